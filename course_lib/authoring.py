@@ -1,0 +1,217 @@
+"""Builds the notebooks from their text twins: `python -m course_lib.authoring stamp` and `build`.
+
+A maintainer edits `notebooks/source/NN_name.md` (MyST, read by jupytext). `stamp` writes into it what is the
+same in every lesson, and `build` executes it into `notebooks/NN_name.ipynb`. The same text gives the same
+notebook, byte for byte: a cell's id comes from its content, and nothing that changes from run to run is kept.
+Works in a clone only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+import tempfile
+import textwrap
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+SOURCE = NOTEBOOKS / "source"
+
+# No version of Python: it differs between the machines that build, and nothing reads it.
+NOTEBOOK_METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+TEXT_METADATA = {
+    "jupytext": {
+        "text_representation": {"extension": ".md", "format_name": "myst"},
+        "notebook_metadata_filter": "-jupytext.text_representation.jupytext_version",
+    },
+    "kernelspec": NOTEBOOK_METADATA["kernelspec"],
+}
+
+# What these cells show lives in the browser, under random ids. A static figure stands beside each.
+CLEARED_TAGS = {"explorer", "quiz"}
+
+CELL_TIMEOUT_S = 120
+
+
+def repository_url() -> str:
+    """The course's address, from its one home: [project.urls] in pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+
+
+def bootstrap_source(repository_url: str) -> str:
+    """The first code cell of every notebook: finds `course_lib`, then picks GPU or CPU.
+
+    `repository_url` is what pip can install from after `git+`: an https address, or file:// in tests.
+    The cell needs nothing but Python, and touches neither torch nor triton.
+    """
+    return textwrap.dedent(f"""\
+        # Finds course_lib: in a folder above, installed, or (in Colab) by installing it from its repository.
+        import subprocess
+        import sys
+        from importlib.util import find_spec
+        from pathlib import Path
+
+        if home := [folder for folder in Path.cwd().parents if (folder / "course_lib/__init__.py").is_file()]:
+            sys.path.insert(0, str(home[0]))
+        elif not find_spec("course_lib"):
+            repository = "git+{repository_url}"
+            if "google.colab" not in sys.modules and not (find_spec("google") and find_spec("google.colab")):
+                raise ModuleNotFoundError("course_lib is not installed: pip install " + repository)
+            subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", repository], check=True)
+        from course_lib import runtime
+
+        runtime.start()""")
+
+
+def badge(name: str, repository_url: str) -> str:
+    """The markdown line that opens notebook `name` in Colab, from the repository's main branch."""
+    colab = repository_url.replace("https://github.com/", "https://colab.research.google.com/github/")
+    image = "https://colab.research.google.com/assets/colab-badge.svg"
+    return f"[![Open in Colab]({image})]({colab}/blob/main/notebooks/{name}.ipynb)"
+
+
+def stamp(text: str, name: str, repository_url: str) -> str:
+    """The twin `text` of notebook `name`, with badge, first code cell and header as every lesson has them.
+
+    What is missing is inserted: the badge under the title, the code cell after the title's cell. All else
+    keeps its meaning and takes the form in which jupytext writes it.
+    """
+    notebook = jupytext.reads(text, fmt="md:myst")
+
+    title = notebook.cells[0]
+    lines = [line for line in title.source.splitlines() if not line.startswith("[![Open in Colab]")]
+    body = "\n".join(lines[1:]).strip("\n")
+    title.source = "\n\n".join(filter(None, [lines[0], badge(name, repository_url), body]))
+
+    bootstrap = nbformat.v4.new_code_cell(bootstrap_source(repository_url), metadata={"tags": ["bootstrap"]})
+    others = [cell for cell in notebook.cells[1:] if "bootstrap" not in cell.metadata.get("tags", [])]
+    notebook.cells = [title, bootstrap, *others]
+
+    notebook.metadata = nbformat.from_dict(TEXT_METADATA)
+    return jupytext.writes(notebook, fmt="md:myst")
+
+
+def read_text(path: Path) -> NotebookNode:
+    """The notebook that a twin describes, not executed. An id is made from a cell's own content, so that
+    editing one cell leaves the ids of all others as they were."""
+    notebook = jupytext.read(path, fmt="md:myst")
+    notebook.metadata = nbformat.from_dict(NOTEBOOK_METADATA)
+    seen = Counter()
+    for cell in notebook.cells:
+        digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:12]
+        seen[digest] += 1
+        cell.id = digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
+    return notebook
+
+
+def kernel_environment(scratch: Path) -> dict[str, str]:
+    """Environment variables for a kernel whose outputs are compared or committed.
+
+    What a kernel writes goes to `scratch`, the learner's progress and IPython's history included. A GPU is
+    hidden and `runtime` decides what follows, so that the outputs are those of a CPU on every machine.
+    """
+    fixed = {
+        "COURSE_LIB_PROGRESS": str(scratch / "progress.json"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "IPYTHONDIR": str(scratch / "ipython"),
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+    }
+    return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | fixed
+
+
+def execute(notebook: NotebookNode, cwd: Path, scratch: Path) -> None:
+    """Executes `notebook` in place, from top to bottom in a fresh kernel, and keeps only what reproduces.
+
+    Raises RuntimeError with the cell's number (from 0, markdown cells counted), source and traceback, when a
+    cell raises, runs for more than CELL_TIMEOUT_S or kills the kernel.
+    """
+    running = None
+
+    def on_cell_execute(cell, cell_index):
+        nonlocal running
+        running = cell_index
+
+    client = NotebookClient(
+        notebook,
+        kernel_name="python3",
+        timeout=CELL_TIMEOUT_S,
+        extra_arguments=["--log-level=ERROR"],
+        record_timing=False,
+        on_cell_execute=on_cell_execute,
+        resources={"metadata": {"path": str(cwd)}},
+    )
+    try:
+        client.execute(env=kernel_environment(scratch))
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        raise RuntimeError(f"cell {running}: {error}") from None
+
+    notebook.metadata = nbformat.from_dict(NOTEBOOK_METADATA)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cleared = CLEARED_TAGS & set(cell.metadata.get("tags", []))
+            cell.outputs = [] if cleared else merge_streams(cell.outputs)
+
+
+def merge_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """`outputs` with neighbouring pieces of one stream joined: where they were cut depends on timing."""
+    merged = []
+    for output in outputs:
+        stream = output.get("name")
+        if stream and merged and merged[-1].get("name") == stream:
+            merged[-1].text += output.text
+        else:
+            merged.append(output)
+    return merged
+
+
+def build(name: str) -> None:
+    """Executes the twin of notebook `name` and writes the notebook. Raises what `execute` raises."""
+    notebook = read_text(SOURCE / f"{name}.md")
+    with tempfile.TemporaryDirectory() as scratch:
+        execute(notebook, cwd=NOTEBOOKS, scratch=Path(scratch))
+    (NOTEBOOKS / f"{name}.ipynb").write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m course_lib.authoring", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("stamp", help="write the Colab badge and the first code cell into every text twin")
+    builder = commands.add_parser("build", help="execute the text twins into notebooks")
+    builder.add_argument("names", nargs="*", metavar="NAME", help="05_online_softmax, say; all by default")
+    arguments = parser.parse_args()
+
+    known = sorted(path.stem for path in SOURCE.glob("*.md"))
+    if arguments.command == "stamp":
+        for name in known:
+            path = SOURCE / f"{name}.md"
+            path.write_text(stamp(path.read_text(encoding="utf-8"), name, repository_url()), encoding="utf-8")
+        return
+
+    if unknown := set(arguments.names) - set(known):
+        parser.error(f"no such notebook: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    for name in arguments.names or known:
+        print(f"notebooks/{name}.ipynb", flush=True)
+        try:
+            build(name)
+        except RuntimeError as error:
+            sys.exit(f"notebooks/source/{name}.md, {error}")
+
+
+if __name__ == "__main__":
+    main()

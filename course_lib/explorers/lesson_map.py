@@ -1,0 +1,78 @@
+"""The map of the course: one table of its lessons, and the picture that lesson 00 draws from it."""
+
+import textwrap
+from dataclasses import dataclass
+
+from matplotlib.patches import FancyBboxPatch
+
+from .figures import BLUE, GREY, INK, Picture
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """number: as in the notebook's name. needs: numbers of the lessons it builds on. ready: there to be opened."""
+
+    number: str
+    title: str
+    idea: str
+    needs: tuple[str, ...] = ()
+    ready: bool = False
+
+
+PARTS = {
+    "Part I: the mathematics, in NumPy": (
+        Lesson("00", "Start here", "how checks, hints and progress work", ready=True),
+        Lesson("01", "Dot products", "similarity as a sum; why divide by sqrt(d)"),
+        Lesson("02", "Softmax overflow", "what a float can hold, and where exp leaves it", ("01",)),
+        Lesson("03", "Stable softmax", "subtract the maximum; log-sum-exp; masks", ("02",)),
+        Lesson("04", "Attention", "the N x N matrix, and what moving it costs", ("01", "03")),
+        Lesson("05", "Online softmax", "one pass over a stream of keys and values", ("03", "04"), ready=True),
+    ),
+    "Part II: the algorithm and the machine": (
+        Lesson("06", "Tiled attention", "tiles in SRAM, every byte counted", ("05",)),
+        Lesson("07", "First Triton kernels", "programs, pointers, masks", ("03",)),
+        Lesson("08", "FlashAttention forward", "05's update in 06's loop, as a kernel", ("06", "07")),
+        Lesson("09", "FlashAttention backward", "recompute instead of remember", ("08",)),
+        Lesson("10", "Performance", "measure without fooling yourself", ("08",)),
+    ),
+    "Part III: beyond": (
+        Lesson("11", "Thread by thread", "the same in CUDA", ("08",)),
+        Lesson("12", "FlashAttention-2 and -3", "who does which work; Hopper", ("10",)),
+        Lesson("13", "Masks and variants", "windows, ALiBi, GQA, packed lengths", ("08",)),
+        Lesson("14", "Inference", "decoding, split-KV, paged caches", ("08",)),
+        Lesson("15", "Beyond one GPU", "ring attention", ("05", "08")),
+        Lesson("16", "In a model", "training with your own kernel", ("09",)),
+    ),
+}
+
+
+def lesson_map():
+    """A box for each lesson: filled if it is there, dashed if it is not there yet. Returns a figure."""
+    figure = Picture(5.4)
+    axes = figure.add_axes((0.005, 0.005, 0.99, 0.99))
+    axes.set_axis_off()
+    axes.set_xlim(0, 6)
+    axes.set_ylim(0, 3 * 1.12)
+    for row, (part, lessons) in enumerate(reversed(PARTS.items())):
+        bottom = row * 1.12
+        axes.text(0.04, bottom + 1.0, part, fontsize=10.5, va="center", color=INK)
+        for column, lesson in enumerate(lessons):
+            _draw_lesson(axes, column + 0.04, bottom + 0.05, lesson)
+    axes.text(5.96, 3.24, "filled: there    dashed: not there yet", fontsize=9, ha="right", va="center", color=INK)
+    return figure
+
+
+def _draw_lesson(axes, left, bottom, lesson):
+    width, height = 0.92, 0.82
+    face, ink = (BLUE, "white") if lesson.ready else ("white", INK)
+    box = FancyBboxPatch(
+        (left + 0.03, bottom + 0.03), width - 0.06, height - 0.06, boxstyle="round,pad=0.03", facecolor=face,
+        edgecolor=BLUE if lesson.ready else GREY, linestyle="-" if lesson.ready else "--",
+    )  # fmt: skip
+    axes.add_patch(box)
+    title = textwrap.fill(f"{lesson.number}  {lesson.title}", 17)
+    idea = textwrap.fill(lesson.idea, 21)
+    needs = f"needs {', '.join(lesson.needs)}" if lesson.needs else ""
+    axes.text(left + 0.05, bottom + height - 0.05, title, fontsize=9.5, weight="bold", va="top", color=ink)
+    axes.text(left + 0.05, bottom + 0.16, idea, fontsize=8, va="bottom", color=ink)
+    axes.text(left + 0.05, bottom + 0.05, needs, fontsize=8, va="bottom", color=ink)

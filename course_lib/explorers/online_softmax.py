@@ -1,0 +1,361 @@
+"""Lesson 05's explorer: feed a stream of scores block by block and watch m, l, alpha and acc.
+
+`run` is the model: every step's state, computed by `course_lib.reference`. `draw` shows one moment of it,
+`draw_corrections` all of it, `draw_merge_trees` two ways to merge the same states. `explore` is the widget.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from course_lib.reference import example, merge_states, online_softmax_update, scores, stable_softmax
+from course_lib.reference.softmax import normalise_state
+
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
+
+ORDERS = ("as given", "ascending", "descending", "shuffled")
+AT_THE_END, EVERY_STEP = "once, at the end (FlashAttention-2)", "at every step (FlashAttention-1)"
+
+
+@dataclass(frozen=True)
+class Step:
+    """The state after one block; `steps[0]` is the state before the first.
+
+    keys: indices into the stream of the keys in this block. m, l, alpha: floats. acc, out: [d], out = acc / l.
+    carried: [d], what is kept until the next block: acc, or out if normalised at every step.
+    weights: [n], what each key counts in `carried`: exp(s - m), divided by l if normalised at every step.
+    batch: [d], the softmax average over all keys fed so far, computed at one go.
+    """
+
+    keys: np.ndarray
+    m: float
+    l: float
+    alpha: float
+    acc: np.ndarray
+    out: np.ndarray
+    carried: np.ndarray
+    weights: np.ndarray
+    batch: np.ndarray
+
+
+@dataclass(frozen=True)
+class Run:
+    """A stream of n keys, and the state after each block of it.
+
+    scores: [n]; values: [n, d]; names: [n] labels of the keys (None: 1 to n); order: [n] indices in the order of feeding.
+    `fed` of the blocks have been taken in; steps holds the states of all blocks, fed or not.
+    """
+
+    scores: np.ndarray
+    values: np.ndarray
+    names: tuple
+    order: np.ndarray
+    block: int
+    fed: int
+    every_step: bool
+    steps: tuple
+
+    @property
+    def n_blocks(self):
+        return len(self.steps) - 1
+
+    @property
+    def now(self):
+        return self.steps[self.fed]
+
+
+def run(scores, values, *, names=None, block=1, order="as given", fed=None, normalise=AT_THE_END):
+    """Feed scores [n] with values [n, d], float64, through the online softmax in blocks of `block` keys.
+
+    order: one of ORDERS. fed: how many blocks have been taken in (None: all). normalise: AT_THE_END or EVERY_STEP.
+    block and fed are clamped to what the stream allows. Returns a Run.
+    """
+    n, d = values.shape
+    block = int(np.clip(block, 1, n))
+    permutation = {
+        "as given": np.arange(n),
+        "ascending": np.argsort(scores, kind="stable"),
+        "descending": np.argsort(-scores, kind="stable"),
+        "shuffled": np.random.default_rng(5).permutation(n),
+    }[order]
+    every_step = normalise == EVERY_STEP
+    # One-hot columns beside the values: the weighted sum of those is the weights themselves.
+    tracked = np.hstack([values, np.eye(n)])
+
+    m, l, acc = np.float64(-np.inf), np.float64(0), np.zeros(d + n)
+    carried = acc
+    steps = [_step(np.arange(0), scores, values, m, l, np.float64(0), acc, carried, permutation[:0])]
+    for start in range(0, n, block):
+        keys = permutation[start : start + block]
+        if every_step:
+            acc = carried * l  # FA1 Alg. 1, line 12: diag(l) O undoes the last division
+        m_old = m
+        m, l, acc = online_softmax_update(m, l, acc, scores[keys], tracked[keys])
+        # What a sum of 1, measured from the old maximum, becomes when measured from the new one.
+        alpha = merge_states((m_old, np.float64(1), acc), (m, np.float64(0), acc))[1]
+        carried = normalise_state(l, acc) if every_step else acc
+        steps.append(_step(keys, scores, values, m, l, alpha, acc, carried, permutation[: start + block]))
+    fed = len(steps) - 1 if fed is None else int(np.clip(fed, 0, len(steps) - 1))
+    names = tuple(names) if names is not None else tuple(str(i + 1) for i in range(n))
+    return Run(scores, values, names, permutation, block, fed, every_step, tuple(steps))
+
+
+def _step(keys, scores, values, m, l, alpha, acc, carried, seen):
+    d = values.shape[1]
+    batch = stable_softmax(scores[seen]) @ values[seen]
+    out = normalise_state(l, acc)
+    return Step(keys, float(m), float(l), float(alpha), acc[:d], out[:d], carried[:d], carried[d:], batch)
+
+
+def describe(model):
+    """The step in words and numbers, as HTML: every number is the model's, to three decimals."""
+    now = model.now
+    if model.fed == 0:
+        return f"<b>0 of {model.n_blocks} blocks.</b> Nothing seen: m = -inf, l = 0.000, acc = (0.000, 0.000)."
+    names = ", ".join(model.names[key] for key in now.keys)
+    carried = "output" if model.every_step else "acc"
+    divisions = model.fed if model.every_step else 1
+    return (
+        f"<b>Block {model.fed} of {model.n_blocks}</b> (keys: {names}). "
+        f"m = {_number(now.m)}, alpha = {_number(now.alpha)}, l = {_number(now.l)}; "
+        f"carried: {carried} = {_vector(now.carried)}.<br>"
+        f"Output over the keys so far: {_vector(now.out)}; all at once: {_vector(now.batch)}. "
+        f"Divisions by l to get it: {divisions}."
+    )
+
+
+def _number(x):
+    return f"{x:.3f}"
+
+
+def _vector(x):
+    return "(" + ", ".join(_number(component) for component in x) + ")"
+
+
+def draw(model):
+    """Three panels: the scores with the running maximum, the weights before and after alpha, the output's path.
+
+    Few ticks, no legend and no mathematical type: each costs a redraw milliseconds.
+    """
+    figure = Picture(3.4)
+    stream, weights, plane = figure.subplots(1, 3)
+    figure.subplots_adjust(left=0.055, right=0.985, bottom=0.15, top=0.88, wspace=0.24)
+    _draw_stream(stream, model)
+    _draw_weights(weights, model)
+    _draw_plane(plane, model)
+    return figure
+
+
+def _key_colours(model):
+    """Colour of each key in order of arrival: fed before, fed in this step, not yet fed."""
+    n_fed = sum(len(step.keys) for step in model.steps[: model.fed + 1])
+    n_now = len(model.now.keys)
+    return [BLUE] * (n_fed - n_now) + [ORANGE] * n_now + [PALE] * (len(model.order) - n_fed)
+
+
+def _key_axis(axes, model):
+    """Names of the keys in order of arrival below the plot, and a line between blocks."""
+    n = len(model.order)
+    axes.set_xlim(-0.7, n - 0.3)
+    axes.set_xticks([])
+    for i, key in enumerate(model.order):
+        axes.text(i, -0.03, model.names[key], transform=axes.get_xaxis_transform(),
+                  ha="center", va="top", fontsize=9, color=INK)
+    edges = np.arange(model.block, n, model.block) - 0.5
+    axes.vlines(edges, 0, 1, transform=axes.get_xaxis_transform(), color=PALE, linewidth=0.8, zorder=0)
+    axes.text(0.5, -0.12, "key", transform=axes.transAxes, ha="center", va="top", fontsize=9.5, color=INK)
+
+
+def _draw_stream(axes, model):
+    tidy(axes, title="scores; line: running maximum m")
+    s = model.scores[model.order]
+    visible = np.isfinite(s)
+    low, high = min(s[visible].min(), 0), max(s[visible].max(), 0)
+    margin = 0.08 * (high - low)
+    axes.set_ylim(low - margin, high + margin)
+    axes.bar(range(len(s)), np.where(visible, s, 0), color=_key_colours(model), width=0.7)
+    for i in np.flatnonzero(~visible):
+        axes.text(i, 0, "-inf", ha="center", va="bottom", fontsize=8, color=INK)
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    ends = np.cumsum([len(step.keys) for step in model.steps]) - 0.5
+    fed = model.steps[1 : model.fed + 1]
+    axes.hlines([step.m for step in fed], ends[: model.fed], ends[1 : model.fed + 1], color=INK, linewidth=2)
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    _key_axis(axes, model)
+
+
+def _draw_weights(axes, model):
+    what = "output: exp(s - m) / l" if model.every_step else "acc: exp(s - m)"
+    tidy(axes, title=f"weights in {what}")
+    axes.set_ylim(0, 1.3)
+    axes.set_yticks([0, 0.5, 1])
+    now = model.now.weights[model.order]
+    axes.bar(range(len(now)), now, width=0.7, color=_key_colours(model))
+    if model.fed:
+        before = model.steps[model.fed - 1].weights[model.order]
+        (old,) = np.nonzero(before)
+        axes.bar(old, before[old], width=0.7, fill=False, edgecolor=VERMILLION, linewidth=1.3, linestyle="--")
+    total = "1" if model.every_step and now.any() else f"l = {_number(model.now.l)}"
+    axes.text(0.02, 0.98, f"bars add up to {total}", transform=axes.transAxes, va="top", fontsize=9, color=INK)
+    axes.text(0.02, 0.91, "dashed: one block ago", transform=axes.transAxes, va="top", fontsize=9, color=VERMILLION)
+    _key_axis(axes, model)
+
+
+def _draw_plane(axes, model):
+    tidy(axes, title="values, output (line), answer (star)")
+    values = model.values[model.order]
+    axes.scatter(*values.T, s=30, color=_key_colours(model), edgecolors=GREY, linewidths=0.5)
+    for key, value in zip(model.order, values, strict=True):
+        axes.annotate(model.names[key], value, xytext=(4, 4), textcoords="offset points", fontsize=8, color=INK)
+    axes.plot(*model.steps[-1].batch, marker="*", markersize=15, color="white", markeredgecolor=INK)
+    if model.fed:
+        path = np.array([step.out for step in model.steps[1 : model.fed + 1]])
+        axes.plot(*path.T, color=GREEN, linewidth=1.6, marker="o", markersize=3)
+        axes.plot(*path[-1], color=GREEN, marker="o", markersize=7)
+    axes.margins(0.16)
+    axes.locator_params(nbins=4, integer=True)
+    axes.text(0.5, -0.12, "first component", transform=axes.transAxes, ha="center", va="top", fontsize=9.5,
+              color=INK)
+    axes.text(-0.08, 0.5, "second component", transform=axes.transAxes, ha="right", va="center", rotation=90,
+              fontsize=9.5, color=INK)
+
+
+def draw_corrections(model):
+    """The running state over the whole stream: the maximum, the sum l with each fall by alpha and each rise, and
+    the output with the answer of all keys at once. Returns a figure."""
+    figure = Picture(5.8)
+    top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1.3, 1))
+    figure.subplots_adjust(left=0.065, right=0.985, bottom=0.085, top=0.95, hspace=0.36)
+    steps = model.steps[1:]
+    j = np.arange(1, len(steps) + 1)
+
+    tidy(top, title="scores (dots) and the running maximum m (line)", y="score")
+    block_of_key = np.arange(len(model.order)) // model.block
+    top.plot(block_of_key + 1, model.scores[model.order], "o", color=BLUE, markersize=5)
+    top.stairs([step.m for step in steps], np.arange(len(steps) + 1) + 0.5, baseline=None, color=INK, linewidth=1.8)
+
+    tidy(middle, title=r"the running normaliser $l$: old terms shrink by $\alpha$, then the new ones join", y=r"$l$")
+    old_l = np.array([step.l for step in model.steps[:-1]])
+    kept_l = old_l * [step.alpha for step in steps]
+    new_l = np.array([step.l for step in steps])
+    middle.bar(j, kept_l, width=0.62, color=BLUE, label=r"old terms, $\alpha\, l_{old}$")
+    middle.bar(j, new_l - kept_l, bottom=kept_l, width=0.62, color=ORANGE, label="this block's terms")
+    moved = old_l > kept_l
+    middle.bar(j[moved], old_l[moved], width=0.62, fill=False, edgecolor=VERMILLION, linestyle="--", linewidth=1.4,
+               label=r"$l_{old}$, before the maximum moved")
+    middle.set_ylim(0, 1.35 * max(new_l.max(), old_l.max()))
+    middle.legend(fontsize=9, frameon=False, loc="upper left", ncols=3)
+
+    tidy(bottom, title="the output so far, and the answer over all keys (dashed)", x="blocks fed", y="output")
+    for component, colour in enumerate((GREEN, PURPLE)):
+        path = [step.out[component] for step in steps]
+        bottom.plot(j, path, marker="o", markersize=4, color=colour, label=f"component {component + 1}")
+        bottom.axhline(model.steps[-1].batch[component], color=colour, linewidth=1, linestyle="--")
+    bottom.set_xticks(j)
+    bottom.legend(fontsize=9, frameon=False, loc="best", ncols=2)
+    return figure
+
+
+def draw_merge_trees(scores, values, names):
+    """Two trees that merge the states of single keys: one key after another, and in pairs; m, l, acc at each node.
+
+    scores: [n]; values: [n, 2]; names: [n]; n a power of two; float64. Returns a figure.
+    """
+    empty = np.float64(-np.inf), np.float64(0), np.zeros(values.shape[1])
+    leaves = [
+        (i, 0, online_softmax_update(*empty, scores[i : i + 1], values[i : i + 1])) for i in range(len(scores))
+    ]
+    figure = Picture(3.9)
+    for axes, title in zip(figure.subplots(1, 2), ("one after another", "in pairs"), strict=True):
+        tidy(axes, title=title)
+        axes.set_axis_off()
+        nodes = leaves
+        while len(nodes) > 1:
+            n_merges = 1 if title == "one after another" else len(nodes) // 2
+            merged = [_draw_merge(axes, *nodes[2 * i : 2 * i + 2]) for i in range(n_merges)]
+            nodes = merged + nodes[2 * n_merges :]
+        for leaf, name in zip(leaves, names, strict=True):
+            _draw_state(axes, *leaf, name)
+        axes.set_xlim(-0.6, len(leaves) - 0.4)
+        axes.set_ylim(-0.5, nodes[0][1] + 0.5)
+    figure.subplots_adjust(left=0.01, right=0.99, bottom=0.02, top=0.88, wspace=0.05)
+    return figure
+
+
+def _draw_merge(axes, left, right):
+    """The node above two: its state is theirs merged."""
+    x, y = (left[0] + right[0]) / 2, max(left[1], right[1]) + 1
+    for child in (left, right):
+        axes.plot([child[0], x], [child[1], y], color=GREY, linewidth=1.2, zorder=1)
+    node = x, y, merge_states(left[2], right[2])
+    _draw_state(axes, *node, "merged")
+    return node
+
+
+def _draw_state(axes, x, y, state, name):
+    m, l, acc = state
+    label = f"{name}\nm {m:.0f}   l {l:.3f}\nacc ({acc[0]:.2f}, {acc[1]:.2f})"
+    box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": BLUE}
+    axes.text(x, y, label, ha="center", va="center", fontsize=8, color=INK, bbox=box, zorder=2)
+
+
+def draw_weight_ratios(ratios, block):
+    """By what factor a formula weighs each key too much or too little, key by key, on a logarithmic axis.
+
+    ratios: name of a formula -> [n], the weight it gives each key over the right one. Returns a figure.
+    """
+    figure = Picture(3.0)
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.09, right=0.985, bottom=0.17, top=0.89)
+    tidy(axes, title="the weight each formula gives a key, over the right weight", x="key", y="ratio")
+    axes.set_yscale("log")
+    styles = ((GREEN, "o"), (VERMILLION, "v"), (PURPLE, "^"), (BLUE, "s"))
+    for (name, ratio), (colour, marker) in zip(ratios.items(), styles, strict=False):
+        axes.plot(ratio, linestyle="none", marker=marker, markersize=4, color=colour, label=name)
+    n = len(ratio)
+    axes.vlines(np.arange(block, n, block) - 0.5, 0, 1, transform=axes.get_xaxis_transform(), color=PALE, zorder=0)
+    axes.set_xticks(range(0, n, block))
+    axes.legend(fontsize=9, frameon=False, loc="best")
+    return figure
+
+
+def streams():
+    """The streams one can choose from: name -> (scores [n], values [n, 2], names [n])."""
+    random = np.random.default_rng(9)
+    twelve = random.normal(0, 2, 12), random.normal(0, 1, (12, 2)), None
+    masked = np.where(np.arange(12) < 4, -np.inf, twelve[0]), twelve[1], None
+    last_query = scores(example.Q[3:], example.K, 1.0)[0]
+    return {
+        "the sentence": (last_query, example.V, example.TOKENS),
+        "12 random keys": twelve,
+        "12 keys, first 4 masked": masked,
+    }
+
+
+def explore():
+    """The explorer as an ipywidgets box: stream, order, block size, blocks fed, when to normalise."""
+    import ipywidgets as widgets
+
+    choices = streams()
+    wide = {"description_width": "110px"}
+    stream = widgets.Dropdown(options=list(choices), description="stream", style=wide)
+    order = widgets.Dropdown(options=ORDERS, description="order", style=wide)
+    normalise = widgets.ToggleButtons(options=(AT_THE_END, EVERY_STEP), description="divide by l", style=wide)
+    block = widgets.IntSlider(1, 1, 4, description="block size", style=wide)
+    fed = widgets.IntSlider(1, 0, 4, description="blocks fed", style=wide)
+    text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+
+    def redraw(_change=None):
+        stream_scores, values, names = choices[stream.value]
+        block.max = len(stream_scores)  # lowering a slider's max clamps its value
+        model = run(stream_scores, values, names=names, block=block.value, order=order.value,
+                    fed=fed.value, normalise=normalise.value)
+        fed.max = model.n_blocks
+        text.value = describe(model)
+        image.value = png(draw(model))
+
+    for control in (stream, order, normalise, block, fed):
+        control.observe(redraw, names="value")
+    redraw()
+    return widgets.VBox([widgets.HBox([stream, order]), widgets.HBox([block, fed]), normalise, text, image])

@@ -1,0 +1,89 @@
+"""The picture at the head of the README: `python -m course_lib.explorers.readme_figure` draws it anew.
+
+Above, the online softmax of lesson 05 over the course's sentence. Below, what it buys: memory held, and bytes
+asked of HBM, both from `course_lib.traffic`.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from course_lib import traffic
+from course_lib.hardware import GPUS
+
+from . import online_softmax
+from .figures import BLUE, GREY, INK, ORANGE, VERMILLION, Picture, png, tidy
+
+HEADS, HEAD_DIM, LENGTH = 32, 128, 4096
+
+
+def draw():
+    """Four steps of a stream, and two curves. Returns a figure."""
+    figure = Picture(5.6)
+    strip, curves = figure.subfigures(2, 1, height_ratios=(1, 1.25))
+    for part in (strip, curves):
+        part.set_facecolor("white")
+    _draw_steps(strip)
+    memory, bytes_moved = curves.subplots(1, 2)
+    curves.subplots_adjust(left=0.075, right=0.985, bottom=0.17, top=0.85, wspace=0.24)
+    _draw_memory(memory)
+    _draw_bytes(bytes_moved)
+    return figure
+
+
+def _draw_steps(figure):
+    scores, values, names = online_softmax.streams()["the sentence"]
+    model = online_softmax.run(scores, values, names=names)
+    panels = figure.subplots(1, 4, sharey=True)
+    figure.subplots_adjust(left=0.075, right=0.985, bottom=0.13, top=0.72, wspace=0.12)
+    figure.suptitle("One pass: each key that raises the maximum shrinks all weights before it by the same factor",
+                    x=0.075, ha="left", fontsize=10.5, color=INK)  # fmt: skip
+    for j, axes in enumerate(panels, start=1):
+        before, step = model.steps[j - 1], model.steps[j]
+        tidy(axes, title=f"alpha = {step.alpha:.2f}, l = {step.l:.2f}")
+        axes.bar(range(4), step.weights, width=0.7, color=[BLUE] * (j - 1) + [ORANGE] * (5 - j))
+        (old,) = np.nonzero(before.weights)
+        axes.bar(old, before.weights[old], width=0.7, fill=False, edgecolor=VERMILLION, linestyle="--", linewidth=1.3)
+        axes.set_xticks(range(4), names)
+        axes.set_xlim(-0.6, 3.6)
+        axes.set_yticks([0, 0.5, 1])
+    panels[0].set_ylabel("weight in acc", fontsize=9.5, color=INK)
+
+
+def _draw_memory(axes):
+    lengths = 2 ** np.arange(10, 18)
+    layer = {"heads": HEADS, "dtype_bytes": 2}
+    blocks = {"block_q": 128, "block_k": 64, "return_lse": True}
+    standard = [traffic.standard_attention(int(n), int(n), HEAD_DIM, **layer).peak_bytes for n in lengths]
+    flash = [traffic.flash_attention(int(n), int(n), HEAD_DIM, **layer, **blocks).peak_bytes for n in lengths]
+    tidy(axes, title=f"memory beyond Q, K, V and O ({HEADS} heads, fp16)", x="length N", y="GiB")
+    axes.loglog(lengths, np.array(standard) / 2**30, marker="v", color=VERMILLION)
+    axes.loglog(lengths, np.array(flash) / 2**30, marker="o", color=BLUE)
+    gpu = GPUS["A100"]
+    axes.axhline(gpu.hbm_bytes / 2**30, color=GREY, linewidth=1, linestyle="--")
+    axes.text(lengths[0], gpu.hbm_bytes / 2**30 * 1.4, f"all of an {gpu.name}", fontsize=9, color=INK)
+    axes.text(lengths[2], standard[1] / 2**30, "standard", fontsize=9.5, color=VERMILLION)
+    axes.text(lengths[3], flash[4] / 2**30 * 3.5, "FlashAttention", fontsize=9.5, color=BLUE)
+    axes.set_xticks([2**10, 2**12, 2**14, 2**16], ["1k", "4k", "16k", "64k"])
+    axes.minorticks_off()
+
+
+def _draw_bytes(axes):
+    rows = 2 ** np.arange(4, 9)
+    sizes = {"n_q": LENGTH, "n_k": LENGTH, "d": HEAD_DIM}
+    standard = traffic.standard_attention(**sizes).total_bytes / 1e6
+    flash = [traffic.flash_attention(**sizes, block_q=int(b), block_k=64).total_bytes / 1e6 for b in rows]
+    tidy(axes, title=f"bytes asked of HBM (one head, N = {LENGTH}, d = {HEAD_DIM})", x="query rows in a tile", y="MB")
+    axes.axhline(standard, color=VERMILLION)
+    axes.plot(rows, flash, marker="o", color=BLUE)
+    axes.text(rows[-1], standard * 1.06, "standard", fontsize=9.5, ha="right", color=VERMILLION)
+    axes.text(rows[1] * 1.1, flash[1], "FlashAttention: below only with large tiles", fontsize=9.5, color=BLUE)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(rows, rows)
+    axes.set_ylim(0, None)
+
+
+if __name__ == "__main__":
+    path = Path(__file__).parents[2] / "notebooks/images/readme.png"
+    path.write_bytes(png(draw()))
+    print(path)

@@ -1,0 +1,203 @@
+"""Calls an answer so that nothing it does can hurt the caller: time limit, exceptions, printing, inputs."""
+
+import contextlib
+import ctypes
+import linecache
+import os
+import re
+import signal
+import sysconfig
+import threading
+import traceback
+import warnings
+
+import numpy as np
+
+from .exercise import Finding
+
+CALL_LIMIT_S = 2.0
+PRINTED_LIMIT_CHARS = 600
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_LIBRARIES = (_HERE, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+
+
+class AnswerError(Exception):
+    """The answer raised, or did not return in time. Carries the Finding."""
+
+    def __init__(self, finding):
+        super().__init__(finding.text)
+        self.finding = finding
+
+
+class TimeUp(BaseException):
+    """Raised inside an answer that has run too long. Not an Exception, so that `except Exception` lets it pass."""
+
+
+class GuardedAnswer:
+    """The answer, called on copies of its arguments.
+
+    modified: positions of the arguments that the last call changed in place. printed: what it wrote to stdout.
+    """
+
+    def __init__(self, answer, limit_s=CALL_LIMIT_S):
+        self.answer, self.limit_s = answer, limit_s
+        self.modified = ()
+        self.printed = ""
+
+    def __call__(self, *arguments):
+        given = tuple(copied(a) for a in arguments)
+        printed = _ShortBuffer()
+
+        def run():
+            # NumPy's warnings say in general what the finding will say in particular.
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                return self.answer(*given)
+
+        try:
+            with contextlib.redirect_stdout(printed):
+                returned = _limited(run, self.limit_s)
+        except TimeUp:
+            text = f"the answer did not return within {self.limit_s:g} s"
+            raise AnswerError(Finding("", "timeout", text)) from None
+        except BaseException as error:  # SystemExit and KeyboardInterrupt too: a check never raises
+            raise AnswerError(Finding("", "exception", describe_exception(error))) from None
+        finally:
+            self.printed = printed.text()
+        self.modified = tuple(i for i, a in enumerate(arguments) if not _same(a, given[i]))
+        return returned
+
+
+def copied(value):
+    """A copy of arrays, also inside tuples, lists and dictionaries; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, (tuple, list)):
+        return type(value)(copied(v) for v in value)
+    if isinstance(value, dict):
+        return {key: copied(v) for key, v in value.items()}
+    return value
+
+
+def _same(before, after):
+    if isinstance(before, np.ndarray):
+        return before.shape == after.shape and np.array_equal(before, after, equal_nan=True)
+    if isinstance(before, (tuple, list)):
+        return len(before) == len(after) and all(map(_same, before, after))
+    return True
+
+
+def describe_exception(error):
+    """The exception and the learner's own lines on the way to it; no frame of a library or of the grader."""
+    frames = [
+        (frame, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen", "<__array_function__"))
+    ]
+    what = type(error).__name__
+    # An address in a message differs from run to run.
+    if message := re.sub(r" at 0x[0-9a-fA-F]+", "", str(error)):
+        what += f": {message}"
+    lines = []
+    for frame, line in frames[-4:]:
+        source = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
+        lines.append(f"  line {line}, in {frame.f_code.co_name}" + (f":  {source}" if source else ""))
+    if len(frames) > 4:
+        lines.insert(0, f"  ({len(frames)} calls deep; the last 4 are shown)")
+    if isinstance(error, NotImplementedError) and lines:
+        return "\n".join(["the answer is not finished: it still raises NotImplementedError", *lines])
+    return "\n".join([f"the answer raised {what}", *lines])
+
+
+def is_untouched(function):
+    """True if the body, after its docstring, is still the stub's: raise NotImplementedError, `...` or `pass`."""
+    code = getattr(function, "__code__", None)
+    return code is not None and any(
+        code.co_code == stub.__code__.co_code and code.co_names == stub.__code__.co_names for stub in _STUBS
+    )
+
+
+def _stub_raise():
+    raise NotImplementedError
+
+
+def _stub_raise_documented():
+    """The docstring shifts the constants by one."""
+    raise NotImplementedError
+
+
+def _stub_raise_call():
+    raise NotImplementedError()
+
+
+def _stub_pass():
+    pass
+
+
+def _stub_pass_documented():
+    """The docstring shifts the constants by one."""
+
+
+_STUBS = (_stub_raise, _stub_raise_documented, _stub_raise_call, _stub_pass, _stub_pass_documented)
+
+
+class _ShortBuffer:
+    """A text file that keeps the beginning only: an endless loop may print without end."""
+
+    def __init__(self):
+        self._kept, self._dropped = "", False
+
+    def write(self, text):
+        room = PRINTED_LIMIT_CHARS - len(self._kept)
+        self._kept += text[:room]
+        self._dropped |= len(text) > room
+        return len(text)
+
+    def flush(self):
+        pass
+
+    def text(self):
+        return self._kept.rstrip("\n") + (" ... (cut)" if self._dropped else "")
+
+
+def _limited(run, limit_s):
+    """run(), or TimeUp after limit_s: by SIGALRM where that exists and reaches us, otherwise by a thread."""
+    if hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread():
+        return _limited_by_signal(run, limit_s)
+    return _limited_by_thread(run, limit_s)
+
+
+def _limited_by_signal(run, limit_s):
+    def ring(signum, frame):
+        raise TimeUp
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        # The alarm repeats: a bare `except:` in the answer may swallow the first.
+        signal.setitimer(signal.ITIMER_REAL, limit_s, 0.2)
+        return run()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _limited_by_thread(run, limit_s):
+    outcome = {}
+
+    def work():
+        try:
+            outcome["returned"] = run()
+        except BaseException as error:
+            outcome["raised"] = error
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        # Takes effect at the thread's next bytecode; one stuck in C is left behind, as a daemon.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TimeUp))
+        raise TimeUp
+    if "raised" in outcome:
+        raise outcome["raised"]
+    return outcome["returned"]

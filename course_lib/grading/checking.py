@@ -1,0 +1,123 @@
+"""Tries an exercise's properties on an answer, and shrinks the first failure to the smallest input that shows it."""
+
+import random
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from . import registry
+from .calling import AnswerError, GuardedAnswer, copied, is_untouched
+from .diagnosis import compare
+from .exercise import Evidence, Exercise, Finding, Part, Property, Result
+from .report import code_of_call, failed_message, not_attempted_message, passed_message
+
+EXAMPLES = 40  # random inputs for a property, besides its cases
+DRAWING_LIMIT_S = 1.0  # no more are drawn after this; an answer is slow only when it is wrong
+
+
+def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Result:
+    """Check an answer and return the Result; raises UnknownExercise only. seed: of the random inputs, 0 for None."""
+    exercise = registry.find(exercise_id)
+    name = exercise.answer.__name__
+    if not callable(answer):
+        message = (
+            f"{exercise.id}: pass the function itself, check({exercise.id!r}, {name}). "
+            f"What came is {_described(answer)}."
+        )
+        return Result(False, True, {}, message)
+    if is_untouched(answer):
+        return Result(False, False, {}, not_attempted_message(exercise))
+
+    guarded = GuardedAnswer(answer)
+    held, printed = {}, ""
+    for prop in exercise.properties:
+        failure = _first_failure(exercise, prop, guarded, 0 if seed is None else seed)
+        printed = printed or guarded.printed
+        held[prop.name] = failure is None
+        if failure is not None:
+            inputs, evidence = failure
+            _try(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
+            mistake = exercise.mistake_behind(prop, evidence)
+            message = failed_message(exercise, held, prop, inputs, evidence, mistake, guarded.printed)
+            return Result(False, True, held, message, mistake)
+    return Result(True, True, held, passed_message(exercise, held, printed))
+
+
+def _described(value):
+    return "None" if value is None else f"of type {type(value).__name__}: was the function called already?"
+
+
+def _try(prop: Property, answer: GuardedAnswer, inputs: dict) -> Evidence | None:
+    try:
+        with np.errstate(all="ignore"):  # what a wrong answer returns, and what a slip would return, overflows
+            return prop.test(answer, **copied(inputs))
+    except AnswerError as error:
+        return Evidence((error.finding,))
+    except Exception as error:  # an object that even comparing fails on
+        return Evidence((Finding("", "type", f"what the answer returned cannot be used: {error!r}"),))
+
+
+def _first_failure(exercise: Exercise, prop: Property, answer: GuardedAnswer, seed: int):
+    """(inputs, Evidence) of a small input for which the property fails, or None."""
+    for inputs in prop.cases:
+        evidence = _try(prop, answer, inputs)
+        if evidence is not None:
+            break
+    else:
+        inputs = _search(prop, lambda drawn: _try(prop, answer, drawn) is not None, seed)
+        return None if inputs is None else (inputs, _try(prop, answer, inputs))
+    if evidence.findings[0].kind == "timeout":  # each further try would take the whole limit
+        return inputs, evidence
+    mistake = exercise.mistake_behind(prop, evidence)
+
+    def same_mistake(drawn):
+        found = _try(prop, answer, drawn)
+        return found is not None and exercise.mistake_behind(prop, found) == mistake
+
+    smaller = _search(prop, same_mistake, seed)
+    if smaller is not None and len(code_of_call(prop.call, smaller)) < len(code_of_call(prop.call, inputs)):
+        found = _try(prop, answer, smaller)
+        if found is not None:
+            return smaller, found
+    return inputs, evidence
+
+
+def _search(prop: Property, fails: Callable[[dict], bool], seed: int) -> dict | None:
+    """The smallest input drawn for the property on which `fails`, or None. Hypothesis draws and shrinks."""
+    if prop.draw is None:
+        return None
+    from hypothesis import HealthCheck, Phase, errors, find, settings
+
+    deadline = time.monotonic() + DRAWING_LIMIT_S
+    smallest = []
+
+    def condition(inputs):
+        if time.monotonic() > deadline or not fails(inputs):
+            return False
+        if not smallest or len(code_of_call(prop.call, inputs)) <= len(code_of_call(prop.call, smallest[0])):
+            smallest[:] = [inputs]
+        return True
+
+    quiet = settings(
+        max_examples=EXAMPLES,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        return find(prop.draw(), condition, settings=quiet, random=random.Random(seed))
+    except errors.NoSuchExample:
+        return None
+    except errors.Flaky:  # the time ran out while shrinking, or the answer is not the same function twice
+        return smallest[0]
+
+
+def agrees(oracle: Callable[..., list[Part]]) -> Callable[..., Evidence | None]:
+    """A test for Property: the answer returns, within the error budget, the parts that oracle(**inputs) states."""
+
+    def test(answer, **inputs):
+        return compare(answer(*inputs.values()), oracle(**inputs))
+
+    return test

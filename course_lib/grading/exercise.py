@@ -1,0 +1,130 @@
+"""What an exercise is made of. `course_lib/exercises/` fills these in; nothing here knows a lesson."""
+
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with what an answer did."""
+
+    part: str  # which output ("l"); empty when it is not about one of them
+    kind: str  # "nan", "shape", "factor", "exception", ... or the words of a `Part.readings` key
+    text: str  # what the learner reads
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why a property does not hold for one input."""
+
+    findings: tuple[Finding, ...]
+    returned: str = ""
+    expected: str = ""
+
+    @property
+    def signature(self) -> str:
+        """The wrong parts and the first kind, as in "l acc: nan" or ": exception"; hints are chosen by it."""
+        parts = " ".join(finding.part for finding in self.findings if finding.part)
+        return f"{parts}: {self.findings[0].kind}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One output, as it should be. expected: float64. plain: the same, computed in float32 by the reference."""
+
+    name: str
+    expected: np.ndarray
+    plain: np.ndarray
+    terms: np.ndarray | float  # size of the terms that were added up: rounding is relative to this
+    readings: Mapping[str, np.ndarray] = field(default_factory=dict)  # mistake -> value the part then has
+    index: str = "row"  # what the first axis counts
+    tile: int | None = None  # how many of them make a block
+
+
+@dataclass(frozen=True)
+class Property:
+    """Something that holds for every right answer.
+
+    name: what holds, as the learner reads it. call: Python that reproduces the call, given the inputs as variables.
+    test(answer, **inputs) returns None or the Evidence against. cases: inputs that are tried first. draw() gives
+    a Hypothesis strategy for more of them, from which a failing one is also shrunk.
+    hints: Evidence.signature, or only its parts, or only its kind (": nan"), -> key of Exercise.mistakes; "" is the rest.
+    """
+
+    name: str
+    call: str
+    test: Callable[..., Evidence | None]
+    cases: tuple[dict, ...] = ()
+    draw: Callable | None = None
+    hints: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The answer written differently: `function`, or the answer's source with `edits` (old text -> new text)."""
+
+    name: str
+    function: Callable | None = None
+    edits: Mapping[str, str] = field(default_factory=dict)
+
+    def build(self, answer: Callable) -> Callable:
+        if self.function is not None:
+            return self.function
+        source = textwrap.dedent(inspect.getsource(answer))
+        for old, new in self.edits.items():
+            if source.count(old) != 1:
+                raise ValueError(f"{self.name}: {old!r} is {source.count(old)} times in {answer.__name__}, not once")
+            source = source.replace(old, new)
+        namespace = {"np": np}
+        exec(compile(source, f"<{self.name}>", "exec"), namespace)
+        return namespace[answer.__name__]
+
+
+@dataclass(frozen=True)
+class WrongAnswer(Variant):
+    """A plausible mistake, the property that must catch it and the mistake whose hint must then be shown."""
+
+    property: str = ""
+    mistake: str = ""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    id: str
+    title: str
+    points: int
+    minutes: int
+    difficulty: str  # "easy", "medium" or "hard"
+    answer: Callable
+    hints: tuple[str, str, str]  # a question, a nudge, an outline
+    reasoning: str  # shown with the answer by solution()
+    properties: tuple[Property, ...]
+    mistakes: Mapping[str, str]  # key -> hint for that mistake
+    common_hints: Mapping[str, str] = field(default_factory=dict)  # as Property.hints, for every property
+    wrong_answers: tuple[WrongAnswer, ...] = ()
+    right_answers: tuple[Variant, ...] = ()
+
+    def mistake_behind(self, prop: Property, evidence: Evidence) -> str | None:
+        """Key of the mistake that the evidence points to, from the most to the least particular."""
+        parts, kind = evidence.signature.split(":", 1)
+        for key in (evidence.signature, parts, f":{kind}"):
+            if key and key in prop.hints:
+                return prop.hints[key]
+        if f":{kind}" in self.common_hints:
+            return self.common_hints[f":{kind}"]
+        return prop.hints.get("")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `grade` found. properties: name -> held (True) or not (False); those after a failure were not tried."""
+
+    passed: bool
+    attempted: bool
+    properties: dict[str, bool]
+    message: str
+    mistake: str | None = None

@@ -1,0 +1,120 @@
+"""What a learner calls in a notebook: check, hint, solution, progress, quiz. None of them raises in self-study."""
+
+import inspect
+import os
+import random
+
+from . import records, registry, report
+from .checking import grade
+
+_hints_given: dict[str, int] = {}
+
+
+def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
+    """Check an answer and show what was found.
+
+    strict: raise AssertionError with the same text unless it passed, for a graded cell. None means: if the
+    environment variable COURSE_LIB_STRICT is 1, so that the cell itself reads the same in class and in self-study.
+    """
+    if strict is None:
+        strict = os.environ.get("COURSE_LIB_STRICT") == "1"
+    try:
+        result = grade(exercise_id, answer)
+    except registry.UnknownExercise as error:
+        _refuse(error, strict)
+        return
+    if strict:
+        assert result.passed, result.message
+    mood = "passed" if result.passed else "failed" if result.attempted else "quiet"
+    if result.attempted:
+        try:
+            records.record(exercise_id, result.passed)
+        except OSError as error:
+            report.show(f"progress could not be saved in {records.progress_file()}: {error.strerror}")
+    report.show(result.message, mood)
+
+
+def hint(exercise_id: str, level: int | None = None) -> None:
+    """Show one more hint each time it is called: a question, a nudge, an outline. level: 1, 2 or 3 shows that one."""
+    try:
+        exercise = registry.find(exercise_id)
+    except registry.UnknownExercise as error:
+        _refuse(error)
+        return
+    if level is None:
+        level = min(_hints_given.get(exercise_id, 0) + 1, len(exercise.hints))
+        _hints_given[exercise_id] = level
+    if level not in range(1, len(exercise.hints) + 1):
+        report.show(f"{exercise_id} has hints of level 1 to {len(exercise.hints)}; there is no level {level!r}")
+        return
+    report.show(report.hint_message(exercise, level))
+
+
+def solution(exercise_id: str) -> None:
+    """Show the answer and why it is so."""
+    try:
+        exercise = registry.find(exercise_id)
+    except registry.UnknownExercise as error:
+        _refuse(error)
+        return
+    report.show(report.solution_message(exercise, inspect.getsource(exercise.answer)))
+
+
+def progress() -> None:
+    """Show what is done, per lesson."""
+    report.show(records.overview())
+
+
+def quiz(lesson: str) -> None:
+    """Show a lesson's quiz with jupyterquiz, or as text where that is not installed or there is no notebook."""
+    try:
+        questions = registry.lesson(lesson).QUIZ
+    except registry.UnknownExercise as error:
+        _refuse(error)
+        return
+    if not _in_notebook():
+        print(_quiz_text(questions))
+        return
+    try:
+        from jupyterquiz import display_quiz
+    except ImportError:
+        report.show(_quiz_text(questions))
+        return
+    # display_quiz names its page element at random; the same quiz gets the same name.
+    state = random.getstate()
+    random.seed(f"quiz {lesson}")
+    try:
+        display_quiz(list(questions), shuffle_answers=False)
+    finally:
+        random.setstate(state)
+
+
+def _in_notebook():
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return False
+    return get_ipython() is not None
+
+
+def _quiz_text(questions):
+    """The questions and options, then the feedback on every option."""
+    letters = "abcdefgh"
+    lines = []
+    for number, question in enumerate(questions, 1):
+        lines += [f"{number}. {question['question']}"]
+        lines += [f"   {x}) {a['answer']}" for x, a in zip(letters, question["answers"], strict=False)]
+    lines += ["", "Answers"]
+    for number, question in enumerate(questions, 1):
+        lines += [
+            f"{number}{x}) {'Right.' if a['correct'] else 'Not so.'} {a['feedback']}"
+            for x, a in zip(letters, question["answers"], strict=False)
+        ]
+    return "\n".join(lines)
+
+
+def _refuse(error, strict=False):
+    if strict:
+        raise AssertionError(str(error))
+    message = str(error)
+    report.show(message[0].upper() + message[1:])

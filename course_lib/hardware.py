@@ -1,0 +1,139 @@
+"""GPU specifications, each figure with the vendor document it was read from.
+
+Rates are the vendor's peaks at boost clock: an upper bound, seldom reached. KB and MB of on-chip memory, and
+GB of device memory, are vendor shorthand for powers of two; GB/s and TFLOP/s are powers of ten.
+"""
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+# Shared memory per SM and per block, registers per SM: one table holds them for every compute capability.
+CUDA_GUIDE = 'CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability"'
+
+
+@dataclass(frozen=True)
+class GPU:
+    """One GPU model.
+
+    shared_bytes_per_block: the most that one thread block can have (opt-in above 48 KB). registers_per_sm: of
+    32 bits. hbm_*: the device memory, which is GDDR on the T4 and the RTX 4090. fp16_tensor_tflops: dense,
+    fp32 accumulation; bf16 has the same rate from compute capability 8.0 on, and no tensor cores before.
+    fp32_tflops: without tensor cores. sources: document and table, for the fields that it names.
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    sms: int
+    shared_bytes_per_sm: int
+    shared_bytes_per_block: int
+    registers_per_sm: int
+    l2_bytes: int
+    hbm_bytes: int
+    hbm_bytes_per_s: float
+    fp16_tensor_tflops: float
+    fp32_tflops: float
+    sources: tuple[str, ...]
+
+    @property
+    def ridge_flops_per_byte(self):
+        """The roofline's ridge for fp16 tensor cores: below this intensity a kernel is bound by memory."""
+        return self.fp16_tensor_tflops * 1e12 / self.hbm_bytes_per_s
+
+
+GPUS = {
+    "T4": GPU(
+        name="Tesla T4",
+        compute_capability=(7, 5),
+        sms=40,
+        shared_bytes_per_sm=64 * KIB,
+        shared_bytes_per_block=64 * KIB,
+        registers_per_sm=65_536,
+        l2_bytes=4 * MIB,
+        hbm_bytes=16 * GIB,
+        hbm_bytes_per_s=320e9,
+        fp16_tensor_tflops=65.0,
+        fp32_tflops=8.1,
+        sources=(
+            CUDA_GUIDE,
+            "NVIDIA Turing GPU Architecture whitepaper, Table 5, Tesla T4: SMs, L2, memory, bandwidth, "
+            "fp16 and fp32 peaks (the T4 datasheet prints 300 GB/s)",
+        ),
+    ),
+    "A100": GPU(
+        name="A100 80GB SXM4",
+        compute_capability=(8, 0),
+        sms=108,
+        shared_bytes_per_sm=164 * KIB,
+        shared_bytes_per_block=163 * KIB,
+        registers_per_sm=65_536,
+        l2_bytes=40 * MIB,
+        hbm_bytes=80 * GIB,
+        hbm_bytes_per_s=2039e9,
+        fp16_tensor_tflops=312.0,
+        fp32_tflops=19.5,
+        sources=(
+            CUDA_GUIDE,
+            "NVIDIA A100 Tensor Core GPU Architecture whitepaper, table of data center GPUs: SMs, L2",
+            "NVIDIA A100 Tensor Core GPU datasheet, A100 80GB SXM: memory, bandwidth, fp16 and fp32 peaks",
+        ),
+    ),
+    "RTX 4090": GPU(
+        name="GeForce RTX 4090",
+        compute_capability=(8, 9),
+        sms=128,
+        shared_bytes_per_sm=100 * KIB,
+        shared_bytes_per_block=99 * KIB,
+        registers_per_sm=65_536,
+        l2_bytes=72 * MIB,
+        hbm_bytes=24 * GIB,
+        hbm_bytes_per_s=1008e9,
+        fp16_tensor_tflops=165.2,
+        fp32_tflops=82.6,
+        sources=(
+            CUDA_GUIDE,
+            "NVIDIA Ada GPU Architecture whitepaper, Appendix A, Table 2: SMs, L2, memory, bandwidth, "
+            "fp16 (fp32 accumulate) and fp32 peaks",
+        ),
+    ),
+    "H100": GPU(
+        name="H100 SXM5",
+        compute_capability=(9, 0),
+        sms=132,
+        shared_bytes_per_sm=228 * KIB,
+        shared_bytes_per_block=227 * KIB,
+        registers_per_sm=65_536,
+        l2_bytes=50 * MIB,
+        hbm_bytes=80 * GIB,
+        hbm_bytes_per_s=3352e9,
+        fp16_tensor_tflops=989.4,
+        fp32_tflops=66.9,
+        sources=(
+            CUDA_GUIDE,
+            "NVIDIA H100 Tensor Core GPU Architecture whitepaper, table of A100 and H100, SXM5: SMs, L2, "
+            "memory, bandwidth, fp16 and fp32 peaks",
+        ),
+    ),
+    "B200": GPU(
+        name="B200 (HGX)",
+        compute_capability=(10, 0),
+        sms=148,
+        shared_bytes_per_sm=228 * KIB,
+        shared_bytes_per_block=227 * KIB,
+        registers_per_sm=65_536,
+        l2_bytes=132_644_864,
+        hbm_bytes=180 * GIB,
+        hbm_bytes_per_s=8e12,
+        fp16_tensor_tflops=2250.0,
+        fp32_tflops=80.0,
+        sources=(
+            CUDA_GUIDE,
+            "CUDA device properties multiProcessorCount and l2CacheSize, as a B200 reports them: SMs, L2",
+            "NVIDIA DGX B200 datasheet, an eighth of the system: memory, bandwidth "
+            "(bus width and clock that a B200 reports give 7.67 TB/s)",
+            "NVIDIA Blackwell Architecture Technical Brief, Table 3, HGX B200: fp16 and fp32 peaks",
+        ),
+    ),
+}

@@ -1,0 +1,17 @@
+"""Triton kernels: one source that runs compiled on a GPU and interpreted on a CPU.
+
+    primitives.py       the online-softmax update, shared by every attention kernel
+    flash_forward.py    FlashAttention-2 forward: kernel, configurations, launch
+    flash1_forward.py   FlashAttention-1 forward (keys outermost), kept to be counted, not to be fast
+    flash.py            the public `flash_attention`: contract, checks, autograd
+    resources.py        what the compiler uses for a kernel (shared memory, registers, spills), no GPU needed
+"""
+
+from course_lib import runtime
+
+# Triton reads TRITON_INTERPRET when it is imported, so the mode is settled before any kernel module loads.
+runtime.choose()
+
+from course_lib.kernels.flash import flash_attention  # noqa: E402
+
+__all__ = ["flash_attention"]

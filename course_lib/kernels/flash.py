@@ -1,0 +1,132 @@
+"""The public `flash_attention`: what it accepts, what it refuses, and how it meets autograd."""
+
+import math
+import numbers
+
+import torch
+from triton.runtime.errors import OutOfResources
+
+from course_lib import runtime
+from course_lib.kernels.flash_forward import default_config, flash_forward
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+MAX_HEAD_DIM = 256
+BLOCK_SIZES = (16, 32, 64, 128)
+
+
+def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, block_q=None, block_k=None):
+    """softmax(q k^T * scale) v without the N x N matrix (FlashAttention-2, Dao 2023, Alg. 1).
+
+    q: [batch, heads, n_q, head_dim]; k, v: [batch, kv_heads, n_k, head_dim], fp16, bf16 or fp32, all alike.
+    Lengths from 1 up and unequal as they come, head_dim 1 to 256, kv_heads a divisor of heads (query heads
+    share them in consecutive groups). Any strides; a tensor whose last dimension is not contiguous is copied.
+    causal: query i sees keys j <= i + n_k - n_q (the last query sees every key). scale: None means
+    1/sqrt(head_dim). block_q, block_k: tile rows, 16, 32, 64 or 128; None takes the shipped configuration.
+
+    Returns o in q's dtype and shape; with return_lse also lse, natural log-sum-exp of the scaled scores,
+    fp32 [batch, heads, n_q]. Rows with no visible key give o = 0 and lse = -inf. Nothing is modified.
+
+    fp32 inputs are multiplied in IEEE fp32, never TF32; statistics and accumulator are fp32 for all dtypes.
+    Raises TypeError or ValueError before any launch, naming the argument; ValueError with the bytes needed
+    when the tiles do not fit the GPU's shared memory.
+    """
+    causal, return_lse = _flag("causal", causal), _flag("return_lse", return_lse)
+    _check_tensors(q, k, v)
+    scale = _check_scale(scale, q.shape[-1])
+    config = _config(q, causal, block_q, block_k)
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    o, lse = _FlashAttention.apply(q, k, v, causal, scale, return_lse, config)
+    return (o, lse) if return_lse else o
+
+
+class _FlashAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, causal, scale, return_lse, config):
+        try:
+            return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=return_lse, config=config)
+        except OutOfResources as error:
+            block_q, block_k = (config or default_config(q.dtype, q.shape[-1], causal, _capability(q)))[:2]
+            raise ValueError(
+                f"block_q={block_q}, block_k={block_k} at head_dim={q.shape[-1]}, {_name(q.dtype)}, needs "
+                f"{error.required} bytes of {error.name}; this GPU has {error.limit}. Take smaller blocks."
+            ) from error
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise NotImplementedError(
+            "flash_attention has no backward yet; for gradients use "
+            "torch.nn.functional.scaled_dot_product_attention, or call it under torch.no_grad()"
+        )
+
+
+def _name(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def _capability(q):
+    return torch.cuda.get_device_capability(q.device) if q.is_cuda else None
+
+
+def _flag(name, value):
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def _check_tensors(q, k, v):
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+        if x.dim() != 4:
+            raise ValueError(f"{name} must have 4 dimensions [batch, heads, seq, head_dim], got {_shape(x)}")
+        if x.dtype not in DTYPES:
+            raise TypeError(f"{name} has dtype {_name(x.dtype)}; accepted: {', '.join(map(_name, DTYPES))}")
+    for name, x in (("k", k), ("v", v)):
+        if x.dtype != q.dtype:
+            raise TypeError(f"{name} has dtype {_name(x.dtype)} but q has {_name(q.dtype)}; they must be equal")
+        if x.device != q.device:
+            raise ValueError(f"{name} is on {x.device} but q is on {q.device}; they must be on one device")
+        if x.shape[0] != q.shape[0]:
+            raise ValueError(f"{name} has batch {x.shape[0]} but q has {q.shape[0]}; they must be equal")
+        if x.shape[3] != q.shape[3]:
+            raise ValueError(f"{name} has head_dim {x.shape[3]} but q has {q.shape[3]}; they must be equal")
+    if runtime.mode() == "gpu" and not q.is_cuda:
+        raise ValueError(f"q, k and v are on {q.device}; kernels run compiled here and take CUDA tensors")
+    if v.shape != k.shape:
+        raise ValueError(f"v must have k's shape {_shape(k)}, got {_shape(v)}")
+    if not 1 <= q.shape[3] <= MAX_HEAD_DIM:
+        raise ValueError(f"head_dim must be 1 to {MAX_HEAD_DIM}, got {q.shape[3]}")
+    for name, x in (("q", q), ("k", k)):
+        if x.shape[2] < 1:
+            raise ValueError(f"{name} has sequence length 0; it must be at least 1")
+        if x.shape[1] < 1:
+            raise ValueError(f"{name} has 0 heads; it must have at least 1")
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"k and v have {k.shape[1]} heads, which do not divide q's {q.shape[1]}")
+
+
+def _shape(x):
+    return str(list(x.shape))
+
+
+def _check_scale(scale, head_dim):
+    if scale is None:
+        return 1.0 / math.sqrt(head_dim)
+    if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
+        raise TypeError(f"scale must be a real number or None, got {scale!r}")
+    if not abs(float(scale)) <= 1e38:
+        raise ValueError(f"scale must be finite in fp32 (at most 1e38 in size), got {scale!r}")
+    return float(scale)
+
+
+def _config(q, causal, block_q, block_k):
+    """None for the shipped configuration, else (BLOCK_M, BLOCK_N, num_warps, num_stages) for the caller's blocks."""
+    for name, block in (("block_q", block_q), ("block_k", block_k)):
+        if block is not None and block not in BLOCK_SIZES:
+            raise ValueError(f"{name} must be one of {', '.join(map(str, BLOCK_SIZES))} or None, got {block!r}")
+    if block_q is None and block_k is None:
+        return None
+    shipped_q, shipped_k, _, _ = default_config(q.dtype, q.shape[-1], causal, _capability(q))
+    block_q, block_k = block_q or shipped_q, block_k or shipped_k
+    # One warp for 16 query rows, four at least; no prefetching, which costs shared memory.
+    return block_q, block_k, max(4, block_q // 16), 1

@@ -1,0 +1,221 @@
+"""FlashAttention-2 forward (Dao 2023, Alg. 1) in Triton.
+
+One program computes BLOCK_M rows of the output of one head. It loads its queries once, streams the keys and
+values past them in tiles of BLOCK_N, and writes its output once. Nothing of size N x N exists anywhere.
+
+Reading order: the tiles one query tile visits, the loop over tiles, the kernel, configurations, launch.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from course_lib import runtime
+from course_lib.kernels.primitives import LN_2, LOG2_E, online_softmax_update, round_to_bf16
+
+
+@triton.jit
+def kv_loop_bounds(start_m, n_q, n_k, IS_CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Key tiles of one query tile: rows [0, full_end) need no mask, rows [full_end, kv_end) need one.
+
+    Causal masks are aligned bottom-right: query i sees the keys j <= i + n_k - n_q.
+    """
+    if IS_CAUSAL:
+        first_visible = start_m + 1 + n_k - n_q  # keys that the tile's first query sees, if positive
+        last_row = tl.minimum(start_m + BLOCK_M, n_q)
+        kv_end = tl.minimum(tl.maximum(last_row + n_k - n_q, 0), n_k)
+        full_end = tl.minimum(tl.maximum(first_visible, 0), n_k) // BLOCK_N * BLOCK_N
+    else:
+        kv_end = n_k
+        full_end = n_k // BLOCK_N * BLOCK_N
+    return full_end, kv_end
+
+
+@triton.jit
+def hide_unseen_nonfinite(v, offs_n, last_key_seen):
+    """Keep a NaN or inf of a value row away from the queries that do not see that row.
+
+    A masked score gives p = 0 exactly, but 0 * NaN is NaN: the matmul would carry it into every row of the
+    tile. So the matmul gets the values with such entries replaced by 0, and `poison` [BLOCK_M, BLOCK_D] is
+    NaN for the queries that do see one. A causal query sees a prefix of the keys, so comparing with the
+    first such key of each column decides it.
+    """
+    # x - x is 0 for finite x and NaN for the rest.
+    is_finite = (v - v) == 0.0
+    first_nonfinite = tl.min(tl.where(is_finite, 2147483647, offs_n[:, None]), axis=0)
+    poison = tl.where(last_key_seen[:, None] >= first_nonfinite[None, :], float("nan"), 0.0)
+    return tl.where(is_finite, v, 0.0), poison
+
+
+@triton.jit
+def attend(
+    m_i, l_i, acc, q, k_ptr, v_ptr, start, end, stride_kn, stride_kd, stride_vn, stride_vd,
+    n_k, last_key_seen, scale_log2,
+    MASKED: tl.constexpr, IS_CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """FA2 Alg. 1, lines 6 to 11: the loop over key tiles [start, end), with or without a mask."""
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_d = offs_d < HEAD_DIM
+    for start_n in range(start, end, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        # The tile's first row in 64 bits, offsets inside the tile in 32: large tensors, cheap arithmetic.
+        k_ptrs = k_ptr + tl.cast(start_n, tl.int64) * stride_kn + (
+            tl.arange(0, BLOCK_N)[:, None] * stride_kn + offs_d[None, :] * stride_kd
+        )
+        v_ptrs = v_ptr + tl.cast(start_n, tl.int64) * stride_vn + (
+            tl.arange(0, BLOCK_N)[:, None] * stride_vn + offs_d[None, :] * stride_vd
+        )
+        if MASKED:
+            k = tl.load(k_ptrs, mask=(offs_n < n_k)[:, None] & mask_d[None, :], other=0.0)
+            v = tl.load(v_ptrs, mask=(offs_n < n_k)[:, None] & mask_d[None, :], other=0.0)
+        elif HEAD_DIM == BLOCK_D:
+            k = tl.load(k_ptrs)
+            v = tl.load(v_ptrs)
+        else:
+            k = tl.load(k_ptrs, mask=mask_d[None, :], other=0.0)
+            v = tl.load(v_ptrs, mask=mask_d[None, :], other=0.0)
+        if UPCAST:
+            k = k.to(tl.float32)
+            v = v.to(tl.float32)
+
+        # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        if MASKED:
+            visible = (offs_n < n_k)[None, :]
+            if IS_CAUSAL:
+                visible = visible & (offs_n[None, :] <= last_key_seen[:, None])
+            scores = tl.where(visible, scores, float("-inf"))
+        if MASKED and IS_CAUSAL:
+            v, poison = hide_unseen_nonfinite(v, offs_n, last_key_seen)
+            acc += poison
+        m_i, l_i, acc = online_softmax_update(
+            m_i, l_i, acc, scores, v, scale_log2, MAY_BE_EMPTY=MASKED and IS_CAUSAL
+        )
+    return m_i, l_i, acc
+
+
+@triton.jit(do_not_specialize=["n_q", "n_k"])
+def flash_forward_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
+    stride_qb, stride_qh, stride_qm, stride_qd,
+    stride_kb, stride_kh, stride_kn, stride_kd,
+    stride_vb, stride_vh, stride_vn, stride_vd,
+    stride_ob, stride_oh, stride_om, stride_od,
+    n_heads, n_q, n_k, scale_log2,
+    GROUP_SIZE: tl.constexpr, Q_SIGN: tl.constexpr, IS_CAUSAL: tl.constexpr, STORE_LSE: tl.constexpr,
+    NO_TAIL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """q, o [batch, heads, n_q, HEAD_DIM]; k, v [batch, heads / GROUP_SIZE, n_k, HEAD_DIM]; lse [batch, heads, n_q]."""
+    num_m_tiles = tl.cdiv(n_q, BLOCK_M)
+    pid = tl.program_id(0)
+    pid_m = pid % num_m_tiles
+    if IS_CAUSAL:
+        # The last query tiles see the most keys. Started first, they do not run on alone at the end.
+        pid_m = num_m_tiles - 1 - pid_m
+    # 64 bits before these multiply a stride: a tensor may have more than 2^31 elements.
+    batch = tl.cast(pid // num_m_tiles // n_heads, tl.int64)
+    head = tl.cast(pid // num_m_tiles % n_heads, tl.int64)
+
+    start_m = pid_m * BLOCK_M
+    offs_m = start_m + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_md = (offs_m < n_q)[:, None] & (offs_d < HEAD_DIM)[None, :]
+
+    # FA2 Alg. 1, lines 4 and 5: load Q_i, initialise the state.
+    q_base = q_ptr + batch * stride_qb + head * stride_qh
+    q = tl.load(q_base + tl.cast(offs_m, tl.int64)[:, None] * stride_qm + offs_d[None, :] * stride_qd,
+                mask=mask_md, other=0.0)  # fmt: skip
+    if UPCAST:
+        q = q.to(tl.float32)
+    if Q_SIGN != 1:
+        q = (q * Q_SIGN).to(q.dtype)
+    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+
+    k_base = k_ptr + batch * stride_kb + head // GROUP_SIZE * stride_kh
+    v_base = v_ptr + batch * stride_vb + head // GROUP_SIZE * stride_vh
+    last_key_seen = offs_m + n_k - n_q
+    full_end, kv_end = kv_loop_bounds(start_m, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
+    m_i, l_i, acc = attend(
+        m_i, l_i, acc, q, k_base, v_base, 0, full_end, stride_kn, stride_kd, stride_vn, stride_vd,
+        n_k, last_key_seen, scale_log2,
+        MASKED=False, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D, UPCAST=UPCAST,
+    )  # fmt: skip
+    if IS_CAUSAL or not NO_TAIL:
+        m_i, l_i, acc = attend(
+            m_i, l_i, acc, q, k_base, v_base, full_end, kv_end, stride_kn, stride_kd, stride_vn, stride_vd,
+            n_k, last_key_seen, scale_log2,
+            MASKED=True, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D, UPCAST=UPCAST,
+        )  # fmt: skip
+
+    # FA2 Alg. 1, lines 12 to 14: divide once, write O_i and the log-sum-exp. A row without keys has l = 0:
+    # its output is 0 and its log-sum-exp -inf.
+    l_safe = tl.where(l_i == 0.0, 1.0, l_i)
+    acc = acc / l_safe[:, None]
+    if UPCAST:
+        acc = round_to_bf16(acc)
+    o_base = o_ptr + batch * stride_ob + head * stride_oh
+    tl.store(o_base + tl.cast(offs_m, tl.int64)[:, None] * stride_om + offs_d[None, :] * stride_od,
+             acc.to(o_ptr.dtype.element_ty), mask=mask_md)  # fmt: skip
+    if STORE_LSE:
+        # m_i is in units of log2(e); lse is a natural logarithm.
+        lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * LN_2)
+        tl.store(lse_ptr + (batch * n_heads + head) * n_q + offs_m, lse, mask=offs_m < n_q)
+
+
+def default_config(dtype, head_dim, causal, capability):
+    """Shipped (BLOCK_M, BLOCK_N, num_warps, num_stages).
+
+    dtype: torch dtype; head_dim: 1 to 256; capability: (major, minor) of the GPU, None in the interpreter.
+    """
+    block_d = max(16, triton.next_power_of_2(head_dim))
+    if capability is None:
+        # The interpreter's time is per operation executed, whatever the tile's size.
+        return 128, 128, 4, 1
+    if capability < (8, 0):
+        return (16, 16, 4, 1)
+    if dtype == torch.float32:
+        return (64, 32, 8, 1) if block_d <= 128 else (32, 16, 8, 1)
+    if capability >= (9, 0) and capability < (12, 0):
+        return {16: (128, 128, 8, 3), 32: (128, 128, 8, 3), 64: (128, 128, 8, 3), 128: (128, 128, 8, 2)}.get(
+            block_d, (128, 64, 8, 2)
+        )
+    return (64, 64, 4, 2) if block_d <= 128 else (64, 32, 8, 1)
+
+
+def flash_forward(q, k, v, *, causal, scale, store_lse, config=None):
+    """Launch the forward kernel on checked inputs; returns (o, lse), lse None unless store_lse.
+
+    q [batch, heads, n_q, d], k and v [batch, kv_heads, n_k, d], last dimension contiguous, one dtype.
+    config: (BLOCK_M, BLOCK_N, num_warps, num_stages), default `default_config`.
+    """
+    batch, n_heads, n_q, head_dim = q.shape
+    n_k = k.shape[2]
+    o = torch.empty_like(q, memory_format=torch.contiguous_format)
+    lse = torch.empty((batch, n_heads, n_q), dtype=torch.float32, device=q.device) if store_lse else None
+    if o.numel() == 0:
+        return o, lse
+    interpreted = runtime.mode() == "interpreter"
+    if config is None:
+        capability = None if interpreted else torch.cuda.get_device_capability(q.device)
+        config = default_config(q.dtype, head_dim, causal, capability)
+    block_m, block_n, num_warps, num_stages = config
+    # The kernel takes a positive scale; a negative or zero one moves into q, exactly.
+    q_sign = 1 if scale > 0 else -1 if scale < 0 else 0
+    scale_log2 = (abs(scale) or 1.0) * LOG2_E.value
+    grid = (triton.cdiv(n_q, block_m) * batch * n_heads,)
+    flash_forward_kernel[grid](
+        q, k, v, o, lse,
+        *q.stride(), *k.stride(), *v.stride(), *o.stride(),
+        n_heads, n_q, n_k, scale_log2,
+        GROUP_SIZE=n_heads // k.shape[1], Q_SIGN=q_sign, IS_CAUSAL=causal, STORE_LSE=store_lse,
+        NO_TAIL=n_k % block_n == 0, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n,
+        BLOCK_D=max(16, triton.next_power_of_2(head_dim)),
+        # Triton's interpreter multiplies the raw bits of bf16 tiles (every version 3.4 to 3.9).
+        UPCAST=interpreted and q.dtype == torch.bfloat16,
+        num_warps=num_warps, num_stages=num_stages,
+    )  # fmt: skip
+    return o, lse

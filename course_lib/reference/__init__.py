@@ -1,0 +1,21 @@
+"""The definitions of the course, in NumPy: clear first, float64-capable, one file per concept.
+
+Arrays are [seq, head_dim]. Everything else in the course is tested against what stands here.
+"""
+
+from .attention import attention
+from .dot import dot, scores
+from .softmax import logsumexp, merge_states, naive_softmax, online_softmax_update, stable_softmax
+from .tiled import tiled_attention
+
+__all__ = [
+    "attention",
+    "dot",
+    "logsumexp",
+    "merge_states",
+    "naive_softmax",
+    "online_softmax_update",
+    "scores",
+    "stable_softmax",
+    "tiled_attention",
+]

@@ -1,0 +1,196 @@
+"""Closed forms: what attention asks of memory and of the arithmetic units.
+
+Bytes are those *requested* by programs, before any cache, counted for rows within bounds only. They are
+summed from the loop bounds of the algorithms; nothing is simulated. The memory machine and the tracer count
+the same bytes one access at a time, and tests hold the three equal.
+
+FA1: Dao, Fu, Ermon, Rudra, Re, "FlashAttention" (2022). FA2: Dao, "FlashAttention-2" (2023).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+
+class TensorBytes(NamedTuple):
+    """Bytes read from and written to one tensor."""
+
+    read_bytes: int
+    write_bytes: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one call asks for.
+
+    read_bytes, write_bytes: over all tensors, heads and batch entries. flops: those of the two matrix
+    products. peak_bytes: HBM held at once beyond Q, K, V and O. by_tensor: name -> TensorBytes.
+    """
+
+    read_bytes: int
+    write_bytes: int
+    flops: int
+    peak_bytes: int
+    by_tensor: dict[str, TensorBytes]
+
+    @property
+    def total_bytes(self):
+        return self.read_bytes + self.write_bytes
+
+    @property
+    def arithmetic_intensity(self):
+        """FLOPs per byte, read or written."""
+        return self.flops / self.total_bytes
+
+
+def attention_flops(n_q, n_k, d, *, heads=1, batch=1):
+    """4 n_q n_k d per head: Q K^T and P V, each 2 n_q n_k d (one multiplication, one addition per term)."""
+    _check_counts(n_q=n_q, n_k=n_k, d=d, heads=heads, batch=batch)
+    return 4 * n_q * n_k * d * heads * batch
+
+
+def standard_attention(n_q, n_k, d, *, dtype_bytes=2, causal=False, heads=1, batch=1):
+    """Traffic of standard attention (FA1 Alg. 0), per head in elements:
+
+        read   Q: n_q d, K: n_k d, V: n_k d, S: n_q n_k, P: n_q n_k
+        write  S: n_q n_k, P: n_q n_k, O: n_q d
+        total  4 n_q n_k + 2 n_q d + 2 n_k d
+
+    flops 4 n_q n_k d; peak_bytes S and P, 2 n_q n_k elements. `causal` changes none of them: a mask hides
+    scores, it does not skip them. Sizes are counts of at least 1 (ValueError, TypeError).
+    """
+    _check_counts(n_q=n_q, n_k=n_k, d=d, dtype_bytes=dtype_bytes, heads=heads, batch=batch)
+    square = n_q * n_k
+    elems = {
+        "Q": (n_q * d, 0),
+        "K": (n_k * d, 0),
+        "V": (n_k * d, 0),
+        "S": (square, square),
+        "P": (square, square),
+        "O": (0, n_q * d),
+    }
+    by_tensor = {name: (read * dtype_bytes, write * dtype_bytes) for name, (read, write) in elems.items()}
+    return _traffic(by_tensor, 4 * square * d, 2 * square * dtype_bytes, heads * batch)
+
+
+def flash_attention(
+    n_q,
+    n_k,
+    d,
+    *,
+    block_q,
+    block_k,
+    dtype_bytes=2,
+    causal=False,
+    order="q_outer",
+    return_lse=False,
+    stat_bytes=4,
+    heads=1,
+    batch=1,
+):
+    """Traffic of FlashAttention, for either order of its two loops.
+
+    order="q_outer" (FA2 Alg. 1), per head in elements:
+
+        read   Q: n_q d, K and V: d sum_i keys_i each
+        write  O: n_q d, lse: n_q statistics if return_lse
+
+    where query tile i visits keys_i = min(ceil(end_i / block_k) block_k, n_k) keys, with end_i = n_k, or
+    causal end_i = clip(last_i + 1 + n_k - n_q, 0, n_k) and last_i the tile's last query. Not causal, the
+    total is 2 n_q d + 2 n_k d ceil(n_q / block_q): for n_q = n_k = N it grows as N^2.
+
+    order="kv_outer" (FA1 Alg. 1), per head in elements:
+
+        read   K and V: n_k d each, Q and O: d sum_j queries_j each, l and m: sum_j queries_j statistics each
+        write  O: n_q d + d sum_j queries_j, l and m: n_q + sum_j queries_j statistics each
+               (the first n_q rows of each are line 2, which writes 0, 0, -inf)
+
+    where key tile j visits queries_j = n_q queries, or causal n_q - floor(first_j / block_q) block_q of them,
+    with first_j = max(start_j + n_q - n_k, 0) the first query that sees the tile's first key. lse follows
+    from l and m.
+
+    Statistics take stat_bytes each. flops: 4 d per (query, key) pair in bounds of a visited tile, hidden
+    pairs of a diagonal tile included. peak_bytes: lse if returned (q_outer), l and m (kv_outer). Sizes are
+    counts of at least 1 (ValueError, TypeError).
+    """
+    _check_counts(
+        n_q=n_q, n_k=n_k, d=d, block_q=block_q, block_k=block_k,
+        dtype_bytes=dtype_bytes, stat_bytes=stat_bytes, heads=heads, batch=batch,
+    )  # fmt: skip
+    row_bytes = d * dtype_bytes
+    if order == "q_outer":
+        starts = np.arange(0, n_q, block_q)
+        stops = np.minimum(starts + block_q, n_q)
+        ends = np.clip(stops + n_k - n_q, 0, n_k) if causal else np.full_like(stops, n_k)
+        keys = np.minimum(-(-ends // block_k) * block_k, n_k)
+        keys_read = int(keys.sum())
+        pairs = int(((stops - starts) * keys).sum())
+        by_tensor = {
+            "Q": (n_q * row_bytes, 0),
+            "K": (keys_read * row_bytes, 0),
+            "V": (keys_read * row_bytes, 0),
+            "O": (0, n_q * row_bytes),
+        }
+        if return_lse:
+            by_tensor["lse"] = (0, n_q * stat_bytes)
+        peak_bytes = n_q * stat_bytes if return_lse else 0
+    elif order == "kv_outer":
+        starts = np.arange(0, n_k, block_k)
+        stops = np.minimum(starts + block_k, n_k)
+        first = np.maximum(starts + n_q - n_k, 0) if causal else np.zeros_like(starts)
+        queries = n_q - first // block_q * block_q
+        visits = int(queries.sum())
+        pairs = int(((stops - starts) * queries).sum())
+        by_tensor = {
+            "Q": (visits * row_bytes, 0),
+            "K": (n_k * row_bytes, 0),
+            "V": (n_k * row_bytes, 0),
+            "O": (visits * row_bytes, (n_q + visits) * row_bytes),
+            "l": (visits * stat_bytes, (n_q + visits) * stat_bytes),
+            "m": (visits * stat_bytes, (n_q + visits) * stat_bytes),
+        }
+        peak_bytes = 2 * n_q * stat_bytes
+    else:
+        raise ValueError(
+            f'order is {order!r}; accepted: "q_outer" (FlashAttention-2), "kv_outer" (FlashAttention-1)'
+        )
+    return _traffic(by_tensor, 4 * d * pairs, peak_bytes, heads * batch)
+
+
+def lower_bound_elems(n, d, sram_elems):
+    """n^2 d^2 / M: how many elements exact attention must move, up to a constant factor.
+
+    n: queries and keys; d: head_dim; M = sram_elems: the size of the fast memory in *elements*, d <= M <= n d
+    (ValueError outside). FlashAttention moves Theta(n^2 d^2 / M) elements (FA1 Theorem 2), and no exact
+    algorithm moves asymptotically fewer for every M in that range (FA1 Proposition 3). Compare growth with
+    this, not sizes.
+    """
+    _check_counts(n=n, d=d, sram_elems=sram_elems)
+    if not d <= sram_elems <= n * d:
+        raise ValueError(
+            f"sram_elems is {sram_elems}; accepted: from d = {d} to n d = {n * d}, in elements, not bytes"
+        )
+    return n**2 * d**2 / sram_elems
+
+
+def _traffic(by_tensor, flops, peak_bytes, copies):
+    """Totals over tensors, times the number of heads in the batch."""
+    by_tensor = {
+        name: TensorBytes(read * copies, write * copies) for name, (read, write) in by_tensor.items()
+    }
+    return Traffic(
+        read_bytes=sum(tensor.read_bytes for tensor in by_tensor.values()),
+        write_bytes=sum(tensor.write_bytes for tensor in by_tensor.values()),
+        flops=flops * copies,
+        peak_bytes=peak_bytes * copies,
+        by_tensor=by_tensor,
+    )
+
+
+def _check_counts(**counts):
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int | np.integer):
+            raise TypeError(f"{name} is {count!r}; accepted: a whole number of at least 1")
+        if count < 1:
+            raise ValueError(f"{name} is {count}; accepted: a whole number of at least 1")

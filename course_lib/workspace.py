@@ -1,0 +1,102 @@
+"""A learner's working copies: `make lab` opens lessons in work/, so that an update never costs an answer.
+
+    python -m course_lib.workspace              copy the lessons that work/ lacks, and open JupyterLab there
+    python -m course_lib.workspace fresh NAME   put today's version of a lesson beside the copy in work/
+
+No file in work/ is ever written over, except .origins.json, which remembers what each copy was made from.
+Works in a clone only: the notebooks are not part of the installed package.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+from itertools import count
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FIRST_LESSON = "00_start_here.ipynb"
+
+
+def update(root: Path = ROOT) -> list[str]:
+    """Copy each lesson in root/notebooks that root/work lacks. Returns a line for each changed since."""
+    work = root / "work"
+    work.mkdir(exist_ok=True)
+    origins = _read_origins(work)
+    changed = []
+    for original in sorted((root / "notebooks").glob("*.ipynb")):
+        digest = _digest(original)
+        if not (work / original.name).exists():
+            shutil.copyfile(original, work / original.name)
+            origins[original.name] = digest
+        elif origins.get(original.name) != digest:
+            changed.append(
+                f"{original.stem} has changed since your copy of it was made; your copy stays. For the new "
+                f"one beside it: .venv/bin/python -m course_lib.workspace fresh {original.stem}"
+            )
+    _write_origins(work, origins)
+    return changed
+
+
+def fresh(name: str, root: Path = ROOT) -> Path:
+    """Copy lesson `name` ("05_online_softmax") from root/notebooks into root/work under a name not taken yet.
+
+    Returns the copy's path. Raises FileNotFoundError if there is no such lesson.
+    """
+    original, work = root / "notebooks" / f"{name}.ipynb", root / "work"
+    if not original.is_file():
+        names = ", ".join(sorted(path.stem for path in original.parent.glob("*.ipynb")))
+        raise FileNotFoundError(f"no lesson {name!r}; there are {names}")
+    work.mkdir(exist_ok=True)
+    copy = next(path for i in count(2) if not (path := work / f"{name}_v{i}.ipynb").exists())
+    shutil.copyfile(original, copy)
+    # From here on `update` compares with this version, and no longer speaks of the change.
+    _write_origins(work, _read_origins(work) | {original.name: _digest(original)})
+    return copy
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _read_origins(work: Path) -> dict[str, str]:
+    """Name of a lesson -> hash of the version that its copy was made from."""
+    path = work / ".origins.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _write_origins(work: Path, origins: dict[str, str]) -> None:
+    (work / ".origins.json").write_text(json.dumps(origins, indent=1) + "\n")
+
+
+def open_lab(root: Path = ROOT) -> None:
+    """JupyterLab on the first lesson, until it is stopped. The files it shows are those of root/work."""
+    from jupyterlab.labapp import LabApp
+
+    arguments = [str(root / "work" / FIRST_LESSON)]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        arguments.append("--allow-root")  # containers; JupyterLab refuses root otherwise
+    LabApp.launch_instance(arguments)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m course_lib.workspace", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command")
+    fresh_parser = commands.add_parser("fresh", help="put today's version of a lesson beside your copy")
+    fresh_parser.add_argument("name", help="05_online_softmax, say")
+    arguments = parser.parse_args()
+
+    if arguments.command == "fresh":
+        try:
+            print(fresh(arguments.name))
+        except FileNotFoundError as error:
+            parser.error(str(error))
+        return
+    for line in update():
+        print(line)
+    open_lab()
+
+
+if __name__ == "__main__":
+    main()

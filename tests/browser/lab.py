@@ -1,0 +1,118 @@
+"""A notebook in JupyterLab in headless Chromium, as a reader has it on the screen."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+
+from course_lib import authoring
+
+START_S = 60
+RUN_S = 180
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+# Cells outside the window are drawn too, and nothing asks the network for news.
+SETTINGS = {
+    "notebook-extension/tracker": {"windowingMode": "none"},
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+}
+
+
+def copy_not_executed(notebook: Path, folder: Path) -> None:
+    """A copy of `notebook` in `folder`, without outputs and counts: what is there later was made there."""
+    copy = nbformat.read(notebook, as_version=4)
+    for cell in copy.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    nbformat.write(copy, folder / notebook.name)
+
+
+@contextlib.contextmanager
+def jupyterlab(folder: Path, scratch: Path):
+    """JupyterLab on `folder`, with every file of its own in `scratch`. Yields its address."""
+    settings = scratch / "settings"
+    for name, values in SETTINGS.items():
+        path = settings / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values))
+    environment = authoring.kernel_environment(scratch) | {
+        "PYTHONPATH": str(authoring.ROOT),
+        "JUPYTER_CONFIG_DIR": str(scratch / "config"),
+        "JUPYTER_DATA_DIR": str(scratch / "data"),
+        "JUPYTER_RUNTIME_DIR": str(scratch / "runtime"),
+        "JUPYTERLAB_SETTINGS_DIR": str(settings),
+        "JUPYTERLAB_WORKSPACES_DIR": str(scratch / "workspaces"),
+    }
+    log = scratch / "jupyterlab.log"
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={folder}",
+             "--ServerApp.port=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True"],
+            env=environment, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        yield _address(server, scratch / "runtime", log)
+    finally:
+        server.terminate()
+        try:
+            server.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+def _address(server, runtime, log):
+    """The server's address, once it has written it down."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and server.poll() is None:
+        with contextlib.suppress(StopIteration, json.JSONDecodeError):
+            return json.loads(next(runtime.glob("jpserver-*.json")).read_text())["url"]
+        time.sleep(0.1)
+    raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()}")
+
+
+@contextlib.contextmanager
+def chromium_page():
+    """A page in a headless Chromium that was found on the path. Yields a Playwright page."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+        # Tall, so that no cell is taller than the window.
+        yield browser.new_page(viewport={"width": 1280, "height": 2400})
+        browser.close()
+
+
+def open_and_run_all(page, address: str, name: str) -> None:
+    """Opens notebook `name`, runs it from the menu, and returns when every code cell has its number.
+
+    Raises AssertionError with the traceback if a cell raised.
+    """
+    page.goto(f"{address}doc/tree/{name}?reset")
+    page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for(timeout=START_S * 1000)
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    error = ".jp-OutputArea [data-mime-type='application/vnd.jupyter.error'], .jp-OutputArea [data-mime-type*=stderr]"
+    page.wait_for_function(
+        """error => document.querySelector(error) || [...document.querySelectorAll(".jp-CodeCell")].every(
+            cell => /\\d/.test(cell.querySelector(".jp-InputPrompt").textContent))""",
+        arg=error,
+        timeout=RUN_S * 1000,
+    )
+    assert not page.locator(error).count(), page.locator(error).first.inner_text()
+    page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for()

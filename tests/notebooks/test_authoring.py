@@ -1,0 +1,176 @@
+"""The builder: the same text gives the same notebook, and a broken cell stops it."""
+
+import os
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from course_lib import authoring
+
+URL = "https://github.com/someone/some-course"
+
+TEXT = """\
+---
+kernelspec:
+  name: python3
+  display_name: Python 3
+---
+
+# Tiny
+
+One line.
+
+```{code-cell}
+for number in range(3):
+    print(number, flush=True)
+```
+
+```{code-cell}
+:tags: [explorer, nbval-ignore-output]
+
+import ipywidgets
+
+ipywidgets.IntSlider()
+```
+
+```{code-cell}
+:tags: [exercise]
+:exercise: 00.softmax_scale
+
+hash("differs unless PYTHONHASHSEED is set")
+```
+
+```{code-cell}
+import matplotlib.pyplot as plt
+
+_ = plt.plot([1, 2])
+```
+"""
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """An empty course: `course("01_tiny", text)` gives it a text."""
+    monkeypatch.setattr(authoring, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(authoring, "SOURCE", tmp_path / "notebooks" / "source")
+    authoring.SOURCE.mkdir(parents=True)
+    return lambda name, text: (authoring.SOURCE / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def ids(course, text):
+    course("01_tiny", text)
+    return [cell.id for cell in authoring.read_text(authoring.SOURCE / "01_tiny.md").cells]
+
+
+def test_a_second_build_changes_nothing(course):
+    course("01_tiny", TEXT)
+    path = authoring.NOTEBOOKS / "01_tiny.ipynb"
+    authoring.build("01_tiny")
+    first = path.read_bytes()
+    authoring.build("01_tiny")
+    assert path.read_bytes() == first
+    assert sorted(authoring.NOTEBOOKS.iterdir()) == [path, authoring.SOURCE]
+
+    notebook = nbformat.reads(first.decode(), as_version=4)
+    nbformat.validate(notebook)
+    printed, explorer, exercise, figure = (cell for cell in notebook.cells if cell.cell_type == "code")
+    assert [output.text for output in printed.outputs] == ["0\n1\n2\n"]
+    assert explorer.outputs == [] and explorer.execution_count == 2
+    assert exercise.metadata == {"tags": ["exercise"], "exercise": "00.softmax_scale"}
+    assert "image/png" in figure.outputs[0].data
+    assert notebook.metadata == authoring.NOTEBOOK_METADATA
+
+
+def test_streams_are_joined_with_their_neighbours_only():
+    def piece(name, text):
+        return nbformat.v4.new_output("stream", name=name, text=text)
+
+    figure = nbformat.v4.new_output("display_data", data={"text/plain": "<Figure>"})
+    rest = [figure, figure, piece("stdout", "c"), piece("stderr", "d")]
+    joined = authoring.merge_streams([piece("stdout", "a"), piece("stdout", "b"), *rest])
+    assert joined == [piece("stdout", "ab"), *rest]
+
+
+def test_editing_one_cell_keeps_the_other_ids(course):
+    before = ids(course, TEXT)
+    after = ids(course, TEXT.replace("range(3)", "range(4)"))
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, True, True, True]
+    inserted = ids(course, TEXT.replace("One line.", "One line.\n\n```{code-cell}\n1\n```"))
+    assert inserted == [before[0], inserted[1], *before[1:]]
+
+
+def test_equal_cells_have_different_ids(course):
+    twins = ids(course, TEXT + "\n```{code-cell}\n1\n```\n\n```{code-cell}\n1\n```\n")
+    assert len(set(twins)) == len(twins)
+
+
+@pytest.mark.parametrize(
+    "code, said",
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("import os; os._exit(1)", "Kernel died"),
+        ("import time; time.sleep(60)", "timed out"),
+    ],
+)
+def test_a_broken_cell_stops_the_build(course, monkeypatch, code, said):
+    monkeypatch.setattr(authoring, "CELL_TIMEOUT_S", 5)
+    course("01_tiny", f"# Tiny\n\n```{{code-cell}}\n1 + 1\n```\n\nText.\n\n```{{code-cell}}\n{code}\n```\n")
+    with pytest.raises(RuntimeError, match=f"(?s)cell 3: .*{said}"):
+        authoring.build("01_tiny")
+    assert not (authoring.NOTEBOOKS / "01_tiny.ipynb").exists()
+
+
+def test_the_command_names_the_broken_notebook(course, monkeypatch, capsys):
+    course("01_tiny", "# Tiny\n\n```{code-cell}\n1 / 0\n```\n")
+    monkeypatch.setattr(sys, "argv", ["authoring", "build", "01_tiny"])
+    with pytest.raises(SystemExit, match="(?s)01_tiny.md, cell 1: .*1 / 0.*ZeroDivisionError"):
+        authoring.main()
+
+
+def test_the_command_refuses_an_unknown_name(course, monkeypatch, capsys):
+    course("01_tiny", TEXT)
+    monkeypatch.setattr(sys, "argv", ["authoring", "build", "02_tiny"])
+    with pytest.raises(SystemExit):
+        authoring.main()
+    assert "no such notebook: 02_tiny; there are 01_tiny" in capsys.readouterr().err
+
+
+def test_stamp_inserts_badge_and_first_cell():
+    stamped = authoring.stamp(TEXT, "01_tiny", URL)
+    badge, bootstrap = authoring.badge("01_tiny", URL), authoring.bootstrap_source(URL)
+    places = [stamped.index(part) for part in ["# Tiny", badge, "One line.", bootstrap, "for number"]]
+    assert places == sorted(places)
+
+
+def test_stamp_replaces_another_address_and_then_changes_nothing():
+    stamped = authoring.stamp(TEXT, "01_tiny", URL)
+    elsewhere = authoring.stamp(TEXT, "01_tiny", "https://github.com/old/old")
+    assert authoring.stamp(elsewhere, "01_tiny", URL) == stamped
+    assert authoring.stamp(stamped, "01_tiny", URL) == stamped
+
+
+def test_stamp_adds_two_things_and_keeps_the_rest(course):
+    course("01_tiny", TEXT)
+    before = authoring.read_text(authoring.SOURCE / "01_tiny.md").cells
+    course("01_tiny", authoring.stamp(TEXT, "01_tiny", URL))
+    title, bootstrap, *rest = authoring.read_text(authoring.SOURCE / "01_tiny.md").cells
+    assert title.source == f"# Tiny\n\n{authoring.badge('01_tiny', URL)}\n\nOne line."
+    assert bootstrap.metadata == {"tags": ["bootstrap"]}
+    assert [(c.source, c.metadata) for c in rest] == [(c.source, c.metadata) for c in before[1:]]
+
+
+def test_badge_opens_the_notebook_in_colab():
+    assert authoring.badge("01_tiny", URL).endswith(
+        "(https://colab.research.google.com/github/someone/some-course/blob/main/notebooks/01_tiny.ipynb)"
+    )
+
+
+def test_bootstrap_says_what_to_do_where_there_is_no_course(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", authoring.bootstrap_source(URL)],  # -S: nothing installed is seen
+        cwd=tmp_path, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.stderr.strip().endswith(f"course_lib is not installed: pip install git+{URL}")
+    assert 10 <= len(authoring.bootstrap_source(URL).splitlines()) <= 16

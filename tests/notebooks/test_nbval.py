@@ -1,0 +1,72 @@
+"""Every notebook runs, and every text output that a reader sees comes back the same: nbval, strict."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from course_lib import authoring
+
+NAMES = sorted(path.stem for path in authoring.NOTEBOOKS.glob("*.ipynb"))
+
+
+def validate(notebook, scratch):
+    """Runs nbval on a copy of the file `notebook` and returns the finished process.
+
+    It has a process of its own, since its kernels inherit the environment, in which COURSE_LIB_PROGRESS and a
+    hidden GPU would be wrong for the tests beside it.
+    """
+    folder = scratch / "notebooks"
+    folder.mkdir()
+    copy = shutil.copy(notebook, folder)
+    environment = authoring.kernel_environment(scratch) | {"PYTHONPATH": str(authoring.ROOT)}
+    environment.pop("PYTEST_ADDOPTS", None)
+    finished = subprocess.run(
+        [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", copy,
+         f"--nbval-cell-timeout={authoring.CELL_TIMEOUT_S}", "--rootdir", scratch, "-c", os.devnull,
+         "-p", "no:cacheprovider", "--color=no", "--tb=short", "--quiet"],
+        env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert [path.name for path in folder.iterdir()] == [notebook.name], "a notebook leaves no file"
+    return finished
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_notebook_reproduces(name, tmp_path):
+    finished = validate(authoring.NOTEBOOKS / f"{name}.ipynb", tmp_path)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def small_notebook(folder, printed):
+    """A notebook with one cell for each pair of source and committed text in `printed`."""
+    cells = []
+    for count, (source, text) in enumerate(printed, start=1):
+        output = nbformat.v4.new_output("stream", name="stdout", text=text)
+        cells.append(nbformat.v4.new_code_cell(source, execution_count=count, outputs=[output]))
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "small.ipynb")
+    return folder / "small.ipynb"
+
+
+def test_validation_rejects_what_does_not_reproduce(tmp_path):
+    cells = [
+        ("print(1.25)", "1.25\n"),
+        ("print(1.26)", "1.25\n"),
+        ("print(1.25)", ""),
+        ("import time; print(time.time_ns())", "1767225600000000000\n"),
+        ("raise ValueError", ""),
+        ("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])", "\n"),
+    ]
+    finished = validate(small_notebook(tmp_path, cells), tmp_path)
+    assert finished.returncode == 1
+    failed = re.findall(r"^FAILED .*::Cell (\d)", finished.stdout, flags=re.MULTILINE)
+    assert failed == ["1", "2", "3", "4"], finished.stdout
+
+
+def test_validation_notices_a_file_left_behind(tmp_path):
+    notebook = small_notebook(tmp_path, [("print(1); open('left', 'w').close()", "1\n")])
+    with pytest.raises(AssertionError, match="leaves no file"):
+        validate(notebook, tmp_path)

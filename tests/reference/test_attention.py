@@ -1,0 +1,195 @@
+"""Attention, whole and tiled, against PyTorch's scaled_dot_product_attention in float64."""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_lib.reference import attention, example, tiled_attention
+from course_lib.reference.attention import causal_mask
+
+Q_OUTER = functools.partial(tiled_attention, block_q=4, block_k=3, order="q_outer")
+KV_OUTER = functools.partial(tiled_attention, block_q=4, block_k=3, order="kv_outer")
+IMPLEMENTATIONS = pytest.mark.parametrize(
+    "implementation", [attention, Q_OUTER, KV_OUTER], ids=["whole", "q_outer", "kv_outer"]
+)
+deterministic = settings(derandomize=True, deadline=None, database=None, max_examples=300)
+
+
+def inputs(seed, n_q, n_k, d, dtype=np.float64, size=1.0):
+    rng = np.random.default_rng(seed)
+    q, k, v = (rng.normal(size=(n, d)) for n in (n_q, n_k, n_k))
+    return (np.sqrt(size) * q).astype(dtype), (np.sqrt(size) * k).astype(dtype), v.astype(dtype)
+
+
+def bottom_right(n_q, n_k):
+    """Which query sees which key, one pair at a time: the last query sees every key."""
+    return np.array([[n_k - 1 - j >= n_q - 1 - i for j in range(n_k)] for i in range(n_q)])
+
+
+def sdpa(q, k, v, mask=None, scale=None):
+    """PyTorch's attention, plain mathematics, in the dtype of its inputs."""
+    q, k, v = (torch.from_numpy(x)[None, None] for x in (q, k, v))
+    mask = None if mask is None else torch.from_numpy(mask)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    return out[0, 0].numpy()
+
+
+def assert_matches_pytorch(implementation, q, k, v, causal, scale=None):
+    n_q, n_k = len(q), len(k)
+    visible = bottom_right(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
+    seeing = visible.any(axis=1)
+    out, lse = implementation(q, k, v, causal=causal, scale=scale, return_lse=True)
+    np.testing.assert_allclose(out[seeing], sdpa(q, k, v, visible, scale)[seeing], rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(out[~seeing], 0)
+    scores = q @ k.T * (1 / np.sqrt(q.shape[1]) if scale is None else scale)
+    scores = torch.from_numpy(np.where(visible, scores, -np.inf))
+    np.testing.assert_allclose(lse, torch.logsumexp(scores, dim=1).numpy(), rtol=1e-12, atol=1e-12)
+
+
+@deterministic
+@given(
+    seed=st.integers(0, 10**6),
+    n_q=st.integers(1, 40),
+    n_k=st.integers(1, 40),
+    d=st.integers(1, 9),
+    causal=st.booleans(),
+    scale=st.sampled_from([None, 1.0, -0.5, 0.0]),
+    size=st.sampled_from([1.0, 1e3]),
+)
+def test_attention_matches_pytorch(seed, n_q, n_k, d, causal, scale, size):
+    assert_matches_pytorch(attention, *inputs(seed, n_q, n_k, d, size=size), causal, scale)
+
+
+@deterministic
+@given(
+    seed=st.integers(0, 10**6),
+    n_q=st.integers(1, 40),
+    n_k=st.integers(1, 40),
+    d=st.integers(1, 9),
+    block_q=st.integers(1, 41),
+    block_k=st.integers(1, 41),
+    causal=st.booleans(),
+    order=st.sampled_from(["q_outer", "kv_outer"]),
+    size=st.sampled_from([1.0, 1e3]),
+)
+def test_tiled_attention_matches_pytorch(seed, n_q, n_k, d, block_q, block_k, causal, order, size):
+    tiled = functools.partial(tiled_attention, block_q=block_q, block_k=block_k, order=order)
+    assert_matches_pytorch(tiled, *inputs(seed, n_q, n_k, d, size=size), causal)
+
+
+@pytest.mark.parametrize("order", ["q_outer", "kv_outer"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_pair_of_block_sizes_gives_the_same_answer(order, causal):
+    q, k, v = inputs(0, 11, 9, 3)
+    expected = attention(q, k, v, causal=causal)
+    for block_q in range(1, 13):
+        for block_k in range(1, 11):
+            out = tiled_attention(q, k, v, block_q=block_q, block_k=block_k, causal=causal, order=order)
+            np.testing.assert_allclose(out, expected, atol=1e-13, err_msg=f"blocks {block_q}, {block_k}")
+
+
+@pytest.mark.parametrize("n_q, n_k", [(1, 1), (3, 3), (2, 5), (5, 2)])
+def test_the_causal_mask_is_aligned_bottom_right(n_q, n_k):
+    np.testing.assert_array_equal(causal_mask(n_q, n_k), bottom_right(n_q, n_k))
+    assert causal_mask(n_q, n_k)[-1].all()
+
+
+@IMPLEMENTATIONS
+def test_the_fixed_example(implementation):
+    out = implementation(example.Q, example.K, example.V, causal=True, scale=1)
+    weights = np.exp([1, 2, 3, 4]) / np.exp([1, 2, 3, 4]).sum()
+    np.testing.assert_allclose(out[0], [2, 0])
+    np.testing.assert_allclose(out[-1], weights @ example.V)
+
+
+@IMPLEMENTATIONS
+def test_rows_with_no_visible_key_are_zero_and_warn_of_nothing(implementation):
+    q, k, v = inputs(1, 9, 2, 3)
+    with np.errstate(all="raise", under="ignore"):
+        out, lse = implementation(q, k, v, causal=True, return_lse=True)
+    np.testing.assert_array_equal(out[:7], 0)
+    np.testing.assert_array_equal(lse[:7], -np.inf)
+    assert np.isfinite(lse[7:]).all()
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("n_q, n_k", [(9, 9), (5, 12), (12, 5)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("tensor", ["q", "k", "v"])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_the_rows_that_see_it(implementation, n_q, n_k, causal, tensor, poison):
+    clean = dict(zip("qkv", inputs(2, n_q, n_k, 3), strict=True))
+    expected = implementation(*clean.values(), causal=causal)
+    visible = bottom_right(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
+    for row in range(len(clean[tensor])):
+        poisoned = dict(clean, **{tensor: clean[tensor].copy()})
+        poisoned[tensor][row, 1] = poison
+        seeing = (np.arange(n_q) == row) & visible.any(axis=1) if tensor == "q" else visible[:, row]
+        with np.errstate(invalid="ignore"):
+            out = implementation(*poisoned.values(), causal=causal)
+        np.testing.assert_allclose(out[~seeing], expected[~seeing], atol=1e-13)
+        # An infinite q or k may give a score of -inf, whose weight is 0: only there may the row stay finite.
+        if np.isnan(poison) or tensor == "v":
+            assert not np.isfinite(out[seeing, 1]).any()
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("dtype, statistic", [("f2", "f4"), ("f4", "f4"), ("f8", "f8")])
+def test_the_output_has_the_inputs_dtype_and_inputs_are_not_modified(implementation, dtype, statistic):
+    arrays = inputs(3, 7, 10, 4, dtype)
+    before = [array.copy() for array in arrays]
+    out, lse = implementation(*arrays, causal=True, return_lse=True)
+    assert (out.dtype, lse.dtype) == (dtype, statistic)
+    assert implementation(*arrays).shape == (7, 4)
+    for array, copy in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n_q, n_k, d", [(64, 64, 16), (37, 101, 64), (256, 256, 32)])
+def test_low_precision_stays_within_twice_the_error_of_plain_pytorch(
+    implementation, dtype, causal, n_q, n_k, d
+):
+    if implementation is not attention:
+        implementation = functools.partial(tiled_attention, **implementation.keywords | {"block_k": 16})
+    q, k, v = inputs(4, n_q, n_k, d, dtype)
+    mask = bottom_right(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
+    exact = sdpa(*(x.astype(np.float64) for x in (q, k, v)), mask)
+    out, plain = implementation(q, k, v, causal=causal), sdpa(q, k, v, mask)
+    floor = np.finfo(dtype).eps / 2  # what rounding the exact answer to this dtype may cost
+    for norm in (np.linalg.norm, lambda x: np.abs(x).max()):
+        error, allowed = (norm(x.astype(np.float64) - exact) / norm(exact) for x in (out, plain))
+        assert error <= 2 * allowed + floor, (error, allowed)
+
+
+def one(shape=(4, 2), dtype=np.float64):
+    return np.ones(shape, dtype)
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize(
+    "q, k, v, scale, error, message",
+    [
+        (one(), one((3, 5)), one((3, 5)), None, ValueError, "k has head_dim 5; accepted: 2"),
+        (one(), one(), one((4, 3)), None, ValueError, "v has head_dim 3; accepted: 2"),
+        (one(), one((5, 2)), one((4, 2)), None, ValueError, "v has length 4; accepted: 5"),
+        (one((4,)), one(), one(), None, ValueError, r"q has shape \(4,\)"),
+        (one(), one((1, 4, 2)), one(), None, ValueError, r"k has shape \(1, 4, 2\)"),
+        (one((0, 2)), one(), one(), None, ValueError, r"q has shape \(0, 2\)"),
+        (one(), one((4, 0)), one((4, 0)), None, ValueError, r"k has shape \(4, 0\)"),
+        (one(), one(dtype=np.int64), one(), None, TypeError, "k has dtype int64"),
+        (one(), one(), one(dtype=np.float32), None, TypeError, "v has dtype float32 and q float64"),
+        (one(), one(), one(), np.nan, ValueError, "scale is nan"),
+        (one(), one(), one(), "auto", TypeError, "scale is 'auto'"),
+    ],
+)
+def test_bad_input_is_refused_by_name(implementation, q, k, v, scale, error, message):
+    with pytest.raises(error, match=message):
+        implementation(q, k, v, scale=scale)

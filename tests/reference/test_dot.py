@@ -1,0 +1,44 @@
+"""Dot products and the matrix of scores."""
+
+import numpy as np
+import pytest
+
+from course_lib.reference import dot, example, scores
+
+
+def test_dot_is_the_sum_of_products():
+    assert dot(np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0])) == 32
+    assert dot(np.ones(4, np.float16), np.ones(4, np.float16)).dtype == np.float32
+
+
+def test_a_float16_dot_product_is_summed_in_float32():
+    assert dot(np.full(3000, 1, np.float16), np.full(3000, 1, np.float16)) == 3000
+
+
+def test_scores_of_the_fixed_example():
+    np.testing.assert_array_equal(scores(example.Q, example.K, 1)[-1], [1, 2, 3, 4])
+    np.testing.assert_allclose(scores(example.Q, example.K)[-1], np.array([1, 2, 3, 4]) / np.sqrt(2))
+
+
+def test_every_score_is_one_dot_product():
+    rng = np.random.default_rng(0)
+    Q, K = rng.normal(size=(3, 5)), rng.normal(size=(4, 5))
+    expected = [[dot(query, key) for key in K] for query in Q]
+    np.testing.assert_allclose(scores(Q, K, 1), expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda: dot(np.ones(2), np.ones(3)), ValueError, r"a has shape \(2,\), b \(3,\)"),
+        (lambda: dot(np.ones(2), np.ones(2, np.float32)), TypeError, "a is float64 and b is float32"),
+        (lambda: dot([1, 2], [1.0, 2.0]), TypeError, "a has dtype int64"),
+        (lambda: scores(np.ones((2, 3)), np.ones((2, 4))), ValueError, r"Q has shape \(2, 3\), K \(2, 4\)"),
+        (lambda: scores(np.ones(3), np.ones((2, 3))), ValueError, r"Q has shape \(3,\)"),
+        (lambda: scores(np.ones((2, 3)), np.ones((2, 3)), np.inf), ValueError, "scale is inf"),
+        (lambda: scores(np.ones((2, 3)), np.ones((2, 3)), "1"), TypeError, "scale is '1'"),
+    ],
+)
+def test_bad_input_is_refused_by_name(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

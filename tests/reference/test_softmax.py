@@ -1,0 +1,208 @@
+"""Softmax in its three forms, and the algebra of partial states."""
+
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_lib.reference import (
+    example,
+    logsumexp,
+    merge_states,
+    naive_softmax,
+    online_softmax_update,
+    stable_softmax,
+)
+
+IDENTITY = (-np.inf, 0, 0)
+deterministic = settings(derandomize=True, deadline=None, database=None, max_examples=200)
+
+
+def direct_state(scores, values):
+    """The state by its definition: m = max, l = sum of exp(s - m), acc = sum of exp(s - m) v."""
+    m = scores.max(axis=-1)
+    p = np.exp(scores - m[..., None])
+    return m, p.sum(axis=-1), p @ values
+
+
+def assert_states_close(a, b, rtol=1e-12):
+    """Equal as states: the same m, and l and acc equal relative to the largest entry."""
+    np.testing.assert_array_equal(a[0], b[0])
+    np.testing.assert_allclose(a[1], b[1], rtol=rtol)
+    scale = np.abs(b[2]).max(initial=1.0)
+    np.testing.assert_allclose(a[2] / scale, np.broadcast_to(b[2], np.shape(a[2])) / scale, atol=rtol)
+
+
+def fold(scores, values, block):
+    """The state after each block of a stream."""
+    states = [IDENTITY]
+    for start in range(0, scores.shape[-1], block):
+        stop = start + block
+        states.append(online_softmax_update(*states[-1], scores[..., start:stop], values[start:stop]))
+    return states
+
+
+@pytest.mark.parametrize("dtype, limit", [(np.float16, 11.09), (np.float32, 88.73), (np.float64, 709.79)])
+def test_naive_softmax_overflows_where_its_dtype_does_and_stable_softmax_does_not(dtype, limit):
+    x = np.array([0, limit], dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert np.isnan(naive_softmax(x)).any()
+    assert np.isfinite(stable_softmax(x)).all()
+    assert np.isfinite(naive_softmax(np.array([0, limit - 0.05], dtype))).all()
+
+
+@pytest.mark.parametrize("softmax", [naive_softmax, stable_softmax])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+def test_softmax_keeps_shape_and_dtype_and_sums_to_one(softmax, dtype, axis):
+    x = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(dtype)
+    before = x.copy()
+    p = softmax(x, axis=axis)
+    assert p.dtype == dtype and p.shape == x.shape
+    np.testing.assert_allclose(p.astype(np.float64).sum(axis=axis), 1, atol=5 * np.finfo(dtype).eps)
+    np.testing.assert_array_equal(x, before)
+
+
+def test_stable_softmax_does_not_change_when_a_constant_is_added():
+    x = np.random.default_rng(1).normal(size=(4, 9))
+    np.testing.assert_allclose(stable_softmax(x + 1e3), stable_softmax(x), rtol=1e-11)
+
+
+def test_a_slice_with_nothing_visible_is_zero_and_its_logsumexp_minus_infinity():
+    x = np.array([[-np.inf, -np.inf], [0.0, -np.inf]])
+    np.testing.assert_array_equal(stable_softmax(x), [[0, 0], [1, 0]])
+    np.testing.assert_array_equal(logsumexp(x), [-np.inf, 0])
+
+
+@pytest.mark.parametrize("dtype, result", [("f2", "f4"), ("f4", "f4"), ("f8", "f8")])
+def test_logsumexp_value_shape_and_dtype(dtype, result):
+    x = np.random.default_rng(2).normal(size=(3, 7)).astype(dtype)
+    expected = np.log(np.exp(x.astype(np.float64)).sum(axis=0))
+    assert logsumexp(x, axis=0).dtype == result
+    np.testing.assert_allclose(logsumexp(x, axis=0), expected, rtol=1e-6)
+    np.testing.assert_allclose(logsumexp(np.full(4, 1e3)), 1e3 + np.log(4), rtol=1e-12)
+
+
+@pytest.mark.parametrize("function", [naive_softmax, stable_softmax, logsumexp])
+def test_integers_are_refused_by_name(function):
+    with pytest.raises(TypeError, match="x has dtype int64; accepted: float16, float32, float64"):
+        function(np.arange(3))
+
+
+def test_the_fixed_example_moves_the_maximum_at_every_step():
+    states = fold(example.Q[-1] @ example.K.T, example.V, block=1)
+    assert [m for m, _, _ in states] == [-np.inf, 1, 2, 3, 4]
+    out = states[-1][2] / states[-1][1]
+    weights = np.exp([1, 2, 3, 4]) / np.exp([1, 2, 3, 4]).sum()
+    np.testing.assert_allclose(out, weights @ example.V, rtol=1e-14)
+
+
+@deterministic
+@given(
+    seed=st.integers(0, 10**6),
+    rows=st.integers(1, 5),
+    length=st.integers(1, 40),
+    d=st.integers(1, 9),
+    block=st.integers(1, 41),
+    size=st.sampled_from([0.0, 1.0, 30.0, 1e3]),
+    sort=st.sampled_from([None, "ascending", "descending"]),
+)
+def test_the_online_invariant_holds_after_every_block(seed, rows, length, d, block, size, sort):
+    rng = np.random.default_rng(seed)
+    scores = size * rng.normal(size=(rows, length))
+    if sort is not None:
+        scores = np.sort(scores, axis=-1)[:, :: 1 if sort == "ascending" else -1]
+    values = rng.normal(size=(length, d))
+    for step, state in enumerate(fold(scores, values, block)):
+        if step > 0:
+            seen = min(step * block, length)
+            assert_states_close(state, direct_state(scores[:, :seen], values[:seen]), rtol=1e-11)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_the_update_takes_any_leading_dimensions(shape):
+    rng = np.random.default_rng(3)
+    scores, values = rng.normal(size=(*shape, 6)), rng.normal(size=(6, 4))
+    m, l, acc = fold(scores, values, 4)[-1]
+    assert (np.shape(m), np.shape(l), np.shape(acc)) == (shape, shape, (*shape, 4))
+    assert_states_close((m, l, acc), direct_state(scores, values))
+
+
+@pytest.mark.parametrize("dtype, result", [("f2", "f4"), ("f4", "f4"), ("f8", "f8")])
+def test_the_state_is_float32_up_to_float32_inputs(dtype, result):
+    rng = np.random.default_rng(4)
+    state = fold(rng.normal(size=(3, 6)).astype(dtype), rng.normal(size=(6, 4)).astype(dtype), 2)[-1]
+    assert [part.dtype for part in state] == [result] * 3
+    assert [part.dtype for part in merge_states(state, state)] == [result] * 3
+
+
+def test_blocks_with_nothing_visible_leave_the_state_as_it_was():
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=(2, 3))
+    hidden = np.full((2, 2), -np.inf)
+    with np.errstate(all="raise"):
+        m, l, acc = online_softmax_update(*IDENTITY, hidden, values)
+        np.testing.assert_array_equal(m, [-np.inf, -np.inf])
+        np.testing.assert_array_equal(l, 0)
+        np.testing.assert_array_equal(acc, 0)
+        state = online_softmax_update(m, l, acc, rng.normal(size=(2, 2)), values)
+        for before, after in zip(state, online_softmax_update(*state, hidden, values), strict=True):
+            np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_reaches_only_the_rows_that_see_it(poison):
+    values = np.ones((3, 2))
+    values[1] = poison
+    scores = np.array([[0.0, -np.inf, 1.0], [0.0, 2.0, 1.0], [-1e5, 0.0, -np.inf]])
+    _, l, acc = online_softmax_update(*IDENTITY, scores, values)
+    np.testing.assert_allclose(acc[0] / l[0], 1)
+    assert not np.isfinite(acc[1:]).any()
+
+
+def test_the_update_and_the_merge_modify_nothing():
+    rng = np.random.default_rng(6)
+    arrays = [rng.normal(size=shape) for shape in ((2,), (2,), (2, 3), (2, 4), (4, 3))]
+    before = [array.copy() for array in arrays]
+    m, l, acc, scores, values = arrays
+    online_softmax_update(m, l, acc, scores, values)
+    merge_states((m, l, acc), (l, m, acc))
+    for array, copy in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+@st.composite
+def streams(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    rows, length, d = draw(st.integers(1, 4)), draw(st.integers(3, 40)), draw(st.integers(1, 5))
+    scores = draw(st.sampled_from([1.0, 1e3])) * rng.normal(size=(rows, length))
+    scores[rng.random(scores.shape) < draw(st.sampled_from([0, 0.5, 0.95]))] = -np.inf
+    cuts = sorted(draw(st.lists(st.integers(0, length), min_size=2, max_size=5)))
+    return scores, rng.normal(size=(length, d)), [0, *cuts, length]
+
+
+@deterministic
+@given(streams())
+def test_merge_is_associative_commutative_and_has_an_identity(stream):
+    scores, values, cuts = stream
+    parts = [
+        online_softmax_update(*IDENTITY, scores[:, start:stop], values[start:stop])
+        for start, stop in zip(cuts[:-1], cuts[1:], strict=True)
+    ]
+    whole = online_softmax_update(*IDENTITY, scores, values)
+    left = functools.reduce(merge_states, parts)
+    right = functools.reduce(lambda state, part: merge_states(part, state), reversed(parts))
+    assert_states_close(left, whole)
+    assert_states_close(right, whole)
+    a, b = parts[:2]
+    assert_states_close(merge_states(a, b), merge_states(b, a), rtol=0)
+    assert_states_close(merge_states(a, IDENTITY), a, rtol=0)
+    assert_states_close(merge_states(IDENTITY, a), a, rtol=0)
+
+
+def test_merging_two_identities_gives_the_identity_without_a_warning():
+    with np.errstate(all="raise"):
+        m, l, acc = merge_states(IDENTITY, IDENTITY)
+    assert (m, l) == (-np.inf, 0) and not np.any(acc)

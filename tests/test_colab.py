@@ -1,0 +1,162 @@
+"""The first cell of every notebook, run where a learner may open one: in Colab, a clone, a plain folder."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from course_lib.authoring import bootstrap_source
+
+ROOT = Path(__file__).resolve().parents[1]
+READY = "course_lib is ready. Triton kernels run in Triton's interpreter, on the CPU.\n"
+
+# What a later cell sees: where course_lib came from, and which torch and triton this process would use.
+LATER_CELL = """
+import course_lib, importlib.metadata
+print(course_lib.__file__)
+print(*(importlib.metadata.version(name) for name in ("torch", "triton")))
+print(len(course_lib.grading.exercises()))
+"""
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory) -> Path:
+    """A git repository with the files of this working tree, as if the course had been published from it."""
+    repository = tmp_path_factory.mktemp("published")
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for name in filter(None, listing.split("\0")):
+        if (ROOT / name).is_file():
+            (repository / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, repository / name)
+    someone = ["-c", "user.name=A maintainer", "-c", "user.email=maintainer@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], [*someone, "commit", "-q", "-m", "The course"]):
+        subprocess.run(["git", *command], cwd=repository, check=True)
+    return repository
+
+
+class Machine:
+    """A computer with everything that this environment has, torch and triton too, but no course_lib.
+
+    Its packages lie outside its virtual environment, where pip will not remove or replace anything.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        packages = folder / "packages"
+        packages.mkdir(parents=True)
+        for entry in Path(sysconfig.get_path("purelib")).iterdir():
+            if "course_lib" not in entry.name:
+                (packages / entry.name).symlink_to(entry)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+        self.python = folder / "venv/bin/python"
+        (self.site_packages,) = (folder / "venv/lib").glob("python3*/site-packages")
+        (self.site_packages / "packages.pth").write_text(f"{packages}\n")
+
+    def installed(self) -> set[str]:
+        """Names in the virtual environment: whatever pip has put there."""
+        return {path.name for path in self.site_packages.iterdir() if path.name != "packages.pth"}
+
+    def run_cells(self, repository: str, cwd: Path, colab: bool = False) -> subprocess.CompletedProcess:
+        dropped = ("TRITON_INTERPRET", "PYTHONPATH", "COURSE_LIB_PROGRESS")
+        environment = {name: value for name, value in os.environ.items() if name not in dropped}
+        # All that course_lib requires is there, and so is what builds it: pip needs no network.
+        environment |= {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "false", "CUDA_VISIBLE_DEVICES": ""}
+        if colab:
+            (self.folder / "stand-in/google/colab").mkdir(parents=True, exist_ok=True)
+            (self.folder / "stand-in/google/colab/__init__.py").touch()
+            environment["PYTHONPATH"] = str(self.folder / "stand-in")
+        cells = bootstrap_source(repository) + "\n" + LATER_CELL
+        return subprocess.run(
+            [self.python, "-c", cells], cwd=cwd, env=environment, capture_output=True, text=True
+        )
+
+
+@pytest.fixture
+def machine(tmp_path) -> Machine:
+    return Machine(tmp_path / "machine")
+
+
+@pytest.fixture
+def empty_folder(tmp_path) -> Path:
+    folder = tmp_path / "content"
+    folder.mkdir()
+    return folder
+
+
+def versions() -> str:
+    from importlib.metadata import version
+
+    return f"{version('torch')} {version('triton')}"
+
+
+def package_files(folder: Path) -> set[str]:
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_in_colab_the_first_cell_installs_course_lib_and_nothing_else(machine, empty_folder, published):
+    result = machine.run_cells(f"file://{published}", empty_folder, colab=True)
+    assert result.returncode == 0, result.stderr
+    ready, home, torch_and_triton, exercises = result.stdout.splitlines()
+    assert ready + "\n" == READY
+    assert Path(home).parent == machine.site_packages / "course_lib"
+    assert torch_and_triton == versions()
+    assert int(exercises) > 0
+
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert machine.installed() == {"course_lib", f"course_lib-{version}.dist-info"}
+    assert package_files(machine.site_packages / "course_lib") == package_files(published / "course_lib")
+    assert list(empty_folder.iterdir()) == []
+
+    # The runtime is restarted: what is installed is used, and the address is not asked again.
+    again = machine.run_cells("file:///nowhere", empty_folder, colab=True)
+    assert (again.returncode, again.stdout) == (0, result.stdout)
+
+
+@pytest.mark.parametrize("folder", ["notebooks", "work", "work/of/someone"])
+def test_in_a_clone_the_clone_is_used(machine, published, tmp_path, folder):
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", published, clone], check=True)
+    (clone / folder).mkdir(parents=True, exist_ok=True)
+    result = machine.run_cells("file:///nowhere", clone / folder)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(READY + str(clone / "course_lib"))
+    assert machine.installed() == set()
+
+
+def test_in_a_clone_the_clone_wins_over_an_installed_course_lib(machine, published, tmp_path):
+    shutil.copytree(published / "course_lib", machine.site_packages / "course_lib")
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", published, clone], check=True)
+    result = machine.run_cells("file:///nowhere", clone / "notebooks")
+    assert result.stdout.startswith(READY + str(clone / "course_lib")), result.stderr
+
+
+def test_in_a_plain_folder_the_installed_course_lib_is_used(machine, empty_folder, published):
+    shutil.copytree(published / "course_lib", machine.site_packages / "course_lib")
+    result = machine.run_cells("file:///nowhere", empty_folder)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(READY + str(machine.site_packages / "course_lib"))
+
+
+def test_in_a_plain_folder_without_it_the_error_says_what_to_do(machine, empty_folder, published):
+    result = machine.run_cells(f"file://{published}", empty_folder)
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: course_lib is not installed")
+    assert f"pip install git+file://{published}" in last
+    assert machine.installed() == set()

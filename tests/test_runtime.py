@@ -1,0 +1,317 @@
+"""The choice of mode, in processes of their own; and the doctor's rules, on machines that we do not have."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from course_lib import runtime
+from course_lib.runtime import Facts, diagnose
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    """A fresh Python in the repository, with no GPU in sight and TRITON_INTERPRET unset unless given."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment |= {"CUDA_VISIBLE_DEVICES": ""} | variables
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+# An interpreted kernel that needs Triton's own library, which half-works when the mode is set too late.
+KERNEL = """
+import torch, triton, triton.language as tl
+from course_lib import runtime
+
+@triton.jit
+def row_sum(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK)) + tl.zeros((BLOCK,), tl.float32)
+    tl.store(out_ptr, tl.sum(x, 0))
+
+x, out = torch.arange(16.0, device=runtime.device()), torch.zeros(1, device=runtime.device())
+row_sum[(1,)](x, out, BLOCK=16)
+print(out.item())
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import torch; "])
+def test_interpreter_is_chosen_before_triton_is_imported(first, tmp_path):
+    script = tmp_path / "kernel.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); {first}from course_lib import runtime; "
+        "print(runtime.choose(), runtime.mode(), runtime.device(), 'triton' in sys.modules)\n" + KERNEL
+    )
+    result = python(str(script))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["interpreter", "interpreter", "cpu", "False", "120.0"]
+
+
+def test_triton_first_is_a_clear_error():
+    for call in ("from course_lib import runtime; runtime.start()", "import course_lib.kernels"):
+        result = python("-c", f"import triton; {call}")
+        assert result.returncode == 1
+        last = result.stderr.splitlines()[-1]
+        assert last.startswith("RuntimeError: Triton was imported before course_lib")
+        assert "Restart the kernel and run the notebook's first cell first" in last
+
+
+def test_changing_the_environment_after_triton_does_not_deceive():
+    code = "import triton, os; os.environ['TRITON_INTERPRET'] = '1'; import course_lib.kernels"
+    assert "its kernels are compiled; here they must be interpreted" in python("-c", code).stderr
+
+
+def test_triton_first_in_the_right_mode_is_fine():
+    code = "import triton; from course_lib import runtime; print(runtime.choose(), runtime.choose())"
+    assert python("-c", code, TRITON_INTERPRET="1").stdout.split() == ["interpreter", "interpreter"]
+
+
+def test_the_users_own_choice_is_honoured():
+    code = (
+        "import os; from course_lib import runtime; print(runtime.choose(), os.environ['TRITON_INTERPRET'])"
+    )
+    assert python("-c", code, TRITON_INTERPRET="0").stdout.split() == ["gpu", "0"]
+    assert python("-c", code, TRITON_INTERPRET="on").stdout.split() == ["interpreter", "1"]
+    assert python("-c", code, TRITON_INTERPRET="").stdout.split() == ["interpreter", "1"]
+
+
+def test_start_prints_one_line_without_versions():
+    result = python("-c", "from course_lib import runtime; runtime.start()")
+    assert result.stdout == "course_lib is ready. Triton kernels run in Triton's interpreter, on the CPU.\n"
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("absent", ["torch", "triton"])
+def test_without_torch_or_triton_the_numpy_lessons_start(absent, tmp_path):
+    # As far as Python can tell, `absent` is not installed.
+    code = f"""
+import importlib.metadata, importlib.util, sys
+real_version, real_find_spec = importlib.metadata.version, importlib.util.find_spec
+
+def version(name):
+    if name == "{absent}":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return real_version(name)
+
+importlib.metadata.version = version
+importlib.util.find_spec = lambda name, *rest: None if name == "{absent}" else real_find_spec(name, *rest)
+from course_lib import runtime
+runtime.start()
+print(runtime.mode(), runtime.device())
+"""
+    result = python("-c", code)
+    assert result.stdout.startswith("course_lib is ready for the NumPy lessons."), result.stderr
+    assert result.stdout.endswith("numpy cpu\n")
+
+
+GPU = Facts(
+    python="3.11.9",
+    system="Linux",
+    machine="x86_64",
+    missing=(),
+    numpy="2.4.6",
+    torch="2.13.0+cu130",
+    torch_error=None,
+    triton="3.7.1",
+    triton_imported=None,
+    triton_interpret=None,
+    nvidia_smi=True,
+    gpu="NVIDIA H100 80GB HBM3",
+    capability=(9, 0),
+    compiler="/usr/bin/gcc",
+)
+LAPTOP = replace(GPU, torch="2.13.0+cpu", nvidia_smi=False, gpu=None, capability=None)
+MACBOOK = replace(
+    LAPTOP, system="Darwin", machine="arm64", torch="2.13.0", triton=None, compiler="/usr/bin/clang"
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "mode"),
+    [
+        (GPU, "gpu"),
+        (LAPTOP, "interpreter"),
+        (MACBOOK, "numpy"),
+        (replace(GPU, torch=None), "numpy"),
+        (replace(GPU, triton=None), "numpy"),
+        (replace(GPU, torch_error="OSError: libcudart.so.13"), "numpy"),
+        (replace(GPU, capability=(7, 5)), "gpu"),
+        (replace(GPU, capability=(6, 0)), "interpreter"),
+        (replace(GPU, triton_interpret="1"), "interpreter"),
+        (replace(GPU, triton_interpret="0"), "gpu"),
+        (replace(LAPTOP, triton_interpret="0"), "gpu"),
+        (replace(LAPTOP, triton_interpret=""), "interpreter"),
+    ],
+)
+def test_mode_follows_from_the_facts(facts, mode):
+    assert facts.mode == mode
+
+
+@pytest.mark.parametrize("facts", [GPU, LAPTOP], ids=["gpu", "laptop"])
+def test_nothing_to_say_of_a_good_machine(facts):
+    assert diagnose(facts) == []
+
+
+# Per rule: machines that it speaks of, with level and a piece of the fix; machines that it is silent about.
+CASES = {
+    runtime.missing_requirements: (
+        [
+            (
+                replace(LAPTOP, missing=("jupyterquiz", "hypothesis")),
+                "error",
+                "pip install jupyterquiz hypothesis",
+            )
+        ],
+        [],
+    ),
+    runtime.torch_cannot_be_imported: (
+        [(replace(GPU, torch_error="OSError: libcudart.so.13"), "error", "--force-reinstall torch")],
+        [],
+    ),
+    runtime.no_triton_for_this_platform: (
+        [(MACBOOK, "warning", "Colab"), (replace(MACBOOK, system="Windows"), "warning", "WSL 2")],
+        [replace(LAPTOP, triton=None), replace(MACBOOK, system="Windows", triton="3.7.1")],
+    ),
+    runtime.triton_not_installed: (
+        [
+            (replace(LAPTOP, triton=None), "warning", "pip install torch triton"),
+            (replace(LAPTOP, torch=None), "warning", "pip install torch triton"),
+        ],
+        [MACBOOK],
+    ),
+    runtime.imported_in_the_wrong_mode: (
+        [
+            (replace(LAPTOP, triton_imported="compiled"), "error", "Restart the kernel"),
+            (replace(GPU, triton_imported="interpreted"), "error", "Restart the kernel"),
+        ],
+        [replace(LAPTOP, triton_imported="interpreted"), replace(GPU, triton_imported="compiled")],
+    ),
+    runtime.numpy_too_new_for_triton: (
+        [
+            (replace(LAPTOP, triton="3.4.0", torch="2.8.0"), "error", "numpy<2.4"),
+            (replace(LAPTOP, triton="3.6.0", torch="2.11.0"), "error", "numpy<2.4"),
+            (replace(LAPTOP, triton="3.6.0", torch="2.11.0", numpy="2.10.0"), "error", "numpy<2.4"),
+            (replace(GPU, triton="3.6.0", torch="2.11.0"), "warning", "numpy<2.4"),
+        ],
+        [
+            replace(LAPTOP, triton="3.6.0", torch="2.11.0", numpy="2.3.5"),
+            replace(LAPTOP, triton="3.3.1", torch="2.7.1"),
+            replace(LAPTOP, triton="3.10.0", torch="2.16.0"),
+            replace(LAPTOP, numpy=None, missing=("numpy",)),
+        ],
+    ),
+    runtime.torch_and_triton_mixed: (
+        [
+            (replace(LAPTOP, triton="3.9.0"), "warning", "triton==3.7.*"),
+            (replace(LAPTOP, triton="3.6.0", numpy="2.3.5"), "warning", "triton==3.7.*"),
+            (replace(LAPTOP, torch="2.11.0"), "warning", "triton==3.6.*"),
+            (replace(LAPTOP, torch="2.14.1"), "warning", "triton==3.8.*"),
+            (replace(LAPTOP, torch="2.15.0"), "warning", "triton==3.9.*"),
+        ],
+        [
+            replace(LAPTOP, torch="2.11.0", triton="3.6.0", numpy="2.3.5"),
+            replace(LAPTOP, torch="2.14.0", triton="3.8.0"),
+            replace(LAPTOP, torch="2.15.0", triton="3.9.1"),
+            replace(LAPTOP, torch="2.99.0a0+git1234567"),
+        ],
+    ),
+    runtime.no_compiler: (
+        [(replace(GPU, compiler=None), "error", "apt-get install gcc")],
+        [replace(LAPTOP, compiler=None)],
+    ),
+    runtime.compiled_without_gpu: (
+        [(replace(LAPTOP, triton_interpret="0"), "error", "Unset TRITON_INTERPRET")],
+        [replace(GPU, triton_interpret="0"), replace(LAPTOP, triton_interpret="1")],
+    ),
+    runtime.gpu_left_idle: (
+        [(replace(GPU, triton_interpret="1"), "warning", "Unset TRITON_INTERPRET")],
+        [replace(LAPTOP, triton_interpret="1"), replace(GPU, capability=(7, 0), triton_interpret="1")],
+    ),
+    runtime.gpu_unseen_by_torch: (
+        [(replace(LAPTOP, nvidia_smi=True), "warning", "build of torch for CUDA")],
+        [replace(LAPTOP, nvidia_smi=True, torch=None)],
+    ),
+    runtime.gpu_too_old: (
+        [(replace(GPU, gpu="Tesla P100-PCIE-16GB", capability=(6, 0)), "warning", "without one")],
+        [replace(GPU, capability=(7, 5))],
+    ),
+    runtime.gpu_without_fast_code: (
+        [(replace(GPU, gpu="Tesla T4", capability=(7, 5)), "warning", "records")],
+        [replace(GPU, capability=(8, 0)), replace(GPU, capability=(7, 0)), replace(GPU, capability=(12, 0))],
+    ),
+}
+
+
+def test_every_rule_has_cases():
+    assert CASES.keys() == set(runtime.RULES)
+
+
+@pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.__name__)
+def test_rule_speaks_when_it_should_and_only_then(rule):
+    broken, sound = CASES[rule]
+    for facts, level, fix in broken:
+        finding = rule(facts)
+        assert finding is not None, facts
+        assert finding.level == level
+        assert fix in finding.fix
+        assert finding in diagnose(facts)
+    for facts in [GPU, LAPTOP, *sound]:
+        assert rule(facts) is None, facts
+
+
+def test_health_is_the_absence_of_errors_and_errors_come_first():
+    warned = replace(GPU, gpu="Tesla T4", capability=(7, 5))
+    assert runtime.Report(warned, tuple(diagnose(warned))).healthy
+    broken = replace(warned, torch="2.14.0", compiler=None)
+    report = runtime.Report(broken, tuple(diagnose(broken)))
+    assert not report.healthy
+    assert [finding.level for finding in report.findings] == ["error", "warning", "warning"]
+    assert report.as_dict()["healthy"] is False
+    for finding in report.findings:
+        assert finding.title in repr(report) and finding.fix in repr(report)
+
+
+def test_report_names_what_it_found():
+    assert repr(runtime.Report(GPU, ())).splitlines() == [
+        "python      3.11.9 on Linux x86_64",
+        "numpy       2.4.6",
+        "torch       2.13.0+cu130",
+        "triton      3.7.1",
+        "GPU         NVIDIA H100 80GB HBM3, compute capability 9.0",
+        "C compiler  /usr/bin/gcc",
+        "kernels     run compiled, on NVIDIA H100 80GB HBM3",
+        "",
+        "Nothing is in the way.",
+    ]
+    macbook = repr(runtime.Report(MACBOOK, tuple(diagnose(MACBOOK))))
+    assert "triton      not installed\nGPU         none" in macbook
+    assert "warning: There are no Triton wheels for macOS" in macbook
+
+
+def test_doctor_as_json():
+    result = python("-m", "course_lib", "doctor", "--json")
+    report = json.loads(result.stdout)
+    assert report["mode"] == "interpreter"
+    assert report["facts"]["system"] == "Linux" and report["facts"]["gpu"] is None
+    assert report["facts"]["numpy"].count(".") == 2
+    assert (
+        report["healthy"]
+        == (result.returncode == 0)
+        == all(f["level"] != "error" for f in report["findings"])
+    )
+
+
+def test_doctors_exit_status_tells_that_something_does_not_work():
+    result = python("-m", "course_lib", "doctor", TRITON_INTERPRET="0")
+    assert result.returncode == 1
+    assert "error: TRITON_INTERPRET=0 asks for compiled kernels, and torch sees no GPU." in result.stdout
+
+
+def test_doctor_reports_what_start_refuses():
+    code = "import triton; from course_lib import runtime; r = runtime.doctor(); print(r.healthy); print(r)"
+    healthy, _, report = python("-c", code).stdout.partition("\n")
+    assert healthy == "False" and "error: Triton was imported before course_lib" in report
