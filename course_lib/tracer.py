@@ -17,8 +17,19 @@ Where kernels run compiled, a launch under `trace` is sent with its arguments to
 there, and its results are copied back.
 """
 
+import ast
+import importlib
+import inspect
 import itertools
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import textwrap
+import types
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -140,9 +151,7 @@ class trace:
         if runtime.mode() == "numpy":
             raise RuntimeError("tracing runs Triton kernels, and Triton is not installed here")
         if runtime.mode() == "gpu":
-            from course_lib.kernels import subprocess_trace
-
-            self._recorder = subprocess_trace.RemoteRecorder(self._tensors)
+            self._recorder = RemoteRecorder(self._tensors)
         else:
             self._recorder = Recorder(self._tensors)
         self._recorder.install()
@@ -300,6 +309,7 @@ class Recorder:
 
     def _access(self, builder, pointers, mask, kind):
         """Count one load or store; returns (real pointers, mask of the lanes that may go ahead)."""
+        import triton.language as tl
         from triton.runtime import interpreter
 
         active = np.broadcast_to(mask.data, pointers.data.shape).astype(bool)
@@ -328,10 +338,136 @@ class Recorder:
             real.reshape(-1)[positions] = np.uint64(region.host.data_ptr()) + offset_bytes.view(np.uint64)
         return (
             interpreter.TensorHandle(real, pointers.dtype),
-            interpreter.TensorHandle(inside, mask.dtype),
+            interpreter.TensorHandle(inside, tl.int1),
         )
 
     def _violate(self, tensor, builder, kind, count, index, shape):
         self.trace.violations.append(
             Violation(self._kernel, tensor, tuple(map(int, builder.grid_idx)), kind, count, index, shape)
         )
+
+
+class RemoteRecorder:
+    """Sends launches to an interpreted subprocess, between `install` and `remove`, where kernels run compiled."""
+
+    def __init__(self, named_tensors):
+        self.trace = Trace()
+        self._names = {tensor.data_ptr(): name for name, tensor in named_tensors.items()}
+        self._launches = []
+
+    def install(self):
+        from triton.runtime.jit import JITFunction
+
+        self._owner, self._run = JITFunction, JITFunction.run
+        recorder = self
+
+        def traced_run(kernel, *args, grid, warmup, **kwargs):
+            if warmup:
+                return recorder._run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+            if callable(grid):
+                grid = grid(dict(zip(kernel.arg_names, args, strict=False)) | kwargs)
+            recorder._launch(kernel, args, kwargs, tuple(grid))
+
+        JITFunction.run = traced_run
+
+    def remove(self):
+        self._owner.run = self._run
+
+    def _launch(self, kernel, args, kwargs, grid):
+        tensors = {
+            name: value
+            for name, value in (*zip(kernel.arg_names, args, strict=False), *kwargs.items())
+            if isinstance(value, torch.Tensor)
+        }
+        call = {
+            "kernel": _describe(kernel),
+            "args": args,
+            "kwargs": {name: value for name, value in kwargs.items() if name in kernel.arg_names},
+            "grid": grid,
+            "names": {self._names[t.data_ptr()]: t for t in tensors.values() if t.data_ptr() in self._names},
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            torch.save(call, Path(folder) / "call")
+            environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            done = subprocess.run(
+                [sys.executable, "-c", "import sys; from course_lib import tracer; tracer.serve(sys.argv[1])", folder],
+                env=environment, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if done.returncode:
+                raise RuntimeError(f"the traced launch failed:\n{done.stderr.strip()}")
+            results = torch.load(Path(folder) / "tensors", weights_only=False)
+            launch = pickle.loads((Path(folder) / "trace").read_bytes())
+        for name, tensor in tensors.items():
+            tensor.untyped_storage().copy_(results[name].untyped_storage())
+        self._merge(launch)
+
+    def _merge(self, launch):
+        self.trace.violations += launch.violations
+        for name, tensor in launch.tensors.items():
+            known = self.trace.tensors.get(name)
+            if known is None or known.shape != tensor.shape:
+                self.trace.tensors[name] = tensor
+            else:
+                known.loads += tensor.loads
+                known.stores += tensor.stores
+
+
+def _describe(kernel):
+    """How another process gets this kernel: (module, name) of an importable one, else (None, name, source)."""
+    function = kernel.fn
+    if function.__module__ != "__main__" and "." not in function.__qualname__:
+        return function.__module__, function.__name__
+    lines = []
+    _write_source(function, lines, set())
+    return None, function.__name__, "\n".join(lines)
+
+
+def _write_source(function, lines, written):
+    """The function's source preceded by all that it names: what a notebook defines, no module holds."""
+    from triton.runtime.jit import JITFunction
+
+    if function.__name__ in written:
+        return
+    written.add(function.__name__)
+    source = textwrap.dedent(inspect.getsource(function))
+    code = function.__code__
+    names = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    for name in sorted(names - set(code.co_varnames) - written):
+        if name not in function.__globals__:
+            continue
+        value = function.__globals__[name]
+        if isinstance(value, JITFunction) and value.fn.__module__ == "__main__":
+            _write_source(value.fn, lines, written)
+            continue
+        written.add(name)
+        if isinstance(value, types.ModuleType):
+            lines.append(f"import importlib\n{name} = importlib.import_module({value.__name__!r})")
+        elif isinstance(value, JITFunction):
+            lines.append(f"from {value.fn.__module__} import {value.fn.__name__} as {name}")
+        elif type(value).__name__ == "constexpr":
+            lines.append(f"import triton.language\n{name} = triton.language.constexpr({value.value!r})")
+        else:
+            lines.append(f"{name} = {value!r}")
+    lines.append(source)
+
+
+def serve(folder):
+    """In the subprocess: run one launch under a Recorder, leave tensors and trace in the folder."""
+    folder = Path(folder)
+    call = torch.load(folder / "call", weights_only=False, map_location="cpu")
+    module, name, *source = call["kernel"]
+    if module is None:
+        (folder / "traced_kernel.py").write_text(source[0])
+        sys.path.insert(0, str(folder))
+        module = "traced_kernel"
+    runtime.choose()
+    kernel = getattr(importlib.import_module(module), name)
+    recorder = Recorder(call["names"])
+    recorder.install()
+    try:
+        kernel[call["grid"]](*call["args"], **call["kwargs"])
+    finally:
+        recorder.remove()
+    named = {**dict(zip(kernel.arg_names, call["args"], strict=False)), **call["kwargs"]}
+    torch.save({n: value for n, value in named.items() if isinstance(value, torch.Tensor)}, folder / "tensors")
+    (folder / "trace").write_bytes(pickle.dumps(recorder.trace))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from course_lib.grading.checking import agrees
-from course_lib.grading.exercise import Exercise, Part, Property, Variant, WrongAnswer
+from course_lib.grading.exercise import Exercise, Part, Property, Variant, WrongAnswer, caught_by
 
 LESSON = "00"
 TITLE = "Start here"
@@ -23,12 +23,13 @@ def softmax_scale(head_dim):
 
 NOT_INVERTED = "sqrt(head_dim) is returned, not its inverse"
 NO_ROOT = "the root is missing"
+INTEGER = "the division is an integer one"
 
 
 def scale_parts(head_dim):
     exact, plain = 1 / np.sqrt(np.float64(head_dim)), 1 / np.sqrt(np.float32(head_dim))
-    readings = {NOT_INVERTED: np.sqrt(head_dim), NO_ROOT: 1 / head_dim, "the division is an integer one": 0.0}
-    return [Part("the scale", exact, plain, exact, readings)]
+    readings = {NOT_INVERTED: np.sqrt(head_dim), NO_ROOT: 1 / head_dim, INTEGER: 0.0}
+    return [Part("the scale", exact, plain, exact, lambda: readings)]
 
 
 def draw_head_dim():
@@ -49,10 +50,16 @@ SCALE = Exercise(
         "64 gives 0.125, and 4 gives 0.5. What do the two have in common?",
         "Take the square root of head_dim and return 1 divided by it.",
     ),
-    reasoning="A dot product of head_dim products of numbers of size 1 has a spread of sqrt(head_dim). Dividing by that "
-    "keeps the scores at size 1 whatever head_dim is. Lesson 01 measures it.",
+    reasoning="A dot product of head_dim products of numbers of size 1 has a spread of sqrt(head_dim). "
+    "Dividing by that keeps the scores at size 1 whatever head_dim is. Lesson 01 measures it.",
     properties=(
-        Property("head_dim = 1 gives 1", "softmax_scale(head_dim)", agrees(scale_parts), ({"head_dim": 1},)),
+        Property(
+            "head_dim = 1 gives 1",
+            "softmax_scale(head_dim)",
+            agrees(scale_parts),
+            ({"head_dim": 1},),
+            hints={"": "formula"},
+        ),
         Property(
             "any head_dim gives 1 / sqrt(head_dim)",
             "softmax_scale(head_dim)",
@@ -62,14 +69,15 @@ SCALE = Exercise(
             {
                 f"the scale: {NOT_INVERTED}": "inverse",
                 f"the scale: {NO_ROOT}": "root",
-                "the scale: the division is an integer one": "integer",
+                f"the scale: {INTEGER}": "integer",
                 "the scale: precision": "digits",
                 "": "formula",
             },
         ),
     ),
     mistakes={
-        "inverse": "The scores grow with head_dim, so the factor must shrink. What is 1 divided by your result?",
+        "inverse": "The scores grow with head_dim, so the factor must shrink. What is 1 divided by your "
+        "result?",
         "root": "It is the square root of head_dim that stands below, not head_dim.",
         "integer": "// rounds down to a whole number. Which operator divides floats?",
         "digits": "Round for printing, not in the result.",
@@ -77,40 +85,27 @@ SCALE = Exercise(
     },
     common_hints={": none": "formula", ": exception": "formula", ": type": "formula"},
     wrong_answers=(
-        WrongAnswer(
-            "not inverted",
-            edits={"head_dim**-0.5": "head_dim**0.5"},
-            property="any head_dim gives 1 / sqrt(head_dim)",
-            mistake="inverse",
+        *caught_by(
+            "head_dim = 1 gives 1",
+            WrongAnswer("one off", "formula", {"head_dim**-0.5": "(head_dim + 1) ** -0.5"}),
         ),
-        WrongAnswer(
-            "no root",
-            edits={"head_dim**-0.5": "1 / head_dim"},
-            property="any head_dim gives 1 / sqrt(head_dim)",
-            mistake="root",
-        ),
-        WrongAnswer(
-            "integer division",
-            edits={"head_dim**-0.5": "1 // head_dim**0.5"},
-            property="any head_dim gives 1 / sqrt(head_dim)",
-            mistake="integer",
-        ),
-        WrongAnswer(
-            "rounded",
-            edits={"head_dim**-0.5": "round(head_dim**-0.5, 4)"},
-            property="any head_dim gives 1 / sqrt(head_dim)",
-            mistake="digits",
-        ),
-        WrongAnswer(
-            "fixed for head_dim = 64",
-            edits={"head_dim**-0.5": "0.125 if head_dim > 1 else 1.0"},
-            property="any head_dim gives 1 / sqrt(head_dim)",
-            mistake="formula",
+        *caught_by(
+            "any head_dim gives 1 / sqrt(head_dim)",
+            WrongAnswer("not inverted", "inverse", {"head_dim**-0.5": "head_dim**0.5"}),
+            WrongAnswer("no root", "root", {"head_dim**-0.5": "1 / head_dim"}),
+            WrongAnswer("integer division", "integer", {"head_dim**-0.5": "1 // head_dim**0.5"}),
+            WrongAnswer("rounded", "digits", {"head_dim**-0.5": "round(head_dim**-0.5, 4)"}),
+            WrongAnswer(
+                "fixed for head_dim = 64", "formula", {"head_dim**-0.5": "0.125 if head_dim > 1 else 1.0"}
+            ),
         ),
     ),
     right_answers=(
-        Variant("through math.sqrt", edits={"return head_dim**-0.5": "import math\n    return 1 / math.sqrt(head_dim)"}),
-        Variant("in float32", edits={"head_dim**-0.5": "np.float32(1) / np.sqrt(np.float32(head_dim))"}),
+        Variant(
+            "through math.sqrt",
+            {"return head_dim**-0.5": ("import math\n    return 1 / math.sqrt(head_dim)")},
+        ),
+        Variant("in float32", {"head_dim**-0.5": "np.float32(1) / np.sqrt(np.float32(head_dim))"}),
     ),
 )
 
@@ -127,7 +122,11 @@ QUIZ = [
         "type": "multiple_choice",
         "answers": [
             _option("An error", False, "A fresh notebook runs from top to bottom without one."),
-            _option("A quiet line: not attempted yet", True, "Nothing is held against you until you write something."),
+            _option(
+                "A quiet line: not attempted yet",
+                True,
+                "Nothing is held against you until you write something.",
+            ),
             _option("The solution", False, "solution(id) shows that, when you ask for it."),
         ],
     },
@@ -138,7 +137,8 @@ QUIZ = [
             _option(
                 "The smallest that it could find",
                 True,
-                "It shrinks the input until every part of it matters. Paste it into a cell and follow your code by hand.",
+                "It shrinks the input until every part of it matters. Paste it into a cell and follow your "
+                "code by hand.",
             ),
             _option("The first random one that failed", False, "That one is shrunk first."),
             _option("None, so that tests stay secret", False, "In self-study you see everything."),

@@ -1,6 +1,11 @@
-"""One module per widget: a pure model, a matplotlib drawing of it, and a thin ipywidgets shell around the two.
+"""One module per widget: a pure model, a matplotlib drawing of it, a thin ipywidgets shell around the two.
 
 The model computes nothing of its own: its numbers come from `reference`, `machine`, `traffic` or a recorded
-file. The drawing takes the model and returns a figure, so every picture an explorer shows can also stand still
+file. The drawing takes the model and returns a figure, so every picture of an explorer can also stand still
 in a notebook.
+
+    online_softmax   lesson 05: feed a stream block by block
+    lesson_map       the table of lessons, and its picture
+    readme_figure    the picture at the head of the README
+    figures          what all pictures share
 """

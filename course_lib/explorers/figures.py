@@ -1,4 +1,4 @@
-"""What all pictures of the course share: colours, sizes, an opaque white face, and how a figure becomes a PNG."""
+"""What all pictures of the course share: colours, sizes, an opaque white face, how a figure becomes a PNG."""
 
 import io
 

@@ -10,7 +10,7 @@ from .figures import BLUE, GREY, INK, Picture
 
 @dataclass(frozen=True)
 class Lesson:
-    """number: as in the notebook's name. needs: numbers of the lessons it builds on. ready: there to be opened."""
+    """number: as in the notebook's name. needs: lessons it builds on, by number. ready: it is there."""
 
     number: str
     title: str
@@ -58,7 +58,8 @@ def lesson_map():
         axes.text(0.04, bottom + 1.0, part, fontsize=10.5, va="center", color=INK)
         for column, lesson in enumerate(lessons):
             _draw_lesson(axes, column + 0.04, bottom + 0.05, lesson)
-    axes.text(5.96, 3.24, "filled: there    dashed: not there yet", fontsize=9, ha="right", va="center", color=INK)
+    key = "filled: there    dashed: not there yet"
+    axes.text(5.96, 3.24, key, fontsize=9, ha="right", va="center", color=INK)
     return figure
 
 

@@ -22,7 +22,7 @@ AT_THE_END, EVERY_STEP = "once, at the end (FlashAttention-2)", "at every step (
 class Step:
     """The state after one block; `steps[0]` is the state before the first.
 
-    keys: indices into the stream of the keys in this block. m, l, alpha: floats. acc, out: [d], out = acc / l.
+    keys: this block's keys, as indices into the stream. m, l, alpha: floats. acc, out: [d], out = acc / l.
     carried: [d], what is kept until the next block: acc, or out if normalised at every step.
     weights: [n], what each key counts in `carried`: exp(s - m), divided by l if normalised at every step.
     batch: [d], the softmax average over all keys fed so far, computed at one go.
@@ -43,7 +43,7 @@ class Step:
 class Run:
     """A stream of n keys, and the state after each block of it.
 
-    scores: [n]; values: [n, d]; names: [n] labels of the keys (None: 1 to n); order: [n] indices in the order of feeding.
+    scores: [n]; values: [n, d]; names: [n] labels of the keys; order: [n] indices in the order of feeding.
     `fed` of the blocks have been taken in; steps holds the states of all blocks, fed or not.
     """
 
@@ -68,8 +68,9 @@ class Run:
 def run(scores, values, *, names=None, block=1, order="as given", fed=None, normalise=AT_THE_END):
     """Feed scores [n] with values [n, d], float64, through the online softmax in blocks of `block` keys.
 
-    order: one of ORDERS. fed: how many blocks have been taken in (None: all). normalise: AT_THE_END or EVERY_STEP.
-    block and fed are clamped to what the stream allows. Returns a Run.
+    names: [n] labels of the keys (None: 1 to n). order: one of ORDERS. fed: how many blocks have been taken
+    in (None: all). normalise: AT_THE_END or EVERY_STEP. block and fed are clamped to what the stream allows.
+    Returns a Run.
     """
     n, d = values.shape
     block = int(np.clip(block, 1, n))
@@ -112,7 +113,8 @@ def describe(model):
     """The step in words and numbers, as HTML: every number is the model's, to three decimals."""
     now = model.now
     if model.fed == 0:
-        return f"<b>0 of {model.n_blocks} blocks.</b> Nothing seen: m = -inf, l = 0.000, acc = (0.000, 0.000)."
+        state = f"m = {_number(now.m)}, l = {_number(now.l)}, acc = {_vector(now.acc)}"
+        return f"<b>0 of {model.n_blocks} blocks.</b> Nothing seen: {state}."
     names = ", ".join(model.names[key] for key in now.keys)
     carried = "output" if model.every_step else "acc"
     divisions = model.fed if model.every_step else 1
@@ -134,7 +136,7 @@ def _vector(x):
 
 
 def draw(model):
-    """Three panels: the scores with the running maximum, the weights before and after alpha, the output's path.
+    """Three panels: scores with the running maximum, weights before and after alpha, the output's path.
 
     Few ticks, no legend and no mathematical type: each costs a redraw milliseconds.
     """
@@ -160,8 +162,16 @@ def _key_axis(axes, model):
     axes.set_xlim(-0.7, n - 0.3)
     axes.set_xticks([])
     for i, key in enumerate(model.order):
-        axes.text(i, -0.03, model.names[key], transform=axes.get_xaxis_transform(),
-                  ha="center", va="top", fontsize=9, color=INK)
+        axes.text(
+            i,
+            -0.03,
+            model.names[key],
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="top",
+            fontsize=9,
+            color=INK,
+        )
     edges = np.arange(model.block, n, model.block) - 0.5
     axes.vlines(edges, 0, 1, transform=axes.get_xaxis_transform(), color=PALE, linewidth=0.8, zorder=0)
     axes.text(0.5, -0.12, "key", transform=axes.transAxes, ha="center", va="top", fontsize=9.5, color=INK)
@@ -197,8 +207,9 @@ def _draw_weights(axes, model):
         (old,) = np.nonzero(before)
         axes.bar(old, before[old], width=0.7, fill=False, edgecolor=VERMILLION, linewidth=1.3, linestyle="--")
     total = "1" if model.every_step and now.any() else f"l = {_number(model.now.l)}"
-    axes.text(0.02, 0.98, f"bars add up to {total}", transform=axes.transAxes, va="top", fontsize=9, color=INK)
-    axes.text(0.02, 0.91, "dashed: one block ago", transform=axes.transAxes, va="top", fontsize=9, color=VERMILLION)
+    lines = (f"bars add up to {total}", INK), ("dashed: one block ago", VERMILLION)
+    for height, (line, colour) in zip((0.98, 0.91), lines, strict=True):
+        axes.text(0.02, height, line, transform=axes.transAxes, va="top", fontsize=9, color=colour)
     _key_axis(axes, model)
 
 
@@ -207,7 +218,9 @@ def _draw_plane(axes, model):
     values = model.values[model.order]
     axes.scatter(*values.T, s=30, color=_key_colours(model), edgecolors=GREY, linewidths=0.5)
     for key, value in zip(model.order, values, strict=True):
-        axes.annotate(model.names[key], value, xytext=(4, 4), textcoords="offset points", fontsize=8, color=INK)
+        axes.annotate(
+            model.names[key], value, xytext=(4, 4), textcoords="offset points", fontsize=8, color=INK
+        )
     axes.plot(*model.steps[-1].batch, marker="*", markersize=15, color="white", markeredgecolor=INK)
     if model.fed:
         path = np.array([step.out for step in model.steps[1 : model.fed + 1]])
@@ -215,15 +228,34 @@ def _draw_plane(axes, model):
         axes.plot(*path[-1], color=GREEN, marker="o", markersize=7)
     axes.margins(0.16)
     axes.locator_params(nbins=4, integer=True)
-    axes.text(0.5, -0.12, "first component", transform=axes.transAxes, ha="center", va="top", fontsize=9.5,
-              color=INK)
-    axes.text(-0.08, 0.5, "second component", transform=axes.transAxes, ha="right", va="center", rotation=90,
-              fontsize=9.5, color=INK)
+    axes.text(
+        0.5,
+        -0.12,
+        "first component",
+        transform=axes.transAxes,
+        ha="center",
+        va="top",
+        fontsize=9.5,
+        color=INK,
+    )
+    axes.text(
+        -0.08,
+        0.5,
+        "second component",
+        transform=axes.transAxes,
+        ha="right",
+        va="center",
+        rotation=90,
+        fontsize=9.5,
+        color=INK,
+    )
 
 
 def draw_corrections(model):
-    """The running state over the whole stream: the maximum, the sum l with each fall by alpha and each rise, and
-    the output with the answer of all keys at once. Returns a figure."""
+    """The running state over the whole stream: m, l with each fall by alpha and each rise, the output.
+
+    Returns a figure.
+    """
     figure = Picture(5.8)
     top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1.3, 1))
     figure.subplots_adjust(left=0.065, right=0.985, bottom=0.085, top=0.95, hspace=0.36)
@@ -233,17 +265,20 @@ def draw_corrections(model):
     tidy(top, title="scores (dots) and the running maximum m (line)", y="score")
     block_of_key = np.arange(len(model.order)) // model.block
     top.plot(block_of_key + 1, model.scores[model.order], "o", color=BLUE, markersize=5)
-    top.stairs([step.m for step in steps], np.arange(len(steps) + 1) + 0.5, baseline=None, color=INK, linewidth=1.8)
+    edges = np.arange(len(steps) + 1) + 0.5
+    top.stairs([step.m for step in steps], edges, baseline=None, color=INK, linewidth=1.8)
 
-    tidy(middle, title=r"the running normaliser $l$: old terms shrink by $\alpha$, then the new ones join", y=r"$l$")
+    tidy(middle, title=r"the running normaliser $l$: old terms shrink by $\alpha$, new ones join", y=r"$l$")
     old_l = np.array([step.l for step in model.steps[:-1]])
     kept_l = old_l * [step.alpha for step in steps]
     new_l = np.array([step.l for step in steps])
     middle.bar(j, kept_l, width=0.62, color=BLUE, label=r"old terms, $\alpha\, l_{old}$")
     middle.bar(j, new_l - kept_l, bottom=kept_l, width=0.62, color=ORANGE, label="this block's terms")
     moved = old_l > kept_l
-    middle.bar(j[moved], old_l[moved], width=0.62, fill=False, edgecolor=VERMILLION, linestyle="--", linewidth=1.4,
-               label=r"$l_{old}$, before the maximum moved")
+    middle.bar(
+        j[moved], old_l[moved], width=0.62, fill=False, edgecolor=VERMILLION, linestyle="--", linewidth=1.4,
+        label=r"$l_{old}$, before the maximum moved",
+    )  # fmt: skip
     middle.set_ylim(0, 1.35 * max(new_l.max(), old_l.max()))
     middle.legend(fontsize=9, frameon=False, loc="upper left", ncols=3)
 
@@ -258,14 +293,13 @@ def draw_corrections(model):
 
 
 def draw_merge_trees(scores, values, names):
-    """Two trees that merge the states of single keys: one key after another, and in pairs; m, l, acc at each node.
+    """Two trees that merge the states of single keys, one after another and in pairs; m, l, acc at each node.
 
     scores: [n]; values: [n, 2]; names: [n]; n a power of two; float64. Returns a figure.
     """
     empty = np.float64(-np.inf), np.float64(0), np.zeros(values.shape[1])
-    leaves = [
-        (i, 0, online_softmax_update(*empty, scores[i : i + 1], values[i : i + 1])) for i in range(len(scores))
-    ]
+    states = [online_softmax_update(*empty, scores[i : i + 1], values[i : i + 1]) for i in range(len(scores))]
+    leaves = [(x, 0, state) for x, state in enumerate(states)]
     figure = Picture(3.9)
     for axes, title in zip(figure.subplots(1, 2), ("one after another", "in pairs"), strict=True):
         tidy(axes, title=title)
@@ -314,7 +348,8 @@ def draw_weight_ratios(ratios, block):
     for (name, ratio), (colour, marker) in zip(ratios.items(), styles, strict=False):
         axes.plot(ratio, linestyle="none", marker=marker, markersize=4, color=colour, label=name)
     n = len(ratio)
-    axes.vlines(np.arange(block, n, block) - 0.5, 0, 1, transform=axes.get_xaxis_transform(), color=PALE, zorder=0)
+    edges = np.arange(block, n, block) - 0.5
+    axes.vlines(edges, 0, 1, transform=axes.get_xaxis_transform(), color=PALE, zorder=0)
     axes.set_xticks(range(0, n, block))
     axes.legend(fontsize=9, frameon=False, loc="best")
     return figure
@@ -341,7 +376,9 @@ def explore():
     wide = {"description_width": "110px"}
     stream = widgets.Dropdown(options=list(choices), description="stream", style=wide)
     order = widgets.Dropdown(options=ORDERS, description="order", style=wide)
-    normalise = widgets.ToggleButtons(options=(AT_THE_END, EVERY_STEP), description="divide by l", style=wide)
+    normalise = widgets.ToggleButtons(
+        options=(AT_THE_END, EVERY_STEP), description="divide by l", style=wide | {"button_width": "auto"}
+    )
     block = widgets.IntSlider(1, 1, 4, description="block size", style=wide)
     fed = widgets.IntSlider(1, 0, 4, description="blocks fed", style=wide)
     text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
@@ -349,8 +386,15 @@ def explore():
     def redraw(_change=None):
         stream_scores, values, names = choices[stream.value]
         block.max = len(stream_scores)  # lowering a slider's max clamps its value
-        model = run(stream_scores, values, names=names, block=block.value, order=order.value,
-                    fed=fed.value, normalise=normalise.value)
+        model = run(
+            stream_scores,
+            values,
+            names=names,
+            block=block.value,
+            order=order.value,
+            fed=fed.value,
+            normalise=normalise.value,
+        )
         fed.max = model.n_blocks
         text.value = describe(model)
         image.value = png(draw(model))

@@ -36,14 +36,15 @@ def _draw_steps(figure):
     model = online_softmax.run(scores, values, names=names)
     panels = figure.subplots(1, 4, sharey=True)
     figure.subplots_adjust(left=0.075, right=0.985, bottom=0.13, top=0.72, wspace=0.12)
-    figure.suptitle("One pass: each key that raises the maximum shrinks all weights before it by the same factor",
-                    x=0.075, ha="left", fontsize=10.5, color=INK)  # fmt: skip
+    title = "One pass: each key that raises the maximum shrinks all weights before it by the same factor"
+    figure.suptitle(title, x=0.075, ha="left", fontsize=10.5, color=INK)
     for j, axes in enumerate(panels, start=1):
         before, step = model.steps[j - 1], model.steps[j]
         tidy(axes, title=f"alpha = {step.alpha:.2f}, l = {step.l:.2f}")
         axes.bar(range(4), step.weights, width=0.7, color=[BLUE] * (j - 1) + [ORANGE] * (5 - j))
         (old,) = np.nonzero(before.weights)
-        axes.bar(old, before.weights[old], width=0.7, fill=False, edgecolor=VERMILLION, linestyle="--", linewidth=1.3)
+        outline = {"fill": False, "edgecolor": VERMILLION, "linestyle": "--", "linewidth": 1.3}
+        axes.bar(old, before.weights[old], width=0.7, **outline)
         axes.set_xticks(range(4), names)
         axes.set_xlim(-0.6, 3.6)
         axes.set_yticks([0, 0.5, 1])
@@ -73,11 +74,13 @@ def _draw_bytes(axes):
     sizes = {"n_q": LENGTH, "n_k": LENGTH, "d": HEAD_DIM}
     standard = traffic.standard_attention(**sizes).total_bytes / 1e6
     flash = [traffic.flash_attention(**sizes, block_q=int(b), block_k=64).total_bytes / 1e6 for b in rows]
-    tidy(axes, title=f"bytes asked of HBM (one head, N = {LENGTH}, d = {HEAD_DIM})", x="query rows in a tile", y="MB")
+    title = f"bytes asked of HBM (one head, N = {LENGTH}, d = {HEAD_DIM})"
+    tidy(axes, title=title, x="query rows in a tile", y="MB")
     axes.axhline(standard, color=VERMILLION)
     axes.plot(rows, flash, marker="o", color=BLUE)
     axes.text(rows[-1], standard * 1.06, "standard", fontsize=9.5, ha="right", color=VERMILLION)
-    axes.text(rows[1] * 1.1, flash[1], "FlashAttention: below only with large tiles", fontsize=9.5, color=BLUE)
+    label = "FlashAttention: fewer only with large tiles"
+    axes.text(rows[1] * 1.1, flash[1], label, fontsize=9.5, color=BLUE)
     axes.set_xscale("log", base=2)
     axes.set_xticks(rows, rows)
     axes.set_ylim(0, None)

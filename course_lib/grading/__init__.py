@@ -1,14 +1,14 @@
-"""The engine behind check, hint, solution, progress and quiz. It knows no lesson: those are in course_lib/exercises.
+"""The engine behind check, hint, solution, progress and quiz. It knows no lesson: see course_lib/exercises.
 
-    exercise    what an exercise is made of
-    checking    tries the properties, shrinks the first failure
-    calling     calls an answer under a time limit, its exceptions told at the learner's own line
-    diagnosis   says where and how what came back differs from what was expected
-    serving     inputs that notice how they are read
-    report      the text that a learner sees
-    learner     check, hint, solution, progress, quiz
-    records     the progress file
-    cli         python -m course_lib grade NOTEBOOK
+exercise    what an exercise is made of
+checking    tries the properties, shrinks the first failure
+calling     calls an answer under a time limit, its exceptions told at the learner's own line
+diagnosis   says where and how what came back differs from what was expected
+serving     inputs that notice how they are read
+report      the text that a learner sees
+learner     check, hint, solution, progress, quiz
+records     the progress file
+cli         python -m course_lib grade NOTEBOOK
 """
 
 from .checking import grade

@@ -1,5 +1,6 @@
-"""Tries an exercise's properties on an answer, and shrinks the first failure to the smallest input that shows it."""
+"""Tries an exercise's properties on an answer, and shrinks the first failure to the smallest input."""
 
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -13,11 +14,15 @@ from .exercise import Evidence, Exercise, Finding, Part, Property, Result
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 
 EXAMPLES = 40  # random inputs for a property, besides its cases
-DRAWING_LIMIT_S = 1.0  # no more are drawn after this; an answer is slow only when it is wrong
+TRIES = 400  # random inputs and smaller ones together: counted, so that the same answer is told the same
+TRYING_LIMIT_S = 10.0  # for an answer so slow that even these take too long
 
 
 def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Result:
-    """Check an answer and return the Result; raises UnknownExercise only. seed: of the random inputs, 0 for None."""
+    """Check an answer and return the Result. seed: of the random inputs; None is 0.
+
+    Nothing that the answer does is raised. Raises UnknownExercise for an id that is none.
+    """
     exercise = registry.find(exercise_id)
     name = exercise.answer.__name__
     if not callable(answer):
@@ -50,7 +55,9 @@ def _described(value):
 
 def _try(prop: Property, answer: GuardedAnswer, inputs: dict) -> Evidence | None:
     try:
-        with np.errstate(all="ignore"):  # what a wrong answer returns, and what a slip would return, overflows
+        with np.errstate(
+            all="ignore"
+        ):  # what a wrong answer returns, and what a slip would return, overflows
             return prop.test(answer, **copied(inputs))
     except AnswerError as error:
         return Evidence((error.finding,))
@@ -89,11 +96,11 @@ def _search(prop: Property, fails: Callable[[dict], bool], seed: int) -> dict | 
         return None
     from hypothesis import HealthCheck, Phase, errors, find, settings
 
-    deadline = time.monotonic() + DRAWING_LIMIT_S
-    smallest = []
+    deadline = time.monotonic() + TRYING_LIMIT_S
+    tries, smallest = itertools.count(), []
 
     def condition(inputs):
-        if time.monotonic() > deadline or not fails(inputs):
+        if next(tries) >= TRIES or time.monotonic() > deadline or not fails(inputs):
             return False
         if not smallest or len(code_of_call(prop.call, inputs)) <= len(code_of_call(prop.call, smallest[0])):
             smallest[:] = [inputs]
@@ -110,12 +117,12 @@ def _search(prop: Property, fails: Callable[[dict], bool], seed: int) -> dict | 
         return find(prop.draw(), condition, settings=quiet, random=random.Random(seed))
     except errors.NoSuchExample:
         return None
-    except errors.Flaky:  # the time ran out while shrinking, or the answer is not the same function twice
+    except errors.Flaky:  # the tries ran out while shrinking, or the answer is not the same function twice
         return smallest[0]
 
 
 def agrees(oracle: Callable[..., list[Part]]) -> Callable[..., Evidence | None]:
-    """A test for Property: the answer returns, within the error budget, the parts that oracle(**inputs) states."""
+    """A test for Property: the answer returns what oracle(**inputs) states, within the error budget."""
 
     def test(answer, **inputs):
         return compare(answer(*inputs.values()), oracle(**inputs))

@@ -13,7 +13,9 @@ FLOOR = 32 * np.finfo(np.float32).eps
 
 def exact_and_plain(function, *arguments):
     """What `function` makes of the arguments as float64, and as float32."""
-    return function(*(_cast(a, np.float64) for a in arguments)), function(*(_cast(a, np.float32) for a in arguments))
+    return function(*(_cast(a, np.float64) for a in arguments)), function(
+        *(_cast(a, np.float32) for a in arguments)
+    )
 
 
 def _cast(value, dtype):
@@ -25,13 +27,13 @@ def _cast(value, dtype):
 def compare(returned, parts: list[Part]) -> Evidence | None:
     """None if every part is within its error budget, otherwise what is wrong, part by part.
 
-    A part's error may be twice that of the reference computed in float32, plus FLOOR relative to the part's terms:
-    an answer is free to compute in float32, in another order.
+    A part's error may be twice that of the reference computed in float32, plus FLOOR relative to the part's
+    terms: an answer is free to compute in float32, in another order.
     """
-    expected_text = show_parts([part.name for part in parts], [part.expected for part in parts])
 
     def evidence(*findings):
-        return Evidence(findings, show_returned(returned, parts), expected_text)
+        expected = show_parts([part.name for part in parts], [part.expected for part in parts])
+        return Evidence(findings, show_returned(returned, parts), expected)
 
     if len(parts) == 1:
         values = [returned]
@@ -51,14 +53,16 @@ def compare(returned, parts: list[Part]) -> Evidence | None:
     if wrong:
         return evidence(*wrong)
     # From here on a number is an array of one element.
-    parts = [
-        replace(part, expected=np.atleast_1d(part.expected), plain=np.atleast_1d(part.plain)) for part in parts
+    rows = [
+        replace(part, expected=np.atleast_1d(part.expected), plain=np.atleast_1d(part.plain))
+        for part in parts
     ]
-    if all(_within_budget(a, part) for a, part in zip(arrays, parts, strict=True)):
+    off = [(a, part) for a, part in zip(arrays, rows, strict=True) if not _within_budget(a, part)]
+    if not off:
         return None
-    if swapped := _swapped(arrays, parts):
+    if swapped := _swapped(arrays, rows):
         return evidence(swapped)
-    return evidence(*(_differs(a, p) for a, p in zip(arrays, parts, strict=True) if not _within_budget(a, p)))
+    return evidence(*(_differs(a, part) for a, part in off))
 
 
 def _not_what(value, wanted):
@@ -122,33 +126,41 @@ def _differs(array, part):
     finite = np.isfinite(expected)
     if np.isnan(array).any():
         return Finding(name, "nan", f"{name} is NaN{_where(np.isnan(array), part)}")
-    for mistake, value in part.readings.items():
-        if _close(array, value) and not _close(value, expected):
-            text = f"{name} is what comes out when {mistake}"
-            if tiles := _by_tile(array, part, array != expected):
-                text += f": {tiles}"
-            return Finding(name, mistake, text)
-    if np.isinf(array[finite]).any():
-        wrong = np.isinf(array) & finite
-        return Finding(name, "inf", f"{name} is infinite{_where(wrong, part)}")
     wrong = ~finite & (array != expected)
     wrong[finite] = (np.abs(array - expected) > _budget(part))[finite]
-    scale = np.abs(expected[finite]).max(initial=0.0)
-    if finite.all() and np.abs(array - expected).max() < 3e-3 * scale:
-        digits = int(-np.log10(np.abs(array - expected).max() / scale))
-        text = f"{name} is right to about {digits} digits only: was something kept in float16?"
-        return Finding(name, "precision", text)
-    if text := _by_tile(array, part, wrong):
-        return Finding(name, "factor", f"{name}: {text}")
-    if (factor := _common_factor(array[wrong], expected[wrong])) is not None:
-        return Finding(name, "factor", f"{name} is {_too(factor)}{_where(wrong, part, each='everywhere')}")
-    return Finding(name, "values", f"{name} is wrong{_where(wrong, part)}")
+    for mistake, value in part.readings().items():
+        value = np.broadcast_to(value, expected.shape)
+        if _close(array, value) and not _close(value, expected):
+            text = f"{name} is what comes out when {mistake}"
+            tiles = _by_tile(array, part, wrong)
+            return Finding(name, mistake, f"{text}:\n{tiles}" if tiles else text)
+    if not np.isfinite(array[finite]).all():
+        return Finding(name, "inf", f"{name} is infinite{_where(np.isinf(array) & finite, part)}")
+    if not finite[wrong].all():
+        return Finding(name, "values", f"{name} is not {expected[wrong & ~finite][0]}{_where(wrong, part)}")
+    relative = np.abs(array - expected)[finite].max() / np.abs(expected[finite]).max(initial=1e-300)
+    if relative < 3e-3:
+        text = f"{name} is right to about {int(-np.log10(relative))} digits only"
+        # float16 rounds to within 2 ** -11 of a number.
+        return Finding(
+            name, "precision", text + (": was something kept in float16?" if relative > 1e-5 else "")
+        )
+    if tiles := _by_tile(array, part, wrong):
+        return Finding(name, "factor", f"{name}:\n{tiles}")
+    where = _where(wrong, part)
+    if np.ndim(part.terms) == 0 and part.terms == 0:  # a number that was selected, not summed
+        off = array[wrong] - expected[wrong]
+        if np.abs(off - off[0]).max() <= 1e-6 * np.abs(off[0]):
+            return Finding(
+                name, "offset", f"{name} is {abs(off[0]):.4g} too {'large' if off[0] > 0 else 'small'}{where}"
+            )
+    elif (factor := _common_factor(array[wrong], expected[wrong])) is not None:
+        return Finding(name, "factor", f"{name} is {_too(factor, int(wrong.sum()))}{where}")
+    return Finding(name, "values", f"{name} is wrong{where}")
 
 
 def _close(array, value):
-    value = np.broadcast_to(value, array.shape)
-    same = array == value
-    return bool(np.all(same | (np.abs(array - value) <= 1e-4 * np.abs(value))))
+    return bool(np.all((array == value) | (np.abs(array - value) <= 1e-4 * np.abs(value))))
 
 
 def _common_factor(array, expected):
@@ -160,48 +172,54 @@ def _common_factor(array, expected):
     return factor if np.abs(ratio - factor).max() <= 1e-3 * abs(factor) and abs(factor - 1) > 1e-6 else None
 
 
-def _too(factor):
+def _too(factor, count):
     if factor == 0:
         return "0"
-    if factor < 0:
-        return f"off by the factor {factor:.4g}"
-    return f"too {'large' if factor > 1 else 'small'} by the same factor {factor:.4g}"
+    by = f"by the {'same ' if count > 1 else ''}factor {factor:.4g}"
+    return f"off {by}" if factor < 0 else f"too {'large' if factor > 1 else 'small'} {by}"
 
 
 def _by_tile(array, part, wrong):
-    """How each block of a tiled axis is off, blocks of one fate together; None if there are no blocks or no pattern."""
+    """A line for the blocks of each fate: "blocks 0 to 1 (keys 0 to 3): too small by the same factor 0.5".
+
+    None if the part has no blocks, or a block is off in no simple way.
+    """
     if part.tile is None or array.ndim != 1 or len(array) <= part.tile:
         return None
-    n, last = len(array), (len(array) - 1) // part.tile
-    fates = {}  # what happened -> the blocks it happened to
-    for block in range(last + 1):
-        rows = slice(block * part.tile, (block + 1) * part.tile)
+    fates = []  # of each block
+    for start in range(0, len(array), part.tile):
+        rows = slice(start, start + part.tile)
         factor = _common_factor(array[rows], part.expected[rows]) if wrong[rows].all() else None
         if factor is None and wrong[rows].any():
             return None
-        fates.setdefault(_too(factor) if factor is not None else "right", []).append(block)
-    sentences = []
-    for fate, blocks in fates.items():
-        first, final = blocks[0], blocks[-1]
-        if blocks == list(range(first, final + 1)):
-            keys = f"{part.index}s {first * part.tile} to {min((final + 1) * part.tile, n) - 1}"
-            of = f"block {first}" if first == final else f"blocks {first} to {final}"
-            sentences.append(f"{of} ({keys}) {fate}")
-        else:
-            sentences.append(f"blocks {', '.join(map(str, blocks))} {fate}")
-    return "; ".join(sentences)
+        fates.append("right" if factor is None else f"{factor:.4g}")
+    lines = []
+    for fate in dict.fromkeys(fates):
+        blocks = [block for block, other in enumerate(fates) if other == fate]
+        keys = [i for i in range(len(array)) if i // part.tile in blocks]
+        what = "right" if fate == "right" else _too(float(fate), len(keys))
+        lines.append(f"{_named('block', blocks)} ({_named(part.index, keys)}): {what}")
+    return "\n".join(lines)
 
 
-def _where(wrong, part, each=""):
-    """" in rows 1, 3 of 4", or nothing where there is only one place it could be."""
+def _named(noun, numbers):
+    """ "key 3", "keys 0 to 4" or "keys 0, 2, 5"."""
+    first, last = numbers[0], numbers[-1]
+    if first == last:
+        return f"{noun} {first}"
+    if numbers == list(range(first, last + 1)):
+        return f"{noun}s {first} to {last}"
+    return f"{noun}s " + ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+
+
+def _where(wrong, part):
+    """ " at rows 1 to 3 of 4", or nothing where there is only one place it could be."""
     if wrong.size == 1:
         return ""
-    along = np.unravel_index(np.flatnonzero(wrong), wrong.shape)[0]
-    rows = sorted(set(along.tolist()))
+    rows = sorted(set(np.nonzero(wrong)[0].tolist()))
     if len(rows) == wrong.shape[0]:
-        return f" {each}" if each else f" in every {part.index}"
-    shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
-    return f" in {part.index}{'s' if len(rows) > 1 else ''} {shown} of {wrong.shape[0]}"
+        return f" at every {part.index}"
+    return f" at {_named(part.index, rows)} of {wrong.shape[0]}"
 
 
 def show_parts(names, values):

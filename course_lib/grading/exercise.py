@@ -3,7 +3,7 @@
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -34,13 +34,13 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Part:
-    """One output, as it should be. expected: float64. plain: the same, computed in float32 by the reference."""
+    """One output as it should be. expected: in float64. plain: as the reference computes it in float32."""
 
     name: str
     expected: np.ndarray
     plain: np.ndarray
     terms: np.ndarray | float  # size of the terms that were added up: rounding is relative to this
-    readings: Mapping[str, np.ndarray] = field(default_factory=dict)  # mistake -> value the part then has
+    readings: Callable[[], Mapping[str, np.ndarray]] = dict  # mistake -> value the part then has
     index: str = "row"  # what the first axis counts
     tile: int | None = None  # how many of them make a block
 
@@ -49,10 +49,12 @@ class Part:
 class Property:
     """Something that holds for every right answer.
 
-    name: what holds, as the learner reads it. call: Python that reproduces the call, given the inputs as variables.
-    test(answer, **inputs) returns None or the Evidence against. cases: inputs that are tried first. draw() gives
-    a Hypothesis strategy for more of them, from which a failing one is also shrunk.
-    hints: Evidence.signature, or only its parts, or only its kind (": nan"), -> key of Exercise.mistakes; "" is the rest.
+    name: what holds, as the learner reads it.
+    call: Python that reproduces the call, given the inputs as variables.
+    test(answer, **inputs) returns None, or the Evidence against.
+    cases: inputs that are tried first. draw() gives a Hypothesis strategy for more, and to shrink with.
+    hints: from Evidence.signature, its parts alone or its kind alone (": nan") to a key of Exercise.mistakes.
+        The key "" is for whatever else comes.
     """
 
     name: str
@@ -65,11 +67,11 @@ class Property:
 
 @dataclass(frozen=True)
 class Variant:
-    """The answer written differently: `function`, or the answer's source with `edits` (old text -> new text)."""
+    """The answer written differently: `function`, or the answer's source with `edits` (old text -> new)."""
 
     name: str
-    function: Callable | None = None
     edits: Mapping[str, str] = field(default_factory=dict)
+    function: Callable | None = None
 
     def build(self, answer: Callable) -> Callable:
         if self.function is not None:
@@ -77,7 +79,9 @@ class Variant:
         source = textwrap.dedent(inspect.getsource(answer))
         for old, new in self.edits.items():
             if source.count(old) != 1:
-                raise ValueError(f"{self.name}: {old!r} is {source.count(old)} times in {answer.__name__}, not once")
+                raise ValueError(
+                    f"{self.name}: {old!r} is {source.count(old)} times in {answer.__name__}, not once"
+                )
             source = source.replace(old, new)
         namespace = {"np": np}
         exec(compile(source, f"<{self.name}>", "exec"), namespace)
@@ -85,11 +89,22 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class WrongAnswer(Variant):
-    """A plausible mistake, the property that must catch it and the mistake whose hint must then be shown."""
+class WrongAnswer:
+    """A variant that is wrong, the mistake whose hint must be shown and the property that must catch it."""
 
+    name: str
+    mistake: str
+    edits: Mapping[str, str] = field(default_factory=dict)
+    function: Callable | None = None
     property: str = ""
-    mistake: str = ""
+
+    def build(self, answer: Callable) -> Callable:
+        return Variant(self.name, self.edits, self.function).build(answer)
+
+
+def caught_by(prop: str, *wrong_answers: WrongAnswer) -> tuple[WrongAnswer, ...]:
+    """The same wrong answers, with the name of the property that must be the first to fail on them."""
+    return tuple(replace(wrong, property=prop) for wrong in wrong_answers)
 
 
 @dataclass(frozen=True)
@@ -121,7 +136,7 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Result:
-    """What `grade` found. properties: name -> held (True) or not (False); those after a failure were not tried."""
+    """What `grade` found. properties: name -> whether it held; those after a failure were not tried."""
 
     passed: bool
     attempted: bool

@@ -1,4 +1,4 @@
-"""What a learner calls in a notebook: check, hint, solution, progress, quiz. None of them raises in self-study."""
+"""What a learner calls in a notebook: check, hint, solution, progress, quiz. None raises in self-study."""
 
 import inspect
 import os
@@ -14,7 +14,7 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
     """Check an answer and show what was found.
 
     strict: raise AssertionError with the same text unless it passed, for a graded cell. None means: if the
-    environment variable COURSE_LIB_STRICT is 1, so that the cell itself reads the same in class and in self-study.
+    environment variable COURSE_LIB_STRICT is 1, so that the cell reads the same in class and in self-study.
     """
     if strict is None:
         strict = os.environ.get("COURSE_LIB_STRICT") == "1"
@@ -35,7 +35,7 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
 
 
 def hint(exercise_id: str, level: int | None = None) -> None:
-    """Show one more hint each time it is called: a question, a nudge, an outline. level: 1, 2 or 3 shows that one."""
+    """Show one more hint at each call: a question, a nudge, an outline. level: 1, 2 or 3 shows that one."""
     try:
         exercise = registry.find(exercise_id)
     except registry.UnknownExercise as error:
@@ -45,7 +45,9 @@ def hint(exercise_id: str, level: int | None = None) -> None:
         level = min(_hints_given.get(exercise_id, 0) + 1, len(exercise.hints))
         _hints_given[exercise_id] = level
     if level not in range(1, len(exercise.hints) + 1):
-        report.show(f"{exercise_id} has hints of level 1 to {len(exercise.hints)}; there is no level {level!r}")
+        report.show(
+            f"{exercise_id} has hints of level 1 to {len(exercise.hints)}; there is no level {level!r}"
+        )
         return
     report.show(report.hint_message(exercise, level))
 
@@ -62,11 +64,14 @@ def solution(exercise_id: str) -> None:
 
 def progress() -> None:
     """Show what is done, per lesson."""
-    report.show(records.overview())
+    try:
+        report.show(records.overview())
+    except OSError as error:
+        report.show(f"progress could not be read from {records.progress_file()}: {error.strerror}")
 
 
 def quiz(lesson: str) -> None:
-    """Show a lesson's quiz with jupyterquiz, or as text where that is not installed or there is no notebook."""
+    """Show a lesson's quiz with jupyterquiz, or as text without jupyterquiz or outside a notebook."""
     try:
         questions = registry.lesson(lesson).QUIZ
     except registry.UnknownExercise as error:

@@ -13,7 +13,7 @@ def progress_file() -> Path:
 
 
 def load() -> dict[str, str]:
-    """exercise id -> "passed" or "attempted". A file that cannot be read as that is set aside, not overwritten."""
+    """exercise id -> "passed" or "attempted". A damaged file is set aside, never overwritten."""
     path = progress_file()
     try:
         states = json.loads(path.read_text(encoding="utf-8"))["exercises"]
@@ -36,9 +36,13 @@ def record(exercise_id: str, passed: bool) -> None:
     states[exercise_id] = state
     path = progress_file()
     # Written beside and renamed, so that no moment leaves half a file.
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False, suffix=".tmp") as file:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
         json.dump({"exercises": dict(sorted(states.items()))}, file, indent=1)
-    os.replace(file.name, path)
+    try:
+        os.replace(file.name, path)
+    except OSError:
+        os.unlink(file.name)
+        raise
 
 
 def overview() -> str:

@@ -20,7 +20,11 @@ def code_of(value) -> str:
     if isinstance(value, np.floating):
         return f"np.{value.dtype}({code_of(float(value))})"
     if isinstance(value, float):
-        return repr(value) if np.isfinite(value) else {"inf": "np.inf", "-inf": "-np.inf", "nan": "np.nan"}[str(value)]
+        return (
+            repr(value)
+            if np.isfinite(value)
+            else {"inf": "np.inf", "-inf": "-np.inf", "nan": "np.nan"}[str(value)]
+        )
     if isinstance(value, list):
         return f"[{', '.join(map(code_of, value))}]"
     if isinstance(value, tuple):
@@ -36,13 +40,13 @@ def code_of_call(call: str, inputs: dict) -> str:
 
 def not_attempted_message(exercise: Exercise) -> str:
     return (
-        f"{exercise.id}: not attempted yet ({exercise.points} points, about {exercise.minutes} minutes, "
+        f"{exercise.id}: not attempted yet ({_points(exercise)}, about {exercise.minutes} minutes, "
         f"{exercise.difficulty})"
     )
 
 
 def passed_message(exercise: Exercise, held: dict, printed: str = "") -> str:
-    lines = [f"{exercise.id}: passed, {exercise.points} of {exercise.points} points"]
+    lines = [f"{exercise.id}: passed, {exercise.points} of {_points(exercise)}"]
     lines += [f"  holds: {name}" for name in held]
     return "\n".join(lines + _printed(printed))
 
@@ -59,33 +63,37 @@ def failed_message(
     lines = [f"{exercise.id}: not passed yet"]
     lines += [f"  holds: {name}" for name, holds in held.items() if holds]
     lines += [f"  does not hold: {prop.name}", "", "The smallest input found that shows it:"]
-    lines += [textwrap.indent(code_of_call(prop.call, inputs), "    ")]
+    lines += [textwrap.indent(code_of_call(prop.call, inputs), "    "), ""]
     if evidence.returned:
         lines += _labelled("returned  ", evidence.returned)
     if evidence.expected:
         lines += _labelled("expected  ", evidence.expected)
-    lines += [""]
-    lines += [finding.text[0].upper() + finding.text[1:] + _stop(finding.text) for finding in evidence.findings]
+    lines += _labelled("diagnosis ", "\n".join(finding.text for finding in evidence.findings))
     if mistake is not None:
         lines += ["", *_wrapped("Hint: " + exercise.mistakes[mistake])]
     return "\n".join(lines + _printed(printed))
 
 
 def hint_message(exercise: Exercise, level: int) -> str:
-    return "\n".join(_wrapped(f"{exercise.id}, hint {level} of {len(exercise.hints)}: {exercise.hints[level - 1]}"))
+    return "\n".join(
+        _wrapped(f"{exercise.id}, hint {level} of {len(exercise.hints)}: {exercise.hints[level - 1]}")
+    )
 
 
 def solution_message(exercise: Exercise, source: str) -> str:
-    return "\n".join([f"{exercise.id}: {exercise.title}", "", source.rstrip(), "", *_wrapped(exercise.reasoning)])
+    return "\n".join(
+        [f"{exercise.id}: {exercise.title}", "", source.rstrip(), "", *_wrapped(exercise.reasoning)]
+    )
+
+
+def _points(exercise):
+    return f"{exercise.points} point{'s' if exercise.points > 1 else ''}"
 
 
 def _labelled(label, text):
     """The label, then the text with its later lines under its first."""
-    return textwrap.indent(text, " " * len(label)).replace(" " * len(label), label, 1).splitlines()
-
-
-def _stop(text):
-    return "" if "\n" in text or text[-1] in ".?" else "."
+    first, *rest = text.split("\n")
+    return [label + first, *(" " * len(label) + line for line in rest)]
 
 
 def _wrapped(text):

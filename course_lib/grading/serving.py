@@ -8,8 +8,9 @@ import numpy as np
 class Rows:
     """An array that hands out copies of its rows and notes which: what a stream of tiles from HBM looks like.
 
-    Slicing rows, as in rows[start:stop], reads them; len(rows) and rows.shape read nothing; anything else that an
-    array can do reads all rows at once. reads: how often each row was read. most_at_once: the largest read, in rows.
+    Slicing rows, as in rows[start:stop], reads them; len(rows) and rows.shape read nothing; anything else
+    that an array can do reads all rows at once.
+    reads: how often each row was read. most_at_once: the largest read, in rows.
     """
 
     def __init__(self, array):
@@ -49,8 +50,8 @@ class Rows:
 def growth_bytes_per_item(run, short, long):
     """How fast the peak memory of run(n) grows with n: bytes per item, between n = short and n = long.
 
-    Counts what Python and NumPy allocate during the call. The least of three measurements: another thread that
-    allocates meanwhile can only add.
+    Counts what Python and NumPy allocate during the call, in every thread. Another thread can only add, so a
+    growth of a byte or more is measured again, three times in all, and the least one counts.
     """
 
     def peak(n):
@@ -64,7 +65,12 @@ def growth_bytes_per_item(run, short, long):
     if not was_tracing:
         tracemalloc.start()
     try:
-        return min((peak(long) - peak(short)) / (long - short) for _ in range(3))
+        growth = float("inf")
+        for _ in range(3):
+            growth = min(growth, (peak(long) - peak(short)) / (long - short))
+            if growth < 1:
+                break
+        return growth
     finally:
         if not was_tracing:
             tracemalloc.stop()

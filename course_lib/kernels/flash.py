@@ -11,6 +11,8 @@ from course_lib.kernels.flash_forward import default_config, flash_forward
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_HEAD_DIM = 256
+# Offsets inside a tile are 32-bit: 128 rows of at most 2^24 elements.
+MAX_ROW_STRIDE = 2**24 - 1
 BLOCK_SIZES = (16, 32, 64, 128)
 
 
@@ -19,7 +21,8 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, bloc
 
     q: [batch, heads, n_q, head_dim]; k, v: [batch, kv_heads, n_k, head_dim], fp16, bf16 or fp32, all alike.
     Lengths from 1 up and unequal as they come, head_dim 1 to 256, kv_heads a divisor of heads (query heads
-    share them in consecutive groups). Any strides; a tensor whose last dimension is not contiguous is copied.
+    share them in consecutive groups). Any strides; a tensor whose last dimension is not contiguous is copied, as is
+    one with 2^24 elements or more from row to row.
     causal: query i sees keys j <= i + n_k - n_q (the last query sees every key). scale: None means
     1/sqrt(head_dim). block_q, block_k: tile rows, 16, 32, 64 or 128; None takes the shipped configuration.
 
@@ -31,10 +34,10 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, bloc
     when the tiles do not fit the GPU's shared memory.
     """
     causal, return_lse = _flag("causal", causal), _flag("return_lse", return_lse)
-    _check_tensors(q, k, v)
+    check_tensors(q, k, v)
     scale = _check_scale(scale, q.shape[-1])
     config = _config(q, causal, block_q, block_k)
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    q, k, v = (x if x.stride(3) == 1 and x.stride(2) <= MAX_ROW_STRIDE else x.contiguous() for x in (q, k, v))
     o, lse = _FlashAttention.apply(q, k, v, causal, scale, return_lse, config)
     return (o, lse) if return_lse else o
 
@@ -73,7 +76,8 @@ def _flag(name, value):
     return value
 
 
-def _check_tensors(q, k, v):
+def check_tensors(q, k, v):
+    """Raise TypeError or ValueError, naming the argument, unless q, k and v are as `flash_attention` takes them."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")

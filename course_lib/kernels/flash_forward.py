@@ -11,7 +11,9 @@ import triton
 import triton.language as tl
 
 from course_lib import runtime
-from course_lib.kernels.primitives import LN_2, LOG2_E, online_softmax_update, round_to_bf16
+from course_lib.kernels.primitives import LN_2, LOG2_E, narrow, online_softmax_update, widen
+
+NO_KEY = tl.constexpr(2**31 - 1)  # after every key there is
 
 
 @triton.jit
@@ -32,27 +34,25 @@ def kv_loop_bounds(start_m, n_q, n_k, IS_CAUSAL: tl.constexpr, BLOCK_M: tl.const
 
 
 @triton.jit
-def hide_unseen_nonfinite(v, offs_n, last_key_seen):
+def set_aside_nonfinite(v, offs_n, first_nonfinite):
     """Keep a NaN or inf of a value row away from the queries that do not see that row.
 
     A masked score gives p = 0 exactly, but 0 * NaN is NaN: the matmul would carry it into every row of the
-    tile. So the matmul gets the values with such entries replaced by 0, and `poison` [BLOCK_M, BLOCK_D] is
-    NaN for the queries that do see one. A causal query sees a prefix of the keys, so comparing with the
-    first such key of each column decides it.
+    tile. So the matmul gets zeros in such places, and first_nonfinite [BLOCK_D] remembers for each column the
+    first key that had one. A causal query sees a prefix of the keys, so that one number tells which queries see it.
     """
     # x - x is 0 for finite x and NaN for the rest.
     is_finite = (v - v) == 0.0
-    first_nonfinite = tl.min(tl.where(is_finite, 2147483647, offs_n[:, None]), axis=0)
-    poison = tl.where(last_key_seen[:, None] >= first_nonfinite[None, :], float("nan"), 0.0)
-    return tl.where(is_finite, v, 0.0), poison
+    first_here = tl.min(tl.where(is_finite, NO_KEY, offs_n[:, None]), axis=0)
+    return tl.where(is_finite, v, 0.0), tl.minimum(first_nonfinite, first_here)
 
 
 @triton.jit
 def attend(
-    m_i, l_i, acc, q, k_ptr, v_ptr, start, end, stride_kn, stride_kd, stride_vn, stride_vd,
+    m_i, l_i, acc, first_nonfinite, q, k_ptr, v_ptr, start, end, stride_kn, stride_kd, stride_vn, stride_vd,
     n_k, last_key_seen, scale_log2,
     MASKED: tl.constexpr, IS_CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """FA2 Alg. 1, lines 6 to 11: the loop over key tiles [start, end), with or without a mask."""
     offs_d = tl.arange(0, BLOCK_D)
@@ -75,9 +75,7 @@ def attend(
         else:
             k = tl.load(k_ptrs, mask=mask_d[None, :], other=0.0)
             v = tl.load(v_ptrs, mask=mask_d[None, :], other=0.0)
-        if UPCAST:
-            k = k.to(tl.float32)
-            v = v.to(tl.float32)
+        k, v = widen(k), widen(v)
 
         # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
@@ -87,12 +85,11 @@ def attend(
                 visible = visible & (offs_n[None, :] <= last_key_seen[:, None])
             scores = tl.where(visible, scores, float("-inf"))
         if MASKED and IS_CAUSAL:
-            v, poison = hide_unseen_nonfinite(v, offs_n, last_key_seen)
-            acc += poison
+            v, first_nonfinite = set_aside_nonfinite(v, offs_n, first_nonfinite)
         m_i, l_i, acc = online_softmax_update(
             m_i, l_i, acc, scores, v, scale_log2, MAY_BE_EMPTY=MASKED and IS_CAUSAL
         )
-    return m_i, l_i, acc
+    return m_i, l_i, acc, first_nonfinite
 
 
 @triton.jit(do_not_specialize=["n_q", "n_k"])
@@ -105,7 +102,7 @@ def flash_forward_kernel(
     n_heads, n_q, n_k, scale_log2,
     GROUP_SIZE: tl.constexpr, Q_SIGN: tl.constexpr, IS_CAUSAL: tl.constexpr, STORE_LSE: tl.constexpr,
     NO_TAIL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """q, o [batch, heads, n_q, HEAD_DIM]; k, v [batch, heads / GROUP_SIZE, n_k, HEAD_DIM]; lse [batch, heads, n_q]."""
     num_m_tiles = tl.cdiv(n_q, BLOCK_M)
@@ -127,39 +124,39 @@ def flash_forward_kernel(
     q_base = q_ptr + batch * stride_qb + head * stride_qh
     q = tl.load(q_base + tl.cast(offs_m, tl.int64)[:, None] * stride_qm + offs_d[None, :] * stride_qd,
                 mask=mask_md, other=0.0)  # fmt: skip
-    if UPCAST:
-        q = q.to(tl.float32)
+    q = widen(q)
     if Q_SIGN != 1:
         q = (q * Q_SIGN).to(q.dtype)
     m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    first_nonfinite = tl.full([BLOCK_D], NO_KEY, tl.int32)
 
     k_base = k_ptr + batch * stride_kb + head // GROUP_SIZE * stride_kh
     v_base = v_ptr + batch * stride_vb + head // GROUP_SIZE * stride_vh
     last_key_seen = offs_m + n_k - n_q
     full_end, kv_end = kv_loop_bounds(start_m, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
-    m_i, l_i, acc = attend(
-        m_i, l_i, acc, q, k_base, v_base, 0, full_end, stride_kn, stride_kd, stride_vn, stride_vd,
+    m_i, l_i, acc, first_nonfinite = attend(
+        m_i, l_i, acc, first_nonfinite, q, k_base, v_base, 0, full_end, stride_kn, stride_kd, stride_vn, stride_vd,
         n_k, last_key_seen, scale_log2,
-        MASKED=False, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D, UPCAST=UPCAST,
+        MASKED=False, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
     )  # fmt: skip
     if IS_CAUSAL or not NO_TAIL:
-        m_i, l_i, acc = attend(
-            m_i, l_i, acc, q, k_base, v_base, full_end, kv_end, stride_kn, stride_kd, stride_vn, stride_vd,
+        m_i, l_i, acc, first_nonfinite = attend(
+            m_i, l_i, acc, first_nonfinite, q, k_base, v_base, full_end, kv_end, stride_kn, stride_kd, stride_vn, stride_vd,
             n_k, last_key_seen, scale_log2,
-            MASKED=True, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D, UPCAST=UPCAST,
+            MASKED=True, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
         )  # fmt: skip
 
     # FA2 Alg. 1, lines 12 to 14: divide once, write O_i and the log-sum-exp. A row without keys has l = 0:
     # its output is 0 and its log-sum-exp -inf.
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
     acc = acc / l_safe[:, None]
-    if UPCAST:
-        acc = round_to_bf16(acc)
+    if IS_CAUSAL:
+        acc = tl.where(last_key_seen[:, None] >= first_nonfinite[None, :], float("nan"), acc)
     o_base = o_ptr + batch * stride_ob + head * stride_oh
     tl.store(o_base + tl.cast(offs_m, tl.int64)[:, None] * stride_om + offs_d[None, :] * stride_od,
-             acc.to(o_ptr.dtype.element_ty), mask=mask_md)  # fmt: skip
+             narrow(acc, o_ptr.dtype.element_ty), mask=mask_md)  # fmt: skip
     if STORE_LSE:
         # m_i is in units of log2(e); lse is a natural logarithm.
         lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * LN_2)
@@ -176,14 +173,24 @@ def default_config(dtype, head_dim, causal, capability):
         # The interpreter's time is per operation executed, whatever the tile's size.
         return 128, 128, 4, 1
     if capability < (8, 0):
-        return (16, 16, 4, 1)
+        # No tensor-core code from this compiler, so every tile lives in registers: the smallest spill least.
+        return 16, 16, 4, 1
     if dtype == torch.float32:
-        return (64, 32, 8, 1) if block_d <= 128 else (32, 16, 8, 1)
-    if capability >= (9, 0) and capability < (12, 0):
-        return {16: (128, 128, 8, 3), 32: (128, 128, 8, 3), 64: (128, 128, 8, 3), 128: (128, 128, 8, 2)}.get(
-            block_d, (128, 64, 8, 2)
-        )
-    return (64, 64, 4, 2) if block_d <= 128 else (64, 32, 8, 1)
+        # IEEE products use no tensor cores either.
+        largest = 64 if capability[0] in (9, 10) else 128
+        return (64, 32, 8, 1) if block_d <= largest else (32, 16, 8, 1)
+    if capability[0] == 9:
+        if block_d <= 128:
+            return 64, 64, 4, 3
+        return (128, 32, 8, 2) if causal else (128, 64, 8, 2)
+    if capability[0] == 10:
+        return (128, 64, 8, 2) if block_d <= 128 else (64, 32, 8, 2)
+    # 8.0, and the 99 KB a block of 8.6, 8.9 and 12.0.
+    if block_d <= 64:
+        return 128, 64, 8, 2
+    if block_d == 128:
+        return (64, 32, 4, 2) if causal else (128, 64, 8, 2)
+    return 64, 32, 8, 2
 
 
 def flash_forward(q, k, v, *, causal, scale, store_lse, config=None):
@@ -198,9 +205,8 @@ def flash_forward(q, k, v, *, causal, scale, store_lse, config=None):
     lse = torch.empty((batch, n_heads, n_q), dtype=torch.float32, device=q.device) if store_lse else None
     if o.numel() == 0:
         return o, lse
-    interpreted = runtime.mode() == "interpreter"
     if config is None:
-        capability = None if interpreted else torch.cuda.get_device_capability(q.device)
+        capability = None if runtime.mode() == "interpreter" else torch.cuda.get_device_capability(q.device)
         config = default_config(q.dtype, head_dim, causal, capability)
     block_m, block_n, num_warps, num_stages = config
     # The kernel takes a positive scale; a negative or zero one moves into q, exactly.
@@ -214,8 +220,6 @@ def flash_forward(q, k, v, *, causal, scale, store_lse, config=None):
         GROUP_SIZE=n_heads // k.shape[1], Q_SIGN=q_sign, IS_CAUSAL=causal, STORE_LSE=store_lse,
         NO_TAIL=n_k % block_n == 0, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n,
         BLOCK_D=max(16, triton.next_power_of_2(head_dim)),
-        # Triton's interpreter multiplies the raw bits of bf16 tiles (every version 3.4 to 3.9).
-        UPCAST=interpreted and q.dtype == torch.bfloat16,
         num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     return o, lse

@@ -3,6 +3,9 @@
 import triton
 import triton.language as tl
 
+from course_lib import runtime
+
+INTERPRETED = tl.constexpr(runtime.mode() == "interpreter")
 # exp(x) = exp2(x * log2(e)): GPUs have an instruction for exp2, so scores are kept in units of log2(e).
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
@@ -32,8 +35,24 @@ def online_softmax_update(m_i, l_i, acc, scores, values, scale_log2, MAY_BE_EMPT
 
 
 @triton.jit
-def round_to_bf16(x):
-    """fp32 to the nearest bf16 value, still in fp32. Triton's interpreter truncates when it converts; a GPU rounds."""
-    bits = x.to(tl.uint32, bitcast=True)
-    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return bits.to(tl.float32, bitcast=True)
+def widen(x):
+    """A loaded tile, ready for `tl.dot`.
+
+    Triton's interpreter multiplies the raw bits of bf16 tiles (every version 3.4 to 3.9), so there bf16 becomes
+    fp32 first. What a GPU does with bf16 is therefore proved on a GPU only.
+    """
+    if INTERPRETED:
+        if x.dtype == tl.bfloat16:
+            x = x.to(tl.float32)
+    return x
+
+
+@triton.jit
+def narrow(x, dtype: tl.constexpr):
+    """fp32 to dtype, rounded to nearest. Triton's interpreter truncates when it converts to bf16; a GPU rounds."""
+    if INTERPRETED:
+        if dtype == tl.bfloat16:
+            bits = x.to(tl.uint32, bitcast=True)
+            bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+            x = bits.to(tl.float32, bitcast=True)
+    return x.to(dtype)

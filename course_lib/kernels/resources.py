@@ -76,7 +76,7 @@ def compile_forward(request):
     constants = dict(
         GROUP_SIZE=1, Q_SIGN=1, IS_CAUSAL=request.causal, STORE_LSE=True, NO_TAIL=not request.tail,
         HEAD_DIM=request.head_dim, BLOCK_M=block_m, BLOCK_N=block_n,
-        BLOCK_D=max(16, triton.next_power_of_2(request.head_dim)), UPCAST=False,
+        BLOCK_D=max(16, triton.next_power_of_2(request.head_dim)),
         stride_qd=1, stride_kd=1, stride_vd=1, stride_od=1,
     )  # fmt: skip
     signature, aligned = {}, {}

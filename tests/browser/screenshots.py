@@ -1,7 +1,7 @@
 """What a reader sees: python tests/browser/screenshots.py NOTEBOOK OUTDIR
 
-Runs a copy of NOTEBOOK in JupyterLab in headless Chromium and writes one picture a cell, in the light and in the dark
-theme: OUTDIR/light/003_code.png is the fourth cell. Needs chromium on the path.
+Runs a copy of NOTEBOOK in JupyterLab in headless Chromium and writes one picture a cell, in the light and in
+the dark theme: OUTDIR/light/003_code.png is the fourth cell. Needs chromium on the path.
 """
 
 import argparse
@@ -15,7 +15,7 @@ THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description="Save a picture of every cell, run in JupyterLab.")
     parser.add_argument("notebook", type=Path, metavar="NOTEBOOK")
     parser.add_argument("outdir", type=Path, metavar="OUTDIR")
     arguments = parser.parse_args()
@@ -36,7 +36,7 @@ def photograph(page, theme: str, outdir: Path) -> None:
     """Writes a picture of every cell of the open notebook, in `theme`, to `outdir`."""
     outdir.mkdir(parents=True, exist_ok=True)
     page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
-    page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for()
+    page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
     page.wait_for_timeout(500)  # the theme's colours fade in
     for number, cell in enumerate(page.locator(".jp-Notebook .jp-Cell").all()):
         kind = "markdown" if "jp-MarkdownCell" in cell.get_attribute("class") else "code"

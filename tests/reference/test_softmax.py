@@ -156,7 +156,8 @@ def test_blocks_with_nothing_visible_leave_the_state_as_it_was():
 def test_a_value_that_is_not_finite_reaches_only_the_rows_that_see_it(poison):
     values = np.ones((3, 2))
     values[1] = poison
-    scores = np.array([[0.0, -np.inf, 1.0], [0.0, 2.0, 1.0], [-1e5, 0.0, -np.inf]])
+    # The first row does not see it; the last one does, with a weight that underflows to 0.
+    scores = np.array([[0.0, -np.inf, 1.0], [0.0, 2.0, 1.0], [0.0, -1e5, -np.inf]])
     _, l, acc = online_softmax_update(*IDENTITY, scores, values)
     np.testing.assert_allclose(acc[0] / l[0], 1)
     assert not np.isfinite(acc[1:]).any()

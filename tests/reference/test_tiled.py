@@ -58,9 +58,9 @@ def test_the_visits_of_a_causal_run_come_in_loop_order():
 
 def test_256_queries_in_blocks_of_32_take_well_under_a_second():
     q = np.random.default_rng(0).normal(size=(256, 64))
-    start = time.perf_counter()
+    start = time.process_time()
     tiled_attention(q, q, q, block_q=32, block_k=32)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,158 @@
+"""`python -m course_lib grade NOTEBOOK`: marks for the exercises of a notebook; the rest of it is not run.
+
+Every exercise is graded in a process of its own with a time limit, so that an answer that never returns, or
+that takes the process down, costs its own marks and no others.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import linecache
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+
+from . import registry
+from .checking import grade
+
+LIMIT_S = 20.0
+
+
+class NotGradable(Exception):
+    """The file is no notebook, or holds no exercise."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m course_lib grade",
+        description="Grade the exercises of a notebook: its answer cells are run, in order, with `np` at "
+        "hand. A helper that an answer calls must stand in an answer cell too. The exit status is 0 if the "
+        "notebook could be graded, whatever the points, and 2 if not.",
+    )
+    parser.add_argument("notebook", type=Path)
+    parser.add_argument("--json", action="store_true", help="write the marks as JSON")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_S, metavar="S", help="seconds per exercise (%(default)g)"
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        marks = grade_notebook(arguments.notebook, arguments.limit)
+    except NotGradable as error:
+        print(f"{arguments.notebook}: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(marks, indent=1) if arguments.json else _as_text(marks))
+    return 0
+
+
+def grade_notebook(path: Path, limit_s: float = LIMIT_S) -> dict:
+    """The marks of every exercise of the notebook's lessons; one whose cell is missing has no points."""
+    cells = answer_cells(path)
+    lessons = sorted({exercise_id.split(".")[0] for exercise_id in cells})
+    rows, sources = [], []
+    for number in lessons:
+        for exercise in registry.lesson(number).EXERCISES:
+            row = {
+                "id": exercise.id,
+                "points": 0,
+                "possible": exercise.points,
+                "passed": False,
+                "attempted": False,
+            }
+            if exercise.id not in cells:
+                rows.append(row | {"message": f"{exercise.id}: its cell is not in the notebook"})
+                continue
+            sources.append((exercise.id, cells[exercise.id]))
+            outcome = _in_own_process(exercise.id, exercise.answer.__name__, sources, limit_s)
+            if not outcome.pop("cell_runs"):
+                sources.pop()  # it would take the later exercises down too
+            rows.append(row | outcome | {"points": exercise.points if outcome["passed"] else 0})
+    return {
+        "notebook": str(path),
+        "points": sum(row["points"] for row in rows),
+        "possible": sum(row["possible"] for row in rows),
+        "exercises": rows,
+    }
+
+
+def answer_cells(path: Path) -> dict[str, str]:
+    """exercise id -> source of the code cell whose metadata names it; the last one if there are several."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        found = {
+            cell["metadata"]["exercise"]: "".join(cell["source"])
+            for cell in cells
+            if cell["cell_type"] == "code" and "exercise" in cell["metadata"]
+        }
+    except OSError as error:
+        raise NotGradable(error.strerror) from None
+    except (ValueError, KeyError, TypeError):
+        raise NotGradable("not a Jupyter notebook") from None
+    if not found:
+        raise NotGradable("no cell of it belongs to an exercise (cell metadata: exercise)")
+    known = registry.exercises()
+    if strange := [exercise_id for exercise_id in found if exercise_id not in known]:
+        raise NotGradable(f"there is no exercise {', '.join(map(str, strange))}")
+    return found
+
+
+def _in_own_process(exercise_id, name, sources, limit_s):
+    """Run the answer cells and grade the last one's answer, in a process that is killed after limit_s."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(sender, exercise_id, name, sources), daemon=True)
+    process.start()
+    sender.close()
+    outcome = {"passed": False, "attempted": True, "cell_runs": False}
+    try:
+        # First comes whether the cell ran, then the marks.
+        while "message" not in outcome:
+            if not receiver.poll(limit_s):
+                outcome["message"] = f"{exercise_id}: the answer did not return within {limit_s:g} s"
+                break
+            outcome |= receiver.recv()
+    except EOFError:
+        process.join()
+        outcome["message"] = f"{exercise_id}: the answer ended its process (exit status {process.exitcode})"
+    finally:
+        process.kill()
+        process.join()
+    return outcome
+
+
+def _work(sender, exercise_id, name, sources):
+    # What cells and answers write, at whatever level, must not mix with the marks.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    namespace = {"__name__": "__main__"}
+    exec("import numpy as np", namespace)
+    for cell_id, source in sources:
+        filename = f"<cell {cell_id}>"
+        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(source, filename, "exec"), namespace)
+        except BaseException as error:
+            # An earlier answer's cell that fails is that answer's loss alone.
+            if cell_id == exercise_id:
+                sender.send(
+                    {"message": f"{exercise_id}: its cell does not run: {type(error).__name__}: {error}"}
+                )
+                return
+    sender.send({"cell_runs": True})
+    if name not in namespace:
+        sender.send({"message": f"{exercise_id}: its cell defines no {name}"})
+        return
+    result = grade(exercise_id, namespace[name])
+    sender.send({"passed": result.passed, "attempted": result.attempted, "message": result.message})
+
+
+def _as_text(marks):
+    def state(row):
+        return "passed" if row["passed"] else "not passed" if row["attempted"] else "not attempted"
+
+    lines = [
+        f"{row['id']:<28} {row['points']:>2} of {row['possible']:>2}  {state(row)}"
+        for row in marks["exercises"]
+    ]
+    return "\n".join([*lines, f"{'total':<28} {marks['points']:>2} of {marks['possible']:>2}"])

@@ -1,0 +1,57 @@
+"""The pictures that belong to no explorer: the map of lessons, and the README's."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from course_lib import traffic
+from course_lib.explorers import lesson_map, readme_figure
+
+SOURCE = Path(__file__).parents[2] / "notebooks/source"
+LESSONS = [lesson for lessons in lesson_map.PARTS.values() for lesson in lessons]
+
+
+def test_map_knows_which_lessons_are_there():
+    there = {path.name[:2] for path in SOURCE.glob("[0-9][0-9]_*.md")}
+    assert {lesson.number for lesson in LESSONS if lesson.ready} == there
+
+
+def test_lessons_are_numbered_and_need_only_earlier_ones():
+    assert [lesson.number for lesson in LESSONS] == [f"{i:02}" for i in range(len(LESSONS))]
+    assert all(needed < lesson.number for lesson in LESSONS for needed in lesson.needs)
+
+
+def test_map_shows_every_lesson_inside_its_box():
+    figure = lesson_map.lesson_map()
+    (axes,) = figure.axes
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    boxes = [patch.get_window_extent(renderer) for patch in axes.patches]
+    assert len(boxes) == len(LESSONS)
+    texts = [text for text in axes.texts if text.get_text()]
+    headings = len(lesson_map.PARTS) + 1
+    outside = [
+        text.get_text()
+        for text in texts
+        if not any(
+            box.x0 <= extent.x0 and extent.x1 <= box.x1 and box.y0 <= extent.y0 and extent.y1 <= box.y1
+            for box in boxes
+            for extent in [text.get_window_extent(renderer)]
+        )
+    ]
+    assert len(outside) == headings, outside
+
+
+def test_readme_curves_are_the_closed_forms():
+    steps, memory, moved = (axes for axes in readme_figure.draw().axes[3:])
+    standard, flash = memory.lines[:2]
+    n = standard.get_xdata().astype(int)
+    np.testing.assert_allclose(standard.get_ydata() * 2**30, 2 * 32 * n.astype(float) ** 2 * 2)
+    np.testing.assert_allclose(flash.get_ydata() * 2**30, 32 * n * 4)
+    rows, flash_mb = moved.lines[1].get_data()
+    break_even = dict(zip(rows, flash_mb, strict=True))
+    standard_mb = moved.lines[0].get_ydata()[0]
+    assert standard_mb == pytest.approx(traffic.standard_attention(4096, 4096, 128).total_bytes / 1e6)
+    assert break_even[32] > standard_mb > break_even[64]  # even at d / 2 = 64, but for the smaller terms
+    assert len(steps.patches) == 4 + 3

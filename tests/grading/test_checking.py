@@ -1,0 +1,83 @@
+"""Failing inputs are found, shrunk, and the same on every run."""
+
+import numpy as np
+import pytest
+
+from course_lib import grading
+from course_lib.grading import checking, registry
+from course_lib.grading.registry import UnknownExercise
+
+ANSWER = registry.find("05.online_normalizer").answer
+
+
+def wrong_for(unlucky):
+    """The right answer, except for streams of which `unlucky` is true."""
+
+    def answer(stream):
+        stream = list(stream)
+        m, l = ANSWER(stream)
+        return (m, l + 1) if unlucky(stream) else (m, l)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "unlucky, smallest",
+    [
+        (lambda s: len(s) > 2, "stream = [0.0, 0.0, 0.0]"),
+        (lambda s: len(s) > 2 and sum(s) > 2.5, "stream = [0.0, 0.0, 3.0]"),
+        (lambda s: len(s) == 3 and min(s) < 0, "stream = [0.0, 0.0, -1.0]"),
+        (lambda s: sum(x == -np.inf for x in s) > 1, "stream = [-np.inf, -np.inf]"),
+    ],
+)
+def test_the_printed_input_is_the_smallest(unlucky, smallest):
+    lines = grading.grade("05.online_normalizer", wrong_for(unlucky)).message.splitlines()
+    assert "    " + smallest in lines
+
+
+def test_shrinking_does_not_change_the_mistake():
+    """A small input on which something else goes wrong is not shown for a failing case."""
+
+    def wrong(stream):
+        m, l = ANSWER(stream)
+        if stream == [1.0, 2.0]:
+            return m, 2.0  # as if the old sum were not rescaled
+        return (m, l) if len(stream) < 2 or stream[0] >= stream[1] else (m, np.nan)
+
+    result = grading.grade("05.online_normalizer", wrong)
+    assert result.mistake == "rescale"
+    assert "    stream = [1.0, 2.0]" in result.message.splitlines()
+
+
+def test_a_slow_answer_is_not_tried_for_ever(monkeypatch):
+    calls = []
+    monkeypatch.setattr(checking, "TRIES", 50)
+    grading.grade("05.online_normalizer", wrong_for(lambda s: calls.append(s) or len(s) > 2))
+    # The cases and the random inputs of four properties, and no more than 50 tries in the last one.
+    assert len(calls) < 400
+
+
+def test_an_answer_that_is_not_the_same_twice_is_told_something():
+    state = {"calls": 0}
+
+    def moody(s):
+        state["calls"] += 1
+        return state["calls"] % 3 == 0
+
+    result = grading.grade("05.online_normalizer", wrong_for(moody))
+    assert not result.passed and "does not hold" in result.message
+
+
+def test_another_seed_draws_other_inputs():
+    def drawn(seed):
+        seen = []
+        grading.grade("05.online_normalizer", wrong_for(lambda s: seen.append(tuple(s)) and False), seed=seed)
+        return seen
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+def test_an_unknown_id_is_refused_with_those_that_come_near():
+    with pytest.raises(UnknownExercise, match="did you mean 05.merge_states"):
+        grading.grade("05.merge_state", ANSWER)
+    assert grading.exercises()[:2] == ("00.softmax_scale", "05.online_normalizer")

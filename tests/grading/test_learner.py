@@ -1,0 +1,205 @@
+"""What a learner sees of check, hint, solution, progress and quiz."""
+
+import json
+import sys
+
+import pytest
+
+import course_lib
+from course_lib import grading
+from course_lib.grading import learner, registry
+
+RIGHT = registry.find("00.softmax_scale").answer
+
+
+def stub(head_dim):
+    """A stub."""
+    raise NotImplementedError
+
+
+def wrong(head_dim):
+    print("head_dim is", head_dim)
+    return 1 / head_dim
+
+
+@pytest.fixture(autouse=True)
+def progress_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_LIB_PROGRESS", str(tmp_path / "progress.json"))
+    monkeypatch.delenv("COURSE_LIB_STRICT", raising=False)
+    monkeypatch.setattr(learner, "_hints_given", {})
+    return tmp_path / "progress.json"
+
+
+def test_the_package_hands_these_out():
+    for name in ("check", "hint", "solution", "progress", "quiz"):
+        assert getattr(course_lib, name) is getattr(grading, name)
+
+
+def test_a_stub_gets_one_quiet_line(capsys, progress_file):
+    assert grading.check("00.softmax_scale", stub) is None
+    said = capsys.readouterr().out
+    assert said == "00.softmax_scale: not attempted yet (1 point, about 2 minutes, easy)\n"
+    assert not progress_file.exists()
+
+
+def test_a_right_answer(capsys, progress_file):
+    grading.check("00.softmax_scale", RIGHT)
+    assert capsys.readouterr().out.splitlines() == [
+        "00.softmax_scale: passed, 1 of 1 point",
+        "  holds: head_dim = 1 gives 1",
+        "  holds: any head_dim gives 1 / sqrt(head_dim)",
+    ]
+    assert json.loads(progress_file.read_text()) == {"exercises": {"00.softmax_scale": "passed"}}
+
+
+def test_a_wrong_answer(capsys, progress_file):
+    grading.check("00.softmax_scale", wrong)
+    assert capsys.readouterr().out.splitlines() == [
+        "00.softmax_scale: not passed yet",
+        "  holds: head_dim = 1 gives 1",
+        "  does not hold: any head_dim gives 1 / sqrt(head_dim)",
+        "",
+        "The smallest input found that shows it:",
+        "    head_dim = 2",
+        "    softmax_scale(head_dim)",
+        "",
+        "returned  0.5",
+        "expected  0.707107",
+        "diagnosis the scale is what comes out when the root is missing",
+        "",
+        "Hint: It is the square root of head_dim that stands below, not head_dim.",
+        "",
+        "Your answer printed:",
+        "    head_dim is 2",
+    ]
+    assert json.loads(progress_file.read_text()) == {"exercises": {"00.softmax_scale": "attempted"}}
+
+
+@pytest.mark.parametrize(
+    "exercise_id, answer, said",
+    [
+        ("00.softmax_scal", RIGHT, "There is no exercise '00.softmax_scal'; did you mean 00.softmax_scale"),
+        ("77.none", RIGHT, "There is no exercise '77.none'"),
+        (None, RIGHT, "There is no exercise None"),
+        ("00.softmax_scale", 0.5, "pass the function itself, check('00.softmax_scale', softmax_scale)"),
+        ("00.softmax_scale", None, "What came is None"),
+        ("00.softmax_scale", lambda: 1, "takes 0 positional arguments but 1 was given"),
+    ],
+)
+def test_a_check_that_cannot_work_says_so_and_does_not_raise(exercise_id, answer, said, capsys):
+    grading.check(exercise_id, answer)
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["argument", "environment"])
+def test_strict_raises_with_the_same_text(how, monkeypatch, capsys):
+    strict = {"strict": True} if how == "argument" else {}
+    if how == "environment":
+        monkeypatch.setenv("COURSE_LIB_STRICT", "1")
+    grading.check("00.softmax_scale", RIGHT, **strict)
+    assert "passed" in capsys.readouterr().out
+    with pytest.raises(AssertionError, match="does not hold: any head_dim gives"):
+        grading.check("00.softmax_scale", wrong, **strict)
+    with pytest.raises(AssertionError, match="not attempted yet"):
+        grading.check("00.softmax_scale", stub, **strict)
+    with pytest.raises(AssertionError, match="there is no exercise"):
+        grading.check("00.none", RIGHT, **strict)
+
+
+def test_a_progress_file_that_cannot_be_written_is_said(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("COURSE_LIB_PROGRESS", str(tmp_path / "missing" / "progress.json"))
+    grading.check("00.softmax_scale", RIGHT)
+    said = capsys.readouterr().out
+    assert "progress could not be saved" in said and "passed, 1 of 1" in said
+
+
+def test_hints_come_one_more_at_a_time(capsys):
+    texts = registry.find("00.softmax_scale").hints
+    for level in (1, 2, 3, 3):
+        grading.hint("00.softmax_scale")
+        said = capsys.readouterr().out
+        assert said.startswith(f"00.softmax_scale, hint {level} of 3: ")
+        assert texts[level - 1].split()[-1] in said
+    grading.hint("00.softmax_scale", level=1)
+    assert "hint 1 of 3" in capsys.readouterr().out
+    grading.hint("00.softmax_scale", level=4)
+    assert "hints of level 1 to 3" in capsys.readouterr().out
+    grading.hint("00.none")
+    assert "There is no exercise" in capsys.readouterr().out
+
+
+def test_the_solution_is_the_answer_and_the_reasoning(capsys):
+    grading.solution("05.merge_states")
+    said = capsys.readouterr().out
+    assert "def merge_states(a, b):" in said and "w_a * l_a + w_b * l_b" in said
+    assert "addition is associative" in said
+    grading.solution("05.none")
+    assert "There is no exercise" in capsys.readouterr().out
+
+
+def test_progress_is_drawn_per_lesson(capsys):
+    grading.check("00.softmax_scale", RIGHT)
+    grading.check("05.online_normalizer", lambda stream: 0)
+    capsys.readouterr()
+    grading.progress()
+    lines = capsys.readouterr().out.splitlines()
+    assert "00 Start here               █  1 of 1" in lines
+    assert "05 Online softmax           ░░░░  0 of 4" in lines
+    assert "     00.softmax_scale             passed" in lines
+    assert "     05.online_normalizer         tried, not passed yet" in lines
+    assert lines[-1] == "1 of 14 points"
+
+
+def test_a_quiz_is_text_outside_a_notebook(capsys):
+    grading.quiz("05")
+    said = capsys.readouterr().out
+    for question in registry.lesson("05").QUIZ:
+        assert question["question"] in said
+        assert all(option["feedback"] in said for option in question["answers"])
+    grading.quiz("99")
+    assert "There is no lesson '99'" in capsys.readouterr().out
+
+
+class Notebook:
+    """Stands in for IPython: takes what would be displayed."""
+
+    def __init__(self, monkeypatch):
+        import IPython
+        import IPython.display
+
+        self.shown = []
+        monkeypatch.setattr(IPython, "get_ipython", lambda: self)
+        monkeypatch.setattr(IPython.display, "display", lambda shown, raw=False: self.shown.append(shown))
+
+
+def test_in_a_notebook_text_and_html_say_the_same(monkeypatch):
+    notebook = Notebook(monkeypatch)
+    grading.check("00.softmax_scale", wrong)
+    (shown,) = notebook.shown
+    assert shown["text/plain"].startswith("00.softmax_scale: not passed yet")
+    assert shown["text/html"].startswith("<pre") and "does not hold: any head_dim" in shown["text/html"]
+    notebook.shown.clear()
+    grading.check("05.merge_states", lambda a, b: a["<x>"])
+    assert "<x>" not in notebook.shown[0]["text/html"]
+
+
+def test_in_a_notebook_a_quiz_is_shown_by_jupyterquiz_the_same_each_time(monkeypatch):
+    notebook = Notebook(monkeypatch)
+    import jupyterquiz.dynamic.display as jupyterquiz_display
+
+    shown = []
+    monkeypatch.setattr(jupyterquiz_display, "display", lambda part: shown.append(part.data))
+    grading.quiz("05")
+    first = shown.copy()
+    shown.clear()
+    grading.quiz("05")
+    assert shown == first and first
+    assert "rescale" in " ".join(first) or "running max" in " ".join(first)
+    assert not notebook.shown
+
+
+def test_in_a_notebook_without_jupyterquiz_a_quiz_is_text(monkeypatch):
+    notebook = Notebook(monkeypatch)
+    monkeypatch.setitem(sys.modules, "jupyterquiz", None)
+    grading.quiz("00")
+    assert registry.lesson("00").QUIZ[0]["question"] in notebook.shown[0]["text/plain"]
