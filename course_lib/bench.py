@@ -28,13 +28,16 @@ PEERS = {"sdpa_flash": SDPBackend.FLASH_ATTENTION, "sdpa_cudnn": SDPBackend.CUDN
 L2_FLUSH_BYTES = 256 * 2**20
 
 
-def provenance(command):
+def provenance(command, commit=None):
     """Where and how a record was measured: what a figure must name."""
     import triton
 
     git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     driver = subprocess.run(
-        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False
+        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return {
         "gpu": torch.cuda.get_device_name(),
@@ -43,7 +46,7 @@ def provenance(command):
         "triton": triton.__version__,
         "cudnn": torch.backends.cudnn.version(),
         "date": datetime.date.today().isoformat(),
-        "commit": git.stdout.strip() or None,
+        "commit": commit or git.stdout.strip() or None,
         "command": command,
     }
 
@@ -79,9 +82,7 @@ def forward_row(head_dim, length, causal, dtype):
         contestants[name] = _peer(backend, q, k, v, causal)
     # Two heads suffice for the check; the score matrix of more would not fit in float64.
     exact, _ = exact_attention(q[:1, :2], k[:1, :2], v[:1, :2], causal=causal)
-    errors = {
-        name: float((call()[:1, :2] - exact).norm() / exact.norm()) for name, call in contestants.items()
-    }
+    errors = {name: float((call()[:1, :2] - exact).norm() / exact.norm()) for name, call in contestants.items()}
     if not errors["ours"] <= 2 * errors["sdpa_flash"] + 2 * torch.finfo(dtype).eps:
         raise RuntimeError(f"wrong answers are not timed: relative errors {errors}")
     times_ms = median_ms(contestants)
@@ -109,6 +110,7 @@ def main(argv=None):
     parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--length", type=int, nargs="+", default=[1024, 4096, 16384])
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
+    parser.add_argument("--commit", help="what is measured, where the tree comes without its git history")
     options = parser.parse_args(argv)
     if runtime.mode() != "gpu":
         print("bench times compiled kernels and needs a GPU; there is none here", file=sys.stderr)
@@ -128,7 +130,10 @@ def main(argv=None):
                     flush=True,
                 )
     if options.json:
-        record = {**provenance(shlex.join(["python", "-m", "course_lib", "bench", *argv])), "rows": rows}
+        record = {
+            **provenance(shlex.join(["python", "-m", "course_lib", "bench", *argv]), options.commit),
+            "rows": rows,
+        }
         with open(options.json, "w") as file:
             json.dump(record, file, indent=1)
             file.write("\n")

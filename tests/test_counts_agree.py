@@ -26,8 +26,7 @@ def by_machine(n_q, n_k, d, block_q, block_k, causal, dtype, order):
     rng = np.random.default_rng(0)
     machine = Machine(sram_bytes=2**20)
     Q, K, V = (
-        machine.hbm(rng.standard_normal((n, d)).astype(dtype), name)
-        for name, n in (("Q", n_q), ("K", n_k), ("V", n_k))
+        machine.hbm(rng.standard_normal((n, d)).astype(dtype), name) for name, n in (("Q", n_q), ("K", n_k), ("V", n_k))
     )
     O = machine.hbm(np.zeros((n_q, d), dtype), "O")
     names = ("lse",) if order == "q_outer" else ("l", "m")

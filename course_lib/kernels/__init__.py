@@ -1,10 +1,11 @@
 """Triton kernels: one source that runs compiled on a GPU and interpreted on a CPU.
 
-    primitives.py       the online-softmax update, shared by every attention kernel
-    flash_forward.py    FlashAttention-2 forward: kernel, configurations, launch
-    flash1_forward.py   FlashAttention-1 forward (keys outermost), kept to be counted, not to be fast
-    flash.py            the public `flash_attention`: contract, checks, autograd
-    resources.py        what the compiler uses for a kernel (shared memory, registers, spills), no GPU needed
+primitives.py       the online-softmax update, shared by every attention kernel
+flash_forward.py    FlashAttention-2 forward: kernel, configurations, launch
+flash1_forward.py   FlashAttention-1 forward (keys outermost), kept to be counted, not to be fast
+flash.py            the public `flash_attention`: contract, checks, autograd
+accuracy.py         the error budget: what counts as correct
+resources.py        what the compiler uses for a kernel (shared memory, registers, spills), no GPU needed
 """
 
 from course_lib import runtime

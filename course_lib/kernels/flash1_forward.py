@@ -37,7 +37,9 @@ def flash1_forward_kernel(
         mask_m = offs_m < n_q
         mask_md = mask_m[:, None] & (offs_d < HEAD_DIM)[None, :]
         zeros = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        tl.store(o_ptr + offs_m[:, None] * HEAD_DIM + offs_d[None, :], narrow(zeros, o_ptr.dtype.element_ty), mask=mask_md)
+        tl.store(
+            o_ptr + offs_m[:, None] * HEAD_DIM + offs_d[None, :], narrow(zeros, o_ptr.dtype.element_ty), mask=mask_md
+        )
         tl.store(l_ptr + offs_m, tl.zeros([BLOCK_M], tl.float32), mask=mask_m)
         tl.store(m_ptr + offs_m, tl.full([BLOCK_M], float("-inf"), tl.float32), mask=mask_m)
     # What one thread of the program wrote, another may read.
@@ -70,9 +72,7 @@ def flash1_forward_kernel(
                 visible = visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)
             scores = tl.where(visible, scores, float("-inf"))
             # Lines 10 to 12. O_i is kept divided by l_i, so it is multiplied back before it is rescaled.
-            m_i, l_i, acc = online_softmax_update(
-                m_i, l_i, o * l_i[:, None], scores, v, scale_log2, MAY_BE_EMPTY=True
-            )
+            m_i, l_i, acc = online_softmax_update(m_i, l_i, o * l_i[:, None], scores, v, scale_log2, MAY_BE_EMPTY=True)
             o = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]
             # Lines 12 and 13: and go out to HBM again.
             tl.store(o_ptr + offs_md, narrow(o, o_ptr.dtype.element_ty), mask=mask_md)

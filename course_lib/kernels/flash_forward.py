@@ -57,15 +57,13 @@ def attend(
     """FA2 Alg. 1, lines 6 to 11: the loop over key tiles [start, end), with or without a mask."""
     offs_d = tl.arange(0, BLOCK_D)
     mask_d = offs_d < HEAD_DIM
+    # A tile's first row is found in 64 bits, places inside the tile in 32: large tensors, cheap arithmetic.
+    offs_k = tl.arange(0, BLOCK_N)[:, None] * stride_kn + offs_d[None, :] * stride_kd
+    offs_v = tl.arange(0, BLOCK_N)[:, None] * stride_vn + offs_d[None, :] * stride_vd
     for start_n in range(start, end, BLOCK_N):
         offs_n = start_n + tl.arange(0, BLOCK_N)
-        # The tile's first row in 64 bits, offsets inside the tile in 32: large tensors, cheap arithmetic.
-        k_ptrs = k_ptr + tl.cast(start_n, tl.int64) * stride_kn + (
-            tl.arange(0, BLOCK_N)[:, None] * stride_kn + offs_d[None, :] * stride_kd
-        )
-        v_ptrs = v_ptr + tl.cast(start_n, tl.int64) * stride_vn + (
-            tl.arange(0, BLOCK_N)[:, None] * stride_vn + offs_d[None, :] * stride_vd
-        )
+        k_ptrs = k_ptr + tl.cast(start_n, tl.int64) * stride_kn + offs_k
+        v_ptrs = v_ptr + tl.cast(start_n, tl.int64) * stride_vn + offs_v
         if MASKED:
             k = tl.load(k_ptrs, mask=(offs_n < n_k)[:, None] & mask_d[None, :], other=0.0)
             v = tl.load(v_ptrs, mask=(offs_n < n_k)[:, None] & mask_d[None, :], other=0.0)
@@ -86,9 +84,7 @@ def attend(
             scores = tl.where(visible, scores, float("-inf"))
         if MASKED and IS_CAUSAL:
             v, first_nonfinite = set_aside_nonfinite(v, offs_n, first_nonfinite)
-        m_i, l_i, acc = online_softmax_update(
-            m_i, l_i, acc, scores, v, scale_log2, MAY_BE_EMPTY=MASKED and IS_CAUSAL
-        )
+        m_i, l_i, acc = online_softmax_update(m_i, l_i, acc, scores, v, scale_log2, MAY_BE_EMPTY=MASKED and IS_CAUSAL)
     return m_i, l_i, acc, first_nonfinite
 
 
@@ -104,7 +100,10 @@ def flash_forward_kernel(
     NO_TAIL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """q, o [batch, heads, n_q, HEAD_DIM]; k, v [batch, heads / GROUP_SIZE, n_k, HEAD_DIM]; lse [batch, heads, n_q]."""
+    """q, o: [batch, heads, n_q, HEAD_DIM]; k, v: [batch, heads / GROUP_SIZE, n_k, HEAD_DIM].
+
+    lse: fp32 [batch, heads, n_q], contiguous, or None. scale_log2: positive. Q_SIGN: 1, -1 or 0, times q.
+    """
     num_m_tiles = tl.cdiv(n_q, BLOCK_M)
     pid = tl.program_id(0)
     pid_m = pid % num_m_tiles
@@ -137,14 +136,14 @@ def flash_forward_kernel(
     last_key_seen = offs_m + n_k - n_q
     full_end, kv_end = kv_loop_bounds(start_m, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
     m_i, l_i, acc, first_nonfinite = attend(
-        m_i, l_i, acc, first_nonfinite, q, k_base, v_base, 0, full_end, stride_kn, stride_kd, stride_vn, stride_vd,
-        n_k, last_key_seen, scale_log2,
+        m_i, l_i, acc, first_nonfinite, q, k_base, v_base, 0, full_end,
+        stride_kn, stride_kd, stride_vn, stride_vd, n_k, last_key_seen, scale_log2,
         MASKED=False, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
     )  # fmt: skip
     if IS_CAUSAL or not NO_TAIL:
         m_i, l_i, acc, first_nonfinite = attend(
-            m_i, l_i, acc, first_nonfinite, q, k_base, v_base, full_end, kv_end, stride_kn, stride_kd, stride_vn, stride_vd,
-            n_k, last_key_seen, scale_log2,
+            m_i, l_i, acc, first_nonfinite, q, k_base, v_base, full_end, kv_end,
+            stride_kn, stride_kd, stride_vn, stride_vd, n_k, last_key_seen, scale_log2,
             MASKED=True, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
         )  # fmt: skip
 
@@ -177,11 +176,15 @@ def default_config(dtype, head_dim, causal, capability):
         return 16, 16, 4, 1
     if dtype == torch.float32:
         # IEEE products use no tensor cores either.
-        largest = 64 if capability[0] in (9, 10) else 128
-        return (64, 32, 8, 1) if block_d <= largest else (32, 16, 8, 1)
+        if block_d <= 64:
+            return (32, 32, 8, 1) if block_d <= 32 else (64, 32, 8, 1)
+        if block_d == 128:
+            return (32, 16, 8, 1) if capability[0] in (9, 10) else (32, 16, 4, 1)
+        return 16, 16, 8, 1
     if capability[0] == 9:
         if block_d <= 128:
-            return 64, 64, 4, 3
+            # The mask of a padded head_dim, on top of the causal one, takes registers.
+            return (128, 64, 8, 3) if causal and 64 < head_dim < 128 else (64, 64, 4, 3)
         return (128, 32, 8, 2) if causal else (128, 64, 8, 2)
     if capability[0] == 10:
         return (128, 64, 8, 2) if block_d <= 128 else (64, 32, 8, 2)
@@ -189,7 +192,7 @@ def default_config(dtype, head_dim, causal, capability):
     if block_d <= 64:
         return 128, 64, 8, 2
     if block_d == 128:
-        return (64, 32, 4, 2) if causal else (128, 64, 8, 2)
+        return (128, 64, 8, 2) if head_dim == 128 and not causal else (64, 32, 4, 2)
     return 64, 32, 8, 2
 
 

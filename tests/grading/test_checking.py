@@ -40,13 +40,13 @@ def test_shrinking_does_not_change_the_mistake():
 
     def wrong(stream):
         m, l = ANSWER(stream)
-        if stream == [1.0, 2.0]:
+        if stream == [-3.0, -1.0]:
             return m, 2.0  # as if the old sum were not rescaled
-        return (m, l) if len(stream) < 2 or stream[0] >= stream[1] else (m, np.nan)
+        return (m, np.nan) if len(stream) == 2 and stream[0] == 0 < stream[1] else (m, l)
 
     result = grading.grade("05.online_normalizer", wrong)
     assert result.mistake == "rescale"
-    assert "    stream = [1.0, 2.0]" in result.message.splitlines()
+    assert "    stream = [-3.0, -1.0]" in result.message.splitlines()
 
 
 def test_a_slow_answer_is_not_tried_for_ever(monkeypatch):

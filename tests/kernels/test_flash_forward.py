@@ -167,7 +167,9 @@ def test_a_fully_masked_tile_is_no_nan():
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("value", (float("nan"), float("inf"), float("-inf")))
-@pytest.mark.parametrize("n_q,n_k,block_q,block_k", ((64, 64, 32, 16), (40, 64, 16, 64), (70, 33, 64, 32), (33, 70, 128, 128)))
+@pytest.mark.parametrize(
+    "n_q,n_k,block_q,block_k", ((64, 64, 32, 16), (40, 64, 16, 64), (70, 33, 64, 32), (33, 70, 128, 128))
+)
 def test_nonfinite_inputs_reach_the_rows_that_see_them_and_no_other(n_q, n_k, block_q, block_k, value):
     q, k, v = qkv(n_q, n_k, 16, heads=1)
     blocks = dict(block_q=block_q, block_k=block_k)
@@ -248,7 +250,11 @@ BAD_INPUTS = {
     "head_dim 0": ({x: T(1, 1, 4, 0) for x in "qkv"}, ValueError, "head_dim must be 1 to 256, got 0"),
     "k and v": (dict(v=T(1, 1, 5, 8)), ValueError, r"v must have k's shape \[1, 1, 4, 8\], got \[1, 1, 5, 8\]"),
     "batch": (dict(k=T(2, 1, 4, 8), v=T(2, 1, 4, 8)), ValueError, "k has batch 2 but q has 1"),
-    "heads": (dict(q=T(1, 3, 4, 8), k=T(1, 2, 4, 8), v=T(1, 2, 4, 8)), ValueError, "2 heads, which do not divide q's 3"),
+    "heads": (
+        dict(q=T(1, 3, 4, 8), k=T(1, 2, 4, 8), v=T(1, 2, 4, 8)),
+        ValueError,
+        "2 heads, which do not divide q's 3",
+    ),
     "no heads": (dict(k=T(1, 0, 4, 8), v=T(1, 0, 4, 8)), ValueError, "k has 0 heads"),
     "no queries": (dict(q=T(1, 1, 0, 8)), ValueError, "q has sequence length 0"),
     "no keys": (dict(k=T(1, 1, 0, 8), v=T(1, 1, 0, 8)), ValueError, "k has sequence length 0"),

@@ -39,7 +39,9 @@ def test_a_t4_gets_the_configuration_that_spills_least():
     """sm_75: no tensor cores from this compiler, hence slow; larger tiles spill thousands of bytes a thread."""
     for head_dim in (64, 128, 256):
         requests = [Request(head_dim, 75, causal=True)]
-        requests += [Request(head_dim, 75, causal=True, config=c) for c in ((16, 32, 4, 1), (32, 16, 4, 1), (64, 64, 4, 1))]
+        requests += [
+            Request(head_dim, 75, causal=True, config=c) for c in ((16, 32, 4, 1), (32, 16, 4, 1), (64, 64, 4, 1))
+        ]
         shipped, *others = forward_resources(requests)
         assert shipped.shared_bytes <= SHARED_BYTES[75]
         assert not shipped.tensor_cores
