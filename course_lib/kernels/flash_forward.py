@@ -172,8 +172,8 @@ def default_config(dtype, head_dim, causal, capability):
         # The interpreter's time is per operation executed, whatever the tile's size.
         return 128, 128, 4, 1
     if capability < (8, 0):
-        # No tensor-core code from this compiler, so every tile lives in registers: the smallest spill least.
-        return 16, 16, 4, 1
+        # No tensor-core code from this compiler, so products live in registers: small tiles on many threads.
+        return 32, 16, 8, 1
     if dtype == torch.float32:
         # IEEE products use no tensor cores either.
         if block_d <= 64:
@@ -183,11 +183,15 @@ def default_config(dtype, head_dim, causal, capability):
         return 16, 16, 8, 1
     if capability[0] == 9:
         if block_d <= 128:
-            # The mask of a padded head_dim, on top of the causal one, takes registers.
-            return (128, 64, 8, 3) if causal and 64 < head_dim < 128 else (64, 64, 4, 3)
+            # The mask of a padded head_dim, on top of the causal one, takes registers: a smaller tile.
+            if causal and block_d == 128:
+                return (128, 128, 8, 3) if head_dim == 128 else (128, 64, 8, 3)
+            return 64, 64, 4, 3
         return (128, 32, 8, 2) if causal else (128, 64, 8, 2)
     if capability[0] == 10:
-        return (128, 64, 8, 2) if block_d <= 128 else (64, 32, 8, 2)
+        if block_d <= 128:
+            return 128, 64, 8, 3 if block_d <= 64 else 2
+        return 64, 32, 8, 2
     # 8.0, and the 99 KB a block of 8.6, 8.9 and 12.0.
     if block_d <= 64:
         return 128, 64, 8, 2

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+import triton
 
 from course_lib.hardware import GPUS
 from course_lib.kernels.resources import Request, forward_resources
@@ -12,7 +13,12 @@ SHARED_BYTES = {
     arch: min(gpu.shared_bytes_per_block for gpu in GPUS.values() if gpu.compute_capability in capabilities)
     for arch, capabilities in {75: [(7, 5)], 80: [(8, 0), (8, 9)], 90: [(9, 0)], 100: [(10, 0)]}.items()
 }
-HEAD_DIMS = (16, 32, 64, 80, 128, 256)
+# Compiling takes a second or two each: both ends, the usual ones, and one that is padded.
+HEAD_DIMS = (16, 64, 80, 128, 256)
+
+
+# What spills is this compiler's doing; other versions only have to fit.
+PINNED = triton.__version__ == "3.7.1"
 
 
 @pytest.mark.parametrize("dtype", ("float16", "float32"))
@@ -23,7 +29,7 @@ def test_shipped_configurations_fit_and_do_not_spill(arch, dtype):
     ]
     for request, used in zip(requests, forward_resources(requests), strict=True):
         assert used.shared_bytes <= SHARED_BYTES[arch], (request, used)
-        assert used.stack_bytes == 0, (request, used)
+        assert used.stack_bytes == 0 or not PINNED, (request, used)
         assert used.registers <= 255, (request, used)
         # IEEE fp32 products are no tensor-core work.
         assert used.tensor_cores == (dtype == "float16"), (request, used)
@@ -35,21 +41,15 @@ def test_bf16_takes_what_fp16_takes():
         assert (half.shared_bytes, half.stack_bytes) == (brain.shared_bytes, brain.stack_bytes)
 
 
-def test_a_t4_gets_the_configuration_that_spills_least():
+def test_a_t4_gets_a_configuration_that_does_not_spill():
     """sm_75: no tensor cores from this compiler, hence slow; larger tiles spill thousands of bytes a thread."""
-    for head_dim in (64, 128, 256):
-        requests = [Request(head_dim, 75, causal=True)]
-        requests += [
-            Request(head_dim, 75, causal=True, config=c) for c in ((16, 32, 4, 1), (32, 16, 4, 1), (64, 64, 4, 1))
-        ]
-        shipped, *others = forward_resources(requests)
-        assert shipped.shared_bytes <= SHARED_BYTES[75]
-        assert not shipped.tensor_cores
-        assert shipped.stack_bytes <= min(other.stack_bytes for other in others), (shipped, others)
-        assert others[-1].stack_bytes > 1000
-    for head_dim in (64, 128, 256):
-        (single,) = forward_resources([Request(head_dim, 75, "float32", True)])
-        assert single.shared_bytes <= SHARED_BYTES[75]
+    shipped = [Request(d, 75, dtype, True) for d in (64, 128, 256) for dtype in ("float16", "float32")]
+    for request, used in zip(shipped, forward_resources(shipped), strict=True):
+        assert used.shared_bytes <= SHARED_BYTES[75], (request, used)
+        assert used.stack_bytes == 0 or not PINNED, (request, used)
+        assert not used.tensor_cores
+    (large,) = forward_resources([Request(64, 75, config=(64, 64, 4, 1))])
+    assert large.stack_bytes > 1000
 
 
 def test_what_does_not_compile_says_why():
