@@ -14,7 +14,7 @@ lab: .venv/ready-for-lab
 test: .venv/ready-for-test
 	$(call PYTEST,.venv)
 
-notebooks: .venv/ready-for-test
+notebooks: stamp
 	.venv/bin/python -m course_lib.authoring build
 
 stamp: .venv/ready-for-test

@@ -1,6 +1,7 @@
 """Times the kernels against PyTorch's, side by side on one GPU, and records what was measured with where and how.
 
     python -m course_lib bench [--json FILE] [--head-dim 64 128] [--length 1024 4096 16384] [--dtype float16]
+    python -m course_lib bench --correctness [--json FILE]      runs the kernels' tests on this GPU instead
 
 For each shape: first the answers, on fresh random data against float64; then times. Runs of all contestants take
 turns, in an order that is reversed every second round, the L2 cache is flushed before each, and the median counts.
@@ -15,6 +16,9 @@ import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -103,18 +107,8 @@ def _peer(backend, q, k, v, causal):
     return call
 
 
-def main(argv=None):
-    argv = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(prog="python -m course_lib bench", description=__doc__.split("\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="write the record here, as course_lib/data/ holds them")
-    parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
-    parser.add_argument("--length", type=int, nargs="+", default=[1024, 4096, 16384])
-    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
-    parser.add_argument("--commit", help="what is measured, where the tree comes without its git history")
-    options = parser.parse_args(argv)
-    if runtime.mode() != "gpu":
-        print("bench times compiled kernels and needs a GPU; there is none here", file=sys.stderr)
-        return 1
+def forward_rows(options):
+    """The rows of all shapes asked for, each printed when it is there."""
     torch.manual_seed(0)
     rows = []
     for head_dim in options.head_dim:
@@ -129,11 +123,50 @@ def main(argv=None):
                     f"ours / sdpa_flash {ratio:.2f}",
                     flush=True,
                 )
+    return rows
+
+
+def correctness():
+    """The kernels' tests, compiled, and a few of them under compute-sanitizer, in a clone: what came of each."""
+    tests = ["tests/kernels/test_flash_forward.py", "tests/test_counts_agree.py", "tests/test_tracer.py"]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        subprocess.run([*pytest, "-n", "8", f"--junitxml={report}", *tests], check=False)
+        suite = ElementTree.parse(report).getroot().find("testsuite")
+    failed, skipped = (sum(int(suite.get(key)) for key in keys) for keys in (("failures", "errors"), ("skipped",)))
+    result = {
+        "files": tests,
+        "passed": int(suite.get("tests")) - failed - skipped,
+        "failed": failed,
+        "skipped": skipped,
+    }
+    for tool in ("memcheck", "racecheck"):
+        sanitizer = ["compute-sanitizer", "--tool", tool, *pytest, tests[0], "-k", "test_lengths[ or grouped or flash1"]
+        output = subprocess.run(sanitizer, capture_output=True, text=True, check=False).stdout
+        lines = [line.strip("= ") for line in output.splitlines() if "SUMMARY" in line or " passed" in line]
+        result[tool] = "; ".join(lines)
+    return result
+
+
+def main(argv=None):
+    argv = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(prog="python -m course_lib bench", description=__doc__.split("\n")[0])
+    parser.add_argument("--json", metavar="FILE", help="write the record here, as course_lib/data/ holds them")
+    parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--length", type=int, nargs="+", default=[1024, 4096, 16384])
+    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
+    parser.add_argument("--correctness", action="store_true", help="run the kernels' tests on this GPU, time nothing")
+    parser.add_argument("--commit", help="what is measured, where the tree comes without its git history")
+    options = parser.parse_args(argv)
+    if runtime.mode() != "gpu":
+        print("bench times compiled kernels and needs a GPU; there is none here", file=sys.stderr)
+        return 1
+    measured = {"correctness": correctness()} if options.correctness else {"rows": forward_rows(options)}
+    if options.correctness:
+        print(measured["correctness"])
     if options.json:
-        record = {
-            **provenance(shlex.join(["python", "-m", "course_lib", "bench", *argv]), options.commit),
-            "rows": rows,
-        }
+        record = {**provenance(shlex.join(["python", "-m", "course_lib", "bench", *argv]), options.commit), **measured}
         with open(options.json, "w") as file:
             json.dump(record, file, indent=1)
             file.write("\n")
