@@ -166,7 +166,9 @@ def main(argv=None):
     if options.correctness:
         print(measured["correctness"])
     if options.json:
-        record = {**provenance(shlex.join(["python", "-m", "course_lib", "bench", *argv]), options.commit), **measured}
+        # The record names its file, not where one machine keeps it.
+        words = [Path(word).name if word == options.json else word for word in argv]
+        record = {**provenance(shlex.join(["python", "-m", "course_lib", "bench", *words]), options.commit), **measured}
         with open(options.json, "w") as file:
             json.dump(record, file, indent=1)
             file.write("\n")

@@ -171,16 +171,16 @@ def default_config(dtype, head_dim, causal, capability):
     if capability is None:
         # The interpreter's time is per operation executed, whatever the tile's size.
         return 128, 128, 4, 1
-    if capability < (8, 0):
-        # No tensor-core code from this compiler, so products live in registers: small tiles on many threads.
-        return 32, 16, 8, 1
     if dtype == torch.float32:
-        # IEEE products use no tensor cores either.
+        # IEEE products use no tensor cores.
         if block_d <= 64:
             return (32, 32, 8, 1) if block_d <= 32 else (64, 32, 8, 1)
         if block_d == 128:
             return (32, 16, 8, 1) if capability[0] in (9, 10) else (32, 16, 4, 1)
         return 16, 16, 8, 1
+    if capability < (8, 0):
+        # No tensor-core code from this compiler, so products live in registers: small tiles on many threads.
+        return 32, 16, 8, 1
     if capability[0] == 9:
         if block_d <= 128:
             # The mask of a padded head_dim, on top of the causal one, takes registers: a smaller tile.
