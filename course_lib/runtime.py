@@ -290,8 +290,8 @@ def gpu_without_fast_code(facts: Facts) -> Finding | None:
         return Finding(
             "warning",
             f"{facts.gpu} has compute capability {_dotted(facts.capability)}: for GPUs before "
-            f"{_dotted(TENSOR_CORE_CAPABILITY)} Triton emits no tensor-core instructions and keeps part of a "
-            "tile in slow local memory. Kernels are right here, and far slower than the GPU could be",
+            f"{_dotted(TENSOR_CORE_CAPABILITY)} Triton emits no tensor-core instructions. Kernels are right "
+            "here, and far slower than the GPU could be",
             "The lessons need nothing. For timings, see the course's records, or use an A100 or newer.",
         )
 
