@@ -206,7 +206,7 @@ NORMALIZER = Exercise(
     id="05.online_normalizer",
     title="Max and normaliser in one pass",
     points=2,
-    minutes=10,
+    minutes=8,
     difficulty="easy",
     answer=online_normalizer,
     hints=(
@@ -557,7 +557,7 @@ UPDATE = Exercise(
     id="05.online_softmax_update",
     title="One more block of scores and values",
     points=4,
-    minutes=20,
+    minutes=12,
     difficulty="medium",
     answer=online_softmax_update,
     hints=(
@@ -995,7 +995,7 @@ MERGE = Exercise(
     id="05.merge_states",
     title="Merge two partial states",
     points=3,
-    minutes=15,
+    minutes=6,
     difficulty="medium",
     answer=merge_states,
     hints=(
@@ -1518,7 +1518,7 @@ ATTENTION = Exercise(
     id="05.online_attention",
     title="Attention of one query in one pass",
     points=4,
-    minutes=20,
+    minutes=9,
     difficulty="hard",
     answer=online_attention,
     hints=(
@@ -2004,7 +2004,7 @@ QUIZ = [
                 "Multiplying the old output by the old l again",
                 True,
                 "The normalised output stands for l_old terms; without this the answer is wrong, as in "
-                "claim F6.",
+                "claim A.",
             ),
             _option("The scores of the earlier blocks", False, "Neither keeps them."),
         ],

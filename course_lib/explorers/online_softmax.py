@@ -15,7 +15,7 @@ from course_lib.reference.softmax import normalise_state
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
 
 ORDERS = ("as given", "ascending", "descending", "shuffled")
-AT_THE_END, EVERY_STEP = "once, at the end (FlashAttention-2)", "at every step (FlashAttention-1)"
+AT_THE_END, EVERY_STEP = "once, at the end", "at every step"
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ def draw_weight_ratios(ratios, block):
     figure = Picture(3.0)
     axes = figure.subplots()
     figure.subplots_adjust(left=0.09, right=0.985, bottom=0.17, top=0.89)
-    tidy(axes, title="the weight each formula gives a key, over the right weight", x="key", y="ratio")
+    tidy(axes, title="the weight each formula gives a key, over the right weight", x="key, counted from 0", y="ratio")
     axes.set_yscale("log")
     styles = ((GREEN, "o"), (VERMILLION, "v"), (PURPLE, "^"), (BLUE, "s"))
     for (name, ratio), (colour, marker) in zip(ratios.items(), styles, strict=False):
@@ -377,15 +377,27 @@ def explore():
     stream = widgets.Dropdown(options=list(choices), description="stream", style=wide)
     order = widgets.Dropdown(options=ORDERS, description="order", style=wide)
     normalise = widgets.ToggleButtons(
-        options=(AT_THE_END, EVERY_STEP), description="divide by l", style=wide | {"button_width": "auto"}
+        options=(AT_THE_END, EVERY_STEP), description="divide by l", style=wide | {"button_width": "130px"}
     )
     block = widgets.IntSlider(1, 1, 4, description="block size", style=wide)
     fed = widgets.IntSlider(1, 0, 4, description="blocks fed", style=wide)
+    sliders = widgets.HBox([block, fed])
     text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+
+    def up_to(end, slider):
+        """The slider, or if it ends elsewhere a new one: the End key of one drawn goes to the end it had then."""
+        if slider.max == end:
+            return slider
+        value = min(slider.value, end)
+        new = widgets.IntSlider(value, slider.min, end, description=slider.description, style=wide)
+        new.observe(redraw, names="value")
+        slider.close()
+        return new
 
     def redraw(_change=None):
         stream_scores, values, names = choices[stream.value]
-        block.max = len(stream_scores)  # lowering a slider's max clamps its value
+        block, fed = sliders.children
+        block = up_to(len(stream_scores), block)
         model = run(
             stream_scores,
             values,
@@ -395,11 +407,11 @@ def explore():
             fed=fed.value,
             normalise=normalise.value,
         )
-        fed.max = model.n_blocks
+        sliders.children = block, up_to(model.n_blocks, fed)
         text.value = describe(model)
         image.value = png(draw(model))
 
     for control in (stream, order, normalise, block, fed):
         control.observe(redraw, names="value")
     redraw()
-    return widgets.VBox([widgets.HBox([stream, order]), widgets.HBox([block, fed]), normalise, text, image])
+    return widgets.VBox([widgets.HBox([stream, order]), sliders, normalise, text, image])

@@ -158,16 +158,25 @@ def test_both_merge_trees_end_in_the_state_of_the_stream():
         assert any(f"m {m:.0f}   l {l:.3f}" in text.get_text() for text in right.texts)
 
 
+class Shell:
+    """The explorer's controls by description, its text and its image, as they are at the moment."""
+
+    def __init__(self):
+        self.box = explorer.explore()
+
+    def __getitem__(self, name):
+        todo = [self.box]
+        while todo:
+            widget = todo.pop()
+            todo.extend(getattr(widget, "children", ()))
+            if name in (getattr(widget, "description", ""), type(widget).__name__):
+                return widget
+        raise KeyError(name)
+
+
 @pytest.fixture
 def shell():
-    """The explorer's controls by description, its text and its image."""
-    box = explorer.explore()
-    parts, todo = {}, [box]
-    while todo:
-        widget = todo.pop()
-        todo.extend(getattr(widget, "children", ()))
-        parts[getattr(widget, "description", "") or type(widget).__name__] = widget
-    return parts
+    return Shell()
 
 
 def test_shell_opens_on_a_drawn_model(shell):
@@ -217,6 +226,18 @@ def test_shell_clamps_to_the_stream(shell):
     assert (shell["block size"].max, shell["block size"].value) == (4, 4)
     assert (shell["blocks fed"].max, shell["blocks fed"].value) == (1, 1)
     assert shell["HTML"].value == explorer.describe(model_of("the sentence", block=4, fed=1))
+
+
+def test_a_slider_with_another_end_is_another_slider(shell):
+    """In the browser, a slider's End key goes to the end it was drawn with."""
+    before = shell["block size"], shell["blocks fed"]
+    shell["stream"].value = "12 random keys"
+    after = shell["block size"], shell["blocks fed"]
+    assert [slider.max for slider in after] == [12, 12]
+    assert not set(before) & set(after)
+    shell["blocks fed"].value = 7
+    assert shell["blocks fed"] is after[1], "the focus would be lost"
+    assert "Block 7 of 12" in shell["HTML"].value
 
 
 def test_redraw_time(record_property):
