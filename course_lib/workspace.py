@@ -3,7 +3,8 @@
     python -m course_lib.workspace              copy the lessons that work/ lacks, and open JupyterLab there
     python -m course_lib.workspace fresh NAME   put today's version of a lesson beside the copy in work/
 
-No file in work/ is ever written over, except .origins.json, which remembers what each copy was made from.
+A copy holds no outputs: the committed results would answer each "predict" before it is asked. No file in work/ is
+ever written over, except .origins.json, which remembers what each copy was made from.
 Works in a clone only: the notebooks are not part of the installed package.
 """
 
@@ -11,7 +12,6 @@ import argparse
 import hashlib
 import json
 import os
-import shutil
 from itertools import count
 from pathlib import Path
 
@@ -26,9 +26,10 @@ def update(root: Path = ROOT) -> list[str]:
     origins = _read_origins(work)
     changed = []
     for original in sorted((root / "notebooks").glob("*.ipynb")):
-        digest = _digest(original)
+        lesson = _without_outputs(original)
+        digest = _digest(lesson)
         if not (work / original.name).exists():
-            shutil.copyfile(original, work / original.name)
+            (work / original.name).write_text(lesson, encoding="utf-8")
             origins[original.name] = digest
         elif origins.get(original.name) != digest:
             changed.append(
@@ -50,14 +51,23 @@ def fresh(name: str, root: Path = ROOT) -> Path:
         raise FileNotFoundError(f"no lesson {name!r}; there are {names}")
     work.mkdir(exist_ok=True)
     copy = next(path for i in count(2) if not (path := work / f"{name}_v{i}.ipynb").exists())
-    shutil.copyfile(original, copy)
+    lesson = _without_outputs(original)
+    copy.write_text(lesson, encoding="utf-8")
     # From here on `update` compares with this version, and no longer speaks of the change.
-    _write_origins(work, _read_origins(work) | {original.name: _digest(original)})
+    _write_origins(work, _read_origins(work) | {original.name: _digest(lesson)})
     return copy
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _without_outputs(path: Path) -> str:
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell.update(outputs=[], execution_count=None)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def _digest(lesson: str) -> str:
+    return hashlib.sha256(lesson.encode()).hexdigest()
 
 
 def _read_origins(work: Path) -> dict[str, str]:

@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def write_lesson(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text, id="only")])
+    output = nbformat.v4.new_output("stream", text="the answer to what is asked above")
+    cell = nbformat.v4.new_code_cell(text, id="only", execution_count=1, outputs=[output])
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("Predict.", id="text"), cell])
     nbformat.write(notebook, path)
 
 
@@ -33,6 +35,13 @@ def course(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def unrun(path: Path) -> nbformat.NotebookNode:
+    """A lesson as its working copy must be: all of it but what running it left."""
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[1].outputs, notebook.cells[1].execution_count = [], None
+    return notebook
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
@@ -42,7 +51,7 @@ def test_first_use_copies_every_lesson(course):
     lessons = {name for name in contents(course / "work") if name.endswith(".ipynb")}
     assert lessons == {"00_start_here.ipynb", "05_online_softmax.ipynb"}
     for name in lessons:
-        assert (course / "work" / name).read_bytes() == (course / "notebooks" / name).read_bytes()
+        assert nbformat.read(course / "work" / name, as_version=4) == unrun(course / "notebooks" / name)
 
 
 def test_second_use_changes_nothing(course):
@@ -68,7 +77,7 @@ def test_a_lesson_changed_upstream_costs_no_answer(course):
 
     copy = workspace.fresh("05_online_softmax", course)
     assert copy == course / "work/05_online_softmax_v2.ipynb"
-    assert copy.read_bytes() == (course / "notebooks/05_online_softmax.ipynb").read_bytes()
+    assert nbformat.read(copy, as_version=4) == unrun(course / "notebooks/05_online_softmax.ipynb")
     after = contents(course / "work")
     origins = ".origins.json"
     assert {n: after[n] for n in before if n != origins} == {n: before[n] for n in before if n != origins}
@@ -86,6 +95,13 @@ def test_an_answer_alone_is_no_change_upstream(course):
     assert workspace.update(course) == []
 
 
+def test_outputs_alone_are_no_change_upstream(course):
+    workspace.update(course)
+    original = course / "notebooks/05_online_softmax.ipynb"
+    nbformat.write(unrun(original), original)
+    assert workspace.update(course) == []
+
+
 def test_a_new_lesson_arrives_beside_the_old(course):
     workspace.update(course)
     write_lesson(course / "work/05_online_softmax.ipynb", "answer = 42")
@@ -93,7 +109,8 @@ def test_a_new_lesson_arrives_beside_the_old(course):
     write_lesson(course / "notebooks/06_tiled_attention.ipynb", "new")
     assert workspace.update(course) == []
     after = contents(course / "work")
-    assert after["06_tiled_attention.ipynb"] == (course / "notebooks/06_tiled_attention.ipynb").read_bytes()
+    copy = nbformat.reads(after["06_tiled_attention.ipynb"].decode(), as_version=4)
+    assert copy == unrun(course / "notebooks/06_tiled_attention.ipynb")
     assert after["05_online_softmax.ipynb"] == before["05_online_softmax.ipynb"]
 
 

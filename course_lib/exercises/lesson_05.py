@@ -1,7 +1,7 @@
 """Lesson 05, online softmax: the exercises' answers, hints, properties and plausible wrong answers.
 
 The update is Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), Alg. 3, with the
-weighted sum of values carried along as in FlashAttention-2 (Dao, 2023), Alg. 1, lines 9 and 10. F6, F7 and F8
+weighted sum of values carried along as in FlashAttention-2 (Dao, 2023), Alg. 1, lines 9 and 10. Claims A, B and C
 are widely copied versions of it that are wrong; they are among the wrong answers below.
 """
 
@@ -340,7 +340,7 @@ NORMALIZER = Exercise(
         ),
         *caught_by(
             "a smaller score leaves m alone and adds exp(s - m) to l",
-            WrongAnswer("F8: the current score for the running max", "running_max", {"max(m, s)": "s"}),
+            WrongAnswer("claim C: the current score for the running max", "running_max", {"max(m, s)": "s"}),
             WrongAnswer(
                 "exp2 without log2(e)",
                 "base",
@@ -722,7 +722,7 @@ UPDATE = Exercise(
                 {"np.exp(m - shift)": "np.exp2(m - shift)", "p = np.exp(": "p = np.exp2("},
             ),
             WrongAnswer(
-                "F6: acc divided by l and not multiplied back",
+                "claim A: acc divided by l and not multiplied back",
                 "normalised",
                 {
                     "    return m_new, alpha * l + p.sum(axis=-1), alpha[..., None] * acc + p @ values": (
@@ -741,7 +741,7 @@ UPDATE = Exercise(
         *caught_by(
             "a block below the running max leaves m and the old sums alone",
             WrongAnswer(
-                "F8: the block's max for the running max",
+                "claim C: the block's max for the running max",
                 "block_max",
                 {"np.maximum(m, scores.max(axis=-1))": "scores.max(axis=-1)"},
             ),
@@ -761,7 +761,7 @@ UPDATE = Exercise(
             WrongAnswer("no rescale of l", "rescale_l", {"alpha * l": "l"}),
             WrongAnswer("no rescale of acc", "rescale_acc", {"alpha[..., None] * acc": "acc"}),
             WrongAnswer(
-                "F7: neither old sum rescaled",
+                "claim B: neither old sum rescaled",
                 "rescale_both",
                 {"alpha * l": "l", "alpha[..., None] * acc": "acc"},
             ),
@@ -1129,7 +1129,7 @@ MERGE = Exercise(
                 {"w_a[..., None] * acc_a + w_b[..., None] * acc_b": "acc_a + acc_b"},
             ),
             WrongAnswer(
-                "F7: neither rescaled",
+                "claim B: neither rescaled",
                 "rescale_both",
                 {
                     "w_a * l_a + w_b * l_b": "l_a + l_b",
@@ -1157,7 +1157,7 @@ MERGE = Exercise(
                 {"np.exp(m_a - shift), np.exp(m_b - shift)": "np.exp2(m_a - shift), np.exp2(m_b - shift)"},
             ),
             WrongAnswer(
-                "F6: adds normalised outputs",
+                "claim A: adds normalised outputs",
                 "normalised",
                 {
                     "w_a[..., None] * acc_a + w_b[..., None] * acc_b": (
@@ -1175,7 +1175,7 @@ MERGE = Exercise(
         *caught_by(
             "the sum of b with the smaller max is rescaled",
             WrongAnswer(
-                "F8: b taken for the newer, its max for the running max",
+                "claim C: b taken for the newer, its max for the running max",
                 "symmetry",
                 {"m = np.maximum(m_a, m_b)": "m = np.asarray(m_b)"},
             ),
@@ -1720,7 +1720,7 @@ ATTENTION = Exercise(
         *caught_by(
             "blocks that leave the max alone",
             WrongAnswer(
-                "F6: normalised at every step, not multiplied back",
+                "claim A: normalised at every step, not multiplied back",
                 "multiply_back",
                 {
                     "        m = m_new\n": "        m, acc = m_new, acc / l\n",
@@ -1738,7 +1738,7 @@ ATTENTION = Exercise(
             WrongAnswer("no rescale of l", "rescale_l", {"l = alpha * l": "l = l"}),
             WrongAnswer("no rescale of acc", "rescale_acc", {"acc = alpha * acc": "acc = acc"}),
             WrongAnswer(
-                "F7: (l_old O + sum) / (l_old + l_new), l_old from the old max",
+                "claim B: (l_old O + sum) / (l_old + l_new), l_old from the old max",
                 "rescale_both",
                 {
                     (
@@ -1782,7 +1782,7 @@ ATTENTION = Exercise(
         *caught_by(
             "the max falls by 1000 from one block to the next",
             WrongAnswer(
-                "F8: the block's max for the running max",
+                "claim C: the block's max for the running max",
                 "block_max",
                 {"max(m, scores.max())": "scores.max()"},
             ),

@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from course_lib import authoring
 from course_lib.grading import registry
 
-MARKDOWN_LINES = 14
+MARKDOWN_LINES = 12
 CODE_LINES = 25
 EXERCISE_LINES = 45
 NOTEBOOK_BYTES = 600_000
