@@ -40,8 +40,8 @@ SHARED_MISTAKES = {
     "error": "Run the call above in a cell of its own and look at the shapes on the line that is shown: "
     "which leading axes do m, l and acc have there, and which does your line expect?",
     "format": "Compare the last line of the docstring's Returns with your return statement.",
-    "masked": "-inf minus -inf is NaN, and it happens when nothing has been visible so far: then m_new is "
-    "-inf. What finite number could you subtract instead, so that exp(-inf - it) is 0?",
+    "masked": "-inf minus -inf is NaN, and it happens when nothing has been visible so far: then the max "
+    "is -inf. What finite number could you subtract instead, so that exp(-inf - it) is 0?",
     "base": "The weights are powers of e. 2 ** x is exp(x) only if x was multiplied by log2(e) first; "
     "kernels do that to the scores, once.",
 }
@@ -1111,7 +1111,8 @@ MERGE = Exercise(
         "symmetry": "The other way round it worked. Neither a nor b is the newer one: either may hold the "
         "larger max.",
         "rows": "In one row a may hold the larger max and in the next b: a Python `if` or max() cannot "
-        "decide for all rows. np.maximum and a factor for each side can.",
+        "decide for all rows. np.maximum and a factor for each side can; a factor that meets acc "
+        "needs a last axis, [..., None].",
         "overflow": "An exponent is positive somewhere: exp(m_a - m_b) overflows when the two are far "
         "apart. Measured from the larger max, no exponent is above 0.",
         "modified": "+=, *= and out= write into the caller's array. Build a new one.",
