@@ -41,7 +41,7 @@ def graded_wrong(exercise_id, name):
 
 @each_exercise
 def test_the_answer_passes_in_time(exercise):
-    grading.grade(exercise.id, exercise.answer)  # the first check of a session imports Hypothesis
+    grading.grade(exercise.id, exercise.answer)  # the first check in a process imports Hypothesis
     start = time.process_time()
     result = grading.grade(exercise.id, exercise.answer)
     assert time.process_time() - start < 3
