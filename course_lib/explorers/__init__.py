@@ -4,6 +4,9 @@ The model computes nothing of its own: its numbers come from `reference`, `machi
 file. The drawing takes the model and returns a figure, so every picture of an explorer can also stand still
 in a notebook.
 
+    dot_products     lesson 01: two vectors; scores, their scale and their softmax
+    float_formats    lesson 02: logits on the number line of each format
+    stable_softmax   lesson 03: naive, stable and log-sum-exp, step by step
     online_softmax   lesson 05: feed a stream block by block
     lesson_map       the table of lessons, and its picture
     readme_figure    the picture at the head of the README

@@ -22,9 +22,9 @@ class Lesson:
 PARTS = {
     "Part I: the mathematics, in NumPy": (
         Lesson("00", "Start here", "how checks, hints and progress work", ready=True),
-        Lesson("01", "Dot products", "similarity as a sum; why divide by sqrt(d)"),
-        Lesson("02", "Softmax overflow", "what a float can hold, and where exp leaves it", ("01",)),
-        Lesson("03", "Stable softmax", "subtract the maximum; log-sum-exp; masks", ("02",)),
+        Lesson("01", "Dot products", "similarity as a sum; why divide by sqrt(d)", ready=True),
+        Lesson("02", "Softmax overflow", "what a float can hold, and where exp leaves it", ("01",), ready=True),
+        Lesson("03", "Stable softmax", "subtract the maximum; log-sum-exp; masks", ("02",), ready=True),
         Lesson("04", "Attention", "the N x N matrix, and what moving it costs", ("01", "03")),
         Lesson("05", "Online softmax", "one pass over a stream of keys and values", ("03", "04"), ready=True),
     ),

@@ -4,13 +4,16 @@ Arrays are [seq, head_dim]. Everything else in the course is tested against what
 """
 
 from .attention import attention
-from .dot import dot, scores
+from .dot import cosine_similarity, dot, scores
+from .entropy import entropy
 from .softmax import logsumexp, merge_states, naive_softmax, online_softmax_update, stable_softmax
 from .tiled import tiled_attention
 
 __all__ = [
     "attention",
+    "cosine_similarity",
     "dot",
+    "entropy",
     "logsumexp",
     "merge_states",
     "naive_softmax",

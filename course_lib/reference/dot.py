@@ -48,6 +48,19 @@ def dot(a, b):
     return np.matmul(a, b, dtype=statistics_dtype(a.dtype))
 
 
+def cosine_similarity(a, b):
+    """The cosine of the angle between two vectors: a . b / (|a| |b|), within [-1, 1].
+
+    a, b: [d], as for `dot`, and the same errors. Returns a scalar of the statistics dtype. A vector of zeros
+    has no direction: the result is then 0, by convention. No epsilon enters the divisor.
+    """
+    product = dot(a, b)
+    lengths = np.sqrt(dot(a, a)) * np.sqrt(dot(b, b))
+    if lengths == 0:
+        return product * 0
+    return np.clip(product / lengths, -1, 1)  # rounding may leave the interval, where arccos is nan
+
+
 def scores(Q, K, scale=None):
     """S = Q K^T * scale: the dot product of every query with every key.
 

@@ -61,26 +61,12 @@ def assert_formulas_drawn(page):
     assert left == []
 
 
-def test_start_here(open_lesson):
-    page, errors = open_lesson("00_start_here")
-    check = page.locator(".jp-OutputArea", has_text="00.softmax_scale").first
-    assert "not attempted yet" in check.inner_text()
-    assert errors == []
-
-
-def test_online_softmax(open_lesson):
-    page, errors = open_lesson("05_online_softmax")
-    assert_formulas_drawn(page)
-
-    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+def keyboard(page, explorer):
+    """`press(control, *keys)` for an explorer: text and figure both change. Returns the new text."""
     text, image = explorer.locator(".widget-html-content").last, explorer.locator("img")
 
-    def shown():
-        return text.inner_text(), image.get_attribute("src")
-
     def press(control, *keys):
-        """Presses `keys` in the control, and text and figure both change. Returns the new text."""
-        before = shown()
+        before = text.inner_text(), image.get_attribute("src")
         control.focus()
         for key in keys:
             page.keyboard.press(key)
@@ -92,11 +78,53 @@ def test_online_softmax(open_lesson):
         assert control.evaluate("node => node == document.activeElement"), "the focus stays with the control"
         return text.inner_text()
 
+    return press
+
+
+def test_start_here(open_lesson):
+    page, errors = open_lesson("00_start_here")
+    check = page.locator(".jp-OutputArea", has_text="00.softmax_scale").first
+    assert "not attempted yet" in check.inner_text()
+    assert errors == []
+
+
+def test_dot_products(open_lesson):
+    page, errors = open_lesson("01_dot_products")
+    assert_formulas_drawn(page)
+
+    pair, crowd = (page.locator(".jp-OutputArea .widget-vbox", has_text=name) for name in ("turn a", "scale"))
+    press_pair, press_crowd = keyboard(page, pair), keyboard(page, crowd)
+    turn_a, length_a, turn_b, length_b = pair.locator(".noUi-handle").all()
+    assert "angle 35.0 degrees" in pair.inner_text()
+    assert "angle 40.0 degrees" in press_pair(turn_a, "ArrowRight")
+    assert "angle 35.0 degrees" in press_pair(turn_b, "ArrowRight")
+    assert "2.250 x 2.000" in press_pair(length_a, "ArrowRight")
+    assert "2.250 x 1.750" in press_pair(length_b, "ArrowLeft")
+
+    (d,) = crowd.locator(".noUi-handle").all()
+    none, root, inverse = crowd.locator(".widget-toggle-button").all()
+    assert "d = 64, scale 1/sqrt(d)" in crowd.inner_text()
+    assert "d = 128, scale 1/sqrt(d)" in press_crowd(d, "ArrowRight")
+    assert "d = 128, scale 1 (no scale)" in press_crowd(none, "Enter")
+    assert "d = 128, scale 1/d" in press_crowd(inverse, "Enter")
+    assert "d = 128, scale 1/sqrt(d)" in press_crowd(root, "Enter")
+    assert "d = 64, scale 1/sqrt(d)" in press_crowd(d, "ArrowLeft")
+
+    assert page.locator(".Quiz").count() > 0
+    assert errors == []
+
+
+def test_online_softmax(open_lesson):
+    page, errors = open_lesson("05_online_softmax")
+    assert_formulas_drawn(page)
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
     stream, order = explorer.locator("select").all()
     block, fed = explorer.locator(".noUi-handle").all()
     at_the_end, every_step = explorer.locator(".widget-toggle-button").all()
 
-    assert "Block 1 of 4" in text.inner_text()
+    assert "Block 1 of 4" in explorer.inner_text()
     assert "Block 1 of 12" in press(stream, "Space", "ArrowDown", "Enter")
     press(order, "Space", "ArrowDown", "Enter")
     assert "Block 12 of 12" in press(fed, "End")
@@ -112,4 +140,52 @@ def test_online_softmax(open_lesson):
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Render All Markdown Cells", exact=True).click()
     assert_formulas_drawn(page)
+    assert errors == []
+
+
+def test_softmax_overflow(open_lesson):
+    page, errors = open_lesson("02_softmax_overflow")
+    assert_formulas_drawn(page)
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
+    the, cat, sat, down, shift = explorer.locator(".noUi-handle").all()
+
+    assert "True softmax of (1.25, 2, 3, 4)" in press(the, "ArrowRight")
+    assert "True softmax of (1.25, 1.75, 3, 4)" in press(cat, "ArrowLeft")
+    assert "True softmax of (1.25, 1.75, 3.25, 4)" in press(sat, "ArrowRight")
+    text = press(down, "End")  # 20: beyond float16
+    assert "(1.25, 1.75, 3.25, 20)" in text and text.count("NaN: exp overflows") == 1
+    assert press(shift, "End").count("NaN: exp overflows") == 3
+    assert "NaN: every exp is 0" in press(shift, "Home")
+
+    assert page.locator(".Quiz").count() > 0
+    assert errors == []
+
+
+def test_stable_softmax(open_lesson):
+    page, errors = open_lesson("03_stable_softmax")
+    assert_formulas_drawn(page)
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
+    logits, dtype, arithmetic = explorer.locator("select").all()
+    spread, shift, step = explorer.locator(".noUi-handle").all()
+    naive, stable, lse = explorer.locator(".widget-toggle-button").all()
+
+    assert "Step 4 of 4 (naive)" in explorer.inner_text()
+    for _ in range(8):
+        assert "Largest error" in press(shift, "ArrowRight")
+    assert "Not finite" in press(shift, "ArrowRight")
+    assert "Step 4 of 6 (stable)" in press(stable, "Enter")
+    press(step, "ArrowRight")
+    assert "Largest error" in press(step, "ArrowRight")
+    assert "float16" in press(dtype, "Space", "ArrowUp", "Enter")
+    press(spread, "ArrowRight")
+    assert "float32" not in press(arithmetic, "Space", "ArrowDown", "Enter")
+    assert "Step 6 of 8 (log-sum-exp)" in press(lse, "Enter")
+    assert "-inf" in press(logits, "Space", "ArrowDown", "Enter")
+    assert "(naive)" in press(naive, "Enter")
+
+    assert page.locator(".Quiz").count() > 0
     assert errors == []

@@ -80,4 +80,10 @@ def test_another_seed_draws_other_inputs():
 def test_an_unknown_id_is_refused_with_those_that_come_near():
     with pytest.raises(UnknownExercise, match="did you mean 05.merge_states"):
         grading.grade("05.merge_state", ANSWER)
-    assert grading.exercises()[:2] == ("00.softmax_scale", "05.online_normalizer")
+
+
+def test_exercises_come_in_lesson_order():
+    ids = grading.exercises()
+    assert ids[0] == "00.softmax_scale" and "05.online_normalizer" in ids
+    numbers = [exercise_id[:2] for exercise_id in ids]
+    assert numbers == sorted(numbers)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from course_lib.reference import dot, example, scores
+from course_lib.reference import cosine_similarity, dot, example, scores
 
 
 def test_dot_is_the_sum_of_products():
@@ -13,6 +13,30 @@ def test_dot_is_the_sum_of_products():
 
 def test_a_float16_dot_product_is_summed_in_float32():
     assert dot(np.full(3000, 1, np.float16), np.full(3000, 1, np.float16)) == 3000
+
+
+@pytest.mark.parametrize("degrees", [0, 30, 90, 135, 180])
+@pytest.mark.parametrize("stretch", [1e-9, 1, 1e9])
+def test_cosine_similarity_knows_the_angle_and_no_length(degrees, stretch):
+    angle = np.radians(degrees)
+    a, b = np.array([2.0, 0.0]), stretch * np.array([np.cos(angle), np.sin(angle)])
+    assert cosine_similarity(a, b) == pytest.approx(np.cos(angle), abs=1e-15)
+    assert cosine_similarity(b, a) == cosine_similarity(a, b)
+
+
+def test_cosine_similarity_stays_within_its_interval():
+    vectors = np.random.default_rng(0).normal(size=(1000, 3))
+    cosines = np.array([cosine_similarity(v, v) for v in vectors])
+    assert (cosines <= 1).all() and (cosines > 1 - 1e-15).all()
+    # The test would see a missing clip: for some of these vectors the bare quotient is above 1.
+    assert any(dot(v, v) / (np.sqrt(dot(v, v)) * np.sqrt(dot(v, v))) > 1 for v in vectors)
+
+
+def test_cosine_similarity_of_no_direction_is_0():
+    zeros = np.zeros(3, np.float32)
+    for b in (zeros, np.ones(3, np.float32)):
+        assert cosine_similarity(zeros, b) == 0
+        assert cosine_similarity(zeros, b).dtype == np.float32
 
 
 def test_scores_of_the_fixed_example():
@@ -33,6 +57,7 @@ def test_every_score_is_one_dot_product():
         (lambda: dot(np.ones(2), np.ones(3)), ValueError, r"a has shape \(2,\), b \(3,\)"),
         (lambda: dot(np.ones(2), np.ones(2, np.float32)), TypeError, "a is float64 and b is float32"),
         (lambda: dot([1, 2], [1.0, 2.0]), TypeError, "a has dtype int64"),
+        (lambda: cosine_similarity(np.ones(2), np.ones(3)), ValueError, r"a has shape \(2,\), b \(3,\)"),
         (lambda: scores(np.ones((2, 3)), np.ones((2, 4))), ValueError, r"Q has shape \(2, 3\), K \(2, 4\)"),
         (lambda: scores(np.ones(3), np.ones((2, 3))), ValueError, r"Q has shape \(3,\)"),
         (lambda: scores(np.ones((2, 3)), np.ones((2, 3)), np.inf), ValueError, "scale is inf"),

@@ -1,0 +1,254 @@
+"""Lesson 02's explorer: logits on the number line of each format, and the softmax that comes out.
+
+`run` is the model: one set of logits in each format, each step as `course_lib.reference.formats` rounds it.
+`draw` shows it, `describe` says it, `explore` is the widget. `draw_digits` and `draw_broken_rows` are the
+lesson's other pictures, `broken_rows` the count behind the second.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from course_lib.reference import example, scores, stable_softmax
+from course_lib.reference.formats import (
+    FORMATS,
+    FloatFormat,
+    largest_exp_input,
+    naive_softmax_steps,
+    smallest_exp_input,
+)
+
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, Picture, png, tidy
+
+LINE_END = 130  # of the number lines, in logits either way; the controls reach 120
+COLOURS = dict(zip(FORMATS, (BLUE, ORANGE, GREEN), strict=True))
+NAN_OVERFLOW = "NaN: exp overflows"
+NAN_UNDERFLOW = "NaN: every exp is 0"
+ZEROS = "all 0: sum overflows"
+LOST = "some weights are 0"
+ORDINARY = "no weight lost"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One format's naive softmax. logits, exp_x, weights: [n], numbers of the format. total: their sum.
+
+    zones: three logits, at the borders between where exp is 0, has lost digits (is subnormal), is safe, is
+    infinite: the first that is not 0, the first with all its digits, the last that is finite.
+    """
+
+    number_format: FloatFormat
+    logits: np.ndarray
+    exp_x: np.ndarray
+    total: float
+    weights: np.ndarray
+    zones: tuple
+
+    @property
+    def verdict(self):
+        if np.isinf(self.exp_x).any():
+            return NAN_OVERFLOW
+        if self.total == 0:
+            return NAN_UNDERFLOW
+        if np.isinf(self.total):
+            return ZEROS
+        return LOST if (self.weights == 0).any() else ORDINARY
+
+
+@dataclass(frozen=True)
+class Model:
+    """logits: [n], as asked for. names: [n]. true: [n], their softmax in float64. rows: one a format."""
+
+    logits: np.ndarray
+    names: tuple
+    true: np.ndarray
+    rows: tuple
+
+
+def run(logits, *, names=example.TOKENS):
+    """The logits [n] in each of the three formats, rounded to it first. Returns a Model."""
+    logits = np.asarray(logits, dtype=np.float64)
+    return Model(
+        logits, tuple(names), stable_softmax(logits), tuple(_row(f, logits) for f in FORMATS.values())
+    )
+
+
+def _row(number_format, logits):
+    exp_x, total, weights = naive_softmax_steps(logits, number_format)
+    zones = (
+        smallest_exp_input(number_format),
+        smallest_exp_input(number_format, number_format.smallest_normal),
+        largest_exp_input(number_format),
+    )
+    return Row(number_format, number_format.round(logits), exp_x, float(total[0]), weights, zones)
+
+
+def describe(model):
+    """The steps of each format in numbers, to four digits, and the verdict, as HTML."""
+    lines = [f"True softmax of {_vector(model.logits)}: {_vector(model.true)}."]
+    for row in model.rows:
+        lines.append(
+            f"<b>{row.number_format.name}</b>: exp {_vector(row.exp_x)}, sum {row.total:.4g}, "
+            f"weights {_vector(row.weights)}. <b>{row.verdict}.</b>"
+        )
+    return "<br>".join(lines)
+
+
+def _vector(x):
+    return "(" + ", ".join(f"{component:.4g}" for component in x) + ")"
+
+
+def draw(model):
+    """Left, the logits on each format's number line; right, the weights that each format returns.
+
+    Few ticks, no legend: each costs a redraw milliseconds. Returns a figure.
+    """
+    figure = Picture(3.8)
+    lines, weights = figure.subplots(1, 2, width_ratios=(1.75, 1))
+    figure.subplots_adjust(left=0.085, right=0.985, bottom=0.12, top=0.9, wspace=0.16)
+    _draw_lines(lines, model)
+    _draw_weights(weights, model)
+    return figure
+
+
+def _draw_lines(axes, model):
+    tidy(axes, title="what exp makes of a logit, and the logits (dots)", x="logit")
+    axes.set_xlim(-LINE_END, LINE_END)
+    axes.set_ylim(-2.6, 1)
+    axes.set_yticks([0, -1, -2], FORMATS)
+    axes.set_xticks(range(-120, 121, 40))
+    faces, words = (PALE, "#F7DFA8", "#BFE3D6", "#F3C3A6"), ("0", "", "safe", "inf")
+    for y, row in zip((0, -1, -2), model.rows, strict=True):
+        edges = np.array([-LINE_END, *row.zones, LINE_END])
+        axes.barh([y] * 4, np.diff(edges), left=edges[:-1], height=0.5, color=faces)
+        for middle, word in zip((edges[:-1] + edges[1:]) / 2, words, strict=True):
+            axes.text(middle, y - 0.15, word, ha="center", va="center", fontsize=8, color=INK)
+        for place, side in zip(row.zones, ("right", "left", "left"), strict=True):
+            axes.text(place, y - 0.29, f"{place:.2f}", ha=side, va="top", fontsize=8, color=INK)
+        colours = [_colour(exp_x, row.number_format) for exp_x in row.exp_x]
+        heights = np.full(len(row.logits), y + 0.08)
+        axes.scatter(row.logits, heights, s=30, color=colours, edgecolors="white", linewidths=0.5, zorder=3)
+    for step, (name, logit) in enumerate(zip(model.names, model.logits, strict=True)):
+        height = 0.4 + 0.14 * (step % 4)
+        axes.plot([logit, logit], [0.12, height - 0.04], color=GREY, linewidth=0.7)
+        axes.text(logit, height, name, ha="center", va="center", fontsize=8, color=INK)
+
+
+def _colour(exp_x, number_format):
+    if np.isinf(exp_x):
+        return VERMILLION
+    if exp_x == 0:
+        return GREY
+    return BLUE if exp_x >= number_format.smallest_normal else ORANGE
+
+
+def _draw_weights(axes, model):
+    tidy(axes, title="weights (outlines: the true softmax)")
+    n = len(model.names)
+    axes.set_xlim(-1.2, 3 * n + 3)
+    axes.set_ylim(0, 1.25)
+    axes.set_yticks([0, 0.5, 1])
+    axes.set_xticks([])
+    x = np.arange(3)[:, None] * (n + 1.5) + np.arange(n)
+    weights = np.array([row.weights for row in model.rows])
+    true = np.tile(model.true, (3, 1))
+    broken = np.isnan(weights)
+    axes.bar(x.ravel(), np.where(broken, 0, weights).ravel(), width=0.8, color=BLUE)
+    axes.bar(x.ravel(), true.ravel(), width=0.8, fill=False, edgecolor=INK, linewidth=0.9)
+    for place, top in zip(x[broken], true[broken], strict=True):
+        axes.text(place, top + 0.02, "NaN", ha="center", va="bottom", fontsize=8, color=VERMILLION)
+    for middle, row in zip(x.mean(axis=1), model.rows, strict=True):
+        axes.text(middle, -0.03, row.number_format.name, ha="center", va="top", fontsize=9, color=INK)
+        colour = INK if row.verdict == ORDINARY else VERMILLION
+        axes.text(
+            middle, 1.2, row.verdict.replace(": ", ":\n"), ha="center", va="top", fontsize=8, color=colour
+        )
+
+
+def draw_digits():
+    """How many significant bits a number of each format has, at every size that the format holds.
+
+    Returns a figure.
+    """
+    figure = Picture(3.4)
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.065, right=0.985, bottom=0.16, top=0.89)
+    tidy(axes, title="what each format can hold", x="size of the number", y="significant bits")
+    axes.set_xscale("log", base=2)
+    for name, number_format in FORMATS.items():
+        exponents = np.arange(round(np.log2(number_format.smallest)), number_format.largest_exponent + 1)
+        x = np.ldexp(1.0, exponents)
+        digits = np.log2(x / number_format.gap(x)) + 1
+        axes.plot(x, digits, color=COLOURS[name], linewidth=2)
+        axes.vlines(number_format.largest, 0, digits[-1], color=COLOURS[name], linewidth=2)
+        words = f"{name}: up to {number_format.largest:.5g}"
+        place = 1 if number_format.largest_exponent < 100 else 2.0**70
+        axes.text(place, digits[-1] + 0.5, words, ha="center", fontsize=9.5, color=COLOURS[name])
+    axes.set_ylim(0, 27)
+    axes.set_yticks([1, 8, 11, 24])
+    axes.set_xticks([2.0**e for e in (-149, -126, -100, -75, -50, -24, 0, 15, 50, 75, 100, 127)])
+    return figure
+
+
+def broken_rows(sizes, *, n=256, d=64, scale=1.0, seed=0):
+    """In how many rows of a score matrix the naive softmax is not right, format by format.
+
+    Queries and keys [n, d] are normal with standard deviation `size`, for each of sizes: [k]; their scores
+    are scale * Q K^T. Returns name of a format -> (NaN, zero): [k] each, the fraction of rows with a NaN, and
+    of those without one whose weights are all 0.
+    """
+    rng = np.random.default_rng(seed)
+    Q, K = rng.normal(size=(n, d)), rng.normal(size=(n, d))
+    found = {name: ([], []) for name in FORMATS}
+    for size in sizes:
+        S = scores(size * Q, size * K, scale)
+        for name, number_format in FORMATS.items():
+            _, _, weights = naive_softmax_steps(S, number_format)
+            nan = np.isnan(weights).any(axis=1)
+            found[name][0].append(nan.mean())
+            found[name][1].append((~nan & (weights == 0).all(axis=1)).mean())
+    return {name: tuple(np.array(kind) for kind in kinds) for name, kinds in found.items()}
+
+
+def draw_broken_rows(sizes, found, title):
+    """What `broken_rows` found: rows with a NaN as lines, rows of zeros as dotted lines. Returns a figure."""
+    figure = Picture(3.0)
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.075, right=0.985, bottom=0.17, top=0.89)
+    tidy(axes, title=title, x="standard deviation of the entries of Q and K", y="fraction of rows")
+    # bfloat16 and float32 all but coincide: the one thick, the other thin on top of it.
+    for (name, (nan, zero)), width in zip(found.items(), (2, 5, 1.5), strict=True):
+        axes.plot(sizes, nan, color=COLOURS[name], linewidth=width, label=f"{name}: NaN")
+        if zero.max() > 0.02:
+            axes.plot(sizes, zero, ":", color=COLOURS[name], linewidth=width, label=f"{name}: all 0")
+    axes.set_ylim(-0.04, 1.08)
+    axes.legend(fontsize=9, frameon=False, loc="center right")
+    return figure
+
+
+def sentence_logits():
+    """The four scores of the sentence's last query, unscaled: 1, 2, 3, 4."""
+    return scores(example.Q[3:], example.K, 1.0)[0]
+
+
+def explore():
+    """The explorer as an ipywidgets box: one slider a token, and one that shifts all four."""
+    import ipywidgets as widgets
+
+    def slider(value, reach, name):
+        style = {"description_width": "80px"}
+        return widgets.FloatSlider(value, min=-reach, max=reach, step=0.25, description=name, style=style)
+
+    logits = [slider(logit, 20, name) for name, logit in zip(example.TOKENS, sentence_logits(), strict=True)]
+    shift = slider(0, 100, "shift all")
+    text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+
+    def redraw(_change=None):
+        model = run([logit.value + shift.value for logit in logits])
+        text.value = describe(model)
+        image.value = png(draw(model))
+
+    for control in (*logits, shift):
+        control.observe(redraw, names="value")
+    redraw()
+    return widgets.VBox([widgets.HBox(logits[:2]), widgets.HBox(logits[2:]), shift, text, image])

@@ -1,0 +1,113 @@
+"""Float formats: against NumPy's own where it has them, against the bits where it has not."""
+
+import numpy as np
+import pytest
+
+from course_lib.reference import formats, naive_softmax, stable_softmax
+from course_lib.reference.formats import BFLOAT16, FLOAT16, FLOAT32, FORMATS
+
+NUMPY = {FLOAT16: np.float16, FLOAT32: np.float32}
+# Every number of a 16-bit format from 0 to its largest, in order.
+EVERY = {
+    FLOAT16: np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64),
+    BFLOAT16: (np.arange(0x7F80, dtype=np.uint32) << 16).view(np.float32).astype(np.float64),
+}
+each_format = pytest.mark.parametrize("fmt", FORMATS.values(), ids=FORMATS)
+
+
+def numbers_everywhere():
+    """Numbers of every size that float64 has room for around the formats, and around their edges."""
+    rng = np.random.default_rng(0)
+    x = np.ldexp(rng.uniform(1, 2, 100_000), rng.integers(-160, 140, 100_000))
+    edges = [f(fmt) for fmt in FORMATS.values() for f in (lambda f: f.largest, lambda f: f.smallest)]
+    near = [edge * factor for edge in edges for factor in (0.499, 0.5, 0.501, 1, 1 + 2**-12, 1.5, 2)]
+    return np.concatenate([x, -x, near, [0.0, -0.0, np.inf, -np.inf, np.nan]])
+
+
+@pytest.mark.parametrize("fmt", NUMPY, ids=lambda fmt: fmt.name)
+def test_constants_are_numpys(fmt):
+    info = np.finfo(NUMPY[fmt])
+    constants = fmt.bits, fmt.largest, fmt.smallest_normal, fmt.smallest, fmt.gap(1.0)
+    assert constants == (info.bits, info.max, info.smallest_normal, info.smallest_subnormal, info.eps)
+
+
+@pytest.mark.parametrize("fmt", NUMPY, ids=lambda fmt: fmt.name)
+def test_rounding_is_numpys(fmt):
+    x = numbers_everywhere()
+    with np.errstate(over="ignore"):
+        expected = x.astype(NUMPY[fmt]).astype(np.float64)
+    np.testing.assert_array_equal(fmt.round(x), expected)
+    np.testing.assert_array_equal(np.signbit(fmt.round(x[:-1])), np.signbit(expected[:-1]))
+
+
+def test_rounding_to_bfloat16_keeps_the_upper_half_of_a_float32():
+    with np.errstate(over="ignore"):
+        x = numbers_everywhere().astype(np.float32)
+    bits = x.view(np.uint32).astype(np.uint64)
+    nearest_even = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    expected = np.where(np.isnan(x), x, nearest_even.astype(np.uint32).view(np.float32))
+    np.testing.assert_array_equal(BFLOAT16.round(x), expected)
+
+
+@pytest.mark.parametrize("fmt", EVERY, ids=lambda fmt: fmt.name)
+def test_every_number_is_held_and_its_gap_leads_to_the_next(fmt):
+    x = EVERY[fmt]
+    assert fmt.holds(x).all() and fmt.holds(-x).all()
+    np.testing.assert_array_equal(x[:-1] + fmt.gap(x[:-1]), x[1:])
+    assert not fmt.holds(x[:-1] + fmt.gap(x[:-1]) / 2).any()
+    assert not fmt.holds([np.inf, -np.inf, np.nan]).any()
+
+
+@pytest.mark.parametrize("fmt", EVERY, ids=lambda fmt: fmt.name)
+def test_limits_of_exp_are_those_of_all_numbers(fmt):
+    x = np.concatenate([-EVERY[fmt][::-1], EVERY[fmt]])
+    with np.errstate(over="ignore"):
+        exp_x = fmt.round(np.exp(x))
+    assert formats.largest_exp_input(fmt) == x[np.isfinite(exp_x)].max()
+    assert formats.smallest_exp_input(fmt) == x[exp_x > 0].min()
+    assert formats.smallest_exp_input(fmt, fmt.smallest_normal) == x[exp_x >= fmt.smallest_normal].min()
+
+
+@each_format
+def test_limits_of_exp_are_tight(fmt):
+    with np.errstate(over="ignore"):
+        high = formats.largest_exp_input(fmt)
+        assert fmt.holds(high) and np.isfinite(fmt.round(np.exp(high)))
+        assert fmt.round(np.exp(high + fmt.gap(high))) == np.inf
+        for result in (fmt.smallest, fmt.smallest_normal):
+            low = formats.smallest_exp_input(fmt, result)
+            assert fmt.holds(low) and fmt.round(np.exp(low)) >= result
+            assert fmt.round(np.exp(low - fmt.gap(low))) < result
+
+
+def test_limits_of_exp_are_the_known_ones():
+    limits = {fmt.name: formats.largest_exp_input(fmt) for fmt in FORMATS.values()}
+    assert limits["float16"] == 11.0859375 and limits["bfloat16"] == 88.5
+    assert limits["float32"] == np.float32(88.72283)
+    with np.errstate(over="ignore"):
+        assert np.isfinite(np.exp(np.float16(11.0859375))) and np.isinf(np.exp(np.float16(11.09375)))
+        assert np.isfinite(np.exp(np.float32(88.72283))) and np.isinf(np.exp(np.float32(88.72284)))
+
+
+@pytest.mark.parametrize("fmt", NUMPY, ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("shift", [-120, -20, 0, 11, 60, 120])
+def test_naive_softmax_is_numpys_in_its_own_dtype(fmt, shift):
+    x = fmt.round(np.random.default_rng(1).normal(shift, 3, (50, 5)))
+    _, _, weights = formats.naive_softmax_steps(x, fmt)
+    with np.errstate(all="ignore"):
+        expected = naive_softmax(x.astype(NUMPY[fmt])).astype(np.float64)
+    np.testing.assert_array_equal(np.isnan(weights), np.isnan(expected))
+    # Where exps are subnormal, one bit of one of them is many of a weight.
+    np.testing.assert_allclose(weights, expected, rtol=8 * fmt.gap(1.0), atol=8 * fmt.gap(1.0))
+
+
+def test_naive_softmax_in_bfloat16_has_its_digits():
+    x = np.random.default_rng(2).normal(0, 2, (50, 5))
+    _, total, weights = formats.naive_softmax_steps(x, BFLOAT16)
+    assert total.shape == (50, 1) and BFLOAT16.holds(weights).all()
+    np.testing.assert_allclose(weights, stable_softmax(BFLOAT16.round(x)), rtol=3 * 2**-8)
+
+
+def test_a_sum_may_overflow_where_no_term_does():
+    exp_x, total, weights = formats.naive_softmax_steps(np.array([11.0, 11.0]), FLOAT16)
+    assert np.isfinite(exp_x).all() and total == np.inf and (weights == 0).all()
