@@ -10,7 +10,7 @@ import numpy as np
 
 from course_lib import reference, traffic
 from course_lib.grading.calling import AnswerError
-from course_lib.grading.checking import agrees
+from course_lib.grading.checking import agrees, not_modified
 from course_lib.grading.diagnosis import compare, exact_and_plain, show
 from course_lib.grading.exercise import (
     Evidence,
@@ -77,19 +77,6 @@ def draw_vectors(d_min, d_max, of=signed_numbers):
         return inputs()
 
     return draw
-
-
-def not_modified(call, cases):
-    """Property: the arguments are the same after the call as before."""
-
-    def test(answer, **inputs):
-        answer(*inputs.values())
-        if not answer.modified:
-            return None
-        changed = " and ".join(list(inputs)[i] for i in answer.modified)
-        return Evidence((Finding("", "modified", f"the call changed its argument {changed} in place"),))
-
-    return Property("the inputs are not modified", call, test, cases, hints={": modified": "modified"})
 
 
 def dot(a, b):

@@ -7,8 +7,7 @@ The convention for a row in which nothing is visible, weights 0 and log-sum-exp 
 import numpy as np
 
 from course_lib import reference
-from course_lib.exercises.lesson_05 import arrays, numbers
-from course_lib.grading.checking import agrees
+from course_lib.grading.checking import agrees, arrays, numbers
 from course_lib.grading.diagnosis import compare, exact_and_plain
 from course_lib.grading.exercise import (
     Evidence,

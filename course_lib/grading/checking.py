@@ -55,9 +55,7 @@ def _described(value):
 
 def _try(prop: Property, answer: GuardedAnswer, inputs: dict) -> Evidence | None:
     try:
-        with np.errstate(
-            all="ignore"
-        ):  # what a wrong answer returns, and what a slip would return, overflows
+        with np.errstate(all="ignore"):  # what a wrong answer returns, and what a slip would return, overflows
             return prop.test(answer, **copied(inputs))
     except AnswerError as error:
         return Evidence((error.finding,))
@@ -128,3 +126,30 @@ def agrees(oracle: Callable[..., list[Part]]) -> Callable[..., Evidence | None]:
         return compare(answer(*inputs.values()), oracle(**inputs))
 
     return test
+
+
+def not_modified(call, cases):
+    """Property: the arguments are the same after the call as before."""
+
+    def test(answer, **inputs):
+        answer(*inputs.values())
+        if not answer.modified:
+            return None
+        changed = " and ".join(list(inputs)[i] for i in answer.modified)
+        return Evidence((Finding("", "modified", f"the call changed its argument {changed} in place"),))
+
+    return Property("the inputs are not modified", call, test, cases, hints={": modified": "modified"})
+
+
+def numbers():
+    """Strategy: numbers of size 4 at most, the simplest first."""
+    from hypothesis import strategies as st
+
+    whole = [0.0, 1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, -4.0]
+    return st.sampled_from(whole + [x / 8 for x in range(-31, 32) if x % 8])
+
+
+def arrays(draw, *shape, of=None):
+    """An array of `shape` drawn element by element, so that each shrinks on its own."""
+    of = of if of is not None else numbers()
+    return np.array([draw(of) for _ in range(int(np.prod(shape)))], dtype=np.float64).reshape(shape)
