@@ -9,6 +9,7 @@ Reading order: the tiles one query tile visits, the loop over tiles, the kernel,
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from course_lib import runtime
 from course_lib.kernels.primitives import LN_2, LOG2_E, narrow, online_softmax_update, widen
@@ -49,12 +50,16 @@ def set_aside_nonfinite(v, offs_n, first_nonfinite):
 
 @triton.jit
 def attend(
-    m_i, l_i, acc, first_nonfinite, q, k_ptr, v_ptr, start, end, stride_kn, stride_kd, stride_vn, stride_vd,
-    n_k, last_key_seen, scale_log2,
-    MASKED: tl.constexpr, IS_CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    m_i, l_i, acc, first_nonfinite, q, k_ptr, v_ptr, k_desc, v_desc, index_b, index_h, start, end,
+    stride_kn, stride_kd, stride_vn, stride_vd, n_k, last_key_seen, scale_log2,
+    MASKED: tl.constexpr, IS_CAUSAL: tl.constexpr, CONTAIN: tl.constexpr, TMA: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """FA2 Alg. 1, lines 6 to 11: the loop over key tiles [start, end), with or without a mask."""
+    """FA2 Alg. 1, lines 6 to 11: the loop over key tiles [start, end), with or without a mask.
+
+    TMA: tiles come by descriptor, which knows where the tensor ends and gives zeros beyond; else by pointers.
+    CONTAIN: set NaN and inf of the values aside, see `set_aside_nonfinite`.
+    """
     offs_d = tl.arange(0, BLOCK_D)
     mask_d = offs_d < HEAD_DIM
     # A tile's first row is found in 64 bits, places inside the tile in 32: large tensors, cheap arithmetic.
@@ -62,27 +67,32 @@ def attend(
     offs_v = tl.arange(0, BLOCK_N)[:, None] * stride_vn + offs_d[None, :] * stride_vd
     for start_n in range(start, end, BLOCK_N):
         offs_n = start_n + tl.arange(0, BLOCK_N)
-        k_ptrs = k_ptr + tl.cast(start_n, tl.int64) * stride_kn + offs_k
-        v_ptrs = v_ptr + tl.cast(start_n, tl.int64) * stride_vn + offs_v
-        if MASKED:
-            k = tl.load(k_ptrs, mask=(offs_n < n_k)[:, None] & mask_d[None, :], other=0.0)
-            v = tl.load(v_ptrs, mask=(offs_n < n_k)[:, None] & mask_d[None, :], other=0.0)
-        elif HEAD_DIM == BLOCK_D:
-            k = tl.load(k_ptrs)
-            v = tl.load(v_ptrs)
+        if TMA:
+            k = k_desc.load([index_b, index_h, start_n, 0]).reshape(BLOCK_N, BLOCK_D)
+            v = v_desc.load([index_b, index_h, start_n, 0]).reshape(BLOCK_N, BLOCK_D)
         else:
-            k = tl.load(k_ptrs, mask=mask_d[None, :], other=0.0)
-            v = tl.load(v_ptrs, mask=mask_d[None, :], other=0.0)
+            k_ptrs = k_ptr + tl.cast(start_n, tl.int64) * stride_kn + offs_k
+            v_ptrs = v_ptr + tl.cast(start_n, tl.int64) * stride_vn + offs_v
+            if MASKED:
+                k = tl.load(k_ptrs, mask=(offs_n < n_k)[:, None] & mask_d[None, :], other=0.0)
+                v = tl.load(v_ptrs, mask=(offs_n < n_k)[:, None] & mask_d[None, :], other=0.0)
+            elif HEAD_DIM == BLOCK_D:
+                k = tl.load(k_ptrs)
+                v = tl.load(v_ptrs)
+            else:
+                k = tl.load(k_ptrs, mask=mask_d[None, :], other=0.0)
+                v = tl.load(v_ptrs, mask=mask_d[None, :], other=0.0)
         k, v = widen(k), widen(v)
 
         # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         if MASKED:
-            visible = (offs_n < n_k)[None, :]
             if IS_CAUSAL:
-                visible = visible & (offs_n[None, :] <= last_key_seen[:, None])
+                visible = offs_n[None, :] <= last_key_seen[:, None]  # no query of the tensor sees beyond the last key
+            else:
+                visible = (offs_n < n_k)[None, :]
             scores = tl.where(visible, scores, float("-inf"))
-        if MASKED and IS_CAUSAL:
+        if CONTAIN:
             v, first_nonfinite = set_aside_nonfinite(v, offs_n, first_nonfinite)
         m_i, l_i, acc = online_softmax_update(m_i, l_i, acc, scores, v, scale_log2, MAY_BE_EMPTY=MASKED and IS_CAUSAL)
     return m_i, l_i, acc, first_nonfinite
@@ -90,15 +100,15 @@ def attend(
 
 @triton.jit(do_not_specialize=["n_q", "n_k"])
 def flash_forward_kernel(
-    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
+    q_ptr, k_ptr, v_ptr, k_desc, v_desc, o_ptr, lse_ptr,
     stride_qb, stride_qh, stride_qm, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
     stride_ob, stride_oh, stride_om, stride_od,
     n_heads, n_q, n_k, scale_log2,
     GROUP_SIZE: tl.constexpr, Q_SIGN: tl.constexpr, IS_CAUSAL: tl.constexpr, STORE_LSE: tl.constexpr,
-    NO_TAIL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    TMA: tl.constexpr, NO_TAIL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """q, o: [batch, heads, n_q, HEAD_DIM]; k, v: [batch, heads / GROUP_SIZE, n_k, HEAD_DIM].
 
@@ -111,8 +121,9 @@ def flash_forward_kernel(
         # The last query tiles see the most keys. Started first, they do not run on alone at the end.
         pid_m = num_m_tiles - 1 - pid_m
     # 64 bits before these multiply a stride: a tensor may have more than 2^31 elements.
-    batch = tl.cast(pid // num_m_tiles // n_heads, tl.int64)
-    head = tl.cast(pid // num_m_tiles % n_heads, tl.int64)
+    index_b = pid // num_m_tiles // n_heads
+    index_h = pid // num_m_tiles % n_heads
+    batch, head = tl.cast(index_b, tl.int64), tl.cast(index_h, tl.int64)
 
     start_m = pid_m * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
@@ -120,8 +131,8 @@ def flash_forward_kernel(
     mask_md = (offs_m < n_q)[:, None] & (offs_d < HEAD_DIM)[None, :]
 
     # FA2 Alg. 1, lines 4 and 5: load Q_i, initialise the state.
-    q_base = q_ptr + batch * stride_qb + head * stride_qh
-    q = tl.load(q_base + tl.cast(offs_m, tl.int64)[:, None] * stride_qm + offs_d[None, :] * stride_qd,
+    q_base = q_ptr + batch * stride_qb + head * stride_qh + tl.cast(start_m, tl.int64) * stride_qm
+    q = tl.load(q_base + tl.arange(0, BLOCK_M)[:, None] * stride_qm + offs_d[None, :] * stride_qd,
                 mask=mask_md, other=0.0)  # fmt: skip
     q = widen(q)
     if Q_SIGN != 1:
@@ -136,25 +147,42 @@ def flash_forward_kernel(
     last_key_seen = offs_m + n_k - n_q
     full_end, kv_end = kv_loop_bounds(start_m, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
     m_i, l_i, acc, first_nonfinite = attend(
-        m_i, l_i, acc, first_nonfinite, q, k_base, v_base, 0, full_end,
-        stride_kn, stride_kd, stride_vn, stride_vd, n_k, last_key_seen, scale_log2,
-        MASKED=False, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
+        m_i, l_i, acc, first_nonfinite, q, k_base, v_base, k_desc, v_desc, index_b,
+        index_h // GROUP_SIZE, 0, full_end, stride_kn, stride_kd, stride_vn, stride_vd, n_k, last_key_seen,
+        scale_log2, MASKED=False, IS_CAUSAL=IS_CAUSAL, CONTAIN=False, TMA=TMA, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,
+        BLOCK_D=BLOCK_D,
     )  # fmt: skip
     if IS_CAUSAL or not NO_TAIL:
         m_i, l_i, acc, first_nonfinite = attend(
-            m_i, l_i, acc, first_nonfinite, q, k_base, v_base, full_end, kv_end,
-            stride_kn, stride_kd, stride_vn, stride_vd, n_k, last_key_seen, scale_log2,
-            MASKED=True, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
+            m_i, l_i, acc, first_nonfinite, q, k_base, v_base, k_desc, v_desc, index_b,
+            index_h // GROUP_SIZE, full_end, kv_end, stride_kn, stride_kd, stride_vn, stride_vd, n_k,
+            last_key_seen, scale_log2, MASKED=True, IS_CAUSAL=IS_CAUSAL, CONTAIN=False, TMA=TMA, HEAD_DIM=HEAD_DIM,
+            BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
         )  # fmt: skip
+    if IS_CAUSAL:
+        # A NaN or inf among the values may have reached rows that do not see it. Looking for one in every tile of
+        # values costs up to a sixth of the time, looking at the result almost nothing: if one is there, begin again.
+        row_sums = tl.zeros([BLOCK_M], tl.float32)
+        if full_end < kv_end:
+            row_sums = tl.sum(acc, axis=1)
+        if tl.max(((row_sums - row_sums) != 0.0).to(tl.int32), axis=0) > 0:
+            m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
+            l_i = tl.zeros([BLOCK_M], tl.float32)
+            acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+            m_i, l_i, acc, first_nonfinite = attend(
+                m_i, l_i, acc, first_nonfinite, q, k_base, v_base, k_desc, v_desc, index_b,
+                index_h // GROUP_SIZE, 0, kv_end, stride_kn, stride_kd, stride_vn, stride_vd, n_k,
+                last_key_seen, scale_log2, MASKED=True, IS_CAUSAL=True, CONTAIN=True, TMA=False, HEAD_DIM=HEAD_DIM,
+                BLOCK_N=16, BLOCK_D=BLOCK_D,
+            )  # fmt: skip
+            acc = tl.where(last_key_seen[:, None] >= first_nonfinite[None, :], float("nan"), acc)
 
     # FA2 Alg. 1, lines 12 to 14: divide once, write O_i and the log-sum-exp. A row without keys has l = 0:
     # its output is 0 and its log-sum-exp -inf.
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
-    acc = acc / l_safe[:, None]
-    if IS_CAUSAL:
-        acc = tl.where(last_key_seen[:, None] >= first_nonfinite[None, :], float("nan"), acc)
-    o_base = o_ptr + batch * stride_ob + head * stride_oh
-    tl.store(o_base + tl.cast(offs_m, tl.int64)[:, None] * stride_om + offs_d[None, :] * stride_od,
+    acc = acc * (1.0 / l_safe)[:, None]
+    o_base = o_ptr + batch * stride_ob + head * stride_oh + tl.cast(start_m, tl.int64) * stride_om
+    tl.store(o_base + tl.arange(0, BLOCK_M)[:, None] * stride_om + offs_d[None, :] * stride_od,
              narrow(acc, o_ptr.dtype.element_ty), mask=mask_md)  # fmt: skip
     if STORE_LSE:
         # m_i is in units of log2(e); lse is a natural logarithm.
@@ -162,10 +190,12 @@ def flash_forward_kernel(
         tl.store(lse_ptr + (batch * n_heads + head) * n_q + offs_m, lse, mask=offs_m < n_q)
 
 
-def default_config(dtype, head_dim, causal, capability):
+def default_config(dtype, head_dim, causal, capability, n_k=4096, tma=False):
     """Shipped (BLOCK_M, BLOCK_N, num_warps, num_stages).
 
-    dtype: torch dtype; head_dim: 1 to 256; capability: (major, minor) of the GPU, None in the interpreter.
+    dtype: torch dtype; head_dim: 1 to 256; capability: (major, minor) of the GPU, None in the interpreter;
+    tma: whether keys and values come by descriptor. Those of 9.0 are the fastest of a sweep on an H100, the others
+    the largest tiles whose loops the compiler keeps in registers.
     """
     block_d = max(16, triton.next_power_of_2(head_dim))
     if capability is None:
@@ -181,12 +211,19 @@ def default_config(dtype, head_dim, causal, capability):
     if capability < (8, 0):
         # No tensor-core code from this compiler, so products live in registers: small tiles on many threads.
         return 32, 16, 8, 1
+    if capability[0] == 9 and tma:
+        # A long stream of keys pays for large tiles, which take long to fill; a causal query sees half of them.
+        is_long = (n_k // 2 if causal else n_k) > 2048
+        if block_d <= 32:
+            return (64, 64, 4, 3) if causal else (64, 128, 4, 3)
+        if block_d == 64:
+            return (64, 128, 4, 2) if n_k > 2048 or not causal else (64, 64, 4, 3)
+        if block_d == 128:
+            return (128, 128, 8, 3) if is_long or head_dim < 128 else (64, 64, 4, 3)
+        return (64, 64, 4, 3) if head_dim == 256 else (128, 64, 8, 2)
     if capability[0] == 9:
         if block_d <= 128:
-            # The mask of a padded head_dim, on top of the causal one, takes registers: a smaller tile.
-            if causal and block_d == 128:
-                return (128, 128, 8, 3) if head_dim == 128 else (128, 64, 8, 3)
-            return 64, 64, 4, 3
+            return (128, 64, 8, 3) if causal and block_d == 128 else (64, 64, 4, 3)
         return (128, 32, 8, 2) if causal else (128, 64, 8, 2)
     if capability[0] == 10:
         if block_d <= 128:
@@ -200,11 +237,27 @@ def default_config(dtype, head_dim, causal, capability):
     return 64, 32, 8, 2
 
 
-def flash_forward(q, k, v, *, causal, scale, store_lse, config=None):
+def takes_descriptors(capability, *tensors):
+    """Whether the kernel fetches tiles of these tensors [batch, heads, seq, d] by tensor descriptor.
+
+    That needs a GPU with a unit for it (from 9.0 on), rows that begin at multiples of 16 bytes, and, for the
+    descriptors take time to make, keys enough to pay for them.
+    """
+    if capability is None or capability < (9, 0):
+        return False
+    for x in tensors:
+        starts = x.data_ptr(), *(stride * x.element_size() for stride in x.stride()[:3])
+        if x.shape[2] < 512 or any(start % 16 for start in starts) or 0 in x.stride():
+            return False
+    return True
+
+
+def flash_forward(q, k, v, *, causal, scale, store_lse, config=None, tma=None):
     """Launch the forward kernel on checked inputs; returns (o, lse), lse None unless store_lse.
 
     q [batch, heads, n_q, d], k and v [batch, kv_heads, n_k, d], last dimension contiguous, one dtype.
-    config: (BLOCK_M, BLOCK_N, num_warps, num_stages), default `default_config`.
+    config: (BLOCK_M, BLOCK_N, num_warps, num_stages), default `default_config`. tma: whether k and v come by
+    descriptor, default `takes_descriptors`.
     """
     batch, n_heads, n_q, head_dim = q.shape
     n_k = k.shape[2]
@@ -212,21 +265,25 @@ def flash_forward(q, k, v, *, causal, scale, store_lse, config=None):
     lse = torch.empty((batch, n_heads, n_q), dtype=torch.float32, device=q.device) if store_lse else None
     if o.numel() == 0:
         return o, lse
+    capability = None if runtime.mode() == "interpreter" else torch.cuda.get_device_capability(q.device)
+    if tma is None:
+        tma = takes_descriptors(capability, k, v)
     if config is None:
-        capability = None if runtime.mode() == "interpreter" else torch.cuda.get_device_capability(q.device)
-        config = default_config(q.dtype, head_dim, causal, capability)
+        config = default_config(q.dtype, head_dim, causal, capability, n_k, tma)
     block_m, block_n, num_warps, num_stages = config
+    block_d = max(16, triton.next_power_of_2(head_dim))
+    k_desc = TensorDescriptor(k, k.shape, k.stride(), [1, 1, block_n, block_d]) if tma else None
+    v_desc = TensorDescriptor(v, v.shape, v.stride(), [1, 1, block_n, block_d]) if tma else None
     # The kernel takes a positive scale; a negative or zero one moves into q, exactly.
     q_sign = 1 if scale > 0 else -1 if scale < 0 else 0
     scale_log2 = (abs(scale) or 1.0) * LOG2_E.value
     grid = (triton.cdiv(n_q, block_m) * batch * n_heads,)
     flash_forward_kernel[grid](
-        q, k, v, o, lse,
+        q, k, v, k_desc, v_desc, o, lse,
         *q.stride(), *k.stride(), *v.stride(), *o.stride(),
         n_heads, n_q, n_k, scale_log2,
         GROUP_SIZE=n_heads // k.shape[1], Q_SIGN=q_sign, IS_CAUSAL=causal, STORE_LSE=store_lse,
-        NO_TAIL=n_k % block_n == 0, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n,
-        BLOCK_D=max(16, triton.next_power_of_2(head_dim)),
+        TMA=tma, NO_TAIL=n_k % block_n == 0, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=block_d,
         num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     return o, lse

@@ -21,7 +21,8 @@ DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 @dataclass(frozen=True)
 class Request:
     """One compilation: dtype by torch's name, arch 75 for sm_75, config (BLOCK_M, BLOCK_N, num_warps, num_stages)
-    or None for the shipped one; tail: whether the key length leaves a ragged last tile."""
+    or None for the shipped one; tail: whether the key length leaves a ragged last tile; tma: whether k and v come
+    by tensor descriptor, None for what a launch on that GPU would do."""
 
     head_dim: int
     arch: int
@@ -29,6 +30,7 @@ class Request:
     causal: bool = False
     config: tuple | None = None
     tail: bool = True
+    tma: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -68,17 +70,20 @@ def compile_forward(request):
     from course_lib.kernels import flash_forward
 
     kernel = flash_forward.flash_forward_kernel
+    tma = request.arch >= 90 if request.tma is None else request.tma
     config = request.config or flash_forward.default_config(
-        getattr(torch, request.dtype), request.head_dim, request.causal, divmod(request.arch, 10)
+        getattr(torch, request.dtype), request.head_dim, request.causal, divmod(request.arch, 10), tma=tma
     )
     block_m, block_n, num_warps, num_stages = config
+    block_d = max(16, triton.next_power_of_2(request.head_dim))
     # As a launch specialises them: aligned pointers and strides, unit stride in the last dimension.
     constants = dict(
-        GROUP_SIZE=1, Q_SIGN=1, IS_CAUSAL=request.causal, STORE_LSE=True, NO_TAIL=not request.tail,
-        HEAD_DIM=request.head_dim, BLOCK_M=block_m, BLOCK_N=block_n,
-        BLOCK_D=max(16, triton.next_power_of_2(request.head_dim)),
+        GROUP_SIZE=1, Q_SIGN=1, IS_CAUSAL=request.causal, STORE_LSE=True, TMA=tma, NO_TAIL=not request.tail,
+        HEAD_DIM=request.head_dim, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=block_d,
         stride_qd=1, stride_kd=1, stride_vd=1, stride_od=1,
     )  # fmt: skip
+    if not tma:
+        constants |= {"k_desc": None, "v_desc": None}
     signature, aligned = {}, {}
     for position, name in enumerate(kernel.arg_names):
         if name in constants:
@@ -86,6 +91,8 @@ def compile_forward(request):
         elif name.endswith("_ptr"):
             signature[name] = "*fp32" if name == "lse_ptr" else "*" + DTYPES[request.dtype]
             aligned[(position,)] = [["tt.divisibility", 16]]
+        elif name.endswith("_desc"):
+            signature[name] = f"tensordesc<{DTYPES[request.dtype]}[1, 1, {block_n}, {block_d}]>"
         elif name == "scale_log2":
             signature[name] = "fp32"
         else:
