@@ -1,5 +1,5 @@
 # Each target sets itself up: on a fresh Linux machine with Python 3.11 or newer, `make lab` or `make test` is all.
-.PHONY: lab test test-matrix notebooks stamp lint
+.PHONY: lab test test-matrix notebooks stamp lint classroom
 
 # The first Python that is new enough and can make environments (Debian keeps that part in python3-venv).
 PYTHON = $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
@@ -22,6 +22,10 @@ stamp: .venv/ready-for-test
 
 lint: .venv/ready-for-test
 	.venv/bin/ruff check .
+
+# An nbgrader course, for an instructor: `make classroom DIR=some/new/folder`.
+classroom: .venv/ready-for-test
+	.venv/bin/python -m course_lib classroom $(DIR)
 
 # The whole suite on the newest Triton, and on the oldest that our GPU measurements use.
 test-matrix: .venv-matrix/triton-3.9.0/ready .venv-matrix/triton-3.6.0/ready

@@ -2,7 +2,7 @@
 
 The map, in reading order:
 
-    reference/   the mathematics in NumPy, float64-capable, clarity first: softmax, attention, tiled
+    reference/   the mathematics in NumPy, float64-capable, clarity first: softmax, attention, tiled, backward
     machine      a memory of two levels that counts every byte moved and refuses a tile that does not fit
     traffic      the same counts as closed forms: bytes, FLOPs, peak memory
     hardware     GPU specifications, each with its source
@@ -44,6 +44,7 @@ GLOSSARY = {
     "alpha": "exp(m_old - m_new), the factor that carries l and acc over to a new maximum",
     "state": "the tuple (m, l, acc) of a set of keys; two of them merge into the state of the union",
     "lse": "log-sum-exp of a row's scores, m + log(l), natural logarithm",
+    "dO": "gradient of the loss with respect to O; dQ, dK, dV, dS, dP likewise",
     "delta": "rowsum(dO * O), which the backward pass needs of each row",
     # Tiles and memory.
     "B_r": "rows of a query tile in the papers; block_q in reference, BLOCK_M in kernels",

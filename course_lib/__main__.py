@@ -1,4 +1,4 @@
-"""`python -m course_lib doctor | grade | bench`: the exit status tells whether all is well."""
+"""`python -m course_lib doctor | grade | bench | classroom`: the exit status tells whether all is well."""
 
 import argparse
 import json
@@ -32,15 +32,22 @@ def bench(argv: list[str]) -> int:
     return bench.main(argv)
 
 
+def classroom(argv: list[str]) -> int:
+    from course_lib.grading import classroom
+
+    return classroom.main(argv)
+
+
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    commands = {"doctor": doctor, "grade": grade, "bench": bench}
+    commands = {"doctor": doctor, "grade": grade, "bench": bench, "classroom": classroom}
     parser = argparse.ArgumentParser(
         prog="python -m course_lib",
         description="FlashAttention from First Principles, from the command line.",
         epilog="doctor [--json]: what this machine can run, and the fix for what it cannot. "
         "grade NOTEBOOK [--json]: mark the exercises of a notebook. "
-        "bench [--json FILE]: time the kernels. Each command has its own --help.",
+        "bench [--json FILE]: time the kernels. "
+        "classroom DIR [--json]: write an nbgrader course. Each command has its own --help.",
     )
     parser.add_argument("command", choices=commands)
     # Each command reads its own arguments, so that `grade --help` is grade's help.

@@ -10,8 +10,12 @@ KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 
-# Shared memory per SM and per block, registers per SM: one table holds them for every compute capability.
+# Registers, threads and blocks per SM, shared memory per SM and per block: one table for every compute capability.
 CUDA_GUIDE = 'CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability"'
+
+# In what portions an SM gives these out (CUDA Occupancy Calculator, cuda_occupancy.h).
+REGISTERS_PER_PORTION = 256  # to a warp
+WARPS_PER_PORTION = 4  # of those whose registers fit
 
 
 @dataclass(frozen=True)
@@ -30,17 +34,48 @@ class GPU:
     shared_bytes_per_sm: int
     shared_bytes_per_block: int
     registers_per_sm: int
+    threads_per_sm: int
+    blocks_per_sm: int
     l2_bytes: int
     hbm_bytes: int
     hbm_bytes_per_s: float
     fp16_tensor_tflops: float
     fp32_tflops: float
     sources: tuple[str, ...]
+    tensor_memory_columns_per_sm: int = 0
 
     @property
     def ridge_flops_per_byte(self):
         """The roofline's ridge for fp16 tensor cores: below this intensity a kernel is bound by memory."""
         return self.fp16_tensor_tflops * 1e12 / self.hbm_bytes_per_s
+
+    @property
+    def reserved_shared_bytes(self):
+        """What the system takes of an SM's shared memory for each block (CUDA guide, "Shared Memory")."""
+        return KIB if self.compute_capability >= (8, 0) else 0
+
+    def resident_blocks(self, *, shared_bytes, registers, num_warps, tensor_memory_columns=0):
+        """How many blocks of one kernel an SM can hold, by what would run out: name -> blocks; the least counts.
+
+        shared_bytes, tensor_memory_columns: per block. registers: per thread. As the CUDA Occupancy Calculator counts.
+        """
+        portion = 128 if self.compute_capability >= (8, 0) else 256
+        shared_bytes = _round_up(shared_bytes, portion) + self.reserved_shared_bytes
+        warp_registers = _round_up(32 * registers, REGISTERS_PER_PORTION)
+        warps = self.registers_per_sm // warp_registers // WARPS_PER_PORTION * WARPS_PER_PORTION
+        limits = {
+            "shared memory": self.shared_bytes_per_sm // shared_bytes if shared_bytes else self.blocks_per_sm,
+            "registers": warps // num_warps,
+            "threads": self.threads_per_sm // (32 * num_warps),
+            "blocks": self.blocks_per_sm,
+        }
+        if tensor_memory_columns:
+            limits["tensor memory"] = self.tensor_memory_columns_per_sm // tensor_memory_columns
+        return limits
+
+
+def _round_up(count, portion):
+    return -(-count // portion) * portion
 
 
 GPUS = {
@@ -51,6 +86,8 @@ GPUS = {
         shared_bytes_per_sm=64 * KIB,
         shared_bytes_per_block=64 * KIB,
         registers_per_sm=65_536,
+        threads_per_sm=1024,
+        blocks_per_sm=16,
         l2_bytes=4 * MIB,
         hbm_bytes=16 * GIB,
         hbm_bytes_per_s=320e9,
@@ -69,6 +106,8 @@ GPUS = {
         shared_bytes_per_sm=164 * KIB,
         shared_bytes_per_block=163 * KIB,
         registers_per_sm=65_536,
+        threads_per_sm=2048,
+        blocks_per_sm=32,
         l2_bytes=40 * MIB,
         hbm_bytes=80 * GIB,
         hbm_bytes_per_s=2039e9,
@@ -87,6 +126,8 @@ GPUS = {
         shared_bytes_per_sm=100 * KIB,
         shared_bytes_per_block=99 * KIB,
         registers_per_sm=65_536,
+        threads_per_sm=1536,
+        blocks_per_sm=24,
         l2_bytes=72 * MIB,
         hbm_bytes=24 * GIB,
         hbm_bytes_per_s=1008e9,
@@ -105,6 +146,8 @@ GPUS = {
         shared_bytes_per_sm=228 * KIB,
         shared_bytes_per_block=227 * KIB,
         registers_per_sm=65_536,
+        threads_per_sm=2048,
+        blocks_per_sm=32,
         l2_bytes=50 * MIB,
         hbm_bytes=80 * GIB,
         hbm_bytes_per_s=3352e9,
@@ -123,11 +166,14 @@ GPUS = {
         shared_bytes_per_sm=228 * KIB,
         shared_bytes_per_block=227 * KIB,
         registers_per_sm=65_536,
+        threads_per_sm=2048,
+        blocks_per_sm=32,
         l2_bytes=132_644_864,
         hbm_bytes=180 * GIB,
         hbm_bytes_per_s=8e12,
         fp16_tensor_tflops=2250.0,
         fp32_tflops=80.0,
+        tensor_memory_columns_per_sm=512,
         sources=(
             CUDA_GUIDE,
             "CUDA device properties multiProcessorCount and l2CacheSize, as a B200 reports them: SMs, L2",

@@ -120,12 +120,7 @@ def flash_attention(
     )  # fmt: skip
     row_bytes = d * dtype_bytes
     if order == "q_outer":
-        starts = np.arange(0, n_q, block_q)
-        stops = np.minimum(starts + block_q, n_q)
-        ends = np.clip(stops + n_k - n_q, 0, n_k) if causal else np.full_like(stops, n_k)
-        keys = np.minimum(-(-ends // block_k) * block_k, n_k)
-        keys_read = int(keys.sum())
-        pairs = int(((stops - starts) * keys).sum())
+        keys_read, pairs = _keys_visited(n_q, n_k, block_q, block_k, causal)
         by_tensor = {
             "Q": (n_q * row_bytes, 0),
             "K": (keys_read * row_bytes, 0),
@@ -136,12 +131,7 @@ def flash_attention(
             by_tensor["lse"] = (0, n_q * stat_bytes)
         peak_bytes = n_q * stat_bytes if return_lse else 0
     elif order == "kv_outer":
-        starts = np.arange(0, n_k, block_k)
-        stops = np.minimum(starts + block_k, n_k)
-        first = np.maximum(starts + n_q - n_k, 0) if causal else np.zeros_like(starts)
-        queries = n_q - first // block_q * block_q
-        visits = int(queries.sum())
-        pairs = int(((stops - starts) * queries).sum())
+        visits, pairs = _queries_visited(n_q, n_k, block_q, block_k, causal)
         by_tensor = {
             "Q": (visits * row_bytes, 0),
             "K": (n_k * row_bytes, 0),
@@ -156,6 +146,96 @@ def flash_attention(
             f'order is {order!r}; accepted: "q_outer" (FlashAttention-2), "kv_outer" (FlashAttention-1)'
         )
     return _traffic(by_tensor, 4 * d * pairs, peak_bytes, heads * batch)
+
+
+def flash_attention_backward(
+    n_q,
+    n_k,
+    d,
+    *,
+    block_q,
+    block_k,
+    dq_blocks=None,
+    dtype_bytes=2,
+    causal=False,
+    stat_bytes=4,
+    heads=1,
+    kv_heads=None,
+    batch=1,
+):
+    """Traffic of FlashAttention's backward in two passes without atomics (FA2 Alg. 2, each output written once).
+
+    block_q, block_k: tiles of the pass for dK and dV; dq_blocks: (block_q, block_k) of the pass for dQ if others.
+    heads: query heads; kv_heads: key and value heads, a divisor of heads, heads itself if None.
+    Per query head in elements (K, V, dK and dV of the dK/dV pass: per key head):
+
+        delta    read  O, dO: n_q d each                                   write  delta: n_q statistics
+        dK, dV   read  K, V: n_k d each, Q, dO: d sum_j queries_j each,    write  dK, dV: n_k d each
+                       lse, delta: sum_j queries_j statistics each
+        dQ       read  Q, dO: n_q d each, lse, delta: n_q statistics       write  dQ: n_q d
+                       each, K, V: d sum_i keys_i each
+
+    with queries_j the queries that key tile j visits and keys_i the keys that query tile i visits, as in
+    `flash_attention`: "kv_outer" for the one, "q_outer" for the other.
+
+    flops: those executed on visited tiles, 8 d per pair in the pass for dK and dV (S, dP, dV, dK) and 6 d in that
+    for dQ (S, dP, dQ): 7 products, 14 n_q n_k d where nothing is skipped. The gradients alone take 5 products,
+    10 n_q n_k d, which is what published rates divide by; S and dP a second time are the price of writing dQ
+    once, without atomics. peak_bytes: delta and lse, the HBM held beyond inputs, output and gradients.
+    Sizes are counts of at least 1 (ValueError, TypeError).
+    """
+    dq_block_q, dq_block_k = dq_blocks or (block_q, block_k)
+    kv_heads = heads if kv_heads is None else kv_heads
+    _check_counts(
+        n_q=n_q, n_k=n_k, d=d, block_q=block_q, block_k=block_k, dq_block_q=dq_block_q, dq_block_k=dq_block_k,
+        dtype_bytes=dtype_bytes, stat_bytes=stat_bytes, heads=heads, kv_heads=kv_heads, batch=batch,
+    )  # fmt: skip
+    if heads % kv_heads:
+        raise ValueError(f"kv_heads is {kv_heads}; accepted: a divisor of heads, {heads}")
+    row_bytes = d * dtype_bytes
+    visits, dkdv_pairs = _queries_visited(n_q, n_k, block_q, block_k, causal)
+    keys_read, dq_pairs = _keys_visited(n_q, n_k, dq_block_q, dq_block_k, causal)
+    by_query_head = {
+        "Q": ((visits + n_q) * row_bytes, 0),
+        "K": (keys_read * row_bytes, 0),
+        "V": (keys_read * row_bytes, 0),
+        "O": (n_q * row_bytes, 0),
+        "lse": ((visits + n_q) * stat_bytes, 0),
+        "dO": ((visits + 2 * n_q) * row_bytes, 0),
+        "delta": ((visits + n_q) * stat_bytes, n_q * stat_bytes),
+        "dQ": (0, n_q * row_bytes),
+    }
+    by_key_head = {
+        "K": (n_k * row_bytes, 0),
+        "V": (n_k * row_bytes, 0),
+        "dK": (0, n_k * row_bytes),
+        "dV": (0, n_k * row_bytes),
+    }
+    by_tensor = {}
+    for per_head, count in ((by_query_head, heads), (by_key_head, kv_heads)):
+        for name, (read, write) in per_head.items():
+            before = by_tensor.get(name, (0, 0))
+            by_tensor[name] = (before[0] + read * count, before[1] + write * count)
+    flops = (8 * dkdv_pairs + 6 * dq_pairs) * d * heads
+    return _traffic(by_tensor, flops, 2 * n_q * stat_bytes * heads, batch)
+
+
+def _keys_visited(n_q, n_k, block_q, block_k, causal):
+    """Queries outermost: (sum over query tiles of the keys each visits, (query, key) pairs in visited tiles)."""
+    starts = np.arange(0, n_q, block_q)
+    stops = np.minimum(starts + block_q, n_q)
+    ends = np.clip(stops + n_k - n_q, 0, n_k) if causal else np.full_like(stops, n_k)
+    keys = np.minimum(-(-ends // block_k) * block_k, n_k)
+    return int(keys.sum()), int(((stops - starts) * keys).sum())
+
+
+def _queries_visited(n_q, n_k, block_q, block_k, causal):
+    """Keys outermost: (sum over key tiles of the queries each visits, (query, key) pairs in visited tiles)."""
+    starts = np.arange(0, n_k, block_k)
+    stops = np.minimum(starts + block_k, n_k)
+    first = np.maximum(starts + n_q - n_k, 0) if causal else np.zeros_like(starts)
+    queries = n_q - first // block_q * block_q
+    return int(queries.sum()), int(((stops - starts) * queries).sum())
 
 
 def lower_bound_elems(n, d, sram_elems):

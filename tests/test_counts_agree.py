@@ -11,9 +11,11 @@ from course_lib import runtime
 from course_lib.kernels import flash_attention
 from course_lib.kernels.flash1_forward import flash1_attention
 from course_lib.machine import Machine
+from course_lib.reference.attention import standard_attention_on_machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 from course_lib.tracer import trace
 from course_lib.traffic import flash_attention as closed_form
+from course_lib.traffic import standard_attention as standard_closed_form
 
 LENGTHS = ((64, 64), (48, 80), (80, 48), (1, 70), (70, 1), (33, 47), (47, 33), (16, 128))
 BLOCKS = ((16, 16), (16, 64), (64, 16), (32, 32))
@@ -70,3 +72,18 @@ def test_heads_sharing_keys_read_them_once_each():
         flash_attention(q, k, k.clone(), block_q=16, block_k=32)
     formula = closed_form(40, 50, 8, block_q=16, block_k=32, dtype_bytes=4, heads=6, batch=2)
     assert (traced.load_bytes, traced.store_bytes) == (formula.read_bytes, formula.write_bytes)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_machine_and_closed_form_agree_on_standard_attention(dtype):
+    rng = np.random.default_rng(0)
+    for (n_q, n_k), block_q, causal in itertools.product(LENGTHS, (1, 16, 33, 128), (False, True)):
+        machine = Machine(sram_bytes=2**20)
+        shapes = {"Q": (n_q, 8), "K": (n_k, 8), "V": (n_k, 8), "S": (n_q, n_k), "P": (n_q, n_k), "O": (n_q, 8)}
+        handles = [machine.hbm(rng.standard_normal(shape).astype(dtype), name) for name, shape in shapes.items()]
+        standard_attention_on_machine(machine, *handles, block_q=block_q, causal=causal)
+        report = machine.report()
+        formula = standard_closed_form(n_q, n_k, 8, dtype_bytes=np.dtype(dtype).itemsize, causal=causal)
+        assert report.by_tensor == formula.by_tensor, (n_q, n_k, block_q, causal)
+        assert (report.read_bytes, report.write_bytes) == (formula.read_bytes, formula.write_bytes)
+        assert report.matmul_flops == formula.flops

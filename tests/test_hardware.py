@@ -20,10 +20,39 @@ def test_units_are_bytes_and_rates_are_plausible(gpu):
     reserved_bytes = 0 if gpu.compute_capability < (8, 0) else KIB
     assert gpu.shared_bytes_per_sm - gpu.shared_bytes_per_block == reserved_bytes
     assert gpu.registers_per_sm == 65_536
+    assert gpu.threads_per_sm in (1024, 1536, 2048) and gpu.blocks_per_sm in (16, 24, 32)
     assert 4 * MIB <= gpu.l2_bytes < GIB < 16 * GIB <= gpu.hbm_bytes <= 256 * GIB
     assert 1e11 < gpu.hbm_bytes_per_s < 1e13
     assert 2 * gpu.fp32_tflops <= gpu.fp16_tensor_tflops < 3000
     assert gpu.sources and all(len(source) > 20 for source in gpu.sources)
+
+
+def test_resident_blocks_are_those_of_the_guides_example():
+    """CUDA guide, "Maximize Utilization": 64 registers, blocks of 512 threads: two; one register more: one."""
+    gpu = GPUS["A100"]
+    two = gpu.resident_blocks(shared_bytes=0, registers=64, num_warps=16)
+    one = gpu.resident_blocks(shared_bytes=0, registers=65, num_warps=16)
+    assert (min(two.values()), min(one.values())) == (2, 1) and one["registers"] == 1
+
+
+def test_resident_blocks_by_each_limit():
+    def fit(name, shared_bytes, registers=32, num_warps=4, tensor_memory_columns=0):
+        limits = GPUS[name].resident_blocks(
+            shared_bytes=shared_bytes, registers=registers, num_warps=num_warps,
+            tensor_memory_columns=tensor_memory_columns,
+        )  # fmt: skip
+        return min(limits, key=limits.get), min(limits.values())
+
+    assert fit("H100", 227 * KIB) == ("shared memory", 1) and fit("H100", 113 * KIB) == ("shared memory", 2)
+    assert fit("H100", 227 * KIB + 1) == ("shared memory", 0)
+    # A T4 keeps nothing of an SM's shared memory for itself.
+    assert fit("T4", 32 * KIB) == ("shared memory", 2)
+    assert fit("H100", 1024, registers=115) == ("registers", 4)
+    # 17 warps' registers are there, and are given out to 4 warps at a time.
+    assert fit("H100", 1024, registers=115, num_warps=1) == ("registers", 16)
+    assert fit("RTX 4090", 1024, num_warps=32) == ("threads", 1)
+    assert fit("RTX 4090", 1024, num_warps=1) == ("blocks", 24)
+    assert fit("B200", 1024, tensor_memory_columns=256) == ("tensor memory", 2)
 
 
 def test_peaks_follow_from_units_and_clock():

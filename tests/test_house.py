@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "exercises": {"runtime", "hardware", "machine", "traffic", "tracer", "reference", "kernels", "grading"},
     # It finds exercises by number: see test_grading_knows_no_lesson.
     "grading": {"runtime", "machine", "tracer", "exercises"},
-    "explorers": {"hardware", "machine", "traffic", "tracer", "reference"},
+    # Of the kernels, only what the compiler uses for them, and only when asked.
+    "explorers": {"hardware", "machine", "traffic", "tracer", "reference", "kernels"},
     "authoring": {"runtime", "grading"},
     # These two load what they are asked for.
     "__init__": {"grading"},
@@ -173,7 +174,7 @@ def command_line(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("command", [[], ["doctor"], ["grade"], ["bench"]])
+@pytest.mark.parametrize("command", [[], ["doctor"], ["grade"], ["bench"], ["classroom"]])
 def test_each_command_has_help(command):
     result = command_line(*command, "--help")
     assert result.returncode == 0, result.stderr

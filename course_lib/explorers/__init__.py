@@ -8,6 +8,9 @@ in a notebook.
     float_formats    lesson 02: logits on the number line of each format
     stable_softmax   lesson 03: naive, stable and log-sum-exp, step by step
     online_softmax   lesson 05: feed a stream block by block
+    tile_grid        lesson 06: the tiles of the scores, visited and skipped, in order
+    tiled_attention  lesson 06: step through the visits; SRAM and bytes by tensor
+    block_sizes      lesson 06: a choice of tile sizes, from the grid of tiles to the programs on a GPU
     lesson_map       the table of lessons, and its picture
     readme_figure    the picture at the head of the README
     figures          what all pictures share

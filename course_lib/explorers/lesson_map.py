@@ -25,11 +25,11 @@ PARTS = {
         Lesson("01", "Dot products", "similarity as a sum; why divide by sqrt(d)", ready=True),
         Lesson("02", "Softmax overflow", "what a float can hold, and where exp leaves it", ("01",), ready=True),
         Lesson("03", "Stable softmax", "subtract the maximum; log-sum-exp; masks", ("02",), ready=True),
-        Lesson("04", "Attention", "the N x N matrix, and what moving it costs", ("01", "03")),
+        Lesson("04", "Attention", "the N x N matrix, and what moving it costs", ("01", "03"), ready=True),
         Lesson("05", "Online softmax", "one pass over a stream of keys and values", ("03", "04"), ready=True),
     ),
     "Part II: the algorithm and the machine": (
-        Lesson("06", "Tiled attention", "tiles in SRAM, every byte counted", ("05",)),
+        Lesson("06", "Tiled attention", "tiles in SRAM, every byte counted", ("05",), ready=True),
         Lesson("07", "First Triton kernels", "programs, pointers, masks", ("03",)),
         Lesson("08", "FlashAttention forward", "05's update in 06's loop, as a kernel", ("06", "07")),
         Lesson("09", "FlashAttention backward", "recompute instead of remember", ("08",)),

@@ -64,7 +64,7 @@ def grade_notebook(path: Path, limit_s: float = LIMIT_S) -> dict:
                 rows.append(row | {"message": f"{exercise.id}: its cell is not in the notebook"})
                 continue
             sources.append((exercise.id, cells[exercise.id]))
-            outcome = _in_own_process(exercise.id, exercise.answer.__name__, sources, limit_s)
+            outcome = in_own_process(exercise.id, exercise.answer.__name__, sources, limit_s)
             if not outcome.pop("cell_runs"):
                 sources.pop()  # it would take the later exercises down too
             rows.append(row | outcome | {"points": exercise.points if outcome["passed"] else 0})
@@ -97,11 +97,14 @@ def answer_cells(path: Path) -> dict[str, str]:
     return found
 
 
-def _in_own_process(exercise_id, name, sources, limit_s):
-    """Run the answer cells and grade the last one's answer, in a process that is killed after limit_s."""
+def in_own_process(exercise_id, name, sources, limit_s, test=None):
+    """Run the answer cells and grade the last one's answer, in a process that is killed after limit_s.
+
+    test: source of a cell that decides instead of `grade`, by raising or not; `check` is strict in it.
+    """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(sender, exercise_id, name, sources), daemon=True)
+    process = context.Process(target=_work, args=(sender, exercise_id, name, sources, test), daemon=True)
     process.start()
     sender.close()
     outcome = {"passed": False, "attempted": True, "cell_runs": False}
@@ -121,7 +124,7 @@ def _in_own_process(exercise_id, name, sources, limit_s):
     return outcome
 
 
-def _work(sender, exercise_id, name, sources):
+def _work(sender, exercise_id, name, sources, test):
     # What cells and answers write, at whatever level, must not mix with the marks.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     namespace = {"__name__": "__main__"}
@@ -143,8 +146,26 @@ def _work(sender, exercise_id, name, sources):
     if name not in namespace:
         sender.send({"message": f"{exercise_id}: its cell defines no {name}"})
         return
+    if test is not None:
+        sender.send(_outcome_of(test, namespace))
+        return
     result = grade(exercise_id, namespace[name])
     sender.send({"passed": result.passed, "attempted": result.attempted, "message": result.message})
+
+
+def _outcome_of(test, answers):
+    os.environ["COURSE_LIB_STRICT"] = "1"
+    namespace = dict(answers)
+    exec("from course_lib import check", namespace)  # over whatever an answer calls so
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(test, namespace)
+    except AssertionError as error:
+        return {"passed": False, "message": str(error)}
+    except BaseException as error:
+        return {"passed": False, "message": f"{type(error).__name__}: {error}"}
+    return {"passed": True, "message": printed.getvalue().rstrip()}
 
 
 def _as_text(marks):

@@ -122,6 +122,7 @@ class Exercise:
     common_hints: Mapping[str, str] = field(default_factory=dict)  # as Property.hints, for every property
     wrong_answers: tuple[WrongAnswer, ...] = ()
     right_answers: tuple[Variant, ...] = ()
+    imports: tuple[str, ...] = ()  # modules that an answer may import in class, besides those of `rules`
 
     def mistake_behind(self, prop: Property, evidence: Evidence) -> str | None:
         """Key of the mistake that the evidence points to, from the most to the least particular."""

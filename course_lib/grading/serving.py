@@ -16,8 +16,13 @@ class Rows:
     def __init__(self, array):
         self._array = np.asarray(array)
         self.shape, self.dtype, self.ndim = self._array.shape, self._array.dtype, self._array.ndim
-        self.reads = np.zeros(len(self._array), dtype=np.int64)
+        self._reads = np.zeros(len(self._array), dtype=np.int64)
         self.most_at_once = 0
+
+    @property
+    def reads(self):
+        # A copy: an answer holds this object too, and must not be able to wipe its traces.
+        return self._reads.copy()
 
     def __len__(self):
         return self.shape[0]
@@ -25,7 +30,7 @@ class Rows:
     def __getitem__(self, index):
         rows, *rest = index if isinstance(index, tuple) else (index,)
         read = self._array[rows].copy()
-        self.reads[rows] += 1
+        self._reads[rows] += 1
         self.most_at_once = max(self.most_at_once, 1 if isinstance(rows, (int, np.integer)) else len(read))
         if not rest:
             return read

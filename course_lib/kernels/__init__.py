@@ -2,6 +2,7 @@
 
 primitives.py       the online-softmax update, shared by every attention kernel
 flash_forward.py    FlashAttention-2 forward: kernel, configurations, launch
+flash_backward.py   FlashAttention-2 backward: delta, dK and dV, dQ, without atomics
 flash1_forward.py   FlashAttention-1 forward (keys outermost), kept to be counted, not to be fast
 flash.py            the public `flash_attention`: contract, checks, autograd
 accuracy.py         the error budget: what counts as correct

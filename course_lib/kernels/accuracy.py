@@ -3,6 +3,9 @@
 An answer in dtype T may err, against float64 on the same inputs, by twice what plain PyTorch in T errs, plus a floor:
 one rounding to T and eight to fp32, for plain PyTorch may happen to be exact (as on a single key) where a kernel has
 scaled by log2(e) and back. In the relative Frobenius norm, and likewise in the largest element.
+
+Gradients are differences: dP - delta, summed over keys or queries, may cancel to nothing (to exactly 0 for a single
+key). Their eight fp32 roundings are therefore measured against the terms before they cancel.
 """
 
 import torch
@@ -26,8 +29,37 @@ def exact_attention(q, k, v, *, causal=False, scale=None, dtype=torch.float64):
     return weights @ v, lse
 
 
-def assert_within_budget(name, answer, plain, exact, dtype):
-    """Raise AssertionError, with both errors, unless `answer` keeps the budget of `dtype`."""
+def exact_gradients(q, k, v, do, dlse=None, *, causal=False, scale=None, dtype=torch.float64):
+    """(dq, dk, dv) that PyTorch derives from `exact_attention` in `dtype`, for gradients do of o and dlse of lse."""
+    leaves = [x.detach().to(dtype).requires_grad_() for x in (q, k, v)]
+    o, lse = exact_attention(*leaves, causal=causal, scale=scale, dtype=dtype)
+    if dlse is None:
+        return torch.autograd.grad(o, leaves, do.to(dtype))
+    return torch.autograd.grad((o, lse), leaves, (do.to(dtype), dlse.to(lse.dtype)))
+
+
+def _gradient_terms(q, k, v, do, dlse, causal, scale):
+    """What dq, dk and dv add up, in float64, every term positive."""
+    group = q.shape[1] // k.shape[1]
+    q, do = q.double(), do.double()
+    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    # Attention to the identity matrix returns the probabilities.
+    identity = torch.eye(k.shape[2], dtype=torch.float64, device=k.device).expand(*k.shape[:2], -1, -1)
+    p, lse = exact_attention(q, k, identity, causal=causal, scale=scale)
+    delta = ((p @ v) * do).sum(-1).abs() + (0 if dlse is None else dlse.abs())
+    # lse is rounded to fp32 at its own size, and P = exp(S - lse) errs by as much.
+    p = p * torch.where(lse == float("-inf"), 1.0, lse.abs() / 2).clamp(min=1.0)[..., None]
+    ds = abs(scale) * p * ((do @ v.mT).abs() + delta[..., None])
+    dk, dv = (x.unflatten(1, (-1, group)).sum(2) for x in (ds.mT @ q.abs(), p.mT @ do.abs()))
+    return ds @ k.abs(), dk, dv
+
+
+def assert_within_budget(name, answer, plain, exact, dtype, terms=None):
+    """Raise AssertionError, with both errors, unless `answer` keeps the budget of `dtype`.
+
+    terms: what the fp32 roundings are measured against, `exact` itself if None.
+    """
     if answer.shape != exact.shape:
         raise AssertionError(f"{name}: shape {list(answer.shape)}, expected {list(exact.shape)}")
     answer, plain, exact = answer.double(), plain.double(), exact.double()
@@ -35,13 +67,14 @@ def assert_within_budget(name, answer, plain, exact, dtype):
     if not torch.equal(torch.where(infinite, answer, 0.0), torch.where(infinite, exact, 0.0)):
         raise AssertionError(f"{name}: infinities are not where they belong")
     answer, plain, exact = (torch.where(infinite, 0.0, x) for x in (answer, plain, exact))
-    floor = torch.finfo(dtype).eps / 2 + 8 * torch.finfo(torch.float32).eps / 2
+    terms = exact if terms is None else terms
     for norm, size in (("Frobenius", torch.linalg.vector_norm), ("largest", lambda x: x.abs().max())):
         error, allowed, scale = size(answer - exact), size(plain - exact), size(exact)
-        if not error <= 2 * allowed + floor * scale:
+        floor = torch.finfo(dtype).eps / 2 * scale + 8 * torch.finfo(torch.float32).eps / 2 * size(terms)
+        if not error <= 2 * allowed + floor:
             raise AssertionError(
                 f"{name}: {norm} error {error:.3e} on values of {scale:.3e}; plain PyTorch errs by {allowed:.3e}, "
-                f"the budget is {2 * allowed + floor * scale:.3e}"
+                f"the budget is {2 * allowed + floor:.3e}"
             )
 
 
@@ -57,3 +90,17 @@ def check_attention(answer, q, k, v, *, causal=False, scale=None):
         if lse.dtype != torch.float32:
             raise AssertionError(f"lse has dtype {lse.dtype}, expected torch.float32")
         assert_within_budget("lse", lse, plain_lse, exact_lse, torch.float32)
+
+
+def check_gradients(gradients, q, k, v, do, dlse=None, *, causal=False, scale=None):
+    """Raise AssertionError unless gradients, (dq, dk, dv), keep the error budget on these inputs.
+
+    do: the gradient of o, in its dtype; dlse: that of lse, fp32, or None.
+    """
+    exact = exact_gradients(q, k, v, do, dlse, causal=causal, scale=scale)
+    plain = exact_gradients(q, k, v, do, dlse, causal=causal, scale=scale, dtype=q.dtype)
+    terms = _gradient_terms(q, k, v, do, dlse, causal, scale)
+    for name, *compared in zip(("dq", "dk", "dv"), gradients, plain, exact, terms, strict=True):
+        if compared[0].dtype != q.dtype:
+            raise AssertionError(f"{name} has dtype {compared[0].dtype}, expected {q.dtype}")
+        assert_within_budget(name, *compared[:3], q.dtype, terms=compared[3])

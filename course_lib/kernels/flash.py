@@ -4,9 +4,11 @@ import math
 import numbers
 
 import torch
+from torch.autograd.function import once_differentiable
 from triton.runtime.errors import OutOfResources
 
 from course_lib import runtime
+from course_lib.kernels.flash_backward import flash_backward
 from course_lib.kernels.flash_forward import default_config, flash_forward
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -14,6 +16,7 @@ MAX_HEAD_DIM = 256
 # Offsets inside a tile are 32-bit: 128 rows of at most 2^24 elements.
 MAX_ROW_STRIDE = 2**24 - 1
 BLOCK_SIZES = (16, 32, 64, 128)
+COMPILED = runtime.mode() == "gpu"
 
 
 def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, block_q=None, block_k=None):
@@ -30,36 +33,106 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, bloc
     fp32 [batch, heads, n_q]. Rows with no visible key give o = 0 and lse = -inf. Nothing is modified.
 
     fp32 inputs are multiplied in IEEE fp32, never TF32; statistics and accumulator are fp32 for all dtypes.
+
+    Differentiable, once, with respect to q, k and v, from o and from lse (FlashAttention-2, Alg. 2). For that it
+    keeps q, k, v, o and lse, and nothing of size N x N. Gradients come in the inputs' dtype, the same bits from the
+    same call; rows with no visible key give and get gradient 0. block_q and block_k concern the forward alone.
+    Under autocast fp16, bf16 and fp32 inputs are cast to its dtype first, as for PyTorch's own attention. Under
+    torch.compile the kernels are operators of the graph, opaque to it: fullgraph=True works.
+
     Raises TypeError or ValueError before any launch, naming the argument; ValueError with the bytes needed
     when the tiles do not fit the GPU's shared memory.
     """
     causal, return_lse = _flag("causal", causal), _flag("return_lse", return_lse)
+    q, k, v = (_as_autocast_has_it(x) for x in (q, k, v))
     check_tensors(q, k, v)
     scale = _check_scale(scale, q.shape[-1])
     config = _config(q, causal, block_q, block_k)
-    q, k, v = (x if x.stride(3) == 1 and x.stride(2) <= MAX_ROW_STRIDE else x.contiguous() for x in (q, k, v))
-    o, lse = _FlashAttention.apply(q, k, v, causal, scale, return_lse, config)
+    q, k, v = (_addressable(x) for x in (q, k, v))
+    store_lse = return_lse or torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    o, lse = _FlashAttention.apply(q, k, v, causal, scale, return_lse, store_lse, config)
     return (o, lse) if return_lse else o
 
 
 class _FlashAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, causal, scale, return_lse, config):
-        try:
-            return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=return_lse, config=config)
-        except OutOfResources as error:
-            block_q, block_k = (config or default_config(q.dtype, q.shape[-1], causal, _capability(q)))[:2]
-            raise ValueError(
-                f"block_q={block_q}, block_k={block_k} at head_dim={q.shape[-1]}, {_name(q.dtype)}, needs "
-                f"{error.required} bytes of {error.name}; this GPU has {error.limit}. Take smaller blocks."
-            ) from error
+    def forward(ctx, q, k, v, causal, scale, return_lse, store_lse, config):
+        forward = _forward_in_graph if torch.compiler.is_compiling() else _forward
+        o, lse = forward(q, k, v, causal, scale, store_lse, config)
+        ctx.save_for_backward(q, k, v, o, lse)
+        ctx.causal, ctx.scale = causal, scale
+        ctx.set_materialize_grads(False)
+        return o, lse if return_lse else None
 
     @staticmethod
-    def backward(ctx, *gradients):
-        raise NotImplementedError(
-            "flash_attention has no backward yet; for gradients use "
-            "torch.nn.functional.scaled_dot_product_attention, or call it under torch.no_grad()"
-        )
+    @once_differentiable
+    def backward(ctx, do, dlse):
+        q, k, v, o, lse = ctx.saved_tensors
+        need_dq, need_dk, need_dv = ctx.needs_input_grad[:3]
+        backward = _backward_in_graph if torch.compiler.is_compiling() else _backward
+        do = torch.zeros_like(o) if do is None else do
+        dq, dk, dv = backward(q, k, v, o, lse, do, dlse, ctx.causal, ctx.scale, need_dq, need_dk or need_dv)
+        return dq, dk if need_dk else None, dv if need_dv else None, None, None, None, None, None
+
+
+def _forward(q, k, v, causal, scale, store_lse, config):
+    try:
+        return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=store_lse, config=config)
+    except OutOfResources as error:
+        block_q, block_k = (config or default_config(q.dtype, q.shape[-1], causal, _capability(q)))[:2]
+        raise ValueError(
+            f"block_q={block_q}, block_k={block_k} at head_dim={q.shape[-1]}, {_name(q.dtype)}, needs "
+            f"{error.required} bytes of {error.name}; this GPU has {error.limit}. Take smaller blocks."
+        ) from error
+
+
+def _backward(q, k, v, o, lse, do, dlse, causal, scale, need_dq, need_dkdv):
+    return flash_backward(
+        q, k, v, o, lse, _addressable(do), None if dlse is None else dlse.contiguous(),
+        causal=causal, scale=scale, need_dq=need_dq, need_dkdv=need_dkdv,
+    )  # fmt: skip
+
+
+# For torch.compile: operators that it neither looks into nor runs while it traces, with the shapes they return.
+@torch.library.custom_op("course_lib::flash_forward", mutates_args=())
+def _forward_in_graph(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, store_lse: bool,
+    config: list[int] | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    # An operator returns tensors only: lse is computed whether asked for or not.
+    return _forward(q, k, v, causal, scale, True, config)
+
+
+@_forward_in_graph.register_fake
+def _(q, k, v, causal, scale, store_lse, config):
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.custom_op("course_lib::flash_backward", mutates_args=())
+def _backward_in_graph(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
+    dlse: torch.Tensor | None, causal: bool, scale: float, need_dq: bool, need_dkdv: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    return _backward(q, k, v, o, lse, do, dlse, causal, scale, True, True)
+
+
+@_backward_in_graph.register_fake
+def _(q, k, v, *_):
+    return tuple(x.new_empty(x.shape) for x in (q, k, v))
+
+
+def _as_autocast_has_it(x):
+    """x in the dtype that autocast, where it is on, gives to matrix products."""
+    if not isinstance(x, torch.Tensor) or x.dtype not in DTYPES or x.device.type not in ("cuda", "cpu"):
+        return x
+    if torch.is_autocast_enabled(x.device.type):
+        return x.to(torch.get_autocast_dtype(x.device.type))
+    return x
+
+
+def _addressable(x):
+    """x, or a copy that the kernels' offsets can address."""
+    return x if x.stride(3) == 1 and x.stride(2) <= MAX_ROW_STRIDE else x.contiguous()
 
 
 def _name(dtype):
@@ -94,7 +167,7 @@ def check_tensors(q, k, v):
             raise ValueError(f"{name} has batch {x.shape[0]} but q has {q.shape[0]}; they must be equal")
         if x.shape[3] != q.shape[3]:
             raise ValueError(f"{name} has head_dim {x.shape[3]} but q has {q.shape[3]}; they must be equal")
-    if runtime.mode() == "gpu" and not q.is_cuda:
+    if COMPILED and not q.is_cuda:
         raise ValueError(f"q, k and v are on {q.device}; kernels run compiled here and take CUDA tensors")
     if v.shape != k.shape:
         raise ValueError(f"v must have k's shape {_shape(k)}, got {_shape(v)}")
@@ -131,6 +204,10 @@ def _config(q, causal, block_q, block_k):
     if block_q is None and block_k is None:
         return None
     shipped_q, shipped_k, _, _ = default_config(q.dtype, q.shape[-1], causal, _capability(q))
-    block_q, block_k = block_q or shipped_q, block_k or shipped_k
+    return chosen_config(block_q or shipped_q, block_k or shipped_k)
+
+
+def chosen_config(block_q, block_k):
+    """(BLOCK_M, BLOCK_N, num_warps, num_stages) that a caller's own block sizes are launched with."""
     # One warp for 16 query rows, four at least; no prefetching, which costs shared memory.
     return block_q, block_k, max(4, block_q // 16), 1

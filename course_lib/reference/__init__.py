@@ -4,6 +4,7 @@ Arrays are [seq, head_dim]. Everything else in the course is tested against what
 """
 
 from .attention import attention
+from .backward import attention_backward, softmax_vjp, tiled_backward
 from .dot import cosine_similarity, dot, scores
 from .entropy import entropy
 from .softmax import logsumexp, merge_states, naive_softmax, online_softmax_update, stable_softmax
@@ -11,6 +12,7 @@ from .tiled import tiled_attention
 
 __all__ = [
     "attention",
+    "attention_backward",
     "cosine_similarity",
     "dot",
     "entropy",
@@ -19,6 +21,8 @@ __all__ = [
     "naive_softmax",
     "online_softmax_update",
     "scores",
+    "softmax_vjp",
     "stable_softmax",
     "tiled_attention",
+    "tiled_backward",
 ]

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .dot import as_float_array, resolve_scale, scores
-from .softmax import logsumexp, stable_softmax, weighted_sum
+from .dot import as_float_array, resolve_scale, scores, statistics_dtype
+from .softmax import logsumexp, normalise_state, stable_softmax, weighted_sum
 
 
 def attention(q, k, v, *, causal=False, scale=None, return_lse=False):
@@ -31,6 +31,52 @@ def attention(q, k, v, *, causal=False, scale=None, return_lse=False):
 def causal_mask(n_q, n_k):
     """[n_q, n_k] of bool: True where query i sees key j, j <= i + n_k - n_q (aligned bottom-right)."""
     return np.arange(n_k) <= np.arange(n_q)[:, None] + (n_k - n_q)
+
+
+def standard_attention_on_machine(machine, Q, K, V, S, P, O, *, block_q, causal=False, scale=None):
+    """`attention` in three passes on handles of `machine`, with S and P written to HBM whole. FA1 Alg. 0.
+
+    Q, O: [n_q, d]; K, V: [n_k, d]; S, P: [n_q, n_k]; one float dtype. block_q: rows a tile, at least 1; the
+    last tile may be shorter. Every element is read once and written once, as `traffic.standard_attention`
+    has it. For that all of K has to lie in SRAM during the first pass, and all of V during the third, beside
+    tiles of block_q rows: the SRAM needed grows with n_k. Products, maximum and sums are float32 (float64 for
+    float64); S, P and O are rounded to their own dtype when they are stored, so that in float16 a score
+    beyond 65504 is lost.
+    Hidden scores are stored as -inf; a row with no visible key has P = 0 and O = 0. Unlike in `attention`,
+    nan or inf in a value reaches every row, since P V multiplies it by 0 where it is hidden.
+    Raises ValueError or TypeError for block_q or scale, machine.SRAMOverflow if the tiles do not fit.
+    """
+    if isinstance(block_q, bool) or not isinstance(block_q, int | np.integer):
+        raise TypeError(f"block_q is {block_q!r}; accepted: a whole number of at least 1")
+    if block_q < 1:
+        raise ValueError(f"block_q is {block_q}; accepted: a whole number of at least 1")
+    (n_q, d), n_k = Q.shape, len(K)
+    scale = resolve_scale(scale, d)
+    dtype = statistics_dtype(Q.dtype)
+    tiles = [(start, min(start + block_q, n_q)) for start in range(0, n_q, block_q)]
+
+    k = machine.load(K, (0, n_k))
+    for rows in tiles:  # FA1 Alg. 0, line 1
+        s = np.matmul(machine.load(Q, rows), k.T, dtype=dtype)  # [block_q, d] @ [d, n_k]
+        s *= scale
+        if causal:
+            s[np.arange(n_k) > np.arange(*rows)[:, None] + (n_k - n_q)] = -np.inf
+        machine.store(S, rows, s.astype(S.dtype, copy=False))
+        del s  # or it would lie in SRAM beside the next tile
+    del k
+
+    for rows in tiles:  # line 2
+        s = machine.load(S, rows).astype(dtype, copy=False)
+        m = s.max(axis=1)
+        p = np.exp(s - np.where(m == -np.inf, 0, m)[:, None])  # never -inf minus -inf
+        machine.store(P, rows, normalise_state(p.sum(axis=1), p).astype(P.dtype, copy=False))
+        del s, m, p
+
+    v = machine.load(V, (0, n_k))
+    for rows in tiles:  # line 3
+        o = np.matmul(machine.load(P, rows), v, dtype=dtype)  # [block_q, n_k] @ [n_k, d]
+        machine.store(O, rows, o.astype(O.dtype, copy=False))
+        del o
 
 
 def checked_inputs(q, k, v, scale):

@@ -61,11 +61,7 @@ def tiled_attention_on_machine(
     "kv_outer" only, where they are required (lse = m + log(l)). Raises ValueError or TypeError for a block
     size or an order that is not accepted, machine.SRAMOverflow if the tiles do not fit.
     """
-    for name, block in (("block_q", block_q), ("block_k", block_k)):
-        if isinstance(block, bool) or not isinstance(block, int | np.integer):
-            raise TypeError(f"{name} is {block!r}; accepted: a whole number of at least 1")
-        if block < 1:
-            raise ValueError(f"{name} is {block}; accepted: a whole number of at least 1")
+    check_blocks(block_q=block_q, block_k=block_k)
     scale = resolve_scale(scale, Q.shape[1])
     if order == "q_outer":
         if l is not None or m is not None:
@@ -86,16 +82,16 @@ def _q_outer(machine, Q, K, V, O, lse, block_q, block_k, causal, scale):
     n_q, d = Q.shape
     n_k = K.shape[0]
     dtype = statistics_dtype(Q.dtype)
-    for q_rows in _tiles(n_q, block_q):  # FA2 Alg. 1, line 3
+    for q_rows in tiles(n_q, block_q):  # FA2 Alg. 1, line 3
         Q_i = machine.load(Q, q_rows)  # line 4
         m_i = machine.full(len(Q_i), -np.inf, dtype)  # line 5
         l_i = machine.full(len(Q_i), 0, dtype)
         acc = machine.full((len(Q_i), d), 0, dtype)
         # Causal: the tile's last query sees keys up to last + n_k - n_q; tiles beyond are skipped.
         kv_end = min(max(q_rows[1] + n_k - n_q, 0), n_k) if causal else n_k
-        for k_rows in _tiles(n_k, block_k, end=kv_end):  # line 6
+        for k_rows in tiles(n_k, block_k, end=kv_end):  # line 6
             K_j, V_j = machine.load(K, k_rows), machine.load(V, k_rows)  # line 7
-            S_ij = _scores_tile(Q_i, K_j, q_rows, k_rows, n_k - n_q, causal, scale)  # line 8
+            S_ij = scores_tile(Q_i, K_j, q_rows, k_rows, n_k - n_q, causal, scale)  # line 8
             m_i, l_i, acc = online_softmax_update(m_i, l_i, acc, S_ij, V_j)  # lines 9, 10
             del K_j, V_j, S_ij  # or they would lie in SRAM beside the tiles of the next round
         machine.store(O, q_rows, normalise_state(l_i, acc).astype(O.dtype, copy=False))  # lines 12, 14
@@ -108,19 +104,19 @@ def _kv_outer(machine, Q, K, V, O, l, m, block_q, block_k, causal, scale):
     """FA1 Alg. 1: keys and values stay in SRAM while the queries and their unfinished results pass by."""
     n_q, d = Q.shape
     n_k = K.shape[0]
-    for q_rows in _tiles(n_q, block_q):  # FA1 Alg. 1, line 2
+    for q_rows in tiles(n_q, block_q):  # FA1 Alg. 1, line 2
         rows = q_rows[1] - q_rows[0]
         machine.store(O, q_rows, machine.full((rows, d), 0, O.dtype))
         machine.store(l, q_rows, machine.full(rows, 0, l.dtype))
         machine.store(m, q_rows, machine.full(rows, -np.inf, m.dtype))
-    for k_rows in _tiles(n_k, block_k):  # line 5
+    for k_rows in tiles(n_k, block_k):  # line 5
         K_j, V_j = machine.load(K, k_rows), machine.load(V, k_rows)  # line 6
-        for q_rows in _tiles(n_q, block_q):  # line 7
+        for q_rows in tiles(n_q, block_q):  # line 7
             if causal and q_rows[1] - 1 + n_k - n_q < k_rows[0]:
                 continue  # even the tile's last query does not see the tile's first key
             Q_i, O_i = machine.load(Q, q_rows), machine.load(O, q_rows)  # line 8
             l_i, m_i = machine.load(l, q_rows), machine.load(m, q_rows)
-            S_ij = _scores_tile(Q_i, K_j, q_rows, k_rows, n_k - n_q, causal, scale)  # line 9
+            S_ij = scores_tile(Q_i, K_j, q_rows, k_rows, n_k - n_q, causal, scale)  # line 9
             new = online_softmax_update(-np.inf, 0, 0, S_ij, V_j)  # line 10: the tile's own m, l and P V
             old = (m_i, l_i, l_i[:, None] * O_i)  # O_i is normalised: diag(l_i) undoes that
             m_i, l_i, acc = merge_states(old, new)  # lines 11, 12
@@ -131,7 +127,16 @@ def _kv_outer(machine, Q, K, V, O, l, m, block_q, block_k, causal, scale):
         del K_j, V_j
 
 
-def _scores_tile(Q_i, K_j, q_rows, k_rows, offset, causal, scale):
+def check_blocks(**blocks):
+    """TypeError or ValueError, naming the argument, unless every block size is a whole number of at least 1."""
+    for name, block in blocks.items():
+        if isinstance(block, bool) or not isinstance(block, int | np.integer):
+            raise TypeError(f"{name} is {block!r}; accepted: a whole number of at least 1")
+        if block < 1:
+            raise ValueError(f"{name} is {block}; accepted: a whole number of at least 1")
+
+
+def scores_tile(Q_i, K_j, q_rows, k_rows, offset, causal, scale):
     """S_ij = Q_i K_j^T * scale, with -inf where causal hides key j from query i: j > i + offset."""
     with np.errstate(invalid="ignore"):  # inf - inf in a score that the mask then hides is no one's concern
         S_ij = np.matmul(Q_i, K_j.T, dtype=statistics_dtype(Q_i.dtype))  # [block_q, d] @ [d, block_k]
@@ -142,6 +147,6 @@ def _scores_tile(Q_i, K_j, q_rows, k_rows, offset, causal, scale):
     return S_ij
 
 
-def _tiles(length, block, end=None):
+def tiles(length, block, end=None):
     """(start, stop) of the tiles that start before `end` (None: all), the last one cut at `length`."""
     return [(start, min(start + block, length)) for start in range(0, length if end is None else end, block)]

@@ -1,11 +1,14 @@
-"""A notebook in JupyterLab in headless Chromium, as a reader has it on the screen."""
+"""A notebook in JupyterLab or Voila, in headless Chromium, as a reader has it on the screen."""
 
 import contextlib
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import nbformat
@@ -83,6 +86,50 @@ def _address(server, runtime, log):
             return json.loads(next(runtime.glob("jpserver-*.json")).read_text())["url"]
         time.sleep(0.1)
     raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()}")
+
+
+@contextlib.contextmanager
+def voila(notebook: Path, scratch: Path):
+    """Voila serves `notebook` as a page, each visitor with a kernel of their own. Yields the page's address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = authoring.kernel_environment(scratch) | {
+        "PYTHONPATH": str(authoring.ROOT),
+        "JUPYTER_CONFIG_DIR": str(scratch / "config"),
+        "JUPYTER_DATA_DIR": str(scratch / "data"),
+        "JUPYTER_RUNTIME_DIR": str(scratch / "runtime"),
+    }
+    log = scratch / "voila.log"
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "voila", notebook, "--no-browser", f"--port={port}"],
+            env=environment, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        address, deadline = f"http://127.0.0.1:{port}/", time.monotonic() + START_S
+        while not _answers(f"{address}voila/static/"):
+            if time.monotonic() > deadline or server.poll() is not None:
+                raise RuntimeError(f"Voila did not start:\n{log.read_text()}")
+            time.sleep(0.1)
+        yield address
+    finally:
+        server.terminate()
+        try:
+            server.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+def _answers(address):
+    """Whether a server is there, whatever it says: asking for the page itself would start a kernel."""
+    try:
+        urllib.request.urlopen(address, timeout=5).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

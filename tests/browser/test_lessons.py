@@ -17,6 +17,32 @@ HARMLESS = re.compile(
     r"|Cannot read properties of undefined \(reading '0'\) .*\n +at eval \(eval at evalInContext .*"
 )
 
+# Voila asks a CDN for icons, and loads all of JupyterLab's extensions, also those that work in JupyterLab alone.
+HARMLESS_IN_VOILA = re.compile(
+    HARMLESS.pattern
+    + r"|Failed to load resource: .* \(https://cdn\.jsdelivr\.net/npm/@fortawesome/.*\)"
+    + r"|(?s:Error: .*shared module .*/voila/labextensions/(jupyterlab-jupytext|@jupyter-notebook|@jupyter/nbgrader)/)"
+    + r"(?s:.*)",
+    flags=re.IGNORECASE,
+)
+
+
+def console_errors(page, harmless=HARMLESS):
+    """A list that fills with what goes wrong in the page from now on."""
+    errors = []
+
+    def listen(error):
+        if not harmless.fullmatch(error):
+            errors.append(error)
+
+    def listen_to_console(message):
+        if message.type == "error":
+            listen(f"{message.text} ({message.location['url']})")
+
+    page.on("console", listen_to_console)
+    page.on("pageerror", lambda error: listen(f"{error.message} {error.stack}"))
+    return errors
+
 
 @pytest.fixture
 def open_lesson(tmp_path):
@@ -24,18 +50,7 @@ def open_lesson(tmp_path):
     folder = tmp_path / "notebooks"
     folder.mkdir()
     with lab.jupyterlab(folder, tmp_path) as address, lab.chromium_page() as page:
-        errors = []
-
-        def listen(error):
-            if not HARMLESS.fullmatch(error):
-                errors.append(error)
-
-        def listen_to_console(message):
-            if message.type == "error":
-                listen(f"{message.text} ({message.location['url']})")
-
-        page.on("console", listen_to_console)
-        page.on("pageerror", lambda error: listen(f"{error.message} {error.stack}"))
+        errors = console_errors(page)
 
         def open_and_run(name):
             lab.copy_not_executed(authoring.NOTEBOOKS / f"{name}.ipynb", folder)
@@ -190,6 +205,108 @@ def test_stable_softmax(open_lesson):
     assert "Step 6 of 8 (log-sum-exp)" in press(lse, "Enter")
     assert "-inf" in press(logits, "Space", "ArrowDown", "Enter")
     assert "(naive)" in press(naive, "Enter")
+
+    assert page.locator(".Quiz").count() > 0
+    assert errors == []
+
+
+def test_attention(open_lesson):
+    page, errors = open_lesson("04_attention")
+    assert_formulas_drawn(page)
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
+    n, d, heads = explorer.locator(".noUi-handle").all()
+    fp16, fp32 = explorer.locator(".widget-toggle-button").all()
+    (gpu,) = explorer.locator("select").all()
+
+    assert "N = 2,048, d = 64, 16 heads, fp16" in explorer.inner_text()
+    text = press(n, "End")
+    assert "N = 131,072" in text and "does not fit" in text
+    assert "N = 100,000" in press(n, "ArrowLeft")
+    assert "d = 128" in press(d, "ArrowRight")
+    assert "8 heads" in press(heads, "ArrowLeft")
+    assert "fp32" in press(fp32, "Enter")
+    assert "of one RTX 4090" in press(gpu, "Space", "ArrowDown", "Enter")
+    assert "fp16" in press(fp16, "Enter")
+    assert "which fits in" in press(n, "Home")
+
+    assert page.locator(".Quiz").count() > 0
+    assert errors == []
+
+
+def move_every_control(page, explorer):
+    """The block-size explorer: each control by keyboard, and what it must then say."""
+    press = keyboard(page, explorer)
+    block_q, block_k, visits = explorer.locator(".noUi-handle").all()
+    gpu, n, d, dtype, heads = explorer.locator("select").all()
+    fa2, fa1 = explorer.locator(".widget-toggle-button").all()
+    causal = explorer.locator("input[type=checkbox]")
+
+    assert "16 x 16 tiles of 64 queries x 64 keys" in explorer.inner_text()
+    assert "8 x 16 tiles of 128 queries x 64 keys" in press(block_q, "ArrowRight")
+    assert "8 x 32 tiles of 128 queries x 32 keys" in press(block_k, "ArrowLeft")
+    assert "on 148 SMs" in press(gpu, "Space", "ArrowDown", "Enter")
+    assert "32 x 128 tiles" in press(n, "Space", "ArrowDown", "Enter")
+    assert "Q 32,768, K 8,192" in press(d, "Space", "ArrowDown", "Enter")
+    assert "Four tiles in bf16" in press(dtype, "Space", "ArrowDown", "Enter")
+    assert "2,048 (one for each query tile" in press(heads, "Space", "ArrowDown", "Enter")
+    assert "64 (one for each head)" in press(fa1, "Enter")
+    assert "(one for each query tile of each head)" in press(fa2, "Enter")
+    assert "8,646,529 of 16,769,025 scores" in press(causal, "Space")
+    visits = explorer.locator(".noUi-handle").last
+    assert "Nothing visited yet" in press(visits, "Home")
+    assert "Visit 1 of" in press(visits, "ArrowRight")
+    assert "queries 0 to 127 meet keys 0 to 31" in explorer.inner_text()
+
+    explorer.locator(".widget-play button").first.press("Enter")
+    page.wait_for_function(
+        "text => /Visit ([3-9]|[1-9][0-9]+) of/.test(text.innerText)",
+        arg=explorer.locator(".widget-html-content").last.element_handle(),
+    )
+
+
+def test_block_size_explorer(open_lesson):
+    page, errors = open_lesson("block_size_explorer")
+    move_every_control(page, page.locator(".jp-OutputArea .widget-vbox").first)
+    assert errors == []
+
+
+def test_block_size_explorer_as_a_page(tmp_path):
+    """By the README's line: no JupyterLab, no code to be seen."""
+    with (
+        lab.voila(authoring.NOTEBOOKS / "block_size_explorer.ipynb", tmp_path) as address,
+        lab.chromium_page() as page,
+    ):
+        errors = console_errors(page, HARMLESS_IN_VOILA)
+        page.goto(address)
+        explorer = page.locator(".widget-vbox").first
+        explorer.locator("img").wait_for(timeout=60_000)
+        move_every_control(page, explorer)
+        assert "block_sizes.explore()" not in page.locator("body").inner_text()
+        assert errors == []
+
+
+def test_tiled_attention(open_lesson):
+    page, errors = open_lesson("06_tiled_attention")
+    assert_formulas_drawn(page)
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
+    q_outer, kv_outer = explorer.locator(".widget-toggle-button").all()
+    (causal,) = explorer.locator("input[type=checkbox]").all()
+    queries, keys, block_q, block_k, visit = explorer.locator(".noUi-handle").all()
+
+    assert "Visit 1 of 12" in explorer.inner_text()
+    assert "queries 0 to 3, keys 3 to 5" in press(visit, "ArrowRight")
+    assert "queries 4 to 7, keys 0 to 2" in press(kv_outer, "Enter")
+    assert "Visit 2 of 9, 3 skipped" in press(causal, "Space")
+    assert "queries 0 to 3, keys 3 to 5" in press(q_outer, "Enter")
+    assert "Visit 2 of 6" in press(block_k, "ArrowRight")
+    assert "Visit 2 of 5" in press(block_q, "ArrowRight")
+    assert "Visit 2 of 6" in press(queries, "ArrowRight")
+    assert "Visit 2 of 9" in press(keys, "ArrowRight")
+    assert "Visit 9 of 9" in press(explorer.locator(".noUi-handle").last, "End")
 
     assert page.locator(".Quiz").count() > 0
     assert errors == []

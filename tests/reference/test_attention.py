@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from course_lib.machine import Machine, SRAMOverflow
 from course_lib.reference import attention, example, tiled_attention
-from course_lib.reference.attention import causal_mask
+from course_lib.reference.attention import causal_mask, standard_attention_on_machine
 
 Q_OUTER = functools.partial(tiled_attention, block_q=4, block_k=3, order="q_outer")
 KV_OUTER = functools.partial(tiled_attention, block_q=4, block_k=3, order="kv_outer")
@@ -193,3 +194,56 @@ def one(shape=(4, 2), dtype=np.float64):
 def test_bad_input_is_refused_by_name(implementation, q, k, v, scale, error, message):
     with pytest.raises(error, match=message):
         implementation(q, k, v, scale=scale)
+
+
+def on_machine(q, k, v, *, sram_bytes=np.inf, block_q=4, **options):
+    """Standard attention on a machine: P, the output, and the report."""
+    machine = Machine(sram_bytes)
+    S, P = (np.full((len(q), len(k)), np.nan, q.dtype) for _ in range(2))
+    O = np.full_like(q, np.nan)
+    handles = [machine.hbm(x, name) for name, x in zip("QKVSPO", (q, k, v, S, P, O), strict=True)]
+    standard_attention_on_machine(machine, *handles, block_q=block_q, **options)
+    return P, O, machine.report()
+
+
+@deterministic
+@given(
+    seed=st.integers(0, 10**6),
+    n_q=st.integers(1, 20),
+    n_k=st.integers(1, 20),
+    d=st.integers(1, 5),
+    block_q=st.integers(1, 21),
+    causal=st.booleans(),
+    scale=st.sampled_from([None, 1.0, -0.5]),
+    size=st.sampled_from([1.0, 1e3]),
+)
+def test_standard_attention_on_the_machine_is_attention(seed, n_q, n_k, d, block_q, causal, scale, size):
+    q, k, v = inputs(seed, n_q, n_k, d, size=size)
+    P, O, _ = on_machine(q, k, v, block_q=block_q, causal=causal, scale=scale)
+    np.testing.assert_allclose(O, attention(q, k, v, causal=causal, scale=scale), rtol=1e-11, atol=1e-13)
+    seeing = bottom_right(n_q, n_k).any(axis=1) if causal else np.ones(n_q, bool)
+    np.testing.assert_allclose(P.sum(axis=1), seeing, rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(np.float16, 2e-3), (np.float32, 1e-6)])
+def test_standard_attention_on_the_machine_rounds_to_the_dtype_of_its_arrays(dtype, tolerance):
+    q, k, v = inputs(5, 40, 56, 8, dtype)
+    _, O, _ = on_machine(q, k, v, causal=True)
+    exact = attention(*(x.astype(np.float64) for x in (q, k, v)), causal=True)
+    assert np.linalg.norm(O - exact) <= tolerance * np.linalg.norm(exact)
+
+
+def test_standard_attention_needs_all_keys_in_sram_and_no_more_than_tiles_beside():
+    q, k, v = inputs(6, 64, 64, 8, np.float32)
+    peak = on_machine(q, k, v)[2].peak_sram_bytes
+    assert on_machine(q, k, v, sram_bytes=peak)[2].peak_sram_bytes == peak
+    with pytest.raises(SRAMOverflow):
+        on_machine(q, k, v, sram_bytes=peak - 1)
+    assert on_machine(*inputs(6, 256, 64, 8, np.float32))[2].peak_sram_bytes == peak  # more queries cost none
+    assert on_machine(q, k, v, block_q=8)[2].peak_sram_bytes > peak
+
+
+@pytest.mark.parametrize("block_q, error", [(0, ValueError), (2.0, TypeError), (True, TypeError)])
+def test_a_bad_block_of_standard_attention_is_refused_by_name(block_q, error):
+    with pytest.raises(error, match=f"block_q is {block_q}"):
+        on_machine(one(), one(), one(), block_q=block_q)

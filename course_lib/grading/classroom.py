@@ -1,0 +1,201 @@
+"""`python -m course_lib classroom DIR`: a ready nbgrader course of all lessons that have exercises.
+
+Works in a clone only: the notebooks are not part of the installed package.
+"""
+
+import argparse
+import ast
+import inspect
+import json
+import re
+import secrets
+import shutil
+import sys
+from pathlib import Path
+
+from . import registry
+from .marking import answer_cell, check_cell
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+STUB = "raise NotImplementedError"
+
+CONFIG = f'''\
+"""nbgrader's settings for this course. Hand out only what is in release/: source/ holds answers and hidden tests."""
+
+from nbconvert.preprocessors import ClearMetadataPreprocessor, CSSHTMLHeaderPreprocessor
+from nbgrader import preprocessors as nbg
+
+from course_lib.grading.autograding import MarkAnswers, RestoreMetadata
+
+c = get_config()
+
+c.CourseDirectory.course_id = "flash-attention"
+
+# Release: the stub comes back where the answer stands, and nothing is put before a lesson or after it.
+c.IncludeHeaderFooter.header = ""
+c.ClearSolutions.code_stub = {{"python": "{STUB}"}}
+
+# Autograde, first: locked cells become what was released, whatever was done to them.
+c.Autograde.sanitize_preprocessors = [
+    nbg.ClearOutput,
+    RestoreMetadata,
+    nbg.OverwriteKernelspec,
+    nbg.OverwriteCells,
+    nbg.CheckCellMetadata,
+]
+
+# Autograde, then: the answers are marked from their source, each in a process of its own; no kernel is started.
+c.Autograde.autograde_preprocessors = [
+    MarkAnswers,
+    nbg.IgnorePattern,
+    ClearMetadataPreprocessor,
+    nbg.LimitOutput,
+    nbg.SaveAutoGrades,
+    nbg.AssignLatePenalties,
+    nbg.CheckCellMetadata,
+]
+c.MarkAnswers.limit_s = 20
+
+# Feedback: without the hidden tests.
+c.GenerateFeedback.preprocessors = [nbg.GetGrades, nbg.ClearHiddenTests, CSSHTMLHeaderPreprocessor]
+
+# `nbgrader validate` runs a whole notebook.
+c.Execute.timeout = 120
+'''
+
+
+class NotACourse(Exception):
+    """The folder is taken, or a notebook is not as a lesson has to be."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m course_lib classroom",
+        description="Write an nbgrader course of all lessons: DIR/nbgrader_config.py and DIR/source/. "
+        "The README says how to hand out, collect and grade. The exit status is 2 if DIR is not empty.",
+    )
+    parser.add_argument("dir", nargs="?", type=Path, help="a folder that does not exist yet, or an empty one")
+    parser.add_argument("--json", action="store_true", help="write lessons, points and minutes as JSON")
+    parser.add_argument("--table", action="store_true", help="only print the README's table; needs no DIR")
+    arguments = parser.parse_args(argv)
+    if arguments.table:
+        print(table())
+        return 0
+    if arguments.dir is None:
+        parser.error("DIR is missing")
+    try:
+        write_course(arguments.dir)
+    except NotACourse as error:
+        print(error, file=sys.stderr)
+        return 2
+    if arguments.json:
+        print(json.dumps({"course": str(arguments.dir), "lessons": lessons()}, indent=1))
+    else:
+        names = ", ".join(lesson["name"] for lesson in lessons())
+        print(f"{arguments.dir}: {names}\nNext, there: nbgrader generate_assignment {lessons()[0]['name']}")
+    return 0
+
+
+def lessons() -> list[dict]:
+    """Name, points, minutes and exercises of each lesson that has a notebook and exercises."""
+    found = []
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        number = path.stem.split("_")[0]
+        if number in registry.lessons():
+            of_lesson = registry.lesson(number).EXERCISES
+            exercises = [{"id": e.id, "points": e.points, "minutes": e.minutes} for e in of_lesson]
+            totals = {key: sum(exercise[key] for exercise in exercises) for key in ("points", "minutes")}
+            found.append({"name": path.stem, **totals, "exercises": exercises})
+    return found
+
+
+def table() -> str:
+    """The points and minutes of each lesson and exercise, as the README shows them."""
+    lines = ["| lesson | points | minutes for the exercises | points by exercise |", "|---|---|---|---|"]
+    for lesson in lessons():
+        each = ", ".join(f"`{exercise['id'].split('.')[1]}` {exercise['points']}" for exercise in lesson["exercises"])
+        lines.append(f"| {lesson['name']} | {lesson['points']} | {lesson['minutes']} | {each} |")
+    points, minutes = (sum(lesson[key] for lesson in lessons()) for key in ("points", "minutes"))
+    return "\n".join([*lines, f"| all | {points} | {minutes} | |"])
+
+
+def write_course(folder: Path, seed: int | None = None) -> None:
+    """Write the course into `folder`. Raises NotACourse if something is there: it may hold students' work.
+
+    seed: of the inputs that hidden tests draw. None makes one that nobody outside the folder can foresee.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise NotACourse(f"{folder} is not empty; nothing was written. Name a new folder, or move the old one away")
+    seed = secrets.randbits(32) if seed is None else seed
+    names = {lesson["name"] for lesson in lessons()}
+    for name in sorted(names):
+        notebook = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
+        beside = _convert(notebook, seed, names)
+        home = folder / "source" / name
+        home.mkdir(parents=True)
+        text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+        (home / f"{name}.ipynb").write_text(text, encoding="utf-8")
+        for target in beside:
+            (home / target).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(NOTEBOOKS / target, home / target)
+    (folder / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
+
+
+def _convert(notebook: dict, seed: int, names: set[str]) -> set[str]:
+    """Make a lesson, in place, the source of an assignment. Returns the files that its text links to."""
+    beside = set()
+
+    def relocated(link):
+        target = link[1].split("#")[0]
+        if target.removesuffix(".ipynb") in names:
+            return f"](../{target.removesuffix('.ipynb')}/{link[1]})"
+        if (NOTEBOOKS / target).is_file():
+            beside.add(target)
+        return link[0]
+
+    exercise = None
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            # The badge opens the lesson as it is for self-study, and an answer written there could not be collected.
+            source = re.sub(r"^\[!\[Open in Colab\].*\n+", "", source, flags=re.MULTILINE)
+            source = re.sub(r"\]\(([^():\s]+)\)", relocated, source)
+        else:
+            cell.update(outputs=[], execution_count=None)
+        if exercise_id := cell["metadata"].get("exercise"):
+            exercise = registry.find(exercise_id)
+            source = _with_answer(source, exercise)
+            _describe(cell, answer_cell(exercise_id), solution=True)
+        elif "check" in cell["metadata"].get("tags", []):
+            source = _with_hidden_test(source, exercise, seed)
+            _describe(cell, check_cell(exercise.id), points=exercise.points)
+        cell["source"] = source.splitlines(keepends=True)
+    return beside
+
+
+def _describe(cell, grade_id, solution=False, points=None):
+    described = {"schema_version": 3, "grade_id": grade_id, "solution": solution, "task": False}
+    described |= {"grade": points is not None, "locked": not solution}
+    cell["metadata"]["nbgrader"] = described if points is None else described | {"points": points}
+
+
+def _with_answer(stub, exercise):
+    """The stub's cell with the answer's body between nbgrader's marks, so that a release restores the stub."""
+    head, indent, after = stub.rstrip().rpartition(f"    {STUB}")
+    if not indent or after:
+        raise NotACourse(f"{exercise.id}: the stub's cell does not end with {STUB}")
+    answer = inspect.getsource(exercise.answer)
+    function = ast.parse(answer).body[0]
+    # From the line after the docstring, so that comments come along.
+    body = answer.splitlines()[function.body[0].end_lineno :]
+    return head + "\n".join(["    ### BEGIN SOLUTION", *body, "    ### END SOLUTION"])
+
+
+def _with_hidden_test(check, exercise, seed):
+    return f"""{check}
+### BEGIN HIDDEN TESTS
+from course_lib.grading import grade
+
+result = grade("{exercise.id}", {exercise.answer.__name__}, seed={seed})
+assert result.passed, result.message
+### END HIDDEN TESTS"""

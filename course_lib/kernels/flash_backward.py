@@ -1,0 +1,410 @@
+"""FlashAttention-2 backward (Dao 2023, Alg. 2) in Triton, in three kernels without atomics.
+
+    delta       one program per query tile: delta = rowsum(dO * O)                        Alg. 2, line 4
+    dK and dV   one program per key tile: its keys stay, queries stream past              Alg. 2, lines 5 to 19
+    dQ          one program per query tile: its queries stay, keys stream past            Alg. 2, line 15
+
+Alg. 2 adds to dQ from every key tile, which in parallel takes atomics, and their order changes the last bits from
+run to run. Here S and dP are computed a second time for dQ instead: 7 matrix products where Alg. 2 has 5, no
+write is shared, and the same call gives the same bits.
+
+With P = softmax(S), S = scale Q K^T, and G = dP - delta:
+
+    dV = P^T dO     dP = dO V^T     dS = P * G     dQ = scale dS K     dK = scale dS^T Q
+
+P is not stored but recomputed as exp(S - lse); the scale of dQ and dK is applied once, at the end.
+
+Reading order: loading a tile, what keeps NaN in its place, dK and dV, dQ, delta, configurations, launch.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from course_lib import runtime
+from course_lib.kernels.flash_forward import kv_loop_bounds
+from course_lib.kernels.primitives import LOG2_E, narrow, widen
+
+# Rows of the tiles that are done again for a NaN: few, so that this rare path takes no registers from the usual one.
+SECOND_TRY = tl.constexpr(16)
+NO_QUERY = tl.constexpr(-(2**30))  # before every query there is, whatever n_k - n_q is added
+
+
+@triton.jit
+def load_tile(
+    ptr, start, n_rows, stride_row,
+    MASK_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Rows start to start + BLOCK - 1 of a matrix [n_rows, HEAD_DIM]: [BLOCK, BLOCK_D], zeros outside the matrix."""
+    rows = tl.arange(0, BLOCK)
+    offs_d = tl.arange(0, BLOCK_D)
+    # A tile's first row is found in 64 bits, places inside the tile in 32: large tensors, cheap arithmetic.
+    ptrs = ptr + tl.cast(start, tl.int64) * stride_row + (rows[:, None] * stride_row + offs_d[None, :])
+    mask_d = offs_d < HEAD_DIM
+    if MASK_ROWS:
+        tile = tl.load(ptrs, mask=(start + rows < n_rows)[:, None] & mask_d[None, :], other=0.0)
+    elif HEAD_DIM == BLOCK_D:
+        tile = tl.load(ptrs)
+    else:
+        tile = tl.load(ptrs, mask=mask_d[None, :], other=0.0)
+    return widen(tile)
+
+
+@triton.jit
+def load_statistics(lse_ptr, delta_ptr, offs_m, n_q, MASK_ROWS: tl.constexpr):
+    """lse in units of log2(e), and delta: fp32 [BLOCK_M] each.
+
+    A row beyond n_q gets lse = inf, which makes its P = exp2(S - inf) zero without a mask on P.
+    """
+    if MASK_ROWS:
+        lse = tl.load(lse_ptr + offs_m, mask=offs_m < n_q, other=float("inf"))
+        delta = tl.load(delta_ptr + offs_m, mask=offs_m < n_q, other=0.0)
+    else:
+        lse = tl.load(lse_ptr + offs_m)
+        delta = tl.load(delta_ptr + offs_m)
+    return lse * LOG2_E, delta
+
+
+@triton.jit
+def only_finite(x):
+    """x with 0 in place of NaN and inf. x - x is 0 for finite x and NaN for the rest."""
+    return tl.where((x - x) == 0.0, x, 0.0)
+
+
+@triton.jit
+def any_nonfinite(x):
+    """Whether a tile holds a NaN or inf: one bool."""
+    return tl.max(tl.where((x - x) == 0.0, 0, 1)) > 0
+
+
+@triton.jit
+def dkdv_loop(
+    dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, start, end, stride_qm, stride_dom,
+    offs_n, n_q, n_k, scale_log2,
+    MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, MASK_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """FA2 Alg. 2, lines 8 to 17: the query tiles [start, end) of one head pass by one key tile.
+
+    Scores are computed transposed, [BLOCK_N, BLOCK_M]: as P^T and dS^T they are what the products for dV and dK
+    take from the left, and go there from registers.
+    MASKED: some pair of the tiles may be hidden by the causal mask. SET_ASIDE: see `dkdv_kernel`.
+    """
+    for start_m in tl.range(start, end, BLOCK_M, num_stages=1 if SET_ASIDE else None):
+        offs_m = start_m + tl.arange(0, BLOCK_M)
+        q = load_tile(q_ptr, start_m, n_q, stride_qm, MASK_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D)
+        do = load_tile(do_ptr, start_m, n_q, stride_dom, MASK_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D)
+        lse_log2, delta = load_statistics(lse_ptr, delta_ptr, offs_m, n_q, MASK_ROWS)
+
+        # Lines 10 and 11. [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
+        log2_p = tl.dot(k, tl.trans(q), input_precision="ieee") * scale_log2 - lse_log2[None, :]
+        if MASKED:
+            visible = offs_n[:, None] <= offs_m[None, :] + n_k - n_q
+            log2_p = tl.where(visible, log2_p, float("-inf"))
+        p = tl.exp2(log2_p)
+        # Line 13. [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
+        dp = tl.dot(v, tl.trans(do), input_precision="ieee")
+        # Line 14.
+        ds = p * (dp - delta[None, :])
+        if SET_ASIDE:
+            ds = tl.where(visible, ds, 0.0)
+            last_here = tl.max(tl.where((do - do) == 0.0, NO_QUERY, offs_m[:, None]), axis=0)
+            last_nonfinite = tl.maximum(last_nonfinite, last_here)
+            q, do = only_finite(q), only_finite(do)
+        # Lines 12 and 16. [BLOCK_N, BLOCK_M] @ [BLOCK_M, BLOCK_D]
+        dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
+        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
+    return dk, dv, last_nonfinite
+
+
+@triton.jit(do_not_specialize=["n_q", "n_k"])
+def dkdv_kernel(
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+    stride_qb, stride_qh, stride_qm,
+    stride_kb, stride_kh, stride_kn,
+    stride_vb, stride_vh, stride_vn,
+    stride_dob, stride_doh, stride_dom,
+    n_kv_heads, n_q, n_k, scale, scale_log2,
+    GROUP_SIZE: tl.constexpr, IS_CAUSAL: tl.constexpr, NO_TAIL: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """q, do [batch, kv_heads * GROUP_SIZE, n_q, HEAD_DIM]; k, v [batch, kv_heads, n_k, HEAD_DIM], unit stride last.
+
+    lse, delta fp32 [batch, heads, n_q] and dk, dv [batch, kv_heads, n_k, HEAD_DIM], contiguous.
+    One program per key tile of one kv head; it sums over the GROUP_SIZE query heads that share the head.
+
+    A NaN in a query tile must not reach the keys that the query does not see, though 0 * NaN is NaN in the products.
+    That is rare, so the tiles with hidden pairs come first and are done plainly; only when the sums come out
+    non-finite are they done again, with such elements set aside.
+    """
+    num_n_tiles = tl.cdiv(n_k, BLOCK_N)
+    pid = tl.program_id(0)
+    # The first key tiles are seen by the most queries, and they start first.
+    start_n = pid % num_n_tiles * BLOCK_N
+    offs_n = start_n + tl.arange(0, BLOCK_N)
+    # 64 bits before these multiply a stride: a tensor may have more than 2^31 elements.
+    batch = tl.cast(pid // num_n_tiles // n_kv_heads, tl.int64)
+    kv_head = tl.cast(pid // num_n_tiles % n_kv_heads, tl.int64)
+
+    # FA2 Alg. 2, lines 6 and 7: load K_j and V_j, dK_j = dV_j = 0. A row beyond n_k gets what no one stores.
+    k = load_tile(k_ptr + batch * stride_kb + kv_head * stride_kh, start_n, n_k, stride_kn,
+                  True, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip
+    v = load_tile(v_ptr + batch * stride_vb + kv_head * stride_vh, start_n, n_k, stride_vn,
+                  True, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip
+    dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    last_nonfinite = tl.full([BLOCK_D], NO_QUERY, tl.int32)
+
+    full_start = 0
+    if IS_CAUSAL:
+        # Query i sees the keys j <= i + n_k - n_q. Query tiles before first_m see no key of this tile, those from
+        # full_start on see all of them.
+        first_m = tl.maximum(start_n + n_q - n_k, 0) // BLOCK_M * BLOCK_M
+        sees_all = tl.maximum(tl.minimum(start_n + BLOCK_N, n_k) - 1 + n_q - n_k, 0)
+        full_start = tl.cdiv(sees_all, BLOCK_M) * BLOCK_M
+        masked_end = tl.minimum(full_start, n_q)
+        for member in range(GROUP_SIZE):
+            head = kv_head * GROUP_SIZE + member
+            row = (batch * n_kv_heads * GROUP_SIZE + head) * n_q
+            dk, dv, last_nonfinite = dkdv_loop(
+                dk, dv, last_nonfinite, k, v,
+                q_ptr + batch * stride_qb + head * stride_qh, do_ptr + batch * stride_dob + head * stride_doh,
+                lse_ptr + row, delta_ptr + row, first_m, masked_end, stride_qm, stride_dom,
+                offs_n, n_q, n_k, scale_log2,
+                MASKED=True, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, HEAD_DIM=HEAD_DIM,
+                BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
+            )  # fmt: skip
+        if any_nonfinite(dk) | any_nonfinite(dv):
+            dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+            dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+            for member in range(GROUP_SIZE):
+                head = kv_head * GROUP_SIZE + member
+                row = (batch * n_kv_heads * GROUP_SIZE + head) * n_q
+                dk, dv, last_nonfinite = dkdv_loop(
+                    dk, dv, last_nonfinite, k, v,
+                    q_ptr + batch * stride_qb + head * stride_qh, do_ptr + batch * stride_dob + head * stride_doh,
+                    lse_ptr + row, delta_ptr + row, first_m, masked_end, stride_qm, stride_dom,
+                    offs_n, n_q, n_k, scale_log2,
+                    MASKED=True, SET_ASIDE=True, MASK_ROWS=not NO_TAIL, HEAD_DIM=HEAD_DIM,
+                    BLOCK_M=SECOND_TRY, BLOCK_D=BLOCK_D,
+                )  # fmt: skip
+            # dV = P^T dO column by column: a key is seen by all queries from some row on, so the last row with a
+            # non-finite element in a column tells which keys it reaches. dK needs no such thing: a query that is
+            # not finite makes dS non-finite for every key that it sees.
+            dv = tl.where(offs_n[:, None] <= last_nonfinite[None, :] + n_k - n_q, float("nan"), dv)
+    for member in range(GROUP_SIZE):
+        head = kv_head * GROUP_SIZE + member
+        row = (batch * n_kv_heads * GROUP_SIZE + head) * n_q
+        dk, dv, last_nonfinite = dkdv_loop(
+            dk, dv, last_nonfinite, k, v,
+            q_ptr + batch * stride_qb + head * stride_qh, do_ptr + batch * stride_dob + head * stride_doh,
+            lse_ptr + row, delta_ptr + row, full_start, n_q, stride_qm, stride_dom,
+            offs_n, n_q, n_k, scale_log2,
+            MASKED=False, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, HEAD_DIM=HEAD_DIM,
+            BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
+        )  # fmt: skip
+
+    # FA2 Alg. 2, line 18: write dK_j and dV_j.
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_nd = (offs_n < n_k)[:, None] & (offs_d < HEAD_DIM)[None, :]
+    offs_nd = tl.cast(offs_n, tl.int64)[:, None] * HEAD_DIM + offs_d[None, :]
+    first = (batch * n_kv_heads + kv_head) * n_k * HEAD_DIM
+    tl.store(dk_ptr + first + offs_nd, narrow(dk * scale, dk_ptr.dtype.element_ty), mask=mask_nd)
+    tl.store(dv_ptr + first + offs_nd, narrow(dv, dv_ptr.dtype.element_ty), mask=mask_nd)
+
+
+@triton.jit
+def dq_loop(
+    dq, q, do, lse_log2, delta, k_ptr, v_ptr, start, end, stride_kn, stride_vn, offs_m, n_q, n_k, scale_log2,
+    MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, IS_CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """FA2 Alg. 2, lines 10, 11, 13 to 15: the key tiles [start, end) pass by one query tile."""
+    for start_n in tl.range(start, end, BLOCK_N, num_stages=1 if SET_ASIDE else None):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        k = load_tile(k_ptr, start_n, n_k, stride_kn, MASKED, HEAD_DIM, BLOCK_N, BLOCK_D)
+        v = load_tile(v_ptr, start_n, n_k, stride_vn, MASKED, HEAD_DIM, BLOCK_N, BLOCK_D)
+        # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
+        log2_p = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2 - lse_log2[:, None]
+        if MASKED:
+            visible = (offs_n < n_k)[None, :]
+            if IS_CAUSAL:
+                visible = visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)
+            log2_p = tl.where(visible, log2_p, float("-inf"))
+        p = tl.exp2(log2_p)
+        # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
+        dp = tl.dot(do, tl.trans(v), input_precision="ieee")
+        ds = p * (dp - delta[:, None])
+        if SET_ASIDE:
+            ds = tl.where(visible, ds, 0.0)
+            k = only_finite(k)
+        # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
+    return dq
+
+
+@triton.jit(do_not_specialize=["n_q", "n_k"])
+def dq_kernel(
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dq_ptr,
+    stride_qb, stride_qh, stride_qm,
+    stride_kb, stride_kh, stride_kn,
+    stride_vb, stride_vh, stride_vn,
+    stride_dob, stride_doh, stride_dom,
+    n_heads, n_q, n_k, scale, scale_log2,
+    GROUP_SIZE: tl.constexpr, IS_CAUSAL: tl.constexpr, NO_TAIL: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Arguments as `dkdv_kernel`'s; dq [batch, heads, n_q, HEAD_DIM], contiguous. One program per query tile.
+
+    The loop is the forward's, over the same key tiles. As in `dkdv_kernel`, tiles with hidden pairs come first, and
+    are done again with the NaN and inf of K set aside if the sum comes out non-finite. (Such a key makes dS
+    non-finite for every query that sees it, save one whose score is -inf: its weight is 0.)
+    """
+    num_m_tiles = tl.cdiv(n_q, BLOCK_M)
+    pid = tl.program_id(0)
+    pid_m = pid % num_m_tiles
+    if IS_CAUSAL:
+        # The last query tiles see the most keys. Started first, they do not run on alone at the end.
+        pid_m = num_m_tiles - 1 - pid_m
+    batch = tl.cast(pid // num_m_tiles // n_heads, tl.int64)
+    head = tl.cast(pid // num_m_tiles % n_heads, tl.int64)
+
+    start_m = pid_m * BLOCK_M
+    offs_m = start_m + tl.arange(0, BLOCK_M)
+    q = load_tile(q_ptr + batch * stride_qb + head * stride_qh, start_m, n_q, stride_qm,
+                  True, HEAD_DIM, BLOCK_M, BLOCK_D)  # fmt: skip
+    do = load_tile(do_ptr + batch * stride_dob + head * stride_doh, start_m, n_q, stride_dom,
+                   True, HEAD_DIM, BLOCK_M, BLOCK_D)  # fmt: skip
+    row = (batch * n_heads + head) * n_q
+    lse_log2, delta = load_statistics(lse_ptr + row, delta_ptr + row, offs_m, n_q, True)
+    dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+
+    k_base = k_ptr + batch * stride_kb + head // GROUP_SIZE * stride_kh
+    v_base = v_ptr + batch * stride_vb + head // GROUP_SIZE * stride_vh
+    full_end, kv_end = kv_loop_bounds(start_m, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
+    if IS_CAUSAL or not NO_TAIL:
+        dq = dq_loop(
+            dq, q, do, lse_log2, delta, k_base, v_base, full_end, kv_end, stride_kn, stride_vn,
+            offs_m, n_q, n_k, scale_log2,
+            MASKED=True, SET_ASIDE=False, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
+        )  # fmt: skip
+    if IS_CAUSAL:
+        if any_nonfinite(dq):
+            dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+            dq = dq_loop(
+                dq, q, do, lse_log2, delta, k_base, v_base, full_end, kv_end, stride_kn, stride_vn,
+                offs_m, n_q, n_k, scale_log2,
+                MASKED=True, SET_ASIDE=True, IS_CAUSAL=True, HEAD_DIM=HEAD_DIM, BLOCK_N=SECOND_TRY, BLOCK_D=BLOCK_D,
+            )  # fmt: skip
+    dq = dq_loop(
+        dq, q, do, lse_log2, delta, k_base, v_base, 0, full_end, stride_kn, stride_vn,
+        offs_m, n_q, n_k, scale_log2,
+        MASKED=False, SET_ASIDE=False, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
+    )  # fmt: skip
+
+    offs_d = tl.arange(0, BLOCK_D)
+    tl.store(dq_ptr + row * HEAD_DIM + tl.cast(offs_m, tl.int64)[:, None] * HEAD_DIM + offs_d[None, :],
+             narrow(dq * scale, dq_ptr.dtype.element_ty),
+             mask=(offs_m < n_q)[:, None] & (offs_d < HEAD_DIM)[None, :])  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["n_q"])
+def delta_kernel(
+    o_ptr, do_ptr, dlse_ptr, delta_ptr, stride_dob, stride_doh, stride_dom, n_heads, n_q,
+    HAS_DLSE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """FA2 Alg. 2, line 4: delta = rowsum(dO * O), fp32 [batch, heads, n_q], one pass over O and dO.
+
+    o [batch, heads, n_q, HEAD_DIM] contiguous. A gradient of lse, fp32 [batch, heads, n_q], enters here and nowhere
+    else: d lse_i / d S_ij = P_ij, so dS = P * (dP - delta + dlse).
+    """
+    num_m_tiles = tl.cdiv(n_q, BLOCK_M)
+    pid = tl.program_id(0)
+    batch = tl.cast(pid // num_m_tiles // n_heads, tl.int64)
+    head = tl.cast(pid // num_m_tiles % n_heads, tl.int64)
+    start_m = pid % num_m_tiles * BLOCK_M
+    offs_m = start_m + tl.arange(0, BLOCK_M)
+    row = (batch * n_heads + head) * n_q
+    o = load_tile(o_ptr + row * HEAD_DIM, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+    do = load_tile(do_ptr + batch * stride_dob + head * stride_doh, start_m, n_q, stride_dom,
+                   True, HEAD_DIM, BLOCK_M, BLOCK_D)  # fmt: skip
+    delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
+    if HAS_DLSE:
+        delta -= tl.load(dlse_ptr + row + offs_m, mask=offs_m < n_q, other=0.0)
+    tl.store(delta_ptr + row + offs_m, delta, mask=offs_m < n_q)
+
+
+def default_backward_config(dtype, head_dim, causal, capability):
+    """Shipped (BLOCK_M, BLOCK_N, num_warps, num_stages) of the dK/dV kernel and of the dQ kernel.
+
+    dtype: torch dtype; head_dim: 1 to 256; capability: (major, minor) of the GPU, None in the interpreter.
+    Chosen by the compiler's resource report, as large as does not spill (fp32 beyond
+    head_dim 128 does, at the smallest tiles there are); none has been timed.
+    """
+    if capability is None:
+        # The interpreter's time is per operation executed, whatever the tile's size.
+        return (128, 128, 4, 1), (128, 128, 4, 1)
+    block_d = max(16, triton.next_power_of_2(head_dim))
+    if dtype == torch.float32 or capability < (8, 0):
+        # No tensor cores: products live in registers, and tiles are small.
+        if block_d <= 64 and dtype == torch.float32 and capability >= (8, 0):
+            return (16, 32, 4, 1), (32, 16, 4, 1)
+        return (16, 16, 8, 1), (16, 16, 8, 1)
+    if capability[0] == 9:
+        if block_d <= 64:
+            return (64, 128, 8, 2), (128, 64, 8, 2)
+        if block_d == 128:
+            return (32, 64, 8, 2) if causal else (32, 128, 8, 3), (128, 64, 8, 2)
+        return ((16, 32, 8, 1), (64, 16, 8, 1)) if causal else ((16, 64, 8, 2), (64, 32, 8, 2))
+    if capability[0] == 10 and block_d <= 128:
+        return (64, 64, 8, 2), (64, 64, 8, 2)
+    # 8.0, and the 99 KB a block of 8.6, 8.9 and 12.0.
+    if block_d <= 64:
+        return (32, 64, 4, 2), (128, 64, 8, 2)
+    if block_d == 128:
+        return (32, 64, 8, 2), (64, 32, 8, 2)
+    return (16, 32, 8, 1), (64, 16, 8, 1)
+
+
+def flash_backward(
+    q, k, v, o, lse, do, dlse=None, *, causal, scale, need_dq=True, need_dkdv=True, config_dkdv=None, config_dq=None
+):
+    """Launch the backward kernels; returns (dq, dk, dv) in the inputs' dtype, None for those not needed.
+
+    q, k, v as `flash_forward` took them, o and lse as it returned them; do like o, any strides, last dimension
+    contiguous; dlse like lse, contiguous, or None. scale: finite.
+    config_dkdv, config_dq: (BLOCK_M, BLOCK_N, num_warps, num_stages), default `default_backward_config`.
+    """
+    batch, n_heads, n_q, head_dim = q.shape
+    n_kv_heads, n_k = k.shape[1:3]
+    dq = torch.empty_like(q, memory_format=torch.contiguous_format) if need_dq else None
+    dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) if need_dkdv else None for x in (k, v))
+    if q.numel() == 0:
+        return dq, dk, dv
+    capability = None if runtime.mode() == "interpreter" else torch.cuda.get_device_capability(q.device)
+    shipped_dkdv, shipped_dq = default_backward_config(q.dtype, head_dim, causal, capability)
+    block_d = max(16, triton.next_power_of_2(head_dim))
+
+    delta = torch.empty_like(lse)
+    block_m = 128 if capability is None else max(16, 4096 // block_d)
+    delta_kernel[(triton.cdiv(n_q, block_m) * batch * n_heads,)](
+        o, do, dlse, delta, *do.stride()[:3], n_heads, n_q,
+        HAS_DLSE=dlse is not None, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_D=block_d,
+    )  # fmt: skip
+    strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *do.stride()[:3])
+    common = dict(GROUP_SIZE=n_heads // n_kv_heads, IS_CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_D=block_d)
+    if need_dkdv:
+        block_m, block_n, num_warps, num_stages = config_dkdv or shipped_dkdv
+        dkdv_kernel[(triton.cdiv(n_k, block_n) * batch * n_kv_heads,)](
+            q, k, v, do, lse, delta, dk, dv, *strides, n_kv_heads, n_q, n_k, scale, scale * LOG2_E.value,
+            NO_TAIL=n_q % block_m == 0, BLOCK_M=block_m, BLOCK_N=block_n,
+            num_warps=num_warps, num_stages=num_stages, **common,
+        )  # fmt: skip
+    if need_dq:
+        block_m, block_n, num_warps, num_stages = config_dq or shipped_dq
+        dq_kernel[(triton.cdiv(n_q, block_m) * batch * n_heads,)](
+            q, k, v, do, lse, delta, dq, *strides, n_heads, n_q, n_k, scale, scale * LOG2_E.value,
+            NO_TAIL=n_k % block_n == 0, BLOCK_M=block_m, BLOCK_N=block_n,
+            num_warps=num_warps, num_stages=num_stages, **common,
+        )  # fmt: skip
+    return dq, dk, dv

@@ -1,0 +1,100 @@
+import statistics
+import time
+from itertools import product
+
+import numpy as np
+import pytest
+
+from course_lib import traffic
+from course_lib.explorers import tile_grid as explorer
+from course_lib.explorers.figures import Picture, png
+from course_lib.machine import Machine
+from course_lib.reference.tiled import tiled_attention_on_machine
+
+SIZES = [(1, 1, 1, 1), (8, 8, 2, 4), (7, 10, 3, 4), (10, 7, 3, 4), (12, 4, 5, 2), (4, 12, 2, 5), (5, 9, 16, 3)]
+CASES = [(*sizes, causal, order) for sizes, causal, order in product(SIZES, (False, True), explorer.ORDERS)]
+
+
+def events_of(n_q, n_k, block_q, block_k, causal, order):
+    """What the memory machine logs for one head of d = 1."""
+    machine, d = Machine(), 1
+    handles = [
+        machine.hbm(np.zeros((n, d), np.float32), name) for n, name in ((n_q, "Q"), (n_k, "K"), (n_k, "V"), (n_q, "O"))
+    ]
+    kept = {name: machine.hbm(np.zeros(n_q, np.float32), name) for name in "lm"} if order == "kv_outer" else {}
+    options = {"block_q": block_q, "block_k": block_k, "causal": causal, "order": order}
+    tiled_attention_on_machine(machine, *handles, **options, **kept)
+    return machine.report().events
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_visits_are_those_of_the_machine(case):
+    _, _, block_q, block_k, _, order = case
+    visits, now = [], {}
+    for event in events_of(*case):
+        if event.kind == "load":
+            now[event.tensor] = event.start
+            if event.tensor == ("V" if order == "q_outer" else "Q"):  # the inner loop's load
+                visits.append((now["Q"] // block_q, now["K"] // block_k))
+    assert list(explorer.tile_grid(*case).visits) == visits
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_tile_is_visited_or_skipped_and_flops_agree(case):
+    n_q, n_k, block_q, block_k, causal, order = case
+    grid = explorer.tile_grid(*case)
+    tiles = set(product(range(-(-n_q // block_q)), range(-(-n_k // block_k))))
+    assert set(grid.visits) | set(grid.skipped) == tiles and len(grid.visits) + len(grid.skipped) == len(tiles)
+    pairs = 0
+    for i, j in grid.visits:
+        (q_start, q_stop), (k_start, k_stop) = grid.query_rows(i), grid.key_rows(j)
+        pairs += (q_stop - q_start) * (k_stop - k_start)
+        visible = np.arange(k_start, k_stop) <= np.arange(q_start, q_stop)[:, None] + n_k - n_q
+        assert visible.any() or not causal
+        assert grid.partly_hidden[i, j] == (causal and not visible.all())
+    flops = traffic.flash_attention(n_q, n_k, 1, block_q=block_q, block_k=block_k, causal=causal, order=order).flops
+    assert 4 * pairs == flops
+
+
+def test_the_two_orders_visit_the_same_tiles_in_another_order():
+    by_query, by_key = (explorer.tile_grid(8, 8, 4, 2, False, order) for order in explorer.ORDERS)
+    assert by_query.visits[:4] == ((0, 0), (0, 1), (0, 2), (0, 3))
+    assert by_key.visits[:4] == ((0, 0), (1, 0), (0, 1), (1, 1))
+
+
+@pytest.mark.parametrize("bad", [(0, 1, 1, 1, False, "q_outer"), (1, 1, 1, 1, False, "rows")])
+def test_what_traffic_refuses_is_refused(bad):
+    with pytest.raises(ValueError):
+        explorer.tile_grid(*bad)
+
+
+def drawn_states(model, step):
+    axes = Picture(3).subplots()
+    explorer.draw_tile_grid(axes, model, step)
+    return np.asarray(axes.images[0].get_array()), [text.get_text() for text in axes.texts]
+
+
+@pytest.mark.parametrize("order", explorer.ORDERS)
+def test_drawing_shows_the_model(order):
+    model = explorer.tile_grid(7, 10, 3, 4, True, order)
+    states, numbers = drawn_states(model, 4)
+    assert [(states == state).sum() for state in range(4)] == [len(model.skipped), model.n_visits - 4, 3, 1]
+    assert states[model.visits[3]] == 3
+    assert numbers == [str(k + 1) for k in range(model.n_visits)]
+    assert set(drawn_states(model, None)[0].ravel()) == {0, 2}
+    assert set(drawn_states(model, 0)[0].ravel()) == {0, 1}
+    np.testing.assert_array_equal(drawn_states(model, -3)[0], drawn_states(model, 0)[0])
+    np.testing.assert_array_equal(drawn_states(model, 99)[0], drawn_states(model, None)[0])
+
+
+@pytest.mark.parametrize("n, block", [(8, 2), (128, 4), (4096, 16)])
+def test_small_and_large_grids_are_drawn_in_time(n, block):
+    """CPU time, for the machine may be busy. Reported, not judged to the millisecond: the aim is 150 ms."""
+    times_ms = []
+    for step in range(1, 4):
+        start = time.process_time()
+        figure = Picture(3.4, 3.4)
+        explorer.draw_tile_grid(figure.subplots(), explorer.tile_grid(n, n, block, block, True, "q_outer"), step)
+        png(figure)
+        times_ms.append(1e3 * (time.process_time() - start))
+    assert statistics.median(times_ms) < 600

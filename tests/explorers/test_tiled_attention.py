@@ -1,0 +1,134 @@
+import re
+from itertools import product
+
+import ipywidgets as widgets
+import numpy as np
+import pytest
+
+from course_lib import traffic
+from course_lib.explorers import tiled_attention as explorer
+from course_lib.explorers.figures import png
+from course_lib.machine import Machine
+from course_lib.reference.tiled import tiled_attention_on_machine
+
+CASES = [
+    (n_q, n_k, block_q, block_k, causal, order)
+    for (n_q, n_k, block_q, block_k), causal, order in product(
+        [(12, 12, 4, 3), (4, 24, 3, 8), (24, 4, 8, 3), (8, 8, 8, 8)], (False, True), explorer.ORDERS
+    )
+]
+
+
+def model_of(n_q, n_k, block_q, block_k, causal, order):
+    return explorer.run(n_q, n_k, block_q=block_q, block_k=block_k, causal=causal, order=order)
+
+
+def plain_report(n_q, n_k, block_q, block_k, causal, order):
+    """The report of a machine that nobody watches."""
+    machine = Machine()
+    shapes = {"Q": n_q, "K": n_k, "V": n_k, "O": n_q}
+    handles = [machine.hbm(np.zeros((n, explorer.D), np.float16), name) for name, n in shapes.items()]
+    kept = {name: machine.hbm(np.zeros(n_q, np.float32), name) for name in "lm"} if order == "kv_outer" else {}
+    options = {"block_q": block_q, "block_k": block_k, "causal": causal, "order": order}
+    tiled_attention_on_machine(machine, *handles, **options, **kept)
+    return machine.report()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_last_step_is_the_closed_form_and_the_fullest_moment_the_peak(case):
+    n_q, n_k, block_q, block_k, causal, order = case
+    model, report = model_of(*case), plain_report(*case)
+    sizes = {"block_q": block_q, "block_k": block_k, "causal": causal, "order": order}
+    assert model.moved[-1] == traffic.flash_attention(n_q, n_k, explorer.D, **sizes).by_tensor
+    assert len(model.moved) == len(model.held) == model.grid.n_visits + 1
+    assert max(sum(held.values()) for held in model.held) == report.peak_sram_bytes
+    assert model.standard_bytes == traffic.standard_attention(n_q, n_k, explorer.D).total_bytes
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_each_visit_loads_its_own_tiles(case):
+    model = model_of(*case)
+    row_bytes = explorer.D * 2
+    for step, (i, j) in enumerate(model.grid.visits, start=1):
+        before, after = model.moved[step - 1], model.moved[step]
+        q_start, q_stop = model.grid.query_rows(i)
+        k_start, k_stop = model.grid.key_rows(j)
+        assert all(now >= then for name in after for now, then in zip(after[name], before[name], strict=True))
+        inner, rows = ("K", k_stop - k_start) if case[-1] == "q_outer" else ("Q", q_stop - q_start)
+        assert after[inner][0] - before[inner][0] == rows * row_bytes
+        held = model.held[step]
+        assert held["Q"] == (q_stop - q_start) * row_bytes
+        assert held["K"] == held["V"] == (k_stop - k_start) * row_bytes
+
+
+def test_the_text_has_the_models_numbers():
+    model = model_of(12, 12, 4, 3, True, "kv_outer")
+    for step in range(model.grid.n_visits + 1):
+        text = explorer.describe(model, step)
+        total = int(re.search(r"so far: ([\d,]+)", text)[1].replace(",", ""))
+        assert total == sum(map(sum, model.moved[step].values()))
+        if step:
+            fullest = int(re.search(r"fullest: ([\d,]+)", text)[1].replace(",", ""))
+            assert fullest == sum(model.held[step].values())
+    assert "Visit 5 of 9" in explorer.describe(model, 5) and "3 skipped" in explorer.describe(model, 0)
+    assert "queries 4 to 7, keys 3 to 5" in explorer.describe(model, 5)
+
+
+def test_drawing_shows_the_model():
+    model = model_of(12, 12, 4, 3, False, "kv_outer")
+    _, sram, hbm = explorer.draw(model, 4).axes
+    heights = {
+        label.get_text(): bar.get_height() for label, bar in zip(sram.get_xticklabels(), sram.patches, strict=True)
+    }
+    assert heights == model.held[4]
+    n = len(model.moved[4])
+    read_and_written = [bar.get_height() for bar in hbm.patches[: 2 * n]]
+    assert read_and_written == [count for name in model.moved[4] for count in model.moved[4][name]]
+    assert [bar.get_height() for bar in hbm.patches[2 * n :]] == [
+        sum(model.moved[-1][name]) for name in model.moved[-1]
+    ]
+    for step in (0, model.grid.n_visits):
+        png(explorer.draw(model, step))
+
+
+def test_figures_show_what_they_are_given():
+    counts = {
+        "standard": traffic.standard_attention(64, 64, 16).by_tensor,
+        "flash": traffic.flash_attention(64, 64, 16, block_q=16, block_k=16).by_tensor,
+    }
+    (axes,) = explorer.draw_bytes(counts).axes
+    totals = [sum(map(sum, by_tensor.values())) / 1e6 for by_tensor in counts.values()]
+    for y, total in enumerate(totals):
+        bars = [bar for bar in axes.patches if round(bar.get_y() + bar.get_height() / 2) == y]
+        assert sum(bar.get_width() for bar in bars) == pytest.approx(total)
+    (axes,) = explorer.draw_budget({"four tiles": {"Q": 10, "K": 20}, "more": {"Q": 10, "": 5}}, 30).axes
+    assert [bar.get_width() for bar in axes.patches] == [10, 20, 10, 5]
+    left, right = explorer.draw_growth(([2, 4], {"a": [1, 4]}), ([2, 4], {"a": [4, 2], "b": [3, 1]})).axes
+    assert [list(line.get_ydata()) for line in (*left.lines, *right.lines)] == [[1, 4], [4, 2], [3, 1]]
+    assert len(explorer.draw_orders(10, 10, 4, 3).axes) == 4
+
+
+def controls(widget):
+    for child in widget.children:
+        if isinstance(child, widgets.Box):
+            yield from controls(child)
+        else:
+            yield child
+
+
+def test_every_control_changes_text_and_picture():
+    changes = (("visit", 5), ("loops", "kv_outer"), ("causal", True), ("queries", 24), ("keys", 8), ("block_q", 8))
+    shell = explorer.explore()
+    text, image = shell.children[-2:]
+
+    def named(name):
+        return next(c for c in controls(shell) if getattr(c, "description", "") == name)
+
+    for name, value in (*changes, ("block_k", 2)):
+        before = text.value, image.value
+        named(name).value = value
+        assert text.value != before[0] and image.value != before[1], name
+    named("visit").value = named("visit").max
+    named("block_k").value = 8  # fewer visits than before: the slider comes along
+    assert named("visit").value == named("visit").max
+    assert f"Visit {named('visit').max} of {named('visit').max}" in text.value

@@ -1,0 +1,331 @@
+"""The classroom: a course is written, released, handed in by honest and other students, marked and exported.
+
+The whole loop runs once, with nbgrader's own commands, on lesson 03; the tests after it look at what it left.
+"""
+
+import copy
+import csv
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell
+
+from course_lib import authoring
+from course_lib.grading import classroom, marking, registry
+
+LESSON = "03_stable_softmax"
+SEED = "3141592653"  # as text, for it is looked for in files
+EXERCISES = {exercise.id: exercise for exercise in registry.lesson("03").EXERCISES}
+FIRST, SECOND, THIRD = EXERCISES
+NAME = {exercise_id: exercise.answer.__name__ for exercise_id, exercise in EXERCISES.items()}
+POINTS = {exercise_id: exercise.points for exercise_id, exercise in EXERCISES.items()}
+ANSWERS = {exercise_id: inspect.getsource(exercise.answer) for exercise_id, exercise in EXERCISES.items()}
+
+
+def wrong(exercise_id):
+    return f"def {NAME[exercise_id]}(*arguments):\n    return arguments[0]\n"
+
+
+def calling(exercise_id, statement, function):
+    return f"def {NAME[exercise_id]}(*arguments):\n    {statement}\n    return {function}(*arguments)\n"
+
+
+@dataclass
+class Submission:
+    """answers: by exercise, where the stub is replaced. damage: what else is done to the notebook.
+    passed: the exercises that must be given their points. files: what lies beside the notebook."""
+
+    answers: dict[str, str]
+    passed: tuple[str, ...] = ()
+    damage: object = None
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def cell_of(notebook, grade_id):
+    return next(c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") == grade_id)
+
+
+def edit_tests(notebook):
+    """Locked cells emptied, deleted, doubled and worth more; a cell of one's own that claims points."""
+    for exercise_id in EXERCISES:
+        check = cell_of(notebook, marking.check_cell(exercise_id))
+        check.source = "pass"
+        check.metadata.nbgrader.update(points=1000, locked=False)
+    notebook.cells.remove(cell_of(notebook, marking.check_cell(SECOND)))
+    claim = {"grade": True, "grade_id": "bonus", "locked": True, "points": 1000, "schema_version": 3}
+    claim |= {"solution": False, "task": False}
+    notebook.cells.append(new_code_cell("1000", metadata={"nbgrader": claim}))
+    again = copy.deepcopy(cell_of(notebook, marking.check_cell(THIRD)))
+    notebook.cells.insert(0, new_code_cell("1000", metadata=again.metadata))
+    again.metadata.nbgrader.update(solution=True, grade=False)
+    notebook.cells.append(new_code_cell("1000", metadata=again.metadata))
+    notebook.cells[1].metadata["nbgrader"] = "solved"
+
+
+def patch_the_kernel(notebook):
+    """Cells before and after the answers that would turn every failure in this kernel into a success."""
+    hooks = (
+        "import subprocess, sys, types, numpy as np, course_lib, course_lib.grading as grading\n"
+        "passed = grading.Result(True, True, {}, 'passed')\n"
+        "grading.grade = grading.checking.grade = grading.learner.grade = lambda *a, **k: passed\n"
+        "course_lib.check = check = lambda *a, **k: None\n"
+        "np.array_equal = np.allclose = lambda *a, **k: True\n"
+        "subprocess.run = lambda *a, **k: types.SimpleNamespace(returncode=0, stdout='{}')\n"
+        "get_ipython().showtraceback = lambda *a, **k: None\n"
+        "get_ipython().input_transformers_post.append(lambda lines: ['pass\\n'])\n"
+    )
+    notebook.cells.insert(0, new_code_cell(hooks))
+    notebook.cells.append(new_code_cell(hooks))
+
+
+# What lies beside the notebook would be imported instead of the real thing, if the folder were on the path.
+SHADOWS = {name: "raise SystemExit('shadowed')\n" for name in ("numpy.py", "sitecustomize.py", "course_lib.py")}
+
+SUBMISSIONS = {
+    "honest": Submission(ANSWERS, passed=(FIRST, SECOND, THIRD)),
+    "blank": Submission({}),
+    "edits_the_tests": Submission(
+        {FIRST: ANSWERS[FIRST], SECOND: wrong(SECOND), THIRD: wrong(THIRD)}, (FIRST,), edit_tests, SHADOWS
+    ),
+    "calls_the_reference": Submission(
+        {
+            FIRST: calling(FIRST, "from course_lib.reference.softmax import stable_softmax as f", "f"),
+            SECOND: calling(SECOND, "import course_lib", "course_lib.reference.logsumexp"),
+            THIRD: calling(THIRD, "import sys", f"sys.modules['course_lib.exercises'].lesson_03.{NAME[THIRD]}"),
+        }
+    ),
+    "never_ends": Submission(
+        {
+            FIRST: f"def {NAME[FIRST]}(x):\n    while True:\n        pass\n",
+            SECOND: "while True:\n    pass\n" + ANSWERS[SECOND],
+            THIRD: ANSWERS[THIRD],
+        },
+        passed=(THIRD,),
+    ),
+    "patches_the_kernel": Submission(
+        {FIRST: wrong(FIRST), SECOND: ANSWERS[SECOND], THIRD: wrong(THIRD)}, (SECOND,), patch_the_kernel
+    ),
+}
+
+
+@dataclass
+class Loop:
+    course: Path
+    scores: dict  # student -> (score, max_score), as exported
+
+    def said(self, student, exercise_id):
+        """The text that the autograded notebook of a student holds under a check."""
+        path = self.course / "autograded" / student / LESSON / f"{LESSON}.ipynb"
+        (output,) = cell_of(nbformat.read(path, as_version=4), marking.check_cell(exercise_id)).outputs
+        return output.get("evalue") or output.get("text")
+
+
+def environment(course):
+    # nbgrader starts alembic by its name. The tests' course_lib need not be the one that is installed.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    neutral = {"JUPYTER_CONFIG_DIR": str(course / "none"), "HOME": str(course), "IPYTHONDIR": str(course / "none")}
+    return os.environ | neutral | {"PATH": path, "PYTHONPATH": str(authoring.ROOT)}
+
+
+def nbgrader(course, *arguments, **variables):
+    command = [Path(sys.executable).with_name("nbgrader"), *arguments]
+    run = subprocess.run(
+        command, cwd=course, env=environment(course) | variables, capture_output=True, text=True
+    )
+    return run
+
+
+def must(run):
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout + run.stderr
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory):
+    course = tmp_path_factory.mktemp("classroom") / "course"
+    classroom.write_course(course, seed=int(SEED))
+    config = course / "nbgrader_config.py"
+    config.write_text(config.read_text().replace("limit_s = 20", "limit_s = 10"))  # less waiting
+    assert f"seed={SEED}" in (course / "source" / LESSON / f"{LESSON}.ipynb").read_text()
+    must(nbgrader(course, "generate_assignment", LESSON))
+
+    released = nbformat.read(course / "release" / LESSON / f"{LESSON}.ipynb", as_version=4)
+    for student, submission in SUBMISSIONS.items():
+        notebook = copy.deepcopy(released)
+        for exercise_id, source in submission.answers.items():
+            cell_of(notebook, marking.answer_cell(exercise_id)).source = source
+        if submission.damage:
+            submission.damage(notebook)
+        folder = course / "submitted" / student / LESSON
+        folder.mkdir(parents=True)
+        nbformat.write(notebook, folder / f"{LESSON}.ipynb")
+        for name, text in submission.files.items():
+            (folder / name).write_text(text)
+    must(nbgrader(course, "autograde", LESSON))
+    must(nbgrader(course, "generate_feedback", LESSON))
+    must(nbgrader(course, "export"))
+    with open(course / "grades.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    scores = {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in rows}
+    return Loop(course, scores)
+
+
+def test_the_exported_marks_are_what_they_should_be(loop):
+    possible = sum(POINTS.values())
+    expected = {
+        student: (sum(POINTS[exercise_id] for exercise_id in submission.passed), possible)
+        for student, submission in SUBMISSIONS.items()
+    }
+    assert loop.scores == expected
+
+
+@pytest.mark.parametrize(
+    "student, exercise_id, said",
+    [
+        ("honest", FIRST, f"{FIRST}: passed"),
+        ("blank", FIRST, "not attempted yet"),
+        ("edits_the_tests", SECOND, "does not hold"),
+        ("calls_the_reference", FIRST, "line 2: an answer may not import course_lib.reference.softmax"),
+        ("calls_the_reference", SECOND, "an answer may not import course_lib;"),
+        ("calls_the_reference", THIRD, "an answer may not import sys;"),
+        ("never_ends", FIRST, "did not return within 2 s"),
+        ("never_ends", SECOND, "did not return within 10 s"),
+        ("patches_the_kernel", THIRD, "does not hold"),
+    ],
+)
+def test_the_student_is_told_why(loop, student, exercise_id, said):
+    assert said in loop.said(student, exercise_id)
+    feedback = (loop.course / "feedback" / student / LESSON / f"{LESSON}.html").read_text()
+    assert said in re.sub("<[^>]*>", "", feedback)
+
+
+def test_students_see_neither_answers_nor_hidden_tests_nor_the_seed(loop):
+    handed_out = [*(loop.course / "release").rglob("*"), *(loop.course / "feedback").rglob("*.html")]
+    files = [path for path in handed_out if path.is_file()]
+    assert len(files) == 1 + len(SUBMISSIONS)
+    for path in files:
+        text = path.read_text()
+        assert SEED not in text and "HIDDEN TESTS" not in text and "BEGIN SOLUTION" not in text, path
+        assert "seed=" not in text or "seed=" in (authoring.NOTEBOOKS / f"{LESSON}.ipynb").read_text(), path
+
+
+def test_a_release_is_the_lesson_with_locks_and_points(loop):
+    lesson = nbformat.read(authoring.NOTEBOOKS / f"{LESSON}.ipynb", as_version=4)
+    released = nbformat.read(loop.course / "release" / LESSON / f"{LESSON}.ipynb", as_version=4)
+    nbformat.validate(released)
+    code, was = ([cell for cell in book.cells if cell.cell_type == "code"] for book in (released, lesson))
+    assert [cell.source for cell in code] == [cell.source for cell in was]
+    assert not any(cell.outputs for cell in code)
+    assert [cell.source for cell in code if "quiz" in cell.metadata.get("tags", [])] == ['quiz("03")']
+    for exercise_id, points in POINTS.items():
+        answer, check = (cell_of(released, name(exercise_id)) for name in (marking.answer_cell, marking.check_cell))
+        assert answer.metadata.nbgrader.solution and not answer.metadata.nbgrader.locked
+        assert check.metadata.nbgrader.locked and check.metadata.nbgrader.points == points
+        assert not check.metadata.editable and not check.metadata.deletable
+
+
+def test_validation_passes_an_answer_and_no_stub(loop):
+    """nbgrader's own validation of a release, in a kernel: what a student who asks for it is told."""
+    path = loop.course / "release" / LESSON / f"{LESSON}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells = [
+        cell
+        for cell in notebook.cells
+        if "nbgrader" in cell.metadata or "bootstrap" in cell.metadata.get("tags", []) or "import check" in cell.source
+    ]
+    cell_of(notebook, marking.answer_cell(FIRST)).source = ANSWERS[FIRST]
+    nbformat.write(notebook, loop.course / "validate.ipynb")
+    told = must(nbgrader(loop.course, "validate", "validate.ipynb", COURSE_LIB_STRICT="1"))
+    failed = [exercise_id for exercise_id in EXERCISES if f"{exercise_id}: not attempted yet" in told]
+    assert failed == [SECOND, THIRD], told
+
+
+def test_the_locked_cell_decides():
+    """So what an instructor adds to the hidden tests counts."""
+    answer, check = marking.answer_cell(FIRST), marking.check_cell(FIRST)
+    for test, passed, message in [
+        ("assert False, 'no'", False, "no"),
+        ("1 / 0", False, "ZeroDivisionError: division by zero"),
+        (f"print({NAME[FIRST]}(np.zeros(1)))", True, "[1.]"),
+        (f'check("{FIRST}", {NAME[FIRST]})\nraise SystemExit', False, "SystemExit: "),
+    ]:
+        marks = marking.mark({answer: ANSWERS[FIRST], check: test})
+        assert marks == {check: {"passed": passed, "message": message}}
+    assert not marking.mark({answer: wrong(FIRST), check: f'check("{FIRST}", {NAME[FIRST]})'})[check]["passed"]
+    assert "its answer cell is not in the notebook" in marking.mark({check: ""})[check]["message"]
+
+
+def test_hidden_tests_draw_with_a_seed_of_their_own(tmp_path):
+    seeds = set()
+    for name in ("one", "other"):
+        classroom.write_course(tmp_path / name)
+        text = "".join(path.read_text() for path in (tmp_path / name / "source").rglob("*.ipynb"))
+        (seed,) = set(re.findall(r"seed=(\d+)\)\\nassert", text.replace('\\n",\n    "', "\\n")))
+        seeds.add(seed)
+    assert len(seeds) == 2
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("all") / "course"
+    classroom.write_course(folder, seed=int(SEED))
+    return folder
+
+
+@pytest.mark.parametrize("lesson", [lesson["name"] for lesson in classroom.lessons()])
+def test_every_lesson_converts_and_its_answers_are_marked_in_full(course, lesson):
+    from nbgrader.preprocessors import ClearHiddenTests, ClearSolutions
+
+    source = nbformat.read(course / "source" / lesson / f"{lesson}.ipynb", as_version=4)
+    nbformat.validate(source)
+    answers = {c.metadata.nbgrader.grade_id: c.source for c in source.cells if "nbgrader" in c.metadata}
+    possible = {marking.check_cell(e.id): e.points for e in registry.lesson(lesson[:2]).EXERCISES}
+    described = [cell.metadata.nbgrader for cell in source.cells if "nbgrader" in cell.metadata]
+    assert {d.grade_id: d.points for d in described if d.grade} == possible
+
+    marks = marking.mark(answers)
+    assert {name: mark["passed"] for name, mark in marks.items()} == dict.fromkeys(possible, True), marks
+
+    released, _ = ClearSolutions(code_stub={"python": classroom.STUB}).preprocess(source, {})
+    released, _ = ClearHiddenTests().preprocess(released, {})
+    committed = nbformat.read(authoring.NOTEBOOKS / f"{lesson}.ipynb", as_version=4)
+    code, was = ([c.source for c in book.cells if c.cell_type == "code"] for book in (released, committed))
+    assert code == was
+
+
+def test_links_lead_somewhere_and_no_badge_leads_away(course):
+    for path in (course / "source").rglob("*.ipynb"):
+        text = "".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+        assert "Open in Colab" not in text
+        links = [link.split("#")[0] for link in re.findall(r"\]\(([^():\s]+)\)", text)]
+        assert not [link for link in links if link and not (path.parent / link).exists()], path
+
+
+def command_line(*arguments):
+    command = [sys.executable, "-m", "course_lib", "classroom", *map(str, arguments)]
+    return subprocess.run(command, cwd=authoring.ROOT, capture_output=True, text=True)
+
+
+def test_the_command_writes_once_and_refuses_what_is_there(tmp_path):
+    run = command_line(tmp_path / "course", "--json")
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == {"course": str(tmp_path / "course"), "lessons": classroom.lessons()}
+    before = {path: path.read_bytes() for path in (tmp_path / "course").rglob("*") if path.is_file()}
+    run = command_line(tmp_path / "course")
+    assert run.returncode == 2 and "is not empty; nothing was written" in run.stderr
+    assert {path: path.read_bytes() for path in (tmp_path / "course").rglob("*") if path.is_file()} == before
+
+
+def test_the_readme_shows_the_points_and_minutes():
+    readme = (authoring.ROOT / "README.md").read_text()
+    assert classroom.table() in readme, (
+        "the table of points in README.md is old; put there what this prints: python -m course_lib classroom --table"
+    )

@@ -1,0 +1,246 @@
+"""The backward, whole and tiled, against PyTorch's gradients in float64, gradcheck, and differences of the forward."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from course_lib import traffic
+from course_lib.machine import Machine, SRAMOverflow
+from course_lib.reference import attention, attention_backward, example, softmax_vjp, stable_softmax, tiled_backward
+from course_lib.reference.attention import causal_mask
+from course_lib.reference.backward import delta, tiled_backward_on_machine
+
+IMPLEMENTATIONS = pytest.mark.parametrize(
+    "implementation",
+    [attention_backward, functools.partial(tiled_backward, block_q=4, block_k=3)],
+    ids=["whole", "tiled"],
+)
+LENGTHS = ((1, 1), (7, 7), (5, 9), (9, 5), (1, 8), (8, 1), (12, 16))
+
+
+def inputs(n_q, n_k, d, dtype=np.float64, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(n, d)).astype(dtype) for n in (n_q, n_k, n_k, n_q)]
+
+
+def backward(implementation, q, k, v, do, **options):
+    o, lse = attention(q, k, v, return_lse=True, **options)
+    return implementation(q, k, v, o, lse, do, **options)
+
+
+def by_sdpa(q, k, v, do, causal, scale):
+    """PyTorch's gradients of its own attention; 0 for the rows that see no key, which it makes nan."""
+    visible = causal_mask(len(q), len(k)) if causal else np.ones((len(q), len(k)), bool)
+    seeing = visible.any(axis=1)
+    leaves = [torch.from_numpy(x).requires_grad_() for x in (q, k, v)]
+    out = torch.nn.functional.scaled_dot_product_attention(
+        leaves[0][None, None, seeing], *(x[None, None] for x in leaves[1:]),
+        attn_mask=torch.from_numpy(visible[seeing]), scale=scale,
+    )  # fmt: skip
+    return [x.numpy() for x in torch.autograd.grad(out, leaves, torch.from_numpy(do[seeing])[None, None])]
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("scale", [None, 1.0, -0.5, 0.0])
+def test_gradients_are_pytorchs(implementation, causal, scale):
+    for n_q, n_k in LENGTHS:
+        arrays = inputs(n_q, n_k, 3)
+        expected = by_sdpa(*arrays, causal, scale)
+        for ours, theirs in zip(backward(implementation, *arrays, causal=causal, scale=scale), expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12, err_msg=f"{n_q} {n_k}")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_pair_of_block_sizes(causal):
+    for n_q, n_k in ((11, 9), (6, 10)):
+        arrays = inputs(n_q, n_k, 3)
+        expected = backward(attention_backward, *arrays, causal=causal)
+        for block_q, block_k in itertools.product(range(1, 13), range(1, 12)):
+            tiled = functools.partial(tiled_backward, block_q=block_q, block_k=block_k)
+            for ours, whole in zip(backward(tiled, *arrays, causal=causal), expected, strict=True):
+                np.testing.assert_allclose(ours, whole, atol=1e-13, err_msg=f"{block_q} {block_k}")
+
+
+class Reference(torch.autograd.Function):
+    """The reference as PyTorch would call it, for gradcheck."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, causal, implementation):
+        o, lse = attention(*(x.detach().numpy() for x in (q, k, v)), causal=causal, return_lse=True)
+        ctx.arrays, ctx.causal, ctx.implementation = (q, k, v, o, lse), causal, implementation
+        return torch.from_numpy(o)
+
+    @staticmethod
+    def backward(ctx, do):
+        arrays = [np.asarray(x.detach()) if isinstance(x, torch.Tensor) else x for x in ctx.arrays]
+        grads = ctx.implementation(*arrays, do.numpy(), causal=ctx.causal)
+        return *(torch.from_numpy(x) for x in grads), None, None
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n_q, n_k", [(5, 5), (3, 7), (7, 3)])
+def test_gradcheck(implementation, causal, n_q, n_k):
+    leaves = [torch.from_numpy(x).requires_grad_() for x in inputs(n_q, n_k, 2)[:3]]
+    assert torch.autograd.gradcheck(lambda *x: Reference.apply(*x, causal, implementation), leaves)
+
+
+def test_a_finite_difference_by_hand():
+    q, k, v, do = inputs(4, 6, 3)
+    gradients = dict(zip("qkv", backward(attention_backward, q, k, v, do, causal=True), strict=True))
+    for name, step in itertools.product("qkv", (1e-6,)):
+        up, down = ({"q": q.copy(), "k": k.copy(), "v": v.copy()} for _ in range(2))
+        up[name][2, 1] += step
+        down[name][2, 1] -= step
+        slope = ((attention(**up, causal=True) - attention(**down, causal=True)) * do).sum() / (2 * step)
+        assert gradients[name][2, 1] == pytest.approx(slope, rel=1e-7)
+
+
+def test_softmax_vjp_is_the_transposed_jacobian():
+    rng = np.random.default_rng(0)
+    p, dp = stable_softmax(rng.normal(size=7)), rng.normal(size=7)
+    np.testing.assert_allclose(softmax_vjp(p, dp), (np.diag(p) - np.outer(p, p)) @ dp, atol=1e-15)
+    # Adding a number to every score changes no probability: the gradient sums to 0 along a row.
+    P = stable_softmax(rng.normal(size=(5, 7)))
+    np.testing.assert_allclose(softmax_vjp(P, rng.normal(size=(5, 7))).sum(axis=-1), 0, atol=1e-15)
+    np.testing.assert_array_equal(softmax_vjp(np.zeros((2, 3)), np.ones((2, 3))), 0)
+
+
+def test_delta_is_the_sum_over_probabilities():
+    q, k, v, do = inputs(6, 9, 4)
+    P = stable_softmax(q @ k.T)
+    np.testing.assert_allclose(delta(P @ v, do), (P * (do @ v.T)).sum(axis=-1), atol=1e-14)
+    assert delta(np.ones((2, 3), np.float16), np.ones((2, 3), np.float16)).dtype == np.float32
+
+
+@IMPLEMENTATIONS
+def test_the_fixed_example(implementation):
+    """The first query sees one key: nothing to choose between, so no gradient reaches it."""
+    do = np.ones_like(example.Q)
+    dq, dk, dv = backward(implementation, example.Q, example.K, example.V, do, causal=True, scale=1)
+    np.testing.assert_allclose(dq[0], 0, atol=1e-15)
+    # Every query hands out weights that sum to 1.
+    np.testing.assert_allclose(dv.sum(axis=0), [4, 4])
+
+
+@IMPLEMENTATIONS
+def test_rows_with_no_visible_key_give_and_get_nothing(implementation):
+    q, k, v, do = inputs(9, 2, 3)
+    with np.errstate(all="raise", under="ignore"):
+        dq, dk, dv = backward(implementation, q, k, v, do, causal=True)
+    np.testing.assert_array_equal(dq[:7], 0)
+    do[:7] = 1e3
+    for ours, before in zip(backward(implementation, q, k, v, do, causal=True), (dq, dk, dv), strict=True):
+        np.testing.assert_array_equal(ours, before)
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_dtypes_and_inputs_left_alone(implementation, dtype):
+    arrays = inputs(7, 10, 4, dtype)
+    before = [x.copy() for x in arrays]
+    exact = backward(attention_backward, *(x.astype(np.float64) for x in arrays), causal=True)
+    for ours, expected in zip(backward(implementation, *arrays, causal=True), exact, strict=True):
+        assert ours.dtype == dtype
+        error = np.linalg.norm(ours.astype(np.float64) - expected) / np.linalg.norm(expected)
+        assert error <= 4 * np.finfo(dtype).eps
+    for array, copy in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+NAMES = ("Q", "K", "V", "O", "lse", "dO", "dQ", "dK", "dV", "delta")
+
+
+def on_machine(n_q, n_k, d, dtype, sram_bytes=np.inf, **options):
+    """The machine's report of a tiled backward on given sizes."""
+    q, k, v, do = inputs(n_q, n_k, d, dtype)
+    o, lse = attention(q, k, v, causal=options["causal"], return_lse=True)
+    results = [np.full_like(x, np.nan) for x in (q, k, v, lse)]
+    machine = Machine(sram_bytes)
+    arrays = zip(NAMES, (q, k, v, o, lse, do, *results), strict=True)
+    tiled_backward_on_machine(machine, **{name: machine.hbm(x, name) for name, x in arrays}, **options)
+    expected = attention_backward(q, k, v, o, lse, do, causal=options["causal"])
+    for ours, whole in zip(results, expected, strict=False):
+        np.testing.assert_allclose(ours, whole, atol=1e-2)
+    return machine.report()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_machine_counts_what_the_closed_form_says(dtype, causal):
+    itemsize = np.dtype(dtype).itemsize
+    blocks = ((16, 16, None), (4, 7, (5, 3)), (64, 3, (3, 64)), (8, 16, (16, 8)))
+    for (n_q, n_k), (block_q, block_k, dq_blocks) in itertools.product((*LENGTHS, (33, 17), (17, 33)), blocks):
+        options = {"block_q": block_q, "block_k": block_k, "dq_blocks": dq_blocks, "causal": causal}
+        report = on_machine(n_q, n_k, 3, dtype, **options)
+        form = traffic.flash_attention_backward(
+            n_q, n_k, 3, dtype_bytes=itemsize, stat_bytes=max(itemsize, 4), **options
+        )
+        where = f"n_q={n_q} n_k={n_k} {options}"
+        assert report.by_tensor == form.by_tensor, where
+        assert (report.read_bytes, report.write_bytes) == (form.read_bytes, form.write_bytes), where
+        assert report.matmul_flops == form.flops, where
+
+
+def test_seven_products_where_the_gradients_take_five():
+    """Folklore F16 counts products: 2 forward, 5 backward with S recomputed; two passes execute 7."""
+    form = traffic.flash_attention_backward(4096, 4096, 64, block_q=64, block_k=64)
+    assert form.flops == 14 * 4096**2 * 64 == 3.5 * traffic.attention_flops(4096, 4096, 64)
+    assert form.peak_bytes == 2 * 4 * 4096
+
+
+def test_key_heads_are_counted_once_where_they_are_read_once():
+    options = {"block_q": 16, "block_k": 32, "causal": True}
+    alone = traffic.flash_attention_backward(40, 50, 8, **options)
+    many = traffic.flash_attention_backward(40, 50, 8, heads=6, kv_heads=2, batch=3, **options)
+    equal = traffic.flash_attention_backward(40, 50, 8, heads=6, batch=3, **options)
+    assert equal.total_bytes == 18 * alone.total_bytes and equal.flops == many.flops == 18 * alone.flops
+    assert many.by_tensor["dK"].write_bytes == 6 * alone.by_tensor["dK"].write_bytes
+    assert equal.read_bytes - many.read_bytes == (18 - 6) * 2 * 50 * 8 * 2
+    with pytest.raises(ValueError, match="kv_heads is 4; accepted: a divisor of heads, 6"):
+        traffic.flash_attention_backward(40, 50, 8, heads=6, kv_heads=4, **options)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_sram_needed_does_not_grow_with_the_length(causal):
+    options = {"block_q": 16, "block_k": 16, "causal": causal}
+    peaks = {on_machine(n, n, 8, np.float32, **options).peak_sram_bytes for n in (64, 128)}
+    assert len(peaks) == 1
+    (peak,) = peaks
+    on_machine(64, 64, 8, np.float32, sram_bytes=peak, **options)
+    with pytest.raises(SRAMOverflow):
+        on_machine(64, 64, 8, np.float32, sram_bytes=peak - 1, **options)
+
+
+def one(shape=(4, 2), dtype=np.float64):
+    return np.ones(shape, dtype)
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize(
+    "changed, error, message",
+    [
+        ({"k": one((4, 3))}, ValueError, "k has head_dim 3; accepted: 2"),
+        ({"o": one((5, 2))}, ValueError, r"o has shape \(5, 2\); accepted: \(4, 2\)"),
+        ({"do": one(dtype=np.float32)}, TypeError, "do has dtype float32 and q float64"),
+        ({"do": one(dtype=np.int64)}, TypeError, "do has dtype int64"),
+        ({"lse": one((4, 1))}, ValueError, r"lse has shape \(4, 1\); accepted: \(4,\)"),
+        ({"lse": one((4,), np.float32)}, TypeError, "lse has dtype float32; accepted: float64"),
+    ],
+)
+def test_bad_input_is_refused_by_name(implementation, changed, error, message):
+    good = {name: one() for name in ("q", "k", "v", "o", "do")} | {"lse": one((4,))}
+    with pytest.raises(error, match=message):
+        implementation(**good | changed)
+
+
+def test_bad_blocks_are_refused_by_name():
+    good = {name: one() for name in ("q", "k", "v", "o", "do")} | {"lse": one((4,))}
+    with pytest.raises(ValueError, match="block_q is 0"):
+        tiled_backward(**good, block_q=0, block_k=2)
+    with pytest.raises(TypeError, match="block_k is 2.0"):
+        tiled_backward(**good, block_q=1, block_k=2.0)
