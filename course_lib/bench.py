@@ -1,12 +1,13 @@
 """Times the kernels against PyTorch's, side by side on one GPU, and records what was measured with where and how.
 
     python -m course_lib bench [--json FILE] [--head-dim 64 128] [--length 1024 4096 16384] [--dtype float16]
+    python -m course_lib bench --shapes [--json FILE]           ours alone: dtypes, ragged shapes, grouped heads, memory
     python -m course_lib bench --correctness [--json FILE]      runs the kernels' tests on this GPU instead
 
 For each shape: first the answers, on fresh random data against float64; then times. Runs of all contestants take
 turns, in an order that is reversed every second round, the L2 cache is flushed before each, and the median counts.
-Shapes are those of the FlashAttention-3 paper: hidden dimension 2048, 16384 tokens in total. A causal call counts
-half the FLOPs, as all published figures do.
+Shapes are those of the FlashAttention-3 paper: hidden dimension 2048, 16384 tokens in total. The backward is timed
+alone and counts 2.5 times the forward's FLOPs, a causal call half of them, as all published figures do.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -29,6 +31,7 @@ from course_lib import runtime, traffic
 HIDDEN_DIM = 2048
 TOKENS = 16384
 PEERS = {"sdpa_flash": SDPBackend.FLASH_ATTENTION, "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION}
+FLEX_LENGTH = 4096  # FlexAttention is compiled anew for every shape: ten seconds and more each
 L2_FLUSH_BYTES = 256 * 2**20
 
 
@@ -74,29 +77,61 @@ def median_ms(contestants, rounds=30):
     return {n: statistics.median(b.elapsed_time(e) for b, e in pairs) for n, pairs in times_ms.items()}
 
 
-def forward_row(head_dim, length, causal, dtype):
-    """One shape: relative Frobenius errors against float64, milliseconds and TFLOP/s of ours and the peers."""
+def random_inputs(batch, heads, length, head_dim, dtype, *, kv_heads=None):
+    """q, k, v and a gradient of the output, on the GPU; q, k and v require gradients."""
+    shapes = [(batch, n_heads, length, head_dim) for n_heads in (heads, kv_heads or heads, kv_heads or heads, heads)]
+    q, k, v, do = (torch.randn(shape, device="cuda", dtype=dtype) for shape in shapes)
+    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), do
+
+
+def backward_of(o, q, k, v, do):
+    """A callable that runs the backward of o alone, and can be called again."""
+    return lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)
+
+
+def compared_rows(head_dim, length, causal, dtype):
+    """One shape, forward and backward: relative Frobenius errors against float64, ms and TFLOP/s of all contestants."""
     from course_lib.kernels import flash_attention
     from course_lib.kernels.accuracy import exact_attention
 
     heads, batch = HIDDEN_DIM // head_dim, TOKENS // length
-    q, k, v = (torch.randn(batch, heads, length, head_dim, device="cuda", dtype=dtype) for _ in range(3))
-    contestants = {"ours": lambda: flash_attention(q, k, v, causal=causal)}
+    q, k, v, do = random_inputs(batch, heads, length, head_dim, dtype)
+    forward = {"ours": lambda: flash_attention(q, k, v, causal=causal)}
     for name, backend in PEERS.items():
-        contestants[name] = _peer(backend, q, k, v, causal)
+        forward[name] = _peer(backend, q, k, v, causal)
+    if length == FLEX_LENGTH:
+        forward["flex"] = _flex(q, k, v, causal)
     # Two heads suffice for the check; the score matrix of more would not fit in float64.
-    exact, _ = exact_attention(q[:1, :2], k[:1, :2], v[:1, :2], causal=causal)
-    errors = {name: float((call()[:1, :2] - exact).norm() / exact.norm()) for name, call in contestants.items()}
-    if not errors["ours"] <= 2 * errors["sdpa_flash"] + 2 * torch.finfo(dtype).eps:
-        raise RuntimeError(f"wrong answers are not timed: relative errors {errors}")
-    times_ms = median_ms(contestants)
+    few = [x[:1, :2].detach().double().requires_grad_() for x in (q, k, v)]
+    exact = exact_attention(*few, causal=causal)[0]
+    exact_gradients = torch.autograd.grad(exact, few, do[:1, :2].double())
+    outputs = {name: call() for name, call in forward.items()}
+    backward = {name: backward_of(o, q, k, v, do) for name, o in outputs.items()}
+    errors = {
+        "forward": {name: _relative_error(o[:1, :2], exact) for name, o in outputs.items()},
+        "backward": {
+            name: max(_relative_error(x[:1, :2], y) for x, y in zip(call(), exact_gradients, strict=True))
+            for name, call in backward.items()
+        },
+    }
     flops = traffic.attention_flops(length, length, head_dim, heads=heads, batch=batch) / (2 if causal else 1)
-    return {
-        "pass": "forward", "dtype": str(dtype).removeprefix("torch."), "batch": batch, "heads": heads,
-        "n": length, "head_dim": head_dim, "causal": causal,
-        "relative_error": errors, "ms": times_ms,
-        "tflops": {name: flops / ms * 1e-9 for name, ms in times_ms.items()},
-    }  # fmt: skip
+    rows = []
+    for which, contestants, flops_here in (("forward", forward, flops), ("backward", backward, 2.5 * flops)):
+        if not errors[which]["ours"] <= 2 * errors[which]["sdpa_flash"] + 2 * torch.finfo(dtype).eps:
+            raise RuntimeError(f"wrong answers are not timed: relative errors of the {which} {errors[which]}")
+        with torch.set_grad_enabled(which == "backward"):
+            times_ms = median_ms(contestants)
+        rows.append({
+            "pass": which, "dtype": str(dtype).removeprefix("torch."), "batch": batch, "heads": heads,
+            "n": length, "head_dim": head_dim, "causal": causal,
+            "relative_error": errors[which], "ms": times_ms,
+            "tflops": {name: flops_here / ms * 1e-9 for name, ms in times_ms.items()},
+        })  # fmt: skip
+    return rows
+
+
+def _relative_error(x, exact):
+    return float((x - exact).norm() / exact.norm())
 
 
 def _peer(backend, q, k, v, causal):
@@ -107,28 +142,117 @@ def _peer(backend, q, k, v, causal):
     return call
 
 
-def forward_rows(options):
+def _flex(q, k, v, causal):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    n = q.shape[2]
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, n, n, device="cuda") if causal else None
+    compiled = torch.compile(flex_attention, dynamic=False)
+    return lambda: compiled(q, k, v, block_mask=mask)
+
+
+def compared(options):
     """The rows of all shapes asked for, each printed when it is there."""
     torch.manual_seed(0)
     rows = []
     for head_dim in options.head_dim:
         for causal in (False, True):
             for length in options.length:
-                row = forward_row(head_dim, length, causal, getattr(torch, options.dtype))
-                rows.append(row)
-                rates = ", ".join(f"{name} {rate:.0f}" for name, rate in row["tflops"].items())
-                ratio = row["tflops"]["ours"] / row["tflops"]["sdpa_flash"]
-                print(
-                    f"d={head_dim} N={length} {'causal' if causal else 'full'}: TFLOP/s {rates}; "
-                    f"ours / sdpa_flash {ratio:.2f}",
-                    flush=True,
-                )
+                for row in compared_rows(head_dim, length, causal, getattr(torch, options.dtype)):
+                    rows.append(row)
+                    rates = ", ".join(f"{name} {rate:.0f}" for name, rate in row["tflops"].items())
+                    ratio = row["tflops"]["ours"] / row["tflops"]["sdpa_flash"]
+                    print(
+                        f"{row['pass']} d={head_dim} N={length} {'causal' if causal else 'full'}: TFLOP/s {rates}; "
+                        f"ours / sdpa_flash {ratio:.2f}",
+                        flush=True,
+                    )
+                torch.compiler.reset()  # or FlexAttention gives up after a number of shapes
     return rows
+
+
+# What a shape is held against: the same with one thing made round, or of the other kind.
+SHAPES = {
+    "fp16": {}, "bf16": {"dtype": torch.bfloat16}, "ragged length": {"length": 4095},
+    "head_dim 64": {"head_dim": 64, "heads": 32}, "head_dim 80": {"head_dim": 80}, "head_dim 96": {"head_dim": 96},
+    "grouped heads": {"kv_heads": 2}, "head_dim 32": {"head_dim": 32, "heads": 64},
+    "head_dim 256": {"head_dim": 256, "heads": 8},
+}  # fmt: skip
+
+
+def shape_rows():
+    """Ours alone at batch 4, 16 heads, length 4096, head_dim 128, fp16, and with one thing changed at a time."""
+    from course_lib.kernels import flash_attention
+
+    torch.manual_seed(0)
+    rows = []
+    for causal in (False, True):
+        for name, changed in SHAPES.items():
+            shape = {"batch": 4, "heads": 16, "length": 4096, "head_dim": 128, "dtype": torch.float16} | changed
+            q, k, v, do = random_inputs(**shape)
+            o = flash_attention(q, k, v, causal=causal)
+            with torch.no_grad():
+                times_ms = median_ms({"forward": lambda q=q, k=k, v=v, c=causal: flash_attention(q, k, v, causal=c)})
+            times_ms |= median_ms({"backward": backward_of(o, q, k, v, do)})
+            rows.append({"name": name, "causal": causal, **shape, "dtype": str(shape["dtype"]), "ms": times_ms})
+            print(f"{name}, {'causal' if causal else 'full'}: {times_ms}", flush=True)
+    return rows
+
+
+def memory_and_launch():
+    """Peak bytes over inputs and results, a long sequence's time, and what one small call costs the host."""
+    from course_lib.kernels import flash_attention
+
+    def peak_bytes(call):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        results = call()
+        torch.cuda.synchronize()
+        kept = sum(x.numel() * x.element_size() for x in results)
+        return torch.cuda.max_memory_allocated() - before - kept
+
+    q, k, v, do = random_inputs(1, 16, 4096, 128, torch.float16)
+    o = flash_attention(q, k, v)
+    rows_bytes = 16 * 4096 * 4
+    measured = {
+        "forward_peak_bytes": peak_bytes(lambda: [flash_attention(q, k, v)]),
+        "backward_peak_bytes": peak_bytes(backward_of(o, q, k, v, do)),
+        "lse_bytes": rows_bytes,
+        "delta_bytes": rows_bytes,
+    }
+    q, k, v, do = random_inputs(1, 1, 131072, 128, torch.float16)
+    o = flash_attention(q, k, v, causal=True)
+    measured["n_131072_ms"] = median_ms(
+        {"forward": lambda: flash_attention(q, k, v, causal=True), "backward": backward_of(o, q, k, v, do)}, rounds=5
+    )
+    small = [x.detach() for x in random_inputs(1, 8, 128, 64, torch.float16)[:3]]
+    calls = {
+        "ours": lambda: flash_attention(*small, causal=True),
+        "sdpa_flash": _peer(SDPBackend.FLASH_ATTENTION, *small, True),
+    }
+    measured["n_128_host_us"] = {name: _host_us(call) for name, call in calls.items()}
+    return measured
+
+
+def _host_us(call, calls=100, rounds=10):
+    """Least mean microseconds that the host spends in one call, the GPU not waited for."""
+    best_s = float("inf")
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        begin_s = time.perf_counter()
+        for _ in range(calls):
+            call()
+        best_s = min(best_s, (time.perf_counter() - begin_s) / calls)
+    return best_s * 1e6
 
 
 def correctness():
     """The kernels' tests, compiled, and a few of them under compute-sanitizer, in a clone: what came of each."""
-    tests = ["tests/kernels/test_flash_forward.py", "tests/test_counts_agree.py", "tests/test_tracer.py"]
+    tests = [
+        "tests/kernels/test_flash_forward.py", "tests/kernels/test_flash_backward.py", "tests/test_counts_agree.py",
+        "tests/test_tracer.py",
+    ]  # fmt: skip
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -142,7 +266,8 @@ def correctness():
         "skipped": skipped,
     }
     for tool in ("memcheck", "racecheck"):
-        sanitizer = ["compute-sanitizer", "--tool", tool, *pytest, tests[0], "-k", "test_lengths[ or grouped or flash1"]
+        some = "test_lengths[ or grouped or flash1 or descriptor or determin"
+        sanitizer = ["compute-sanitizer", "--tool", tool, *pytest, *tests[:2], "-k", some]
         output = subprocess.run(sanitizer, capture_output=True, text=True, check=False).stdout
         lines = [line.strip("= ") for line in output.splitlines() if "SUMMARY" in line or " passed" in line]
         result[tool] = "; ".join(lines)
@@ -156,15 +281,20 @@ def main(argv=None):
     parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--length", type=int, nargs="+", default=[1024, 4096, 16384])
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
+    parser.add_argument("--shapes", action="store_true", help="time ours alone, over dtypes and uneven shapes")
     parser.add_argument("--correctness", action="store_true", help="run the kernels' tests on this GPU, time nothing")
     parser.add_argument("--commit", help="what is measured, where the tree comes without its git history")
     options = parser.parse_args(argv)
     if runtime.mode() != "gpu":
         print("bench times compiled kernels and needs a GPU; there is none here", file=sys.stderr)
         return 1
-    measured = {"correctness": correctness()} if options.correctness else {"rows": forward_rows(options)}
     if options.correctness:
+        measured = {"correctness": correctness()}
         print(measured["correctness"])
+    elif options.shapes:
+        measured = {"rows": shape_rows()} | memory_and_launch()
+    else:
+        measured = {"rows": compared(options)}
     if options.json:
         # The record names its file, not where one machine keeps it.
         words = [Path(word).name if word == options.json else word for word in argv]
