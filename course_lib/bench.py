@@ -92,7 +92,7 @@ def backward_of(o, q, k, v, do):
 def compared_rows(head_dim, length, causal, dtype):
     """One shape, forward and backward: relative Frobenius errors against float64, ms and TFLOP/s of all contestants."""
     from course_lib.kernels import flash_attention
-    from course_lib.kernels.accuracy import exact_attention
+    from course_lib.kernels.accuracy import exact_attention, exact_gradients
 
     heads, batch = HIDDEN_DIM // head_dim, TOKENS // length
     q, k, v, do = random_inputs(batch, heads, length, head_dim, dtype)
@@ -102,15 +102,15 @@ def compared_rows(head_dim, length, causal, dtype):
     if length == FLEX_LENGTH:
         forward["flex"] = _flex(q, k, v, causal)
     # Two heads suffice for the check; the score matrix of more would not fit in float64.
-    few = [x[:1, :2].detach().double().requires_grad_() for x in (q, k, v)]
-    exact = exact_attention(*few, causal=causal)[0]
-    exact_gradients = torch.autograd.grad(exact, few, do[:1, :2].double())
+    few = [x[:1, :2].detach() for x in (q, k, v, do)]
+    exact, _ = exact_attention(*few[:3], causal=causal)
+    gradients = exact_gradients(*few, causal=causal)
     outputs = {name: call() for name, call in forward.items()}
     backward = {name: backward_of(o, q, k, v, do) for name, o in outputs.items()}
     errors = {
         "forward": {name: _relative_error(o[:1, :2], exact) for name, o in outputs.items()},
         "backward": {
-            name: max(_relative_error(x[:1, :2], y) for x, y in zip(call(), exact_gradients, strict=True))
+            name: max(_relative_error(x[:1, :2], y) for x, y in zip(call(), gradients, strict=True))
             for name, call in backward.items()
         },
     }
