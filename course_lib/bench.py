@@ -1,6 +1,6 @@
 """Times the kernels against PyTorch's, side by side on one GPU, and records what was measured with where and how.
 
-    python -m course_lib bench [--json FILE] [--head-dim 64 128] [--length 1024 4096 16384] [--dtype float16]
+    python -m course_lib bench [--json FILE] [--head-dim 64 128] [--length 1024 4096 16384] [--dtype float16] [--flex]
     python -m course_lib bench --shapes [--json FILE]           ours alone: dtypes, ragged shapes, grouped heads, memory
     python -m course_lib bench --correctness [--json FILE]      runs the kernels' tests on this GPU instead
 
@@ -31,7 +31,6 @@ from course_lib import runtime, traffic
 HIDDEN_DIM = 2048
 TOKENS = 16384
 PEERS = {"sdpa_flash": SDPBackend.FLASH_ATTENTION, "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION}
-FLEX_LENGTH = 4096  # FlexAttention is compiled anew for every shape: ten seconds and more each
 L2_FLUSH_BYTES = 256 * 2**20
 
 
@@ -89,7 +88,7 @@ def backward_of(o, q, k, v, do):
     return lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)
 
 
-def compared_rows(head_dim, length, causal, dtype):
+def compared_rows(head_dim, length, causal, dtype, with_flex=False):
     """One shape, forward and backward: relative Frobenius errors against float64, ms and TFLOP/s of all contestants."""
     from course_lib.kernels import flash_attention
     from course_lib.kernels.accuracy import exact_attention, exact_gradients
@@ -99,7 +98,7 @@ def compared_rows(head_dim, length, causal, dtype):
     forward = {"ours": lambda: flash_attention(q, k, v, causal=causal)}
     for name, backend in PEERS.items():
         forward[name] = _peer(backend, q, k, v, causal)
-    if length == FLEX_LENGTH:
+    if with_flex:
         forward["flex"] = _flex(q, k, v, causal)
     # Two heads suffice for the check; the score matrix of more would not fit in float64.
     few = [x[:1, :2].detach() for x in (q, k, v, do)]
@@ -158,7 +157,7 @@ def compared(options):
     for head_dim in options.head_dim:
         for causal in (False, True):
             for length in options.length:
-                for row in compared_rows(head_dim, length, causal, getattr(torch, options.dtype)):
+                for row in compared_rows(head_dim, length, causal, getattr(torch, options.dtype), options.flex):
                     rows.append(row)
                     rates = ", ".join(f"{name} {rate:.0f}" for name, rate in row["tflops"].items())
                     ratio = row["tflops"]["ours"] / row["tflops"]["sdpa_flash"]
@@ -281,6 +280,7 @@ def main(argv=None):
     parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--length", type=int, nargs="+", default=[1024, 4096, 16384])
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
+    parser.add_argument("--flex", action="store_true", help="FlexAttention too, which compiles for every shape anew")
     parser.add_argument("--shapes", action="store_true", help="time ours alone, over dtypes and uneven shapes")
     parser.add_argument("--correctness", action="store_true", help="run the kernels' tests on this GPU, time nothing")
     parser.add_argument("--commit", help="what is measured, where the tree comes without its git history")
