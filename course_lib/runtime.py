@@ -58,6 +58,19 @@ def device() -> str:
     return "cuda" if mode() == "gpu" else "cpu"
 
 
+@functools.cache
+def capability(device) -> tuple[int, int] | None:
+    """(major, minor) of the GPU that kernels for this torch device run compiled on; None where they are interpreted.
+
+    Remembered: the driver takes microseconds to say it, every time.
+    """
+    if mode() != "gpu":
+        return None
+    import torch
+
+    return torch.cuda.get_device_capability(device)
+
+
 def start() -> None:
     """What a notebook's first cell calls: choose, and say it in one line.
 

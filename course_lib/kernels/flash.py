@@ -79,7 +79,7 @@ def _forward(q, k, v, causal, scale, store_lse, config):
     try:
         return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=store_lse, config=config)
     except OutOfResources as error:
-        block_q, block_k = (config or default_config(q.dtype, q.shape[-1], causal, _capability(q)))[:2]
+        block_q, block_k = (config or default_config(q.dtype, q.shape[-1], causal, runtime.capability(q.device)))[:2]
         raise ValueError(
             f"block_q={block_q}, block_k={block_k} at head_dim={q.shape[-1]}, {_name(q.dtype)}, needs "
             f"{error.required} bytes of {error.name}; this GPU has {error.limit}. Take smaller blocks."
@@ -137,10 +137,6 @@ def _addressable(x):
 
 def _name(dtype):
     return str(dtype).removeprefix("torch.")
-
-
-def _capability(q):
-    return torch.cuda.get_device_capability(q.device) if q.is_cuda else None
 
 
 def _flag(name, value):
@@ -203,7 +199,7 @@ def _config(q, causal, block_q, block_k):
             raise ValueError(f"{name} must be one of {', '.join(map(str, BLOCK_SIZES))} or None, got {block!r}")
     if block_q is None and block_k is None:
         return None
-    shipped_q, shipped_k, _, _ = default_config(q.dtype, q.shape[-1], causal, _capability(q))
+    shipped_q, shipped_k, _, _ = default_config(q.dtype, q.shape[-1], causal, runtime.capability(q.device))
     return chosen_config(block_q or shipped_q, block_k or shipped_k)
 
 

@@ -382,7 +382,7 @@ def flash_backward(
     dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) if need_dkdv else None for x in (k, v))
     if q.numel() == 0:
         return dq, dk, dv
-    capability = None if runtime.mode() == "interpreter" else torch.cuda.get_device_capability(q.device)
+    capability = runtime.capability(q.device)
     shipped_dkdv, shipped_dq = default_backward_config(q.dtype, head_dim, causal, capability)
     block_d = max(16, triton.next_power_of_2(head_dim))
 

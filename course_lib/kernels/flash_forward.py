@@ -265,7 +265,7 @@ def flash_forward(q, k, v, *, causal, scale, store_lse, config=None, tma=None):
     lse = torch.empty((batch, n_heads, n_q), dtype=torch.float32, device=q.device) if store_lse else None
     if o.numel() == 0:
         return o, lse
-    capability = None if runtime.mode() == "interpreter" else torch.cuda.get_device_capability(q.device)
+    capability = runtime.capability(q.device)
     if tma is None:
         tma = takes_descriptors(capability, k, v)
     if config is None:
