@@ -2,6 +2,7 @@
 
 import io
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 # Okabe and Ito's palette: told apart with any common colour blindness, and in grey.
@@ -28,8 +29,10 @@ class Picture(Figure):
 def png(figure):
     """The figure as PNG bytes, DPI pixels to the inch, on an opaque white face."""
     buffer = io.BytesIO()
-    # Level 1 is several times faster than the default and costs a few kilobytes.
-    figure.savefig(buffer, format="png", dpi=DPI, facecolor="white", pil_kwargs={"compress_level": 1})
+    # Level 1 is several times faster than the default and costs a few kilobytes; text without hinting saves a sixth
+    # of an explorer's redraw.
+    with rc_context({"text.hinting": "none"}):
+        figure.savefig(buffer, format="png", dpi=DPI, facecolor="white", pil_kwargs={"compress_level": 1})
     return buffer.getvalue()
 
 

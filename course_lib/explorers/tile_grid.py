@@ -118,7 +118,7 @@ def draw_tile_grid(axes, model, step=None, max_numbered=MAX_NUMBERED_TILES):
     tidy(axes, x="key", y="query")
     axes.set_xlim(0, model.n_k)
     axes.set_ylim(model.n_q, 0)
-    axes.locator_params(nbins=5, integer=True)
+    axes.locator_params(nbins=3, integer=True)  # each tick costs a redraw more than a millisecond
 
 
 def _draw_causal_bound(axes, model):
