@@ -5,6 +5,7 @@ compiler uses from the record `course_lib/data/resources.json`. `draw` shows it,
 `compile_now` fills a row that the record lacks.
 """
 
+import importlib.metadata
 import json
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -78,6 +79,7 @@ class Compiled:
     registers: int
     stack_bytes: int
     tensor_cores: bool
+    triton: str  # the version that compiled it
 
     @property
     def register_bytes(self):
@@ -231,7 +233,8 @@ def machine_sram(n, block_q, block_k, d, dtype_bytes, causal, order):
 @lru_cache(maxsize=1)
 def recorded():
     """The committed record's rows: Settings.row -> Compiled."""
-    return {tuple(row[:6]): Compiled(*row[6:]) for row in json.loads(RECORD.read_text())["rows"]}
+    record = json.loads(RECORD.read_text())
+    return {tuple(row[:6]): Compiled(*row[6:], record["triton"]) for row in record["rows"]}
 
 
 def compile_now(settings):
@@ -249,7 +252,7 @@ def compile_now(settings):
     return {
         settings.row: Compiled(
             *config[2:], used.shared_bytes, used.tensor_memory_columns, used.registers, used.stack_bytes,
-            used.tensor_cores,
+            used.tensor_cores, importlib.metadata.version("triton"),
         )
     }  # fmt: skip
 
@@ -353,10 +356,11 @@ def _describe_compiler(model):
         room = f"does not fit: needs {used.shared_bytes:,} bytes of shared memory, there are {model.budget_bytes:,}"
     else:
         room = f"{used.shared_bytes:,} bytes of shared memory"
-    spills = f"{used.stack_bytes:,} bytes a thread spilled" if used.stack_bytes else "nothing spilled"
+    # A division's subroutine takes up to 24 bytes; what is more than that was spilled.
+    spills = f"{used.stack_bytes:,} bytes of stack a thread" if used.stack_bytes else "nothing spilled"
     tensor_memory = f", {used.tensor_memory_columns} columns of tensor memory" if used.tensor_memory_columns else ""
     return (
-        f"The Triton kernel, {used.num_warps} warps: {room}{tensor_memory}, {used.registers} registers a thread "
+        f"By Triton {used.triton}: {used.num_warps} warps, {room}{tensor_memory}, {used.registers} registers a thread "
         f"({used.register_bytes:,} bytes a program), {spills}; tensor cores "
         f"{'used' if used.tensor_cores else 'not used'}."
     )
@@ -473,7 +477,7 @@ def _sram_bars(figure, model):
         elif length > budget:
             colour, note = VERMILLION, f"{length / 1024:,.1f}, does not fit in {budget / 1024:,.0f}"
         elif parts == registers and used.stack_bytes:
-            colour, note = VERMILLION, f"{note}; spilled: {used.stack_bytes:,} bytes a thread"
+            colour, note = VERMILLION, f"{note}; stack: {used.stack_bytes:,} bytes a thread"
         bars.append(_Bar(name, parts, note, colour, budget))
     title = f"KiB of one program; lines: what a program can have on the {model.settings.gpu}"
     return _bars(figure, title, bars, 0.15, 0.68, 0.425)
