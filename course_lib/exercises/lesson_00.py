@@ -3,7 +3,7 @@
 import numpy as np
 
 from course_lib.grading.checking import agrees
-from course_lib.grading.exercise import Exercise, Part, Property, Variant, WrongAnswer, caught_by
+from course_lib.grading.exercise import Exercise, Part, Property, Variant, WrongAnswer, caught_by, option
 
 LESSON = "00"
 TITLE = "Start here"
@@ -112,36 +112,32 @@ SCALE = Exercise(
 EXERCISES = (SCALE,)
 
 
-def _option(answer, correct, feedback):
-    return {"answer": answer, "correct": correct, "feedback": feedback}
-
-
 QUIZ = [
     {
         "question": "You run a check on a stub that you have not touched. What does it show?",
         "type": "multiple_choice",
         "answers": [
-            _option("An error", False, "A fresh notebook runs from top to bottom without one."),
-            _option(
+            option("An error", False, "A fresh notebook runs from top to bottom without one."),
+            option(
                 "A quiet line: not attempted yet",
                 True,
                 "Nothing is held against you until you write something.",
             ),
-            _option("The solution", False, "solution(id) shows that, when you ask for it."),
+            option("The solution", False, "solution(id) shows that, when you ask for it."),
         ],
     },
     {
         "question": "A check fails. Which input does it show you?",
         "type": "multiple_choice",
         "answers": [
-            _option(
+            option(
                 "The smallest that it could find",
                 True,
                 "It shrinks the input until every part of it matters. Paste it into a cell and follow your "
                 "code by hand.",
             ),
-            _option("The first random one that failed", False, "That one is shrunk first."),
-            _option("None, so that tests stay secret", False, "In self-study you see everything."),
+            option("The first random one that failed", False, "That one is shrunk first."),
+            option("None, so that tests stay secret", False, "In self-study you see everything."),
         ],
     },
 ]

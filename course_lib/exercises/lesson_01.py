@@ -21,6 +21,7 @@ from course_lib.grading.exercise import (
     Variant,
     WrongAnswer,
     caught_by,
+    option,
 )
 from course_lib.reference.dot import resolve_scale
 
@@ -786,23 +787,19 @@ FLOPS = Exercise(
 EXERCISES = (DOT, COSINE, SCORES, FLOPS)
 
 
-def _option(answer, correct, feedback):
-    return {"answer": answer, "correct": correct, "feedback": feedback}
-
-
 QUIZ = [
     {
         "question": "A key is stretched to twice its length. What happens to its dot product with a query, "
         "and to the cosine?",
         "type": "multiple_choice",
         "answers": [
-            _option("Both double", False, "The cosine divides by the length again."),
-            _option(
+            option("Both double", False, "The cosine divides by the length again."),
+            option(
                 "The dot product doubles, the cosine stays",
                 True,
                 "The dot product is length times length times cosine; only the first changed.",
             ),
-            _option("Neither changes", False, "Every product in the sum doubles."),
+            option("Neither changes", False, "Every product in the sum doubles."),
         ],
     },
     {
@@ -810,9 +807,9 @@ QUIZ = [
         "d = 256, the typical size of a dot product grows",
         "type": "multiple_choice",
         "answers": [
-            _option("by 4, as d does", False, "That is the variance. Terms of unlike signs cancel in part."),
-            _option("not at all", False, "Only if it were divided by sqrt(d)."),
-            _option(
+            option("by 4, as d does", False, "That is the variance. Terms of unlike signs cancel in part."),
+            option("not at all", False, "Only if it were divided by sqrt(d)."),
+            option(
                 "by 2, the root of 4", True, "The variance is d, so the spread is sqrt(d): from 8 to 16."
             ),
         ],
@@ -821,28 +818,28 @@ QUIZ = [
         "question": "What goes wrong when scores of spread 16 enter a softmax without a scale?",
         "type": "multiple_choice",
         "answers": [
-            _option(
+            option(
                 "Almost all weight falls on one key, and the weights hardly respond to their scores",
                 True,
                 "The entropy is near 0, and so is p (1 - p), the slope of a weight.",
             ),
-            _option("The weights no longer add up to 1", False, "They do, whatever the scores are."),
-            _option("All keys get the same weight", False, "That is what too small a scale does."),
+            option("The weights no longer add up to 1", False, "They do, whatever the scores are."),
+            option("All keys get the same weight", False, "That is what too small a scale does."),
         ],
     },
     {
         "question": "Why 1/sqrt(d) and not 1/d?",
         "type": "multiple_choice",
         "answers": [
-            _option("1/d would overflow", False, "It makes the scores smaller."),
-            _option(
+            option("1/d would overflow", False, "It makes the scores smaller."),
+            option(
                 "With 1/d even a key that equals the query hardly stands out",
                 True,
                 "Its score is about d, and d / d = 1 among scores near 0: in 64 keys, a weight of a few "
                 "percent.",
             ),
-            _option("A root is cheaper than a division", False, "Either is one multiplication per score."),
-            _option("There is no difference for the softmax", False, "A factor on the scores is no shift."),
+            option("A root is cheaper than a division", False, "Either is one multiplication per score."),
+            option("There is no difference for the softmax", False, "A factor on the scores is no shift."),
         ],
     },
     {
@@ -850,9 +847,9 @@ QUIZ = [
         "each byte. An H100's ridge is at 295. What limits it there?",
         "type": "multiple_choice",
         "answers": [
-            _option("The arithmetic", False, "To the left of the ridge the arithmetic units wait."),
-            _option("The number of keys", False, "More keys mean more FLOPs and bytes alike."),
-            _option(
+            option("The arithmetic", False, "To the left of the ridge the arithmetic units wait."),
+            option("The number of keys", False, "More keys mean more FLOPs and bytes alike."),
+            option(
                 "The memory: most of the time goes into writing the scores",
                 True,
                 "At 128 FLOPs per byte the memory can feed less than half of the peak.",

@@ -20,6 +20,7 @@ from course_lib.grading.exercise import (
     Variant,
     WrongAnswer,
     caught_by,
+    option,
 )
 from course_lib.reference import formats
 
@@ -614,25 +615,21 @@ BREAKING = Exercise(
 EXERCISES = (LARGEST, NAIVE, BREAKING)
 
 
-def _option(answer, correct, feedback):
-    return {"answer": answer, "correct": correct, "feedback": feedback}
-
-
 QUIZ = [
     {
         "question": "float16 and bfloat16 both have 16 bits. Why does exp overflow near 11 in one and near "
         "89 in the other?",
         "type": "multiple_choice",
         "answers": [
-            _option(
+            option(
                 "bfloat16 rounds more coarsely", False, "It does, and that does not move the limit to 89."
             ),
-            _option(
+            option(
                 "bfloat16 spends 3 more bits on the exponent",
                 True,
                 "The exponent bits set the largest number, and its logarithm is the limit.",
             ),
-            _option(
+            option(
                 "bfloat16 is computed in float32", False, "Often it is, but its largest number is its own."
             ),
         ],
@@ -641,21 +638,21 @@ QUIZ = [
         "question": "In float16, the logits are 12, 0, 0. What does the naive softmax return?",
         "type": "multiple_choice",
         "answers": [
-            _option("NaN, 0, 0", True, "inf / inf for the first; 1 / inf for the others."),
-            _option(
+            option("NaN, 0, 0", True, "inf / inf for the first; 1 / inf for the others."),
+            option(
                 "1, 0, 0", False, "That is the true softmax, to 5 digits. exp(12) does not fit into float16."
             ),
-            _option("NaN, NaN, NaN", False, "Only what overflowed itself becomes inf / inf."),
-            _option("0, 0, 0", False, "That happens when the sum overflows and no exp does."),
+            option("NaN, NaN, NaN", False, "Only what overflowed itself becomes inf / inf."),
+            option("0, 0, 0", False, "That happens when the sum overflows and no exp does."),
         ],
     },
     {
         "question": "70,000 float16 logits are all 0. What is wrong with their naive softmax?",
         "type": "multiple_choice",
         "answers": [
-            _option("Nothing: exp(0) is 1", False, "Each term is 1, and the sum is 70,000."),
-            _option("exp overflows", False, "exp(0) is 1."),
-            _option(
+            option("Nothing: exp(0) is 1", False, "Each term is 1, and the sum is 70,000."),
+            option("exp overflows", False, "exp(0) is 1."),
+            option(
                 "The sum exceeds 65,504, and every weight becomes 0",
                 True,
                 "Nothing reports it: zeros are finite.",
@@ -666,11 +663,11 @@ QUIZ = [
         "question": "Every float16 logit of a row lies below -18. What does the naive softmax return?",
         "type": "multiple_choice",
         "answers": [
-            _option("Zeros", False, "The sum is 0 as well, and 0 is not divided by 0 without a trace."),
-            _option(
+            option("Zeros", False, "The sum is 0 as well, and 0 is not divided by 0 without a trace."),
+            option(
                 "The right weights: small numbers are harmless", False, "Every exp has been rounded to 0."
             ),
-            _option("NaN", True, "Every exp is 0 in float16, so that each weight is 0 / 0."),
+            option("NaN", True, "Every exp is 0 in float16, so that each weight is 0 / 0."),
         ],
     },
     {
@@ -678,13 +675,13 @@ QUIZ = [
         "now?",
         "type": "multiple_choice",
         "answers": [
-            _option(
+            option(
                 "No: exp overflows above 709.78",
                 True,
                 "A wider format moves the limit; it does not remove it.",
             ),
-            _option("Yes: float64 has 53 bits of mantissa", False, "The mantissa gives digits, not range."),
-            _option("Yes: weights never exceed 1", False, "The weights do not, but their exps do."),
+            option("Yes: float64 has 53 bits of mantissa", False, "The mantissa gives digits, not range."),
+            option("Yes: weights never exceed 1", False, "The weights do not, but their exps do."),
         ],
     },
 ]

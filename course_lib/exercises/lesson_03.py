@@ -18,6 +18,7 @@ from course_lib.grading.exercise import (
     Variant,
     WrongAnswer,
     caught_by,
+    option,
 )
 
 LESSON = "03"
@@ -818,23 +819,19 @@ def _masked_by_rows(x, mask):
 EXERCISES = (SOFTMAX, LSE, MASKED)
 
 
-def _option(answer, correct, feedback):
-    return {"answer": answer, "correct": correct, "feedback": feedback}
-
-
 QUIZ = [
     {
         "question": "You subtract 40 from every logit of a row instead of its maximum. What happens to the "
         "softmax?",
         "type": "multiple_choice",
         "answers": [
-            _option("It is scaled by exp(-40)", False, "So is its denominator, and the factor cancels."),
-            _option(
+            option("It is scaled by exp(-40)", False, "So is its denominator, and the factor cancels."),
+            option(
                 "Nothing in real arithmetic; in floating point it depends on where the largest logit lies",
                 True,
                 "Far above 40 its exponential overflows, far below 40 all of them vanish.",
             ),
-            _option(
+            option(
                 "It is wrong unless 40 is the maximum", False, "Any constant cancels. The maximum is safe."
             ),
         ],
@@ -843,9 +840,9 @@ QUIZ = [
         "question": "Why is the sum of exp(x - m) never 0 when m is the maximum and one entry is finite?",
         "type": "multiple_choice",
         "answers": [
-            _option("One of its terms is exp(0) = 1", True, "So no epsilon is needed in the divisor."),
-            _option("exp is positive", False, "In floating point exp(-1000) is 0."),
-            _option(
+            option("One of its terms is exp(0) = 1", True, "So no epsilon is needed in the divisor."),
+            option("exp is positive", False, "In floating point exp(-1000) is 0."),
+            option(
                 "NumPy adds a tiny number before it divides", False, "It does not, and 0/0 would be NaN."
             ),
         ],
@@ -855,10 +852,10 @@ QUIZ = [
         "stable softmax read it from HBM, with the maximum taken first and then the sum?",
         "type": "multiple_choice",
         "answers": [
-            _option("Once", False, "Only a row that fits can be kept between maximum, sum and division."),
-            _option("Twice", False, "That is the naive one, which has no maximum to find."),
-            _option("Three times", True, "For the maximum, for the sum, and to write the results."),
-            _option(
+            option("Once", False, "Only a row that fits can be kept between maximum, sum and division."),
+            option("Twice", False, "That is the naive one, which has no maximum to find."),
+            option("Three times", True, "For the maximum, for the sum, and to write the results."),
+            option(
                 "Five times", False, "That is one pass per line of NumPy, with every intermediate stored."
             ),
         ],
@@ -868,9 +865,9 @@ QUIZ = [
         "for that row?",
         "type": "multiple_choice",
         "answers": [
-            _option("Zeros", False, "That is what the row should be; -1e9 does not give it."),
-            _option("NaN", False, "That comes from -inf without the guard."),
-            _option(
+            option("Zeros", False, "That is what the row should be; -1e9 does not give it."),
+            option("NaN", False, "That comes from -inf without the guard."),
+            option(
                 "The same weight for every masked entry, adding up to 1",
                 True,
                 "The maximum is -1e9 too, so every exponent is about 0.",
@@ -881,13 +878,13 @@ QUIZ = [
         "question": "The logits are float16. In which dtype do you add the exponentials?",
         "type": "multiple_choice",
         "answers": [
-            _option("float32", True, "Its sum of ones goes on to 16,777,216, and rounds at the 7th digit."),
-            _option(
+            option("float32", True, "Its sum of ones goes on to 16,777,216, and rounds at the 7th digit."),
+            option(
                 "float16, since each exponential is at most 1",
                 False,
                 "Each is, their sum is not: one by one, it stops at 2048.",
             ),
-            _option("It makes no difference", False, "At 8192 equal logits the weights would add up to 4."),
+            option("It makes no difference", False, "At 8192 equal logits the weights would add up to 4."),
         ],
     },
 ]

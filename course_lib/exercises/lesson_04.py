@@ -21,6 +21,7 @@ from course_lib.grading.exercise import (
     Variant,
     WrongAnswer,
     caught_by,
+    option,
 )
 from course_lib.reference import example
 from course_lib.reference.attention import causal_mask as reference_mask
@@ -950,19 +951,15 @@ def _bytes_from_arrays(n, d, bytes_per_element):
 EXERCISES = (MASK, ATTENTION, HEADS, BYTES)
 
 
-def _option(answer, correct, feedback):
-    return {"answer": answer, "correct": correct, "feedback": feedback}
-
-
 QUIZ = [
     {
         "question": "3 queries continue a text of 10 tokens, the last 3 of which are theirs. How many keys does the "
         "first of these queries see, under a causal mask?",
         "type": "multiple_choice",
         "answers": [
-            _option("1", False, "That is top-left alignment: it would forget the text before the queries."),
-            _option("8", True, "It stands at position 7, counted from 0, and sees positions 0 to 7."),
-            _option("10", False, "Only the last query sees all of them."),
+            option("1", False, "That is top-left alignment: it would forget the text before the queries."),
+            option("8", True, "It stands at position 7, counted from 0, and sees positions 0 to 7."),
+            option("10", False, "Only the last query sees all of them."),
         ],
     },
     {
@@ -970,18 +967,18 @@ QUIZ = [
         "of the two products?",
         "type": "multiple_choice",
         "answers": [
-            _option("Both double", False, "A head's d is halved, so its FLOPs are, too."),
-            _option("Neither changes", False, "There is one matrix S for each head."),
-            _option("The memory doubles, the FLOPs stay", True, "heads n n elements, but 4 heads n n d = 4 n n 1024."),
+            option("Both double", False, "A head's d is halved, so its FLOPs are, too."),
+            option("Neither changes", False, "There is one matrix S for each head."),
+            option("The memory doubles, the FLOPs stay", True, "heads n n elements, but 4 heads n n d = 4 n n 1024."),
         ],
     },
     {
         "question": "A table says: standard attention at N = 1024, d = 64 moves 17.8 MB. What is missing?",
         "type": "multiple_choice",
         "answers": [
-            _option("The dtype: in fp32 it does, in fp16 it is half", True, "Elements are counted; bytes follow."),
-            _option("The number of GPUs", False, "What one head asks for does not depend on them."),
-            _option("Nothing", False, "It is right for fp32, and twice too much for fp16."),
+            option("The dtype: in fp32 it does, in fp16 it is half", True, "Elements are counted; bytes follow."),
+            option("The number of GPUs", False, "What one head asks for does not depend on them."),
+            option("Nothing", False, "It is right for fp32, and twice too much for fp16."),
         ],
     },
     {
@@ -989,18 +986,18 @@ QUIZ = [
         "ridge is at 295. What would make it faster?",
         "type": "multiple_choice",
         "answers": [
-            _option("Faster tensor cores", False, "They wait already: about nine tenths of the time."),
-            _option("A causal mask", False, "In the three passes it hides scores and moves as many bytes as before."),
-            _option("Moving fewer bytes", True, "The time goes into moving S and P, so they should not be moved."),
+            option("Faster tensor cores", False, "They wait already: about nine tenths of the time."),
+            option("A causal mask", False, "In the three passes it hides scores and moves as many bytes as before."),
+            option("Moving fewer bytes", True, "The time goes into moving S and P, so they should not be moved."),
         ],
     },
     {
         "question": "An A100's 108 SMs have 164 KiB of shared memory each. How large may the tiles of one program be?",
         "type": "multiple_choice",
         "answers": [
-            _option("17 MiB, all of it together", False, "An SM cannot reach the shared memory of all others."),
-            _option("163 KiB", True, "One program runs on one SM, and 1 KiB there is the system's."),
-            _option("40 MiB, as much as L2 has", False, "L2 is shared by all SMs, and no program's to command."),
+            option("17 MiB, all of it together", False, "An SM cannot reach the shared memory of all others."),
+            option("163 KiB", True, "One program runs on one SM, and 1 KiB there is the system's."),
+            option("40 MiB, as much as L2 has", False, "L2 is shared by all SMs, and no program's to command."),
         ],
     },
 ]

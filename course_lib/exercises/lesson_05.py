@@ -19,6 +19,7 @@ from course_lib.grading.exercise import (
     Variant,
     WrongAnswer,
     caught_by,
+    option,
 )
 from course_lib.grading.serving import Rows, growth_bytes_per_item
 
@@ -1889,26 +1890,22 @@ def _attention_by_merges(q, K, V, block):
 EXERCISES = (NORMALIZER, UPDATE, MERGE, ATTENTION)
 
 
-def _option(answer, correct, feedback):
-    return {"answer": answer, "correct": correct, "feedback": feedback}
-
-
 QUIZ = [
     {
         "question": "A new block raises the running max from m_old to m_new. What must l be multiplied by "
         "before the block's terms are added?",
         "type": "multiple_choice",
         "answers": [
-            _option(
+            option(
                 "exp(m_new - m_old)", False, "That is above 1: the old sum would grow, and can overflow."
             ),
-            _option(
+            option(
                 "exp(m_old - m_new)", True, "It turns every old term exp(s - m_old) into exp(s - m_new)."
             ),
-            _option(
+            option(
                 "1: l never changes after the fact", False, "Its terms are measured from a max that is gone."
             ),
-            _option(
+            option(
                 "m_old / m_new", False, "The max stands in an exponent, so differences matter, not ratios."
             ),
         ],
@@ -1917,13 +1914,13 @@ QUIZ = [
         "question": "Why must the running max start at -inf and not at 0?",
         "type": "multiple_choice",
         "answers": [
-            _option(
+            option(
                 "0 would make the first alpha 1",
                 False,
                 "It would, but alpha then multiplies sums that are 0.",
             ),
-            _option("exp(0) is not defined", False, "It is 1."),
-            _option(
+            option("exp(0) is not defined", False, "It is 1."),
+            option(
                 "Scores far below 0 would all be measured from 0, and their exponentials would vanish",
                 True,
                 "l would be 0, and the output 0/0.",
@@ -1935,16 +1932,16 @@ QUIZ = [
         "order may the states be merged?",
         "type": "multiple_choice",
         "answers": [
-            _option(
+            option(
                 "Only in the order of the keys", False, "A sum does not depend on the order of its terms."
             ),
-            _option("Only by growing m", False, "merge_states takes the larger max, wherever it is."),
-            _option(
+            option("Only by growing m", False, "merge_states takes the larger max, wherever it is."),
+            option(
                 "Only one after the other, never as a tree",
                 False,
                 "Merging is associative, so any tree will do.",
             ),
-            _option(
+            option(
                 "In any order and any grouping",
                 True,
                 "Merging is associative and commutative; only the rounding differs.",
@@ -1955,14 +1952,14 @@ QUIZ = [
         "question": "One query has seen nothing but masked keys. Which state does it hold?",
         "type": "multiple_choice",
         "answers": [
-            _option(
+            option(
                 "(-inf, 0, 0)",
                 True,
                 "The state of the empty set, which merges with any other without a trace.",
             ),
-            _option("(0, 0, 0)", False, "A max of 0 would outrank negative scores that come later."),
-            _option("(-inf, 1, 0)", False, "There is no term in the sum, so l is 0."),
-            _option(
+            option("(0, 0, 0)", False, "A max of 0 would outrank negative scores that come later."),
+            option("(-inf, 1, 0)", False, "There is no term in the sum, so l is 0."),
+            option(
                 "(NaN, NaN, NaN)", False, "Only if -inf minus -inf was evaluated, which the guard prevents."
             ),
         ],
@@ -1972,14 +1969,14 @@ QUIZ = [
         "step need that FlashAttention-2 does without?",
         "type": "multiple_choice",
         "answers": [
-            _option("A second pass over the keys", False, "Both read every key once for a tile of queries."),
-            _option(
+            option("A second pass over the keys", False, "Both read every key once for a tile of queries."),
+            option(
                 "Multiplying the old output by the old l again",
                 True,
                 "The normalised output stands for l_old terms; without this the answer is wrong, as in "
                 "claim A.",
             ),
-            _option("The scores of the earlier blocks", False, "Neither keeps them."),
+            option("The scores of the earlier blocks", False, "Neither keeps them."),
         ],
     },
 ]

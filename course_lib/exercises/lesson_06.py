@@ -21,6 +21,7 @@ from course_lib.grading.exercise import (
     Variant,
     WrongAnswer,
     caught_by,
+    option,
 )
 from course_lib.machine import HBMArray, Machine, Tile
 from course_lib.reference import example
@@ -1519,49 +1520,45 @@ def _tiled_exp2(machine, Q, K, V, O, block_q, block_k, causal=False):
 EXERCISES = (CHOOSE, TILES, ATTENTION, BYTES)
 
 
-def _option(answer, correct, feedback):
-    return {"answer": answer, "correct": correct, "feedback": feedback}
-
-
 QUIZ = [
     {
         "question": "N doubles, everything else stays. By how much do the bytes grow that FlashAttention (queries "
         "outermost) reads and writes, for large N?",
         "type": "multiple_choice",
         "answers": [
-            _option("Twofold: that is the point of it", False, "The memory held grows so. The traffic does not."),
-            _option("Not at all: K and V stay in SRAM", False, "SRAM holds one tile of each."),
-            _option("Almost fourfold", True, "Twice as many query tiles, each reading twice as many keys."),
+            option("Twofold: that is the point of it", False, "The memory held grows so. The traffic does not."),
+            option("Not at all: K and V stay in SRAM", False, "SRAM holds one tile of each."),
+            option("Almost fourfold", True, "Twice as many query tiles, each reading twice as many keys."),
         ],
     },
     {
         "question": "A paper says B_c = M / 4d, with M = 100 KB of SRAM and fp16. What is M in that formula?",
         "type": "multiple_choice",
         "answers": [
-            _option("About 50 thousand elements", True, "The papers count elements; each takes 2 bytes."),
-            _option("About 100 thousand bytes", False, "Tiles of that size need more than twice what there is."),
-            _option("The L2 cache of the whole GPU", False, "A program's tiles lie in its own multiprocessor."),
+            option("About 50 thousand elements", True, "The papers count elements; each takes 2 bytes."),
+            option("About 100 thousand bytes", False, "Tiles of that size need more than twice what there is."),
+            option("The L2 cache of the whole GPU", False, "A program's tiles lie in its own multiprocessor."),
         ],
     },
     {
         "question": "Which of the two loop orders writes each row of O exactly once?",
         "type": "multiple_choice",
         "answers": [
-            _option("Keys outermost (FlashAttention-1)", False, "It brings O back for every tile of keys."),
-            _option("Queries outermost (FlashAttention-2)", True, "The tile's acc stays in SRAM until it is done."),
-            _option("Both", False, "With keys outermost a row is unfinished until the last key tile."),
-            _option("Neither", False, "One of them keeps acc in SRAM until the row is done."),
+            option("Keys outermost (FlashAttention-1)", False, "It brings O back for every tile of keys."),
+            option("Queries outermost (FlashAttention-2)", True, "The tile's acc stays in SRAM until it is done."),
+            option("Both", False, "With keys outermost a row is unfinished until the last key tile."),
+            option("Neither", False, "One of them keeps acc in SRAM until the row is done."),
         ],
     },
     {
         "question": "Causal, N queries and keys, square tiles, many of them. Which part of the tiles is skipped?",
         "type": "multiple_choice",
         "answers": [
-            _option(
+            option(
                 "None: a mask hides, it does not skip", False, "Standard attention does that. Tiles can be skipped."
             ),
-            _option("All that the diagonal crosses", False, "Those hold visible scores and must be computed."),
-            _option("A little less than half", True, "All above the diagonal; those on it are still visited."),
+            option("All that the diagonal crosses", False, "Those hold visible scores and must be computed."),
+            option("A little less than half", True, "All above the diagonal; those on it are still visited."),
         ],
     },
     {
@@ -1569,9 +1566,9 @@ QUIZ = [
         "then still better?",
         "type": "multiple_choice",
         "answers": [
-            _option("It does fewer FLOPs", False, "The same 4 N N d, and the rescaling on top."),
-            _option("It holds no N x N matrix in HBM", True, "Memory beyond Q, K, V, O does not grow with N squared."),
-            _option("It approximates, so it needs fewer keys", False, "It is exact, up to rounding."),
+            option("It does fewer FLOPs", False, "The same 4 N N d, and the rescaling on top."),
+            option("It holds no N x N matrix in HBM", True, "Memory beyond Q, K, V, O does not grow with N squared."),
+            option("It approximates, so it needs fewer keys", False, "It is exact, up to rounding."),
         ],
     },
 ]

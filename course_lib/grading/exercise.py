@@ -135,6 +135,11 @@ class Exercise:
         return prop.hints.get("")
 
 
+def option(answer, correct, feedback):
+    """One answer of a question in a lesson's QUIZ, as jupyterquiz takes it."""
+    return {"answer": answer, "correct": correct, "feedback": feedback}
+
+
 @dataclass(frozen=True)
 class Result:
     """What `grade` found. properties: name -> whether it held; those after a failure were not tried."""

@@ -117,6 +117,29 @@ def dkdv_loop(
     return dk, dv, last_nonfinite
 
 
+@triton.jit
+def dkdv_of_group(
+    dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, start, end,
+    stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
+    batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
+    GROUP_SIZE: tl.constexpr, MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, MASK_ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """`dkdv_loop` over the query heads that share a kv head, one after the other."""
+    for member in range(GROUP_SIZE):
+        head = kv_head * GROUP_SIZE + member
+        row = (batch * n_kv_heads * GROUP_SIZE + head) * n_q
+        dk, dv, last_nonfinite = dkdv_loop(
+            dk, dv, last_nonfinite, k, v,
+            q_ptr + batch * stride_qb + head * stride_qh, do_ptr + batch * stride_dob + head * stride_doh,
+            lse_ptr + row, delta_ptr + row, start, end, stride_qm, stride_dom,
+            offs_n, n_q, n_k, scale_log2,
+            MASKED=MASKED, SET_ASIDE=SET_ASIDE, MASK_ROWS=MASK_ROWS, HEAD_DIM=HEAD_DIM,
+            BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
+        )  # fmt: skip
+    return dk, dv, last_nonfinite
+
+
 @triton.jit(do_not_specialize=["n_q", "n_k"])
 def dkdv_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
@@ -163,46 +186,34 @@ def dkdv_kernel(
         sees_all = tl.maximum(tl.minimum(start_n + BLOCK_N, n_k) - 1 + n_q - n_k, 0)
         full_start = tl.cdiv(sees_all, BLOCK_M) * BLOCK_M
         masked_end = tl.minimum(full_start, n_q)
-        for member in range(GROUP_SIZE):
-            head = kv_head * GROUP_SIZE + member
-            row = (batch * n_kv_heads * GROUP_SIZE + head) * n_q
-            dk, dv, last_nonfinite = dkdv_loop(
-                dk, dv, last_nonfinite, k, v,
-                q_ptr + batch * stride_qb + head * stride_qh, do_ptr + batch * stride_dob + head * stride_doh,
-                lse_ptr + row, delta_ptr + row, first_m, masked_end, stride_qm, stride_dom,
-                offs_n, n_q, n_k, scale_log2,
-                MASKED=True, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, HEAD_DIM=HEAD_DIM,
-                BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
-            )  # fmt: skip
+        dk, dv, last_nonfinite = dkdv_of_group(
+            dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, first_m, masked_end,
+            stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
+            batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
+            GROUP_SIZE=GROUP_SIZE, MASKED=True, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, HEAD_DIM=HEAD_DIM,
+            BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
+        )  # fmt: skip
         if any_nonfinite(dk) | any_nonfinite(dv):
             dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
             dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-            for member in range(GROUP_SIZE):
-                head = kv_head * GROUP_SIZE + member
-                row = (batch * n_kv_heads * GROUP_SIZE + head) * n_q
-                dk, dv, last_nonfinite = dkdv_loop(
-                    dk, dv, last_nonfinite, k, v,
-                    q_ptr + batch * stride_qb + head * stride_qh, do_ptr + batch * stride_dob + head * stride_doh,
-                    lse_ptr + row, delta_ptr + row, first_m, masked_end, stride_qm, stride_dom,
-                    offs_n, n_q, n_k, scale_log2,
-                    MASKED=True, SET_ASIDE=True, MASK_ROWS=not NO_TAIL, HEAD_DIM=HEAD_DIM,
-                    BLOCK_M=SECOND_TRY, BLOCK_D=BLOCK_D,
-                )  # fmt: skip
+            dk, dv, last_nonfinite = dkdv_of_group(
+                dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, first_m, masked_end,
+                stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
+                batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
+                GROUP_SIZE=GROUP_SIZE, MASKED=True, SET_ASIDE=True, MASK_ROWS=not NO_TAIL, HEAD_DIM=HEAD_DIM,
+                BLOCK_M=SECOND_TRY, BLOCK_D=BLOCK_D,
+            )  # fmt: skip
             # dV = P^T dO column by column: a key is seen by all queries from some row on, so the last row with a
             # non-finite element in a column tells which keys it reaches. dK needs no such thing: a query that is
             # not finite makes dS non-finite for every key that it sees.
             dv = tl.where(offs_n[:, None] <= last_nonfinite[None, :] + n_k - n_q, float("nan"), dv)
-    for member in range(GROUP_SIZE):
-        head = kv_head * GROUP_SIZE + member
-        row = (batch * n_kv_heads * GROUP_SIZE + head) * n_q
-        dk, dv, last_nonfinite = dkdv_loop(
-            dk, dv, last_nonfinite, k, v,
-            q_ptr + batch * stride_qb + head * stride_qh, do_ptr + batch * stride_dob + head * stride_doh,
-            lse_ptr + row, delta_ptr + row, full_start, n_q, stride_qm, stride_dom,
-            offs_n, n_q, n_k, scale_log2,
-            MASKED=False, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, HEAD_DIM=HEAD_DIM,
-            BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
-        )  # fmt: skip
+    dk, dv, last_nonfinite = dkdv_of_group(
+        dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, full_start, n_q,
+        stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
+        batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
+        GROUP_SIZE=GROUP_SIZE, MASKED=False, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, HEAD_DIM=HEAD_DIM,
+        BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
+    )  # fmt: skip
 
     # FA2 Alg. 2, line 18: write dK_j and dV_j.
     offs_d = tl.arange(0, BLOCK_D)

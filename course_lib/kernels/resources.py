@@ -5,7 +5,7 @@
     python -m course_lib.kernels.resources --record FILE     every block size of the block-size explorer, resumable
 
 Triton compiles for a target it does not have, but not in a process where it interprets; so `forward_resources`
-asks a subprocess. Stack bytes are what registers could not hold: spills, each a trip to memory inside the loop.
+asks a subprocess. Stack bytes beyond the 24 that a division may take are spills: what registers could not hold.
 """
 
 import argparse
