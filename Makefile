@@ -19,6 +19,7 @@ notebooks: stamp
 
 stamp: .venv/ready-for-test
 	.venv/bin/python -m course_lib.authoring stamp
+	.venv/bin/python -m course_lib.authoring glossary
 
 lint: .venv/ready-for-test
 	.venv/bin/ruff check .

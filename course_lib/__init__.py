@@ -24,42 +24,116 @@ loaded when it is first used. What a symbol means is in `GLOSSARY`: one word for
 
 import importlib
 
-GLOSSARY = {
+# Name: (lesson that introduces it, or "" for what only the kernels' code has so far, meaning in one sentence).
+# notebooks/glossary.md is written from this by `python -m course_lib.authoring glossary`.
+SYMBOLS = {
     # The mathematics, in capitals in `reference`.
-    "Q": "queries, [n_q, d]: what each position looks for",
-    "K": "keys, [n_k, d]: what each position offers to be found by",
-    "V": "values, [n_k, d]: what each position hands over when found",
-    "S": "scores, scale * Q @ K.T, [n_q, n_k], -inf where masked",
-    "P": "probabilities, the row-wise softmax of S, [n_q, n_k]",
-    "O": "output, P @ V, [n_q, d]",
-    "n_q": "number of queries; N when queries and keys are equally many",
-    "n_k": "number of keys, and of values",
-    "d": "head_dim, the length of one query, key or value",
-    "scale": "what scores are multiplied by, 1 / sqrt(d) unless given",
-    "causal": "query i sees key j only if j <= i + n_k - n_q, so that the last query sees every key",
+    "Q": ("01", "queries, [n_q, d]: what each position looks for"),
+    "K": ("01", "keys, [n_k, d]: what each position offers to be found by"),
+    "V": ("01", "values, [n_k, d]: what each position hands over when found"),
+    "S": ("01", "scores, scale * Q @ K.T, [n_q, n_k], -inf where masked"),
+    "P": ("01", "weights or probabilities, the row-wise softmax of S, [n_q, n_k]"),
+    "O": ("01", "output, P @ V, [n_q, d]"),
+    "N": ("01", "number of queries and of keys when the two are equal"),
+    "n_q": ("01", "number of queries"),
+    "n_k": ("01", "number of keys, and of values"),
+    "d": ("01", "head dimension, head_dim in code, the length of one query, key or value"),
+    "scale": ("01", "what scores are multiplied by, 1 / sqrt(d) unless given"),
+    "causal": ("04", "query i sees key j only if j <= i + n_k - n_q, so that the last query sees every key"),
     # The state of the online softmax: what has been learnt from the keys seen so far.
-    "m": "running maximum of a row's scores, m_i in kernels; -inf before the first key",
-    "l": "running normaliser, the sum of exp(score - m), l_i in kernels; 0 before the first key",
-    "acc": "running weighted sum of values, the sum of exp(score - m) * value; the output is acc / l",
-    "alpha": "exp(m_old - m_new), the factor that carries l and acc over to a new maximum",
-    "state": "the tuple (m, l, acc) of a set of keys; two of them merge into the state of the union",
-    "lse": "log-sum-exp of a row's scores, m + log(l), natural logarithm",
-    "dO": "gradient of the loss with respect to O; dQ, dK, dV, dS, dP likewise",
-    "delta": "rowsum(dO * O), which the backward pass needs of each row",
+    "m": ("03", "running maximum of a row's scores, m_i in kernels; -inf before the first key"),
+    "l": ("05", "running normaliser, the sum of exp(score - m), l_i in kernels; 0 before the first key"),
+    "acc": ("05", "running weighted sum of values, the sum of exp(score - m) * value; the output is acc / l"),
+    "alpha": ("05", "exp(m_old - m_new), the factor that carries l and acc over to a new maximum"),
+    "state": ("05", "the tuple (m, l, acc) of a set of keys; two of them merge into the state of the union"),
+    "lse": ("03", "log-sum-exp of a row's scores, m + log(l), natural logarithm"),
+    "dO": ("", "gradient of the loss with respect to O; dQ, dK, dV, dS, dP likewise"),
+    "delta": ("", "rowsum(dO * O), which the backward pass needs of each row"),
     # Tiles and memory.
-    "B_r": "rows of a query tile in the papers; block_q in reference, BLOCK_M in kernels",
-    "B_c": "rows of a key tile in the papers; block_k in reference, BLOCK_N in kernels",
-    "tile": "a block of consecutive rows of one array, small enough for SRAM",
-    "HBM": "the GPU's large, slow memory, where the arrays live",
-    "SRAM": "the small, fast memory of one streaming multiprocessor, where tiles live",
-    "q_outer": "queries in the outer loop: FlashAttention-2's order, each output row written once",
-    "kv_outer": "keys and values in the outer loop: FlashAttention-1's order, the output rewritten each time",
+    "B_r": ("06", "rows of a query tile in the papers; block_q in reference, BLOCK_M in kernels"),
+    "B_c": ("06", "rows of a key tile in the papers; block_k in reference, BLOCK_N in kernels"),
+    "M": ("06", "size of SRAM in the papers, in elements"),
+    "q_outer": ("06", "queries in the outer loop: FlashAttention-2's order, each output row written once"),
+    "kv_outer": ("06", "keys and values in the outer loop: FlashAttention-1's order, the output rewritten each time"),
     # How kernels name things.
-    "q_ptr": "a pointer to an array; q without _ptr is the tile loaded from it",
-    "offs_m": "offsets of a tile's query rows; offs_n of its key rows, offs_d of its columns",
-    "mask_m": "which of offs_m are inside the array",
-    "stride_qm": "elements between rows of q; stride_qb, stride_qh, stride_qd: batches, heads, columns",
+    "q_ptr": ("", "a pointer to an array; q without _ptr is the tile loaded from it"),
+    "offs_m": ("", "offsets of a tile's query rows; offs_n of its key rows, offs_d of its columns"),
+    "mask_m": ("", "which of offs_m are inside the array"),
+    "stride_qm": ("", "elements between rows of q; stride_qb, stride_qh, stride_qd: batches, heads, columns"),
 }
+TERMS = {
+    # Similarity and softmax.
+    "vector": ("01", "a row of d numbers, its components"),
+    "dot product": ("01", "the sum of the products of two vectors' components"),
+    "cosine similarity": ("01", "the dot product of two vectors over the product of their lengths, from -1 to 1"),
+    "query": ("01", "the vector that says what a token looks for"),
+    "key": ("01", "the vector that says what a token offers"),
+    "value": ("01", "the vector that a token hands over, as far as its key is found"),
+    "score": ("01", "the dot product of a query and a key, usually scaled"),
+    "logit": ("02", "a number that goes into a softmax; in attention, a score"),
+    "softmax": ("01", "what turns logits x into positive weights exp(x_i) / sum of exp(x_j), which add up to 1"),
+    "weights": ("01", "what softmax makes of a query's scores: positive, and 1 in sum"),
+    "entropy": ("01", "how evenly weights are spread: 0 if one has all, log n if n are equal"),
+    "saturated": ("01", "said of a softmax in which one weight is nearly 1, so that it hardly responds to its scores"),
+    "naive": ("02", "the softmax computed as its formula is written, with no maximum subtracted"),
+    "stable": ("03", "the softmax of logits from which their maximum was subtracted, so that no exp overflows"),
+    "shift invariance": ("03", "adding one number to all logits leaves their softmax as it was"),
+    "normaliser": ("03", "the sum of a row's exponentials, by which each of them is divided"),
+    "log-sum-exp": ("03", "the logarithm of the sum of a row's exponentials; maximum and normaliser in one number"),
+    "mask": ("03", "what says which keys a query sees; a hidden score is -inf before the softmax"),
+    # Floats.
+    "float": ("02", "a binary number with a sign, an exponent and a mantissa of fixed numbers of bits"),
+    "exponent": ("02", "the bits of a float that give its range"),
+    "mantissa": ("02", "the bits of a float that give its precision"),
+    "float16": ("02", "16 bits, fp16 for short: 5 of exponent, 10 of mantissa, up to 65504"),
+    "bfloat16": ("02", "16 bits, bf16 for short: 8 of exponent, 7 of mantissa; float32's range with fewer digits"),
+    "float32": ("02", "32 bits, fp32 for short: 8 of exponent, 23 of mantissa"),
+    "subnormals": ("02", "numbers too small for a leading 1, which lose a bit at each halving"),
+    "overflow": ("02", "a result larger than the format's largest number becomes inf"),
+    "underflow": ("02", "a result smaller than half the format's smallest positive number becomes 0"),
+    "inf": ("02", "infinity, what a float becomes that is too large for its format"),
+    "NaN": ("02", "not a number: the result of inf / inf, 0 / 0 or inf - inf"),
+    "stalls": ("03", "said of a sum so large that adding one more term no longer changes it"),
+    "error budget": ("05", "how far a result may be from the one in float64 and still agree with it"),
+    # Attention.
+    "attention": ("01", "each query's average of the values, weighted by the softmax of its scores"),
+    "standard attention": ("01", "attention in three passes that write S and P to HBM and read them back"),
+    "head": ("04", "one attention of several that run side by side, each on its own d columns"),
+    "multi-head attention": ("04", "attention by several heads, whose outputs are put side by side and mixed"),
+    "batch": ("04", "several sequences, each of which attends by itself"),
+    "causal mask": ("04", "lets a query see the keys up to its own position and none after it"),
+    "bottom-right": ("04", "the alignment of the causal mask by which the last query sees every key"),
+    "online softmax": ("05", "softmax over a stream of scores in one pass, by running maximum and running normaliser"),
+    "rescale": ("05", "to multiply by alpha what was summed relative to an old maximum"),
+    "merge": ("05", "to make of the states of two sets of keys the state of both together"),
+    "split-KV": ("05", "the keys of one query are split over many workers, whose states are merged at the end"),
+    "FlashAttention": ("05", "exact attention, tile by tile, by the online softmax, with S and P never in HBM"),
+    # Machines, bytes and time.
+    "FLOP": ("01", "one operation of floating point arithmetic: an addition or a multiplication"),
+    "HBM": ("00", "the GPU's large, slow memory, where the arrays live"),
+    "SRAM": ("03", "the small, fast memory of one streaming multiprocessor, where tiles live"),
+    "shared memory": ("04", "the part of a streaming multiprocessor's SRAM that a program commands"),
+    "L2": ("04", "the cache between HBM and all streaming multiprocessors"),
+    "registers": ("04", "the memory that arithmetic works on, inside a streaming multiprocessor"),
+    "streaming multiprocessor": ("04", "SM for short: one of a GPU's processors, with registers and SRAM of its own"),
+    "tensor cores": ("04", "a streaming multiprocessor's units for products of small matrices"),
+    "program": ("04", "one share of a kernel's work, which runs on one streaming multiprocessor"),
+    "tile": ("00", "a block of consecutive rows of one array, small enough for SRAM"),
+    "ragged": ("06", "said of edges where the last tile is shorter, since the tile size does not divide the length"),
+    "pass": ("03", "one walk through the data: load a tile, compute, go on"),
+    "asked for": ("01", "said of the bytes that programs load and store, before any cache serves part of them"),
+    "closed form": ("01", "a count by formula, to compare with what the machine counted"),
+    "arithmetic intensity": ("01", "FLOPs per byte moved"),
+    "roofline": ("01", "the most FLOPs per second that bandwidth and peak rate allow at an arithmetic intensity"),
+    "ridge": ("01", "the arithmetic intensity at which memory and arithmetic are busy equally long"),
+    "memory-bound": ("01", "left of the ridge: moving the bytes takes longer than the arithmetic"),
+    "compute-bound": ("01", "right of the ridge: the arithmetic takes longer than moving the bytes"),
+    "lower bound": ("06", "the growth of traffic that no exact algorithm beats for every M: N^2 d^2 / M elements"),
+    "warps": ("06", "groups of 32 threads that a program is made of"),
+    "wave": ("06", "the programs that the whole GPU runs at one time"),
+    "spill": ("06", "to keep in slow memory what the registers have no room for"),
+}
+GLOSSARY = SYMBOLS | TERMS
 
 _FROM_GRADING = {"check", "hint", "solution", "progress", "quiz"}
 _SUBMODULES = {
@@ -67,7 +141,7 @@ _SUBMODULES = {
     "reference", "runtime", "tracer", "traffic", "workspace",
 }  # fmt: skip
 
-__all__ = ["GLOSSARY", *sorted(_FROM_GRADING), *sorted(_SUBMODULES)]
+__all__ = ["GLOSSARY", "SYMBOLS", "TERMS", *sorted(_FROM_GRADING), *sorted(_SUBMODULES)]
 
 
 def __getattr__(name):

@@ -1,4 +1,4 @@
-"""Builds the notebooks from their text twins: `python -m course_lib.authoring stamp` and `build`.
+"""Builds the notebooks from their text twins: `python -m course_lib.authoring stamp`, `glossary` and `build`.
 
 A maintainer edits `notebooks/source/NN_name.md` (MyST, read by jupytext). `stamp` writes into it what is the
 same in every lesson, and `build` executes it into `notebooks/NN_name.ipynb`. The same text gives the same
@@ -23,6 +23,8 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
+
+from course_lib import SYMBOLS, TERMS
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -78,10 +80,41 @@ def bootstrap_source(repository_url: str) -> str:
 
 
 def badge(name: str, repository_url: str) -> str:
-    """The markdown line that opens notebook `name` in Colab, from the repository's main branch."""
+    """The markdown line under the title: opens notebook `name` in Colab, from the repository's main branch, and the
+    glossary. The glossary's link is relative, which works in JupyterLab, in working copies and on GitHub, not in Colab.
+    """
     colab = repository_url.replace("https://github.com/", "https://colab.research.google.com/github/")
     image = "https://colab.research.google.com/assets/colab-badge.svg"
-    return f"[![Open in Colab]({image})]({colab}/blob/main/notebooks/{name}.ipynb)"
+    return f"[![Open in Colab]({image})]({colab}/blob/main/notebooks/{name}.ipynb) [Glossary](glossary.md)"
+
+
+def glossary() -> str:
+    """The page notebooks/glossary.md: every symbol and term of `course_lib.GLOSSARY`, with a link to its lesson."""
+    lessons = {path.stem[:2]: path.stem for path in SOURCE.glob("[0-9]*.md")}
+
+    def table(entries, column, form):
+        yield from (f"| {column} | meaning | lesson |", "|---|---|---|")
+        for name, (lesson, meaning) in entries:
+            link = f"[{lesson}]({lessons[lesson]}.ipynb)" if lesson else "kernels"
+            yield f"| {form.format(name)} | {meaning} | {link} |"
+
+    return "\n".join(
+        [
+            "# Glossary",
+            "",
+            "One word for one thing, in every lesson and in the library. The last column is the lesson that introduces",
+            "it. This page is written from `course_lib.GLOSSARY` by `make stamp`: edit that, not this.",
+            "",
+            "## Terms",
+            "",
+            *table(sorted(TERMS.items(), key=lambda entry: entry[0].lower()), "term", "{}"),
+            "",
+            "## Symbols and names in code",
+            "",
+            *table(SYMBOLS.items(), "symbol", "`{}`"),
+            "",
+        ]
+    )
 
 
 def stamp(text: str, name: str, repository_url: str) -> str:
@@ -192,6 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m course_lib.authoring", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("stamp", help="write the Colab badge and the first code cell into every text twin")
+    commands.add_parser("glossary", help="write notebooks/glossary.md from course_lib.GLOSSARY")
     builder = commands.add_parser("build", help="execute the text twins into notebooks")
     builder.add_argument("names", nargs="*", metavar="NAME", help="05_online_softmax, say; all by default")
     arguments = parser.parse_args()
@@ -201,6 +235,10 @@ def main() -> None:
         for name in known:
             path = SOURCE / f"{name}.md"
             path.write_text(stamp(path.read_text(encoding="utf-8"), name, repository_url()), encoding="utf-8")
+        return
+
+    if arguments.command == "glossary":
+        (NOTEBOOKS / "glossary.md").write_text(glossary(), encoding="utf-8")
         return
 
     if unknown := set(arguments.names) - set(known):

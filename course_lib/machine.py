@@ -257,9 +257,9 @@ class _Storage:
 
 # NumPy functions that work on tiles beside the ufuncs. None of them hands values out of the machine.
 _FUNCTIONS = {
-    np.all, np.any, np.clip, np.concatenate, np.copy, np.empty_like, np.expand_dims, np.full_like, np.max,
-    np.mean, np.min, np.ones_like, np.reshape, np.squeeze, np.stack, np.sum, np.transpose, np.where,
-    np.zeros_like,
+    np.all, np.any, np.clip, np.concatenate, np.copy, np.empty_like, np.expand_dims, np.full_like, np.isneginf,
+    np.isposinf, np.max, np.mean, np.min, np.ones_like, np.reshape, np.squeeze, np.stack, np.sum, np.transpose,
+    np.where, np.zeros_like,
 }  # fmt: skip
 
 

@@ -4,7 +4,8 @@
     python -m course_lib.workspace fresh NAME   put today's version of a lesson beside the copy in work/
 
 A copy holds no outputs: the committed results would answer each "predict" before it is asked. No file in work/ is
-ever written over, except .origins.json, which remembers what each copy was made from.
+ever written over, except .origins.json, which remembers what each copy was made from, and the glossary, to which
+the lessons link: it is there to be read, and always today's.
 Works in a clone only: the notebooks are not part of the installed package.
 """
 
@@ -12,6 +13,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 from itertools import count
 from pathlib import Path
 
@@ -24,6 +26,8 @@ def update(root: Path = ROOT) -> list[str]:
     work = root / "work"
     work.mkdir(exist_ok=True)
     origins = _read_origins(work)
+    for page in (root / "notebooks").glob("*.md"):
+        shutil.copyfile(page, work / page.name)
     changed = []
     for original in sorted((root / "notebooks").glob("*.ipynb")):
         lesson = _without_outputs(original)

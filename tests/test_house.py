@@ -42,7 +42,7 @@ NUMPY_ONLY = ("hardware", "machine", "traffic", "reference")
 
 # What course_lib itself offers that is no part, and the part that it comes from.
 FROM_PACKAGE = {name: "grading" for name in ("check", "hint", "solution", "progress", "quiz")}
-FROM_PACKAGE["GLOSSARY"] = "__init__"
+FROM_PACKAGE |= {name: "__init__" for name in ("GLOSSARY", "SYMBOLS", "TERMS")}
 
 
 def part_of(path: Path) -> str:

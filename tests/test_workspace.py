@@ -185,3 +185,12 @@ def test_saving_in_jupyterlab_stays_in_work(course, tmp_path_factory):
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     assert {name for name in changed if ".ipynb_checkpoints" not in name} == {"work/05_online_softmax.ipynb"}
     assert b"answer = 42" in after["work/05_online_softmax.ipynb"]
+
+
+def test_the_glossary_is_always_todays(course):
+    page = course / "notebooks/glossary.md"
+    page.write_text("old\n")
+    workspace.update(course)
+    page.write_text("new\n")
+    assert workspace.update(course) == []
+    assert (course / "work/glossary.md").read_text() == "new\n"

@@ -5,6 +5,7 @@ are those of Vaswani et al., "Attention Is All You Need" (2017), section 3.2.2.
 """
 
 import numbers as number_types
+from dataclasses import replace
 
 import numpy as np
 
@@ -104,8 +105,9 @@ def attention_parts(Q, K, V, causal):
                 ONE_MORE: output(S, j <= i + len(K) - len(Q) + 1),
                 ONE_LESS: output(S, j < i + len(K) - len(Q)),
                 MASKED_BY_0: output(np.where(visible, S, 0), True),
-                EVEN: np.where(nothing, V.mean(axis=0), exact),
             }
+            # First: where nothing else differs, two of the others may come out the same.
+            found = {EVEN: np.where(nothing, V.mean(axis=0), exact)} | found
         return found
 
     return [Part("the output", exact, plain, function(Q, K, abs(V)), readings)]
@@ -347,8 +349,10 @@ def mask_part(n_q, n_k):
 def is_mask(answer, n_q, n_k):
     """Whatever dtype stands for True and False: that is a property of its own."""
     returned = answer(n_q, n_k)
-    numbers = returned.astype(np.float64) if isinstance(returned, np.ndarray) and returned.dtype == bool else returned
-    return compare(numbers, [mask_part(n_q, n_k)])
+    if not isinstance(returned, np.ndarray) or returned.dtype != bool:
+        return compare(returned, [mask_part(n_q, n_k)])
+    evidence = compare(returned.astype(np.float64), [mask_part(n_q, n_k)])
+    return evidence and replace(evidence, returned=show(returned), expected=show(reference_mask(n_q, n_k)))
 
 
 def is_bool(answer, n_q, n_k):
@@ -991,12 +995,12 @@ QUIZ = [
         ],
     },
     {
-        "question": "An A100 has 108 SMs with 164 KB of shared memory each. How large may the tiles of one program be?",
+        "question": "An A100's 108 SMs have 164 KiB of shared memory each. How large may the tiles of one program be?",
         "type": "multiple_choice",
         "answers": [
-            _option("17 MB, all of it together", False, "An SM cannot reach the shared memory of all others."),
-            _option("163 KB", True, "One program runs on one SM, and 1 KB there is the system's."),
-            _option("40 MB, as much as L2 has", False, "L2 is shared by all SMs, and no program's to command."),
+            _option("17 MiB, all of it together", False, "An SM cannot reach the shared memory of all others."),
+            _option("163 KiB", True, "One program runs on one SM, and 1 KiB there is the system's."),
+            _option("40 MiB, as much as L2 has", False, "L2 is shared by all SMs, and no program's to command."),
         ],
     },
 ]

@@ -582,6 +582,7 @@ def bytes_test(answer, n, d, block_q, bytes_per_element, order):
             slips = {
                 "the first writing of O, l and m is left out": right - matrix - statistics,
                 "l and m are left out": right - (1 + 2 * tiles) * statistics,
+                "l and m take bytes_per_element": right + (1 + 2 * tiles) * 2 * n * (bytes_per_element - 4),
                 "the short last tile is left out": right - (tiles - full) * (3 * matrix + 2 * statistics),
                 "O is not read back": right - tiles * matrix,
                 "K and V are read for every query tile": total_bytes(**inputs | {"order": "q_outer"}),
@@ -668,6 +669,7 @@ BYTES = Exercise(
             {
                 ": the first writing of O, l and m is left out": "start",
                 ": l and m are left out": "statistics",
+                ": l and m take bytes_per_element": "statistics_dtype",
                 ": O is not read back": "read_back",
                 ": K and V are read for every query tile": "other_order",
                 ": the short last tile is left out": "tail",
@@ -689,6 +691,7 @@ BYTES = Exercise(
         "start": "Before the loops O, l and m are filled with 0, 0 and -inf in HBM, which is a write.",
         "statistics": "l and m do not stay in SRAM when the query tile leaves: 2 n numbers of 4 bytes, read and "
         "written for every key tile.",
+        "statistics_dtype": "m and l stay float32, whatever the inputs are: 4 bytes each, not bytes_per_element.",
         "read_back": "The unfinished output comes back to be rescaled: O is read for every key tile, not only written.",
         "other_order": "With keys in the outer loop K and V are read once; what is in the inner loop now?",
         "kv": "List for one key tile all that is read (Q, O, l, m) and written (O, l, m), then multiply.",
@@ -714,6 +717,9 @@ BYTES = Exercise(
             "kv_outer: Q, O, l and m once for every key tile",
             WrongAnswer("the first writes forgotten", "start", {"start_bytes + 2 *": "2 *"}),
             WrongAnswer("statistics forgotten", "statistics", {"statistics_bytes = 2 * n * 4": "statistics_bytes = 0"}),
+            WrongAnswer(
+                "statistics in the inputs' dtype", "statistics_dtype", {"2 * n * 4": "2 * n * bytes_per_element"}
+            ),
             WrongAnswer("O written, not read back", "read_back", {"3 * matrix_bytes": "2 * matrix_bytes"}),
         ),
         *caught_by(
@@ -1255,7 +1261,7 @@ ATTENTION = Exercise(
         "offset": "The last query sees the last key: query i sees keys 0 to i + n_k - n_q, in the mask and in the end "
         "of the inner loop.",
         "nothing_seen": "The first n_q - n_k queries see no key. Their max stays -inf: subtract 0 instead of it, "
-        "divide by 1 instead of an l of 0, and store the zeros.",
+        "divide by 1 instead of an l of 0, and store the zeros, in O's dtype.",
         "precision": "float16 holds about 3 decimal digits, and every step rounds again. Tiles have the dtype of what "
         "they were loaded from: make q float32 before the product (astype), and keep m, l and acc in float32.",
         "behind": "A handle's values are reached with machine.load, a tile's by computing with the tile. The "

@@ -10,7 +10,7 @@ import pytest
 from course_lib import authoring
 from course_lib.grading import registry
 
-NAMES = sorted(path.stem for path in authoring.SOURCE.glob("*.md"))
+NAMES = sorted(path.stem for path in authoring.SOURCE.glob("[0-9]*.md"))
 
 
 def with_answers(notebook, answer_of):
