@@ -175,7 +175,7 @@ def draw_gradient(matrices, tokens):
         most = np.abs(matrix).max()
         axes.imshow(matrix, cmap="PuOr", vmin=-1.6 * most, vmax=1.6 * most)
         for (i, j), number in np.ndenumerate(matrix):
-            axes.text(j, i, f"{number:.2f}", ha="center", va="center", fontsize=9, color=INK)
+            axes.text(j, i, f"{round(number, 2) + 0.0:.2f}", ha="center", va="center", fontsize=9, color=INK)
         axes.set_title(name, loc="left", fontsize=10.5, color=INK)
         axes.set_xticks(range(len(tokens)), tokens, fontsize=9)
         axes.set_yticks(range(len(tokens)), tokens, fontsize=9)
