@@ -287,6 +287,29 @@ def test_block_size_explorer_as_a_page(tmp_path):
         assert errors == []
 
 
+def test_flash_attention_backward(open_lesson):
+    page, errors = open_lesson("09_flash_attention_backward")
+    assert_formulas_drawn(page)
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
+    (causal,) = explorer.locator("input[type=checkbox]").all()
+    queries, keys, block_q, block_k, visit = explorer.locator(".noUi-handle").all()
+
+    assert "Visit 4 of 21" in explorer.inner_text() and "keys 0 to 2 stay" in explorer.inner_text()
+    assert "keys 0 to 2 stay, queries 4 to 7 pass by" in press(visit, "ArrowRight")
+    assert "Visit 5 of 27" in press(causal, "Space")
+    assert "Visit 5 of 21" in press(explorer.locator(".noUi-handle").nth(3), "ArrowRight")
+    assert "Visit 5 of 14" in press(explorer.locator(".noUi-handle").nth(2), "ArrowRight")
+    assert "3 for delta, 9 for dK and dV" in press(queries, "ArrowRight")
+    assert "3 for delta, 12 for dK and dV, 12 for dQ" in press(keys, "ArrowRight")
+    assert "Visit 27 of 27" in press(explorer.locator(".noUi-handle").last, "End")
+    assert "Nothing done yet" in press(explorer.locator(".noUi-handle").last, "Home")
+
+    assert page.locator(".Quiz").count() > 0
+    assert errors == []
+
+
 def test_tiled_attention(open_lesson):
     page, errors = open_lesson("06_tiled_attention")
     assert_formulas_drawn(page)
