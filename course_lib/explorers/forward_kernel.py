@@ -96,14 +96,12 @@ def draw(model, step):
     grid.set_ylim(max(model.n_q, top + model.block_m) + 0.5, -0.5)
 
     start = step * block_n
-    extent = (start - 0.5, start + block_n - 0.5, top + model.block_m - 0.5, top - 0.5)
-    tile.imshow(model.tile(step), cmap=ListedColormap(COLOURS), vmin=-0.5, vmax=3.5, extent=extent, aspect="auto")
-    tile.set_xticks(np.arange(start, start + block_n))
-    tile.set_yticks(np.arange(top, top + model.block_m))
-    tile.set_xticks(np.arange(start, start + block_n + 1) - 0.5, minor=True)
-    tile.set_yticks(np.arange(top, top + model.block_m + 1) - 0.5, minor=True)
-    tile.grid(which="minor", color="white", linewidth=1)
-    tile.tick_params(which="minor", length=0)
+    columns, rows = np.arange(start, start + block_n + 1) - 0.5, np.arange(top, top + model.block_m + 1) - 0.5
+    cells = ListedColormap(COLOURS)
+    tile.pcolormesh(columns, rows, model.tile(step), cmap=cells, vmin=-0.5, vmax=3.5, edgecolors="white", linewidth=1)
+    tile.invert_yaxis()
+    tile.set_xticks(columns[:-1] + 0.5)
+    tile.set_yticks(rows[:-1] + 0.5)
     tidy(tile, title=f"tile {step + 1}: {model.kinds[step]}", x="offs_n")
     patches = [_rectangle((0, 0), 1, 1, facecolor=colour) for colour in (*KINDS.values(), *COLOURS)]
     names = (*KINDS, *(name.replace(": ", ":\n").replace("places", "") for name in NAMES))
@@ -171,7 +169,7 @@ def draw_speed(measured):
     return figure
 
 
-LENGTHS = (4, 7, 8, 12, 13, 16, 20)
+LENGTHS = (4, 7, 8, 10, 13, 16, 20)
 BLOCKS = (2, 3, 4, 6, 8)
 
 
@@ -184,7 +182,7 @@ def explore():
     def choice(options, value, description):
         return widgets.SelectionSlider(options=options, value=value, description=description, style=wide)
 
-    n_q, n_k = choice(LENGTHS, 12, "queries"), choice(LENGTHS, 13, "keys")
+    n_q, n_k = choice(LENGTHS, 10, "queries"), choice(LENGTHS, 13, "keys")
     block_m, block_n = choice(BLOCKS, 4, "BLOCK_M"), choice(BLOCKS, 4, "BLOCK_N")
     causal = widgets.Checkbox(True, description="causal", indent=False)
     pid = widgets.IntSlider(1, 0, 2, description="program", style=wide)
