@@ -13,7 +13,8 @@ EVERY_KERNEL = (*bug_hunt.NAMES, "right")
 
 def random_input(n_q, n_k, d, heads=1, dtype=np.float32, causal=False, block_q=16, block_k=16):
     rng = np.random.default_rng(0)
-    arrays = {name: rng.standard_normal((heads, n, d)).astype(dtype) for name, n in zip("qkv", (n_q, n_k, n_k))}
+    lengths = {"q": n_q, "k": n_k, "v": n_k}
+    arrays = {name: rng.standard_normal((heads, n, d)).astype(dtype) for name, n in lengths.items()}
     return arrays | {"causal": causal, "block_q": block_q, "block_k": block_k}
 
 

@@ -1,4 +1,4 @@
-"""The forward kernel's explorer: its places against the mask, its bounds against the kernel's, its bars against the file."""
+"""The forward kernel's explorer: places against the mask, bounds against the kernel's, bars against the file."""
 
 import itertools
 import json
