@@ -12,6 +12,7 @@ in a notebook.
     tiled_attention  lesson 06: step through the visits; SRAM and bytes by tensor
     block_sizes      lesson 06: a choice of tile sizes, from the grid of tiles to the programs on a GPU
     backward_passes  lesson 09: the tiles that each of the backward's three passes visits; bytes by tensor
+    programs         lesson 07: which elements one program touches, in one dimension and in two
     lesson_map       the table of lessons, and its picture
     readme_figure    the picture at the head of the README
     figures          what all pictures share

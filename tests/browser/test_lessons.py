@@ -333,3 +333,47 @@ def test_tiled_attention(open_lesson):
 
     assert page.locator(".Quiz").count() > 0
     assert errors == []
+
+
+def test_first_triton_kernels(open_lesson):
+    page, errors = open_lesson("07_first_triton_kernels")
+    assert_formulas_drawn(page)
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
+    columns, rows, block_n, block_m, pid_1, pid_0 = explorer.locator(".noUi-handle").all()
+    two = explorer.locator(".widget-toggle-button").last
+
+    assert "Program 0 of a grid of 3" in explorer.inner_text()
+    assert "offsets 4 to 7" in press(pid_1, "ArrowRight")
+    assert "offsets 8 to 15" in press(block_n, "ArrowRight")
+    assert "3 inside the tensor, 5 masked off" in press(columns, "ArrowRight")
+    assert "rows 0 to 1, columns 8 to 15" in press(two, "Enter")
+    assert "rows 2 to 3" in press(pid_0, "ArrowRight")
+    assert "Program (1, 1) of a grid of 2 x 2: rows 4 to 7" in press(block_m, "ArrowRight")
+    assert "8 masked off" not in press(rows, "ArrowRight")
+
+    assert page.locator(".Quiz").count() > 0
+    assert errors == []
+
+
+def test_flash_attention_forward(open_lesson):
+    page, errors = open_lesson("08_flash_attention_forward")
+    assert_formulas_drawn(page)
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
+    n_q, n_k, block_m, block_n, program, tile = explorer.locator(".noUi-handle").all()
+    (causal,) = explorer.locator("input[type=checkbox]").all()
+
+    assert "Tile 1 of 4, keys 0 to 3: no mask" in explorer.inner_text()
+    assert "Tile 2 of 4, keys 4 to 7: no mask" in press(tile, "ArrowRight")
+    assert "full_end = 12, kv_end = 13" in press(causal, "Space")
+    assert "queries 8 to 9" in press(program, "ArrowRight")
+    assert "full_end = 16" in press(n_k, "ArrowRight")
+    assert "queries 8 to 11" in press(n_q, "ArrowRight")
+    assert "Tile 2 of 3" in press(block_n, "ArrowRight")
+    assert "queries 12 to 12" in press(block_m, "ArrowRight")
+
+    assert page.locator(".Quiz").count() > 0
+    assert errors == []
