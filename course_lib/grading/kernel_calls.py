@@ -77,6 +77,7 @@ def launched(kernel, grid: tuple, outputs: dict, **arguments) -> Launch:
     tensors = {
         name: _tensor(torch, value) for name, value in arguments.items() if isinstance(value, np.ndarray)
     }
+    given_names()  # imports Triton now, and not within the answer's time limit
     strides = _strides(inspect.signature(function).parameters, tensors)
     call = strides | arguments | tensors
 
