@@ -150,8 +150,8 @@ CONTESTANTS = {
 
 
 def draw_speed(measured):
-    """TFLOP/s of the rows of a forward record: a panel for each head dimension and mask, bars by length."""
-    rows = measured["rows"]
+    """TFLOP/s of a record's forward rows: a panel for each head dimension and mask, bars by length."""
+    rows = [row for row in measured["rows"] if row["pass"] == "forward"]
     panels = sorted({(row["head_dim"], row["causal"]) for row in rows})
     figure = Picture(3.2)
     figure.subplots_adjust(left=0.06, right=0.985, bottom=0.25, top=0.8, wspace=0.15)
