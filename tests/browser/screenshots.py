@@ -26,7 +26,8 @@ def main() -> None:
         folder = Path(scratch) / "notebooks"
         folder.mkdir()
         lab.copy_not_executed(arguments.notebook, folder)
-        with lab.jupyterlab(folder, Path(scratch)) as address, lab.chromium_page() as page:
+        with lab.jupyterlab(folder, Path(scratch)) as address, lab.chromium() as browser:
+            page = browser.new_page()
             lab.open_and_run_all(page, address, arguments.notebook.name)
             for theme, name in THEMES.items():
                 photograph(page, name, arguments.outdir / theme)

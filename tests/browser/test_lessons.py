@@ -44,20 +44,36 @@ def console_errors(page, harmless=HARMLESS):
     return errors
 
 
-@pytest.fixture
-def open_lesson(tmp_path):
-    """`open_lesson(name)` gives the page, with the lesson run, and a list of the console's errors."""
-    folder = tmp_path / "notebooks"
+@pytest.fixture(scope="module")
+def browser():
+    with lab.chromium() as context:
+        yield context
+
+
+@pytest.fixture(scope="module")
+def notebooks(tmp_path_factory):
+    """(address, folder) of one JupyterLab for all tests: starting it takes longer than some lessons."""
+    scratch = tmp_path_factory.mktemp("lab")
+    folder = scratch / "notebooks"
     folder.mkdir()
-    with lab.jupyterlab(folder, tmp_path) as address, lab.chromium_page() as page:
-        errors = console_errors(page)
+    with lab.jupyterlab(folder, scratch) as address:
+        yield address, folder
 
-        def open_and_run(name):
-            lab.copy_not_executed(authoring.NOTEBOOKS / f"{name}.ipynb", folder)
-            lab.open_and_run_all(page, address, f"{name}.ipynb")
-            return page, errors
 
-        yield open_and_run
+@pytest.fixture
+def open_lesson(notebooks, browser):
+    """`open_lesson(name)` gives the page, with the lesson run, and a list of the console's errors."""
+    address, folder = notebooks
+    page = browser.new_page()
+    errors = console_errors(page)
+
+    def open_and_run(name):
+        lab.copy_not_executed(authoring.NOTEBOOKS / f"{name}.ipynb", folder)
+        lab.open_and_run_all(page, address, f"{name}.ipynb")
+        return page, errors
+
+    yield open_and_run
+    page.close()
 
 
 def assert_formulas_drawn(page):
@@ -272,12 +288,10 @@ def test_block_size_explorer(open_lesson):
     assert errors == []
 
 
-def test_block_size_explorer_as_a_page(tmp_path):
+def test_block_size_explorer_as_a_page(browser, tmp_path):
     """By the README's line: no JupyterLab, no code to be seen."""
-    with (
-        lab.voila(authoring.NOTEBOOKS / "block_size_explorer.ipynb", tmp_path) as address,
-        lab.chromium_page() as page,
-    ):
+    with lab.voila(authoring.NOTEBOOKS / "block_size_explorer.ipynb", tmp_path) as address:
+        page = browser.new_page()
         errors = console_errors(page, HARMLESS_IN_VOILA)
         page.goto(address)
         explorer = page.locator(".widget-vbox").first
