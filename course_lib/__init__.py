@@ -13,6 +13,7 @@ The map, in reading order:
     grading/     the engine behind check, hint, solution and progress
     explorers/   one module a widget: model, drawing, thin shell
     runtime      chooses GPU or interpreter before Triton is imported; `python -m course_lib doctor`
+    language     Triton's names where it is installed, and stand-ins to write kernels with where it is not
     workspace    a learner's working copies of the notebooks
     authoring    stamps and builds the notebooks from their text twins
 

@@ -44,8 +44,8 @@ class Violation:
     """Out-of-bounds accesses of one instruction execution by one program.
 
     tensor: its name; program: the program ids (x, y, z); kind: "load" or "store"; count: elements;
-    index: where the first of them points, counted from the tensor's own start: (batch, ..., row, column), the
-    leading index taking what is too much or negative; shape: the tensor's.
+    index, last: where the first and the last of them point, counted from the tensor's own start: (batch, ..., row,
+    column), the leading index taking what is too much or negative; shape: the tensor's.
     """
 
     kernel: str
@@ -54,6 +54,7 @@ class Violation:
     kind: str
     count: int
     index: tuple
+    last: tuple
     shape: tuple
 
     def __str__(self):
@@ -321,7 +322,7 @@ class Recorder:
         for index in np.unique(number[active]) if active.any() else ():
             here = active & (number == index)
             if not 0 <= index < len(self._regions):
-                self._violate("a tensor that is no argument", builder, kind, int(here.sum()), (0,), ())
+                self._violate("a tensor that is no argument", builder, kind, int(here.sum()), (0,), (0,), ())
                 continue
             region = self._regions[int(index)]
             offset_bytes = (addresses[here] - np.uint64(region.virtual_base)).view(np.int64)
@@ -331,8 +332,9 @@ class Recorder:
             counts = region.record.loads if kind == "load" else region.record.stores
             np.add.at(counts.reshape(-1), elements[good], 1)
             if not good.all():
-                first = region.index_of(int(offsets[~good][0]))
-                self._violate(region.record.name, builder, kind, int((~good).sum()), first, region.record.shape)
+                first, last = (region.index_of(int(offsets[~good][end])) for end in (0, -1))
+                count = int((~good).sum())
+                self._violate(region.record.name, builder, kind, count, first, last, region.record.shape)
             positions = np.flatnonzero(here)
             inside.reshape(-1)[positions[good]] = True
             real.reshape(-1)[positions] = np.uint64(region.host.data_ptr()) + offset_bytes.view(np.uint64)
@@ -341,10 +343,9 @@ class Recorder:
             interpreter.TensorHandle(inside, tl.int1),
         )
 
-    def _violate(self, tensor, builder, kind, count, index, shape):
-        self.trace.violations.append(
-            Violation(self._kernel, tensor, tuple(map(int, builder.grid_idx)), kind, count, index, shape)
-        )
+    def _violate(self, tensor, builder, kind, count, index, last, shape):
+        program = tuple(map(int, builder.grid_idx))
+        self.trace.violations.append(Violation(self._kernel, tensor, program, kind, count, index, last, shape))
 
 
 class RemoteRecorder:
@@ -417,9 +418,14 @@ def _describe(kernel):
     function = kernel.fn
     if function.__module__ != "__main__" and "." not in function.__qualname__:
         return function.__module__, function.__name__
+    return None, function.__name__, "\n".join(sources(function))
+
+
+def sources(function, given=()):
+    """The sources of all that a kernel's plain function names, `given` names excepted, and last its own."""
     lines = []
-    _write_source(function, lines, set())
-    return None, function.__name__, "\n".join(lines)
+    _write_source(function, lines, set(given))
+    return lines
 
 
 def _write_source(function, lines, written):

@@ -22,15 +22,16 @@ MAY_IMPORT = {
     "hardware": set(),
     "machine": {"traffic"},
     "runtime": set(),
+    "language": {"runtime"},
     "workspace": set(),
     "traffic": {"hardware"},
     "reference": {"machine"},
     "kernels": {"runtime", "hardware", "tracer"},
     "tracer": {"runtime", "kernels"},
     "bench": {"runtime", "hardware", "traffic", "tracer", "reference", "kernels"},
-    "exercises": {"runtime", "hardware", "machine", "traffic", "tracer", "reference", "kernels", "grading"},
+    "exercises": {"runtime", "language", "hardware", "machine", "traffic", "tracer", "reference", "kernels", "grading"},
     # It finds exercises by number: see test_grading_knows_no_lesson.
-    "grading": {"runtime", "machine", "tracer", "exercises"},
+    "grading": {"runtime", "language", "machine", "tracer", "exercises"},
     # Of the kernels, only what the compiler uses for them, and only when asked.
     "explorers": {"hardware", "machine", "traffic", "tracer", "reference", "kernels"},
     "authoring": {"runtime", "grading"},

@@ -11,6 +11,9 @@ in a notebook.
     tile_grid        lesson 06: the tiles of the scores, visited and skipped, in order
     tiled_attention  lesson 06: step through the visits; SRAM and bytes by tensor
     block_sizes      lesson 06: a choice of tile sizes, from the grid of tiles to the programs on a GPU
+    forward_kernel   lesson 08: one program of the forward kernel, step by step
+    backward_passes  lesson 09: the tiles that each of the backward's three passes visits; bytes by tensor
+    programs         lesson 07: which elements one program touches, in one dimension and in two
     lesson_map       the table of lessons, and its picture
     readme_figure    the picture at the head of the README
     figures          what all pictures share

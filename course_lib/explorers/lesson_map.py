@@ -30,9 +30,9 @@ PARTS = {
     ),
     "Part II: the algorithm and the machine": (
         Lesson("06", "Tiled attention", "tiles in SRAM, every byte counted", ("05",), ready=True),
-        Lesson("07", "First Triton kernels", "programs, pointers, masks", ("03",)),
-        Lesson("08", "FlashAttention forward", "05's update in 06's loop, as a kernel", ("06", "07")),
-        Lesson("09", "FlashAttention backward", "recompute instead of remember", ("08",)),
+        Lesson("07", "First Triton kernels", "programs, pointers, masks", ("03",), ready=True),
+        Lesson("08", "FlashAttention forward", "05's update in 06's loop, as a kernel", ("06", "07"), ready=True),
+        Lesson("09", "FlashAttention backward", "recompute instead of remember", ("08",), ready=True),
         Lesson("10", "Performance", "measure without fooling yourself", ("08",)),
     ),
     "Part III: beyond": (

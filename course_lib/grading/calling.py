@@ -54,17 +54,23 @@ class GuardedAnswer:
 
     def __call__(self, *arguments):
         given = tuple(copied(a) for a in arguments)
+        returned = self.run(lambda: self.answer(*given))
+        self.modified = tuple(i for i, a in enumerate(arguments) if not _same(a, given[i]))
+        return returned
+
+    def run(self, call):
+        """call(), which runs the answer in a way of its own. Raises AnswerError, and nothing else."""
         printed = _ShortBuffer()
 
-        def run():
+        def quietly():
             # NumPy's warnings say in general what the finding will say in particular.
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                return self.answer(*given)
+                return call()
 
         try:
             with contextlib.redirect_stdout(printed):
-                returned = _limited(run, self.limit_s)
+                return _limited(quietly, self.limit_s)
         except TimeUp:
             text = f"the answer did not return within {self.limit_s:g} s"
             raise AnswerError(Finding("", "timeout", text)) from None
@@ -72,8 +78,6 @@ class GuardedAnswer:
             raise AnswerError(Finding("", "exception", describe_exception(error))) from None
         finally:
             self.printed = printed.text()
-        self.modified = tuple(i for i, a in enumerate(arguments) if not _same(a, given[i]))
-        return returned
 
 
 def copied(value):
@@ -97,6 +101,8 @@ def _same(before, after):
 
 def describe_exception(error):
     """The exception and the learner's own lines on the way to it; no frame of a library or of the grader."""
+    while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
+        error = error.__cause__  # Triton's interpreter wraps what a kernel raises
     frames = [
         (frame, line)
         for frame, line in traceback.walk_tb(error.__traceback__)

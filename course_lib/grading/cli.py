@@ -16,6 +16,7 @@ from pathlib import Path
 
 from . import registry
 from .checking import grade
+from .kernel_calls import given_names
 
 LIMIT_S = 20.0
 
@@ -27,9 +28,9 @@ class NotGradable(Exception):
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m course_lib grade",
-        description="Grade the exercises of a notebook: its answer cells are run, in order, with `np` at "
-        "hand. A helper that an answer calls must stand in an answer cell too. The exit status is 0 if the "
-        "notebook could be graded, whatever the points, and 2 if not.",
+        description="Grade the exercises of a notebook: its answer cells are run, in order, with `np` (and for "
+        "kernels `triton` and `tl`) at hand. A helper that an answer calls must stand in an answer cell too. The exit "
+        "status is 0 if the notebook could be graded, whatever the points, and 2 if not.",
     )
     parser.add_argument("notebook", type=Path)
     parser.add_argument("--json", action="store_true", help="write the marks as JSON")
@@ -129,6 +130,8 @@ def _work(sender, exercise_id, name, sources, test):
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     namespace = {"__name__": "__main__"}
     exec("import numpy as np", namespace)
+    if "triton" in registry.find(exercise_id).imports:
+        namespace |= given_names()
     for cell_id, source in sources:
         filename = f"<cell {cell_id}>"
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)

@@ -198,11 +198,11 @@ def _by_tile(array, part, wrong):
         blocks = [block for block, other in enumerate(fates) if other == fate]
         keys = [i for i in range(len(array)) if i // part.tile in blocks]
         what = "right" if fate == "right" else _too(float(fate), len(keys))
-        lines.append(f"{_named('block', blocks)} ({_named(part.index, keys)}): {what}")
+        lines.append(f"{named('block', blocks)} ({named(part.index, keys)}): {what}")
     return "\n".join(lines)
 
 
-def _named(noun, numbers):
+def named(noun, numbers):
     """ "key 3", "keys 0 to 4" or "keys 0, 2, 5"."""
     first, last = numbers[0], numbers[-1]
     if first == last:
@@ -219,7 +219,7 @@ def _where(wrong, part):
     rows = sorted(set(np.nonzero(wrong)[0].tolist()))
     if len(rows) == wrong.shape[0]:
         return f" at every {part.index}"
-    return f" at {_named(part.index, rows)} of {wrong.shape[0]}"
+    return f" at {named(part.index, rows)} of {wrong.shape[0]}"
 
 
 def show_parts(names, values):

@@ -1,6 +1,7 @@
 """What an exercise is made of. `course_lib/exercises/` fills these in; nothing here knows a lesson."""
 
 import inspect
+import linecache
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -83,8 +84,12 @@ class Variant:
                     f"{self.name}: {old!r} is {source.count(old)} times in {answer.__name__}, not once"
                 )
             source = source.replace(old, new)
-        namespace = {"np": np}
-        exec(compile(source, f"<{self.name}>", "exec"), namespace)
+        filename = f"<{self.name}>"
+        # Triton reads a kernel's source where Python's tracebacks do.
+        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+        names = {name: answer.__globals__[name] for name in ("triton", "tl") if name in answer.__globals__}
+        namespace = {"np": np} | names
+        exec(compile(source, filename, "exec"), namespace)
         return namespace[answer.__name__]
 
 

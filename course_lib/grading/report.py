@@ -34,7 +34,8 @@ def code_of(value) -> str:
 
 def code_of_call(call: str, inputs: dict) -> str:
     """The inputs as assignments, then the call."""
-    imports = ["from course_lib.grading import Rows"] if "Rows(" in call else []
+    names = [name for name in ("Rows", "launched") if f"{name}(" in call]
+    imports = [f"from course_lib.grading import {', '.join(names)}"] if names else []
     return "\n".join([*imports, *(f"{name} = {code_of(value)}" for name, value in inputs.items()), call])
 
 

@@ -17,7 +17,9 @@ NUMPY_PARTS = ("fft", "linalg", "random")
 
 # Each runs text as code, reaches a name by text, or reaches outside the process.
 BUILTINS = frozenset(
-    "breakpoint compile delattr eval exec getattr globals help input locals open setattr type vars".split()
+    "breakpoint compile delattr eval exec getattr globals help input locals open setattr type vars "
+    # What Triton's interpreter leaves among a kernel's globals.
+    "inspect interpreter_builder interpreter_semantic".split()
 )
 # In NumPy: what reads and writes files, and what runs its tests.
 NUMPY_NAMES = frozenset(
@@ -27,7 +29,9 @@ NUMPY_NAMES = frozenset(
 # sets attributes. `obj` of an AttributeError is the module in which a name was not found.
 ATTRIBUTES = frozenset(
     "char core ctypeslib dtypes emath exceptions f2py lib ma matlib polynomial rec strings testing typing version "
-    "bit_generator mtrand ctypes dump tofile update_wrapper wraps obj os sys builtins subprocess".split()
+    "bit_generator mtrand ctypes dump tofile update_wrapper wraps obj os sys builtins subprocess "
+    # Triton's modules, and what leads from a kernel to its function and hooks.
+    "backends compiler extra inspect knobs runtime semantic standard target_info tools fn add_pre_run_hook".split()
 )
 # Attributes of generators, frames, tracebacks and code objects that lead to the caller's variables.
 FRAMES = re.compile(r"(ag|co|cr|f|gi|tb)_[a-z]+")
@@ -43,7 +47,7 @@ def objection(source: str, imports: tuple[str, ...] = ()) -> str | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     allowed = {*MODULES, *imports}
-    modules = {"np"} | {
+    modules = {"np", "tl", "triton"} | {
         alias.asname or alias.name.split(".")[0]
         for node in ast.walk(tree)
         if isinstance(node, ast.Import)

@@ -301,6 +301,29 @@ def test_block_size_explorer_as_a_page(browser, tmp_path):
         assert errors == []
 
 
+def test_flash_attention_backward(open_lesson):
+    page, errors = open_lesson("09_flash_attention_backward")
+    assert_formulas_drawn(page)
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
+    (causal,) = explorer.locator("input[type=checkbox]").all()
+    queries, keys, block_q, block_k, visit = explorer.locator(".noUi-handle").all()
+
+    assert "Visit 4 of 21" in explorer.inner_text() and "keys 0 to 2 stay" in explorer.inner_text()
+    assert "keys 0 to 2 stay, queries 4 to 7 pass by" in press(visit, "ArrowRight")
+    assert "Visit 5 of 27" in press(causal, "Space")
+    assert "Visit 5 of 21" in press(explorer.locator(".noUi-handle").nth(3), "ArrowRight")
+    assert "Visit 5 of 14" in press(explorer.locator(".noUi-handle").nth(2), "ArrowRight")
+    assert "3 for delta, 9 for dK and dV" in press(queries, "ArrowRight")
+    assert "3 for delta, 12 for dK and dV, 12 for dQ" in press(keys, "ArrowRight")
+    assert "Visit 27 of 27" in press(explorer.locator(".noUi-handle").last, "End")
+    assert "Nothing done yet" in press(explorer.locator(".noUi-handle").last, "Home")
+
+    assert page.locator(".Quiz").count() > 0
+    assert errors == []
+
+
 def test_tiled_attention(open_lesson):
     page, errors = open_lesson("06_tiled_attention")
     assert_formulas_drawn(page)
@@ -321,6 +344,50 @@ def test_tiled_attention(open_lesson):
     assert "Visit 2 of 6" in press(queries, "ArrowRight")
     assert "Visit 2 of 9" in press(keys, "ArrowRight")
     assert "Visit 9 of 9" in press(explorer.locator(".noUi-handle").last, "End")
+
+    assert page.locator(".Quiz").count() > 0
+    assert errors == []
+
+
+def test_first_triton_kernels(open_lesson):
+    page, errors = open_lesson("07_first_triton_kernels")
+    assert_formulas_drawn(page)
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
+    columns, rows, block_n, block_m, pid_1, pid_0 = explorer.locator(".noUi-handle").all()
+    two = explorer.locator(".widget-toggle-button").last
+
+    assert "Program 0 of a grid of 3" in explorer.inner_text()
+    assert "offsets 4 to 7" in press(pid_1, "ArrowRight")
+    assert "offsets 8 to 15" in press(block_n, "ArrowRight")
+    assert "3 inside the tensor, 5 masked off" in press(columns, "ArrowRight")
+    assert "rows 0 to 1, columns 8 to 15" in press(two, "Enter")
+    assert "rows 2 to 3" in press(pid_0, "ArrowRight")
+    assert "Program (1, 1) of a grid of 2 x 2: rows 4 to 7" in press(block_m, "ArrowRight")
+    assert "8 masked off" not in press(rows, "ArrowRight")
+
+    assert page.locator(".Quiz").count() > 0
+    assert errors == []
+
+
+def test_flash_attention_forward(open_lesson):
+    page, errors = open_lesson("08_flash_attention_forward")
+    assert_formulas_drawn(page)
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
+    n_q, n_k, block_m, block_n, program, tile = explorer.locator(".noUi-handle").all()
+    (causal,) = explorer.locator("input[type=checkbox]").all()
+
+    assert "Tile 1 of 4, keys 0 to 3: no mask" in explorer.inner_text()
+    assert "Tile 2 of 4, keys 4 to 7: no mask" in press(tile, "ArrowRight")
+    assert "full_end = 12, kv_end = 13" in press(causal, "Space")
+    assert "queries 8 to 9" in press(program, "ArrowRight")
+    assert "full_end = 16" in press(n_k, "ArrowRight")
+    assert "queries 8 to 11" in press(n_q, "ArrowRight")
+    assert "Tile 2 of 3" in press(block_n, "ArrowRight")
+    assert "queries 12 to 12" in press(block_m, "ArrowRight")
 
     assert page.locator(".Quiz").count() > 0
     assert errors == []

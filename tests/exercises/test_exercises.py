@@ -16,6 +16,7 @@ from course_lib import grading
 from course_lib.grading import registry
 from course_lib.grading.calling import GuardedAnswer
 from course_lib.grading.checking import _first_failure, _try
+from course_lib.grading.exercise import Variant
 
 EXERCISES = [registry.find(exercise_id) for exercise_id in grading.exercises()]
 WRONG = [(exercise, wrong) for exercise in EXERCISES for wrong in exercise.wrong_answers]
@@ -44,7 +45,7 @@ def test_the_answer_passes_in_time(exercise):
     grading.grade(exercise.id, exercise.answer)  # the first check in a process imports Hypothesis
     start = time.process_time()
     result = grading.grade(exercise.id, exercise.answer)
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < (10 if "triton" in exercise.imports else 3)
     assert result.passed and result.attempted, result.message
     assert list(result.properties.values()) == [True] * len(exercise.properties)
 
@@ -157,10 +158,9 @@ def test_the_example_of_the_docstring_is_right(exercise):
 
 
 @each_exercise
-def test_the_answer_needs_only_numpy(exercise):
-    namespace = {"np": np}
-    exec(inspect.getsource(exercise.answer), namespace)
-    assert grading.grade(exercise.id, namespace[exercise.answer.__name__]).passed
+def test_the_answer_needs_only_what_its_cell_is_given(exercise):
+    alone = Variant("the answer alone").build(exercise.answer)  # np, and for kernels triton and tl
+    assert grading.grade(exercise.id, alone).passed
 
 
 @each("exercise, wrong", WRONG)

@@ -1,0 +1,210 @@
+"""What one program of the forward kernel loops over, tile by tile and mask by mask; and recorded speeds.
+
+Tiles are small here, for the eye: a kernel's have 16 rows or more.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, Picture, png, tidy
+
+# What a place of a tile holds, and what becomes of its score.
+VISIBLE, HIDDEN, NO_KEY, NO_QUERY = range(4)
+NAMES = ("visible", "hidden: causal", "no such key: needs -inf too", "no such query: never stored")
+COLOURS = (BLUE, ORANGE, VERMILLION, PALE)
+KINDS = {"no mask": BLUE, "masked": ORANGE, "not visited": PALE}
+
+RECORDS = Path(__file__).parents[1] / "data"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program's key tiles. places [block_m, tiles * block_n]: VISIBLE, ... for each query and key place of its
+    tile of queries; kinds: of each key tile, a key of KINDS; full_end, kv_end: as `kv_loop_bounds` has them."""
+
+    n_q: int
+    n_k: int
+    block_m: int
+    block_n: int
+    pid: int
+    places: np.ndarray
+    kinds: tuple[str, ...]
+    full_end: int
+    kv_end: int
+
+    def tile(self, j):
+        """The places of key tile j."""
+        return self.places[:, j * self.block_n : (j + 1) * self.block_n]
+
+
+def program(n_q, n_k, *, block_m, block_n, causal, pid):
+    """The loop of program `pid` as the mask itself has it: a Program."""
+    tiles = -(-n_k // block_n)
+    queries = pid * block_m + np.arange(block_m)[:, None]
+    keys = np.arange(tiles * block_n)
+    hidden = (keys > queries + n_k - n_q) & causal
+    places = np.where(hidden, HIDDEN, VISIBLE)
+    places = np.where(keys >= n_k, NO_KEY, places)
+    places = np.where(queries >= n_q, NO_QUERY, places)
+    kinds = []
+    for j in range(tiles):
+        real = places[: n_q - pid * block_m, j * block_n : (j + 1) * block_n]
+        some, all_ = (real == VISIBLE).any(), (real == VISIBLE).all()
+        kinds.append("no mask" if all_ else "masked" if some else "not visited")
+    seen = (places == VISIBLE).any(axis=0)
+    kv_end = int(np.flatnonzero(seen).max(initial=-1)) + 1
+    full_end = kinds.count("no mask") * block_n
+    return Program(n_q, n_k, block_m, block_n, pid, places, tuple(kinds), full_end, kv_end)
+
+
+def describe(model, step):
+    """The tile at `step`, counted from 0, in words and numbers, as HTML."""
+    first, last = model.pid * model.block_m, min((model.pid + 1) * model.block_m, model.n_q) - 1
+    kinds = ", ".join(f"{model.kinds.count(kind)} {kind}" for kind in KINDS)
+    text = (
+        f"<b>Program {model.pid}</b>: queries {first} to {last}. Key tiles: {kinds}. "
+        f"full_end = {model.full_end}, kv_end = {model.kv_end}.<br>"
+    )
+    start, kind = step * model.block_n, model.kinds[step]
+    tile = model.tile(step)
+    counts = ", ".join(f"{int((tile == what).sum())} {name.split(':')[0]}" for what, name in enumerate(NAMES))
+    keys = f"keys {start} to {min(start + model.block_n, model.n_k) - 1}"
+    return f"{text}<b>Tile {step + 1} of {len(model.kinds)}</b>, {keys}: {kind}. Places: {counts}."
+
+
+def draw(model, step):
+    """Two panels: all scores with the program's key tiles by kind, and the places of the tile at `step`."""
+    figure = Picture(3.4)
+    grid, tile = figure.subplots(1, 2, width_ratios=(1.5, 1))
+    figure.subplots_adjust(left=0.06, right=0.8, bottom=0.15, top=0.88, wspace=0.2)
+    top, block_n = model.pid * model.block_m, model.block_n
+    for j, kind in enumerate(model.kinds):
+        corner, width = (j * block_n, top), min(block_n, model.n_k - j * block_n)
+        height = min(model.block_m, model.n_q - top)
+        grid.add_patch(_rectangle(corner, width, height, facecolor=KINDS[kind], edgecolor="white", linewidth=1))
+    corner = step * block_n, top
+    grid.add_patch(_rectangle(corner, block_n, model.block_m, fill=False, edgecolor=INK, linewidth=2, zorder=3))
+    grid.add_patch(_rectangle((0, 0), model.n_k, model.n_q, fill=False, edgecolor=GREY, linewidth=1))
+    grid.axvline(model.full_end, color=INK, linestyle=":", linewidth=1.2)
+    grid.axvline(model.kv_end, color=INK, linestyle="--", linewidth=1.2)
+    tidy(grid, title="the scores; dotted: full_end, dashed: kv_end", x="key", y="query")
+    grid.set_xlim(-0.5, len(model.kinds) * block_n + 0.5)
+    grid.set_ylim(max(model.n_q, top + model.block_m) + 0.5, -0.5)
+
+    start = step * block_n
+    columns, rows = np.arange(start, start + block_n + 1) - 0.5, np.arange(top, top + model.block_m + 1) - 0.5
+    cells = ListedColormap(COLOURS)
+    tile.pcolormesh(columns, rows, model.tile(step), cmap=cells, vmin=-0.5, vmax=3.5, edgecolors="white", linewidth=1)
+    tile.invert_yaxis()
+    tile.set_xticks(columns[:-1] + 0.5)
+    tile.set_yticks(rows[:-1] + 0.5)
+    tidy(tile, title=f"tile {step + 1}: {model.kinds[step]}", x="offs_n")
+    patches = [_rectangle((0, 0), 1, 1, facecolor=colour) for colour in (*KINDS.values(), *COLOURS)]
+    names = (*KINDS, *(name.replace(": ", ":\n").replace("places", "") for name in NAMES))
+    figure.legend(patches[:3], names[:3], title="tiles", loc="upper left", bbox_to_anchor=(0.81, 0.92), **_LEGEND)
+    figure.legend(patches[3:], names[3:], title="places", loc="upper left", bbox_to_anchor=(0.81, 0.62), **_LEGEND)
+    return figure
+
+
+_LEGEND = {"frameon": False, "fontsize": 8.5, "title_fontsize": 9, "alignment": "left"}
+
+
+def _rectangle(corner, width, height, **style):
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(corner, width, height, **style)
+
+
+def draw_nan(o, block_q):
+    """Where an output [n, d] is NaN; lines between tiles of block_q queries."""
+    figure = Picture(2.6, 5.4)
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.12, right=0.97, bottom=0.2, top=0.86)
+    axes.imshow(np.isnan(o).T, cmap=ListedColormap([BLUE, VERMILLION]), vmin=0, vmax=1, aspect="auto")
+    for edge in range(block_q, len(o), block_q):
+        axes.axvline(edge - 0.5, color="white", linewidth=1.5)
+    tidy(axes, title=f"o: {int(np.isnan(o).sum())} of {o.size} are NaN (red)", x="query", y="column")
+    return figure
+
+
+def record(name):
+    """A recorded measurement, course_lib/data/NAME.json, or None if there is none."""
+    path = RECORDS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def provenance(measured):
+    """GPU, versions and date of a record, in one line."""
+    return f"{measured['gpu']}, torch {measured['torch']}, triton {measured['triton']}, {measured['date']}"
+
+
+CONTESTANTS = {
+    "ours": ("this course", BLUE),
+    "sdpa_flash": ("PyTorch, FlashAttention-2", ORANGE),
+    "sdpa_cudnn": ("PyTorch, cuDNN", GREEN),
+}
+
+
+def draw_speed(measured):
+    """TFLOP/s of a record's forward rows: a panel for each head dimension and mask, bars by length."""
+    rows = [row for row in measured["rows"] if row["pass"] == "forward"]
+    panels = sorted({(row["head_dim"], row["causal"]) for row in rows})
+    figure = Picture(3.2)
+    figure.subplots_adjust(left=0.06, right=0.985, bottom=0.25, top=0.8, wspace=0.15)
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (d, causal) in zip(all_axes, panels, strict=True):
+        shown = sorted((r for r in rows if (r["head_dim"], r["causal"]) == (d, causal)), key=lambda r: r["n"])
+        for place, (key, (label, colour)) in enumerate(CONTESTANTS.items()):
+            heights = [row["tflops"].get(key, 0) for row in shown]
+            axes.bar(np.arange(len(shown)) + 0.27 * (place - 1), heights, width=0.25, color=colour, label=label)
+        axes.set_xticks(range(len(shown)), [f"{row['n']:,}" for row in shown])
+        tidy(axes, title=f"d = {d}, {'causal' if causal else 'full'}", x="N")
+    all_axes[0].set_ylabel("TFLOP/s", fontsize=9.5, color=INK)
+    all_axes[0].legend(frameon=False, fontsize=8.5, ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1.1))
+    figure.text(0.985, 0.02, f"{rows[0]['dtype']}; {provenance(measured)}", ha="right", fontsize=8.5, color=INK)
+    return figure
+
+
+LENGTHS = (4, 7, 8, 10, 13, 16, 20)
+BLOCKS = (2, 3, 4, 6, 8)
+
+
+def explore():
+    """The explorer as an ipywidgets box: lengths, block sizes, causal, the program and its tile."""
+    import ipywidgets as widgets
+
+    wide = {"description_width": "80px"}
+
+    def choice(options, value, description):
+        return widgets.SelectionSlider(options=options, value=value, description=description, style=wide)
+
+    n_q, n_k = choice(LENGTHS, 10, "queries"), choice(LENGTHS, 13, "keys")
+    block_m, block_n = choice(BLOCKS, 4, "BLOCK_M"), choice(BLOCKS, 4, "BLOCK_N")
+    causal = widgets.Checkbox(True, description="causal", indent=False)
+    pid = widgets.IntSlider(1, 0, 2, description="program", style=wide)
+    step = widgets.IntSlider(0, 0, 3, description="tile", style=wide)
+    text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+    busy = False
+
+    def show(_change=None):
+        nonlocal busy
+        if busy:
+            return
+        busy = True  # lowering a maximum may move a value, which would call again
+        pid.max = -(-n_q.value // block_m.value) - 1
+        step.max = -(-n_k.value // block_n.value) - 1
+        busy = False
+        sizes = {"block_m": block_m.value, "block_n": block_n.value}
+        model = program(n_q.value, n_k.value, **sizes, causal=causal.value, pid=pid.value)
+        text.value = describe(model, step.value)
+        image.value = png(draw(model, step.value))
+
+    for control in (n_q, n_k, block_m, block_n, causal, pid, step):
+        control.observe(show, names="value")
+    show()
+    rows = [[n_q, n_k], [block_m, block_n], [causal], [pid, step]]
+    return widgets.VBox([*map(widgets.HBox, rows), text, image])

@@ -1,0 +1,257 @@
+"""Answers that are Triton kernels: run in Triton's interpreter under the tracer, so that a bad access kills nothing.
+
+An exercise is one of these if its `imports` name triton. Its answer is the plain function inside `@triton.jit`.
+Where this process interprets, it is checked here. Where this process compiles for a GPU, the check as a whole
+happens in an interpreting process, which gets the kernel's source with all that it names. Without Triton, the check
+says so.
+
+A property is made with `kernel_property`: its call, as the learner reads it and can paste it, is the call that is
+made, `launched(kernel, grid, outputs, **arguments)`.
+"""
+
+import functools
+import inspect
+import json
+import linecache
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from course_lib import runtime
+
+from .calling import GuardedAnswer
+from .diagnosis import compare, named
+from .exercise import Evidence, Exercise, Finding, Part, Property, Result
+
+# What Exercise.imports of a kernel exercise is.
+TRITON = ("triton", "triton.language")
+# Rows of a matrix lie this many elements further apart than they are long, so that a column too many is noticed.
+GAP_ELEMS = 64
+
+
+@dataclass(frozen=True)
+class Launch:
+    """outputs: parameter name -> array. trace: what the kernel asked of memory, a course_lib.tracer.Trace."""
+
+    outputs: dict
+    trace: object
+
+    def by_tensor(self) -> dict:
+        """{name without _ptr: (bytes requested by loads, by stores)}."""
+        return self.trace.by_tensor
+
+
+def plain(answer: Callable) -> Callable:
+    """The function inside `@triton.jit`; anything else as it is."""
+    return answer.fn if type(answer).__module__.startswith("triton.") and hasattr(answer, "fn") else answer
+
+
+def given_names() -> dict:
+    """What an answer cell of a kernel exercise finds defined, besides np."""
+    from course_lib import language
+
+    return {"triton": language.triton, "tl": language.tl}
+
+
+def launched(kernel, grid: tuple, outputs: dict, **arguments) -> Launch:
+    """Run a kernel under the tracer.
+
+    grid: number of programs along each axis. outputs: parameter -> shape; these tensors start out as NaN, float32.
+    arguments: the other parameters. Arrays become tensors, float64 as float32, and the rows of matrices do not
+    touch each other. Parameters stride_xm, stride_xk, ... are filled in: axes 0, 1, ... of x_ptr.
+
+    A property's `answer` is guarded: AnswerError with the learner's own line if the kernel raises.
+    """
+    import torch
+
+    from course_lib.tracer import trace
+
+    guarded = isinstance(kernel, GuardedAnswer)
+    function = plain(kernel.answer if guarded else kernel)
+    arguments |= {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
+    tensors = {
+        name: _tensor(torch, value) for name, value in arguments.items() if isinstance(value, np.ndarray)
+    }
+    given_names()  # imports Triton now, and not within the answer's time limit
+    strides = _strides(inspect.signature(function).parameters, tensors)
+    call = strides | arguments | tensors
+
+    def run():
+        _runnable(function)[grid](**call)
+
+    with trace() as traced:
+        kernel.run(run) if guarded else run()
+    return Launch({name: tensors[name].numpy() for name in outputs}, traced)
+
+
+def _tensor(torch, array):
+    array = array.astype(np.float32) if array.dtype == np.float64 else array
+    gap = GAP_ELEMS if array.ndim > 1 else 0
+    fill = np.nan if array.dtype.kind == "f" else 0
+    spread = torch.from_numpy(np.full((*array.shape[:-1], array.shape[-1] + gap), fill, array.dtype))
+    view = spread[..., : array.shape[-1]]
+    view.copy_(torch.from_numpy(np.array(array)))
+    return view
+
+
+def _strides(parameters, tensors):
+    """Values of the parameters stride_<tensor or its first letter><axis>, the axes of each tensor in order."""
+    strides, used = {}, dict.fromkeys(tensors, 0)
+    for parameter in parameters:
+        rest = parameter.removeprefix("stride_")
+        if rest == parameter:
+            continue
+        stems = {name: name.removesuffix("_ptr") for name in tensors}
+        matching = [name for name in tensors if rest.startswith(stems[name])]
+        matching = matching or [name for name in tensors if rest[:1] == stems[name][:1]]
+        if matching:
+            name = max(matching, key=lambda name: len(stems[name]))
+            if used[name] < tensors[name].dim():
+                strides[parameter] = tensors[name].stride(used[name])
+                used[name] += 1
+    return strides
+
+
+@functools.lru_cache(maxsize=32)
+def _runnable(function):
+    """The kernel of a plain function, which may have been written down without Triton."""
+    if not isinstance(function, types.FunctionType):
+        raise TypeError(f"a kernel is a function with @triton.jit, not {type(function).__name__}")
+    inspect.getsource(function)  # the interpreter would silently run something else without it
+    names = given_names()
+    kernel = types.FunctionType(
+        function.__code__, function.__globals__ | names, function.__name__, function.__defaults__, function.__closure__
+    )
+    kernel.__annotations__ = dict(function.__annotations__)
+    kernel.__module__ = function.__module__
+    return names["triton"].jit(kernel)
+
+
+def kernel_property(name, call, test, cases=(), draw=None, hints=None) -> Property:
+    """A Property of a kernel. call: "launched(its_name, ...)" in terms of the inputs. test(launch, **inputs)."""
+    kernel = call.removeprefix("launched(").split(",")[0]
+
+    def launch_and_test(answer, **inputs):
+        launch = eval(call, {"np": np, "launched": launched, kernel: answer, **inputs})
+        return test(launch, **inputs)
+
+    return Property(name, call, launch_and_test, tuple(cases), draw, hints or {})
+
+
+def compare_launch(launch: Launch, parts: list[Part]) -> Evidence | None:
+    """None if no access was out of bounds and every output is within its budget, otherwise what is wrong.
+
+    A part is called after its output parameter, less the `_ptr`. Findings' kinds besides those of `compare`:
+    "reads outside", "writes outside" and "unwritten".
+    """
+    return outside(launch) or unwritten(launch) or compare(_as_returned(launch, parts), parts)
+
+
+def _as_returned(launch, parts):
+    values = tuple(launch.outputs[f"{part.name}_ptr"] for part in parts)
+    return values if len(values) > 1 else values[0]
+
+
+def outside(launch: Launch) -> Evidence | None:
+    """The first program that reaches outside a tensor, and where."""
+    if not launch.trace.violations:
+        return None
+    first = launch.trace.violations[0]
+    verb = "reads" if first.kind == "load" else "writes"
+    program = first.program[0] if not any(first.program[1:]) else tuple(first.program[:2])
+    if not first.shape:
+        text = f"program {program} {verb} an address that belongs to no tensor"
+        return Evidence((Finding("", f"{verb} outside", text),))
+    # The axis that is left: rows if a row too many or too few is reached, else columns.
+    axes = range(len(first.shape))
+    over = [a for a in axes if not 0 <= first.index[a] < first.shape[a]] or [len(first.shape) - 1]
+    noun = "element" if len(first.shape) == 1 else ("row", "column")[over[0]] if over[0] < 2 else "element"
+    low, high = sorted((first.index[over[0]], first.last[over[0]]))
+    where = named(noun, list(range(low, high + 1)) if high - low < 10**6 else [low, high])
+    count = first.shape[over[0]]
+    text = f"program {program} {verb} {where} of {first.tensor}, which has {count}"
+    return Evidence((Finding(first.tensor, f"{verb} outside", text),))
+
+
+def unwritten(launch: Launch) -> Evidence | None:
+    """Output elements that no program wrote."""
+    findings = []
+    for parameter in launch.outputs:
+        name = parameter.removesuffix("_ptr")
+        missing = launch.trace.unwritten(name)
+        if missing.any():
+            rows = sorted(set(np.nonzero(missing)[0].tolist()))
+            noun = "element" if missing.ndim == 1 else "row"
+            text = f"{name}: {int(missing.sum())} of {missing.size} elements are never written ({named(noun, rows)})"
+            findings.append(Finding(name, "unwritten", text))
+    return Evidence(tuple(findings)) if findings else None
+
+
+def compare_bytes(launch: Launch, expected: dict) -> Evidence | None:
+    """None if exactly these bytes were requested. expected: name without _ptr -> (bytes loaded, bytes stored)."""
+    findings = []
+    for name, wanted in expected.items():
+        for verb, asked, right in zip(("reads", "writes"), launch.by_tensor()[name], wanted, strict=True):
+            if asked != right:
+                kind = f"{verb} {'more' if asked > right else 'less'}"
+                findings.append(Finding(name, kind, f"the launch {verb} {asked} bytes of {name}, not {right}"))
+    return Evidence(tuple(findings)) if findings else None
+
+
+def runs_here(exercise: Exercise) -> bool:
+    """Whether this process can check the exercise: any but a kernel, which has to be interpreted."""
+    return "triton" not in exercise.imports or runtime.mode() == "interpreter"
+
+
+def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None) -> Result:
+    """The Result for a kernel that this process cannot interpret: from one that can, or that Triton is missing."""
+    if runtime.mode() == "numpy":
+        message = (
+            f"{exercise.id}: not checked, for this exercise needs Triton, which cannot run here. The lesson's badge "
+            "opens it in Colab, where it can; python -m course_lib doctor says what is missing on this machine."
+        )
+        return Result(False, True, {}, message)
+    from course_lib.tracer import sources
+
+    try:
+        pieces = sources(function, given=("np", "tl", "triton"))
+    except (OSError, TypeError) as error:
+        message = f"{exercise.id}: not checked, for the kernel's source cannot be read: {error}"
+        return Result(False, True, {}, message)
+    request = {"id": exercise.id, "seed": seed, "pieces": pieces, "line": function.__code__.co_firstlineno}
+    environment = os.environ | {
+        "TRITON_INTERPRET": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    run = subprocess.run(
+        [sys.executable, "-m", "course_lib.grading.kernel_calls"],
+        input=json.dumps(request), env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if run.returncode:
+        raise RuntimeError(f"the interpreting process failed:\n{run.stderr.strip()}")
+    return Result(**json.loads(run.stdout))
+
+
+def _serve(request):
+    from .checking import grade
+    from .registry import find
+
+    name = find(request["id"]).answer.__name__
+    namespace = {"__name__": "__main__", "np": np} | given_names()
+    *helpers, answer = request["pieces"]
+    # Blank lines before the answer: it is told at the line numbers of its own cell.
+    sources = {"<helpers>": "\n".join(helpers), "<answer>": "\n" * (request["line"] - 1) + answer}
+    for filename, source in sources.items():
+        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+        exec(compile(source, filename, "exec"), namespace)
+    return grade(request["id"], namespace[name], seed=request["seed"])
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_serve(json.load(sys.stdin)))))

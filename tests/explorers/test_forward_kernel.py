@@ -1,0 +1,120 @@
+"""The forward kernel's explorer: places against the mask, bounds against the kernel's, bars against the file."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from course_lib import runtime
+from course_lib.explorers import forward_kernel
+from course_lib.explorers.forward_kernel import HIDDEN, NO_KEY, NO_QUERY, VISIBLE, describe, draw, program
+from course_lib.kernels.flash_forward import kv_loop_bounds
+
+SIZES = list(itertools.product((4, 7, 13, 20), (4, 8, 13, 20), (2, 4, 6), (3, 4, 8), (False, True)))
+
+
+@triton.jit
+def bounds_kernel(out_ptr, n_q, n_k, IS_CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    pid = tl.program_id(0)
+    full_end, kv_end = kv_loop_bounds(pid * BLOCK_M, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
+    tl.store(out_ptr + 2 * pid, full_end)
+    tl.store(out_ptr + 2 * pid + 1, kv_end)
+
+
+@pytest.mark.parametrize("n_q, n_k, block_m, block_n, causal", SIZES[::5])
+def test_bounds_are_the_kernels(n_q, n_k, block_m, block_n, causal):
+    programs = -(-n_q // block_m)
+    out = torch.zeros((programs, 2), dtype=torch.int32, device=runtime.device())
+    bounds_kernel[(programs,)](out, n_q, n_k, IS_CAUSAL=causal, BLOCK_M=block_m, BLOCK_N=block_n)
+    for pid in range(programs):
+        model = program(n_q, n_k, block_m=block_m, block_n=block_n, causal=causal, pid=pid)
+        assert [model.full_end, model.kv_end] == out[pid].tolist()
+
+
+@pytest.mark.parametrize("n_q, n_k, block_m, block_n, causal", SIZES)
+def test_every_place_is_what_the_mask_says(n_q, n_k, block_m, block_n, causal):
+    visible = 0
+    for pid in range(-(-n_q // block_m)):
+        model = program(n_q, n_k, block_m=block_m, block_n=block_n, causal=causal, pid=pid)
+        for (i, key), place in np.ndenumerate(model.places):
+            query = pid * block_m + i
+            if query >= n_q:
+                expected = NO_QUERY
+            elif key >= n_k:
+                expected = NO_KEY
+            else:
+                expected = HIDDEN if causal and key > query + n_k - n_q else VISIBLE
+            assert place == expected
+        visible += int((model.places == VISIBLE).sum())
+        assert len(model.kinds) * block_n == model.places.shape[1] >= n_k
+        for j, kind in enumerate(model.kinds):
+            # The loop visits [0, kv_end), and needs no mask before full_end.
+            assert (kind == "not visited") == (j * block_n >= model.kv_end)
+            assert (kind == "no mask") == ((j + 1) * block_n <= model.full_end)
+    seen = [min(max(query + 1 + n_k - n_q, 0), n_k) if causal else n_k for query in range(n_q)]
+    assert visible == sum(seen)
+
+
+def test_description_counts_the_places():
+    model = program(10, 13, block_m=4, block_n=4, causal=True, pid=1)
+    text = describe(model, 2)
+    assert "queries 4 to 7" in text and "2 no mask, 1 masked, 1 not visited" in text
+    assert "full_end = 8, kv_end = 11" in text and "keys 8 to 11: masked" in text
+    assert "6 visible, 10 hidden, 0 no such key, 0 no such query" in text
+    last = describe(program(10, 13, block_m=4, block_n=4, causal=False, pid=2), 3)
+    assert "queries 8 to 9" in last and "keys 12 to 12" in last
+    assert "2 visible, 0 hidden, 6 no such key, 8 no such query" in last
+
+
+def test_picture_shows_the_tile_and_the_bounds():
+    model = program(10, 13, block_m=4, block_n=4, causal=True, pid=1)
+    grid, tile = draw(model, 2).axes
+    assert [line.get_xdata()[0] for line in grid.lines] == [model.full_end, model.kv_end]
+    (mesh,) = tile.collections
+    np.testing.assert_array_equal(mesh.get_array(), model.places[:, 8:12])
+    assert tile.get_ylim() == (7.5, 3.5), "the first query is above"
+
+
+def test_bars_are_the_records():
+    record = forward_kernel.record("attention-h100")
+    figure = forward_kernel.draw_speed(record)
+    heights = sorted(bar.get_height() for axes in figure.axes for bar in axes.patches)
+    forward = [row for row in record["rows"] if row["pass"] == "forward"]
+    assert heights == sorted(rate for row in forward for rate in row["tflops"].values()) and len(forward) == 12
+    written = " ".join(text.get_text() for text in figure.texts)
+    assert all(record[name] in written for name in ("gpu", "torch", "triton", "date"))
+
+
+def test_a_record_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(forward_kernel, "RECORDS", tmp_path)
+    assert forward_kernel.record("tf32-h100") is None
+    (tmp_path / "tf32-h100.json").write_text(json.dumps({"gpu": "one"}))
+    assert forward_kernel.record("tf32-h100") == {"gpu": "one"}
+
+
+def test_nan_picture_counts():
+    o = np.zeros((64, 32))
+    o[:16] = np.nan
+    figure = forward_kernel.draw_nan(o, block_q=32)
+    assert figure.axes[0].get_title(loc="left") == "o: 512 of 2048 are NaN (red)"
+
+
+def test_every_control_redraws():
+    box = forward_kernel.explore()
+    *rows, text, image = box.children
+    (n_q, n_k), (block_m, block_n), (causal,), (pid, step) = (row.children for row in rows)
+    for control, value in ((causal, False), (step, 2), (pid, 2), (n_q, 20), (n_k, 7), (block_m, 8), (block_n, 6)):
+        before = text.value, image.value
+        control.value = value
+        assert (text.value, image.value) != before, control.description
+    # A program or a tile that there is no more gives way to the last.
+    pid.value = pid.max
+    n_q.value = 4
+    assert pid.value == 0 and "queries 0 to 3" in text.value
+    step.value = step.max
+    n_k.value = 4
+    assert step.value == 0 and "Tile 1 of 1" in text.value

@@ -1,0 +1,91 @@
+"""The explorer of programs: its model is what the kernels do, its drawing is the model, its controls work."""
+
+import time
+
+import ipywidgets as widgets
+import numpy as np
+import pytest
+import torch
+
+from course_lib import runtime
+from course_lib.explorers import programs as explorer
+from course_lib.explorers.figures import png
+from course_lib.explorers.programs import Program, one_dimension
+from course_lib.kernels.warmup import scores_tile, vector_add
+from course_lib.tracer import trace
+
+interpreted = pytest.mark.skipif(runtime.mode() != "interpreter", reason="the trace of a launch, many times")
+
+
+@interpreted
+@pytest.mark.parametrize("n,block", ((10, 4), (8, 4), (3, 8), (1, 1)))
+def test_one_dimension_is_what_vector_add_touches(n, block):
+    everything = np.zeros(n, dtype=int)
+    for pid in range(-(-n // block) + 1):
+        everything += one_dimension(n, block, pid).touched[0]
+    x, y, out = torch.ones(n), torch.ones(n), torch.empty(n)
+    with trace(out=out) as traced:
+        vector_add[one_dimension(n, block, 0).grid[1:]](x, y, out, n, BLOCK=block)
+    assert np.array_equal(everything, traced.heatmap("out", "store")) and (everything == 1).all()
+    # Of one program alone: the launch of the first only.
+    with trace(out=out) as traced:
+        vector_add[(1,)](x, y, out, n, BLOCK=block)
+    assert np.array_equal(one_dimension(n, block, 0).touched[0], traced.heatmap("out", "store") == 1)
+
+
+@interpreted
+def test_two_dimensions_are_what_scores_tile_stores():
+    shape, block = (5, 9), (2, 4)
+    programs = [Program(shape, block, (i, j)) for i in range(3) for j in range(3)]
+    assert programs[0].grid == (3, 3) and all(program.exists for program in programs)
+    q, k, s = torch.ones(5, 2), torch.ones(9, 2), torch.empty(shape)
+    with trace(s=s) as traced:
+        scores_tile[programs[0].grid](
+            q, k, s, *q.stride(), *k.stride(), *s.stride(), 5, 9, 1.0, HEAD_DIM=2, BLOCK_M=2, BLOCK_N=4, BLOCK_D=2
+        )
+    assert np.array_equal(sum(program.touched.astype(int) for program in programs), traced.heatmap("s", "store"))
+    last = programs[-1]
+    assert last.mask.sum() == last.touched.sum() == 1 and last.touched[4, 8]
+
+
+def test_words_are_the_model_s():
+    text = explorer.describe(one_dimension(10, 4, 2))
+    assert "Program 2" in text and "grid of 3" in text and "offsets 8 to 11" in text
+    assert "4 lanes, 2 inside the tensor, 2 masked off" in text
+    assert "no such program" in explorer.describe(one_dimension(10, 4, 3))
+    assert "rows 2 to 3, columns 4 to 7" in explorer.describe(Program((5, 10), (2, 4), (1, 1)))
+
+
+def test_the_drawing_is_the_model():
+    program = Program((5, 10), (2, 4), (2, 2))
+    (axes,) = explorer.draw(program).axes
+    assert np.array_equal(axes.collections[0].get_array(), program.touched)
+    hatched = [patch for patch in axes.patches if patch.get_hatch()]
+    lanes = [(int(patch.get_y()), int(patch.get_x())) for patch in hatched]
+    assert sorted(lanes) == [(row, col) for row in (4, 5) for col in range(8, 12) if row > 4 or col > 9]
+    assert len(axes.patches) == len(hatched) + 9
+    png(explorer.draw(one_dimension(10, 4, 5)))
+
+
+def test_a_redraw_is_quick():
+    def seconds(program):
+        start = time.process_time()
+        png(explorer.draw(program))
+        return time.process_time() - start
+
+    assert min(seconds(Program((12, 24), (8, 8), (1, 1))) for _ in range(3)) < 0.25
+
+
+def controls(widget):
+    for child in widget.children:
+        yield from controls(child) if isinstance(child, widgets.Box) else [child]
+
+
+def test_every_control_changes_text_and_picture():
+    shell = explorer.explore()
+    text, image = shell.children[-2:]
+    changes = (("pid 1", 2), ("columns", 9), ("BLOCK_N", 2), ("grid", "2-D"), ("pid 0", 1), ("rows", 4), ("BLOCK_M", 4))
+    for name, value in changes:
+        before = text.value, image.value
+        next(c for c in controls(shell) if getattr(c, "description", "") == name).value = value
+        assert text.value != before[0] and image.value != before[1], name

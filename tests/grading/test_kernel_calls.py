@@ -1,0 +1,164 @@
+"""Answers that are Triton kernels: what is found, and how it is told."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from course_lib import language, runtime
+from course_lib.grading import calling, checking, kernel_calls, launched, registry
+from course_lib.grading.exercise import Exercise, Part, Variant
+from course_lib.grading.kernel_calls import compare_bytes, compare_launch, kernel_property
+from course_lib.grading.rules import objection
+
+triton, tl = language.WRITTEN.triton, language.WRITTEN.tl
+interpreted = pytest.mark.skipif(runtime.mode() != "interpreter", reason="launches happen in the interpreter")
+
+CALL = 'launched(double, (2, 2), {"out_ptr": x.shape}, x_ptr=x, n_rows=len(x), n_cols=x.shape[1], BLOCK=4)'
+
+
+@triton.jit
+def double(x_ptr, out_ptr, stride_xm, stride_xn, stride_om, stride_on, n_rows, n_cols, BLOCK: tl.constexpr):
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = (rows < n_rows)[:, None] & (cols < n_cols)[None, :]
+    x = tl.load(x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask)
+    tl.store(out_ptr + rows[:, None] * stride_om + cols[None, :] * stride_on, x + x, mask=mask)
+
+
+def agrees(launch, x):
+    return compare_launch(launch, [Part("out", 2 * x, 2 * x, np.abs(x))])
+
+
+def reads_once(launch, x):
+    return compare_bytes(launch, {"x": (4 * x.size, 0), "out": (0, 4 * x.size)})
+
+
+CASES = ({"x": np.arange(30.0).reshape(6, 5)},)
+EXERCISE = Exercise(
+    "99.double", "Twice", 1, 1, "easy", double, ("a", "b", "c"), "because",
+    (kernel_property("doubled", CALL, agrees, CASES), kernel_property("once", CALL, reads_once, CASES)),
+    {}, imports=kernel_calls.TRITON,
+)  # fmt: skip
+
+
+def diagnosis(monkeypatch, *edit):
+    monkeypatch.setattr(registry, "find", lambda exercise_id: EXERCISE)
+    answer = Variant("edited", {edit[0]: edit[1]} if edit else {}).build(double)
+    result = checking.grade("99.double", answer)
+    return result.passed, result.message.split("diagnosis ")[-1]
+
+
+@interpreted
+def test_a_right_kernel_passes(monkeypatch):
+    assert diagnosis(monkeypatch)[0]
+
+
+@interpreted
+@pytest.mark.parametrize(
+    "old, new, told",
+    [
+        ("(rows < n_rows)", "(rows < 7)", "program 1 reads row 6 of x, which has 6"),
+        ("(cols < n_cols)", "(cols < 9)", "program (0, 1) reads columns 5 to 7 of x, which has 5"),
+        ("x + x, mask=mask", "x + x, mask=cols[None, :] < n_cols",
+         "program 1 writes rows 6 to 7 of out, which has 6"),
+        ("(rows < n_rows)", "(rows < 5)", "out: 5 of 30 elements are never written (row 5)"),
+        ("x + x,", "x + x + 1,", "out is wrong at every row"),
+        ("x + x,", "x + tl.load(x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask),",
+         "the launch reads 240 bytes of x, not 120"),
+        ("x + x,", "x + unknown,", "the answer raised NameError: name 'unknown' is not defined\n"),
+        ("    mask =", "    raise NotImplementedError\n    mask =", "the answer is not finished"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told(monkeypatch, old, new, told):
+    passed, message = diagnosis(monkeypatch, old, new)
+    assert not passed and message.startswith(told)
+
+
+@interpreted
+def test_an_exception_is_shown_at_the_line_without_triton_s_frames(monkeypatch):
+    _, message = diagnosis(monkeypatch, "x + x,", "x + unknown,")
+    lines = [line for line in message.splitlines() if " line " in line]
+    assert len(lines) == 1 and "in double:  tl.store(" in lines[0] and "line 7" in lines[0]
+
+
+@interpreted
+def test_an_endless_kernel_is_stopped_and_the_interpreter_works_afterwards(monkeypatch):
+    monkeypatch.setattr(calling.GuardedAnswer.__init__, "__defaults__", (0.3,))
+    assert "did not return within" in diagnosis(monkeypatch, "    mask =", "    while True: pass\n    mask =")[1]
+    assert diagnosis(monkeypatch)[0]
+
+
+@interpreted
+def test_a_learner_can_make_the_same_call():
+    x = CASES[0]["x"]
+    launch = eval(CALL, {"launched": launched, "double": double, "x": x})
+    assert np.array_equal(launch.outputs["out_ptr"], 2 * x)
+    real = language.triton.jit(double)  # what @triton.jit gives in a notebook
+    assert kernel_calls.plain(real) is double
+
+
+@interpreted
+def test_rows_of_matrices_do_not_touch_and_strides_are_filled_in():
+    launch = eval(CALL, {"launched": launched, "double": double, "x": np.ones((6, 5))})
+    assert launch.by_tensor() == {"x": (120, 0), "out": (0, 120)}
+
+
+def test_strides_follow_their_tensor_s_name():
+    class Tensor:
+        def __init__(self, *strides):
+            self.stride, self.dim = strides.__getitem__, strides.__len__
+
+    names = ["q_ptr", "stride_qm", "stride_qd", "stride_dom", "stride_dod", "stride_om", "n"]
+    tensors = {"q_ptr": Tensor(7, 1), "do_ptr": Tensor(9, 2), "o_ptr": Tensor(3)}
+    assert kernel_calls._strides(names, tensors) == {
+        "stride_qm": 7, "stride_qd": 1, "stride_dom": 9, "stride_dod": 2, "stride_om": 3,
+    }  # fmt: skip
+
+
+def test_a_function_without_source_is_an_attempt_that_fails(monkeypatch):
+    monkeypatch.setattr(registry, "find", lambda exercise_id: EXERCISE)
+    namespace = {}
+    exec("def double(x_ptr):\n    return 42", namespace)
+    result = checking.grade("99.double", namespace["double"])
+    assert result.attempted and not result.passed and "could not get source" in result.message
+
+
+def test_without_triton_the_check_says_where_it_can_be_done(monkeypatch):
+    monkeypatch.setattr(registry, "find", lambda exercise_id: EXERCISE)
+    monkeypatch.setattr(runtime, "mode", lambda: "numpy")
+    result = checking.grade("99.double", double)
+    assert (result.passed, result.attempted) == (False, True)
+    assert "needs Triton" in result.message and "Colab" in result.message
+    stub = replace(EXERCISE, answer=double)
+    namespace = language.WRITTEN.__dict__ | {}
+    exec("@triton.jit\ndef double(x_ptr, BLOCK: tl.constexpr):\n    raise NotImplementedError", namespace)
+    assert not checking.grade(stub.id, namespace["double"]).attempted
+
+
+def test_reading_a_lesson_imports_no_triton():
+    code = "import sys; from course_lib.grading import kernel_calls; from course_lib import language; "
+    code += "print({'torch', 'triton'} & sys.modules.keys() or 'neither')"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "neither"
+
+
+@pytest.mark.parametrize(
+    "source, objects",
+    [
+        ("import triton\nimport triton.language as tl\n@triton.jit\ndef f(x_ptr, BLOCK: tl.constexpr):\n"
+         "    tl.store(x_ptr + tl.arange(0, BLOCK), tl.load(x_ptr))", False),
+        ("import triton.runtime", True),
+        ("@triton.jit\ndef f(x_ptr):\n    triton.runtime.driver", True),
+        ("@triton.jit\ndef f(x_ptr):\n    interpreter_builder.x", True),
+        ("def f(x_ptr):\n    return triton", True),
+    ],
+)  # fmt: skip
+def test_the_rules_of_the_class_know_triton(source, objects):
+    assert (objection(source, kernel_calls.TRITON) is not None) == objects
+
+
+def test_triton_is_for_kernels_only():
+    assert "may not import triton" in objection("import triton")
