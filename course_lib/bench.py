@@ -2,6 +2,7 @@
 
     python -m course_lib bench [--json FILE] [--head-dim 64 128] [--length 1024 4096 16384] [--dtype float16] [--flex]
     python -m course_lib bench --shapes [--json FILE]           ours alone: dtypes, ragged shapes, grouped heads, memory
+    python -m course_lib bench --ladder [--json FILE]           the rungs of lesson 10's worklog against each other
     python -m course_lib bench --correctness [--json FILE]      runs the kernels' tests on this GPU instead
 
 For each shape: first the answers, on fresh random data against float64; then times. Runs of all contestants take
@@ -198,6 +199,39 @@ def shape_rows():
     return rows
 
 
+def ladder_rows():
+    """Every rung of `kernels.ladder` at batch 4, 16 heads, length 4096, head_dim 128, fp16: all take turns.
+
+    Raises RuntimeError, before anything is timed, if a rung is further from float64 than twice plain PyTorch and a
+    rounding.
+    """
+    from course_lib.kernels.accuracy import exact_attention
+    from course_lib.kernels.ladder import RUNGS, run
+
+    torch.manual_seed(0)
+    shape = {"batch": 4, "heads": 16, "n": 4096, "head_dim": 128}
+    q, k, v, _ = (x.detach() for x in random_inputs(*shape.values(), torch.float16))
+    few = [x[:1, :2] for x in (q, k, v)]
+    rows = []
+    for causal in (False, True):
+        contestants = {rung.name: lambda rung=rung, c=causal: run(rung, q, k, v, causal=c) for rung in RUNGS}
+        exact, _ = exact_attention(*few, causal=causal)
+        plain, _ = exact_attention(*few, causal=causal, dtype=torch.float16)
+        allowed = 2 * _relative_error(plain, exact) + torch.finfo(torch.float16).eps
+        errors = {name: _relative_error(call()[:1, :2], exact) for name, call in contestants.items()}
+        if wrong := {name: error for name, error in errors.items() if not error <= allowed}:
+            raise RuntimeError(f"wrong answers are not timed: relative errors {wrong}, allowed {allowed}")
+        flops = traffic.attention_flops(4096, 4096, 128, heads=16, batch=4) / (2 if causal else 1)
+        for name, ms in median_ms(contestants).items():
+            tflops = flops / ms * 1e-9
+            rows.append({
+                "rung": name, **shape, "causal": causal, "dtype": "float16", "ms": ms, "tflops": tflops,
+                "relative_error": errors[name],
+            })  # fmt: skip
+            print(f"{name}, {'causal' if causal else 'full'}: {ms:.3f} ms, {tflops:.0f} TFLOP/s", flush=True)
+    return rows
+
+
 def memory_and_launch():
     """Peak bytes over inputs and results, a long sequence's time, and what one small call costs the host."""
     from course_lib.kernels import flash_attention
@@ -282,6 +316,7 @@ def main(argv=None):
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
     parser.add_argument("--flex", action="store_true", help="FlexAttention too, which compiles for every shape anew")
     parser.add_argument("--shapes", action="store_true", help="time ours alone, over dtypes and uneven shapes")
+    parser.add_argument("--ladder", action="store_true", help="time the rungs of the forward kernel's ladder")
     parser.add_argument("--correctness", action="store_true", help="run the kernels' tests on this GPU, time nothing")
     parser.add_argument("--commit", help="what is measured, where the tree comes without its git history")
     options = parser.parse_args(argv)
@@ -291,6 +326,8 @@ def main(argv=None):
     if options.correctness:
         measured = {"correctness": correctness()}
         print(measured["correctness"])
+    elif options.ladder:
+        measured = {"rows": ladder_rows()}
     elif options.shapes:
         measured = {"rows": shape_rows()} | memory_and_launch()
     else:
