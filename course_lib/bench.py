@@ -2,7 +2,7 @@
 
     python -m course_lib bench [--json FILE] [--head-dim 64 128] [--length 1024 4096 16384] [--dtype float16] [--flex]
     python -m course_lib bench --shapes [--json FILE]           ours alone: dtypes, ragged shapes, grouped heads, memory
-    python -m course_lib bench --standard | --dram | --tune     lesson 10's experiments, see experiments.py
+    python -m course_lib bench --standard | --ladder | --dram | --tune    lesson 10's experiments, see experiments.py
     python -m course_lib bench --correctness [--json FILE]      runs the kernels' tests on this GPU instead
 
 For each shape: first the answers, on fresh random data against float64; then times. Runs of all contestants take
@@ -108,9 +108,9 @@ def compared_rows(head_dim, length, causal, dtype, with_flex=False):
     outputs = {name: call() for name, call in forward.items()}
     backward = {name: backward_of(o, q, k, v, do) for name, o in outputs.items()}
     errors = {
-        "forward": {name: _relative_error(o[:1, :2], exact) for name, o in outputs.items()},
+        "forward": {name: relative_error(o[:1, :2], exact) for name, o in outputs.items()},
         "backward": {
-            name: max(_relative_error(x[:1, :2], y) for x, y in zip(call(), gradients, strict=True))
+            name: max(relative_error(x[:1, :2], y) for x, y in zip(call(), gradients, strict=True))
             for name, call in backward.items()
         },
     }
@@ -130,7 +130,7 @@ def compared_rows(head_dim, length, causal, dtype, with_flex=False):
     return rows
 
 
-def _relative_error(x, exact):
+def relative_error(x, exact):
     return float((x.detach() - exact).norm() / exact.norm())
 
 
@@ -288,6 +288,7 @@ def main(argv=None):
     parser.add_argument("--flex", action="store_true", help="FlexAttention too, which compiles for every shape anew")
     parser.add_argument("--shapes", action="store_true", help="time ours alone, over dtypes and uneven shapes")
     parser.add_argument("--standard", action="store_true", help="standard attention against ours, over the lengths")
+    parser.add_argument("--ladder", action="store_true", help="the rungs of the forward kernel's ladder")
     parser.add_argument("--dram", action="store_true", help="bytes by the hardware's counters; needs ncu")
     parser.add_argument("--tune", action="store_true", help="every configuration of the forward; takes minutes")
     parser.add_argument("--correctness", action="store_true", help="run the kernels' tests on this GPU, time nothing")
@@ -305,6 +306,8 @@ def main(argv=None):
         measured = {"rows": shape_rows()} | memory_and_launch()
     elif options.standard:
         measured = {"rows": experiments.standard_rows()}
+    elif options.ladder:
+        measured = {"rows": experiments.ladder_rows()}
     elif options.dram:
         measured = {"rows": experiments.dram_rows()}
     elif options.tune:

@@ -1,6 +1,7 @@
 """Lesson 10's experiments on one GPU. `python -m course_lib bench` runs them and writes their records:
 
     --standard   standard attention against FlashAttention over the lengths: time, calls one after another, peak bytes
+    --ladder     the rungs of the forward kernel's ladder, kept and rejected, taking turns
     --dram       bytes by the GPU's own counters, for both; needs Nsight Compute's `ncu` on the path
     --tune       every block size, number of warps and of stages, the shipped configuration among them
 
@@ -96,6 +97,39 @@ def _train_ms(call, calls=20, rounds=5):
         torch.cuda.synchronize()
         best_s = min(best_s, (time.perf_counter() - begin_s) / calls)
     return best_s * 1e3
+
+
+def ladder_rows():
+    """Every rung of `kernels.ladder` at batch 4, 16 heads, length 4096, head_dim 128, fp16: all take turns.
+
+    Raises RuntimeError, before anything is timed, if a rung is further from float64 than twice plain PyTorch and a
+    rounding.
+    """
+    from course_lib.kernels.accuracy import exact_attention
+    from course_lib.kernels.ladder import RUNGS, run
+
+    torch.manual_seed(0)
+    shape = {"batch": 4, "heads": 16, "n": 4096, "head_dim": 128}
+    q, k, v, _ = (x.detach() for x in bench.random_inputs(*shape.values(), torch.float16))
+    few = [x[:1, :2] for x in (q, k, v)]
+    rows = []
+    for causal in (False, True):
+        contestants = {rung.name: lambda rung=rung, c=causal: run(rung, q, k, v, causal=c) for rung in RUNGS}
+        exact, _ = exact_attention(*few, causal=causal)
+        plain, _ = exact_attention(*few, causal=causal, dtype=torch.float16)
+        allowed = 2 * bench.relative_error(plain, exact) + torch.finfo(torch.float16).eps
+        errors = {name: bench.relative_error(call()[:1, :2], exact) for name, call in contestants.items()}
+        if wrong := {name: error for name, error in errors.items() if not error <= allowed}:
+            raise RuntimeError(f"wrong answers are not timed: relative errors {wrong}, allowed {allowed}")
+        flops = traffic.attention_flops(4096, 4096, 128, heads=16, batch=4) / (2 if causal else 1)
+        for name, ms in bench.median_ms(contestants).items():
+            tflops = flops / ms * 1e-9
+            rows.append({
+                "rung": name, **shape, "causal": causal, "dtype": "float16", "ms": ms, "tflops": tflops,
+                "relative_error": errors[name],
+            })  # fmt: skip
+            print(f"{name}, {'causal' if causal else 'full'}: {ms:.3f} ms, {tflops:.0f} TFLOP/s", flush=True)
+    return rows
 
 
 # What is read, and in which run: each run's counters fit into one pass, so that no kernel has to be run again.
