@@ -146,8 +146,8 @@ def dram_cases():
     """[(method, pass, shape)] in the order in which they run."""
     lengths = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": d} for d in (64, 128) for i in range(9, 15)]
     one_head = {"batch": 1, "heads": 1, "n": 1024, "head_dim": 64}
-    forward = [(method, "forward", shape) for shape in (one_head, *lengths, FIGURE_2) for method in ("standard", "flash")]
-    return forward + [(method, "both", FIGURE_2) for method in ("standard", "flash")]
+    cases = [("forward", shape) for shape in (one_head, *lengths, FIGURE_2)] + [("both", FIGURE_2)]
+    return [(method, which, shape) for which, shape in cases for method in ("standard", "flash")]
 
 
 def dram_rows():
