@@ -92,6 +92,7 @@ def draw(model, step):
     grid.axvline(model.full_end, color=INK, linestyle=":", linewidth=1.2)
     grid.axvline(model.kv_end, color=INK, linestyle="--", linewidth=1.2)
     tidy(grid, title="the scores; dotted: full_end, dashed: kv_end", x="key", y="query")
+    grid.locator_params(integer=True)
     grid.set_xlim(-0.5, len(model.kinds) * block_n + 0.5)
     grid.set_ylim(max(model.n_q, top + model.block_m) + 0.5, -0.5)
 
