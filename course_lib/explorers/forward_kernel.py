@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, Picture, png, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
 
 # What a place of a tile holds, and what becomes of its score.
 VISIBLE, HIDDEN, NO_KEY, NO_QUERY = range(4)
@@ -152,6 +152,7 @@ CONTESTANTS = {
     "ours": ("this course", BLUE),
     "sdpa_flash": ("PyTorch, FlashAttention-2", ORANGE),
     "sdpa_cudnn": ("PyTorch, cuDNN", GREEN),
+    "flex": ("PyTorch, FlexAttention", PURPLE),
 }
 
 
@@ -166,11 +167,13 @@ def draw_speed(measured):
         shown = sorted((r for r in rows if (r["head_dim"], r["causal"]) == (d, causal)), key=lambda r: r["n"])
         for place, (key, (label, colour)) in enumerate(CONTESTANTS.items()):
             heights = [row["tflops"].get(key, 0) for row in shown]
-            axes.bar(np.arange(len(shown)) + 0.27 * (place - 1), heights, width=0.25, color=colour, label=label)
+            offset = 0.21 * (place - (len(CONTESTANTS) - 1) / 2)
+            axes.bar(np.arange(len(shown)) + offset, heights, width=0.19, color=colour, label=label)
         axes.set_xticks(range(len(shown)), [f"{row['n']:,}" for row in shown])
         tidy(axes, title=f"d = {d}, {'causal' if causal else 'full'}", x="N")
     all_axes[0].set_ylabel("TFLOP/s", fontsize=9.5, color=INK)
-    all_axes[0].legend(frameon=False, fontsize=8.5, ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1.1))
+    place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.1), "ncols": len(CONTESTANTS)}
+    all_axes[0].legend(frameon=False, fontsize=8.5, **place)
     tokens, hidden = ({row[a] * row[b] for row in rows} for a, b in (("batch", "n"), ("heads", "head_dim")))
     shapes = f"batch x N = {_numbers(tokens)}, heads x d = {_numbers(hidden)}, {rows[0]['dtype']}"
     figure.text(0.985, 0.02, f"{shapes}; {provenance(measured)}", ha="right", fontsize=8.5, color=INK)
