@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, Picture, png, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
 
 # What a place of a tile holds, and what becomes of its score.
 VISIBLE, HIDDEN, NO_KEY, NO_QUERY = range(4)
@@ -62,7 +62,7 @@ def program(n_q, n_k, *, block_m, block_n, causal, pid):
 
 
 def describe(model, step):
-    """The tile at `step`, counted from 0, in words and numbers, as HTML."""
+    """Key tile `step`, counted from 0 as programs are, in words and numbers, as HTML."""
     first, last = model.pid * model.block_m, min((model.pid + 1) * model.block_m, model.n_q) - 1
     kinds = ", ".join(f"{model.kinds.count(kind)} {kind}" for kind in KINDS)
     text = (
@@ -73,7 +73,7 @@ def describe(model, step):
     tile = model.tile(step)
     counts = ", ".join(f"{int((tile == what).sum())} {name.split(':')[0]}" for what, name in enumerate(NAMES))
     keys = f"keys {start} to {min(start + model.block_n, model.n_k) - 1}"
-    return f"{text}<b>Tile {step + 1} of {len(model.kinds)}</b>, {keys}: {kind}. Places: {counts}."
+    return f"{text}<b>Tile {step}</b> of tiles 0 to {len(model.kinds) - 1}, {keys}: {kind}. Places: {counts}."
 
 
 def draw(model, step):
@@ -92,6 +92,7 @@ def draw(model, step):
     grid.axvline(model.full_end, color=INK, linestyle=":", linewidth=1.2)
     grid.axvline(model.kv_end, color=INK, linestyle="--", linewidth=1.2)
     tidy(grid, title="the scores; dotted: full_end, dashed: kv_end", x="key", y="query")
+    grid.locator_params(integer=True)
     grid.set_xlim(-0.5, len(model.kinds) * block_n + 0.5)
     grid.set_ylim(max(model.n_q, top + model.block_m) + 0.5, -0.5)
 
@@ -102,7 +103,7 @@ def draw(model, step):
     tile.invert_yaxis()
     tile.set_xticks(columns[:-1] + 0.5)
     tile.set_yticks(rows[:-1] + 0.5)
-    tidy(tile, title=f"tile {step + 1}: {model.kinds[step]}", x="offs_n")
+    tidy(tile, title=f"tile {step}: {model.kinds[step]}", x="offs_n")
     patches = [_rectangle((0, 0), 1, 1, facecolor=colour) for colour in (*KINDS.values(), *COLOURS)]
     names = (*KINDS, *(name.replace(": ", ":\n").replace("places", "") for name in NAMES))
     figure.legend(patches[:3], names[:3], title="tiles", loc="upper left", bbox_to_anchor=(0.81, 0.92), **_LEGEND)
@@ -138,14 +139,20 @@ def record(name):
 
 
 def provenance(measured):
-    """GPU, versions and date of a record, in one line."""
+    """GPU, versions and date of a record, in one line. They stand in the record itself or under its "provenance"."""
+    measured = measured.get("provenance", measured)
     return f"{measured['gpu']}, torch {measured['torch']}, triton {measured['triton']}, {measured['date']}"
+
+
+def _numbers(values):
+    return " or ".join(f"{value:,}" for value in sorted(values))
 
 
 CONTESTANTS = {
     "ours": ("this course", BLUE),
     "sdpa_flash": ("PyTorch, FlashAttention-2", ORANGE),
     "sdpa_cudnn": ("PyTorch, cuDNN", GREEN),
+    "flex": ("PyTorch, FlexAttention", PURPLE),
 }
 
 
@@ -160,12 +167,16 @@ def draw_speed(measured):
         shown = sorted((r for r in rows if (r["head_dim"], r["causal"]) == (d, causal)), key=lambda r: r["n"])
         for place, (key, (label, colour)) in enumerate(CONTESTANTS.items()):
             heights = [row["tflops"].get(key, 0) for row in shown]
-            axes.bar(np.arange(len(shown)) + 0.27 * (place - 1), heights, width=0.25, color=colour, label=label)
+            offset = 0.21 * (place - (len(CONTESTANTS) - 1) / 2)
+            axes.bar(np.arange(len(shown)) + offset, heights, width=0.19, color=colour, label=label)
         axes.set_xticks(range(len(shown)), [f"{row['n']:,}" for row in shown])
         tidy(axes, title=f"d = {d}, {'causal' if causal else 'full'}", x="N")
     all_axes[0].set_ylabel("TFLOP/s", fontsize=9.5, color=INK)
-    all_axes[0].legend(frameon=False, fontsize=8.5, ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1.1))
-    figure.text(0.985, 0.02, f"{rows[0]['dtype']}; {provenance(measured)}", ha="right", fontsize=8.5, color=INK)
+    place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.1), "ncols": len(CONTESTANTS)}
+    all_axes[0].legend(frameon=False, fontsize=8.5, **place)
+    tokens, hidden = ({row[a] * row[b] for row in rows} for a, b in (("batch", "n"), ("heads", "head_dim")))
+    shapes = f"batch x N = {_numbers(tokens)}, heads x d = {_numbers(hidden)}, {rows[0]['dtype']}"
+    figure.text(0.985, 0.02, f"{shapes}; {provenance(measured)}", ha="right", fontsize=8.5, color=INK)
     return figure
 
 
@@ -186,7 +197,7 @@ def explore():
     block_m, block_n = choice(BLOCKS, 4, "BLOCK_M"), choice(BLOCKS, 4, "BLOCK_N")
     causal = widgets.Checkbox(True, description="causal", indent=False)
     pid = widgets.IntSlider(1, 0, 2, description="program", style=wide)
-    step = widgets.IntSlider(0, 0, 3, description="tile", style=wide)
+    step = widgets.IntSlider(2, 0, 3, description="tile", style=wide)
     text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
     busy = False
 

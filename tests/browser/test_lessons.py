@@ -380,13 +380,13 @@ def test_flash_attention_forward(open_lesson):
     n_q, n_k, block_m, block_n, program, tile = explorer.locator(".noUi-handle").all()
     (causal,) = explorer.locator("input[type=checkbox]").all()
 
-    assert "Tile 1 of 4, keys 0 to 3: no mask" in explorer.inner_text()
-    assert "Tile 2 of 4, keys 4 to 7: no mask" in press(tile, "ArrowRight")
+    assert "Tile 2 of tiles 0 to 3, keys 8 to 11: masked" in explorer.inner_text()
+    assert "Tile 3 of tiles 0 to 3, keys 12 to 12: not visited" in press(tile, "ArrowRight")
     assert "full_end = 12, kv_end = 13" in press(causal, "Space")
     assert "queries 8 to 9" in press(program, "ArrowRight")
     assert "full_end = 16" in press(n_k, "ArrowRight")
     assert "queries 8 to 11" in press(n_q, "ArrowRight")
-    assert "Tile 2 of 3" in press(block_n, "ArrowRight")
+    assert "Tile 2 of tiles 0 to 2" in press(block_n, "ArrowRight")
     assert "queries 12 to 12" in press(block_m, "ArrowRight")
 
     assert page.locator(".Quiz").count() > 0

@@ -87,6 +87,13 @@ def test_bars_are_the_records():
     assert heights == sorted(rate for row in forward for rate in row["tflops"].values()) and len(forward) == 12
     written = " ".join(text.get_text() for text in figure.texts)
     assert all(record[name] in written for name in ("gpu", "torch", "triton", "date"))
+    assert "batch x N = 16,384, heads x d = 2,048, float16" in written
+
+
+def test_provenance_stands_in_the_record_or_under_its_name():
+    record = {"gpu": "one", "torch": "2", "triton": "3", "date": "today", "rows": []}
+    line = "one, torch 2, triton 3, today"
+    assert forward_kernel.provenance(record) == forward_kernel.provenance({"provenance": record}) == line
 
 
 def test_a_record_that_is_not_there(tmp_path, monkeypatch):
@@ -107,7 +114,7 @@ def test_every_control_redraws():
     box = forward_kernel.explore()
     *rows, text, image = box.children
     (n_q, n_k), (block_m, block_n), (causal,), (pid, step) = (row.children for row in rows)
-    for control, value in ((causal, False), (step, 2), (pid, 2), (n_q, 20), (n_k, 7), (block_m, 8), (block_n, 6)):
+    for control, value in ((causal, False), (step, 1), (pid, 2), (n_q, 20), (n_k, 7), (block_m, 8), (block_n, 6)):
         before = text.value, image.value
         control.value = value
         assert (text.value, image.value) != before, control.description
@@ -117,4 +124,4 @@ def test_every_control_redraws():
     assert pid.value == 0 and "queries 0 to 3" in text.value
     step.value = step.max
     n_k.value = 4
-    assert step.value == 0 and "Tile 1 of 1" in text.value
+    assert step.value == 0 and "Tile 0</b> of tiles 0 to 0" in text.value

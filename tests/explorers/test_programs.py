@@ -84,8 +84,10 @@ def controls(widget):
 def test_every_control_changes_text_and_picture():
     shell = explorer.explore()
     text, image = shell.children[-2:]
-    changes = (("pid 1", 2), ("columns", 9), ("BLOCK_N", 2), ("grid", "2-D"), ("pid 0", 1), ("rows", 4), ("BLOCK_M", 4))
-    for name, value in changes:
+    one = ("program_id(0)", 2), ("elements", 9), ("BLOCK", 2), ("grid", "2-D")
+    two = ("program_id(0)", 1), ("program_id(1)", 1), ("rows", 4), ("columns", 8), ("BLOCK_M", 4), ("BLOCK_N", 4)
+    for name, value in one + two:
         before = text.value, image.value
-        next(c for c in controls(shell) if getattr(c, "description", "") == name).value = value
+        shown = [c for c in controls(shell) if c.layout.display != "none"]
+        next(c for c in shown if getattr(c, "description", "") == name).value = value
         assert text.value != before[0] and image.value != before[1], name
