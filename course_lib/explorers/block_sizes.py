@@ -22,7 +22,7 @@ from course_lib.hardware import GPUS
 from course_lib.machine import Machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Picture, png, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Panel, Picture, png, tidy
 from .tile_grid import TileGrid, draw_tile_grid, tile_grid
 
 RECORD = Path(__file__).parents[1] / "data" / "resources.json"
@@ -372,8 +372,8 @@ def draw(model, step=None):
     Bars are drawn straight into the figure, as one collection: axes and ticks cost a redraw most of its time.
     """
     figure = Picture(7.2)
-    _draw_grid(figure.add_axes((0.07, 0.535, 0.35, 0.42)), model, step)
-    _draw_roofline(figure.add_axes((0.52, 0.535, 0.45, 0.42)), model)
+    _draw_grid(figure.add_axes((0.07, 0.535, 0.35, 0.42), axes_class=Panel), model, step)
+    _draw_roofline(figure.add_axes((0.52, 0.535, 0.45, 0.42), axes_class=Panel), model)
     rectangles = [*_sram_bars(figure, model), *_bytes_bars(figure, model), *_wave_bars(figure, model)]
     figure.add_artist(
         PolyCollection(
