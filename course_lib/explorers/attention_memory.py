@@ -153,7 +153,7 @@ def describe(model):
 def draw(model):
     """Three panels: memory held at every length, bytes moved by pass, time for bytes and for arithmetic."""
     figure = Picture(3.3)
-    held, moved, times = figure.subplots(1, 3, width_ratios=(1.15, 1.15, 0.8))
+    held, moved, times = figure.panels(1.15, 1.15, 0.8)
     figure.subplots_adjust(left=0.065, right=0.985, bottom=0.17, top=0.87, wspace=0.28)
 
     # Linear axes of logarithms: matplotlib's own logarithmic axes are slow.
