@@ -526,6 +526,18 @@ def draw_point(share, launches=(1, 4)):
 LAUNCHES = {"standard": 3, "flash": 1}
 
 
+def _small():
+    """Forward calls of every length, one sequence of 16 heads."""
+    return records.rows("standard-h100", **{"pass": "forward", "causal": False, "head_dim": 64, "batch": 1})
+
+
+def least_launch_s():
+    """The least time a launch that any call of the record standard-h100 has taken, 0.0 if it is not there."""
+    return min(
+        (row["ms"] / 1e3 / LAUNCHES[row["method"]] for row in _small() if row["method"] in LAUNCHES), default=0.0
+    )
+
+
 def measured_cases():
     """{name: arguments of explain_point}, from the records that are here: five with all of them.
 
@@ -534,10 +546,8 @@ def measured_cases():
     standard attention, whose S and P have to pass as well.
     """
     cases = {}
-    small = records.rows("standard-h100", **{"pass": "forward", "causal": False, "head_dim": 64, "batch": 1})
-    least = [row["ms"] / LAUNCHES[row["method"]] for row in small if row["method"] in LAUNCHES]
-    launch_s = min(least) / 1e3 if least else 0.0
-    standard = {row["n"]: row for row in small if row["method"] == "standard"}
+    launch_s = least_launch_s()
+    standard = {row["n"]: row for row in _small() if row["method"] == "standard"}
     for n in sorted({min(standard), max(standard)} if standard else ()):
         row = standard[n]
         counted = traffic.standard_attention(n, n, 64, heads=row["heads"])
