@@ -2,6 +2,7 @@
 
     python -m course_lib bench [--json FILE] [--head-dim 64 128] [--length 1024 4096 16384] [--dtype float16] [--flex]
     python -m course_lib bench --shapes [--json FILE]           ours alone: dtypes, ragged shapes, grouped heads, memory
+    python -m course_lib bench --standard | --ladder | --dram | --tune    lesson 10's experiments, see experiments.py
     python -m course_lib bench --correctness [--json FILE]      runs the kernels' tests on this GPU instead
 
 For each shape: first the answers, on fresh random data against float64; then times. Runs of all contestants take
@@ -97,7 +98,7 @@ def compared_rows(head_dim, length, causal, dtype, with_flex=False):
     q, k, v, do = random_inputs(batch, heads, length, head_dim, dtype)
     forward = {"ours": lambda: flash_attention(q, k, v, causal=causal)}
     for name, backend in PEERS.items():
-        forward[name] = _peer(backend, q, k, v, causal)
+        forward[name] = peer(backend, q, k, v, causal)
     if with_flex:
         forward["flex"] = _flex(q, k, v, causal)
     # Two heads suffice for the check; the score matrix of more would not fit in float64.
@@ -107,9 +108,9 @@ def compared_rows(head_dim, length, causal, dtype, with_flex=False):
     outputs = {name: call() for name, call in forward.items()}
     backward = {name: backward_of(o, q, k, v, do) for name, o in outputs.items()}
     errors = {
-        "forward": {name: _relative_error(o[:1, :2], exact) for name, o in outputs.items()},
+        "forward": {name: relative_error(o[:1, :2], exact) for name, o in outputs.items()},
         "backward": {
-            name: max(_relative_error(x[:1, :2], y) for x, y in zip(call(), gradients, strict=True))
+            name: max(relative_error(x[:1, :2], y) for x, y in zip(call(), gradients, strict=True))
             for name, call in backward.items()
         },
     }
@@ -129,11 +130,13 @@ def compared_rows(head_dim, length, causal, dtype, with_flex=False):
     return rows
 
 
-def _relative_error(x, exact):
+def relative_error(x, exact):
     return float((x.detach() - exact).norm() / exact.norm())
 
 
-def _peer(backend, q, k, v, causal):
+def peer(backend, q, k, v, causal):
+    """A callable: PyTorch's attention by one of its backends."""
+
     def call():
         with sdpa_kernel(backend):
             return scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -198,18 +201,20 @@ def shape_rows():
     return rows
 
 
+def peak_bytes(call):
+    """Most bytes held during a call, beyond what was there before and the tensors it returns."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    results = call()
+    torch.cuda.synchronize()
+    kept = sum(x.numel() * x.element_size() for x in results)
+    return torch.cuda.max_memory_allocated() - before - kept
+
+
 def memory_and_launch():
     """Peak bytes over inputs and results, a long sequence's time, and what one small call costs the host."""
     from course_lib.kernels import flash_attention
-
-    def peak_bytes(call):
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        results = call()
-        torch.cuda.synchronize()
-        kept = sum(x.numel() * x.element_size() for x in results)
-        return torch.cuda.max_memory_allocated() - before - kept
 
     q, k, v, do = random_inputs(1, 16, 4096, 128, torch.float16)
     o = flash_attention(q, k, v)
@@ -228,7 +233,7 @@ def memory_and_launch():
     small = [x.detach() for x in random_inputs(1, 8, 128, 64, torch.float16)[:3]]
     calls = {
         "ours": lambda: flash_attention(*small, causal=True),
-        "sdpa_flash": _peer(SDPBackend.FLASH_ATTENTION, *small, True),
+        "sdpa_flash": peer(SDPBackend.FLASH_ATTENTION, *small, True),
     }
     measured["n_128_host_us"] = {name: _host_us(call) for name, call in calls.items()}
     return measured
@@ -282,9 +287,15 @@ def main(argv=None):
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
     parser.add_argument("--flex", action="store_true", help="FlexAttention too, which compiles for every shape anew")
     parser.add_argument("--shapes", action="store_true", help="time ours alone, over dtypes and uneven shapes")
+    parser.add_argument("--standard", action="store_true", help="standard attention against ours, over the lengths")
+    parser.add_argument("--ladder", action="store_true", help="the rungs of the forward kernel's ladder")
+    parser.add_argument("--dram", action="store_true", help="bytes by the hardware's counters; needs ncu")
+    parser.add_argument("--tune", action="store_true", help="every configuration of the forward; takes minutes")
     parser.add_argument("--correctness", action="store_true", help="run the kernels' tests on this GPU, time nothing")
     parser.add_argument("--commit", help="what is measured, where the tree comes without its git history")
     options = parser.parse_args(argv)
+    from course_lib import experiments  # which takes this module's clock
+
     if runtime.mode() != "gpu":
         print("bench times compiled kernels and needs a GPU; there is none here", file=sys.stderr)
         return 1
@@ -293,6 +304,14 @@ def main(argv=None):
         print(measured["correctness"])
     elif options.shapes:
         measured = {"rows": shape_rows()} | memory_and_launch()
+    elif options.standard:
+        measured = {"rows": experiments.standard_rows()}
+    elif options.ladder:
+        measured = {"rows": experiments.ladder_rows()}
+    elif options.dram:
+        measured = {"rows": experiments.dram_rows()}
+    elif options.tune:
+        measured = {"rows": experiments.tune_rows(options.head_dim)}
     else:
         measured = {"rows": compared(options)}
     if options.json:
