@@ -30,7 +30,7 @@ FIGURE_2 = {"batch": 64, "heads": 16, "n": 1024, "head_dim": 64}
 def standard_attention(q, k, v):
     """softmax(q k^T / sqrt(d)) v with the score matrix in memory, in three calls. [batch, heads, n, d], one dtype."""
     flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q, k, v))
-    scores = torch.baddbmm(q.new_zeros(()), flat_q, flat_k.mT, beta=0, alpha=q.shape[-1] ** -0.5)
+    scores = torch.baddbmm(q.new_empty(()), flat_q, flat_k.mT, beta=0, alpha=q.shape[-1] ** -0.5)
     return torch.bmm(torch.softmax(scores, dim=-1), flat_v).view_as(q)
 
 
@@ -136,6 +136,7 @@ def ladder_rows():
 COUNTERS = (
     {"dram_read_bytes": "dram__bytes_read.sum", "dram_write_bytes": "dram__bytes_write.sum"},
     {"l2_read_sectors": "lts__t_sectors_op_read.sum", "l2_write_sectors": "lts__t_sectors_op_write.sum"},
+    {"sm_read_bytes": "l1tex__m_xbar2l1tex_read_bytes.sum", "sm_write_bytes": "l1tex__m_l1tex2xbar_write_bytes.sum"},
 )
 SECTOR_BYTES = 32
 SEPARATOR = "spin_kernel"  # what torch.cuda._sleep launches
@@ -144,8 +145,9 @@ SEPARATOR = "spin_kernel"  # what torch.cuda._sleep launches
 def dram_cases():
     """[(method, pass, shape)] in the order in which they run."""
     lengths = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": d} for d in (64, 128) for i in range(9, 15)]
-    forward = [(method, "forward", shape) for shape in (*lengths, FIGURE_2) for method in ("standard", "flash")]
-    return forward + [(method, "both", FIGURE_2) for method in ("standard", "flash")]
+    one_head = {"batch": 1, "heads": 1, "n": 1024, "head_dim": 64}
+    cases = [("forward", shape) for shape in (one_head, *lengths, FIGURE_2)] + [("both", FIGURE_2)]
+    return [(method, which, shape) for which, shape in cases for method in ("standard", "flash")]
 
 
 def dram_rows():

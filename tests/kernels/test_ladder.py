@@ -9,6 +9,7 @@ from course_lib import runtime
 from course_lib.kernels import ladder
 from course_lib.kernels.accuracy import check_attention
 from course_lib.kernels.flash_forward import flash_forward
+from course_lib.tracer import trace
 
 DEVICE = runtime.device()
 RUNGS = {rung.name: rung for rung in ladder.RUNGS}
@@ -63,6 +64,27 @@ def test_the_last_rung_is_the_shipped_kernel():
     q, k, v = qkv(600, 16)
     shipped, _ = flash_forward(q, k, v, causal=True, scale=0.25, store_lse=False)
     assert last.kept and torch.equal(ladder.run(last, q, k, v, causal=True), shipped)
+
+
+@pytest.mark.parametrize("rung,visited", [("divide once", 9), ("skip hidden tiles", 6), ("mask the ends only", 6)])
+def test_hidden_tiles_are_skipped_from_their_rung_on_and_nothing_else_is_touched(rung, visited):
+    """Three query tiles and three key tiles of 64, causal: 6 of the 9 pairs are visible in part."""
+    q, k, v = qkv(192, 16, heads=1)
+    with trace(q=q, k=k, v=v) as traced:
+        ladder.run(RUNGS[rung], q, k, v, causal=True)
+    assert traced.by_tensor["k"][0] == traced.by_tensor["v"][0] == visited * 64 * 16 * 2
+    assert traced.by_tensor["q"][0] == 192 * 16 * 2
+    assert not traced.violations
+
+
+@pytest.mark.parametrize("rung", ("NaN in every tile", "shipped kernel"))
+def test_where_nan_is_searched_for_it_reaches_only_queries_that_see_it(rung):
+    q, k, v = qkv(70, 16)
+    v[:, :, 40, 3] = math.nan
+    o = ladder.run(RUNGS[rung], q, k, v, causal=True)
+    expected = torch.zeros(o.shape, dtype=torch.bool, device=DEVICE)
+    expected[:, :, 40:, 3] = True
+    assert torch.equal(o.isnan(), expected)
 
 
 def test_other_inputs_are_refused():
