@@ -4,22 +4,34 @@ Each table is a function of rows as `course_lib.records` hands them out, and eac
 is not there, the rows are none, and the picture says so.
 """
 
+import io
 from dataclasses import dataclass
 
 import numpy as np
+from PIL import Image
 
 from course_lib import records, traffic
 from course_lib.hardware import GPUS
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
 
 METHODS = {"standard": (VERMILLION, "s"), "flash": (BLUE, "o"), "sdpa_flash": (ORANGE, "^")}
 NAMES = {"standard": "standard, in PyTorch", "flash": "this course", "sdpa_flash": "PyTorch's FlashAttention-2"}
 
 
+class Still(Picture):
+    """A Picture whose PNG has 256 colours at most and a third of the bytes: this lesson has many pictures."""
+
+    def _repr_png_(self):
+        buffer = io.BytesIO()
+        pixels = Image.open(io.BytesIO(png(self))).convert("RGB")
+        pixels.quantize(256, dither=Image.Dither.NONE).save(buffer, "png")
+        return buffer.getvalue()
+
+
 def _picture(height, columns, caption, *, bottom, wspace=0.22, left=0.075, **ratios):
     """A figure with `columns` axes side by side, and the record's name and origin at the foot."""
-    figure = Picture(height)
+    figure = Still(height)
     axes = figure.subplots(1, columns, squeeze=False, **ratios)[0]
     figure.subplots_adjust(left=left, right=0.985, bottom=bottom, top=0.98 - 0.3 / height, wspace=wspace)
     figure.text(0.985, 0.02, caption, ha="right", fontsize=8.5, color=INK)
@@ -27,7 +39,7 @@ def _picture(height, columns, caption, *, bottom, wspace=0.22, left=0.075, **rat
 
 
 def _absent(name):
-    figure = Picture(0.5)
+    figure = Still(0.5)
     figure.text(0.01, 0.4, f"No record {name} is here, so there is nothing to draw.", fontsize=9.5, color=INK)
     return figure
 
@@ -96,7 +108,8 @@ def draw_worklog(full, causal):
         return _absent("ladder-h100")
     names = [step.name for step in full]
     at = {name: i for i, name in enumerate(names)}
-    caption = f"grey: rejected; N = 4,096, d = 128, fp16; {records.provenance('ladder-h100')}"
+    row = records.rows("ladder-h100")[0]
+    caption = f"grey: rejected; N = {row['n']:,}, {_shape_of([row], 'ladder-h100')}"
     height = 1.3 + 0.27 * len(names)
     figure, (bars, gains) = _picture(
         height, 2, caption, bottom=0.75 / height, left=0.2, wspace=0.05, sharey=True, width_ratios=(1, 1)
@@ -149,7 +162,7 @@ def draw_memory(rows):
     n, heads = np.array(sorted({row["n"] for row in rows})), rows[0]["heads"]
     forms = {"standard": traffic.standard_attention, "flash": _flash_with_lse}
     for method, form in forms.items():
-        values = [form(int(length), int(length), 64, heads=heads).peak_bytes for length in n]
+        values = [form(length, length, rows[0]["head_dim"], heads=heads).peak_bytes for length in n]
         name = "S and P: 4 N N bytes a head" if method == "standard" else "lse: 4 N bytes a head"
         axes[0].plot(n, values, ":", color=METHODS[method][0], label=name)
     _logarithmic(axes[0], n)
@@ -163,16 +176,19 @@ def _flash_with_lse(n_q, n_k, d, **sizes):
 
 
 def draw_times(forward, both):
-    """Milliseconds against the length: rows of the forward, rows of forward and backward."""
+    """Milliseconds against the length: the forward alone, one of a train of forwards, forward and backward alone."""
     if not forward:
         return _absent("standard-h100")
-    caption = _shape_of(forward, "standard-h100")
-    figure, axes = _picture(3.4, 2, caption, bottom=0.23, wspace=0.16)
-    for panel, rows, title in zip(axes, (forward, both), ("forward", "forward and backward"), strict=True):
+    figure, axes = _picture(3.4, 3, _shape_of(forward, "standard-h100"), bottom=0.23, wspace=0.16, sharey=True)
+    panels = (
+        (forward, "ms", "forward"),
+        (forward, "train_ms", "forward, in a train of calls"),
+        (both, "ms", "both passes"),
+    )
+    for panel, (rows, key, title) in zip(axes, panels, strict=True):
         for method, (colour, marker) in METHODS.items():
-            n, ms = by_length(rows, method, "ms")
-            if n:
-                panel.plot(n, ms, marker=marker, markersize=5, color=colour, label=NAMES[method])
+            n, ms = by_length(rows, method, key)
+            panel.plot(n, ms, marker=marker, markersize=5, color=colour, label=NAMES[method])
         _logarithmic(panel, [row["n"] for row in rows])
         tidy(panel, title=title, x="N")
     axes[0].set_ylabel("milliseconds", fontsize=9.5, color=INK)
@@ -193,9 +209,9 @@ def _logarithmic(axes, n):
     axes.minorticks_off()
 
 
-def faster_from(rows, method="flash", than="standard"):
+def faster_from(rows, key="ms", method="flash", than="standard"):
     """[(n, how many times as fast `method` is as `than`)] and the length from which on it is never slower, or None."""
-    fast, slow = (dict(zip(*by_length(rows, name, "ms"), strict=True)) for name in (method, than))
+    fast, slow = (dict(zip(*by_length(rows, name, key), strict=True)) for name in (method, than))
     ratios = [(n, slow[n] / fast[n]) for n in sorted(fast.keys() & slow.keys())]
     from_n = None
     for n, ratio in reversed(ratios):
@@ -205,11 +221,22 @@ def faster_from(rows, method="flash", than="standard"):
     return ratios, from_n
 
 
-# Bytes that programs ask for against bytes that the memory saw: the record dram-h100.
+# Bytes that programs ask for against bytes that L2 and DRAM moved: the record dram-h100.
 
 
-def asked_and_seen(rows):
-    """[(method, n, bytes asked for, bytes that DRAM read and wrote)], one for each row of the record dram-h100."""
+@dataclass(frozen=True)
+class Moved:
+    """Bytes of one call, read and written: asked for by the closed form, counted at L2, counted at DRAM."""
+
+    method: str
+    n: int
+    asked_bytes: int
+    l2_bytes: float
+    dram_bytes: float
+
+
+def moved(rows):
+    """A Moved for each row of the record dram-h100, all of the forward."""
     table = []
     for row in sorted(rows, key=lambda row: (row["method"], row["n"])):
         sizes = {"heads": row["heads"], "batch": row["batch"]}
@@ -218,21 +245,25 @@ def asked_and_seen(rows):
             asked = traffic.standard_attention(n, n, d, **sizes)
         else:
             asked = traffic.flash_attention(n, n, d, block_q=row["block_q"], block_k=row["block_k"], **sizes)
-        table.append((row["method"], n, asked.total_bytes, row["dram_read_bytes"] + row["dram_write_bytes"]))
+        l2, dram = (row[f"{level}_read_bytes"] + row[f"{level}_write_bytes"] for level in ("l2", "dram"))
+        table.append(Moved(row["method"], n, asked.total_bytes, l2, dram))
     return table
 
 
 def draw_dram(rows):
-    """Bytes against the length: asked for (dotted), seen by the DRAM (marks), and Q, K, V, O once."""
+    """Bytes against the length: asked for (dotted), counted at L2 (crosses) and at DRAM (marks), Q, K, V, O once."""
     if not rows:
         return _absent("dram-h100")
-    table, sizes = asked_and_seen(rows), {key: rows[0][key] for key in ("heads", "batch")}
-    figure, (axes,) = _picture(3.8, 1, _shape_of(rows, "dram-h100"), bottom=0.21)
+    table, sizes = moved(rows), {key: rows[0][key] for key in ("heads", "batch")}
+    figure, (axes,) = _picture(4.2, 1, _shape_of(rows, "dram-h100"), bottom=0.19)
     for method in ("standard", "flash"):
         colour, marker = METHODS[method]
-        n, asked, seen = zip(*[row[1:] for row in table if row[0] == method], strict=True)
-        axes.plot(n, asked, ":", color=colour, linewidth=1.8, label=f"{NAMES[method]}: asked for")
-        axes.plot(n, seen, marker=marker, color=colour, linewidth=1, label=f"{NAMES[method]}: DRAM counters")
+        calls = [call for call in table if call.method == method]
+        n = [call.n for call in calls]
+        name = NAMES[method]
+        axes.plot(n, [call.asked_bytes for call in calls], ":", color=colour, linewidth=1.8, label=f"{name}: asked for")
+        axes.plot(n, [call.l2_bytes for call in calls], "x", color=colour, label=f"{name}: at L2")
+        axes.plot(n, [call.dram_bytes for call in calls], marker=marker, color=colour, label=f"{name}: at DRAM")
     d = rows[0]["head_dim"]
     once = [traffic.flash_attention(x, x, d, block_q=x, block_k=x, **sizes).total_bytes for x in n]
     axes.plot(n, once, "--", color=GREY, label="Q, K, V, O once")
@@ -342,13 +373,13 @@ def draw_ratios(rows):
 # Figure 2 of the FlashAttention paper (Dao et al., 2022): GPT-2 medium, N = 1024, d = 64, 16 heads, batch 64, forward
 # and backward, on an A100: standard, FlashAttention.
 PAPER = {"GFLOPs": (66.6, 75.2), "HBM, GB": (40.3, 4.4), "time, ms": (41.7, 7.3)}
-FIGURE_2 = {"n": 1024, "head_dim": 64, "heads": 16, "batch": 64}
+FIGURE_2 = {"n": 1024, "head_dim": 64, "heads": 16, "batch": 64, "pass": "both"}
 
 
 def figure_2(both, dram):
     """{name: (the paper's ratio standard / flash, ours or None)} from the rows at the shape FIGURE_2.
 
-    both: of standard-h100, forward and backward. dram: of dram-h100, the forward alone. FLOPs are counted: six
+    both: of standard-h100, dram: of dram-h100, forward and backward either. FLOPs are counted: six
     products against the nine that the course's forward and two-pass backward execute.
     """
     n, d = FIGURE_2["n"], FIGURE_2["head_dim"]
@@ -366,7 +397,7 @@ def figure_2(both, dram):
 
 def draw_figure_2(ratios):
     """What `figure_2` returned, as bars: how many times as much standard attention takes."""
-    caption = f"paper: A100, forward and backward; ours: {records.provenance('standard-h100')}"
+    caption = f"forward and backward; the paper: A100; here: {records.provenance('standard-h100')}"
     figure, (axes,) = _picture(2.9, 1, caption, bottom=0.2, left=0.06)
     for place, (label, colour) in enumerate((("the paper", GREY), ("here", BLUE))):
         heights = [pair[place] or 0 for pair in ratios.values()]
@@ -376,8 +407,7 @@ def draw_figure_2(ratios):
             text = "no record" if pair[place] is None else f"{pair[place]:.2f}"
             axes.text(x, (pair[place] or 0) + 0.15, text, ha="center", fontsize=9, color=INK)
     axes.axhline(1, color=INK, linewidth=0.8, linestyle=":")
-    names = ["FLOPs", "bytes of HBM (ours: the forward)", "time"]
-    axes.set_xticks(range(len(ratios)), names)
+    axes.set_xticks(range(len(ratios)), ("FLOPs", "bytes of HBM", "time"))
     tidy(axes, title="standard attention over FlashAttention, GPT-2 medium's shape")
     axes.legend(frameon=False, fontsize=9)
     return figure
@@ -385,7 +415,7 @@ def draw_figure_2(ratios):
 
 def draw_timings(ms):
     """Milliseconds of calls in the order in which they ran, with their mean and median."""
-    figure = Picture(2.5)
+    figure = Still(2.5)
     axes = figure.subplots()
     figure.subplots_adjust(left=0.075, right=0.985, bottom=0.2, top=0.86)
     axes.plot(range(1, len(ms) + 1), ms, "o", markersize=4, color=BLUE)

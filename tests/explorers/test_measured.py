@@ -1,10 +1,12 @@
 """Lesson 10's tables against sums by hand, on rows made up here; and every picture with and without its record."""
 
+import io
 import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from course_lib import records, traffic
 from course_lib.explorers import measured
@@ -23,8 +25,9 @@ RUNGS = (rung("a"), rung("b", "a", 1.5), rung("c", "b", 0.9, kept=False), rung("
 
 
 def ladder_rows(**tflops):
+    shape = {"n": 4096, "head_dim": 128, "heads": 16, "batch": 4}
     return [
-        {"rung": name, "causal": causal, "tflops": rate / (2 if causal else 1)}
+        shape | {"rung": name, "causal": causal, "tflops": rate / (2 if causal else 1)}
         for name, rate in tflops.items()
         for causal in (False, True)
     ]
@@ -38,12 +41,13 @@ def standard_rows():
             ms = max(0.003 * launches, n * n * 1e-8 * launches)
             peak_bytes = {"standard": 64 * n * n, "flash": 0, "sdpa_flash": 64 * n}[method]
             shape = {"n": n, "head_dim": 64, "heads": 16, "batch": 1, "causal": False, "pass": "forward"}
-            rows.append(shape | {"method": method, "ms": ms, "peak_bytes": peak_bytes})
+            rows.append(shape | {"method": method, "ms": ms, "train_ms": 2 * ms, "peak_bytes": peak_bytes})
     return rows
 
 
 def dram_rows():
     shape = {"n": 1024, "head_dim": 64, "heads": 16, "batch": 1, "causal": False}
+    shape |= {"l2_read_bytes": 300.0, "l2_write_bytes": 30.0}
     blocks = {"block_q": 64, "block_k": 128}
     return [
         shape | {"method": "standard", "dram_read_bytes": 90.0, "dram_write_bytes": 10.0},
@@ -121,14 +125,17 @@ def test_faster_from_is_where_it_stays_faster():
     ]
     assert measured.faster_from(rows) == ([(64, 0.5), (128, 3.0), (1024, 0.5), (4096, 4.0)], 4096)
     assert measured.faster_from(rows[:3] + rows[4:7])[1] is None
+    trains = [row | {"train_ms": 1.0 if row["method"] == "flash" else 2.0} for row in rows]
+    assert measured.faster_from(trains, "train_ms") == ([(n, 2.0) for n in LENGTHS], 64)
     assert measured.faster_from([]) == ([], None)
 
 
 def test_bytes_asked_for_have_the_shape_of_the_row():
-    table = measured.asked_and_seen(dram_rows())
     standard = traffic.standard_attention(1024, 1024, 64, heads=16).total_bytes
     flash = traffic.flash_attention(1024, 1024, 64, block_q=64, block_k=128, heads=16).total_bytes
-    assert table == [("flash", 1024, flash, 20.0), ("standard", 1024, standard, 100.0)]
+    assert measured.moved(dram_rows()) == [
+        measured.Moved("flash", 1024, flash, 330.0, 20.0), measured.Moved("standard", 1024, standard, 330.0, 100.0),
+    ]  # fmt: skip
 
 
 def test_sweep_takes_the_best_and_predicts_from_bytes():
@@ -214,6 +221,15 @@ def test_worklog_picture_shows_both_masks_and_the_rejected(made_up):
 def test_ratio_picture_has_ours_over_each_peer(made_up):
     forward, backward = pictures()["ratios"].axes
     assert sorted(line.get_xdata()[0] for line in forward.lines) == [0.75, 1, 1.5]
+
+
+def test_a_still_is_the_picture_in_fewer_bytes(made_up):
+    figure = pictures()["times"]
+    still, full = (
+        np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int) for data in (figure._repr_png_(), png(figure))
+    )
+    assert still.shape == full.shape and np.abs(still - full).mean() < 0.5
+    assert len(figure._repr_png_()) < 0.6 * len(png(figure))
 
 
 def test_figure_2_and_timings_are_drawn():

@@ -57,7 +57,7 @@ def test_products_and_exponentials_in_turns():
 
 def test_counters_of_a_record(tmp_path, monkeypatch):
     """Made up, here alone: two heads that moved 3,000 bytes."""
-    row = {"method": "flash", "n": 1024, "head_dim": 64, "causal": False, "batch": 1, "heads": 2}
+    row = {"method": "flash", "pass": "forward", "n": 1024, "head_dim": 64, "causal": False, "batch": 1, "heads": 2}
     row |= {"dram_read_bytes": 2000, "dram_write_bytes": 1000}
     (tmp_path / "dram-h100.json").write_text(json.dumps({"rows": [row]}))
     monkeypatch.setattr(records, "FOLDER", tmp_path)
