@@ -221,16 +221,18 @@ def faster_from(rows, key="ms", method="flash", than="standard"):
     return ratios, from_n
 
 
-# Bytes that programs ask for against bytes that L2 and DRAM moved: the record dram-h100.
+# Bytes that programs ask for by the closed form, and bytes that the hardware counted: the record dram-h100.
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes of one call, read and written: asked for by the closed form, counted at L2, counted at DRAM."""
+    """Bytes of one call, read and written: asked for by the closed form; counted where they leave and reach the
+    multiprocessors, at L2, and at DRAM."""
 
     method: str
     n: int
     asked_bytes: int
+    sm_bytes: float
     l2_bytes: float
     dram_bytes: float
 
@@ -245,32 +247,33 @@ def moved(rows):
             asked = traffic.standard_attention(n, n, d, **sizes)
         else:
             asked = traffic.flash_attention(n, n, d, block_q=row["block_q"], block_k=row["block_k"], **sizes)
-        l2, dram = (row[f"{level}_read_bytes"] + row[f"{level}_write_bytes"] for level in ("l2", "dram"))
-        table.append(Moved(row["method"], n, asked.total_bytes, l2, dram))
+        counted = (row[f"{level}_read_bytes"] + row[f"{level}_write_bytes"] for level in ("sm", "l2", "dram"))
+        table.append(Moved(row["method"], n, asked.total_bytes, *counted))
     return table
 
 
 def draw_dram(rows):
-    """Bytes against the length: asked for (dotted), counted at L2 (crosses) and at DRAM (marks), Q, K, V, O once."""
+    """Bytes against the length: by the closed form (dotted), counted at three places, and Q, K, V, O once."""
     if not rows:
         return _absent("dram-h100")
     table, sizes = moved(rows), {key: rows[0][key] for key in ("heads", "batch")}
     figure, (axes,) = _picture(4.2, 1, _shape_of(rows, "dram-h100"), bottom=0.19)
+    figure.subplots_adjust(right=0.72)
     for method in ("standard", "flash"):
         colour, marker = METHODS[method]
         calls = [call for call in table if call.method == method]
         n = [call.n for call in calls]
-        name = NAMES[method]
-        axes.plot(n, [call.asked_bytes for call in calls], ":", color=colour, linewidth=1.8, label=f"{name}: asked for")
-        axes.plot(n, [call.l2_bytes for call in calls], "x", color=colour, label=f"{name}: at L2")
-        axes.plot(n, [call.dram_bytes for call in calls], marker=marker, color=colour, label=f"{name}: at DRAM")
+        axes.plot(n, [call.asked_bytes for call in calls], ":", color=colour, label=f"{NAMES[method]}: closed form")
+        axes.plot(n, [call.sm_bytes for call in calls], "+", markersize=9, color=colour, label="at the multiprocessors")
+        axes.plot(n, [call.l2_bytes for call in calls], "x", color=colour, label="at L2")
+        axes.plot(n, [call.dram_bytes for call in calls], marker=marker, color=colour, label="at DRAM")
     d = rows[0]["head_dim"]
     once = [traffic.flash_attention(x, x, d, block_q=x, block_k=x, **sizes).total_bytes for x in n]
     axes.plot(n, once, "--", color=GREY, label="Q, K, V, O once")
     axes.axhline(GPUS["H100"].l2_bytes, color=GREEN, linewidth=1, label="the size of the H100's L2")
     _logarithmic(axes, n)
-    tidy(axes, title="bytes of one forward, all heads", x="N", y="bytes")
-    axes.legend(frameon=False, fontsize=9)
+    tidy(axes, title="bytes of one forward, all heads, read and written", x="N", y="bytes")
+    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1.02))
     return figure
 
 
@@ -341,7 +344,7 @@ def draw_sweep(rows):
 
 
 def draw_ratios(rows):
-    """How many times as fast as each of PyTorch's two, for every shape: forward and backward."""
+    """How many times as fast as each of PyTorch's, for every shape: forward and backward."""
     if not rows:
         return _absent("attention-h100")
     shapes = sorted({(row["head_dim"], row["causal"], row["n"]) for row in rows})
@@ -359,14 +362,15 @@ def draw_ratios(rows):
         for peer, name, colour, marker in (
             ("sdpa_flash", "over FlashAttention-2", ORANGE, "s"),
             ("sdpa_cudnn", "over cuDNN", GREEN, "^"),
+            ("flex", "over FlexAttention", PURPLE, "D"),
         ):
             points = [(ratios[shape][peer], i) for i, shape in enumerate(shapes) if peer in ratios[shape]]
-            panel.plot(*zip(*points, strict=True), marker, color=colour, label=name)
+            panel.plot([x for x, _ in points], [y for _, y in points], marker, color=colour, label=name)
         panel.axvline(1, color=GREY, linewidth=0.8)
         panel.set_yticks(range(len(shapes)), labels)
         tidy(panel, title=which, x="times as fast")
     axes[0].invert_yaxis()
-    figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=9, ncols=2, loc="lower left")
+    figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=9, ncols=3, loc="lower left")
     return figure
 
 

@@ -91,7 +91,15 @@ def counted_bytes(settings):
     """Bytes of one head by the settings' way of counting, None if no counter was read at this shape."""
     s = settings
     if s.counted == DRAM:
-        shape = {"method": "flash", "pass": "forward", "n": s.n, "head_dim": s.d, "causal": s.causal, "batch": 1}
+        shape = {
+            "method": "flash",
+            "pass": "forward",
+            "n": s.n,
+            "head_dim": s.d,
+            "causal": s.causal,
+            "batch": 1,
+            "heads": 16,
+        }
         for row in records.rows("dram-h100", **shape) if s.gpu == "H100" else ():
             return (row["dram_read_bytes"] + row["dram_write_bytes"]) / row["heads"]
         return None
