@@ -139,7 +139,7 @@ def draw(model):
     """
     s = model.settings
     figure = Picture(4.2)
-    axes = figure.add_axes((0.075, 0.125, 0.9, 0.78))
+    axes = figure.add_axes((0.075, 0.15, 0.9, 0.755))
     low, high, bottom, top = 1, 4.3, 1.3, 3.5
     ridge, peak = model.gpu.ridge_flops_per_byte, model.gpu.fp16_tensor_tflops
     roof = [(log10(x), log10(model.roof_tflops(x))) for x in (10**low, ridge, 10**high)]
@@ -151,6 +151,8 @@ def draw(model):
         axes.plot([log10(ridge), high], [log10(model.exp_roof_tflops)] * 2, ":", color=PURPLE, linewidth=1.4)
         text = f"products and exponentials in turns, d = {s.d}: {model.exp_roof_tflops:.0f}"
         axes.text(high, log10(model.exp_roof_tflops) + 0.04, text, ha="right", fontsize=9, color=PURPLE)
+    if model.measured:
+        figure.text(0.975, 0.015, records.provenance("attention-h100"), ha="right", fontsize=8.5, color=INK)
     if model.n_bytes:
         at, reach = log10(model.intensity), log10(model.roof_tflops(model.intensity))
         axes.plot([at, at], [bottom, reach], color=VERMILLION, linewidth=1.2, linestyle="--")
