@@ -532,13 +532,13 @@ def _small():
 
 
 def least_launch_s():
-    """The least time a launch in a train of calls, by the record standard-h100; 0.0 if it is not there."""
+    """The least time a launch in a train of calls, by the record standard-h100."""
     calls = [row for row in _small() if row["method"] in LAUNCHES]
-    return min((row["train_ms"] / 1e3 / LAUNCHES[row["method"]] for row in calls), default=0.0)
+    return min(row["train_ms"] / 1e3 / LAUNCHES[row["method"]] for row in calls)
 
 
 def measured_cases():
-    """{name: arguments of explain_point}, from the records that are here: five with all of them.
+    """{name: arguments of explain_point}, five of them, from the records.
 
     Peaks are the H100's of `hardware`, launch_s is `least_launch_s`. The shortest call is one of a train of calls, the
     others stand alone. Bytes are those of Q, K, V and O once, except where the name says that they are the ones asked
@@ -547,7 +547,7 @@ def measured_cases():
     cases = {}
     launch_s = least_launch_s()
     standard = {row["n"]: row for row in _small() if row["method"] == "standard"}
-    for n, clock in ((min(standard), "train_ms"), (max(standard), "ms")) if standard else ():
+    for n, clock in ((min(standard), "train_ms"), (max(standard), "ms")):
         row = standard[n]
         counted = traffic.standard_attention(n, n, 64, heads=row["heads"])
         cases[f"standard, N = {n:,}, d = 64"] = _case(row[clock], counted.flops, counted.total_bytes, 3, launch_s)

@@ -1,7 +1,6 @@
 """Lesson 10's tables and pictures: what the records in course_lib/data say, beside what was predicted.
 
-Each table is a function of rows as `course_lib.records` hands them out, and each picture one of a table. Where a record
-is not there, the rows are none, and the picture says so.
+Each table is a function of rows as `course_lib.records` hands them out, and each picture one of a table.
 """
 
 import io
@@ -36,12 +35,6 @@ def _picture(height, columns, caption, *, bottom, wspace=0.22, left=0.075, **rat
     figure.subplots_adjust(left=left, right=0.985, bottom=bottom, top=0.98 - 0.3 / height, wspace=wspace)
     figure.text(0.985, 0.02, caption, ha="right", fontsize=8.5, color=INK)
     return figure, axes
-
-
-def _absent(name):
-    figure = Still(0.5)
-    figure.text(0.01, 0.4, f"No record {name} is here, so there is nothing to draw.", fontsize=9.5, color=INK)
-    return figure
 
 
 def growth(n, values):
@@ -87,13 +80,11 @@ def steps(rungs, rows, causal):
     """The worklog as a list of Step, in the order of `rungs`, of the mask `causal`.
 
     rungs: of kernels.ladder, with name, idea, because, kept, builds_on and predicted_gain, a number for each of
-    "full" and "causal". rows: of the record ladder-h100. A rung that was not measured is left out.
+    "full" and "causal". rows: of the record ladder-h100.
     """
-    tflops = {row["rung"]: row["tflops"] for row in rows if row["causal"] == causal and "tflops" in row}
+    tflops = {row["rung"]: row["tflops"] for row in rows if row["causal"] == causal}
     worklog = []
     for rung in rungs:
-        if rung.name not in tflops:
-            continue
         predicted = measured = None
         if rung.builds_on is not None:
             predicted = rung.predicted_gain["causal" if causal else "full"]
@@ -104,8 +95,6 @@ def steps(rungs, rows, causal):
 
 def draw_worklog(full, causal):
     """Two lists of Step: TFLOP/s as bars, and the predicted gain (open) against the measured one (filled)."""
-    if not full:
-        return _absent("ladder-h100")
     names = [step.name for step in full]
     at = {name: i for i, name in enumerate(names)}
     row = records.rows("ladder-h100")[0]
@@ -146,14 +135,12 @@ def _in_range(tick, worklog):
 
 def by_length(rows, method, key):
     """(lengths, values of `key`) of a method's rows, in the order of the lengths."""
-    pairs = sorted((row["n"], row[key]) for row in rows if row["method"] == method and row.get(key) is not None)
+    pairs = sorted((row["n"], row[key]) for row in rows if row["method"] == method)
     return [n for n, _ in pairs], [value for _, value in pairs]
 
 
 def draw_memory(rows):
     """Peak bytes over inputs and outputs, measured, with the closed forms for S and P, and for lse."""
-    if not rows:
-        return _absent("standard-h100")
     figure, axes = _picture(3.4, 1, _shape_of(rows, "standard-h100"), bottom=0.23)
     for method, (colour, marker) in METHODS.items():
         n, peak_bytes = by_length(rows, method, "peak_bytes")
@@ -177,8 +164,6 @@ def _flash_with_lse(n_q, n_k, d, **sizes):
 
 def draw_times(forward, both):
     """Milliseconds against the length: the forward alone, one of a train of forwards, forward and backward alone."""
-    if not forward:
-        return _absent("standard-h100")
     figure, axes = _picture(3.4, 3, _shape_of(forward, "standard-h100"), bottom=0.23, wspace=0.16, sharey=True)
     panels = (
         (forward, "ms", "forward"),
@@ -254,8 +239,6 @@ def moved(rows):
 
 def draw_dram(rows):
     """Bytes against the length: by the closed form (dotted), counted at three places, and Q, K, V, O once."""
-    if not rows:
-        return _absent("dram-h100")
     table, sizes = moved(rows), {key: rows[0][key] for key in ("heads", "batch")}
     figure, (axes,) = _picture(4.2, 1, _shape_of(rows, "dram-h100"), bottom=0.19)
     figure.subplots_adjust(right=0.72)
@@ -311,8 +294,6 @@ def rank_agreement(a, b):
 
 def draw_sweep(rows):
     """Three panels of block_q by block_k: the roof's prediction, the measured rate, and one against the other."""
-    if not rows:
-        return _absent("sweep-h100")
     table = sweep_table(rows)
     caption = _shape_of(rows, "sweep-h100")
     caption = f"N = {rows[0]['n']:,}, {'causal' if rows[0]['causal'] else 'full'}, {caption}"
@@ -345,8 +326,6 @@ def draw_sweep(rows):
 
 def draw_ratios(rows):
     """How many times as fast as each of PyTorch's, for every shape: forward and backward."""
-    if not rows:
-        return _absent("attention-h100")
     shapes = sorted({(row["head_dim"], row["causal"], row["n"]) for row in rows})
     labels = [f"d={d} {'causal' if causal else 'full'} {n // 1024}k" for d, causal, n in shapes]
     figure, axes = _picture(
@@ -381,7 +360,7 @@ FIGURE_2 = {"n": 1024, "head_dim": 64, "heads": 16, "batch": 64, "pass": "both"}
 
 
 def figure_2(both, dram):
-    """{name: (the paper's ratio standard / flash, ours or None)} from the rows at the shape FIGURE_2.
+    """{name: (the paper's ratio standard / flash, ours)} from the rows at the shape FIGURE_2.
 
     both: of standard-h100, dram: of dram-h100, forward and backward either. FLOPs are counted: six
     products against the nine that the course's forward and two-pass backward execute.
@@ -391,12 +370,9 @@ def figure_2(both, dram):
     executed = 2 * product + traffic.flash_attention_backward(n, n, d, block_q=64, block_k=64).flops
     ms = {row["method"]: row["ms"] for row in both}
     seen = {row["method"]: row["dram_read_bytes"] + row["dram_write_bytes"] for row in dram}
-    ours = {
-        "GFLOPs": 6 * product / executed,
-        "HBM, GB": seen["standard"] / seen["flash"] if len(seen) == 2 else None,
-        "time, ms": ms["standard"] / ms["flash"] if {"standard", "flash"} <= ms.keys() else None,
-    }
-    return {name: (standard / flash, ours[name]) for name, (standard, flash) in PAPER.items()}
+    ours = (6 * product / executed, seen["standard"] / seen["flash"], ms["standard"] / ms["flash"])
+    papers = (standard / flash for standard, flash in PAPER.values())
+    return dict(zip(PAPER, zip(papers, ours, strict=True), strict=True))
 
 
 def draw_figure_2(ratios):
@@ -404,12 +380,11 @@ def draw_figure_2(ratios):
     caption = f"forward and backward; the paper: A100; here: {records.provenance('standard-h100')}"
     figure, (axes,) = _picture(2.9, 1, caption, bottom=0.2, left=0.06)
     for place, (label, colour) in enumerate((("the paper", GREY), ("here", BLUE))):
-        heights = [pair[place] or 0 for pair in ratios.values()]
+        heights = [pair[place] for pair in ratios.values()]
         at = np.arange(len(ratios)) + 0.38 * (place - 0.5)
         axes.bar(at, heights, width=0.36, color=colour, label=label)
-        for x, pair in zip(at, ratios.values(), strict=True):
-            text = "no record" if pair[place] is None else f"{pair[place]:.2f}"
-            axes.text(x, (pair[place] or 0) + 0.15, text, ha="center", fontsize=9, color=INK)
+        for x, height in zip(at, heights, strict=True):
+            axes.text(x, height + 0.15, f"{height:.2f}", ha="center", fontsize=9, color=INK)
     axes.axhline(1, color=INK, linewidth=0.8, linestyle=":")
     axes.set_xticks(range(len(ratios)), ("FLOPs", "bytes of HBM", "time"))
     tidy(axes, title="standard attention over FlashAttention, GPT-2 medium's shape")

@@ -40,8 +40,3 @@ def test_five_cases_with_both_records(tmp_path, monkeypatch):
     assert large["n_bytes"] == 16 * (4 * 16384**2 + 4 * 16384 * 64) * 2
     assert lesson_10.explain_point(**small)[0] == "launch"
     assert lesson_10.explain_point(**large) == ("memory", pytest.approx(large["n_bytes"] / 3352e9 / 0.0145))
-
-
-def test_without_records_there_are_no_cases(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "FOLDER", tmp_path)
-    assert lesson_10.measured_cases() == {} and lesson_10.least_launch_s() == 0.0
