@@ -2,7 +2,7 @@
 
     python -m course_lib bench [--json FILE] [--head-dim 64 128] [--length 1024 4096 16384] [--dtype float16] [--flex]
     python -m course_lib bench --shapes [--json FILE]           ours alone: dtypes, ragged shapes, grouped heads, memory
-    python -m course_lib bench --standard | --ladder | --dram | --tune    lesson 10's experiments, see experiments.py
+    python -m course_lib bench --standard | --ladder | --dram | --tf32 | --tune    experiments of the lessons
     python -m course_lib bench --correctness [--json FILE]      runs the kernels' tests on this GPU instead
 
 For each shape: first the answers, on fresh random data against float64; then times. Runs of all contestants take
@@ -14,6 +14,7 @@ alone and counts 2.5 times the forward's FLOPs, a causal call half of them, as a
 import argparse
 import datetime
 import json
+import os
 import shlex
 import statistics
 import subprocess
@@ -258,15 +259,21 @@ def _host_us(call, calls=100, rounds=10):
 
 
 def correctness():
-    """The kernels' tests, compiled, and a few of them under compute-sanitizer, in a clone: what came of each."""
+    """The kernels' tests and all lessons with their answers, compiled, and some calls under compute-sanitizer."""
     tests = [
         "tests/kernels/test_flash_forward.py", "tests/kernels/test_flash_backward.py", "tests/test_counts_agree.py",
-        "tests/test_tracer.py",
+        "tests/kernels/test_ladder.py", "tests/kernels/test_launch.py", "tests/kernels/test_warmup.py",
+        "tests/test_tracer.py", "tests/notebooks/test_answers.py",
     ]  # fmt: skip
+    calls = [sys.executable, "-c", "from course_lib import bench; bench.sanitized_calls()"]
+    sanitizers = {
+        tool: subprocess.Popen(["compute-sanitizer", "--tool", tool, *calls], stdout=subprocess.PIPE, text=True)
+        for tool in ("memcheck", "racecheck")
+    }
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        subprocess.run([*pytest, "-n", "8", f"--junitxml={report}", *tests], check=False)
+        subprocess.run([*pytest, "-n", str(min(15, os.cpu_count())), f"--junitxml={report}", *tests], check=False)
         suite = ElementTree.parse(report).getroot().find("testsuite")
     failed, skipped = (sum(int(suite.get(key)) for key in keys) for keys in (("failures", "errors"), ("skipped",)))
     result = {
@@ -275,13 +282,31 @@ def correctness():
         "failed": failed,
         "skipped": skipped,
     }
-    for tool in ("memcheck", "racecheck"):
-        some = "test_lengths[ or grouped or flash1 or descriptor or determin"
-        sanitizer = ["compute-sanitizer", "--tool", tool, *pytest, *tests[:2], "-k", some]
-        output = subprocess.run(sanitizer, capture_output=True, text=True, check=False).stdout
-        lines = [line.strip("= ") for line in output.splitlines() if "SUMMARY" in line or " passed" in line]
-        result[tool] = "; ".join(lines)
+    for tool, process in sanitizers.items():
+        lines = [line.strip("= \n") for line in process.communicate()[0].splitlines()]
+        result[tool] = "; ".join(line for line in lines if "SUMMARY" in line or "calls agree" in line)
     return result
+
+
+def sanitized_calls():
+    """Forward and backward on shapes that take every path, few enough for a sanitizer, which slows them a lot."""
+    from course_lib.kernels import flash_attention
+    from course_lib.kernels.accuracy import check_attention, check_gradients
+
+    torch.manual_seed(0)
+    # Ragged and unequal lengths by pointers, grouped heads; then keys enough for tensor descriptors.
+    shapes = [(130, 200, 64, True), (129, 77, 40, False), (600, 600, 128, True), (640, 640, 128, False)]
+    for n_q, n_k, head_dim, causal in shapes:
+        q, do, k, v = (
+            torch.randn(1, heads, n, head_dim, device="cuda", dtype=torch.float16)
+            for heads, n in ((4, n_q), (4, n_q), (2, n_k), (2, n_k))
+        )
+        inputs = [x.requires_grad_() for x in (q, k, v)]
+        o, lse = flash_attention(*inputs, causal=causal, return_lse=True)
+        check_attention((o.detach(), lse.detach()), q.detach(), k.detach(), v.detach(), causal=causal)
+        gradients = torch.autograd.grad(o, inputs, do)
+        check_gradients(gradients, q.detach(), k.detach(), v.detach(), do, causal=causal)
+    print(f"{len(shapes)} forward and {len(shapes)} backward calls agree with float64")
 
 
 def main(argv=None):
@@ -296,6 +321,7 @@ def main(argv=None):
     parser.add_argument("--standard", action="store_true", help="standard attention against ours, over the lengths")
     parser.add_argument("--ladder", action="store_true", help="the rungs of the forward kernel's ladder")
     parser.add_argument("--dram", action="store_true", help="bytes by the hardware's counters; needs ncu")
+    parser.add_argument("--tf32", action="store_true", help="errors on fp32 of TF32 and of IEEE products")
     parser.add_argument("--tune", action="store_true", help="every configuration of the forward; takes minutes")
     parser.add_argument("--correctness", action="store_true", help="run the kernels' tests on this GPU, time nothing")
     parser.add_argument("--commit", help="what is measured, where the tree comes without its git history")
@@ -316,6 +342,8 @@ def main(argv=None):
         measured = {"rows": experiments.ladder_rows()}
     elif options.dram:
         measured = {"rows": experiments.dram_rows()}
+    elif options.tf32:
+        measured = experiments.precision_errors()
     elif options.tune:
         measured = {"rows": experiments.tune_rows(options.head_dim)}
     else:

@@ -3,6 +3,7 @@
     --standard   standard attention against FlashAttention over the lengths: time, calls one after another, peak bytes
     --ladder     the rungs of the forward kernel's ladder, kept and rejected, taking turns
     --dram       bytes by the GPU's own counters, for both; needs Nsight Compute's `ncu` on the path
+    --tf32       lesson 08's kernel on fp32, with the products' precision left to the compiler and with IEEE's
     --tune       every block size, number of warps and of stages, the shipped configuration among them
 
 Standard attention is PyTorch's three calls, the scale inside the first: scores, softmax, product with the values.
@@ -18,9 +19,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from course_lib import bench, runtime, traffic
+from course_lib import bench, reference, runtime, traffic
+from course_lib.exercises import bug_hunt
 
 HEADS, HEAD_DIM = 16, 64
 # GPT-2 medium's attention as the first FlashAttention paper's Figure 2 has it.
@@ -224,6 +227,20 @@ def run_cases():
         torch.cuda._sleep(1)
         torch.cuda.synchronize()
         driver.cudaProfilerStop()
+
+
+def precision_errors():
+    """Relative Frobenius errors of lesson 08's kernel on fp32 inputs of 3 heads, 128 rows and head_dim 64."""
+    q, k, v = (x[0].detach().cpu().numpy() for x in bench.random_inputs(1, 3, 128, 64, torch.float32)[:3])
+    heads = zip(*(x.astype(np.float64) for x in (q, k, v)), strict=True)
+    exact = torch.from_numpy(np.stack([reference.attention(*head) for head in heads]))
+    return {
+        name: bench.relative_error(
+            torch.from_numpy(bug_hunt.run("right", q, k, v, causal=False, block_q=64, block_k=64, precision=given)[0]),
+            exact,
+        )
+        for name, given in (("ieee_relative_error", "ieee"), ("tf32_relative_error", None))
+    }
 
 
 TUNED = {"block_q": (16, 32, 64, 128, 256), "block_k": (16, 32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2, 3)}
