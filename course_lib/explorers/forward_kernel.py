@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.colors import ListedColormap
+from matplotlib.lines import Line2D
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, Picture, png, tidy
 
@@ -79,23 +80,22 @@ def describe(model, step):
 def draw(model, step):
     """Two panels: all scores with the program's key tiles by kind, and the places of the tile at `step`."""
     figure = Picture(3.4)
-    grid, tile = figure.subplots(1, 2, width_ratios=(1.5, 1))
+    grid, tile = figure.panels(1.5, 1)
     figure.subplots_adjust(left=0.06, right=0.8, bottom=0.15, top=0.88, wspace=0.2)
     top, block_n = model.pid * model.block_m, model.block_n
-    for j, kind in enumerate(model.kinds):
-        corner, width = (j * block_n, top), min(block_n, model.n_k - j * block_n)
-        height = min(model.block_m, model.n_q - top)
-        grid.add_patch(_rectangle(corner, width, height, facecolor=KINDS[kind], edgecolor="white", linewidth=1))
-    corner = step * block_n, top
-    grid.add_patch(_rectangle(corner, block_n, model.block_m, fill=False, edgecolor=INK, linewidth=2, zorder=3))
-    grid.add_patch(_rectangle((0, 0), model.n_k, model.n_q, fill=False, edgecolor=GREY, linewidth=1))
+    left = block_n * np.arange(len(model.kinds))
+    width, height = np.minimum(block_n, model.n_k - left), min(model.block_m, model.n_q - top)
+    faces = [KINDS[kind] for kind in model.kinds]
+    grid.boxes(left, top, width, height, facecolors=faces, edgecolors="white", linewidths=1)
+    start = step * block_n
+    grid.boxes([start], top, block_n, model.block_m, facecolors="none", edgecolors=INK, linewidths=2, zorder=3)
+    grid.boxes([0], 0, model.n_k, model.n_q, facecolors="none", edgecolors=GREY, linewidths=1)
     grid.axvline(model.full_end, color=INK, linestyle=":", linewidth=1.2)
     grid.axvline(model.kv_end, color=INK, linestyle="--", linewidth=1.2)
     tidy(grid, title="the scores; dotted: full_end, dashed: kv_end", x="key", y="query")
     grid.set_xlim(-0.5, len(model.kinds) * block_n + 0.5)
     grid.set_ylim(max(model.n_q, top + model.block_m) + 0.5, -0.5)
 
-    start = step * block_n
     columns, rows = np.arange(start, start + block_n + 1) - 0.5, np.arange(top, top + model.block_m + 1) - 0.5
     cells = ListedColormap(COLOURS)
     tile.pcolormesh(columns, rows, model.tile(step), cmap=cells, vmin=-0.5, vmax=3.5, edgecolors="white", linewidth=1)
@@ -103,20 +103,24 @@ def draw(model, step):
     tile.set_xticks(columns[:-1] + 0.5)
     tile.set_yticks(rows[:-1] + 0.5)
     tidy(tile, title=f"tile {step + 1}: {model.kinds[step]}", x="offs_n")
-    patches = [_rectangle((0, 0), 1, 1, facecolor=colour) for colour in (*KINDS.values(), *COLOURS)]
-    names = (*KINDS, *(name.replace(": ", ":\n").replace("places", "") for name in NAMES))
-    figure.legend(patches[:3], names[:3], title="tiles", loc="upper left", bbox_to_anchor=(0.81, 0.92), **_LEGEND)
-    figure.legend(patches[3:], names[3:], title="places", loc="upper left", bbox_to_anchor=(0.81, 0.62), **_LEGEND)
+    _draw_key(figure, "tiles", KINDS, 0.86)
+    _draw_key(figure, "places", dict(zip(NAMES, COLOURS, strict=True)), 0.56)
     return figure
 
 
-_LEGEND = {"frameon": False, "fontsize": 8.5, "title_fontsize": 9, "alignment": "left"}
-
-
-def _rectangle(corner, width, height, **style):
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(corner, width, height, **style)
+def _draw_key(figure, title, colours, top):
+    """What the colours mean, at the right of the picture. colours: name -> colour."""
+    figure.text(0.82, top, title, fontsize=9, color=INK)
+    rows = {"va": "center_baseline", "fontsize": 8.5, "color": INK}
+    y = top - 0.065
+    for name, colour in colours.items():
+        first, *rest = name.split(": ")
+        figure.add_artist(Line2D([0.82, 0.845], [y, y], color=colour, linewidth=6, solid_capstyle="butt"))
+        figure.text(0.855, y, f"{first}:" if rest else first, **rows)
+        for line in rest:
+            y -= 0.05
+            figure.text(0.855, y, line, **rows)
+        y -= 0.062
 
 
 def draw_nan(o, block_q):

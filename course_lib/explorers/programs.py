@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.colors import ListedColormap
-from matplotlib.patches import Rectangle
 
 from course_lib.explorers.figures import BLUE, GREY, INK, PALE, VERMILLION, Picture, png, tidy
 
@@ -88,7 +87,7 @@ def draw(program, title="blue: touched by this program; red: masked off", labels
     blocks = [grid * block for grid, block in zip(program.grid, program.block, strict=True)]
     n_rows, n_cols = blocks
     figure = Picture(max(1.3, min(4.2, 0.75 + 0.33 * n_rows)))
-    axes = figure.subplots()
+    (axes,) = figure.panels(1)
     bottom = 0.42 / figure.get_figheight()
     figure.subplots_adjust(left=0.06, right=0.985, bottom=bottom, top=1 - 0.35 / figure.get_figheight())
     tidy(axes, title=title)
@@ -97,19 +96,17 @@ def draw(program, title="blue: touched by this program; red: masked off", labels
     edges = np.arange(program.shape[1] + 1), np.arange(program.shape[0] + 1)
     axes.pcolormesh(*edges, touched, cmap=ListedColormap([PALE, BLUE]), vmin=0, vmax=1, edgecolors="white", linewidth=1)
     if program.exists:
-        for row, col in zip(*np.nonzero(~program.mask), strict=True):
-            corner = program.cols[col], program.rows[row]
-            axes.add_patch(Rectangle(corner, 1, 1, facecolor="white", edgecolor=VERMILLION, hatch="///", linewidth=1))
+        row, col = np.nonzero(~program.mask)
+        masked = {"facecolors": "white", "edgecolors": VERMILLION, "hatch": "///", "linewidths": 1}
+        axes.boxes(program.cols[col], program.rows[row], 1, 1, **masked)
     if labels is None and program.shape[0] == 1:
         labels = [range(program.shape[1])]
     for row, line in enumerate(labels or ()):
         for col, label in enumerate(line):
             colour = "white" if touched[row, col] else INK
             axes.text(col + 0.5, row + 0.5, str(label), ha="center", va="center", fontsize=9, color=colour)
-    for i in range(program.grid[0]):
-        for j in range(program.grid[1]):
-            corner = j * program.block[1], i * program.block[0]
-            axes.add_patch(Rectangle(corner, *program.block[::-1], fill=False, edgecolor=GREY, linewidth=1.2))
+    (height, width), (i, j) = program.block, np.indices(program.grid)
+    axes.boxes(j.ravel() * width, i.ravel() * height, width, height, facecolors="none", edgecolors=GREY, linewidths=1.2)
     axes.set_xlim(-0.1, n_cols + 0.1)
     axes.set_ylim(n_rows + 0.1, -0.1)
     starts = [j * program.block[1] + program.block[1] / 2 for j in range(program.grid[1])]
@@ -119,8 +116,7 @@ def draw(program, title="blue: touched by this program; red: masked off", labels
         starts = [i * program.block[0] + program.block[0] / 2 for i in range(program.grid[0])]
         axes.set_yticks(starts, range(len(starts)))
         axes.set_ylabel("pid 0", fontsize=9.5, color=INK)
-    axes.tick_params(length=0)
-    axes.spines[["left", "bottom"]].set_visible(False)
+    axes.xaxis.has_line = axes.yaxis.has_line = False
     return figure
 
 
