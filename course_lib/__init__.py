@@ -110,6 +110,16 @@ TERMS = {
     "merge": ("05", "to make of the states of two sets of keys the state of both together"),
     "split-KV": ("05", "the keys of one query are split over many workers, whose states are merged at the end"),
     "FlashAttention": ("05", "exact attention, tile by tile, by the online softmax, with S and P never in HBM"),
+    # Measuring.
+    "warm-up": ("10", "calls before the first that is timed, which pay for what only a first call has to do"),
+    "median": ("10", "the value in the middle of the sorted ones, which a few disturbed calls do not move"),
+    "cold": ("10", "said of a cache that holds nothing of what a call needs; warm if it does"),
+    "asynchronous": ("10", "said of a launch that returns before its work is done"),
+    "launch-bound": ("10", "said of a call whose launches take longer than its work"),
+    "counters": ("10", "what the hardware itself counts, such as the bytes that DRAM read and wrote"),
+    "sweep": ("10", "to measure every choice of some settings"),
+    "rank agreement": ("10", "Spearman's coefficient: 1 if two lists rank alike, -1 if opposite, 0 if unrelated"),
+    "rung": ("10", "one step of the worklog: one idea, its prediction, its measurement, its verdict"),
     # Machines, bytes and time.
     "FLOP": ("01", "one operation of floating point arithmetic: an addition or a multiplication"),
     "HBM": ("00", "the GPU's large, slow memory, where the arrays live"),
@@ -134,17 +144,6 @@ TERMS = {
     "warps": ("06", "groups of 32 threads that a program is made of"),
     "wave": ("06", "the programs that the whole GPU runs at one time"),
     "spill": ("06", "to keep in slow memory what the registers have no room for"),
-    # Measuring.
-    "warm-up": ("10", "calls before the first that is timed, which pay for what only a first call has to do"),
-    "median": ("10", "the value in the middle of the sorted ones, which a few disturbed calls do not move"),
-    "cold": ("10", "said of a cache that holds nothing of what a call needs; warm if it does"),
-    "asynchronous": ("10", "said of a launch that returns before its work is done"),
-    "launch": ("10", "to hand a kernel to the GPU, which takes some microseconds whatever the work"),
-    "launch-bound": ("10", "said of a call whose launches take longer than its work"),
-    "counters": ("10", "what the hardware itself counts, such as the bytes that DRAM read and wrote"),
-    "sweep": ("10", "to measure every choice of some settings"),
-    "rank agreement": ("10", "Spearman's coefficient: 1 if two lists rank alike, -1 if opposite, 0 if unrelated"),
-    "rung": ("10", "one step of the worklog: one idea, its prediction, its measurement, its verdict"),
 }
 GLOSSARY = SYMBOLS | TERMS
 
