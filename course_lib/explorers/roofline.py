@@ -10,7 +10,7 @@ from math import log10
 from course_lib import records, traffic
 from course_lib.hardware import GPUS
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Picture, png, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Panel, Picture, png, tidy
 
 # FlashAttention-3 (Shah et al., 2024), section 3.1: an H100 SXM5's special functions, exp2 among them, by 16 for each
 # SM and clock. Other GPUs' are left out.
@@ -135,11 +135,11 @@ def describe(model):
 def draw(model):
     """Roof, the intensity of the settings, and every measured call at it. Returns a figure.
 
-    In powers of ten on plain axes, whose ticks are cheaper than those of logarithmic ones.
+    In powers of ten, for a Panel draws linear scales.
     """
     s = model.settings
     figure = Picture(4.2)
-    axes = figure.add_axes((0.075, 0.15, 0.9, 0.755))
+    axes = figure.add_axes((0.075, 0.15, 0.9, 0.755), axes_class=Panel)
     low, high, bottom, top = 1, 4.3, 1.3, 3.5
     ridge, peak = model.gpu.ridge_flops_per_byte, model.gpu.fp16_tensor_tflops
     roof = [(log10(x), log10(model.roof_tflops(x))) for x in (10**low, ridge, 10**high)]
