@@ -9,6 +9,7 @@ The map, in reading order:
     kernels/     the same mathematics in Triton, compiled on a GPU or interpreted without one
     tracer       the bytes that a real Triton kernel asks for, and what it touches out of bounds
     bench        measures, and records what it measured with where and how; the records are in data/
+    records      reads the records
     exercises/   one module a lesson: answers, hints, properties and plausible wrong answers
     grading/     the engine behind check, hint, solution and progress
     explorers/   one module a widget: model, drawing, thin shell
@@ -109,6 +110,16 @@ TERMS = {
     "merge": ("05", "to make of the states of two sets of keys the state of both together"),
     "split-KV": ("05", "the keys of one query are split over many workers, whose states are merged at the end"),
     "FlashAttention": ("05", "exact attention, tile by tile, by the online softmax, with S and P never in HBM"),
+    # Measuring.
+    "warm-up": ("10", "calls before the first that is timed, which pay for what only a first call has to do"),
+    "median": ("10", "the value in the middle of the sorted ones, which a few disturbed calls do not move"),
+    "cold": ("10", "said of a cache that holds nothing of what a call needs; warm if it does"),
+    "asynchronous": ("10", "said of a launch that returns before its work is done"),
+    "launch-bound": ("10", "said of a call whose launches take longer than its work"),
+    "counters": ("10", "what the hardware itself counts, such as the bytes that DRAM read and wrote"),
+    "sweep": ("10", "to measure every choice of some settings"),
+    "rank agreement": ("10", "Spearman's coefficient: 1 if two lists rank alike, -1 if opposite, 0 if unrelated"),
+    "rung": ("10", "one step of the worklog: one idea, its prediction, its measurement, its verdict"),
     # Machines, bytes and time.
     "FLOP": ("01", "one operation of floating point arithmetic: an addition or a multiplication"),
     "HBM": ("00", "the GPU's large, slow memory, where the arrays live"),
@@ -160,7 +171,7 @@ GLOSSARY = SYMBOLS | TERMS
 _FROM_GRADING = {"check", "hint", "solution", "progress", "quiz"}
 _SUBMODULES = {
     "authoring", "bench", "exercises", "explorers", "grading", "hardware", "kernels", "machine",
-    "reference", "runtime", "tracer", "traffic", "workspace",
+    "records", "reference", "runtime", "tracer", "traffic", "workspace",
 }  # fmt: skip
 
 __all__ = ["GLOSSARY", "SYMBOLS", "TERMS", *sorted(_FROM_GRADING), *sorted(_SUBMODULES)]

@@ -17,7 +17,7 @@ from .tiled_attention import draw_moved
 
 D = 8
 DTYPE, STATISTICS = np.float16, np.float32
-MAX_NUMBERED = 36  # in each of the grids; a number costs a redraw about a millisecond
+MAX_NUMBERED = 36  # in each of the grids: numbers are what a redraw takes longest for
 TENSORS = ("Q", "K", "V", "O", "dO", "lse", "delta", "dQ", "dK", "dV")
 COLOURS = {
     "Q": BLUE, "K": ORANGE, "V": GREEN, "O": PURPLE, "dO": VERMILLION, "lse": GREY, "delta": GREY,

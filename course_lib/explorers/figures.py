@@ -12,6 +12,7 @@ from math import ceil, cos, radians, sin
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import XAxis, YAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
@@ -94,12 +95,15 @@ class _PlainAxis:
         outermost = edge - 7 * point
         text = Text(fontsize=9, color=INK, **self.alignment)
         text.set_figure(self.get_figure())
-        for place, label in shown:
+        # The longest last, for that is the one that the axis' label must not touch.
+        for place, label in sorted(shown, key=lambda tick: len(tick[1])):
             text.set_text(label)
             text.set_position((place, edge - 7 * point)[:: 1 - 2 * self.along])
             text.draw(renderer)
-            if self.label.get_text():
-                outermost = min(outermost, text.get_window_extent(renderer).p0[1 - self.along])
+        if not self.label.get_text():
+            return
+        if shown:
+            outermost = text.get_window_extent(renderer).p0[1 - self.along]
         self.label.set_transform(IdentityTransform())
         self.label.set_position(((start + end) / 2, outermost - self.labelpad * point)[:: 1 - 2 * self.along])
         self.label.draw(renderer)
@@ -124,6 +128,24 @@ class _PlainXAxis(_PlainAxis, XAxis):
 
 class _PlainYAxis(_PlainAxis, YAxis):
     along, alignment = 1, {"ha": "right", "va": "center_baseline"}
+
+
+class Labels(Artist):
+    """Short texts, each in the middle of its place in the plot, as one artist. x, y: [n]; labels: [n] of str."""
+
+    zorder = Text.zorder
+
+    def __init__(self, x, y, labels, **style):
+        super().__init__()
+        self.places, self.labels = np.column_stack([x, y]), labels
+        self.text = Text(ha="center", va="center", color=INK, **style)
+
+    def draw(self, renderer):
+        self.text.set_figure(self.get_figure())
+        for place, label in zip(self.axes.transData.transform(self.places), self.labels, strict=True):
+            self.text.set_text(label)
+            self.text.set_position(place)
+            self.text.draw(renderer)
 
 
 class Panel(Axes):

@@ -391,3 +391,28 @@ def test_flash_attention_forward(open_lesson):
 
     assert page.locator(".Quiz").count() > 0
     assert errors == []
+
+
+def test_performance(open_lesson):
+    page, errors = open_lesson("10_performance")
+    assert_formulas_drawn(page)
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
+    n, d, block_q = explorer.locator(".noUi-handle").all()
+    asked, once, dram = explorer.locator(".widget-toggle-button").all()
+    (gpu,) = explorer.locator("select").all()
+    (causal,) = explorer.locator("input[type=checkbox]").all()
+
+    assert "Above the roof" in explorer.inner_text()
+    assert "The arithmetic binds: at most 989 TFLOP/s" in press(once, "Enter")
+    assert "N = 16,384, d = 128, full" in press(n, "ArrowRight")
+    assert "N = 16,384, d = 64, full" in press(d, "ArrowLeft")
+    assert "asked for with 128 queries a tile" in press(asked, "Enter")
+    assert "asked for with 64 queries a tile" in press(block_q, "ArrowLeft")
+    assert "d = 64, causal" in press(causal, "Space")
+    assert "nothing is measured here" in press(gpu, "Space", "ArrowDown", "Enter")
+    assert "no counter was read" in press(dram, "Enter")
+
+    assert page.locator(".Quiz").count() > 0
+    assert errors == []

@@ -24,6 +24,7 @@ from course_lib.explorers import (
     forward_kernel,
     online_softmax,
     programs,
+    roofline,
     stable_softmax,
     tiled_attention,
 )
@@ -42,6 +43,7 @@ EXPLORERS = {
     "many tiles": (block_sizes.explore, {"N": 131072, "B_r": 16, "B_c": 16}, "visits", (999, 1000)),
     "programs": (programs.explore, {"grid": "2-D", "rows": 12, "columns": 24, "BLOCK_N": 1}, "program_id(0)", (1, 2)),
     "forward": (forward_kernel.explore, {"BLOCK_M": 8, "BLOCK_N": 8}, "tile", (0, 1)),
+    "roofline": (roofline.explore, {}, "B_r", (64, 128)),
     "backward": (backward_passes.explore, {"queries": 24, "keys": 24, "causal": False}, "visit", (20, 21)),
 }  # fmt: skip
 each_explorer = pytest.mark.parametrize("name", EXPLORERS)
