@@ -479,8 +479,8 @@ def _draw_roofline(axes, model):
     for (name, counted, colour, marker), height in zip(points, (0.93, 0.86), strict=True):
         intensity = counted.arithmetic_intensity
         tflops = model.roof_tflops(intensity)
-        axes.plot([log10(intensity)] * 2, [bottom, log10(tflops)], color=colour, linewidth=1, linestyle="--")
-        axes.plot(log10(intensity), log10(tflops), marker, markersize=9, color=colour)
+        dashed = {"linewidth": 1, "linestyle": "--", "marker": marker, "markersize": 9, "markevery": [0]}
+        axes.plot([log10(intensity)] * 2, [log10(tflops), bottom], color=colour, **dashed)
         text = f"{name}: {intensity:.3g} FLOP/byte, at most {tflops:.3g} TFLOP/s"
         axes.text(0.02, height, text, transform=axes.transAxes, fontsize=9, color=colour)
     if model.measured and not model.measured.failed:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from matplotlib.collections import LineCollection
 from matplotlib.colors import ListedColormap
 
 from course_lib import traffic
@@ -104,8 +105,8 @@ def draw_tile_grid(axes, model, step=None, max_numbered=MAX_NUMBERED_TILES):
     y = np.minimum(np.arange(tiles_q + 1) * model.block_q, model.n_q)
     axes.pcolorfast(x, y, done, cmap=ListedColormap([SKIPPED, "white", VISITED, ORANGE]), vmin=0, vmax=3)
     if max(tiles_q, tiles_k) <= MAX_LINES:
-        axes.vlines(x, 0, model.n_q, color=GREY, linewidth=0.6)
-        axes.hlines(y, 0, model.n_k, color=GREY, linewidth=0.6)
+        lines = [((at, 0), (at, model.n_q)) for at in x] + [((0, at), (model.n_k, at)) for at in y]
+        axes.add_collection(LineCollection(lines, colors=GREY, linewidths=0.6), autolim=False)
     centre_x, centre_y = (x[:-1] + x[1:]) / 2, (y[:-1] + y[1:]) / 2
     if number.size <= max_numbered:
         i, j = np.nonzero(number)
