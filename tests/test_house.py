@@ -29,7 +29,8 @@ MAY_IMPORT = {
     "reference": {"machine"},
     "kernels": {"runtime", "hardware", "tracer"},
     "tracer": {"runtime", "kernels"},
-    "bench": {"runtime", "hardware", "traffic", "tracer", "reference", "kernels"},
+    "bench": {"runtime", "hardware", "traffic", "tracer", "reference", "kernels", "experiments"},
+    "experiments": {"runtime", "traffic", "reference", "kernels", "bench", "exercises"},
     "exercises": {
         "runtime", "language", "records", "hardware", "machine", "traffic", "tracer", "reference", "kernels", "grading",
     },  # fmt: skip

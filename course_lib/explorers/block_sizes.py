@@ -18,14 +18,12 @@ import numpy as np
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.lines import Line2D
 
-from course_lib import traffic
+from course_lib import records, traffic
 from course_lib.hardware import GPUS
 from course_lib.machine import Machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Panel, Picture, png, tidy
-from .forward_kernel import provenance
-from .forward_kernel import record as measurement
 from .tile_grid import TileGrid, draw_tile_grid, tile_grid
 
 RECORD = Path(__file__).parents[1] / "data" / "resources.json"
@@ -278,11 +276,11 @@ def recorded():
 @lru_cache(maxsize=1)
 def swept():
     """The committed sweep of block sizes: Settings.swept -> Measured; empty where none is committed."""
-    sweep, tried = measurement(SWEEP), {}
+    sweep, tried = records.record(SWEEP), {}
     for row in sweep["rows"] if sweep else ():
         same = tuple(row[column] for column in ("dtype", "head_dim", "causal", "block_q", "block_k"))
         tried.setdefault(same, []).append(row)
-    return {same: _fastest(rows, provenance(sweep)) for same, rows in tried.items()}
+    return {same: _fastest(rows, records.provenance(SWEEP)) for same, rows in tried.items()}
 
 
 def _fastest(rows, source):

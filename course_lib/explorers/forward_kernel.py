@@ -3,13 +3,13 @@
 Tiles are small here, for the eye: a kernel's have 16 rows or more.
 """
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.lines import Line2D
+
+from course_lib import records
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
 
@@ -19,7 +19,6 @@ NAMES = ("visible", "hidden: causal", "no such key: needs -inf too", "no such qu
 COLOURS = (BLUE, ORANGE, VERMILLION, PALE)
 KINDS = {"no mask": BLUE, "masked": ORANGE, "not visited": PALE}
 
-RECORDS = Path(__file__).parents[1] / "data"
 
 
 @dataclass(frozen=True)
@@ -136,18 +135,6 @@ def draw_nan(o, block_q):
     return figure
 
 
-def record(name):
-    """A recorded measurement, course_lib/data/NAME.json, or None if there is none."""
-    path = RECORDS / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
-
-
-def provenance(measured):
-    """GPU, versions and date of a record, in one line. They stand in the record itself or under its "provenance"."""
-    measured = measured.get("provenance", measured)
-    return f"{measured['gpu']}, torch {measured['torch']}, triton {measured['triton']}, {measured['date']}"
-
-
 def _numbers(values):
     return " or ".join(f"{value:,}" for value in sorted(values))
 
@@ -160,9 +147,9 @@ CONTESTANTS = {
 }
 
 
-def draw_speed(measured):
+def draw_speed(record="attention-h100"):
     """TFLOP/s of a record's forward rows: a panel for each head dimension and mask, bars by length."""
-    rows = [row for row in measured["rows"] if row["pass"] == "forward"]
+    rows = records.rows(record, **{"pass": "forward"})
     panels = sorted({(row["head_dim"], row["causal"]) for row in rows})
     figure = Picture(3.2)
     figure.subplots_adjust(left=0.06, right=0.985, bottom=0.25, top=0.8, wspace=0.15)
@@ -180,7 +167,7 @@ def draw_speed(measured):
     all_axes[0].legend(frameon=False, fontsize=8.5, **place)
     tokens, hidden = ({row[a] * row[b] for row in rows} for a, b in (("batch", "n"), ("heads", "head_dim")))
     shapes = f"batch x N = {_numbers(tokens)}, heads x d = {_numbers(hidden)}, {rows[0]['dtype']}"
-    figure.text(0.985, 0.02, f"{shapes}; {provenance(measured)}", ha="right", fontsize=8.5, color=INK)
+    figure.text(0.985, 0.02, f"{shapes}; {records.provenance(record)}", ha="right", fontsize=8.5, color=INK)
     return figure
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 
-from course_lib import traffic
+from course_lib import records, traffic
 from course_lib.explorers import block_sizes as explorer
-from course_lib.explorers import forward_kernel
 from course_lib.explorers.block_sizes import BLOCKS, DTYPES, HEAD_DIMS, HEADS, LENGTHS, ORDERS, Settings
 from course_lib.explorers.figures import png
 from course_lib.hardware import GPUS
@@ -323,7 +322,7 @@ SYNTHETIC_SWEEP = {
 def sweep(tmp_path, monkeypatch):
     """The synthetic sweep, in place of what is committed."""
     (tmp_path / "sweep-h100.json").write_text(json.dumps(SYNTHETIC_SWEEP))
-    monkeypatch.setattr(forward_kernel, "RECORDS", tmp_path)
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
     explorer.swept.cache_clear()
     yield
     explorer.swept.cache_clear()
@@ -368,7 +367,7 @@ def test_what_was_not_swept_shows_no_measurement(sweep, other):
 
 
 def test_without_a_sweep_nothing_measured_is_shown(tmp_path, monkeypatch):
-    monkeypatch.setattr(forward_kernel, "RECORDS", tmp_path)
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
     explorer.swept.cache_clear()
     assert explorer.swept() == {} and explorer.evaluate(Settings()).measured is None
     explorer.swept.cache_clear()

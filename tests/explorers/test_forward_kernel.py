@@ -1,7 +1,6 @@
 """The forward kernel's explorer: places against the mask, bounds against the kernel's, bars against the file."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from course_lib import runtime
+from course_lib import records, runtime
 from course_lib.explorers import forward_kernel
 from course_lib.explorers.forward_kernel import HIDDEN, NO_KEY, NO_QUERY, VISIBLE, describe, draw, program
 from course_lib.kernels.flash_forward import kv_loop_bounds
@@ -80,27 +79,14 @@ def test_picture_shows_the_tile_and_the_bounds():
 
 
 def test_bars_are_the_records():
-    record = forward_kernel.record("attention-h100")
-    figure = forward_kernel.draw_speed(record)
+    record = records.record("attention-h100")
+    figure = forward_kernel.draw_speed()
     heights = sorted(bar.get_height() for axes in figure.axes for bar in axes.patches)
     forward = [row for row in record["rows"] if row["pass"] == "forward"]
     assert heights == sorted(rate for row in forward for rate in row["tflops"].values()) and len(forward) == 12
     written = " ".join(text.get_text() for text in figure.texts)
     assert all(record[name] in written for name in ("gpu", "torch", "triton", "date"))
     assert "batch x N = 16,384, heads x d = 2,048, float16" in written
-
-
-def test_provenance_stands_in_the_record_or_under_its_name():
-    record = {"gpu": "one", "torch": "2", "triton": "3", "date": "today", "rows": []}
-    line = "one, torch 2, triton 3, today"
-    assert forward_kernel.provenance(record) == forward_kernel.provenance({"provenance": record}) == line
-
-
-def test_a_record_that_is_not_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(forward_kernel, "RECORDS", tmp_path)
-    assert forward_kernel.record("tf32-h100") is None
-    (tmp_path / "tf32-h100.json").write_text(json.dumps({"gpu": "one"}))
-    assert forward_kernel.record("tf32-h100") == {"gpu": "one"}
 
 
 def test_nan_picture_counts():
