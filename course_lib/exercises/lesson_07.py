@@ -1005,7 +1005,7 @@ QUIZ = [
         ],
     },
     {
-        "question": "tl.load(pointers, mask=mask), without `other`: what do lanes hold that are masked off?",
+        "question": "tl.load(pointers, mask=mask), without other=: what do lanes hold that are masked off?",
         "type": "multiple_choice",
         "answers": [
             option(

@@ -301,7 +301,7 @@ def flash_forward(
         v_ptrs = v_ptr + head * stride_vh + offs_n[:, None] * stride_vn + offs_d[None, :]
         k = tl.load(k_ptrs, mask=mask_n[:, None] & mask_d[None, :], other=0.0)
         v = tl.load(v_ptrs, mask=mask_n[:, None] & mask_d[None, :], other=0.0)
-        # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N], in units of log2(e) for exp2
+        # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N], times log2(e) for exp2
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)
         visible = mask_n[None, :]
         if IS_CAUSAL:
@@ -478,7 +478,7 @@ FORWARD = Exercise(
     ),
     reasoning="One program is one round of lesson 06's outer loop. Short slices become masks: a masked load keeps the "
     "program inside its tensors, and -inf in the scores keeps what was not there out of the sums. The scale takes "
-    "log2(e) along, since GPUs have an instruction for exp2; so m_i is in units of log2(e), and lse goes back by one "
+    "log2(e) along, since GPUs have an instruction for exp2; so m_i is a score times log2(e), and lse goes back by one "
     "product with ln 2. m_ref is the guard for rows that have seen nothing yet.",
     properties=(
         forward_property(
@@ -625,7 +625,7 @@ FORWARD = Exercise(
         "head_dim": "BLOCK_D columns are computed, HEAD_DIM exist: the mask offs_d < HEAD_DIM belongs to every load "
         "and to the store of o, with other=0.0 so that the padding adds nothing to a dot product.",
         "heads": "program_id(1) is the head. k and v begin at head * stride_kh and head * stride_vh.",
-        "strides": "Each tensor has its own strides: q's head stride is n_q rows long, k's n_k rows.",
+        "strides": "Each tensor has its own strides, v other ones than k: q_ptr goes with stride_qh, and so on.",
         "not_shifted": "exp(1000) is infinite. Every exponent must be a score minus a max, at most 0.",
         "tile_max": "The running max never falls: tl.maximum(m_i, the tile's max).",
         "start": "0 is larger than each of these scores, so a max that starts at 0 never meets them. What is the "
@@ -643,7 +643,7 @@ FORWARD = Exercise(
         "by 1 instead of that l.",
         "large_negative": "Where every score is -1e6 all weights are alike, and the row gets the mean of what it must "
         "not see. Hide with -inf.",
-        "lse_base": "With exp2 your m_i is in units of log2(e): (m_i + log2(l_i)) * ln 2 is natural again.",
+        "lse_base": "With exp2 your m_i is the max times log2(e): (m_i + log2(l_i)) * ln 2 is natural again.",
         "lse_sign": "lse = m + log(l). Which of the two has the wrong sign, or both?",
         "lse_place": "lse is [heads, n_q]: head h begins at h * stride_lh.",
         "lse": "lse = m + log(l): the running max belongs to it, and a row that sees no key has -inf, not NaN.",
@@ -709,6 +709,7 @@ FORWARD = Exercise(
             "several heads, each with its own keys",
             WrongAnswer("all heads on the keys of head 0", "heads", {"k_ptr + head * stride_kh +": "k_ptr +"}),
             WrongAnswer("q's head stride for k", "strides", {"head * stride_kh": "head * stride_qh"}),
+            WrongAnswer("k's head stride for v", "strides", {"head * stride_vh": "head * stride_kh"}),
         ),
         *caught_by(
             "scores near 1000 do not overflow",
@@ -946,7 +947,7 @@ EPILOGUE = Exercise(
         'float("-inf"), (m_i + tl.log2(l_safe)) * 0.6931471805599453). Load and store with offs_m < n_q and offs_d < '
         "HEAD_DIM.",
     ),
-    reasoning="o needs one division a row, and lse one logarithm. In units of log2(e) both m and log2(l) are there to "
+    reasoning="o needs one division a row, and lse one logarithm. Both m, times log2(e), and log2(l) are there to "
     "add, and ln 2 turns the sum back. The guard replaces l by 1 before log2 and the division, and not after, so that "
     "neither log2(0) nor 0/0 is computed.",
     properties=(
@@ -1153,7 +1154,7 @@ FIND = Exercise(
     answer=find_failing_input,
     imports=TRITON,
     hints=(
-        "An ordinary test takes equal lengths that the tiles divide, d = 64, square tiles, scores around 0, float32. "
+        "An ordinary test takes equal lengths that the tiles divide, d = 32, square tiles, scores around 0, float32. "
         "Which of these can you change, one at a time?",
         "Print the kernels with bug_hunt.source and compare each line with your own kernel. Which lines have a mask, a "
         "type, a starting value or a scale that differs? For which sizes or values does that line matter?",
@@ -1289,11 +1290,14 @@ QUIZ = [
                 "When a row sees no key of a visited tile", True, "Its tile max is -inf, and -inf - (-inf) is NaN."
             ),
             option("When the scores are large", False, "Each exponent is a score minus a max, at most 0."),
-            option("Whenever the mask is causal", False, "Square tiles leave each row at least one key of each tile."),
+            option(
+                "Whenever the mask is causal", False,
+                "With equal lengths, square tiles leave each row at least one key of each tile that it visits.",
+            ),  # fmt: skip
         ],
     },
     {
-        "question": "m_i is kept in units of log2(e) and l_i is a plain sum. What is the natural log-sum-exp?",
+        "question": "m_i is kept times log2(e) and l_i is a plain sum. What is the natural log-sum-exp?",
         "type": "multiple_choice",
         "answers": [
             option("m_i + log(l_i)", False, "That adds two different units."),
@@ -1311,7 +1315,7 @@ QUIZ = [
             option(
                 "Nothing about tl.dot's default",
                 True,
-                "On an Ampere or newer GPU the default is TF32, with 10 bits of fraction. Ask for ieee, and measure.",
+                "On an Ampere or newer GPU the default is TF32, with 10 bits of mantissa. Ask for ieee, and measure.",
             ),
             option("The GPU is more exact, for it has FMA", False, "Not if the product's inputs are rounded first."),
         ],

@@ -63,7 +63,8 @@ def launched(kernel, grid: tuple, outputs: dict, **arguments) -> Launch:
 
     grid: number of programs along each axis. outputs: parameter -> shape; these tensors start out as NaN, float32.
     arguments: the other parameters. Arrays become tensors, float64 as float32, and the rows of matrices do not
-    touch each other. Parameters stride_xm, stride_xk, ... are filled in: axes 0, 1, ... of x_ptr.
+    touch each other, by a gap that differs from tensor to tensor. Parameters stride_xm, stride_xk, ... are filled
+    in: axes 0, 1, ... of x_ptr.
 
     A property's `answer` is guarded: AnswerError with the learner's own line if the kernel raises.
     """
@@ -74,9 +75,8 @@ def launched(kernel, grid: tuple, outputs: dict, **arguments) -> Launch:
     guarded = isinstance(kernel, GuardedAnswer)
     function = plain(kernel.answer if guarded else kernel)
     arguments |= {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
-    tensors = {
-        name: _tensor(torch, value) for name, value in arguments.items() if isinstance(value, np.ndarray)
-    }
+    arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
+    tensors = {name: _tensor(torch, value, GAP_ELEMS + i) for i, (name, value) in enumerate(arrays.items())}
     given_names()  # imports Triton now, and not within the answer's time limit
     strides = _strides(inspect.signature(function).parameters, tensors)
     call = strides | arguments | tensors
@@ -89,9 +89,9 @@ def launched(kernel, grid: tuple, outputs: dict, **arguments) -> Launch:
     return Launch({name: tensors[name].numpy() for name in outputs}, traced)
 
 
-def _tensor(torch, array):
+def _tensor(torch, array, gap_elems):
     array = array.astype(np.float32) if array.dtype == np.float64 else array
-    gap = GAP_ELEMS if array.ndim > 1 else 0
+    gap = gap_elems if array.ndim > 1 else 0
     fill = np.nan if array.dtype.kind == "f" else 0
     spread = torch.from_numpy(np.full((*array.shape[:-1], array.shape[-1] + gap), fill, array.dtype))
     view = spread[..., : array.shape[-1]]
