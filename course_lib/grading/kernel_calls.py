@@ -32,6 +32,8 @@ from .exercise import Evidence, Exercise, Finding, Part, Property, Result
 TRITON = ("triton", "triton.language")
 # Rows of a matrix lie this many elements further apart than they are long, so that a column too many is noticed.
 GAP_ELEMS = 64
+# Random inputs for a property, besides its cases: a launch takes the interpreter some hundredths of a second.
+EXAMPLES = 12
 # Of a check in another process, with its start: for an answer that not even the limit of a call can stop.
 ELSEWHERE_LIMIT_S = 60.0
 
@@ -142,7 +144,7 @@ def kernel_property(name, call, test, cases=(), draw=None, hints=None) -> Proper
         launch = eval(call, {"np": np, "launched": launched, kernel: answer, **inputs})
         return test(launch, **inputs)
 
-    return Property(name, call, launch_and_test, tuple(cases), draw, hints or {})
+    return Property(name, call, launch_and_test, tuple(cases), draw, hints or {}, EXAMPLES)
 
 
 def compare_launch(launch: Launch, parts: list[Part]) -> Evidence | None:
