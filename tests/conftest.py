@@ -7,6 +7,7 @@ from course_lib import runtime
 runtime.choose()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist's own, which reads the marks
 def pytest_collection_modifyitems(items):
     """With --dist loadgroup: the tests of one exercise together, for they share gradings; else those of a file."""
     for item in items:
