@@ -9,6 +9,7 @@ The map, in reading order:
     kernels/     the same mathematics in Triton, compiled on a GPU or interpreted without one
     tracer       the bytes that a real Triton kernel asks for, and what it touches out of bounds
     bench        measures, and records what it measured with where and how; the records are in data/
+    records      reads the records
     exercises/   one module a lesson: answers, hints, properties and plausible wrong answers
     grading/     the engine behind check, hint, solution and progress
     explorers/   one module a widget: model, drawing, thin shell
@@ -48,8 +49,8 @@ SYMBOLS = {
     "alpha": ("05", "exp(m_old - m_new), the factor that carries l and acc over to a new maximum"),
     "state": ("05", "the tuple (m, l, acc) of a set of keys; two of them merge into the state of the union"),
     "lse": ("03", "log-sum-exp of a row's scores, m + log(l), natural logarithm"),
-    "dO": ("", "gradient of the loss with respect to O; dQ, dK, dV, dS, dP likewise"),
-    "delta": ("", "rowsum(dO * O), which the backward pass needs of each row"),
+    "dO": ("09", "gradient of the loss with respect to O; dQ, dK, dV, dS, dP likewise"),
+    "delta": ("09", "rowsum(dO * O), which the backward pass needs of each row"),
     # Tiles and memory.
     "B_r": ("06", "rows of a query tile in the papers; block_q in reference, BLOCK_M in kernels"),
     "B_c": ("06", "rows of a key tile in the papers; block_k in reference, BLOCK_N in kernels"),
@@ -57,10 +58,10 @@ SYMBOLS = {
     "q_outer": ("06", "queries in the outer loop: FlashAttention-2's order, each output row written once"),
     "kv_outer": ("06", "keys and values in the outer loop: FlashAttention-1's order, the output rewritten each time"),
     # How kernels name things.
-    "q_ptr": ("", "a pointer to an array; q without _ptr is the tile loaded from it"),
-    "offs_m": ("", "offsets of a tile's query rows; offs_n of its key rows, offs_d of its columns"),
-    "mask_m": ("", "which of offs_m are inside the array"),
-    "stride_qm": ("", "elements between rows of q; stride_qb, stride_qh, stride_qd: batches, heads, columns"),
+    "q_ptr": ("07", "a pointer to an array; q without _ptr is the tile loaded from it"),
+    "offs_m": ("07", "offsets of a tile's query rows; offs_n of its key rows, offs_d of its columns"),
+    "mask_m": ("08", "which of offs_m are inside the array"),
+    "stride_qm": ("07", "elements between rows of q; stride_qb, stride_qh, stride_qd: batches, heads, columns"),
 }
 TERMS = {
     # Similarity and softmax.
@@ -81,7 +82,7 @@ TERMS = {
     "shift invariance": ("03", "adding one number to all logits leaves their softmax as it was"),
     "normaliser": ("03", "the sum of a row's exponentials, by which each of them is divided"),
     "log-sum-exp": ("03", "the logarithm of the sum of a row's exponentials; maximum and normaliser in one number"),
-    "mask": ("03", "what says which keys a query sees; a hidden score is -inf before the softmax"),
+    "mask": ("03", "what says which keys a query sees: a hidden score is -inf; in a kernel also which lanes are used"),
     # Floats.
     "float": ("02", "a binary number with a sign, an exponent and a mantissa of fixed numbers of bits"),
     "exponent": ("02", "the bits of a float that give its range"),
@@ -109,6 +110,16 @@ TERMS = {
     "merge": ("05", "to make of the states of two sets of keys the state of both together"),
     "split-KV": ("05", "the keys of one query are split over many workers, whose states are merged at the end"),
     "FlashAttention": ("05", "exact attention, tile by tile, by the online softmax, with S and P never in HBM"),
+    # Measuring.
+    "warm-up": ("10", "calls before the first that is timed, which pay for what only a first call has to do"),
+    "median": ("10", "the value in the middle of the sorted ones, which a few disturbed calls do not move"),
+    "cold": ("10", "said of a cache that holds nothing of what a call needs; warm if it does"),
+    "asynchronous": ("10", "said of a launch that returns before its work is done"),
+    "launch-bound": ("10", "said of a call whose launches take longer than its work"),
+    "counters": ("10", "what the hardware itself counts, such as the bytes that DRAM read and wrote"),
+    "sweep": ("10", "to measure every choice of some settings"),
+    "rank agreement": ("10", "Spearman's coefficient: 1 if two lists rank alike, -1 if opposite, 0 if unrelated"),
+    "rung": ("10", "one step of the worklog: one idea, its prediction, its measurement, its verdict"),
     # Machines, bytes and time.
     "FLOP": ("01", "one operation of floating point arithmetic: an addition or a multiplication"),
     "HBM": ("00", "the GPU's large, slow memory, where the arrays live"),
@@ -133,13 +144,34 @@ TERMS = {
     "warps": ("06", "groups of 32 threads that a program is made of"),
     "wave": ("06", "the programs that the whole GPU runs at one time"),
     "spill": ("06", "to keep in slow memory what the registers have no room for"),
+    # Kernels in Triton.
+    "kernel": ("07", "a function that a GPU runs many times at once; each run is a program"),
+    "launch": ("07", "to start a kernel's programs, kernel[grid](arguments)"),
+    "grid": ("07", "how many programs a launch has, along each of up to three axes"),
+    "program id": ("07", "the number by which a program knows its share, one for each axis of the grid"),
+    "block": ("07", "in a kernel, the elements that a program handles at once: a power of two, fixed when compiled"),
+    "lane": ("07", "a place of a block; one that a mask switches off loads and stores nothing"),
+    "pointer": ("07", "where in memory an array's first element lies; pointer plus offset is another element's place"),
+    "stride": ("07", "the distance in elements from one row, or column, of an array to the next"),
+    "tracer": ("07", "what counts the bytes that a kernel's programs ask for, and reports accesses out of bounds"),
+    "interpreter": ("07", "what runs a kernel without a GPU, program after program, its blocks as NumPy arrays"),
+    "compiler": ("07", "what turns a kernel into a GPU's machine code"),
+    "epilogue": ("08", "what a kernel does after its loop: divide by l, store O and lse"),
+    "TF32": ("08", "float32 with 10 bits of mantissa, in which tensor cores multiply float32 unless told otherwise"),
+    # Gradients.
+    "loss": ("09", "the number that training makes small"),
+    "gradient": ("09", "an array's gradient dX says how the loss changes for each unit of a small change in X"),
+    "backward pass": ("09", "the way from dO to dQ, dK and dV; what leads from Q, K and V to O is the forward pass"),
+    "gradcheck": ("09", "the comparison of a gradient's formula with the slopes, found by small steps in float64"),
+    "recomputed": ("09", "made once more from what was kept, as P from Q, K and lse"),
+    "atomic addition": ("09", "one to memory that no other program can split; the order of several is not fixed"),
 }
 GLOSSARY = SYMBOLS | TERMS
 
 _FROM_GRADING = {"check", "hint", "solution", "progress", "quiz"}
 _SUBMODULES = {
     "authoring", "bench", "exercises", "explorers", "grading", "hardware", "kernels", "machine",
-    "reference", "runtime", "tracer", "traffic", "workspace",
+    "records", "reference", "runtime", "tracer", "traffic", "workspace",
 }  # fmt: skip
 
 __all__ = ["GLOSSARY", "SYMBOLS", "TERMS", *sorted(_FROM_GRADING), *sorted(_SUBMODULES)]

@@ -2,6 +2,7 @@
 
     python -m course_lib bench [--json FILE] [--head-dim 64 128] [--length 1024 4096 16384] [--dtype float16] [--flex]
     python -m course_lib bench --shapes [--json FILE]           ours alone: dtypes, ragged shapes, grouped heads, memory
+    python -m course_lib bench --standard | --ladder | --dram | --tf32 | --tune    experiments of the lessons
     python -m course_lib bench --correctness [--json FILE]      runs the kernels' tests on this GPU instead
 
 For each shape: first the answers, on fresh random data against float64; then times. Runs of all contestants take
@@ -13,6 +14,7 @@ alone and counts 2.5 times the forward's FLOPs, a causal call half of them, as a
 import argparse
 import datetime
 import json
+import os
 import shlex
 import statistics
 import subprocess
@@ -32,6 +34,7 @@ HIDDEN_DIM = 2048
 TOKENS = 16384
 PEERS = {"sdpa_flash": SDPBackend.FLASH_ATTENTION, "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION}
 L2_FLUSH_BYTES = 256 * 2**20
+HEAD_START_CLOCKS = 1_000_000  # about half a millisecond
 
 
 def provenance(command, commit=None):
@@ -58,7 +61,11 @@ def provenance(command, commit=None):
 
 
 def median_ms(contestants, rounds=30):
-    """{name: median milliseconds} of callables that take turns on the current GPU."""
+    """{name: median milliseconds} of callables that take turns on the current GPU.
+
+    The GPU is kept waiting before each, so that the host has prepared the call by then: a call whose kernels are short
+    would else be timed with the gaps in which the GPU waits for the host.
+    """
     flush = torch.empty(L2_FLUSH_BYTES, dtype=torch.int8, device="cuda")
     times_ms = {name: [] for name in contestants}
     for call in contestants.values():
@@ -67,6 +74,7 @@ def median_ms(contestants, rounds=30):
     for index in range(rounds):
         for name in list(contestants)[:: 1 if index % 2 else -1]:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(HEAD_START_CLOCKS)
             flush.zero_()
             begin.record()
             contestants[name]()
@@ -97,7 +105,7 @@ def compared_rows(head_dim, length, causal, dtype, with_flex=False):
     q, k, v, do = random_inputs(batch, heads, length, head_dim, dtype)
     forward = {"ours": lambda: flash_attention(q, k, v, causal=causal)}
     for name, backend in PEERS.items():
-        forward[name] = _peer(backend, q, k, v, causal)
+        forward[name] = peer(backend, q, k, v, causal)
     if with_flex:
         forward["flex"] = _flex(q, k, v, causal)
     # Two heads suffice for the check; the score matrix of more would not fit in float64.
@@ -107,9 +115,9 @@ def compared_rows(head_dim, length, causal, dtype, with_flex=False):
     outputs = {name: call() for name, call in forward.items()}
     backward = {name: backward_of(o, q, k, v, do) for name, o in outputs.items()}
     errors = {
-        "forward": {name: _relative_error(o[:1, :2], exact) for name, o in outputs.items()},
+        "forward": {name: relative_error(o[:1, :2], exact) for name, o in outputs.items()},
         "backward": {
-            name: max(_relative_error(x[:1, :2], y) for x, y in zip(call(), gradients, strict=True))
+            name: max(relative_error(x[:1, :2], y) for x, y in zip(call(), gradients, strict=True))
             for name, call in backward.items()
         },
     }
@@ -129,11 +137,13 @@ def compared_rows(head_dim, length, causal, dtype, with_flex=False):
     return rows
 
 
-def _relative_error(x, exact):
+def relative_error(x, exact):
     return float((x.detach() - exact).norm() / exact.norm())
 
 
-def _peer(backend, q, k, v, causal):
+def peer(backend, q, k, v, causal):
+    """A callable: PyTorch's attention by one of its backends."""
+
     def call():
         with sdpa_kernel(backend):
             return scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -198,18 +208,20 @@ def shape_rows():
     return rows
 
 
+def peak_bytes(call):
+    """Most bytes held during a call, beyond what was there before and the tensors it returns."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    results = call()
+    torch.cuda.synchronize()
+    kept = sum(x.numel() * x.element_size() for x in results)
+    return torch.cuda.max_memory_allocated() - before - kept
+
+
 def memory_and_launch():
     """Peak bytes over inputs and results, a long sequence's time, and what one small call costs the host."""
     from course_lib.kernels import flash_attention
-
-    def peak_bytes(call):
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        results = call()
-        torch.cuda.synchronize()
-        kept = sum(x.numel() * x.element_size() for x in results)
-        return torch.cuda.max_memory_allocated() - before - kept
 
     q, k, v, do = random_inputs(1, 16, 4096, 128, torch.float16)
     o = flash_attention(q, k, v)
@@ -228,7 +240,7 @@ def memory_and_launch():
     small = [x.detach() for x in random_inputs(1, 8, 128, 64, torch.float16)[:3]]
     calls = {
         "ours": lambda: flash_attention(*small, causal=True),
-        "sdpa_flash": _peer(SDPBackend.FLASH_ATTENTION, *small, True),
+        "sdpa_flash": peer(SDPBackend.FLASH_ATTENTION, *small, True),
     }
     measured["n_128_host_us"] = {name: _host_us(call) for name, call in calls.items()}
     return measured
@@ -247,15 +259,21 @@ def _host_us(call, calls=100, rounds=10):
 
 
 def correctness():
-    """The kernels' tests, compiled, and a few of them under compute-sanitizer, in a clone: what came of each."""
+    """The kernels' tests and all lessons with their answers, compiled, and some calls under compute-sanitizer."""
     tests = [
         "tests/kernels/test_flash_forward.py", "tests/kernels/test_flash_backward.py", "tests/test_counts_agree.py",
-        "tests/test_tracer.py",
+        "tests/kernels/test_ladder.py", "tests/kernels/test_launch.py", "tests/kernels/test_warmup.py",
+        "tests/test_tracer.py", "tests/notebooks/test_answers.py",
     ]  # fmt: skip
+    calls = [sys.executable, "-c", "from course_lib import bench; bench.sanitized_calls()"]
+    sanitizers = {
+        tool: subprocess.Popen(["compute-sanitizer", "--tool", tool, *calls], stdout=subprocess.PIPE, text=True)
+        for tool in ("memcheck", "racecheck")
+    }
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        subprocess.run([*pytest, "-n", "8", f"--junitxml={report}", *tests], check=False)
+        subprocess.run([*pytest, "-n", str(min(15, os.cpu_count())), f"--junitxml={report}", *tests], check=False)
         suite = ElementTree.parse(report).getroot().find("testsuite")
     failed, skipped = (sum(int(suite.get(key)) for key in keys) for keys in (("failures", "errors"), ("skipped",)))
     result = {
@@ -264,13 +282,31 @@ def correctness():
         "failed": failed,
         "skipped": skipped,
     }
-    for tool in ("memcheck", "racecheck"):
-        some = "test_lengths[ or grouped or flash1 or descriptor or determin"
-        sanitizer = ["compute-sanitizer", "--tool", tool, *pytest, *tests[:2], "-k", some]
-        output = subprocess.run(sanitizer, capture_output=True, text=True, check=False).stdout
-        lines = [line.strip("= ") for line in output.splitlines() if "SUMMARY" in line or " passed" in line]
-        result[tool] = "; ".join(lines)
+    for tool, process in sanitizers.items():
+        lines = [line.strip("= \n") for line in process.communicate()[0].splitlines()]
+        result[tool] = "; ".join(line for line in lines if "SUMMARY" in line or "calls agree" in line)
     return result
+
+
+def sanitized_calls():
+    """Forward and backward on shapes that take every path, few enough for a sanitizer, which slows them a lot."""
+    from course_lib.kernels import flash_attention
+    from course_lib.kernels.accuracy import check_attention, check_gradients
+
+    torch.manual_seed(0)
+    # Ragged and unequal lengths by pointers, grouped heads; then keys enough for tensor descriptors.
+    shapes = [(130, 200, 64, True), (129, 77, 40, False), (600, 600, 128, True), (640, 640, 128, False)]
+    for n_q, n_k, head_dim, causal in shapes:
+        q, do, k, v = (
+            torch.randn(1, heads, n, head_dim, device="cuda", dtype=torch.float16)
+            for heads, n in ((4, n_q), (4, n_q), (2, n_k), (2, n_k))
+        )
+        inputs = [x.requires_grad_() for x in (q, k, v)]
+        o, lse = flash_attention(*inputs, causal=causal, return_lse=True)
+        check_attention((o.detach(), lse.detach()), q.detach(), k.detach(), v.detach(), causal=causal)
+        gradients = torch.autograd.grad(o, inputs, do)
+        check_gradients(gradients, q.detach(), k.detach(), v.detach(), do, causal=causal)
+    print(f"{len(shapes)} forward and {len(shapes)} backward calls agree with float64")
 
 
 def main(argv=None):
@@ -282,9 +318,16 @@ def main(argv=None):
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
     parser.add_argument("--flex", action="store_true", help="FlexAttention too, which compiles for every shape anew")
     parser.add_argument("--shapes", action="store_true", help="time ours alone, over dtypes and uneven shapes")
+    parser.add_argument("--standard", action="store_true", help="standard attention against ours, over the lengths")
+    parser.add_argument("--ladder", action="store_true", help="the rungs of the forward kernel's ladder")
+    parser.add_argument("--dram", action="store_true", help="bytes by the hardware's counters; needs ncu")
+    parser.add_argument("--tf32", action="store_true", help="errors on fp32 of TF32 and of IEEE products")
+    parser.add_argument("--tune", action="store_true", help="every configuration of the forward; takes minutes")
     parser.add_argument("--correctness", action="store_true", help="run the kernels' tests on this GPU, time nothing")
     parser.add_argument("--commit", help="what is measured, where the tree comes without its git history")
     options = parser.parse_args(argv)
+    from course_lib import experiments  # which takes this module's clock
+
     if runtime.mode() != "gpu":
         print("bench times compiled kernels and needs a GPU; there is none here", file=sys.stderr)
         return 1
@@ -293,6 +336,16 @@ def main(argv=None):
         print(measured["correctness"])
     elif options.shapes:
         measured = {"rows": shape_rows()} | memory_and_launch()
+    elif options.standard:
+        measured = {"rows": experiments.standard_rows()}
+    elif options.ladder:
+        measured = {"rows": experiments.ladder_rows()}
+    elif options.dram:
+        measured = {"rows": experiments.dram_rows()}
+    elif options.tf32:
+        measured = experiments.precision_errors()
+    elif options.tune:
+        measured = {"rows": experiments.tune_rows(options.head_dim)}
     else:
         measured = {"rows": compared(options)}
     if options.json:

@@ -23,17 +23,21 @@ MAY_IMPORT = {
     "machine": {"traffic"},
     "runtime": set(),
     "language": {"runtime"},
+    "records": set(),
     "workspace": set(),
     "traffic": {"hardware"},
     "reference": {"machine"},
     "kernels": {"runtime", "hardware", "tracer"},
     "tracer": {"runtime", "kernels"},
-    "bench": {"runtime", "hardware", "traffic", "tracer", "reference", "kernels"},
-    "exercises": {"runtime", "language", "hardware", "machine", "traffic", "tracer", "reference", "kernels", "grading"},
+    "bench": {"runtime", "hardware", "traffic", "tracer", "reference", "kernels", "experiments"},
+    "experiments": {"runtime", "traffic", "reference", "kernels", "bench", "exercises"},
+    "exercises": {
+        "runtime", "language", "records", "hardware", "machine", "traffic", "tracer", "reference", "kernels", "grading",
+    },  # fmt: skip
     # It finds exercises by number: see test_grading_knows_no_lesson.
     "grading": {"runtime", "language", "machine", "tracer", "exercises"},
     # Of the kernels, only what the compiler uses for them, and only when asked.
-    "explorers": {"hardware", "machine", "traffic", "tracer", "reference", "kernels"},
+    "explorers": {"records", "hardware", "machine", "traffic", "tracer", "reference", "kernels"},
     "authoring": {"runtime", "grading"},
     # These two load what they are asked for.
     "__init__": {"grading"},

@@ -105,8 +105,11 @@ SLIPS = {
 NAMES = tuple(SLIPS)
 
 
-def source(name):
-    """The source of kernel `name`, "A" to "F"; "right" is the one without a slip. ValueError for another."""
+def source(name, precision="ieee"):
+    """The source of kernel `name`, "A" to "F"; "right" is the one without a slip. ValueError for another.
+
+    precision: of fp32 products, `tl.dot`'s input_precision; None leaves it to `tl.dot`.
+    """
     if name not in (*NAMES, "right"):
         raise ValueError(f"there is no kernel {name!r}; there are {', '.join(NAMES)}")
     text = TEMPLATE.replace("{name}", name)
@@ -114,15 +117,17 @@ def source(name):
         if text.count(old) != 1:
             raise ValueError(f"{name}: {old!r} is there {text.count(old)} times, not once")
         text = text.replace(old, new)
+    if precision != "ieee":
+        text = text.replace(', input_precision="ieee"', f', input_precision="{precision}"' if precision else "")
     return text
 
 
 @functools.cache
-def _kernel(name):
+def _kernel(name, precision):
     import triton
     import triton.language as tl
 
-    text, file = source(name), f"<kernel {name}>"
+    text, file = source(name, precision), f"<kernel {name}, {precision}>"
     # Triton reads a kernel's source, and looks for it where Python looks.
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     namespace = {"triton": triton, "tl": tl, "__name__": __name__}
@@ -130,7 +135,7 @@ def _kernel(name):
     return namespace[f"kernel_{name}"]
 
 
-def run(name, q, k, v, causal, block_q, block_k):
+def run(name, q, k, v, causal, block_q, block_k, precision="ieee"):
     """Launch kernel `name` on NumPy arrays q [heads, n_q, d], k and v [heads, n_k, d]; returns arrays (o, lse)."""
     device = runtime.device()
     q, k, v = (torch.from_numpy(np.ascontiguousarray(x)).to(device) for x in (q, k, v))
@@ -139,7 +144,7 @@ def run(name, q, k, v, causal, block_q, block_k):
     lse = torch.full((heads, n_q), float("nan"), dtype=torch.float32, device=device)
     block_d = max(16, 1 << (d - 1).bit_length())
     with np.errstate(all="ignore"):
-        _kernel(name)[(-(-n_q // block_q), heads)](
+        _kernel(name, precision)[(-(-n_q // block_q), heads)](
             q, k, v, o, lse, n_q, k.shape[1], d**-0.5,
             IS_CAUSAL=causal, HEAD_DIM=d, BLOCK_M=block_q, BLOCK_N=block_k, BLOCK_D=block_d,
         )  # fmt: skip

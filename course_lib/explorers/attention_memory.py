@@ -8,6 +8,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.colors import to_rgba
 
 from course_lib import traffic
 from course_lib.hardware import GIB, GPUS, KIB, MIB
@@ -153,7 +154,7 @@ def describe(model):
 def draw(model):
     """Three panels: memory held at every length, bytes moved by pass, time for bytes and for arithmetic."""
     figure = Picture(3.3)
-    held, moved, times = figure.subplots(1, 3, width_ratios=(1.15, 1.15, 0.8))
+    held, moved, times = figure.panels(1.15, 1.15, 0.8)
     figure.subplots_adjust(left=0.065, right=0.985, bottom=0.17, top=0.87, wspace=0.28)
 
     # Linear axes of logarithms: matplotlib's own logarithmic axes are slow.
@@ -176,26 +177,33 @@ def draw(model):
 
     tidy(times, title="time at the peaks", y="ms")
     bars = 1e3 * model.memory_s, 1e3 * model.arithmetic_s
-    times.bar((0, 1), bars, width=0.6, color=(BLUE, PURPLE))
+    times.bars((0, 1), bars, width=0.6, facecolors=(BLUE, PURPLE))
     times.set_xticks((0, 1), ("bytes", "FLOPs"))
+    times.set_xlim(-0.4, 1.4)
+    times.set_ylim(0, 1.05 * max(bars))
     times.locator_params(axis="y", nbins=3)
     return figure
 
 
 def _draw_stacks(axes, passes, unit_bytes):
-    """A stacked bar for each pass, by tensor; what is written is paler. Labels stand where there is room."""
+    """In a Panel, a stacked bar for each pass, by tensor, paler what is written. Labels stand where there is room."""
     tallest = max(sum(moves.values()) for moves in passes.values()) / unit_bytes
+    parts, faces = [], []
     for x, moves in enumerate(passes.values()):
         bottom = 0
         for (tensor, way), n_bytes in moves.items():
             height = n_bytes / unit_bytes
             alpha = 0.45 if way == "written" else 0.9
-            axes.bar(x, height, bottom=bottom, width=0.72, color=COLOURS[tensor], alpha=alpha)
+            parts.append((x, bottom, height))
+            faces.append(to_rgba(COLOURS[tensor], alpha))
             if height > 0.07 * tallest:
                 ink = "white" if (tensor, way) == ("S", "read") else INK
                 label = f"{tensor} {way}"
                 axes.text(x, bottom + height / 2, label, ha="center", va="center", fontsize=9, color=ink)
             bottom += height
+    x, bottoms, heights = np.transpose(parts)
+    axes.bars(x, heights, bottom=bottoms, width=0.72, facecolors=faces)
+    axes.set_xlim(-0.5, len(passes) - 0.5)
     axes.set_xticks(range(len(passes)), ("S = QK'", "softmax", "O = PV"))
 
 
@@ -279,7 +287,7 @@ def draw_passes(counted, stated):
     counted, stated: pass -> {(tensor, "read" or "written"): bytes}, as `by_pass` makes them. Returns a figure.
     """
     figure = Picture(3.8)
-    axes = figure.subplots()
+    (axes,) = figure.panels(1)
     figure.subplots_adjust(left=0.08, right=0.985, bottom=0.1, top=0.89)
     tidy(axes, title="bytes between HBM and SRAM, counted; paler: written; lines: the closed form", y="MB")
     _draw_stacks(axes, counted, 1e6)

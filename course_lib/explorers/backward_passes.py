@@ -13,10 +13,11 @@ from course_lib.reference.backward import tiled_backward_on_machine
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Picture, png, tidy
 from .tile_grid import TileGrid, draw_tile_grid, tile_grid
+from .tiled_attention import draw_moved
 
 D = 8
 DTYPE, STATISTICS = np.float16, np.float32
-MAX_NUMBERED = 36  # in each of the grids; a number costs a redraw about a millisecond
+MAX_NUMBERED = 36  # in each of the grids: numbers are what a redraw takes longest for
 TENSORS = ("Q", "K", "V", "O", "dO", "lse", "delta", "dQ", "dK", "dV")
 COLOURS = {
     "Q": BLUE, "K": ORANGE, "V": GREEN, "O": PURPLE, "dO": VERMILLION, "lse": GREY, "delta": GREY,
@@ -143,7 +144,7 @@ def describe(model, step):
 def draw(model, step):
     """Four panels after `step` visits: the tiles of the three passes, and bytes moved by tensor."""
     figure = Picture(3.3)
-    *grids, hbm = figure.subplots(1, 4, width_ratios=(0.3, 1.0, 1.0, 1.25))
+    *grids, hbm = figure.panels(0.3, 1.0, 1.0, 1.25)
     figure.subplots_adjust(left=0.05, right=0.985, bottom=0.15, top=0.88, wspace=0.42)
     done = step
     for number, (axes, one) in enumerate(zip(grids, model.passes, strict=True), start=1):
@@ -154,14 +155,9 @@ def draw(model, step):
     grids[0].set_xlabel("")
 
     tidy(hbm, title="bytes moved; dashed: in the end", y="bytes")
-    for x, name in enumerate(TENSORS):
-        read, write = model.moved[step][name]
-        hbm.bar(x, read, width=0.7, color=COLOURS[name])
-        hbm.bar(x, write, bottom=read, width=0.7, color=COLOURS[name], alpha=0.45)
-    ends = [sum(model.moved[-1][name]) for name in TENSORS]
-    hbm.bar(range(len(TENSORS)), ends, width=0.7, fill=False, edgecolor=INK, linestyle="--", linewidth=1)
-    hbm.set_xticks(range(len(TENSORS)), ["Q", "K", "V", "O", "dO", "lse", "$\\delta$", "dQ", "dK", "dV"], fontsize=8)
-    hbm.set_ylim(0, 1.18 * max(ends))
+    draw_moved(hbm, model.moved[step], model.moved[-1], COLOURS)
+    hbm.set_xticks(range(len(TENSORS)), ["Q", "K", "V", "O", "dO", "lse", "\u03b4", "dQ", "dK", "dV"])
+    hbm.set_ylim(0, 1.18 * max(map(sum, model.moved[-1].values())))
     hbm.text(0.98, 0.98, "pale: written", transform=hbm.transAxes, va="top", ha="right", fontsize=9, color=INK)
     return figure
 

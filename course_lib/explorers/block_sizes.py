@@ -1,8 +1,9 @@
 """Lesson 06's explorer: what a choice of tile sizes costs, from the grid of tiles to the programs on a GPU.
 
 `evaluate` is the model: bytes and FLOPs from `traffic`, the peak of SRAM from a run on the memory `machine`, what the
-compiler uses from the record `course_lib/data/resources.json`. `draw` shows it, `explore` is the widget, and
-`compile_now` fills a row that the record lacks.
+compiler uses from the record `course_lib/data/resources.json`, what an H100 reached with these tiles from
+`course_lib/data/sweep-h100.json` where there is one. `draw` shows it, `explore` is the widget, and `compile_now` fills
+a row that the record lacks.
 """
 
 import importlib.metadata
@@ -17,16 +18,17 @@ import numpy as np
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.lines import Line2D
 
-from course_lib import traffic
+from course_lib import records, traffic
 from course_lib.hardware import GPUS
 from course_lib.machine import Machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Picture, png, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Panel, Picture, png, tidy
 from .tile_grid import TileGrid, draw_tile_grid, tile_grid
 
 RECORD = Path(__file__).parents[1] / "data" / "resources.json"
 RECORD_COMMAND = "python -m course_lib.kernels.resources --record course_lib/data/resources.json"
+SWEEP, SWEPT_GPU = "sweep-h100", "H100"
 
 BLOCKS = (16, 32, 64, 128)
 LENGTHS = (100, 512, 1000, 1024, 4095, 4096, 16384, 131072)
@@ -62,6 +64,11 @@ class Settings:
         return 4 if self.dtype == "fp32" else 2
 
     @property
+    def swept(self):
+        """What a sweep's rows are found by: dtype, head_dim, causal, block_q, block_k."""
+        return DTYPES[self.dtype], self.d, self.causal, self.block_q, self.block_k
+
+    @property
     def row(self):
         """The record's columns arch to block_k."""
         major, minor = GPUS[self.gpu].compute_capability
@@ -88,6 +95,23 @@ class Compiled:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """The fastest of the `tried` configurations that a sweep ran with the same tiles, or if none ran, the first.
+
+    row: the sweep's, with its own n and heads. counted: traffic of that shape. source: GPU, versions, date.
+    """
+
+    row: dict
+    tried: int
+    source: str
+    counted: traffic.Traffic
+
+    @property
+    def failed(self):
+        return "error" in self.row
+
+
+@dataclass(frozen=True)
 class SRAM:
     """Peak of the course's reference code on the memory machine: bytes of loaded tiles, and of what it computed."""
 
@@ -107,7 +131,7 @@ class Model:
     Traffic of all heads. once_bytes: Q, K, V read and O written once. bound_bytes: n^2 d^2 / M elements, None where
     the theorem does not speak. four_tiles_bytes: name -> bytes of the tiles of lesson 06's formula. programs: of all
     heads. compiled: None if not recorded, or not for this order. limits: what ends the SM's room -> programs, None
-    with compiled, or if one program alone has not enough room.
+    with compiled, or if one program alone has not enough room. measured: None if no sweep has these tiles on this GPU.
     """
 
     settings: Settings
@@ -122,6 +146,7 @@ class Model:
     programs: int
     compiled: Compiled | None
     limits: dict | None
+    measured: Measured | None
 
     @property
     def gpu(self):
@@ -151,6 +176,12 @@ class Model:
         """Time at the roof of a Traffic, were every byte to come from HBM."""
         return counted.flops / self.roof_tflops(counted.arithmetic_intensity) / 1e9
 
+    @property
+    def allowed_tflops(self):
+        """Of the measured shape, at the roof, by the measurement's count of FLOPs: a causal call's are half of all."""
+        row = self.measured.row
+        return row["tflops"] * row["ms"] / self.least_ms(self.measured.counted)
+
     @cached_property
     def per_sm(self):
         return min(self.limits.values()) if self.limits else None
@@ -169,8 +200,9 @@ class Model:
         return self.programs - (self.waves - 1) * self.at_a_time if self.limits else None
 
 
-def evaluate(settings, record=None):
-    """The Model of `settings`. record: rows to look in, as `recorded` gives them (None: the committed ones)."""
+def evaluate(settings, record=None, sweep=None):
+    """The Model of `settings`. record, sweep: where to look, as `recorded` and `swept` give them (None: the committed
+    ones)."""
     s = settings
     sizes = {"dtype_bytes": s.dtype_bytes, "causal": s.causal, "heads": s.heads}
     flash = traffic.flash_attention(s.n, s.n, s.d, block_q=s.block_q, block_k=s.block_k, order=s.order, **sizes)
@@ -184,8 +216,11 @@ def evaluate(settings, record=None):
     elems = {"Q": s.block_q * s.d, "K": s.block_k * s.d, "V": s.block_k * s.d, "S": s.block_q * s.block_k}
 
     gpu, compiled, limits = GPUS[s.gpu], None, None
+    measured = None
     if s.order == "q_outer":
         compiled = (recorded() if record is None else record).get(s.row)
+        if s.gpu == SWEPT_GPU:
+            measured = (swept() if sweep is None else sweep).get(s.swept)
     if compiled:
         limits = gpu.resident_blocks(
             shared_bytes=compiled.shared_bytes,
@@ -209,6 +244,7 @@ def evaluate(settings, record=None):
         programs=s.heads * (tiles[0] if s.order == "q_outer" else 1),
         compiled=compiled,
         limits=limits,
+        measured=measured,
     )
 
 
@@ -237,6 +273,26 @@ def recorded():
     return {tuple(row[:6]): Compiled(*row[6:], record["triton"]) for row in record["rows"]}
 
 
+@lru_cache(maxsize=1)
+def swept():
+    """The committed sweep of block sizes: Settings.swept -> Measured; empty where none is committed."""
+    sweep, tried = records.record(SWEEP), {}
+    for row in sweep["rows"] if sweep else ():
+        same = tuple(row[column] for column in ("dtype", "head_dim", "causal", "block_q", "block_k"))
+        tried.setdefault(same, []).append(row)
+    return {same: _fastest(rows, records.provenance(SWEEP)) for same, rows in tried.items()}
+
+
+def _fastest(rows, source):
+    """The Measured of rows with the same tiles, head_dim and mask."""
+    row = max(rows, key=lambda row: row.get("tflops", 0))
+    counted = traffic.flash_attention(
+        row["n"], row["n"], row["head_dim"], block_q=row["block_q"], block_k=row["block_k"], causal=row["causal"],
+        dtype_bytes=4 if row["dtype"] == "float32" else 2, heads=row["heads"], batch=row["batch"],
+    )  # fmt: skip
+    return Measured(row, len(rows), source, counted)
+
+
 def compile_now(settings):
     """What the installed compiler uses for `settings`, whatever is recorded: {Settings.row: Compiled}.
 
@@ -258,18 +314,19 @@ def compile_now(settings):
 
 
 def describe(model, step=None):
-    """The model in words, as HTML: a line for each panel. step: as in `draw`."""
-    return "<br>".join(
-        f"<b>{title}.</b> {text}"
-        for title, text in (
-            ("Tiles", _describe_tiles(model, step)),
-            ("SRAM", _describe_sram(model)),
-            ("Bytes", _describe_bytes(model)),
-            ("Roofline", _describe_roofline(model)),
-            ("Programs", _describe_programs(model)),
-            ("Compiler", _describe_compiler(model)),
-        )
-    )
+    """The model in words, as HTML: a line for each panel, one for the compiler, and one for what was measured if
+    anything was. step: as in `draw`."""
+    lines = {
+        "Tiles": _describe_tiles(model, step),
+        "SRAM": _describe_sram(model),
+        "Bytes": _describe_bytes(model),
+        "Roofline": _describe_roofline(model),
+        "Programs": _describe_programs(model),
+        "Compiler": _describe_compiler(model),
+    }
+    if model.measured:
+        lines["Measured"] = _describe_measured(model)
+    return "<br>".join(f"<b>{title}.</b> {text}" for title, text in lines.items())
 
 
 def _describe_tiles(model, step):
@@ -366,14 +423,27 @@ def _describe_compiler(model):
     )
 
 
+def _describe_measured(model):
+    measured, row = model.measured, model.measured.row
+    shape = f"N = {row['n']:,}, {row['heads'] * row['batch']:,} heads"
+    tried = f"of {measured.tried} configuration{'s' * (measured.tried > 1)} with these tiles"
+    if measured.failed:
+        return f"{shape}: none {tried} ran, {escape(row['error'])} ({measured.source})."
+    how = f"{row['num_warps']} warps, {row['num_stages']} stages{', tiles by descriptor' * row['tma']}"
+    return (
+        f"{row['tflops']:.1f} TFLOP/s, {shape}, the fastest {tried} ({how}); the model, which has no cache, allows "
+        f"{model.allowed_tflops:.1f} ({measured.source})."
+    )
+
+
 def draw(model, step=None):
     """Tile grid after `step` visits (None: all), roofline, SRAM, bytes, waves. Returns a figure.
 
     Bars are drawn straight into the figure, as one collection: axes and ticks cost a redraw most of its time.
     """
     figure = Picture(7.2)
-    _draw_grid(figure.add_axes((0.07, 0.535, 0.35, 0.42)), model, step)
-    _draw_roofline(figure.add_axes((0.52, 0.535, 0.45, 0.42)), model)
+    _draw_grid(figure.add_axes((0.07, 0.535, 0.35, 0.42), axes_class=Panel), model, step)
+    _draw_roofline(figure.add_axes((0.52, 0.535, 0.45, 0.42), axes_class=Panel), model)
     rectangles = [*_sram_bars(figure, model), *_bytes_bars(figure, model), *_wave_bars(figure, model)]
     figure.add_artist(
         PolyCollection(
@@ -407,10 +477,15 @@ def _draw_roofline(axes, model):
     for (name, counted, colour, marker), height in zip(points, (0.93, 0.86), strict=True):
         intensity = counted.arithmetic_intensity
         tflops = model.roof_tflops(intensity)
-        axes.plot([log10(intensity)] * 2, [bottom, log10(tflops)], color=colour, linewidth=1, linestyle="--")
-        axes.plot(log10(intensity), log10(tflops), marker, markersize=9, color=colour)
+        dashed = {"linewidth": 1, "linestyle": "--", "marker": marker, "markersize": 9, "markevery": [0]}
+        axes.plot([log10(intensity)] * 2, [log10(tflops), bottom], color=colour, **dashed)
         text = f"{name}: {intensity:.3g} FLOP/byte, at most {tflops:.3g} TFLOP/s"
         axes.text(0.02, height, text, transform=axes.transAxes, fontsize=9, color=colour)
+    if model.measured and not model.measured.failed:
+        row, intensity = model.measured.row, model.measured.counted.arithmetic_intensity
+        axes.plot(log10(intensity), log10(row["tflops"]), "D", markersize=8, color=GREEN)
+        text = f"measured, N = {row['n']:,}: {row['tflops']:.3g} TFLOP/s"
+        axes.text(0.02, 0.79, text, transform=axes.transAxes, fontsize=9, color=GREEN)
     axes.set_xlim(low, high)
     axes.set_ylim(bottom, top)
     axes.set_xticks(range(low, high + 1), ["1", "10", "100", "1,000"])

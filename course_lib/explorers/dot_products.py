@@ -75,7 +75,7 @@ def _number(x, digits=3):
 def draw_pair(model):
     """Two panels: the vectors with b's shadow on a, and the products that add up to the dot product."""
     figure = Picture(3.4)
-    plane, sums = figure.subplots(1, 2, width_ratios=(1, 1.25))
+    plane, sums = figure.panels(1, 1.25)
     figure.subplots_adjust(left=0.05, right=0.985, bottom=0.1, top=0.88, wspace=0.14)
 
     tidy(plane, title="a and b; green: b's shadow on a's line")
@@ -163,8 +163,8 @@ def describe_crowd(model):
 def draw_crowd(model):
     """Three panels: the histogram of the scores, one query's weights, the entropy at every d."""
     figure = Picture(3.2)
-    histogram, weights, curve = figure.subplots(1, 3)
-    figure.subplots_adjust(left=0.055, right=0.985, bottom=0.16, top=0.87, wspace=0.28)
+    histogram, weights, curve = figure.panels(1, 1, 1)
+    figure.subplots_adjust(left=0.06, right=0.985, bottom=0.16, top=0.87, wspace=0.28)
 
     tidy(
         histogram, title=f"{model.scores.size} scores; lines: spread {model.spread:.2f}", x="score", y="count"

@@ -101,10 +101,10 @@ def _vector(x):
 def draw(model):
     """Left, the logits on each format's number line; right, the weights that each format returns.
 
-    Few ticks, no legend: each costs a redraw milliseconds. Returns a figure.
+    Returns a figure.
     """
     figure = Picture(3.8)
-    lines, weights = figure.subplots(1, 2, width_ratios=(1.75, 1))
+    lines, weights = figure.panels(1.75, 1)
     figure.subplots_adjust(left=0.085, right=0.985, bottom=0.12, top=0.9, wspace=0.16)
     _draw_lines(lines, model)
     _draw_weights(weights, model)
@@ -120,7 +120,7 @@ def _draw_lines(axes, model):
     faces, words = (PALE, "#F7DFA8", "#BFE3D6", "#F3C3A6"), ("0", "", "safe", "inf")
     for y, row in zip((0, -1, -2), model.rows, strict=True):
         edges = np.array([-LINE_END, *row.zones, LINE_END])
-        axes.barh([y] * 4, np.diff(edges), left=edges[:-1], height=0.5, color=faces)
+        axes.boxes(edges[:-1], y - 0.25, np.diff(edges), 0.5, facecolors=faces)
         for middle, word in zip((edges[:-1] + edges[1:]) / 2, words, strict=True):
             axes.text(middle, y - 0.15, word, ha="center", va="center", fontsize=8, color=INK)
         for place, side in zip(row.zones, ("right", "left", "left"), strict=True):
@@ -153,8 +153,8 @@ def _draw_weights(axes, model):
     weights = np.array([row.weights for row in model.rows])
     true = np.tile(model.true, (3, 1))
     broken = np.isnan(weights)
-    axes.bar(x.ravel(), np.where(broken, 0, weights).ravel(), width=0.8, color=BLUE)
-    axes.bar(x.ravel(), true.ravel(), width=0.8, fill=False, edgecolor=INK, linewidth=0.9)
+    axes.bars(x.ravel(), np.where(broken, 0, weights).ravel(), width=0.8, facecolors=BLUE)
+    axes.bars(x.ravel(), true.ravel(), width=0.8, facecolors="none", edgecolors=INK, linewidths=0.9)
     for place, top in zip(x[broken], true[broken], strict=True):
         axes.text(place, top + 0.02, "NaN", ha="center", va="bottom", fontsize=8, color=VERMILLION)
     for middle, row in zip(x.mean(axis=1), model.rows, strict=True):

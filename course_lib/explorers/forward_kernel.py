@@ -3,14 +3,15 @@
 Tiles are small here, for the eye: a kernel's have 16 rows or more.
 """
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.colors import ListedColormap
+from matplotlib.lines import Line2D
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, Picture, png, tidy
+from course_lib import records
+
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
 
 # What a place of a tile holds, and what becomes of its score.
 VISIBLE, HIDDEN, NO_KEY, NO_QUERY = range(4)
@@ -18,7 +19,6 @@ NAMES = ("visible", "hidden: causal", "no such key: needs -inf too", "no such qu
 COLOURS = (BLUE, ORANGE, VERMILLION, PALE)
 KINDS = {"no mask": BLUE, "masked": ORANGE, "not visited": PALE}
 
-RECORDS = Path(__file__).parents[1] / "data"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def program(n_q, n_k, *, block_m, block_n, causal, pid):
 
 
 def describe(model, step):
-    """The tile at `step`, counted from 0, in words and numbers, as HTML."""
+    """Key tile `step`, counted from 0 as programs are, in words and numbers, as HTML."""
     first, last = model.pid * model.block_m, min((model.pid + 1) * model.block_m, model.n_q) - 1
     kinds = ", ".join(f"{model.kinds.count(kind)} {kind}" for kind in KINDS)
     text = (
@@ -73,50 +73,54 @@ def describe(model, step):
     tile = model.tile(step)
     counts = ", ".join(f"{int((tile == what).sum())} {name.split(':')[0]}" for what, name in enumerate(NAMES))
     keys = f"keys {start} to {min(start + model.block_n, model.n_k) - 1}"
-    return f"{text}<b>Tile {step + 1} of {len(model.kinds)}</b>, {keys}: {kind}. Places: {counts}."
+    return f"{text}<b>Tile {step}</b> of tiles 0 to {len(model.kinds) - 1}, {keys}: {kind}. Places: {counts}."
 
 
 def draw(model, step):
     """Two panels: all scores with the program's key tiles by kind, and the places of the tile at `step`."""
     figure = Picture(3.4)
-    grid, tile = figure.subplots(1, 2, width_ratios=(1.5, 1))
+    grid, tile = figure.panels(1.5, 1)
     figure.subplots_adjust(left=0.06, right=0.8, bottom=0.15, top=0.88, wspace=0.2)
     top, block_n = model.pid * model.block_m, model.block_n
-    for j, kind in enumerate(model.kinds):
-        corner, width = (j * block_n, top), min(block_n, model.n_k - j * block_n)
-        height = min(model.block_m, model.n_q - top)
-        grid.add_patch(_rectangle(corner, width, height, facecolor=KINDS[kind], edgecolor="white", linewidth=1))
-    corner = step * block_n, top
-    grid.add_patch(_rectangle(corner, block_n, model.block_m, fill=False, edgecolor=INK, linewidth=2, zorder=3))
-    grid.add_patch(_rectangle((0, 0), model.n_k, model.n_q, fill=False, edgecolor=GREY, linewidth=1))
+    left = block_n * np.arange(len(model.kinds))
+    width, height = np.minimum(block_n, model.n_k - left), min(model.block_m, model.n_q - top)
+    faces = [KINDS[kind] for kind in model.kinds]
+    grid.boxes(left, top, width, height, facecolors=faces, edgecolors="white", linewidths=1)
+    start = step * block_n
+    grid.boxes([start], top, block_n, model.block_m, facecolors="none", edgecolors=INK, linewidths=2, zorder=3)
+    grid.boxes([0], 0, model.n_k, model.n_q, facecolors="none", edgecolors=GREY, linewidths=1)
     grid.axvline(model.full_end, color=INK, linestyle=":", linewidth=1.2)
     grid.axvline(model.kv_end, color=INK, linestyle="--", linewidth=1.2)
     tidy(grid, title="the scores; dotted: full_end, dashed: kv_end", x="key", y="query")
+    grid.locator_params(integer=True)
     grid.set_xlim(-0.5, len(model.kinds) * block_n + 0.5)
     grid.set_ylim(max(model.n_q, top + model.block_m) + 0.5, -0.5)
 
-    start = step * block_n
     columns, rows = np.arange(start, start + block_n + 1) - 0.5, np.arange(top, top + model.block_m + 1) - 0.5
     cells = ListedColormap(COLOURS)
     tile.pcolormesh(columns, rows, model.tile(step), cmap=cells, vmin=-0.5, vmax=3.5, edgecolors="white", linewidth=1)
     tile.invert_yaxis()
     tile.set_xticks(columns[:-1] + 0.5)
     tile.set_yticks(rows[:-1] + 0.5)
-    tidy(tile, title=f"tile {step + 1}: {model.kinds[step]}", x="offs_n")
-    patches = [_rectangle((0, 0), 1, 1, facecolor=colour) for colour in (*KINDS.values(), *COLOURS)]
-    names = (*KINDS, *(name.replace(": ", ":\n").replace("places", "") for name in NAMES))
-    figure.legend(patches[:3], names[:3], title="tiles", loc="upper left", bbox_to_anchor=(0.81, 0.92), **_LEGEND)
-    figure.legend(patches[3:], names[3:], title="places", loc="upper left", bbox_to_anchor=(0.81, 0.62), **_LEGEND)
+    tidy(tile, title=f"tile {step}: {model.kinds[step]}", x="offs_n")
+    _draw_key(figure, "tiles", KINDS, 0.86)
+    _draw_key(figure, "places", dict(zip(NAMES, COLOURS, strict=True)), 0.56)
     return figure
 
 
-_LEGEND = {"frameon": False, "fontsize": 8.5, "title_fontsize": 9, "alignment": "left"}
-
-
-def _rectangle(corner, width, height, **style):
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(corner, width, height, **style)
+def _draw_key(figure, title, colours, top):
+    """What the colours mean, at the right of the picture. colours: name -> colour."""
+    figure.text(0.82, top, title, fontsize=9, color=INK)
+    rows = {"va": "center_baseline", "fontsize": 8.5, "color": INK}
+    y = top - 0.065
+    for name, colour in colours.items():
+        first, *rest = name.split(": ")
+        figure.add_artist(Line2D([0.82, 0.845], [y, y], color=colour, linewidth=6, solid_capstyle="butt"))
+        figure.text(0.855, y, f"{first}:" if rest else first, **rows)
+        for line in rest:
+            y -= 0.05
+            figure.text(0.855, y, line, **rows)
+        y -= 0.062
 
 
 def draw_nan(o, block_q):
@@ -131,27 +135,21 @@ def draw_nan(o, block_q):
     return figure
 
 
-def record(name):
-    """A recorded measurement, course_lib/data/NAME.json, or None if there is none."""
-    path = RECORDS / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
-
-
-def provenance(measured):
-    """GPU, versions and date of a record, in one line."""
-    return f"{measured['gpu']}, torch {measured['torch']}, triton {measured['triton']}, {measured['date']}"
+def _numbers(values):
+    return " or ".join(f"{value:,}" for value in sorted(values))
 
 
 CONTESTANTS = {
     "ours": ("this course", BLUE),
     "sdpa_flash": ("PyTorch, FlashAttention-2", ORANGE),
     "sdpa_cudnn": ("PyTorch, cuDNN", GREEN),
+    "flex": ("PyTorch, FlexAttention", PURPLE),
 }
 
 
-def draw_speed(measured):
+def draw_speed(record="attention-h100"):
     """TFLOP/s of a record's forward rows: a panel for each head dimension and mask, bars by length."""
-    rows = [row for row in measured["rows"] if row["pass"] == "forward"]
+    rows = records.rows(record, **{"pass": "forward"})
     panels = sorted({(row["head_dim"], row["causal"]) for row in rows})
     figure = Picture(3.2)
     figure.subplots_adjust(left=0.06, right=0.985, bottom=0.25, top=0.8, wspace=0.15)
@@ -160,12 +158,16 @@ def draw_speed(measured):
         shown = sorted((r for r in rows if (r["head_dim"], r["causal"]) == (d, causal)), key=lambda r: r["n"])
         for place, (key, (label, colour)) in enumerate(CONTESTANTS.items()):
             heights = [row["tflops"].get(key, 0) for row in shown]
-            axes.bar(np.arange(len(shown)) + 0.27 * (place - 1), heights, width=0.25, color=colour, label=label)
+            offset = 0.21 * (place - (len(CONTESTANTS) - 1) / 2)
+            axes.bar(np.arange(len(shown)) + offset, heights, width=0.19, color=colour, label=label)
         axes.set_xticks(range(len(shown)), [f"{row['n']:,}" for row in shown])
         tidy(axes, title=f"d = {d}, {'causal' if causal else 'full'}", x="N")
     all_axes[0].set_ylabel("TFLOP/s", fontsize=9.5, color=INK)
-    all_axes[0].legend(frameon=False, fontsize=8.5, ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1.1))
-    figure.text(0.985, 0.02, f"{rows[0]['dtype']}; {provenance(measured)}", ha="right", fontsize=8.5, color=INK)
+    place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.1), "ncols": len(CONTESTANTS)}
+    all_axes[0].legend(frameon=False, fontsize=8.5, **place)
+    tokens, hidden = ({row[a] * row[b] for row in rows} for a, b in (("batch", "n"), ("heads", "head_dim")))
+    shapes = f"batch x N = {_numbers(tokens)}, heads x d = {_numbers(hidden)}, {rows[0]['dtype']}"
+    figure.text(0.985, 0.02, f"{shapes}; {records.provenance(record)}", ha="right", fontsize=8.5, color=INK)
     return figure
 
 
@@ -186,7 +188,7 @@ def explore():
     block_m, block_n = choice(BLOCKS, 4, "BLOCK_M"), choice(BLOCKS, 4, "BLOCK_N")
     causal = widgets.Checkbox(True, description="causal", indent=False)
     pid = widgets.IntSlider(1, 0, 2, description="program", style=wide)
-    step = widgets.IntSlider(0, 0, 3, description="tile", style=wide)
+    step = widgets.IntSlider(2, 0, 3, description="tile", style=wide)
     text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
     busy = False
 

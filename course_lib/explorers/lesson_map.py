@@ -33,7 +33,7 @@ PARTS = {
         Lesson("07", "First Triton kernels", "programs, pointers, masks", ("03",), ready=True),
         Lesson("08", "FlashAttention forward", "05's update in 06's loop, as a kernel", ("06", "07"), ready=True),
         Lesson("09", "FlashAttention backward", "recompute instead of remember", ("08",), ready=True),
-        Lesson("10", "Performance", "measure without fooling yourself", ("08",)),
+        Lesson("10", "Performance", "measure without fooling yourself", ("08",), ready=True),
     ),
     "Part III: beyond": (
         Lesson("11", "Thread by thread", "the same in CUDA", ("08",)),

@@ -136,12 +136,9 @@ def _vector(x):
 
 
 def draw(model):
-    """Three panels: scores with the running maximum, weights before and after alpha, the output's path.
-
-    Few ticks, no legend and no mathematical type: each costs a redraw milliseconds.
-    """
+    """Three panels: scores with the running maximum, weights before and after alpha, the output's path."""
     figure = Picture(3.4)
-    stream, weights, plane = figure.subplots(1, 3)
+    stream, weights, plane = figure.panels(1, 1, 1)
     figure.subplots_adjust(left=0.055, right=0.985, bottom=0.15, top=0.88, wspace=0.24)
     _draw_stream(stream, model)
     _draw_weights(weights, model)
@@ -159,32 +156,20 @@ def _key_colours(model):
 def _key_axis(axes, model):
     """Names of the keys in order of arrival below the plot, and a line between blocks."""
     n = len(model.order)
+    axes.set_xticks(range(n), [model.names[key] for key in model.order])
     axes.set_xlim(-0.7, n - 0.3)
-    axes.set_xticks([])
-    for i, key in enumerate(model.order):
-        axes.text(
-            i,
-            -0.03,
-            model.names[key],
-            transform=axes.get_xaxis_transform(),
-            ha="center",
-            va="top",
-            fontsize=9,
-            color=INK,
-        )
     edges = np.arange(model.block, n, model.block) - 0.5
     axes.vlines(edges, 0, 1, transform=axes.get_xaxis_transform(), color=PALE, linewidth=0.8, zorder=0)
-    axes.text(0.5, -0.12, "key", transform=axes.transAxes, ha="center", va="top", fontsize=9.5, color=INK)
 
 
 def _draw_stream(axes, model):
-    tidy(axes, title="scores; line: running maximum m")
+    tidy(axes, title="scores; line: running maximum m", x="key")
     s = model.scores[model.order]
     visible = np.isfinite(s)
     low, high = min(s[visible].min(), 0), max(s[visible].max(), 0)
     margin = 0.08 * (high - low)
     axes.set_ylim(low - margin, high + margin)
-    axes.bar(range(len(s)), np.where(visible, s, 0), color=_key_colours(model), width=0.7)
+    axes.bars(range(len(s)), np.where(visible, s, 0), facecolors=_key_colours(model))
     for i in np.flatnonzero(~visible):
         axes.text(i, 0, "-inf", ha="center", va="bottom", fontsize=8, color=INK)
     axes.axhline(0, color=GREY, linewidth=0.8)
@@ -197,15 +182,15 @@ def _draw_stream(axes, model):
 
 def _draw_weights(axes, model):
     what = "output: exp(s - m) / l" if model.every_step else "acc: exp(s - m)"
-    tidy(axes, title=f"weights in {what}")
+    tidy(axes, title=f"weights in {what}", x="key")
     axes.set_ylim(0, 1.3)
     axes.set_yticks([0, 0.5, 1])
     now = model.now.weights[model.order]
-    axes.bar(range(len(now)), now, width=0.7, color=_key_colours(model))
+    axes.bars(range(len(now)), now, facecolors=_key_colours(model))
     if model.fed:
         before = model.steps[model.fed - 1].weights[model.order]
         (old,) = np.nonzero(before)
-        axes.bar(old, before[old], width=0.7, fill=False, edgecolor=VERMILLION, linewidth=1.3, linestyle="--")
+        axes.bars(old, before[old], facecolors="none", edgecolors=VERMILLION, linewidths=1.3, linestyles="--")
     total = "1" if model.every_step and now.any() else f"l = {_number(model.now.l)}"
     lines = (f"bars add up to {total}", INK), ("dashed: one block ago", VERMILLION)
     for height, (line, colour) in zip((0.98, 0.91), lines, strict=True):
@@ -214,7 +199,7 @@ def _draw_weights(axes, model):
 
 
 def _draw_plane(axes, model):
-    tidy(axes, title="values, output (line), answer (star)")
+    tidy(axes, title="values, output (line), answer (star)", x="first component", y="second component")
     values = model.values[model.order]
     axes.scatter(*values.T, s=30, color=_key_colours(model), edgecolors=GREY, linewidths=0.5)
     for key, value in zip(model.order, values, strict=True):
@@ -228,27 +213,6 @@ def _draw_plane(axes, model):
         axes.plot(*path[-1], color=GREEN, marker="o", markersize=7)
     axes.margins(0.16)
     axes.locator_params(nbins=4, integer=True)
-    axes.text(
-        0.5,
-        -0.12,
-        "first component",
-        transform=axes.transAxes,
-        ha="center",
-        va="top",
-        fontsize=9.5,
-        color=INK,
-    )
-    axes.text(
-        -0.08,
-        0.5,
-        "second component",
-        transform=axes.transAxes,
-        ha="right",
-        va="center",
-        rotation=90,
-        fontsize=9.5,
-        color=INK,
-    )
 
 
 def draw_corrections(model):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.colors import ListedColormap
-from matplotlib.patches import Rectangle
 
 from course_lib.explorers.figures import BLUE, GREY, INK, PALE, VERMILLION, Picture, png, tidy
 
@@ -26,6 +25,11 @@ class Program:
     @property
     def grid(self):
         return tuple(-(-size // block) for size, block in zip(self.shape, self.block, strict=True))
+
+    @property
+    def is_row(self):
+        """Whether it is one-dimensional: a kernel launched over it has one axis, number 0."""
+        return self.shape[0] == self.block[0] == 1
 
     @property
     def exists(self):
@@ -60,9 +64,8 @@ def one_dimension(n, block, pid):
 
 def describe(program):
     """The program in words and numbers, as HTML."""
-    one = program.shape[0] == program.block[0] == 1
-    grid = f"{program.grid[1]}" if one else f"{program.grid[0]} x {program.grid[1]}"
-    name = f"{program.pid[1]}" if one else f"({program.pid[0]}, {program.pid[1]})"
+    grid = f"{program.grid[1]}" if program.is_row else f"{program.grid[0]} x {program.grid[1]}"
+    name = f"{program.pid[1]}" if program.is_row else f"({program.pid[0]}, {program.pid[1]})"
     head = f"<b>Program {name}</b> of a grid of {grid}"
     if not program.exists:
         return f"{head}: there is no such program, and nothing is touched."
@@ -72,7 +75,7 @@ def describe(program):
         return f"{offsets[0]} to {offsets[-1]}" if len(offsets) > 1 else f"{offsets[0]}"
 
     where = f"offsets {span(program.cols)}"
-    if not one:
+    if not program.is_row:
         where = f"rows {span(program.rows)}, columns {span(program.cols)}"
     return (
         f"{head}: {where}.<br>{program.mask.size} lanes, {inside} inside the tensor, "
@@ -80,16 +83,17 @@ def describe(program):
     )
 
 
-def draw(program, title="blue: touched by this program; red: masked off", labels=None):
+def draw(program, title="blue: touched by this program; hatched: masked off", labels=None, block="program"):
     """The tensor's elements, the blocks of all programs, and one program's lanes. Returns a figure.
 
-    labels: what stands in each element, a list of rows; by default its number if there is one row.
+    labels: what stands in each element, a list of rows; by default its number if there is one row. block: what the
+    blocks of one row are called, if they are not one program each.
     """
     blocks = [grid * block for grid, block in zip(program.grid, program.block, strict=True)]
     n_rows, n_cols = blocks
-    figure = Picture(max(1.3, min(4.2, 0.75 + 0.33 * n_rows)))
-    axes = figure.subplots()
-    bottom = 0.42 / figure.get_figheight()
+    figure = Picture(max(1.45, min(4.35, 0.9 + 0.33 * n_rows)))
+    (axes,) = figure.panels(1)
+    bottom = 0.57 / figure.get_figheight()
     figure.subplots_adjust(left=0.06, right=0.985, bottom=bottom, top=1 - 0.35 / figure.get_figheight())
     tidy(axes, title=title)
     touched = program.touched
@@ -97,30 +101,28 @@ def draw(program, title="blue: touched by this program; red: masked off", labels
     edges = np.arange(program.shape[1] + 1), np.arange(program.shape[0] + 1)
     axes.pcolormesh(*edges, touched, cmap=ListedColormap([PALE, BLUE]), vmin=0, vmax=1, edgecolors="white", linewidth=1)
     if program.exists:
-        for row, col in zip(*np.nonzero(~program.mask), strict=True):
-            corner = program.cols[col], program.rows[row]
-            axes.add_patch(Rectangle(corner, 1, 1, facecolor="white", edgecolor=VERMILLION, hatch="///", linewidth=1))
+        row, col = np.nonzero(~program.mask)
+        masked = {"facecolors": "white", "edgecolors": VERMILLION, "hatch": "///", "linewidths": 1}
+        axes.boxes(program.cols[col], program.rows[row], 1, 1, **masked)
     if labels is None and program.shape[0] == 1:
         labels = [range(program.shape[1])]
     for row, line in enumerate(labels or ()):
         for col, label in enumerate(line):
             colour = "white" if touched[row, col] else INK
             axes.text(col + 0.5, row + 0.5, str(label), ha="center", va="center", fontsize=9, color=colour)
-    for i in range(program.grid[0]):
-        for j in range(program.grid[1]):
-            corner = j * program.block[1], i * program.block[0]
-            axes.add_patch(Rectangle(corner, *program.block[::-1], fill=False, edgecolor=GREY, linewidth=1.2))
+    (height, width), (i, j) = program.block, np.indices(program.grid)
+    axes.boxes(j.ravel() * width, i.ravel() * height, width, height, facecolors="none", edgecolors=GREY, linewidths=1.2)
     axes.set_xlim(-0.1, n_cols + 0.1)
     axes.set_ylim(n_rows + 0.1, -0.1)
     starts = [j * program.block[1] + program.block[1] / 2 for j in range(program.grid[1])]
-    axes.set_xticks(starts, [f"program {j}" if program.grid[0] == 1 else f"pid 1: {j}" for j in range(len(starts))])
+    axes.set_xticks(starts, range(len(starts)))
     axes.set_yticks([])
-    if program.grid[0] > 1:
+    axes.set_xlabel(block if program.is_row else "program_id(1)", fontsize=9.5, color=INK)
+    if not program.is_row:
         starts = [i * program.block[0] + program.block[0] / 2 for i in range(program.grid[0])]
         axes.set_yticks(starts, range(len(starts)))
-        axes.set_ylabel("pid 0", fontsize=9.5, color=INK)
-    axes.tick_params(length=0)
-    axes.spines[["left", "bottom"]].set_visible(False)
+        axes.set_ylabel("program_id(0)", fontsize=9.5, color=INK)
+    axes.xaxis.has_line = axes.yaxis.has_line = False
     return figure
 
 
@@ -141,7 +143,7 @@ def explore():
     """The explorer as an ipywidgets box: one dimension or two, shape, block and program id."""
     import ipywidgets as widgets
 
-    wide = {"description_width": "80px"}
+    wide = {"description_width": "100px"}
     grid = widgets.ToggleButtons(options=("1-D", "2-D"), description="grid", style=wide | {"button_width": "90px"})
 
     def slider(value, low, high, description):
@@ -152,13 +154,16 @@ def explore():
 
     rows, cols = slider(5, 1, 12, "rows"), slider(10, 1, 24, "columns")
     block_m, block_n = power(2, "BLOCK_M"), power(4, "BLOCK_N")
-    pid_0, pid_1 = slider(0, 0, 11, "pid 0"), slider(0, 0, 23, "pid 1")
+    pid_0, pid_1 = slider(0, 0, 11, ""), slider(0, 0, 23, "")
     text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
 
     def show(_change=None):
         two = grid.value == "2-D"
         for control in (rows, block_m, pid_0):
             control.layout.display = None if two else "none"
+        # Named as in a kernel: columns are axis 1 of two, and axis 0 if there is one.
+        cols.description, block_n.description = ("columns", "BLOCK_N") if two else ("elements", "BLOCK")
+        pid_0.description, pid_1.description = "program_id(0)", f"program_id({int(two)})"
         if two:
             sizes = (rows.value, cols.value), (block_m.value, block_n.value), (pid_0.value, pid_1.value)
             program = Program(*sizes)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from matplotlib.collections import LineCollection
 from matplotlib.colors import ListedColormap
 
 from course_lib import traffic
 
-from .figures import GREY, INK, ORANGE, VERMILLION, tidy
+from .figures import GREY, INK, ORANGE, VERMILLION, Labels, tidy
 
 ORDERS = ("q_outer", "kv_outer")
 VISITED, SKIPPED = "#9DCBEA", "#D5D5D5"
@@ -91,7 +92,7 @@ def draw_tile_grid(axes, model, step=None, max_numbered=MAX_NUMBERED_TILES):
 
     Blue tiles have been visited, the orange one is being visited, white ones wait, grey ones are skipped. Small
     grids carry the visit numbers, larger ones the path; a red line bounds what causal hides. step is clamped.
-    max_numbered: up to how many tiles; each number costs a redraw about a millisecond.
+    max_numbered: up to how many tiles; numbers are what a redraw takes longest for.
     """
     step = model.n_visits if step is None else int(np.clip(step, 0, model.n_visits))
     number = model.visit_number
@@ -104,12 +105,12 @@ def draw_tile_grid(axes, model, step=None, max_numbered=MAX_NUMBERED_TILES):
     y = np.minimum(np.arange(tiles_q + 1) * model.block_q, model.n_q)
     axes.pcolorfast(x, y, done, cmap=ListedColormap([SKIPPED, "white", VISITED, ORANGE]), vmin=0, vmax=3)
     if max(tiles_q, tiles_k) <= MAX_LINES:
-        axes.vlines(x, 0, model.n_q, color=GREY, linewidth=0.6)
-        axes.hlines(y, 0, model.n_k, color=GREY, linewidth=0.6)
+        lines = [((at, 0), (at, model.n_q)) for at in x] + [((0, at), (model.n_k, at)) for at in y]
+        axes.add_collection(LineCollection(lines, colors=GREY, linewidths=0.6), autolim=False)
     centre_x, centre_y = (x[:-1] + x[1:]) / 2, (y[:-1] + y[1:]) / 2
     if number.size <= max_numbered:
-        for i, j in model.visits:
-            axes.text(centre_x[j], centre_y[i], str(number[i, j]), ha="center", va="center", fontsize=8.5, color=INK)
+        i, j = np.nonzero(number)
+        axes.add_artist(Labels(centre_x[j], centre_y[i], [str(visit) for visit in number[i, j]], fontsize=8.5))
     elif number.size <= MAX_PATH_TILES and step:
         i, j = np.array(model.visits[:step]).T
         axes.plot(centre_x[j], centre_y[i], color=INK, linewidth=0.6)
@@ -118,7 +119,7 @@ def draw_tile_grid(axes, model, step=None, max_numbered=MAX_NUMBERED_TILES):
     tidy(axes, x="key", y="query")
     axes.set_xlim(0, model.n_k)
     axes.set_ylim(model.n_q, 0)
-    axes.locator_params(nbins=3, integer=True)  # each tick costs a redraw more than a millisecond
+    axes.locator_params(nbins=3, integer=True)
 
 
 def _draw_causal_bound(axes, model):

@@ -138,7 +138,7 @@ def describe(model, step):
 def draw(model, step):
     """Three panels after `step` visits: the grid, the SRAM at the visit's fullest moment, bytes moved by tensor."""
     figure = Picture(3.5)
-    grid, sram, hbm = figure.subplots(1, 3, width_ratios=(1.15, 0.8, 1.2))
+    grid, sram, hbm = figure.panels(1.15, 0.8, 1.2)
     figure.subplots_adjust(left=0.05, right=0.985, bottom=0.15, top=0.88, wspace=0.3)
     draw_tile_grid(grid, model.grid, step)
     grid.set_title("tiles of the scores", loc="left", y=1.03, fontsize=10.5, color=INK)
@@ -148,24 +148,32 @@ def draw(model, step):
     names = list(model.held[-1])
     sram.set_xlim(-0.6, len(names) - 0.4)
     sram.set_ylim(0, 1.1 * max(max(held.values(), default=0) for held in model.held))
-    for x, name in enumerate(names):
-        sram.bar(x, model.held[step].get(name, 0), width=0.7, color=COLOURS[name])
+    held = [model.held[step].get(name, 0) for name in names]
+    sram.bars(range(len(names)), held, facecolors=[COLOURS[name] for name in names])
     sram.set_xticks(range(len(names)), names)
     total = sum(model.held[step].values())
     sram.text(0.02, 0.98, f"total {total:,}\nmost {most:,}", transform=sram.transAxes, va="top", fontsize=9, color=INK)
 
     tidy(hbm, title="bytes moved; dashed: in the end", y="bytes")
-    names = list(model.moved[-1])
-    for x, name in enumerate(names):
-        read, write = model.moved[step][name]
-        hbm.bar(x, read, width=0.7, color=COLOURS[name])
-        hbm.bar(x, write, bottom=read, width=0.7, color=COLOURS[name], alpha=0.45)
-    ends = [sum(model.moved[-1][name]) for name in names]
-    hbm.bar(range(len(names)), ends, width=0.7, fill=False, edgecolor=INK, linestyle="--", linewidth=1)
-    hbm.set_xticks(range(len(names)), names)
-    hbm.set_ylim(0, 1.12 * max(ends))
+    draw_moved(hbm, model.moved[step], model.moved[-1], COLOURS)
+    hbm.set_xticks(range(len(model.moved[-1])), model.moved[-1])
+    hbm.set_ylim(0, 1.12 * max(map(sum, model.moved[-1].values())))
     hbm.text(0.02, 0.98, "pale: written", transform=hbm.transAxes, va="top", fontsize=9, color=INK)
     return figure
+
+
+def draw_moved(axes, so_far, in_the_end, colours):
+    """A bar for each tensor, in a Panel: read, above it paler what was written, and dashed what both will come to.
+
+    so_far, in_the_end: tensor -> (bytes read, bytes written).
+    """
+    places, faces = range(len(so_far)), [colours[name] for name in so_far]
+    read, written = zip(*so_far.values(), strict=True)
+    axes.bars(places, read, facecolors=faces)
+    axes.bars(places, written, bottom=read, facecolors=faces, alpha=0.45)
+    ends = [sum(moved) for moved in in_the_end.values()]
+    axes.bars(places, ends, facecolors="none", edgecolors=INK, linestyles="--", linewidths=1)
+    axes.set_xlim(-0.6, len(places) - 0.4)
 
 
 def draw_orders(n_q, n_k, block_q, block_k):

@@ -44,21 +44,24 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, bloc
     when the tiles do not fit the GPU's shared memory.
     """
     causal, return_lse = _flag("causal", causal), _flag("return_lse", return_lse)
-    q, k, v = (_as_autocast_has_it(x) for x in (q, k, v))
+    q, k, v = _as_autocast_has_them(q, k, v)
     check_tensors(q, k, v)
     scale = _check_scale(scale, q.shape[-1])
     config = _config(q, causal, block_q, block_k)
     q, k, v = (_addressable(x) for x in (q, k, v))
-    store_lse = return_lse or torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    o, lse = _FlashAttention.apply(q, k, v, causal, scale, return_lse, store_lse, config)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        o, lse = _FlashAttention.apply(q, k, v, causal, scale, return_lse, config)
+    else:
+        forward = _forward_in_graph if torch.compiler.is_compiling() else _forward
+        o, lse = forward(q, k, v, causal, scale, return_lse, config)
     return (o, lse) if return_lse else o
 
 
 class _FlashAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, causal, scale, return_lse, store_lse, config):
+    def forward(ctx, q, k, v, causal, scale, return_lse, config):
         forward = _forward_in_graph if torch.compiler.is_compiling() else _forward
-        o, lse = forward(q, k, v, causal, scale, store_lse, config)
+        o, lse = forward(q, k, v, causal, scale, True, config)
         ctx.save_for_backward(q, k, v, o, lse)
         ctx.causal, ctx.scale = causal, scale
         ctx.set_materialize_grads(False)
@@ -72,7 +75,7 @@ class _FlashAttention(torch.autograd.Function):
         backward = _backward_in_graph if torch.compiler.is_compiling() else _backward
         do = torch.zeros_like(o) if do is None else do
         dq, dk, dv = backward(q, k, v, o, lse, do, dlse, ctx.causal, ctx.scale, need_dq, need_dk or need_dv)
-        return dq, dk if need_dk else None, dv if need_dv else None, None, None, None, None, None
+        return dq, dk if need_dk else None, dv if need_dv else None, None, None, None, None
 
 
 def _forward(q, k, v, causal, scale, store_lse, config):
@@ -121,13 +124,17 @@ def _(q, k, v, *_):
     return tuple(x.new_empty(x.shape) for x in (q, k, v))
 
 
-def _as_autocast_has_it(x):
-    """x in the dtype that autocast, where it is on, gives to matrix products."""
-    if not isinstance(x, torch.Tensor) or x.dtype not in DTYPES or x.device.type not in ("cuda", "cpu"):
-        return x
-    if torch.is_autocast_enabled(x.device.type):
-        return x.to(torch.get_autocast_dtype(x.device.type))
-    return x
+def _as_autocast_has_them(*tensors):
+    """The tensors in the dtype that autocast, where it is on, gives to matrix products."""
+    if not torch.is_autocast_enabled("cuda") and not torch.is_autocast_enabled("cpu"):
+        return tensors
+    return [
+        x.to(torch.get_autocast_dtype(x.device.type))
+        if isinstance(x, torch.Tensor) and x.dtype in DTYPES and x.device.type in ("cuda", "cpu")
+        and torch.is_autocast_enabled(x.device.type)
+        else x
+        for x in tensors
+    ]  # fmt: skip
 
 
 def _addressable(x):

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from course_lib.kernels.flash import check_tensors
+from course_lib.kernels.flash_forward import padded
 from course_lib.kernels.primitives import LN_2, LOG2_E, narrow, online_softmax_update, widen
 
 
@@ -100,6 +101,6 @@ def flash1_attention(q, k, v, *, causal=False, scale=None, block_q=64, block_k=6
     flash1_forward_kernel[(batch * heads,)](
         q, k, v, o, l, m, n_q, k.shape[2], scale * LOG2_E.value,
         IS_CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_M=block_q, BLOCK_N=block_k,
-        BLOCK_D=max(16, triton.next_power_of_2(head_dim)), num_warps=4, num_stages=1,
+        BLOCK_D=padded(head_dim), num_warps=4, num_stages=1,
     )  # fmt: skip
     return o, (m + torch.log2(l)) * LN_2.value

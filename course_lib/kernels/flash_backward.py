@@ -22,7 +22,8 @@ import triton
 import triton.language as tl
 
 from course_lib import runtime
-from course_lib.kernels.flash_forward import kv_loop_bounds
+from course_lib.kernels.flash_forward import kv_loop_bounds, padded
+from course_lib.kernels.launch import launch
 from course_lib.kernels.primitives import LOG2_E, narrow, widen
 
 # Rows of the tiles that are done again for a NaN: few, so that this rare path takes no registers from the usual one.
@@ -356,7 +357,7 @@ def default_backward_config(dtype, head_dim, causal, capability):
     if capability is None:
         # The interpreter's time is per operation executed, whatever the tile's size.
         return (128, 128, 4, 1), (128, 128, 4, 1)
-    block_d = max(16, triton.next_power_of_2(head_dim))
+    block_d = padded(head_dim)
     if dtype == torch.float32 or capability < (8, 0):
         # No tensor cores: products live in registers, and tiles are small.
         if block_d <= 64 and dtype == torch.float32 and capability >= (8, 0):
@@ -395,11 +396,12 @@ def flash_backward(
         return dq, dk, dv
     capability = runtime.capability(q.device)
     shipped_dkdv, shipped_dq = default_backward_config(q.dtype, head_dim, causal, capability)
-    block_d = max(16, triton.next_power_of_2(head_dim))
+    block_d = padded(head_dim)
 
     delta = torch.empty_like(lse)
     block_m = 128 if capability is None else max(16, 4096 // block_d)
-    delta_kernel[(triton.cdiv(n_q, block_m) * batch * n_heads,)](
+    launch(
+        delta_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1),
         o, do, dlse, delta, *do.stride()[:3], n_heads, n_q,
         HAS_DLSE=dlse is not None, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_D=block_d,
     )  # fmt: skip
@@ -407,14 +409,16 @@ def flash_backward(
     common = dict(GROUP_SIZE=n_heads // n_kv_heads, IS_CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_D=block_d)
     if need_dkdv:
         block_m, block_n, num_warps, num_stages = config_dkdv or shipped_dkdv
-        dkdv_kernel[(triton.cdiv(n_k, block_n) * batch * n_kv_heads,)](
+        launch(
+            dkdv_kernel, (-(-n_k // block_n) * batch * n_kv_heads, 1, 1),
             q, k, v, do, lse, delta, dk, dv, *strides, n_kv_heads, n_q, n_k, scale, scale * LOG2_E.value,
             NO_TAIL=n_q % block_m == 0, BLOCK_M=block_m, BLOCK_N=block_n,
             num_warps=num_warps, num_stages=num_stages, **common,
         )  # fmt: skip
     if need_dq:
         block_m, block_n, num_warps, num_stages = config_dq or shipped_dq
-        dq_kernel[(triton.cdiv(n_q, block_m) * batch * n_heads,)](
+        launch(
+            dq_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1),
             q, k, v, do, lse, delta, dq, *strides, n_heads, n_q, n_k, scale, scale * LOG2_E.value,
             NO_TAIL=n_k % block_n == 0, BLOCK_M=block_m, BLOCK_N=block_n,
             num_warps=num_warps, num_stages=num_stages, **common,

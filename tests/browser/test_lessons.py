@@ -380,14 +380,39 @@ def test_flash_attention_forward(open_lesson):
     n_q, n_k, block_m, block_n, program, tile = explorer.locator(".noUi-handle").all()
     (causal,) = explorer.locator("input[type=checkbox]").all()
 
-    assert "Tile 1 of 4, keys 0 to 3: no mask" in explorer.inner_text()
-    assert "Tile 2 of 4, keys 4 to 7: no mask" in press(tile, "ArrowRight")
+    assert "Tile 2 of tiles 0 to 3, keys 8 to 11: masked" in explorer.inner_text()
+    assert "Tile 3 of tiles 0 to 3, keys 12 to 12: not visited" in press(tile, "ArrowRight")
     assert "full_end = 12, kv_end = 13" in press(causal, "Space")
     assert "queries 8 to 9" in press(program, "ArrowRight")
     assert "full_end = 16" in press(n_k, "ArrowRight")
     assert "queries 8 to 11" in press(n_q, "ArrowRight")
-    assert "Tile 2 of 3" in press(block_n, "ArrowRight")
+    assert "Tile 2 of tiles 0 to 2" in press(block_n, "ArrowRight")
     assert "queries 12 to 12" in press(block_m, "ArrowRight")
+
+    assert page.locator(".Quiz").count() > 0
+    assert errors == []
+
+
+def test_performance(open_lesson):
+    page, errors = open_lesson("10_performance")
+    assert_formulas_drawn(page)
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
+    n, d, block_q = explorer.locator(".noUi-handle").all()
+    asked, once, dram = explorer.locator(".widget-toggle-button").all()
+    (gpu,) = explorer.locator("select").all()
+    (causal,) = explorer.locator("input[type=checkbox]").all()
+
+    assert "Above the roof" in explorer.inner_text()
+    assert "The arithmetic binds: at most 989 TFLOP/s" in press(once, "Enter")
+    assert "N = 16,384, d = 128, full" in press(n, "ArrowRight")
+    assert "N = 16,384, d = 64, full" in press(d, "ArrowLeft")
+    assert "asked for with 128 queries a tile" in press(asked, "Enter")
+    assert "asked for with 64 queries a tile" in press(block_q, "ArrowLeft")
+    assert "d = 64, causal" in press(causal, "Space")
+    assert "nothing is measured here" in press(gpu, "Space", "ArrowDown", "Enter")
+    assert "no counter was read" in press(dram, "Enter")
 
     assert page.locator(".Quiz").count() > 0
     assert errors == []

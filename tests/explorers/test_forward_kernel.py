@@ -1,7 +1,6 @@
 """The forward kernel's explorer: places against the mask, bounds against the kernel's, bars against the file."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from course_lib import runtime
+from course_lib import records, runtime
 from course_lib.explorers import forward_kernel
 from course_lib.explorers.forward_kernel import HIDDEN, NO_KEY, NO_QUERY, VISIBLE, describe, draw, program
 from course_lib.kernels.flash_forward import kv_loop_bounds
@@ -80,20 +79,14 @@ def test_picture_shows_the_tile_and_the_bounds():
 
 
 def test_bars_are_the_records():
-    record = forward_kernel.record("attention-h100")
-    figure = forward_kernel.draw_speed(record)
+    record = records.record("attention-h100")
+    figure = forward_kernel.draw_speed()
     heights = sorted(bar.get_height() for axes in figure.axes for bar in axes.patches)
     forward = [row for row in record["rows"] if row["pass"] == "forward"]
     assert heights == sorted(rate for row in forward for rate in row["tflops"].values()) and len(forward) == 12
     written = " ".join(text.get_text() for text in figure.texts)
     assert all(record[name] in written for name in ("gpu", "torch", "triton", "date"))
-
-
-def test_a_record_that_is_not_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(forward_kernel, "RECORDS", tmp_path)
-    assert forward_kernel.record("tf32-h100") is None
-    (tmp_path / "tf32-h100.json").write_text(json.dumps({"gpu": "one"}))
-    assert forward_kernel.record("tf32-h100") == {"gpu": "one"}
+    assert "batch x N = 16,384, heads x d = 2,048, float16" in written
 
 
 def test_nan_picture_counts():
@@ -107,7 +100,7 @@ def test_every_control_redraws():
     box = forward_kernel.explore()
     *rows, text, image = box.children
     (n_q, n_k), (block_m, block_n), (causal,), (pid, step) = (row.children for row in rows)
-    for control, value in ((causal, False), (step, 2), (pid, 2), (n_q, 20), (n_k, 7), (block_m, 8), (block_n, 6)):
+    for control, value in ((causal, False), (step, 1), (pid, 2), (n_q, 20), (n_k, 7), (block_m, 8), (block_n, 6)):
         before = text.value, image.value
         control.value = value
         assert (text.value, image.value) != before, control.description
@@ -117,4 +110,4 @@ def test_every_control_redraws():
     assert pid.value == 0 and "queries 0 to 3" in text.value
     step.value = step.max
     n_k.value = 4
-    assert step.value == 0 and "Tile 1 of 1" in text.value
+    assert step.value == 0 and "Tile 0</b> of tiles 0 to 0" in text.value

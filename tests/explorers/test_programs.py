@@ -1,6 +1,5 @@
 """The explorer of programs: its model is what the kernels do, its drawing is the model, its controls work."""
 
-import time
 
 import ipywidgets as widgets
 import numpy as np
@@ -59,21 +58,13 @@ def test_words_are_the_model_s():
 def test_the_drawing_is_the_model():
     program = Program((5, 10), (2, 4), (2, 2))
     (axes,) = explorer.draw(program).axes
-    assert np.array_equal(axes.collections[0].get_array(), program.touched)
-    hatched = [patch for patch in axes.patches if patch.get_hatch()]
-    lanes = [(int(patch.get_y()), int(patch.get_x())) for patch in hatched]
-    assert sorted(lanes) == [(row, col) for row in (4, 5) for col in range(8, 12) if row > 4 or col > 9]
-    assert len(axes.patches) == len(hatched) + 9
+    elements, masked, blocks = axes.collections
+    assert np.array_equal(elements.get_array(), program.touched)
+    lanes = [(path.get_extents().y0, path.get_extents().x0) for path in masked.get_paths()]
+    assert lanes == [(row, col) for row in (4, 5) for col in range(8, 12) if row > 4 or col > 9]
+    corners = {tuple(path.get_extents().p0) for path in blocks.get_paths()}
+    assert corners == {(col, row) for row in (0, 2, 4) for col in (0, 4, 8)}
     png(explorer.draw(one_dimension(10, 4, 5)))
-
-
-def test_a_redraw_is_quick():
-    def seconds(program):
-        start = time.process_time()
-        png(explorer.draw(program))
-        return time.process_time() - start
-
-    assert min(seconds(Program((12, 24), (8, 8), (1, 1))) for _ in range(3)) < 0.25
 
 
 def controls(widget):
@@ -84,8 +75,10 @@ def controls(widget):
 def test_every_control_changes_text_and_picture():
     shell = explorer.explore()
     text, image = shell.children[-2:]
-    changes = (("pid 1", 2), ("columns", 9), ("BLOCK_N", 2), ("grid", "2-D"), ("pid 0", 1), ("rows", 4), ("BLOCK_M", 4))
-    for name, value in changes:
+    one = ("program_id(0)", 2), ("elements", 9), ("BLOCK", 2), ("grid", "2-D")
+    two = ("program_id(0)", 1), ("program_id(1)", 1), ("rows", 4), ("columns", 8), ("BLOCK_M", 4), ("BLOCK_N", 4)
+    for name, value in one + two:
         before = text.value, image.value
-        next(c for c in controls(shell) if getattr(c, "description", "") == name).value = value
+        shown = [c for c in controls(shell) if c.layout.display != "none"]
+        next(c for c in shown if getattr(c, "description", "") == name).value = value
         assert text.value != before[0] and image.value != before[1], name

@@ -74,19 +74,15 @@ def test_the_text_has_the_models_numbers():
     assert "queries 4 to 7, keys 3 to 5" in explorer.describe(model, 5)
 
 
-def test_drawing_shows_the_model():
+def test_drawing_shows_the_model(heights):
     model = model_of(12, 12, 4, 3, False, "kv_outer")
     _, sram, hbm = explorer.draw(model, 4).axes
-    heights = {
-        label.get_text(): bar.get_height() for label, bar in zip(sram.get_xticklabels(), sram.patches, strict=True)
-    }
-    assert heights == model.held[4]
-    n = len(model.moved[4])
-    read_and_written = [bar.get_height() for bar in hbm.patches[: 2 * n]]
-    assert read_and_written == [count for name in model.moved[4] for count in model.moved[4][name]]
-    assert [bar.get_height() for bar in hbm.patches[2 * n :]] == [
-        sum(model.moved[-1][name]) for name in model.moved[-1]
-    ]
+    names = [label.get_text() for label in sram.get_xticklabels()]
+    assert dict(zip(names, heights(*sram.collections), strict=True)) == model.held[4]
+    assert [label.get_text() for label in hbm.get_xticklabels()] == list(model.moved[4])
+    *read_and_written, ends = map(heights, hbm.collections)
+    assert list(zip(*read_and_written, strict=True)) == list(model.moved[4].values())
+    assert ends == [sum(moved) for moved in model.moved[-1].values()]
     for step in (0, model.grid.n_visits):
         png(explorer.draw(model, step))
 

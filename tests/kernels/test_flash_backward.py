@@ -181,8 +181,8 @@ def test_an_expanded_gradient():
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs 26 GB of GPU memory")
 def test_offsets_beyond_31_bits():
-    # Row stride, head stride and batch stride past 2^31 elements in turn.
-    for shape, axis in (((1, 1, 40, 64), 2), ((1, 3, 40, 64), 1), ((3, 1, 40, 64), 0)):
+    # Row, head and batch past 2^31 elements in turn; from row to row MAX_ROW_STRIDE at most, so there are many rows.
+    for shape, axis in (((1, 1, 200, 64), 2), ((1, 3, 40, 64), 1), ((3, 1, 40, 64), 0)):
         stride = [0, 0, 64, 1]
         stride[axis] = 2**31 // (shape[axis] - 1) // 64 * 64 + 64
         if axis != 2:

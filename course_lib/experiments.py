@@ -1,0 +1,334 @@
+"""Lesson 10's experiments on one GPU. `python -m course_lib bench` runs them and writes their records:
+
+    --standard   standard attention against FlashAttention over the lengths: time, calls one after another, peak bytes
+    --ladder     the rungs of the forward kernel's ladder, kept and rejected, taking turns
+    --dram       bytes by the GPU's own counters, for both; needs Nsight Compute's `ncu` on the path
+    --tf32       lesson 08's kernel on fp32, with the products' precision left to the compiler and with IEEE's
+    --tune       every block size, number of warps and of stages, the shipped configuration among them
+
+Standard attention is PyTorch's three calls, the scale inside the first: scores, softmax, product with the values.
+"""
+
+import concurrent.futures
+import csv
+import itertools
+import multiprocessing
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from course_lib import bench, reference, runtime, traffic
+from course_lib.exercises import bug_hunt
+
+HEADS, HEAD_DIM = 16, 64
+# GPT-2 medium's attention as the first FlashAttention paper's Figure 2 has it.
+FIGURE_2 = {"batch": 64, "heads": 16, "n": 1024, "head_dim": 64}
+
+
+def standard_attention(q, k, v):
+    """softmax(q k^T / sqrt(d)) v with the score matrix in memory, in three calls. [batch, heads, n, d], one dtype."""
+    flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q, k, v))
+    scores = torch.baddbmm(q.new_empty(()), flat_q, flat_k.mT, beta=0, alpha=q.shape[-1] ** -0.5)
+    return torch.bmm(torch.softmax(scores, dim=-1), flat_v).view_as(q)
+
+
+def methods():
+    """{name: attention(q, k, v)}, not causal."""
+    from course_lib.kernels import flash_attention
+
+    return {
+        "standard": standard_attention,
+        "flash": flash_attention,
+        "sdpa_flash": lambda q, k, v: bench.peer(bench.PEERS["sdpa_flash"], q, k, v, False)(),
+    }
+
+
+def run(attention, which, q, k, v, do):
+    """A callable for one pass: "forward" gives [o], "both" the gradients of q, k and v."""
+
+    def call():
+        with torch.set_grad_enabled(which == "both"):
+            o = attention(q, k, v)
+            return torch.autograd.grad(o, (q, k, v), do) if which == "both" else [o]
+
+    return call
+
+
+def standard_rows():
+    """Milliseconds of one call with a cold L2, of one call in a train of calls, and peak bytes over inputs and results.
+
+    A train of calls takes as long as the host or the GPU, whichever is slower: where kernels are short, the host.
+    """
+    torch.manual_seed(0)
+    shapes = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": HEAD_DIM} for i in range(6, 15)] + [FIGURE_2]
+    rows = []
+    for shape in shapes:
+        q, k, v, do = bench.random_inputs(shape["batch"], shape["heads"], shape["n"], shape["head_dim"], torch.float16)
+        for which in ("forward", "both"):
+            calls = {name: run(attention, which, q, k, v, do) for name, attention in methods().items()}
+            _same_answers({name: call() for name, call in calls.items()}, shape)
+            times_ms = bench.median_ms(calls, rounds=20)
+            for name, call in calls.items():
+                rows.append({
+                    "method": name, "pass": which, **shape, "causal": False, "dtype": "float16",
+                    "ms": times_ms[name], "train_ms": _train_ms(call), "peak_bytes": bench.peak_bytes(call),
+                })  # fmt: skip
+                print(rows[-1], flush=True)
+    return rows
+
+
+def _same_answers(answers, shape):
+    for name, tensors in answers.items():
+        for x, y in zip(tensors, answers["sdpa_flash"], strict=True):
+            if not float((x - y).norm() / y.norm()) <= 4e-3:
+                raise RuntimeError(f"wrong answers are not timed: {name} differs from PyTorch's at {shape}")
+
+
+def _train_ms(call, calls=20, rounds=5):
+    """Least mean milliseconds of calls one after another, the GPU waited for at the end."""
+    best_s = float("inf")
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        begin_s = time.perf_counter()
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+        best_s = min(best_s, (time.perf_counter() - begin_s) / calls)
+    return best_s * 1e3
+
+
+def ladder_rows():
+    """Every rung of `kernels.ladder` at batch 4, 16 heads, length 4096, head_dim 128, fp16: all take turns.
+
+    Raises RuntimeError, before anything is timed, if a rung is further from float64 than twice plain PyTorch and a
+    rounding.
+    """
+    from course_lib.kernels.accuracy import exact_attention
+    from course_lib.kernels.ladder import RUNGS, run
+
+    torch.manual_seed(0)
+    shape = {"batch": 4, "heads": 16, "n": 4096, "head_dim": 128}
+    q, k, v, _ = (x.detach() for x in bench.random_inputs(*shape.values(), torch.float16))
+    few = [x[:1, :2] for x in (q, k, v)]
+    rows = []
+    for causal in (False, True):
+        contestants = {rung.name: lambda rung=rung, c=causal: run(rung, q, k, v, causal=c) for rung in RUNGS}
+        exact, _ = exact_attention(*few, causal=causal)
+        plain, _ = exact_attention(*few, causal=causal, dtype=torch.float16)
+        allowed = 2 * bench.relative_error(plain, exact) + torch.finfo(torch.float16).eps
+        errors = {name: bench.relative_error(call()[:1, :2], exact) for name, call in contestants.items()}
+        if wrong := {name: error for name, error in errors.items() if not error <= allowed}:
+            raise RuntimeError(f"wrong answers are not timed: relative errors {wrong}, allowed {allowed}")
+        flops = traffic.attention_flops(4096, 4096, 128, heads=16, batch=4) / (2 if causal else 1)
+        for name, ms in bench.median_ms(contestants).items():
+            tflops = flops / ms * 1e-9
+            rows.append({
+                "rung": name, **shape, "causal": causal, "dtype": "float16", "ms": ms, "tflops": tflops,
+                "relative_error": errors[name],
+            })  # fmt: skip
+            print(f"{name}, {'causal' if causal else 'full'}: {ms:.3f} ms, {tflops:.0f} TFLOP/s", flush=True)
+    return rows
+
+
+# What is read, and in which run: each run's counters fit into one pass, so that no kernel has to be run again.
+COUNTERS = (
+    {"dram_read_bytes": "dram__bytes_read.sum", "dram_write_bytes": "dram__bytes_write.sum"},
+    {"l2_read_sectors": "lts__t_sectors_op_read.sum", "l2_write_sectors": "lts__t_sectors_op_write.sum"},
+    {"sm_read_bytes": "l1tex__m_xbar2l1tex_read_bytes.sum", "sm_write_bytes": "l1tex__m_l1tex2xbar_write_bytes.sum"},
+)
+SECTOR_BYTES = 32
+SEPARATOR = "spin_kernel"  # what torch.cuda._sleep launches
+
+
+def dram_cases():
+    """[(method, pass, shape)] in the order in which they run."""
+    lengths = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": d} for d in (64, 128) for i in range(9, 15)]
+    one_head = {"batch": 1, "heads": 1, "n": 1024, "head_dim": 64}
+    cases = [("forward", shape) for shape in (one_head, *lengths, FIGURE_2)] + [("both", FIGURE_2)]
+    return [(method, which, shape) for which, shape in cases for method in ("standard", "flash")]
+
+
+def dram_rows():
+    """Bytes that DRAM and L2 moved in each case, summed over its kernels, which run in turn and find the caches as
+    the one before left them; the first finds its inputs in DRAM. What is still dirty in L2 at the end is not counted.
+    """
+    from course_lib.kernels.flash_forward import default_config, takes_descriptors
+
+    counted = [{} for _ in dram_cases()]
+    for counters in COUNTERS:
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "counters.csv"
+            subprocess.run(
+                ["ncu", "--metrics", ",".join(counters.values()), "--csv", "--print-units", "base", "--log-file", log,
+                 "--profile-from-start", "off", "--cache-control", "none", "--clock-control", "none",
+                 sys.executable, "-m", "course_lib.experiments"],
+                check=True,
+            )  # fmt: skip
+            for case, sums in zip(counted, by_case(log.read_text(), counters), strict=True):
+                case.update(sums)
+    rows = []
+    for (method, which, shape), sums in zip(dram_cases(), counted, strict=True):
+        x = torch.empty(1, 1, shape["n"], shape["head_dim"], dtype=torch.float16, device="cuda")
+        capability = runtime.capability(x.device)
+        tma = takes_descriptors(capability, x)
+        block_q, block_k, _, _ = default_config(x.dtype, shape["head_dim"], False, capability, shape["n"], tma)
+        blocks = {"block_q": block_q, "block_k": block_k} if method == "flash" else {}
+        rows.append({"method": method, "pass": which, **shape, "causal": False, "dtype": "float16", **blocks, **sums})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def by_case(text, counters):
+    """The sums of each case's kernels from what ncu wrote: a row for each kernel and counter, in order of launch."""
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        raise RuntimeError("ncu counted nothing:\n" + "\n".join(lines[-10:]))
+    name_of = {counter: name for name, counter in counters.items()}
+    cases, case, kernels = [], dict.fromkeys(counters, 0), set()
+    separators = set()
+    for row in csv.DictReader(lines[start:]):
+        if SEPARATOR in row["Kernel Name"]:
+            if row["ID"] not in separators:
+                separators.add(row["ID"])
+                cases.append(_in_bytes(case) | {"kernels": len(kernels)})
+                case, kernels = dict.fromkeys(counters, 0), set()
+            continue
+        kernels.add(row["ID"])
+        case[name_of[row["Metric Name"]]] += int(float(row["Metric Value"].replace(",", "")))
+    return cases
+
+
+def _in_bytes(case):
+    return {
+        name.replace("sectors", "bytes"): value * (SECTOR_BYTES if name.endswith("sectors") else 1)
+        for name, value in case.items()
+    }
+
+
+def run_cases():
+    """Run each case once between the profiler's start and stop, each followed by the separator's kernel."""
+    torch.manual_seed(0)
+    clean = torch.zeros(bench.L2_FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    driver = torch.cuda.cudart()
+    for method, which, shape in dram_cases():
+        q, k, v, do = bench.random_inputs(shape["batch"], shape["heads"], shape["n"], shape["head_dim"], torch.float16)
+        call = run(methods()[method], which, q, k, v, do)
+        call()
+        clean.sum()  # read, not written: dirty lines would be written back during the case
+        torch.cuda.synchronize()
+        driver.cudaProfilerStart()
+        call()
+        torch.cuda._sleep(1)
+        torch.cuda.synchronize()
+        driver.cudaProfilerStop()
+
+
+def precision_errors():
+    """Relative Frobenius errors of lesson 08's kernel on fp32 inputs of 3 heads, 128 rows and head_dim 64."""
+    q, k, v = (x[0].detach().cpu().numpy() for x in bench.random_inputs(1, 3, 128, 64, torch.float32)[:3])
+    heads = zip(*(x.astype(np.float64) for x in (q, k, v)), strict=True)
+    exact = torch.from_numpy(np.stack([reference.attention(*head) for head in heads]))
+    return {
+        name: bench.relative_error(
+            torch.from_numpy(bug_hunt.run("right", q, k, v, causal=False, block_q=64, block_k=64, precision=given)[0]),
+            exact,
+        )
+        for name, given in (("ieee_relative_error", "ieee"), ("tf32_relative_error", None))
+    }
+
+
+TUNED = {"block_q": (16, 32, 64, 128, 256), "block_k": (16, 32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2, 3)}
+TUNED_LENGTH = 4096
+
+
+def candidates(head_dim):
+    """Configurations worth trying: a warp for every 16 query rows at most, products that a tensor core can do."""
+    for block_q, block_k, num_warps, num_stages in itertools.product(*TUNED.values()):
+        if block_q >= 16 * num_warps and block_q * head_dim <= 2**15 or num_warps == 4 and block_q < 64:
+            yield block_q, block_k, num_warps, num_stages
+
+
+def tune_rows(head_dims):
+    """Time every candidate at one length, causal and not; rows that do not fit hold the compiler's reason instead."""
+    from course_lib.kernels.flash_forward import default_config, flash_forward, takes_descriptors
+
+    torch.manual_seed(0)
+    cases = [(head_dim, causal) for head_dim in head_dims for causal in (False, True)]
+    _compile_ahead([(d, causal, config) for d, causal in cases for config in candidates(d)])
+    rows = []
+    for head_dim, causal in cases:
+        heads, batch = bench.HIDDEN_DIM // head_dim, bench.TOKENS // TUNED_LENGTH
+        q, k, v, _ = (x.detach() for x in bench.random_inputs(batch, heads, TUNED_LENGTH, head_dim, torch.float16))
+        capability = runtime.capability(q.device)
+        tma = takes_descriptors(capability, k, v)
+        expected = bench.peer(bench.PEERS["sdpa_flash"], q, k, v, causal)()
+        flops = traffic.attention_flops(TUNED_LENGTH, TUNED_LENGTH, head_dim, heads=heads, batch=batch)
+        calls, errors = {}, {}
+        for config in candidates(head_dim):
+            call = _configured(flash_forward, q, k, v, causal, config)
+            try:
+                error = float((call() - expected).norm() / expected.norm())
+            except Exception as reason:  # noqa: BLE001 - what a compiler can raise is not ours to list
+                errors[config] = f"{type(reason).__name__}: {reason}".splitlines()[0][:200]
+                continue
+            if not error <= 4e-3:
+                raise RuntimeError(f"wrong answers are not timed: {config}, head_dim {head_dim}, causal={causal}")
+            calls[config] = call
+        times_ms = bench.median_ms(calls, rounds=7)
+        shipped = default_config(q.dtype, head_dim, causal, capability, TUNED_LENGTH, tma)
+        best = min(times_ms, key=times_ms.get)
+        print(
+            f"d={head_dim} {'causal' if causal else 'full'}: fastest {best} {times_ms[best]:.3f} ms; shipped {shipped} "
+            f"{times_ms.get(shipped, float('nan')):.3f} ms; {len(errors)} of {len(calls) + len(errors)} do not run",
+            flush=True,
+        )
+        for config in candidates(head_dim):
+            row = {
+                **dict(zip(TUNED, config, strict=True)), "tma": tma, "head_dim": head_dim, "n": TUNED_LENGTH,
+                "causal": causal, "dtype": "float16", "batch": batch, "heads": heads, "shipped": config == shipped,
+            }  # fmt: skip
+            if config in errors:
+                rows.append(row | {"error": errors[config]})
+            else:
+                ms = times_ms[config]
+                rows.append(row | {"ms": ms, "tflops": flops / (2 if causal else 1) / ms * 1e-9})
+    return rows
+
+
+def _configured(flash_forward, q, k, v, causal, config):
+    scale = q.shape[-1] ** -0.5
+    return lambda: flash_forward(q, k, v, causal=causal, scale=scale, store_lse=False, config=config)[0]
+
+
+def _compile_ahead(jobs):
+    """Fill Triton's cache from several processes: a kernel takes seconds to compile, a sweep has hundreds."""
+    workers = max(1, multiprocessing.cpu_count() - 1)
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+        for done, _ in enumerate(pool.map(_compile_one, jobs), start=1):
+            print(f"\rcompiled {done} of {len(jobs)}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+
+
+def _compile_one(job):
+    from course_lib.kernels.flash_forward import flash_forward
+
+    head_dim, causal, config = job
+    heads, batch = bench.HIDDEN_DIM // head_dim, bench.TOKENS // TUNED_LENGTH
+    q, k, v = (
+        torch.zeros(batch, heads, TUNED_LENGTH, head_dim, dtype=torch.float16, device="cuda") for _ in range(3)
+    )
+    try:
+        _configured(flash_forward, q, k, v, causal, config)()
+    except Exception:  # noqa: BLE001 - reported where it is timed
+        pass
+
+
+if __name__ == "__main__":
+    run_cases()

@@ -1,0 +1,36 @@
+"""Launches a kernel without Triton's own search for the binary, which takes longer than a small kernel runs."""
+
+import torch
+
+MOST_REMEMBERED = 4096
+_compiled = {}
+
+
+def launch(kernel, grid, *arguments, num_warps=4, num_stages=1, **constants):
+    """`kernel[grid](*arguments, **constants, num_warps=..., num_stages=...)`, sooner from the second time on.
+
+    kernel: a `@triton.jit` function whose constexpr parameters come last; constants: all of them. grid: three numbers.
+    What Triton compiled is remembered, and started directly when a call comes that Triton
+    would compile alike: equal numbers, and tensors of equal dtype, alignment and device. (Triton's own key is
+    coarser: of a number it asks whether it is 1, or divisible by 16.)
+    """
+    key = (kernel.fn, num_warps, num_stages, *constants.values(), *map(_as_compiled, arguments))
+    compiled = _compiled.get(key)
+    if compiled is not None:
+        compiled[grid](*arguments, *(constants[name] for name in kernel.arg_names[len(arguments) :]))
+        return
+    compiled = kernel[grid](*arguments, **constants, num_warps=num_warps, num_stages=num_stages)
+    # The interpreter compiles nothing. For AMD's GPUs Triton also asks how large a tensor's storage is.
+    if compiled is not None and torch.version.cuda:
+        if len(_compiled) == MOST_REMEMBERED:
+            _compiled.clear()
+        _compiled[key] = compiled
+
+
+def _as_compiled(argument):
+    """What a binary depends on in one argument."""
+    if isinstance(argument, (int, float)) or argument is None:
+        return argument
+    if isinstance(argument, torch.Tensor):
+        return argument.dtype, argument.data_ptr() % 16, argument.get_device()
+    return argument.base.dtype, *argument.block_shape, argument.base.get_device()  # a tensor descriptor

@@ -1,0 +1,232 @@
+"""Lesson 10's tables against sums by hand, on rows made up here; and every picture with and without its record."""
+
+import io
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from course_lib import records, traffic
+from course_lib.explorers import measured
+from course_lib.explorers.figures import png
+
+LENGTHS = (64, 128, 1024, 4096)
+
+
+def rung(name, builds_on=None, gain=None, kept=True):
+    predicted = None if gain is None else {"full": gain, "causal": 2 * gain}
+    text = {"idea": "I", "because": "B"}
+    return SimpleNamespace(name=name, builds_on=builds_on, predicted_gain=predicted, kept=kept, **text)
+
+
+RUNGS = (rung("a"), rung("b", "a", 1.5), rung("c", "b", 0.9, kept=False), rung("d", "b", 1.0))
+
+
+def ladder_rows(**tflops):
+    shape = {"n": 4096, "head_dim": 128, "heads": 16, "batch": 4}
+    return [
+        shape | {"rung": name, "causal": causal, "tflops": rate / (2 if causal else 1)}
+        for name, rate in tflops.items()
+        for causal in (False, True)
+    ]
+
+
+def standard_rows():
+    """Three microseconds a launch at least, and more for the longest."""
+    rows = []
+    for n in LENGTHS:
+        for method, launches in (("standard", 3), ("flash", 1), ("sdpa_flash", 1)):
+            ms = max(0.003 * launches, n * n * 1e-8 * launches)
+            peak_bytes = {"standard": 64 * n * n, "flash": 0, "sdpa_flash": 64 * n}[method]
+            shape = {"n": n, "head_dim": 64, "heads": 16, "batch": 1, "causal": False, "pass": "forward"}
+            rows.append(shape | {"method": method, "ms": ms, "train_ms": 2 * ms, "peak_bytes": peak_bytes})
+    return rows
+
+
+def dram_rows():
+    shape = {"n": 1024, "head_dim": 64, "heads": 16, "batch": 1, "causal": False}
+    shape |= {"sm_read_bytes": 400.0, "sm_write_bytes": 40.0, "l2_read_bytes": 300.0, "l2_write_bytes": 30.0}
+    blocks = {"block_q": 64, "block_k": 128}
+    return [
+        shape | {"method": "standard", "dram_read_bytes": 90.0, "dram_write_bytes": 10.0},
+        shape | blocks | {"method": "flash", "dram_read_bytes": 15.0, "dram_write_bytes": 5.0},
+    ]
+
+
+def sweep_rows():
+    shape = {"n": 4096, "head_dim": 64, "heads": 16, "batch": 4, "causal": False}
+    rates = {(32, 32): 100.0, (32, 64): 120.0, (64, 32): 200.0, (64, 64): None}
+    rows = [shape | {"block_q": q, "block_k": k, "tflops": rate} for (q, k), rate in rates.items() if rate]
+    rows += [shape | {"block_q": 32, "block_k": 32, "tflops": 90.0}]
+    return [*rows, shape | {"block_q": 64, "block_k": 64, "error": "does not fit"}]
+
+
+def test_gains_are_over_the_rung_that_is_built_on():
+    steps = measured.steps(RUNGS, ladder_rows(a=100, b=150, c=120, d=153), causal=False)
+    assert [step.measured for step in steps] == [None, 1.5, 0.8, 1.02]
+    assert [step.predicted for step in steps] == [None, 1.5, 0.9, 1.0]
+    assert [step.kept for step in steps] == [True, True, False, True]
+    assert [step.verdict for step in steps] == [
+        "where it begins",
+        "as predicted",
+        "less than predicted",
+        "as predicted",
+    ]
+    causal = measured.steps(RUNGS, ladder_rows(a=100, b=150, c=120, d=153), causal=True)
+    assert [step.predicted for step in causal] == [None, 3.0, 1.8, 2.0] and causal[0].tflops == 50
+
+
+def test_every_rung_was_measured_with_both_masks():
+    from course_lib.kernels.ladder import RUNGS
+
+    found = [(row["rung"], row["causal"]) for row in records.rows("ladder-h100")]
+    assert sorted(found) == sorted((rung.name, causal) for rung in RUNGS for causal in (False, True))
+
+
+@pytest.mark.parametrize(
+    "predicted, gain, verdict",
+    [
+        (1.3, 1.3, "as predicted"),
+        (1.3, 1.25, "as predicted"),
+        (1.3, 1.2, "less than predicted"),
+        (1.3, 1.4, "more than predicted"),
+        (1.3, 1.01, "no change, predicted otherwise"),
+        (1.3, 0.9, "the other way"),
+        (0.9, 1.1, "the other way"),
+        (0.5, 0.3, "less than predicted"),
+        (1.0, 1.1, "more than predicted"),
+        (1.0, 0.9, "less than predicted"),
+        (1.0, 1.01, "as predicted"),
+    ],
+)
+def test_verdicts(predicted, gain, verdict):
+    assert measured.Step("", "", "", True, 1.0, predicted, gain).verdict == verdict
+
+
+def test_growth_is_the_power():
+    n = np.array([64, 128, 256])
+    assert measured.growth(n, 3.0 * n**2) == pytest.approx(2)
+    assert measured.growth([1, *n], [0, *(5 * n)]) == pytest.approx(1)
+    assert measured.growth(n, [0, 0, 0]) == 0
+
+
+def test_rows_by_length_are_in_order():
+    rows = standard_rows()[::-1]
+    n, ms = measured.by_length(rows, "standard", "ms")
+    assert n == list(LENGTHS) and ms == sorted(ms) and ms[0] == pytest.approx(0.009)
+    assert measured.by_length(rows, "no such method", "ms") == ([], [])
+
+
+def test_faster_from_is_where_it_stays_faster():
+    rows = [
+        {"method": method, "n": n, "ms": ms}
+        for method, times in (("standard", (1.0, 3.0, 1.0, 8.0)), ("flash", (2.0, 1.0, 2.0, 2.0)))
+        for n, ms in zip(LENGTHS, times, strict=True)
+    ]
+    assert measured.faster_from(rows) == ([(64, 0.5), (128, 3.0), (1024, 0.5), (4096, 4.0)], 4096)
+    assert measured.faster_from(rows[:3] + rows[4:7])[1] is None
+    trains = [row | {"train_ms": 1.0 if row["method"] == "flash" else 2.0} for row in rows]
+    assert measured.faster_from(trains, "train_ms") == ([(n, 2.0) for n in LENGTHS], 64)
+    assert measured.faster_from([]) == ([], None)
+
+
+def test_bytes_asked_for_have_the_shape_of_the_row():
+    standard = traffic.standard_attention(1024, 1024, 64, heads=16).total_bytes
+    flash = traffic.flash_attention(1024, 1024, 64, block_q=64, block_k=128, heads=16).total_bytes
+    assert measured.moved(dram_rows()) == [
+        measured.Moved("flash", 1024, flash, 440.0, 330.0, 20.0),
+        measured.Moved("standard", 1024, standard, 440.0, 330.0, 100.0),
+    ]
+
+
+def test_sweep_takes_the_best_and_predicts_from_bytes():
+    table = measured.sweep_table(sweep_rows())
+    assert [(q, k, rate) for q, k, _, rate in table] == [
+        (32, 32, 100.0), (32, 64, 120.0), (64, 32, 200.0), (64, 64, None),
+    ]  # fmt: skip
+    # 2 N d + 2 N d N / 32 elements of 2 bytes for 4 N N d FLOPs, at 3,352 GB/s.
+    assert table[0][2] == pytest.approx(4 * 4096 / (4 * (1 + 4096 / 32)) * 3.352)
+
+
+def test_rank_agreement():
+    assert measured.rank_agreement([1, 2, 3], [10, 20, 1000]) == pytest.approx(1)
+    assert measured.rank_agreement([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    # One pair of the three in the other order: 1 - 6 (0 + 1 + 1) / (3 * 8).
+    assert measured.rank_agreement([1, 2, 3], [1, 3, 2]) == pytest.approx(0.5)
+    # Ties share the mean of their ranks: (0.5, 0.5, 2) against (0, 1, 2).
+    assert measured.rank_agreement([5, 5, 9], [1, 2, 3]) == pytest.approx(np.sqrt(3) / 2)
+
+
+def test_figure_2_is_standard_over_flash():
+    both = [{"method": "standard", "ms": 9.0}, {"method": "flash", "ms": 3.0}, {"method": "sdpa_flash", "ms": 1.0}]
+    ratios = measured.figure_2(both, dram_rows())
+    assert ratios["GFLOPs"] == pytest.approx((66.6 / 75.2, 6 / 9))
+    assert ratios["HBM, GB"] == pytest.approx((40.3 / 4.4, 5.0))
+    assert ratios["time, ms"] == pytest.approx((41.7 / 7.3, 3.0))
+
+
+def pictures():
+    full, causal = (measured.steps(RUNGS, records.rows("ladder-h100"), masked) for masked in (False, True))
+    standard = records.rows("standard-h100")
+    return {
+        "worklog": measured.draw_worklog(full, causal),
+        "memory": measured.draw_memory(standard),
+        "times": measured.draw_times(standard, standard),
+        "dram": measured.draw_dram(records.rows("dram-h100")),
+        "sweep": measured.draw_sweep(records.rows("sweep-h100")),
+        "ratios": measured.draw_ratios(records.rows("attention-h100")),
+    }
+
+
+@pytest.fixture
+def made_up(tmp_path, monkeypatch):
+    """A folder with the records made up here."""
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    every = {"ladder": ladder_rows(a=100, b=150, c=120, d=153), "standard": standard_rows()}
+    every |= {"dram": dram_rows(), "sweep": sweep_rows(), "attention": [attention_row()]}
+    origin = {"gpu": "made up", "torch": "1", "triton": "2", "date": "2026-01-01"}
+    for name, rows in every.items():
+        (tmp_path / f"{name}-h100.json").write_text(json.dumps(origin | {"rows": rows}))
+
+
+def attention_row():
+    tflops = {"ours": 3.0, "sdpa_flash": 2.0, "sdpa_cudnn": 4.0}
+    return {"pass": "forward", "head_dim": 64, "causal": False, "n": 1024, "tflops": tflops}
+
+
+def test_pictures_name_where_their_figures_come_from(made_up):
+    for name, figure in pictures().items():
+        assert png(figure)
+        caption = " ".join(text.get_text() for text in figure.texts)
+        assert "made up, torch 1, triton 2, 2026-01-01" in caption, name
+
+
+def test_worklog_picture_shows_both_masks_and_the_rejected(made_up):
+    bars, gains = pictures()["worklog"].axes
+    widths = [patch.get_width() for patch in bars.patches]
+    assert widths == [100, 150, 120, 153, 50, 75, 60, 76.5]
+    pale = [patch.get_width() for patch in bars.patches if patch.get_facecolor()[:3] == pytest.approx((221 / 255,) * 3)]
+    assert pale == [120, 60]
+    assert len([line for line in gains.lines if len(line.get_xdata()) == 1]) == 2 * 2 * 3
+
+
+def test_ratio_picture_has_ours_over_each_peer(made_up):
+    forward, backward = pictures()["ratios"].axes
+    assert sorted(x for line in forward.lines for x in line.get_xdata()[:1]) == [0.75, 1, 1.5]
+
+
+def test_a_still_is_the_picture_in_fewer_bytes(made_up):
+    figure = pictures()["times"]
+    still, full = (
+        np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int) for data in (figure._repr_png_(), png(figure))
+    )
+    assert still.shape == full.shape and np.abs(still - full).mean() < 0.5
+    assert len(figure._repr_png_()) < 0.6 * len(png(figure))
+
+
+def test_figure_2_and_timings_are_drawn():
+    assert png(measured.draw_figure_2({"GFLOPs": (0.9, 0.7), "HBM, GB": (9.0, 14.0), "time, ms": (5.7, 4.0)}))
+    figure = measured.draw_timings([1.0, 1.0, 10.0])
+    assert [text.get_text() for text in figure.axes[0].get_legend().texts] == ["mean 4.00 ms", "median 1.00 ms"]

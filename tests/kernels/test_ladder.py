@@ -1,0 +1,99 @@
+"""The ladder of lesson 10's worklog: every rung computes attention, and differs from another by one idea."""
+
+import math
+
+import pytest
+import torch
+
+from course_lib import runtime
+from course_lib.kernels import ladder
+from course_lib.kernels.accuracy import check_attention
+from course_lib.kernels.flash_forward import flash_forward
+from course_lib.tracer import trace
+
+DEVICE = runtime.device()
+RUNGS = {rung.name: rung for rung in ladder.RUNGS}
+
+
+def qkv(n, d, dtype=torch.float16, batch=1, heads=2):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(batch, heads, n, d, generator=generator).to(DEVICE, dtype) for _ in "qkv"]
+
+
+@pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize("rung", ladder.RUNGS, ids=lambda rung: rung.name)
+def test_every_rung_computes_attention(rung, causal):
+    for n, d in ((1, 16), (150, 32)):
+        q, k, v = qkv(n, d)
+        check_attention(ladder.run(rung, q, k, v, causal=causal), q, k, v, causal=causal)
+
+
+@pytest.mark.parametrize("rung", ladder.RUNGS, ids=lambda rung: rung.name)
+def test_every_rung_takes_bf16_batches_and_round_lengths(rung):
+    q, k, v = qkv(64, 32, torch.bfloat16, batch=2)
+    check_attention(ladder.run(rung, q, k, v, causal=True), q, k, v, causal=True)
+
+
+def test_the_first_rung_stands_on_nothing_and_every_other_on_one_before_it():
+    assert len(RUNGS) == len(ladder.RUNGS)
+    first, *others = ladder.RUNGS
+    assert first.builds_on is None and first.predicted_gain is None and first.kept and not first.flags
+    names = [rung.name for rung in ladder.RUNGS]
+    for rung in others:
+        assert rung.builds_on in names[: names.index(rung.name)]
+        assert set(rung.predicted_gain) == {"full", "causal"}
+        assert all(math.isfinite(gain) and gain > 0 for gain in rung.predicted_gain.values())
+
+
+def test_kept_rungs_are_one_chain():
+    kept = [rung for rung in ladder.RUNGS if rung.kept]
+    assert [rung.builds_on for rung in kept[1:]] == [rung.name for rung in kept[:-1]]
+    assert all(RUNGS[rung.builds_on].kept for rung in ladder.RUNGS[1:])
+
+
+@pytest.mark.parametrize("rung", ladder.RUNGS[1:], ids=lambda rung: rung.name)
+def test_a_rung_is_one_change(rung):
+    parent = RUNGS[rung.builds_on]
+    flags = {name for name in ladder.FLAGS if rung.flags.get(name, False) != parent.flags.get(name, False)}
+    assert set(rung.flags) <= set(ladder.FLAGS)
+    assert len(flags) + (rung.config != parent.config) + (rung.kernel != parent.kernel) == 1
+
+
+def test_the_last_rung_is_the_shipped_kernel():
+    last = ladder.RUNGS[-1]
+    q, k, v = qkv(600, 16)
+    shipped, _ = flash_forward(q, k, v, causal=True, scale=0.25, store_lse=False)
+    assert last.kept and torch.equal(ladder.run(last, q, k, v, causal=True), shipped)
+
+
+@pytest.mark.parametrize("rung,visited", [("divide once", 9), ("skip hidden tiles", 6), ("mask the ends only", 6)])
+def test_hidden_tiles_are_skipped_from_their_rung_on_and_nothing_else_is_touched(rung, visited):
+    """Three query tiles and three key tiles of 64, causal: 6 of the 9 pairs are visible in part."""
+    q, k, v = qkv(192, 16, heads=1)
+    with trace(q=q, k=k, v=v) as traced:
+        ladder.run(RUNGS[rung], q, k, v, causal=True)
+    assert traced.by_tensor["k"][0] == traced.by_tensor["v"][0] == visited * 64 * 16 * 2
+    assert traced.by_tensor["q"][0] == 192 * 16 * 2
+    assert not traced.violations
+
+
+@pytest.mark.parametrize("rung", ("NaN in every tile", "shipped kernel"))
+def test_where_nan_is_searched_for_it_reaches_only_queries_that_see_it(rung):
+    q, k, v = qkv(70, 16)
+    v[:, :, 40, 3] = math.nan
+    o = ladder.run(RUNGS[rung], q, k, v, causal=True)
+    expected = torch.zeros(o.shape, dtype=torch.bool, device=DEVICE)
+    expected[:, :, 40:, 3] = True
+    assert torch.equal(o.isnan(), expected)
+
+
+def test_other_inputs_are_refused():
+    q, k, v = qkv(20, 16)
+    for wrong, message in (
+        ((q[:, :, :10], k, v), "one shape"),
+        ([x.transpose(1, 2) for x in (q, k, v)], "contiguous"),
+        (qkv(20, 24), "head_dim 16"),
+        (qkv(20, 16, torch.float32), "fp16 or bf16"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ladder.run(ladder.RUNGS[0], *wrong, causal=False)

@@ -1,0 +1,60 @@
+"""Lesson 10's experiments, as far as they go without a GPU."""
+
+import pytest
+import torch
+
+from course_lib import experiments
+from course_lib.kernels.accuracy import check_attention
+
+COUNTERS = experiments.COUNTERS[0] | experiments.COUNTERS[1]
+HEADER = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+
+
+def test_standard_attention_is_attention():
+    q, k, v = (torch.randn(2, 3, 40, 16, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    check_attention((experiments.standard_attention(q, k, v), None), q, k, v, causal=False)
+
+
+def written(*kernels):
+    """What ncu writes: kernels are (name, {counter: value})."""
+    lines = ["==PROF== Connected to process 7", "a line of the program", HEADER]
+    for number, (name, values) in enumerate(kernels):
+        lines += [f'"{number}","7","{name}","{counter}","byte","{value:,}"' for counter, value in values.items()]
+    return "\n".join(lines)
+
+
+def values(read, write):
+    return {"dram__bytes_read.sum": read, "dram__bytes_write.sum": write}
+
+
+def test_kernels_are_summed_by_case():
+    text = written(
+        ("gemm", values(1_000, 2)), ("softmax", values(30, 40)), ("spin_kernel(long)", values(512, 0)),
+        ("flash", values(7, 8)), ("spin_kernel(long)", values(0, 0)),
+    )  # fmt: skip
+    assert experiments.by_case(text, experiments.COUNTERS[0]) == [
+        {"dram_read_bytes": 1_030, "dram_write_bytes": 42, "kernels": 2},
+        {"dram_read_bytes": 7, "dram_write_bytes": 8, "kernels": 1},
+    ]
+
+
+def test_sectors_are_32_bytes():
+    sectors = {counter: 3 for counter in experiments.COUNTERS[1].values()}
+    text = written(("flash", sectors), ("spin_kernel", sectors))
+    (case,) = experiments.by_case(text, experiments.COUNTERS[1])
+    assert case == {"l2_read_bytes": 96, "l2_write_bytes": 96, "kernels": 1}
+
+
+def test_no_counters_is_an_error():
+    with pytest.raises(RuntimeError, match="ERR_NVGPUCTRPERM"):
+        experiments.by_case("==ERROR== ERR_NVGPUCTRPERM: no permission", COUNTERS)
+
+
+@pytest.mark.parametrize("head_dim", (64, 128))
+def test_candidates_have_the_shipped_configurations_among_them(head_dim):
+    from course_lib.kernels.flash_forward import default_config
+
+    configs = list(experiments.candidates(head_dim))
+    assert len(set(configs)) == len(configs) < 150
+    for causal in (False, True):
+        assert default_config(torch.float16, head_dim, causal, (9, 0), 4096, True) in configs
