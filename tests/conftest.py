@@ -11,7 +11,7 @@ runtime.choose()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """In parallel: the tests of one exercise together, for they share gradings; else those of a file, in order.
+    """In parallel: the tests of one exercise together, for they share gradings, each notebook alone, else by file.
 
     A scheduler of our own, for pytest-xdist 3.8 writes its groups where pytest 9.2 no longer reads them, and then
     hands out test by test.
@@ -21,6 +21,8 @@ def pytest_xdist_make_scheduler(config, log):
     class TogetherWhatShares(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file, _, test = nodeid.partition("::")
+            if file.endswith(("test_answers.py", "test_nbval.py")):
+                return nodeid
             exercise = re.search(r"\d\d\.[a-z_]+", test) if file.endswith("test_exercises.py") else None
             return exercise[0] if exercise else file
 
