@@ -1,5 +1,7 @@
 """Settles where kernels run before any test module imports Triton, and which tests share a worker."""
 
+import re
+
 import pytest
 
 from course_lib import runtime
@@ -7,8 +9,22 @@ from course_lib import runtime
 runtime.choose()
 
 
-def pytest_collection_modifyitems(items):
-    """With --dist loadgroup: the tests of one exercise together, for they share gradings; else those of a file."""
-    for item in items:
-        exercise = getattr(item, "callspec", None) and item.callspec.params.get("exercise")
-        item.add_marker(pytest.mark.xdist_group(exercise.id if exercise else item.nodeid.split("::")[0]))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """In parallel: the tests of one exercise together, for they share gradings, each notebook alone, else by file.
+
+    A scheduler of our own, for pytest-xdist 3.8 writes its groups where pytest 9.2 no longer reads them, and then
+    hands out test by test.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class TogetherWhatShares(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file, _, test = nodeid.partition("::")
+            if file.endswith(("test_answers.py", "test_nbval.py")):
+                return nodeid
+            exercise = re.search(r"\d\d\.[a-z_]+", test) if file.endswith("test_exercises.py") else None
+            return exercise[0] if exercise else file
+
+    config.option.loadscopereorder = False  # the long files do not have the most tests
+    return TogetherWhatShares(config, log)

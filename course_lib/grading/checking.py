@@ -14,9 +14,8 @@ from .exercise import Evidence, Exercise, Finding, Part, Property, Result
 from .kernel_calls import graded_elsewhere, plain, runs_here
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 
-EXAMPLES = 40  # random inputs for a property, besides its cases
 TRIES = 400  # random inputs and smaller ones together: counted, so that the same answer is told the same
-TRYING_LIMIT_S = 10.0  # for an answer so slow that even these take too long
+TRYING_LIMIT_S = 10.0  # of processor time, for an answer so slow that even these take too long
 
 
 def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Result:
@@ -74,53 +73,60 @@ def _first_failure(exercise: Exercise, prop: Property, answer: GuardedAnswer, se
         if evidence is not None:
             break
     else:
-        inputs = _search(prop, lambda drawn: _try(prop, answer, drawn) is not None, seed)
-        return None if inputs is None else (inputs, _try(prop, answer, inputs))
-    if evidence.findings[0].kind == "timeout":  # each further try would take the whole limit
+        return _search(prop, lambda drawn: _try(prop, answer, drawn), seed)
+    if _is_timeout(evidence):
         return inputs, evidence
     mistake = exercise.mistake_behind(prop, evidence)
 
     def same_mistake(drawn):
         found = _try(prop, answer, drawn)
-        return found is not None and exercise.mistake_behind(prop, found) == mistake
+        return found if found is not None and exercise.mistake_behind(prop, found) == mistake else None
 
     smaller = _search(prop, same_mistake, seed)
-    if smaller is not None and len(code_of_call(prop.call, smaller)) < len(code_of_call(prop.call, inputs)):
-        found = _try(prop, answer, smaller)
-        if found is not None:
-            return smaller, found
+    if smaller is not None and len(code_of_call(prop.call, smaller[0])) < len(code_of_call(prop.call, inputs)):
+        return smaller
     return inputs, evidence
 
 
-def _search(prop: Property, fails: Callable[[dict], bool], seed: int) -> dict | None:
-    """The smallest input drawn for the property on which `fails`, or None. Hypothesis draws and shrinks."""
+def _is_timeout(evidence):
+    """If so, smaller inputs are not looked for: each try would take the whole limit."""
+    return evidence.findings[0].kind == "timeout"
+
+
+def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int):
+    """(inputs, Evidence) of the smallest input drawn for which finds(inputs) is Evidence, or None.
+
+    Hypothesis draws and shrinks. The Evidence is kept from then: an answer need not do the same thing twice.
+    """
     if prop.draw is None:
         return None
     from hypothesis import HealthCheck, Phase, errors, find, settings
 
-    deadline = time.monotonic() + TRYING_LIMIT_S
-    tries, smallest = itertools.count(), []
+    deadline_s = time.thread_time() + TRYING_LIMIT_S
+    tries, found = itertools.count(), {}
 
     def condition(inputs):
-        if next(tries) >= TRIES or time.monotonic() > deadline or not fails(inputs):
+        if next(tries) >= TRIES or time.thread_time() > deadline_s or any(_is_timeout(e) for _, e in found.values()):
             return False
-        if not smallest or len(code_of_call(prop.call, inputs)) <= len(code_of_call(prop.call, smallest[0])):
-            smallest[:] = [inputs]
-        return True
+        evidence = finds(inputs)
+        if evidence is not None:
+            found[code_of_call(prop.call, inputs)] = inputs, evidence
+        return evidence is not None
 
     quiet = settings(
-        max_examples=EXAMPLES,
+        max_examples=prop.examples,
         database=None,
         deadline=None,
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
     try:
-        return find(prop.draw(), condition, settings=quiet, random=random.Random(seed))
+        smallest = find(prop.draw(), condition, settings=quiet, random=random.Random(seed))
+        return found[code_of_call(prop.call, smallest)]
     except errors.NoSuchExample:
         return None
     except errors.Flaky:  # the tries ran out while shrinking, or the answer is not the same function twice
-        return smallest[0]
+        return found[min(reversed(found), key=len)]
 
 
 def agrees(oracle: Callable[..., list[Part]]) -> Callable[..., Evidence | None]:

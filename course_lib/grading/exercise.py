@@ -53,7 +53,7 @@ class Property:
     name: what holds, as the learner reads it.
     call: Python that reproduces the call, given the inputs as variables.
     test(answer, **inputs) returns None, or the Evidence against.
-    cases: inputs that are tried first. draw() gives a Hypothesis strategy for more, and to shrink with.
+    cases: inputs that are tried first. draw() gives a Hypothesis strategy for `examples` more, and to shrink with.
     hints: from Evidence.signature, its parts alone or its kind alone (": nan") to a key of Exercise.mistakes.
         The key "" is for whatever else comes.
     """
@@ -64,6 +64,7 @@ class Property:
     cases: tuple[dict, ...] = ()
     draw: Callable | None = None
     hints: Mapping[str, str] = field(default_factory=dict)
+    examples: int = 40
 
 
 @dataclass(frozen=True)

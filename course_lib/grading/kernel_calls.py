@@ -32,6 +32,10 @@ from .exercise import Evidence, Exercise, Finding, Part, Property, Result
 TRITON = ("triton", "triton.language")
 # Rows of a matrix lie this many elements further apart than they are long, so that a column too many is noticed.
 GAP_ELEMS = 64
+# Random inputs for a property, besides its cases: a launch takes the interpreter some hundredths of a second.
+EXAMPLES = 12
+# Of a check in another process, with its start: for an answer that not even the limit of a call can stop.
+ELSEWHERE_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ def kernel_property(name, call, test, cases=(), draw=None, hints=None) -> Proper
         launch = eval(call, {"np": np, "launched": launched, kernel: answer, **inputs})
         return test(launch, **inputs)
 
-    return Property(name, call, launch_and_test, tuple(cases), draw, hints or {})
+    return Property(name, call, launch_and_test, tuple(cases), draw, hints or {}, EXAMPLES)
 
 
 def compare_launch(launch: Launch, parts: list[Part]) -> Evidence | None:
@@ -209,7 +213,10 @@ def runs_here(exercise: Exercise) -> bool:
 
 
 def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None) -> Result:
-    """The Result for a kernel that this process cannot interpret: from one that can, or that Triton is missing."""
+    """The Result for a kernel that this process cannot interpret: from one that can, or that Triton is missing.
+
+    An answer that never returns, or that takes that process down, is one that did not pass.
+    """
     if runtime.mode() == "numpy":
         message = (
             f"{exercise.id}: not checked, for this exercise needs Triton, which cannot run here. The lesson's badge "
@@ -229,16 +236,30 @@ def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None) -
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
-    run = subprocess.run(
-        [sys.executable, "-m", "course_lib.grading.kernel_calls"],
-        input=json.dumps(request), env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if run.returncode:
-        raise RuntimeError(f"the interpreting process failed:\n{run.stderr.strip()}")
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", "from course_lib.grading import kernel_calls; kernel_calls.serve()"],
+            input=json.dumps(request), env=environment, capture_output=True, text=True, timeout=ELSEWHERE_LIMIT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        message = f"{exercise.id}: the answer did not return within {ELSEWHERE_LIMIT_S:g} s"
+        return Result(False, True, {}, message)
+    if run.returncode or not run.stdout:
+        why = "".join(f"\n{line}" for line in run.stderr.strip().splitlines()[-1:])
+        message = f"{exercise.id}: the process that interprets the answer ended (exit status {run.returncode}){why}"
+        return Result(False, True, {}, message)
     return Result(**json.loads(run.stdout))
 
 
-def _serve(request):
+def serve() -> None:
+    """In the other process: read a request on stdin, write the Result on stdout, both as JSON."""
+    # What an answer writes, at whatever level, must not mix with the Result.
+    with os.fdopen(os.dup(1), "w") as stdout:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        json.dump(asdict(_graded(json.load(sys.stdin))), stdout)
+
+
+def _graded(request):
     from .checking import grade
     from .registry import find
 
@@ -251,7 +272,3 @@ def _serve(request):
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
         exec(compile(source, filename, "exec"), namespace)
     return grade(request["id"], namespace[name], seed=request["seed"])
-
-
-if __name__ == "__main__":
-    print(json.dumps(asdict(_serve(json.load(sys.stdin)))))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from course_lib import grading
-from course_lib.grading import registry
+from course_lib.grading import checking, registry
 from course_lib.grading.calling import GuardedAnswer
 from course_lib.grading.checking import _first_failure, _try
 from course_lib.grading.exercise import Variant
@@ -21,7 +21,13 @@ from course_lib.grading.exercise import Variant
 EXERCISES = [registry.find(exercise_id) for exercise_id in grading.exercises()]
 WRONG = [(exercise, wrong) for exercise in EXERCISES for wrong in exercise.wrong_answers]
 RIGHT = [(exercise, right) for exercise in EXERCISES for right in exercise.right_answers]
-PROPERTIES = [(exercise, prop) for exercise in EXERCISES for prop in exercise.properties]
+# Properties that no wrong answer fails first.
+UNSHOWN = [
+    (exercise, prop)
+    for exercise in EXERCISES
+    for prop in exercise.properties
+    if prop.name not in [wrong.property for wrong in exercise.wrong_answers]
+]
 
 
 def each(names, rows):
@@ -33,6 +39,12 @@ def each(names, rows):
 each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """What is told must not depend on how busy the machine is: the count of tries ends a search here, no clock."""
+    monkeypatch.setattr(checking, "TRYING_LIMIT_S", 300.0)
+
+
 @cache
 def graded_wrong(exercise_id, name):
     exercise = registry.find(exercise_id)
@@ -41,19 +53,13 @@ def graded_wrong(exercise_id, name):
 
 
 @each_exercise
-def test_the_answer_passes_in_time(exercise):
-    grading.grade(exercise.id, exercise.answer)  # the first check in a process imports Hypothesis
+def test_the_answer_passes_in_time_and_on_another_seed(exercise):
+    assert grading.grade(exercise.id, exercise.answer, seed=1).passed  # first: it imports Hypothesis
     start = time.process_time()
     result = grading.grade(exercise.id, exercise.answer)
     assert time.process_time() - start < (10 if "triton" in exercise.imports else 3)
     assert result.passed and result.attempted, result.message
     assert list(result.properties.values()) == [True] * len(exercise.properties)
-
-
-@each_exercise
-@pytest.mark.parametrize("seed", [1, 20261121])
-def test_the_answer_passes_on_other_seeds(exercise, seed):
-    assert grading.grade(exercise.id, exercise.answer, seed=seed).passed
 
 
 @each_exercise
@@ -71,9 +77,14 @@ def test_an_untouched_stub_is_not_attempted(exercise, body, documented):
 
 @each_exercise
 @pytest.mark.parametrize(
-    "body", ["return 42", "return 0.0", "raise ValueError", "x = NotImplementedError; raise x"]
+    "body, documented",
+    [
+        ("return 42", True),
+        ("return 0.0", False),
+        ("raise ValueError", True),
+        ("x = NotImplementedError; raise x", False),
+    ],
 )
-@pytest.mark.parametrize("documented", [True, False])
 def test_anything_else_is_an_attempt(exercise, body, documented):
     name = exercise.answer.__name__
     docstring = '    """What to do."""\n' if documented else ""
@@ -100,8 +111,10 @@ def test_a_wrong_answer_fails_on_its_own_property_with_its_own_hint(exercise, wr
     assert "cannot be used" not in result.message
 
 
-@each("exercise, wrong", WRONG)
-def test_a_wrong_answer_is_told_the_same_twice(exercise, wrong):
+@each_exercise
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_wrong_answer_is_told_the_same_twice(exercise, place):
+    wrong = exercise.wrong_answers[place]
     again = grading.grade(exercise.id, wrong.build(exercise.answer))
     assert again.message == graded_wrong(exercise.id, wrong.name).message
 
@@ -112,16 +125,14 @@ def test_a_right_answer_written_differently_passes(exercise, right):
     assert result.passed, result.message
 
 
-@each("exercise, prop", PROPERTIES)
-def test_every_property_alone_catches_a_wrong_answer(exercise, prop):
-    """So a property that holds for everything fails here, also where others would catch the same."""
+@each("exercise, prop", UNSHOWN)
+def test_a_property_that_is_never_the_first_to_fail_catches_a_wrong_answer_too(exercise, prop):
+    """So a property that holds for everything is noticed; that the others catch one is shown above."""
 
     def catches(wrong):
-        answer = GuardedAnswer(wrong.build(exercise.answer))
-        return _first_failure(exercise, prop, answer, seed=0) is not None
+        return _first_failure(exercise, prop, GuardedAnswer(wrong.build(exercise.answer)), seed=0) is not None
 
-    own_first = sorted(exercise.wrong_answers, key=lambda wrong: wrong.property != prop.name)
-    assert any(catches(wrong) for wrong in own_first)
+    assert any(map(catches, exercise.wrong_answers))
 
 
 @each_exercise
@@ -160,7 +171,7 @@ def test_the_example_of_the_docstring_is_right(exercise):
 @each_exercise
 def test_the_answer_needs_only_what_its_cell_is_given(exercise):
     alone = Variant("the answer alone").build(exercise.answer)  # np, and for kernels triton and tl
-    assert grading.grade(exercise.id, alone).passed
+    assert grading.grade(exercise.id, alone, seed=20261121).passed
 
 
 @each("exercise, wrong", WRONG)

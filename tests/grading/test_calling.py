@@ -99,6 +99,14 @@ def test_an_answer_that_does_not_return_is_stopped(source):
     assert time.monotonic() - start < 5
 
 
+def test_what_waits_is_given_longer_than_what_computes():
+    """So an answer may be slow by the clock because the machine is busy, and one that sleeps is stopped too."""
+    assert GuardedAnswer(lambda: time.sleep(0.5) or 42, 0.2)() == 42
+    start = time.monotonic()
+    assert finding(lambda: time.sleep(60), limit_s=0.1).kind == "timeout"
+    assert time.monotonic() - start < 5
+
+
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
 def test_the_same_outside_the_main_thread(source):
     answer, told = cell(source)["answer"], []

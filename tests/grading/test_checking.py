@@ -57,12 +57,13 @@ def test_a_slow_answer_is_not_tried_for_ever(monkeypatch):
     assert len(calls) < 400
 
 
-def test_an_answer_that_is_not_the_same_twice_is_told_something():
+@pytest.mark.parametrize("wrong_at", [lambda n: n % 3 == 0, lambda n: n == 60], ids=["every third", "once"])
+def test_an_answer_that_is_not_the_same_twice_is_told_something(wrong_at):
     state = {"calls": 0}
 
     def moody(s):
         state["calls"] += 1
-        return state["calls"] % 3 == 0
+        return wrong_at(state["calls"])
 
     result = grading.grade("05.online_normalizer", wrong_for(moody))
     assert not result.passed and "does not hold" in result.message

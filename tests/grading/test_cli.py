@@ -69,6 +69,32 @@ def test_honest_blank_wrong_endless_and_crashing(tmp_path):
     assert "neither sum is rescaled" in rows["05.merge_states"]["message"]
 
 
+def test_kernels_each_in_a_process_of_its_own(tmp_path):
+    add, softmax, scores, stats = registry.lesson("07").EXERCISES
+
+    def beginning(exercise, statement):
+        source = inspect.getsource(exercise.answer)
+        docstring_ends = source.rindex('    """') + len('    """')
+        return f"{source[:docstring_ends]}\n    {statement}{source[docstring_ends:]}"
+
+    path = notebook(
+        tmp_path,
+        {
+            add.id: inspect.getsource(add.answer),
+            softmax.id: beginning(softmax, "while True: pass"),
+            scores.id: "import os\n" + beginning(scores, "os._exit(7)"),
+            stats.id: beginning(stats, "raise NotImplementedError"),
+        },
+    )
+    rows = marks(path)
+    assert {i: (row["points"], row["attempted"]) for i, row in rows.items()} == {
+        add.id: (add.points, True), softmax.id: (0, True), scores.id: (0, True), stats.id: (0, False)
+    }  # fmt: skip
+    assert "did not return within 2 s" in rows[softmax.id]["message"]
+    assert "ended its process (exit status 7)" in rows[scores.id]["message"]
+    assert "not attempted yet" in rows[stats.id]["message"]
+
+
 def test_all_honest_as_text(tmp_path, capfd):
     assert cli.main([str(notebook(tmp_path, HONEST))]) == 0
     lines = capfd.readouterr().out.splitlines()

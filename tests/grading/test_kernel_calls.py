@@ -1,5 +1,6 @@
 """Answers that are Triton kernels: what is found, and how it is told."""
 
+import inspect
 import subprocess
 import sys
 from dataclasses import replace
@@ -136,6 +137,56 @@ def test_without_triton_the_check_says_where_it_can_be_done(monkeypatch):
     namespace = language.WRITTEN.__dict__ | {}
     exec("@triton.jit\ndef double(x_ptr, BLOCK: tl.constexpr):\n    raise NotImplementedError", namespace)
     assert not checking.grade(stub.id, namespace["double"]).attempted
+
+
+EPILOGUE = registry.find("08.lse_epilogue")
+STUCK = "    import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})\n    while True: pass\n"
+
+
+@pytest.fixture
+def compiling(monkeypatch):
+    """As where kernels are compiled for a GPU: every check of a kernel happens in another process."""
+    monkeypatch.setattr(runtime, "mode", lambda: "gpu")
+
+
+def epilogue(begins):
+    """The answer of 08.lse_epilogue with lines of one's own at its beginning."""
+    first = "    offs_m = tl.program_id(0)"
+    return Variant("edited", {first: begins + first}).build(EPILOGUE.answer)
+
+
+@interpreted
+def test_another_process_finds_the_same(monkeypatch):
+    wrong = EPILOGUE.wrong_answers[2].build(EPILOGUE.answer)
+    here = [checking.grade(EPILOGUE.id, answer) for answer in (EPILOGUE.answer, wrong)]
+    monkeypatch.setattr(runtime, "mode", lambda: "gpu")
+    assert [checking.grade(EPILOGUE.id, answer) for answer in (EPILOGUE.answer, wrong)] == here
+    assert [result.passed for result in here] == [True, False]
+
+
+@interpreted
+def test_another_process_tells_the_line_of_the_answer_s_own_cell(compiling):
+    result = checking.grade(EPILOGUE.id, epilogue("    while True: pass\n"))
+    assert (result.passed, result.attempted, result.mistake) == (False, True, "endless")
+    assert "did not return within 2 s" in result.message
+    result = checking.grade(EPILOGUE.id, epilogue("    import os; os.system('echo hello'); unknown\n"))
+    line = inspect.getsource(EPILOGUE.answer).splitlines().index('    """') + 2
+    assert f"line {line}, in lse_epilogue:  import os; os.system('echo hello'); unknown" in result.message
+
+
+@interpreted
+def test_an_answer_that_takes_the_other_process_down_has_not_passed(compiling):
+    result = checking.grade(EPILOGUE.id, epilogue("    import os; os._exit(0)\n"))
+    assert (result.passed, result.attempted) == (False, True)
+    assert result.message == "08.lse_epilogue: the process that interprets the answer ended (exit status 0)"
+
+
+@interpreted
+def test_an_answer_that_no_signal_stops_is_killed_with_its_process(compiling, monkeypatch):
+    monkeypatch.setattr(kernel_calls, "ELSEWHERE_LIMIT_S", 6.0)
+    result = checking.grade(EPILOGUE.id, epilogue(STUCK))
+    assert (result.passed, result.attempted) == (False, True)
+    assert result.message == "08.lse_epilogue: the answer did not return within 6 s"
 
 
 def test_reading_a_lesson_imports_no_triton():
