@@ -252,12 +252,12 @@ def evaluate(settings, record=None, sweep=None):
 def machine_sram(n, block_q, block_k, d, dtype_bytes, causal, order):
     """Peak of SRAM of `reference.tiled` on the memory machine, for one head.
 
-    Later tiles need what the first ones need, so that a head of two tiles a side tells.
+    Every visit needs what the first one needs, so that one tile of queries and one of keys tell.
     """
-    n = min(n, 2 * max(block_q, block_k))
+    rows = {"Q": min(n, block_q), "K": min(n, block_k), "V": min(n, block_k), "O": min(n, block_q)}
     machine, dtype = Machine(), np.float16 if dtype_bytes == 2 else np.float32
-    handles = [machine.hbm(np.zeros((n, d), dtype), name) for name in "QKVO"]
-    kept = {name: machine.hbm(np.zeros(n, np.float32), name) for name in "lm"} if order == "kv_outer" else {}
+    handles = [machine.hbm(np.zeros((count, d), dtype), name) for name, count in rows.items()]
+    kept = {name: machine.hbm(np.zeros(rows["Q"], np.float32), name) for name in "lm"} if order == "kv_outer" else {}
     tiled_attention_on_machine(
         machine, *handles, block_q=block_q, block_k=block_k, causal=causal, order=order, **kept
     )
