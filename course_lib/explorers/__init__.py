@@ -16,6 +16,7 @@ in a notebook.
     programs         lesson 07: which elements one program touches, in one dimension and in two
     roofline         lesson 10: recorded calls under the roof of a GPU, by what is counted as bytes
     measured         lesson 10: tables and pictures of the records in data/
+    visits           the widget that tiled_attention and backward_passes share
     lesson_map       the table of lessons, and its picture
     readme_figure    the picture at the head of the README
     figures          what all pictures share

@@ -12,8 +12,9 @@ from course_lib import traffic
 from course_lib.machine import Machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, tidy
 from .tile_grid import ORDERS, TileGrid, draw_tile_grid, tile_grid
+from .visits import explore_visits
 
 D = 8
 DTYPE = np.float16
@@ -36,6 +37,10 @@ class Run:
     moved: tuple[dict[str, tuple[int, int]], ...]
     held: tuple[dict[str, int], ...]
     standard_bytes: int
+
+    @property
+    def n_visits(self):
+        return self.grid.n_visits
 
 
 class _Watched(Machine):
@@ -256,52 +261,6 @@ def draw_budget(held, budget_bytes):
     return figure
 
 
-LENGTHS = (4, 8, 12, 16, 20, 24)
-BLOCKS = (2, 3, 4, 6, 8)
-
-
 def explore():
     """The explorer as an ipywidgets box: loop order, causal, lengths, block sizes, and the visit."""
-    import ipywidgets as widgets
-
-    wide = {"description_width": "80px"}
-    order = widgets.ToggleButtons(options=ORDERS, description="loops", style=wide | {"button_width": "90px"})
-    causal = widgets.Checkbox(False, description="causal", indent=False)
-
-    def choice(options, value, description):
-        return widgets.SelectionSlider(options=options, value=value, description=description, style=wide)
-
-    n_q, n_k = choice(LENGTHS, 12, "queries"), choice(LENGTHS, 12, "keys")
-    block_q, block_k = choice(BLOCKS, 4, "block_q"), choice(BLOCKS, 3, "block_k")
-    place = widgets.HBox()
-    text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-    model = None
-
-    def show(_change=None):
-        (visit,) = place.children
-        text.value = describe(model, visit.value)
-        image.value = png(draw(model, visit.value))
-
-    def visit_up_to(end, value):
-        """A new slider: the End key of one that is drawn goes to the end that it had then."""
-        layout = widgets.Layout(width="600px")
-        visit = widgets.IntSlider(min(value, end), 0, end, description="visit", style=wide, layout=layout)
-        visit.observe(show, names="value")
-        for old in place.children:
-            old.close()
-        place.children = (visit,)
-
-    def rerun(_change=None):
-        nonlocal model
-        sizes = {"block_q": block_q.value, "block_k": block_k.value}
-        model = run(n_q.value, n_k.value, **sizes, causal=causal.value, order=order.value)
-        end, now = model.grid.n_visits, [visit.value for visit in place.children]
-        if not now or place.children[0].max != end:
-            visit_up_to(end, *(now or [1]))
-        show()
-
-    for control in (order, causal, n_q, n_k, block_q, block_k):
-        control.observe(rerun, names="value")
-    rerun()
-    rows = [[order, causal], [n_q, n_k], [block_q, block_k]]
-    return widgets.VBox([*map(widgets.HBox, rows), place, text, image])
+    return explore_visits(run, describe, draw, causal=False, visit=1, orders=ORDERS)
