@@ -6,7 +6,7 @@ PYTHON = $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 pyt
 	$(name) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
 INSTALL = $(1)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 # One thread each for the two workers; the environment's bin first, for nbgrader calls alembic by name.
-PYTEST = OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(1)/bin:$$PATH" $(1)/bin/python -m pytest -n 2 --dist loadgroup tests/
+PYTEST = OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(1)/bin:$$PATH" $(1)/bin/python -m pytest -n 2 tests/
 
 lab: .venv/ready-for-lab
 	.venv/bin/python -m course_lib.workspace

@@ -16,7 +16,6 @@ import multiprocessing
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +75,8 @@ def standard_rows():
             for name, call in calls.items():
                 rows.append({
                     "method": name, "pass": which, **shape, "causal": False, "dtype": "float16",
-                    "ms": times_ms[name], "train_ms": _train_ms(call), "peak_bytes": bench.peak_bytes(call),
+                    "ms": times_ms[name], "train_ms": 1e3 * bench.least_mean_s(call, calls=20, rounds=5, wait=True),
+                    "peak_bytes": bench.peak_bytes(call),
                 })  # fmt: skip
                 print(rows[-1], flush=True)
     return rows
@@ -87,19 +87,6 @@ def _same_answers(answers, shape):
         for x, y in zip(tensors, answers["sdpa_flash"], strict=True):
             if not float((x - y).norm() / y.norm()) <= 4e-3:
                 raise RuntimeError(f"wrong answers are not timed: {name} differs from PyTorch's at {shape}")
-
-
-def _train_ms(call, calls=20, rounds=5):
-    """Least mean milliseconds of calls one after another, the GPU waited for at the end."""
-    best_s = float("inf")
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        begin_s = time.perf_counter()
-        for _ in range(calls):
-            call()
-        torch.cuda.synchronize()
-        best_s = min(best_s, (time.perf_counter() - begin_s) / calls)
-    return best_s * 1e3
 
 
 def ladder_rows():

@@ -1,9 +1,11 @@
 """Lesson 10's experiments, as far as they go without a GPU."""
 
+import time
+
 import pytest
 import torch
 
-from course_lib import experiments
+from course_lib import bench, experiments
 from course_lib.kernels.accuracy import check_attention
 
 COUNTERS = experiments.COUNTERS[0] | experiments.COUNTERS[1]
@@ -58,3 +60,16 @@ def test_candidates_have_the_shipped_configurations_among_them(head_dim):
     assert len(set(configs)) == len(configs) < 150
     for causal in (False, True):
         assert default_config(torch.float16, head_dim, causal, (9, 0), 4096, True) in configs
+
+
+@pytest.mark.parametrize("wait, expected_s", [(False, 0.0), (True, 0.005)])
+def test_a_train_is_timed_with_the_gpu_s_end_or_without(monkeypatch, wait, expected_s):
+    queued = []
+
+    def synchronize():
+        time.sleep(0.005 * len(queued))
+        queued.clear()
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    seconds = bench.least_mean_s(lambda: queued.append(1), calls=4, rounds=3, wait=wait)
+    assert expected_s <= seconds < expected_s + 0.004
