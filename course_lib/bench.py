@@ -3,7 +3,7 @@
     python -m course_lib bench [--json FILE] [--head-dim 64 128] [--length 1024 4096 16384] [--dtype float16] [--flex]
     python -m course_lib bench --shapes [--json FILE]           ours alone: dtypes, ragged shapes, grouped heads, memory
     python -m course_lib bench --standard | --ladder | --dram | --tf32 | --tune    experiments of the lessons
-    python -m course_lib bench --correctness [--json FILE]      runs the kernels' tests on this GPU instead
+    python -m course_lib bench --correctness [--json FILE]      runs the test suite on this GPU instead
 
 For each shape: first the answers, on fresh random data against float64; then times. Runs of all contestants take
 turns, in an order that is reversed every second round, the L2 cache is flushed before each, and the median counts.
@@ -266,28 +266,24 @@ def least_mean_s(call, *, calls, rounds, wait):
 
 
 def correctness():
-    """The kernels' tests and all lessons with their answers, compiled, and some calls under compute-sanitizer."""
-    tests = [
-        "tests/kernels/test_flash_forward.py", "tests/kernels/test_flash_backward.py", "tests/test_counts_agree.py",
-        "tests/kernels/test_ladder.py", "tests/kernels/test_launch.py", "tests/kernels/test_warmup.py",
-        "tests/test_tracer.py", "tests/notebooks/test_answers.py",
-    ]  # fmt: skip
+    """The whole test suite where kernels are compiled, browsers excepted, and some calls under compute-sanitizer."""
     calls = [sys.executable, "-c", "from course_lib import bench; bench.sanitized_calls()"]
     sanitizers = {
         tool: subprocess.Popen(["compute-sanitizer", "--tool", tool, *calls], stdout=subprocess.PIPE, text=True)
         for tool in ("memcheck", "racecheck")
     }
-    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    workers = str(max(1, os.cpu_count() - len(sanitizers)))
+    pytest = [sys.executable, "-m", "pytest", "-q", "-rf", "-p", "no:cacheprovider", "-n", workers]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        subprocess.run([*pytest, "-n", str(min(15, os.cpu_count())), f"--junitxml={report}", *tests], check=False)
+        subprocess.run([*pytest, f"--junitxml={report}", "tests", "--ignore", "tests/browser"], check=False)
         suite = ElementTree.parse(report).getroot().find("testsuite")
     failed, skipped = (sum(int(suite.get(key)) for key in keys) for keys in (("failures", "errors"), ("skipped",)))
     result = {
-        "files": tests,
         "passed": int(suite.get("tests")) - failed - skipped,
         "failed": failed,
         "skipped": skipped,
+        "minutes": float(suite.get("time")) / 60,
     }
     for tool, process in sanitizers.items():
         lines = [line.strip("= \n") for line in process.communicate()[0].splitlines()]
@@ -330,7 +326,7 @@ def main(argv=None):
     parser.add_argument("--dram", action="store_true", help="bytes by the hardware's counters; needs ncu")
     parser.add_argument("--tf32", action="store_true", help="errors on fp32 of TF32 and of IEEE products")
     parser.add_argument("--tune", action="store_true", help="every configuration of the forward; takes minutes")
-    parser.add_argument("--correctness", action="store_true", help="run the kernels' tests on this GPU, time nothing")
+    parser.add_argument("--correctness", action="store_true", help="run the test suite on this GPU, time nothing")
     parser.add_argument("--commit", help="what is measured, where the tree comes without its git history")
     options = parser.parse_args(argv)
     from course_lib import experiments  # which takes this module's clock

@@ -308,9 +308,7 @@ def _compile_one(job):
 
     head_dim, causal, config = job
     heads, batch = bench.HIDDEN_DIM // head_dim, bench.TOKENS // TUNED_LENGTH
-    q, k, v = (
-        torch.zeros(batch, heads, TUNED_LENGTH, head_dim, dtype=torch.float16, device="cuda") for _ in range(3)
-    )
+    q, k, v = (torch.zeros(batch, heads, TUNED_LENGTH, head_dim, dtype=torch.float16, device="cuda") for _ in range(3))
     try:
         _configured(flash_forward, q, k, v, causal, config)()
     except Exception:  # noqa: BLE001 - reported where it is timed

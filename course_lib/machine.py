@@ -66,9 +66,7 @@ class Report:
         lines = [f"{'':{width}}  {'read_bytes':>14}  {'write_bytes':>14}"]
         lines += [f"{name:{width}}  {r:>14,}  {w:>14,}" for name, (r, w) in zip(names, rows, strict=True)]
         budget = "unlimited" if self.sram_bytes == math.inf else f"{self.sram_bytes:,} bytes"
-        lines.append(
-            f"peak SRAM {self.peak_sram_bytes:,} bytes of {budget}; {len(self.events):,} loads and stores"
-        )
+        lines.append(f"peak SRAM {self.peak_sram_bytes:,} bytes of {budget}; {len(self.events):,} loads and stores")
         return "\n".join(lines)
 
 
@@ -102,9 +100,7 @@ class Machine:
 
     def __init__(self, sram_bytes=math.inf):
         if not isinstance(sram_bytes, int | float | np.integer) or not sram_bytes > 0:
-            raise ValueError(
-                f"sram_bytes is {sram_bytes!r}; accepted: a positive number of bytes, or math.inf"
-            )
+            raise ValueError(f"sram_bytes is {sram_bytes!r}; accepted: a positive number of bytes, or math.inf")
         self.sram_bytes = sram_bytes
         self._tensors = {}  # name -> [read_bytes, write_bytes]
         self._held = {}  # id of a storage -> (name, bytes); no reference to it, so that it can be collected
@@ -152,17 +148,13 @@ class Machine:
         """
         start, stop = self._rows(handle, rows)
         if not isinstance(tile, Tile):
-            raise TypeError(
-                f"tile is {_describe(tile)}; accepted: a tile (machine.full makes one from a number)"
-            )
+            raise TypeError(f"tile is {_describe(tile)}; accepted: a tile (machine.full makes one from a number)")
         array = tile._values_on(self)
         expected = (stop - start, *handle.shape[1:])
         if array.shape != expected:
             raise ValueError(f"tile has shape {array.shape}; {handle.name}[{start}:{stop}] takes {expected}")
         if array.dtype != handle.dtype:
-            raise TypeError(
-                f"tile is {array.dtype}, {handle.name} {handle.dtype}; convert it with tile.astype"
-            )
+            raise TypeError(f"tile is {array.dtype}, {handle.name} {handle.dtype}; convert it with tile.astype")
         if not handle._array.flags.writeable:
             raise ValueError(f"{handle.name} was made from a read-only array; accepted: a writeable one")
         handle._array[start:stop] = array
@@ -290,9 +282,7 @@ class Tile(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __bool__(self):
         if self.size != 1 or self.dtype != bool:
-            raise TypeError(
-                f"a {self.dtype} tile of shape {self.shape} decides no if; accepted: a tile of one bool"
-            )
+            raise TypeError(f"a {self.dtype} tile of shape {self.shape} decides no if; accepted: a tile of one bool")
         return bool(self._values_on(self._storage.machine))
 
     def __getitem__(self, index):
@@ -332,15 +322,11 @@ class Tile(np.lib.mixins.NDArrayOperatorsMixin):
         return np.copy(self)
 
     def __array__(self, dtype=None, copy=None):
-        raise TypeError(
-            f"tile {self.name} is in SRAM: compute with it there, store it with machine.store, or print it"
-        )
+        raise TypeError(f"tile {self.name} is in SRAM: compute with it there, store it with machine.store, or print it")
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=(), **kwargs):
         if method not in ("__call__", "reduce") or ufunc.nout != 1:
-            raise TypeError(
-                f"np.{ufunc.__name__}.{method} does not work on tiles; accepted: calls and .reduce"
-            )
+            raise TypeError(f"np.{ufunc.__name__}.{method} does not work on tiles; accepted: calls and .reduce")
         result = self._compute(ufunc.__name__, getattr(ufunc, method), inputs, kwargs, *out)
         if ufunc is np.matmul:
             self._storage.machine._matmul_flops += 2 * result.size * inputs[0].shape[-1]
@@ -349,9 +335,7 @@ class Tile(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_function__(self, func, types, args, kwargs):
         if func not in _FUNCTIONS:
             available = ", ".join(sorted(function.__name__ for function in _FUNCTIONS))
-            raise TypeError(
-                f"np.{func.__name__} does not work on tiles; accepted: operators, ufuncs, {available}"
-            )
+            raise TypeError(f"np.{func.__name__} does not work on tiles; accepted: operators, ufuncs, {available}")
         out = kwargs.pop("out", None)
         return self._compute(func.__name__, func, args, kwargs, out)
 

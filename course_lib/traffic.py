@@ -142,9 +142,7 @@ def flash_attention(
         }
         peak_bytes = 2 * n_q * stat_bytes
     else:
-        raise ValueError(
-            f'order is {order!r}; accepted: "q_outer" (FlashAttention-2), "kv_outer" (FlashAttention-1)'
-        )
+        raise ValueError(f'order is {order!r}; accepted: "q_outer" (FlashAttention-2), "kv_outer" (FlashAttention-1)')
     return _traffic(by_tensor, 4 * d * pairs, peak_bytes, heads * batch)
 
 
@@ -248,17 +246,13 @@ def lower_bound_elems(n, d, sram_elems):
     """
     _check_counts(n=n, d=d, sram_elems=sram_elems)
     if not d <= sram_elems <= n * d:
-        raise ValueError(
-            f"sram_elems is {sram_elems}; accepted: from d = {d} to n d = {n * d}, in elements, not bytes"
-        )
+        raise ValueError(f"sram_elems is {sram_elems}; accepted: from d = {d} to n d = {n * d}, in elements, not bytes")
     return n**2 * d**2 / sram_elems
 
 
 def _traffic(by_tensor, flops, peak_bytes, copies):
     """Totals over tensors, times the number of heads in the batch."""
-    by_tensor = {
-        name: TensorBytes(read * copies, write * copies) for name, (read, write) in by_tensor.items()
-    }
+    by_tensor = {name: TensorBytes(read * copies, write * copies) for name, (read, write) in by_tensor.items()}
     return Traffic(
         read_bytes=sum(tensor.read_bytes for tensor in by_tensor.values()),
         write_bytes=sum(tensor.write_bytes for tensor in by_tensor.values()),

@@ -13,6 +13,8 @@ runtime.choose()
 def pytest_xdist_make_scheduler(config, log):
     """In parallel: the tests of one exercise together, for they share gradings, each notebook alone, else by file.
 
+    Where kernels are compiled, which takes seconds each, each test that does so goes alone.
+
     A scheduler of our own, for pytest-xdist 3.8 writes its groups where pytest 9.2 no longer reads them, and then
     hands out test by test.
     """
@@ -22,6 +24,8 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             file, _, test = nodeid.partition("::")
             if file.endswith(("test_answers.py", "test_nbval.py")):
+                return nodeid
+            if runtime.mode() == "gpu" and file.startswith(("tests/kernels/", "tests/test_")):
                 return nodeid
             exercise = re.search(r"\d\d\.[a-z_]+", test) if file.endswith("test_exercises.py") else None
             return exercise[0] if exercise else file

@@ -77,9 +77,7 @@ class Machine:
             (self.folder / "stand-in/google/colab/__init__.py").touch()
             environment["PYTHONPATH"] = str(self.folder / "stand-in")
         cells = bootstrap_source(repository) + "\n" + LATER_CELL
-        return subprocess.run(
-            [self.python, "-c", cells], cwd=cwd, env=environment, capture_output=True, text=True
-        )
+        return subprocess.run([self.python, "-c", cells], cwd=cwd, env=environment, capture_output=True, text=True)
 
 
 @pytest.fixture

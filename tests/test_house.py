@@ -32,7 +32,16 @@ MAY_IMPORT = {
     "bench": {"runtime", "hardware", "traffic", "tracer", "reference", "kernels", "experiments"},
     "experiments": {"runtime", "traffic", "reference", "kernels", "bench", "exercises"},
     "exercises": {
-        "runtime", "language", "records", "hardware", "machine", "traffic", "tracer", "reference", "kernels", "grading",
+        "runtime",
+        "language",
+        "records",
+        "hardware",
+        "machine",
+        "traffic",
+        "tracer",
+        "reference",
+        "kernels",
+        "grading",
     },  # fmt: skip
     # It finds exercises by number: see test_grading_knows_no_lesson.
     "grading": {"runtime", "language", "machine", "tracer", "exercises"},

@@ -71,9 +71,7 @@ def test_triton_first_in_the_right_mode_is_fine():
 
 
 def test_the_users_own_choice_is_honoured():
-    code = (
-        "import os; from course_lib import runtime; print(runtime.choose(), os.environ['TRITON_INTERPRET'])"
-    )
+    code = "import os; from course_lib import runtime; print(runtime.choose(), os.environ['TRITON_INTERPRET'])"
     assert python("-c", code, TRITON_INTERPRET="0").stdout.split() == ["gpu", "0"]
     assert python("-c", code, TRITON_INTERPRET="on").stdout.split() == ["interpreter", "1"]
     assert python("-c", code, TRITON_INTERPRET="").stdout.split() == ["interpreter", "1"]
@@ -125,9 +123,7 @@ GPU = Facts(
     compiler="/usr/bin/gcc",
 )
 LAPTOP = replace(GPU, torch="2.13.0+cpu", nvidia_smi=False, gpu=None, capability=None)
-MACBOOK = replace(
-    LAPTOP, system="Darwin", machine="arm64", torch="2.13.0", triton=None, compiler="/usr/bin/clang"
-)
+MACBOOK = replace(LAPTOP, system="Darwin", machine="arm64", torch="2.13.0", triton=None, compiler="/usr/bin/clang")
 
 
 @pytest.mark.parametrize(
@@ -298,11 +294,7 @@ def test_doctor_as_json():
     assert report["mode"] == "interpreter"
     assert report["facts"]["system"] == "Linux" and report["facts"]["gpu"] is None
     assert report["facts"]["numpy"].count(".") == 2
-    assert (
-        report["healthy"]
-        == (result.returncode == 0)
-        == all(f["level"] != "error" for f in report["findings"])
-    )
+    assert report["healthy"] == (result.returncode == 0) == all(f["level"] != "error" for f in report["findings"])
 
 
 def test_doctors_exit_status_tells_that_something_does_not_work():

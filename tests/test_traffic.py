@@ -138,15 +138,11 @@ def test_the_lower_bound_takes_elements_and_follows_the_traffic_of_flash():
     ratios = []
     for sram_elems in (8192, 16_384, 32_768):
         block_k = sram_elems // (4 * 64)
-        form = traffic.flash_attention(
-            4096, 4096, 64, block_q=min(block_k, 64), block_k=block_k, order="kv_outer"
-        )
+        form = traffic.flash_attention(4096, 4096, 64, block_q=min(block_k, 64), block_k=block_k, order="kv_outer")
         ratios.append(form.total_bytes / 2 / traffic.lower_bound_elems(4096, 64, sram_elems))
     assert max(ratios) / min(ratios) < 1.05
     for sram_elems in (63, 4096 * 64 + 1):
-        with pytest.raises(
-            ValueError, match=f"sram_elems is {sram_elems}; accepted: from d = 64 to n d = 262144"
-        ):
+        with pytest.raises(ValueError, match=f"sram_elems is {sram_elems}; accepted: from d = 64 to n d = 262144"):
             traffic.lower_bound_elems(4096, 64, sram_elems)
 
 

@@ -76,8 +76,7 @@ SCALE = Exercise(
         ),
     ),
     mistakes={
-        "inverse": "The scores grow with head_dim, so the factor must shrink. What is 1 divided by your "
-        "result?",
+        "inverse": "The scores grow with head_dim, so the factor must shrink. What is 1 divided by your result?",
         "root": "It is the square root of head_dim that stands below, not head_dim.",
         "integer": "// rounds down to a whole number. Which operator divides floats?",
         "digits": "Round for printing, not in the result.",
@@ -95,9 +94,7 @@ SCALE = Exercise(
             WrongAnswer("no root", "root", {"head_dim**-0.5": "1 / head_dim"}),
             WrongAnswer("integer division", "integer", {"head_dim**-0.5": "1 // head_dim**0.5"}),
             WrongAnswer("rounded", "digits", {"head_dim**-0.5": "round(head_dim**-0.5, 4)"}),
-            WrongAnswer(
-                "fixed for head_dim = 64", "formula", {"head_dim**-0.5": "0.125 if head_dim > 1 else 1.0"}
-            ),
+            WrongAnswer("fixed for head_dim = 64", "formula", {"head_dim**-0.5": "0.125 if head_dim > 1 else 1.0"}),
         ),
     ),
     right_answers=(

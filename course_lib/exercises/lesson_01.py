@@ -387,11 +387,7 @@ COSINE = Exercise(
             WrongAnswer(
                 "made for the plane",
                 "dimensions",
-                {
-                    "return a @ b / lengths": (
-                        "return np.cos(np.arctan2(a[1], a[0]) - np.arctan2(b[1], b[0]))"
-                    )
-                },
+                {"return a @ b / lengths": ("return np.cos(np.arctan2(a[1], a[0]) - np.arctan2(b[1], b[0]))")},
             ),
         ),
         *caught_by(
@@ -598,9 +594,7 @@ SCORES = Exercise(
         ),
         *caught_by(
             "the inputs are not modified",
-            WrongAnswer(
-                "Q scaled in place", "modified", {"return Q @ K.T * scale": "Q *= scale\n    return Q @ K.T"}
-            ),
+            WrongAnswer("Q scaled in place", "modified", {"return Q @ K.T * scale": "Q *= scale\n    return Q @ K.T"}),
         ),
     ),
     right_answers=(
@@ -666,9 +660,7 @@ def sizes(n_q, n_k, d):
 def draw_sizes():
     from hypothesis import strategies as st
 
-    return st.fixed_dictionaries(
-        {"n_q": st.integers(1, 64), "n_k": st.integers(1, 64), "d": st.integers(1, 64)}
-    )
+    return st.fixed_dictionaries({"n_q": st.integers(1, 64), "n_k": st.integers(1, 64), "d": st.integers(1, 64)})
 
 
 FLOPS_CALL = "attention_flops(n_q, n_k, d)"
@@ -762,9 +754,7 @@ FLOPS = Exercise(
         ),
         *caught_by(
             "131072 queries and keys do not overflow",
-            WrongAnswer(
-                "int32", "overflow", {"4 * n_q * n_k * d": "np.prod([4, n_q, n_k, d], dtype=np.int32)"}
-            ),
+            WrongAnswer("int32", "overflow", {"4 * n_q * n_k * d": "np.prod([4, n_q, n_k, d], dtype=np.int32)"}),
         ),
         *caught_by(
             "the count is a whole number, of type int",
@@ -774,11 +764,7 @@ FLOPS = Exercise(
     right_answers=(
         Variant(
             "product by product",
-            {
-                "return 4 * n_q * n_k * d": (
-                    "qk = n_q * n_k * 2 * d\n    pv = n_q * d * 2 * n_k\n    return qk + pv"
-                )
-            },
+            {"return 4 * n_q * n_k * d": ("qk = n_q * n_k * 2 * d\n    pv = n_q * d * 2 * n_k\n    return qk + pv")},
         ),
         Variant("int64", {"4 * n_q": "np.int64(4) * n_q"}),
     ),
@@ -809,9 +795,7 @@ QUIZ = [
         "answers": [
             option("by 4, as d does", False, "That is the variance. Terms of unlike signs cancel in part."),
             option("not at all", False, "Only if it were divided by sqrt(d)."),
-            option(
-                "by 2, the root of 4", True, "The variance is d, so the spread is sqrt(d): from 8 to 16."
-            ),
+            option("by 2, the root of 4", True, "The variance is d, so the spread is sqrt(d): from 8 to 16."),
         ],
     },
     {
@@ -835,8 +819,7 @@ QUIZ = [
             option(
                 "With 1/d even a key that equals the query hardly stands out",
                 True,
-                "Its score is about d, and d / d = 1 among scores near 0: in 64 keys, a weight of a few "
-                "percent.",
+                "Its score is about d, and d / d = 1 among scores near 0: in 64 keys, a weight of a few percent.",
             ),
             option("A root is cheaper than a division", False, "Either is one multiplication per score."),
             option("There is no difference for the softmax", False, "A factor on the scores is no shift."),

@@ -82,9 +82,7 @@ def exp_is_finite(fmt, x):
     if x <= formats.largest_exp_input(fmt):
         return None
     if x - fmt.gap(x) <= formats.largest_exp_input(fmt):
-        return against(
-            "one step", f"x is one number too far: exp(x) rounds to infinity in {fmt.name}", repr(x)
-        )
+        return against("one step", f"x is one number too far: exp(x) rounds to infinity in {fmt.name}", repr(x))
     text = f"exp(x) is {np.exp(min(x, 700)):.4g} or more; the largest {fmt.name} is {fmt.largest:.5g}"
     return against("too large", text, repr(x))
 
@@ -108,8 +106,7 @@ LARGEST = Exercise(
     difficulty="medium",
     answer=largest_exp_input,
     hints=(
-        "Which is the largest number of the format, and which x has it as its exp? Does the format hold "
-        "that x?",
+        "Which is the largest number of the format, and which x has it as its exp? Does the format hold that x?",
         "The largest number is (2 - 2^-mantissa_bits) * 2^(2^(exponent_bits - 1) - 1). Its natural "
         "logarithm is the limit. Between 8 and 16 the format's numbers are 2^(3 - mantissa_bits) apart, and "
         "between 64 and 128 it is 2^(6 - mantissa_bits). Which of them is the last at or below the limit?",
@@ -167,23 +164,17 @@ LARGEST = Exercise(
                 "grid",
                 {"return float(np.floor(limit / gap) * gap)": "return float(limit)"},
             ),
-            WrongAnswer(
-                "float32's digits for bfloat16", "grid", {'"bfloat16": (8, 7)': '"bfloat16": (8, 23)'}
-            ),
+            WrongAnswer("float32's digits for bfloat16", "grid", {'"bfloat16": (8, 7)': '"bfloat16": (8, 23)'}),
         ),
         *caught_by(
             "exp of it is finite in the format",
             WrongAnswer("rounded to the nearest", "down", {"np.floor(limit / gap)": "np.rint(limit / gap)"}),
-            WrongAnswer(
-                "no negative exponents", "limit", {"2 ** (exponent_bits - 1) - 1": "2**exponent_bits - 1"}
-            ),
+            WrongAnswer("no negative exponents", "limit", {"2 ** (exponent_bits - 1) - 1": "2**exponent_bits - 1"}),
             WrongAnswer("log2 for the natural logarithm", "limit", {"np.log(largest)": "np.log2(largest)"}),
         ),
         *caught_by(
             "exp of the format's next number is infinite",
-            WrongAnswer(
-                "bfloat16 with float16's range", "room", {'"bfloat16": (8, 7)': '"bfloat16": (5, 7)'}
-            ),
+            WrongAnswer("bfloat16 with float16's range", "room", {'"bfloat16": (8, 7)': '"bfloat16": (5, 7)'}),
             WrongAnswer("whole numbers only", "room", {"np.floor(limit / gap) * gap": "np.floor(limit)"}),
         ),
     ),
@@ -302,8 +293,7 @@ NAIVE = Exercise(
     answer=naive_softmax,
     hints=(
         "What does the formula do first: take exp of every logit, or add? Along which axis is the sum?",
-        "np.exp keeps the dtype. A sum over axis=-1 drops that axis; what must the sums look like to divide "
-        "rows of x?",
+        "np.exp keeps the dtype. A sum over axis=-1 drops that axis; what must the sums look like to divide rows of x?",
         "exp_x = np.exp(x), and then exp_x divided by exp_x.sum(axis=-1, keepdims=True). Nothing else: no "
         "maximum, no other dtype.",
     ),
@@ -392,9 +382,7 @@ NAIVE = Exercise(
         ),
         *caught_by(
             "it breaks where the formula breaks",
-            WrongAnswer(
-                "the maximum subtracted", "specimen", {"np.exp(x)": "np.exp(x - x.max(-1)[..., None])"}
-            ),
+            WrongAnswer("the maximum subtracted", "specimen", {"np.exp(x)": "np.exp(x - x.max(-1)[..., None])"}),
             WrongAnswer(
                 "computed in float64, cast back",
                 "specimen",
@@ -412,15 +400,10 @@ NAIVE = Exercise(
         ),
     ),
     right_answers=(
-        Variant(
-            "row by row", function=lambda x: np.apply_along_axis(lambda r: np.exp(r) / np.exp(r).sum(), -1, x)
-        ),
+        Variant("row by row", function=lambda x: np.apply_along_axis(lambda r: np.exp(r) / np.exp(r).sum(), -1, x)),
         Variant(
             "times one over the sum",
-            {
-                "exp_x / exp_x.sum(axis=-1, keepdims=True)": "exp_x * (1 / np.add.reduce(exp_x, "
-                "axis=-1)[..., None])"
-            },
+            {"exp_x / exp_x.sum(axis=-1, keepdims=True)": "exp_x * (1 / np.add.reduce(exp_x, axis=-1)[..., None])"},
         ),
     ),
 )
@@ -469,9 +452,7 @@ def are_held(fmt, x):
     if held.all():
         return None
     logit = float(x[~held][0])
-    return against(
-        "not held", f"{fmt.name} does not hold {logit!r}; it would become {fmt.round(logit):.10g}", show(x)
-    )
+    return against("not held", f"{fmt.name} does not hold {logit!r}; it would become {fmt.round(logit):.10g}", show(x))
 
 
 def is_harmless(fmt, x):
@@ -561,9 +542,7 @@ BREAKING = Exercise(
     wrong_answers=(
         *caught_by(
             "two logits or more, all finite",
-            WrongAnswer(
-                "infinite logits", "finite", {"np.array([logit, logit])": "np.array([np.inf, logit])"}
-            ),
+            WrongAnswer("infinite logits", "finite", {"np.array([logit, logit])": "np.array([np.inf, logit])"}),
         ),
         *caught_by(
             "the format holds each logit",
@@ -597,9 +576,7 @@ BREAKING = Exercise(
         ),
     ),
     right_answers=(
-        Variant(
-            "so low that every exp vanishes", {"return np.array([logit, logit])": "return np.full(3, -128.0)"}
-        ),
+        Variant("so low that every exp vanishes", {"return np.array([logit, logit])": "return np.full(3, -128.0)"}),
         Variant(
             "three that differ, in the format's own dtype",
             {
@@ -621,17 +598,13 @@ QUIZ = [
         "89 in the other?",
         "type": "multiple_choice",
         "answers": [
-            option(
-                "bfloat16 rounds more coarsely", False, "It does, and that does not move the limit to 89."
-            ),
+            option("bfloat16 rounds more coarsely", False, "It does, and that does not move the limit to 89."),
             option(
                 "bfloat16 spends 3 more bits on the exponent",
                 True,
                 "The exponent bits set the largest number, and its logarithm is the limit.",
             ),
-            option(
-                "bfloat16 is computed in float32", False, "Often it is, but its largest number is its own."
-            ),
+            option("bfloat16 is computed in float32", False, "Often it is, but its largest number is its own."),
         ],
     },
     {
@@ -639,9 +612,7 @@ QUIZ = [
         "type": "multiple_choice",
         "answers": [
             option("NaN, 0, 0", True, "inf / inf for the first; 1 / inf for the others."),
-            option(
-                "1, 0, 0", False, "That is the true softmax, to 5 digits. exp(12) does not fit into float16."
-            ),
+            option("1, 0, 0", False, "That is the true softmax, to 5 digits. exp(12) does not fit into float16."),
             option("NaN, NaN, NaN", False, "Only what overflowed itself becomes inf / inf."),
             option("0, 0, 0", False, "That happens when the sum overflows and no exp does."),
         ],
@@ -664,15 +635,12 @@ QUIZ = [
         "type": "multiple_choice",
         "answers": [
             option("Zeros", False, "The sum is 0 as well, and 0 is not divided by 0 without a trace."),
-            option(
-                "The right weights: small numbers are harmless", False, "Every exp has been rounded to 0."
-            ),
+            option("The right weights: small numbers are harmless", False, "Every exp has been rounded to 0."),
             option("NaN", True, "Every exp is 0 in float16, so that each weight is 0 / 0."),
         ],
     },
     {
-        "question": "You rewrite a float32 model in float64, because its naive softmax gave NaN. Is it safe "
-        "now?",
+        "question": "You rewrite a float32 model in float64, because its naive softmax gave NaN. Is it safe now?",
         "type": "multiple_choice",
         "answers": [
             option(

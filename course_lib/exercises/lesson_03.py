@@ -272,9 +272,7 @@ SOFTMAX = Exercise(
         ),
         *caught_by(
             "logits near 1000 do not overflow",
-            WrongAnswer(
-                "F21: no max subtraction", "not_shifted", {"s - s.max(axis=axis, keepdims=True)": "s"}
-            ),
+            WrongAnswer("F21: no max subtraction", "not_shifted", {"s - s.max(axis=axis, keepdims=True)": "s"}),
         ),
         *caught_by(
             "logits near -1000 do not vanish",
@@ -282,9 +280,7 @@ SOFTMAX = Exercise(
         ),
         *caught_by(
             "rows that lie 1000 apart are each right",
-            WrongAnswer(
-                "one maximum for the whole array", "own_max", {"s.max(axis=axis, keepdims=True)": "s.max()"}
-            ),
+            WrongAnswer("one maximum for the whole array", "own_max", {"s.max(axis=axis, keepdims=True)": "s.max()"}),
         ),
         *caught_by(
             "any axis of any array can be the one that adds up to 1",
@@ -307,9 +303,7 @@ SOFTMAX = Exercise(
         ),
         *caught_by(
             "float16 logits are added up in float32",
-            WrongAnswer(
-                "float16 accumulation", "precision", {"np.promote_types(x.dtype, np.float32)": "x.dtype"}
-            ),
+            WrongAnswer("float16 accumulation", "precision", {"np.promote_types(x.dtype, np.float32)": "x.dtype"}),
         ),
         *caught_by(
             "x is not modified, and its dtype comes back",
@@ -470,8 +464,7 @@ LSE = Exercise(
         "add_back": "You took exp(m) out of the sum. log(exp(m) * l) is m + log(l): where is the m?",
         "formula": "Two steps: the sum of exp(x - m), and its logarithm plus m. Print both for [0, 0], where "
         "the result is log(2).",
-        "not_shifted": "exp(1000) overflows and exp(-1000) vanishes. Subtract the maximum inside, add it "
-        "outside.",
+        "not_shifted": "exp(1000) overflows and exp(-1000) vanishes. Subtract the maximum inside, add it outside.",
         "axis": "x of shape (2, 3) with axis=-1 gives shape (2,). keepdims=True is needed where maxima meet "
         "x, and one squeeze(axis) where they meet the sums.",
         "masked": "-inf minus -inf is NaN, and it happens where the maximum is -inf. What finite number "
@@ -483,9 +476,7 @@ LSE = Exercise(
     wrong_answers=(
         *caught_by(
             "a row gives the logarithm of the sum of exp(x)",
-            WrongAnswer(
-                "maximum not added back", "add_back", {"shift.squeeze(axis) + np.log(l)": "np.log(l)"}
-            ),
+            WrongAnswer("maximum not added back", "add_back", {"shift.squeeze(axis) + np.log(l)": "np.log(l)"}),
         ),
         *caught_by(
             "adding c to every logit adds c to the result, 1000 and -1000 included",
@@ -493,9 +484,7 @@ LSE = Exercise(
         ),
         *caught_by(
             "any axis of any array, which the result does not have any more",
-            WrongAnswer(
-                "maximum of the whole array's last axis", "axis", {"s.max(axis=axis,": "s.max(axis=-1,"}
-            ),
+            WrongAnswer("maximum of the whole array's last axis", "axis", {"s.max(axis=axis,": "s.max(axis=-1,"}),
             WrongAnswer(
                 "leaves an axis of length 1",
                 "axis",
@@ -512,9 +501,7 @@ LSE = Exercise(
         ),
         *caught_by(
             "float16 logits are added up in float32",
-            WrongAnswer(
-                "float16 accumulation", "precision", {"np.promote_types(x.dtype, np.float32)": "x.dtype"}
-            ),
+            WrongAnswer("float16 accumulation", "precision", {"np.promote_types(x.dtype, np.float32)": "x.dtype"}),
         ),
         *caught_by(
             "x is not modified, and float16 gives float32",
@@ -635,8 +622,7 @@ MASKED = Exercise(
     difficulty="medium",
     answer=masked_softmax,
     hints=(
-        "Which score makes exp(score - m) exactly 0, for every finite m? And what is m if all scores are "
-        "that?",
+        "Which score makes exp(score - m) exactly 0, for every finite m? And what is m if all scores are that?",
         "Put -inf in place of every hidden entry, and only then take the maximum. Where the maximum is -inf, "
         "subtract 0 instead; where the sum is 0, divide by 1 instead.",
         "s = np.where(mask, x, -np.inf); m = s.max(axis=-1, keepdims=True); p = exp(s - m), with 0 for m "
@@ -755,15 +741,11 @@ MASKED = Exercise(
         *caught_by(
             "a row in which nothing is visible is 0 throughout, and the other rows stay right",
             WrongAnswer("NaN on a fully masked row", "masked", {"np.where(m == -np.inf, 0, m)": "m"}),
-            WrongAnswer(
-                "-1e9 for -inf", "uniform", {"(mask, x, -np.inf)": "(mask, x.astype(np.float64), -1e9)"}
-            ),
+            WrongAnswer("-1e9 for -inf", "uniform", {"(mask, x, -np.inf)": "(mask, x.astype(np.float64), -1e9)"}),
         ),
         *caught_by(
             "a hidden NaN or infinity reaches nothing",
-            WrongAnswer(
-                "adds -inf", "garbage", {"np.where(mask, x, -np.inf)": "(x + np.where(mask, 0, -np.inf))"}
-            ),
+            WrongAnswer("adds -inf", "garbage", {"np.where(mask, x, -np.inf)": "(x + np.where(mask, 0, -np.inf))"}),
         ),
         *caught_by(
             "one mask can serve all rows",
@@ -821,8 +803,7 @@ EXERCISES = (SOFTMAX, LSE, MASKED)
 
 QUIZ = [
     {
-        "question": "You subtract 40 from every logit of a row instead of its maximum. What happens to the "
-        "softmax?",
+        "question": "You subtract 40 from every logit of a row instead of its maximum. What happens to the softmax?",
         "type": "multiple_choice",
         "answers": [
             option("It is scaled by exp(-40)", False, "So is its denominator, and the factor cancels."),
@@ -831,9 +812,7 @@ QUIZ = [
                 True,
                 "Far above 40 its exponential overflows, far below 40 all of them vanish.",
             ),
-            option(
-                "It is wrong unless 40 is the maximum", False, "Any constant cancels. The maximum is safe."
-            ),
+            option("It is wrong unless 40 is the maximum", False, "Any constant cancels. The maximum is safe."),
         ],
     },
     {
@@ -842,9 +821,7 @@ QUIZ = [
         "answers": [
             option("One of its terms is exp(0) = 1", True, "So no epsilon is needed in the divisor."),
             option("exp is positive", False, "In floating point exp(-1000) is 0."),
-            option(
-                "NumPy adds a tiny number before it divides", False, "It does not, and 0/0 would be NaN."
-            ),
+            option("NumPy adds a tiny number before it divides", False, "It does not, and 0/0 would be NaN."),
         ],
     },
     {
@@ -855,9 +832,7 @@ QUIZ = [
             option("Once", False, "Only a row that fits can be kept between maximum, sum and division."),
             option("Twice", False, "That is the naive one, which has no maximum to find."),
             option("Three times", True, "For the maximum, for the sum, and to write the results."),
-            option(
-                "Five times", False, "That is one pass per line of NumPy, with every intermediate stored."
-            ),
+            option("Five times", False, "That is one pass per line of NumPy, with every intermediate stored."),
         ],
     },
     {

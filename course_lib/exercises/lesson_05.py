@@ -74,9 +74,7 @@ def keeps_float32(call, cases):
             for name, dtype in zip(("m", "l", "acc"), dtypes, strict=True)
             if dtype != np.float32
         )
-        return (
-            Evidence(findings, ", ".join(map(str, dtypes)), "float32, float32, float32") if findings else None
-        )
+        return Evidence(findings, ", ".join(map(str, dtypes)), "float32, float32, float32") if findings else None
 
     return Property("float32 in, float32 out", call, test, cases, hints={"": "dtype"})
 
@@ -168,9 +166,7 @@ def normalizer_memory(answer, n):
     growth = growth_bytes_per_item(lambda n: answer(float(i % 7) for i in range(n)), n // 8, n)
     if growth < 1:
         return None
-    text = (
-        f"memory grows with the stream, by about {round(growth, -1):.0f} bytes a score: the scores are kept"
-    )
+    text = f"memory grows with the stream, by about {round(growth, -1):.0f} bytes a score: the scores are kept"
     return Evidence((Finding("", "memory", text),))
 
 
@@ -366,11 +362,7 @@ NORMALIZER = Exercise(
             WrongAnswer(
                 "collects the scores",
                 "memory",
-                {
-                    "m, l = -np.inf, 0.0": (
-                        "stream = list(stream)\n    m, l = max(stream, default=-np.inf), 0.0"
-                    )
-                },
+                {"m, l = -np.inf, 0.0": ("stream = list(stream)\n    m, l = max(stream, default=-np.inf), 0.0")},
             ),
         ),
     ),
@@ -800,9 +792,7 @@ UPDATE = Exercise(
             "exp2 with log2(e) folded in",
             {
                 "np.exp(m - shift)": "np.exp2((m - shift) * np.float32(1.44269504))",
-                "np.exp(scores - shift[..., None])": (
-                    "np.exp2((scores - shift[..., None]) * np.float32(1.44269504))"
-                ),
+                "np.exp(scores - shift[..., None])": ("np.exp2((scores - shift[..., None]) * np.float32(1.44269504))"),
             },
         ),
     ),
@@ -1069,20 +1059,17 @@ MERGE = Exercise(
     | {
         "rescale_l": "acc is carried over to the larger max and l is not: (l_a + l_b) adds numbers in two "
         "units. Both sums of a state need its factor.",
-        "rescale_acc": "l is carried over to the larger max and acc is not. Both sums of a state need its "
-        "factor.",
+        "rescale_acc": "l is carried over to the larger max and acc is not. Both sums of a state need its factor.",
         "rescale_both": "l_a is measured from m_a and l_b from m_b: they cannot be added as they are, and "
         "nor can the accs. Each needs the factor exp(own max - common max).",
-        "upside_down": "A state whose max is below the common one must shrink. Is your factor less than 1 "
-        "or more?",
+        "upside_down": "A state whose max is below the common one must shrink. Is your factor less than 1 or more?",
         "wrong_one": "The state that already holds the larger max keeps its sums; it is the other one that "
         "must shrink.",
         "normalised": "acc is the bare sum, not divided by l. If you add normalised outputs, each must "
         "first be multiplied by its own l, which is acc again.",
         "common_max": "Both states must be measured from one max, the larger of the two, and both of a "
         "state's sums with it.",
-        "symmetry": "The other way round it worked. Neither a nor b is the newer one: either may hold the "
-        "larger max.",
+        "symmetry": "The other way round it worked. Neither a nor b is the newer one: either may hold the larger max.",
         "rows": "In one row a may hold the larger max and in the next b: a Python `if` or max() cannot "
         "decide for all rows. np.maximum and a factor for each side can; a factor that meets acc "
         "needs a last axis, [..., None].",
@@ -1161,9 +1148,7 @@ MERGE = Exercise(
         ),
         *caught_by(
             "many queries at once, each with its own max",
-            WrongAnswer(
-                "an if for all rows", "rows", {"m = np.maximum(m_a, m_b)": "m = m_a if m_a > m_b else m_b"}
-            ),
+            WrongAnswer("an if for all rows", "rows", {"m = np.maximum(m_a, m_b)": "m = m_a if m_a > m_b else m_b"}),
         ),
         *caught_by(
             "the state of no keys, (-inf, 0, 0), changes nothing on either side",
@@ -1236,9 +1221,7 @@ MERGE = Exercise(
 def _merge_by_rows(a, b):
     m, l, acc = (np.array(x) for x in a)
     for row in np.ndindex(m.shape):
-        low, high = sorted(
-            ((m[row], l[row], acc[row]), (b[0][row], b[1][row], b[2][row])), key=lambda state: state[0]
-        )
+        low, high = sorted(((m[row], l[row], acc[row]), (b[0][row], b[1][row], b[2][row])), key=lambda state: state[0])
         factor = 0.0 if low[0] == -np.inf else np.exp(low[0] - high[0])
         m[row], l[row], acc[row] = high[0], high[1] + factor * low[1], high[2] + factor * low[2]
     return m, l, acc
@@ -1246,9 +1229,7 @@ def _merge_by_rows(a, b):
 
 def _merge_by_lse(a, b):
     dtype = a[2].dtype
-    (m_a, l_a, acc_a), (m_b, l_b, acc_b) = (
-        tuple(np.asarray(x, dtype=np.float64) for x in state) for state in (a, b)
-    )
+    (m_a, l_a, acc_a), (m_b, l_b, acc_b) = (tuple(np.asarray(x, dtype=np.float64) for x in state) for state in (a, b))
     m, lse = np.maximum(m_a, m_b), np.logaddexp(m_a + np.log(l_a), m_b + np.log(l_b))
     visible = m > -np.inf
     w_a, w_b = (np.where(visible, np.exp(m_x - m), 0.0)[..., None] for m_x in (m_a, m_b))
@@ -1418,9 +1399,7 @@ def attention_dtype(answer, q, K, V, block):
         return evidence
     if returned.dtype in (np.float32, np.float64):
         return None
-    return Evidence(
-        (Finding("out", "precision", f"the output came back as {returned.dtype}"),), str(returned.dtype)
-    )
+    return Evidence((Finding("out", "precision", f"the output came back as {returned.dtype}"),), str(returned.dtype))
 
 
 def attention_case(q, K, V, block):
@@ -1654,8 +1633,7 @@ ATTENTION = Exercise(
         "them, the short one too, and a slice past the end is shorter by itself.",
         "values": "q and K share d, K and V share n, and the output has V's d_v: none of the three need be "
         "equal to another.",
-        "not_shifted": "exp(1000) is infinite, in float64 too. Every exponent must be a score minus a max, "
-        "at most 0.",
+        "not_shifted": "exp(1000) is infinite, in float64 too. Every exponent must be a score minus a max, at most 0.",
         "block_max": "The running max never falls: it is the larger of the old one and the block's. "
         "Measured from a block's own max, alpha = exp(m_old - m_new) can exceed every number there is.",
         "start": "0 is larger than every one of these scores, so a max that starts at 0 never meets them, "
@@ -1715,10 +1693,7 @@ ATTENTION = Exercise(
                 "claim B: (l_old O + sum) / (l_old + l_new), l_old from the old max",
                 "rescale_both",
                 {
-                    (
-                        "        l = alpha * l + p.sum()\n"
-                        "        acc = alpha * acc + p @ V[start : start + block]\n"
-                    ): (
+                    ("        l = alpha * l + p.sum()\n        acc = alpha * acc + p @ V[start : start + block]\n"): (
                         "        acc = (l * acc + p @ V[start : start + block]) / (l + p.sum())\n"
                         "        l = l + p.sum()\n"
                     ),
@@ -1733,9 +1708,7 @@ ATTENTION = Exercise(
         ),
         *caught_by(
             "the last block may be short, and a block may be longer than the sequence",
-            WrongAnswer(
-                "last block dropped", "tail", {"range(0, n, block)": "range(0, n - block + 1, block)"}
-            ),
+            WrongAnswer("last block dropped", "tail", {"range(0, n, block)": "range(0, n - block + 1, block)"}),
         ),
         *caught_by(
             "any q, K, V and block give attention's output",
@@ -1763,9 +1736,7 @@ ATTENTION = Exercise(
         ),
         *caught_by(
             "all scores strongly negative",
-            WrongAnswer(
-                "running max starts at 0", "start", {"m, l, acc = -np.inf, 0.0,": "m, l, acc = 0.0, 0.0,"}
-            ),
+            WrongAnswer("running max starts at 0", "start", {"m, l, acc = -np.inf, 0.0,": "m, l, acc = 0.0, 0.0,"}),
         ),
         *caught_by(
             "every row of K and V is read once, at most `block` rows at a time",
@@ -1818,10 +1789,7 @@ ATTENTION = Exercise(
         Variant(
             "FlashAttention-1: normalised at every step",
             {
-                (
-                    "        l = alpha * l + p.sum()\n"
-                    "        acc = alpha * acc + p @ V[start : start + block]\n"
-                ): (
+                ("        l = alpha * l + p.sum()\n        acc = alpha * acc + p @ V[start : start + block]\n"): (
                     "        l_new = alpha * l + p.sum()\n"
                     "        acc = (alpha * l * acc + p @ V[start : start + block]) / l_new\n"
                     "        l = l_new\n"
@@ -1896,18 +1864,10 @@ QUIZ = [
         "before the block's terms are added?",
         "type": "multiple_choice",
         "answers": [
-            option(
-                "exp(m_new - m_old)", False, "That is above 1: the old sum would grow, and can overflow."
-            ),
-            option(
-                "exp(m_old - m_new)", True, "It turns every old term exp(s - m_old) into exp(s - m_new)."
-            ),
-            option(
-                "1: l never changes after the fact", False, "Its terms are measured from a max that is gone."
-            ),
-            option(
-                "m_old / m_new", False, "The max stands in an exponent, so differences matter, not ratios."
-            ),
+            option("exp(m_new - m_old)", False, "That is above 1: the old sum would grow, and can overflow."),
+            option("exp(m_old - m_new)", True, "It turns every old term exp(s - m_old) into exp(s - m_new)."),
+            option("1: l never changes after the fact", False, "Its terms are measured from a max that is gone."),
+            option("m_old / m_new", False, "The max stands in an exponent, so differences matter, not ratios."),
         ],
     },
     {
@@ -1932,9 +1892,7 @@ QUIZ = [
         "order may the states be merged?",
         "type": "multiple_choice",
         "answers": [
-            option(
-                "Only in the order of the keys", False, "A sum does not depend on the order of its terms."
-            ),
+            option("Only in the order of the keys", False, "A sum does not depend on the order of its terms."),
             option("Only by growing m", False, "merge_states takes the larger max, wherever it is."),
             option(
                 "Only one after the other, never as a tree",
@@ -1959,9 +1917,7 @@ QUIZ = [
             ),
             option("(0, 0, 0)", False, "A max of 0 would outrank negative scores that come later."),
             option("(-inf, 1, 0)", False, "There is no term in the sum, so l is 0."),
-            option(
-                "(NaN, NaN, NaN)", False, "Only if -inf minus -inf was evaluated, which the guard prevents."
-            ),
+            option("(NaN, NaN, NaN)", False, "Only if -inf minus -inf was evaluated, which the guard prevents."),
         ],
     },
     {
@@ -1973,8 +1929,7 @@ QUIZ = [
             option(
                 "Multiplying the old output by the old l again",
                 True,
-                "The normalised output stands for l_old terms; without this the answer is wrong, as in "
-                "claim A.",
+                "The normalised output stands for l_old terms; without this the answer is wrong, as in claim A.",
             ),
             option("The scores of the earlier blocks", False, "Neither keeps them."),
         ],

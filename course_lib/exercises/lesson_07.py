@@ -995,12 +995,8 @@ QUIZ = [
         "question": "In a row softmax, what must the lanes beyond the end of the row hold?",
         "type": "multiple_choice",
         "answers": [
-            option(
-                "0", False, "exp(0 - m) would be added to the sum, and a row of negative scores gets 0 as its max."
-            ),
-            option(
-                "Anything: they are masked in the store", False, "They take part in the max and the sum before it."
-            ),
+            option("0", False, "exp(0 - m) would be added to the sum, and a row of negative scores gets 0 as its max."),
+            option("Anything: they are masked in the store", False, "They take part in the max and the sum before it."),
             option("-inf", True, "It changes neither the max nor the sum."),
         ],
     },

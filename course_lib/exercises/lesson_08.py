@@ -1264,9 +1264,7 @@ QUIZ = [
         "What else is needed?",
         "type": "multiple_choice",
         "answers": [
-            option(
-                "Nothing: zeros add nothing to a dot product", False, "The score is 0, and exp(0 - m) is a weight."
-            ),
+            option("Nothing: zeros add nothing to a dot product", False, "The score is 0, and exp(0 - m) is a weight."),
             option("-inf for the scores of the 11 places", True, "Then their weights are 0, in l and in acc."),
             option("Division by the number of real keys", False, "The sum l would still count the padded ones."),
         ],
@@ -1286,12 +1284,11 @@ QUIZ = [
         "question": "When does a loop that measures each tile from the tile's own max give NaN?",
         "type": "multiple_choice",
         "answers": [
-            option(
-                "When a row sees no key of a visited tile", True, "Its tile max is -inf, and -inf - (-inf) is NaN."
-            ),
+            option("When a row sees no key of a visited tile", True, "Its tile max is -inf, and -inf - (-inf) is NaN."),
             option("When the scores are large", False, "Each exponent is a score minus a max, at most 0."),
             option(
-                "Whenever the mask is causal", False,
+                "Whenever the mask is causal",
+                False,
                 "With equal lengths, square tiles leave each row at least one key of each tile that it visits.",
             ),  # fmt: skip
         ],

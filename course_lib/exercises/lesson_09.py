@@ -316,9 +316,7 @@ def gradient_parts(q, k, v, do, causal=False, blocks=None, dtype=np.float64):
         return readings
 
     index = ("query", "key", "key")
-    return [
-        Part(name, exact[i], plain[i], terms[i], reading(i), index[i]) for i, name in enumerate(("dQ", "dK", "dV"))
-    ]
+    return [Part(name, exact[i], plain[i], terms[i], reading(i), index[i]) for i, name in enumerate(("dQ", "dK", "dV"))]
 
 
 def concerning(names, evidence):
@@ -854,9 +852,7 @@ def through_machine(answer, n_q, n_k, d, block_q, block_k, causal):
     run_on(machine, answer, *random_inputs(n_q, n_k, d), block_q, block_k, causal)
     if machine.behind:
         names = ", ".join(dict.fromkeys(name.split("[")[0] for name in machine.behind))
-        return only(
-            "behind", f"the arrays of {names} were reached behind the machine's back, where nothing is counted"
-        )
+        return only("behind", f"the arrays of {names} were reached behind the machine's back, where nothing is counted")
     if machine.finished:
         return only("finished", f"the loads are made by a finished implementation, {machine.finished}")
     return None
@@ -883,9 +879,7 @@ def traffic_test(answer, n_q, n_k, d, block_q, block_k, causal):
         ):
             if now != needed:
                 more = "more" if now > needed else "less"
-                findings.append(
-                    Finding(name, f"{kind} {more}", f"{now:,} bytes are {verb} {name}, {needed:,} are due")
-                )
+                findings.append(Finding(name, f"{kind} {more}", f"{now:,} bytes are {verb} {name}, {needed:,} are due"))
     if not findings:
         return None
     return Evidence(tuple(findings), shown_bytes(counted), shown_bytes(right))
@@ -1286,9 +1280,7 @@ def _finished(machine, Q, K, V, O, lse, dO, delta, dQ, dK, dV, block_q, block_k,
 def _behind(machine, Q, K, V, O, lse, dO, delta, dQ, dK, dV, block_q, block_k, causal=False):
     given = [handle._array for handle in (Q, K, V, O, lse, dO)]
     made = reference.attention_backward(*given, causal=causal)
-    for handle, values in zip(
-        (dQ, dK, dV, delta), (*made, reference.backward.delta(O._array, dO._array)), strict=True
-    ):
+    for handle, values in zip((dQ, dK, dV, delta), (*made, reference.backward.delta(O._array, dO._array)), strict=True):
         machine.store(handle, (0, len(handle)), machine.full(handle.shape, 0.0, handle.dtype))
         handle._array[:] = values
 

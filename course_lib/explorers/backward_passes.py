@@ -71,9 +71,7 @@ def run(n_q, n_k, *, block_q, block_k, causal=False):
     handles = {}
     for name in TENSORS:
         rows = n_k if name[-1] in "KV" else n_q
-        array = (
-            np.zeros(rows, STATISTICS) if name in ("lse", "delta") else rng.standard_normal((rows, D)).astype(DTYPE)
-        )
+        array = np.zeros(rows, STATISTICS) if name in ("lse", "delta") else rng.standard_normal((rows, D)).astype(DTYPE)
         handles[name] = machine.hbm(array, name)
     tiled_backward_on_machine(machine, **handles, block_q=block_q, block_k=block_k, causal=causal)
     events = machine.report().events

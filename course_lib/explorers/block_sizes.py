@@ -258,9 +258,7 @@ def machine_sram(n, block_q, block_k, d, dtype_bytes, causal, order):
     machine, dtype = Machine(), np.float16 if dtype_bytes == 2 else np.float32
     handles = [machine.hbm(np.zeros((count, d), dtype), name) for name, count in rows.items()]
     kept = {name: machine.hbm(np.zeros(rows["Q"], np.float32), name) for name in "lm"} if order == "kv_outer" else {}
-    tiled_attention_on_machine(
-        machine, *handles, block_q=block_q, block_k=block_k, causal=causal, order=order, **kept
-    )
+    tiled_attention_on_machine(machine, *handles, block_q=block_q, block_k=block_k, causal=causal, order=order, **kept)
     report = machine.report()
     loaded_bytes = sum(n_bytes for name, n_bytes in report.peak_holders if name.split("[")[0] in (*"QKVOlm",))
     return SRAM(loaded_bytes, report.peak_sram_bytes - loaded_bytes)

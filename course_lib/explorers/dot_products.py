@@ -166,9 +166,7 @@ def draw_crowd(model):
     histogram, weights, curve = figure.panels(1, 1, 1)
     figure.subplots_adjust(left=0.06, right=0.985, bottom=0.16, top=0.87, wspace=0.28)
 
-    tidy(
-        histogram, title=f"{model.scores.size} scores; lines: spread {model.spread:.2f}", x="score", y="count"
-    )
+    tidy(histogram, title=f"{model.scores.size} scores; lines: spread {model.spread:.2f}", x="score", y="count")
     edge = np.abs(model.scores).max()
     counts, edges = np.histogram(model.scores, bins=40, range=(-edge, edge))
     histogram.stairs(counts, edges, fill=True, color=BLUE)
@@ -266,9 +264,7 @@ def draw_roofline(gpus, points):
     title = "rooflines: the most that memory and tensor cores allow (fp16, vendors' peaks)"
     tidy(axes, title=title, x="arithmetic intensity, FLOPs per byte of HBM traffic", y="TFLOP/s")
     intensity = 2.0 ** np.arange(-3, 13.25, 0.25)
-    for (name, gpu), (colour, line) in zip(
-        gpus.items(), ((BLUE, "-"), (GREEN, "--"), (PURPLE, "-.")), strict=False
-    ):
+    for (name, gpu), (colour, line) in zip(gpus.items(), ((BLUE, "-"), (GREEN, "--"), (PURPLE, "-.")), strict=False):
         memory_tflops = intensity * gpu.hbm_bytes_per_s / 1e12
         reach = np.minimum(memory_tflops, gpu.fp16_tensor_tflops)
         label = f"{name}: ridge at {gpu.ridge_flops_per_byte:.0f}"

@@ -68,9 +68,7 @@ class Model:
 def run(logits, *, names=example.TOKENS):
     """The logits [n] in each of the three formats, rounded to it first. Returns a Model."""
     logits = np.asarray(logits, dtype=np.float64)
-    return Model(
-        logits, tuple(names), stable_softmax(logits), tuple(_row(f, logits) for f in FORMATS.values())
-    )
+    return Model(logits, tuple(names), stable_softmax(logits), tuple(_row(f, logits) for f in FORMATS.values()))
 
 
 def _row(number_format, logits):
@@ -160,9 +158,7 @@ def _draw_weights(axes, model):
     for middle, row in zip(x.mean(axis=1), model.rows, strict=True):
         axes.text(middle, -0.03, row.number_format.name, ha="center", va="top", fontsize=9, color=INK)
         colour = INK if row.verdict == ORDINARY else VERMILLION
-        axes.text(
-            middle, 1.2, row.verdict.replace(": ", ":\n"), ha="center", va="top", fontsize=8, color=colour
-        )
+        axes.text(middle, 1.2, row.verdict.replace(": ", ":\n"), ha="center", va="top", fontsize=8, color=colour)
 
 
 def draw_digits():

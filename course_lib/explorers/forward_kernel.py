@@ -20,7 +20,6 @@ COLOURS = (BLUE, ORANGE, VERMILLION, PALE)
 KINDS = {"no mask": BLUE, "masked": ORANGE, "not visited": PALE}
 
 
-
 @dataclass(frozen=True)
 class Program:
     """One program's key tiles. places [block_m, tiles * block_n]: VISIBLE, ... for each query and key place of its

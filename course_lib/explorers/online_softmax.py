@@ -203,9 +203,7 @@ def _draw_plane(axes, model):
     values = model.values[model.order]
     axes.scatter(*values.T, s=30, color=_key_colours(model), edgecolors=GREY, linewidths=0.5)
     for key, value in zip(model.order, values, strict=True):
-        axes.annotate(
-            model.names[key], value, xytext=(4, 4), textcoords="offset points", fontsize=8, color=INK
-        )
+        axes.annotate(model.names[key], value, xytext=(4, 4), textcoords="offset points", fontsize=8, color=INK)
     axes.plot(*model.steps[-1].batch, marker="*", markersize=15, color="white", markeredgecolor=INK)
     if model.fed:
         path = np.array([step.out for step in model.steps[1 : model.fed + 1]])

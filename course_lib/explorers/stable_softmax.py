@@ -57,9 +57,7 @@ class Run:
         return next((step for step in reversed(self.seen) if step.place == place), None)
 
 
-def run(
-    base, *, names=None, spread=1.0, shift=0.0, dtype="float32", method="stable", arithmetic=None, taken=None
-):
+def run(base, *, names=None, spread=1.0, shift=0.0, dtype="float32", method="stable", arithmetic=None, taken=None):
     """Every step of a softmax of the logits spread * base + shift, rounded to dtype.
 
     base: [n] float64, -inf where masked. names: [n] labels (None: 1 to n). method: one of METHODS.
@@ -254,9 +252,7 @@ def draw_shifts(rows, shifts):
     figure = Picture(3.2)
     axes = figure.subplots()
     figure.subplots_adjust(left=0.085, right=0.985, bottom=0.17, top=0.89)
-    tidy(
-        axes, title="any shift gives the same softmax, until exp runs out of range", x="constant c subtracted"
-    )
+    tidy(axes, title="any shift gives the same softmax, until exp runs out of range", x="constant c subtracted")
     axes.set_ylabel("largest error of a weight", fontsize=9.5, color=INK)
     axes.set_yscale("log")
     styles = ((BLUE, "-"), (VERMILLION, "--"), (GREEN, "-."))
@@ -335,9 +331,7 @@ def explore():
     dtype = widgets.Dropdown(options=DTYPES, value="float32", description="stored in", style=wide)
     spread = widgets.IntSlider(1, 1, 40, description="times", style=wide)
     shift = widgets.IntSlider(0, -1000, 1000, step=10, description="plus", style=wide)
-    arithmetic = widgets.Dropdown(
-        options=(AT_LEAST_FLOAT32, AS_STORED), description="computed in", style=wide
-    )
+    arithmetic = widgets.Dropdown(options=(AT_LEAST_FLOAT32, AS_STORED), description="computed in", style=wide)
     method = widgets.ToggleButtons(
         options=METHODS, value="naive", description="method", style=wide | {"button_width": "auto"}
     )

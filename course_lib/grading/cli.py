@@ -34,9 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("notebook", type=Path)
     parser.add_argument("--json", action="store_true", help="write the marks as JSON")
-    parser.add_argument(
-        "--limit", type=float, default=LIMIT_S, metavar="S", help="seconds per exercise (%(default)g)"
-    )
+    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="seconds per exercise (%(default)g)")
     arguments = parser.parse_args(argv)
     try:
         marks = grade_notebook(arguments.notebook, arguments.limit)
@@ -141,9 +139,7 @@ def _work(sender, exercise_id, name, sources, test):
         except BaseException as error:
             # An earlier answer's cell that fails is that answer's loss alone.
             if cell_id == exercise_id:
-                sender.send(
-                    {"message": f"{exercise_id}: its cell does not run: {type(error).__name__}: {error}"}
-                )
+                sender.send({"message": f"{exercise_id}: its cell does not run: {type(error).__name__}: {error}"})
                 return
     sender.send({"cell_runs": True})
     if name not in namespace:
@@ -175,8 +171,5 @@ def _as_text(marks):
     def state(row):
         return "passed" if row["passed"] else "not passed" if row["attempted"] else "not attempted"
 
-    lines = [
-        f"{row['id']:<28} {row['points']:>2} of {row['possible']:>2}  {state(row)}"
-        for row in marks["exercises"]
-    ]
+    lines = [f"{row['id']:<28} {row['points']:>2} of {row['possible']:>2}  {state(row)}" for row in marks["exercises"]]
     return "\n".join([*lines, f"{'total':<28} {marks['points']:>2} of {marks['possible']:>2}"])

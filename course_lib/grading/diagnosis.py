@@ -13,9 +13,7 @@ FLOOR = 32 * np.finfo(np.float32).eps
 
 def exact_and_plain(function, *arguments):
     """What `function` makes of the arguments as float64, and as float32."""
-    return function(*(_cast(a, np.float64) for a in arguments)), function(
-        *(_cast(a, np.float32) for a in arguments)
-    )
+    return function(*(_cast(a, np.float64) for a in arguments)), function(*(_cast(a, np.float32) for a in arguments))
 
 
 def _cast(value, dtype):
@@ -53,10 +51,7 @@ def compare(returned, parts: list[Part]) -> Evidence | None:
     if wrong:
         return evidence(*wrong)
     # From here on a number is an array of one element.
-    rows = [
-        replace(part, expected=np.atleast_1d(part.expected), plain=np.atleast_1d(part.plain))
-        for part in parts
-    ]
+    rows = [replace(part, expected=np.atleast_1d(part.expected), plain=np.atleast_1d(part.plain)) for part in parts]
     off = [(a, part) for a, part in zip(arrays, rows, strict=True) if not _within_budget(a, part)]
     if not off:
         return None
@@ -142,9 +137,7 @@ def _differs(array, part):
     if relative < 3e-3:
         text = f"{name} is right to about {int(-np.log10(relative))} digits only"
         # float16 rounds to within 2 ** -11 of a number.
-        return Finding(
-            name, "precision", text + (": was something kept in float16?" if relative > 1e-5 else "")
-        )
+        return Finding(name, "precision", text + (": was something kept in float16?" if relative > 1e-5 else ""))
     if tiles := _by_tile(array, part, wrong):
         return Finding(name, "factor", f"{name}:\n{tiles}")
     where = _where(wrong, part)

@@ -81,9 +81,7 @@ class Variant:
         source = textwrap.dedent(inspect.getsource(answer))
         for old, new in self.edits.items():
             if source.count(old) != 1:
-                raise ValueError(
-                    f"{self.name}: {old!r} is {source.count(old)} times in {answer.__name__}, not once"
-                )
+                raise ValueError(f"{self.name}: {old!r} is {source.count(old)} times in {answer.__name__}, not once")
             source = source.replace(old, new)
         filename = f"<{self.name}>"
         # Triton reads a kernel's source where Python's tracebacks do.

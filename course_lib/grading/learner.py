@@ -46,9 +46,7 @@ def hint(exercise_id: str, level: int | None = None) -> None:
         level = min(_hints_given.get(exercise_id, 0) + 1, len(exercise.hints))
         _hints_given[exercise_id] = level
     if level not in range(1, len(exercise.hints) + 1):
-        report.show(
-            f"{exercise_id} has hints of level 1 to {len(exercise.hints)}; there is no level {level!r}"
-        )
+        report.show(f"{exercise_id} has hints of level 1 to {len(exercise.hints)}; there is no level {level!r}")
         return
     report.show(report.hint_message(exercise, level))
 

@@ -25,9 +25,7 @@ def lessons() -> tuple[str, ...]:
 def lesson(number: str):
     """The module of a lesson: LESSON, TITLE, EXERCISES, QUIZ. UnknownExercise if there is none."""
     if number not in lessons():
-        raise UnknownExercise(
-            f"there is no lesson {number!r} with exercises; there are {', '.join(lessons())}"
-        )
+        raise UnknownExercise(f"there is no lesson {number!r} with exercises; there are {', '.join(lessons())}")
     return importlib.import_module(f"course_lib.exercises.lesson_{number}")
 
 

@@ -20,11 +20,7 @@ def code_of(value) -> str:
     if isinstance(value, np.floating):
         return f"np.{value.dtype}({code_of(float(value))})"
     if isinstance(value, float):
-        return (
-            repr(value)
-            if np.isfinite(value)
-            else {"inf": "np.inf", "-inf": "-np.inf", "nan": "np.nan"}[str(value)]
-        )
+        return repr(value) if np.isfinite(value) else {"inf": "np.inf", "-inf": "-np.inf", "nan": "np.nan"}[str(value)]
     if isinstance(value, list):
         return f"[{', '.join(map(code_of, value))}]"
     if isinstance(value, tuple):
@@ -76,15 +72,11 @@ def failed_message(
 
 
 def hint_message(exercise: Exercise, level: int) -> str:
-    return "\n".join(
-        _wrapped(f"{exercise.id}, hint {level} of {len(exercise.hints)}: {exercise.hints[level - 1]}")
-    )
+    return "\n".join(_wrapped(f"{exercise.id}, hint {level} of {len(exercise.hints)}: {exercise.hints[level - 1]}"))
 
 
 def solution_message(exercise: Exercise, source: str) -> str:
-    return "\n".join(
-        [f"{exercise.id}: {exercise.title}", "", source.rstrip(), "", *_wrapped(exercise.reasoning)]
-    )
+    return "\n".join([f"{exercise.id}: {exercise.title}", "", source.rstrip(), "", *_wrapped(exercise.reasoning)])
 
 
 def _points(exercise):

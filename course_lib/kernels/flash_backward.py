@@ -20,15 +20,32 @@ Reading order: loading a tile, what keeps NaN in its place, dK and dV, dQ, delta
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from course_lib import runtime
-from course_lib.kernels.flash_forward import kv_loop_bounds, padded
+from course_lib.kernels.flash_forward import kv_loop_bounds, padded, takes_descriptors
 from course_lib.kernels.launch import launch
 from course_lib.kernels.primitives import LOG2_E, narrow, widen
 
 # Rows of the tiles that are done again for a NaN: few, so that this rare path takes no registers from the usual one.
 SECOND_TRY = tl.constexpr(16)
 NO_QUERY = tl.constexpr(-(2**30))  # before every query there is, whatever n_k - n_q is added
+# So many heads' tiles are in progress at a time, see `tile_and_head`.
+HEADS_TOGETHER = tl.constexpr(8)
+
+
+@triton.jit
+def tile_and_head(num_tiles):
+    """Which tile of which head (batch * heads + head) this program takes.
+
+    Under a causal mask tiles differ in work. The k-th tiles of a few heads start together, then their next ones: the
+    GPU's last programs are then short ones, and what it reads at a time still fits into L2.
+    """
+    pid = tl.program_id(0)
+    first_head = pid // (HEADS_TOGETHER * num_tiles) * HEADS_TOGETHER
+    heads_here = tl.minimum(tl.num_programs(0) // num_tiles - first_head, HEADS_TOGETHER)
+    inside = pid - first_head * num_tiles
+    return inside // heads_here, first_head + inside % heads_here
 
 
 @triton.jit
@@ -52,13 +69,26 @@ def load_tile(
 
 
 @triton.jit
+def load_streamed(
+    ptr, desc, index_b, index_h, start, n_rows, stride_row,
+    TMA: tl.constexpr, MASK_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """As `load_tile`, of the matrix (index_b, index_h) at ptr; TMA: by the descriptor, which masks by itself."""
+    if TMA:
+        return widen(desc.load([index_b, index_h, start, 0]).reshape(BLOCK, BLOCK_D))
+    else:
+        return load_tile(ptr, start, n_rows, stride_row, MASK_ROWS, HEAD_DIM, BLOCK, BLOCK_D)
+
+
+@triton.jit
 def load_statistics(lse_ptr, delta_ptr, offs_m, n_q, MASK_ROWS: tl.constexpr):
     """lse in units of log2(e), and delta: fp32 [BLOCK_M] each.
 
-    A row beyond n_q gets lse = inf, which makes its P = exp2(S - inf) zero without a mask on P.
+    A row beyond n_q gets 0 for both, as for q and dO: its S and dP are 0, its P is 1, and it adds 1 * 0 to dV and
+    dS = 1 * (0 - 0) to dK. No mask on P is needed.
     """
     if MASK_ROWS:
-        lse = tl.load(lse_ptr + offs_m, mask=offs_m < n_q, other=float("inf"))
+        lse = tl.load(lse_ptr + offs_m, mask=offs_m < n_q, other=0.0)
         delta = tl.load(delta_ptr + offs_m, mask=offs_m < n_q, other=0.0)
     else:
         lse = tl.load(lse_ptr + offs_m)
@@ -80,10 +110,10 @@ def any_nonfinite(x):
 
 @triton.jit
 def dkdv_loop(
-    dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, start, end, stride_qm, stride_dom,
-    offs_n, n_q, n_k, scale_log2,
-    MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, MASK_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+    dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, q_desc, do_desc, index_b, index_h, lse_ptr, delta_ptr, start, end,
+    stride_qm, stride_dom, offs_n, n_q, n_k, scale_log2,
+    MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, MASK_ROWS: tl.constexpr, TMA: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """FA2 Alg. 2, lines 8 to 17: the query tiles [start, end) of one head pass by one key tile.
 
@@ -93,8 +123,10 @@ def dkdv_loop(
     """
     for start_m in tl.range(start, end, BLOCK_M, num_stages=1 if SET_ASIDE else None):
         offs_m = start_m + tl.arange(0, BLOCK_M)
-        q = load_tile(q_ptr, start_m, n_q, stride_qm, MASK_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D)
-        do = load_tile(do_ptr, start_m, n_q, stride_dom, MASK_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D)
+        q = load_streamed(q_ptr, q_desc, index_b, index_h, start_m, n_q, stride_qm,
+                          TMA, MASK_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D)  # fmt: skip
+        do = load_streamed(do_ptr, do_desc, index_b, index_h, start_m, n_q, stride_dom,
+                           TMA, MASK_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D)  # fmt: skip
         lse_log2, delta = load_statistics(lse_ptr, delta_ptr, offs_m, n_q, MASK_ROWS)
 
         # Lines 10 and 11. [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
@@ -120,11 +152,11 @@ def dkdv_loop(
 
 @triton.jit
 def dkdv_of_group(
-    dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, start, end,
+    dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, start, end,
     stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
     batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
     GROUP_SIZE: tl.constexpr, MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, MASK_ROWS: tl.constexpr,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+    TMA: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """`dkdv_loop` over the query heads that share a kv head, one after the other."""
     for member in range(GROUP_SIZE):
@@ -133,9 +165,10 @@ def dkdv_of_group(
         dk, dv, last_nonfinite = dkdv_loop(
             dk, dv, last_nonfinite, k, v,
             q_ptr + batch * stride_qb + head * stride_qh, do_ptr + batch * stride_dob + head * stride_doh,
+            q_desc, do_desc, tl.cast(batch, tl.int32), tl.cast(head, tl.int32),
             lse_ptr + row, delta_ptr + row, start, end, stride_qm, stride_dom,
             offs_n, n_q, n_k, scale_log2,
-            MASKED=MASKED, SET_ASIDE=SET_ASIDE, MASK_ROWS=MASK_ROWS, HEAD_DIM=HEAD_DIM,
+            MASKED=MASKED, SET_ASIDE=SET_ASIDE, MASK_ROWS=MASK_ROWS, TMA=TMA, HEAD_DIM=HEAD_DIM,
             BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
         )  # fmt: skip
     return dk, dv, last_nonfinite
@@ -143,14 +176,14 @@ def dkdv_of_group(
 
 @triton.jit(do_not_specialize=["n_q", "n_k"])
 def dkdv_kernel(
-    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+    q_ptr, k_ptr, v_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
     stride_qb, stride_qh, stride_qm,
     stride_kb, stride_kh, stride_kn,
     stride_vb, stride_vh, stride_vn,
     stride_dob, stride_doh, stride_dom,
     n_kv_heads, n_q, n_k, scale, scale_log2,
-    GROUP_SIZE: tl.constexpr, IS_CAUSAL: tl.constexpr, NO_TAIL: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    GROUP_SIZE: tl.constexpr, IS_CAUSAL: tl.constexpr, TMA: tl.constexpr, NO_TAIL: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """q, do [batch, kv_heads * GROUP_SIZE, n_q, HEAD_DIM]; k, v [batch, kv_heads, n_k, HEAD_DIM], unit stride last.
 
@@ -161,14 +194,13 @@ def dkdv_kernel(
     That is rare, so the tiles with hidden pairs come first and are done plainly; only when the sums come out
     non-finite are they done again, with such elements set aside.
     """
-    num_n_tiles = tl.cdiv(n_k, BLOCK_N)
-    pid = tl.program_id(0)
     # The first key tiles are seen by the most queries, and they start first.
-    start_n = pid % num_n_tiles * BLOCK_N
+    tile, head_of_all = tile_and_head(tl.cdiv(n_k, BLOCK_N))
+    start_n = tile * BLOCK_N
     offs_n = start_n + tl.arange(0, BLOCK_N)
     # 64 bits before these multiply a stride: a tensor may have more than 2^31 elements.
-    batch = tl.cast(pid // num_n_tiles // n_kv_heads, tl.int64)
-    kv_head = tl.cast(pid // num_n_tiles % n_kv_heads, tl.int64)
+    batch = tl.cast(head_of_all // n_kv_heads, tl.int64)
+    kv_head = tl.cast(head_of_all % n_kv_heads, tl.int64)
 
     # FA2 Alg. 2, lines 6 and 7: load K_j and V_j, dK_j = dV_j = 0. A row beyond n_k gets what no one stores.
     k = load_tile(k_ptr + batch * stride_kb + kv_head * stride_kh, start_n, n_k, stride_kn,
@@ -188,20 +220,20 @@ def dkdv_kernel(
         full_start = tl.cdiv(sees_all, BLOCK_M) * BLOCK_M
         masked_end = tl.minimum(full_start, n_q)
         dk, dv, last_nonfinite = dkdv_of_group(
-            dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, first_m, masked_end,
+            dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, first_m, masked_end,
             stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
             batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
-            GROUP_SIZE=GROUP_SIZE, MASKED=True, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, HEAD_DIM=HEAD_DIM,
+            GROUP_SIZE=GROUP_SIZE, MASKED=True, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, TMA=TMA, HEAD_DIM=HEAD_DIM,
             BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
         )  # fmt: skip
         if any_nonfinite(dk) | any_nonfinite(dv):
             dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
             dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
             dk, dv, last_nonfinite = dkdv_of_group(
-                dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, first_m, masked_end,
+                dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, first_m, masked_end,
                 stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
                 batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
-                GROUP_SIZE=GROUP_SIZE, MASKED=True, SET_ASIDE=True, MASK_ROWS=not NO_TAIL, HEAD_DIM=HEAD_DIM,
+                GROUP_SIZE=GROUP_SIZE, MASKED=True, SET_ASIDE=True, MASK_ROWS=not NO_TAIL, TMA=False, HEAD_DIM=HEAD_DIM,
                 BLOCK_M=SECOND_TRY, BLOCK_D=BLOCK_D,
             )  # fmt: skip
             # dV = P^T dO column by column: a key is seen by all queries from some row on, so the last row with a
@@ -209,10 +241,10 @@ def dkdv_kernel(
             # not finite makes dS non-finite for every key that it sees.
             dv = tl.where(offs_n[:, None] <= last_nonfinite[None, :] + n_k - n_q, float("nan"), dv)
     dk, dv, last_nonfinite = dkdv_of_group(
-        dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, full_start, n_q,
+        dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, full_start, n_q,
         stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
         batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
-        GROUP_SIZE=GROUP_SIZE, MASKED=False, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, HEAD_DIM=HEAD_DIM,
+        GROUP_SIZE=GROUP_SIZE, MASKED=False, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, TMA=TMA, HEAD_DIM=HEAD_DIM,
         BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
     )  # fmt: skip
 
@@ -227,15 +259,18 @@ def dkdv_kernel(
 
 @triton.jit
 def dq_loop(
-    dq, q, do, lse_log2, delta, k_ptr, v_ptr, start, end, stride_kn, stride_vn, offs_m, n_q, n_k, scale_log2,
-    MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, IS_CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    dq, q, do, lse_log2, delta, k_ptr, v_ptr, k_desc, v_desc, index_b, index_h, start, end, stride_kn, stride_vn,
+    offs_m, n_q, n_k, scale_log2,
+    MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, IS_CAUSAL: tl.constexpr, TMA: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """FA2 Alg. 2, lines 10, 11, 13 to 15: the key tiles [start, end) pass by one query tile."""
     for start_n in tl.range(start, end, BLOCK_N, num_stages=1 if SET_ASIDE else None):
         offs_n = start_n + tl.arange(0, BLOCK_N)
-        k = load_tile(k_ptr, start_n, n_k, stride_kn, MASKED, HEAD_DIM, BLOCK_N, BLOCK_D)
-        v = load_tile(v_ptr, start_n, n_k, stride_vn, MASKED, HEAD_DIM, BLOCK_N, BLOCK_D)
+        k = load_streamed(k_ptr, k_desc, index_b, index_h, start_n, n_k, stride_kn,
+                          TMA, MASKED, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip
+        v = load_streamed(v_ptr, v_desc, index_b, index_h, start_n, n_k, stride_vn,
+                          TMA, MASKED, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip
         # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         log2_p = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2 - lse_log2[:, None]
         if MASKED:
@@ -257,14 +292,14 @@ def dq_loop(
 
 @triton.jit(do_not_specialize=["n_q", "n_k"])
 def dq_kernel(
-    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dq_ptr,
+    q_ptr, k_ptr, v_ptr, do_ptr, k_desc, v_desc, lse_ptr, delta_ptr, dq_ptr,
     stride_qb, stride_qh, stride_qm,
     stride_kb, stride_kh, stride_kn,
     stride_vb, stride_vh, stride_vn,
     stride_dob, stride_doh, stride_dom,
     n_heads, n_q, n_k, scale, scale_log2,
-    GROUP_SIZE: tl.constexpr, IS_CAUSAL: tl.constexpr, NO_TAIL: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    GROUP_SIZE: tl.constexpr, IS_CAUSAL: tl.constexpr, TMA: tl.constexpr, NO_TAIL: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Arguments as `dkdv_kernel`'s; dq [batch, heads, n_q, HEAD_DIM], contiguous. One program per query tile.
 
@@ -272,16 +307,13 @@ def dq_kernel(
     are done again with the NaN and inf of K set aside if the sum comes out non-finite. (Such a key makes dS
     non-finite for every query that sees it, save one whose score is -inf: its weight is 0.)
     """
+    # The last query tiles see the most keys, and they start first.
     num_m_tiles = tl.cdiv(n_q, BLOCK_M)
-    pid = tl.program_id(0)
-    pid_m = pid % num_m_tiles
-    if IS_CAUSAL:
-        # The last query tiles see the most keys. Started first, they do not run on alone at the end.
-        pid_m = num_m_tiles - 1 - pid_m
-    batch = tl.cast(pid // num_m_tiles // n_heads, tl.int64)
-    head = tl.cast(pid // num_m_tiles % n_heads, tl.int64)
+    tile, head_of_all = tile_and_head(num_m_tiles)
+    start_m = (num_m_tiles - 1 - tile) * BLOCK_M
+    batch = tl.cast(head_of_all // n_heads, tl.int64)
+    head = tl.cast(head_of_all % n_heads, tl.int64)
 
-    start_m = pid_m * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
     q = load_tile(q_ptr + batch * stride_qb + head * stride_qh, start_m, n_q, stride_qm,
                   True, HEAD_DIM, BLOCK_M, BLOCK_D)  # fmt: skip
@@ -293,25 +325,29 @@ def dq_kernel(
 
     k_base = k_ptr + batch * stride_kb + head // GROUP_SIZE * stride_kh
     v_base = v_ptr + batch * stride_vb + head // GROUP_SIZE * stride_vh
+    index_b, index_h = tl.cast(batch, tl.int32), tl.cast(head // GROUP_SIZE, tl.int32)
     full_end, kv_end = kv_loop_bounds(start_m, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
     if IS_CAUSAL or not NO_TAIL:
         dq = dq_loop(
-            dq, q, do, lse_log2, delta, k_base, v_base, full_end, kv_end, stride_kn, stride_vn,
-            offs_m, n_q, n_k, scale_log2,
-            MASKED=True, SET_ASIDE=False, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
+            dq, q, do, lse_log2, delta, k_base, v_base, k_desc, v_desc, index_b, index_h, full_end, kv_end,
+            stride_kn, stride_vn, offs_m, n_q, n_k, scale_log2,
+            MASKED=True, SET_ASIDE=False, IS_CAUSAL=IS_CAUSAL, TMA=TMA,
+            HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
         )  # fmt: skip
     if IS_CAUSAL:
         if any_nonfinite(dq):
             dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
             dq = dq_loop(
-                dq, q, do, lse_log2, delta, k_base, v_base, full_end, kv_end, stride_kn, stride_vn,
-                offs_m, n_q, n_k, scale_log2,
-                MASKED=True, SET_ASIDE=True, IS_CAUSAL=True, HEAD_DIM=HEAD_DIM, BLOCK_N=SECOND_TRY, BLOCK_D=BLOCK_D,
+                dq, q, do, lse_log2, delta, k_base, v_base, k_desc, v_desc, index_b, index_h, full_end, kv_end,
+                stride_kn, stride_vn, offs_m, n_q, n_k, scale_log2,
+                MASKED=True, SET_ASIDE=True, IS_CAUSAL=True, TMA=False,
+                HEAD_DIM=HEAD_DIM, BLOCK_N=SECOND_TRY, BLOCK_D=BLOCK_D,
             )  # fmt: skip
     dq = dq_loop(
-        dq, q, do, lse_log2, delta, k_base, v_base, 0, full_end, stride_kn, stride_vn,
-        offs_m, n_q, n_k, scale_log2,
-        MASKED=False, SET_ASIDE=False, IS_CAUSAL=IS_CAUSAL, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
+        dq, q, do, lse_log2, delta, k_base, v_base, k_desc, v_desc, index_b, index_h, 0, full_end,
+        stride_kn, stride_vn, offs_m, n_q, n_k, scale_log2,
+        MASKED=False, SET_ASIDE=False, IS_CAUSAL=IS_CAUSAL, TMA=TMA,
+        HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
     )  # fmt: skip
 
     offs_d = tl.arange(0, BLOCK_D)
@@ -346,11 +382,12 @@ def delta_kernel(
     tl.store(delta_ptr + row + offs_m, delta, mask=offs_m < n_q)
 
 
-def default_backward_config(dtype, head_dim, causal, capability):
+def default_backward_config(dtype, head_dim, causal, capability, tma=False):
     """Shipped (BLOCK_M, BLOCK_N, num_warps, num_stages) of the dK/dV kernel and of the dQ kernel.
 
-    dtype: torch dtype; head_dim: 1 to 256; capability: (major, minor) of the GPU, None in the interpreter.
-    Those of 9.0 for fp16 and bf16 to head_dim 128 are the fastest of a sweep on an H100. The others are chosen by the
+    dtype: torch dtype; head_dim: 1 to 256; capability: (major, minor) of the GPU, None in the interpreter; tma:
+    whether tiles stream past by descriptor.
+    Those of 9.0 for fp16 and bf16 are the fastest of a sweep on an H100. The others are chosen by the
     compiler's resource report, as large as does not spill (fp32 beyond head_dim 128 does, at the smallest tiles
     there are), and have not been timed.
     """
@@ -364,11 +401,15 @@ def default_backward_config(dtype, head_dim, causal, capability):
             return (16, 32, 4, 1), (32, 16, 4, 1)
         return (16, 16, 8, 1), (16, 16, 8, 1)
     if capability[0] == 9:
-        if block_d <= 64:
+        if block_d <= 32:
+            return (64, 64, 4, 3) if causal else (128, 64, 4, 2), (128, 64, 4, 3) if tma else (64, 64, 4, 3)
+        if block_d == 64:
+            if tma:
+                return (128, 64, 4, 2) if causal else (64, 64, 4, 3), (128, 64, 4, 3)
             return ((128, 64, 4, 2), (64, 64, 4, 3)) if causal else ((64, 64, 4, 3), (64, 64, 4, 2))
         if block_d == 128:
-            return (64, 128, 8, 3), (128, 64, 8, 3)
-        return ((16, 32, 8, 1), (64, 16, 8, 1)) if causal else ((16, 64, 8, 2), (64, 32, 8, 2))
+            return (64, 64, 4, 2) if tma and not causal else (64, 128, 8, 3), (128, 64, 8, 3)
+        return (64, 64, 8, 2) if tma else (64, 32, 4, 2), (128, 32, 8, 3)
     if capability[0] == 10 and block_d <= 128:
         return (64, 64, 8, 2), (64, 64, 8, 2)
     # 8.0, and the 99 KB a block of 8.6, 8.9 and 12.0.
@@ -380,13 +421,15 @@ def default_backward_config(dtype, head_dim, causal, capability):
 
 
 def flash_backward(
-    q, k, v, o, lse, do, dlse=None, *, causal, scale, need_dq=True, need_dkdv=True, config_dkdv=None, config_dq=None
-):
+    q, k, v, o, lse, do, dlse=None, *, causal, scale, need_dq=True, need_dkdv=True, config_dkdv=None, config_dq=None,
+    tma=None,
+):  # fmt: skip
     """Launch the backward kernels; returns (dq, dk, dv) in the inputs' dtype, None for those not needed.
 
     q, k, v as `flash_forward` took them, o and lse as it returned them; do like o, any strides, last dimension
     contiguous; dlse like lse, contiguous, or None. scale: finite.
-    config_dkdv, config_dq: (BLOCK_M, BLOCK_N, num_warps, num_stages), default `default_backward_config`.
+    config_dkdv, config_dq: (BLOCK_M, BLOCK_N, num_warps, num_stages), default `default_backward_config`. tma: whether
+    the tiles that stream past come by descriptor, default `takes_descriptors`.
     """
     batch, n_heads, n_q, head_dim = q.shape
     n_kv_heads, n_k = k.shape[1:3]
@@ -395,8 +438,13 @@ def flash_backward(
     if q.numel() == 0:
         return dq, dk, dv
     capability = runtime.capability(q.device)
-    shipped_dkdv, shipped_dq = default_backward_config(q.dtype, head_dim, causal, capability)
+    if tma is None:
+        tma = takes_descriptors(capability, q, k, v, do)
+    shipped_dkdv, shipped_dq = default_backward_config(q.dtype, head_dim, causal, capability, tma)
     block_d = padded(head_dim)
+
+    def described(x, block):
+        return TensorDescriptor(x, x.shape, x.stride(), [1, 1, block, block_d]) if tma else None
 
     delta = torch.empty_like(lse)
     block_m = 128 if capability is None else max(16, 4096 // block_d)
@@ -411,16 +459,18 @@ def flash_backward(
         block_m, block_n, num_warps, num_stages = config_dkdv or shipped_dkdv
         launch(
             dkdv_kernel, (-(-n_k // block_n) * batch * n_kv_heads, 1, 1),
-            q, k, v, do, lse, delta, dk, dv, *strides, n_kv_heads, n_q, n_k, scale, scale * LOG2_E.value,
-            NO_TAIL=n_q % block_m == 0, BLOCK_M=block_m, BLOCK_N=block_n,
+            q, k, v, do, described(q, block_m), described(do, block_m), lse, delta, dk, dv,
+            *strides, n_kv_heads, n_q, n_k, scale, scale * LOG2_E.value,
+            TMA=tma, NO_TAIL=n_q % block_m == 0, BLOCK_M=block_m, BLOCK_N=block_n,
             num_warps=num_warps, num_stages=num_stages, **common,
         )  # fmt: skip
     if need_dq:
         block_m, block_n, num_warps, num_stages = config_dq or shipped_dq
         launch(
             dq_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1),
-            q, k, v, do, lse, delta, dq, *strides, n_heads, n_q, n_k, scale, scale * LOG2_E.value,
-            NO_TAIL=n_k % block_n == 0, BLOCK_M=block_m, BLOCK_N=block_n,
+            q, k, v, do, described(k, block_n), described(v, block_n), lse, delta, dq,
+            *strides, n_heads, n_q, n_k, scale, scale * LOG2_E.value,
+            TMA=tma, NO_TAIL=n_k % block_n == 0, BLOCK_M=block_m, BLOCK_N=block_n,
             num_warps=num_warps, num_stages=num_stages, **common,
         )  # fmt: skip
     return dq, dk, dv

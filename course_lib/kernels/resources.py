@@ -98,8 +98,8 @@ def compile_forward(request):
     tma = request.arch >= 90 if request.tma is None else request.tma
     kernel, shipped = {
         "forward": lambda: (flash_forward_kernel, default_config(*shape, tma=tma)),
-        "dkdv": lambda: (dkdv_kernel, default_backward_config(*shape)[0]),
-        "dq": lambda: (dq_kernel, default_backward_config(*shape)[1]),
+        "dkdv": lambda: (dkdv_kernel, default_backward_config(*shape, tma)[0]),
+        "dq": lambda: (dq_kernel, default_backward_config(*shape, tma)[1]),
     }[request.kernel]()
     config = request.config or shipped
     block_m, block_n, num_warps, num_stages = config
@@ -111,7 +111,7 @@ def compile_forward(request):
         stride_qd=1, stride_kd=1, stride_vd=1, stride_od=1,
     )  # fmt: skip
     if not tma:
-        constants |= {"k_desc": None, "v_desc": None}
+        constants |= dict.fromkeys(("q_desc", "k_desc", "v_desc", "do_desc"))
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     signature, aligned = {}, {}
     for position, name in enumerate(kernel.arg_names):
@@ -121,7 +121,8 @@ def compile_forward(request):
             signature[name] = "*fp32" if name in ("lse_ptr", "delta_ptr") else "*" + DTYPES[request.dtype]
             aligned[(position,)] = [["tt.divisibility", 16]]
         elif name.endswith("_desc"):
-            signature[name] = f"tensordesc<{DTYPES[request.dtype]}[1, 1, {block_n}, {block_d}]>"
+            rows = block_n if name in ("k_desc", "v_desc") else block_m
+            signature[name] = f"tensordesc<{DTYPES[request.dtype]}[1, 1, {rows}, {block_d}]>"
         elif name in ("scale", "scale_log2"):
             signature[name] = "fp32"
         else:

@@ -54,9 +54,7 @@ def compile_scores_tile(block_d, arch=90):
 
     arch: 90 for sm_90; no GPU is needed. In a process of its own, for one that interprets cannot compile.
     """
-    code = (
-        "import sys; from course_lib.kernels.warmup import _compile_scores_tile as c; c(*map(int, sys.argv[1:]))"
-    )
+    code = "import sys; from course_lib.kernels.warmup import _compile_scores_tile as c; c(*map(int, sys.argv[1:]))"
     environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     run = subprocess.run(
         [sys.executable, "-c", code, str(block_d), str(arch)],

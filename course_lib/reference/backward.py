@@ -117,9 +117,7 @@ def _dkdv_pass(machine, Q, K, V, lse, dO, dK, dV, delta, block_q, block_k, causa
                 continue  # even the tile's last query does not see the tile's first key
             Q_i, dO_i = machine.load(Q, q_rows), machine.load(dO, q_rows)  # line 9
             lse_i, delta_i = machine.load(lse, q_rows), machine.load(delta, q_rows)
-            P_ij, dS_ij = _p_and_ds(
-                Q_i, K_j, V_j, dO_i, lse_i, delta_i, q_rows, k_rows, n_k - n_q, causal, scale
-            )
+            P_ij, dS_ij = _p_and_ds(Q_i, K_j, V_j, dO_i, lse_i, delta_i, q_rows, k_rows, n_k - n_q, causal, scale)
             dV_j += np.matmul(P_ij.T, dO_i, dtype=dtype)  # line 12: [block_k, block_q] @ [block_q, d]
             dK_j += np.matmul(dS_ij.T, Q_i, dtype=dtype)  # line 16: likewise
             del Q_i, dO_i, lse_i, delta_i, P_ij, dS_ij  # or they would lie beside those of the next round
@@ -139,9 +137,7 @@ def _dq_pass(machine, Q, K, V, lse, dO, dQ, delta, block_q, block_k, causal, sca
         kv_end = min(max(q_rows[1] + n_k - n_q, 0), n_k) if causal else n_k
         for k_rows in tiles(n_k, block_k, end=kv_end):
             K_j, V_j = machine.load(K, k_rows), machine.load(V, k_rows)
-            _, dS_ij = _p_and_ds(
-                Q_i, K_j, V_j, dO_i, lse_i, delta_i, q_rows, k_rows, n_k - n_q, causal, scale
-            )
+            _, dS_ij = _p_and_ds(Q_i, K_j, V_j, dO_i, lse_i, delta_i, q_rows, k_rows, n_k - n_q, causal, scale)
             dQ_i += np.matmul(dS_ij, K_j, dtype=dtype)  # FA2 Alg. 2, line 15: [block_q, block_k] @ [block_k, d]
             del K_j, V_j, dS_ij
         dQ_i *= scale

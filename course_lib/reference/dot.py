@@ -40,9 +40,7 @@ def dot(a, b):
     """
     a, b = as_float_array(a, "a"), as_float_array(b, "b")
     if a.ndim != 1 or a.shape != b.shape:
-        raise ValueError(
-            f"a has shape {a.shape}, b {b.shape}; accepted: two vectors of one length, [d] and [d]"
-        )
+        raise ValueError(f"a has shape {a.shape}, b {b.shape}; accepted: two vectors of one length, [d] and [d]")
     if a.dtype != b.dtype:
         raise TypeError(f"a is {a.dtype} and b is {b.dtype}; accepted: one dtype for both")
     return np.matmul(a, b, dtype=statistics_dtype(a.dtype))

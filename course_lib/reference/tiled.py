@@ -13,9 +13,7 @@ from .dot import resolve_scale, statistics_dtype
 from .softmax import log_sum_exp_of_state, merge_states, normalise_state, online_softmax_update
 
 
-def tiled_attention(
-    q, k, v, *, block_q, block_k, causal=False, scale=None, order="q_outer", return_lse=False
-):
+def tiled_attention(q, k, v, *, block_q, block_k, causal=False, scale=None, order="q_outer", return_lse=False):
     """`attention`, computed in tiles of block_q queries by block_k keys.
 
     Arguments, results, causal alignment, rows with no visible key, nan locality and errors are those of
@@ -29,9 +27,7 @@ def tiled_attention(
     l, m, lse = (np.empty(len(q), statistics_dtype(q.dtype)) for _ in range(3))
     options = {"block_q": block_q, "block_k": block_k, "causal": causal, "scale": scale, "order": order}
     if order == "kv_outer":
-        tiled_attention_on_machine(
-            machine, Q, K, V, O, l=machine.hbm(l, "l"), m=machine.hbm(m, "m"), **options
-        )
+        tiled_attention_on_machine(machine, Q, K, V, O, l=machine.hbm(l, "l"), m=machine.hbm(m, "m"), **options)
         lse = log_sum_exp_of_state(m, l)
     else:
         tiled_attention_on_machine(machine, Q, K, V, O, lse=machine.hbm(lse, "lse"), **options)
@@ -72,9 +68,7 @@ def tiled_attention_on_machine(
             raise ValueError('order "kv_outer" takes l and m and no lse: lse = m + log(l)')
         _kv_outer(machine, Q, K, V, O, l, m, block_q, block_k, causal, scale)
     else:
-        raise ValueError(
-            f'order is {order!r}; accepted: "q_outer" (FlashAttention-2), "kv_outer" (FlashAttention-1)'
-        )
+        raise ValueError(f'order is {order!r}; accepted: "q_outer" (FlashAttention-2), "kv_outer" (FlashAttention-1)')
 
 
 def _q_outer(machine, Q, K, V, O, lse, block_q, block_k, causal, scale):

@@ -41,9 +41,7 @@ def test_a_pair_is_length_times_length_times_cosine():
         np.testing.assert_array_equal(model.products, model.a * model.b)
         np.testing.assert_allclose(model.products.sum(), model.dot, rtol=1e-13, atol=1e-15)
         assert model.cosine == cosine_similarity(model.a, model.b)
-        np.testing.assert_allclose(
-            [model.length_a, model.length_b], np.linalg.norm([model.a, model.b], axis=1)
-        )
+        np.testing.assert_allclose([model.length_a, model.length_b], np.linalg.norm([model.a, model.b], axis=1))
         np.testing.assert_allclose(model.length_a * model.length_b * model.cosine, model.dot, atol=1e-14)
         if model.length_a and model.length_b:
             assert model.degrees == pytest.approx(abs(angle), abs=1e-5)  # arccos near 1 halves the digits
@@ -78,9 +76,7 @@ def test_every_number_in_the_pairs_text_is_the_models():
 def test_the_pairs_drawing_shows_the_model():
     for _, model in every_pair():
         plane, sums = explorer.draw_pair(model).axes
-        np.testing.assert_array_equal(
-            [bar.get_height() for bar in sums.patches], [*model.products, model.dot]
-        )
+        np.testing.assert_array_equal([bar.get_height() for bar in sums.patches], [*model.products, model.dot])
         np.testing.assert_array_equal(plane.lines[-1].get_xydata(), [[0, 0], model.foot])
         tips = [text.xy for text in plane.texts if hasattr(text, "arrowprops")]
         np.testing.assert_array_equal(np.ravel(tips), np.ravel([v for v in (model.a, model.b) if v.any()]))
@@ -166,9 +162,7 @@ def test_rooflines_bend_at_the_ridge():
         assert f"{name}: ridge at {gpu.ridge_flops_per_byte:.0f}" == line.get_label()
     tops = [lines.get_segments()[0][1] for lines in axes.collections]
     h100 = GPUS["H100"]
-    np.testing.assert_allclose(
-        tops, [[0.5, 0.5 * h100.hbm_bytes_per_s / 1e12], [1000, h100.fp16_tensor_tflops]]
-    )
+    np.testing.assert_allclose(tops, [[0.5, 0.5 * h100.hbm_bytes_per_s / 1e12], [1000, h100.fp16_tensor_tflops]])
     assert [text.get_text() for text in axes.texts] == ["half a FLOP: 0.5", "many: 1000"]
 
 

@@ -103,9 +103,7 @@ def test_drawing_shows_the_model(logits, heights):
     for row, dots in zip(model.rows, lines.collections[1::2], strict=True):
         np.testing.assert_array_equal(dots.get_offsets()[:, 0], row.logits)
     edges = [path.get_extents().x1 for zones in lines.collections[::2] for path in zones.get_paths()]
-    np.testing.assert_allclose(
-        edges, [e for row in model.rows for e in (*row.zones, explorer.LINE_END)], rtol=1e-6
-    )
+    np.testing.assert_allclose(edges, [e for row in model.rows for e in (*row.zones, explorer.LINE_END)], rtol=1e-6)
     rounded, true = (np.reshape(heights(bars), (3, 4)) for bars in weights.collections)
     drawn = np.array([row.weights for row in model.rows])
     np.testing.assert_array_equal(rounded, np.nan_to_num(drawn))

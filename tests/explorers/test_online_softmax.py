@@ -65,9 +65,7 @@ def test_what_is_carried_is_acc_or_the_output(name):
 
 def test_orders_are_what_their_names_say():
     scores = STREAMS["12 random keys"][0]
-    given, ascending, descending, shuffled = (
-        model_of("12 random keys", order).order for order in explorer.ORDERS
-    )
+    given, ascending, descending, shuffled = (model_of("12 random keys", order).order for order in explorer.ORDERS)
     np.testing.assert_array_equal(given, np.arange(12))
     assert (np.diff(scores[ascending]) >= 0).all() and (np.diff(scores[descending]) <= 0).all()
     assert sorted(shuffled) == list(range(12))
@@ -90,9 +88,7 @@ def test_every_number_in_the_text_is_the_models(name):
             numbers = [float(x) for x in re.findall(r"-?(?:\d+\.\d+|inf)\b", explorer.describe(model))]
             now = model.now
             expected = (
-                [now.m, now.alpha, now.l, *now.carried, *now.out, *now.batch]
-                if fed
-                else [now.m, now.l, *now.acc]
+                [now.m, now.alpha, now.l, *now.carried, *now.out, *now.batch] if fed else [now.m, now.l, *now.acc]
             )
             np.testing.assert_allclose(numbers, expected, atol=5.0001e-4)
             assert f"{fed} of {model.n_blocks}" in explorer.describe(model)

@@ -1,6 +1,5 @@
 """The explorer of programs: its model is what the kernels do, its drawing is the model, its controls work."""
 
-
 import ipywidgets as widgets
 import numpy as np
 import pytest

@@ -104,9 +104,7 @@ def test_every_number_in_the_text_is_the_models(name):
             assert len(cells) == taken
             for cell, step in zip(cells, model.seen, strict=True):
                 numbers = [float(x) for x in cell.strip("()").split(", ")]
-                np.testing.assert_allclose(
-                    numbers, np.atleast_1d(step.value).astype(np.float64), rtol=5.001e-4, atol=0
-                )
+                np.testing.assert_allclose(numbers, np.atleast_1d(step.value).astype(np.float64), rtol=5.001e-4, atol=0)
             assert ("Exact, in float64" in text) == (taken == len(full.steps))
 
 

@@ -29,9 +29,7 @@ def finding(answer, *arguments, limit_s=2.0):
 
 
 def test_an_exception_is_told_at_the_learners_line_without_other_frames():
-    answer = cell(
-        "def helper(x):\n    return np.linalg.inv(x)\n\ndef answer(x):\n    y = helper(x)\n    return y\n"
-    )
+    answer = cell("def helper(x):\n    return np.linalg.inv(x)\n\ndef answer(x):\n    y = helper(x)\n    return y\n")
     told = finding(answer["answer"], np.zeros((2, 2)))
     assert told.kind == "exception"
     assert told.text.splitlines() == [
@@ -57,9 +55,7 @@ def test_deep_recursion_is_told_in_a_few_lines():
     assert "RecursionError" in told.text and len(told.text.splitlines()) < 8
 
 
-@pytest.mark.parametrize(
-    "error", ["SystemExit(3)", "KeyboardInterrupt()", "MemoryError()", "GeneratorExit()"]
-)
+@pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt()", "MemoryError()", "GeneratorExit()"])
 def test_nothing_gets_out(error):
     told = finding(cell(f"def answer():\n    raise {error}\n")["answer"])
     assert error.split("(")[0] in told.text and "line 2" in told.text
@@ -89,9 +85,7 @@ SWALLOWING = (
 )
 
 
-@pytest.mark.parametrize(
-    "source", [*ENDLESS.values(), SWALLOWING], ids=[*ENDLESS, "one that swallows the alarm"]
-)
+@pytest.mark.parametrize("source", [*ENDLESS.values(), SWALLOWING], ids=[*ENDLESS, "one that swallows the alarm"])
 def test_an_answer_that_does_not_return_is_stopped(source):
     start = time.monotonic()
     told = finding(cell(source)["answer"], limit_s=0.3)

@@ -137,9 +137,7 @@ def environment(course):
 
 def nbgrader(course, *arguments, **variables):
     command = [Path(sys.executable).with_name("nbgrader"), *arguments]
-    run = subprocess.run(
-        command, cwd=course, env=environment(course) | variables, capture_output=True, text=True
-    )
+    run = subprocess.run(command, cwd=course, env=environment(course) | variables, capture_output=True, text=True)
     return run
 
 

@@ -155,9 +155,7 @@ def test_a_cell_that_gives_no_answer_says_why(source, said, tmp_path):
     assert rows["05.online_normalizer"]["points"] == 0
 
 
-@pytest.mark.parametrize(
-    "content", [None, "", "{}", '{"cells": []}', '{"cells": [{"cell_type": "code"}]}', "[1]"]
-)
+@pytest.mark.parametrize("content", [None, "", "{}", '{"cells": []}', '{"cells": [{"cell_type": "code"}]}', "[1]"])
 def test_what_is_no_notebook_with_exercises_is_refused(content, tmp_path, capsys):
     path = tmp_path / "lesson.ipynb"
     if content is not None:

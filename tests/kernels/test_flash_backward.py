@@ -195,6 +195,41 @@ def test_offsets_beyond_31_bits():
         assert all(map(torch.equal, ours, theirs))
 
 
+@pytest.mark.parametrize("causal", (False, True))
+def test_tiles_by_descriptor_are_tiles_by_pointer(causal):
+    """Interpreted here; where descriptors are hardware, the shipped configurations of long inputs take them."""
+    if DEVICE == "cuda" and torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("descriptors need sm_90")
+    for n_q, n_k, d in ((37, 51, 24), (64, 48, 32), (5, 40, 16)):
+        q, k, v, do = inputs(n_q, n_k, d, dtype=torch.float16, heads=4, kv_heads=2)
+        o, lse = flash_forward(q, k, v, causal=causal, scale=0.3, store_lse=True)
+        by_pointer, by_descriptor = (
+            flash_backward.flash_backward(
+                q, k, v, o, lse, do, causal=causal, scale=0.3, config_dkdv=SMALL, config_dq=SMALL, tma=tma
+            )
+            for tma in (False, True)
+        )
+        for gradients_here in (by_pointer, by_descriptor):
+            check_gradients(gradients_here, q, k, v, do, causal=causal, scale=0.3)
+
+
+@pytest.mark.parametrize("heads", (3, 11))
+def test_tiles_of_many_heads(heads):
+    """Programs take tiles of some heads in turns, and the last heads may be fewer."""
+    check(*inputs(40, 35, 8, heads=heads), causal=True)
+
+
+@pytest.mark.skipif(
+    DEVICE == "cpu", reason="long inputs take descriptors on an H100; the interpreter would take minutes"
+)
+@pytest.mark.parametrize("d", (16, 32, 64, 80, 96, 128, 192, 256))
+def test_long_inputs_in_the_shipped_configurations(d):
+    for n_q, n_k, causal, dtype in (
+        (1024, 1024, True, torch.float16), (700, 900, True, torch.bfloat16), (577, 1023, False, torch.float16),
+    ):  # fmt: skip
+        check(*inputs(n_q, n_k, d, dtype=dtype, heads=4, kv_heads=2), causal=causal, config=None)
+
+
 def test_the_same_call_gives_the_same_bits_and_changes_nothing():
     given = inputs(130, 150, 32, dtype=torch.float16, heads=2, kv_heads=1)
     before = [x.clone() for x in given]

@@ -82,8 +82,8 @@ def test_the_backward_kernels_fit_and_do_not_spill(arch):
     ]
     for request, used in zip(requests, forward_resources(requests), strict=True):
         assert used.shared_bytes <= SHARED_BYTES[arch], (request, used)
-        # On an H100 the fastest of the sweep hold a little more than the registers do.
-        assert used.stack_bytes <= (256 if arch == 90 else 0) or not PINNED, (request, used)
+        # On an H100 the fastest of the sweep hold a little more than the registers do. Elsewhere only a division may.
+        assert used.stack_bytes <= (256 if arch == 90 else 24) or not PINNED, (request, used)
         assert used.tensor_cores == (arch != 75), (request, used)
 
 

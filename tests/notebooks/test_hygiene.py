@@ -256,9 +256,7 @@ def good_lesson():
         new_code_cell(authoring.bootstrap_source(url), metadata={"tags": ["bootstrap"]}),
         new_code_cell("show()", outputs=[figure]),
         new_code_cell("explore()", metadata={"tags": ["explorer", ignore]}),
-        new_code_cell(
-            STUB.format(doc=answer.__doc__), metadata={"tags": ["exercise"], "exercise": "00.softmax_scale"}
-        ),
+        new_code_cell(STUB.format(doc=answer.__doc__), metadata={"tags": ["exercise"], "exercise": "00.softmax_scale"}),
         new_code_cell('check("00.softmax_scale", softmax_scale)', metadata={"tags": ["check"]}),
         new_markdown_cell("$$\n\\begin{aligned} a &= b \\end{aligned}\n$$\n\nFrom $a$ to $b$ costs $n!$."),
         new_code_cell('quiz("00")', metadata={"tags": ["quiz", ignore]}),

@@ -155,9 +155,7 @@ def test_the_output_has_the_inputs_dtype_and_inputs_are_not_modified(implementat
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n_q, n_k, d", [(64, 64, 16), (37, 101, 64), (256, 256, 32)])
-def test_low_precision_stays_within_twice_the_error_of_plain_pytorch(
-    implementation, dtype, causal, n_q, n_k, d
-):
+def test_low_precision_stays_within_twice_the_error_of_plain_pytorch(implementation, dtype, causal, n_q, n_k, d):
     if implementation is not attention:
         implementation = functools.partial(tiled_attention, **implementation.keywords | {"block_k": 16})
     q, k, v = inputs(4, n_q, n_k, d, dtype)
