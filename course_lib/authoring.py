@@ -151,24 +151,25 @@ def read_text(path: Path) -> NotebookNode:
     return notebook
 
 
-def kernel_environment(scratch: Path) -> dict[str, str]:
+def kernel_environment(scratch: Path, gpu: bool = False) -> dict[str, str]:
     """Environment variables for a kernel whose outputs are compared or committed.
 
     What a kernel writes goes to `scratch`, the learner's progress and IPython's history included. A GPU is
-    hidden and `runtime` decides what follows, so that the outputs are those of a CPU on every machine.
+    hidden unless gpu, and `runtime` decides what follows, so that the outputs are those of a CPU on every machine.
     """
     fixed = {
         "COURSE_LIB_PROGRESS": str(scratch / "progress.json"),
-        "CUDA_VISIBLE_DEVICES": "",
         "IPYTHONDIR": str(scratch / "ipython"),
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
     }
+    if not gpu:
+        fixed["CUDA_VISIBLE_DEVICES"] = ""
     return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | fixed
 
 
-def execute(notebook: NotebookNode, cwd: Path, scratch: Path) -> None:
+def execute(notebook: NotebookNode, cwd: Path, scratch: Path, gpu: bool = False) -> None:
     """Executes `notebook` in place, from top to bottom in a fresh kernel, and keeps only what reproduces.
 
     Raises RuntimeError with the cell's number (from 0, markdown cells counted), source and traceback, when a
@@ -190,7 +191,7 @@ def execute(notebook: NotebookNode, cwd: Path, scratch: Path) -> None:
         resources={"metadata": {"path": str(cwd)}},
     )
     try:
-        client.execute(env=kernel_environment(scratch))
+        client.execute(env=kernel_environment(scratch, gpu))
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise RuntimeError(f"cell {running}: {error}") from None
 

@@ -70,7 +70,8 @@ def standard_rows():
         q, k, v, do = bench.random_inputs(shape["batch"], shape["heads"], shape["n"], shape["head_dim"], torch.float16)
         for which in ("forward", "both"):
             calls = {name: run(attention, which, q, k, v, do) for name, attention in methods().items()}
-            _same_answers({name: call() for name, call in calls.items()}, shape)
+            inputs = (q, k, v) if which == "forward" else (q, k, v, do)
+            check_answers({name: call() for name, call in calls.items()}, inputs)
             times_ms = bench.median_ms(calls, rounds=20)
             for name, call in calls.items():
                 rows.append({
@@ -82,35 +83,44 @@ def standard_rows():
     return rows
 
 
-def _same_answers(answers, shape):
-    for name, tensors in answers.items():
-        for x, y in zip(tensors, answers["sdpa_flash"], strict=True):
-            if not float((x - y).norm() / y.norm()) <= 4e-3:
-                raise RuntimeError(f"wrong answers are not timed: {name} differs from PyTorch's at {shape}")
+def check_answers(answers, inputs, causal=False):
+    """{name: the largest relative Frobenius error of its tensors}, by the first head of the first sequence.
+
+    answers: name -> [o], if inputs are (q, k, v), or (dq, dk, dv), if they are (q, k, v, do). Raises RuntimeError if
+    one is further from float64 than twice plain PyTorch and a rounding.
+    """
+    from course_lib.kernels.accuracy import exact_attention, exact_gradients
+
+    one_head = [x[:1, :1].detach() for x in inputs]
+    calculate = exact_gradients if len(inputs) == 4 else lambda *given, **how: exact_attention(*given, **how)[:1]
+    exact = calculate(*one_head, causal=causal)
+    plain = calculate(*one_head, causal=causal, dtype=inputs[0].dtype)
+    rounding = torch.finfo(inputs[0].dtype).eps
+    allowed = [2 * bench.relative_error(x, y) + rounding for x, y in zip(plain, exact, strict=True)]
+    errors = {
+        name: [bench.relative_error(x[:1, :1], y) for x, y in zip(tensors, exact, strict=True)]
+        for name, tensors in answers.items()
+    }
+    for name, errors_here in errors.items():
+        if not all(error <= limit for error, limit in zip(errors_here, allowed, strict=True)):
+            raise RuntimeError(f"wrong answers are not timed: {name} errs by {errors_here}, allowed is {allowed}")
+    return {name: max(errors_here) for name, errors_here in errors.items()}
 
 
 def ladder_rows():
     """Every rung of `kernels.ladder` at batch 4, 16 heads, length 4096, head_dim 128, fp16: all take turns.
 
-    Raises RuntimeError, before anything is timed, if a rung is further from float64 than twice plain PyTorch and a
-    rounding.
+    Raises RuntimeError, before anything is timed, if one's answer is wrong.
     """
-    from course_lib.kernels.accuracy import exact_attention
     from course_lib.kernels.ladder import RUNGS, run
 
     torch.manual_seed(0)
     shape = {"batch": 4, "heads": 16, "n": 4096, "head_dim": 128}
     q, k, v, _ = (x.detach() for x in bench.random_inputs(*shape.values(), torch.float16))
-    few = [x[:1, :2] for x in (q, k, v)]
     rows = []
     for causal in (False, True):
         contestants = {rung.name: lambda rung=rung, c=causal: run(rung, q, k, v, causal=c) for rung in RUNGS}
-        exact, _ = exact_attention(*few, causal=causal)
-        plain, _ = exact_attention(*few, causal=causal, dtype=torch.float16)
-        allowed = 2 * bench.relative_error(plain, exact) + torch.finfo(torch.float16).eps
-        errors = {name: bench.relative_error(call()[:1, :2], exact) for name, call in contestants.items()}
-        if wrong := {name: error for name, error in errors.items() if not error <= allowed}:
-            raise RuntimeError(f"wrong answers are not timed: relative errors {wrong}, allowed {allowed}")
+        errors = check_answers({name: [call()] for name, call in contestants.items()}, (q, k, v), causal)
         flops = traffic.attention_flops(4096, 4096, 128, heads=16, batch=4) / (2 if causal else 1)
         for name, ms in bench.median_ms(contestants).items():
             tflops = flops / ms * 1e-9
@@ -254,19 +264,18 @@ def tune_rows(head_dims):
         q, k, v, _ = (x.detach() for x in bench.random_inputs(batch, heads, TUNED_LENGTH, head_dim, torch.float16))
         capability = runtime.capability(q.device)
         tma = takes_descriptors(capability, k, v)
-        expected = bench.peer(bench.PEERS["sdpa_flash"], q, k, v, causal)()
         flops = traffic.attention_flops(TUNED_LENGTH, TUNED_LENGTH, head_dim, heads=heads, batch=batch)
         calls, errors = {}, {}
         for config in candidates(head_dim):
             call = _configured(flash_forward, q, k, v, causal, config)
             try:
-                error = float((call() - expected).norm() / expected.norm())
+                call()
             except Exception as reason:  # noqa: BLE001 - what a compiler can raise is not ours to list
                 errors[config] = f"{type(reason).__name__}: {reason}".splitlines()[0][:200]
                 continue
-            if not error <= 4e-3:
-                raise RuntimeError(f"wrong answers are not timed: {config}, head_dim {head_dim}, causal={causal}")
             calls[config] = call
+        one_head = {config: [call()[:1, :1].clone()] for config, call in calls.items()}
+        check_answers(one_head, (q, k, v), causal)
         times_ms = bench.median_ms(calls, rounds=7)
         shipped = default_config(q.dtype, head_dim, causal, capability, TUNED_LENGTH, tma)
         best = min(times_ms, key=times_ms.get)

@@ -17,7 +17,7 @@ Where kernels run compiled, a launch under `trace` is sent with its arguments to
 there, and its results are copied back.
 """
 
-import ast
+import dis
 import importlib
 import inspect
 import itertools
@@ -416,45 +416,59 @@ class RemoteRecorder:
 def _describe(kernel):
     """How another process gets this kernel: (module, name) of an importable one, else (None, name, source)."""
     function = kernel.fn
-    if function.__module__ != "__main__" and "." not in function.__qualname__:
+    module = sys.modules.get(function.__module__)
+    if function.__module__ != "__main__" and getattr(module, function.__name__, None) is kernel:
         return function.__module__, function.__name__
     return None, function.__name__, "\n".join(sources(function))
 
 
 def sources(function, given=()):
-    """The sources of all that a kernel's plain function names, `given` names excepted, and last its own."""
+    """The sources of all that a plain function names, `given` names excepted, and last its own.
+
+    What a module holds is imported, functions that no module holds come as source, other values pickled. TypeError,
+    with the name, for a value that cannot be.
+    """
     lines = []
-    _write_source(function, lines, set(given))
+    _write_source(function, lines, {*given, function.__name__})
     return lines
 
 
 def _write_source(function, lines, written):
-    """The function's source preceded by all that it names: what a notebook defines, no module holds."""
+    for name in sorted(_global_names(function.__code__) - written):
+        if name in function.__globals__ and name not in written:
+            written.add(name)
+            _write_value(name, function.__globals__[name], lines, written)
+    lines.append(textwrap.dedent(inspect.getsource(function)))
+
+
+def _write_value(name, value, lines, written):
     from triton.runtime.jit import JITFunction
 
-    if function.__name__ in written:
-        return
-    written.add(function.__name__)
-    source = textwrap.dedent(inspect.getsource(function))
-    code = function.__code__
-    names = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
-    for name in sorted(names - set(code.co_varnames) - written):
-        if name not in function.__globals__:
-            continue
-        value = function.__globals__[name]
-        if isinstance(value, JITFunction) and value.fn.__module__ == "__main__":
-            _write_source(value.fn, lines, written)
-            continue
-        written.add(name)
-        if isinstance(value, types.ModuleType):
-            lines.append(f"import importlib\n{name} = importlib.import_module({value.__name__!r})")
-        elif isinstance(value, JITFunction):
-            lines.append(f"from {value.fn.__module__} import {value.fn.__name__} as {name}")
-        elif type(value).__name__ == "constexpr":
-            lines.append(f"import triton.language\n{name} = triton.language.constexpr({value.value!r})")
-        else:
-            lines.append(f"{name} = {value!r}")
-    lines.append(source)
+    plain = value.fn if isinstance(value, JITFunction) else value
+    is_defined = isinstance(plain, types.FunctionType | types.BuiltinFunctionType | type)
+    if isinstance(value, types.ModuleType):
+        lines.append(f"import importlib\n{name} = importlib.import_module({value.__name__!r})")
+    elif is_defined and plain.__module__ != "__main__":
+        lines.append(f"from {plain.__module__} import {plain.__name__} as {name}")
+    elif isinstance(plain, types.FunctionType):
+        _write_source(plain, lines, written)
+        if plain.__name__ not in (name, "<lambda>"):
+            lines.append(f"{name} = {plain.__name__}")
+    elif type(value).__name__ == "constexpr":
+        lines.append(f"import triton.language\n{name} = triton.language.constexpr({value.value!r})")
+    else:
+        try:
+            if is_defined:
+                raise TypeError("it is a class that no module holds")
+            lines.append(f"import pickle\n{name} = pickle.loads({pickle.dumps(value)!r})")
+        except Exception as error:
+            raise TypeError(f"{name}, a {type(value).__name__}, cannot be sent to another process: {error}") from None
+
+
+def _global_names(code):
+    """Names that code, or code inside it (a comprehension, a lambda), looks up among the globals."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    return names.union(*(_global_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
 
 
 def serve(folder):

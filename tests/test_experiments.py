@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from course_lib import bench, experiments
+from course_lib.kernels import accuracy
 from course_lib.kernels.accuracy import check_attention
 
 COUNTERS = experiments.COUNTERS[0] | experiments.COUNTERS[1]
@@ -15,6 +16,20 @@ HEADER = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Va
 def test_standard_attention_is_attention():
     q, k, v = (torch.randn(2, 3, 40, 16, generator=torch.Generator().manual_seed(i)) for i in range(3))
     check_attention((experiments.standard_attention(q, k, v), None), q, k, v, causal=False)
+
+
+@pytest.mark.parametrize("causal", (False, True))
+def test_answers_that_are_wrong_are_not_timed(causal):
+    q, k, v, do = (torch.randn(2, 2, 40, 16, generator=torch.Generator().manual_seed(i)).half() for i in range(4))
+    o = accuracy.exact_attention(q, k, v, causal=causal)[0].half()
+    gradients = [x.half() for x in accuracy.exact_gradients(q, k, v, do, causal=causal)]
+    assert 0 < experiments.check_answers({"right": [o]}, (q, k, v), causal)["right"] < 1e-3
+    assert 0 < experiments.check_answers({"right": gradients}, (q, k, v, do), causal)["right"] < 1e-3
+    for wrong in ([1.004 * o], [o.roll(1, 2)], [o * torch.nan]):
+        with pytest.raises(RuntimeError, match="wrong answers are not timed: wrong errs by"):
+            experiments.check_answers({"right": [o], "wrong": wrong}, (q, k, v), causal)
+    with pytest.raises(RuntimeError, match="not timed"):
+        experiments.check_answers({"wrong": [gradients[0], gradients[2], gradients[1]]}, (q, k, v, do), causal)
 
 
 def written(*kernels):

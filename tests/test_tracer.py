@@ -1,5 +1,6 @@
 """The tracer: counts, names, heat maps, and what it makes of kernels that are wrong."""
 
+import linecache
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import triton
 import triton.language as tl
 
 from course_lib import runtime
-from course_lib.tracer import trace
+from course_lib.tracer import sources, trace
 
 DEVICE = runtime.device()
 interpreted = pytest.mark.skipif(DEVICE != "cpu", reason="kernels run compiled here; the remote test covers tracing")
@@ -206,3 +207,35 @@ def test_compiled_launches_are_traced_in_an_interpreted_subprocess(tmp_path):
         "{'x': (56, 0), 'result': (0, 52)}",
         "notebook_kernel, program (2, 0, 0): load of 2 elements outside x [10], the first at [10]",
     ], run.stderr
+
+
+CELL = """
+import math
+table = np.arange(4.0)
+x = (i for i in range(3))   # cannot be pickled, and is not what the answer's own x are
+
+def double(a):
+    return factor * a
+
+factor = 2
+halve = lambda a: a / 2
+alias = double
+
+def answer(n):
+    inner = lambda x: x + math.floor(1.5)
+    return [inner(x) for x in alias(table)[:n]] + [halve(3)]
+
+def unsendable():
+    return next(x)
+"""
+
+
+def test_an_answer_takes_what_it_names_to_another_process_and_nothing_else():
+    linecache.cache["<cell>"] = (len(CELL), None, CELL.splitlines(keepends=True), "<cell>")
+    cell = {"__name__": "__main__", "np": np}
+    exec(compile(CELL, "<cell>", "exec"), cell)
+    there = {"__name__": "__main__", "np": np}
+    exec("\n".join(sources(cell["answer"], given=("np",))), there)
+    assert there["answer"](3) == cell["answer"](3) == [1, 3, 5, 1.5]
+    with pytest.raises(TypeError, match="x, a generator, cannot be sent to another process"):
+        sources(cell["unsendable"])

@@ -378,7 +378,7 @@ NAIVE = Exercise(
         ),
         *caught_by(
             "the weights have x's dtype",
-            WrongAnswer("returns float64", "dtype", {"np.exp(x)": "np.exp(np.float64(x))"}),
+            WrongAnswer("returns float64", "dtype", {"np.exp(x)": "np.exp(x.astype(np.float64))"}),
         ),
         *caught_by(
             "it breaks where the formula breaks",

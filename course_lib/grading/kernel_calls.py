@@ -246,7 +246,7 @@ def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None) -
         return Result(False, True, {}, message)
     if run.returncode or not run.stdout:
         why = "".join(f"\n{line}" for line in run.stderr.strip().splitlines()[-1:])
-        message = f"{exercise.id}: the process that interprets the answer ended (exit status {run.returncode}){why}"
+        message = f"{exercise.id}: the answer ended its process (exit status {run.returncode}){why}"
         return Result(False, True, {}, message)
     return Result(**json.loads(run.stdout))
 

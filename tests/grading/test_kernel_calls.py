@@ -178,7 +178,7 @@ def test_another_process_tells_the_line_of_the_answer_s_own_cell(compiling):
 def test_an_answer_that_takes_the_other_process_down_has_not_passed(compiling):
     result = checking.grade(EPILOGUE.id, epilogue("    import os; os._exit(0)\n"))
     assert (result.passed, result.attempted) == (False, True)
-    assert result.message == "08.lse_epilogue: the process that interprets the answer ended (exit status 0)"
+    assert result.message == "08.lse_epilogue: the answer ended its process (exit status 0)"
 
 
 @interpreted

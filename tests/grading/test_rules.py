@@ -133,7 +133,9 @@ def test_no_module_is_in_reach_but_numpy_itself():
         names = [name for name in dir(module) if not rules._hidden(name, module is np)]
         found = [value for name in names if isinstance(value := getattr(module, name, None), types.ModuleType)]
         new += [value for value in found if value.__name__ not in reached]
-    assert reached == {"numpy", "numpy.fft", "numpy.linalg", "numpy.random"}
+    # The last two are names from before NumPy 2.0, gone since 2.4.
+    old = {"numpy.fft.helper", "numpy.linalg.linalg"}
+    assert reached - old == {"numpy", "numpy.fft", "numpy.linalg", "numpy.random"}
 
 
 def test_without_the_rules_the_reference_would_pass(monkeypatch):

@@ -1,4 +1,6 @@
-"""Every notebook once more, with the answers in place of the stubs: every check must then pass."""
+"""Every notebook once more, with the answers in place of the stubs: every check must then pass. Where there is a GPU,
+the notebooks have it.
+"""
 
 import copy
 import inspect
@@ -7,7 +9,7 @@ import json
 import nbformat
 import pytest
 
-from course_lib import authoring
+from course_lib import authoring, runtime
 from course_lib.grading import registry
 
 NAMES = sorted(path.stem for path in authoring.SOURCE.glob("[0-9]*.md"))
@@ -35,7 +37,7 @@ def check_texts(notebook):
 
 def states(notebook, scratch):
     """Executes `notebook` and returns what its checks found, as the progress file has it: id -> state."""
-    authoring.execute(notebook, cwd=scratch, scratch=scratch)
+    authoring.execute(notebook, cwd=scratch, scratch=scratch, gpu=runtime.mode() == "gpu")
     progress = scratch / "progress.json"
     return json.loads(progress.read_text())["exercises"] if progress.exists() else {}
 

@@ -9,13 +9,15 @@ import sys
 import nbformat
 import pytest
 
-from course_lib import authoring
+from course_lib import authoring, runtime
 
 NAMES = sorted(path.stem for path in authoring.NOTEBOOKS.glob("*.ipynb"))
 
 
-def validate(notebook, scratch):
+def validate(notebook, scratch, gpu=False):
     """Runs nbval on a copy of the file `notebook` and returns the finished process.
+
+    gpu: kernels run compiled there, which the first cell says.
 
     It has a process of its own, since its kernels inherit the environment, in which COURSE_LIB_PROGRESS and a
     hidden GPU would be wrong for the tests beside it.
@@ -23,7 +25,13 @@ def validate(notebook, scratch):
     folder = scratch / "notebooks"
     folder.mkdir()
     copy = shutil.copy(notebook, folder)
-    environment = authoring.kernel_environment(scratch) | {"PYTHONPATH": str(authoring.ROOT)}
+    if gpu:
+        changed = nbformat.read(copy, as_version=4)
+        for cell in changed.cells:
+            if "bootstrap" in cell.metadata.get("tags", []):
+                cell.metadata.tags.append("nbval-ignore-output")
+        nbformat.write(changed, copy)
+    environment = authoring.kernel_environment(scratch, gpu) | {"PYTHONPATH": str(authoring.ROOT)}
     environment.pop("PYTEST_ADDOPTS", None)
     finished = subprocess.run(
         [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", copy,
@@ -35,9 +43,10 @@ def validate(notebook, scratch):
     return finished
 
 
+@pytest.mark.parametrize("device", ["cpu", "gpu"] if runtime.mode() == "gpu" else ["cpu"])
 @pytest.mark.parametrize("name", NAMES)
-def test_notebook_reproduces(name, tmp_path):
-    finished = validate(authoring.NOTEBOOKS / f"{name}.ipynb", tmp_path)
+def test_notebook_reproduces(name, device, tmp_path):
+    finished = validate(authoring.NOTEBOOKS / f"{name}.ipynb", tmp_path, gpu=device == "gpu")
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 

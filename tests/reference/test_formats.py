@@ -93,12 +93,14 @@ def test_limits_of_exp_are_the_known_ones():
 @pytest.mark.parametrize("shift", [-120, -20, 0, 11, 60, 120])
 def test_naive_softmax_is_numpys_in_its_own_dtype(fmt, shift):
     x = fmt.round(np.random.default_rng(1).normal(shift, 3, (50, 5)))
-    _, _, weights = formats.naive_softmax_steps(x, fmt)
+    _, total, weights = formats.naive_softmax_steps(x, fmt)
     with np.errstate(all="ignore"):
         expected = naive_softmax(x.astype(NUMPY[fmt])).astype(np.float64)
     np.testing.assert_array_equal(np.isnan(weights), np.isnan(expected))
-    # Where exps are subnormal, one bit of one of them is many of a weight.
-    np.testing.assert_allclose(weights, expected, rtol=8 * fmt.gap(1.0), atol=8 * fmt.gap(1.0))
+    # Where exps are subnormal, one bit of one of them is many of a weight, and processors differ in that bit.
+    with np.errstate(all="ignore"):
+        allowed = 8 * fmt.gap(1.0) * (1 + expected) + fmt.smallest / total
+    assert (np.isnan(expected) | (abs(weights - expected) <= allowed)).all()
 
 
 def test_naive_softmax_in_bfloat16_has_its_digits():
