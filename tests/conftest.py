@@ -13,7 +13,8 @@ runtime.choose()
 def pytest_xdist_make_scheduler(config, log):
     """In parallel: the tests of one exercise together, for they share gradings, each notebook alone, else by file.
 
-    Where kernels are compiled, which takes seconds each, each test that does so goes alone.
+    Where kernels are compiled, which takes seconds each, each test that does so goes alone; and a kernel is graded in a
+    process of its own there, so that only the tests of one answer stay together.
 
     A scheduler of our own, for pytest-xdist 3.8 writes its groups where pytest 9.2 no longer reads them, and then
     hands out test by test.
@@ -27,6 +28,8 @@ def pytest_xdist_make_scheduler(config, log):
                 return nodeid
             if runtime.mode() == "gpu" and file.startswith(("tests/kernels/", "tests/test_")):
                 return nodeid
+            if runtime.mode() == "gpu" and file.endswith("test_exercises.py"):
+                return test.partition("[")[2] or test
             exercise = re.search(r"\d\d\.[a-z_]+", test) if file.endswith("test_exercises.py") else None
             return exercise[0] if exercise else file
 
