@@ -13,17 +13,16 @@ tracer; an address therefore tells which tensor it was derived from however far 
 memory unchecked. An access out of bounds is recorded and not carried out: it kills no process.
 A masked-off lane without `other` holds NaN here (a GPU promises nothing; the plain interpreter gives 0).
 
-Where kernels run compiled, a launch under `trace` is sent with its arguments to an interpreted subprocess, traced
+Where kernels run compiled, a launch under `trace` is sent with its arguments to a process that interprets, traced
 there, and its results are copied back.
 """
 
+import ast
 import dis
 import importlib
 import inspect
 import itertools
-import os
 import pickle
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -34,7 +33,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from course_lib import runtime
+from course_lib import interpreting, runtime
 
 _SPACING_BITS = 44  # 16 TiB of addresses to either side before one tensor's could be taken for another's
 
@@ -349,7 +348,7 @@ class Recorder:
 
 
 class RemoteRecorder:
-    """Sends launches to an interpreted subprocess, between `install` and `remove`, where kernels run compiled."""
+    """Sends launches to a process that interprets, between `install` and `remove`, where kernels run compiled."""
 
     def __init__(self, named_tensors):
         self.trace = Trace()
@@ -359,6 +358,7 @@ class RemoteRecorder:
     def install(self):
         from triton.runtime.jit import JITFunction
 
+        interpreting.start()  # now, and not within the time that a launch may take
         self._owner, self._run = JITFunction, JITFunction.run
         recorder = self
 
@@ -389,13 +389,11 @@ class RemoteRecorder:
         }
         with tempfile.TemporaryDirectory() as folder:
             torch.save(call, Path(folder) / "call")
-            environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            done = subprocess.run(
-                [sys.executable, "-c", "import sys; from course_lib import tracer; tracer.serve(sys.argv[1])", folder],
-                env=environment, capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if done.returncode:
-                raise RuntimeError(f"the traced launch failed:\n{done.stderr.strip()}")
+            status, errors = interpreting.run("course_lib.tracer:serve", folder)
+            if status:
+                raise RuntimeError(f"the traced launch failed (exit status {status}):\n{errors.strip()}")
+            if (raised := Path(folder) / "raised").exists():
+                raise pickle.loads(raised.read_bytes())
             results = torch.load(Path(folder) / "tensors", weights_only=False)
             launch = pickle.loads((Path(folder) / "trace").read_bytes())
         for name, tensor in tensors.items():
@@ -434,11 +432,12 @@ def sources(function, given=()):
 
 
 def _write_source(function, lines, written):
-    for name in sorted(_global_names(function.__code__) - written):
+    source = textwrap.dedent(inspect.getsource(function))
+    for name in sorted(_names_of_head(source) | _global_names(function.__code__)):
         if name in function.__globals__ and name not in written:
             written.add(name)
             _write_value(name, function.__globals__[name], lines, written)
-    lines.append(textwrap.dedent(inspect.getsource(function)))
+    lines.append(source)
 
 
 def _write_value(name, value, lines, written):
@@ -465,6 +464,15 @@ def _write_value(name, value, lines, written):
             raise TypeError(f"{name}, a {type(value).__name__}, cannot be sent to another process: {error}") from None
 
 
+def _names_of_head(source):
+    """Names in a function's decorators, annotations and defaults, which its definition looks up and not its code."""
+    (definition,) = ast.parse(source).body
+    if not isinstance(definition, ast.FunctionDef):
+        return set()
+    head = [*definition.decorator_list, definition.args, *filter(None, [definition.returns])]
+    return {node.id for part in head for node in ast.walk(part) if isinstance(node, ast.Name)}
+
+
 def _global_names(code):
     """Names that code, or code inside it (a comprehension, a lambda), looks up among the globals."""
     names = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
@@ -472,7 +480,7 @@ def _global_names(code):
 
 
 def serve(folder):
-    """In the subprocess: run one launch under a Recorder, leave tensors and trace in the folder."""
+    """In the process that interprets: run one launch under a Recorder, leave tensors and trace in the folder."""
     folder = Path(folder)
     call = torch.load(folder / "call", weights_only=False, map_location="cpu")
     module, name, *source = call["kernel"]
@@ -480,12 +488,16 @@ def serve(folder):
         (folder / "traced_kernel.py").write_text(source[0])
         sys.path.insert(0, str(folder))
         module = "traced_kernel"
-    runtime.choose()
     kernel = getattr(importlib.import_module(module), name)
     recorder = Recorder(call["names"])
     recorder.install()
     try:
         kernel[call["grid"]](*call["args"], **call["kwargs"])
+    except Exception as error:
+        if type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
+            error = error.__cause__  # what the kernel raised, which Triton's interpreter wraps
+        (folder / "raised").write_bytes(pickle.dumps(error))
+        return
     finally:
         recorder.remove()
     named = {**dict(zip(kernel.arg_names, call["args"], strict=False)), **call["kwargs"]}

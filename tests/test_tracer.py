@@ -170,6 +170,17 @@ import torch, triton, triton.language as tl
 from course_lib import runtime
 from course_lib.tracer import trace
 assert runtime.mode() == "gpu"
+
+@triton.jit
+def unscaled(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets))
+
+x, y = torch.arange(4.0), torch.zeros(4)
+with trace(x=x, result=y) as traced:
+    unscaled[(1,)](x, y, BLOCK=4)
+print(y.tolist())
+
 FACTOR = 2.0
 HALF = tl.constexpr(0.5)
 
@@ -190,6 +201,16 @@ with trace(x=x, result=y) as traced:
     notebook_kernel[lambda meta: (triton.cdiv(10, meta["BLOCK"]),)](x, y, 10, BLOCK=4)
     notebook_kernel[(1,)](x, y, 10, BLOCK=4)
 print(y.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, -1])
+
+@triton.jit
+def mismatched(x_ptr):
+    tl.load(x_ptr + tl.arange(0, 4)) + tl.load(x_ptr + tl.arange(0, 8))
+
+try:
+    with trace(x=x):
+        mismatched[(1,)](x)
+except ValueError as error:
+    print("raised", type(error).__name__)
 print(traced.by_tensor)
 print(*traced.violations)
 """
@@ -203,7 +224,9 @@ def test_compiled_launches_are_traced_in_an_interpreted_subprocess(tmp_path):
         env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.getcwd()},
     )  # fmt: skip
     assert run.stdout.splitlines() == [
+        "[0.0, 1.0, 2.0, 3.0]",
         "True",
+        "raised ValueError",
         "{'x': (56, 0), 'result': (0, 52)}",
         "notebook_kernel, program (2, 0, 0): load of 2 elements outside x [10], the first at [10]",
     ], run.stderr
@@ -212,10 +235,11 @@ def test_compiled_launches_are_traced_in_an_interpreted_subprocess(tmp_path):
 CELL = """
 import math
 table = np.arange(4.0)
+one = 1
 x = (i for i in range(3))   # cannot be pickled, and is not what the answer's own x are
 
-def double(a):
-    return factor * a
+def double(a, once=one):
+    return factor * a * once
 
 factor = 2
 halve = lambda a: a / 2

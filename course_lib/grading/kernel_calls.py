@@ -13,16 +13,15 @@ import functools
 import inspect
 import json
 import linecache
-import os
-import subprocess
-import sys
+import tempfile
 import types
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 
-from course_lib import runtime
+from course_lib import interpreting, runtime
 
 from .calling import GuardedAnswer
 from .diagnosis import compare, named
@@ -231,32 +230,25 @@ def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None) -
         message = f"{exercise.id}: not checked, for the kernel's source cannot be read: {error}"
         return Result(False, True, {}, message)
     request = {"id": exercise.id, "seed": seed, "pieces": pieces, "line": function.__code__.co_firstlineno}
-    environment = os.environ | {
-        "TRITON_INTERPRET": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    try:
-        run = subprocess.run(
-            [sys.executable, "-c", "from course_lib.grading import kernel_calls; kernel_calls.serve()"],
-            input=json.dumps(request), env=environment, capture_output=True, text=True, timeout=ELSEWHERE_LIMIT_S,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        message = f"{exercise.id}: the answer did not return within {ELSEWHERE_LIMIT_S:g} s"
-        return Result(False, True, {}, message)
-    if run.returncode or not run.stdout:
-        why = "".join(f"\n{line}" for line in run.stderr.strip().splitlines()[-1:])
-        message = f"{exercise.id}: the answer ended its process (exit status {run.returncode}){why}"
-        return Result(False, True, {}, message)
-    return Result(**json.loads(run.stdout))
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "request").write_text(json.dumps(request))
+        try:
+            status, errors = interpreting.run("course_lib.grading.kernel_calls:serve", folder, ELSEWHERE_LIMIT_S)
+        except TimeoutError:
+            message = f"{exercise.id}: the answer did not return within {ELSEWHERE_LIMIT_S:g} s"
+            return Result(False, True, {}, message)
+        result = Path(folder) / "result"
+        if status or not result.exists():
+            why = "".join(f"\n{line}" for line in errors.strip().splitlines()[-1:])
+            message = f"{exercise.id}: the answer ended its process (exit status {status}){why}"
+            return Result(False, True, {}, message)
+        return Result(**json.loads(result.read_text()))
 
 
-def serve() -> None:
-    """In the other process: read a request on stdin, write the Result on stdout, both as JSON."""
-    # What an answer writes, at whatever level, must not mix with the Result.
-    with os.fdopen(os.dup(1), "w") as stdout:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        json.dump(asdict(_graded(json.load(sys.stdin))), stdout)
+def serve(folder: str) -> None:
+    """In the process that interprets: from the request in the folder, the Result beside it, both as JSON."""
+    request = json.loads((Path(folder) / "request").read_text())
+    (Path(folder) / "result").write_text(json.dumps(asdict(_graded(request))))
 
 
 def _graded(request):

@@ -183,10 +183,10 @@ def test_an_answer_that_takes_the_other_process_down_has_not_passed(compiling):
 
 @interpreted
 def test_an_answer_that_no_signal_stops_is_killed_with_its_process(compiling, monkeypatch):
-    monkeypatch.setattr(kernel_calls, "ELSEWHERE_LIMIT_S", 6.0)
+    monkeypatch.setattr(kernel_calls, "ELSEWHERE_LIMIT_S", 3.0)
     result = checking.grade(EPILOGUE.id, epilogue(STUCK))
     assert (result.passed, result.attempted) == (False, True)
-    assert result.message == "08.lse_epilogue: the answer did not return within 6 s"
+    assert result.message == "08.lse_epilogue: the answer did not return within 3 s"
 
 
 def test_reading_a_lesson_imports_no_triton():
