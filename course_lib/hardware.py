@@ -13,7 +13,7 @@ GIB = 1024**3
 # Registers, threads and blocks per SM, shared memory per SM and per block: one table for every compute capability.
 CUDA_GUIDE = 'CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability"'
 
-# In what portions an SM gives these out (CUDA Occupancy Calculator, cuda_occupancy.h).
+# In what portions an SM gives these out (cuda_occupancy.h of CUDA 13, against which the tests hold the result).
 REGISTERS_PER_PORTION = 256  # to a warp
 WARPS_PER_PORTION = 4  # of those whose registers fit
 
@@ -176,6 +176,7 @@ GPUS = {
         tensor_memory_columns_per_sm=512,
         sources=(
             CUDA_GUIDE,
+            "PTX ISA, tcgen05.alloc: tensor memory",
             "CUDA device properties multiProcessorCount and l2CacheSize, as a B200 reports them: SMs, L2",
             "NVIDIA DGX B200 datasheet, an eighth of the system: memory, bandwidth "
             "(bus width and clock that a B200 reports give 7.67 TB/s)",

@@ -1,6 +1,12 @@
 """GPU specifications: the figures that lessons lean on, and relations that vendor tables obey."""
 
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
+import triton
 
 from course_lib.hardware import GIB, GPUS, KIB, MIB
 
@@ -69,3 +75,62 @@ def test_the_ridge_is_where_the_roofs_meet():
 def test_specifications_cannot_be_changed():
     with pytest.raises(AttributeError):
         GPUS["H100"].sms = 144
+
+
+# Reads compute capability, SMs, shared bytes an SM and a block, threads an SM, registers a thread, threads and shared
+# bytes of a block; prints how many blocks fit, or -1.
+OCCUPANCY = """
+#include <stdio.h>
+#include <string.h>
+#include "cuda_occupancy.h"
+
+int main(void) {
+    int major, minor, sms, shared_sm, shared_block, threads_sm, registers, threads, shared;
+    while (scanf("%d %d %d %d %d %d %d %d %d", &major, &minor, &sms, &shared_sm, &shared_block, &threads_sm,
+                 &registers, &threads, &shared) == 9) {
+        struct cudaOccDeviceProp gpu;
+        struct cudaOccFuncAttributes kernel;
+        struct cudaOccDeviceState state;
+        struct cudaOccResult result;
+        memset(&gpu, 0, sizeof gpu);
+        memset(&kernel, 0, sizeof kernel);
+        memset(&state, 0, sizeof state);
+        gpu.computeMajor = major, gpu.computeMinor = minor, gpu.numSms = sms, gpu.warpSize = 32;
+        gpu.maxThreadsPerBlock = 1024, gpu.maxThreadsPerMultiprocessor = threads_sm;
+        gpu.regsPerBlock = gpu.regsPerMultiprocessor = 65536;
+        gpu.sharedMemPerBlock = 49152, gpu.sharedMemPerBlockOptin = shared_block;
+        gpu.sharedMemPerMultiprocessor = shared_sm, gpu.reservedSharedMemPerBlock = shared_sm - shared_block;
+        kernel.maxThreadsPerBlock = 1024, kernel.numRegs = registers, kernel.numBlockBarriers = 1;
+        kernel.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN, kernel.maxDynamicSharedSizeBytes = shared_block;
+        state.carveoutConfig = SHAREDMEM_CARVEOUT_MAX_SHARED;
+        int error = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &gpu, &kernel, &state, threads, shared);
+        printf("%d\\n", error ? -1 : result.activeBlocksPerMultiprocessor);
+    }
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs a C compiler")
+def test_resident_blocks_are_those_of_nvidias_own_calculator(tmp_path):
+    """cuda_occupancy.h, which Triton's package holds, on random kernels for every GPU."""
+    (tmp_path / "occupancy.c").write_text(OCCUPANCY)
+    headers = Path(triton.__file__).parent / "backends/nvidia/include"
+    subprocess.run(["gcc", "-I", headers, "occupancy.c", "-o", "occupancy"], cwd=tmp_path, check=True)
+    draw = random.Random(0)
+    asked, ours = [], []
+    for gpu in GPUS.values():
+        for _ in range(400):
+            registers, num_warps = draw.randint(16, 255), draw.choice([1, 2, 4, 8, 16])
+            shared = draw.choice([0, draw.randint(0, gpu.shared_bytes_per_block)])
+            blocks = gpu.resident_blocks(shared_bytes=shared, registers=registers, num_warps=num_warps)
+            ours.append(min(blocks.values()))
+            asked.append((
+                *gpu.compute_capability, gpu.sms, gpu.shared_bytes_per_sm, gpu.shared_bytes_per_block,
+                gpu.threads_per_sm, registers, 32 * num_warps, shared,
+            ))  # fmt: skip
+    lines = "\n".join(" ".join(map(str, row)) for row in asked)
+    run = subprocess.run([tmp_path / "occupancy"], input=lines, capture_output=True, text=True, check=True)
+    theirs = [int(line) for line in run.stdout.split()]
+    assert len(theirs) == len(ours) and 0 < sum(ours)
+    differing = [row for row, a, b in zip(asked, ours, theirs, strict=True) if a != b]
+    assert not differing, differing[:5]
