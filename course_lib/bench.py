@@ -2,7 +2,7 @@
 
     python -m course_lib bench [--json FILE] [--head-dim 64 128] [--length 1024 4096 16384] [--dtype float16] [--flex]
     python -m course_lib bench --shapes [--json FILE]           ours alone: dtypes, ragged shapes, grouped heads, memory
-    python -m course_lib bench --standard | --ladder | --dram | --tf32 | --tune    experiments of the lessons
+    python -m course_lib bench --standard | --ladder | --dram | --tf32 | --tune [backward]   experiments of the lessons
     python -m course_lib bench --correctness [--json FILE]      runs the test suite on this GPU instead
 
 For each shape: first the answers, on fresh random data against float64; then times. Runs of all contestants take
@@ -325,7 +325,10 @@ def main(argv=None):
     parser.add_argument("--ladder", action="store_true", help="the rungs of the forward kernel's ladder")
     parser.add_argument("--dram", action="store_true", help="bytes by the hardware's counters; needs ncu")
     parser.add_argument("--tf32", action="store_true", help="errors on fp32 of TF32 and of IEEE products")
-    parser.add_argument("--tune", action="store_true", help="every configuration of the forward; takes minutes")
+    parser.add_argument(
+        "--tune", nargs="?", choices=("forward", "backward"), const="forward",
+        help="every configuration of the forward, or of the backward; takes minutes",
+    )  # fmt: skip
     parser.add_argument("--correctness", action="store_true", help="run the test suite on this GPU, time nothing")
     parser.add_argument("--commit", help="what is measured, where the tree comes without its git history")
     options = parser.parse_args(argv)
@@ -348,7 +351,7 @@ def main(argv=None):
     elif options.tf32:
         measured = experiments.precision_errors()
     elif options.tune:
-        measured = {"rows": experiments.tune_rows(options.head_dim)}
+        measured = {"rows": experiments.tune_rows(options.tune, options.head_dim)}
     else:
         measured = {"rows": compared(options)}
     if options.json:

@@ -4,7 +4,8 @@
     --ladder     the rungs of the forward kernel's ladder, kept and rejected, taking turns
     --dram       bytes by the GPU's own counters, for both; needs Nsight Compute's `ncu` on the path
     --tf32       lesson 08's kernel on fp32, with the products' precision left to the compiler and with IEEE's
-    --tune       every block size, number of warps and of stages, the shipped configuration among them
+    --tune       every block size, number of warps and of stages, the shipped configuration among them; --tune backward
+                 for the two kernels of the backward
 
 Standard attention is PyTorch's three calls, the scale inside the first: scores, softmax, product with the values.
 """
@@ -86,8 +87,8 @@ def standard_rows():
 def check_answers(answers, inputs, causal=False):
     """{name: the largest relative Frobenius error of its tensors}, by the first head of the first sequence.
 
-    answers: name -> [o], if inputs are (q, k, v), or (dq, dk, dv), if they are (q, k, v, do). Raises RuntimeError if
-    one is further from float64 than twice plain PyTorch and a rounding.
+    answers: name -> [o], if inputs are (q, k, v), or (dq, dk, dv), if they are (q, k, v, do), with None for what was
+    not computed. Raises RuntimeError if one is further from float64 than twice plain PyTorch and a rounding.
     """
     from course_lib.kernels.accuracy import exact_attention, exact_gradients
 
@@ -97,14 +98,14 @@ def check_answers(answers, inputs, causal=False):
     plain = calculate(*one_head, causal=causal, dtype=inputs[0].dtype)
     rounding = torch.finfo(inputs[0].dtype).eps
     allowed = [2 * bench.relative_error(x, y) + rounding for x, y in zip(plain, exact, strict=True)]
-    errors = {
-        name: [bench.relative_error(x[:1, :1], y) for x, y in zip(tensors, exact, strict=True)]
-        for name, tensors in answers.items()
-    }
-    for name, errors_here in errors.items():
-        if not all(error <= limit for error, limit in zip(errors_here, allowed, strict=True)):
-            raise RuntimeError(f"wrong answers are not timed: {name} errs by {errors_here}, allowed is {allowed}")
-    return {name: max(errors_here) for name, errors_here in errors.items()}
+    errors = {}
+    for name, tensors in answers.items():
+        computed = [(x, y, limit) for x, y, limit in zip(tensors, exact, allowed, strict=True) if x is not None]
+        found = [bench.relative_error(x[:1, :1], y) for x, y, _ in computed]
+        if not all(error <= limit for error, (_, _, limit) in zip(found, computed, strict=True)):
+            raise RuntimeError(f"wrong answers are not timed: {name} errs by {found}, allowed is {allowed}")
+        errors[name] = max(found)
+    return errors
 
 
 def ladder_rows():
@@ -242,64 +243,108 @@ def precision_errors():
 
 TUNED = {"block_q": (16, 32, 64, 128, 256), "block_k": (16, 32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2, 3)}
 TUNED_LENGTH = 4096
+KERNELS = {"forward": ("forward",), "backward": ("dkdv", "dq")}
+MOST_PER_THREAD = 256  # fp32 numbers that a thread adds up: as many as it can have registers, some of them spilled
 
 
-def candidates(head_dim):
-    """Configurations worth trying: a warp for every 16 query rows at most, products that a tensor core can do."""
+def candidates(kernel, head_dim):
+    """Configurations worth trying: products that a tensor core can do, sums that threads can hold."""
     for block_q, block_k, num_warps, num_stages in itertools.product(*TUNED.values()):
-        if block_q >= 16 * num_warps and block_q * head_dim <= 2**15 or num_warps == 4 and block_q < 64:
+        threads = 32 * num_warps
+        if kernel == "forward":
+            # A warp for every 16 query rows at most.
+            fits = block_q >= 16 * num_warps and block_q * head_dim <= 2**15 or num_warps == 4 and block_q < 64
+        else:
+            sums = 2 * block_k * head_dim if kernel == "dkdv" else block_q * head_dim
+            fits = 32 <= min(block_q, block_k) and sums + block_q * block_k <= MOST_PER_THREAD * threads
+        if fits:
             yield block_q, block_k, num_warps, num_stages
 
 
-def tune_rows(head_dims):
-    """Time every candidate at one length, causal and not; rows that do not fit hold the compiler's reason instead."""
-    from course_lib.kernels.flash_forward import default_config, flash_forward, takes_descriptors
+def _tuned_inputs(head_dim):
+    """A batch of the paper's setting at the tuned length: q, k, v and a gradient of the output."""
+    heads, batch = bench.HIDDEN_DIM // head_dim, bench.TOKENS // TUNED_LENGTH
+    return [x.detach() for x in bench.random_inputs(batch, heads, TUNED_LENGTH, head_dim, torch.float16)]
 
+
+def _configured(kernel, inputs, causal):
+    """A function from a configuration to a callable: [o] or (dq, dk, dv), None for what the kernel does not compute."""
+    from course_lib.kernels.flash_backward import flash_backward
+    from course_lib.kernels.flash_forward import flash_forward
+
+    q, k, v, do = inputs
+    how = {"causal": causal, "scale": q.shape[-1] ** -0.5}
+    if kernel == "forward":
+        return lambda config: lambda: [flash_forward(q, k, v, store_lse=False, config=config, **how)[0]]
+    o, lse = flash_forward(q, k, v, store_lse=True, **how)
+    which = {"need_dq": kernel == "dq", "need_dkdv": kernel == "dkdv"}
+    return lambda config: (
+        lambda: flash_backward(q, k, v, o, lse, do, config_dkdv=config, config_dq=config, **which, **how)
+    )
+
+
+def _shipped(kernel, inputs, causal):
+    """The configuration that a launch takes by itself, and whether tiles come by descriptor."""
+    from course_lib.kernels.flash_backward import default_backward_config
+    from course_lib.kernels.flash_forward import default_config, takes_descriptors
+
+    q, k, v, do = inputs
+    shape = q.dtype, q.shape[-1], causal, runtime.capability(q.device)
+    if kernel == "forward":
+        tma = takes_descriptors(shape[-1], k, v)
+        return default_config(*shape, TUNED_LENGTH, tma), tma
+    tma = takes_descriptors(shape[-1], q, k, v, do)
+    return default_backward_config(*shape, tma)[kernel == "dq"], tma
+
+
+def tune_rows(which, head_dims):
+    """Time every candidate at one length, causal and not; rows that do not fit hold the compiler's reason instead.
+
+    which: "forward" or "backward". A time of the backward's kernels includes that of delta, which is the same for all.
+    """
     torch.manual_seed(0)
-    cases = [(head_dim, causal) for head_dim in head_dims for causal in (False, True)]
-    _compile_ahead([(d, causal, config) for d, causal in cases for config in candidates(d)])
+    cases = list(itertools.product(KERNELS[which], head_dims, (False, True)))
+    _compile_ahead([(*case, config) for case in cases for config in candidates(*case[:2])])
     rows = []
-    for head_dim, causal in cases:
-        heads, batch = bench.HIDDEN_DIM // head_dim, bench.TOKENS // TUNED_LENGTH
-        q, k, v, _ = (x.detach() for x in bench.random_inputs(batch, heads, TUNED_LENGTH, head_dim, torch.float16))
-        capability = runtime.capability(q.device)
-        tma = takes_descriptors(capability, k, v)
-        flops = traffic.attention_flops(TUNED_LENGTH, TUNED_LENGTH, head_dim, heads=heads, batch=batch)
-        calls, errors = {}, {}
-        for config in candidates(head_dim):
-            call = _configured(flash_forward, q, k, v, causal, config)
+    for kernel, head_dim, causal in cases:
+        inputs = _tuned_inputs(head_dim)
+        configured = _configured(kernel, inputs, causal)
+        calls, errors, one_head = {}, {}, {}
+        for config in candidates(kernel, head_dim):
+            call = configured(config)
             try:
-                call()
+                one_head[config] = [x if x is None else x[:1, :1].clone() for x in call()]
             except Exception as reason:  # noqa: BLE001 - what a compiler can raise is not ours to list
                 errors[config] = f"{type(reason).__name__}: {reason}".splitlines()[0][:200]
                 continue
             calls[config] = call
-        one_head = {config: [call()[:1, :1].clone()] for config, call in calls.items()}
-        check_answers(one_head, (q, k, v), causal)
+        check_answers(one_head, inputs[:3] if kernel == "forward" else inputs, causal)
         times_ms = bench.median_ms(calls, rounds=7)
-        shipped = default_config(q.dtype, head_dim, causal, capability, TUNED_LENGTH, tma)
+        shipped, tma = _shipped(kernel, inputs, causal)
         best = min(times_ms, key=times_ms.get)
         print(
-            f"d={head_dim} {'causal' if causal else 'full'}: fastest {best} {times_ms[best]:.3f} ms; shipped {shipped} "
-            f"{times_ms.get(shipped, float('nan')):.3f} ms; {len(errors)} of {len(calls) + len(errors)} do not run",
+            f"{kernel} d={head_dim} {'causal' if causal else 'full'}: fastest {best} {times_ms[best]:.3f} ms; shipped "
+            f"{shipped} {times_ms.get(shipped, float('nan')):.3f} ms; {len(errors)} of {len(calls) + len(errors)} "
+            "do not run",
             flush=True,
         )
-        for config in candidates(head_dim):
+        batch, heads = inputs[0].shape[:2]
+        flops = traffic.attention_flops(TUNED_LENGTH, TUNED_LENGTH, head_dim, heads=heads, batch=batch)
+        for config in candidates(kernel, head_dim):
             row = {
                 **dict(zip(TUNED, config, strict=True)), "tma": tma, "head_dim": head_dim, "n": TUNED_LENGTH,
                 "causal": causal, "dtype": "float16", "batch": batch, "heads": heads, "shipped": config == shipped,
             }  # fmt: skip
+            if kernel != "forward":
+                row["kernel"] = kernel
             if config in errors:
                 rows.append(row | {"error": errors[config]})
-            else:
-                ms = times_ms[config]
-                rows.append(row | {"ms": ms, "tflops": flops / (2 if causal else 1) / ms * 1e-9})
+                continue
+            row["ms"] = times_ms[config]
+            if kernel == "forward":
+                row["tflops"] = flops / (2 if causal else 1) / row["ms"] * 1e-9
+            rows.append(row)
     return rows
-
-
-def _configured(flash_forward, q, k, v, causal, config):
-    scale = q.shape[-1] ** -0.5
-    return lambda: flash_forward(q, k, v, causal=causal, scale=scale, store_lse=False, config=config)[0]
 
 
 def _compile_ahead(jobs):
@@ -313,13 +358,9 @@ def _compile_ahead(jobs):
 
 
 def _compile_one(job):
-    from course_lib.kernels.flash_forward import flash_forward
-
-    head_dim, causal, config = job
-    heads, batch = bench.HIDDEN_DIM // head_dim, bench.TOKENS // TUNED_LENGTH
-    q, k, v = (torch.zeros(batch, heads, TUNED_LENGTH, head_dim, dtype=torch.float16, device="cuda") for _ in range(3))
+    kernel, head_dim, causal, config = job
     try:
-        _configured(flash_forward, q, k, v, causal, config)()
+        _configured(kernel, _tuned_inputs(head_dim), causal)(config)()
     except Exception:  # noqa: BLE001 - reported where it is timed
         pass
 

@@ -67,14 +67,41 @@ def test_no_counters_is_an_error():
         experiments.by_case("==ERROR== ERR_NVGPUCTRPERM: no permission", COUNTERS)
 
 
-@pytest.mark.parametrize("head_dim", (64, 128))
+@pytest.mark.parametrize("head_dim", (32, 64, 128, 256))
 def test_candidates_have_the_shipped_configurations_among_them(head_dim):
+    from course_lib.kernels.flash_backward import default_backward_config
     from course_lib.kernels.flash_forward import default_config
 
-    configs = list(experiments.candidates(head_dim))
-    assert len(set(configs)) == len(configs) < 150
     for causal in (False, True):
-        assert default_config(torch.float16, head_dim, causal, (9, 0), 4096, True) in configs
+        shape = torch.float16, head_dim, causal, (9, 0)
+        shipped = default_config(*shape, 4096, True), *default_backward_config(*shape, True)
+        for kernel, config in zip(("forward", "dkdv", "dq"), shipped, strict=True):
+            configs = list(experiments.candidates(kernel, head_dim))
+            assert len(set(configs)) == len(configs) < 150
+            assert config in configs, kernel
+
+
+@pytest.mark.parametrize("which, kernels", experiments.KERNELS.items())
+def test_a_sweep_has_a_row_for_every_candidate(monkeypatch, which, kernels):
+    """On the CPU, with times that are made up."""
+    sizes = {"block_q": (32,), "block_k": (32,), "num_warps": (2,), "num_stages": (1, 2)}
+    monkeypatch.setattr(experiments, "TUNED", sizes)
+    monkeypatch.setattr(experiments, "TUNED_LENGTH", 40)
+    monkeypatch.setattr(experiments, "_compile_ahead", lambda jobs: None)
+    monkeypatch.setattr(bench, "random_inputs", lambda b, h, n, d, dtype: torch.randn(4, 1, 2, n, d).to(dtype))
+    monkeypatch.setattr(bench, "median_ms", lambda calls, rounds: {config: config[3] for config in calls})
+    rows = experiments.tune_rows(which, [16])
+    assert [(row.get("kernel", "forward"), row["causal"], row["num_stages"], row["ms"]) for row in rows] == [
+        (kernel, causal, stages, stages) for kernel in kernels for causal in (False, True) for stages in (1, 2)
+    ]
+    wrong = experiments._configured
+
+    def doubled(*case):
+        return lambda config: lambda: [x if x is None else 2 * x for x in wrong(*case)(config)()]
+
+    monkeypatch.setattr(experiments, "_configured", doubled)
+    with pytest.raises(RuntimeError, match="wrong answers are not timed"):
+        experiments.tune_rows(which, [16])
 
 
 @pytest.mark.parametrize("wait, expected_s", [(False, 0.0), (True, 0.005)])
