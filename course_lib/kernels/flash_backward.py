@@ -14,7 +14,8 @@ With P = softmax(S), S = scale Q K^T, and G = dP - delta:
 
 P is not stored but recomputed as exp(S - lse); the scale of dQ and dK is applied once, at the end.
 
-Reading order: loading a tile, what keeps NaN in its place, dK and dV, dQ, delta, configurations, launch.
+Reading order: which tile a program has, loading tiles, what keeps NaN in its place, dK and dV, dQ, delta,
+configurations, launch.
 """
 
 import torch
