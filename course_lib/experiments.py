@@ -72,7 +72,7 @@ def standard_rows():
         for which in ("forward", "both"):
             calls = {name: run(attention, which, q, k, v, do) for name, attention in methods().items()}
             inputs = (q, k, v) if which == "forward" else (q, k, v, do)
-            check_answers({name: call() for name, call in calls.items()}, inputs)
+            bench.check_answers({name: call() for name, call in calls.items()}, inputs)
             times_ms = bench.median_ms(calls, rounds=20)
             for name, call in calls.items():
                 rows.append({
@@ -84,44 +84,27 @@ def standard_rows():
     return rows
 
 
-def check_answers(answers, inputs, causal=False):
-    """{name: the largest relative Frobenius error of its tensors}, by the first head of the first sequence.
-
-    answers: name -> [o], if inputs are (q, k, v), or (dq, dk, dv), if they are (q, k, v, do), with None for what was
-    not computed. Raises RuntimeError if one is further from float64 than twice plain PyTorch and a rounding.
-    """
-    from course_lib.kernels.accuracy import exact_attention, exact_gradients
-
-    one_head = [x[:1, :1].detach() for x in inputs]
-    calculate = exact_gradients if len(inputs) == 4 else lambda *given, **how: exact_attention(*given, **how)[:1]
-    exact = calculate(*one_head, causal=causal)
-    plain = calculate(*one_head, causal=causal, dtype=inputs[0].dtype)
-    rounding = torch.finfo(inputs[0].dtype).eps
-    allowed = [2 * bench.relative_error(x, y) + rounding for x, y in zip(plain, exact, strict=True)]
-    errors = {}
-    for name, tensors in answers.items():
-        computed = [(x, y, limit) for x, y, limit in zip(tensors, exact, allowed, strict=True) if x is not None]
-        found = [bench.relative_error(x[:1, :1], y) for x, y, _ in computed]
-        if not all(error <= limit for error, (_, _, limit) in zip(found, computed, strict=True)):
-            raise RuntimeError(f"wrong answers are not timed: {name} errs by {found}, allowed is {allowed}")
-        errors[name] = max(found)
-    return errors
-
-
 def ladder_rows():
     """Every rung of `kernels.ladder` at batch 4, 16 heads, length 4096, head_dim 128, fp16: all take turns.
 
     Raises RuntimeError, before anything is timed, if one's answer is wrong.
     """
+    from course_lib.kernels.accuracy import exact_attention
     from course_lib.kernels.ladder import RUNGS, run
 
     torch.manual_seed(0)
     shape = {"batch": 4, "heads": 16, "n": 4096, "head_dim": 128}
     q, k, v, _ = (x.detach() for x in bench.random_inputs(*shape.values(), torch.float16))
+    few = [x[:1, :2] for x in (q, k, v)]
     rows = []
     for causal in (False, True):
         contestants = {rung.name: lambda rung=rung, c=causal: run(rung, q, k, v, causal=c) for rung in RUNGS}
-        errors = check_answers({name: [call()] for name, call in contestants.items()}, (q, k, v), causal)
+        exact, _ = exact_attention(*few, causal=causal)
+        errors = {}
+        for name, call in contestants.items():
+            o = call()
+            bench.check_answers({name: [o]}, (q, k, v), causal)
+            errors[name] = bench.relative_error(o[:1, :2], exact)
         flops = traffic.attention_flops(4096, 4096, 128, heads=16, batch=4) / (2 if causal else 1)
         for name, ms in bench.median_ms(contestants).items():
             tflops = flops / ms * 1e-9
@@ -309,16 +292,16 @@ def tune_rows(which, head_dims):
     for kernel, head_dim, causal in cases:
         inputs = _tuned_inputs(head_dim)
         configured = _configured(kernel, inputs, causal)
-        calls, errors, one_head = {}, {}, {}
+        calls, errors = {}, {}
         for config in candidates(kernel, head_dim):
             call = configured(config)
             try:
-                one_head[config] = [x if x is None else x[:1, :1].clone() for x in call()]
+                answer = call()
             except Exception as reason:  # noqa: BLE001 - what a compiler can raise is not ours to list
                 errors[config] = f"{type(reason).__name__}: {reason}".splitlines()[0][:200]
                 continue
+            bench.check_answers({config: answer}, inputs[:3] if kernel == "forward" else inputs, causal)
             calls[config] = call
-        check_answers(one_head, inputs[:3] if kernel == "forward" else inputs, causal)
         times_ms = bench.median_ms(calls, rounds=7)
         shipped, tma = _shipped(kernel, inputs, causal)
         best = min(times_ms, key=times_ms.get)

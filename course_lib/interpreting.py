@@ -12,37 +12,50 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _server = None  # (id of the process that started it, its Popen)
 
 
 def run(function, folder, limit_s=None):
-    """Call the function "module:name" with the folder, by which it gets its arguments and gives its results.
+    """Call the function "module:name", with the folder, by which it gets its arguments and gives its results.
 
     Returns (exit status, what was written to stderr): 0 if the function returned, 1 if it raised, -9 if it was killed.
     Raises TimeoutError if it takes more than limit_s seconds by the clock; it is killed then.
     """
-    global _server
-    start()
     with _lock:
+        start()
         server = _server[1]
-        request = {"function": function, "folder": str(folder), "path": sys.path, "limit_s": limit_s}
+        path = [str(entry) for entry in sys.path]
+        request = {"function": function, "folder": str(folder), "path": path, "cwd": os.getcwd(), "limit_s": limit_s}
         try:
             server.stdin.write(json.dumps(request) + "\n")
             server.stdin.flush()
-            answered = select.select([server.stdout], [], [], limit_s)[0]
-            status = json.loads(server.stdout.readline() or "-9") if answered else None
+            status = json.loads(server.stdout.readline() or "-9") if _is_written_to(server.stdout, limit_s) else None
         except BaseException:  # an interrupt, or a limit of the caller's: the answer would be taken for the next call's
             _stop()
             raise
-        if status is None:
+        if status in (None, -signal.SIGKILL):  # the second may mean that it is gone itself
             _stop()
-            raise TimeoutError(f"{function} did not return within {limit_s:g} s")
+    if status is None:
+        raise TimeoutError(f"{function} did not return within {limit_s:g} s")
     errors = Path(folder) / "stderr"
     return status, errors.read_text(errors="replace") if errors.exists() else ""
+
+
+def _is_written_to(pipe, limit_s):
+    """Whether something can be read from the pipe, or it has been closed, within limit_s."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    end_s = float("inf") if limit_s is None else time.monotonic() + limit_s
+    while (left_s := end_s - time.monotonic()) > 0:
+        # In pieces, for what another thread raises in this one waits for a call to return.
+        if poll.poll(1000 * min(left_s, 0.2)):
+            return True
+    return False
 
 
 def start():
@@ -55,7 +68,7 @@ def start():
             "TRITON_INTERPRET": "1",
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",  # threads do not survive a fork
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "PYTHONPATH": os.pathsep.join(str(entry) for entry in sys.path if entry),
         }
         server = subprocess.Popen(
             [sys.executable, "-c", "from course_lib import interpreting; interpreting.serve()"],
@@ -94,22 +107,23 @@ def serve():
         child = os.fork()
         if child == 0:
             _answer(json.loads(line))
+        poll, ended = select.poll(), os.pidfd_open(child)
+        poll.register(ended, select.POLLIN)
+        poll.register(sys.stdin, select.POLLIN)
+        if ended not in dict(poll.poll()):
+            os.killpg(0, signal.SIGKILL)  # nobody asks during a call: the process that started this one has ended
+        os.close(ended)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
 def _answer(request):
-    import resource
-
     status = 1
     try:
         # What an answer prints, at whatever level, must not mix with the exit statuses.
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         os.dup2(0, 1)
         os.dup2(os.open(os.path.join(request["folder"], "stderr"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-        if request["limit_s"] is not None:
-            # For the case that nobody is left who could kill it.
-            limit_s = int(request["limit_s"]) + 1
-            resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
+        os.chdir(request["cwd"])
         sys.path[:] = request["path"]
         module, name = request["function"].split(":")
         getattr(importlib.import_module(module), name)(request["folder"])

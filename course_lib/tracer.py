@@ -414,17 +414,22 @@ class RemoteRecorder:
 def _describe(kernel):
     """How another process gets this kernel: (module, name) of an importable one, else (None, name, source)."""
     function = kernel.fn
-    module = sys.modules.get(function.__module__)
-    if function.__module__ != "__main__" and getattr(module, function.__name__, None) is kernel:
+    if _is_importable(kernel, function):
         return function.__module__, function.__name__
     return None, function.__name__, "\n".join(sources(function))
+
+
+def _is_importable(value, definition):
+    """Whether `from definition's module import definition's name` gives the value."""
+    module, name = getattr(definition, "__module__", None), getattr(definition, "__name__", None)
+    return module != "__main__" and name and getattr(sys.modules.get(module), name, None) is value
 
 
 def sources(function, given=()):
     """The sources of all that a plain function names, `given` names excepted, and last its own.
 
     What a module holds is imported, functions that no module holds come as source, other values pickled. TypeError,
-    with the name, for a value that cannot be.
+    with the name, for what cannot go that way.
     """
     lines = []
     _write_source(function, lines, {*given, function.__name__})
@@ -432,36 +437,46 @@ def sources(function, given=()):
 
 
 def _write_source(function, lines, written):
+    if function.__code__.co_freevars:
+        names = ", ".join(function.__code__.co_freevars)
+        raise TypeError(f"{function.__name__} was defined in another function, whose {names} it uses")
     source = textwrap.dedent(inspect.getsource(function))
     for name in sorted(_names_of_head(source) | _global_names(function.__code__)):
         if name in function.__globals__ and name not in written:
             written.add(name)
-            _write_value(name, function.__globals__[name], lines, written)
+            try:
+                _write_value(name, function.__globals__, lines, written)
+            except Exception as error:
+                kind = type(function.__globals__[name]).__name__
+                raise TypeError(f"{name}, a {kind}, cannot be sent to another process: {error}") from None
     lines.append(source)
 
 
-def _write_value(name, value, lines, written):
+def _write_value(name, namespace, lines, written):
     from triton.runtime.jit import JITFunction
 
-    plain = value.fn if isinstance(value, JITFunction) else value
-    is_defined = isinstance(plain, types.FunctionType | types.BuiltinFunctionType | type)
+    value = namespace[name]
+    plain = inspect.unwrap(value.fn if isinstance(value, JITFunction) else value)
     if isinstance(value, types.ModuleType):
         lines.append(f"import importlib\n{name} = importlib.import_module({value.__name__!r})")
-    elif is_defined and plain.__module__ != "__main__":
+    elif _is_importable(value, plain):
         lines.append(f"from {plain.__module__} import {plain.__name__} as {name}")
     elif isinstance(plain, types.FunctionType):
+        defined = plain.__name__
+        if defined == "<lambda>":
+            (assignment,) = ast.parse(textwrap.dedent(inspect.getsource(plain))).body
+            (defined,) = (target.id for target in assignment.targets)
+        if namespace.get(defined) is not value:
+            raise TypeError(f"its source defines {defined}, which is now something else")
+        written.add(defined)
         _write_source(plain, lines, written)
-        if plain.__name__ not in (name, "<lambda>"):
-            lines.append(f"{name} = {plain.__name__}")
-    elif type(value).__name__ == "constexpr":
-        lines.append(f"import triton.language\n{name} = triton.language.constexpr({value.value!r})")
+        if defined != name:
+            lines.append(f"{name} = {defined}")
     else:
-        try:
-            if is_defined:
-                raise TypeError("it is a class that no module holds")
-            lines.append(f"import pickle\n{name} = pickle.loads({pickle.dumps(value)!r})")
-        except Exception as error:
-            raise TypeError(f"{name}, a {type(value).__name__}, cannot be sent to another process: {error}") from None
+        pickled = pickle.dumps(value)
+        if b"__main__" in pickled:
+            raise TypeError("no module holds what it is made of")
+        lines.append(f"import pickle\n{name} = pickle.loads({pickled!r})")
 
 
 def _names_of_head(source):
@@ -474,8 +489,10 @@ def _names_of_head(source):
 
 
 def _global_names(code):
-    """Names that code, or code inside it (a comprehension, a lambda), looks up among the globals."""
-    names = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    """Names that code, or code inside it (a comprehension, a lambda, a class), looks up among the globals."""
+    # Inside a class body, names are looked up by LOAD_NAME; __name__ is, and every module has one.
+    steps = [step for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+    names = {step.argval for step in steps if step.argval != "__name__"}
     return names.union(*(_global_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
 
 

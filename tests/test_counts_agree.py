@@ -20,7 +20,7 @@ from course_lib.traffic import standard_attention as standard_closed_form
 LENGTHS = ((64, 64), (48, 80), (80, 48), (1, 70), (70, 1), (33, 47), (47, 33), (16, 128))
 BLOCKS = ((16, 16), (16, 64), (64, 16), (32, 32))
 DTYPES = {np.float16: torch.float16, np.float32: torch.float32}
-# On a GPU each traced launch starts an interpreter of its own: a sample will do there.
+# On a GPU each traced launch happens in another process: a sample will do there.
 SHAPES = list(itertools.product(LENGTHS, BLOCKS, (False, True), DTYPES))[:: 1 if runtime.device() == "cpu" else 16]
 
 

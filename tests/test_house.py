@@ -28,7 +28,8 @@ MAY_IMPORT = {
     "traffic": {"hardware"},
     "reference": {"machine"},
     "kernels": {"runtime", "hardware", "tracer"},
-    "tracer": {"runtime", "kernels"},
+    "interpreting": {"runtime"},
+    "tracer": {"runtime", "interpreting", "kernels"},
     "bench": {"runtime", "hardware", "traffic", "tracer", "reference", "kernels", "experiments"},
     "experiments": {"runtime", "traffic", "reference", "kernels", "bench", "exercises"},
     "exercises": {
@@ -44,7 +45,7 @@ MAY_IMPORT = {
         "grading",
     },  # fmt: skip
     # It finds exercises by number: see test_grading_knows_no_lesson.
-    "grading": {"runtime", "language", "machine", "tracer", "exercises"},
+    "grading": {"runtime", "language", "machine", "interpreting", "tracer", "exercises"},
     # Of the kernels, only what the compiler uses for them, and only when asked.
     "explorers": {"records", "hardware", "machine", "traffic", "tracer", "reference", "kernels"},
     "authoring": {"runtime", "grading"},

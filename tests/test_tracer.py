@@ -233,9 +233,10 @@ def test_compiled_launches_are_traced_in_an_interpreted_subprocess(tmp_path):
 
 
 CELL = """
-import math
+import functools, math
 table = np.arange(4.0)
 one = 1
+least = tl.constexpr(float("-inf"))
 x = (i for i in range(3))   # cannot be pickled, and is not what the answer's own x are
 
 def double(a, once=one):
@@ -244,22 +245,75 @@ def double(a, once=one):
 factor = 2
 halve = lambda a: a / 2
 alias = double
+half = halve
+
+@functools.lru_cache
+def kept(a):
+    return a + one
+
+append = [].append
+nothing = type(None)
 
 def answer(n):
     inner = lambda x: x + math.floor(1.5)
-    return [inner(x) for x in alias(table)[:n]] + [halve(3)]
 
-def unsendable():
+    class Local:
+        value = factor
+
+    append(0)
+    rest = [half(3), kept(4), Local.value, least.value, isinstance(None, nothing)]
+    return [inner(x) for x in alias(table)[:n]] + rest
+
+class Number:
+    pass
+
+number, makers, older = Number(), {"double": double}, double
+
+def double(a):
+    return 3 * a
+
+def outer(inside):
+    return lambda: inside
+
+closed = outer(1)
+two = 2; combined = lambda: two
+
+def uses_x():
     return next(x)
+
+def uses_number():
+    return number
+
+def uses_makers():
+    return makers
+
+def uses_older():
+    return older(1)
+
+def uses_closed():
+    return closed()
+
+def uses_combined():
+    return combined()
 """
 
 
 def test_an_answer_takes_what_it_names_to_another_process_and_nothing_else():
-    linecache.cache["<cell>"] = (len(CELL), None, CELL.splitlines(keepends=True), "<cell>")
-    cell = {"__name__": "__main__", "np": np}
-    exec(compile(CELL, "<cell>", "exec"), cell)
+    cell = a_cell(CELL.replace("number, makers, older", "number, makers, alias").partition("class Number")[0])
     there = {"__name__": "__main__", "np": np}
     exec("\n".join(sources(cell["answer"], given=("np",))), there)
-    assert there["answer"](3) == cell["answer"](3) == [1, 3, 5, 1.5]
-    with pytest.raises(TypeError, match="x, a generator, cannot be sent to another process"):
-        sources(cell["unsendable"])
+    assert there["answer"](3) == cell["answer"](3) == [1, 3, 5, 1.5, 5, 2, -np.inf, True]
+
+
+@pytest.mark.parametrize("name", ("x", "number", "makers", "older", "closed", "combined"))
+def test_what_cannot_be_sent_is_named(name):
+    with pytest.raises(TypeError, match=f"^{name}, a .*, cannot be sent to another process: "):
+        sources(a_cell(CELL)[f"uses_{name}"])
+
+
+def a_cell(source):
+    """The namespace of a notebook that has run one cell."""
+    linecache.cache["<cell>"] = (len(source), None, source.splitlines(keepends=True), "<cell>")
+    namespace = {"__name__": "__main__", "np": np, "tl": tl}
+    exec(compile(source, "<cell>", "exec"), namespace)
+    return namespace

@@ -33,7 +33,7 @@ TRITON = ("triton", "triton.language")
 GAP_ELEMS = 64
 # Random inputs for a property, besides its cases: a launch takes the interpreter some hundredths of a second.
 EXAMPLES = 12
-# Of a check in another process, with its start: for an answer that not even the limit of a call can stop.
+# Of a check in another process, by the clock: for an answer that not even the limit of a call can stop.
 ELSEWHERE_LIMIT_S = 60.0
 
 
@@ -226,7 +226,7 @@ def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None) -
 
     try:
         pieces = sources(function, given=("np", "tl", "triton"))
-    except (OSError, TypeError) as error:
+    except (OSError, TypeError, ValueError, SyntaxError) as error:
         message = f"{exercise.id}: not checked, for the kernel's source cannot be read: {error}"
         return Result(False, True, {}, message)
     request = {"id": exercise.id, "seed": seed, "pieces": pieces, "line": function.__code__.co_firstlineno}

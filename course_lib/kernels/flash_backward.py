@@ -86,7 +86,8 @@ def load_statistics(lse_ptr, delta_ptr, offs_m, n_q, MASK_ROWS: tl.constexpr):
     """lse in units of log2(e), and delta: fp32 [BLOCK_M] each.
 
     A row beyond n_q gets 0 for both, as for q and dO: its S and dP are 0, its P is 1, and it adds 1 * 0 to dV and
-    dS = 1 * (0 - 0) to dK. No mask on P is needed.
+    dS = 1 * (0 - 0) to dK. No mask on P is needed. (A key with inf in it gets NaN from such a row, as it does from
+    any query that does not give it a score of -inf.)
     """
     if MASK_ROWS:
         lse = tl.load(lse_ptr + offs_m, mask=offs_m < n_q, other=0.0)

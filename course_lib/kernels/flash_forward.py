@@ -247,7 +247,7 @@ def takes_descriptors(capability, *tensors):
     """Whether the kernel fetches tiles of these tensors [batch, heads, seq, d] by tensor descriptor.
 
     That needs a GPU with a unit for it (from 9.0 on), rows that begin at multiples of 16 bytes, and, for the
-    descriptors take time to make, keys enough to pay for them.
+    descriptors take time to make, rows enough to pay for them.
     """
     if capability is None or capability < (9, 0):
         return False

@@ -250,7 +250,7 @@ TRACED = tuple(itertools.product(((33, 70), (50, 33), (32, 32), (1, 1)), (False,
 
 def test_the_tracer_counts_what_the_closed_form_says():
     """The machine counts the same: tests/reference/test_backward.py."""
-    # On a GPU each traced launch starts an interpreter of its own: a sample will do there.
+    # On a GPU each traced launch happens in another process: a sample will do there.
     for number, ((n_q, n_k), causal) in enumerate(TRACED[:: 1 if DEVICE == "cpu" else 3]):
         dtype = (torch.float32, torch.float16)[number % 2]
         (block_q, block_k), dq_blocks = ((32, 16), (16, 32)) if number % 4 < 2 else ((16, 32), (32, 16))
