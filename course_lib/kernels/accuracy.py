@@ -9,6 +9,8 @@ key). Their fp32 roundings are therefore measured against the terms before they 
 dP comes from tensor cores, which truncate sums where delta's addition rounds.
 """
 
+import warnings
+
 import torch
 
 
@@ -34,9 +36,11 @@ def exact_gradients(q, k, v, do, dlse=None, *, causal=False, scale=None, dtype=t
     """(dq, dk, dv) that PyTorch derives from `exact_attention` in `dtype`, for gradients do of o and dlse of lse."""
     leaves = [x.detach().to(dtype).requires_grad_() for x in (q, k, v)]
     o, lse = exact_attention(*leaves, causal=causal, scale=scale, dtype=dtype)
-    if dlse is None:
-        return torch.autograd.grad(o, leaves, do.to(dtype))
-    return torch.autograd.grad((o, lse), leaves, (do.to(dtype), dlse.to(lse.dtype)))
+    outputs, given = ((o,), (do.to(dtype),)) if dlse is None else ((o, lse), (do.to(dtype), dlse.to(lse.dtype)))
+    with warnings.catch_warnings():
+        # On a GPU, autograd's own thread may begin with a matrix product, and PyTorch says that it finds no context.
+        warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
+        return torch.autograd.grad(outputs, leaves, given)
 
 
 def _gradient_terms(q, k, v, do, dlse, causal, scale):
