@@ -13,7 +13,7 @@ GIB = 1024**3
 # Registers, threads and blocks per SM, shared memory per SM and per block: one table for every compute capability.
 CUDA_GUIDE = 'CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability"'
 
-# In what portions an SM gives these out (cuda_occupancy.h of CUDA 13, against which the tests hold the result).
+# In what portions an SM gives these out (cuda_occupancy.h; the tests hold the result against Triton's copy of it).
 REGISTERS_PER_PORTION = 256  # to a warp
 WARPS_PER_PORTION = 4  # of those whose registers fit
 

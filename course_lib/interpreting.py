@@ -107,13 +107,10 @@ def serve():
         child = os.fork()
         if child == 0:
             _answer(json.loads(line))
-        poll, ended = select.poll(), os.pidfd_open(child)
-        poll.register(ended, select.POLLIN)
-        poll.register(sys.stdin, select.POLLIN)
-        if ended not in dict(poll.poll()):
-            os.killpg(0, signal.SIGKILL)  # nobody asks during a call: the process that started this one has ended
-        os.close(ended)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+            if _is_written_to(sys.stdin, 0.01):
+                os.killpg(0, signal.SIGKILL)  # nobody asks during a call: the process that started this one has ended
+        print(os.waitstatus_to_exitcode(ended[1]), flush=True)
 
 
 def _answer(request):

@@ -362,7 +362,7 @@ NORMALIZER = Exercise(
             WrongAnswer(
                 "collects the scores",
                 "memory",
-                {"m, l = -np.inf, 0.0": ("stream = list(stream)\n    m, l = max(stream, default=-np.inf), 0.0")},
+                {"m, l = -np.inf, 0.0": "stream = list(stream)\n    m, l = max(stream, default=-np.inf), 0.0"},
             ),
         ),
     ),
@@ -792,7 +792,7 @@ UPDATE = Exercise(
             "exp2 with log2(e) folded in",
             {
                 "np.exp(m - shift)": "np.exp2((m - shift) * np.float32(1.44269504))",
-                "np.exp(scores - shift[..., None])": ("np.exp2((scores - shift[..., None]) * np.float32(1.44269504))"),
+                "np.exp(scores - shift[..., None])": "np.exp2((scores - shift[..., None]) * np.float32(1.44269504))",
             },
         ),
     ),

@@ -39,8 +39,9 @@ HEADS_TOGETHER = tl.constexpr(8)
 def tile_and_head(num_tiles):
     """Which tile of which head (batch * heads + head) this program takes.
 
-    Under a causal mask tiles differ in work. The k-th tiles of a few heads start together, then their next ones: the
-    GPU's last programs are then short ones, and what it reads at a time still fits into L2.
+    Under a causal mask tiles differ in work. The k-th tiles of a few heads start together, then their next ones, so
+    that the GPU's last programs are short ones. Not those of all heads: programs that run side by side share what they
+    read.
     """
     pid = tl.program_id(0)
     first_head = pid // (HEADS_TOGETHER * num_tiles) * HEADS_TOGETHER
@@ -389,9 +390,9 @@ def default_backward_config(dtype, head_dim, causal, capability, tma=False):
 
     dtype: torch dtype; head_dim: 1 to 256; capability: (major, minor) of the GPU, None in the interpreter; tma:
     whether tiles stream past by descriptor.
-    Those of 9.0 for fp16 and bf16 are the fastest of a sweep on an H100. The others are chosen by the
-    compiler's resource report, as large as does not spill (fp32 beyond head_dim 128 does, at the smallest tiles
-    there are), and have not been timed.
+    Those of 9.0 for fp16 and bf16 are the fastest of a sweep on an H100 (dQ up to head_dim 32 takes the one of 64, not
+    swept by itself). The others are chosen by the compiler's resource report, as large as does not spill (fp32 beyond
+    head_dim 128 does, at the smallest tiles there are), and have not been timed.
     """
     if capability is None:
         # The interpreter's time is per operation executed, whatever the tile's size.
