@@ -113,16 +113,16 @@ def any_nonfinite(x):
 
 @triton.jit
 def dkdv_loop(
-    dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, q_desc, do_desc, index_b, index_h, lse_ptr, delta_ptr, start, end,
+    dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, index_b, index_h, lse_ptr, delta_ptr, start, full_start, end,
     stride_qm, stride_dom, offs_n, n_q, n_k, scale_log2,
-    MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, MASK_ROWS: tl.constexpr, TMA: tl.constexpr,
+    IS_CAUSAL: tl.constexpr, SET_ASIDE: tl.constexpr, MASK_ROWS: tl.constexpr, TMA: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """FA2 Alg. 2, lines 8 to 17: the query tiles [start, end) of one head pass by one key tile.
 
     Scores are computed transposed, [BLOCK_N, BLOCK_M]: as P^T and dS^T they are what the products for dV and dK
     take from the left, and go there from registers.
-    MASKED: some pair of the tiles may be hidden by the causal mask. SET_ASIDE: see `dkdv_kernel`.
+    Under a causal mask, tiles before full_start may hold hidden pairs. SET_ASIDE: see `dkdv_kernel`.
     """
     for start_m in tl.range(start, end, BLOCK_M, num_stages=1 if SET_ASIDE else None):
         offs_m = start_m + tl.arange(0, BLOCK_M)
@@ -134,47 +134,65 @@ def dkdv_loop(
 
         # Lines 10 and 11. [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
         log2_p = tl.dot(k, tl.trans(q), input_precision="ieee") * scale_log2 - lse_log2[None, :]
-        if MASKED:
-            visible = offs_n[:, None] <= offs_m[None, :] + n_k - n_q
-            log2_p = tl.where(visible, log2_p, float("-inf"))
+        if IS_CAUSAL:
+            if start_m < full_start:
+                visible = offs_n[:, None] <= offs_m[None, :] + n_k - n_q
+                log2_p = tl.where(visible, log2_p, float("-inf"))
         p = tl.exp2(log2_p)
         # Line 13. [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")
         # Line 14.
         ds = p * (dp - delta[None, :])
         if SET_ASIDE:
-            ds = tl.where(visible, ds, 0.0)
-            last_here = tl.max(tl.where((do - do) == 0.0, NO_QUERY, offs_m[:, None]), axis=0)
-            last_nonfinite = tl.maximum(last_nonfinite, last_here)
+            ds = tl.where(offs_n[:, None] <= offs_m[None, :] + n_k - n_q, ds, 0.0)
             q, do = only_finite(q), only_finite(do)
         # Lines 12 and 16. [BLOCK_N, BLOCK_M] @ [BLOCK_M, BLOCK_D]
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
         dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
-    return dk, dv, last_nonfinite
+    return dk, dv
 
 
 @triton.jit
 def dkdv_of_group(
-    dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, start, end,
+    dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, start, full_start, end,
     stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
     batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
-    GROUP_SIZE: tl.constexpr, MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, MASK_ROWS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr, IS_CAUSAL: tl.constexpr, SET_ASIDE: tl.constexpr, MASK_ROWS: tl.constexpr,
     TMA: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """`dkdv_loop` over the query heads that share a kv head, one after the other."""
     for member in range(GROUP_SIZE):
         head = kv_head * GROUP_SIZE + member
         row = (batch * n_kv_heads * GROUP_SIZE + head) * n_q
-        dk, dv, last_nonfinite = dkdv_loop(
-            dk, dv, last_nonfinite, k, v,
+        dk, dv = dkdv_loop(
+            dk, dv, k, v,
             q_ptr + batch * stride_qb + head * stride_qh, do_ptr + batch * stride_dob + head * stride_doh,
             q_desc, do_desc, tl.cast(batch, tl.int32), tl.cast(head, tl.int32),
-            lse_ptr + row, delta_ptr + row, start, end, stride_qm, stride_dom,
+            lse_ptr + row, delta_ptr + row, start, full_start, end, stride_qm, stride_dom,
             offs_n, n_q, n_k, scale_log2,
-            MASKED=MASKED, SET_ASIDE=SET_ASIDE, MASK_ROWS=MASK_ROWS, TMA=TMA, HEAD_DIM=HEAD_DIM,
+            IS_CAUSAL=IS_CAUSAL, SET_ASIDE=SET_ASIDE, MASK_ROWS=MASK_ROWS, TMA=TMA, HEAD_DIM=HEAD_DIM,
             BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
         )  # fmt: skip
-    return dk, dv, last_nonfinite
+    return dk, dv
+
+
+@triton.jit
+def last_nonfinite(
+    do_ptr, start, end, stride_dob, stride_doh, stride_dom, batch, kv_head,
+    GROUP_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """The last query of [start, end) with a NaN or inf in a column of dO, for each column: int32 [BLOCK_D].
+
+    Of the query heads that share a kv head together. NO_QUERY where there is none.
+    """
+    last = tl.full([BLOCK_D], NO_QUERY, tl.int32)
+    for member in range(GROUP_SIZE):
+        do_head = do_ptr + batch * stride_dob + (kv_head * GROUP_SIZE + member) * stride_doh
+        for start_m in tl.range(start, end, BLOCK_M, num_stages=1):
+            do = load_tile(do_head, start_m, end, stride_dom, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+            rows = start_m + tl.arange(0, BLOCK_M)
+            last = tl.maximum(last, tl.max(tl.where((do - do) == 0.0, NO_QUERY, rows[:, None]), axis=0))
+    return last
 
 
 @triton.jit(do_not_specialize=["n_q", "n_k"])
@@ -194,8 +212,8 @@ def dkdv_kernel(
     One program per key tile of one kv head; it sums over the GROUP_SIZE query heads that share the head.
 
     A NaN in a query tile must not reach the keys that the query does not see, though 0 * NaN is NaN in the products.
-    That is rare, so the tiles with hidden pairs come first and are done plainly; only when the sums come out
-    non-finite are they done again, with such elements set aside.
+    That is rare, so the sums are taken plainly; only when they come out non-finite are they taken again, with such
+    elements set aside.
     """
     # The first key tiles are seen by the most queries, and they start first.
     tile, head_of_all = tile_and_head(tl.cdiv(n_k, BLOCK_N))
@@ -212,44 +230,40 @@ def dkdv_kernel(
                   True, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    last_nonfinite = tl.full([BLOCK_D], NO_QUERY, tl.int32)
 
-    full_start = 0
+    first_m, full_start = 0, 0
     if IS_CAUSAL:
         # Query i sees the keys j <= i + n_k - n_q. Query tiles before first_m see no key of this tile, those from
         # full_start on see all of them.
         first_m = tl.maximum(start_n + n_q - n_k, 0) // BLOCK_M * BLOCK_M
-        sees_all = tl.maximum(tl.minimum(start_n + BLOCK_N, n_k) - 1 + n_q - n_k, 0)
-        full_start = tl.cdiv(sees_all, BLOCK_M) * BLOCK_M
-        masked_end = tl.minimum(full_start, n_q)
-        dk, dv, last_nonfinite = dkdv_of_group(
-            dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, first_m, masked_end,
-            stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
-            batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
-            GROUP_SIZE=GROUP_SIZE, MASKED=True, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, TMA=TMA, HEAD_DIM=HEAD_DIM,
-            BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
-        )  # fmt: skip
+        full_start = tl.maximum(tl.minimum(start_n + BLOCK_N, n_k) - 1 + n_q - n_k, 0)
+    dk, dv = dkdv_of_group(
+        dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, first_m, full_start, n_q,
+        stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
+        batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
+        GROUP_SIZE=GROUP_SIZE, IS_CAUSAL=IS_CAUSAL, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, TMA=TMA, HEAD_DIM=HEAD_DIM,
+        BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
+    )  # fmt: skip
+    if IS_CAUSAL:
         if any_nonfinite(dk) | any_nonfinite(dv):
-            dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-            dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-            dk, dv, last_nonfinite = dkdv_of_group(
-                dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, first_m, masked_end,
-                stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
-                batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
-                GROUP_SIZE=GROUP_SIZE, MASKED=True, SET_ASIDE=True, MASK_ROWS=not NO_TAIL, TMA=False, HEAD_DIM=HEAD_DIM,
-                BLOCK_M=SECOND_TRY, BLOCK_D=BLOCK_D,
-            )  # fmt: skip
             # dV = P^T dO column by column: a key is seen by all queries from some row on, so the last row with a
             # non-finite element in a column tells which keys it reaches. dK needs no such thing: a query that is
             # not finite makes dS non-finite for every key that it sees.
-            dv = tl.where(offs_n[:, None] <= last_nonfinite[None, :] + n_k - n_q, float("nan"), dv)
-    dk, dv, last_nonfinite = dkdv_of_group(
-        dk, dv, last_nonfinite, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, full_start, n_q,
-        stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
-        batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
-        GROUP_SIZE=GROUP_SIZE, MASKED=False, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, TMA=TMA, HEAD_DIM=HEAD_DIM,
-        BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
-    )  # fmt: skip
+            # The NaN come before the products that are added to them: where other instructions than products write
+            # to such sums afterwards, ptxas lets all the kernel's products wait for each other (C7515).
+            last = last_nonfinite(
+                do_ptr, first_m, n_q, stride_dob, stride_doh, stride_dom, batch, kv_head,
+                GROUP_SIZE=GROUP_SIZE, HEAD_DIM=HEAD_DIM, BLOCK_M=SECOND_TRY, BLOCK_D=BLOCK_D,
+            )  # fmt: skip
+            dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+            dv = tl.where(offs_n[:, None] <= last[None, :] + n_k - n_q, float("nan"), dk)
+            dk, dv = dkdv_of_group(
+                dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, first_m, n_q, n_q,
+                stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
+                batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
+                GROUP_SIZE=GROUP_SIZE, IS_CAUSAL=True, SET_ASIDE=True, MASK_ROWS=True, TMA=False, HEAD_DIM=HEAD_DIM,
+                BLOCK_M=SECOND_TRY, BLOCK_D=BLOCK_D,
+            )  # fmt: skip
 
     # FA2 Alg. 2, line 18: write dK_j and dV_j.
     offs_d = tl.arange(0, BLOCK_D)
@@ -262,31 +276,35 @@ def dkdv_kernel(
 
 @triton.jit
 def dq_loop(
-    dq, q, do, lse_log2, delta, k_ptr, v_ptr, k_desc, v_desc, index_b, index_h, start, end, stride_kn, stride_vn,
+    dq, q, do, lse_log2, delta, k_ptr, v_ptr, k_desc, v_desc, index_b, index_h, full_end, end, stride_kn, stride_vn,
     offs_m, n_q, n_k, scale_log2,
-    MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, IS_CAUSAL: tl.constexpr, TMA: tl.constexpr,
+    SET_ASIDE: tl.constexpr, IS_CAUSAL: tl.constexpr, NO_TAIL: tl.constexpr, TMA: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """FA2 Alg. 2, lines 10, 11, 13 to 15: the key tiles [start, end) pass by one query tile."""
-    for start_n in tl.range(start, end, BLOCK_N, num_stages=1 if SET_ASIDE else None):
+    """FA2 Alg. 2, lines 10, 11, 13 to 15: the key tiles [0, end) pass by one query tile.
+
+    Tiles from full_end on may hold keys that are hidden, or that lie beyond n_k.
+    """
+    for start_n in tl.range(0, end, BLOCK_N, num_stages=1 if SET_ASIDE else None):
         offs_n = start_n + tl.arange(0, BLOCK_N)
         k = load_streamed(k_ptr, k_desc, index_b, index_h, start_n, n_k, stride_kn,
-                          TMA, MASKED, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip
+                          TMA, not NO_TAIL, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip
         v = load_streamed(v_ptr, v_desc, index_b, index_h, start_n, n_k, stride_vn,
-                          TMA, MASKED, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip
+                          TMA, not NO_TAIL, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip
         # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         log2_p = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2 - lse_log2[:, None]
-        if MASKED:
-            visible = (offs_n < n_k)[None, :]
-            if IS_CAUSAL:
-                visible = visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)
-            log2_p = tl.where(visible, log2_p, float("-inf"))
+        if IS_CAUSAL or not NO_TAIL:
+            if start_n >= full_end:
+                visible = (offs_n < n_k)[None, :]
+                if IS_CAUSAL:
+                    visible = visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)
+                log2_p = tl.where(visible, log2_p, float("-inf"))
         p = tl.exp2(log2_p)
         # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         dp = tl.dot(do, tl.trans(v), input_precision="ieee")
         ds = p * (dp - delta[:, None])
         if SET_ASIDE:
-            ds = tl.where(visible, ds, 0.0)
+            ds = tl.where(offs_n[None, :] <= offs_m[:, None] + n_k - n_q, ds, 0.0)
             k = only_finite(k)
         # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
@@ -306,8 +324,8 @@ def dq_kernel(
 ):  # fmt: skip
     """Arguments as `dkdv_kernel`'s; dq [batch, heads, n_q, HEAD_DIM], contiguous. One program per query tile.
 
-    The loop is the forward's, over the same key tiles. As in `dkdv_kernel`, tiles with hidden pairs come first, and
-    are done again with the NaN and inf of K set aside if the sum comes out non-finite. (Such a key makes dS
+    The loop is the forward's, over the same key tiles. As in `dkdv_kernel`, a sum that comes out non-finite is taken
+    again with the NaN and inf of K set aside. (Such a key makes dS
     non-finite for every query that sees it, save one whose score is -inf: its weight is 0.)
     """
     # The last query tiles see the most keys, and they start first.
@@ -330,28 +348,21 @@ def dq_kernel(
     v_base = v_ptr + batch * stride_vb + head // GROUP_SIZE * stride_vh
     index_b, index_h = tl.cast(batch, tl.int32), tl.cast(head // GROUP_SIZE, tl.int32)
     full_end, kv_end = kv_loop_bounds(start_m, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
-    if IS_CAUSAL or not NO_TAIL:
-        dq = dq_loop(
-            dq, q, do, lse_log2, delta, k_base, v_base, k_desc, v_desc, index_b, index_h, full_end, kv_end,
-            stride_kn, stride_vn, offs_m, n_q, n_k, scale_log2,
-            MASKED=True, SET_ASIDE=False, IS_CAUSAL=IS_CAUSAL, TMA=TMA,
-            HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
-        )  # fmt: skip
+    dq = dq_loop(
+        dq, q, do, lse_log2, delta, k_base, v_base, k_desc, v_desc, index_b, index_h, full_end, kv_end,
+        stride_kn, stride_vn, offs_m, n_q, n_k, scale_log2,
+        SET_ASIDE=False, IS_CAUSAL=IS_CAUSAL, NO_TAIL=NO_TAIL, TMA=TMA,
+        HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
+    )  # fmt: skip
     if IS_CAUSAL:
         if any_nonfinite(dq):
             dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
             dq = dq_loop(
-                dq, q, do, lse_log2, delta, k_base, v_base, k_desc, v_desc, index_b, index_h, full_end, kv_end,
+                dq, q, do, lse_log2, delta, k_base, v_base, k_desc, v_desc, index_b, index_h, 0, kv_end,
                 stride_kn, stride_vn, offs_m, n_q, n_k, scale_log2,
-                MASKED=True, SET_ASIDE=True, IS_CAUSAL=True, TMA=False,
+                SET_ASIDE=True, IS_CAUSAL=True, NO_TAIL=False, TMA=False,
                 HEAD_DIM=HEAD_DIM, BLOCK_N=SECOND_TRY, BLOCK_D=BLOCK_D,
             )  # fmt: skip
-    dq = dq_loop(
-        dq, q, do, lse_log2, delta, k_base, v_base, k_desc, v_desc, index_b, index_h, 0, full_end,
-        stride_kn, stride_vn, offs_m, n_q, n_k, scale_log2,
-        MASKED=False, SET_ASIDE=False, IS_CAUSAL=IS_CAUSAL, TMA=TMA,
-        HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
-    )  # fmt: skip
 
     offs_d = tl.arange(0, BLOCK_D)
     tl.store(dq_ptr + row * HEAD_DIM + tl.cast(offs_m, tl.int64)[:, None] * HEAD_DIM + offs_d[None, :],
