@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from course_lib import bench, experiments
+from course_lib import bench, experiments, runtime
 from course_lib.kernels import accuracy
 from course_lib.kernels.accuracy import check_attention
 
@@ -91,7 +91,8 @@ def test_a_sweep_has_a_row_for_every_candidate(monkeypatch, which, kernels):
     monkeypatch.setattr(experiments, "TUNED", sizes)
     monkeypatch.setattr(experiments, "TUNED_LENGTH", 40)
     monkeypatch.setattr(experiments, "_compile_ahead", lambda jobs: None)
-    monkeypatch.setattr(bench, "random_inputs", lambda b, h, n, d, dtype: torch.randn(4, 1, 2, n, d).to(dtype))
+    device = runtime.device()
+    monkeypatch.setattr(bench, "random_inputs", lambda b, h, n, d, dtype: torch.randn(4, 1, 2, n, d).to(device, dtype))
     monkeypatch.setattr(bench, "median_ms", lambda calls, rounds: {config: config[3] for config in calls})
     rows = experiments.tune_rows(which, [16])
     assert [(row.get("kernel", "forward"), row["causal"], row["num_stages"], row["ms"]) for row in rows] == [

@@ -113,9 +113,9 @@ def any_nonfinite(x):
 
 @triton.jit
 def dkdv_loop(
-    dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, index_b, index_h, lse_ptr, delta_ptr, start, full_start, end,
+    dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, index_b, index_h, lse_ptr, delta_ptr, start, end,
     stride_qm, stride_dom, offs_n, n_q, n_k, scale_log2,
-    IS_CAUSAL: tl.constexpr, SET_ASIDE: tl.constexpr, MASK_ROWS: tl.constexpr, TMA: tl.constexpr,
+    MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, MASK_ROWS: tl.constexpr, TMA: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """FA2 Alg. 2, lines 8 to 17: the query tiles [start, end) of one head pass by one key tile.
@@ -134,10 +134,9 @@ def dkdv_loop(
 
         # Lines 10 and 11. [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
         log2_p = tl.dot(k, tl.trans(q), input_precision="ieee") * scale_log2 - lse_log2[None, :]
-        if IS_CAUSAL:
-            if start_m < full_start:
-                visible = offs_n[:, None] <= offs_m[None, :] + n_k - n_q
-                log2_p = tl.where(visible, log2_p, float("-inf"))
+        if MASKED:
+            visible = offs_n[:, None] <= offs_m[None, :] + n_k - n_q
+            log2_p = tl.where(visible, log2_p, float("-inf"))
         p = tl.exp2(log2_p)
         # Line 13. [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")
@@ -154,10 +153,10 @@ def dkdv_loop(
 
 @triton.jit
 def dkdv_of_group(
-    dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, start, full_start, end,
+    dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, start, end,
     stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
     batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
-    GROUP_SIZE: tl.constexpr, IS_CAUSAL: tl.constexpr, SET_ASIDE: tl.constexpr, MASK_ROWS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr, MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, MASK_ROWS: tl.constexpr,
     TMA: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """`dkdv_loop` over the query heads that share a kv head, one after the other."""
@@ -168,9 +167,9 @@ def dkdv_of_group(
             dk, dv, k, v,
             q_ptr + batch * stride_qb + head * stride_qh, do_ptr + batch * stride_dob + head * stride_doh,
             q_desc, do_desc, tl.cast(batch, tl.int32), tl.cast(head, tl.int32),
-            lse_ptr + row, delta_ptr + row, start, full_start, end, stride_qm, stride_dom,
+            lse_ptr + row, delta_ptr + row, start, end, stride_qm, stride_dom,
             offs_n, n_q, n_k, scale_log2,
-            IS_CAUSAL=IS_CAUSAL, SET_ASIDE=SET_ASIDE, MASK_ROWS=MASK_ROWS, TMA=TMA, HEAD_DIM=HEAD_DIM,
+            MASKED=MASKED, SET_ASIDE=SET_ASIDE, MASK_ROWS=MASK_ROWS, TMA=TMA, HEAD_DIM=HEAD_DIM,
             BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
         )  # fmt: skip
     return dk, dv
@@ -236,14 +235,24 @@ def dkdv_kernel(
         # Query i sees the keys j <= i + n_k - n_q. Query tiles before first_m see no key of this tile, those from
         # full_start on see all of them.
         first_m = tl.maximum(start_n + n_q - n_k, 0) // BLOCK_M * BLOCK_M
-        full_start = tl.maximum(tl.minimum(start_n + BLOCK_N, n_k) - 1 + n_q - n_k, 0)
+        sees_all = tl.maximum(tl.minimum(start_n + BLOCK_N, n_k) - 1 + n_q - n_k, 0)
+        full_start = tl.cdiv(sees_all, BLOCK_M) * BLOCK_M
+        masked_end = tl.minimum(full_start, n_q)
     dk, dv = dkdv_of_group(
-        dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, first_m, full_start, n_q,
+        dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, full_start, n_q,
         stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
         batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
-        GROUP_SIZE=GROUP_SIZE, IS_CAUSAL=IS_CAUSAL, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, TMA=TMA, HEAD_DIM=HEAD_DIM,
+        GROUP_SIZE=GROUP_SIZE, MASKED=False, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, TMA=TMA, HEAD_DIM=HEAD_DIM,
         BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
     )  # fmt: skip
+    if IS_CAUSAL:
+        dk, dv = dkdv_of_group(
+            dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, first_m, masked_end,
+            stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
+            batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
+            GROUP_SIZE=GROUP_SIZE, MASKED=True, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, TMA=TMA, HEAD_DIM=HEAD_DIM,
+            BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
+        )  # fmt: skip
     if IS_CAUSAL:
         if any_nonfinite(dk) | any_nonfinite(dv):
             # dV = P^T dO column by column: a key is seen by all queries from some row on, so the last row with a
@@ -258,10 +267,10 @@ def dkdv_kernel(
             dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
             dv = tl.where(offs_n[:, None] <= last[None, :] + n_k - n_q, float("nan"), dk)
             dk, dv = dkdv_of_group(
-                dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, first_m, n_q, n_q,
+                dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, first_m, n_q,
                 stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
                 batch, kv_head, n_kv_heads, offs_n, n_q, n_k, scale_log2,
-                GROUP_SIZE=GROUP_SIZE, IS_CAUSAL=True, SET_ASIDE=True, MASK_ROWS=True, TMA=False, HEAD_DIM=HEAD_DIM,
+                GROUP_SIZE=GROUP_SIZE, MASKED=True, SET_ASIDE=True, MASK_ROWS=True, TMA=False, HEAD_DIM=HEAD_DIM,
                 BLOCK_M=SECOND_TRY, BLOCK_D=BLOCK_D,
             )  # fmt: skip
 
@@ -276,29 +285,29 @@ def dkdv_kernel(
 
 @triton.jit
 def dq_loop(
-    dq, q, do, lse_log2, delta, k_ptr, v_ptr, k_desc, v_desc, index_b, index_h, full_end, end, stride_kn, stride_vn,
+    dq, q, do, lse_log2, delta, k_ptr, v_ptr, k_desc, v_desc, index_b, index_h, start, end, stride_kn, stride_vn,
     offs_m, n_q, n_k, scale_log2,
-    SET_ASIDE: tl.constexpr, IS_CAUSAL: tl.constexpr, NO_TAIL: tl.constexpr, TMA: tl.constexpr,
+    MASKED: tl.constexpr, SET_ASIDE: tl.constexpr, IS_CAUSAL: tl.constexpr, TMA: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """FA2 Alg. 2, lines 10, 11, 13 to 15: the key tiles [0, end) pass by one query tile.
+    """FA2 Alg. 2, lines 10, 11, 13 to 15: the key tiles [start, end) pass by one query tile.
 
-    Tiles from full_end on may hold keys that are hidden, or that lie beyond n_k.
+    MASKED: the tiles may hold keys that are hidden, or that lie beyond n_k.
     """
-    for start_n in tl.range(0, end, BLOCK_N, num_stages=1 if SET_ASIDE else None):
+    for start_n in tl.range(start, end, BLOCK_N, num_stages=1 if SET_ASIDE else None):
         offs_n = start_n + tl.arange(0, BLOCK_N)
         k = load_streamed(k_ptr, k_desc, index_b, index_h, start_n, n_k, stride_kn,
-                          TMA, not NO_TAIL, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip
+                          TMA, MASKED, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip
         v = load_streamed(v_ptr, v_desc, index_b, index_h, start_n, n_k, stride_vn,
-                          TMA, not NO_TAIL, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip
+                          TMA, MASKED, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip
         # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         log2_p = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2 - lse_log2[:, None]
-        if IS_CAUSAL or not NO_TAIL:
-            if start_n >= full_end:
+        if MASKED:
+            if IS_CAUSAL:  # which no key beyond n_k passes, but for rows beyond n_q
+                visible = offs_n[None, :] <= offs_m[:, None] + n_k - n_q
+            else:
                 visible = (offs_n < n_k)[None, :]
-                if IS_CAUSAL:
-                    visible = visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)
-                log2_p = tl.where(visible, log2_p, float("-inf"))
+            log2_p = tl.where(visible, log2_p, float("-inf"))
         p = tl.exp2(log2_p)
         # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         dp = tl.dot(do, tl.trans(v), input_precision="ieee")
@@ -349,18 +358,25 @@ def dq_kernel(
     index_b, index_h = tl.cast(batch, tl.int32), tl.cast(head // GROUP_SIZE, tl.int32)
     full_end, kv_end = kv_loop_bounds(start_m, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
     dq = dq_loop(
-        dq, q, do, lse_log2, delta, k_base, v_base, k_desc, v_desc, index_b, index_h, full_end, kv_end,
+        dq, q, do, lse_log2, delta, k_base, v_base, k_desc, v_desc, index_b, index_h, 0, full_end,
         stride_kn, stride_vn, offs_m, n_q, n_k, scale_log2,
-        SET_ASIDE=False, IS_CAUSAL=IS_CAUSAL, NO_TAIL=NO_TAIL, TMA=TMA,
+        MASKED=False, SET_ASIDE=False, IS_CAUSAL=IS_CAUSAL, TMA=TMA,
         HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
     )  # fmt: skip
+    if IS_CAUSAL or not NO_TAIL:
+        dq = dq_loop(
+            dq, q, do, lse_log2, delta, k_base, v_base, k_desc, v_desc, index_b, index_h, full_end, kv_end,
+            stride_kn, stride_vn, offs_m, n_q, n_k, scale_log2,
+            MASKED=True, SET_ASIDE=False, IS_CAUSAL=IS_CAUSAL, TMA=TMA,
+            HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
+        )  # fmt: skip
     if IS_CAUSAL:
         if any_nonfinite(dq):
             dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
             dq = dq_loop(
                 dq, q, do, lse_log2, delta, k_base, v_base, k_desc, v_desc, index_b, index_h, 0, kv_end,
                 stride_kn, stride_vn, offs_m, n_q, n_k, scale_log2,
-                SET_ASIDE=True, IS_CAUSAL=True, NO_TAIL=False, TMA=False,
+                MASKED=True, SET_ASIDE=True, IS_CAUSAL=True, TMA=False,
                 HEAD_DIM=HEAD_DIM, BLOCK_N=SECOND_TRY, BLOCK_D=BLOCK_D,
             )  # fmt: skip
 
@@ -416,13 +432,13 @@ def default_backward_config(dtype, head_dim, causal, capability, tma=False):
         return (16, 16, 8, 1), (16, 16, 8, 1)
     if capability[0] == 9:
         if block_d <= 32:
-            return (64, 64, 4, 3) if causal else (128, 64, 4, 2), (128, 64, 4, 3) if tma else (64, 64, 4, 3)
+            return (128, 64, 4, 3), (64, 64, 4, 3)
         if block_d == 64:
             if tma:
-                return (128, 64, 4, 2) if causal else (64, 64, 4, 3), (128, 64, 4, 3)
-            return ((128, 64, 4, 2), (64, 64, 4, 3)) if causal else ((64, 64, 4, 3), (64, 64, 4, 2))
+                return (64, 64, 4, 3), (128, 64, 8, 3) if causal else (128, 64, 4, 3)
+            return (64, 64, 4, 3), (64, 64, 4, 3) if causal else (64, 64, 4, 2)
         if block_d == 128:
-            return (64, 64, 4, 2) if tma and not causal else (64, 128, 8, 3), (128, 64, 8, 3)
+            return (64, 64, 4, 2) if tma else (64, 128, 8, 3), (128, 64, 8, 3)
         return (64, 64, 8, 2) if tma else (64, 32, 4, 2), (128, 32, 8, 3)
     if capability[0] == 10 and block_d <= 128:
         return (64, 64, 8, 2), (64, 64, 8, 2)
