@@ -161,28 +161,30 @@ def check_tensors(q, k, v):
             raise ValueError(f"{name} must have 4 dimensions [batch, heads, seq, head_dim], got {_shape(x)}")
         if x.dtype not in DTYPES:
             raise TypeError(f"{name} has dtype {_name(x.dtype)}; accepted: {', '.join(map(_name, DTYPES))}")
+    batch, n_heads, n_q, head_dim = q.shape
     for name, x in (("k", k), ("v", v)):
         if x.dtype != q.dtype:
             raise TypeError(f"{name} has dtype {_name(x.dtype)} but q has {_name(q.dtype)}; they must be equal")
         if x.device != q.device:
             raise ValueError(f"{name} is on {x.device} but q is on {q.device}; they must be on one device")
-        if x.shape[0] != q.shape[0]:
-            raise ValueError(f"{name} has batch {x.shape[0]} but q has {q.shape[0]}; they must be equal")
-        if x.shape[3] != q.shape[3]:
-            raise ValueError(f"{name} has head_dim {x.shape[3]} but q has {q.shape[3]}; they must be equal")
+        if x.shape[0] != batch:
+            raise ValueError(f"{name} has batch {x.shape[0]} but q has {batch}; they must be equal")
+        if x.shape[3] != head_dim:
+            raise ValueError(f"{name} has head_dim {x.shape[3]} but q has {head_dim}; they must be equal")
     if COMPILED and not q.is_cuda:
         raise ValueError(f"q, k and v are on {q.device}; kernels run compiled here and take CUDA tensors")
     if v.shape != k.shape:
         raise ValueError(f"v must have k's shape {_shape(k)}, got {_shape(v)}")
-    if not 1 <= q.shape[3] <= MAX_HEAD_DIM:
-        raise ValueError(f"head_dim must be 1 to {MAX_HEAD_DIM}, got {q.shape[3]}")
-    for name, x in (("q", q), ("k", k)):
-        if x.shape[2] < 1:
+    if not 1 <= head_dim <= MAX_HEAD_DIM:
+        raise ValueError(f"head_dim must be 1 to {MAX_HEAD_DIM}, got {head_dim}")
+    n_kv_heads, n_k = k.shape[1:3]
+    for name, heads, length in (("q", n_heads, n_q), ("k", n_kv_heads, n_k)):
+        if length < 1:
             raise ValueError(f"{name} has sequence length 0; it must be at least 1")
-        if x.shape[1] < 1:
+        if heads < 1:
             raise ValueError(f"{name} has 0 heads; it must have at least 1")
-    if q.shape[1] % k.shape[1]:
-        raise ValueError(f"k and v have {k.shape[1]} heads, which do not divide q's {q.shape[1]}")
+    if n_heads % n_kv_heads:
+        raise ValueError(f"k and v have {n_kv_heads} heads, which do not divide q's {n_heads}")
 
 
 def _shape(x):

@@ -122,7 +122,7 @@ def dkdv_loop(
 
     Scores are computed transposed, [BLOCK_N, BLOCK_M]: as P^T and dS^T they are what the products for dV and dK
     take from the left, and go there from registers.
-    Under a causal mask, tiles before full_start may hold hidden pairs. SET_ASIDE: see `dkdv_kernel`.
+    MASKED: some pair of the tiles may be hidden by the causal mask. SET_ASIDE: see `dkdv_kernel`.
     """
     for start_m in tl.range(start, end, BLOCK_M, num_stages=1 if SET_ASIDE else None):
         offs_m = start_m + tl.arange(0, BLOCK_M)
@@ -143,7 +143,7 @@ def dkdv_loop(
         # Line 14.
         ds = p * (dp - delta[None, :])
         if SET_ASIDE:
-            ds = tl.where(offs_n[:, None] <= offs_m[None, :] + n_k - n_q, ds, 0.0)
+            ds = tl.where(visible, ds, 0.0)
             q, do = only_finite(q), only_finite(do)
         # Lines 12 and 16. [BLOCK_N, BLOCK_M] @ [BLOCK_M, BLOCK_D]
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
@@ -230,7 +230,7 @@ def dkdv_kernel(
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
 
-    first_m, full_start = 0, 0
+    full_start = 0
     if IS_CAUSAL:
         # Query i sees the keys j <= i + n_k - n_q. Query tiles before first_m see no key of this tile, those from
         # full_start on see all of them.
@@ -253,13 +253,12 @@ def dkdv_kernel(
             GROUP_SIZE=GROUP_SIZE, MASKED=True, SET_ASIDE=False, MASK_ROWS=not NO_TAIL, TMA=TMA, HEAD_DIM=HEAD_DIM,
             BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
         )  # fmt: skip
-    if IS_CAUSAL:
         if any_nonfinite(dk) | any_nonfinite(dv):
             # dV = P^T dO column by column: a key is seen by all queries from some row on, so the last row with a
             # non-finite element in a column tells which keys it reaches. dK needs no such thing: a query that is
             # not finite makes dS non-finite for every key that it sees.
-            # The NaN come before the products that are added to them: where other instructions than products write
-            # to such sums afterwards, ptxas lets all the kernel's products wait for each other (C7515).
+            # The NaN are there before the products are added to them. Written over the sums afterwards, they made
+            # ptxas wait for each product of the kernel by itself (its warning C7515).
             last = last_nonfinite(
                 do_ptr, first_m, n_q, stride_dob, stride_doh, stride_dom, batch, kv_head,
                 GROUP_SIZE=GROUP_SIZE, HEAD_DIM=HEAD_DIM, BLOCK_M=SECOND_TRY, BLOCK_D=BLOCK_D,
@@ -303,7 +302,7 @@ def dq_loop(
         # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         log2_p = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2 - lse_log2[:, None]
         if MASKED:
-            if IS_CAUSAL:  # which no key beyond n_k passes, but for rows beyond n_q
+            if IS_CAUSAL:  # hides the keys beyond n_k too, from every row up to n_q
                 visible = offs_n[None, :] <= offs_m[:, None] + n_k - n_q
             else:
                 visible = (offs_n < n_k)[None, :]
@@ -313,7 +312,7 @@ def dq_loop(
         dp = tl.dot(do, tl.trans(v), input_precision="ieee")
         ds = p * (dp - delta[:, None])
         if SET_ASIDE:
-            ds = tl.where(offs_n[None, :] <= offs_m[:, None] + n_k - n_q, ds, 0.0)
+            ds = tl.where(visible, ds, 0.0)
             k = only_finite(k)
         # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
@@ -334,8 +333,8 @@ def dq_kernel(
     """Arguments as `dkdv_kernel`'s; dq [batch, heads, n_q, HEAD_DIM], contiguous. One program per query tile.
 
     The loop is the forward's, over the same key tiles. As in `dkdv_kernel`, a sum that comes out non-finite is taken
-    again with the NaN and inf of K set aside. (Such a key makes dS
-    non-finite for every query that sees it, save one whose score is -inf: its weight is 0.)
+    again with the NaN and inf of K set aside. (Such a key makes dS non-finite for every query that sees it, save one
+    whose score is -inf: its weight is 0.)
     """
     # The last query tiles see the most keys, and they start first.
     num_m_tiles = tl.cdiv(n_q, BLOCK_M)
@@ -417,8 +416,8 @@ def default_backward_config(dtype, head_dim, causal, capability, tma=False):
 
     dtype: torch dtype; head_dim: 1 to 256; capability: (major, minor) of the GPU, None in the interpreter; tma:
     whether tiles stream past by descriptor.
-    Those of 9.0 for fp16 and bf16 are the fastest of a sweep on an H100 (dQ up to head_dim 32 takes the one of 64, not
-    swept by itself). The others are chosen by the compiler's resource report, as large as does not spill (fp32 beyond
+    Those of 9.0 for fp16 and bf16 are the fastest of a sweep on an H100 (without descriptors, of a few at head_dim 64
+    and 128; the rest of those was taken over from an earlier form of the kernels). The others are chosen by the compiler's resource report, as large as does not spill (fp32 beyond
     head_dim 128 does, at the smallest tiles there are), and have not been timed.
     """
     if capability is None:

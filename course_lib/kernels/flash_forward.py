@@ -251,9 +251,11 @@ def takes_descriptors(capability, *tensors):
     """
     if capability is None or capability < (9, 0):
         return False
+    if any(x.shape[2] < 512 for x in tensors):
+        return False
     for x in tensors:
         starts = x.data_ptr(), *(stride * x.element_size() for stride in x.stride()[:3])
-        if x.shape[2] < 512 or any(start % 16 for start in starts) or 0 in x.stride():
+        if any(start % 16 for start in starts) or 0 in x.stride():
             return False
     return True
 

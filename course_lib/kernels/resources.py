@@ -48,13 +48,16 @@ class Request:
 @dataclass(frozen=True)
 class Resources:
     """Per program: shared memory, and columns of Blackwell's tensor memory (512 an SM; 0 before it). Per thread:
-    registers and stack. tensor_cores: whether the code uses them."""
+    registers and stack. tensor_cores: whether the code uses them. serialized: whether it waits for each of Hopper's
+    matrix products by itself, where they should run while other instructions do; ptxas does that when it cannot keep
+    their registers apart (warnings C7510 to C7520 of `ptxas -v`, which Triton does not show)."""
 
     shared_bytes: int
     tensor_memory_columns: int
     registers: int
     stack_bytes: int
     tensor_cores: bool
+    serialized: bool
     config: tuple
 
 
@@ -140,20 +143,32 @@ def compile_forward(request):
         shared_bytes=compiled.metadata.shared,
         tensor_memory_columns=getattr(compiled.metadata, "tmem_size", None) or 0,
         registers=registers, stack_bytes=stack_bytes,
-        tensor_cores=any(word in ptx for word in ("mma.sync", "wgmma", "tcgen05.mma")), config=tuple(config),
+        tensor_cores=any(word in ptx for word in ("mma.sync", "wgmma", "tcgen05.mma")),
+        serialized="wgmma" in ptx and _serialized(compiled.asm["cubin"]), config=tuple(config),
     )  # fmt: skip
 
 
 def _usage(cubin):
-    """(registers, stack bytes) that a cubin declares, read by the cuobjdump in Triton's package."""
+    """(registers, stack bytes) that a cubin declares."""
+    text = _cuobjdump("-res-usage", cubin)
+    return int(re.search(r"REG:(\d+)", text).group(1)), int(re.search(r"STACK:(\d+)", text).group(1))
+
+
+def _serialized(cubin):
+    """Whether there is a wait (WARPGROUP.DEPBAR) for each product (HGMMA); else one wait stands for many."""
+    instructions = _cuobjdump("-sass", cubin)
+    return instructions.count("WARPGROUP.DEPBAR") >= instructions.count("HGMMA")
+
+
+def _cuobjdump(option, cubin):
+    """What the cuobjdump in Triton's package tells about a cubin."""
     import triton
 
     tool = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin", "cuobjdump")
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-    return int(re.search(r"REG:(\d+)", text).group(1)), int(re.search(r"STACK:(\d+)", text).group(1))
+        return subprocess.run([tool, option, file.name], capture_output=True, text=True, check=True).stdout
 
 
 def kernel_sha256():
@@ -259,7 +274,7 @@ def main(argv=None):
             f"{request.kernel} sm_{request.arch} d={request.head_dim} {request.dtype} causal={request.causal} "
             f"{used.config}: "
             f"{used.shared_bytes} bytes shared, {used.registers} registers, {used.stack_bytes} bytes stack, "
-            f"tensor cores {'used' if used.tensor_cores else 'not used'}"
+            f"tensor cores {'used' if used.tensor_cores else 'not used'}{', products one by one' * used.serialized}"
         )
 
 
