@@ -416,9 +416,10 @@ def default_backward_config(dtype, head_dim, causal, capability, tma=False):
 
     dtype: torch dtype; head_dim: 1 to 256; capability: (major, minor) of the GPU, None in the interpreter; tma:
     whether tiles stream past by descriptor.
-    Those of 9.0 for fp16 and bf16 are the fastest of a sweep on an H100 (without descriptors, of a few at head_dim 64
-    and 128; the rest of those was taken over from an earlier form of the kernels). The others are chosen by the compiler's resource report, as large as does not spill (fp32 beyond
-    head_dim 128 does, at the smallest tiles there are), and have not been timed.
+    Those of 9.0 for fp16 and bf16 are the fastest of a sweep on an H100; without descriptors, of a few at head_dim 64
+    and 128, while the rest was taken over from an earlier form of the kernels. The others are chosen by the compiler's
+    resource report, as large as does not spill (fp32 beyond head_dim 128 does, at the smallest tiles there are), and
+    have not been timed.
     """
     if capability is None:
         # The interpreter's time is per operation executed, whatever the tile's size.
