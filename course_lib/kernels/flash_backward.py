@@ -212,7 +212,8 @@ def dkdv_kernel(
 
     A NaN in a query tile must not reach the keys that the query does not see, though 0 * NaN is NaN in the products.
     That is rare, so the sums are taken plainly; only when they come out non-finite are they taken again, with such
-    elements set aside.
+    elements set aside, a tile of 16 queries at a time: several times slower. There an inf of dO makes dV NaN, where it
+    would be inf in real arithmetic.
     """
     # The first key tiles are seen by the most queries, and they start first.
     tile, head_of_all = tile_and_head(tl.cdiv(n_k, BLOCK_N))
@@ -294,7 +295,8 @@ def dq_loop(
 
     MASKED: the tiles may hold keys that are hidden, or that lie beyond n_k.
     """
-    for start_n in tl.range(start, end, BLOCK_N, num_stages=1 if SET_ASIDE else None):
+    # By pointers, a second loop that is prefetched too made ptxas let all products wait for each other (C7515).
+    for start_n in tl.range(start, end, BLOCK_N, num_stages=1 if SET_ASIDE or (MASKED and not TMA) else None):
         offs_n = start_n + tl.arange(0, BLOCK_N)
         k = load_streamed(k_ptr, k_desc, index_b, index_h, start_n, n_k, stride_kn,
                           TMA, MASKED, HEAD_DIM, BLOCK_N, BLOCK_D)  # fmt: skip

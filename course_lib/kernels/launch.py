@@ -1,5 +1,7 @@
 """Launches a kernel without Triton's own search for the binary, which takes longer than a small kernel runs."""
 
+import numbers
+
 import torch
 
 MOST_REMEMBERED = 4096
@@ -32,7 +34,9 @@ def launch(kernel, grid, *arguments, num_warps=4, num_stages=1, **constants):
 
 
 def _as_compiled(argument):
-    """What a binary depends on in a tensor or a tensor descriptor."""
+    """What a binary depends on in one argument."""
+    if isinstance(argument, numbers.Number):
+        return argument
     if isinstance(argument, torch.Tensor):
         return argument.dtype, argument.data_ptr() % 16, argument.get_device()
     return argument.base.dtype, *argument.block_shape, argument.base.get_device()  # a tensor descriptor

@@ -50,7 +50,7 @@ def test_shipped_configurations_fit_and_do_not_spill(arch, dtype):
         assert used.registers <= 255, (request, used)
         # IEEE fp32 products are no tensor-core work.
         assert used.tensor_cores == (dtype == "float16"), (request, used)
-        assert not used.serialized, (request, used)
+        assert not used.serialized or not PINNED, (request, used)
 
 
 def test_bf16_takes_what_fp16_takes():
@@ -82,13 +82,15 @@ def test_the_backward_kernels_fit_and_do_not_spill(arch):
         Request(head_dim, arch, causal=True, kernel=kernel)
         for head_dim, kernel in itertools.product(head_dims, ("dkdv", "dq"))
     ]
+    if arch == 90:  # of what is too short or too oddly placed for descriptors
+        requests += [Request(64, 90, kernel=kernel, causal=kernel == "dkdv", tma=False) for kernel in ("dkdv", "dq")]
     for request, used in zip(requests, forward_resources(requests), strict=True):
         assert used.shared_bytes <= SHARED_BYTES[arch], (request, used)
         # On an H100 the fastest of the sweep hold a little more than the registers do. Elsewhere only a division may.
         stack_limit = 24 if arch != 90 else 256 if request.head_dim <= 128 else 512
         assert used.stack_bytes <= stack_limit or not PINNED, (request, used)
         assert used.tensor_cores == (arch != 75), (request, used)
-        assert not used.serialized, (request, used)
+        assert not used.serialized or not PINNED, (request, used)
 
 
 def test_products_that_wait_for_each_other_are_noticed():
