@@ -240,8 +240,8 @@ def dkdv_kernel(
         full_start = tl.cdiv(sees_all, BLOCK_M) * BLOCK_M
         masked_end = tl.minimum(full_start, n_q)
     # The tiles without a mask come first: what runs before this loop takes registers from it, and where sums that were
-    # written by other instructions went on into it, ptxas let every product of the kernel wait for the one before
-    # (its warning C7515), which cost a fifth of the time on an H100.
+    # written by other instructions went on into it, ptxas let every product of the kernel wait for the one before (its
+    # warning C7515).
     dk, dv = dkdv_of_group(
         dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr, full_start, n_q,
         stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
