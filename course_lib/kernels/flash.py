@@ -48,7 +48,7 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, bloc
     check_tensors(q, k, v)
     scale = _check_scale(scale, q.shape[-1])
     config = _config(q, causal, block_q, block_k)
-    q, k, v = (_addressable(x) for x in (q, k, v))
+    q, k, v = _addressable(q), _addressable(k), _addressable(v)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         o, lse = _FlashAttention.apply(q, k, v, causal, scale, return_lse, config)
     else:
@@ -139,7 +139,8 @@ def _as_autocast_has_them(*tensors):
 
 def _addressable(x):
     """x, or a copy that the kernels' offsets can address."""
-    return x if x.stride(3) == 1 and x.stride(2) <= MAX_ROW_STRIDE else x.contiguous()
+    _, _, row_stride, stride = x.stride()
+    return x if stride == 1 and row_stride <= MAX_ROW_STRIDE else x.contiguous()
 
 
 def _name(dtype):
@@ -162,22 +163,24 @@ def check_tensors(q, k, v):
         if x.dtype not in DTYPES:
             raise TypeError(f"{name} has dtype {_name(x.dtype)}; accepted: {', '.join(map(_name, DTYPES))}")
     batch, n_heads, n_q, head_dim = q.shape
+    _, n_kv_heads, n_k, _ = k.shape
+    dtype, device = q.dtype, q.device
     for name, x in (("k", k), ("v", v)):
-        if x.dtype != q.dtype:
-            raise TypeError(f"{name} has dtype {_name(x.dtype)} but q has {_name(q.dtype)}; they must be equal")
-        if x.device != q.device:
-            raise ValueError(f"{name} is on {x.device} but q is on {q.device}; they must be on one device")
-        if x.shape[0] != batch:
-            raise ValueError(f"{name} has batch {x.shape[0]} but q has {batch}; they must be equal")
-        if x.shape[3] != head_dim:
-            raise ValueError(f"{name} has head_dim {x.shape[3]} but q has {head_dim}; they must be equal")
+        if x.dtype != dtype:
+            raise TypeError(f"{name} has dtype {_name(x.dtype)} but q has {_name(dtype)}; they must be equal")
+        if x.device != device:
+            raise ValueError(f"{name} is on {x.device} but q is on {device}; they must be on one device")
+        x_batch, _, _, x_head_dim = x.shape
+        if x_batch != batch:
+            raise ValueError(f"{name} has batch {x_batch} but q has {batch}; they must be equal")
+        if x_head_dim != head_dim:
+            raise ValueError(f"{name} has head_dim {x_head_dim} but q has {head_dim}; they must be equal")
     if COMPILED and not q.is_cuda:
-        raise ValueError(f"q, k and v are on {q.device}; kernels run compiled here and take CUDA tensors")
+        raise ValueError(f"q, k and v are on {device}; kernels run compiled here and take CUDA tensors")
     if v.shape != k.shape:
         raise ValueError(f"v must have k's shape {_shape(k)}, got {_shape(v)}")
     if not 1 <= head_dim <= MAX_HEAD_DIM:
         raise ValueError(f"head_dim must be 1 to {MAX_HEAD_DIM}, got {head_dim}")
-    n_kv_heads, n_k = k.shape[1:3]
     for name, heads, length in (("q", n_heads, n_q), ("k", n_kv_heads, n_k)):
         if length < 1:
             raise ValueError(f"{name} has sequence length 0; it must be at least 1")

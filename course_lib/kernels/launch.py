@@ -35,8 +35,8 @@ def launch(kernel, grid, *arguments, num_warps=4, num_stages=1, **constants):
 
 def _as_compiled(argument):
     """What a binary depends on in one argument."""
-    if isinstance(argument, numbers.Number):
-        return argument
     if isinstance(argument, torch.Tensor):
         return argument.dtype, argument.data_ptr() % 16, argument.get_device()
+    if isinstance(argument, numbers.Number):
+        return argument
     return argument.base.dtype, *argument.block_shape, argument.base.get_device()  # a tensor descriptor
