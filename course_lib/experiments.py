@@ -78,10 +78,11 @@ def standard_rows():
                 {name: call() for name, call in calls.items()}, inputs[:3] if which == "forward" else inputs
             )
             times_ms = bench.median_ms(calls, rounds=20)
+            trains_s = bench.least_mean_s(calls, calls=20, wait=True)
             for name, call in calls.items():
                 rows.append({
                     "method": name, "pass": which, **shape, "causal": False, "dtype": "float16",
-                    "ms": times_ms[name], "train_ms": 1e3 * bench.least_mean_s(call, calls=20, rounds=5, wait=True),
+                    "ms": times_ms[name], "train_ms": 1e3 * trains_s[name],
                     "peak_bytes": bench.peak_bytes(call),
                 })  # fmt: skip
                 print(rows[-1], flush=True)
@@ -143,6 +144,7 @@ def dram_rows():
     the one before left them; the first finds its inputs in DRAM. What is still dirty in L2 at the end is not counted.
     """
     from course_lib.kernels.flash_forward import default_config, takes_descriptors
+    from course_lib.kernels.launch import kind
 
     counted = [{} for _ in dram_cases()]
     for counters in COUNTERS:
@@ -160,7 +162,7 @@ def dram_rows():
     for (method, which, shape), sums in zip(dram_cases(), counted, strict=True):
         x = torch.empty(1, 1, shape["n"], shape["head_dim"], dtype=torch.float16, device="cuda")
         capability = runtime.capability(x.device)
-        tma = takes_descriptors(capability, x)
+        tma = takes_descriptors(capability, kind(x))
         block_q, block_k, _, _ = default_config(x.dtype, shape["head_dim"], False, capability, shape["n"], tma)
         blocks = {"block_q": block_q, "block_k": block_k} if method == "flash" else {}
         rows.append({"method": method, "pass": which, **shape, "causal": False, "dtype": "float16", **blocks, **sums})
@@ -274,13 +276,14 @@ def _shipped(kernel, inputs, causal):
     """The configuration that a launch takes by itself, and whether tiles come by descriptor."""
     from course_lib.kernels.flash_backward import default_backward_config
     from course_lib.kernels.flash_forward import default_config, takes_descriptors
+    from course_lib.kernels.launch import kind
 
     q, k, v, do = inputs
     shape = q.dtype, q.shape[-1], causal, runtime.capability(q.device)
     if kernel == "forward":
-        tma = takes_descriptors(shape[-1], k, v)
+        tma = takes_descriptors(shape[-1], kind(k), kind(v))
         return default_config(*shape, TUNED_LENGTH, tma), tma
-    tma = takes_descriptors(shape[-1], q, k, v, do)
+    tma = takes_descriptors(shape[-1], *map(kind, inputs))
     return default_backward_config(*shape, tma)[kernel == "dq"], tma
 
 

@@ -117,5 +117,22 @@ def test_a_train_is_timed_with_the_gpu_s_end_or_without(monkeypatch, wait, expec
         queued.clear()
 
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    seconds = bench.least_mean_s(lambda: queued.append(1), calls=4, rounds=3, wait=wait)
+    seconds = bench.least_mean_s({"a": lambda: queued.append(1)}, calls=4, wait=wait, least_rounds=3, least_s=0)["a"]
     assert expected_s <= seconds < expected_s + 0.004
+
+
+def test_trains_take_turns_until_rounds_and_time_suffice_and_the_quickest_counts(monkeypatch):
+    now_s, order = [0.0], []
+    spent_s = {"a": iter([3.0, 1.0, 2.0] + 99 * [4.0]), "b": iter(102 * [2.0])}
+
+    def call(name):
+        order.append(name)
+        now_s[0] += next(spent_s[name])
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
+    contestants = {name: lambda name=name: call(name) for name in "ab"}
+    quickest_s = bench.least_mean_s(contestants, calls=1, wait=False, least_rounds=3, least_s=0)
+    assert quickest_s == {"a": 1.0, "b": 2.0} and order == ["a", "b"] * 3
+    bench.least_mean_s(contestants, calls=1, wait=False, least_rounds=1, least_s=20)
+    assert len(order) == 6 + 2 * 4, "four rounds of 4 + 2 seconds, until 20 have passed"

@@ -103,7 +103,7 @@ def _forward_in_graph(
     config: list[int] | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     # An operator returns tensors only: lse is computed whether asked for or not.
-    return _forward(q, k, v, causal, scale, True, config)
+    return _forward(q, k, v, causal, scale, True, config and tuple(config))
 
 
 @_forward_in_graph.register_fake
@@ -211,8 +211,10 @@ def _config(q, causal, block_q, block_k):
             raise ValueError(f"{name} must be one of {', '.join(map(str, BLOCK_SIZES))} or None, got {block!r}")
     if block_q is None and block_k is None:
         return None
-    shipped_q, shipped_k, _, _ = default_config(q.dtype, q.shape[-1], causal, runtime.capability(q.device))
-    return chosen_config(block_q or shipped_q, block_k or shipped_k)
+    if block_q is None or block_k is None:
+        shipped_q, shipped_k, _, _ = default_config(q.dtype, q.shape[-1], causal, runtime.capability(q.device))
+        block_q, block_k = block_q or shipped_q, block_k or shipped_k
+    return chosen_config(block_q, block_k)
 
 
 def chosen_config(block_q, block_k):

@@ -18,14 +18,15 @@ Reading order: which tile a program has, loading tiles, what keeps NaN in its pl
 configurations, launch.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from course_lib import runtime
-from course_lib.kernels.flash_forward import kv_loop_bounds, padded, takes_descriptors
-from course_lib.kernels.launch import launch
+from course_lib.kernels.flash_forward import descriptor, kv_loop_bounds, padded, takes_descriptors
+from course_lib.kernels.launch import MOST_REMEMBERED, Launch, kind
 from course_lib.kernels.primitives import LOG2_E, narrow, widen
 
 # Rows of the tiles that are done again for a NaN: few, so that this rare path takes no registers from the usual one.
@@ -453,6 +454,45 @@ def default_backward_config(dtype, head_dim, causal, capability, tma=False):
     return (16, 32, 8, 1), (64, 16, 8, 1)
 
 
+@functools.lru_cache(MOST_REMEMBERED)
+def _plan(q, k, v, o, lse, do, dlse, causal, scale, config_dkdv, config_dq, tma):
+    """The launches of delta, dK/dV and dQ for tensors of these kinds, each with the rows of a tile that streams past
+    if it comes by descriptor, else None.
+    """
+    dtype, (batch, n_heads, n_q, head_dim), q_strides, _, device = q
+    _, (_, n_kv_heads, n_k, _), k_strides, _, _ = k
+    _, _, v_strides, _, _ = v
+    _, _, do_strides, _, _ = do
+    capability = runtime.capability(device)
+    if tma is None:
+        tma = takes_descriptors(capability, q, k, v, do)
+    shipped_dkdv, shipped_dq = default_backward_config(dtype, head_dim, causal, capability, tma)
+    block_d = padded(head_dim)
+    block_m = 128 if capability is None else max(16, 4096 // block_d)
+    delta = Launch(
+        delta_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1), *do_strides[:3], n_heads, n_q,
+        HAS_DLSE=dlse is not None, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_D=block_d,
+    )  # fmt: skip
+    strides = *q_strides[:3], *k_strides[:3], *v_strides[:3], *do_strides[:3]
+    common = dict(GROUP_SIZE=n_heads // n_kv_heads, IS_CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_D=block_d, TMA=tma)
+    block_m, block_n, num_warps, num_stages = config_dkdv or shipped_dkdv
+    dkdv = Launch(
+        dkdv_kernel, (-(-n_k // block_n) * batch * n_kv_heads, 1, 1),
+        *strides, n_kv_heads, n_q, n_k, scale, scale * LOG2_E.value,
+        NO_TAIL=n_q % block_m == 0, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages,
+        **common,
+    )  # fmt: skip
+    rows_dkdv = block_m if tma else None
+    block_m, block_n, num_warps, num_stages = config_dq or shipped_dq
+    dq = Launch(
+        dq_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1),
+        *strides, n_heads, n_q, n_k, scale, scale * LOG2_E.value,
+        NO_TAIL=n_k % block_n == 0, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages,
+        **common,
+    )  # fmt: skip
+    return delta, (dkdv, rows_dkdv), (dq, block_n if tma else None)
+
+
 def flash_backward(
     q, k, v, o, lse, do, dlse=None, *, causal, scale, need_dq=True, need_dkdv=True, config_dkdv=None, config_dq=None,
     tma=None,
@@ -464,46 +504,18 @@ def flash_backward(
     config_dkdv, config_dq: (BLOCK_M, BLOCK_N, num_warps, num_stages), default `default_backward_config`. tma: whether
     the tiles that stream past come by descriptor, default `takes_descriptors`.
     """
-    batch, n_heads, n_q, head_dim = q.shape
-    n_kv_heads, n_k = k.shape[1:3]
     dq = torch.empty_like(q, memory_format=torch.contiguous_format) if need_dq else None
     dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) if need_dkdv else None for x in (k, v))
     if q.numel() == 0:
         return dq, dk, dv
-    capability = runtime.capability(q.device)
-    if tma is None:
-        tma = takes_descriptors(capability, q, k, v, do)
-    shipped_dkdv, shipped_dq = default_backward_config(q.dtype, head_dim, causal, capability, tma)
-    block_d = padded(head_dim)
-
-    def described(x, block):
-        return TensorDescriptor(x, x.shape, x.stride(), [1, 1, block, block_d]) if tma else None
-
+    kinds = [None if x is None else kind(x) for x in (q, k, v, o, lse, do, dlse)]
+    launch_delta, (launch_dkdv, rows_dkdv), (launch_dq, rows_dq) = _plan(
+        *kinds, causal, scale, config_dkdv, config_dq, tma
+    )
     delta = torch.empty_like(lse)
-    block_m = 128 if capability is None else max(16, 4096 // block_d)
-    launch(
-        delta_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1),
-        o, do, dlse, delta, *do.stride()[:3], n_heads, n_q,
-        HAS_DLSE=dlse is not None, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_D=block_d,
-    )  # fmt: skip
-    strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *do.stride()[:3])
-    common = dict(GROUP_SIZE=n_heads // n_kv_heads, IS_CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_D=block_d)
+    launch_delta(o, do, dlse, delta)
     if need_dkdv:
-        block_m, block_n, num_warps, num_stages = config_dkdv or shipped_dkdv
-        launch(
-            dkdv_kernel, (-(-n_k // block_n) * batch * n_kv_heads, 1, 1),
-            q, k, v, do, described(q, block_m), described(do, block_m), lse, delta, dk, dv,
-            *strides, n_kv_heads, n_q, n_k, scale, scale * LOG2_E.value,
-            TMA=tma, NO_TAIL=n_q % block_m == 0, BLOCK_M=block_m, BLOCK_N=block_n,
-            num_warps=num_warps, num_stages=num_stages, **common,
-        )  # fmt: skip
+        launch_dkdv(q, k, v, do, descriptor(q, rows_dkdv), descriptor(do, rows_dkdv), lse, delta, dk, dv)
     if need_dq:
-        block_m, block_n, num_warps, num_stages = config_dq or shipped_dq
-        launch(
-            dq_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1),
-            q, k, v, do, described(k, block_n), described(v, block_n), lse, delta, dq,
-            *strides, n_heads, n_q, n_k, scale, scale * LOG2_E.value,
-            TMA=tma, NO_TAIL=n_k % block_n == 0, BLOCK_M=block_m, BLOCK_N=block_n,
-            num_warps=num_warps, num_stages=num_stages, **common,
-        )  # fmt: skip
+        launch_dq(q, k, v, do, descriptor(k, rows_dq), descriptor(v, rows_dq), lse, delta, dq)
     return dq, dk, dv

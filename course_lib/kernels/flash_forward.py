@@ -6,13 +6,15 @@ values past them in tiles of BLOCK_N, and writes its output once. Nothing of siz
 Reading order: the tiles one query tile visits, the loop over tiles, the kernel, configurations, launch.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from course_lib import runtime
-from course_lib.kernels.launch import launch
+from course_lib.kernels.launch import MOST_REMEMBERED, Launch, kind
 from course_lib.kernels.primitives import LN_2, LOG2_E, narrow, online_softmax_update, widen
 
 NO_KEY = tl.constexpr(2**31 - 1)  # after every key there is
@@ -243,21 +245,48 @@ def default_config(dtype, head_dim, causal, capability, n_k=4096, tma=False):
     return 64, 32, 8, 2
 
 
-def takes_descriptors(capability, *tensors):
-    """Whether the kernel fetches tiles of these tensors [batch, heads, seq, d] by tensor descriptor.
+def takes_descriptors(capability, *kinds):
+    """Whether the kernel fetches tiles by tensor descriptor; kinds: of tensors [batch, heads, seq, d], see `kind`.
 
     That needs a GPU with a unit for it (from 9.0 on), rows that begin at multiples of 16 bytes, and, for the
     descriptors take time to make, rows enough to pay for them.
     """
     if capability is None or capability < (9, 0):
         return False
-    if any(x.shape[2] < 512 for x in tensors):
-        return False
-    for x in tensors:
-        starts = x.data_ptr(), *(stride * x.element_size() for stride in x.stride()[:3])
-        if any(start % 16 for start in starts) or 0 in x.stride():
+    for dtype, (_, _, length, _), strides, offset, _ in kinds:
+        if length < 512 or offset or 0 in strides or any(stride * dtype.itemsize % 16 for stride in strides[:3]):
             return False
     return True
+
+
+def descriptor(x, rows):
+    """Of x [batch, heads, seq, d] in tiles of one head's rows, or None for None rows."""
+    return TensorDescriptor(x, x.shape, x.stride(), [1, 1, rows, padded(x.shape[3])]) if rows else None
+
+
+@functools.lru_cache(MOST_REMEMBERED)
+def _plan(q, k, v, o, causal, scale, store_lse, config, tma):
+    """(Launch, rows of a tile of keys if they come by descriptor else None) for tensors of these kinds."""
+    dtype, (batch, n_heads, n_q, head_dim), q_strides, _, device = q
+    _, (_, n_kv_heads, n_k, _), k_strides, _, _ = k
+    _, _, v_strides, _, _ = v
+    _, _, o_strides, _, _ = o
+    capability = runtime.capability(device)
+    if tma is None:
+        tma = takes_descriptors(capability, k, v)
+    block_m, block_n, num_warps, num_stages = config or default_config(dtype, head_dim, causal, capability, n_k, tma)
+    # The kernel takes a positive scale; a negative or zero one moves into q, exactly.
+    q_sign = 1 if scale > 0 else -1 if scale < 0 else 0
+    scale_log2 = (abs(scale) or 1.0) * LOG2_E.value
+    launch = Launch(
+        flash_forward_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1),
+        *q_strides, *k_strides, *v_strides, *o_strides,
+        n_heads, n_q, n_k, scale_log2,
+        GROUP_SIZE=n_heads // n_kv_heads, Q_SIGN=q_sign, IS_CAUSAL=causal, STORE_LSE=store_lse,
+        TMA=tma, NO_TAIL=n_k % block_n == 0, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n,
+        BLOCK_D=padded(head_dim), num_warps=num_warps, num_stages=num_stages,
+    )  # fmt: skip
+    return launch, block_n if tma else None
 
 
 def flash_forward(q, k, v, *, causal, scale, store_lse, config=None, tma=None):
@@ -267,31 +296,10 @@ def flash_forward(q, k, v, *, causal, scale, store_lse, config=None, tma=None):
     config: (BLOCK_M, BLOCK_N, num_warps, num_stages), default `default_config`. tma: whether k and v come by
     descriptor, default `takes_descriptors`.
     """
-    batch, n_heads, n_q, head_dim = q.shape
-    n_k = k.shape[2]
     o = torch.empty_like(q, memory_format=torch.contiguous_format)
-    lse = torch.empty((batch, n_heads, n_q), dtype=torch.float32, device=q.device) if store_lse else None
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if store_lse else None
     if o.numel() == 0:
         return o, lse
-    capability = runtime.capability(q.device)
-    if tma is None:
-        tma = takes_descriptors(capability, k, v)
-    if config is None:
-        config = default_config(q.dtype, head_dim, causal, capability, n_k, tma)
-    block_m, block_n, num_warps, num_stages = config
-    block_d = padded(head_dim)
-    k_desc = TensorDescriptor(k, k.shape, k.stride(), [1, 1, block_n, block_d]) if tma else None
-    v_desc = TensorDescriptor(v, v.shape, v.stride(), [1, 1, block_n, block_d]) if tma else None
-    # The kernel takes a positive scale; a negative or zero one moves into q, exactly.
-    q_sign = 1 if scale > 0 else -1 if scale < 0 else 0
-    scale_log2 = (abs(scale) or 1.0) * LOG2_E.value
-    launch(
-        flash_forward_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1),
-        q, k, v, k_desc, v_desc, o, lse,
-        *q.stride(), *k.stride(), *v.stride(), *o.stride(),
-        n_heads, n_q, n_k, scale_log2,
-        GROUP_SIZE=n_heads // k.shape[1], Q_SIGN=q_sign, IS_CAUSAL=causal, STORE_LSE=store_lse,
-        TMA=tma, NO_TAIL=n_k % block_n == 0, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=block_d,
-        num_warps=num_warps, num_stages=num_stages,
-    )  # fmt: skip
+    launch, rows = _plan(kind(q), kind(k), kind(v), kind(o), causal, scale, store_lse, config, tma)
+    launch(q, k, v, descriptor(k, rows), descriptor(v, rows), o, lse)
     return o, lse

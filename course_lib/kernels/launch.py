@@ -1,42 +1,41 @@
-"""Launches a kernel without Triton's own search for the binary, which takes longer than a small kernel runs."""
+"""What a call prepares before a kernel starts, in a form that calls alike can share: Python takes longer for it than a
+small kernel runs.
 
-import numbers
+A plan is made by a function of `kind`s and other plain values, and remembered by `functools.lru_cache`: whatever the
+plan depends on is then an argument of that function.
+"""
 
 import torch
 
 MOST_REMEMBERED = 4096
-_compiled = {}  # what a binary depends on: the binary, and the constants in the order in which it takes them
-_PLAIN = {int, float, type(None)}
 
 
-def launch(kernel, grid, *arguments, num_warps=4, num_stages=1, **constants):
-    """`kernel[grid](*arguments, **constants, num_warps=..., num_stages=...)`, sooner from the second time on.
+def kind(x):
+    """All that a launch depends on in a tensor but its address: dtype, shape, strides, alignment, device's index."""
+    return x.dtype, x.shape, x.stride(), x.data_ptr() % 16, x.get_device()
 
-    kernel: a `@triton.jit` function whose constexpr parameters come last; constants: all of them. grid: three numbers.
-    What Triton compiled is remembered, and started directly when a call comes that Triton
-    would compile alike: equal numbers, and tensors of equal dtype, alignment and device. (Triton's own key is
-    coarser: of a number it asks whether it is 1, or divisible by 16.)
+
+class Launch:
+    """`kernel[grid](*tensors, *numbers, **constants, num_warps=..., num_stages=...)`, sooner from the second time on.
+
+    kernel: a `@triton.jit` function whose parameters are tensors, then numbers, then constexprs, which are all of
+    constants. Called with the tensors (or descriptors, or None), which must be of the same kinds every time: the binary
+    that Triton compiled for the first ones is then started directly. (Triton would look again which of its binaries
+    fits.) Whatever Triton raises for the first ones it raises again.
     """
-    # A small kernel runs for less time than Python takes for thirty calls of a function.
-    described = [x if type(x) in _PLAIN else _as_compiled(x) for x in arguments]
-    key = (kernel.fn, num_warps, num_stages, *constants.values(), *described)
-    found = _compiled.get(key)
-    if found is not None:
-        compiled, ordered = found
-        compiled[grid](*arguments, *ordered)
-        return
-    compiled = kernel[grid](*arguments, **constants, num_warps=num_warps, num_stages=num_stages)
-    # The interpreter compiles nothing. For AMD's GPUs Triton also asks how large a tensor's storage is.
-    if compiled is not None and torch.version.cuda:
-        if len(_compiled) == MOST_REMEMBERED:
-            _compiled.clear()
-        _compiled[key] = compiled, [constants[name] for name in kernel.arg_names[len(arguments) :]]
 
+    def __init__(self, kernel, grid, *numbers, num_warps=4, num_stages=1, **constants):
+        self._kernel, self._grid, self._numbers = kernel, grid, numbers
+        self._constants, self._options = constants, {"num_warps": num_warps, "num_stages": num_stages}
+        self._compiled, self._ordered = None, ()
 
-def _as_compiled(argument):
-    """What a binary depends on in one argument."""
-    if isinstance(argument, torch.Tensor):
-        return argument.dtype, argument.data_ptr() % 16, argument.get_device()
-    if isinstance(argument, numbers.Number):
-        return argument
-    return argument.base.dtype, *argument.block_shape, argument.base.get_device()  # a tensor descriptor
+    def __call__(self, *tensors):
+        if self._compiled is not None:
+            self._compiled[self._grid](*tensors, *self._ordered)
+            return
+        compiled = self._kernel[self._grid](*tensors, *self._numbers, **self._constants, **self._options)
+        # The interpreter compiles nothing. For AMD's GPUs a binary also depends on how large a tensor's storage is.
+        if compiled is not None and torch.version.cuda:
+            names = self._kernel.arg_names[len(tensors) + len(self._numbers) :]
+            self._ordered = *self._numbers, *(self._constants[name] for name in names)
+            self._compiled = compiled

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from course_lib import runtime
-from course_lib.kernels import flash_attention, flash_forward
+from course_lib.kernels import flash_attention, flash_forward, launch
 from course_lib.kernels.accuracy import check_attention, exact_attention
 from course_lib.kernels.flash import BLOCK_SIZES
 from course_lib.kernels.flash1_forward import flash1_attention
@@ -224,7 +224,10 @@ def test_tiles_by_descriptor_are_the_same_tiles(n_q, n_k, d, causal):
 
 def test_descriptors_are_for_gpus_and_layouts_that_have_them():
     k = torch.empty(1, 2, 512, 64, dtype=torch.float16)
-    takes = flash_forward.takes_descriptors
+
+    def takes(capability, *tensors):
+        return flash_forward.takes_descriptors(capability, *map(launch.kind, tensors))
+
     assert takes((9, 0), k) and takes((10, 0), k, k.transpose(1, 2).contiguous().transpose(1, 2))
     assert not takes((8, 9), k) and not takes(None, k)
     assert not takes((9, 0), k[:, :, :511]), "too few keys"

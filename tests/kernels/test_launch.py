@@ -1,27 +1,22 @@
-"""What a launch remembers: the binary is reused exactly where Triton would compile alike."""
+"""What launches remember: the binary is reused exactly where Triton would compile alike."""
 
 import pytest
 import torch
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from course_lib.kernels import launch
+from course_lib.kernels import flash_attention, flash_backward, flash_forward, launch
 
 
 class Jitted:
     """A stand-in for a jitted function, which compiles nothing and writes down what is asked of it."""
 
-    arg_names = ["x", "n", "IS_CAUSAL", "BLOCK"]
-
-    def __init__(self):
+    def __init__(self, arg_names):
+        self.arg_names = arg_names
         self.compiled = []
         self.launches = []
 
-    def fn(self):
-        """Only its identity counts."""
-
     def __getitem__(self, grid):
-        def compile_and_run(*arguments, num_warps, num_stages, **constants):
-            self.compiled.append((grid, arguments, constants, num_warps, num_stages))
+        def compile_and_run(*arguments, **named):
+            self.compiled.append((grid, arguments, named))
             return Compiled(self, len(self.compiled))
 
         return compile_and_run
@@ -36,69 +31,178 @@ class Compiled:
 
 
 @pytest.fixture
-def jitted(monkeypatch):
-    monkeypatch.setattr(launch, "_compiled", {})
+def nvidia(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    return Jitted()
 
 
 X = torch.zeros(64, dtype=torch.float16)
-CONSTANTS = {"BLOCK": 16, "IS_CAUSAL": False}
 
 
-def test_a_call_like_one_before_starts_its_binary(jitted):
-    launch.launch(jitted, (3, 1, 1), X, 5, **CONSTANTS, num_warps=8, num_stages=2)
-    assert jitted.compiled == [((3, 1, 1), (X, 5), CONSTANTS, 8, 2)]
-    other = torch.ones(32, dtype=torch.float16)  # another tensor of the same kind
-    launch.launch(jitted, (4, 1, 1), other, 5, **CONSTANTS, num_warps=8, num_stages=2)
+def launched(jitted):
+    return launch.Launch(jitted, (3, 1, 1), 5, num_warps=8, num_stages=2, BLOCK=16, IS_CAUSAL=False)
+
+
+def test_from_the_second_time_on_the_binary_is_started(nvidia):
+    jitted = Jitted(["x", "n", "IS_CAUSAL", "BLOCK"])
+    start = launched(jitted)
+    start(X)
+    assert jitted.compiled == [((3, 1, 1), (X, 5), {"BLOCK": 16, "IS_CAUSAL": False, "num_warps": 8, "num_stages": 2})]
+    other = torch.ones(64, dtype=torch.float16)
+    start(other)
     assert len(jitted.compiled) == 1
-    ((number, grid, (x, *numbers)),) = jitted.launches
-    assert (number, grid, numbers) == (1, (4, 1, 1), [5, False, 16]) and x is other, "constants in the kernel's order"
+    ((number, grid, (x, *rest)),) = jitted.launches
+    assert (number, grid, rest) == (1, (3, 1, 1), [5, False, 16]) and x is other, "constants in the kernel's order"
+
+
+def test_without_nvidia_triton_searches_every_time(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    jitted = Jitted(["x", "n", "IS_CAUSAL", "BLOCK"])
+    start = launched(jitted)
+    for _ in range(2):
+        start(X)
+    assert len(jitted.compiled) == 2 and jitted.launches == []
+
+
+def test_what_does_not_compile_is_tried_again(nvidia):
+    class Refusing(Jitted):
+        def __getitem__(self, grid):
+            raise MemoryError(grid)
+
+    start = launched(Refusing(["x", "n", "IS_CAUSAL", "BLOCK"]))
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            start(X)
+
+
+def test_a_tensor_s_kind_tells_what_is_compiled_differently():
+    x = torch.zeros(2, 3, 40, 16, dtype=torch.float16)
+    assert launch.kind(x) == launch.kind(torch.ones_like(x))
+    others = [x.to(torch.bfloat16), x[:1], x.transpose(1, 2), x[..., :8], x[..., 1:], x.to("meta")]
+    kinds = [launch.kind(other) for other in others if other.device.type != "meta"]
+    assert len({launch.kind(x), *kinds}) == 1 + len(kinds)
+    flat = torch.zeros(100, dtype=torch.float16)
+    assert launch.kind(flat[:64]) != launch.kind(flat[1:65]), "begins 2 bytes after a multiple of 16"
+
+
+@pytest.fixture
+def kernels(monkeypatch, nvidia):
+    """Stand-ins for the kernels by name, in modules that remember nothing."""
+    stand_ins = {}
+    for module, names in (
+        (flash_forward, ["flash_forward_kernel"]),
+        (flash_backward, ["delta_kernel", "dkdv_kernel", "dq_kernel"]),
+    ):
+        for name in names:
+            stand_ins[name] = Jitted(getattr(module, name).arg_names)
+            monkeypatch.setattr(module, name, stand_ins[name])
+        module._plan.cache_clear()
+    yield stand_ins
+    for module in (flash_forward, flash_backward):
+        module._plan.cache_clear()
+
+
+def inputs(n_q=40, n_k=50, d=16, heads=4, kv_heads=2, dtype=torch.float16):
+    q, do = (torch.zeros(1, heads, n_q, d, dtype=dtype) for _ in range(2))
+    k, v = (torch.zeros(1, kv_heads, n_k, d, dtype=dtype) for _ in range(2))
+    return q, k, v, do
+
+
+def beginning_elsewhere(x):
+    """x with its elements 2 bytes after a multiple of 16."""
+    return torch.zeros(x.numel() + 1, dtype=x.dtype)[1:].view_as(x)
+
+
+def seq_outside_heads(x):
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+FORWARD = {"causal": True, "scale": 0.5, "store_lse": True}
+CHANGES = {
+    "dtype": (inputs(dtype=torch.bfloat16), {}),
+    "n_q": (inputs(n_q=41), {}),
+    "n_k": (inputs(n_k=64), {}),
+    "head_dim": (inputs(d=8), {}),
+    "heads": (inputs(kv_heads=4), {}),
+    "where q begins": ((beginning_elsewhere(inputs()[0]), *inputs()[1:]), {}),
+    "where v begins": ((*inputs()[:2], beginning_elsewhere(inputs()[2]), inputs()[3]), {}),
+    "strides of k": ((inputs()[0], seq_outside_heads(inputs()[1]), *inputs()[2:]), {}),
+    "causal": (inputs(), {"causal": False}),
+    "scale": (inputs(), {"scale": 0.25}),
+}
 
 
 @pytest.mark.parametrize(
-    "arguments, changed",
+    "tensors, changed",
     [
-        ((X.to(torch.bfloat16), 5), {}),
-        ((X[1:], 5), {}),  # begins 2 bytes after a multiple of 16
-        ((None, 5), {}),
-        ((TensorDescriptor(X, [64], [1], [16]), 5), {}),
-        ((X, 16), {}),
-        ((X, 2**40), {}),
-        ((X, 5), {"BLOCK": 32}),
-        ((X, 5), {"IS_CAUSAL": True}),
-        ((X, 5), {"num_warps": 4}),
-        ((X, 5), {"num_stages": 3}),
+        *CHANGES.values(),
+        (inputs(), {"store_lse": False}),
+        (inputs(), {"config": (32, 16, 4, 1)}),
+        (inputs(), {"config": (32, 16, 8, 1)}),
+        (inputs(), {"config": (32, 16, 4, 2)}),
+        (inputs(), {"tma": True}),
     ],
 )
-def test_another_kind_of_call_is_compiled_anew(jitted, arguments, changed):
-    constants = CONSTANTS | {"num_warps": 8, "num_stages": 2}
-    launch.launch(jitted, (3, 1, 1), X, 5, **constants)
-    launch.launch(jitted, (3, 1, 1), *arguments, **constants | changed)
-    assert len(jitted.compiled) == 2 and jitted.launches == []
-    launch.launch(jitted, (3, 1, 1), X, 5, **constants)
-    launch.launch(jitted, (3, 1, 1), *arguments, **constants | changed)
-    assert [number for number, *_ in jitted.launches] == [1, 2]
-
-
-def test_descriptors_of_other_tiles_and_other_kernels_are_told_apart(jitted):
-    for block in (16, 32):
-        launch.launch(jitted, (1, 1, 1), TensorDescriptor(X, [64], [1], [block]), 5, **CONSTANTS)
-    another = Jitted()
-    another.fn = lambda: None
-    launch.launch(another, (1, 1, 1), TensorDescriptor(X, [64], [1], [16]), 5, **CONSTANTS)
-    assert len(jitted.compiled) == 2 and len(another.compiled) == 1
-
-
-def test_what_is_remembered_is_bounded(jitted, monkeypatch):
-    monkeypatch.setattr(launch, "MOST_REMEMBERED", 3)
-    for n in range(10):
-        launch.launch(jitted, (1, 1, 1), X, n, **CONSTANTS)
-        assert len(launch._compiled) <= 3
-
-
-def test_without_nvidia_triton_searches_every_time(jitted, monkeypatch):
-    monkeypatch.setattr(torch.version, "cuda", None)
+def test_another_kind_of_forward_is_compiled_anew(kernels, tensors, changed):
+    kernel = kernels["flash_forward_kernel"]
+    for _ in range(3):
+        flash_forward.flash_forward(*inputs()[:3], **FORWARD)
+    assert len(kernel.compiled) == 1 and [number for number, *_ in kernel.launches] == [1, 1]
     for _ in range(2):
-        launch.launch(jitted, (1, 1, 1), X, 5, **CONSTANTS)
-    assert len(jitted.compiled) == 2
+        flash_forward.flash_forward(*tensors[:3], **FORWARD | changed)
+    assert len(kernel.compiled) == 2 and [number for number, *_ in kernel.launches] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "tensors, changed",
+    [
+        *CHANGES.values(),
+        ((*inputs()[:3], seq_outside_heads(inputs()[3])), {}),
+        ((*inputs()[:3], beginning_elsewhere(inputs()[3])), {}),
+        (inputs(), {"dlse": torch.zeros(1, 4, 40)}),
+        (inputs(), {"tma": True}),
+    ],
+)
+def test_another_kind_of_backward_is_compiled_anew(kernels, tensors, changed):
+    def run(q, k, v, do, **how):
+        return flash_backward.flash_backward(q, k, v, torch.zeros_like(do), torch.zeros(do.shape[:3]), do, **how)
+
+    for _ in range(2):
+        run(*inputs(), causal=True, scale=0.5)
+    for _ in range(2):
+        run(*tensors, **{"causal": True, "scale": 0.5} | changed)
+    for name in ("delta_kernel", "dkdv_kernel", "dq_kernel"):
+        assert len(kernels[name].compiled) == 2 and [number for number, *_ in kernels[name].launches] == [1, 2]
+
+
+@pytest.mark.parametrize("kernel, which", [("dkdv_kernel", "config_dkdv"), ("dq_kernel", "config_dq")])
+def test_each_kernel_of_the_backward_has_its_configuration(kernels, kernel, which):
+    q, k, v, do = inputs()
+    given = (32, 16, 8, 2)
+    for how in ({}, {which: given}, {which: given}):
+        flash_backward.flash_backward(q, k, v, do, torch.zeros(do.shape[:3]), do, causal=True, scale=0.5, **how)
+    ours, other = kernels[kernel], kernels[({"dkdv_kernel", "dq_kernel"} - {kernel}).pop()]
+    names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
+    assert tuple(ours.compiled[1][2][name] for name in names) == given
+    assert tuple(other.compiled[0][2][name] for name in names) == tuple(other.compiled[1][2][name] for name in names)
+
+
+def test_what_is_not_needed_is_not_launched(kernels):
+    q, k, v, do = inputs()
+    for needed, launched_kernels in (({"need_dq": False}, {"dkdv_kernel"}), ({"need_dkdv": False}, {"dq_kernel"})):
+        for kernel in kernels.values():
+            kernel.compiled.clear()
+        flash_backward._plan.cache_clear()
+        flash_backward.flash_backward(q, k, v, do, torch.zeros(do.shape[:3]), do, causal=True, scale=0.5, **needed)
+        assert {name for name, kernel in kernels.items() if kernel.compiled} == {"delta_kernel", *launched_kernels}
+
+
+def test_what_is_remembered_is_bounded(kernels):
+    for module in (flash_forward, flash_backward):
+        assert module._plan.cache_info().maxsize == launch.MOST_REMEMBERED
+
+
+def test_blocks_of_the_caller_s_own_can_be_compiled_into_a_graph(kernels):
+    """torch.compile hands them over as a list, which no cache takes as a key."""
+    q, k, v, _ = inputs()
+    o = torch.compile(lambda q, k, v: flash_attention(q, k, v, block_q=32, block_k=16), backend="eager")(q, k, v)
+    assert o.shape == q.shape and kernels["flash_forward_kernel"].compiled
