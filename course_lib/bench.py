@@ -263,7 +263,7 @@ def memory_and_launch():
         "ours": lambda: flash_attention(*small, causal=True),
         "sdpa_flash": lambda: scaled_dot_product_attention(*small, is_causal=True),
     }
-    # Chosen once and not by `peer` in every call, where choosing takes the host longer than the call itself.
+    # Chosen once and not by `peer` in every call: choosing costs the host time, and is no part of attention.
     with sdpa_kernel(PEERS["sdpa_flash"]):
         quickest_s = least_mean_s(calls, calls=100, wait=False)
     measured["n_128_host_us"] = {name: 1e6 * seconds for name, seconds in quickest_s.items()}
@@ -274,8 +274,8 @@ def least_mean_s(contestants, *, calls, wait, least_rounds=5, least_s=2.0):
     """{name: seconds of one call in the quickest train of `calls`} of callables that take turns.
 
     wait: for the GPU to end, at the end of each train; else only what the host spends counts. least_rounds, least_s:
-    trains go on until there were that many of each and that many seconds have passed, for a host shares its cores
-    with others, and is up to twice as slow for tenths of a second.
+    trains go on until there were that many of each and that many seconds have passed, for a host that shares its
+    cores is slow for a while now and then.
     """
     quickest_s = dict.fromkeys(contestants, float("inf"))
     rounds, end_s = 0, time.perf_counter() + least_s

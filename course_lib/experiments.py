@@ -69,7 +69,7 @@ def standard_rows():
     torch.manual_seed(0)
     shapes = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": HEAD_DIM} for i in range(6, 15)] + [FIGURE_2]
     rows = []
-    # Around all of it: to choose the backend in every call takes the host longer than the call, and a train shows it.
+    # Around all of it: to choose the backend in every call costs the host time, and a train would show it.
     with sdpa_kernel(bench.PEERS["sdpa_flash"]):
         for shape, which in itertools.product(shapes, ("forward", "both")):
             inputs = bench.random_inputs(*shape.values(), torch.float16)

@@ -60,7 +60,7 @@ def device() -> str:
 
 @functools.cache
 def capability(device) -> tuple[int, int] | None:
-    """(major, minor) of the GPU that kernels for this torch device run compiled on; None where they are interpreted.
+    """(major, minor) of the GPU, a torch device or its index, where kernels run compiled; None where interpreted.
 
     Remembered: the driver takes microseconds to say it, every time.
     """

@@ -457,23 +457,21 @@ def default_backward_config(dtype, head_dim, causal, capability, tma=False):
 @functools.lru_cache(MOST_REMEMBERED)
 def _plan(q, k, v, o, lse, do, dlse, causal, scale, config_dkdv, config_dq, tma):
     """The launches of delta, dK/dV and dQ for tensors of these kinds, each with the rows of a tile that streams past
-    if it comes by descriptor, else None.
+    if it comes by descriptor, else None. dlse may be None. o, lse and dlse are contiguous; they tell launches apart.
     """
-    dtype, (batch, n_heads, n_q, head_dim), q_strides, _, device = q
-    _, (_, n_kv_heads, n_k, _), k_strides, _, _ = k
-    _, _, v_strides, _, _ = v
-    _, _, do_strides, _, _ = do
-    capability = runtime.capability(device)
+    batch, n_heads, n_q, head_dim = q.shape
+    _, n_kv_heads, n_k, _ = k.shape
+    capability = runtime.capability(q.device)
     if tma is None:
         tma = takes_descriptors(capability, q, k, v, do)
-    shipped_dkdv, shipped_dq = default_backward_config(dtype, head_dim, causal, capability, tma)
+    shipped_dkdv, shipped_dq = default_backward_config(q.dtype, head_dim, causal, capability, tma)
     block_d = padded(head_dim)
     block_m = 128 if capability is None else max(16, 4096 // block_d)
     delta = Launch(
-        delta_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1), *do_strides[:3], n_heads, n_q,
+        delta_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1), *do.strides[:3], n_heads, n_q,
         HAS_DLSE=dlse is not None, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_D=block_d,
     )  # fmt: skip
-    strides = *q_strides[:3], *k_strides[:3], *v_strides[:3], *do_strides[:3]
+    strides = *q.strides[:3], *k.strides[:3], *v.strides[:3], *do.strides[:3]
     common = dict(GROUP_SIZE=n_heads // n_kv_heads, IS_CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_D=block_d, TMA=tma)
     block_m, block_n, num_warps, num_stages = config_dkdv or shipped_dkdv
     dkdv = Launch(

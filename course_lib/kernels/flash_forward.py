@@ -253,8 +253,9 @@ def takes_descriptors(capability, *kinds):
     """
     if capability is None or capability < (9, 0):
         return False
-    for dtype, (_, _, length, _), strides, offset, _ in kinds:
-        if length < 512 or offset or 0 in strides or any(stride * dtype.itemsize % 16 for stride in strides[:3]):
+    for x in kinds:
+        starts = x.offset, *(stride * x.dtype.itemsize for stride in x.strides[:3])
+        if x.shape[2] < 512 or any(start % 16 for start in starts) or 0 in x.strides:
             return False
     return True
 
@@ -267,20 +268,18 @@ def descriptor(x, rows):
 @functools.lru_cache(MOST_REMEMBERED)
 def _plan(q, k, v, o, causal, scale, store_lse, config, tma):
     """(Launch, rows of a tile of keys if they come by descriptor else None) for tensors of these kinds."""
-    dtype, (batch, n_heads, n_q, head_dim), q_strides, _, device = q
-    _, (_, n_kv_heads, n_k, _), k_strides, _, _ = k
-    _, _, v_strides, _, _ = v
-    _, _, o_strides, _, _ = o
-    capability = runtime.capability(device)
+    batch, n_heads, n_q, head_dim = q.shape
+    _, n_kv_heads, n_k, _ = k.shape
+    capability = runtime.capability(q.device)
     if tma is None:
         tma = takes_descriptors(capability, k, v)
-    block_m, block_n, num_warps, num_stages = config or default_config(dtype, head_dim, causal, capability, n_k, tma)
+    block_m, block_n, num_warps, num_stages = config or default_config(q.dtype, head_dim, causal, capability, n_k, tma)
     # The kernel takes a positive scale; a negative or zero one moves into q, exactly.
     q_sign = 1 if scale > 0 else -1 if scale < 0 else 0
     scale_log2 = (abs(scale) or 1.0) * LOG2_E.value
     launch = Launch(
         flash_forward_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1),
-        *q_strides, *k_strides, *v_strides, *o_strides,
+        *q.strides, *k.strides, *v.strides, *o.strides,
         n_heads, n_q, n_k, scale_log2,
         GROUP_SIZE=n_heads // n_kv_heads, Q_SIGN=q_sign, IS_CAUSAL=causal, STORE_LSE=store_lse,
         TMA=tma, NO_TAIL=n_k % block_n == 0, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n,

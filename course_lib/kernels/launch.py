@@ -5,14 +5,26 @@ A plan is made by a function of `kind`s and other plain values, and remembered b
 plan depends on is then an argument of that function.
 """
 
+from typing import NamedTuple
+
 import torch
 
 MOST_REMEMBERED = 4096
 
 
+class Kind(NamedTuple):
+    """All that a launch depends on in a tensor but its address."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+    strides: tuple
+    offset: int  # bytes from a multiple of 16 to the first element
+    device: int  # its index
+
+
 def kind(x):
-    """All that a launch depends on in a tensor but its address: dtype, shape, strides, alignment, device's index."""
-    return x.dtype, x.shape, x.stride(), x.data_ptr() % 16, x.get_device()
+    """The Kind of a tensor."""
+    return Kind(x.dtype, x.shape, x.stride(), x.data_ptr() % 16, x.get_device())
 
 
 class Launch:
