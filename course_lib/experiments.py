@@ -90,34 +90,36 @@ def standard_rows():
 
 
 def ladder_rows():
-    """Every rung of `kernels.ladder` at batch 4, 16 heads, length 4096, head_dim 128, fp16: all take turns.
+    """Every rung of `kernels.ladder` at 16 heads of head_dim 128, fp16, 16384 tokens in sequences of 4096 and of 1024.
 
-    Raises RuntimeError, before anything is timed, if one's answer is wrong.
+    All take turns. Raises RuntimeError, before anything is timed, if one's answer is wrong.
     """
     from course_lib.kernels.accuracy import exact_attention
     from course_lib.kernels.ladder import RUNGS, run
 
     torch.manual_seed(0)
-    shape = {"batch": 4, "heads": 16, "n": 4096, "head_dim": 128}
-    q, k, v, _ = (x.detach() for x in bench.random_inputs(*shape.values(), torch.float16))
-    few = [x[:1, :2] for x in (q, k, v)]
     rows = []
-    for causal in (False, True):
-        contestants = {rung.name: lambda rung=rung, c=causal: run(rung, q, k, v, causal=c) for rung in RUNGS}
+    for n, causal in itertools.product((4096, 1024), (False, True)):
+        shape = {"batch": bench.TOKENS // n, "heads": 16, "n": n, "head_dim": 128}
+        q, k, v, _ = (x.detach() for x in bench.random_inputs(*shape.values(), torch.float16))
+        few = [x[:1, :2] for x in (q, k, v)]
+        contestants = {
+            rung.name: lambda rung=rung, qkv=(q, k, v), c=causal: run(rung, *qkv, causal=c) for rung in RUNGS
+        }
         exact, _ = exact_attention(*few, causal=causal)
         errors = {}
         for name, call in contestants.items():
             o = call()
             bench.check_answers({name: [o]}, (q, k, v), causal)
             errors[name] = bench.relative_error(o[:1, :2], exact)
-        flops = traffic.attention_flops(4096, 4096, 128, heads=16, batch=4) / (2 if causal else 1)
+        flops = traffic.attention_flops(n, n, 128, heads=16, batch=shape["batch"]) / (2 if causal else 1)
         for name, ms in bench.median_ms(contestants).items():
             tflops = flops / ms * 1e-9
             rows.append({
                 "rung": name, **shape, "causal": causal, "dtype": "float16", "ms": ms, "tflops": tflops,
                 "relative_error": errors[name],
             })  # fmt: skip
-            print(f"{name}, {'causal' if causal else 'full'}: {ms:.3f} ms, {tflops:.0f} TFLOP/s", flush=True)
+            print(f"{name}, N = {n}, {'causal' if causal else 'full'}: {ms:.3f} ms, {tflops:.0f} TFLOP/s", flush=True)
     return rows
 
 

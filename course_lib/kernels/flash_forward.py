@@ -18,6 +18,7 @@ from course_lib.kernels.launch import MOST_REMEMBERED, Launch, kind
 from course_lib.kernels.primitives import LN_2, LOG2_E, narrow, online_softmax_update, widen
 
 NO_KEY = tl.constexpr(2**31 - 1)  # after every key there is
+LONGEST_AXIS = 65535  # of a CUDA grid, but for its first, which takes 2^31 - 1
 
 
 @triton.jit
@@ -101,6 +102,26 @@ def attend(
     return m_i, l_i, acc, first_nonfinite
 
 
+@triton.jit
+def write_output(
+    m_i, l_i, acc, o_ptr, lse_ptr, stride_om, stride_od, offs_m, n_q, mask_md,
+    STORE_LSE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """FA2 Alg. 1, lines 12 to 14: divide once, write O_i and the log-sum-exp.
+
+    o_ptr: of the tile's first row; lse_ptr: of the head's. A row without keys has l = 0: its output is 0 and its
+    log-sum-exp -inf.
+    """
+    l_safe = tl.where(l_i == 0.0, 1.0, l_i)
+    o = narrow(acc * (1.0 / l_safe)[:, None], o_ptr.dtype.element_ty)
+    tl.store(o_ptr + tl.arange(0, BLOCK_M)[:, None] * stride_om + tl.arange(0, BLOCK_D)[None, :] * stride_od,
+             o, mask=mask_md)  # fmt: skip
+    if STORE_LSE:
+        # m_i is in units of log2(e); lse is a natural logarithm.
+        lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * LN_2)
+        tl.store(lse_ptr + offs_m, lse, mask=offs_m < n_q)
+
+
 @triton.jit(do_not_specialize=["n_q", "n_k"])
 def flash_forward_kernel(
     q_ptr, k_ptr, v_ptr, k_desc, v_desc, o_ptr, lse_ptr,
@@ -110,28 +131,31 @@ def flash_forward_kernel(
     stride_ob, stride_oh, stride_om, stride_od,
     n_heads, n_q, n_k, scale_log2,
     GROUP_SIZE: tl.constexpr, Q_SIGN: tl.constexpr, IS_CAUSAL: tl.constexpr, STORE_LSE: tl.constexpr,
-    TMA: tl.constexpr, NO_TAIL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    TMA: tl.constexpr, NO_Q_TAIL: tl.constexpr, NO_K_TAIL: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """q, o: [batch, heads, n_q, HEAD_DIM]; k, v: [batch, heads / GROUP_SIZE, n_k, HEAD_DIM].
+    """Program (i, h, b) computes query tile i, or causal the i-th from the end, of head h of batch b.
+
+    q, o: [batch, heads, n_q, HEAD_DIM]; k, v: [batch, heads / GROUP_SIZE, n_k, HEAD_DIM].
 
     lse: fp32 [batch, heads, n_q], contiguous, or None. scale_log2: positive. Q_SIGN: 1, -1 or 0, times q.
+    NO_Q_TAIL, NO_K_TAIL: tiles of queries, or of keys, end where the tensor ends, and need no mask.
     """
-    num_m_tiles = tl.cdiv(n_q, BLOCK_M)
-    pid = tl.program_id(0)
-    pid_m = pid % num_m_tiles
+    # Three axes of the grid, for the same from one number would take two divisions, which short programs feel.
+    pid_m, index_h, index_b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if IS_CAUSAL:
         # The last query tiles see the most keys. Started first, they do not run on alone at the end.
-        pid_m = num_m_tiles - 1 - pid_m
+        pid_m = tl.num_programs(0) - 1 - pid_m
     # 64 bits before these multiply a stride: a tensor may have more than 2^31 elements.
-    index_b = pid // num_m_tiles // n_heads
-    index_h = pid // num_m_tiles % n_heads
     batch, head = tl.cast(index_b, tl.int64), tl.cast(index_h, tl.int64)
 
     start_m = pid_m * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
     offs_d = tl.arange(0, BLOCK_D)
-    mask_md = (offs_m < n_q)[:, None] & (offs_d < HEAD_DIM)[None, :]
+    if NO_Q_TAIL and HEAD_DIM == BLOCK_D:
+        mask_md = tl.full([BLOCK_M, BLOCK_D], True, tl.int1)
+    else:
+        mask_md = (offs_m < n_q)[:, None] & (offs_d < HEAD_DIM)[None, :]
 
     # FA2 Alg. 1, lines 4 and 5: load Q_i, initialise the state.
     q_base = q_ptr + batch * stride_qb + head * stride_qh + tl.cast(start_m, tl.int64) * stride_qm
@@ -155,20 +179,26 @@ def flash_forward_kernel(
         scale_log2, MASKED=False, IS_CAUSAL=IS_CAUSAL, CONTAIN=False, TMA=TMA, HEAD_DIM=HEAD_DIM, BLOCK_N=BLOCK_N,
         BLOCK_D=BLOCK_D,
     )  # fmt: skip
-    if IS_CAUSAL or not NO_TAIL:
+    if IS_CAUSAL or not NO_K_TAIL:
         m_i, l_i, acc, first_nonfinite = attend(
             m_i, l_i, acc, first_nonfinite, q, k_base, v_base, k_desc, v_desc, index_b,
             index_h // GROUP_SIZE, full_end, kv_end, stride_kn, stride_kd, stride_vn, stride_vd, n_k,
             last_key_seen, scale_log2, MASKED=True, IS_CAUSAL=IS_CAUSAL, CONTAIN=False, TMA=TMA, HEAD_DIM=HEAD_DIM,
             BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
         )  # fmt: skip
+    o_base = o_ptr + batch * stride_ob + head * stride_oh + tl.cast(start_m, tl.int64) * stride_om
+    lse_base = lse_ptr
+    if STORE_LSE:
+        lse_base += (batch * n_heads + head) * n_q
+    write_output(
+        m_i, l_i, acc, o_base, lse_base, stride_om, stride_od, offs_m, n_q, mask_md,
+        STORE_LSE=STORE_LSE, BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
+    )  # fmt: skip
     if IS_CAUSAL:
         # A NaN or inf among the values may have reached rows that do not see it. Looking for one in every tile of
         # values cost up to 16 % of the time on an H100, looking at the result 4 % at most: begin again if one is there.
-        row_sums = tl.zeros([BLOCK_M], tl.float32)
-        if full_end < kv_end:
-            row_sums = tl.sum(acc, axis=1)
-        if tl.max(((row_sums - row_sums) != 0.0).to(tl.int32), axis=0) > 0:
+        total = tl.sum(acc)
+        if (full_end < kv_end) & (total - total != 0.0):
             m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
             l_i = tl.zeros([BLOCK_M], tl.float32)
             acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -179,18 +209,10 @@ def flash_forward_kernel(
                 BLOCK_N=16, BLOCK_D=BLOCK_D,
             )  # fmt: skip
             acc = tl.where(last_key_seen[:, None] >= first_nonfinite[None, :], float("nan"), acc)
-
-    # FA2 Alg. 1, lines 12 to 14: divide once, write O_i and the log-sum-exp. A row without keys has l = 0:
-    # its output is 0 and its log-sum-exp -inf.
-    l_safe = tl.where(l_i == 0.0, 1.0, l_i)
-    acc = acc * (1.0 / l_safe)[:, None]
-    o_base = o_ptr + batch * stride_ob + head * stride_oh + tl.cast(start_m, tl.int64) * stride_om
-    tl.store(o_base + tl.arange(0, BLOCK_M)[:, None] * stride_om + offs_d[None, :] * stride_od,
-             narrow(acc, o_ptr.dtype.element_ty), mask=mask_md)  # fmt: skip
-    if STORE_LSE:
-        # m_i is in units of log2(e); lse is a natural logarithm.
-        lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * LN_2)
-        tl.store(lse_ptr + (batch * n_heads + head) * n_q + offs_m, lse, mask=offs_m < n_q)
+            write_output(
+                m_i, l_i, acc, o_base, lse_base, stride_om, stride_od, offs_m, n_q, mask_md,
+                STORE_LSE=STORE_LSE, BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
+            )  # fmt: skip
 
 
 def padded(head_dim):
@@ -221,7 +243,7 @@ def default_config(dtype, head_dim, causal, capability, n_k=4096, tma=False):
         return 32, 16, 8, 1
     if capability[0] == 9 and tma:
         # A long stream of keys pays for large tiles, which take long to fill; a causal query sees half of them.
-        is_long = (n_k // 2 if causal else n_k) > 2048
+        is_long = (n_k // 2 if causal else n_k) > 1536
         if block_d <= 32:
             return (64, 64, 4, 3) if causal else (64, 128, 4, 3)
         if block_d == 64:
@@ -265,6 +287,15 @@ def descriptor(x, rows):
     return TensorDescriptor(x, x.shape, x.stride(), [1, 1, rows, padded(x.shape[3])]) if rows else None
 
 
+def no_q_tail(n_q, block_m):
+    """Whether the kernel goes without a mask on Q and O: no tile reaches beyond the queries, and it is quicker.
+
+    It is not with tiles of 128 queries, for the loop that Triton 3.6 makes beside it is then a slower one: lesson 10's
+    worklog, "no mask on Q".
+    """
+    return n_q % block_m == 0 and block_m < 128
+
+
 @functools.lru_cache(MOST_REMEMBERED)
 def _plan(q, k, v, o, causal, scale, store_lse, config, tma):
     """(Launch, rows of a tile of keys if they come by descriptor else None) for tensors of these kinds."""
@@ -278,14 +309,34 @@ def _plan(q, k, v, o, causal, scale, store_lse, config, tma):
     q_sign = 1 if scale > 0 else -1 if scale < 0 else 0
     scale_log2 = (abs(scale) or 1.0) * LOG2_E.value
     launch = Launch(
-        flash_forward_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1),
+        flash_forward_kernel, (-(-n_q // block_m), n_heads, batch),
         *q.strides, *k.strides, *v.strides, *o.strides,
         n_heads, n_q, n_k, scale_log2,
         GROUP_SIZE=n_heads // n_kv_heads, Q_SIGN=q_sign, IS_CAUSAL=causal, STORE_LSE=store_lse,
-        TMA=tma, NO_TAIL=n_k % block_n == 0, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n,
-        BLOCK_D=padded(head_dim), num_warps=num_warps, num_stages=num_stages,
+        TMA=tma, NO_Q_TAIL=no_q_tail(n_q, block_m), NO_K_TAIL=n_k % block_n == 0, HEAD_DIM=head_dim, BLOCK_M=block_m,
+        BLOCK_N=block_n, BLOCK_D=padded(head_dim), num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     return launch, block_n if tma else None
+
+
+def _that_fit_a_grid(q, k, v, o, lse):
+    """[(q, k, v, o, lse)], or, of more heads or a larger batch than a grid has room for, parts of them."""
+    batch, n_heads = q.shape[:2]
+    if max(batch, n_heads) <= LONGEST_AXIS:
+        return [(q, k, v, o, lse)]
+    group_size = n_heads // k.shape[1]
+    batches, heads = LONGEST_AXIS, n_heads
+    if n_heads > LONGEST_AXIS:
+        # Of one batch, so that lse's part is contiguous, too; and no group is cut.
+        batches, heads = 1, LONGEST_AXIS // group_size * group_size
+    return [
+        tuple(
+            x if x is None else x[b : b + batches, h // share : (h + heads) // share]
+            for x, share in ((q, 1), (k, group_size), (v, group_size), (o, 1), (lse, 1))
+        )
+        for b in range(0, batch, batches)
+        for h in range(0, n_heads, heads)
+    ]
 
 
 def flash_forward(q, k, v, *, causal, scale, store_lse, config=None, tma=None):
@@ -299,6 +350,8 @@ def flash_forward(q, k, v, *, causal, scale, store_lse, config=None, tma=None):
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if store_lse else None
     if o.numel() == 0:
         return o, lse
-    launch, rows = _plan(kind(q), kind(k), kind(v), kind(o), causal, scale, store_lse, config, tma)
-    launch(q, k, v, descriptor(k, rows), descriptor(v, rows), o, lse)
+    for q_part, k_part, v_part, o_part, lse_part in _that_fit_a_grid(q, k, v, o, lse):
+        kinds = kind(q_part), kind(k_part), kind(v_part), kind(o_part)
+        launch, rows = _plan(*kinds, causal, scale, store_lse, config, tma)
+        launch(q_part, k_part, v_part, descriptor(k_part, rows), descriptor(v_part, rows), o_part, lse_part)
     return o, lse

@@ -2,6 +2,7 @@
 
 import io
 import json
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -78,11 +79,11 @@ def test_gains_are_over_the_rung_that_is_built_on():
     assert [step.predicted for step in causal] == [None, 3.0, 1.8, 2.0] and causal[0].tflops == 50
 
 
-def test_every_rung_was_measured_with_both_masks():
+def test_every_rung_was_measured_with_both_masks_at_both_lengths():
     from course_lib.kernels.ladder import RUNGS
 
-    found = [(row["rung"], row["causal"]) for row in records.rows("ladder-h100")]
-    assert sorted(found) == sorted((rung.name, causal) for rung in RUNGS for causal in (False, True))
+    found = [(row["rung"], row["n"], row["causal"]) for row in records.rows("ladder-h100")]
+    assert sorted(found) == sorted(product((rung.name for rung in RUNGS), (1024, 4096), (False, True)))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_figure_2_is_standard_over_flash():
 
 
 def pictures():
-    full, causal = (measured.steps(RUNGS, records.rows("ladder-h100"), masked) for masked in (False, True))
+    full, causal = (measured.steps(RUNGS, records.rows("ladder-h100", n=4096), masked) for masked in (False, True))
     standard = records.rows("standard-h100")
     return {
         "worklog": measured.draw_worklog(full, causal),

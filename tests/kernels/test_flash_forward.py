@@ -198,6 +198,37 @@ def test_nonfinite_inputs_reach_the_rows_that_see_them_and_no_other(n_q, n_k, bl
                 assert torch.isnan(o[touched]).all(), (name, causal, row)
 
 
+def test_values_whose_sum_overflows_are_not_lost():
+    """A causal result is searched for NaN by its sum. A sum beyond fp32 costs time and changes nothing."""
+    q, k, v = qkv(64, 64, 16, heads=1)
+    large = 1e36 * (1 + v.abs())
+    o = flash_attention(q, k, large, causal=True, block_q=32, block_k=32)
+    assert torch.isfinite(o).all() and not torch.isfinite(o.sum())
+    check_attention(o / 1e36, q, k, large / 1e36, causal=True)
+
+
+@pytest.mark.parametrize("batch,heads,kv_heads", ((9, 4, 2), (2, 10, 5), (2, 10, 1), (2, 10, 10)))
+def test_more_than_a_grid_has_room_for(batch, heads, kv_heads, monkeypatch):
+    """A CUDA grid takes 65535 heads and as many batches; here it takes 5, or a whole group."""
+    q, k, v = qkv(20, 33, 16, batch=batch, heads=heads, kv_heads=kv_heads)
+    at_once = flash_attention(q, k, v, causal=True, return_lse=True)
+    limit = max(5, heads // kv_heads)
+    monkeypatch.setattr(flash_forward, "LONGEST_AXIS", limit)
+    grids = []
+    real = launch.Launch.__call__
+
+    def noted(self, *tensors):
+        grids.append(self._grid)
+        return real(self, *tensors)
+
+    monkeypatch.setattr(launch.Launch, "__call__", noted)
+    in_parts = flash_attention(q, k, v, causal=True, return_lse=True)
+    assert all(max(grid[1:]) <= limit for grid in grids)
+    assert sum(grid[1] * grid[2] for grid in grids) == batch * heads
+    for part, whole in zip(in_parts, at_once, strict=True):
+        assert torch.equal(part, whole)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("d", (24, 64, 96, 128, 160, 256))
 def test_streams_long_enough_for_descriptors(d, dtype):

@@ -87,6 +87,42 @@ def test_where_nan_is_searched_for_it_reaches_only_queries_that_see_it(rung):
     assert torch.equal(o.isnan(), expected)
 
 
+def test_heads_in_turns_visits_every_tile_of_every_head_once():
+    """Eleven heads: eight, and three that are left."""
+    q, k, v = qkv(150, 16, heads=11)
+    with trace(q=q, k=k, v=v) as traced:
+        o = ladder.run(RUNGS["heads in turns"], q, k, v, causal=True)
+    check_attention(o, q, k, v, causal=True)
+    assert traced.by_tensor["q"][0] == q.numel() * 2
+
+
+def test_a_few_programs_visit_every_tile_of_every_head_once():
+    q, k, v = qkv(600, 16, heads=3)
+    with trace(q=q, k=k, v=v) as traced:
+        o = ladder.run(RUNGS["persistent"], q, k, v, causal=True)
+    check_attention(o, q, k, v, causal=True)
+    assert traced.by_tensor["q"][0] == q.numel() * 2
+
+
+@pytest.mark.parametrize("n", (256, 600))
+def test_without_a_mask_nothing_is_touched_beyond_the_queries(n):
+    q, k, v = qkv(n, 16)
+    with trace(q=q, k=k, v=v):
+        o = ladder.run(RUNGS["no mask on Q"], q, k, v, causal=False)
+    check_attention(o, q, k, v, causal=False)
+
+
+def test_rescaled_rarely_is_rescaled_where_the_maximum_grows():
+    """Scores that grow along the keys, by less than the 8 powers of two that are let pass and by far more."""
+    q, k, v = qkv(150, 16)
+    growing = torch.linspace(0, 1, 150, device=DEVICE)[:, None].half()
+    for factor in (1, 60):
+        k_growing = k + factor * growing * torch.sign(q[:, :, :1])
+        check_attention(
+            ladder.run(RUNGS["rescale rarely"], q, k_growing, v, causal=False), q, k_growing, v, causal=False
+        )
+
+
 def test_other_inputs_are_refused():
     q, k, v = qkv(20, 16)
     for wrong, message in (
