@@ -287,17 +287,17 @@ def descriptor(x, rows):
     return TensorDescriptor(x, x.shape, x.stride(), [1, 1, rows, padded(x.shape[3])]) if rows else None
 
 
-def no_q_tail(n_q, block_m):
-    """Whether the kernel goes without a mask on Q and O: no tile reaches beyond the queries, and it is quicker.
+def masks_whole_tiles(block_m):
+    """Whether tiles of Q and O are masked that end with the queries, too.
 
-    It is not with tiles of 128 queries, for the loop that Triton 3.6 makes beside it is then a slower one: lesson 10's
-    worklog, "no mask on Q".
+    A needless mask costs short programs some time. But with 128 queries the loop that Triton makes beside one is the
+    faster on an H100: lesson 10's worklog, "no mask on Q".
     """
-    return n_q % block_m == 0 and block_m < 128
+    return block_m >= 128
 
 
 @functools.lru_cache(MOST_REMEMBERED)
-def _plan(q, k, v, o, causal, scale, store_lse, config, tma):
+def _plan(q, k, v, o, causal, scale, store_lse, config, tma, mask_q):
     """(Launch, rows of a tile of keys if they come by descriptor else None) for tensors of these kinds."""
     batch, n_heads, n_q, head_dim = q.shape
     _, n_kv_heads, n_k, _ = k.shape
@@ -305,6 +305,8 @@ def _plan(q, k, v, o, causal, scale, store_lse, config, tma):
     if tma is None:
         tma = takes_descriptors(capability, k, v)
     block_m, block_n, num_warps, num_stages = config or default_config(q.dtype, head_dim, causal, capability, n_k, tma)
+    if mask_q is None:
+        mask_q = masks_whole_tiles(block_m)
     # The kernel takes a positive scale; a negative or zero one moves into q, exactly.
     q_sign = 1 if scale > 0 else -1 if scale < 0 else 0
     scale_log2 = (abs(scale) or 1.0) * LOG2_E.value
@@ -313,8 +315,8 @@ def _plan(q, k, v, o, causal, scale, store_lse, config, tma):
         *q.strides, *k.strides, *v.strides, *o.strides,
         n_heads, n_q, n_k, scale_log2,
         GROUP_SIZE=n_heads // n_kv_heads, Q_SIGN=q_sign, IS_CAUSAL=causal, STORE_LSE=store_lse,
-        TMA=tma, NO_Q_TAIL=no_q_tail(n_q, block_m), NO_K_TAIL=n_k % block_n == 0, HEAD_DIM=head_dim, BLOCK_M=block_m,
-        BLOCK_N=block_n, BLOCK_D=padded(head_dim), num_warps=num_warps, num_stages=num_stages,
+        TMA=tma, NO_Q_TAIL=n_q % block_m == 0 and not mask_q, NO_K_TAIL=n_k % block_n == 0, HEAD_DIM=head_dim,
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=padded(head_dim), num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     return launch, block_n if tma else None
 
@@ -339,12 +341,13 @@ def _that_fit_a_grid(q, k, v, o, lse):
     ]
 
 
-def flash_forward(q, k, v, *, causal, scale, store_lse, config=None, tma=None):
+def flash_forward(q, k, v, *, causal, scale, store_lse, config=None, tma=None, mask_q=None):
     """Launch the forward kernel on checked inputs; returns (o, lse), lse None unless store_lse.
 
     q [batch, heads, n_q, d], k and v [batch, kv_heads, n_k, d], last dimension contiguous, one dtype.
     config: (BLOCK_M, BLOCK_N, num_warps, num_stages), default `default_config`. tma: whether k and v come by
-    descriptor, default `takes_descriptors`.
+    descriptor, default `takes_descriptors`. mask_q: whether tiles of Q and O that end with the queries are masked, too,
+    default `masks_whole_tiles`.
     """
     o = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if store_lse else None
@@ -352,6 +355,6 @@ def flash_forward(q, k, v, *, causal, scale, store_lse, config=None, tma=None):
         return o, lse
     for q_part, k_part, v_part, o_part, lse_part in _that_fit_a_grid(q, k, v, o, lse):
         kinds = kind(q_part), kind(k_part), kind(v_part), kind(o_part)
-        launch, rows = _plan(*kinds, causal, scale, store_lse, config, tma)
+        launch, rows = _plan(*kinds, causal, scale, store_lse, config, tma, mask_q)
         launch(q_part, k_part, v_part, descriptor(k_part, rows), descriptor(v_part, rows), o_part, lse_part)
     return o, lse

@@ -101,7 +101,7 @@ def ladder_kernel(
     DIVIDE_ONCE: tl.constexpr, SKIP_HIDDEN: tl.constexpr, MASK_ENDS: tl.constexpr, EXP2: tl.constexpr,
     LAST_FIRST: tl.constexpr, TMA: tl.constexpr, FP32: tl.constexpr, PRESCALE: tl.constexpr, CONTAIN: tl.constexpr,
     Q_TMA: tl.constexpr, O_TMA: tl.constexpr, HEADS_FASTEST: tl.constexpr, HEADS_IN_TURNS: tl.constexpr,
-    RARELY: tl.constexpr, NO_Q_MASK: tl.constexpr,
+    RARELY: tl.constexpr,
 ):  # fmt: skip
     """Program (i, h) computes query tile i of head h. q, k, v, o: [heads, n, HEAD_DIM], contiguous.
 
@@ -110,8 +110,7 @@ def ladder_kernel(
     tensor descriptor, or o goes by one. FP32: products of fp32 tiles. PRESCALE: q is multiplied by the scale, and
     rounded, instead of the scores. CONTAIN: a NaN or inf among the values stays away from the queries that do not see
     it. HEADS_FASTEST: the grid is (heads, tiles), so that one tile of every head comes before the next tile.
-    HEADS_IN_TURNS: the same for eight heads at a time. NO_Q_MASK: n is a multiple of BLOCK_M, and q and o need no mask.
-    DIVIDE_ONCE, EXP2, RARELY: see `update`.
+    HEADS_IN_TURNS: the same for eight heads at a time. DIVIDE_ONCE, EXP2, RARELY: see `update`.
     """
     # The axis that comes first runs fastest.
     pid_m = tl.program_id(1 if HEADS_FASTEST else 0)
@@ -127,10 +126,7 @@ def ladder_kernel(
     start_m = pid_m * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
     offs_md = offs_m[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
-    if NO_Q_MASK:
-        mask_m = tl.full([BLOCK_M, 1], True, tl.int1)
-    else:
-        mask_m = (offs_m < n)[:, None]
+    mask_m = (offs_m < n)[:, None]
 
     if Q_TMA:
         q = q_desc.load([head, start_m, 0]).reshape(BLOCK_M, HEAD_DIM)
@@ -238,8 +234,8 @@ class Rung:
     idea, because: a sentence each, the second for predicted_gain: the speed relative to the rung named builds_on, for
     a "full" and a "causal" mask; None for the first rung. kept: whether later rungs build on it.
     flags: those of `ladder_kernel` that are on. config: (BLOCK_M, BLOCK_N, num_warps, num_stages), None for the
-    shipped one of the GPU, `default_config`. kernel: "ladder", or the whole of another one, "persistent", "flash1" or
-    "flash_forward" (the shipped).
+    shipped one of the GPU, `default_config`. kernel: "ladder", or the whole of another one, "persistent", "flash1",
+    "flash_forward" (the shipped) or "unmasked" (that one without a mask on Q).
     """
 
     name: str
@@ -447,15 +443,6 @@ RUNGS = (
         flag="O_TMA",
     ),
     BLOCKS.then(
-        "no mask on Q",
-        "Load Q and store O without masks where no tile reaches beyond them. Shipped with tiles of 64 queries only.",
-        "A few dozen instructions at a program's beginning and end: nothing beside 32 tiles of 128 keys.",
-        full=1.0,
-        causal=1.0,
-        kept=False,
-        flag="NO_Q_MASK",
-    ),
-    BLOCKS.then(
         "rescale rarely",
         "Keep the old maximum while the new one is at most 8 above it: then acc need not be multiplied.",
         "64 of 325 instructions for 64 x 64 scores are seldom executed and 25 new ones always (of 128 x 128, 64 of 489 "
@@ -506,6 +493,15 @@ RUNGS = (
         kernel="persistent",
     ),
     SHIPPED,
+    SHIPPED.then(
+        "no mask on Q",
+        "Q loaded and O stored without masks where no tile reaches beyond them: shipped with tiles of 64 queries only.",
+        "A few dozen instructions at a program's beginning and end: nothing beside 32 tiles of 128 keys.",
+        full=1.0,
+        causal=1.0,
+        kept=False,
+        kernel="unmasked",
+    ),
 )
 
 
@@ -522,8 +518,11 @@ def run(rung, q, k, v, *, causal):
     if q.dtype == torch.float32 or head_dim < 16 or head_dim & (head_dim - 1):
         raise ValueError(f"rungs take fp16 or bf16, head_dim 16, 32, 64, 128 or 256, not {q.dtype}, {head_dim}")
     scale = 1.0 / math.sqrt(head_dim)
-    if rung.kernel == "flash_forward":
-        return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=False, config=rung.config)[0]
+    if rung.kernel in ("flash_forward", "unmasked"):
+        mask_q = False if rung.kernel == "unmasked" else None
+        return flash_forward(
+            q, k, v, causal=causal, scale=scale, store_lse=False, config=rung.config, mask_q=mask_q
+        )[0]  # fmt: skip
     if rung.kernel == "flash1":
         return flash1_attention(q, k, v, causal=causal, block_q=rung.config[0], block_k=rung.config[1])[0]
     tma = rung.flags.get("TMA", False)
@@ -545,7 +544,6 @@ def run(rung, q, k, v, *, causal):
         )  # fmt: skip
         return o
     grid = (triton.cdiv(n, block_m), batch * heads)
-    no_q_mask = rung.flags.get("NO_Q_MASK", False) and n % block_m == 0
     ladder_kernel[grid[::-1] if rung.flags.get("HEADS_FASTEST") else grid](
         q, k, v, o,
         descriptor(q, block_m) if rung.flags.get("Q_TMA") else None,
@@ -553,7 +551,6 @@ def run(rung, q, k, v, *, causal):
         descriptor(v, block_n) if tma else None,
         descriptor(o, block_m) if rung.flags.get("O_TMA") else None,
         n, scale, IS_CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_N=block_n,
-        **(dict.fromkeys(FLAGS, False) | rung.flags | {"NO_Q_MASK": no_q_mask}),
-        num_warps=num_warps, num_stages=num_stages,
+        **(dict.fromkeys(FLAGS, False) | rung.flags), num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     return o

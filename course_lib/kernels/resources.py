@@ -95,7 +95,7 @@ def compile_forward(request):
     from triton.compiler import ASTSource
 
     from course_lib.kernels.flash_backward import default_backward_config, dkdv_kernel, dq_kernel
-    from course_lib.kernels.flash_forward import default_config, flash_forward_kernel, no_q_tail
+    from course_lib.kernels.flash_forward import default_config, flash_forward_kernel, masks_whole_tiles
 
     shape = getattr(torch, request.dtype), request.head_dim, request.causal, divmod(request.arch, 10)
     tma = request.arch >= 90 if request.tma is None else request.tma
@@ -110,7 +110,7 @@ def compile_forward(request):
     # As a launch specialises them: aligned pointers and strides, unit stride in the last dimension.
     constants = dict(
         GROUP_SIZE=1, Q_SIGN=1, IS_CAUSAL=request.causal, STORE_LSE=True, TMA=tma, NO_TAIL=not request.tail,
-        NO_Q_TAIL=no_q_tail(block_m + request.tail, block_m), NO_K_TAIL=not request.tail,
+        NO_Q_TAIL=not (request.tail or masks_whole_tiles(block_m)), NO_K_TAIL=not request.tail,
         HEAD_DIM=request.head_dim, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=block_d,
         stride_qd=1, stride_kd=1, stride_vd=1, stride_od=1,
     )  # fmt: skip

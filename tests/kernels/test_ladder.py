@@ -59,11 +59,11 @@ def test_a_rung_is_one_change(rung):
     assert len(flags) + (rung.config != parent.config) + (rung.kernel != parent.kernel) == 1
 
 
-def test_the_last_rung_is_the_shipped_kernel():
-    last = ladder.RUNGS[-1]
+def test_the_last_rung_that_was_kept_is_the_shipped_kernel():
+    last = [rung for rung in ladder.RUNGS if rung.kept][-1]
     q, k, v = qkv(600, 16)
     shipped, _ = flash_forward(q, k, v, causal=True, scale=0.25, store_lse=False)
-    assert last.kept and torch.equal(ladder.run(last, q, k, v, causal=True), shipped)
+    assert torch.equal(ladder.run(last, q, k, v, causal=True), shipped)
 
 
 @pytest.mark.parametrize("rung,visited", [("divide once", 9), ("skip hidden tiles", 6), ("mask the ends only", 6)])
@@ -108,8 +108,8 @@ def test_a_few_programs_visit_every_tile_of_every_head_once():
 def test_without_a_mask_nothing_is_touched_beyond_the_queries(n):
     q, k, v = qkv(n, 16)
     with trace(q=q, k=k, v=v):
-        o = ladder.run(RUNGS["no mask on Q"], q, k, v, causal=False)
-    check_attention(o, q, k, v, causal=False)
+        o = ladder.run(RUNGS["no mask on Q"], q, k, v, causal=True)
+    check_attention(o, q, k, v, causal=True)
 
 
 def test_rescaled_rarely_is_rescaled_where_the_maximum_grows():

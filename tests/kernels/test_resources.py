@@ -32,10 +32,15 @@ PINNED = triton.__version__ == "3.7.1"
 def stack_limit_bytes(request, used):
     """A division's subroutine takes up to 24 bytes, once a tile of queries: no spill of the loop's.
 
-    Without tensor cores the causal kernel's second pass does spill, which runs only where a value is NaN or
-    infinite; compiled without it, the kernel stays within 24 bytes too.
+    The causal kernel's second pass, which runs only where a value is NaN or infinite, does spill: without tensor cores
+    much, and with head_dim 256 on sm_90 what it needs to write the tile once more. Compiled without that pass, the
+    kernel stays within 24 bytes too.
     """
-    return 24 if used.tensor_cores or not request.causal else 2048
+    if not request.causal:
+        return 24
+    if not used.tensor_cores:
+        return 2048
+    return 64 if (request.arch, request.head_dim) == (90, 256) else 24
 
 
 @pytest.mark.parametrize("dtype", ("float16", "float32"))
