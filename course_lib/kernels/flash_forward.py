@@ -195,8 +195,9 @@ def flash_forward_kernel(
         STORE_LSE=STORE_LSE, BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
     )  # fmt: skip
     if IS_CAUSAL:
-        # A NaN or inf among the values may have reached rows that do not see it. Looking for one in every tile of
-        # values cost up to 16 % of the time on an H100, looking at the result 4 % at most: begin again if one is there.
+        # A NaN or inf among the values may have reached rows that do not see it: then begin again. To look for one in
+        # every tile of values halved the speed on an H100 (lesson 10's worklog); the sum of a result that is on its way
+        # already takes next to nothing. A sum that overflows costs a second attempt, and no more.
         total = tl.sum(acc)
         if (full_end < kv_end) & (total - total != 0.0):
             m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -298,8 +299,13 @@ def masks_whole_tiles(block_m):
 
 @functools.lru_cache(MOST_REMEMBERED)
 def _plan(q, k, v, o, causal, scale, store_lse, config, tma, mask_q):
-    """(Launch, rows of a tile of keys if they come by descriptor else None) for tensors of these kinds."""
+    """(Launch, rows of a tile of keys if they come by descriptor else None) for tensors of these kinds.
+
+    (None, None) for more heads or a larger batch than one grid has room for.
+    """
     batch, n_heads, n_q, head_dim = q.shape
+    if max(batch, n_heads) > LONGEST_AXIS:
+        return None, None
     _, n_kv_heads, n_k, _ = k.shape
     capability = runtime.capability(q.device)
     if tma is None:
@@ -321,11 +327,18 @@ def _plan(q, k, v, o, causal, scale, store_lse, config, tma, mask_q):
     return launch, block_n if tma else None
 
 
-def _that_fit_a_grid(q, k, v, o, lse):
-    """[(q, k, v, o, lse)], or, of more heads or a larger batch than a grid has room for, parts of them."""
+def _launch(q, k, v, o, lse, *how):
+    launch, rows = _plan(kind(q), kind(k), kind(v), kind(o), *how)
+    if launch is not None:
+        launch(q, k, v, descriptor(k, rows), descriptor(v, rows), o, lse)
+    else:
+        for part in _parts(q, k, v, o, lse):
+            _launch(*part, *how)
+
+
+def _parts(q, k, v, o, lse):
+    """[(q, k, v, o, lse)] of heads and batches as many as a grid has room for."""
     batch, n_heads = q.shape[:2]
-    if max(batch, n_heads) <= LONGEST_AXIS:
-        return [(q, k, v, o, lse)]
     group_size = n_heads // k.shape[1]
     batches, heads = LONGEST_AXIS, n_heads
     if n_heads > LONGEST_AXIS:
@@ -353,8 +366,5 @@ def flash_forward(q, k, v, *, causal, scale, store_lse, config=None, tma=None, m
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if store_lse else None
     if o.numel() == 0:
         return o, lse
-    for q_part, k_part, v_part, o_part, lse_part in _that_fit_a_grid(q, k, v, o, lse):
-        kinds = kind(q_part), kind(k_part), kind(v_part), kind(o_part)
-        launch, rows = _plan(*kinds, causal, scale, store_lse, config, tma, mask_q)
-        launch(q_part, k_part, v_part, descriptor(k_part, rows), descriptor(v_part, rows), o_part, lse_part)
+    _launch(q, k, v, o, lse, causal, scale, store_lse, config, tma, mask_q)
     return o, lse
