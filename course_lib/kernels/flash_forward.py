@@ -3,7 +3,7 @@
 One program computes BLOCK_M rows of the output of one head. It loads its queries once, streams the keys and
 values past them in tiles of BLOCK_N, and writes its output once. Nothing of size N x N exists anywhere.
 
-Reading order: the tiles one query tile visits, the loop over tiles, the kernel, configurations, launch.
+Reading order: the tiles one query tile visits, the loop over tiles, the output, the kernel, configurations, launch.
 """
 
 import functools
