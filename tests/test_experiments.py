@@ -1,11 +1,12 @@
 """Lesson 10's experiments, as far as they go without a GPU."""
 
+import itertools
 import time
 
 import pytest
 import torch
 
-from course_lib import bench, experiments, runtime
+from course_lib import bench, experiments, records, runtime
 from course_lib.kernels import accuracy
 from course_lib.kernels.accuracy import check_attention
 
@@ -82,6 +83,17 @@ def test_candidates_have_the_shipped_configurations_among_them(head_dim):
             configs = list(experiments.candidates(kernel, head_dim))
             assert len(set(configs)) == len(configs) < 150
             assert config in configs, kernel
+
+
+@pytest.mark.parametrize("head_dim, causal", itertools.product((64, 128), (False, True)))
+def test_what_is_shipped_was_swept_and_is_within_3_percent_of_the_fastest(head_dim, causal):
+    from course_lib.kernels.flash_forward import default_config
+
+    rows = [row for row in records.rows("sweep-h100", head_dim=head_dim, causal=causal) if "ms" in row]
+    (shipped,) = [row for row in rows if row["shipped"]]
+    config = default_config(torch.float16, head_dim, causal, (9, 0), shipped["n"], shipped["tma"])
+    assert config == tuple(shipped[name] for name in experiments.TUNED)
+    assert shipped["ms"] <= 1.03 * min(row["ms"] for row in rows)
 
 
 @pytest.mark.parametrize("which, kernels", experiments.KERNELS.items())

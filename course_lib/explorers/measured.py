@@ -52,7 +52,7 @@ def growth(n, values):
 @dataclass(frozen=True)
 class Step:
     """One rung of the worklog: what was predicted, and what came of it. Gains are speeds relative to the rung that it
-    builds on; those of the first are None."""
+    builds on; those of the first are None. blind: it was predicted before anything like it had been timed."""
 
     name: str
     idea: str
@@ -61,6 +61,7 @@ class Step:
     tflops: float
     predicted: float | None
     measured: float | None
+    blind: bool = True
 
     @property
     def verdict(self):
@@ -79,17 +80,19 @@ class Step:
 def steps(rungs, rows, causal):
     """The worklog as a list of Step, in the order of `rungs`, of the mask `causal`.
 
-    rungs: of kernels.ladder, with name, idea, because, kept, builds_on and predicted_gain, a number for each of
-    "full" and "causal". rows: of the record ladder-h100.
+    rungs: of kernels.ladder, with name, idea, because, kept, builds_on, predicted_gain, a number for each of "full" and
+    "causal", and timed_before. rows: of the record ladder-h100.
     """
+    mask = "causal" if causal else "full"
     tflops = {row["rung"]: row["tflops"] for row in rows if row["causal"] == causal}
     worklog = []
     for rung in rungs:
         predicted = measured = None
         if rung.builds_on is not None:
-            predicted = rung.predicted_gain["causal" if causal else "full"]
+            predicted = rung.predicted_gain[mask]
             measured = tflops[rung.name] / tflops[rung.builds_on]
-        worklog.append(Step(rung.name, rung.idea, rung.because, rung.kept, tflops[rung.name], predicted, measured))
+        texts, blind = (rung.name, rung.idea, rung.because), mask not in rung.timed_before
+        worklog.append(Step(*texts, rung.kept, tflops[rung.name], predicted, measured, blind))
     return worklog
 
 

@@ -1,7 +1,8 @@
 """FlashAttention-2 forward (Dao 2023, Alg. 1) in Triton.
 
 One program computes BLOCK_M rows of the output of one head. It loads its queries once, streams the keys and
-values past them in tiles of BLOCK_N, and writes its output once. Nothing of size N x N exists anywhere.
+values past them in tiles of BLOCK_N, and writes its output once (a causal tile that meets a NaN begins again). Nothing
+of size N x N exists anywhere.
 
 Reading order: the tiles one query tile visits, the loop over tiles, the output, the kernel, configurations, launch.
 """
@@ -141,7 +142,7 @@ def flash_forward_kernel(
     lse: fp32 [batch, heads, n_q], contiguous, or None. scale_log2: positive. Q_SIGN: 1, -1 or 0, times q.
     NO_Q_TAIL, NO_K_TAIL: tiles of queries, or of keys, end where the tensor ends, and need no mask.
     """
-    # Three axes of the grid, for the same from one number would take two divisions, which short programs feel.
+    # A grid of three axes: tile, head and batch from one number would take two divisions.
     pid_m, index_h, index_b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if IS_CAUSAL:
         # The last query tiles see the most keys. Started first, they do not run on alone at the end.
@@ -225,8 +226,9 @@ def default_config(dtype, head_dim, causal, capability, n_k=4096, tma=False):
     """Shipped (BLOCK_M, BLOCK_N, num_warps, num_stages).
 
     dtype: torch dtype; head_dim: 1 to 256; capability: (major, minor) of the GPU, None in the interpreter;
-    tma: whether keys and values come by descriptor. Those of 9.0 are the fastest of a sweep on an H100 or within
-    3 % of it, the others the largest tiles whose loops the compiler keeps in registers.
+    tma: whether keys and values come by descriptor. Those of 9.0 were timed on an H100, and are at N = 4096 and
+    head_dim 64 and 128 the fastest of a sweep or within 3 % of it; the others are the largest tiles whose loops the
+    compiler keeps in registers.
     """
     block_d = padded(head_dim)
     if capability is None:
@@ -289,10 +291,10 @@ def descriptor(x, rows):
 
 
 def masks_whole_tiles(block_m):
-    """Whether tiles of Q and O are masked that end with the queries, too.
+    """Whether Q and O are masked although every tile lies inside them.
 
-    A needless mask costs short programs some time. But with 128 queries the loop that Triton makes beside one is the
-    faster on an H100: lesson 10's worklog, "no mask on Q".
+    With 128 queries they are. Without that mask the loop is compiled otherwise, and was a slower one where it was
+    measured: full mask, fp16, head_dim 128, an H100 (lesson 10's worklog, "no mask on Q").
     """
     return block_m >= 128
 
@@ -340,17 +342,17 @@ def _parts(q, k, v, o, lse):
     """[(q, k, v, o, lse)] of heads and batches as many as a grid has room for."""
     batch, n_heads = q.shape[:2]
     group_size = n_heads // k.shape[1]
-    batches, heads = LONGEST_AXIS, n_heads
-    if n_heads > LONGEST_AXIS:
-        # Of one batch, so that lse's part is contiguous, too; and no group is cut.
-        batches, heads = 1, LONGEST_AXIS // group_size * group_size
+    # Whole groups, or of one group what has room.
+    step = LONGEST_AXIS // group_size * group_size or LONGEST_AXIS
+    within = n_heads if group_size <= LONGEST_AXIS else group_size
+    spans = [(h, min(h + step, g + within)) for g in range(0, n_heads, within) for h in range(g, g + within, step)]
+    # Heads are parted within one batch, so that lse's part is contiguous, too.
+    batches = LONGEST_AXIS if len(spans) == 1 else 1
     return [
-        tuple(
-            x if x is None else x[b : b + batches, h // share : (h + heads) // share]
-            for x, share in ((q, 1), (k, group_size), (v, group_size), (o, 1), (lse, 1))
-        )
+        tuple(x if x is None else x[b : b + batches, h // share : (end - 1) // share + 1] for x, share in shares)
+        for shares in [((q, 1), (k, group_size), (v, group_size), (o, 1), (lse, 1))]
         for b in range(0, batch, batches)
-        for h in range(0, n_heads, heads)
+        for h, end in spans
     ]
 
 

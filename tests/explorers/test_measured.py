@@ -16,13 +16,13 @@ from course_lib.explorers.figures import png
 LENGTHS = (64, 128, 1024, 4096)
 
 
-def rung(name, builds_on=None, gain=None, kept=True):
+def rung(name, builds_on=None, gain=None, kept=True, timed_before=()):
     predicted = None if gain is None else {"full": gain, "causal": 2 * gain}
-    text = {"idea": "I", "because": "B"}
+    text = {"idea": "I", "because": "B", "timed_before": timed_before}
     return SimpleNamespace(name=name, builds_on=builds_on, predicted_gain=predicted, kept=kept, **text)
 
 
-RUNGS = (rung("a"), rung("b", "a", 1.5), rung("c", "b", 0.9, kept=False), rung("d", "b", 1.0))
+RUNGS = (rung("a"), rung("b", "a", 1.5), rung("c", "b", 0.9, kept=False), rung("d", "b", 1.0, timed_before=("causal",)))
 
 
 def ladder_rows(**tflops):
@@ -69,6 +69,7 @@ def test_gains_are_over_the_rung_that_is_built_on():
     assert [step.measured for step in steps] == [None, 1.5, 0.8, 1.02]
     assert [step.predicted for step in steps] == [None, 1.5, 0.9, 1.0]
     assert [step.kept for step in steps] == [True, True, False, True]
+    assert all(step.blind for step in steps)
     assert [step.verdict for step in steps] == [
         "where it begins",
         "as predicted",
@@ -77,6 +78,7 @@ def test_gains_are_over_the_rung_that_is_built_on():
     ]
     causal = measured.steps(RUNGS, ladder_rows(a=100, b=150, c=120, d=153), causal=True)
     assert [step.predicted for step in causal] == [None, 3.0, 1.8, 2.0] and causal[0].tflops == 50
+    assert [step.blind for step in causal] == [True, True, True, False]
 
 
 def test_every_rung_was_measured_with_both_masks_at_both_lengths():

@@ -147,6 +147,7 @@ FORWARD_CHANGES = CHANGES | {
     "blocks": (inputs(), {"config": (32, 16, 4, 1)}),
     "num_warps": (inputs(), {"config": (32, 16, 8, 1)}),
     "num_stages": (inputs(), {"config": (32, 16, 4, 2)}),
+    "mask_q": (inputs(), {"mask_q": True}),
 }
 BACKWARD_CHANGES = CHANGES | {
     "strides of do": ((*inputs()[:3], seq_outside_heads(inputs()[3])), {}),
