@@ -8,6 +8,7 @@ Reading order: the tiles one query tile visits, the loop over tiles, the output,
 """
 
 import functools
+import itertools
 
 import torch
 import triton
@@ -348,12 +349,13 @@ def _parts(q, k, v, o, lse):
     spans = [(h, min(h + step, g + within)) for g in range(0, n_heads, within) for h in range(g, g + within, step)]
     # Heads are parted within one batch, so that lse's part is contiguous, too.
     batches = LONGEST_AXIS if len(spans) == 1 else 1
-    return [
-        tuple(x if x is None else x[b : b + batches, h // share : (end - 1) // share + 1] for x, share in shares)
-        for shares in [((q, 1), (k, group_size), (v, group_size), (o, 1), (lse, 1))]
-        for b in range(0, batch, batches)
-        for h, end in spans
-    ]
+    parts = []
+    for b, (h, end) in itertools.product(range(0, batch, batches), spans):
+        some, heads = slice(b, b + batches), slice(h, end)
+        kv_heads = slice(h // group_size, (end - 1) // group_size + 1)
+        lse_part = None if lse is None else lse[some, heads]
+        parts.append((q[some, heads], k[some, kv_heads], v[some, kv_heads], o[some, heads], lse_part))
+    return parts
 
 
 def flash_forward(q, k, v, *, causal, scale, store_lse, config=None, tma=None, mask_q=None):

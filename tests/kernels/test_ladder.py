@@ -87,19 +87,12 @@ def test_where_nan_is_searched_for_it_reaches_only_queries_that_see_it(rung):
     assert torch.equal(o.isnan(), expected)
 
 
-def test_heads_in_turns_visits_every_tile_of_every_head_once():
-    """Eleven heads: eight, and three that are left."""
-    q, k, v = qkv(150, 16, heads=11)
+@pytest.mark.parametrize("rung,n,heads", [("heads in turns", 150, 11), ("persistent", 600, 3)])
+def test_in_another_order_every_tile_of_every_head_is_visited_once(rung, n, heads):
+    """Eleven heads: eight together, and three that are left."""
+    q, k, v = qkv(n, 16, heads=heads)
     with trace(q=q, k=k, v=v) as traced:
-        o = ladder.run(RUNGS["heads in turns"], q, k, v, causal=True)
-    check_attention(o, q, k, v, causal=True)
-    assert traced.by_tensor["q"][0] == q.numel() * 2
-
-
-def test_a_few_programs_visit_every_tile_of_every_head_once():
-    q, k, v = qkv(600, 16, heads=3)
-    with trace(q=q, k=k, v=v) as traced:
-        o = ladder.run(RUNGS["persistent"], q, k, v, causal=True)
+        o = ladder.run(RUNGS[rung], q, k, v, causal=True)
     check_attention(o, q, k, v, causal=True)
     assert traced.by_tensor["q"][0] == q.numel() * 2
 
