@@ -7,9 +7,8 @@ The map, in reading order:
     traffic      the same counts as closed forms: bytes, FLOPs, peak memory
     hardware     GPU specifications, each with its source
     kernels/     the same mathematics in Triton, compiled on a GPU or interpreted without one
-    tracer       the bytes that a real Triton kernel asks for, and what it touches out of bounds
-    bench        measures, and records what it measured with where and how; the records are in data/
-    records      reads the records
+    tracer       the bytes that a real Triton kernel requests, and what it touches out of bounds; tracing/ has its parts
+    measure/     timing, experiments, the ladder, the compiler's reports, the error budget; the records are in data/
     exercises/   one module a lesson: answers, hints, properties and plausible wrong answers
     grading/     the engine behind check, hint, solution and progress
     explorers/   one module a widget: model, drawing, thin shell
@@ -170,8 +169,8 @@ GLOSSARY = SYMBOLS | TERMS
 
 _FROM_GRADING = {"check", "hint", "solution", "progress", "quiz"}
 _SUBMODULES = {
-    "authoring", "bench", "exercises", "explorers", "grading", "hardware", "kernels", "machine",
-    "records", "reference", "runtime", "tracer", "traffic", "workspace",
+    "authoring", "exercises", "explorers", "grading", "hardware", "kernels", "machine",
+    "measure", "reference", "runtime", "tracer", "traffic", "workspace",
 }  # fmt: skip
 
 __all__ = ["GLOSSARY", "SYMBOLS", "TERMS", *sorted(_FROM_GRADING), *sorted(_SUBMODULES)]

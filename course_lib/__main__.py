@@ -27,7 +27,7 @@ def grade(argv: list[str]) -> int:
 
 
 def bench(argv: list[str]) -> int:
-    from course_lib import bench
+    from course_lib.measure import bench
 
     return bench.main(argv)
 

@@ -33,7 +33,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from course_lib import interpreting, runtime
+from course_lib import runtime
+from course_lib.tracing import interpreter_process
 
 _SPACING_BITS = 44  # 16 TiB of addresses to either side before one tensor's could be taken for another's
 
@@ -358,7 +359,7 @@ class RemoteRecorder:
     def install(self):
         from triton.runtime.jit import JITFunction
 
-        interpreting.start()  # now, and not within the time that a launch may take
+        interpreter_process.start()  # now, and not within the time that a launch may take
         self._owner, self._run = JITFunction, JITFunction.run
         recorder = self
 
@@ -389,7 +390,7 @@ class RemoteRecorder:
         }
         with tempfile.TemporaryDirectory() as folder:
             torch.save(call, Path(folder) / "call")
-            status, errors = interpreting.run("course_lib.tracer:serve", folder)
+            status, errors = interpreter_process.run("course_lib.tracer:serve", folder)
             if status:
                 raise RuntimeError(f"the traced launch failed (exit status {status}):\n{errors.strip()}")
             if (raised := Path(folder) / "raised").exists():

@@ -23,19 +23,17 @@ MAY_IMPORT = {
     "machine": {"traffic"},
     "runtime": set(),
     "language": {"runtime"},
-    "records": set(),
     "workspace": set(),
     "traffic": {"hardware"},
     "reference": {"machine"},
     "kernels": {"runtime", "hardware", "tracer"},
-    "interpreting": {"runtime"},
-    "tracer": {"runtime", "interpreting", "kernels"},
-    "bench": {"runtime", "hardware", "traffic", "tracer", "reference", "kernels", "experiments"},
-    "experiments": {"runtime", "traffic", "reference", "kernels", "bench", "exercises"},
+    "tracing": {"runtime"},
+    "tracer": {"runtime", "tracing", "kernels"},
+    "measure": {"runtime", "hardware", "traffic", "tracer", "reference", "kernels", "exercises"},
     "exercises": {
         "runtime",
         "language",
-        "records",
+        "measure",
         "hardware",
         "machine",
         "traffic",
@@ -45,13 +43,13 @@ MAY_IMPORT = {
         "grading",
     },  # fmt: skip
     # It finds exercises by number: see test_grading_knows_no_lesson.
-    "grading": {"runtime", "language", "machine", "interpreting", "tracer", "exercises"},
+    "grading": {"runtime", "language", "machine", "tracing", "tracer", "exercises"},
     # Of the kernels, only what the compiler uses for them, and only when asked.
-    "explorers": {"records", "hardware", "machine", "traffic", "tracer", "reference", "kernels"},
+    "explorers": {"measure", "hardware", "machine", "traffic", "tracer", "reference", "kernels"},
     "authoring": {"runtime", "grading"},
     # These two load what they are asked for.
     "__init__": {"grading"},
-    "__main__": {"runtime", "grading", "bench"},
+    "__main__": {"runtime", "grading", "measure"},
 }
 NUMPY_ONLY = ("hardware", "machine", "traffic", "reference")
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from course_lib import runtime
-from course_lib.kernels import accuracy
+from course_lib.measure import accuracy
 
 TEMPLATE = """\
 @triton.jit

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from course_lib import records, traffic
+from course_lib import traffic
 from course_lib.grading.checking import agrees
 from course_lib.grading.diagnosis import show
 from course_lib.grading.exercise import (
@@ -23,6 +23,7 @@ from course_lib.grading.exercise import (
     option,
 )
 from course_lib.hardware import GPUS
+from course_lib.measure import records
 
 LESSON = "10"
 TITLE = "Performance"

@@ -18,16 +18,17 @@ import numpy as np
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.lines import Line2D
 
-from course_lib import records, traffic
+from course_lib import traffic
 from course_lib.hardware import GPUS
 from course_lib.machine import Machine
+from course_lib.measure import records
 from course_lib.reference.tiled import tiled_attention_on_machine
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Panel, Picture, png, tidy
 from .tile_grid import TileGrid, draw_tile_grid, tile_grid
 
 RECORD = Path(__file__).parents[1] / "data" / "resources.json"
-RECORD_COMMAND = "python -m course_lib.kernels.resources --record course_lib/data/resources.json"
+RECORD_COMMAND = "python -m course_lib.measure.resources --record course_lib/data/resources.json"
 SWEEP, SWEPT_GPU = "sweep-h100", "H100"
 
 BLOCKS = (16, 32, 64, 128)
@@ -298,7 +299,7 @@ def compile_now(settings):
     fails, ImportError where there is no Triton.
     """
     from course_lib.kernels.flash import chosen_config
-    from course_lib.kernels.resources import Request, forward_resources
+    from course_lib.measure.resources import Request, forward_resources
 
     arch, dtype, d, causal, block_q, block_k = settings.row
     config = chosen_config(block_q, block_k)

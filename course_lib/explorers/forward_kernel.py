@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.lines import Line2D
 
-from course_lib import records
+from course_lib.measure import records
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
 

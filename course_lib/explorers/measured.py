@@ -1,6 +1,6 @@
 """Lesson 10's tables and pictures: what the records in course_lib/data say, beside what was predicted.
 
-Each table is a function of rows as `course_lib.records` hands them out, and each picture one of a table.
+Each table is a function of rows as `course_lib.measure.records` hands them out, and each picture one of a table.
 """
 
 import io
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from course_lib import records, traffic
+from course_lib import traffic
 from course_lib.hardware import GPUS
+from course_lib.measure import records
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
 

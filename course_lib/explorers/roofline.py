@@ -7,8 +7,9 @@ records. `draw` shows it, `explore` is the widget. Rates and FLOPs follow the re
 from dataclasses import dataclass
 from math import log10
 
-from course_lib import records, traffic
+from course_lib import traffic
 from course_lib.hardware import GPUS
+from course_lib.measure import records
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Panel, Picture, png, tidy
 

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from course_lib import interpreting, runtime
+from course_lib import runtime
+from course_lib.tracing import interpreter_process
 
 from .calling import GuardedAnswer
 from .diagnosis import compare, named
@@ -233,7 +234,7 @@ def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None) -
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "request").write_text(json.dumps(request))
         try:
-            status, errors = interpreting.run("course_lib.grading.kernel_calls:serve", folder, ELSEWHERE_LIMIT_S)
+            status, errors = interpreter_process.run("course_lib.grading.kernel_calls:serve", folder, ELSEWHERE_LIMIT_S)
         except TimeoutError:
             message = f"{exercise.id}: the answer did not return within {ELSEWHERE_LIMIT_S:g} s"
             return Result(False, True, {}, message)

@@ -7,10 +7,7 @@ flash_forward.py    FlashAttention-2 forward: kernel, configurations, launch
 flash_backward.py   FlashAttention-2 backward: delta, dK and dV, dQ, without atomics
 flash1_forward.py   FlashAttention-1 forward (keys outermost), kept to be counted, not to be fast
 launch.py           starts a kernel that was compiled before, quickly
-ladder.py           lesson 10: the forward as a ladder of kernels, one idea a rung
 flash.py            the public `flash_attention`: contract, checks, autograd
-accuracy.py         the error budget: what counts as correct
-resources.py        what the compiler uses for a kernel (shared memory, registers, spills), no GPU needed
 """
 
 from course_lib import runtime

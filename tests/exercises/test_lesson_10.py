@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from course_lib import records
 from course_lib.exercises import lesson_10
 from course_lib.hardware import GPUS
+from course_lib.measure import records
 
 
 def test_cases_of_the_committed_record():

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 
-from course_lib import records, traffic
+from course_lib import traffic
 from course_lib.explorers import block_sizes as explorer
 from course_lib.explorers.block_sizes import BLOCKS, DTYPES, HEAD_DIMS, HEADS, LENGTHS, ORDERS, Settings
 from course_lib.explorers.figures import png
 from course_lib.hardware import GPUS
 from course_lib.machine import Machine
+from course_lib.measure import records
 from course_lib.reference.tiled import tiled_attention_on_machine
 
 RANGES = {

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from course_lib import records, traffic
+from course_lib import traffic
 from course_lib.explorers import measured
 from course_lib.explorers.figures import png
+from course_lib.measure import records
 
 LENGTHS = (64, 128, 1024, 4096)
 
@@ -82,7 +83,7 @@ def test_gains_are_over_the_rung_that_is_built_on():
 
 
 def test_every_rung_was_measured_with_both_masks_at_both_lengths():
-    from course_lib.kernels.ladder import RUNGS
+    from course_lib.measure.ladder import RUNGS
 
     found = [(row["rung"], row["n"], row["causal"]) for row in records.rows("ladder-h100")]
     assert sorted(found) == sorted(product((rung.name for rung in RUNGS), (1024, 4096), (False, True)))

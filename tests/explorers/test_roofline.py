@@ -7,10 +7,11 @@ from dataclasses import replace
 import ipywidgets as widgets
 import pytest
 
-from course_lib import records, traffic
+from course_lib import traffic
 from course_lib.explorers import roofline
 from course_lib.explorers.roofline import ASKED, COUNTED, DRAM, ONCE, Settings, describe, draw, evaluate
 from course_lib.hardware import GPUS
+from course_lib.measure import records
 
 RAW = json.loads((records.FOLDER / "attention-h100.json").read_text())
 ALL = [

@@ -8,8 +8,8 @@ import torch
 
 from course_lib import runtime
 from course_lib.kernels import flash_attention, flash_backward
-from course_lib.kernels.accuracy import check_gradients, exact_gradients
 from course_lib.kernels.flash_forward import flash_forward
+from course_lib.measure.accuracy import check_gradients, exact_gradients
 from course_lib.reference import attention, attention_backward
 from course_lib.tracer import trace
 from course_lib.traffic import flash_attention_backward as closed_form

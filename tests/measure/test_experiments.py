@@ -6,9 +6,9 @@ import time
 import pytest
 import torch
 
-from course_lib import bench, experiments, records, runtime
-from course_lib.kernels import accuracy
-from course_lib.kernels.accuracy import check_attention
+from course_lib import runtime
+from course_lib.measure import accuracy, bench, experiments, records
+from course_lib.measure.accuracy import check_attention
 
 COUNTERS = experiments.COUNTERS[0] | experiments.COUNTERS[1]
 HEADER = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'

@@ -1,8 +1,8 @@
 """What the compiler uses for an attention kernel on any GPU generation: shared memory, registers, stack. No GPU needed.
 
-    python -m course_lib.kernels.resources --head-dim 64 --arch 75 80 90 100 [--config 64 64 4 2] [--json]
-    python -m course_lib.kernels.resources --kernel dkdv --head-dim 64 128 --causal
-    python -m course_lib.kernels.resources --record FILE     every block size of the block-size explorer, resumable
+    python -m course_lib.measure.resources --head-dim 64 --arch 75 80 90 100 [--config 64 64 4 2] [--json]
+    python -m course_lib.measure.resources --kernel dkdv --head-dim 64 128 --causal
+    python -m course_lib.measure.resources --record FILE     every block size of the block-size explorer, resumable
 
 Triton compiles for a target it does not have, but not in a process where it interprets; so `forward_resources`
 asks a subprocess. Stack bytes beyond the 24 that a division may take are spills: what registers could not hold.
@@ -25,6 +25,7 @@ from pathlib import Path
 
 from course_lib.hardware import GPUS
 
+KERNELS = Path(__file__).parents[1] / "kernels"
 DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
@@ -77,7 +78,7 @@ def forward_resources(requests):
     About a second each. Raises RuntimeError with the compiler's message when one does not compile.
     """
     run = subprocess.run(
-        [sys.executable, "-m", "course_lib.kernels.resources", "--stdin"],
+        [sys.executable, "-m", "course_lib.measure.resources", "--stdin"],
         input=json.dumps([asdict(request) for request in requests]),
         env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True, text=True, check=False,
@@ -179,7 +180,7 @@ def kernel_sha256():
     """
     text = []
     for name in ("primitives.py", "flash_forward.py"):
-        for node in ast.parse((Path(__file__).parent / name).read_text()).body:
+        for node in ast.parse((KERNELS / name).read_text()).body:
             jitted = isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(d) for d in node.decorator_list)
             if jitted and ast.get_docstring(node) is not None:
                 node.body = node.body[1:]
@@ -238,7 +239,7 @@ def _write(path, header, rows):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m course_lib.kernels.resources", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m course_lib.measure.resources", description=__doc__.split("\n")[0])
     parser.add_argument("--head-dim", type=int, nargs="+", help="64 and 128 by default; 32 too for --record")
     parser.add_argument("--arch", type=int, nargs="+", default=ARCHS, help="90 means sm_90; all of hardware.GPUS")
     parser.add_argument("--dtype", choices=DTYPES, nargs="+", help="float16 by default; all for --record")

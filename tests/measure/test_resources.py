@@ -9,12 +9,12 @@ import pytest
 import triton
 
 from course_lib.hardware import GPUS
-from course_lib.kernels import resources
 from course_lib.kernels.flash import chosen_config
-from course_lib.kernels.resources import Request, Resources, forward_resources
+from course_lib.measure import resources
+from course_lib.measure.resources import Request, Resources, forward_resources
 
 RECORD = Path(resources.__file__).parents[1] / "data" / "resources.json"
-COMMAND = "python -m course_lib.kernels.resources --record course_lib/data/resources.json"
+COMMAND = "python -m course_lib.measure.resources --record course_lib/data/resources.json"
 
 # sm_89 runs what is shipped for sm_80, in less shared memory.
 SHARED_BYTES = {
@@ -125,9 +125,9 @@ def test_the_record_is_complete():
 
 def test_a_changed_kernel_has_another_hash(tmp_path, monkeypatch):
     for name in ("primitives.py", "flash_forward.py"):
-        shutil.copy(Path(resources.__file__).parent / name, tmp_path)
+        shutil.copy(resources.KERNELS / name, tmp_path)
     before = resources.kernel_sha256()
-    monkeypatch.setattr(resources, "__file__", str(tmp_path / "resources.py"))
+    monkeypatch.setattr(resources, "KERNELS", tmp_path)
     assert resources.kernel_sha256() == before
 
     def replaced(name, old, new):

@@ -24,8 +24,9 @@ import torch
 from torch.nn.attention import sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from course_lib import bench, reference, runtime, traffic
+from course_lib import reference, runtime, traffic
 from course_lib.exercises import bug_hunt
+from course_lib.measure import bench
 
 HEADS, HEAD_DIM = 16, 64
 # GPT-2 medium's attention as the first FlashAttention paper's Figure 2 has it.
@@ -94,8 +95,8 @@ def ladder_rows():
 
     All take turns. Raises RuntimeError, before anything is timed, if one's answer is wrong.
     """
-    from course_lib.kernels.accuracy import exact_attention
-    from course_lib.kernels.ladder import RUNGS, run
+    from course_lib.measure.accuracy import exact_attention
+    from course_lib.measure.ladder import RUNGS, run
 
     torch.manual_seed(0)
     rows = []
@@ -155,7 +156,7 @@ def dram_rows():
             subprocess.run(
                 ["ncu", "--metrics", ",".join(counters.values()), "--csv", "--print-units", "base", "--log-file", log,
                  "--profile-from-start", "off", "--cache-control", "none", "--clock-control", "none",
-                 sys.executable, "-m", "course_lib.experiments"],
+                 sys.executable, "-m", "course_lib.measure.experiments"],
                 check=True,
             )  # fmt: skip
             for case, sums in zip(counted, by_case(log.read_text(), counters), strict=True):

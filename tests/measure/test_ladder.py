@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from course_lib import runtime
-from course_lib.kernels import ladder
-from course_lib.kernels.accuracy import check_attention
 from course_lib.kernels.flash_forward import flash_forward
+from course_lib.measure import ladder
+from course_lib.measure.accuracy import check_attention
 from course_lib.tracer import trace
 
 DEVICE = runtime.device()

@@ -71,7 +71,7 @@ def start():
             "PYTHONPATH": os.pathsep.join(str(entry) for entry in sys.path if entry),
         }
         server = subprocess.Popen(
-            [sys.executable, "-c", "from course_lib import interpreting; interpreting.serve()"],
+            [sys.executable, "-c", "from course_lib.tracing import interpreter_process; interpreter_process.serve()"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=environment, start_new_session=True,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import interpreting
+from course_lib.tracing import interpreter_process
 
 ANSWERS = """
 import os, signal, sys, time
@@ -64,20 +64,20 @@ def ended(process, within_s=10.0):
 
 @pytest.fixture
 def call(tmp_path, monkeypatch):
-    """call(name, limit_s): as `interpreting.run` of the function in ANSWERS."""
+    """call(name, limit_s): as `interpreter_process.run` of the function in ANSWERS."""
     (tmp_path / "answers_of_a_test.py").write_text(ANSWERS)
     monkeypatch.syspath_prepend(tmp_path)
-    return lambda name, limit_s=60.0: interpreting.run(f"answers_of_a_test:{name}", tmp_path, limit_s)
+    return lambda name, limit_s=60.0: interpreter_process.run(f"answers_of_a_test:{name}", tmp_path, limit_s)
 
 
 def test_each_call_has_a_process_of_its_own_that_interprets(call, tmp_path, monkeypatch):
     assert call("count") == (0, "")
     first = (tmp_path / "found").read_text().split()
-    server = interpreting._server[1].pid
+    server = interpreter_process._server[1].pid
     assert call("count") == (0, "")
     second = (tmp_path / "found").read_text().split()
     assert first[:2] == second[:2] == ["1", "True"] and first[2] != second[2]
-    assert interpreting._server[1].pid == server, "the process that has imported Triton is kept"
+    assert interpreter_process._server[1].pid == server, "the process that has imported Triton is kept"
     # As they are now, not as they were when it started.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, Path("/some/where")])
@@ -95,8 +95,8 @@ def test_how_a_call_ended_is_told_and_the_next_one_runs(call):
 
 
 def test_a_call_that_no_signal_stops_is_killed_in_time(call):
-    interpreting.start()
-    server = interpreting._server[1].pid
+    interpreter_process.start()
+    server = interpreter_process._server[1].pid
     with pytest.raises(TimeoutError, match=r"answers_of_a_test:stick did not return within 0\.5 s"):
         call("stick", 0.5)
     assert ended(server)
@@ -104,7 +104,7 @@ def test_a_call_that_no_signal_stops_is_killed_in_time(call):
 
 
 def test_an_interrupt_of_the_caller_ends_the_call(call):
-    interpreting.start()
+    interpreter_process.start()
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -121,15 +121,15 @@ def test_an_interrupt_of_the_caller_ends_the_call(call):
 
 def test_what_keeps_the_process_from_starting_is_told(tmp_path, monkeypatch):
     (tmp_path / "course_lib.py").write_text("raise ImportError('broken on purpose')")
-    monkeypatch.setattr(interpreting, "_server", None)
+    monkeypatch.setattr(interpreter_process, "_server", None)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RuntimeError, match="did not start:\n(.*\n)*ImportError: broken on purpose"):
-        interpreting.start()
+        interpreter_process.start()
 
 
 def test_a_limit_of_another_thread_s_ends_the_call(call):
     """As `calling` sets one where there are no signals: an exception that the thread gets when a call returns."""
-    interpreting.start()
+    interpreter_process.start()
     raised = []
 
     def stuck():
@@ -152,12 +152,13 @@ def test_the_process_ends_with_the_one_that_started_it(tmp_path, during):
     """Between calls, and in the middle of one."""
     (tmp_path / "answers_of_a_test.py").write_text(ANSWERS)
     code = (
-        "import os, sys, threading, time; from course_lib import interpreting; sys.path.insert(0, sys.argv[1]);"
-        "interpreting.start(); print(interpreting._server[1].pid, flush=True);"
-        "ask = lambda: interpreting.run('answers_of_a_test:' + sys.argv[2], sys.argv[1]);"
+        "import os, sys, threading, time; from course_lib.tracing import interpreter_process;"
+        "sys.path.insert(0, sys.argv[1]);"
+        "interpreter_process.start(); print(interpreter_process._server[1].pid, flush=True);"
+        "ask = lambda: interpreter_process.run('answers_of_a_test:' + sys.argv[2], sys.argv[1]);"
         "threading.Thread(target=ask).start(); time.sleep(1); os._exit(0)"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(interpreting.__file__).parents[1])}
+    environment = os.environ | {"PYTHONPATH": str(Path(interpreter_process.__file__).parents[2])}
     command = [sys.executable, "-c", code, tmp_path, during]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ended(run.stdout.strip()), run.stderr

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from course_lib import records
+from course_lib.measure import records
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ is never typed.
 import json
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "data"
+FOLDER = Path(__file__).parents[1] / "data"
 
 
 def record(name):

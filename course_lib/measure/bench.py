@@ -99,7 +99,7 @@ def backward_of(o, q, k, v, do):
 def compared_rows(head_dim, length, causal, dtype, with_flex=False):
     """One shape, forward and backward: relative Frobenius errors against float64, ms and TFLOP/s of all contestants."""
     from course_lib.kernels import flash_attention
-    from course_lib.kernels.accuracy import exact_attention, exact_gradients
+    from course_lib.measure.accuracy import exact_attention, exact_gradients
 
     heads, batch = HIDDEN_DIM // head_dim, TOKENS // length
     q, k, v, do = random_inputs(batch, heads, length, head_dim, dtype)
@@ -143,7 +143,7 @@ def check_answers(answers, inputs, causal=False):
     answers: name -> [o], if inputs are (q, k, v), or (dq, dk, dv), if they are (q, k, v, do), with None for what was
     not computed. As many kv heads as heads. Looked at are the first sequence's first head and the last one's last.
     """
-    from course_lib.kernels.accuracy import check_attention, check_gradients
+    from course_lib.measure.accuracy import check_attention, check_gradients
 
     for sequence, head in ((slice(1), slice(1)), (slice(-1, None), slice(-1, None))):
         given = [x.detach()[sequence, head] for x in inputs]
@@ -294,7 +294,7 @@ def least_mean_s(contestants, *, calls, wait, least_rounds=5, least_s=2.0):
 
 def correctness():
     """The whole test suite where kernels are compiled, browsers excepted, and some calls under compute-sanitizer."""
-    calls = [sys.executable, "-c", "from course_lib import bench; bench.sanitized_calls()"]
+    calls = [sys.executable, "-c", "from course_lib.measure import bench; bench.sanitized_calls()"]
     sanitizers = {
         tool: subprocess.Popen(["compute-sanitizer", "--tool", tool, *calls], stdout=subprocess.PIPE, text=True)
         for tool in ("memcheck", "racecheck")
@@ -321,7 +321,7 @@ def correctness():
 def sanitized_calls():
     """Forward and backward on shapes that take every path, few enough for a sanitizer, which slows them a lot."""
     from course_lib.kernels import flash_attention
-    from course_lib.kernels.accuracy import check_attention, check_gradients
+    from course_lib.measure.accuracy import check_attention, check_gradients
 
     torch.manual_seed(0)
     # Ragged and unequal lengths by pointers, grouped heads; then keys enough for tensor descriptors.
@@ -359,7 +359,7 @@ def main(argv=None):
     parser.add_argument("--correctness", action="store_true", help="run the test suite on this GPU, time nothing")
     parser.add_argument("--commit", help="what is measured, where the tree comes without its git history")
     options = parser.parse_args(argv)
-    from course_lib import experiments  # which takes this module's clock
+    from course_lib.measure import experiments  # which takes this module's clock
 
     if runtime.mode() != "gpu":
         print("bench times compiled kernels and needs a GPU; there is none here", file=sys.stderr)
