@@ -103,7 +103,7 @@ def glossary() -> str:
             "# Glossary",
             "",
             "One word for one thing, in every lesson and in the library. The last column is the lesson that introduces",
-            "it. This page is written from `course_lib.GLOSSARY` by `make stamp`: edit that, not this.",
+            "it. `make stamp` writes this page from `course_lib/glossary.toml`: edit that file, not this page.",
             "",
             "## Terms",
             "",
