@@ -142,9 +142,8 @@ class Mask:
         return (start <= j) & (j < stop)
 
     def _bounds(self, tiles):
-        """(maybe, surely), each [query tiles, key tiles] of bool: tiles not in `maybe` are hidden, those in `surely` full.
-
-        For a band all other tiles are partial. For other masks the rule has to be evaluated in them.
+        """(maybe, surely), each [query tiles, key tiles] of bool: no tile outside `maybe` is visited, and every tile in
+        `surely` is full. For a band the remaining tiles are partial; for other masks the rule decides.
         """
         if not self.is_band:
             return np.ones(tiles.shape, bool), np.zeros(tiles.shape, bool)

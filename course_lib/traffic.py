@@ -92,21 +92,21 @@ def flash_attention(
 ):
     """Traffic of FlashAttention, for either order of its two loops.
 
-    Let keys be the number of keys in a visited tile, summed over all visited tiles, and queries the same for queries.
+    visited_keys is the number of keys in a tile, summed over all tiles that are visited; visited_queries likewise.
 
     order="q_outer" (FA2 Alg. 1), per head in elements:
 
-        read   Q: n_q d, K and V: d keys each
+        read   Q: n_q d, K and V: d visited_keys each
         write  O: n_q d, lse: n_q statistics if return_lse
 
-    Without a mask, keys is n_k ceil(n_q / block_q), and the total is 2 n_q d + 2 n_k d ceil(n_q / block_q). For
-    n_q = n_k = N it grows as N^2.
+    Without a mask, visited_keys is n_k ceil(n_q / block_q), and the total is 2 n_q d + 2 n_k d ceil(n_q / block_q).
+    For n_q = n_k = N it grows as N^2.
 
     order="kv_outer" (FA1 Alg. 1), per head in elements:
 
-        read   K and V: n_k d each, Q and O: d queries each, l and m: queries statistics each
-        write  O: n_q d + d queries, l and m: n_q + queries statistics each
-               (line 2 of the algorithm initialises O, l and m: n_q rows of each)
+        read   K and V: n_k d each, Q and O: d visited_queries each, l and m: visited_queries statistics each
+        write  O: n_q d + d visited_queries, l and m: n_q + visited_queries statistics each
+               (line 2 of the algorithm initialises n_q rows of each)
 
     lse follows from l and m.
 
@@ -168,12 +168,12 @@ def flash_attention_backward(
     Per query head in elements (K, V, dK and dV of the dK/dV pass: per key head):
 
         delta    read  O, dO: n_q d each                                   write  delta: n_q statistics
-        dK, dV   read  K, V: n_k d each, Q, dO: d queries each,            write  dK, dV: n_k d each
-                       lse, delta: queries statistics each
+        dK, dV   read  K, V: n_k d each, Q, dO: d visited_queries each,    write  dK, dV: n_k d each
+                       lse, delta: visited_queries statistics each
         dQ       read  Q, dO: n_q d each, lse, delta: n_q statistics       write  dQ: n_q d
-                       each, K, V: d keys each
+                       each, K, V: d visited_keys each
 
-    with keys and queries as in `flash_attention`, each for the tiles of its own pass.
+    with visited_keys and visited_queries as in `flash_attention`, each for the tiles of its own pass.
 
     flops: for each pair of a query and a key of a visited tile, 8 d in the dK/dV pass (S, dP, dV, dK) and 6 d in the
     dQ pass (S, dP, dQ). That makes 7 products, 14 n_q n_k d if no tile is skipped. The gradients alone take 5 products,

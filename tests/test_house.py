@@ -20,12 +20,13 @@ SOURCES = sorted((ROOT / "course_lib").rglob("*.py"))
 # `reference` and `kernels` state the same mathematics independently, so there is no arrow between them.
 MAY_IMPORT = {
     "hardware": set(),
+    "masks": set(),
     "machine": {"traffic"},
     "runtime": set(),
     "language": {"runtime"},
     "workspace": set(),
-    "traffic": {"hardware"},
-    "reference": {"machine"},
+    "traffic": {"hardware", "masks"},
+    "reference": {"masks", "machine"},
     "kernels": {"runtime", "hardware", "tracer"},
     "tracing": {"runtime"},
     "tracer": {"runtime", "tracing", "kernels"},
@@ -45,13 +46,13 @@ MAY_IMPORT = {
     # It finds exercises by number: see test_grading_knows_no_lesson.
     "grading": {"runtime", "language", "machine", "tracing", "tracer", "exercises"},
     # Of the kernels, only what the compiler uses for them, and only when asked.
-    "explorers": {"measure", "hardware", "machine", "traffic", "tracer", "reference", "kernels"},
+    "explorers": {"masks", "measure", "hardware", "machine", "traffic", "tracer", "reference", "kernels"},
     "authoring": {"runtime", "grading"},
     # These two load what they are asked for.
     "__init__": {"grading"},
     "__main__": {"runtime", "grading", "measure"},
 }
-NUMPY_ONLY = ("hardware", "machine", "traffic", "reference")
+NUMPY_ONLY = ("hardware", "masks", "machine", "traffic", "reference")
 
 # What course_lib itself offers that is no part, and the part that it comes from.
 FROM_PACKAGE = {name: "grading" for name in ("check", "hint", "solution", "progress", "quiz")}

@@ -94,7 +94,7 @@ def _q_outer(machine, Q, K, V, O, lse, grid, scale):
 
 
 def _kv_outer(machine, Q, K, V, O, l, m, grid, scale):
-    """FA1 Alg. 1: a tile of keys and values stays in SRAM while the query tiles and their unfinished results pass by."""
+    """FA1 Alg. 1: a tile of keys and values stays in SRAM while query tiles and their unfinished results pass by."""
     d = Q.shape[1]
     for q_rows in grid.query_rows:  # FA1 Alg. 1, line 2
         rows = q_rows[1] - q_rows[0]
