@@ -1,7 +1,6 @@
 import io
 import re
 
-import ipywidgets as widgets
 import numpy as np
 import pytest
 from PIL import Image
@@ -116,15 +115,14 @@ def test_every_number_in_the_crowds_text_is_the_models():
         np.testing.assert_allclose(found, expected, atol=5.0001e-4)
 
 
-@pytest.mark.parametrize("scale", explorer.SCALES)
-@pytest.mark.parametrize("d", [1, 64, 1024])
-def test_the_crowds_drawing_shows_the_model(d, scale):
-    model = explorer.crowd(d, scale)
-    histogram, weights, curve = explorer.draw_crowd(model).axes
-    counts, edges, _ = histogram.patches[0].get_data()
-    assert counts.sum() == model.scores.size and edges[0] == -edges[-1] == -np.abs(model.scores).max()
-    np.testing.assert_array_equal(weights.patches[0].get_data().values, np.sort(model.weights[0])[::-1])
-    np.testing.assert_array_equal(curve.lines[-1].get_xydata(), [[np.log2(d), model.entropy]])
+def test_the_crowds_drawing_shows_the_model():
+    for d, scale in ((1, explorer.NONE), (64, explorer.ROOT), (1024, explorer.NONE), (1024, explorer.INVERSE)):
+        model = explorer.crowd(d, scale)
+        histogram, weights, curve = explorer.draw_crowd(model).axes
+        counts, edges, _ = histogram.patches[0].get_data()
+        assert counts.sum() == model.scores.size and edges[0] == -edges[-1] == -np.abs(model.scores).max()
+        np.testing.assert_array_equal(weights.patches[0].get_data().values, np.sort(model.weights[0])[::-1])
+        np.testing.assert_array_equal(curve.lines[-1].get_xydata(), [[np.log2(d), model.entropy]])
 
 
 @pytest.mark.parametrize("draw", [explorer.draw_entropy, lambda: explorer.draw_crowd(explorer.crowd(1))])
@@ -174,54 +172,32 @@ def test_pictures_are_opaque_and_white_at_the_edge():
         assert (pixels[[0, -1]] == 255).all() and (pixels[:, [0, -1]] == 255).all()
 
 
-def parts_of(box):
-    """The explorer's controls by description, its text and its image."""
-    parts, todo = {}, [box]
-    while todo:
-        widget = todo.pop()
-        todo.extend(getattr(widget, "children", ()))
-        parts[getattr(widget, "description", "") or type(widget).__name__] = widget
-    return parts
-
-
-def shows(parts, text, figure):
-    return parts["HTML"].value == text and parts["Image"].value == png(figure)
-
-
 def pair_of(angle_a=60, length_a=2.0, angle_b=25, length_b=2.0):
     return explorer.pair(explorer.turned(angle_a, length_a), explorer.turned(angle_b, length_b))
 
 
-@pytest.mark.parametrize(
-    "control, value, setting",
-    [
+def test_the_pair_follows_every_control(shell_of):
+    def shown(**settings):
+        return explorer.describe_pair(pair_of(**settings)), explorer.draw_pair(pair_of(**settings))
+
+    moves = [
         ("turn a (degrees)", -45, {"angle_a": -45}),
         ("turn b (degrees)", 150, {"angle_b": 150}),
-        ("length of a", 0.0, {"length_a": 0.0}),
         ("length of b", 3.0, {"length_b": 3.0}),
-    ],
-)
-def test_the_pairs_shell_follows_each_control(control, value, setting):
-    parts = parts_of(explorer.explore_pair())
-    assert isinstance(parts["length of a"], widgets.FloatSlider)
-    before = parts["Image"].value
-    assert shows(parts, explorer.describe_pair(pair_of()), explorer.draw_pair(pair_of()))
-    parts[control].value = value
-    model = pair_of(**setting)
-    assert shows(parts, explorer.describe_pair(model), explorer.draw_pair(model))
-    assert parts["Image"].value != before
+        ("length of a", 0.0, {"length_a": 0.0}),
+    ]
+    shell_of(explorer.explore_pair()).assert_follows(shown, {}, moves)
 
 
-def test_the_crowds_shell_follows_both_controls():
-    parts = parts_of(explorer.explore_crowd())
-    before = parts["Image"].value
-    for control, value, setting in (
-        ("d", 256, (256, explorer.ROOT)),
-        ("scale", explorer.NONE, (256, explorer.NONE)),
-        ("d", 1, (1, explorer.NONE)),
-        ("scale", explorer.INVERSE, (1, explorer.INVERSE)),
-    ):
-        parts[control].value = value
-        model = explorer.crowd(*setting)
-        assert shows(parts, explorer.describe_crowd(model), explorer.draw_crowd(model))
-    assert parts["Image"].value != before
+def test_the_crowd_follows_both_controls(shell_of):
+    def shown(d, scale):
+        model = explorer.crowd(d, scale)
+        return explorer.describe_crowd(model), explorer.draw_crowd(model)
+
+    moves = [
+        ("d", 256, {"d": 256}),
+        ("scale", explorer.NONE, {"scale": explorer.NONE}),
+        ("d", 128, {"d": 128}),
+        ("scale", explorer.INVERSE, {"scale": explorer.INVERSE}),
+    ]
+    shell_of(explorer.explore_crowd()).assert_follows(shown, {"d": 64, "scale": explorer.ROOT}, moves)

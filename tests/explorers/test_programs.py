@@ -1,6 +1,5 @@
 """The explorer of programs: its model is what the kernels do, its drawing is the model, its controls work."""
 
-import ipywidgets as widgets
 import numpy as np
 import pytest
 import torch
@@ -66,18 +65,27 @@ def test_the_drawing_is_the_model():
     png(explorer.draw(one_dimension(10, 4, 5)))
 
 
-def controls(widget):
-    for child in widget.children:
-        yield from controls(child) if isinstance(child, widgets.Box) else [child]
+def test_the_explorer_follows_every_control(shell_of):
+    def shown_in_1d(n, block, pid):
+        model = one_dimension(n, block, pid)
+        return explorer.describe(model), explorer.draw(model)
 
+    def shown_in_2d(shape, block, pid):
+        model = Program(shape, block, pid)
+        return explorer.describe(model), explorer.draw(model)
 
-def test_every_control_changes_text_and_picture():
-    shell = explorer.explore()
-    text, image = shell.children[-2:]
-    one = ("program_id(0)", 2), ("elements", 9), ("BLOCK", 2), ("grid", "2-D")
-    two = ("program_id(0)", 1), ("program_id(1)", 1), ("rows", 4), ("columns", 8), ("BLOCK_M", 4), ("BLOCK_N", 4)
-    for name, value in one + two:
-        before = text.value, image.value
-        shown = [c for c in controls(shell) if c.layout.display != "none"]
-        next(c for c in shown if getattr(c, "description", "") == name).value = value
-        assert text.value != before[0] and image.value != before[1], name
+    shell = shell_of(explorer.explore())
+    moves = [("program_id(0)", 2, {"pid": 2}), ("elements", 9, {"n": 9}), ("BLOCK", 2, {"block": 2})]
+    shell.assert_follows(shown_in_1d, {"n": 10, "block": 4, "pid": 0}, moves)
+
+    # Columns, their block and their program keep what was chosen for one dimension.
+    shell["grid"].value = "2-D"
+    moves = [
+        ("program_id(0)", 1, {"pid": (1, 2)}),
+        ("program_id(1)", 1, {"pid": (1, 1)}),
+        ("rows", 4, {"shape": (4, 9)}),
+        ("columns", 8, {"shape": (4, 8)}),
+        ("BLOCK_M", 4, {"block": (4, 2)}),
+        ("BLOCK_N", 4, {"block": (4, 4)}),
+    ]
+    shell.assert_follows(shown_in_2d, {"shape": (5, 9), "block": (2, 2), "pid": (0, 2)}, moves)

@@ -21,7 +21,7 @@ ALL = [
 
 
 def requested_bytes(s):
-    """fp16 bytes of one head by hand: Q and O once, and for each query tile the key tiles of 64 that it sees of K and V."""
+    """fp16 bytes of one head by hand: Q and O once, and for each query tile the tiles of 64 keys that it sees."""
     keys_read = 0
     for stop in range(s.block_q, s.n + 1, s.block_q):
         keys_read += -(-stop // 64) * 64 if s.causal else s.n
