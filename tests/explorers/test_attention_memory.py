@@ -21,7 +21,7 @@ def elements_of(passes):
     return {move: n_bytes for moves in passes.values() for move, n_bytes in moves.items()}
 
 
-def test_every_number_is_the_closed_forms_and_the_gpus():
+def test_numbers_agree_with_the_closed_forms_and_the_gpu():
     for n, d, heads, dtype, gpu in every_setting():
         model = explorer.run(n, d, heads, dtype, gpu)
         size = {"fp16": 2, "fp32": 4}[dtype]
@@ -70,11 +70,11 @@ def test_the_longest_sequence_fits_and_one_token_more_does_not():
         assert not explorer.run(longest + 1, 128, heads, dtype, gpu).fits, (gpu, dtype, heads)
 
 
-def test_nothing_fits_in_no_memory():
+def test_no_sequence_fits_into_100_bytes():
     assert explorer.longest_that_fits(64, 1, 2, 100) == 0
 
 
-def test_what_the_lesson_says_of_it():
+def test_the_statements_of_the_lesson_hold():
     assert explorer.run(1024, 64, 1, "fp32").total_bytes == pytest.approx(17.8e6, rel=0.01)
     assert explorer.run(1024, 64, 1, "fp16").total_bytes == pytest.approx(8.9e6, rel=0.01)
     assert explorer.run(100_000, 64, 1, "fp16", "H100").fits and not explorer.run(100_000, 64, 8, gpu="H100").fits
@@ -87,7 +87,7 @@ def test_sizes_are_written_in_the_unit_that_fits():
     assert {n_bytes: explorer.size(n_bytes) for n_bytes in words} == words
 
 
-def test_every_number_in_the_text_is_the_models():
+def test_every_number_in_the_text_comes_from_the_model():
     for setting in every_setting():
         model = explorer.run(*setting)
         text = explorer.describe(model)
@@ -133,7 +133,7 @@ def test_all_lengths_and_sizes_stay_within_the_frame():
         assert all(low < y < high for curve in held.lines for y in curve.get_ydata()), (heads, d, dtype)
 
 
-def test_the_bars_of_the_lesson_are_what_was_counted_and_the_lines_the_closed_form(heights):
+def test_bars_of_the_passes_are_counted_bytes_and_lines_the_closed_form(heights):
     counted = explorer.by_pass(traffic.standard_attention(64, 64, 8, dtype_bytes=4).by_tensor)
     stated = explorer.by_pass(traffic.standard_attention(64, 64, 8, dtype_bytes=2).by_tensor)
     (axes,) = explorer.draw_passes(counted, stated).axes
@@ -154,7 +154,7 @@ def test_matrices_and_masks_are_written_out():
     np.testing.assert_array_equal(axes.collections[0].get_array().reshape(mask.shape), mask)
 
 
-def test_curves_and_bars_are_the_closed_form_and_the_table():
+def test_curves_follow_the_closed_form_and_bars_the_table_of_gpus():
     (axes,) = explorer.draw_matrix(32, {"T4": GPUS["T4"]}).axes
     for line, size in zip(axes.lines, (2, 4), strict=False):
         np.testing.assert_allclose(line.get_ydata() * GIB, [2.0 * 32 * n * n * size for n in explorer.LENGTHS])

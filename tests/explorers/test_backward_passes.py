@@ -50,7 +50,7 @@ def test_each_visit_loads_its_own_tiles():
             assert (after["dK"][1] > 0) <= (index >= 1) and (after["dQ"][1] > 0) <= (index == 2), (case, step)
 
 
-def test_the_text_has_the_models_numbers():
+def test_the_text_has_the_numbers_of_the_model():
     model = model_of(12, 12, 4, 3, True)
     for step in range(model.n_visits + 1):
         text = explorer.describe(model, step)

@@ -80,7 +80,7 @@ def machine_report(s):
     return machine.report()
 
 
-def test_ranges_hold_what_the_syllabus_asks_for():
+def test_controls_offer_what_the_syllabus_requires():
     assert {100, 512, 1000, 1024, 4095, 4096, 16384, 131072} <= set(LENGTHS)
     assert (BLOCKS, HEAD_DIMS) == ((16, 32, 64, 128), (32, 64, 128))
     assert len(CORNERS) == 2**9
@@ -134,7 +134,7 @@ def test_machine_counts_and_holds_what_is_shown():
         assert text.endswith(f"peaks at {report.peak_sram_bytes:,} on the memory machine."), s
 
 
-def test_four_tiles_are_those_of_the_exercise():
+def test_the_four_tiles_are_summed_as_in_the_exercise():
     for s in ALL:
         model = explorer.evaluate(s)
         total = BYTES[s.dtype] * (s.block_q * s.d + 2 * s.block_k * s.d + s.block_q * s.block_k)
@@ -144,7 +144,7 @@ def test_four_tiles_are_those_of_the_exercise():
         assert f"; {total:,} bytes, which {'fits in' if total <= budget else 'does not fit in'} the {budget:,} " in text
 
 
-def test_tiles_are_those_of_traffic_and_the_window_says_so():
+def test_tiles_agree_with_traffic_and_a_window_is_labelled():
     for s in ALL:
         model = explorer.evaluate(s)
         tiles = ceil(s.n / s.block_q), ceil(s.n / s.block_k)
@@ -170,7 +170,7 @@ def test_a_window_shows_the_same_tiles_as_the_whole_grid():
         rows, columns = window.visit_number.shape
         corner = whole.visit_number[:rows, :columns]
         np.testing.assert_array_equal(window.visit_number > 0, corner > 0)
-        # One after another in the same order, whatever the whole grid visits in between.
+        # The order is the same, whatever the whole grid visits in between.
         visited = window.visit_number > 0
         assert (np.argsort(window.visit_number[visited]) == np.argsort(corner[visited])).all()
 
@@ -185,7 +185,7 @@ def test_each_visit_is_named_by_its_rows():
     assert "All 6 visits" in lines_of(model, 6)["Tiles"] and "All 6 visits" in lines_of(model)["Tiles"]
 
 
-def test_compiler_figures_are_the_records():
+def test_compiler_figures_come_from_the_record():
     seen = 0
     for s in ALL:
         model, row = explorer.evaluate(s), row_of(s)
@@ -299,7 +299,7 @@ def points_of(roofline):
 
 
 def synthetic(block_q, block_k, num_warps, num_stages, *, causal=False, **result):
-    """A row of a sweep with made up milliseconds; TFLOP/s as benchmarks count them, of a causal call half."""
+    """A row of a sweep with invented milliseconds. As in benchmarks, a causal call counts half the FLOPs."""
     shape = {"head_dim": 64, "n": 4096, "causal": causal, "dtype": "float16", "batch": 4, "heads": 16}
     tiles = {"block_q": block_q, "block_k": block_k, "num_warps": num_warps, "num_stages": num_stages}
     if "ms" in result:
@@ -375,8 +375,8 @@ def test_without_a_sweep_nothing_measured_is_shown(folder):
     assert sweep == {} and explorer.evaluate(Settings(), sweep=sweep).measured is None
 
 
-def test_no_measured_text_or_point_hides_another(sweep):
-    """The text of the measured point, over the whole range of its row, stays left of the roof."""
+def test_texts_of_the_roofline_overlap_neither_each_other_nor_the_roof(sweep):
+    """The text of the measured point stays left of the roof."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure = explorer.draw(explorer.evaluate(Settings(), sweep=sweep))
@@ -389,7 +389,7 @@ def test_no_measured_text_or_point_hides_another(sweep):
 
 
 def test_no_combination_fails_to_draw():
-    """Every 13th corner, at the first, a middle and the last visit: 13 is odd, so that all ends of controls meet."""
+    """Every 13th corner at the first, a middle or the last visit; 13 is odd, so both ends of every control occur."""
     for index, s in enumerate([*CORNERS[::13], *SAMPLE[40:50]]):
         model = explorer.evaluate(s)
         step = (0, model.grid.n_visits // 2, None)[index % 3]
@@ -409,7 +409,7 @@ def test_no_text_leaves_the_picture():
 
 
 def test_compile_now_gives_the_row_in_the_records_form():
-    """And, with the compiler of the record, the same figures."""
+    """With the compiler version of the record, its figures are also the same."""
     triton = pytest.importorskip("triton")
     s = Settings()
     (row,) = explorer.compile_now(s).items()

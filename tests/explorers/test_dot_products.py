@@ -61,7 +61,7 @@ def test_turned_is_a_vector_of_that_length_and_angle():
     np.testing.assert_allclose(explorer.turned(-135, np.sqrt(2)), [-1, -1], atol=1e-15)
 
 
-def test_every_number_in_the_pairs_text_is_the_models():
+def test_every_number_in_the_text_of_a_pair_comes_from_the_model():
     for _, model in every_pair():
         text = explorer.describe_pair(model)
         assert not re.search(r"-0\.0+\b", text)
@@ -72,7 +72,7 @@ def test_every_number_in_the_pairs_text_is_the_models():
         assert last == pytest.approx(model.degrees, abs=0.0501) if last is not None else "no angle" in text
 
 
-def test_the_pairs_drawing_shows_the_model():
+def test_the_drawing_of_a_pair_shows_the_model():
     for _, model in every_pair():
         plane, sums = explorer.draw_pair(model).axes
         np.testing.assert_array_equal([bar.get_height() for bar in sums.patches], [*model.products, model.dot])
@@ -81,7 +81,7 @@ def test_the_pairs_drawing_shows_the_model():
         np.testing.assert_array_equal(np.ravel(tips), np.ravel([v for v in (model.a, model.b) if v.any()]))
 
 
-def test_a_crowd_is_the_references_scores_and_softmax():
+def test_a_crowd_has_the_scores_and_softmax_of_the_reference():
     for model in every_crowd():
         Q, K = (entries[:, : model.d] for entries in explorer._entries())
         factor = {"1 (no scale)": 1, "1/sqrt(d)": model.d**-0.5, "1/d": 1 / model.d}[model.scale]
@@ -94,7 +94,7 @@ def test_a_crowd_is_the_references_scores_and_softmax():
         assert model.largest == model.weights.max(axis=1).mean()
 
 
-def test_the_scale_is_what_the_lesson_says_of_it():
+def test_each_scale_does_what_the_lesson_says():
     for d in explorer.DIMENSIONS[2:]:
         none, root, inverse = (explorer.crowd(d, scale) for scale in explorer.SCALES)
         assert none.spread == pytest.approx(np.sqrt(d), rel=0.1)
@@ -105,7 +105,7 @@ def test_the_scale_is_what_the_lesson_says_of_it():
     assert explorer.crowd(256).effective_keys == pytest.approx(39.4, abs=0.05)
 
 
-def test_every_number_in_the_crowds_text_is_the_models():
+def test_every_number_in_the_text_of_a_crowd_comes_from_the_model():
     for model in every_crowd():
         text = explorer.describe_crowd(model)
         assert f"d = {model.d}, scale {model.scale}<" in text and "of 64 keys" in text
@@ -115,7 +115,7 @@ def test_every_number_in_the_crowds_text_is_the_models():
         np.testing.assert_allclose(found, expected, atol=5.0001e-4)
 
 
-def test_the_crowds_drawing_shows_the_model():
+def test_the_drawing_of_a_crowd_shows_the_model():
     for d, scale in ((1, explorer.NONE), (64, explorer.ROOT), (1024, explorer.NONE), (1024, explorer.INVERSE)):
         model = explorer.crowd(d, scale)
         histogram, weights, curve = explorer.draw_crowd(model).axes
@@ -126,7 +126,7 @@ def test_the_crowds_drawing_shows_the_model():
 
 
 @pytest.mark.parametrize("draw", [explorer.draw_entropy, lambda: explorer.draw_crowd(explorer.crowd(1))])
-def test_entropy_curves_are_the_crowds(draw):
+def test_entropy_curves_pass_through_every_crowd(draw):
     curves = [line for line in draw().axes[-1].lines if len(line.get_xdata()) == len(explorer.DIMENSIONS)]
     assert len(curves) == len(explorer.SCALES)
     for line, scale in zip(curves, explorer.SCALES, strict=True):

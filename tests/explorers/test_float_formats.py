@@ -26,7 +26,7 @@ def test_the_sentence_is_the_last_querys_unscaled_scores():
 
 
 @each_logits
-def test_every_number_is_the_librarys(logits):
+def test_every_number_agrees_with_the_library(logits):
     model = explorer.run(logits)
     np.testing.assert_array_equal(model.true, stable_softmax(logits))
     assert [row.number_format for row in model.rows] == list(formats.FORMATS.values())
@@ -61,7 +61,7 @@ def test_zones_are_where_exp_changes():
         ("a lost tail", [explorer.LOST, explorer.ORDINARY, explorer.ORDINARY]),
     ],
 )
-def test_verdicts(name, verdicts):
+def test_the_verdict_names_what_went_wrong(name, verdicts):
     assert [row.verdict for row in explorer.run(LOGITS[name]).rows] == verdicts
 
 
@@ -77,7 +77,7 @@ def test_a_verdict_says_what_the_weights_are():
 
 
 @each_logits
-def test_every_number_in_the_text_is_the_models(logits):
+def test_every_number_in_the_text_comes_from_the_model(logits):
     model = explorer.run(logits)
     first, *lines = explorer.describe(model).split("<br>")
     number = r"-?(?:\d[\d.e+-]*\d|\d|inf|nan)"

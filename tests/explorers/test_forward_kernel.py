@@ -24,7 +24,7 @@ def bounds_kernel(out_ptr, n_q, n_k, IS_CAUSAL: tl.constexpr, BLOCK_M: tl.conste
     tl.store(out_ptr + 2 * pid + 1, kv_end)
 
 
-def test_bounds_are_the_kernels():
+def test_bounds_match_the_kernel():
     for n_q, n_k, block_m, block_n, causal in SIZES[::5]:
         programs = -(-n_q // block_m)
         out = torch.zeros((programs, 2), dtype=torch.int32, device=runtime.device())

@@ -80,7 +80,7 @@ def test_settings_out_of_range_are_clamped(block, fed, expected):
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_every_number_in_the_text_is_the_models(name):
+def test_every_number_in_the_text_comes_from_the_model(name):
     for all_fed in every_model(name):
         for fed in range(all_fed.n_blocks + 1):
             model = replace(all_fed, fed=fed)
@@ -187,7 +187,7 @@ def test_block_size_and_blocks_fed_stay_within_the_stream(shell):
     assert shell["HTML"].value == explorer.describe(model_of("the sentence", block=4, fed=1))
 
 
-def test_a_slider_with_another_end_is_another_slider(shell):
+def test_a_slider_is_replaced_when_its_range_changes(shell):
     """In the browser, a slider's End key goes to the end it was drawn with."""
     before = shell["block size"], shell["blocks fed"]
     shell["stream"].value = "12 random keys"

@@ -1,4 +1,4 @@
-"""The explorer of programs: its model is what the kernels do, its drawing is the model, its controls work."""
+"""The explorer of programs: the model agrees with traced kernels, the drawing and the controls with the model."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_one_dimension_is_what_vector_add_touches(n, block):
     with trace(out=out) as traced:
         vector_add[one_dimension(n, block, 0).grid[1:]](x, y, out, n, BLOCK=block)
     assert np.array_equal(everything, traced.heatmap("out", "store")) and (everything == 1).all()
-    # Of one program alone: the launch of the first only.
+    # A grid of one program touches what the explorer shows for program 0.
     with trace(out=out) as traced:
         vector_add[(1,)](x, y, out, n, BLOCK=block)
     assert np.array_equal(one_dimension(n, block, 0).touched[0], traced.heatmap("out", "store") == 1)
@@ -45,7 +45,7 @@ def test_two_dimensions_are_what_scores_tile_stores():
     assert last.mask.sum() == last.touched.sum() == 1 and last.touched[4, 8]
 
 
-def test_words_are_the_model_s():
+def test_the_text_describes_the_program():
     text = explorer.describe(one_dimension(10, 4, 2))
     assert "Program 2" in text and "grid of 3" in text and "offsets 8 to 11" in text
     assert "4 lanes, 2 inside the tensor, 2 masked off" in text

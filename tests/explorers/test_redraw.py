@@ -149,7 +149,7 @@ def test_a_panel_grows_to_its_ticks_and_hides_those_outside():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["1", "2"]
 
 
-def test_bars_and_boxes_are_where_they_are_asked_for(heights):
+def test_bars_and_boxes_are_drawn_at_their_coordinates(heights):
     axes, *_ = panel_with(lambda axes: None)
     bars = axes.bars([0, 2], [3, -1], bottom=1, width=0.5)
     assert heights(bars) == [3, -1]

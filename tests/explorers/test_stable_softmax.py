@@ -38,7 +38,7 @@ def values(model):
 
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
-def test_every_number_is_the_librarys(name):
+def test_every_number_agrees_with_the_library(name):
     for model, arithmetic in every_model(name):
         dtype = model.logits.dtype
         work = dtype if arithmetic == explorer.AS_STORED else np.promote_types(dtype, np.float32)
@@ -94,7 +94,7 @@ def test_limits_are_where_exp_leaves_its_range(dtype):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_every_number_in_the_text_is_the_models(name):
+def test_every_number_in_the_text_comes_from_the_model(name):
     for full, _ in every_model(name):
         for taken in range(1, len(full.steps) + 1):
             model = replace(full, taken=taken)

@@ -25,7 +25,7 @@ def events_of(n_q, n_k, block_q, block_k, causal, order):
     return machine.report().events
 
 
-def test_visits_are_those_of_the_machine():
+def test_visits_match_the_machine():
     for case in CASES:
         _, _, block_q, block_k, _, order = case
         visits, now = [], {}
@@ -61,7 +61,7 @@ def test_the_two_orders_visit_the_same_tiles_in_another_order():
 
 
 @pytest.mark.parametrize("bad", [(0, 1, 1, 1, False, "q_outer"), (1, 1, 1, 1, False, "rows")])
-def test_what_traffic_refuses_is_refused(bad):
+def test_bad_sizes_are_refused_as_by_traffic(bad):
     with pytest.raises(ValueError):
         explorer.tile_grid(*bad)
 

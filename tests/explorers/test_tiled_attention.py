@@ -23,7 +23,7 @@ def model_of(n_q, n_k, block_q, block_k, causal, order):
 
 
 def plain_report(n_q, n_k, block_q, block_k, causal, order):
-    """The report of a machine that nobody watches."""
+    """The report of the same run on a plain memory machine."""
     machine = Machine()
     shapes = {"Q": n_q, "K": n_k, "V": n_k, "O": n_q}
     handles = [machine.hbm(np.zeros((n, explorer.D), np.float16), name) for name, n in shapes.items()]
@@ -61,7 +61,7 @@ def test_each_visit_loads_its_own_tiles():
             assert held["K"] == held["V"] == (k_stop - k_start) * row_bytes, (case, step)
 
 
-def test_the_text_has_the_models_numbers():
+def test_the_text_has_the_numbers_of_the_model():
     model = model_of(12, 12, 4, 3, True, "kv_outer")
     for step in range(model.grid.n_visits + 1):
         text = explorer.describe(model, step)

@@ -28,7 +28,7 @@ def inputs(seed, n_q, n_k, d, dtype=np.float64, size=1.0):
 
 
 def bottom_right(n_q, n_k):
-    """Which query sees which key, one pair at a time: the last query sees every key."""
+    """The causal mask, one pair at a time: the last query sees every key."""
     return np.array([[n_k - 1 - j >= n_q - 1 - i for j in range(n_k)] for i in range(n_q)])
 
 

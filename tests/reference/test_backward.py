@@ -44,7 +44,7 @@ def by_sdpa(q, k, v, do, causal, scale):
 
 
 @IMPLEMENTATIONS
-def test_gradients_are_pytorchs(implementation):
+def test_gradients_match_pytorch(implementation):
     for (n_q, n_k), causal, scale in itertools.product(LENGTHS, (False, True), (None, 1.0, -0.5, 0.0)):
         arrays = inputs(n_q, n_k, 3)
         expected = by_sdpa(*arrays, causal, scale)
@@ -131,7 +131,7 @@ def test_the_fixed_example(implementation):
 
 
 @IMPLEMENTATIONS
-def test_rows_with_no_visible_key_give_and_get_nothing(implementation):
+def test_rows_with_no_visible_key_neither_receive_nor_pass_on_gradients(implementation):
     q, k, v, do = inputs(9, 2, 3)
     with np.errstate(all="raise", under="ignore"):
         dq, dk, dv = backward(implementation, q, k, v, do, causal=True)
