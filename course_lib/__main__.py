@@ -1,6 +1,7 @@
-"""`python -m course_lib doctor | grade | bench | classroom`: the exit status tells whether all is well."""
+"""`python -m course_lib COMMAND`. The exit status is 0 if all is well."""
 
 import argparse
+import importlib
 import json
 import sys
 
@@ -20,38 +21,30 @@ def doctor(argv: list[str]) -> int:
     return 0 if report.healthy else 1
 
 
-def grade(argv: list[str]) -> int:
-    from course_lib.grading import cli
-
-    return cli.main(argv)
-
-
-def bench(argv: list[str]) -> int:
-    from course_lib.measure import bench
-
-    return bench.main(argv)
-
-
-def classroom(argv: list[str]) -> int:
-    from course_lib.grading import classroom
-
-    return classroom.main(argv)
+# Command -> (what it does, the module whose `main` runs it; None for the doctor above).
+COMMANDS = {
+    "doctor": ("say what this machine can run, and how to fix what it cannot", None),
+    "grade": ("mark the exercises of a notebook", "course_lib.grading.cli"),
+    "bench": ("time the kernels on a GPU, and run the lessons' experiments", "course_lib.measure.bench"),
+    "classroom": ("write an nbgrader course", "course_lib.grading.classroom"),
+}
 
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    commands = {"doctor": doctor, "grade": grade, "bench": bench, "classroom": classroom}
     parser = argparse.ArgumentParser(
         prog="python -m course_lib",
         description="FlashAttention from First Principles, from the command line.",
-        epilog="doctor [--json]: what this machine can run, and the fix for what it cannot. "
-        "grade NOTEBOOK [--json]: mark the exercises of a notebook. "
-        "bench [--json FILE]: time the kernels. "
-        "classroom DIR [--json]: write an nbgrader course. Each command has its own --help.",
+        epilog="Each command has its own --help.",
     )
-    parser.add_argument("command", choices=commands)
-    # Each command reads its own arguments, so that `grade --help` is grade's help.
-    return commands[parser.parse_args(argv[:1]).command](argv[1:])
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    for name, (summary, _) in COMMANDS.items():
+        commands.add_parser(name, help=summary)
+    # Each command reads its own arguments, so that `grade --help` is the help of grade.
+    command = parser.parse_args(argv[:1]).command
+    _, module = COMMANDS[command]
+    run = importlib.import_module(module).main if module else doctor
+    return run(argv[1:])
 
 
 if __name__ == "__main__":

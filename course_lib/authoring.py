@@ -2,8 +2,8 @@
 
 A maintainer edits `notebooks/source/NN_name.md` (MyST, read by jupytext). `stamp` writes into it what is the
 same in every lesson, and `build` executes it into `notebooks/NN_name.ipynb`. The same text gives the same
-notebook, byte for byte: a cell's id comes from its content, and nothing that changes from run to run is kept.
-Works in a clone only.
+notebook, byte for byte: the id of a cell comes from its content, and nothing that changes from run to run is kept.
+This module works in a clone only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 SOURCE = NOTEBOOKS / "source"
 
-# No version of Python: it differs between the machines that build, and nothing reads it.
+# Without the version of Python, which nothing reads and which differs between the machines that build.
 NOTEBOOK_METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -43,22 +43,22 @@ TEXT_METADATA = {
     "kernelspec": NOTEBOOK_METADATA["kernelspec"],
 }
 
-# What these cells show lives in the browser, under random ids. A static figure stands beside each.
+# These cells show widgets, whose random ids no second build reproduces. A static figure stands beside each.
 CLEARED_TAGS = {"explorer", "quiz"}
 
 CELL_TIMEOUT_S = 120
 
 
 def repository_url() -> str:
-    """The course's address, from its one home: [project.urls] in pyproject.toml."""
+    """The course's address. Only [project.urls] in pyproject.toml states it."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 
 
 def bootstrap_source(repository_url: str) -> str:
     """The first code cell of every notebook: finds `course_lib`, then picks GPU or CPU.
 
-    `repository_url` is what pip can install from after `git+`: an https address, or file:// in tests.
-    The cell needs nothing but Python, and touches neither torch nor triton.
+    repository_url: pip installs from this address after `git+`; https, or file:// in tests. The cell needs nothing
+    but Python, and leaves torch and triton as they are.
     """
     return textwrap.dedent(f"""\
         # Finds course_lib: in a folder above, installed, or (in Colab) by installing it from its repository.
@@ -80,8 +80,10 @@ def bootstrap_source(repository_url: str) -> str:
 
 
 def badge(name: str, repository_url: str) -> str:
-    """The markdown line under the title: opens notebook `name` in Colab, from the repository's main branch, and the
-    glossary. The glossary's link is relative, which works in JupyterLab, in working copies and on GitHub, not in Colab.
+    """The line under the title: a link that opens notebook `name` in Colab, and one to the glossary.
+
+    Colab opens the repository's main branch. The link to the glossary is relative, which works in JupyterLab, in
+    working copies and on GitHub, but not in Colab.
     """
     colab = repository_url.replace("https://github.com/", "https://colab.research.google.com/github/")
     image = "https://colab.research.google.com/assets/colab-badge.svg"
@@ -89,7 +91,7 @@ def badge(name: str, repository_url: str) -> str:
 
 
 def glossary() -> str:
-    """The page notebooks/glossary.md: every symbol and term of `course_lib.GLOSSARY`, with a link to its lesson."""
+    """The page notebooks/glossary.md: every term and symbol of `course_lib.GLOSSARY`, with a link to its lesson."""
     lessons = {path.stem[:2]: path.stem for path in SOURCE.glob("[0-9]*.md")}
 
     def table(entries, column, form):
@@ -103,7 +105,7 @@ def glossary() -> str:
             "# Glossary",
             "",
             "One word for one thing, in every lesson and in the library. The last column is the lesson that introduces",
-            "it. This page is written from `course_lib.GLOSSARY` by `make stamp`: edit that, not this.",
+            "it. `make stamp` writes this page from `course_lib/glossary.toml`: edit that file, not this page.",
             "",
             "## Terms",
             "",
@@ -118,10 +120,10 @@ def glossary() -> str:
 
 
 def stamp(text: str, name: str, repository_url: str) -> str:
-    """The twin `text` of notebook `name`, with badge, first code cell and header as every lesson has them.
+    """The twin `text` of notebook `name` with the badge, first code cell and header that every lesson has.
 
-    What is missing is inserted: the badge under the title, the code cell after the title's cell. All else
-    keeps its meaning and takes the form in which jupytext writes it.
+    A missing badge is inserted under the title, a missing code cell after the title's cell. Everything else keeps its
+    meaning and takes the form in which jupytext writes it.
     """
     notebook = jupytext.reads(text, fmt="md:myst")
 
@@ -139,8 +141,10 @@ def stamp(text: str, name: str, repository_url: str) -> str:
 
 
 def read_text(path: Path) -> NotebookNode:
-    """The notebook that a twin describes, not executed. An id is made from a cell's own content, so that
-    editing one cell leaves the ids of all others as they were."""
+    """The notebook that a twin describes, not executed.
+
+    The id of a cell is made from its content, so that editing one cell leaves the ids of all others as they were.
+    """
     notebook = jupytext.read(path, fmt="md:myst")
     notebook.metadata = nbformat.from_dict(NOTEBOOK_METADATA)
     seen = Counter()
@@ -154,8 +158,8 @@ def read_text(path: Path) -> NotebookNode:
 def kernel_environment(scratch: Path, gpu: bool = False) -> dict[str, str]:
     """Environment variables for a kernel whose outputs are compared or committed.
 
-    What a kernel writes goes to `scratch`, the learner's progress and IPython's history included. A GPU is
-    hidden unless gpu, and `runtime` decides what follows, so that the outputs are those of a CPU on every machine.
+    The kernel writes to `scratch`, the learner's progress and IPython's history included. Unless gpu is true, it sees
+    no GPU, so that its outputs are those of a CPU on every machine.
     """
     fixed = {
         "COURSE_LIB_PROGRESS": str(scratch / "progress.json"),
@@ -172,8 +176,8 @@ def kernel_environment(scratch: Path, gpu: bool = False) -> dict[str, str]:
 def execute(notebook: NotebookNode, cwd: Path, scratch: Path, gpu: bool = False) -> None:
     """Executes `notebook` in place, from top to bottom in a fresh kernel, and keeps only what reproduces.
 
-    Raises RuntimeError with the cell's number (from 0, markdown cells counted), source and traceback, when a
-    cell raises, runs for more than CELL_TIMEOUT_S or kills the kernel.
+    Raises RuntimeError if a cell raises, runs for more than CELL_TIMEOUT_S or kills the kernel. The message has the
+    cell's number (from 0, markdown cells included), its source and the traceback.
     """
     running = None
 
@@ -203,7 +207,7 @@ def execute(notebook: NotebookNode, cwd: Path, scratch: Path, gpu: bool = False)
 
 
 def merge_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """`outputs` with neighbouring pieces of one stream joined: where they were cut depends on timing."""
+    """`outputs` with adjacent pieces of one stream joined, because where they are cut depends on timing."""
     merged = []
     for output in outputs:
         stream = output.get("name")
@@ -226,9 +230,9 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m course_lib.authoring", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("stamp", help="write the Colab badge and the first code cell into every text twin")
-    commands.add_parser("glossary", help="write notebooks/glossary.md from course_lib.GLOSSARY")
+    commands.add_parser("glossary", help="write notebooks/glossary.md from course_lib/glossary.toml")
     builder = commands.add_parser("build", help="execute the text twins into notebooks")
-    builder.add_argument("names", nargs="*", metavar="NAME", help="05_online_softmax, say; all by default")
+    builder.add_argument("names", nargs="*", metavar="NAME", help="such as 05_online_softmax; all by default")
     arguments = parser.parse_args()
 
     known = sorted(path.stem for path in SOURCE.glob("*.md"))

@@ -1,7 +1,7 @@
 """GPU specifications, each figure with the vendor document it was read from.
 
-Rates are the vendor's peaks at boost clock: an upper bound, seldom reached. KB and MB of on-chip memory, and
-GB of device memory, are vendor shorthand for powers of two; GB/s and TFLOP/s are powers of ten.
+Rates are the vendor's peaks at boost clock, an upper bound that kernels seldom reach. Vendors write KB and MB of
+on-chip memory, and GB of device memory, for powers of two; GB/s and TFLOP/s are powers of ten.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ GIB = 1024**3
 # Registers, threads and blocks per SM, shared memory per SM and per block: one table for every compute capability.
 CUDA_GUIDE = 'CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability"'
 
-# In what portions an SM gives these out (cuda_occupancy.h; the tests hold the result against Triton's copy of it).
-REGISTERS_PER_PORTION = 256  # to a warp
-WARPS_PER_PORTION = 4  # of those whose registers fit
+# Allocation granularities of an SM, from cuda_occupancy.h, of which Triton brings a copy: the tests compare the two.
+REGISTER_ALLOCATION_UNIT = 256  # registers of a warp are rounded up to a multiple of this
+WARP_ALLOCATION_UNIT = 4  # the number of warps whose registers fit is rounded down to a multiple of this
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class GPU:
     """One GPU model.
 
     shared_bytes_per_block: the most that one thread block can have (opt-in above 48 KB). registers_per_sm: of
-    32 bits. hbm_*: the device memory, which is GDDR on the T4 and the RTX 4090. fp16_tensor_tflops: dense,
-    fp32 accumulation; bf16 has the same rate from compute capability 8.0 on, and no tensor cores before.
-    fp32_tflops: without tensor cores. sources: document and table, for the fields that it names.
+    32 bits. hbm_*: the device memory, which is GDDR on the T4 and the RTX 4090. fp16_tensor_tflops: dense, with fp32
+    accumulation; from compute capability 8.0 on the same rate holds for bf16, which has no tensor cores before.
+    fp32_tflops: without tensor cores. sources: a document and table each, and the fields that it is the source of.
     """
 
     name: str
@@ -46,23 +46,24 @@ class GPU:
 
     @property
     def ridge_flops_per_byte(self):
-        """The roofline's ridge for fp16 tensor cores: below this intensity a kernel is bound by memory."""
+        """The roofline's ridge for fp16 tensor cores: at a lower intensity, a kernel is memory-bound."""
         return self.fp16_tensor_tflops * 1e12 / self.hbm_bytes_per_s
 
     @property
     def reserved_shared_bytes(self):
-        """What the system takes of an SM's shared memory for each block (CUDA guide, "Shared Memory")."""
+        """Shared memory of an SM that the system takes for each thread block (CUDA guide, "Shared Memory")."""
         return KIB if self.compute_capability >= (8, 0) else 0
 
     def resident_blocks(self, *, shared_bytes, registers, num_warps, tensor_memory_columns=0):
-        """How many blocks of one kernel an SM can hold, by what would run out: name -> blocks; the least counts.
+        """{resource: how many thread blocks of one kernel it would allow on an SM}. The smallest is the occupancy.
 
-        shared_bytes, tensor_memory_columns: per block. registers: per thread. As the CUDA Occupancy Calculator counts.
+        shared_bytes, tensor_memory_columns: per block. registers: per thread. This is what the CUDA Occupancy
+        Calculator computes.
         """
-        portion = 128 if self.compute_capability >= (8, 0) else 256
-        shared_bytes = _round_up(shared_bytes, portion) + self.reserved_shared_bytes
-        warp_registers = _round_up(32 * registers, REGISTERS_PER_PORTION)
-        warps = self.registers_per_sm // warp_registers // WARPS_PER_PORTION * WARPS_PER_PORTION
+        shared_allocation_unit = 128 if self.compute_capability >= (8, 0) else 256
+        shared_bytes = _round_up(shared_bytes, shared_allocation_unit) + self.reserved_shared_bytes
+        warp_registers = _round_up(32 * registers, REGISTER_ALLOCATION_UNIT)
+        warps = self.registers_per_sm // warp_registers // WARP_ALLOCATION_UNIT * WARP_ALLOCATION_UNIT
         limits = {
             "shared memory": self.shared_bytes_per_sm // shared_bytes if shared_bytes else self.blocks_per_sm,
             "registers": warps // num_warps,
@@ -74,8 +75,8 @@ class GPU:
         return limits
 
 
-def _round_up(count, portion):
-    return -(-count // portion) * portion
+def _round_up(count, unit):
+    return -(-count // unit) * unit
 
 
 GPUS = {

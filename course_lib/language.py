@@ -1,8 +1,8 @@
-"""Triton's names for kernels that are written down: `from course_lib.language import tl, triton`.
+"""`tl` and `triton` for modules that define kernels but must also load where Triton is not installed.
 
-They are Triton's own where it can run, compiled or interpreted. Where it is not installed they are `WRITTEN`, with
-which a kernel can be defined but not launched. Exercise modules define their kernels with `WRITTEN` everywhere:
-an answer is a source, which is run where it is checked, and a lesson's module is read without importing Triton.
+`from course_lib.language import tl, triton` gives Triton's own where it is installed, and otherwise the stand-ins in
+`WRITTEN`, with which a kernel can be defined but not launched. Exercise modules use `WRITTEN` everywhere: loading a
+lesson does not import Triton, and the source of an answer is run where it is checked.
 """
 
 from types import SimpleNamespace

@@ -1,11 +1,11 @@
-"""Where Triton kernels run: compiled on a GPU, in Triton's interpreter, or not at all; what is in the way.
+"""Decides where Triton kernels run, on a GPU or in Triton's interpreter, and diagnoses what is in the way.
 
-Triton decides when it is imported: `TRITON_INTERPRET=1` must be in the environment by then, for `@triton.jit`
-reads it as each function is defined, those of Triton's own library included. So `choose` is called before
-Triton is imported, by a notebook's first cell and again by `course_lib.kernels`; one process is in one mode.
+Triton reads TRITON_INTERPRET from the environment whenever `@triton.jit` defines a function, including those of its
+own library. So the decision must be made before Triton is imported: a notebook's first cell calls `choose`, and
+`course_lib.kernels` calls it again. A process stays in one mode.
 
 `doctor` gathers the facts of a machine into a `Facts` and applies `RULES` to it. A rule is a function of the
-facts alone, so that the tests can show it any machine.
+facts alone, so that tests can show it any machine.
 """
 
 import functools
@@ -17,11 +17,11 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass
 
-# What the five unpinned requirements in pyproject.toml are called when they are imported.
+# The unpinned requirements in pyproject.toml, by the names under which they are imported.
 REQUIRED_MODULES = ("numpy", "matplotlib", "ipywidgets", "jupyterquiz", "hypothesis")
 
-# The Triton that each torch release is built and tested with. Its CUDA wheels require exactly this one;
-# its CPU wheels require none, so that pip takes whatever is newest.
+# The Triton that each torch release is built and tested with. Its CUDA wheels require exactly this one. Its CPU
+# wheels require none, so pip installs the newest.
 TRITON_OF_TORCH = {(2, 11): (3, 6), (2, 13): (3, 7), (2, 14): (3, 8), (2, 15): (3, 9)}
 
 OLDEST_CAPABILITY = (7, 5)
@@ -31,13 +31,15 @@ TENSOR_CORE_CAPABILITY = (8, 0)
 def choose() -> str:
     """Decide where kernels run, and prepare the environment for it: "gpu", "interpreter" or "numpy".
 
-    "gpu": compiled, for torch sees a GPU of compute capability 7.5 or newer. "interpreter": on the CPU, and
+    "gpu": compiled, because torch sees a GPU of compute capability 7.5 or newer. "interpreter": on the CPU;
     TRITON_INTERPRET=1 is now set. "numpy": Triton or torch is not installed, and there is nothing to prepare.
-    A TRITON_INTERPRET that is already set wins: 1 interprets in spite of a GPU, and 0 compiles without one,
-    which is how the tests read shared memory and registers on a CPU; kernels then cannot be launched.
+    If TRITON_INTERPRET is already set, it decides: 1 interprets even where there is a GPU, and 0 compiles even where
+    there is none. The tests use 0 to read shared memory and registers on a CPU; no kernel can be launched then.
 
-    Raises RuntimeError, with the fix, when Triton was imported before in the other mode.
+    Raises RuntimeError, with the fix, if Triton has already been imported in the other mode.
     """
+    if _version("triton") is None:
+        return "numpy"  # and torch, which takes a second to import, is not asked for a GPU
     facts = gather()
     problem = imported_in_the_wrong_mode(facts)
     if problem:
@@ -60,9 +62,9 @@ def device() -> str:
 
 @functools.cache
 def capability(device) -> tuple[int, int] | None:
-    """(major, minor) of the GPU, a torch device or its index, where kernels run compiled; None where interpreted.
+    """(major, minor) of a GPU, given as a torch device or its index. None where kernels are interpreted.
 
-    Remembered: the driver takes microseconds to say it, every time.
+    Cached, because each query of the driver takes microseconds.
     """
     if mode() != "gpu":
         return None
@@ -72,10 +74,9 @@ def capability(device) -> tuple[int, int] | None:
 
 
 def start() -> None:
-    """What a notebook's first cell calls: choose, and say it in one line.
+    """What a notebook's first cell calls: `choose`, and print one line that says where kernels run.
 
-    The line names no version, and no machine but a GPU: it is the same on every machine in the same mode, so
-    that committed outputs can be compared.
+    The line names neither versions nor the machine, so that tests can compare committed outputs anywhere.
     """
     lines = {
         "gpu": "course_lib is ready. Triton kernels run compiled, on the GPU.",
@@ -88,7 +89,7 @@ def start() -> None:
 
 @dataclass(frozen=True)
 class Facts:
-    """What `doctor` knows of a machine. Versions are as the packages state them; None means not there."""
+    """What `doctor` knows of a machine. Versions are as the packages state them; None means not installed."""
 
     python: str
     system: str  # platform.system(): "Linux", "Darwin", "Windows"
@@ -160,13 +161,13 @@ def _triton_imported() -> str | None:
     language = sys.modules.get("triton.language")
     if language is None:
         return None
-    # The environment may have changed since; what `tl.sum` has become has not.
+    # Not what the environment says: it may have changed since Triton was imported.
     return "interpreted" if type(language.sum).__name__ == "InterpretedFunction" else "compiled"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that `doctor` has to say. level: "error" if something does not work, else "warning"."""
+    """One finding of the doctor. level: "error" if something does not work, otherwise "warning"."""
 
     level: str
     title: str
@@ -229,7 +230,7 @@ def numpy_too_new_for_triton(facts: Facts) -> Finding | None:
         return None
     if (3, 4) <= _release(facts.triton) < (3, 7) and _release(facts.numpy) >= (2, 4):
         return Finding(
-            # A GPU still has the tracer, which interprets kernels to count their memory accesses.
+            # With a GPU, only the tracer interprets kernels.
             "error" if facts.mode == "interpreter" else "warning",
             f"NumPy {facts.numpy} with Triton {facts.triton}: interpreted loops with a run-time bound fail "
             '("only 0-dimensional arrays can be converted")',
@@ -245,7 +246,7 @@ def torch_and_triton_mixed(facts: Facts) -> Finding | None:
         return Finding(
             "warning",
             f"torch {facts.torch} belongs with Triton {_dotted(belongs)}, and Triton {facts.triton} is "
-            "installed: the course's kernels run, torch.compile and FlexAttention may not",
+            "installed: the course's kernels run, but torch.compile and FlexAttention may not",
             "In a clone, run `make lab`, which pins the pair. Elsewhere: pip install --force-reinstall torch "
             f"'triton=={_dotted(belongs)}.*'",
         )
@@ -264,8 +265,8 @@ def compiled_without_gpu(facts: Facts) -> Finding | None:
     if facts.mode == "gpu" and not facts.gpu:
         return Finding(
             "error",
-            f"TRITON_INTERPRET={facts.triton_interpret} asks for compiled kernels, and torch sees no GPU",
-            "Unset TRITON_INTERPRET, and kernels run in the interpreter.",
+            f"TRITON_INTERPRET={facts.triton_interpret} requests compiled kernels, but torch sees no GPU",
+            "Unset TRITON_INTERPRET to run kernels in the interpreter.",
         )
 
 
@@ -273,7 +274,7 @@ def gpu_left_idle(facts: Facts) -> Finding | None:
     if facts.gpu and facts.capability >= OLDEST_CAPABILITY and facts.mode == "interpreter":
         return Finding(
             "warning",
-            f"TRITON_INTERPRET={facts.triton_interpret} keeps kernels on the CPU, and {facts.gpu} is idle",
+            f"TRITON_INTERPRET={facts.triton_interpret} keeps kernels on the CPU while {facts.gpu} is idle",
             "Unset TRITON_INTERPRET to use the GPU.",
         )
 
@@ -283,8 +284,8 @@ def gpu_unseen_by_torch(facts: Facts) -> Finding | None:
         return Finding(
             "warning",
             f"nvidia-smi is installed, but torch {facts.torch} sees no GPU: kernels run on the CPU",
-            "If nvidia-smi lists a GPU, install a build of torch for CUDA (one whose version does not end in "
-            "+cpu) that the driver is new enough for.",
+            "If nvidia-smi lists a GPU, install a build of torch for CUDA (its version does not end in +cpu) that "
+            "the GPU's driver supports.",
         )
 
 
@@ -303,9 +304,9 @@ def gpu_without_fast_code(facts: Facts) -> Finding | None:
         return Finding(
             "warning",
             f"{facts.gpu} has compute capability {_dotted(facts.capability)}: for GPUs before "
-            f"{_dotted(TENSOR_CORE_CAPABILITY)} Triton emits no tensor-core instructions. Kernels are right "
-            "here, and far slower than the GPU could be",
-            "The lessons need nothing. For timings, see the course's records, or use an A100 or newer.",
+            f"{_dotted(TENSOR_CORE_CAPABILITY)} Triton emits no tensor-core instructions. Kernels are correct "
+            "here, but far slower than the GPU could run them",
+            "Every lesson runs. For timings, see the course's records, or use an A100 or newer.",
         )
 
 
@@ -344,14 +345,14 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Report:
-    """What `doctor` says of a machine: printed or shown by a notebook as text, or as a dict for a program."""
+    """The doctor's report on a machine: text when printed or shown in a notebook, a dict for a program."""
 
     facts: Facts
     findings: tuple[Finding, ...]
 
     @property
     def healthy(self) -> bool:
-        """Whether everything that this platform can run does run: warnings do not count."""
+        """Whether everything that can run on this platform does run; warnings do not count."""
         return all(finding.level != "error" for finding in self.findings)
 
     def as_dict(self) -> dict:
@@ -387,6 +388,6 @@ class Report:
 
 
 def doctor() -> Report:
-    """Look at this machine and process, and say what is in the way of the course."""
+    """Examine this machine and process, and report what is in the way of the course."""
     facts = gather()
     return Report(facts, tuple(diagnose(facts)))

@@ -1,12 +1,12 @@
-"""A learner's working copies: `make lab` opens lessons in work/, so that an update never costs an answer.
+"""A learner's working copies: `make lab` opens lessons in work/, so that an update of the course costs no answer.
 
     python -m course_lib.workspace              copy the lessons that work/ lacks, and open JupyterLab there
-    python -m course_lib.workspace fresh NAME   put today's version of a lesson beside the copy in work/
+    python -m course_lib.workspace fresh NAME   put the current version of a lesson beside the copy in work/
 
-A copy holds no outputs: the committed results would answer each "predict" before it is asked. No file in work/ is
-ever written over, except .origins.json, which remembers what each copy was made from, and the glossary, to which
-the lessons link: it is there to be read, and always today's.
-Works in a clone only: the notebooks are not part of the installed package.
+A copy holds no outputs, because the committed results would answer each "predict" before the learner has guessed.
+Two files in work/ are overwritten, and no others: .origins.json, which records what each copy was made from, and the
+glossary page, to which the lessons link. This module works in a clone only, because the notebooks are not part of the
+installed package.
 """
 
 import argparse
@@ -22,7 +22,7 @@ FIRST_LESSON = "00_start_here.ipynb"
 
 
 def update(root: Path = ROOT) -> list[str]:
-    """Copy each lesson in root/notebooks that root/work lacks. Returns a line for each changed since."""
+    """Copy each lesson in root/notebooks that root/work lacks. Returns a line for each that has changed since."""
     work = root / "work"
     work.mkdir(exist_ok=True)
     origins = _read_origins(work)
@@ -37,15 +37,15 @@ def update(root: Path = ROOT) -> list[str]:
             origins[original.name] = digest
         elif origins.get(original.name) != digest:
             changed.append(
-                f"{original.stem} has changed since your copy of it was made; your copy stays. For the new "
-                f"one beside it: .venv/bin/python -m course_lib.workspace fresh {original.stem}"
+                f"{original.stem} has changed since your copy was made. Your copy stays as it is; to put the new "
+                f"version beside it: .venv/bin/python -m course_lib.workspace fresh {original.stem}"
             )
     _write_origins(work, origins)
     return changed
 
 
 def fresh(name: str, root: Path = ROOT) -> Path:
-    """Copy lesson `name` ("05_online_softmax") from root/notebooks into root/work under a name not taken yet.
+    """Copy lesson `name` ("05_online_softmax") from root/notebooks into root/work, under a name that is still free.
 
     Returns the copy's path. Raises FileNotFoundError if there is no such lesson.
     """
@@ -57,7 +57,7 @@ def fresh(name: str, root: Path = ROOT) -> Path:
     copy = next(path for i in count(2) if not (path := work / f"{name}_v{i}.ipynb").exists())
     lesson = _without_outputs(original)
     copy.write_text(lesson, encoding="utf-8")
-    # From here on `update` compares with this version, and no longer speaks of the change.
+    # From now on `update` compares with this version, and no longer reports the change.
     _write_origins(work, _read_origins(work) | {original.name: _digest(lesson)})
     return copy
 
@@ -85,20 +85,20 @@ def _write_origins(work: Path, origins: dict[str, str]) -> None:
 
 
 def open_lab(root: Path = ROOT) -> None:
-    """JupyterLab on the first lesson, until it is stopped. The files it shows are those of root/work."""
+    """Run JupyterLab in root/work, on the first lesson, until it is stopped."""
     from jupyterlab.labapp import LabApp
 
     arguments = [str(root / "work" / FIRST_LESSON)]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        arguments.append("--allow-root")  # containers; JupyterLab refuses root otherwise
+        arguments.append("--allow-root")  # as in containers; JupyterLab refuses to run as root otherwise
     LabApp.launch_instance(arguments)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m course_lib.workspace", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command")
-    fresh_parser = commands.add_parser("fresh", help="put today's version of a lesson beside your copy")
-    fresh_parser.add_argument("name", help="05_online_softmax, say")
+    fresh_parser = commands.add_parser("fresh", help="put the current version of a lesson beside your copy")
+    fresh_parser.add_argument("name", help="such as 05_online_softmax")
     arguments = parser.parse_args()
 
     if arguments.command == "fresh":

@@ -1,4 +1,4 @@
-"""The choice of mode, in processes of their own; and the doctor's rules, on machines that we do not have."""
+"""The choice of mode, each time in a new process; and the doctor's rules, on machines that we do not have."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_interpreter_is_chosen_before_triton_is_imported(first, tmp_path):
     assert result.stdout.split() == ["interpreter", "interpreter", "cpu", "False", "120.0"]
 
 
-def test_triton_first_is_a_clear_error():
+def test_importing_triton_first_is_a_clear_error():
     for call in ("from course_lib import runtime; runtime.start()", "import course_lib.kernels"):
         result = python("-c", f"import triton; {call}")
         assert result.returncode == 1
@@ -65,7 +65,7 @@ def test_changing_the_environment_after_triton_does_not_deceive():
     assert "its kernels are compiled; here they must be interpreted" in python("-c", code).stderr
 
 
-def test_triton_first_in_the_right_mode_is_fine():
+def test_importing_triton_first_in_the_right_mode_is_fine():
     code = "import triton; from course_lib import runtime; print(runtime.choose(), runtime.choose())"
     assert python("-c", code, TRITON_INTERPRET="1").stdout.split() == ["interpreter", "interpreter"]
 
@@ -85,7 +85,7 @@ def test_start_prints_one_line_without_versions():
 
 @pytest.mark.parametrize("absent", ["torch", "triton"])
 def test_without_torch_or_triton_the_numpy_lessons_start(absent, tmp_path):
-    # As far as Python can tell, `absent` is not installed.
+    # To Python, `absent` looks as if it were not installed.
     code = f"""
 import importlib.metadata, importlib.util, sys
 real_version, real_find_spec = importlib.metadata.version, importlib.util.find_spec
@@ -148,11 +148,11 @@ def test_mode_follows_from_the_facts(facts, mode):
 
 
 @pytest.mark.parametrize("facts", [GPU, LAPTOP], ids=["gpu", "laptop"])
-def test_nothing_to_say_of_a_good_machine(facts):
+def test_a_good_machine_has_no_findings(facts):
     assert diagnose(facts) == []
 
 
-# Per rule: machines that it speaks of, with level and a piece of the fix; machines that it is silent about.
+# For each rule: machines that it complains about, with the level and a piece of the fix; machines that it accepts.
 CASES = {
     runtime.missing_requirements: (
         [
@@ -247,7 +247,7 @@ def test_every_rule_has_cases():
 
 
 @pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.__name__)
-def test_rule_speaks_when_it_should_and_only_then(rule):
+def test_a_rule_complains_when_it_should_and_only_then(rule):
     broken, sound = CASES[rule]
     for facts, level, fix in broken:
         finding = rule(facts)
@@ -300,7 +300,7 @@ def test_doctor_as_json():
 def test_doctors_exit_status_tells_that_something_does_not_work():
     result = python("-m", "course_lib", "doctor", TRITON_INTERPRET="0")
     assert result.returncode == 1
-    assert "error: TRITON_INTERPRET=0 asks for compiled kernels, and torch sees no GPU." in result.stdout
+    assert "error: TRITON_INTERPRET=0 requests compiled kernels, but torch sees no GPU." in result.stdout
 
 
 def test_doctor_reports_what_start_refuses():

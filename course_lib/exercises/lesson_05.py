@@ -21,7 +21,7 @@ from course_lib.grading.exercise import (
     caught_by,
     option,
 )
-from course_lib.grading.serving import Rows, growth_bytes_per_item
+from course_lib.grading.read_counting import Rows, growth_bytes_per_item
 
 LESSON = "05"
 TITLE = "Online softmax"

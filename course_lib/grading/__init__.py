@@ -1,22 +1,22 @@
 """The engine behind check, hint, solution, progress and quiz. It knows no lesson: see course_lib/exercises.
 
-exercise    what an exercise is made of
-checking    tries the properties, shrinks the first failure
-calling     calls an answer under a time limit, its exceptions told at the learner's own line
-diagnosis   says where and how what came back differs from what was expected
-serving     inputs that notice how they are read
-kernel_calls answers that are Triton kernels, run under the tracer
-report      the text that a learner sees
-learner     check, hint, solution, progress, quiz
-records     the progress file
-cli         python -m course_lib grade NOTEBOOK
+exercise       what an exercise is made of
+checking       tries the properties, shrinks the first failure
+calling        calls an answer under a time limit, its exceptions told at the learner's own line
+diagnosis      says where and how what came back differs from what was expected
+read_counting  inputs that notice how they are read
+kernel_calls   answers that are Triton kernels, run under the tracer
+report         the text that a learner sees
+learner        check, hint, solution, progress, quiz
+progress_file  what has been passed, kept from one session to the next
+cli            python -m course_lib grade NOTEBOOK
 """
 
 from .checking import grade
 from .exercise import Result
 from .kernel_calls import launched
 from .learner import check, hint, progress, quiz, solution
+from .read_counting import Rows
 from .registry import exercises
-from .serving import Rows
 
 __all__ = ["Result", "Rows", "check", "exercises", "grade", "hint", "launched", "progress", "quiz", "solution"]

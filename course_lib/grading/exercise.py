@@ -1,12 +1,11 @@
 """What an exercise is made of. `course_lib/exercises/` fills these in; nothing here knows a lesson."""
 
-import inspect
-import linecache
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+
+from course_lib.editing import with_edits
 
 
 @dataclass(frozen=True)
@@ -78,18 +77,7 @@ class Variant:
     def build(self, answer: Callable) -> Callable:
         if self.function is not None:
             return self.function
-        source = textwrap.dedent(inspect.getsource(answer))
-        for old, new in self.edits.items():
-            if source.count(old) != 1:
-                raise ValueError(f"{self.name}: {old!r} is {source.count(old)} times in {answer.__name__}, not once")
-            source = source.replace(old, new)
-        filename = f"<{self.name}>"
-        # Triton reads a kernel's source where Python's tracebacks do.
-        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-        names = {name: answer.__globals__[name] for name in ("triton", "tl") if name in answer.__globals__}
-        namespace = {"np": np} | names
-        exec(compile(source, filename, "exec"), namespace)
-        return namespace[answer.__name__]
+        return with_edits(answer, self.edits, self.name)
 
 
 @dataclass(frozen=True)

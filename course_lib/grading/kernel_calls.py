@@ -12,11 +12,10 @@ made, `launched(kernel, grid, outputs, **arguments)`.
 import functools
 import inspect
 import json
-import linecache
 import tempfile
 import types
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -212,10 +211,12 @@ def runs_here(exercise: Exercise) -> bool:
     return "triton" not in exercise.imports or runtime.mode() == "interpreter"
 
 
-def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None) -> Result:
+def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None, serve: str) -> Result:
     """The Result for a kernel that this process cannot interpret: from one that can, or that Triton is missing.
 
     An answer that never returns, or that takes that process down, is one that did not pass.
+    serve: "module:function" that is called there with a folder. It reads the JSON file "request" (id, seed, the pieces
+    of the answer's source, the line where the answer begins) and writes the fields of the Result to "result".
     """
     if runtime.mode() == "numpy":
         message = (
@@ -234,7 +235,7 @@ def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None) -
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "request").write_text(json.dumps(request))
         try:
-            status, errors = interpreter_process.run("course_lib.grading.kernel_calls:serve", folder, ELSEWHERE_LIMIT_S)
+            status, errors = interpreter_process.run(serve, folder, ELSEWHERE_LIMIT_S)
         except TimeoutError:
             message = f"{exercise.id}: the answer did not return within {ELSEWHERE_LIMIT_S:g} s"
             return Result(False, True, {}, message)
@@ -244,24 +245,3 @@ def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None) -
             message = f"{exercise.id}: the answer ended its process (exit status {status}){why}"
             return Result(False, True, {}, message)
         return Result(**json.loads(result.read_text()))
-
-
-def serve(folder: str) -> None:
-    """In the process that interprets: from the request in the folder, the Result beside it, both as JSON."""
-    request = json.loads((Path(folder) / "request").read_text())
-    (Path(folder) / "result").write_text(json.dumps(asdict(_graded(request))))
-
-
-def _graded(request):
-    from .checking import grade
-    from .registry import find
-
-    name = find(request["id"]).answer.__name__
-    namespace = {"__name__": "__main__", "np": np} | given_names()
-    *helpers, answer = request["pieces"]
-    # Blank lines before the answer: it is told at the line numbers of its own cell.
-    sources = {"<helpers>": "\n".join(helpers), "<answer>": "\n" * (request["line"] - 1) + answer}
-    for filename, source in sources.items():
-        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-        exec(compile(source, filename, "exec"), namespace)
-    return grade(request["id"], namespace[name], seed=request["seed"])

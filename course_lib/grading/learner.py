@@ -4,7 +4,7 @@ import inspect
 import os
 import random
 
-from . import records, registry, report
+from . import progress_file, registry, report
 from .checking import grade
 
 _hints_given: dict[str, int] = {}
@@ -29,9 +29,9 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
     mood = "passed" if result.passed else "failed" if result.attempted else "quiet"
     if result.attempted and not strict:
         try:
-            records.record(exercise_id, result.passed)
+            progress_file.record(exercise_id, result.passed)
         except OSError as error:
-            report.show(f"progress could not be saved in {records.progress_file()}: {error.strerror}")
+            report.show(f"progress could not be saved in {progress_file.location()}: {error.strerror}")
     report.show(result.message, mood)
 
 
@@ -64,9 +64,9 @@ def solution(exercise_id: str) -> None:
 def progress() -> None:
     """Show what is done, per lesson."""
     try:
-        report.show(records.overview())
+        report.show(progress_file.overview())
     except OSError as error:
-        report.show(f"progress could not be read from {records.progress_file()}: {error.strerror}")
+        report.show(f"progress could not be read from {progress_file.location()}: {error.strerror}")
 
 
 def quiz(lesson: str) -> None:

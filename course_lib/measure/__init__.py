@@ -1,1 +1,13 @@
-"""Measurements: timing, experiments, the ladder of kernels, the compiler's reports, the error budget, the records."""
+"""Measuring the kernels: time, memory, errors, and what the compiler reports.
+
+timing       the clocks, and the inputs that measurements share
+accuracy     the error budget: what counts as a correct answer
+records      the recorded measurements in data/: reading and writing
+experiments  lesson 10's: standard attention, the ladder, fp32 products
+counters     bytes by the GPU's own counters
+sweep        every configuration of the shipped kernels
+correctness  the test suite and sanitizers on a GPU
+bench        python -m course_lib bench: runs all of these
+ladder       the forward kernel's worklog, one idea at a time
+resources    shared memory, registers and spills by the compiler, without a GPU
+"""

@@ -1,12 +1,13 @@
 """The error budget of kernels: what counts as correct, for tests and benchmarks alike.
 
-An answer in dtype T may err, against float64 on the same inputs, by twice what plain PyTorch in T errs, plus a floor:
-one rounding to T and eight to fp32, for plain PyTorch may happen to be exact (as on a single key) where a kernel has
-scaled by log2(e) and back. In the relative Frobenius norm, and likewise in the largest element.
+An answer in dtype T may differ from float64 on the same inputs by twice the error of plain PyTorch in T, plus a floor
+of one rounding to T and eight to fp32. The floor is there because plain PyTorch may happen to be exact (as on a single
+key) where a kernel has multiplied by log2(e) and back. The budget holds for the relative Frobenius norm, and likewise
+for the largest element.
 
 Gradients are differences: dP - delta, summed over keys or queries, may cancel to nothing (to exactly 0 for a single
-key). Their fp32 roundings are therefore measured against the terms before they cancel; and they are sixteen, for
-dP comes from tensor cores, which truncate sums where delta's addition rounds.
+key). Their fp32 roundings are therefore measured against the terms before they cancel. Sixteen roundings are allowed,
+because dP comes from tensor cores, which truncate sums that delta's addition rounds.
 """
 
 import warnings
@@ -17,7 +18,7 @@ import torch
 def exact_attention(q, k, v, *, causal=False, scale=None, dtype=torch.float64):
     """Attention with the score matrix written out, computed in `dtype`: (o, lse), shapes as `flash_attention`'s.
 
-    In float64 it is the oracle; in the inputs' own dtype it is the plain PyTorch whose error sets the budget.
+    In float64 this is the exact answer; in the inputs' own dtype it is the plain PyTorch whose error sets the budget.
     """
     group = q.shape[1] // k.shape[1]
     q, k, v = q.to(dtype), k.to(dtype).repeat_interleave(group, 1), v.to(dtype).repeat_interleave(group, 1)
@@ -27,7 +28,7 @@ def exact_attention(q, k, v, *, causal=False, scale=None, dtype=torch.float64):
         queries, keys = torch.arange(n_q, device=q.device), torch.arange(n_k, device=q.device)
         scores = scores.masked_fill(keys[None, :] > queries[:, None] + n_k - n_q, float("-inf"))
     lse = torch.logsumexp(scores.float() if dtype != torch.float64 else scores, dim=-1)
-    # A row without a visible key: softmax gives NaN, the contract says 0.
+    # For a row without a visible key, softmax gives NaN where our kernels promise 0.
     weights = torch.softmax(scores, dim=-1).masked_fill((lse == float("-inf"))[..., None], 0.0)
     return weights @ v, lse
 
@@ -38,13 +39,13 @@ def exact_gradients(q, k, v, do, dlse=None, *, causal=False, scale=None, dtype=t
     o, lse = exact_attention(*leaves, causal=causal, scale=scale, dtype=dtype)
     outputs, given = ((o,), (do.to(dtype),)) if dlse is None else ((o, lse), (do.to(dtype), dlse.to(lse.dtype)))
     with warnings.catch_warnings():
-        # On a GPU, autograd's own thread may begin with a matrix product, and PyTorch says that it finds no context.
+        # PyTorch warns when the first call of autograd's own thread is a matrix product, which then creates a context.
         warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
         return torch.autograd.grad(outputs, leaves, given)
 
 
 def _gradient_terms(q, k, v, do, dlse, causal, scale):
-    """What dq, dk and dv add up, in float64, every term positive."""
+    """The sums of the absolute values of the terms of dq, dk and dv, in float64."""
     group = q.shape[1] // k.shape[1]
     q, do = q.double(), do.double()
     k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
@@ -53,7 +54,7 @@ def _gradient_terms(q, k, v, do, dlse, causal, scale):
     identity = torch.eye(k.shape[2], dtype=torch.float64, device=k.device).expand(*k.shape[:2], -1, -1)
     p, lse = exact_attention(q, k, identity, causal=causal, scale=scale)
     delta = ((p @ v) * do).sum(-1).abs() + (0 if dlse is None else dlse.abs())
-    # lse is rounded to fp32 at its own size, and P = exp(S - lse) errs by as much.
+    # The larger lse is, the larger its rounding to fp32, and that is a relative error of P = exp(S - lse).
     p = p * torch.where(lse == float("-inf"), 1.0, lse.abs() / 2).clamp(min=1.0)[..., None]
     ds = abs(scale) * p * ((do @ v.mT).abs() + delta[..., None])
     dk, dv = (x.unflatten(1, (-1, group)).sum(2) for x in (ds.mT @ q.abs(), p.mT @ do.abs()))
@@ -63,7 +64,7 @@ def _gradient_terms(q, k, v, do, dlse, causal, scale):
 def assert_within_budget(name, answer, plain, exact, dtype, terms=None):
     """Raise AssertionError, with both errors, unless `answer` keeps the budget of `dtype`.
 
-    terms: what the fp32 roundings are measured against, `exact` itself if None.
+    plain: plain PyTorch's answer in dtype. terms: what fp32 roundings are relative to, None for `exact`.
     """
     if answer.shape != exact.shape:
         raise AssertionError(f"{name}: shape {list(answer.shape)}, expected {list(exact.shape)}")
@@ -85,7 +86,7 @@ def assert_within_budget(name, answer, plain, exact, dtype, terms=None):
 
 
 def check_attention(answer, q, k, v, *, causal=False, scale=None):
-    """Raise AssertionError unless answer, o or (o, lse), keeps the error budget on these inputs."""
+    """Raise AssertionError unless an answer, o or (o, lse), keeps the error budget on these inputs."""
     o, lse = answer if isinstance(answer, tuple) else (answer, None)
     exact_o, exact_lse = exact_attention(q, k, v, causal=causal, scale=scale)
     plain_o, plain_lse = exact_attention(q, k, v, causal=causal, scale=scale, dtype=q.dtype)
@@ -99,7 +100,7 @@ def check_attention(answer, q, k, v, *, causal=False, scale=None):
 
 
 def check_gradients(gradients, q, k, v, do, dlse=None, *, causal=False, scale=None):
-    """Raise AssertionError unless gradients, (dq, dk, dv), keep the error budget on these inputs.
+    """Raise AssertionError unless the gradients (dq, dk, dv) keep the error budget on these inputs.
 
     do: the gradient of o, in its dtype; dlse: that of lse, fp32, or None. A gradient that is None is not checked.
     """
@@ -112,3 +113,28 @@ def check_gradients(gradients, q, k, v, do, dlse=None, *, causal=False, scale=No
         if compared[0].dtype != q.dtype:
             raise AssertionError(f"{name} has dtype {compared[0].dtype}, expected {q.dtype}")
         assert_within_budget(name, *compared[:3], q.dtype, terms=compared[3])
+
+
+def check_answers(answers, inputs, causal=False):
+    """Raise RuntimeError unless all answers keep the error budget: wrong answers are not timed.
+
+    answers: name -> [o] if inputs are (q, k, v), or (dq, dk, dv) if they are (q, k, v, do), with None for what was
+    not computed. There must be as many kv heads as heads. Only the first head of the first sequence and the last
+    head of the last are looked at.
+    """
+    for sequence, head in ((slice(1), slice(1)), (slice(-1, None), slice(-1, None))):
+        given = [x.detach()[sequence, head] for x in inputs]
+        for name, tensors in answers.items():
+            found = [None if x is None else x.detach()[sequence, head] for x in tensors]
+            try:
+                if len(given) == 3:
+                    check_attention(*found, *given, causal=causal)
+                else:
+                    check_gradients(found, *given, causal=causal)
+            except AssertionError as error:
+                raise RuntimeError(f"wrong answers are not timed: {name}, {list(inputs[0].shape)}: {error}") from None
+
+
+def relative_error(x, exact):
+    """The relative Frobenius norm of x - exact."""
+    return float((x.detach() - exact).norm() / exact.norm())

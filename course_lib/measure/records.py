@@ -1,10 +1,12 @@
 """Recorded measurements, one JSON file each in data/: what was measured, with GPU, versions, date and command.
 
-`bench` and its like write them; notebooks, explorers and exercises read them here, so that a figure that was measured
-is never typed.
+`python -m course_lib bench` writes them. Notebooks, explorers and exercises read them here, so that nobody has to type
+a measured figure.
 """
 
+import datetime
 import json
+import subprocess
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "data"
@@ -29,3 +31,37 @@ def provenance(name):
     if found is None:
         return f"no record {name} is here"
     return f"{found['gpu']}, torch {found['torch']}, triton {found['triton']}, {found['date']}"
+
+
+def write(path, measured, *, command, commit=None):
+    """Write the dictionary `measured` as a record, with the GPU and the versions of this machine.
+
+    commit: what was measured, where git cannot say.
+    """
+    with open(path, "w") as file:
+        json.dump({**_origin(command, commit), **measured}, file, indent=1)
+        file.write("\n")
+
+
+def _origin(command, commit):
+    import torch
+    import triton
+
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": _output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "cudnn": torch.backends.cudnn.version(),
+        "date": datetime.date.today().isoformat(),
+        "commit": commit or _output_of("git", "rev-parse", "HEAD"),
+        "command": command,
+    }
+
+
+def _output_of(*command):
+    """What a command prints; None if it prints nothing or is not installed."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+    except FileNotFoundError:
+        return None

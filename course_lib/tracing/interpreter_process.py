@@ -1,7 +1,8 @@
-"""A process in which Triton's kernels are interpreted, for a process that compiles them: calls are sent there.
+"""A second process in which Triton interprets kernels, for a process in which it compiles them.
 
-It starts with the first call, which takes seconds, and stays. It forks for each call: a call finds nothing of those
-before it, and takes nobody down with it. It ends with the process that started it.
+Triton can do only one of the two in a process. The interpreting process takes seconds to start, at the first call, and
+then stays until the process that started it ends. It forks for each call, so that no call sees what an earlier one left
+behind, and a call that crashes takes nothing with it.
 """
 
 import importlib
@@ -21,10 +22,10 @@ _server = None  # (id of the process that started it, its Popen)
 
 
 def run(function, folder, limit_s=None):
-    """Call the function "module:name", with the folder, by which it gets its arguments and gives its results.
+    """Call the function "module:name" there with the folder, in which it finds its arguments and leaves its results.
 
-    Returns (exit status, what was written to stderr): 0 if the function returned, 1 if it raised, -9 if it was killed.
-    Raises TimeoutError if it takes more than limit_s seconds by the clock; it is killed then.
+    Returns (exit status, what it wrote to stderr): status 0 if the function returned, 1 if it raised, -9 if it was
+    killed. After limit_s seconds by the clock, kills it and raises TimeoutError.
     """
     with _lock:
         start()
@@ -34,11 +35,11 @@ def run(function, folder, limit_s=None):
         try:
             server.stdin.write(json.dumps(request) + "\n")
             server.stdin.flush()
-            status = json.loads(server.stdout.readline() or "-9") if _is_written_to(server.stdout, limit_s) else None
-        except BaseException:  # an interrupt, or a limit of the caller's: the answer would be taken for the next call's
+            status = json.loads(server.stdout.readline() or "-9") if _becomes_readable(server.stdout, limit_s) else None
+        except BaseException:  # such as an interrupt: the next call would read this call's exit status
             _stop()
             raise
-        if status in (None, -signal.SIGKILL):  # the second may mean that it is gone itself
+        if status in (None, -signal.SIGKILL):  # -9 may mean that the server itself is gone
             _stop()
     if status is None:
         raise TimeoutError(f"{function} did not return within {limit_s:g} s")
@@ -46,20 +47,20 @@ def run(function, folder, limit_s=None):
     return status, errors.read_text(errors="replace") if errors.exists() else ""
 
 
-def _is_written_to(pipe, limit_s):
-    """Whether something can be read from the pipe, or it has been closed, within limit_s."""
+def _becomes_readable(pipe, limit_s):
+    """Whether there is something to read from the pipe, or it is closed, within limit_s seconds."""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     end_s = float("inf") if limit_s is None else time.monotonic() + limit_s
     while (left_s := end_s - time.monotonic()) > 0:
-        # In pieces, for what another thread raises in this one waits for a call to return.
+        # In short waits: an exception that another thread raises in this one arrives only when a call returns.
         if poll.poll(1000 * min(left_s, 0.2)):
             return True
     return False
 
 
 def start():
-    """Start the process, unless it runs. RuntimeError, with its last words, if it does not come up."""
+    """Start the process unless it runs. Raises RuntimeError, with what it wrote to stderr, if it does not start."""
     global _server
     with _lock:
         if _server and _server[0] == os.getpid() and _server[1].poll() is None:
@@ -67,7 +68,7 @@ def start():
         environment = os.environ | {
             "TRITON_INTERPRET": "1",
             "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1",  # threads do not survive a fork
+            "OMP_NUM_THREADS": "1",  # a fork copies no thread but the one that forks
             "PYTHONPATH": os.pathsep.join(str(entry) for entry in sys.path if entry),
         }
         server = subprocess.Popen(
@@ -95,28 +96,31 @@ def _stop():
 
 
 def serve():
-    """In that process: fork for each line of stdin, a request of `run`, and write the exit status to stdout."""
+    """In the interpreting process: fork for each line of stdin, a request of `run`, and print the exit status."""
     from course_lib import runtime
 
     runtime.choose()
-    # What calls will need is imported once, here.
-    for name in ("hypothesis", "course_lib.tracer", "course_lib.grading.checking", "course_lib.kernels"):
-        importlib.import_module(name)
+    # The slow imports that calls need, once for all of them.
+    import hypothesis.extra.numpy  # noqa: F401
+    import torch  # noqa: F401
+    import triton.language  # noqa: F401
+
     print("ready", flush=True)
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
             _answer(json.loads(line))
         while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
-            if _is_written_to(sys.stdin, 0.01):
-                os.killpg(0, signal.SIGKILL)  # nobody asks during a call: the process that started this one has ended
+            # No request comes during a call: stdin is readable only once the process that started this one has ended.
+            if _becomes_readable(sys.stdin, 0.01):
+                os.killpg(0, signal.SIGKILL)
         print(os.waitstatus_to_exitcode(ended[1]), flush=True)
 
 
 def _answer(request):
     status = 1
     try:
-        # What an answer prints, at whatever level, must not mix with the exit statuses.
+        # Whatever the function prints, even from C, must not mix with the exit statuses on stdout.
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         os.dup2(0, 1)
         os.dup2(os.open(os.path.join(request["folder"], "stderr"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)

@@ -1,17 +1,14 @@
-"""Lesson 10's experiments, as far as they go without a GPU."""
+"""Lesson 10's experiments, and the command that runs them, as far as they go without a GPU."""
 
-import itertools
-import time
+import json
+import re
 
 import pytest
 import torch
 
 from course_lib import runtime
-from course_lib.measure import accuracy, bench, experiments, records
+from course_lib.measure import bench, experiments, timing
 from course_lib.measure.accuracy import check_attention
-
-COUNTERS = experiments.COUNTERS[0] | experiments.COUNTERS[1]
-HEADER = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
 
 
 def test_standard_attention_is_attention():
@@ -19,132 +16,68 @@ def test_standard_attention_is_attention():
     check_attention((experiments.standard_attention(q, k, v), None), q, k, v, causal=False)
 
 
-@pytest.mark.parametrize("causal", (False, True))
-def test_answers_that_are_wrong_are_not_timed(causal):
-    q, k, v, do = (torch.randn(2, 2, 40, 16, generator=torch.Generator().manual_seed(i)).half() for i in range(4))
-    o = accuracy.exact_attention(q, k, v, causal=causal)[0].half()
-    gradients = [x.half() for x in accuracy.exact_gradients(q, k, v, do, causal=causal)]
-    bench.check_answers({"right": [o]}, (q, k, v), causal)
-    bench.check_answers({"right": gradients, "some": [None, *gradients[1:]]}, (q, k, v, do), causal)
-    last_wrong, one_wrong = o.clone(), o.clone()
-    last_wrong[-1, -1] = 0
-    one_wrong[0, 0, 39, 3] += 0.01
-    for wrong in (1.004 * o, o.roll(1, 2), o * torch.nan, last_wrong, one_wrong):
-        with pytest.raises(RuntimeError, match=r"wrong answers are not timed: wrong, \[2, 2, 40, 16\]: o: "):
-            bench.check_answers({"right": [o], "wrong": [wrong]}, (q, k, v), causal)
-    with pytest.raises(RuntimeError, match="not timed: wrong, .*dk: "):
-        bench.check_answers({"wrong": [gradients[0], gradients[2], gradients[1]]}, (q, k, v, do), causal)
+def test_the_plain_kernel_is_run_with_ieee_products_and_without(monkeypatch):
+    """The interpreter multiplies both alike, so both agree with float64 here."""
+    launched = []
+    with_edits = experiments.with_edits
+
+    def watched(function, edits, name):
+        launched.append((name, edits))
+        return with_edits(function, edits, name)
+
+    monkeypatch.setattr(experiments, "with_edits", watched)
+    inputs = torch.randn(4, 1, 3, 128, 64, device=runtime.device())
+    monkeypatch.setattr(timing, "random_inputs", lambda *shape: inputs)
+    errors = experiments.precision_errors()
+    assert launched == [("ieee_relative_error", {}), ("tf32_relative_error", experiments.TF32_EDITS)]
+    assert list(errors) == ["ieee_relative_error", "tf32_relative_error"]
+    assert 0 < errors["ieee_relative_error"] < 1e-6
+    assert errors["tf32_relative_error"] == errors["ieee_relative_error"] or runtime.mode() == "gpu"
 
 
-def written(*kernels):
-    """What ncu writes: kernels are (name, {counter: value})."""
-    lines = ["==PROF== Connected to process 7", "a line of the program", HEADER]
-    for number, (name, values) in enumerate(kernels):
-        lines += [f'"{number}","7","{name}","{counter}","byte","{value:,}"' for counter, value in values.items()]
-    return "\n".join(lines)
+def test_help_lists_every_experiment_under_its_own_heading(capsys):
+    with pytest.raises(SystemExit):
+        bench.main(["--help"])
+    _, _, listed = capsys.readouterr().out.partition("\nexperiments:\n")
+    assert set(re.findall(r"^  --(\w+)", listed, re.MULTILINE)) == {*bench.EXPERIMENTS, "tune"}
 
 
-def values(read, write):
-    return {"dram__bytes_read.sum": read, "dram__bytes_write.sum": write}
+def test_one_experiment_at_a_time():
+    with pytest.raises(SystemExit):
+        bench.main(["--tf32", "--ladder"])
 
 
-def test_kernels_are_summed_by_case():
-    text = written(
-        ("gemm", values(1_000, 2)), ("softmax", values(30, 40)), ("spin_kernel(long)", values(512, 0)),
-        ("flash", values(7, 8)), ("spin_kernel(long)", values(0, 0)),
-    )  # fmt: skip
-    assert experiments.by_case(text, experiments.COUNTERS[0]) == [
-        {"dram_read_bytes": 1_030, "dram_write_bytes": 42, "kernels": 2},
-        {"dram_read_bytes": 7, "dram_write_bytes": 8, "kernels": 1},
-    ]
+def test_without_a_gpu_nothing_is_measured(monkeypatch, capsys):
+    monkeypatch.setattr(runtime, "mode", lambda: "interpreter")
+    assert bench.main(["--tf32"]) == 1
+    assert "needs a GPU" in capsys.readouterr().err
 
 
-def test_sectors_are_32_bytes():
-    sectors = {counter: 3 for counter in experiments.COUNTERS[1].values()}
-    text = written(("flash", sectors), ("spin_kernel", sectors))
-    (case,) = experiments.by_case(text, experiments.COUNTERS[1])
-    assert case == {"l2_read_bytes": 96, "l2_write_bytes": 96, "kernels": 1}
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    monkeypatch.setattr(runtime, "mode", lambda: "gpu")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "G100")
 
 
-def test_no_counters_is_an_error():
-    with pytest.raises(RuntimeError, match="ERR_NVGPUCTRPERM"):
-        experiments.by_case("==ERROR== ERR_NVGPUCTRPERM: no permission", COUNTERS)
+def test_an_experiment_s_record_says_how_it_was_made(on_a_gpu, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(experiments, "precision_errors", lambda: {"ieee_relative_error": 1e-7})
+    file = tmp_path / "tf32-g100.json"
+    assert bench.main(["--commit", "abc", "--tf32", "--json", str(file)]) == 0
+    record = json.loads(file.read_text())
+    assert record["gpu"] == "G100" and record["torch"] == torch.__version__ and record["commit"] == "abc"
+    assert record["command"] == "python -m course_lib bench --commit abc --tf32 --json tf32-g100.json"
+    assert list(record)[-1] == "ieee_relative_error" and "1e-07" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("head_dim", (32, 64, 128, 256))
-def test_candidates_have_the_shipped_configurations_among_them(head_dim):
-    from course_lib.kernels.flash_backward import default_backward_config
-    from course_lib.kernels.flash_forward import default_config
+def test_without_an_experiment_the_requested_shapes_are_compared(on_a_gpu, monkeypatch, tmp_path, capsys):
+    def compared_rows(head_dim, length, causal, dtype, with_flex):
+        assert (dtype, with_flex) == (torch.bfloat16, False)
+        return [{"pass": "forward", "shape": [head_dim, length, causal], "tflops": {"ours": 3.0, "sdpa_flash": 2.0}}]
 
-    for causal in (False, True):
-        shape = torch.float16, head_dim, causal, (9, 0)
-        shipped = default_config(*shape, 4096, True), *default_backward_config(*shape, True)
-        for kernel, config in zip(("forward", "dkdv", "dq"), shipped, strict=True):
-            configs = list(experiments.candidates(kernel, head_dim))
-            assert len(set(configs)) == len(configs) < 150
-            assert config in configs, kernel
-
-
-@pytest.mark.parametrize("head_dim, causal", itertools.product((64, 128), (False, True)))
-def test_what_is_shipped_was_swept_and_is_within_3_percent_of_the_fastest(head_dim, causal):
-    from course_lib.kernels.flash_forward import default_config
-
-    rows = [row for row in records.rows("sweep-h100", head_dim=head_dim, causal=causal) if "ms" in row]
-    (shipped,) = [row for row in rows if row["shipped"]]
-    config = default_config(torch.float16, head_dim, causal, (9, 0), shipped["n"], shipped["tma"])
-    assert config == tuple(shipped[name] for name in experiments.TUNED)
-    assert shipped["ms"] <= 1.03 * min(row["ms"] for row in rows)
-
-
-@pytest.mark.parametrize("which, kernels", experiments.KERNELS.items())
-def test_a_sweep_has_a_row_for_every_candidate(monkeypatch, which, kernels):
-    """On the CPU, with times that are made up."""
-    sizes = {"block_q": (32,), "block_k": (32,), "num_warps": (2,), "num_stages": (1, 2)}
-    monkeypatch.setattr(experiments, "TUNED", sizes)
-    monkeypatch.setattr(experiments, "TUNED_LENGTH", 40)
-    monkeypatch.setattr(experiments, "_compile_ahead", lambda jobs: None)
-    device = runtime.device()
-    monkeypatch.setattr(bench, "random_inputs", lambda b, h, n, d, dtype: torch.randn(4, 1, 2, n, d).to(device, dtype))
-    monkeypatch.setattr(bench, "median_ms", lambda calls, rounds: {config: config[3] for config in calls})
-    rows = experiments.tune_rows(which, [16])
-    assert [(row.get("kernel", "forward"), row["causal"], row["num_stages"], row["ms"]) for row in rows] == [
-        (kernel, causal, stages, stages) for kernel in kernels for causal in (False, True) for stages in (1, 2)
-    ]
-    wrong = experiments._configured
-
-    def doubled(*case):
-        return lambda config: lambda: [x if x is None else 2 * x for x in wrong(*case)(config)()]
-
-    monkeypatch.setattr(experiments, "_configured", doubled)
-    with pytest.raises(RuntimeError, match="wrong answers are not timed"):
-        experiments.tune_rows(which, [16])
-
-
-@pytest.mark.parametrize("wait, expected_s", [(False, 0.0), (True, 0.005)])
-def test_a_train_is_timed_with_the_gpu_s_end_or_without(monkeypatch, wait, expected_s):
-    queued = []
-
-    def synchronize():
-        time.sleep(0.005 * len(queued))
-        queued.clear()
-
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    seconds = bench.least_mean_s({"a": lambda: queued.append(1)}, calls=4, wait=wait, least_rounds=3, least_s=0)["a"]
-    assert expected_s <= seconds < expected_s + 0.004
-
-
-def test_trains_take_turns_until_rounds_and_time_suffice_and_the_quickest_counts(monkeypatch):
-    now_s, order = [0.0], []
-    spent_s = {"a": iter([3.0, 1.0, 2.0] + 99 * [4.0]), "b": iter(102 * [2.0])}
-
-    def call(name):
-        order.append(name)
-        now_s[0] += next(spent_s[name])
-
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
-    contestants = {name: lambda name=name: call(name) for name in "ab"}
-    quickest_s = bench.least_mean_s(contestants, calls=1, wait=False, least_rounds=3, least_s=0)
-    assert quickest_s == {"a": 1.0, "b": 2.0} and order == ["a", "b"] * 3
-    bench.least_mean_s(contestants, calls=1, wait=False, least_rounds=1, least_s=20)
-    assert len(order) == 6 + 2 * 4, "four rounds of 4 + 2 seconds, until 20 have passed"
+    monkeypatch.setattr(bench, "compared_rows", compared_rows)
+    file = tmp_path / "attention.json"
+    options = ["--head-dim", "64", "--length", "1024", "2048", "--dtype", "bfloat16", "--json", str(file)]
+    assert bench.main(options) == 0
+    shapes = [row["shape"] for row in json.loads(file.read_text())["rows"]]
+    assert shapes == [[64, n, causal] for causal in (False, True) for n in (1024, 2048)]
+    assert "forward d=64 N=2048 causal: TFLOP/s ours 3, sdpa_flash 2; ours / sdpa_flash 1.50" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The process that interprets for one that compiles: calls, what they leave, and how they end."""
+"""The interpreting process: its calls, what they leave behind, and how they end."""
 
 import ctypes
 import os
@@ -50,7 +50,7 @@ def stick(folder):
 
 
 def ended(process, within_s=10.0):
-    """Whether the process with this id ends in time. One that nobody has waited for counts as ended."""
+    """Whether the process with this id ends in time. A zombie counts as ended."""
     deadline_s = time.monotonic() + within_s
     while time.monotonic() < deadline_s:
         try:
@@ -70,7 +70,7 @@ def call(tmp_path, monkeypatch):
     return lambda name, limit_s=60.0: interpreter_process.run(f"answers_of_a_test:{name}", tmp_path, limit_s)
 
 
-def test_each_call_has_a_process_of_its_own_that_interprets(call, tmp_path, monkeypatch):
+def test_each_call_is_interpreted_in_a_process_of_its_own(call, tmp_path, monkeypatch):
     assert call("count") == (0, "")
     first = (tmp_path / "found").read_text().split()
     server = interpreter_process._server[1].pid
@@ -78,14 +78,14 @@ def test_each_call_has_a_process_of_its_own_that_interprets(call, tmp_path, monk
     second = (tmp_path / "found").read_text().split()
     assert first[:2] == second[:2] == ["1", "True"] and first[2] != second[2]
     assert interpreter_process._server[1].pid == server, "the process that has imported Triton is kept"
-    # As they are now, not as they were when it started.
+    # Folder and path are those of the caller now, not those of when the process started.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, Path("/some/where")])
     assert call("count") == (0, "")
     assert (tmp_path / "found").read_text().split()[3:] == [str(tmp_path), "/some/where"]
 
 
-def test_how_a_call_ended_is_told_and_the_next_one_runs(call):
+def test_the_way_a_call_ended_is_reported_and_the_next_one_runs(call):
     status, errors = call("fail")
     assert status == 1 and "in the way: " in errors and errors.endswith("ValueError: no such thing\n")
     assert call("leave") == (7, "")
@@ -119,7 +119,7 @@ def test_an_interrupt_of_the_caller_ends_the_call(call):
     assert call("count") == (0, "")
 
 
-def test_what_keeps_the_process_from_starting_is_told(tmp_path, monkeypatch):
+def test_a_process_that_does_not_start_says_why(tmp_path, monkeypatch):
     (tmp_path / "course_lib.py").write_text("raise ImportError('broken on purpose')")
     monkeypatch.setattr(interpreter_process, "_server", None)
     monkeypatch.chdir(tmp_path)
@@ -127,8 +127,8 @@ def test_what_keeps_the_process_from_starting_is_told(tmp_path, monkeypatch):
         interpreter_process.start()
 
 
-def test_a_limit_of_another_thread_s_ends_the_call(call):
-    """As `calling` sets one where there are no signals: an exception that the thread gets when a call returns."""
+def test_an_exception_raised_by_another_thread_ends_the_call(call):
+    """`grading.calling` limits the time that way where there are no signals. It arrives when a system call returns."""
     interpreter_process.start()
     raised = []
 
@@ -149,7 +149,7 @@ def test_a_limit_of_another_thread_s_ends_the_call(call):
 
 @pytest.mark.parametrize("during", ("count", "stick"))
 def test_the_process_ends_with_the_one_that_started_it(tmp_path, during):
-    """Between calls, and in the middle of one."""
+    """Both between calls and in the middle of one."""
     (tmp_path / "answers_of_a_test.py").write_text(ANSWERS)
     code = (
         "import os, sys, threading, time; from course_lib.tracing import interpreter_process;"

@@ -1,4 +1,4 @@
-"""The tracer: counts, names, heat maps, and what it makes of kernels that are wrong."""
+"""The tracer: counts, names, heat maps, and what it reports about wrong kernels."""
 
 import linecache
 import os
@@ -217,7 +217,7 @@ print(*traced.violations)
 
 
 def test_compiled_launches_are_traced_in_an_interpreted_subprocess(tmp_path):
-    """As on a GPU, with a kernel that only a script holds. No GPU is needed: the launch goes elsewhere."""
+    """As on a GPU, with a kernel that only a script holds. No GPU is needed: the launch goes to another process."""
     (tmp_path / "notebook.py").write_text(REMOTE)
     run = subprocess.run(
         [sys.executable, tmp_path / "notebook.py"], capture_output=True, text=True, check=False,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from course_lib.grading.serving import Rows, growth_bytes_per_item
+from course_lib.grading.read_counting import Rows, growth_bytes_per_item
 
 ARRAY = np.arange(12.0).reshape(6, 2)
 

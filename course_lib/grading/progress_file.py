@@ -8,13 +8,13 @@ from pathlib import Path
 from . import registry
 
 
-def progress_file() -> Path:
+def location() -> Path:
     return Path(os.environ.get("COURSE_LIB_PROGRESS") or "progress.json")
 
 
 def load() -> dict[str, str]:
     """exercise id -> "passed" or "attempted". A damaged file is set aside, never overwritten."""
-    path = progress_file()
+    path = location()
     try:
         states = json.loads(path.read_text(encoding="utf-8"))["exercises"]
         if not all(isinstance(k, str) and v in ("passed", "attempted") for k, v in states.items()):
@@ -34,7 +34,7 @@ def record(exercise_id: str, passed: bool) -> None:
     if states.get(exercise_id) == state:
         return
     states[exercise_id] = state
-    path = progress_file()
+    path = location()
     # Written beside and renamed, so that no moment leaves half a file.
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
         json.dump({"exercises": dict(sorted(states.items()))}, file, indent=1)

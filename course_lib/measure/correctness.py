@@ -1,0 +1,63 @@
+"""Whether compiled kernels are right on this GPU: the test suite, and some calls under NVIDIA's compute-sanitizer."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+import torch
+
+from course_lib.measure.accuracy import check_attention, check_gradients
+
+
+def correctness():
+    """Counts of passed, failed and skipped tests (without the browser's), and what two sanitizers found."""
+    calls = [sys.executable, "-m", "course_lib.measure.correctness"]
+    sanitizers = {
+        tool: subprocess.Popen(["compute-sanitizer", "--tool", tool, *calls], stdout=subprocess.PIPE, text=True)
+        for tool in ("memcheck", "racecheck")
+    }
+    # At most 15, because each worker holds a share of the GPU's memory.
+    workers = str(min(15, max(1, os.cpu_count() - len(sanitizers))))
+    pytest = [sys.executable, "-m", "pytest", "-q", "-rf", "-p", "no:cacheprovider", "-n", workers]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        subprocess.run([*pytest, f"--junitxml={report}", "tests", "--ignore", "tests/browser"], check=False)
+        suite = ElementTree.parse(report).getroot().find("testsuite")
+    failed, skipped = (sum(int(suite.get(key)) for key in keys) for keys in (("failures", "errors"), ("skipped",)))
+    result = {
+        "passed": int(suite.get("tests")) - failed - skipped,
+        "failed": failed,
+        "skipped": skipped,
+        "minutes": float(suite.get("time")) / 60,
+    }
+    for tool, process in sanitizers.items():
+        lines = [line.strip("= \n") for line in process.communicate()[0].splitlines()]
+        result[tool] = "; ".join(line for line in lines if "SUMMARY" in line or "calls agree" in line)
+    return result
+
+
+def sanitized_calls():
+    """Forward and backward on shapes that take every path. They are few, because a sanitizer slows each a lot."""
+    from course_lib.kernels import flash_attention
+
+    torch.manual_seed(0)
+    # Ragged and unequal lengths by pointers, grouped heads; then keys enough for tensor descriptors.
+    shapes = [(130, 200, 64, True), (129, 77, 40, False), (600, 600, 128, True), (640, 640, 128, False)]
+    for n_q, n_k, head_dim, causal in shapes:
+        q, do, k, v = (
+            torch.randn(1, heads, n, head_dim, device="cuda", dtype=torch.float16)
+            for heads, n in ((4, n_q), (4, n_q), (2, n_k), (2, n_k))
+        )
+        inputs = [x.requires_grad_() for x in (q, k, v)]
+        o, lse = flash_attention(*inputs, causal=causal, return_lse=True)
+        check_attention((o.detach(), lse.detach()), q.detach(), k.detach(), v.detach(), causal=causal)
+        gradients = torch.autograd.grad(o, inputs, do)
+        check_gradients(gradients, q.detach(), k.detach(), v.detach(), do, causal=causal)
+    print(f"{len(shapes)} forward and {len(shapes)} backward calls agree with float64")
+
+
+if __name__ == "__main__":
+    sanitized_calls()

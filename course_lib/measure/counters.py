@@ -1,0 +1,124 @@
+"""Bytes that the GPU's own counters see, for lesson 10: DRAM, L2 and the multiprocessors. Needs Nsight Compute's `ncu`.
+
+`ncu` runs this module as a program once for each set of counters. The program runs the cases one after another, and a
+separator kernel after each of them tells where in ncu's list of kernels the next case begins.
+"""
+
+import csv
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from course_lib import runtime
+from course_lib.measure.experiments import FIGURE_2, HEADS, attention_methods, one_pass
+from course_lib.measure.timing import L2_FLUSH_BYTES, random_inputs
+
+# {name in our rows: ncu's metric} of each run. Each set fits into one pass, so that ncu need not replay a kernel.
+COUNTERS = (
+    {"dram_read_bytes": "dram__bytes_read.sum", "dram_write_bytes": "dram__bytes_write.sum"},
+    {"l2_read_sectors": "lts__t_sectors_op_read.sum", "l2_write_sectors": "lts__t_sectors_op_write.sum"},
+    {"sm_read_bytes": "l1tex__m_xbar2l1tex_read_bytes.sum", "sm_write_bytes": "l1tex__m_l1tex2xbar_write_bytes.sum"},
+)
+SECTOR_BYTES = 32
+SEPARATOR = "spin_kernel"  # what torch.cuda._sleep launches
+
+
+def dram_cases():
+    """[(method, pass, shape)] in the order in which they run."""
+    lengths = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": d} for d in (64, 128) for i in range(9, 15)]
+    one_head = {"batch": 1, "heads": 1, "n": 1024, "head_dim": 64}
+    cases = [("forward", shape) for shape in (one_head, *lengths, FIGURE_2)] + [("both", FIGURE_2)]
+    return [(method, which, shape) for which, shape in cases for method in ("standard", "flash")]
+
+
+def dram_rows():
+    """A row for each case: the bytes moved, summed over its kernels.
+
+    The first kernel of a case finds its inputs in DRAM, and each later one finds the caches as the one before left
+    them. Data still dirty in L2 when the case ends is not counted.
+    """
+    from course_lib.kernels.configs import select
+    from course_lib.kernels.launch import takes_descriptors, tensor_meta
+
+    counted = [{} for _ in dram_cases()]
+    for counters in COUNTERS:
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "counters.csv"
+            subprocess.run(
+                ["ncu", "--metrics", ",".join(counters.values()), "--csv", "--print-units", "base", "--log-file", log,
+                 "--profile-from-start", "off", "--cache-control", "none", "--clock-control", "none",
+                 sys.executable, "-m", "course_lib.measure.counters"],
+                check=True,
+            )  # fmt: skip
+            for case, sums in zip(counted, sums_by_case(log.read_text(), counters), strict=True):
+                case.update(sums)
+    rows = []
+    for (method, which, shape), sums in zip(dram_cases(), counted, strict=True):
+        row = {"method": method, "pass": which, **shape, "causal": False, "dtype": "float16"}
+        if method == "flash":
+            x = torch.empty(1, 1, shape["n"], shape["head_dim"], dtype=torch.float16, device="cuda")
+            capability = runtime.capability(x.device)
+            config = select(
+                "forward", dtype=x.dtype, head_dim=shape["head_dim"], causal=False, capability=capability,
+                n_k=shape["n"], by_descriptor=takes_descriptors(capability, tensor_meta(x)),
+            )  # fmt: skip
+            row |= {"block_q": config.block_m, "block_k": config.block_n}
+        rows.append(row | sums)
+        print(rows[-1], flush=True)
+    return rows
+
+
+def sums_by_case(text, counters):
+    """A case's counters summed over its kernels, for each case in the text that ncu wrote.
+
+    ncu writes one line for each kernel and counter, in the order of the launches.
+    """
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        raise RuntimeError("ncu counted nothing:\n" + "\n".join(lines[-10:]))
+    name_of = {counter: name for name, counter in counters.items()}
+    cases, case, kernels = [], dict.fromkeys(counters, 0), set()
+    separators = set()
+    for row in csv.DictReader(lines[start:]):
+        if SEPARATOR in row["Kernel Name"]:
+            if row["ID"] not in separators:
+                separators.add(row["ID"])
+                cases.append(_in_bytes(case) | {"kernels": len(kernels)})
+                case, kernels = dict.fromkeys(counters, 0), set()
+            continue
+        kernels.add(row["ID"])
+        case[name_of[row["Metric Name"]]] += int(float(row["Metric Value"].replace(",", "")))
+    return cases
+
+
+def _in_bytes(case):
+    return {
+        name.replace("sectors", "bytes"): value * (SECTOR_BYTES if name.endswith("sectors") else 1)
+        for name, value in case.items()
+    }
+
+
+def run_cases():
+    """The program that ncu watches: run each case once with the profiler on, and the separator's kernel after it."""
+    torch.manual_seed(0)
+    clean = torch.zeros(L2_FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    driver = torch.cuda.cudart()
+    for method, which, shape in dram_cases():
+        q, k, v, do = random_inputs(shape["batch"], shape["heads"], shape["n"], shape["head_dim"], torch.float16)
+        call = one_pass(attention_methods()[method], which, q, k, v, do)
+        call()
+        clean.sum()  # flushes L2 by reading: lines that a write leaves dirty would be written back during the case
+        torch.cuda.synchronize()
+        driver.cudaProfilerStart()
+        call()
+        torch.cuda._sleep(1)
+        torch.cuda.synchronize()
+        driver.cudaProfilerStop()
+
+
+if __name__ == "__main__":
+    run_cases()

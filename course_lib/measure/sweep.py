@@ -1,0 +1,140 @@
+"""Times every block size, number of warps and number of stages of the shipped kernels: where `configs` comes from."""
+
+import concurrent.futures
+import itertools
+import multiprocessing
+import sys
+
+import torch
+
+from course_lib import runtime, traffic
+from course_lib.measure import timing
+from course_lib.measure.accuracy import check_answers
+
+CHOICES = {
+    "block_q": (16, 32, 64, 128, 256), "block_k": (16, 32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2, 3)
+}  # fmt: skip
+LENGTH = 4096
+KERNELS = {"forward": ("forward",), "backward": ("dkdv", "dq")}
+# fp32 sums that one thread can hold: as many as it can have registers, although some are then spilled.
+MAX_SUMS_PER_THREAD = 256
+
+
+def candidates(kernel, head_dim):
+    """The configurations worth trying: tensor cores can multiply their tiles, and threads can hold their sums."""
+    for block_q, block_k, num_warps, num_stages in itertools.product(*CHOICES.values()):
+        threads = 32 * num_warps
+        if kernel == "forward":
+            # No more than one warp for every 16 query rows.
+            fits = block_q >= 16 * num_warps and block_q * head_dim <= 2**15 or num_warps == 4 and block_q < 64
+        else:
+            sums = 2 * block_k * head_dim if kernel == "dkdv" else block_q * head_dim
+            fits = 32 <= min(block_q, block_k) and sums + block_q * block_k <= MAX_SUMS_PER_THREAD * threads
+        if fits:
+            yield block_q, block_k, num_warps, num_stages
+
+
+def _inputs(head_dim):
+    """A batch of the paper's setting at the sweep's length: q, k, v and a gradient of the output."""
+    heads, batch = timing.HIDDEN_DIM // head_dim, timing.TOKENS // LENGTH
+    return [x.detach() for x in timing.random_inputs(batch, heads, LENGTH, head_dim, torch.float16)]
+
+
+def _launcher(kernel, inputs, causal):
+    """A function from a configuration to a callable that returns [o] or (dq, dk, dv), None for what is not computed."""
+    from course_lib.kernels.flash_backward import flash_backward
+    from course_lib.kernels.flash_forward import flash_forward
+
+    q, k, v, do = inputs
+    how = {"causal": causal, "scale": q.shape[-1] ** -0.5}
+    if kernel == "forward":
+        return lambda config: lambda: [flash_forward(q, k, v, store_lse=False, config=config, **how)[0]]
+    o, lse = flash_forward(q, k, v, store_lse=True, **how)
+    which = {"need_dq": kernel == "dq", "need_dkdv": kernel == "dkdv"}
+    return lambda config: (
+        lambda: flash_backward(q, k, v, o, lse, do, config_dkdv=config, config_dq=config, **which, **how)
+    )
+
+
+def _shipped(kernel, inputs, causal):
+    """The configuration that a launch takes by itself, and whether its tiles come by tensor descriptor."""
+    from course_lib.kernels.configs import select
+    from course_lib.kernels.launch import takes_descriptors, tensor_meta
+
+    q, k, v, do = inputs
+    capability = runtime.capability(q.device)
+    loaded = (k, v) if kernel == "forward" else inputs
+    by_descriptor = takes_descriptors(capability, *map(tensor_meta, loaded))
+    config = select(
+        kernel, dtype=q.dtype, head_dim=q.shape[-1], causal=causal, capability=capability, n_k=LENGTH,
+        by_descriptor=by_descriptor,
+    )  # fmt: skip
+    return config, by_descriptor
+
+
+def sweep_rows(which, head_dims):
+    """Time every candidate at one length, causal and not. The row of one that does not run holds the reason instead.
+
+    which: "forward" or "backward". The times of the backward's kernels include delta, which is the same for all.
+    """
+    torch.manual_seed(0)
+    cases = list(itertools.product(KERNELS[which], head_dims, (False, True)))
+    _compile_ahead([(*case, config) for case in cases for config in candidates(*case[:2])])
+    rows = []
+    for kernel, head_dim, causal in cases:
+        inputs = _inputs(head_dim)
+        launcher = _launcher(kernel, inputs, causal)
+        calls, errors = {}, {}
+        for config in candidates(kernel, head_dim):
+            call = launcher(config)
+            try:
+                answer = call()
+            except Exception as reason:  # noqa: BLE001 - a compiler can raise anything
+                errors[config] = f"{type(reason).__name__}: {reason}".splitlines()[0][:200]
+                continue
+            check_answers({config: answer}, inputs[:3] if kernel == "forward" else inputs, causal)
+            calls[config] = call
+        times_ms = timing.median_ms(calls, rounds=7)
+        shipped, by_descriptor = _shipped(kernel, inputs, causal)
+        best = min(times_ms, key=times_ms.get)
+        print(
+            f"{kernel} d={head_dim} {'causal' if causal else 'full'}: fastest {best} {times_ms[best]:.3f} ms; shipped "
+            f"{tuple(shipped)} {times_ms.get(shipped, float('nan')):.3f} ms; {len(errors)} of "
+            f"{len(calls) + len(errors)} do not run",
+            flush=True,
+        )
+        batch, heads = inputs[0].shape[:2]
+        flops = traffic.attention_flops(LENGTH, LENGTH, head_dim, heads=heads, batch=batch)
+        for config in candidates(kernel, head_dim):
+            row = {
+                **dict(zip(CHOICES, config, strict=True)), "tma": by_descriptor, "head_dim": head_dim, "n": LENGTH,
+                "causal": causal, "dtype": "float16", "batch": batch, "heads": heads, "shipped": config == shipped,
+            }  # fmt: skip
+            if kernel != "forward":
+                row["kernel"] = kernel
+            if config in errors:
+                rows.append(row | {"error": errors[config]})
+                continue
+            row["ms"] = times_ms[config]
+            if kernel == "forward":
+                row["tflops"] = flops / (2 if causal else 1) / row["ms"] * 1e-9
+            rows.append(row)
+    return rows
+
+
+def _compile_ahead(jobs):
+    """Fill Triton's cache from several processes: a kernel takes seconds to compile, and a sweep has hundreds."""
+    workers = max(1, multiprocessing.cpu_count() - 1)
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+        for done, _ in enumerate(pool.map(_compile_one, jobs), start=1):
+            print(f"\rcompiled {done} of {len(jobs)}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+
+
+def _compile_one(job):
+    kernel, head_dim, causal, config = job
+    try:
+        _launcher(kernel, _inputs(head_dim), causal)(config)()
+    except Exception:  # noqa: BLE001 - it is raised again, and recorded, where the call is timed
+        pass

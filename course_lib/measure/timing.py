@@ -1,0 +1,86 @@
+"""The clocks of every measurement on a GPU, and the inputs that measurements share.
+
+Shapes follow the FlashAttention-3 paper: hidden dimension 2048, 16384 tokens in all, cut into sequences.
+"""
+
+import statistics
+import time
+
+import torch
+from torch.nn.attention import SDPBackend
+
+HIDDEN_DIM = 2048
+TOKENS = 16384
+# PyTorch's own attention kernels, by the names of the records.
+PEERS = {"sdpa_flash": SDPBackend.FLASH_ATTENTION, "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION}
+L2_FLUSH_BYTES = 256 * 2**20  # several times the L2 cache of any GPU in `hardware`
+HEAD_START_CLOCKS = 3_000_000  # more than a millisecond
+
+
+def median_ms(contestants, rounds=30):
+    """{name: median milliseconds} of callables that take turns on the current GPU.
+
+    The L2 cache is flushed before each call. A spin kernel keeps the GPU busy until the host has launched the call;
+    without it, the time of a short call would include gaps in which the GPU waits for the host.
+    """
+    flush = torch.empty(L2_FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    events = {name: [] for name in contestants}
+    for call in contestants.values():
+        for _ in range(3):
+            call()
+    for index in range(rounds):
+        for name in list(contestants)[:: 1 if index % 2 else -1]:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(HEAD_START_CLOCKS)
+            flush.zero_()
+            begin.record()
+            contestants[name]()
+            end.record()
+            events[name].append((begin, end))
+    torch.cuda.synchronize()
+    return {n: statistics.median(b.elapsed_time(e) for b, e in pairs) for n, pairs in events.items()}
+
+
+def back_to_back_s(contestants, *, calls, wait, min_rounds=5, min_s=2.0):
+    """{name: seconds of one call, in the fastest series of `calls` back-to-back calls} of callables that take turns.
+
+    wait: end each series when the GPU has finished; otherwise when the host has launched the last call, which gives
+    the host's own time. min_rounds, min_s: repeat until each has had that many series and that many seconds have
+    passed, because a host that shares its cores is sometimes slow for a while.
+    """
+    fastest_s = dict.fromkeys(contestants, float("inf"))
+    rounds, end_s = 0, time.perf_counter() + min_s
+    while rounds < min_rounds or time.perf_counter() < end_s:
+        rounds += 1
+        for name, call in contestants.items():
+            torch.cuda.synchronize()
+            begin_s = time.perf_counter()
+            for _ in range(calls):
+                call()
+            if wait:
+                torch.cuda.synchronize()
+            fastest_s[name] = min(fastest_s[name], (time.perf_counter() - begin_s) / calls)
+    return fastest_s
+
+
+def peak_bytes(call):
+    """The most memory in use during a call, beyond what was allocated before it and the tensors that it returns."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    results = call()
+    torch.cuda.synchronize()
+    kept = sum(x.numel() * x.element_size() for x in results)
+    return torch.cuda.max_memory_allocated() - before - kept
+
+
+def random_inputs(batch, heads, length, head_dim, dtype, *, kv_heads=None):
+    """q, k, v and a gradient of the output, on the GPU; q, k and v require gradients."""
+    shapes = [(batch, n_heads, length, head_dim) for n_heads in (heads, kv_heads or heads, kv_heads or heads, heads)]
+    q, k, v, do = (torch.randn(shape, device="cuda", dtype=dtype) for shape in shapes)
+    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), do
+
+
+def backward_of(o, q, k, v, do):
+    """A callable that runs only the backward pass of o, as often as it is called."""
+    return lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)

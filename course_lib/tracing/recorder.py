@@ -1,0 +1,210 @@
+"""Counts memory accesses inside Triton's interpreter.
+
+Every load and store of the interpreter ends in one of a few functions. While a Recorder is installed, it stands in
+for them. It gives each tensor argument of a launch a range of virtual addresses, 16 TiB away from any other, so an
+address still tells which tensor it was derived from, however far it strayed. The Recorder translates addresses that
+lie inside a tensor, switches the other lanes off, and reports them: an access out of bounds kills no process.
+
+The functions replaced are internal to Triton. tests/tracing run on every Triton version that the course supports.
+"""
+
+import itertools
+
+import numpy as np
+import torch
+
+from .counts import TensorTrace, Trace, Violation
+
+# Addresses on either side of a tensor's base, log2, before they would be taken for another tensor's.
+_SPACING_BITS = 44
+_BF16_NAN_BITS = 0x7FC0
+
+
+class Recorder:
+    """Counts every launch in Triton's interpreter between `install` and `remove`. `trace` holds the counts."""
+
+    def __init__(self, named_tensors):
+        self.trace = Trace()
+        self._names = {tensor.data_ptr(): name for name, tensor in named_tensors.items()}
+        self._regions = []  # of every launch so far: they keep the tensors alive, so that no address is used twice
+        self._region_of_argument = {}  # id of a tensor argument of the current launch -> _Region
+        self._kernel = ""
+        self._originals = []
+
+    def install(self):
+        from triton.runtime import interpreter
+
+        for owner, name, replacement in (
+            (interpreter, "_implicit_cvt", self._convert_argument),
+            (interpreter.GridExecutor, "_init_args_hst", self._copy_arguments_to_host),
+            (interpreter.InterpreterBuilder, "create_masked_load", self._load),
+            (interpreter.InterpreterBuilder, "create_masked_store", self._store),
+            (interpreter.InterpreterBuilder, "create_atomic_rmw", self._atomic_update),
+            (interpreter.InterpreterBuilder, "create_atomic_cas", self._atomic_compare_and_swap),
+        ):
+            original = getattr(owner, name)
+            self._originals.append((owner, name, original))
+            setattr(owner, name, _around(original, replacement))
+
+    def remove(self):
+        for owner, name, original in self._originals:
+            setattr(owner, name, original)
+        self._regions.clear()
+
+    # The replacements. Each takes the function that it replaces, then that function's own arguments.
+
+    def _copy_arguments_to_host(self, copy_to_host, executor, args, kwargs):
+        host_args, host_kwargs = copy_to_host(executor, args, kwargs)
+        self._kernel = executor.fn.__name__
+        self._region_of_argument = {}
+        for given, host, name in (
+            *zip(args, host_args, executor.arg_names, strict=False),
+            *((kwargs[name], host, name) for name, host in host_kwargs.items()),
+        ):
+            # A tensor descriptor holds its tensor as `base`.
+            self._register(getattr(given, "base", None), getattr(host, "base", None), name)
+            self._register(given, host, name)
+        return host_args, host_kwargs
+
+    def _convert_argument(self, convert, argument):
+        pointer = convert(argument)
+        region = self._region_of_argument.get(id(argument))
+        if region is not None:
+            pointer.handle.data = np.array([region.virtual_base], dtype=np.uint64)
+        return pointer
+
+    def _load(self, load, builder, pointers, mask, other, *args, **kwargs):
+        from triton.runtime import interpreter
+
+        real, inside = self._count(builder, pointers, mask, "load")
+        if other is None:
+            element = pointers.get_element_ty()
+            kind = np.dtype(interpreter._get_np_dtype(element))
+            # The interpreter holds bf16 as 16-bit integers.
+            filler = np.nan if kind.kind == "f" else _BF16_NAN_BITS if element.is_bf16() else 0
+            other = interpreter.TensorHandle(np.full(pointers.data.shape, filler, dtype=kind), element)
+        return load(builder, real, inside, other, *args, **kwargs)
+
+    def _store(self, store, builder, pointers, value, mask, *args, **kwargs):
+        real, inside = self._count(builder, pointers, mask, "store")
+        return store(builder, real, value, mask, *args, **kwargs)
+
+    def _atomic_update(self, update, builder, operation, pointers, value, mask, *args, **kwargs):
+        self._count(builder, pointers, mask, "load")
+        real, inside = self._count(builder, pointers, mask, "store")
+        return update(builder, operation, real, value, inside, *args, **kwargs)
+
+    def _atomic_compare_and_swap(self, compare_and_swap, builder, pointers, *args, **kwargs):
+        import triton.language as tl
+        from triton.runtime import interpreter
+
+        everywhere = interpreter.TensorHandle(np.ones(pointers.data.shape, dtype=bool), tl.int1)
+        self._count(builder, pointers, everywhere, "load")
+        real, inside = self._count(builder, pointers, everywhere, "store")
+        if not inside.data.all():  # compare-and-swap takes no mask, so no lane can be switched off
+            raise IndexError(str(self.trace.violations[-1]))
+        return compare_and_swap(builder, real, *args, **kwargs)
+
+    def _register(self, given, host, parameter):
+        """Give a tensor argument its range of addresses. given: the caller's tensor; host: the interpreter's copy."""
+        if not (isinstance(given, torch.Tensor) and isinstance(host, torch.Tensor)):
+            return
+        for region in self._regions:
+            if region.is_same_view(given):
+                region.host = host
+                break
+        else:
+            region = self._new_region(given, host, parameter)
+        self._region_of_argument[id(host)] = region
+
+    def _new_region(self, given, host, parameter):
+        name = self._names.get(given.data_ptr(), parameter.removesuffix("_ptr"))
+        numbered = (f"{name}#{i}" for i in itertools.count(2))
+        name = next(n for n in itertools.chain([name], numbered) if n not in self.trace.tensors)
+        loads, stores = np.zeros(given.shape, np.int32), np.zeros(given.shape, np.int32)
+        counts = TensorTrace(name, tuple(given.shape), given.element_size(), loads, stores)
+        self.trace.tensors[name] = counts
+        # An odd multiple of the spacing: _count shifts by one bit more and gets the region's number from any address
+        # up to one spacing below or above.
+        virtual_base = (2 * len(self._regions) + 1) << _SPACING_BITS
+        region = _Region(given, host, virtual_base, counts)
+        self._regions.append(region)
+        return region
+
+    def _count(self, builder, pointers, mask, kind):
+        """Count one load or store. Returns (real pointers, mask of the lanes that may go ahead)."""
+        import triton.language as tl
+        from triton.runtime import interpreter
+
+        addresses = pointers.data
+        active = np.broadcast_to(mask.data, addresses.shape).astype(bool)
+        real = np.zeros(addresses.shape, dtype=np.uint64)
+        inside = np.zeros(addresses.shape, dtype=bool)
+        number = addresses >> np.uint64(_SPACING_BITS + 1)
+        for index in np.unique(number[active]):
+            here = active & (number == index)
+            if not 0 <= index < len(self._regions):
+                self._violate("a tensor that is no argument", builder, kind, int(here.sum()), (0,), (0,), ())
+                continue
+            region = self._regions[int(index)]
+            offset_bytes = (addresses[here] - np.uint64(region.virtual_base)).view(np.int64)
+            offsets, misaligned = np.divmod(offset_bytes, region.itemsize_bytes)
+            elements = np.where(misaligned == 0, region.elements(offsets), -1)
+            good = elements >= 0
+            counts = region.counts.loads if kind == "load" else region.counts.stores
+            np.add.at(counts.reshape(-1), elements[good], 1)
+            if not good.all():
+                first, last = (region.index_of(int(offsets[~good][end])) for end in (0, -1))
+                count = int((~good).sum())
+                self._violate(region.counts.name, builder, kind, count, first, last, region.counts.shape)
+            positions = np.flatnonzero(here)
+            inside.reshape(-1)[positions[good]] = True
+            real.reshape(-1)[positions] = np.uint64(region.host.data_ptr()) + offset_bytes.view(np.uint64)
+        return interpreter.TensorHandle(real, pointers.dtype), interpreter.TensorHandle(inside, tl.int1)
+
+    def _violate(self, tensor, builder, kind, count, index, last, shape):
+        program = tuple(map(int, builder.grid_idx))
+        self.trace.violations.append(Violation(self._kernel, tensor, program, kind, count, index, last, shape))
+
+
+class _Region:
+    """One tensor as kernels may address it. given: the caller's tensor; host: where the interpreter keeps it."""
+
+    def __init__(self, given, host, virtual_base, counts):
+        self.given, self.host, self.virtual_base, self.counts = given, host, virtual_base, counts
+        self.itemsize_bytes = given.element_size()
+        offsets = np.zeros(tuple(given.shape), dtype=np.int64)
+        for axis, (size, stride) in enumerate(zip(given.shape, given.stride(), strict=True)):
+            offsets += (np.arange(size) * stride).reshape([-1] + [1] * (given.dim() - axis - 1))
+        # Element offset from the data pointer -> element number; -1 for gaps, as between the rows of a strided view.
+        self._element_at = np.full(int(offsets.max()) + 1 if offsets.size else 0, -1, dtype=np.int64)
+        self._element_at[offsets.reshape(-1)] = np.arange(offsets.size)
+
+    def is_same_view(self, tensor):
+        return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) == (
+            self.given.data_ptr(), self.given.shape, self.given.stride(), self.given.dtype
+        )  # fmt: skip
+
+    def elements(self, offsets):
+        """The element numbers at these element offsets; -1 where out of bounds."""
+        elements = np.full(offsets.shape, -1, dtype=np.int64)
+        spanned = (offsets >= 0) & (offsets < len(self._element_at))
+        elements[spanned] = self._element_at[offsets[spanned]]
+        return elements
+
+    def index_of(self, offset):
+        """An element offset as indices, from the largest stride to the smallest; the leading index takes the excess."""
+        index = [0] * self.given.dim()
+        for axis in sorted(range(self.given.dim()), key=lambda axis: -self.given.stride(axis)):
+            stride = self.given.stride(axis)
+            if stride:
+                index[axis], offset = divmod(offset, stride)
+        return tuple(int(i) for i in index)
+
+
+def _around(original, replacement):
+    # A plain function, because a class makes a method of that and not of the Recorder's bound method.
+    def replaced(*args, **kwargs):
+        return replacement(original, *args, **kwargs)
+
+    return replaced
