@@ -26,7 +26,7 @@ from course_lib.tracing import interpreter_process
 
 from .calling import GuardedAnswer
 from .diagnosis import compare, named
-from .exercise import Evidence, Exercise, Finding, Part, Property, Result
+from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Property, Result
 
 # What Exercise.imports of a kernel exercise is.
 TRITON = ("triton", "triton.language")
@@ -62,13 +62,13 @@ def given_names() -> dict:
     return {"triton": language.triton, "tl": language.tl}
 
 
-def launched(kernel, grid: tuple, outputs: dict, **arguments) -> Launch:
+def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None, **arguments) -> Launch:
     """Run a kernel under the tracer.
 
     grid: number of programs along each axis. outputs: parameter -> shape; these tensors start out as NaN, float32.
-    arguments: the other parameters. Arrays become tensors, float64 as float32, and the rows of matrices do not
-    touch each other, by a gap that differs from tensor to tensor. Parameters stride_xm, stride_xk, ... are filled
-    in: axes 0, 1, ... of x_ptr.
+    strides: tensor -> names of the parameters that take its strides, axis by axis, as in {"q_ptr": ("stride_qm",)}.
+    arguments: the other parameters. Arrays become tensors, float64 as float32. There is a gap between the rows of a
+    matrix, different from tensor to tensor, so that a wrong stride or a column too many is noticed.
 
     A property's `answer` is guarded: AnswerError with the learner's own line if the kernel raises.
     """
@@ -82,15 +82,22 @@ def launched(kernel, grid: tuple, outputs: dict, **arguments) -> Launch:
     arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
     tensors = {name: _tensor(torch, value, GAP_ELEMS + i) for i, (name, value) in enumerate(arrays.items())}
     given_names()  # imports Triton now, and not within the answer's time limit
-    strides = _strides(inspect.signature(function).parameters, tensors)
-    call = strides | arguments | tensors
+    call = {
+        parameter: tensors[name].stride(axis)
+        for name, parameters in (strides or {}).items()
+        for axis, parameter in enumerate(parameters)
+    }
+    call |= arguments | tensors
 
     def run():
         _runnable(function)[grid](**call)
 
     with trace() as traced:
         kernel.run(run) if guarded else run()
-    return Launch({name: tensors[name].numpy() for name in outputs}, traced)
+    launch = Launch({name: tensors[name].numpy() for name in outputs}, traced)
+    if guarded:
+        kernel.note(launch.outputs, launch.by_tensor(), [str(violation) for violation in traced.violations[:1]])
+    return launch
 
 
 def _tensor(torch, array, gap_elems):
@@ -101,24 +108,6 @@ def _tensor(torch, array, gap_elems):
     view = spread[..., : array.shape[-1]]
     view.copy_(torch.from_numpy(np.array(array)))
     return view
-
-
-def _strides(parameters, tensors):
-    """Values of the parameters stride_<tensor or its first letter><axis>, the axes of each tensor in order."""
-    strides, used = {}, dict.fromkeys(tensors, 0)
-    for parameter in parameters:
-        rest = parameter.removeprefix("stride_")
-        if rest == parameter:
-            continue
-        stems = {name: name.removesuffix("_ptr") for name in tensors}
-        matching = [name for name in tensors if rest.startswith(stems[name])]
-        matching = matching or [name for name in tensors if rest[:1] == stems[name][:1]]
-        if matching:
-            name = max(matching, key=lambda name: len(stems[name]))
-            if used[name] < tensors[name].dim():
-                strides[parameter] = tensors[name].stride(used[name])
-                used[name] += 1
-    return strides
 
 
 @functools.lru_cache(maxsize=32)
@@ -136,7 +125,7 @@ def _runnable(function):
     return names["triton"].jit(kernel)
 
 
-def kernel_property(name, call, test, cases=(), draw=None, hints=None) -> Property:
+def kernel_property(name, call, test, cases=(), draw=None, slips=()) -> Property:
     """A Property of a kernel. call: "launched(its_name, ...)" in terms of the inputs. test(launch, **inputs)."""
     kernel = call.removeprefix("launched(").split(",")[0]
 
@@ -144,10 +133,10 @@ def kernel_property(name, call, test, cases=(), draw=None, hints=None) -> Proper
         launch = eval(call, {"np": np, "launched": launched, kernel: answer, **inputs})
         return test(launch, **inputs)
 
-    return Property(name, call, launch_and_test, tuple(cases), draw, hints or {}, EXAMPLES)
+    return Property(name, call, launch_and_test, tuple(cases), draw, tuple(slips), EXAMPLES)
 
 
-def compare_launch(launch: Launch, parts: list[Part]) -> Evidence | None:
+def compare_launch(launch: Launch, parts: list[ExpectedOutput]) -> Evidence | None:
     """None if no access was out of bounds and every output is within its budget, otherwise what is wrong.
 
     A part is called after its output parameter, less the `_ptr`. Findings' kinds besides those of `compare`:
