@@ -36,7 +36,7 @@ def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, input
 
 
 def pairs_told_apart(exercise: Exercise, attempt) -> list[tuple[Slip, Slip, bool]]:
-    """Each pair of slips, and whether some case of a property tells every form of the one from every form of the other."""
+    """Each pair of slips, and whether some case tells every form of the one from every form of the other."""
     cases = [(prop, case) for prop in exercise.properties for case in prop.cases]
     results = {
         slip.name: [
