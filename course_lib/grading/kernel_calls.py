@@ -9,6 +9,7 @@ A property is made with `kernel_property`: its call, as the learner reads it and
 made, `launched(kernel, grid, outputs, **arguments)`.
 """
 
+import ast
 import functools
 import inspect
 import json
@@ -126,12 +127,21 @@ def _runnable(function):
 
 
 def kernel_property(name, call, test, cases=(), draw=None, slips=()) -> Property:
-    """A Property of a kernel. call: "launched(its_name, ...)" in terms of the inputs. test(launch, **inputs)."""
-    kernel = call.removeprefix("launched(").split(",")[0]
+    """A Property of a kernel, whose test is test(launch, **inputs).
+
+    call: "launched(its_name, ...)" in terms of the inputs. Statements may stand before it, a line each, to make arrays
+    that are too long to print; the test receives what they define along with the inputs.
+    """
+    *statements, launching = ast.parse(call).body
+    kernel = launching.value.args[0].id
+    prepare = compile(ast.Module(statements, []), "<call>", "exec")
+    launch_it = compile(ast.Expression(launching.value), "<call>", "eval")
 
     def launch_and_test(answer, **inputs):
-        launch = eval(call, {"np": np, "launched": launched, kernel: answer, **inputs})
-        return test(launch, **inputs)
+        names = {"np": np, **inputs}
+        exec(prepare, names)
+        launch = eval(launch_it, names | {"launched": launched, kernel: answer})
+        return test(launch, **{name: value for name, value in names.items() if name not in ("np", "__builtins__")})
 
     return Property(name, call, launch_and_test, tuple(cases), draw, tuple(slips), EXAMPLES)
 

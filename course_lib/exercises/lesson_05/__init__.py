@@ -6,4 +6,4 @@ widely copied versions of it that are wrong.
 """
 
 TITLE = "Online softmax"
-EXERCISES = ("merge_states",)
+EXERCISES = ("online_normalizer", "online_softmax_update", "merge_states", "online_attention")
