@@ -121,7 +121,8 @@ RIGHT_ANSWERS = {
         "one factor, from the difference of the maxima": {
             f"w_a, w_b = {WEIGHTS}": (
                 "gap = np.exp(-np.abs(np.where(m_a == m_b, 0.0, m_a - m_b)))\n"
-                "    w_a, w_b = np.where(m_a >= m_b, m_a.dtype.type(1), gap), np.where(m_b >= m_a, m_a.dtype.type(1), gap)"
+                "    one = m_a.dtype.type(1)\n"
+                "    w_a, w_b = np.where(m_a >= m_b, one, gap), np.where(m_b >= m_a, one, gap)"
             )
         },
         "exp2 with log2(e) folded in": {
