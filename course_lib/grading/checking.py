@@ -152,7 +152,7 @@ def not_modified(call: str, cases: tuple[dict, ...], slips=()) -> Property:
     return Property("the inputs are not modified", call, test, cases, slips=slips)
 
 
-def raises_value_error(name: str, call: str, cases: tuple[dict, ...], slips=()) -> Property:
+def raises_value_error(name: str, call: str, cases: tuple[dict, ...], draw=None, slips=()) -> Property:
     """Property: the call raises ValueError."""
 
     def test(answer, **inputs):
@@ -164,7 +164,7 @@ def raises_value_error(name: str, call: str, cases: tuple[dict, ...], slips=()) 
             return Evidence((error.finding,), expected="a ValueError")
         return single_finding("accepted", "nothing was raised", show(returned), "a ValueError")
 
-    return Property(name, call, test, cases, slips=slips)
+    return Property(name, call, test, cases, draw, slips)
 
 
 def keeps_dtype(call: str, cases: tuple[dict, ...], names: tuple[str, ...], dtype=np.float32, slips=()) -> Property:
