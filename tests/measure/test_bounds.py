@@ -4,14 +4,13 @@ import json
 
 import pytest
 
-from course_lib.exercises import lesson_10
 from course_lib.hardware import GPUS
-from course_lib.measure import records
+from course_lib.measure import bounds, records
 
 
 def test_cases_of_the_committed_record():
     rows = records.rows("attention-h100", causal=False, n=16384, head_dim=128, **{"pass": "forward"})
-    cases = lesson_10.measured_cases()
+    cases = bounds.measured_cases()
     case = cases["ours, N = 16,384, d = 128"]
     assert case["seconds"] == rows[0]["ms"]["ours"] / 1e3
     assert case["flops"] == 4 * 16384**2 * 128 * rows[0]["heads"] * rows[0]["batch"]
@@ -19,8 +18,8 @@ def test_cases_of_the_committed_record():
     assert case["flops"] / case["flops_per_s"] / case["seconds"] == pytest.approx(
         rows[0]["tflops"]["ours"] / GPUS["H100"].fp16_tensor_tflops
     )
-    asked = cases["ours, N = 16,384, d = 128, bytes asked for"]
-    assert asked["n_bytes"] == case["n_bytes"] * (2 + 2 * 128) / 4, "K and V once for each of 128 query tiles"
+    requested = cases["ours, N = 16,384, d = 128, bytes requested"]
+    assert requested["n_bytes"] == case["n_bytes"] * (2 + 2 * 128) / 4, "K and V once for each of 128 query tiles"
 
 
 def test_five_cases_with_both_records(tmp_path, monkeypatch):
@@ -33,11 +32,11 @@ def test_five_cases_with_both_records(tmp_path, monkeypatch):
     (tmp_path / "standard-h100.json").write_text(json.dumps({"rows": rows}))
     (tmp_path / "attention-h100.json").write_text((records.FOLDER / "attention-h100.json").read_text())
     monkeypatch.setattr(records, "FOLDER", tmp_path)
-    assert lesson_10.least_launch_s() == pytest.approx(4e-6), "a third of standard's 12 microseconds"
-    cases = lesson_10.measured_cases()
+    assert bounds.least_launch_s() == pytest.approx(4e-6), "a third of standard's 12 microseconds"
+    cases = bounds.measured_cases()
     assert len(cases) == 5
-    small, large = cases["standard, N = 256, d = 64, in a train"], cases["standard, N = 16,384, d = 64"]
+    small, large = cases["standard, N = 256, d = 64, back to back"], cases["standard, N = 16,384, d = 64"]
     assert (small["launches"], large["launches"]) == (3, 3)
     assert large["n_bytes"] == 16 * (4 * 16384**2 + 4 * 16384 * 64) * 2
-    assert lesson_10.explain_point(**small) == ("launch", pytest.approx(0.8)), "neither the quickest nor the slowest"
-    assert lesson_10.explain_point(**large) == ("memory", pytest.approx(large["n_bytes"] / 3352e9 / 0.0145))
+    assert bounds.explain_point(**small) == ("launch", pytest.approx(0.8)), "neither the quickest nor the slowest"
+    assert bounds.explain_point(**large) == ("memory", pytest.approx(large["n_bytes"] / 3352e9 / 0.0145))
