@@ -17,8 +17,7 @@ from course_lib.grading.checking import attempt
 from course_lib.grading.exercise import edited
 from course_lib.grading.kernel_calls import runs_here
 from course_lib.grading.slips import pairs_told_apart
-
-from .right_answers import right_answers
+from tests.exercises.right_answers import right_answers
 
 EXERCISES = [registry.find(exercise_id) for exercise_id in registry.exercises()]
 SLIPS = [
