@@ -69,7 +69,8 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
     grid: number of programs along each axis. outputs: parameter -> shape; these tensors start out as NaN, float32.
     strides: tensor -> names of the parameters that take its strides, axis by axis, as in {"q_ptr": ("stride_qm",)}.
     arguments: the other parameters. Arrays become tensors, float64 as float32. There is a gap between the rows of a
-    matrix, different from tensor to tensor, so that a wrong stride or a column too many is noticed.
+    matrix, different from tensor to tensor, so that a wrong stride or a column too many is noticed. Where the kernel
+    takes the stride of columns as well, these do not touch either.
 
     A property's `answer` is guarded: AnswerError with the learner's own line if the kernel raises.
     """
@@ -81,11 +82,15 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
     function = plain(kernel.answer if guarded else kernel)
     arguments |= {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
     arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
-    tensors = {name: _tensor(torch, value, GAP_ELEMS + i) for i, (name, value) in enumerate(arrays.items())}
+    strides = strides or {}
+    tensors = {}
+    for i, (name, value) in enumerate(arrays.items()):
+        column_stride = 2 + i if 1 < value.ndim == len(strides.get(name, ())) else 1
+        tensors[name] = _tensor(torch, value, GAP_ELEMS + i, column_stride)
     given_names()  # imports Triton now, and not within the answer's time limit
     call = {
         parameter: tensors[name].stride(axis)
-        for name, parameters in (strides or {}).items()
+        for name, parameters in strides.items()
         for axis, parameter in enumerate(parameters)
     }
     call |= arguments | tensors
@@ -101,12 +106,13 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
     return launch
 
 
-def _tensor(torch, array, gap_elems):
+def _tensor(torch, array, gap_elems, column_stride):
     array = array.astype(np.float32) if array.dtype == np.float64 else array
     gap = gap_elems if array.ndim > 1 else 0
     fill = np.nan if array.dtype.kind == "f" else 0
-    spread = torch.from_numpy(np.full((*array.shape[:-1], array.shape[-1] + gap), fill, array.dtype))
-    view = spread[..., : array.shape[-1]]
+    columns = array.shape[-1] * column_stride
+    spread = torch.from_numpy(np.full((*array.shape[:-1], columns + gap), fill, array.dtype))
+    view = spread[..., :columns:column_stride]
     view.copy_(torch.from_numpy(np.array(array)))
     return view
 
@@ -171,8 +177,10 @@ def outside(launch: Launch) -> Evidence | None:
         text = f"program {program} {verb} an address that belongs to no tensor"
         return Evidence((Finding("", f"{verb} outside", text),))
     # The axis that is left: rows if a row too many or too few is reached, else columns.
-    axes = range(len(first.shape))
-    over = [a for a in axes if not 0 <= first.index[a] < first.shape[a]] or [len(first.shape) - 1]
+    over = [axis for axis, size in enumerate(first.shape) if not 0 <= first.index[axis] < size]
+    if not over:
+        text = f"program {program} {verb} between two elements of {first.tensor}: is each offset times its own stride?"
+        return Evidence((Finding(first.tensor, f"{verb} outside", text),))
     noun = "element" if len(first.shape) == 1 else ("row", "column")[over[0]] if over[0] < 2 else "element"
     low, high = sorted((first.index[over[0]], first.last[over[0]]))
     where = named(noun, list(range(low, high + 1)) if high - low < 10**6 else [low, high])

@@ -20,16 +20,21 @@ def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, input
     """The Slip, or None if none fits, or more than one. attempt(prop, answer, inputs) returns Evidence or None."""
     if any(finding.kind == "timeout" for finding in evidence.findings):
         return None
-    candidates = [(slip, form) for slip in exercise.slips for form in range(len(slip.forms))]
-    others = [(p, case) for p in sorted(exercise.properties, key=lambda p: p is not prop) for case in p.cases]
-    for tried, given in [(prop, inputs), *others]:
+    seen = observed(prop, answer, inputs, attempt)
+    forms = [(slip, form) for slip in exercise.slips for form in range(len(slip.forms))]
+    candidates = [
+        (slip, form)
+        for slip, form in forms
+        if same(seen, observed(prop, _guarded(exercise, slip, form), inputs, attempt))
+    ]
+    # The failing property first: its cases tell most of its slips apart.
+    for place in sorted(_cases(exercise), key=lambda place: exercise.properties[place[0]] is not prop):
         if not candidates:
             return None
-        seen = observed(tried, answer, given, attempt)
+        tried = exercise.properties[place[0]]
+        seen = observed(tried, answer, tried.cases[place[1]], attempt)
         candidates = [
-            (slip, form)
-            for slip, form in candidates
-            if same(seen, observed(tried, _guarded(exercise, slip, form), given, attempt))
+            (slip, form) for slip, form in candidates if same(seen, _of_slip(exercise, slip, form, place, attempt))
         ]
     slips = {slip.name: slip for slip, _ in candidates}
     return next(iter(slips.values())) if len(slips) == 1 else None
@@ -37,28 +42,35 @@ def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, input
 
 def pairs_told_apart(exercise: Exercise, attempt) -> list[tuple[Slip, Slip, bool]]:
     """Each pair of slips, and whether some case tells every form of the one from every form of the other."""
-    cases = [(prop, case) for prop in exercise.properties for case in prop.cases]
-    results = {
-        slip.name: [
-            [observed(prop, _guarded(exercise, slip, form), case, attempt) for prop, case in cases]
-            for form in range(len(slip.forms))
-        ]
-        for slip in exercise.slips
-    }
 
-    def differ(one, other):
-        return not all(same(a, b) for a, b in zip(one, other, strict=True))
+    def told_apart(a, form_a, b, form_b):
+        return any(
+            not same(_of_slip(exercise, a, form_a, place, attempt), _of_slip(exercise, b, form_b, place, attempt))
+            for place in _cases(exercise)
+        )
 
     return [
-        (a, b, all(differ(x, y) for x in results[a.name] for y in results[b.name]))
-        for i, a in enumerate(exercise.slips)
-        for b in exercise.slips[:i]
+        (a, b, all(told_apart(a, i, b, j) for i in range(len(a.forms)) for j in range(len(b.forms))))
+        for place, a in enumerate(exercise.slips)
+        for b in exercise.slips[:place]
     ]
+
+
+def _cases(exercise):
+    """Where the cases are: (number of the property, number of the case)."""
+    return [(i, j) for i, prop in enumerate(exercise.properties) for j in range(len(prop.cases))]
 
 
 @functools.lru_cache(maxsize=512)
 def _guarded(exercise, slip, form):
     return GuardedAnswer(slip.answers(exercise.answer)[form])
+
+
+@functools.lru_cache(maxsize=8192)
+def _of_slip(exercise, slip, form, place, attempt):
+    """What a slip does on a case: always the same, so it is observed once."""
+    prop = exercise.properties[place[0]]
+    return observed(prop, _guarded(exercise, slip, form), prop.cases[place[1]], attempt)
 
 
 def observed(prop: Property, answer: GuardedAnswer, inputs: dict, attempt) -> tuple:

@@ -72,7 +72,7 @@ PROPERTIES = (
             Slip("the shortest need is taken", {"max(needs": "min(needs"}),
             Slip("the seconds are divided by the need", {"return resource, share": "return resource, 1 / share"}),
             Slip("launches are forgotten", {'        "launch": launches * launch_s,\n': ""}),
-            Slip("the verdict is another word", {'"arithmetic": flops /': '"compute": flops /'}),
+            Slip("the verdict is another word", {'        "arithmetic": flops /': '        "compute": flops /'}),
         ),
     ),
     Property(
