@@ -4,6 +4,7 @@ import functools
 import inspect
 import linecache
 import textwrap
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,8 +83,9 @@ def edited(answer: Callable, edits: Mapping[str, str], name: str = "edited") -> 
         if source.count(old) != 1:
             raise ValueError(f"{name}: {old!r} is {source.count(old)} times in {answer.__name__}, not once")
         source = source.replace(old, new)
-    filename = f"<{name}>"
-    # Triton reads a kernel's source where Python's tracebacks do.
+    # Triton reads a kernel's source where Python's tracebacks do: each source needs a file name of its own, or a slip's
+    # second form would run in place of its first.
+    filename = f"<{name} {zlib.crc32(source.encode()):08x}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     names = {name: answer.__globals__[name] for name in ("triton", "tl") if name in answer.__globals__}
     namespace = {"np": np} | names

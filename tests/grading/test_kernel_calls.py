@@ -67,6 +67,7 @@ def test_a_right_kernel_passes(monkeypatch):
     [
         ("(rows < n_rows)", "(rows < 7)", "program 1 reads row 6 of x, which has 6"),
         ("(cols < n_cols)", "(cols < 9)", "program (0, 1) reads columns 5 to 7 of x, which has 5"),
+        ("cols[None, :] * stride_xn, mask", "cols[None, :], mask", "program 0 reads between two elements of x"),
         ("x + x, mask=mask", "x + x, mask=cols[None, :] < n_cols",
          "program 1 writes rows 6 to 7 of out, which has 6"),
         ("(rows < n_rows)", "(rows < 5)", "out: 5 of 30 elements are never written (row 5)"),
@@ -94,6 +95,16 @@ def test_an_endless_kernel_is_stopped_and_the_interpreter_works_afterwards(monke
     monkeypatch.setattr(calling.GuardedAnswer.__init__, "__defaults__", (0.3,))
     assert "did not return within" in diagnosis(monkeypatch, "    mask =", "    while True: pass\n    mask =")[1]
     assert diagnosis(monkeypatch)[0]
+
+
+@interpreted
+def test_two_edits_of_one_name_are_two_kernels():
+    """The interpreter reads a kernel's source again when it runs: each edit must find its own."""
+    x = CASES[0]["x"]
+    thrice, halved = (edited(double, {"x + x,": expression}, "same") for expression in ("3 * x,", "x / 2,"))
+    for kernel, factor in ((thrice, 3), (halved, 0.5)):
+        launch = eval(CALL, {"launched": launched, "double": kernel, "x": x})
+        assert np.array_equal(launch.outputs["out_ptr"], factor * x)
 
 
 @interpreted
