@@ -223,6 +223,34 @@ def _visited(n_q, n_k, block_q, block_k, causal):
     return mask.tiles(n_q, n_k, block_q, block_k).visited
 
 
+def choose_block_sizes(sram_bytes, d, dtype_bytes=2, multiple_of=16):
+    """The largest tiles that fit: (block_q, block_k), by the papers' budget of four tiles.
+
+    sram_bytes: what there is. d: head_dim. dtype_bytes: of one element, 2 for float16. multiple_of: both sizes
+        are multiples of it, at least one time.
+    The tiles of Q, K, V and S must fit together: dtype_bytes * (block_q * d + 2 * block_k * d + block_q *
+        block_k) <= sram_bytes. Accumulator, statistics and temporaries are not in this budget.
+    Returns the pair with the largest product block_q * block_k; of several, that with the largest block_q.
+    Raises ValueError if not even multiple_of x multiple_of fits.
+
+    >>> choose_block_sizes(100_000, 64)
+    (272, 80)
+    """
+    budget_elems = sram_bytes // dtype_bytes
+    best = None
+    for block_q in range(multiple_of, budget_elems + 1, multiple_of):
+        fits = (budget_elems - block_q * d) // (2 * d + block_q)
+        block_k = fits // multiple_of * multiple_of
+        if block_k < multiple_of:
+            break  # a larger block_q leaves even less
+        if best is None or block_q * block_k >= best[0] * best[1]:
+            best = block_q, block_k
+    if best is None:
+        smallest_bytes = dtype_bytes * (3 * multiple_of * d + multiple_of**2)
+        raise ValueError(f"sram_bytes is {sram_bytes}; the smallest tiles need {smallest_bytes}")
+    return best
+
+
 def lower_bound_elems(n, d, sram_elems):
     """n^2 d^2 / M: how many elements exact attention must move, up to a constant factor.
 
