@@ -4,6 +4,7 @@ The map, in reading order:
 
     reference/   the mathematics in NumPy, float64-capable, clarity first: softmax, attention, tiled, backward
     machine      a memory of two levels that counts every byte moved and refuses a tile that does not fit
+    masks        which query sees which key, and so which tiles are visited
     traffic      the same counts as closed forms: bytes, FLOPs, peak memory
     hardware     GPU specifications, each with its source
     kernels/     the same mathematics in Triton, compiled on a GPU or interpreted without one
@@ -30,7 +31,7 @@ _FROM_GRADING = {"check", "hint", "solution", "progress", "quiz"}
 _FROM_GLOSSARY = {"GLOSSARY", "SYMBOLS", "TERMS"}
 _SUBMODULES = {
     "authoring", "exercises", "explorers", "grading", "hardware", "kernels", "machine",
-    "measure", "reference", "runtime", "tracer", "traffic", "workspace",
+    "masks", "measure", "reference", "runtime", "tracer", "traffic", "workspace",
 }  # fmt: skip
 
 __all__ = sorted(_FROM_GRADING | _FROM_GLOSSARY | _SUBMODULES)

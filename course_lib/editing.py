@@ -3,6 +3,7 @@
 import inspect
 import linecache
 import textwrap
+import zlib
 
 import numpy as np
 
@@ -20,8 +21,9 @@ def with_edits(function, edits, name):
         if source.count(old) != 1:
             raise ValueError(f"{name}: {old!r} occurs {source.count(old)} times in {plain.__name__}, not once")
         source = source.replace(old, new)
-    filename = f"<{name}>"
-    # Tracebacks, and Triton when it compiles a kernel, look for the source here.
+    # Tracebacks, and Triton when it compiles a kernel, look for the source here. Each source needs a file name of its
+    # own: otherwise Triton would run the first of two kernels that share a name.
+    filename = f"<{name} {zlib.crc32(source.encode()):08x}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace = {"np": np} | {key: plain.__globals__[key] for key in ("triton", "tl") if key in plain.__globals__}
     exec(compile(source, filename, "exec"), namespace)

@@ -1,8 +1,8 @@
-"""Closed forms: what attention asks of memory and of the arithmetic units.
+"""Closed forms for attention: bytes moved, floating-point operations, memory held.
 
-Bytes are those *requested* by programs, before any cache, counted for rows within bounds only. They are
-summed from the loop bounds of the algorithms; nothing is simulated. The memory machine and the tracer count
-the same bytes one access at a time, and tests hold the three equal.
+Bytes are those that programs *request*, before any cache, and only for rows within bounds. They follow from the tiles
+that an algorithm visits (see `course_lib.masks`); nothing is simulated. The memory machine and the tracer count the
+same bytes one access at a time, and tests hold the three equal.
 
 FA1: Dao, Fu, Ermon, Rudra, Re, "FlashAttention" (2022). FA2: Dao, "FlashAttention-2" (2023).
 """
@@ -10,7 +10,8 @@ FA1: Dao, Fu, Ermon, Rudra, Re, "FlashAttention" (2022). FA2: Dao, "FlashAttenti
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
+from . import masks
+from .masks import check_counts
 
 
 class TensorBytes(NamedTuple):
@@ -22,10 +23,10 @@ class TensorBytes(NamedTuple):
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one call asks for.
+    """What one call requests.
 
-    read_bytes, write_bytes: over all tensors, heads and batch entries. flops: those of the two matrix
-    products. peak_bytes: HBM held at once beyond Q, K, V and O. by_tensor: name -> TensorBytes.
+    read_bytes, write_bytes: summed over all tensors, heads and batch entries. flops: those of the matrix products.
+    peak_bytes: the most HBM held at one time in addition to Q, K, V and O. by_tensor: name -> TensorBytes.
     """
 
     read_bytes: int
@@ -45,8 +46,8 @@ class Traffic:
 
 
 def attention_flops(n_q, n_k, d, *, heads=1, batch=1):
-    """4 n_q n_k d per head: Q K^T and P V, each 2 n_q n_k d (one multiplication, one addition per term)."""
-    _check_counts(n_q=n_q, n_k=n_k, d=d, heads=heads, batch=batch)
+    """4 n_q n_k d per head: Q K^T and P V take 2 n_q n_k d each, a multiplication and an addition for each term."""
+    check_counts(n_q=n_q, n_k=n_k, d=d, heads=heads, batch=batch)
     return 4 * n_q * n_k * d * heads * batch
 
 
@@ -57,10 +58,10 @@ def standard_attention(n_q, n_k, d, *, dtype_bytes=2, causal=False, heads=1, bat
         write  S: n_q n_k, P: n_q n_k, O: n_q d
         total  4 n_q n_k + 2 n_q d + 2 n_k d
 
-    flops 4 n_q n_k d; peak_bytes S and P, 2 n_q n_k elements. `causal` changes none of them: a mask hides
-    scores, it does not skip them. Sizes are counts of at least 1 (ValueError, TypeError).
+    flops: 4 n_q n_k d; peak_bytes: S and P, 2 n_q n_k elements. `causal` changes none of these, because standard
+    attention computes the scores that it then hides. Sizes are counts of at least 1 (ValueError, TypeError).
     """
-    _check_counts(n_q=n_q, n_k=n_k, d=d, dtype_bytes=dtype_bytes, heads=heads, batch=batch)
+    check_counts(n_q=n_q, n_k=n_k, d=d, dtype_bytes=dtype_bytes, heads=heads, batch=batch)
     square = n_q * n_k
     elems = {
         "Q": (n_q * d, 0),
@@ -91,59 +92,58 @@ def flash_attention(
 ):
     """Traffic of FlashAttention, for either order of its two loops.
 
+    visited_keys is the number of keys in a tile, summed over all tiles that are visited; visited_queries likewise.
+
     order="q_outer" (FA2 Alg. 1), per head in elements:
 
-        read   Q: n_q d, K and V: d sum_i keys_i each
+        read   Q: n_q d, K and V: d visited_keys each
         write  O: n_q d, lse: n_q statistics if return_lse
 
-    where query tile i visits keys_i = min(ceil(end_i / block_k) block_k, n_k) keys, with end_i = n_k, or
-    causal end_i = clip(last_i + 1 + n_k - n_q, 0, n_k) and last_i the tile's last query. Not causal, the
-    total is 2 n_q d + 2 n_k d ceil(n_q / block_q): for n_q = n_k = N it grows as N^2.
+    Without a mask, visited_keys is n_k ceil(n_q / block_q), and the total is 2 n_q d + 2 n_k d ceil(n_q / block_q).
+    For n_q = n_k = N it grows as N^2.
 
     order="kv_outer" (FA1 Alg. 1), per head in elements:
 
-        read   K and V: n_k d each, Q and O: d sum_j queries_j each, l and m: sum_j queries_j statistics each
-        write  O: n_q d + d sum_j queries_j, l and m: n_q + sum_j queries_j statistics each
-               (the first n_q rows of each are line 2, which writes 0, 0, -inf)
+        read   K and V: n_k d each, Q and O: d visited_queries each, l and m: visited_queries statistics each
+        write  O: n_q d + d visited_queries, l and m: n_q + visited_queries statistics each
+               (line 2 of the algorithm initialises n_q rows of each)
 
-    where key tile j visits queries_j = n_q queries, or causal n_q - floor(first_j / block_q) block_q of them,
-    with first_j = max(start_j + n_q - n_k, 0) the first query that sees the tile's first key. lse follows
-    from l and m.
+    lse follows from l and m.
 
-    Statistics take stat_bytes each. flops: 4 d per (query, key) pair in bounds of a visited tile, hidden
-    pairs of a diagonal tile included. peak_bytes: lse if returned (q_outer), l and m (kv_outer). Sizes are
-    counts of at least 1 (ValueError, TypeError).
+    Statistics take stat_bytes each. flops: 4 d for each pair of a query and a key of a visited tile, whether the mask
+    hides the pair or not. peak_bytes: lse if it is returned (q_outer), l and m (kv_outer). Sizes are counts of at
+    least 1 (ValueError, TypeError).
     """
-    _check_counts(
+    check_counts(
         n_q=n_q, n_k=n_k, d=d, block_q=block_q, block_k=block_k,
         dtype_bytes=dtype_bytes, stat_bytes=stat_bytes, heads=heads, batch=batch,
     )  # fmt: skip
     row_bytes = d * dtype_bytes
+    visited = _visited(n_q, n_k, block_q, block_k, causal)
     if order == "q_outer":
-        keys_read, pairs = _keys_visited(n_q, n_k, block_q, block_k, causal)
         by_tensor = {
             "Q": (n_q * row_bytes, 0),
-            "K": (keys_read * row_bytes, 0),
-            "V": (keys_read * row_bytes, 0),
+            "K": (visited.keys * row_bytes, 0),
+            "V": (visited.keys * row_bytes, 0),
             "O": (0, n_q * row_bytes),
         }
         if return_lse:
             by_tensor["lse"] = (0, n_q * stat_bytes)
         peak_bytes = n_q * stat_bytes if return_lse else 0
     elif order == "kv_outer":
-        visits, pairs = _queries_visited(n_q, n_k, block_q, block_k, causal)
+        queries = visited.queries
         by_tensor = {
-            "Q": (visits * row_bytes, 0),
+            "Q": (queries * row_bytes, 0),
             "K": (n_k * row_bytes, 0),
             "V": (n_k * row_bytes, 0),
-            "O": (visits * row_bytes, (n_q + visits) * row_bytes),
-            "l": (visits * stat_bytes, (n_q + visits) * stat_bytes),
-            "m": (visits * stat_bytes, (n_q + visits) * stat_bytes),
+            "O": (queries * row_bytes, (n_q + queries) * row_bytes),
+            "l": (queries * stat_bytes, (n_q + queries) * stat_bytes),
+            "m": (queries * stat_bytes, (n_q + queries) * stat_bytes),
         }
         peak_bytes = 2 * n_q * stat_bytes
     else:
         raise ValueError(f'order is {order!r}; accepted: "q_outer" (FlashAttention-2), "kv_outer" (FlashAttention-1)')
-    return _traffic(by_tensor, 4 * d * pairs, peak_bytes, heads * batch)
+    return _traffic(by_tensor, 4 * d * visited.pairs, peak_bytes, heads * batch)
 
 
 def flash_attention_backward(
@@ -163,44 +163,43 @@ def flash_attention_backward(
 ):
     """Traffic of FlashAttention's backward in two passes without atomics (FA2 Alg. 2, each output written once).
 
-    block_q, block_k: tiles of the pass for dK and dV; dq_blocks: (block_q, block_k) of the pass for dQ if others.
+    block_q, block_k: tiles of the dK/dV pass; dq_blocks: (block_q, block_k) of the dQ pass if they differ.
     heads: query heads; kv_heads: key and value heads, a divisor of heads, heads itself if None.
     Per query head in elements (K, V, dK and dV of the dK/dV pass: per key head):
 
         delta    read  O, dO: n_q d each                                   write  delta: n_q statistics
-        dK, dV   read  K, V: n_k d each, Q, dO: d sum_j queries_j each,    write  dK, dV: n_k d each
-                       lse, delta: sum_j queries_j statistics each
+        dK, dV   read  K, V: n_k d each, Q, dO: d visited_queries each,    write  dK, dV: n_k d each
+                       lse, delta: visited_queries statistics each
         dQ       read  Q, dO: n_q d each, lse, delta: n_q statistics       write  dQ: n_q d
-                       each, K, V: d sum_i keys_i each
+                       each, K, V: d visited_keys each
 
-    with queries_j the queries that key tile j visits and keys_i the keys that query tile i visits, as in
-    `flash_attention`: "kv_outer" for the one, "q_outer" for the other.
+    with visited_keys and visited_queries as in `flash_attention`, each for the tiles of its own pass.
 
-    flops: those executed on visited tiles, 8 d per pair in the pass for dK and dV (S, dP, dV, dK) and 6 d in that
-    for dQ (S, dP, dQ): 7 products, 14 n_q n_k d where nothing is skipped. The gradients alone take 5 products,
-    10 n_q n_k d, which is what published rates divide by; S and dP a second time are the price of writing dQ
-    once, without atomics. peak_bytes: delta and lse, the HBM held beyond inputs, output and gradients.
+    flops: for each pair of a query and a key of a visited tile, 8 d in the dK/dV pass (S, dP, dV, dK) and 6 d in the
+    dQ pass (S, dP, dQ). That makes 7 products, 14 n_q n_k d if no tile is skipped. The gradients alone take 5 products,
+    10 n_q n_k d, and published FLOP/s are based on those; computing S and dP a second time is the price of writing dQ
+    once, without atomics. peak_bytes: delta and lse, the HBM held in addition to inputs, output and gradients.
     Sizes are counts of at least 1 (ValueError, TypeError).
     """
     dq_block_q, dq_block_k = dq_blocks or (block_q, block_k)
     kv_heads = heads if kv_heads is None else kv_heads
-    _check_counts(
+    check_counts(
         n_q=n_q, n_k=n_k, d=d, block_q=block_q, block_k=block_k, dq_block_q=dq_block_q, dq_block_k=dq_block_k,
         dtype_bytes=dtype_bytes, stat_bytes=stat_bytes, heads=heads, kv_heads=kv_heads, batch=batch,
     )  # fmt: skip
     if heads % kv_heads:
         raise ValueError(f"kv_heads is {kv_heads}; accepted: a divisor of heads, {heads}")
     row_bytes = d * dtype_bytes
-    visits, dkdv_pairs = _queries_visited(n_q, n_k, block_q, block_k, causal)
-    keys_read, dq_pairs = _keys_visited(n_q, n_k, dq_block_q, dq_block_k, causal)
+    dkdv = _visited(n_q, n_k, block_q, block_k, causal)
+    dq = _visited(n_q, n_k, dq_block_q, dq_block_k, causal)
     by_query_head = {
-        "Q": ((visits + n_q) * row_bytes, 0),
-        "K": (keys_read * row_bytes, 0),
-        "V": (keys_read * row_bytes, 0),
+        "Q": ((dkdv.queries + n_q) * row_bytes, 0),
+        "K": (dq.keys * row_bytes, 0),
+        "V": (dq.keys * row_bytes, 0),
         "O": (n_q * row_bytes, 0),
-        "lse": ((visits + n_q) * stat_bytes, 0),
-        "dO": ((visits + 2 * n_q) * row_bytes, 0),
-        "delta": ((visits + n_q) * stat_bytes, n_q * stat_bytes),
+        "lse": ((dkdv.queries + n_q) * stat_bytes, 0),
+        "dO": ((dkdv.queries + 2 * n_q) * row_bytes, 0),
+        "delta": ((dkdv.queries + n_q) * stat_bytes, n_q * stat_bytes),
         "dQ": (0, n_q * row_bytes),
     }
     by_key_head = {
@@ -214,37 +213,53 @@ def flash_attention_backward(
         for name, (read, write) in per_head.items():
             before = by_tensor.get(name, (0, 0))
             by_tensor[name] = (before[0] + read * count, before[1] + write * count)
-    flops = (8 * dkdv_pairs + 6 * dq_pairs) * d * heads
+    flops = (8 * dkdv.pairs + 6 * dq.pairs) * d * heads
     return _traffic(by_tensor, flops, 2 * n_q * stat_bytes * heads, batch)
 
 
-def _keys_visited(n_q, n_k, block_q, block_k, causal):
-    """Queries outermost: (sum over query tiles of the keys each visits, (query, key) pairs in visited tiles)."""
-    starts = np.arange(0, n_q, block_q)
-    stops = np.minimum(starts + block_q, n_q)
-    ends = np.clip(stops + n_k - n_q, 0, n_k) if causal else np.full_like(stops, n_k)
-    keys = np.minimum(-(-ends // block_k) * block_k, n_k)
-    return int(keys.sum()), int(((stops - starts) * keys).sum())
+def _visited(n_q, n_k, block_q, block_k, causal):
+    """What the visited tiles add up to, for either order of the two loops: masks.Visited."""
+    mask = masks.causal() if causal else masks.full()
+    return mask.tiles(n_q, n_k, block_q, block_k).visited
 
 
-def _queries_visited(n_q, n_k, block_q, block_k, causal):
-    """Keys outermost: (sum over key tiles of the queries each visits, (query, key) pairs in visited tiles)."""
-    starts = np.arange(0, n_k, block_k)
-    stops = np.minimum(starts + block_k, n_k)
-    first = np.maximum(starts + n_q - n_k, 0) if causal else np.zeros_like(starts)
-    queries = n_q - first // block_q * block_q
-    return int(queries.sum()), int(((stops - starts) * queries).sum())
+def choose_block_sizes(sram_bytes, d, dtype_bytes=2, multiple_of=16):
+    """The largest tiles that fit: (block_q, block_k), by the papers' budget of four tiles.
+
+    sram_bytes: what there is. d: head_dim. dtype_bytes: of one element, 2 for float16. multiple_of: both sizes
+        are multiples of it, at least one time.
+    The tiles of Q, K, V and S must fit together: dtype_bytes * (block_q * d + 2 * block_k * d + block_q *
+        block_k) <= sram_bytes. Accumulator, statistics and temporaries are not in this budget.
+    Returns the pair with the largest product block_q * block_k; of several, that with the largest block_q.
+    Raises ValueError if not even multiple_of x multiple_of fits.
+
+    >>> choose_block_sizes(100_000, 64)
+    (272, 80)
+    """
+    budget_elems = sram_bytes // dtype_bytes
+    best = None
+    for block_q in range(multiple_of, budget_elems + 1, multiple_of):
+        fits = (budget_elems - block_q * d) // (2 * d + block_q)
+        block_k = fits // multiple_of * multiple_of
+        if block_k < multiple_of:
+            break  # a larger block_q leaves even less
+        if best is None or block_q * block_k >= best[0] * best[1]:
+            best = block_q, block_k
+    if best is None:
+        smallest_bytes = dtype_bytes * (3 * multiple_of * d + multiple_of**2)
+        raise ValueError(f"sram_bytes is {sram_bytes}; the smallest tiles need {smallest_bytes}")
+    return best
 
 
 def lower_bound_elems(n, d, sram_elems):
     """n^2 d^2 / M: how many elements exact attention must move, up to a constant factor.
 
     n: queries and keys; d: head_dim; M = sram_elems: the size of the fast memory in *elements*, d <= M <= n d
-    (ValueError outside). FlashAttention moves Theta(n^2 d^2 / M) elements (FA1 Theorem 2), and no exact
-    algorithm moves asymptotically fewer for every M in that range (FA1 Proposition 3). Compare growth with
-    this, not sizes.
+    (otherwise ValueError). FlashAttention moves Theta(n^2 d^2 / M) elements (FA1 Theorem 2), and no exact
+    algorithm moves asymptotically fewer for every M in that range (FA1 Proposition 3). Since constant factors are left
+    out, compare how traffic grows with this, not how large it is.
     """
-    _check_counts(n=n, d=d, sram_elems=sram_elems)
+    check_counts(n=n, d=d, sram_elems=sram_elems)
     if not d <= sram_elems <= n * d:
         raise ValueError(f"sram_elems is {sram_elems}; accepted: from d = {d} to n d = {n * d}, in elements, not bytes")
     return n**2 * d**2 / sram_elems
@@ -260,11 +275,3 @@ def _traffic(by_tensor, flops, peak_bytes, copies):
         peak_bytes=peak_bytes * copies,
         by_tensor=by_tensor,
     )
-
-
-def _check_counts(**counts):
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int | np.integer):
-            raise TypeError(f"{name} is {count!r}; accepted: a whole number of at least 1")
-        if count < 1:
-            raise ValueError(f"{name} is {count}; accepted: a whole number of at least 1")

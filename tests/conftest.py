@@ -1,4 +1,4 @@
-"""Settles where kernels run before any test module imports Triton, and which tests share a worker."""
+"""Chooses GPU or interpreter before any test module imports Triton, and decides which tests share a worker."""
 
 import re
 
@@ -11,13 +11,14 @@ runtime.choose()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """In parallel: the tests of one exercise together, for they share gradings, each notebook alone, else by file.
+    """With several workers, a worker gets a whole file, except that each notebook goes alone and the tests of one
+    exercise stay together because they share gradings.
 
-    Where kernels are compiled, which takes seconds each, each test that does so goes alone; and a kernel is graded in a
-    process of its own there, so that only the tests of one answer stay together.
+    On a GPU, where compiling takes seconds, each test of a kernel goes alone; there, a kernel is graded in a process of
+    its own, so that only the tests of one answer share anything.
 
-    A scheduler of our own, for pytest-xdist 3.8 writes its groups where pytest 9.2 no longer reads them, and then
-    hands out test by test.
+    pytest-xdist 3.8 writes its own groups where pytest 9.2 no longer reads them and then hands out single tests, which
+    is why this is a scheduler.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -33,5 +34,20 @@ def pytest_xdist_make_scheduler(config, log):
             exercise = re.search(r"\d\d\.[a-z_]+", test) if file.endswith("test_exercises.py") else None
             return exercise[0] if exercise else file
 
-    config.option.loadscopereorder = False  # the long files do not have the most tests
+    config.option.loadscopereorder = False  # files with many tests are not the slow ones
     return TogetherWhatShares(config, log)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How many pairs of slips the suite told apart, by exercise."""
+    rows = [
+        value
+        for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+        for name, value in report.user_properties
+        if name == "pairs of slips told apart" and report.when == "call"
+    ]
+    if rows:
+        terminalreporter.section("pairs of slips told apart")
+        for exercise_id, apart, pairs in sorted(map(tuple, rows)):
+            terminalreporter.write_line(f"{exercise_id:<32} {apart:>4} of {pairs:>4}")
+        terminalreporter.write_line(f"{'all':<32} {sum(row[1] for row in rows):>4} of {sum(row[2] for row in rows):>4}")

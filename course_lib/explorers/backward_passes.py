@@ -1,7 +1,7 @@
-"""Lesson 09's explorer, which tiles each of the backward's three passes visits, and the lesson's figures.
+"""Lesson 09's explorer, which shows the tiles that each of the backward's three passes visits; the lesson's figures.
 
-`run` is the model: the course's own tiled backward on a memory machine, its log cut into visits. `draw` shows one step
-of it; `draw_gradient` and `draw_products` are the lesson's figures. `explore` is the widget.
+`run` is the model: it runs the course's tiled backward on a memory machine and cuts the machine's log into visits.
+`draw` shows one step; `draw_gradient` and `draw_products` are the lesson's figures. `explore` is the widget.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from .visits import explore_visits
 
 D = 8
 DTYPE, STATISTICS = np.float16, np.float32
-MAX_NUMBERED = 36  # in each of the grids: numbers are what a redraw takes longest for
+MAX_NUMBERED = 36  # tiles of one grid; numbers take most of the time of a redraw
 TENSORS = ("Q", "K", "V", "O", "dO", "lse", "delta", "dQ", "dK", "dV")
 COLOURS = {
     "Q": BLUE, "K": ORANGE, "V": GREEN, "O": PURPLE, "dO": VERMILLION, "lse": GREY, "delta": GREY,
@@ -28,7 +28,7 @@ COLOURS = {
 
 @dataclass(frozen=True)
 class Pass:
-    """One of the three: name, its tiles in order of visiting, and matrix products for each."""
+    """One of the three passes: its tiles, the order of visiting them, and the matrix products for each tile."""
 
     name: str
     grid: TileGrid
@@ -39,8 +39,9 @@ class Pass:
 class Run:
     """The tiled backward on n_q queries and n_k keys of D float16 numbers, and what has been done after each visit.
 
-    passes: delta (whose grid has one column), dK and dV, dQ. For step 0 to n_visits, moved: tensor -> (bytes read,
-    bytes written) so far; what follows a visit counts to it. flops: of matrix products so far.
+    passes: delta (whose grid has one column), dK and dV, dQ. moved: for each step from 0 to n_visits, tensor -> (bytes
+    read, bytes written) so far; accesses between two visits count as part of the first. flops: of matrix products so
+    far, for each step.
     """
 
     passes: tuple[Pass, Pass, Pass]
@@ -52,7 +53,7 @@ class Run:
         return sum(one.grid.n_visits for one in self.passes)
 
     def place(self, step):
-        """(index of the pass, visit within it) of a step from 1 on."""
+        """(index of the pass, number of the visit within it) for a step; steps and visits are numbered from 1."""
         for index, one in enumerate(self.passes):
             if step <= one.grid.n_visits:
                 return index, step
@@ -92,7 +93,7 @@ def run(n_q, n_k, *, block_q, block_k, causal=False):
 
 
 def _starts(events):
-    """Where in the log each visit begins: with the inner loop's first load, or the outer loop's just before it."""
+    """Where in the log each visit begins: at the inner loop's first load, or at the outer loop's loads before it."""
     stores = [index for index, event in enumerate(events) if event.kind == "store"]
     dkdv_begins = 1 + max(index for index in stores if events[index].tensor == "delta")
     dq_begins = 1 + max(index for index in stores if events[index].tensor == "dV")
@@ -107,7 +108,7 @@ def _starts(events):
                 while index > begin and events[index - 1].kind == "load" and events[index - 1].tensor in outer:
                     index -= 1
                 starts.append(index)
-        starts[first] = begin  # query tiles that see no key come first, and have no visit of their own
+        starts[first] = begin  # query tiles that see no key come first; they are not visits of their own
     return starts
 
 
@@ -130,8 +131,8 @@ def describe(model, step):
     index, visit = model.place(step)
     one = model.passes[index]
     i, j = one.grid.visits[visit - 1]
-    queries = f"queries {i * one.grid.block_q} to {one.grid.query_rows(i)[1] - 1}"
-    keys = f"keys {j * one.grid.block_k} to {one.grid.key_rows(j)[1] - 1}"
+    (q_start, q_stop), (k_start, k_stop) = one.grid.query_rows(i), one.grid.key_rows(j)
+    queries, keys = f"queries {q_start} to {q_stop - 1}", f"keys {k_start} to {k_stop - 1}"
     what = (
         f"delta of {queries}: O times dO, summed along each row",
         f"{keys} stay, {queries} pass by: S, dP, and their parts of dV and dK, 4 products",

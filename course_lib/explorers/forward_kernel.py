@@ -9,11 +9,12 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.lines import Line2D
 
+from course_lib import masks
 from course_lib.measure import records
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
 
-# What a place of a tile holds, and what becomes of its score.
+# What is at a place of a tile, and what becomes of its score.
 VISIBLE, HIDDEN, NO_KEY, NO_QUERY = range(4)
 NAMES = ("visible", "hidden: causal", "no such key: needs -inf too", "no such query: never stored")
 COLOURS = (BLUE, ORANGE, VERMILLION, PALE)
@@ -22,8 +23,11 @@ KINDS = {"no mask": BLUE, "masked": ORANGE, "not visited": PALE}
 
 @dataclass(frozen=True)
 class Program:
-    """One program's key tiles. places [block_m, tiles * block_n]: VISIBLE, ... for each query and key place of its
-    tile of queries; kinds: of each key tile, a key of KINDS; full_end, kv_end: as `kv_loop_bounds` has them."""
+    """The key tiles of one program.
+
+    places: [block_m, key tiles * block_n] of VISIBLE, HIDDEN, NO_KEY or NO_QUERY. kinds: for each key tile, a key of
+    KINDS. full_end, kv_end: the kernel's loop bounds, as `kv_loop_bounds` returns them.
+    """
 
     n_q: int
     n_k: int
@@ -41,23 +45,20 @@ class Program:
 
 
 def program(n_q, n_k, *, block_m, block_n, causal, pid):
-    """The loop of program `pid` as the mask itself has it: a Program."""
-    tiles = -(-n_k // block_n)
-    queries = pid * block_m + np.arange(block_m)[:, None]
-    keys = np.arange(tiles * block_n)
-    hidden = (keys > queries + n_k - n_q) & causal
-    places = np.where(hidden, HIDDEN, VISIBLE)
-    places = np.where(keys >= n_k, NO_KEY, places)
-    places = np.where(queries >= n_q, NO_QUERY, places)
-    kinds = []
-    for j in range(tiles):
-        real = places[: n_q - pid * block_m, j * block_n : (j + 1) * block_n]
-        some, all_ = (real == VISIBLE).any(), (real == VISIBLE).all()
-        kinds.append("no mask" if all_ else "masked" if some else "not visited")
-    seen = (places == VISIBLE).any(axis=0)
-    kv_end = int(np.flatnonzero(seen).max(initial=-1)) + 1
+    """The loop of program `pid`, derived from the mask: a Program."""
+    mask = masks.causal() if causal else masks.full()
+    tiles = mask.tiles(n_q, n_k, block_m, block_n)
+    start, stop = tiles.query_rows[pid]
+    places = np.full((block_m, tiles.shape[1] * block_n), NO_QUERY)
+    places[: stop - start] = NO_KEY
+    places[: stop - start, :n_k] = np.where(mask.dense(n_q, n_k)[start:stop], VISIBLE, HIDDEN)
+    names = {masks.FULL: "no mask", masks.PARTIAL: "masked", masks.HIDDEN: "not visited"}
+    kinds = [names[kind] for kind in tiles.kinds[pid]]
+    if n_k % block_n and kinds[-1] == "no mask":
+        kinds[-1] = "masked"  # the tile's last columns have no key
     full_end = kinds.count("no mask") * block_n
-    return Program(n_q, n_k, block_m, block_n, pid, places, tuple(kinds), full_end, kv_end)
+    _, kv_end = mask.key_range(stop - 1, n_q, n_k)  # the last query sees the most keys
+    return Program(n_q, n_k, block_m, block_n, pid, places, tuple(kinds), full_end, int(kv_end))
 
 
 def describe(model, step):

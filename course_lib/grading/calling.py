@@ -47,17 +47,25 @@ class GuardedAnswer:
 
     modified: positions of the arguments that the last call changed in place.
     printed: the beginning of what it wrote to stdout.
+    seen: what its calls returned, and whatever else a property notes with `note`: two answers that make the same
+        mistake are recognised by it. Who wants to know clears it first.
     """
 
     def __init__(self, answer, limit_s=CALL_LIMIT_S):
         self.answer, self.limit_s = answer, limit_s
         self.modified = ()
         self.printed = ""
+        self.seen = []
+
+    def note(self, *values):
+        """Keep values that show what the answer did, besides what its calls return."""
+        self.seen.extend(copied(value) for value in values)
 
     def __call__(self, *arguments):
         given = tuple(copied(a) for a in arguments)
         returned = self.run(lambda: self.answer(*given))
         self.modified = tuple(i for i, a in enumerate(arguments) if not _same(a, given[i]))
+        self.note(returned, self.modified)
         return returned
 
     def run(self, call):
@@ -75,8 +83,10 @@ class GuardedAnswer:
                 return _limited(quietly, self.limit_s)
         except TimeUp:
             text = f"the answer did not return within {self.limit_s:g} s"
+            self.note("timeout")
             raise AnswerError(Finding("", "timeout", text)) from None
         except BaseException as error:  # SystemExit and KeyboardInterrupt too: a check never raises
+            self.note(type(error).__name__)
             raise AnswerError(Finding("", "exception", describe_exception(error))) from None
         finally:
             self.printed = printed.text()

@@ -13,10 +13,11 @@ import numpy as np
 
 from . import registry
 from .calling import AnswerError, GuardedAnswer, copied, is_untouched
-from .diagnosis import compare
-from .exercise import Evidence, Exercise, Finding, Part, Property, Result
+from .diagnosis import compare, show
+from .exercise import Evidence, ExpectedOutput, Finding, Property, Result, single_finding
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
+from .slips import slip_behind
 
 TRIES = 400  # random inputs and smaller ones together: counted, so that the same answer is told the same
 TRYING_LIMIT_S = 10.0  # of processor time, for an answer so slow that even these take too long
@@ -44,15 +45,15 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
     guarded = GuardedAnswer(answer)
     held, printed = {}, ""
     for prop in exercise.properties:
-        failure = _first_failure(exercise, prop, guarded, 0 if seed is None else seed)
+        failure = _first_failure(prop, guarded, 0 if seed is None else seed)
         printed = printed or guarded.printed
         held[prop.name] = failure is None
         if failure is not None:
             inputs, evidence = failure
-            _try(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
-            mistake = exercise.mistake_behind(prop, evidence)
-            message = failed_message(exercise, held, prop, inputs, evidence, mistake, guarded.printed)
-            return Result(False, True, held, message, mistake)
+            slip = slip_behind(exercise, guarded, prop, inputs, evidence, attempt)
+            attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
+            message = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
+            return Result(False, True, held, message, slip.name if slip else None)
     return Result(True, True, held, passed_message(exercise, held, printed))
 
 
@@ -75,33 +76,33 @@ def _described(value):
     return "None" if value is None else f"of type {type(value).__name__}: was the function called already?"
 
 
-def _try(prop: Property, answer: GuardedAnswer, inputs: dict) -> Evidence | None:
+def attempt(prop: Property, answer: GuardedAnswer, inputs: dict) -> Evidence | None:
+    """What the property finds against the answer on one input. Whatever the answer does, nothing is raised."""
     try:
-        with np.errstate(all="ignore"):  # what a wrong answer returns, and what a slip would return, overflows
+        with np.errstate(all="ignore"):  # what a wrong answer returns overflows
             return prop.test(answer, **copied(inputs))
     except AnswerError as error:
         return Evidence((error.finding,))
     except Exception as error:  # an object that even comparing fails on
-        return Evidence((Finding("", "type", f"what the answer returned cannot be used: {error!r}"),))
+        return single_finding("type", f"what the answer returned cannot be used: {error!r}")
 
 
-def _first_failure(exercise: Exercise, prop: Property, answer: GuardedAnswer, seed: int):
+def _first_failure(prop: Property, answer: GuardedAnswer, seed: int):
     """(inputs, Evidence) of a small input for which the property fails, or None."""
     for inputs in prop.cases:
-        evidence = _try(prop, answer, inputs)
+        evidence = attempt(prop, answer, inputs)
         if evidence is not None:
             break
     else:
-        return _search(prop, lambda drawn: _try(prop, answer, drawn), seed)
+        return _search(prop, lambda drawn: attempt(prop, answer, drawn), seed)
     if _is_timeout(evidence):
         return inputs, evidence
-    mistake = exercise.mistake_behind(prop, evidence)
 
-    def same_mistake(drawn):
-        found = _try(prop, answer, drawn)
-        return found if found is not None and exercise.mistake_behind(prop, found) == mistake else None
+    def fails_alike(drawn):
+        found = attempt(prop, answer, drawn)
+        return found if found is not None and found.signature == evidence.signature else None
 
-    smaller = _search(prop, same_mistake, seed)
+    smaller = _search(prop, fails_alike, seed)
     if smaller is not None and len(code_of_call(prop.call, smaller[0])) < len(code_of_call(prop.call, inputs)):
         return smaller
     return inputs, evidence
@@ -140,7 +141,7 @@ def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int)
         suppress_health_check=list(HealthCheck),
     )
     try:
-        smallest = find(prop.draw(), condition, settings=quiet, random=random.Random(seed))
+        smallest = find(prop.draw, condition, settings=quiet, random=random.Random(seed))
         return found[code_of_call(prop.call, smallest)]
     except errors.NoSuchExample:
         return None
@@ -148,7 +149,7 @@ def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int)
         return found[min(reversed(found), key=len)]
 
 
-def agrees(oracle: Callable[..., list[Part]]) -> Callable[..., Evidence | None]:
+def agrees(oracle: Callable[..., list[ExpectedOutput]]) -> Callable[..., Evidence | None]:
     """A test for Property: the answer returns what oracle(**inputs) states, within the error budget."""
 
     def test(answer, **inputs):
@@ -157,7 +158,7 @@ def agrees(oracle: Callable[..., list[Part]]) -> Callable[..., Evidence | None]:
     return test
 
 
-def not_modified(call, cases):
+def not_modified(call: str, cases: tuple[dict, ...], slips=()) -> Property:
     """Property: the arguments are the same after the call as before."""
 
     def test(answer, **inputs):
@@ -165,20 +166,38 @@ def not_modified(call, cases):
         if not answer.modified:
             return None
         changed = " and ".join(list(inputs)[i] for i in answer.modified)
-        return Evidence((Finding("", "modified", f"the call changed its argument {changed} in place"),))
+        return single_finding("modified", f"the call changed its argument {changed} in place")
 
-    return Property("the inputs are not modified", call, test, cases, hints={": modified": "modified"})
-
-
-def numbers():
-    """Strategy: numbers of size 4 at most, the simplest first."""
-    from hypothesis import strategies as st
-
-    whole = [0.0, 1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, -4.0]
-    return st.sampled_from(whole + [x / 8 for x in range(-31, 32) if x % 8])
+    return Property("the inputs are not modified", call, test, cases, slips=slips)
 
 
-def arrays(draw, *shape, of=None):
-    """An array of `shape` drawn element by element, so that each shrinks on its own."""
-    of = of if of is not None else numbers()
-    return np.array([draw(of) for _ in range(int(np.prod(shape)))], dtype=np.float64).reshape(shape)
+def raises_value_error(name: str, call: str, cases: tuple[dict, ...], draw=None, slips=()) -> Property:
+    """Property: the call raises ValueError."""
+
+    def test(answer, **inputs):
+        try:
+            returned = answer(*inputs.values())
+        except AnswerError as error:
+            if error.finding.text.startswith("the answer raised ValueError"):
+                return None
+            return Evidence((error.finding,), expected="a ValueError")
+        return single_finding("accepted", "nothing was raised", show(returned), "a ValueError")
+
+    return Property(name, call, test, cases, draw, slips)
+
+
+def keeps_dtype(call: str, cases: tuple[dict, ...], names: tuple[str, ...], dtype=np.float32, slips=()) -> Property:
+    """Property: outputs called `names` come back in `dtype`, which the cases' arrays have."""
+
+    def test(answer, **inputs):
+        returned = answer(*inputs.values())
+        dtypes = [np.asarray(part).dtype for part in (returned if len(names) > 1 else [returned])]
+        findings = tuple(
+            Finding(name, "dtype", f"{name} came back as {found}")
+            for name, found in zip(names, dtypes, strict=True)
+            if found != dtype
+        )
+        wanted = ", ".join([str(np.dtype(dtype))] * len(names))
+        return Evidence(findings, ", ".join(map(str, dtypes)), wanted) if findings else None
+
+    return Property(f"{np.dtype(dtype)} in, {np.dtype(dtype)} out", call, test, cases, slips=slips)

@@ -102,7 +102,7 @@ def lessons() -> list[dict]:
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         number = path.stem.split("_")[0]
         if number in registry.lessons():
-            of_lesson = registry.lesson(number).EXERCISES
+            of_lesson = registry.of_lesson(number)
             exercises = [{"id": e.id, "points": e.points, "minutes": e.minutes} for e in of_lesson]
             totals = {key: sum(exercise[key] for exercise in exercises) for key in ("points", "minutes")}
             found.append({"name": path.stem, **totals, "exercises": exercises})

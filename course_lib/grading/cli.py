@@ -51,7 +51,7 @@ def grade_notebook(path: Path, limit_s: float = LIMIT_S) -> dict:
     lessons = sorted({exercise_id.split(".")[0] for exercise_id in cells})
     rows, sources = [], []
     for number in lessons:
-        for exercise in registry.lesson(number).EXERCISES:
+        for exercise in registry.of_lesson(number):
             row = {
                 "id": exercise.id,
                 "points": 0,

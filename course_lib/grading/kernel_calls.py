@@ -9,6 +9,7 @@ A property is made with `kernel_property`: its call, as the learner reads it and
 made, `launched(kernel, grid, outputs, **arguments)`.
 """
 
+import ast
 import functools
 import inspect
 import json
@@ -25,7 +26,7 @@ from course_lib.tracing import interpreter_process
 
 from .calling import GuardedAnswer
 from .diagnosis import compare, named
-from .exercise import Evidence, Exercise, Finding, Part, Property, Result
+from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Property, Result
 
 # What Exercise.imports of a kernel exercise is.
 TRITON = ("triton", "triton.language")
@@ -61,13 +62,14 @@ def given_names() -> dict:
     return {"triton": language.triton, "tl": language.tl}
 
 
-def launched(kernel, grid: tuple, outputs: dict, **arguments) -> Launch:
+def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None, **arguments) -> Launch:
     """Run a kernel under the tracer.
 
     grid: number of programs along each axis. outputs: parameter -> shape; these tensors start out as NaN, float32.
-    arguments: the other parameters. Arrays become tensors, float64 as float32, and the rows of matrices do not
-    touch each other, by a gap that differs from tensor to tensor. Parameters stride_xm, stride_xk, ... are filled
-    in: axes 0, 1, ... of x_ptr.
+    strides: tensor -> names of the parameters that take its strides, axis by axis, as in {"q_ptr": ("stride_qm",)}.
+    arguments: the other parameters. Arrays become tensors, float64 as float32. There is a gap between the rows of a
+    matrix, different from tensor to tensor, so that a wrong stride or a column too many is noticed. Where the kernel
+    takes the stride of columns as well, these do not touch either.
 
     A property's `answer` is guarded: AnswerError with the learner's own line if the kernel raises.
     """
@@ -79,45 +81,39 @@ def launched(kernel, grid: tuple, outputs: dict, **arguments) -> Launch:
     function = plain(kernel.answer if guarded else kernel)
     arguments |= {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
     arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
-    tensors = {name: _tensor(torch, value, GAP_ELEMS + i) for i, (name, value) in enumerate(arrays.items())}
+    strides = strides or {}
+    tensors = {}
+    for i, (name, value) in enumerate(arrays.items()):
+        column_stride = 2 + i if 1 < value.ndim == len(strides.get(name, ())) else 1
+        tensors[name] = _tensor(torch, value, GAP_ELEMS + i, column_stride)
     given_names()  # imports Triton now, and not within the answer's time limit
-    strides = _strides(inspect.signature(function).parameters, tensors)
-    call = strides | arguments | tensors
+    call = {
+        parameter: tensors[name].stride(axis)
+        for name, parameters in strides.items()
+        for axis, parameter in enumerate(parameters)
+    }
+    call |= arguments | tensors
 
     def run():
         _runnable(function)[grid](**call)
 
     with trace() as traced:
         kernel.run(run) if guarded else run()
-    return Launch({name: tensors[name].numpy() for name in outputs}, traced)
+    launch = Launch({name: tensors[name].numpy() for name in outputs}, traced)
+    if guarded:
+        kernel.note(launch.outputs, launch.by_tensor(), [str(violation) for violation in traced.violations[:1]])
+    return launch
 
 
-def _tensor(torch, array, gap_elems):
+def _tensor(torch, array, gap_elems, column_stride):
     array = array.astype(np.float32) if array.dtype == np.float64 else array
     gap = gap_elems if array.ndim > 1 else 0
     fill = np.nan if array.dtype.kind == "f" else 0
-    spread = torch.from_numpy(np.full((*array.shape[:-1], array.shape[-1] + gap), fill, array.dtype))
-    view = spread[..., : array.shape[-1]]
+    columns = array.shape[-1] * column_stride
+    spread = torch.from_numpy(np.full((*array.shape[:-1], columns + gap), fill, array.dtype))
+    view = spread[..., :columns:column_stride]
     view.copy_(torch.from_numpy(np.array(array)))
     return view
-
-
-def _strides(parameters, tensors):
-    """Values of the parameters stride_<tensor or its first letter><axis>, the axes of each tensor in order."""
-    strides, used = {}, dict.fromkeys(tensors, 0)
-    for parameter in parameters:
-        rest = parameter.removeprefix("stride_")
-        if rest == parameter:
-            continue
-        stems = {name: name.removesuffix("_ptr") for name in tensors}
-        matching = [name for name in tensors if rest.startswith(stems[name])]
-        matching = matching or [name for name in tensors if rest[:1] == stems[name][:1]]
-        if matching:
-            name = max(matching, key=lambda name: len(stems[name]))
-            if used[name] < tensors[name].dim():
-                strides[parameter] = tensors[name].stride(used[name])
-                used[name] += 1
-    return strides
 
 
 @functools.lru_cache(maxsize=32)
@@ -135,18 +131,27 @@ def _runnable(function):
     return names["triton"].jit(kernel)
 
 
-def kernel_property(name, call, test, cases=(), draw=None, hints=None) -> Property:
-    """A Property of a kernel. call: "launched(its_name, ...)" in terms of the inputs. test(launch, **inputs)."""
-    kernel = call.removeprefix("launched(").split(",")[0]
+def kernel_property(name, call, test, cases=(), draw=None, slips=()) -> Property:
+    """A Property of a kernel, whose test is test(launch, **inputs).
+
+    call: "launched(its_name, ...)" in terms of the inputs. Statements may stand before it, a line each, to make arrays
+    that are too long to print; the test receives what they define along with the inputs.
+    """
+    *statements, launching = ast.parse(call).body
+    kernel = launching.value.args[0].id
+    prepare = compile(ast.Module(statements, []), "<call>", "exec")
+    launch_it = compile(ast.Expression(launching.value), "<call>", "eval")
 
     def launch_and_test(answer, **inputs):
-        launch = eval(call, {"np": np, "launched": launched, kernel: answer, **inputs})
-        return test(launch, **inputs)
+        names = {"np": np, **inputs}
+        exec(prepare, names)
+        launch = eval(launch_it, names | {"launched": launched, kernel: answer})
+        return test(launch, **{name: value for name, value in names.items() if name not in ("np", "__builtins__")})
 
-    return Property(name, call, launch_and_test, tuple(cases), draw, hints or {}, EXAMPLES)
+    return Property(name, call, launch_and_test, tuple(cases), draw, tuple(slips), EXAMPLES)
 
 
-def compare_launch(launch: Launch, parts: list[Part]) -> Evidence | None:
+def compare_launch(launch: Launch, parts: list[ExpectedOutput]) -> Evidence | None:
     """None if no access was out of bounds and every output is within its budget, otherwise what is wrong.
 
     A part is called after its output parameter, less the `_ptr`. Findings' kinds besides those of `compare`:
@@ -171,8 +176,10 @@ def outside(launch: Launch) -> Evidence | None:
         text = f"program {program} {verb} an address that belongs to no tensor"
         return Evidence((Finding("", f"{verb} outside", text),))
     # The axis that is left: rows if a row too many or too few is reached, else columns.
-    axes = range(len(first.shape))
-    over = [a for a in axes if not 0 <= first.index[a] < first.shape[a]] or [len(first.shape) - 1]
+    over = [axis for axis, size in enumerate(first.shape) if not 0 <= first.index[axis] < size]
+    if not over:
+        text = f"program {program} {verb} between two elements of {first.tensor}: is each offset times its own stride?"
+        return Evidence((Finding(first.tensor, f"{verb} outside", text),))
     noun = "element" if len(first.shape) == 1 else ("row", "column")[over[0]] if over[0] < 2 else "element"
     low, high = sorted((first.index[over[0]], first.last[over[0]]))
     where = named(noun, list(range(low, high + 1)) if high - low < 10**6 else [low, high])

@@ -43,10 +43,10 @@ def hint(exercise_id: str, level: int | None = None) -> None:
         _refuse(error)
         return
     if level is None:
-        level = min(_hints_given.get(exercise_id, 0) + 1, len(exercise.hints))
+        level = min(_hints_given.get(exercise_id, 0) + 1, len(exercise.prose.hints))
         _hints_given[exercise_id] = level
-    if level not in range(1, len(exercise.hints) + 1):
-        report.show(f"{exercise_id} has hints of level 1 to {len(exercise.hints)}; there is no level {level!r}")
+    if level not in range(1, len(exercise.prose.hints) + 1):
+        report.show(f"{exercise_id} has hints of level 1 to {len(exercise.prose.hints)}; there is no level {level!r}")
         return
     report.show(report.hint_message(exercise, level))
 
@@ -72,7 +72,7 @@ def progress() -> None:
 def quiz(lesson: str) -> None:
     """Show a lesson's quiz with jupyterquiz, or as text without jupyterquiz or outside a notebook."""
     try:
-        questions = registry.lesson(lesson).QUIZ
+        questions = registry.quiz(lesson)
     except registry.UnknownExercise as error:
         _refuse(error)
         return

@@ -51,13 +51,13 @@ def overview() -> str:
     marks = {"passed": "passed", "attempted": "tried, not passed yet", None: "not attempted yet"}
     lines, points, possible = [], 0, 0
     for number in registry.lessons():
-        lesson = registry.lesson(number)
-        done = [exercise for exercise in lesson.EXERCISES if states.get(exercise.id) == "passed"]
+        exercises = registry.of_lesson(number)
+        done = [exercise for exercise in exercises if states.get(exercise.id) == "passed"]
         points += sum(exercise.points for exercise in done)
-        possible += sum(exercise.points for exercise in lesson.EXERCISES)
-        bar = "█" * len(done) + "░" * (len(lesson.EXERCISES) - len(done))
-        lines += [f"{number} {lesson.TITLE:<24} {bar}  {len(done)} of {len(lesson.EXERCISES)}"]
-        lines += [f"     {e.id:<28} {marks[states.get(e.id)]}" for e in lesson.EXERCISES]
+        possible += sum(exercise.points for exercise in exercises)
+        bar = "█" * len(done) + "░" * (len(exercises) - len(done))
+        lines += [f"{number} {registry.lesson(number).TITLE:<24} {bar}  {len(done)} of {len(exercises)}"]
+        lines += [f"     {e.id:<28} {marks[states.get(e.id)]}" for e in exercises]
     return "\n".join([*lines, f"{points} of {possible} points"])
 
 

@@ -1,11 +1,14 @@
 """The text that a learner sees. The same evidence makes the same text, on every machine."""
 
+import functools
 import html
 import textwrap
+from pathlib import Path
 
 import numpy as np
 
-from .exercise import Evidence, Exercise, Property
+from . import prose
+from .exercise import Evidence, Exercise, Property, Slip
 
 WIDTH = 96
 
@@ -54,29 +57,51 @@ def failed_message(
     prop: Property,
     inputs: dict,
     evidence: Evidence,
-    mistake: str | None,
+    slip: Slip | None,
     printed: str = "",
 ) -> str:
+    """The diagnosis first, then the property, the input that shows it, and the hint for this mistake."""
     lines = [f"{exercise.id}: not passed yet"]
-    lines += [f"  holds: {name}" for name, holds in held.items() if holds]
+    found = "\n".join(finding.text for finding in evidence.findings)
+    if slip is not None:
+        told = exercise.prose.slips[slip.name]
+        lines += _labelled("diagnosis ", "\n".join([*textwrap.wrap(told.diagnosis, WIDTH - 10), found]))
+        hint = told.hint or _general_hint(evidence)
+    else:
+        lines += _labelled("diagnosis ", found)
+        hint = _general_hint(evidence)
     lines += [f"  does not hold: {prop.name}", "", "The smallest input found that shows it:"]
     lines += [textwrap.indent(code_of_call(prop.call, inputs), "    "), ""]
     if evidence.returned:
         lines += _labelled("returned  ", evidence.returned)
     if evidence.expected:
         lines += _labelled("expected  ", evidence.expected)
-    lines += _labelled("diagnosis ", "\n".join(finding.text for finding in evidence.findings))
-    if mistake is not None:
-        lines += ["", *_wrapped("Hint: " + exercise.mistakes[mistake])]
+    if any(held.values()):
+        lines += textwrap.wrap("; ".join(name for name, holds in held.items() if holds), WIDTH,
+                               initial_indent="  holds: ", subsequent_indent="         ")  # fmt: skip
+    if hint:
+        lines += ["", *_wrapped(f"Hint: {hint}")]
     return "\n".join(lines + _printed(printed))
 
 
+def _general_hint(evidence):
+    return next((general_hints()[f.kind] for f in evidence.findings if f.kind in general_hints()), "")
+
+
+@functools.cache
+def general_hints() -> dict:
+    """Kind of finding -> what can be said about it in any exercise."""
+    return prose.read_sections(Path(__file__).with_name("general_hints.md"))
+
+
 def hint_message(exercise: Exercise, level: int) -> str:
-    return "\n".join(_wrapped(f"{exercise.id}, hint {level} of {len(exercise.hints)}: {exercise.hints[level - 1]}"))
+    hints = exercise.prose.hints
+    return "\n".join(_wrapped(f"{exercise.id}, hint {level} of {len(hints)}: {hints[level - 1]}"))
 
 
 def solution_message(exercise: Exercise, source: str) -> str:
-    return "\n".join([f"{exercise.id}: {exercise.title}", "", source.rstrip(), "", *_wrapped(exercise.reasoning)])
+    title, reasoning = exercise.prose.title, exercise.prose.reasoning
+    return "\n".join([f"{exercise.id}: {title}", "", source.rstrip(), "", *_wrapped(reasoning)])
 
 
 def _points(exercise):

@@ -1,20 +1,21 @@
-"""The backward pass: what a gradient of the output, dO, makes of Q, K and V. Whole, and tile by tile on the machine.
+"""The backward pass: the gradients of Q, K and V from dO, the gradient of the output. Whole, and in tiles.
 
 With S = scale Q K^T, P = softmax(S), O = P V, and a loss whose gradient with respect to O is dO:
 
     dV = P^T dO,    dP = dO V^T,    dS = P * (dP - delta),    dQ = scale dS K,    dK = scale dS^T Q
 
-where delta_i = sum_j P_ij dP_ij, which is dO_i . O_i: the one number a row needs that no tile alone knows.
+where delta_i = sum_j P_ij dP_ij, a sum over all keys. It equals dO_i . O_i, which can be computed without P.
 
 FA2: Dao, "FlashAttention-2" (2023), section 2.3.2 and Alg. 2.
 """
 
 import numpy as np
 
+from .. import masks
 from ..machine import Machine
 from .attention import causal_mask, checked_inputs
 from .dot import as_float_array, resolve_scale, scores, statistics_dtype
-from .tiled import check_blocks, scores_tile, tiles
+from .tiled import scores_tile
 
 
 def softmax_vjp(P, dP):
@@ -22,7 +23,7 @@ def softmax_vjp(P, dP):
 
     P: [..., n], rows of a softmax (or 0 throughout: a row with nothing visible); dP: [..., n], the gradient with
     respect to P. Returns dS: [..., n], the gradient with respect to what the softmax was taken of. The matrix of
-    derivatives is diag(p) - p p^T for each row; it is never formed.
+    derivatives of a row is diag(p) - p p^T; it is never formed.
     """
     return P * (dP - (P * dP).sum(axis=-1, keepdims=True))
 
@@ -30,8 +31,8 @@ def softmax_vjp(P, dP):
 def delta(o, do):
     """delta_i = sum_d o_id do_id, which equals sum_j P_ij dP_ij: FA2 Alg. 2, line 4.
 
-    o, do: [n_q, d], one dtype. Returns [n_q] in the statistics dtype (float32, or float64 for float64): what the
-    sum over n_k probabilities is, for the price of a sum over d.
+    o, do: [n_q, d], one dtype. Returns [n_q] in the statistics dtype (float32, or float64 for float64). The sum has d
+    terms, where the definition has n_k.
     """
     dtype = statistics_dtype(o.dtype)
     return (o.astype(dtype, copy=False) * do.astype(dtype, copy=False)).sum(axis=-1)
@@ -42,9 +43,9 @@ def attention_backward(q, k, v, o, lse, do, *, causal=False, scale=None):
 
     q, o, do: [n_q, d]; k, v: [n_k, d]; one float dtype; lse: [n_q], natural logarithm, in the statistics dtype.
     o and lse are what `attention(..., return_lse=True)` returned for q, k, v, causal and scale. P is recomputed
-    as exp(S - lse): no maximum, no sum. Returns q's dtype; sums are kept in float32 (float64 for float64).
-    A row with no visible key has lse = -inf and gives and gets no gradient. Inputs are finite; unlike `attention`,
-    this keeps no nan to the rows that see it. Nothing is modified.
+    as exp(S - lse), without another maximum or sum. Returns q's dtype; sums are kept in float32 (float64 for float64).
+    A row with no visible key has lse = -inf; its gradients are 0, and it adds nothing to others. Inputs must be
+    finite: unlike in `attention`, a nan may spread to rows that do not see it. Nothing is modified.
     Raises TypeError or ValueError, naming the argument. FA2 section 2.3.2.
     """
     Q, K, V, scale = checked_inputs(q, k, v, scale)
@@ -63,7 +64,7 @@ def attention_backward(q, k, v, o, lse, do, *, causal=False, scale=None):
 
 
 def tiled_backward(q, k, v, o, lse, do, *, block_q, block_k, causal=False, scale=None):
-    """`attention_backward`, computed in tiles of block_q queries by block_k keys; nothing of size n_q n_k.
+    """`attention_backward`, computed in tiles of block_q queries by block_k keys, with no array of size n_q n_k.
 
     Arguments, results and errors are those of `attention_backward`. block_q, block_k: at least 1.
     """
@@ -84,22 +85,24 @@ def tiled_backward_on_machine(
 
         delta   rowsum(dO * O), block_q rows at a time
         dK, dV  keys outermost: a key tile stays in SRAM while the query tiles that see it pass by
-        dQ      queries outermost: a query tile stays while the key tiles that it sees pass by
+        dQ      queries outermost: a query tile stays in SRAM while the key tiles that it sees pass by
 
-    Alg. 2 has one loop, and adds to dQ in HBM from every key tile. Here S and dP are computed in both passes
-    instead, 7 matrix products in place of 5, and dQ is never read back.
+    Alg. 2 has a single pass for dK, dV and dQ, which reads and rewrites dQ in HBM for every key tile. Here both passes
+    compute S and dP, so that there are 7 matrix products instead of 5, but dQ is written only once.
     Q, O, dO, dQ: [n_q, d]; K, V, dK, dV: [n_k, d], one float dtype; lse, delta: [n_q], float32, or float64 for
-    float64. dq_blocks: (block_q, block_k) of the dQ pass if they are others. Raises ValueError or TypeError for a
+    float64. dq_blocks: (block_q, block_k) of the dQ pass if they differ. Raises ValueError or TypeError for a
     block size that is not accepted, machine.SRAMOverflow if the tiles do not fit.
     """
     dq_block_q, dq_block_k = dq_blocks or (block_q, block_k)
-    check_blocks(block_q=block_q, block_k=block_k)
-    check_blocks(dq_block_q=dq_block_q, dq_block_k=dq_block_k)
+    mask = masks.causal() if causal else masks.full()
+    grid = mask.tiles(len(Q), len(K), block_q, block_k)
+    masks.check_counts(dq_block_q=dq_block_q, dq_block_k=dq_block_k)
+    dq_grid = mask.tiles(len(Q), len(K), dq_block_q, dq_block_k)
     scale = resolve_scale(scale, Q.shape[1])
-    for rows in tiles(len(Q), block_q):  # FA2 Alg. 2, line 4
-        _store_delta(machine, O, dO, delta, rows)
-    _dkdv_pass(machine, Q, K, V, lse, dO, dK, dV, delta, block_q, block_k, causal, scale)
-    _dq_pass(machine, Q, K, V, lse, dO, dQ, delta, dq_block_q, dq_block_k, causal, scale)
+    for q_rows in grid.query_rows:  # FA2 Alg. 2, line 4
+        _store_delta(machine, O, dO, delta, q_rows)
+    _dkdv_pass(machine, Q, K, V, lse, dO, dK, dV, delta, grid, scale)
+    _dq_pass(machine, Q, K, V, lse, dO, dQ, delta, dq_grid, scale)
 
 
 def _store_delta(machine, O, dO, delta, rows):
@@ -107,37 +110,34 @@ def _store_delta(machine, O, dO, delta, rows):
     machine.store(delta, rows, (O_i.astype(delta.dtype) * dO_i.astype(delta.dtype)).sum(axis=-1))
 
 
-def _dkdv_pass(machine, Q, K, V, lse, dO, dK, dV, delta, block_q, block_k, causal, scale):
-    n_q, n_k, dtype = len(Q), len(K), lse.dtype
-    for k_rows in tiles(n_k, block_k):  # FA2 Alg. 2, line 5
+def _dkdv_pass(machine, Q, K, V, lse, dO, dK, dV, delta, grid, scale):
+    dtype = lse.dtype
+    for j, k_rows in enumerate(grid.key_rows):  # FA2 Alg. 2, line 5
         K_j, V_j = machine.load(K, k_rows), machine.load(V, k_rows)  # line 6
         dK_j, dV_j = (machine.full(K_j.shape, 0, dtype) for _ in range(2))  # line 7
-        for q_rows in tiles(n_q, block_q):  # line 8
-            if causal and q_rows[1] - 1 + n_k - n_q < k_rows[0]:
-                continue  # even the tile's last query does not see the tile's first key
+        for i in grid.query_tiles(j):  # line 8, without the query tiles that see none of these keys
+            q_rows = grid.query_rows[i]
             Q_i, dO_i = machine.load(Q, q_rows), machine.load(dO, q_rows)  # line 9
             lse_i, delta_i = machine.load(lse, q_rows), machine.load(delta, q_rows)
-            P_ij, dS_ij = _p_and_ds(Q_i, K_j, V_j, dO_i, lse_i, delta_i, q_rows, k_rows, n_k - n_q, causal, scale)
+            P_ij, dS_ij = _p_and_ds(Q_i, K_j, V_j, dO_i, lse_i, delta_i, grid, i, j, scale)
             dV_j += np.matmul(P_ij.T, dO_i, dtype=dtype)  # line 12: [block_k, block_q] @ [block_q, d]
             dK_j += np.matmul(dS_ij.T, Q_i, dtype=dtype)  # line 16: likewise
-            del Q_i, dO_i, lse_i, delta_i, P_ij, dS_ij  # or they would lie beside those of the next round
+            del Q_i, dO_i, lse_i, delta_i, P_ij, dS_ij  # otherwise they would still take SRAM in the next round
         dK_j *= scale
         machine.store(dK, k_rows, dK_j.astype(dK.dtype, copy=False))  # line 18
         machine.store(dV, k_rows, dV_j.astype(dV.dtype, copy=False))
         del K_j, V_j, dK_j, dV_j
 
 
-def _dq_pass(machine, Q, K, V, lse, dO, dQ, delta, block_q, block_k, causal, scale):
-    n_q, n_k, dtype = len(Q), len(K), lse.dtype
-    for q_rows in tiles(n_q, block_q):
+def _dq_pass(machine, Q, K, V, lse, dO, dQ, delta, grid, scale):
+    dtype = lse.dtype
+    for i, q_rows in enumerate(grid.query_rows):
         Q_i, dO_i = machine.load(Q, q_rows), machine.load(dO, q_rows)
         lse_i, delta_i = machine.load(lse, q_rows), machine.load(delta, q_rows)
         dQ_i = machine.full(Q_i.shape, 0, dtype)
-        # The key tiles that the forward visits.
-        kv_end = min(max(q_rows[1] + n_k - n_q, 0), n_k) if causal else n_k
-        for k_rows in tiles(n_k, block_k, end=kv_end):
-            K_j, V_j = machine.load(K, k_rows), machine.load(V, k_rows)
-            _, dS_ij = _p_and_ds(Q_i, K_j, V_j, dO_i, lse_i, delta_i, q_rows, k_rows, n_k - n_q, causal, scale)
+        for j in grid.key_tiles(i):  # the key tiles that the forward pass visits
+            K_j, V_j = machine.load(K, grid.key_rows[j]), machine.load(V, grid.key_rows[j])
+            _, dS_ij = _p_and_ds(Q_i, K_j, V_j, dO_i, lse_i, delta_i, grid, i, j, scale)
             dQ_i += np.matmul(dS_ij, K_j, dtype=dtype)  # FA2 Alg. 2, line 15: [block_q, block_k] @ [block_k, d]
             del K_j, V_j, dS_ij
         dQ_i *= scale
@@ -145,9 +145,9 @@ def _dq_pass(machine, Q, K, V, lse, dO, dQ, delta, block_q, block_k, causal, sca
         del Q_i, dO_i, lse_i, delta_i, dQ_i
 
 
-def _p_and_ds(Q_i, K_j, V_j, dO_i, lse_i, delta_i, q_rows, k_rows, offset, causal, scale):
-    """P_ij and dS_ij of one tile, [block_q, block_k] each: FA2 Alg. 2, lines 10, 11, 13, 14. Two products."""
-    P_ij = _probabilities(scores_tile(Q_i, K_j, q_rows, k_rows, offset, causal, scale), lse_i)
+def _p_and_ds(Q_i, K_j, V_j, dO_i, lse_i, delta_i, grid, i, j, scale):
+    """P_ij and dS_ij of one tile, [block_q, block_k] each: FA2 Alg. 2, lines 10, 11, 13, 14. Two matrix products."""
+    P_ij = _probabilities(scores_tile(Q_i, K_j, grid, i, j, scale), lse_i)
     dP_ij = np.matmul(dO_i, V_j.T, dtype=P_ij.dtype)  # [block_q, d] @ [d, block_k]
     dP_ij -= delta_i[:, None]
     dP_ij *= P_ij
@@ -155,12 +155,12 @@ def _p_and_ds(Q_i, K_j, V_j, dO_i, lse_i, delta_i, q_rows, k_rows, offset, causa
 
 
 def _probabilities(S, lse):
-    """P = exp(S - lse) row by row; 0 in a row in which nothing is visible, where -inf - (-inf) would be nan."""
+    """P = exp(S - lse), row by row; 0 where the row sees no key, since -inf - (-inf) would be nan."""
     return np.exp(S - np.where(lse == -np.inf, 0, lse)[..., None])
 
 
 def _checked_results(q, o, lse, do):
-    """o, do, lse as arrays; TypeError or ValueError naming what does not go with q."""
+    """o, do, lse as arrays; TypeError or ValueError, naming the one whose dtype or shape does not match q."""
     o, do, lse = as_float_array(o, "o"), as_float_array(do, "do"), as_float_array(lse, "lse")
     for name, x in (("o", o), ("do", do)):
         if x.dtype != q.dtype:

@@ -1,5 +1,5 @@
 import sys
 from pathlib import Path
 
-# lab.py is beside this file, which pytest does not put on the path; screenshots.py has it there by itself.
+# pytest does not put this folder on the path, so that the tests could not import lab.py.
 sys.path.insert(0, str(Path(__file__).parent))

@@ -1,5 +1,6 @@
 """A notebook in JupyterLab or Voila, in headless Chromium, as a reader has it on the screen."""
 
+import ast
 import contextlib
 import json
 import shutil
@@ -36,13 +37,29 @@ SETTINGS = {
 }
 
 
-def copy_not_executed(notebook: Path, folder: Path) -> None:
-    """A copy of `notebook` in `folder`, without outputs and counts: what is there later was made there."""
+def copy_not_executed(notebook: Path, folder: Path, outputs: bool = False) -> list[int]:
+    """Copies `notebook` into `folder` without execution counts, so that a count seen later was made there.
+
+    outputs: whether the committed outputs stay, which tests that they can be shown. Returns the indices of the cells
+    that explorers and quizzes need: the bootstrap, the cells that import what these call, and they themselves.
+    """
     copy = nbformat.read(notebook, as_version=4)
-    for cell in copy.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
+    code = {index: cell for index, cell in enumerate(copy.cells) if cell.cell_type == "code"}
+    for cell in code.values():
+        cell.execution_count = None
+        cell.outputs = cell.outputs if outputs else []
     nbformat.write(copy, folder / notebook.name)
+
+    shown = {i for i, cell in code.items() if {"bootstrap", "explorer", "quiz"} & set(cell.metadata.get("tags", []))}
+    called = {node.id for i in shown for node in ast.walk(ast.parse(code[i].source)) if isinstance(node, ast.Name)}
+    return sorted(shown | {i for i, cell in code.items() if called & set(imported_names(cell.source))})
+
+
+def imported_names(source: str):
+    """The names that the import statements of a cell bind."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
 
 
 @contextlib.contextmanager
@@ -144,11 +161,8 @@ def chromium():
         browser.close()
 
 
-def open_and_run_all(page, address: str, name: str) -> None:
-    """Opens notebook `name`, runs it from the menu, and returns when every code cell has its number.
-
-    Raises AssertionError with what a cell wrote, if one raised or wrote to stderr.
-    """
+def open_notebook(page, address: str, name: str) -> None:
+    """Opens notebook `name` and returns when its kernel is ready."""
     page.goto(f"{address}doc/tree/{name}?reset")
     # Not by the indicator in the toolbar, which says idle while there is no kernel yet.
     page.wait_for_function(
@@ -158,13 +172,32 @@ def open_and_run_all(page, address: str, name: str) -> None:
         }""",
         timeout=START_S * 1000,
     )
+
+
+def run_all(page) -> None:
+    """Runs every cell from the menu. Raises AssertionError with what a cell wrote, if one raised or wrote to stderr."""
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    _wait_for_counts(page, None)
+
+
+def run_cells(page, indices: list[int]) -> None:
+    """Runs the cells with these indices by Shift+Enter, as a reader would. Raises what `run_all` raises."""
+    for index in indices:
+        page.locator(".jp-Notebook .jp-Cell").nth(index).locator(".jp-InputPrompt").click()
+        page.keyboard.press("Shift+Enter")
+    _wait_for_counts(page, indices)
+
+
+def _wait_for_counts(page, indices):
+    """Waits until the code cells with these indices (None: all) have their numbers, or until one has failed."""
     error = ".jp-OutputArea [data-mime-type$='.error'], .jp-OutputArea [data-mime-type$='.stderr']"
     page.wait_for_function(
-        """error => document.querySelector(error) || [...document.querySelectorAll(".jp-CodeCell")].every(
-            cell => /\\d/.test(cell.querySelector(".jp-InputPrompt").textContent))""",
-        arg=error,
+        """([error, indices]) => document.querySelector(error)
+            || [...document.querySelectorAll(".jp-Notebook .jp-Cell")]
+                .filter((cell, index) => indices ? indices.includes(index) : cell.matches(".jp-CodeCell"))
+                .every(cell => /\\d/.test(cell.querySelector(".jp-InputPrompt").textContent))""",
+        arg=[error, indices],
         timeout=RUN_S * 1000,
     )
     wrong = page.locator(error)

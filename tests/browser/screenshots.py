@@ -1,6 +1,6 @@
 """What a reader sees: python tests/browser/screenshots.py NOTEBOOK OUTDIR
 
-Runs a copy of NOTEBOOK in JupyterLab in headless Chromium and writes one picture a cell, in the light and in
+Runs a copy of NOTEBOOK in JupyterLab in headless Chromium and writes a picture of every cell, in the light and in
 the dark theme: OUTDIR/light/003_code.png is the fourth cell. Needs chromium on the path.
 """
 
@@ -28,7 +28,8 @@ def main() -> None:
         lab.copy_not_executed(arguments.notebook, folder)
         with lab.jupyterlab(folder, Path(scratch)) as address, lab.chromium() as browser:
             page = browser.new_page()
-            lab.open_and_run_all(page, address, arguments.notebook.name)
+            lab.open_notebook(page, address, arguments.notebook.name)
+            lab.run_all(page)
             for theme, name in THEMES.items():
                 photograph(page, name, arguments.outdir / theme)
 

@@ -1,4 +1,7 @@
-"""Lessons in a real browser: explorers answer the keyboard, formulas are drawn, the console stays quiet."""
+"""What only a browser shows of a lesson: explorers answer the keyboard, formulas are drawn, the console stays quiet.
+
+Numbers and pictures of explorers are tested in tests/explorers, the other cells of lessons in tests/notebooks.
+"""
 
 import re
 
@@ -10,15 +13,15 @@ from course_lib import authoring
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
 
-# What the console may say without anything being wrong with a lesson. The last two are jupyterquiz's: it asks
-# a CDN for a MathJax of its own, and looks for that one's version before it is there.
+# Console messages that do not mean that a lesson is broken. The last two come from jupyterquiz, which loads a MathJax
+# of its own from a CDN and looks for its version before it is loaded.
 HARMLESS = re.compile(
     r"Failed to load resource: .* \(https://colab\.research\.google\.com/assets/colab-badge\.svg\)"
     r"|Failed to load resource: .* \(https://cdn\.jsdelivr\.net/npm/mathjax@3/es5/tex-svg\.js\)"
     r"|Cannot read properties of undefined \(reading '0'\) .*\n +at eval \(eval at evalInContext .*"
 )
 
-# Voila asks a CDN for icons, and loads all of JupyterLab's extensions, also those that work in JupyterLab alone.
+# Voila loads icons from a CDN, and all of JupyterLab's extensions, including those that only work in JupyterLab.
 HARMLESS_IN_VOILA = re.compile(
     HARMLESS.pattern
     + r"|Failed to load resource: .* \(https://cdn\.jsdelivr\.net/npm/@fortawesome/.*\)"
@@ -29,7 +32,7 @@ HARMLESS_IN_VOILA = re.compile(
 
 
 def console_errors(page, harmless=HARMLESS):
-    """A list that fills with what goes wrong in the page from now on."""
+    """A list to which every error that the page reports from now on is added."""
     errors = []
 
     def listen(error):
@@ -53,7 +56,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def notebooks(tmp_path_factory):
-    """(address, folder) of one JupyterLab for all tests: starting it takes longer than some lessons."""
+    """(address, folder) of one JupyterLab for all tests, because starting it takes seconds."""
     scratch = tmp_path_factory.mktemp("lab")
     folder = scratch / "notebooks"
     folder.mkdir()
@@ -63,17 +66,22 @@ def notebooks(tmp_path_factory):
 
 @pytest.fixture
 def open_lesson(notebooks, browser):
-    """`open_lesson(name)` gives the page of a notebook that was run, with its formulas drawn and its quiz there.
+    """`open_lesson(name)` gives the page of a committed notebook: formulas drawn, explorers and quiz run.
 
-    At the end of the test, the page's console must have stayed quiet.
+    whole: run every cell instead; nbval has run them all before. At the end of the test, the page's console must have
+    stayed quiet.
     """
     address, folder = notebooks
     page = browser.new_page()
     errors = console_errors(page)
 
-    def open_and_run(name):
-        lab.copy_not_executed(authoring.NOTEBOOKS / f"{name}.ipynb", folder)
-        lab.open_and_run_all(page, address, f"{name}.ipynb")
+    def open_and_run(name, whole=False):
+        needed = lab.copy_not_executed(authoring.NOTEBOOKS / f"{name}.ipynb", folder, outputs=not whole)
+        lab.open_notebook(page, address, f"{name}.ipynb")
+        if whole:
+            lab.run_all(page)
+        else:
+            lab.run_cells(page, needed)
         cells = nbformat.read(folder / f"{name}.ipynb", as_version=4).cells
         if any("$" in cell.source for cell in cells if cell.cell_type == "markdown"):
             assert_formulas_drawn(page)
@@ -88,10 +96,10 @@ def open_lesson(notebooks, browser):
 
 def assert_formulas_drawn(page):
     page.locator("mjx-container").first.wait_for()
-    # An error of syntax has an element of its own; a command that MathJax does not know is written in red.
+    # MathJax marks a syntax error by an element of its own, and writes an unknown command in red.
     wrong = page.locator("mjx-merror, [data-mjx-error], mjx-container [style*='color: red']")
     assert wrong.all_inner_texts() == []
-    # What was left as it was typed; code may hold dollars.
+    # A formula that was not recognised still shows its dollars. Code may hold dollars too.
     left = page.evaluate(
         """() => [...document.querySelectorAll(".jp-RenderedMarkdown")].map(cell => {
             const copy = cell.cloneNode(true)
@@ -103,9 +111,9 @@ def assert_formulas_drawn(page):
 
 
 def keyboard(page, explorer):
-    """`press(control, *keys)` for an explorer: text and figure both change. Returns the new text.
+    """`press(control, *keys)` presses keys, waits until text and figure have both changed, and returns the new text.
 
-    All keys of one call change the explorer once: the first change is what is waited for.
+    It waits for the first change only, so the keys of one call must change the explorer once.
     """
     text, image = explorer.locator(".widget-html-content").last, explorer.locator("img")
 
@@ -126,7 +134,7 @@ def keyboard(page, explorer):
 
 
 def test_start_here(open_lesson):
-    page = open_lesson("00_start_here")
+    page = open_lesson("00_start_here", whole=True)
     check = page.locator(".jp-OutputArea", has_text="00.softmax_scale").first
     assert "not attempted yet" in check.inner_text()
 
@@ -276,11 +284,12 @@ def move_every_control(page, explorer):
 
 def test_block_size_explorer(open_lesson):
     page = open_lesson("block_size_explorer")
-    move_every_control(page, page.locator(".jp-OutputArea .widget-vbox").first)
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    assert "8 x 16 tiles" in keyboard(page, explorer)(explorer.locator(".noUi-handle").first, "ArrowRight")
 
 
 def test_block_size_explorer_as_a_page(browser, tmp_path):
-    """By the README's line: no JupyterLab, no code to be seen."""
+    """As the README starts it, with Voila: without JupyterLab, and no code is visible."""
     with lab.voila(authoring.NOTEBOOKS / "block_size_explorer.ipynb", tmp_path) as address:
         page = browser.new_page()
         errors = console_errors(page, HARMLESS_IN_VOILA)

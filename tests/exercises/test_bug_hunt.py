@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from course_lib.exercises import bug_hunt
-from course_lib.exercises.lesson_08 import find_failing_input, outside_contract
+from course_lib import bug_hunt
+from course_lib.exercises.lesson_08.find_failing_input import find_failing_input, outside_contract
 
 EVERY_KERNEL = (*bug_hunt.NAMES, "right")
 
@@ -47,9 +47,12 @@ def test_the_copied_loop_gives_1024_nans_of_2048():
     assert (int(np.isnan(o).sum()), o.size) == (1024, 2048)
 
 
-def test_every_source_has_its_slip():
+def test_every_source_has_its_mistake_and_is_short_enough_to_read():
     sources = {bug_hunt.source(name).replace(f"kernel_{name}", "kernel") for name in EVERY_KERNEL}
     assert len(sources) == len(EVERY_KERNEL)
+    for source in sources:
+        assert source.startswith("@triton.jit\ndef kernel(\n") and '"""' not in source and "fmt" not in source
+        assert len(source.splitlines()) <= 56
     with pytest.raises(ValueError, match="no kernel 'G'"):
         bug_hunt.source("G")
 

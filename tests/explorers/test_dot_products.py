@@ -1,7 +1,6 @@
 import io
 import re
 
-import ipywidgets as widgets
 import numpy as np
 import pytest
 from PIL import Image
@@ -62,7 +61,7 @@ def test_turned_is_a_vector_of_that_length_and_angle():
     np.testing.assert_allclose(explorer.turned(-135, np.sqrt(2)), [-1, -1], atol=1e-15)
 
 
-def test_every_number_in_the_pairs_text_is_the_models():
+def test_every_number_in_the_text_of_a_pair_comes_from_the_model():
     for _, model in every_pair():
         text = explorer.describe_pair(model)
         assert not re.search(r"-0\.0+\b", text)
@@ -73,7 +72,7 @@ def test_every_number_in_the_pairs_text_is_the_models():
         assert last == pytest.approx(model.degrees, abs=0.0501) if last is not None else "no angle" in text
 
 
-def test_the_pairs_drawing_shows_the_model():
+def test_the_drawing_of_a_pair_shows_the_model():
     for _, model in every_pair():
         plane, sums = explorer.draw_pair(model).axes
         np.testing.assert_array_equal([bar.get_height() for bar in sums.patches], [*model.products, model.dot])
@@ -82,7 +81,7 @@ def test_the_pairs_drawing_shows_the_model():
         np.testing.assert_array_equal(np.ravel(tips), np.ravel([v for v in (model.a, model.b) if v.any()]))
 
 
-def test_a_crowd_is_the_references_scores_and_softmax():
+def test_a_crowd_has_the_scores_and_softmax_of_the_reference():
     for model in every_crowd():
         Q, K = (entries[:, : model.d] for entries in explorer._entries())
         factor = {"1 (no scale)": 1, "1/sqrt(d)": model.d**-0.5, "1/d": 1 / model.d}[model.scale]
@@ -95,7 +94,7 @@ def test_a_crowd_is_the_references_scores_and_softmax():
         assert model.largest == model.weights.max(axis=1).mean()
 
 
-def test_the_scale_is_what_the_lesson_says_of_it():
+def test_each_scale_does_what_the_lesson_says():
     for d in explorer.DIMENSIONS[2:]:
         none, root, inverse = (explorer.crowd(d, scale) for scale in explorer.SCALES)
         assert none.spread == pytest.approx(np.sqrt(d), rel=0.1)
@@ -106,7 +105,7 @@ def test_the_scale_is_what_the_lesson_says_of_it():
     assert explorer.crowd(256).effective_keys == pytest.approx(39.4, abs=0.05)
 
 
-def test_every_number_in_the_crowds_text_is_the_models():
+def test_every_number_in_the_text_of_a_crowd_comes_from_the_model():
     for model in every_crowd():
         text = explorer.describe_crowd(model)
         assert f"d = {model.d}, scale {model.scale}<" in text and "of 64 keys" in text
@@ -116,19 +115,18 @@ def test_every_number_in_the_crowds_text_is_the_models():
         np.testing.assert_allclose(found, expected, atol=5.0001e-4)
 
 
-@pytest.mark.parametrize("scale", explorer.SCALES)
-@pytest.mark.parametrize("d", [1, 64, 1024])
-def test_the_crowds_drawing_shows_the_model(d, scale):
-    model = explorer.crowd(d, scale)
-    histogram, weights, curve = explorer.draw_crowd(model).axes
-    counts, edges, _ = histogram.patches[0].get_data()
-    assert counts.sum() == model.scores.size and edges[0] == -edges[-1] == -np.abs(model.scores).max()
-    np.testing.assert_array_equal(weights.patches[0].get_data().values, np.sort(model.weights[0])[::-1])
-    np.testing.assert_array_equal(curve.lines[-1].get_xydata(), [[np.log2(d), model.entropy]])
+def test_the_drawing_of_a_crowd_shows_the_model():
+    for d, scale in ((1, explorer.NONE), (64, explorer.ROOT), (1024, explorer.NONE), (1024, explorer.INVERSE)):
+        model = explorer.crowd(d, scale)
+        histogram, weights, curve = explorer.draw_crowd(model).axes
+        counts, edges, _ = histogram.patches[0].get_data()
+        assert counts.sum() == model.scores.size and edges[0] == -edges[-1] == -np.abs(model.scores).max()
+        np.testing.assert_array_equal(weights.patches[0].get_data().values, np.sort(model.weights[0])[::-1])
+        np.testing.assert_array_equal(curve.lines[-1].get_xydata(), [[np.log2(d), model.entropy]])
 
 
 @pytest.mark.parametrize("draw", [explorer.draw_entropy, lambda: explorer.draw_crowd(explorer.crowd(1))])
-def test_entropy_curves_are_the_crowds(draw):
+def test_entropy_curves_pass_through_every_crowd(draw):
     curves = [line for line in draw().axes[-1].lines if len(line.get_xdata()) == len(explorer.DIMENSIONS)]
     assert len(curves) == len(explorer.SCALES)
     for line, scale in zip(curves, explorer.SCALES, strict=True):
@@ -174,54 +172,32 @@ def test_pictures_are_opaque_and_white_at_the_edge():
         assert (pixels[[0, -1]] == 255).all() and (pixels[:, [0, -1]] == 255).all()
 
 
-def parts_of(box):
-    """The explorer's controls by description, its text and its image."""
-    parts, todo = {}, [box]
-    while todo:
-        widget = todo.pop()
-        todo.extend(getattr(widget, "children", ()))
-        parts[getattr(widget, "description", "") or type(widget).__name__] = widget
-    return parts
-
-
-def shows(parts, text, figure):
-    return parts["HTML"].value == text and parts["Image"].value == png(figure)
-
-
 def pair_of(angle_a=60, length_a=2.0, angle_b=25, length_b=2.0):
     return explorer.pair(explorer.turned(angle_a, length_a), explorer.turned(angle_b, length_b))
 
 
-@pytest.mark.parametrize(
-    "control, value, setting",
-    [
+def test_the_pair_follows_every_control(shell_of):
+    def shown(**settings):
+        return explorer.describe_pair(pair_of(**settings)), explorer.draw_pair(pair_of(**settings))
+
+    moves = [
         ("turn a (degrees)", -45, {"angle_a": -45}),
         ("turn b (degrees)", 150, {"angle_b": 150}),
-        ("length of a", 0.0, {"length_a": 0.0}),
         ("length of b", 3.0, {"length_b": 3.0}),
-    ],
-)
-def test_the_pairs_shell_follows_each_control(control, value, setting):
-    parts = parts_of(explorer.explore_pair())
-    assert isinstance(parts["length of a"], widgets.FloatSlider)
-    before = parts["Image"].value
-    assert shows(parts, explorer.describe_pair(pair_of()), explorer.draw_pair(pair_of()))
-    parts[control].value = value
-    model = pair_of(**setting)
-    assert shows(parts, explorer.describe_pair(model), explorer.draw_pair(model))
-    assert parts["Image"].value != before
+        ("length of a", 0.0, {"length_a": 0.0}),
+    ]
+    shell_of(explorer.explore_pair()).assert_follows(shown, {}, moves)
 
 
-def test_the_crowds_shell_follows_both_controls():
-    parts = parts_of(explorer.explore_crowd())
-    before = parts["Image"].value
-    for control, value, setting in (
-        ("d", 256, (256, explorer.ROOT)),
-        ("scale", explorer.NONE, (256, explorer.NONE)),
-        ("d", 1, (1, explorer.NONE)),
-        ("scale", explorer.INVERSE, (1, explorer.INVERSE)),
-    ):
-        parts[control].value = value
-        model = explorer.crowd(*setting)
-        assert shows(parts, explorer.describe_crowd(model), explorer.draw_crowd(model))
-    assert parts["Image"].value != before
+def test_the_crowd_follows_both_controls(shell_of):
+    def shown(d, scale):
+        model = explorer.crowd(d, scale)
+        return explorer.describe_crowd(model), explorer.draw_crowd(model)
+
+    moves = [
+        ("d", 256, {"d": 256}),
+        ("scale", explorer.NONE, {"scale": explorer.NONE}),
+        ("d", 128, {"d": 128}),
+        ("scale", explorer.INVERSE, {"scale": explorer.INVERSE}),
+    ]
+    shell_of(explorer.explore_crowd()).assert_follows(shown, {"d": 64, "scale": explorer.ROOT}, moves)

@@ -1,11 +1,9 @@
 import re
 
-import ipywidgets as widgets
 import numpy as np
 import pytest
 
 from course_lib.explorers import float_formats as explorer
-from course_lib.explorers.figures import png
 from course_lib.reference import example, formats, scores, stable_softmax
 
 SENTENCE = explorer.sentence_logits()
@@ -28,7 +26,7 @@ def test_the_sentence_is_the_last_querys_unscaled_scores():
 
 
 @each_logits
-def test_every_number_is_the_librarys(logits):
+def test_every_number_agrees_with_the_library(logits):
     model = explorer.run(logits)
     np.testing.assert_array_equal(model.true, stable_softmax(logits))
     assert [row.number_format for row in model.rows] == list(formats.FORMATS.values())
@@ -63,7 +61,7 @@ def test_zones_are_where_exp_changes():
         ("a lost tail", [explorer.LOST, explorer.ORDINARY, explorer.ORDINARY]),
     ],
 )
-def test_verdicts(name, verdicts):
+def test_the_verdict_names_what_went_wrong(name, verdicts):
     assert [row.verdict for row in explorer.run(LOGITS[name]).rows] == verdicts
 
 
@@ -79,7 +77,7 @@ def test_a_verdict_says_what_the_weights_are():
 
 
 @each_logits
-def test_every_number_in_the_text_is_the_models(logits):
+def test_every_number_in_the_text_comes_from_the_model(logits):
     model = explorer.run(logits)
     first, *lines = explorer.describe(model).split("<br>")
     number = r"-?(?:\d[\d.e+-]*\d|\d|inf|nan)"
@@ -154,31 +152,17 @@ def test_broken_rows_are_drawn():
 
 
 @pytest.fixture
-def shell():
-    """The explorer's controls by description, its text and its image."""
-    box = explorer.explore()
-    parts, todo = {}, [box]
-    while todo:
-        widget = todo.pop()
-        todo.extend(getattr(widget, "children", ()))
-        parts[getattr(widget, "description", "") or type(widget).__name__] = widget
-    return parts
+def shell(shell_of):
+    return shell_of(explorer.explore())
 
 
-def test_shell_opens_on_the_sentence(shell):
-    assert shell["HTML"].value == explorer.describe(explorer.run(SENTENCE))
-    assert shell["Image"].value == png(explorer.draw(explorer.run(SENTENCE)))
+def test_the_explorer_follows_every_control(shell):
+    def shown(shift_all, **moved):
+        model = explorer.run(SENTENCE + shift_all + [moved.get(name, 0) for name in example.TOKENS])
+        return explorer.describe(model), explorer.draw(model)
 
-
-@pytest.mark.parametrize("control", [*example.TOKENS, "shift all"])
-def test_shell_follows_each_control(shell, control):
-    before = shell["Image"].value
-    assert isinstance(shell[control], widgets.FloatSlider)
-    shell[control].value += 8
-    moved = [8.0 * (control in (name, "shift all")) for name in example.TOKENS]
-    model = explorer.run(SENTENCE + moved)
-    assert shell["HTML"].value == explorer.describe(model)
-    assert shell["Image"].value == png(explorer.draw(model)) != before
+    moves = [(name, value + 8, {name: 8}) for name, value in zip(example.TOKENS, SENTENCE, strict=True)]
+    shell.assert_follows(shown, {"shift_all": 0}, [*moves, ("shift all", 8, {"shift_all": 8})])
 
 
 def test_the_controls_reach_every_verdict_and_no_dot_leaves_the_line(shell):

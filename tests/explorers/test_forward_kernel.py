@@ -1,9 +1,8 @@
-"""The forward kernel's explorer: places against the mask, bounds against the kernel's, bars against the file."""
+"""The forward kernel's explorer: places against the mask, bounds against the kernel, bars against the record."""
 
 import itertools
 
 import numpy as np
-import pytest
 import torch
 import triton
 import triton.language as tl
@@ -25,38 +24,41 @@ def bounds_kernel(out_ptr, n_q, n_k, IS_CAUSAL: tl.constexpr, BLOCK_M: tl.conste
     tl.store(out_ptr + 2 * pid + 1, kv_end)
 
 
-@pytest.mark.parametrize("n_q, n_k, block_m, block_n, causal", SIZES[::5])
-def test_bounds_are_the_kernels(n_q, n_k, block_m, block_n, causal):
-    programs = -(-n_q // block_m)
-    out = torch.zeros((programs, 2), dtype=torch.int32, device=runtime.device())
-    bounds_kernel[(programs,)](out, n_q, n_k, IS_CAUSAL=causal, BLOCK_M=block_m, BLOCK_N=block_n)
-    for pid in range(programs):
-        model = program(n_q, n_k, block_m=block_m, block_n=block_n, causal=causal, pid=pid)
-        assert [model.full_end, model.kv_end] == out[pid].tolist()
+def test_bounds_match_the_kernel():
+    for n_q, n_k, block_m, block_n, causal in SIZES[::5]:
+        programs = -(-n_q // block_m)
+        out = torch.zeros((programs, 2), dtype=torch.int32, device=runtime.device())
+        bounds_kernel[(programs,)](out, n_q, n_k, IS_CAUSAL=causal, BLOCK_M=block_m, BLOCK_N=block_n)
+        models = [
+            program(n_q, n_k, block_m=block_m, block_n=block_n, causal=causal, pid=pid) for pid in range(programs)
+        ]
+        assert [[model.full_end, model.kv_end] for model in models] == out.tolist(), (n_q, n_k, block_m, block_n)
 
 
-@pytest.mark.parametrize("n_q, n_k, block_m, block_n, causal", SIZES)
-def test_every_place_is_what_the_mask_says(n_q, n_k, block_m, block_n, causal):
-    visible = 0
-    for pid in range(-(-n_q // block_m)):
-        model = program(n_q, n_k, block_m=block_m, block_n=block_n, causal=causal, pid=pid)
-        for (i, key), place in np.ndenumerate(model.places):
-            query = pid * block_m + i
-            if query >= n_q:
-                expected = NO_QUERY
-            elif key >= n_k:
-                expected = NO_KEY
-            else:
-                expected = HIDDEN if causal and key > query + n_k - n_q else VISIBLE
-            assert place == expected
-        visible += int((model.places == VISIBLE).sum())
-        assert len(model.kinds) * block_n == model.places.shape[1] >= n_k
-        for j, kind in enumerate(model.kinds):
-            # The loop visits [0, kv_end), and needs no mask before full_end.
-            assert (kind == "not visited") == (j * block_n >= model.kv_end)
-            assert (kind == "no mask") == ((j + 1) * block_n <= model.full_end)
-    seen = [min(max(query + 1 + n_k - n_q, 0), n_k) if causal else n_k for query in range(n_q)]
-    assert visible == sum(seen)
+def test_every_place_is_what_the_mask_says():
+    for n_q, n_k, block_m, block_n, causal in SIZES:
+        sizes = {"block_m": block_m, "block_n": block_n, "causal": causal}
+        visible = 0
+        for pid in range(-(-n_q // block_m)):
+            where = f"n_q={n_q} n_k={n_k} {sizes} pid={pid}"
+            model = program(n_q, n_k, **sizes, pid=pid)
+            for (i, key), place in np.ndenumerate(model.places):
+                query = pid * block_m + i
+                if query >= n_q:
+                    expected = NO_QUERY
+                elif key >= n_k:
+                    expected = NO_KEY
+                else:
+                    expected = HIDDEN if causal and key > query + n_k - n_q else VISIBLE
+                assert place == expected, where
+            visible += int((model.places == VISIBLE).sum())
+            assert len(model.kinds) * block_n == model.places.shape[1] >= n_k, where
+            for j, kind in enumerate(model.kinds):
+                # The loop visits [0, kv_end), and needs no mask before full_end.
+                assert (kind == "not visited") == (j * block_n >= model.kv_end), where
+                assert (kind == "no mask") == ((j + 1) * block_n <= model.full_end), where
+        seen = [min(max(query + 1 + n_k - n_q, 0), n_k) if causal else n_k for query in range(n_q)]
+        assert visible == sum(seen), f"n_q={n_q} n_k={n_k} {sizes}"
 
 
 def test_description_counts_the_places():
@@ -79,7 +81,7 @@ def test_picture_shows_the_tile_and_the_bounds():
     assert tile.get_ylim() == (7.5, 3.5), "the first query is above"
 
 
-def test_bars_are_the_records():
+def test_bars_are_those_of_the_record():
     record = records.record("attention-h100")
     figure = forward_kernel.draw_speed()
     heights = sorted(bar.get_height() for axes in figure.axes for bar in axes.patches)
@@ -90,25 +92,37 @@ def test_bars_are_the_records():
     assert "batch x N = 16,384, heads x d = 2,048, float16" in written
 
 
-def test_nan_picture_counts():
+def test_the_nan_picture_counts_its_nans():
     o = np.zeros((64, 32))
     o[:16] = np.nan
     figure = forward_kernel.draw_nan(o, block_q=32)
     assert figure.axes[0].get_title(loc="left") == "o: 512 of 2048 are NaN (red)"
 
 
-def test_every_control_redraws():
-    box = forward_kernel.explore()
-    *rows, text, image = box.children
-    (n_q, n_k), (block_m, block_n), (causal,), (pid, step) = (row.children for row in rows)
-    for control, value in ((causal, False), (step, 1), (pid, 2), (n_q, 20), (n_k, 7), (block_m, 8), (block_n, 6)):
-        before = text.value, image.value
-        control.value = value
-        assert (text.value, image.value) != before, control.description
-    # A program or a tile that there is no more gives way to the last.
-    pid.value = pid.max
-    n_q.value = 4
-    assert pid.value == 0 and "queries 0 to 3" in text.value
-    step.value = step.max
-    n_k.value = 4
-    assert step.value == 0 and "Tile 0</b> of tiles 0 to 0" in text.value
+def test_the_explorer_follows_every_control(shell_of):
+    def shown(step, **sizes):
+        model = program(**sizes)
+        return describe(model, step), draw(model, step)
+
+    shell = shell_of(forward_kernel.explore())
+    start = {"n_q": 10, "n_k": 13, "block_m": 4, "block_n": 4, "causal": True, "pid": 1, "step": 2}
+    moves = [
+        ("causal", False, {"causal": False}),
+        ("tile", 1, {"step": 1}),
+        ("program", 2, {"pid": 2}),
+        ("queries", 20, {"n_q": 20}),
+        ("keys", 7, {"n_k": 7}),
+        ("BLOCK_M", 8, {"block_m": 8}),
+        ("BLOCK_N", 6, {"block_n": 6}),
+    ]
+    shell.assert_follows(shown, start, moves)
+
+
+def test_a_program_or_tile_that_no_longer_exists_gives_way_to_the_last(shell_of):
+    shell = shell_of(forward_kernel.explore())
+    shell["program"].value = shell["program"].max
+    shell["queries"].value = 4
+    assert shell["program"].value == 0 and "queries 0 to 3" in shell["HTML"].value
+    shell["tile"].value = shell["tile"].max
+    shell["keys"].value = 4
+    assert shell["tile"].value == 0 and "Tile 0</b> of tiles 0 to 0" in shell["HTML"].value

@@ -1,4 +1,4 @@
-"""Lesson 10's tables against sums by hand, on rows made up here; and every picture with and without its record."""
+"""Lesson 10's tables against sums by hand, on invented rows, and every picture on invented records."""
 
 import io
 import json
@@ -36,7 +36,7 @@ def ladder_rows(**tflops):
 
 
 def standard_rows():
-    """Three microseconds a launch at least, and more for the longest."""
+    """Times of at least three microseconds a launch, and more for the longest sequences."""
     rows = []
     for n in LENGTHS:
         for method, launches in (("standard", 3), ("flash", 1), ("sdpa_flash", 1)):
@@ -65,7 +65,7 @@ def sweep_rows():
     return [*rows, shape | {"block_q": 64, "block_k": 64, "error": "does not fit"}]
 
 
-def test_gains_are_over_the_rung_that_is_built_on():
+def test_a_gain_is_relative_to_the_rung_that_it_builds_on():
     steps = measured.steps(RUNGS, ladder_rows(a=100, b=150, c=120, d=153), causal=False)
     assert [step.measured for step in steps] == [None, 1.5, 0.8, 1.02]
     assert [step.predicted for step in steps] == [None, 1.5, 0.9, 1.0]
@@ -89,9 +89,8 @@ def test_every_rung_was_measured_with_both_masks_at_both_lengths():
     assert sorted(found) == sorted(product((rung.name for rung in RUNGS), (1024, 4096), (False, True)))
 
 
-@pytest.mark.parametrize(
-    "predicted, gain, verdict",
-    [
+def test_a_verdict_compares_the_measured_gain_with_the_predicted_one():
+    for predicted, gain, verdict in [
         (1.3, 1.3, "as predicted"),
         (1.3, 1.25, "as predicted"),
         (1.3, 1.2, "less than predicted"),
@@ -103,13 +102,11 @@ def test_every_rung_was_measured_with_both_masks_at_both_lengths():
         (1.0, 1.1, "more than predicted"),
         (1.0, 0.9, "less than predicted"),
         (1.0, 1.01, "as predicted"),
-    ],
-)
-def test_verdicts(predicted, gain, verdict):
-    assert measured.Step("", "", "", True, 1.0, predicted, gain).verdict == verdict
+    ]:
+        assert measured.Step("", "", "", True, 1.0, predicted, gain).verdict == verdict, (predicted, gain)
 
 
-def test_growth_is_the_power():
+def test_growth_is_the_exponent_of_a_power_law():
     n = np.array([64, 128, 256])
     assert measured.growth(n, 3.0 * n**2) == pytest.approx(2)
     assert measured.growth([1, *n], [0, *(5 * n)]) == pytest.approx(1)
@@ -136,7 +133,7 @@ def test_faster_from_is_where_it_stays_faster():
     assert measured.faster_from([]) == ([], None)
 
 
-def test_bytes_asked_for_have_the_shape_of_the_row():
+def test_requested_bytes_are_computed_for_the_shape_of_the_row():
     standard = traffic.standard_attention(1024, 1024, 64, heads=16).total_bytes
     flash = traffic.flash_attention(1024, 1024, 64, block_q=64, block_k=128, heads=16).total_bytes
     assert measured.moved(dram_rows()) == [
@@ -154,7 +151,7 @@ def test_sweep_takes_the_best_and_predicts_from_bytes():
     assert table[0][2] == pytest.approx(4 * 4096 / (4 * (1 + 4096 / 32)) * 3.352)
 
 
-def test_rank_agreement():
+def test_rank_agreement_is_spearmans_correlation():
     assert measured.rank_agreement([1, 2, 3], [10, 20, 1000]) == pytest.approx(1)
     assert measured.rank_agreement([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
     # One pair of the three in the other order: 1 - 6 (0 + 1 + 1) / (3 * 8).
@@ -186,7 +183,7 @@ def pictures():
 
 @pytest.fixture
 def made_up(tmp_path, monkeypatch):
-    """A folder with the records made up here."""
+    """Replaces the committed records by the invented ones of this file."""
     monkeypatch.setattr(records, "FOLDER", tmp_path)
     every = {"ladder": ladder_rows(a=100, b=150, c=120, d=153), "standard": standard_rows()}
     every |= {"dram": dram_rows(), "sweep": sweep_rows(), "attention": [attention_row()]}

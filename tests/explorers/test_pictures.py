@@ -1,4 +1,4 @@
-"""The pictures that belong to no explorer: the map of lessons, and the README's."""
+"""The two pictures that belong to no explorer: the map of lessons and the README's figure."""
 
 from pathlib import Path
 

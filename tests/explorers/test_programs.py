@@ -1,6 +1,5 @@
-"""The explorer of programs: its model is what the kernels do, its drawing is the model, its controls work."""
+"""The explorer of programs: the model agrees with traced kernels, the drawing and the controls with the model."""
 
-import ipywidgets as widgets
 import numpy as np
 import pytest
 import torch
@@ -25,7 +24,7 @@ def test_one_dimension_is_what_vector_add_touches(n, block):
     with trace(out=out) as traced:
         vector_add[one_dimension(n, block, 0).grid[1:]](x, y, out, n, BLOCK=block)
     assert np.array_equal(everything, traced.heatmap("out", "store")) and (everything == 1).all()
-    # Of one program alone: the launch of the first only.
+    # A grid of one program touches what the explorer shows for program 0.
     with trace(out=out) as traced:
         vector_add[(1,)](x, y, out, n, BLOCK=block)
     assert np.array_equal(one_dimension(n, block, 0).touched[0], traced.heatmap("out", "store") == 1)
@@ -46,7 +45,7 @@ def test_two_dimensions_are_what_scores_tile_stores():
     assert last.mask.sum() == last.touched.sum() == 1 and last.touched[4, 8]
 
 
-def test_words_are_the_model_s():
+def test_the_text_describes_the_program():
     text = explorer.describe(one_dimension(10, 4, 2))
     assert "Program 2" in text and "grid of 3" in text and "offsets 8 to 11" in text
     assert "4 lanes, 2 inside the tensor, 2 masked off" in text
@@ -66,18 +65,27 @@ def test_the_drawing_is_the_model():
     png(explorer.draw(one_dimension(10, 4, 5)))
 
 
-def controls(widget):
-    for child in widget.children:
-        yield from controls(child) if isinstance(child, widgets.Box) else [child]
+def test_the_explorer_follows_every_control(shell_of):
+    def shown_in_1d(n, block, pid):
+        model = one_dimension(n, block, pid)
+        return explorer.describe(model), explorer.draw(model)
 
+    def shown_in_2d(shape, block, pid):
+        model = Program(shape, block, pid)
+        return explorer.describe(model), explorer.draw(model)
 
-def test_every_control_changes_text_and_picture():
-    shell = explorer.explore()
-    text, image = shell.children[-2:]
-    one = ("program_id(0)", 2), ("elements", 9), ("BLOCK", 2), ("grid", "2-D")
-    two = ("program_id(0)", 1), ("program_id(1)", 1), ("rows", 4), ("columns", 8), ("BLOCK_M", 4), ("BLOCK_N", 4)
-    for name, value in one + two:
-        before = text.value, image.value
-        shown = [c for c in controls(shell) if c.layout.display != "none"]
-        next(c for c in shown if getattr(c, "description", "") == name).value = value
-        assert text.value != before[0] and image.value != before[1], name
+    shell = shell_of(explorer.explore())
+    moves = [("program_id(0)", 2, {"pid": 2}), ("elements", 9, {"n": 9}), ("BLOCK", 2, {"block": 2})]
+    shell.assert_follows(shown_in_1d, {"n": 10, "block": 4, "pid": 0}, moves)
+
+    # Columns, their block and their program keep what was chosen for one dimension.
+    shell["grid"].value = "2-D"
+    moves = [
+        ("program_id(0)", 1, {"pid": (1, 2)}),
+        ("program_id(1)", 1, {"pid": (1, 1)}),
+        ("rows", 4, {"shape": (4, 9)}),
+        ("columns", 8, {"shape": (4, 8)}),
+        ("BLOCK_M", 4, {"block": (4, 2)}),
+        ("BLOCK_N", 4, {"block": (4, 4)}),
+    ]
+    shell.assert_follows(shown_in_2d, {"shape": (5, 9), "block": (2, 2), "pid": (0, 2)}, moves)

@@ -3,7 +3,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from course_lib import traffic
+from course_lib import masks, traffic
 from course_lib.explorers import tile_grid as explorer
 from course_lib.explorers.figures import Labels, Picture
 from course_lib.machine import Machine
@@ -25,33 +25,34 @@ def events_of(n_q, n_k, block_q, block_k, causal, order):
     return machine.report().events
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_visits_are_those_of_the_machine(case):
-    _, _, block_q, block_k, _, order = case
-    visits, now = [], {}
-    for event in events_of(*case):
-        if event.kind == "load":
-            now[event.tensor] = event.start
-            if event.tensor == ("V" if order == "q_outer" else "Q"):  # the inner loop's load
-                visits.append((now["Q"] // block_q, now["K"] // block_k))
-    assert list(explorer.tile_grid(*case).visits) == visits
+def test_visits_match_the_machine():
+    for case in CASES:
+        _, _, block_q, block_k, _, order = case
+        visits, now = [], {}
+        for event in events_of(*case):
+            if event.kind == "load":
+                now[event.tensor] = event.start
+                if event.tensor == ("V" if order == "q_outer" else "Q"):  # the inner loop's load
+                    visits.append((now["Q"] // block_q, now["K"] // block_k))
+        assert list(explorer.tile_grid(*case).visits) == visits, case
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_tile_is_visited_or_skipped_and_flops_agree(case):
-    n_q, n_k, block_q, block_k, causal, order = case
-    grid = explorer.tile_grid(*case)
-    tiles = set(product(range(-(-n_q // block_q)), range(-(-n_k // block_k))))
-    assert set(grid.visits) | set(grid.skipped) == tiles and len(grid.visits) + len(grid.skipped) == len(tiles)
-    pairs = 0
-    for i, j in grid.visits:
-        (q_start, q_stop), (k_start, k_stop) = grid.query_rows(i), grid.key_rows(j)
-        pairs += (q_stop - q_start) * (k_stop - k_start)
-        visible = np.arange(k_start, k_stop) <= np.arange(q_start, q_stop)[:, None] + n_k - n_q
-        assert visible.any() or not causal
-        assert grid.partly_hidden[i, j] == (causal and not visible.all())
-    flops = traffic.flash_attention(n_q, n_k, 1, block_q=block_q, block_k=block_k, causal=causal, order=order).flops
-    assert 4 * pairs == flops
+def test_every_tile_is_visited_or_skipped_and_flops_agree():
+    for case in CASES:
+        n_q, n_k, block_q, block_k, causal, order = case
+        grid = explorer.tile_grid(*case)
+        tiles = set(product(range(-(-n_q // block_q)), range(-(-n_k // block_k))))
+        assert sorted([*grid.visits, *grid.skipped]) == sorted(tiles), case
+        pairs = 0
+        for i, j in grid.visits:
+            (q_start, q_stop), (k_start, k_stop) = grid.query_rows(i), grid.key_rows(j)
+            pairs += (q_stop - q_start) * (k_stop - k_start)
+            visible = np.arange(k_start, k_stop) <= np.arange(q_start, q_stop)[:, None] + n_k - n_q
+            assert visible.any() or not causal, (case, i, j)
+            kind = masks.PARTIAL if causal and not visible.all() else masks.FULL
+            assert grid.tiles.kinds[i, j] == kind, (case, i, j)
+        sizes = {"block_q": block_q, "block_k": block_k, "causal": causal, "order": order}
+        assert 4 * pairs == traffic.flash_attention(n_q, n_k, 1, **sizes).flops, case
 
 
 def test_the_two_orders_visit_the_same_tiles_in_another_order():
@@ -61,7 +62,7 @@ def test_the_two_orders_visit_the_same_tiles_in_another_order():
 
 
 @pytest.mark.parametrize("bad", [(0, 1, 1, 1, False, "q_outer"), (1, 1, 1, 1, False, "rows")])
-def test_what_traffic_refuses_is_refused(bad):
+def test_bad_sizes_are_refused_as_by_traffic(bad):
     with pytest.raises(ValueError):
         explorer.tile_grid(*bad)
 

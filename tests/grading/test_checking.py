@@ -45,8 +45,8 @@ def test_shrinking_does_not_change_the_mistake():
         return (m, np.nan) if len(stream) == 2 and stream[0] == 0 < stream[1] else (m, l)
 
     result = grading.grade("05.online_normalizer", wrong)
-    assert result.mistake == "rescale"
     assert "    stream = [-3.0, -1.0]" in result.message.splitlines()
+    assert "l is NaN" not in result.message
 
 
 def test_a_slow_answer_is_not_tried_for_ever(monkeypatch):

@@ -1,8 +1,11 @@
-"""The classroom: a course is written, released, handed in by honest and other students, marked and exported.
+"""The classroom: a course is written, released, handed in by honest and dishonest students, marked and exported.
 
-The whole loop runs once, with nbgrader's own commands, on lesson 03; the tests after it look at what it left.
+The whole loop runs once, with nbgrader's own commands, on a NumPy lesson; most tests look at what it left behind. The
+answers of a kernel lesson are marked without nbgrader. That every other answer passes is tested elsewhere: with
+its own checks (tests/exercises), in its notebook (tests/notebooks), and against the rules of the class (test_rules).
 """
 
+import ast
 import copy
 import csv
 import inspect
@@ -21,8 +24,8 @@ from nbformat.v4 import new_code_cell
 from course_lib import authoring
 from course_lib.grading import classroom, marking, registry
 
-LESSON = "03_stable_softmax"
-SEED = "3141592653"  # as text, for it is looked for in files
+LESSON, KERNEL_LESSON = "03_stable_softmax", "07_first_triton_kernels"
+SEED = "3141592653"  # as text, because files are searched for it
 EXERCISES = {exercise.id: exercise for exercise in registry.lesson("03").EXERCISES}
 FIRST, SECOND, THIRD = EXERCISES
 NAME = {exercise_id: exercise.answer.__name__ for exercise_id, exercise in EXERCISES.items()}
@@ -40,8 +43,8 @@ def calling(exercise_id, statement, function):
 
 @dataclass
 class Submission:
-    """answers: by exercise, where the stub is replaced. damage: what else is done to the notebook.
-    passed: the exercises that must be given their points. files: what lies beside the notebook."""
+    """answers: exercise id -> source that replaces the stub. damage: a function that changes the notebook further.
+    passed: the exercises that must earn their points. files: name -> text of files beside the notebook."""
 
     answers: dict[str, str]
     passed: tuple[str, ...] = ()
@@ -54,7 +57,7 @@ def cell_of(notebook, grade_id):
 
 
 def edit_tests(notebook):
-    """Locked cells emptied, deleted, doubled and worth more; a cell of one's own that claims points."""
+    """Empties, deletes, duplicates and revalues locked cells, and adds a new cell that claims points."""
     for exercise_id in EXERCISES:
         check = cell_of(notebook, marking.check_cell(exercise_id))
         check.source = "pass"
@@ -71,7 +74,7 @@ def edit_tests(notebook):
 
 
 def patch_the_kernel(notebook):
-    """Cells before and after the answers that would turn every failure in this kernel into a success."""
+    """Adds cells before and after the answers that would turn every failure in the student's kernel into a success."""
     hooks = (
         "import subprocess, sys, types, numpy as np, course_lib, course_lib.grading as grading\n"
         "passed = grading.Result(True, True, {}, 'passed')\n"
@@ -86,7 +89,7 @@ def patch_the_kernel(notebook):
     notebook.cells.append(new_code_cell(hooks))
 
 
-# What lies beside the notebook would be imported instead of the real thing, if the folder were on the path.
+# If the student's folder were on the path, these files would be imported instead of the real modules.
 SHADOWS = {name: "raise SystemExit('shadowed')\n" for name in ("numpy.py", "sitecustomize.py", "course_lib.py")}
 
 SUBMISSIONS = {
@@ -185,9 +188,8 @@ def test_the_exported_marks_are_what_they_should_be(loop):
     assert loop.scores == expected
 
 
-@pytest.mark.parametrize(
-    "student, exercise_id, said",
-    [
+def test_each_student_is_told_why(loop):
+    for student, exercise_id, said in [
         ("honest", FIRST, f"{FIRST}: passed"),
         ("blank", FIRST, "not attempted yet"),
         ("edits_the_tests", SECOND, "does not hold"),
@@ -197,12 +199,10 @@ def test_the_exported_marks_are_what_they_should_be(loop):
         ("never_ends", FIRST, "did not return within 2 s"),
         ("never_ends", SECOND, "did not return within 10 s"),
         ("patches_the_kernel", THIRD, "does not hold"),
-    ],
-)
-def test_the_student_is_told_why(loop, student, exercise_id, said):
-    assert said in loop.said(student, exercise_id)
-    feedback = (loop.course / "feedback" / student / LESSON / f"{LESSON}.html").read_text()
-    assert said in re.sub("<[^>]*>", "", feedback)
+    ]:
+        assert said in loop.said(student, exercise_id), (student, exercise_id)
+        feedback = (loop.course / "feedback" / student / LESSON / f"{LESSON}.html").read_text()
+        assert said in re.sub("<[^>]*>", "", feedback), (student, exercise_id)
 
 
 def test_students_see_neither_answers_nor_hidden_tests_nor_the_seed(loop):
@@ -230,8 +230,8 @@ def test_a_release_is_the_lesson_with_locks_and_points(loop):
         assert not check.metadata.editable and not check.metadata.deletable
 
 
-def test_validation_passes_an_answer_and_no_stub(loop):
-    """nbgrader's own validation of a release, in a kernel: what a student who asks for it is told."""
+def test_nbgraders_validation_accepts_an_answer_and_rejects_stubs(loop):
+    """`nbgrader validate` runs a release in a kernel, and students may call it themselves."""
     path = loop.course / "release" / LESSON / f"{LESSON}.ipynb"
     notebook = nbformat.read(path, as_version=4)
     notebook.cells = [
@@ -247,7 +247,7 @@ def test_validation_passes_an_answer_and_no_stub(loop):
 
 
 def test_the_locked_cell_decides():
-    """So what an instructor adds to the hidden tests counts."""
+    """What an instructor adds to the hidden tests counts."""
     answer, check = marking.answer_cell(FIRST), marking.check_cell(FIRST)
     for test, passed, message in [
         ("assert False, 'no'", False, "no"),
@@ -271,26 +271,29 @@ def test_hidden_tests_draw_with_a_seed_of_their_own(tmp_path):
     assert len(seeds) == 2
 
 
-@pytest.fixture(scope="module")
-def course(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("all") / "course"
-    classroom.write_course(folder, seed=int(SEED))
-    return folder
+def source_of(loop, lesson):
+    return nbformat.read(loop.course / "source" / lesson / f"{lesson}.ipynb", as_version=4)
+
+
+def function_in(source):
+    """The last statement of a cell or a source file, in a form that ignores comments."""
+    return ast.unparse(ast.parse(source).body[-1])
 
 
 @pytest.mark.parametrize("lesson", [lesson["name"] for lesson in classroom.lessons()])
-def test_every_lesson_converts_and_its_answers_are_marked_in_full(course, lesson):
+def test_every_lesson_becomes_an_assignment_with_answers_and_points(loop, lesson):
     from nbgrader.preprocessors import ClearHiddenTests, ClearSolutions
 
-    source = nbformat.read(course / "source" / lesson / f"{lesson}.ipynb", as_version=4)
+    source = source_of(loop, lesson)
     nbformat.validate(source)
-    answers = {c.metadata.nbgrader.grade_id: c.source for c in source.cells if "nbgrader" in c.metadata}
-    possible = {marking.check_cell(e.id): e.points for e in registry.lesson(lesson[:2]).EXERCISES}
-    described = [cell.metadata.nbgrader for cell in source.cells if "nbgrader" in cell.metadata]
-    assert {d.grade_id: d.points for d in described if d.grade} == possible
-
-    marks = marking.mark(answers)
-    assert {name: mark["passed"] for name, mark in marks.items()} == dict.fromkeys(possible, True), marks
+    exercises = registry.lesson(lesson[:2]).EXERCISES
+    points = {c.metadata.nbgrader.grade_id: c.metadata.nbgrader.points for c in source.cells if is_graded(c)}
+    assert points == {marking.check_cell(exercise.id): exercise.points for exercise in exercises}
+    for exercise in exercises:
+        answer = cell_of(source, marking.answer_cell(exercise.id)).source
+        assert function_in(answer) == function_in(inspect.getsource(exercise.answer))
+        hidden = cell_of(source, marking.check_cell(exercise.id)).source
+        assert f'grade("{exercise.id}", {exercise.answer.__name__}, seed={SEED})' in hidden
 
     released, _ = ClearSolutions(code_stub={"python": classroom.STUB}).preprocess(source, {})
     released, _ = ClearHiddenTests().preprocess(released, {})
@@ -299,26 +302,39 @@ def test_every_lesson_converts_and_its_answers_are_marked_in_full(course, lesson
     assert code == was
 
 
-def test_links_lead_somewhere_and_no_badge_leads_away(course):
-    for path in (course / "source").rglob("*.ipynb"):
+def is_graded(cell):
+    return cell.metadata.get("nbgrader", {}).get("grade", False)
+
+
+def test_answers_that_are_kernels_are_marked(loop):
+    source = source_of(loop, KERNEL_LESSON)
+    kernels = registry.lesson(KERNEL_LESSON[:2]).EXERCISES[:2]
+    assert all("triton" in exercise.imports for exercise in kernels)
+    names = [name(exercise.id) for exercise in kernels for name in (marking.answer_cell, marking.check_cell)]
+    marks = marking.mark({name: cell_of(source, name).source for name in names})
+    assert [mark["passed"] for mark in marks.values()] == [True, True], marks
+
+
+def test_links_lead_to_files_of_the_course_and_no_badge_leads_away(loop):
+    for path in (loop.course / "source").rglob("*.ipynb"):
         text = "".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
         assert "Open in Colab" not in text
-        text = re.sub("`[^`]*`", "", text)  # `kernel[grid](arguments)` is no link
+        text = re.sub("`[^`]*`", "", text)  # `kernel[grid](arguments)` is not a link
         links = [link.split("#")[0] for link in re.findall(r"\]\(([^():\s]+)\)", text)]
         assert not [link for link in links if link and not (path.parent / link).exists()], path
 
 
-def command_line(*arguments):
+def run_classroom(*arguments):
     command = [sys.executable, "-m", "course_lib", "classroom", *map(str, arguments)]
     return subprocess.run(command, cwd=authoring.ROOT, capture_output=True, text=True)
 
 
-def test_the_command_writes_once_and_refuses_what_is_there(tmp_path):
-    run = command_line(tmp_path / "course", "--json")
+def test_the_command_writes_a_course_once_and_never_overwrites_it(tmp_path):
+    run = run_classroom(tmp_path / "course", "--json")
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == {"course": str(tmp_path / "course"), "lessons": classroom.lessons()}
     before = {path: path.read_bytes() for path in (tmp_path / "course").rglob("*") if path.is_file()}
-    run = command_line(tmp_path / "course")
+    run = run_classroom(tmp_path / "course")
     assert run.returncode == 2 and "is not empty; nothing was written" in run.stderr
     assert {path: path.read_bytes() for path in (tmp_path / "course").rglob("*") if path.is_file()} == before
 

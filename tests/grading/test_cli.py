@@ -9,7 +9,7 @@ import pytest
 
 from course_lib.grading import cli, registry
 
-ANSWERS = {e.id: inspect.getsource(e.answer) for e in registry.lesson("05").EXERCISES}
+ANSWERS = {e.id: inspect.getsource(e.answer) for e in registry.of_lesson("05")}
 HONEST = ANSWERS | {"00.softmax_scale": inspect.getsource(registry.find("00.softmax_scale").answer)}
 
 
@@ -70,7 +70,7 @@ def test_honest_blank_wrong_endless_and_crashing(tmp_path):
 
 
 def test_kernels_each_in_a_process_of_its_own(tmp_path):
-    add, softmax, scores, stats = registry.lesson("07").EXERCISES
+    add, softmax, scores, stats = registry.of_lesson("07")
 
     def beginning(exercise, statement):
         source = inspect.getsource(exercise.answer)

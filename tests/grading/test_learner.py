@@ -56,7 +56,8 @@ def test_a_wrong_answer(capsys, progress_file):
     grading.check("00.softmax_scale", wrong)
     assert capsys.readouterr().out.splitlines() == [
         "00.softmax_scale: not passed yet",
-        "  holds: head_dim = 1 gives 1",
+        "diagnosis The result is 1 / head_dim.",
+        "          the scale is too small by the factor 0.7071",
         "  does not hold: any head_dim gives 1 / sqrt(head_dim)",
         "",
         "The smallest input found that shows it:",
@@ -65,9 +66,9 @@ def test_a_wrong_answer(capsys, progress_file):
         "",
         "returned  0.5",
         "expected  0.707107",
-        "diagnosis the scale is what comes out when the root is missing",
+        "  holds: head_dim = 1 gives 1",
         "",
-        "Hint: It is the square root of head_dim that stands below, not head_dim.",
+        "Hint: Which function of head_dim gives 0.5 for head_dim = 4?",
         "",
         "Your answer printed:",
         "    head_dim is 2",
@@ -114,7 +115,7 @@ def test_a_progress_file_that_cannot_be_written_is_said(monkeypatch, tmp_path, c
 
 
 def test_hints_come_one_more_at_a_time(capsys):
-    texts = registry.find("00.softmax_scale").hints
+    texts = registry.find("00.softmax_scale").prose.hints
     for level in (1, 2, 3, 3):
         grading.hint("00.softmax_scale")
         said = capsys.readouterr().out
@@ -132,7 +133,7 @@ def test_the_solution_is_the_answer_and_the_reasoning(capsys):
     grading.solution("05.merge_states")
     said = capsys.readouterr().out
     assert "def merge_states(a, b):" in said and "w_a * l_a + w_b * l_b" in said
-    assert "addition is associative" in said
+    assert "Addition is associative" in said
     grading.solution("05.none")
     assert "There is no exercise" in capsys.readouterr().out
 
@@ -154,7 +155,7 @@ def test_progress_is_drawn_per_lesson(capsys):
 def test_a_quiz_is_text_outside_a_notebook(capsys):
     grading.quiz("05")
     said = capsys.readouterr().out
-    for question in registry.lesson("05").QUIZ:
+    for question in registry.quiz("05"):
         assert question["question"] in said
         assert all(option["feedback"] in said for option in question["answers"])
     grading.quiz("99")
@@ -203,4 +204,4 @@ def test_in_a_notebook_without_jupyterquiz_a_quiz_is_text(monkeypatch):
     notebook = Notebook(monkeypatch)
     monkeypatch.setitem(sys.modules, "jupyterquiz", None)
     grading.quiz("00")
-    assert registry.lesson("00").QUIZ[0]["question"] in notebook.shown[0]["text/plain"]
+    assert registry.quiz("00")[0]["question"] in notebook.shown[0]["text/plain"]

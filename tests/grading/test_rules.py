@@ -9,20 +9,15 @@ import numpy as np
 import pytest
 
 from course_lib.grading import marking, registry, rules
+from tests.exercises.right_answers import right_answers
 
 
 def sources(exercise):
-    """The answer, and every right and wrong variant of it that is written as a function."""
-    answer = inspect.getsource(exercise.answer)
-    yield answer
-    for variant in (*exercise.right_answers, *exercise.wrong_answers):
-        if variant.function is None:
-            edited = answer
-            for old, new in variant.edits.items():
-                edited = edited.replace(old, new)
-            yield edited
-        elif variant.function.__name__ != "<lambda>":
-            yield textwrap.dedent(inspect.getsource(variant.function))
+    """The answer, and every wrong and right answer that the course knows and that is not a lambda."""
+    wrong = [answer for slip in exercise.slips for answer in slip.answers(exercise.answer)]
+    for answer in (exercise.answer, *wrong, *right_answers(exercise).values()):
+        if answer.__name__ != "<lambda>":
+            yield textwrap.dedent(inspect.getsource(answer))
 
 
 @pytest.mark.parametrize("exercise_id", registry.exercises())

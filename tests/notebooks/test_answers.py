@@ -1,6 +1,4 @@
-"""Every notebook once more, with the answers in place of the stubs: every check must then pass. Where there is a GPU,
-the notebooks have it.
-"""
+"""Every notebook is executed with the answers in place of the stubs, on a GPU if there is one: every check passes."""
 
 import copy
 import inspect
@@ -25,7 +23,7 @@ def with_answers(notebook, answer_of):
 
 
 def check_texts(notebook):
-    """What the check cells of an executed notebook say, by exercise."""
+    """Exercise id -> what its check cell says in an executed notebook."""
     texts = {}
     for cell in notebook.cells:
         if "check" in cell.metadata.get("tags", []):
@@ -36,7 +34,7 @@ def check_texts(notebook):
 
 
 def states(notebook, scratch):
-    """Executes `notebook` and returns what its checks found, as the progress file has it: id -> state."""
+    """Executes `notebook` and returns what its checks wrote into the progress file: exercise id -> state."""
     authoring.execute(notebook, cwd=scratch, scratch=scratch, gpu=runtime.mode() == "gpu")
     progress = scratch / "progress.json"
     return json.loads(progress.read_text())["exercises"] if progress.exists() else {}
@@ -44,15 +42,15 @@ def states(notebook, scratch):
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    # The notebooks run in a temporary directory, where their first cell finds no folder above.
+    # The notebooks run in a temporary directory, from where their first cell cannot find the clone.
     monkeypatch.setenv("PYTHONPATH", str(authoring.ROOT))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_exercise_stands_in_its_lesson_once(name):
-    notebook = authoring.read_text(authoring.SOURCE / f"{name}.md")
-    found = [cell.metadata.exercise for cell in notebook.cells if "exercise" in cell.metadata]
-    assert found == [exercise.id for exercise in registry.lesson(name[:2]).EXERCISES]
+def test_every_exercise_stands_in_its_lesson_once_and_in_order():
+    for name in NAMES:
+        notebook = authoring.read_text(authoring.SOURCE / f"{name}.md")
+        found = [cell.metadata.exercise for cell in notebook.cells if "exercise" in cell.metadata]
+        assert found == [exercise.id for exercise in registry.lesson(name[:2]).EXERCISES], name
 
 
 def test_every_lesson_with_exercises_has_a_notebook():
@@ -68,27 +66,20 @@ def test_every_check_passes_with_the_answers(name, tmp_path):
     assert all(": passed" in text for text in check_texts(notebook).values()), check_texts(notebook)
 
 
-def wrong_scale(head_dim):
-    return 1 / head_dim
+def test_a_stub_a_wrong_answer_and_a_right_one_are_told_apart(tmp_path):
+    """The test above would be worth nothing if `states` or `check_texts` could not tell them apart."""
+    sources = {
+        "01.dot": "def dot(a, b):\n    raise NotImplementedError",
+        "01.cosine_similarity": "def cosine_similarity(a, b):\n    return 0.0",
+        "01.attention_flops": inspect.getsource(registry.find("01.attention_flops").answer),
+    }
+    cells = [nbformat.v4.new_code_cell("from course_lib import check")]
+    for exercise_id, source in sources.items():
+        check = f'check("{exercise_id}", {exercise_id.split(".")[1]})'
+        cells += [nbformat.v4.new_code_cell(source), nbformat.v4.new_code_cell(check, metadata={"tags": ["check"]})]
+    notebook = nbformat.v4.new_notebook(cells=cells)
 
-
-def test_a_wrong_answer_is_not_taken_for_a_right_one(tmp_path):
-    """What the test above looks at does tell the stub, a wrong answer and the right one apart."""
-    cells = [
-        nbformat.v4.new_code_cell("from course_lib import check"),
-        nbformat.v4.new_code_cell(
-            "def softmax_scale(head_dim):\n    raise NotImplementedError",
-            metadata={"tags": ["exercise"], "exercise": "00.softmax_scale"},
-        ),
-        nbformat.v4.new_code_cell('check("00.softmax_scale", softmax_scale)', metadata={"tags": ["check"]}),
-    ]
-    stub = nbformat.v4.new_notebook(cells=cells)
-    assert states(stub, tmp_path) == {}
-    assert "not attempted" in check_texts(stub)["00.softmax_scale"]
-
-    wrong = with_answers(stub, lambda _: wrong_scale)
-    wrong.cells[1].source = wrong.cells[1].source.replace("wrong_scale", "softmax_scale")
-    assert states(wrong, tmp_path) == {"00.softmax_scale": "attempted"}
-
-    right = with_answers(stub, lambda exercise_id: registry.find(exercise_id).answer)
-    assert states(right, tmp_path) == {"00.softmax_scale": "passed"}
+    assert states(notebook, tmp_path) == {"01.cosine_similarity": "attempted", "01.attention_flops": "passed"}
+    texts = check_texts(notebook)
+    assert "not attempted" in texts["01.dot"] and ": passed" in texts["01.attention_flops"]
+    assert ": passed" not in texts["01.cosine_similarity"]

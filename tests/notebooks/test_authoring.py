@@ -1,4 +1,4 @@
-"""The builder: the same text gives the same notebook, and a broken cell stops it."""
+"""The builder of notebooks: the same text gives the same notebook, and a broken cell stops the build."""
 
 import os
 import subprocess
@@ -83,7 +83,7 @@ def test_a_second_build_changes_nothing(course):
     assert notebook.metadata == authoring.NOTEBOOK_METADATA
 
 
-def test_streams_are_joined_with_their_neighbours_only():
+def test_only_neighbouring_pieces_of_one_stream_are_joined():
     def piece(name, text):
         return nbformat.v4.new_output("stream", name=name, text=text)
 

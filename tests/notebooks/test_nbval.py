@@ -1,4 +1,4 @@
-"""Every notebook runs, and every text output that a reader sees comes back the same: nbval, strict."""
+"""Every notebook runs, and nbval finds every text output that a reader sees reproduced exactly."""
 
 import os
 import re
@@ -17,10 +17,10 @@ NAMES = sorted(path.stem for path in authoring.NOTEBOOKS.glob("*.ipynb"))
 def validate(notebook, scratch, gpu=False):
     """Runs nbval on a copy of the file `notebook` and returns the finished process.
 
-    gpu: kernels run compiled there, which the first cell says.
+    gpu: kernels are compiled for the GPU, which changes what the first cell prints.
 
-    It has a process of its own, since its kernels inherit the environment, in which COURSE_LIB_PROGRESS and a
-    hidden GPU would be wrong for the tests beside it.
+    nbval gets a process of its own because its kernels inherit the environment, and a progress file or a hidden GPU
+    would be wrong for the other tests of this one.
     """
     folder = scratch / "notebooks"
     folder.mkdir()

@@ -1,6 +1,7 @@
 """Attention, whole and tiled, against PyTorch's scaled_dot_product_attention in float64."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def inputs(seed, n_q, n_k, d, dtype=np.float64, size=1.0):
 
 
 def bottom_right(n_q, n_k):
-    """Which query sees which key, one pair at a time: the last query sees every key."""
+    """The causal mask, one pair at a time: the last query sees every key."""
     return np.array([[n_k - 1 - j >= n_q - 1 - i for j in range(n_k)] for i in range(n_q)])
 
 
@@ -83,21 +84,20 @@ def test_tiled_attention_matches_pytorch(seed, n_q, n_k, d, block_q, block_k, ca
     assert_matches_pytorch(tiled, *inputs(seed, n_q, n_k, d, size=size), causal)
 
 
-@pytest.mark.parametrize("order", ["q_outer", "kv_outer"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_every_pair_of_block_sizes_gives_the_same_answer(order, causal):
-    q, k, v = inputs(0, 11, 9, 3)
-    expected = attention(q, k, v, causal=causal)
-    for block_q in range(1, 13):
-        for block_k in range(1, 11):
-            out = tiled_attention(q, k, v, block_q=block_q, block_k=block_k, causal=causal, order=order)
-            np.testing.assert_allclose(out, expected, atol=1e-13, err_msg=f"blocks {block_q}, {block_k}")
+def test_every_pair_of_block_sizes_gives_the_same_answer():
+    q, k, v = inputs(0, 7, 5, 3)
+    for causal in (False, True):
+        expected = attention(q, k, v, causal=causal)
+        for order, block_q, block_k in itertools.product(("q_outer", "kv_outer"), range(1, 9), range(1, 7)):
+            sizes = {"block_q": block_q, "block_k": block_k, "causal": causal, "order": order}
+            out = tiled_attention(q, k, v, **sizes)
+            np.testing.assert_allclose(out, expected, atol=1e-13, err_msg=f"{sizes}")
 
 
-@pytest.mark.parametrize("n_q, n_k", [(1, 1), (3, 3), (2, 5), (5, 2)])
-def test_the_causal_mask_is_aligned_bottom_right(n_q, n_k):
-    np.testing.assert_array_equal(causal_mask(n_q, n_k), bottom_right(n_q, n_k))
-    assert causal_mask(n_q, n_k)[-1].all()
+def test_the_causal_mask_is_aligned_bottom_right():
+    for n_q, n_k in [(1, 1), (3, 3), (2, 5), (5, 2)]:
+        np.testing.assert_array_equal(causal_mask(n_q, n_k), bottom_right(n_q, n_k))
+        assert causal_mask(n_q, n_k)[-1].all()
 
 
 @IMPLEMENTATIONS
@@ -119,60 +119,57 @@ def test_rows_with_no_visible_key_are_zero_and_warn_of_nothing(implementation):
 
 
 @IMPLEMENTATIONS
-@pytest.mark.parametrize("n_q, n_k", [(9, 9), (5, 12), (12, 5)])
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tensor", ["q", "k", "v"])
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_in_the_rows_that_see_it(implementation, n_q, n_k, causal, tensor, poison):
-    clean = dict(zip("qkv", inputs(2, n_q, n_k, 3), strict=True))
-    expected = implementation(*clean.values(), causal=causal)
-    visible = bottom_right(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
-    for row in range(len(clean[tensor])):
-        poisoned = dict(clean, **{tensor: clean[tensor].copy()})
-        poisoned[tensor][row, 1] = poison
-        seeing = (np.arange(n_q) == row) & visible.any(axis=1) if tensor == "q" else visible[:, row]
-        with np.errstate(invalid="ignore"):
-            out = implementation(*poisoned.values(), causal=causal)
-        np.testing.assert_allclose(out[~seeing], expected[~seeing], atol=1e-13)
-        # An infinite q or k may give a score of -inf, whose weight is 0: only there may the row stay finite.
-        if np.isnan(poison) or tensor == "v":
-            assert not np.isfinite(out[seeing, 1]).any()
+def test_what_is_not_finite_stays_in_the_rows_that_see_it(implementation, tensor):
+    for (n_q, n_k), causal in itertools.product([(9, 9), (5, 12), (12, 5)], (False, True)):
+        clean = dict(zip("qkv", inputs(2, n_q, n_k, 3), strict=True))
+        expected = implementation(*clean.values(), causal=causal)
+        visible = bottom_right(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
+        for poison, row in itertools.product((np.nan, np.inf, -np.inf), range(len(clean[tensor]))):
+            where = f"n_q={n_q} n_k={n_k} causal={causal}: {tensor}[{row}, 1] = {poison}"
+            poisoned = dict(clean, **{tensor: clean[tensor].copy()})
+            poisoned[tensor][row, 1] = poison
+            seeing = (np.arange(n_q) == row) & visible.any(axis=1) if tensor == "q" else visible[:, row]
+            with np.errstate(invalid="ignore"):
+                out = implementation(*poisoned.values(), causal=causal)
+            np.testing.assert_allclose(out[~seeing], expected[~seeing], atol=1e-13, err_msg=where)
+            # An infinite q or k may give a score of -inf, whose weight is 0: only there may the row stay finite.
+            if np.isnan(poison) or tensor == "v":
+                assert not np.isfinite(out[seeing, 1]).any(), where
 
 
 @IMPLEMENTATIONS
-@pytest.mark.parametrize("dtype, statistic", [("f2", "f4"), ("f4", "f4"), ("f8", "f8")])
-def test_the_output_has_the_inputs_dtype_and_inputs_are_not_modified(implementation, dtype, statistic):
-    arrays = inputs(3, 7, 10, 4, dtype)
-    before = [array.copy() for array in arrays]
-    out, lse = implementation(*arrays, causal=True, return_lse=True)
-    assert (out.dtype, lse.dtype) == (dtype, statistic)
-    assert implementation(*arrays).shape == (7, 4)
-    for array, copy in zip(arrays, before, strict=True):
-        np.testing.assert_array_equal(array, copy)
+def test_the_output_has_the_inputs_dtype_and_inputs_are_not_modified(implementation):
+    for dtype, statistic in [("f2", "f4"), ("f4", "f4"), ("f8", "f8")]:
+        arrays = inputs(3, 7, 10, 4, dtype)
+        before = [array.copy() for array in arrays]
+        out, lse = implementation(*arrays, causal=True, return_lse=True)
+        assert (out.dtype, lse.dtype) == (dtype, statistic)
+        assert implementation(*arrays).shape == (7, 4)
+        for array, copy in zip(arrays, before, strict=True):
+            np.testing.assert_array_equal(array, copy)
 
 
 @IMPLEMENTATIONS
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("n_q, n_k, d", [(64, 64, 16), (37, 101, 64), (256, 256, 32)])
-def test_low_precision_stays_within_twice_the_error_of_plain_pytorch(implementation, dtype, causal, n_q, n_k, d):
+def test_low_precision_stays_within_twice_the_error_of_plain_pytorch(implementation, dtype):
     if implementation is not attention:
-        implementation = functools.partial(tiled_attention, **implementation.keywords | {"block_k": 16})
-    q, k, v = inputs(4, n_q, n_k, d, dtype)
-    mask = bottom_right(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
-    exact = sdpa(*(x.astype(np.float64) for x in (q, k, v)), mask)
-    out, plain = implementation(q, k, v, causal=causal), sdpa(q, k, v, mask)
+        implementation = functools.partial(tiled_attention, **implementation.keywords | {"block_q": 16, "block_k": 16})
     floor = np.finfo(dtype).eps / 2  # what rounding the exact answer to this dtype may cost
-    for norm in (np.linalg.norm, lambda x: np.abs(x).max()):
-        error, allowed = (norm(x.astype(np.float64) - exact) / norm(exact) for x in (out, plain))
-        assert error <= 2 * allowed + floor, (error, allowed)
+    for (n_q, n_k, d), causal in itertools.product([(64, 64, 16), (37, 101, 64), (256, 256, 32)], (False, True)):
+        q, k, v = inputs(4, n_q, n_k, d, dtype)
+        mask = bottom_right(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
+        exact = sdpa(*(x.astype(np.float64) for x in (q, k, v)), mask)
+        out, plain = implementation(q, k, v, causal=causal), sdpa(q, k, v, mask)
+        for norm in (np.linalg.norm, lambda x: np.abs(x).max()):
+            error, allowed = (norm(x.astype(np.float64) - exact) / norm(exact) for x in (out, plain))
+            assert error <= 2 * allowed + floor, (n_q, n_k, d, causal, error, allowed)
 
 
 def one(shape=(4, 2), dtype=np.float64):
     return np.ones(shape, dtype)
 
 
-@IMPLEMENTATIONS
 @pytest.mark.parametrize(
     "q, k, v, scale, error, message",
     [
@@ -189,9 +186,10 @@ def one(shape=(4, 2), dtype=np.float64):
         (one(), one(), one(), "auto", TypeError, "scale is 'auto'"),
     ],
 )
-def test_bad_input_is_refused_by_name(implementation, q, k, v, scale, error, message):
-    with pytest.raises(error, match=message):
-        implementation(q, k, v, scale=scale)
+def test_bad_input_is_refused_by_name(q, k, v, scale, error, message):
+    for implementation in (attention, Q_OUTER, KV_OUTER):
+        with pytest.raises(error, match=message):
+            implementation(q, k, v, scale=scale)
 
 
 def on_machine(q, k, v, *, sram_bytes=np.inf, block_q=4, **options):

@@ -44,25 +44,24 @@ def by_sdpa(q, k, v, do, causal, scale):
 
 
 @IMPLEMENTATIONS
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("scale", [None, 1.0, -0.5, 0.0])
-def test_gradients_are_pytorchs(implementation, causal, scale):
-    for n_q, n_k in LENGTHS:
+def test_gradients_match_pytorch(implementation):
+    for (n_q, n_k), causal, scale in itertools.product(LENGTHS, (False, True), (None, 1.0, -0.5, 0.0)):
         arrays = inputs(n_q, n_k, 3)
         expected = by_sdpa(*arrays, causal, scale)
+        where = f"n_q={n_q} n_k={n_k} causal={causal} scale={scale}"
         for ours, theirs in zip(backward(implementation, *arrays, causal=causal, scale=scale), expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12, err_msg=f"{n_q} {n_k}")
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12, err_msg=where)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_every_pair_of_block_sizes(causal):
-    for n_q, n_k in ((11, 9), (6, 10)):
+def test_every_pair_of_block_sizes_gives_the_same_gradients():
+    for (n_q, n_k), causal in itertools.product(((7, 5), (4, 6)), (False, True)):
         arrays = inputs(n_q, n_k, 3)
         expected = backward(attention_backward, *arrays, causal=causal)
-        for block_q, block_k in itertools.product(range(1, 13), range(1, 12)):
+        for block_q, block_k in itertools.product(range(1, 9), range(1, 8)):
             tiled = functools.partial(tiled_backward, block_q=block_q, block_k=block_k)
             for ours, whole in zip(backward(tiled, *arrays, causal=causal), expected, strict=True):
-                np.testing.assert_allclose(ours, whole, atol=1e-13, err_msg=f"{block_q} {block_k}")
+                where = f"n_q={n_q} n_k={n_k} causal={causal} blocks {block_q} {block_k}"
+                np.testing.assert_allclose(ours, whole, atol=1e-13, err_msg=where)
 
 
 class Reference(torch.autograd.Function):
@@ -82,17 +81,21 @@ class Reference(torch.autograd.Function):
 
 
 @IMPLEMENTATIONS
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("n_q, n_k", [(5, 5), (3, 7), (7, 3)])
-def test_gradcheck(implementation, causal, n_q, n_k):
-    leaves = [torch.from_numpy(x).requires_grad_() for x in inputs(n_q, n_k, 2)[:3]]
-    assert torch.autograd.gradcheck(lambda *x: Reference.apply(*x, causal, implementation), leaves)
+def test_gradcheck(implementation):
+    for (n_q, n_k), causal in itertools.product([(5, 5), (3, 7), (7, 3)], (False, True)):
+        leaves = [torch.from_numpy(x).requires_grad_() for x in inputs(n_q, n_k, 2)[:3]]
+
+        def apply(*x, causal=causal):
+            return Reference.apply(*x, causal, implementation)
+
+        assert torch.autograd.gradcheck(apply, leaves), (n_q, n_k, causal)
 
 
 def test_a_finite_difference_by_hand():
     q, k, v, do = inputs(4, 6, 3)
     gradients = dict(zip("qkv", backward(attention_backward, q, k, v, do, causal=True), strict=True))
-    for name, step in itertools.product("qkv", (1e-6,)):
+    step = 1e-6
+    for name in "qkv":
         up, down = ({"q": q.copy(), "k": k.copy(), "v": v.copy()} for _ in range(2))
         up[name][2, 1] += step
         down[name][2, 1] -= step
@@ -128,7 +131,7 @@ def test_the_fixed_example(implementation):
 
 
 @IMPLEMENTATIONS
-def test_rows_with_no_visible_key_give_and_get_nothing(implementation):
+def test_rows_with_no_visible_key_neither_receive_nor_pass_on_gradients(implementation):
     q, k, v, do = inputs(9, 2, 3)
     with np.errstate(all="raise", under="ignore"):
         dq, dk, dv = backward(implementation, q, k, v, do, causal=True)
@@ -139,17 +142,17 @@ def test_rows_with_no_visible_key_give_and_get_nothing(implementation):
 
 
 @IMPLEMENTATIONS
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_dtypes_and_inputs_left_alone(implementation, dtype):
-    arrays = inputs(7, 10, 4, dtype)
-    before = [x.copy() for x in arrays]
-    exact = backward(attention_backward, *(x.astype(np.float64) for x in arrays), causal=True)
-    for ours, expected in zip(backward(implementation, *arrays, causal=True), exact, strict=True):
-        assert ours.dtype == dtype
-        error = np.linalg.norm(ours.astype(np.float64) - expected) / np.linalg.norm(expected)
-        assert error <= 4 * np.finfo(dtype).eps
-    for array, copy in zip(arrays, before, strict=True):
-        np.testing.assert_array_equal(array, copy)
+def test_gradients_have_the_inputs_dtype_and_inputs_are_not_modified(implementation):
+    for dtype in (np.float16, np.float32, np.float64):
+        arrays = inputs(7, 10, 4, dtype)
+        before = [x.copy() for x in arrays]
+        exact = backward(attention_backward, *(x.astype(np.float64) for x in arrays), causal=True)
+        for ours, expected in zip(backward(implementation, *arrays, causal=True), exact, strict=True):
+            assert ours.dtype == dtype
+            error = np.linalg.norm(ours.astype(np.float64) - expected) / np.linalg.norm(expected)
+            assert error <= 4 * np.finfo(dtype).eps, dtype
+        for array, copy in zip(arrays, before, strict=True):
+            np.testing.assert_array_equal(array, copy)
 
 
 NAMES = ("Q", "K", "V", "O", "lse", "dO", "dQ", "dK", "dV", "delta")
@@ -170,11 +173,12 @@ def on_machine(n_q, n_k, d, dtype, sram_bytes=np.inf, **options):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_machine_counts_what_the_closed_form_says(dtype, causal):
+def test_the_machine_counts_what_the_closed_form_says(dtype):
     itemsize = np.dtype(dtype).itemsize
     blocks = ((16, 16, None), (4, 7, (5, 3)), (64, 3, (3, 64)), (8, 16, (16, 8)))
-    for (n_q, n_k), (block_q, block_k, dq_blocks) in itertools.product((*LENGTHS, (33, 17), (17, 33)), blocks):
+    for (n_q, n_k), (block_q, block_k, dq_blocks), causal in itertools.product(
+        (*LENGTHS, (33, 17), (17, 33)), blocks, (False, True)
+    ):
         options = {"block_q": block_q, "block_k": block_k, "dq_blocks": dq_blocks, "causal": causal}
         report = on_machine(n_q, n_k, 3, dtype, **options)
         form = traffic.flash_attention_backward(
@@ -220,7 +224,6 @@ def one(shape=(4, 2), dtype=np.float64):
     return np.ones(shape, dtype)
 
 
-@IMPLEMENTATIONS
 @pytest.mark.parametrize(
     "changed, error, message",
     [
@@ -232,10 +235,11 @@ def one(shape=(4, 2), dtype=np.float64):
         ({"lse": one((4,), np.float32)}, TypeError, "lse has dtype float32; accepted: float64"),
     ],
 )
-def test_bad_input_is_refused_by_name(implementation, changed, error, message):
+def test_bad_input_is_refused_by_name(changed, error, message):
     good = {name: one() for name in ("q", "k", "v", "o", "do")} | {"lse": one((4,))}
-    with pytest.raises(error, match=message):
-        implementation(**good | changed)
+    for implementation in (attention_backward, functools.partial(tiled_backward, block_q=4, block_k=3)):
+        with pytest.raises(error, match=message):
+            implementation(**good | changed)
 
 
 def test_bad_blocks_are_refused_by_name():

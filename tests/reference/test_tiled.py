@@ -1,4 +1,4 @@
-"""What belongs to the tiled form alone: its arguments, and its life on a machine with little SRAM."""
+"""What only the tiled form has: its arguments, and what it needs on a machine with little SRAM."""
 
 import time
 

@@ -1,0 +1,1 @@
+"""What exercises of several lessons share. A lesson's exercises import this and never another lesson's."""

@@ -1,0 +1,24 @@
+"""Random inputs: Hypothesis strategies whose smallest values are the simplest to read."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+_WHOLE = [0.0, 1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, -4.0]
+# Numbers of size 4 at most, the simplest first.
+NUMBERS = st.sampled_from(_WHOLE + [x / 8 for x in range(-31, 32) if x % 8])
+# Scores of which many are masked.
+MASKED_SCORES = st.sampled_from([-np.inf, 0.0, 1.0, -1.0, 2.0, -np.inf])
+# Scores up to 2000 in size, whose exponentials overflow or vanish in every format.
+LARGE_SCORES = st.integers(-8, 8).map(lambda i: i * 250.0)
+COUNTS = st.integers(0, 3).map(float)
+GAPS = st.integers(1, 4).map(float)
+
+
+def arrays(draw, *shape, of=NUMBERS):
+    """A float64 array of `shape` drawn element by element, so that each shrinks on its own."""
+    return np.array([draw(of) for _ in range(int(np.prod(shape)))], dtype=np.float64).reshape(shape)
+
+
+def as_floats(**values):
+    """A case: lists as float64 arrays, numbers as NumPy numbers."""
+    return {name: np.array(value, dtype=np.float64)[()] for name, value in values.items()}

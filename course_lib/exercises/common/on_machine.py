@@ -1,0 +1,122 @@
+"""What exercises on the memory machine share: the call, and what the machine has to say about it afterwards."""
+
+import sys
+
+import numpy as np
+
+from course_lib.grading.diagnosis import show
+from course_lib.grading.exercise import Evidence, Finding, single_finding
+from course_lib.machine import HBMArray, Machine, Tile
+
+
+def run_on(machine, answer, given, made, *arguments):
+    """Call answer(machine, *handles, *arguments), with a handle for each array of `given`, then of `made`.
+
+    given, made: {name: array}. The answer has to store every row of the arrays in `made`, which are NaN before.
+    Returns Evidence of rows that it did not store, or None.
+    """
+    handles = [machine.hbm(array, name) for name, array in (given | made).items()]
+    answer(machine, *handles, *arguments)
+    report = machine.report()
+    answer.note(*made.values(), {name: tuple(moved) for name, moved in report.by_tensor.items()})
+    stored = {name: np.zeros(len(array), bool) for name, array in made.items()}
+    for event in report.events:
+        if event.kind == "store" and event.tensor in stored:
+            stored[event.tensor][event.start : event.stop] = True
+    findings = tuple(
+        Finding(name, "unwritten", f"these rows of {name} were never stored: {show(np.flatnonzero(~rows).tolist())}")
+        for name, rows in stored.items()
+        if not rows.all()
+    )
+    return Evidence(findings) if findings else None
+
+
+def compare_traffic(machine, allowed):
+    """None if no tensor moved more bytes than `allowed`, {name: (read, write)}, and no other was put in HBM."""
+    counted = machine.report().by_tensor
+    findings = [
+        Finding(name, "hbm", f"{name} is put in HBM beside what was given, and {moved.write_bytes:,} bytes written")
+        for name, moved in counted.items()
+        if name not in allowed
+    ]
+    for name, most in allowed.items():
+        for kind, verb, moved, enough in zip(
+            ("read", "written"), ("read from", "written to"), counted[name], most, strict=True
+        ):
+            if moved > enough:
+                text = f"{moved:,} bytes are {verb} {name}, where {enough:,} are enough"
+                findings.append(Finding(name, f"{kind} more", text))
+    if not findings:
+        return None
+    return Evidence(tuple(findings), _shown(counted), _shown(allowed))
+
+
+def _shown(by_tensor):
+    return "\n".join(
+        f"{name:5}: {read:>7,} bytes read, {write:>7,} written" for name, (read, write) in by_tensor.items()
+    )
+
+
+class WatchedMachine(Machine):
+    """A memory machine on which an answer cannot reach arrays unnoticed, nor let finished code work for it.
+
+    bypassed: names of the tensors and tiles whose arrays were touched from outside the machine. finished: the module
+    of the course that made a load, if one did.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.bypassed, self.finished = [], ""
+
+    def hbm(self, array, name=None):
+        handle = super().hbm(array, name)
+        return _WatchedArray(self, array, handle.name)
+
+    def load(self, handle, rows):
+        frame = sys._getframe(1)
+        while frame is not None and not self.finished:
+            module = frame.f_globals.get("__name__", "")
+            if module.startswith(("course_lib.reference", "course_lib.kernels")):
+                self.finished = module
+            frame = frame.f_back
+        return super().load(handle, rows)
+
+    def _tile(self, array, name):
+        tile = super()._tile(array, name)
+        return _WatchedTile(tile._storage, array)
+
+    def evidence(self):
+        """Evidence that the work was not all done by the answer on tiles that it loaded, or None."""
+        if self.bypassed:
+            names = ", ".join(dict.fromkeys(name.split("[")[0] for name in self.bypassed))
+            return single_finding("bypassed", f"the arrays of {names} were reached without the machine counting it")
+        if self.finished:
+            return single_finding("finished", f"the loads are made by a finished implementation, {self.finished}")
+        return None
+
+
+class _Watched:
+    """Mixed into what holds an array: whoever reaches for `_array` from outside the machine's module is noted."""
+
+    @property
+    def _array(self):
+        if sys._getframe(1).f_globals.get("__name__") != "course_lib.machine":
+            self._watching.bypassed.append(self.name)
+        return self._values
+
+    @_array.setter
+    def _array(self, array):
+        self._values = array
+
+
+class _WatchedArray(_Watched, HBMArray):
+    _watching = property(lambda self: self._machine)
+
+
+class _WatchedTile(_Watched, Tile):
+    _watching = property(lambda self: self._storage.machine)
+
+    def _compute(self, *arguments):
+        result = super()._compute(*arguments)
+        # A view shares its tile's storage and is made without the machine.
+        return _WatchedTile(result._storage, result._array) if type(result) is Tile else result

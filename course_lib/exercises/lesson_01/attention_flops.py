@@ -1,0 +1,91 @@
+"""How many floating-point operations attention takes."""
+
+import numbers
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib import traffic
+from course_lib.grading.checking import agrees
+from course_lib.grading.diagnosis import compare, show
+from course_lib.grading.exercise import Evidence, Exercise, ExpectedOutput, Finding, Property, Slip
+
+
+def attention_flops(n_q, n_k, d):
+    """Floating-point operations of the two matrix products of attention.
+
+    n_q, n_k: queries and keys. d: length of a query, of a key and of a value. Whole numbers of at least 1.
+    Returns an int: the multiplications and additions of S = Q K^T, [n_q, d] times [d, n_k], and of P V,
+        [n_q, n_k] times [n_k, d]. A sum of k products counts as k multiplications and k additions. Scale and
+        softmax are not counted.
+
+    >>> attention_flops(4, 4, 2)
+    128
+    """
+    return 4 * n_q * n_k * d
+
+
+def count(n_q, n_k, d):
+    exact = np.float64(traffic.attention_flops(n_q, n_k, d))
+    return [ExpectedOutput("the count", exact, exact, exact)]
+
+
+def is_whole(answer, n_q, n_k, d):
+    returned = answer(n_q, n_k, d)
+    if evidence := compare(returned, count(n_q, n_k, d)):
+        return evidence
+    if isinstance(returned, numbers.Integral):
+        return None
+    text = f"the count came back as {type(returned).__name__}, not as an int"
+    return Evidence(
+        (Finding("the count", "float", text),), show(returned), str(traffic.attention_flops(n_q, n_k, d))
+    )
+
+
+def case(n_q, n_k, d):
+    return {"n_q": n_q, "n_k": n_k, "d": d}
+
+
+CALL, ANSWER = "attention_flops(n_q, n_k, d)", "4 * n_q * n_k * d"
+
+PROPERTIES = (
+    Property(
+        "one query, one key, d = 2: 8",
+        CALL,
+        agrees(count),
+        (case(1, 1, 2),),
+        slips=(
+            Slip("F3: half of the operations are counted", {"4 * n_q": "2 * n_q"}),
+            Slip("only the multiplications of one product are counted", {"4 * n_q": "n_q"}),
+            Slip(
+                "k products are counted with k - 1 additions",
+                {ANSWER: "n_q * n_k * (2 * d - 1) + n_q * d * (2 * n_k - 1)"},
+            ),
+            Slip("the sizes are added", {ANSWER: "4 * (n_q + n_k) * d"}),
+        ),
+    ),
+    Property(
+        "any numbers of queries, keys and components",
+        CALL,
+        agrees(count),
+        (case(2, 3, 5), case(4, 4, 2), case(1024, 1024, 64)),
+        st.fixed_dictionaries({name: st.integers(1, 64) for name in ("n_q", "n_k", "d")}),
+        slips=(Slip("n_k is taken to be n_q", {"n_q * n_k": "n_q * n_q"}),),
+    ),
+    Property(
+        "131072 queries and keys do not overflow",
+        CALL,
+        agrees(count),
+        (case(131072, 131072, 128),),
+        slips=(Slip("the count is an int32", {ANSWER: "np.prod([4, n_q, n_k, d], dtype=np.int32)"}),),
+    ),
+    Property(
+        "the count is a whole number, of type int",
+        CALL,
+        is_whole,
+        (case(3, 5, 2),),
+        slips=(Slip("the count is a float", {"4 * n_q": "4.0 * n_q"}),),
+    ),
+)
+
+EXERCISE = Exercise(__file__, attention_flops, points=1, minutes=5, difficulty="easy", properties=PROPERTIES)

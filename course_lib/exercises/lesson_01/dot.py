@@ -1,0 +1,92 @@
+"""The dot product of two vectors."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib import reference
+from course_lib.exercises.common.generators import NUMBERS, arrays, as_floats
+from course_lib.grading.checking import agrees, not_modified, raises_value_error
+from course_lib.grading.diagnosis import exact_and_plain
+from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+
+
+def dot(a, b):
+    """The dot product of two vectors: the sum of a[i] * b[i].
+
+    a, b: [d], floats, d at least 1. Returns a number.
+    Raises ValueError if the two differ in length. The inputs are not modified.
+
+    >>> print(dot(np.array([1.0, 2.0]), np.array([2.0, 1.0])))
+    4.0
+    """
+    if a.shape != b.shape:  # NumPy would stretch a vector of length 1 to the other's length
+        raise ValueError(f"a has shape {a.shape} and b {b.shape}")
+    return (a * b).sum()
+
+
+def product(a, b):
+    exact, plain = exact_and_plain(reference.dot, a, b)
+    return [ExpectedOutput("the dot product", exact, plain, np.abs(a) @ np.abs(b))]
+
+
+@st.composite
+def vectors(draw, d_min, d_max, of=NUMBERS, more=0):
+    """a and b of d components. more: how many further ones the longer of the two may have."""
+    d = draw(st.integers(d_min, d_max))
+    pair = arrays(draw, d, of=of), arrays(draw, d + (draw(st.integers(1, more)) if more else 0), of=of)
+    return dict(zip("ab", pair if not more or draw(st.booleans()) else pair[::-1], strict=True))
+
+
+def zipped(a, b):
+    return sum(x * y for x, y in zip(a, b))  # noqa: B905 - that is the slip
+
+
+def broadcast(a, b):
+    return (a * b).sum()
+
+
+CALL = "dot(a, b)"
+
+PROPERTIES = (
+    Property(
+        "two components each: a[0] b[0] + a[1] b[1]",
+        CALL,
+        agrees(product),
+        (as_floats(a=[1, 2], b=[3, 1]), as_floats(a=[2, 0], b=[1, 4])),
+        vectors(2, 2, st.integers(0, 4).map(float)),
+        slips=(
+            Slip("components are added", {"(a * b).sum()": "(a + b).sum()"}),
+            Slip("products are not added up", {"(a * b).sum()": "a * b"}),
+        ),
+    ),
+    Property(
+        "products of unlike signs cancel",
+        CALL,
+        agrees(product),
+        (as_floats(a=[1, -2], b=[3, 1]), as_floats(a=[1, 1], b=[1, -1]), as_floats(a=[-1, -2], b=[1, 2])),
+        vectors(2, 2),
+        slips=(Slip("products are taken as positive", {"(a * b).sum()": "np.abs(a * b).sum()"}),),
+    ),
+    Property(
+        "any number of components, from one up",
+        CALL,
+        agrees(product),
+        (as_floats(a=[1, 2, 3], b=[1, 1, 2]), as_floats(a=[3], b=[2]), as_floats(a=range(64), b=[1, -1] * 32)),
+        vectors(1, 5),
+        slips=(Slip("only two products are added", {"(a * b).sum()": "a[0] * b[0] + a[1] * b[1]"}),),
+    ),
+    raises_value_error(
+        "vectors of different lengths are refused with a ValueError",
+        CALL,
+        (as_floats(a=[1, 2], b=[3]), as_floats(a=[1, 2], b=[3, 4, 5])),
+        vectors(1, 3, more=2),
+        slips=(Slip("zip stops at the shorter vector", zipped), Slip("lengths are not compared", broadcast)),
+    ),
+    not_modified(
+        CALL,
+        (as_floats(a=[1, 2], b=[3, 1]),),
+        slips=(Slip("a is multiplied in place", {"return (a * b)": "a *= b\n    return a"}),),
+    ),
+)
+
+EXERCISE = Exercise(__file__, dot, points=1, minutes=5, difficulty="easy", properties=PROPERTIES)

@@ -1,0 +1,99 @@
+"""The score of every query with every key."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib import reference
+from course_lib.exercises.common.generators import GAPS, NUMBERS, arrays, as_floats
+from course_lib.grading.checking import agrees, not_modified
+from course_lib.grading.diagnosis import exact_and_plain
+from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+from course_lib.reference.dot import resolve_scale
+
+
+def scores(Q, K, scale=None):
+    """The score of every query with every key: their dot product times scale.
+
+    Q: [n_q, d], one query a row. K: [n_k, d], one key a row. scale: a number, 0 included; None means
+        1 / sqrt(d).
+    Returns [n_q, n_k]: row i, column j holds the score of query i with key j, in float32 or float64.
+    The inputs are not modified.
+
+    >>> Q, K = np.array([[1.0, 2.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> print(scores(Q, K, scale=1.0), scores(Q, K).round(4))
+    [[1. 2. 3. 4.]] [[0.7071 1.4142 2.1213 2.8284]]
+    """
+    if scale is None:
+        scale = 1 / np.sqrt(Q.shape[1])
+    return Q @ K.T * scale
+
+
+def score_matrix(Q, K, scale):
+    exact, plain = exact_and_plain(lambda q, k: reference.scores(q, k, scale), Q, K)
+    terms = np.abs(Q) @ np.abs(K).T * abs(resolve_scale(scale, Q.shape[1]))
+    return [ExpectedOutput("S", exact, plain, terms, index="query")]
+
+
+def case(Q, K, scale):
+    return as_floats(Q=Q, K=K) | {"scale": scale}
+
+
+@st.composite
+def matrices(draw, *scales, of=NUMBERS):
+    n_q, n_k, d = (draw(st.integers(1, 3)) for _ in range(3))
+    return {"Q": arrays(draw, n_q, d, of=of), "K": arrays(draw, n_k, d, of=of), "scale": draw(st.sampled_from(scales))}
+
+
+CALL, DEFAULT = "scores(Q, K, scale)", "1 / np.sqrt(Q.shape[1])"
+WIDE = case([[1, 1, 1, 1], [2, 0, 1, -1]], [[1, 2, 3, 4], [0, 0, 1, 0], [2, 1, 0, 1]], None)
+
+PROPERTIES = (
+    Property(
+        "row i, column j is the dot product of query i and key j",
+        CALL,
+        agrees(score_matrix),
+        (
+            case([[1, 2]], [[1, 0], [0, 1], [2, 1]], 1.0),
+            case([[1, 0], [0, 1]], [[1, 2], [3, 4]], 1.0),
+        ),
+        matrices(1.0, of=GAPS),
+        slips=(Slip("queries and keys are exchanged", {"Q @ K.T": "K @ Q.T"}),),
+    ),
+    Property(
+        "without a scale, 1 / sqrt(d)",
+        CALL,
+        agrees(score_matrix),
+        (
+            case([[1, 1, 1, 1]], [[1, 2, 3, 4], [0, 0, 1, 0]], None),
+            WIDE,
+            case([[1, 2]], [[1, 0], [0, 1], [1, 1], [2, 1]], None),
+        ),
+        matrices(None),
+        slips=(
+            Slip("there is no scale", {f"scale = {DEFAULT}": "scale = 1"}),
+            Slip("the scale is 1/d", {DEFAULT: "1 / Q.shape[1]"}),
+            Slip("the scale comes from the number of keys", {"Q.shape[1]": "len(K)"}),
+            Slip("the scores are float16", {"Q @ K.T * scale": "np.float16(Q @ K.T * scale)"}),
+        ),
+    ),
+    Property(
+        "a scale that is given is used as it is, 0 too",
+        CALL,
+        agrees(score_matrix),
+        (case([[1, 2]], [[2, 1]], 0.5), case([[1, 2]], [[2, 1]], 0.0)),
+        matrices(0.5, 0.0, 2.0, -1.0),
+        slips=(
+            Slip(
+                "a scale of 0 counts as none",
+                {f"    if scale is None:\n        scale = {DEFAULT}\n": f"    scale = scale or {DEFAULT}\n"},
+            ),
+        ),
+    ),
+    not_modified(
+        CALL,
+        (case([[1, 2]], [[1, 0], [2, 1]], None),),
+        slips=(Slip("Q is scaled in place", {"return Q @ K.T * scale": "Q *= scale\n    return Q @ K.T"}),),
+    ),
+)
+
+EXERCISE = Exercise(__file__, scores, points=2, minutes=10, difficulty="easy", properties=PROPERTIES)

@@ -1,0 +1,113 @@
+"""The last number of a format whose exponential the format can hold."""
+
+import numbers
+
+import numpy as np
+
+from course_lib.grading.diagnosis import show
+from course_lib.grading.exercise import Exercise, Property, Slip, single_finding
+from course_lib.reference import formats
+
+
+def largest_exp_input(dtype):
+    """The largest number of a format whose exp is finite in that format.
+
+    dtype: "float16", "bfloat16" or "float32". Their exponents have 5, 8 and 8 bits, their mantissas 10, 7
+        and 23.
+    Returns a float, one that the format holds: exp of it, rounded to the format, is finite, and exp of the
+        format's next larger number is not.
+
+    >>> print(largest_exp_input("float16"))
+    11.0859375
+    """
+    exponent_bits, mantissa_bits = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23)}[dtype]
+    largest_exponent = 2 ** (exponent_bits - 1) - 1
+    largest = (2 - 2.0**-mantissa_bits) * 2.0**largest_exponent
+    limit = np.log(largest)
+    gap = 2.0 ** (np.floor(np.log2(limit)) - mantissa_bits)  # between the format's numbers near limit
+    return float(np.floor(limit / gap) * gap)
+
+
+def on_a_number(judge):
+    """A test that hands (format, the number that came back) to judge, or says that it is no number."""
+
+    def test(answer, dtype):
+        returned = answer(dtype)
+        if isinstance(returned, bool) or not isinstance(returned, (numbers.Real, np.floating)):
+            return single_finding("type", f"the answer returned {show(returned)}, not a number")
+        if not np.isfinite(returned):
+            return single_finding("type", f"{show(returned)} is not a finite number")
+        return judge(formats.FORMATS[dtype], float(returned))
+
+    return test
+
+
+def is_held(fmt, x):
+    if fmt.holds(x):
+        return None
+    if abs(x) > fmt.largest:
+        return single_finding("not held", f"{fmt.name} ends at {fmt.largest:.5g}", repr(x))
+    gap = fmt.gap(x)
+    below = np.floor(x / gap) * gap
+    text = f"{fmt.name} does not hold {x!r}: its neighbours there are {below:.10g} and {below + gap:.10g}"
+    return single_finding("not held", text, repr(x))
+
+
+def exp_is_finite(fmt, x):
+    if x <= formats.largest_exp_input(fmt):
+        return None
+    if x - fmt.gap(x) <= formats.largest_exp_input(fmt):
+        return single_finding("one step", f"x is one number too far: exp(x) rounds to infinity in {fmt.name}", repr(x))
+    text = f"exp(x) is {np.exp(min(x, 700)):.4g} or more; the largest {fmt.name} is {fmt.largest:.5g}"
+    return single_finding("too large", text, repr(x))
+
+
+def no_larger_one(fmt, x):
+    if x == formats.largest_exp_input(fmt):
+        return None
+    following = x + fmt.gap(x)
+    exp_following = float(fmt.round(np.exp(following)))
+    text = f"the next {fmt.name} is {following:.10g}, and its exp, {exp_following:.5g}, is finite too"
+    return single_finding("too small", text, repr(x))
+
+
+CALL = "largest_exp_input(dtype)"
+EACH_DTYPE = tuple({"dtype": name} for name in formats.FORMATS)
+
+PROPERTIES = (
+    Property(
+        "the format holds the number",
+        CALL,
+        on_a_number(is_held),
+        EACH_DTYPE,
+        slips=(
+            Slip(
+                "the logarithm itself is returned", {"return float(np.floor(limit / gap) * gap)": "return float(limit)"}
+            ),
+            Slip("bfloat16 gets float32's digits", {'"bfloat16": (8, 7)': '"bfloat16": (8, 23)'}),
+        ),
+    ),
+    Property(
+        "exp of it is finite in the format",
+        CALL,
+        on_a_number(exp_is_finite),
+        EACH_DTYPE,
+        slips=(
+            Slip("the limit is rounded to the nearest number", {"np.floor(limit / gap)": "np.rint(limit / gap)"}),
+            Slip("all exponents are taken as positive", {"2 ** (exponent_bits - 1) - 1": "2**exponent_bits - 1"}),
+            Slip("the logarithm is to base 2", {"np.log(largest)": "np.log2(largest)"}),
+        ),
+    ),
+    Property(
+        "exp of the format's next number is infinite",
+        CALL,
+        on_a_number(no_larger_one),
+        EACH_DTYPE,
+        slips=(
+            Slip("bfloat16 gets float16's range", {'"bfloat16": (8, 7)': '"bfloat16": (5, 7)'}),
+            Slip("only whole numbers are tried", {"np.floor(limit / gap) * gap": "np.floor(limit)"}),
+        ),
+    ),
+)
+
+EXERCISE = Exercise(__file__, largest_exp_input, points=2, minutes=15, difficulty="medium", properties=PROPERTIES)

@@ -1,0 +1,116 @@
+"""Softmax exactly as its formula is written, to see where it breaks."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib import reference
+from course_lib.exercises.common.generators import arrays
+from course_lib.grading.checking import agrees, not_modified
+from course_lib.grading.diagnosis import exact_and_plain, show
+from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip, single_finding
+
+
+def naive_softmax(x):
+    """exp(x) / sum(exp(x)) along the last axis, as the formula is written.
+
+    x: [..., n], float16, float32 or float64.
+    Returns the weights, in x's shape and dtype, with every step in that dtype: where exp or the sum overflows
+        there, so does this. x is not modified.
+
+    >>> print(naive_softmax(np.array([1.0, 2.0, 3.0, 4.0])).round(4))
+    [0.0321 0.0871 0.2369 0.6439]
+    """
+    exp_x = np.exp(x)
+    return exp_x / exp_x.sum(axis=-1, keepdims=True)
+
+
+def weights(x):
+    exact, plain = exact_and_plain(reference.naive_softmax, x)
+    return [ExpectedOutput("weights", exact, plain, exact)]
+
+
+def keeps_dtype(answer, x):
+    returned = answer(x)
+    if isinstance(returned, (np.ndarray, np.generic)) and returned.dtype == x.dtype:
+        return None
+    came = getattr(returned, "dtype", type(returned).__name__)
+    return single_finding("dtype", f"{x.dtype} went in, {came} came back", str(came), str(x.dtype))
+
+
+def breaks_as_written(answer, x):
+    with np.errstate(all="ignore"):
+        expected = reference.naive_softmax(x)
+    returned = answer(x)
+    if np.array_equal(returned, expected, equal_nan=True):
+        return None
+    text = f"in {x.dtype} the formula, as written, does not give this"
+    return single_finding("survives", text, show(returned), show(expected))
+
+
+@st.composite
+def logits(draw, rows):
+    shape = (draw(st.integers(2, 3)), draw(st.integers(1, 3))) if rows else (draw(st.integers(1, 4)),)
+    return {"x": arrays(draw, *shape, of=st.sampled_from([0.0, 1.0, 2.0, 3.0, -1.0, -2.0, 0.5, -4.0]))}
+
+
+def case(x, dtype=np.float64):
+    return {"x": np.array(x, dtype)}
+
+
+CALL, SUM = "naive_softmax(x)", "exp_x.sum(axis=-1, keepdims=True)"
+
+PROPERTIES = (
+    Property(
+        "a row of logits gives exp(x) / sum(exp(x))",
+        CALL,
+        agrees(weights),
+        (case([0, 1]), case([1, 2, 3, 4])),
+        logits(rows=False),
+        slips=(
+            Slip("the division is missing", {f" / {SUM}": ""}),
+            Slip("2 ** x for exp(x)", {"np.exp(x)": "np.exp2(x)"}),
+        ),
+    ),
+    Property(
+        "each row of a matrix has a softmax of its own",
+        CALL,
+        agrees(weights),
+        (case([[0, 1], [2, 2]]),),
+        logits(rows=True),
+        slips=(Slip("one sum serves all rows", {"axis=-1, keepdims=True": ""}),),
+    ),
+    Property(
+        "the weights have x's dtype",
+        CALL,
+        keeps_dtype,
+        (case([0, 1], np.float16), case([0, 1], np.float32)),
+        slips=(Slip("the weights are float64", {"np.exp(x)": "np.exp(x.astype(np.float64))"}),),
+    ),
+    Property(
+        "it breaks where the formula breaks",
+        CALL,
+        breaks_as_written,
+        (
+            case([12, 12], np.float16),
+            case([12, 0], np.float16),
+            case([11, 11], np.float16),
+            case([89, 89], np.float32),
+            case([710, 710]),
+            # Below the largest logit every other exp vanishes: only a step in x's own dtype makes these 0.
+            case([[0, -18], [1, -17]], np.float16),
+        ),
+        slips=(
+            Slip("the max is subtracted", {"np.exp(x)": "np.exp(x - x.max(-1)[..., None])"}),
+            Slip(
+                "float64 is used on the way",
+                {
+                    "np.exp(x)": "np.exp(x.astype(np.float64))",
+                    f"return exp_x / {SUM}": f"return (exp_x / {SUM}).astype(x.dtype)",
+                },
+            ),
+        ),
+    ),
+    not_modified(CALL, (case([0, 1]),), slips=(Slip("exp is written into x", {"np.exp(x)": "np.exp(x, out=x)"}),)),
+)
+
+EXERCISE = Exercise(__file__, naive_softmax, points=1, minutes=5, difficulty="easy", properties=PROPERTIES)

@@ -1,0 +1,48 @@
+"""Inputs of lesson 03's exercises, and what each of them promises about its argument and its dtype."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib.exercises.common.generators import NUMBERS, arrays
+from course_lib.grading.exercise import Evidence, Finding, Property, single_finding
+
+FAR_ABOVE = st.integers(3, 8).map(lambda i: i * 250.0)
+HALF_ROW = np.random.default_rng(3).normal(0, 3, 3000).astype(np.float16)
+HALF_ZEROS = np.zeros(70_000, np.float16)  # more terms of exp(0) = 1 than float16's largest number
+
+
+def case(x, **others):
+    return {"x": np.array(x, dtype=np.float64), **others}
+
+
+def index_of(x):
+    return "entry" if np.ndim(x) == 1 else "row"
+
+
+@st.composite
+def logits(draw, dimensions=(1, 2), of=NUMBERS, offsets=None, with_axis=False):
+    """Arrays x of 1 to 3 entries an axis. offsets: of a number that is added to each row by itself."""
+    n_dimensions = draw(st.integers(*dimensions))
+    shape = [draw(st.integers(1, 3)) for _ in range(n_dimensions)]
+    x = arrays(draw, *shape, of=of)
+    if offsets is not None:
+        x = x + arrays(draw, *shape[:-1], 1, of=offsets)
+    axis = {"axis": draw(st.integers(-n_dimensions, n_dimensions - 1))} if with_axis else {}
+    return {"x": x} | axis
+
+
+def keeps_promises(name, call, cases, dtype_of, slips):
+    """Property: the arguments are the same after the call, and the result has dtype dtype_of(x.dtype)."""
+
+    def test(answer, **inputs):
+        returned = np.asarray(answer(*inputs.values()))
+        if answer.modified:
+            changed = " and ".join(list(inputs)[i] for i in answer.modified)
+            return single_finding("modified", f"the call changed its argument {changed} in place")
+        expected = dtype_of(inputs["x"].dtype)
+        if returned.dtype != expected:
+            text = f"the result has dtype {returned.dtype} for x of dtype {inputs['x'].dtype}"
+            return Evidence((Finding("", "dtype", text),), str(returned.dtype), str(expected))
+        return None
+
+    return Property(name, call, test, cases, slips=slips)

@@ -1,0 +1,144 @@
+"""Softmax over the visible entries of each row."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib import reference
+from course_lib.exercises.common.generators import NUMBERS, arrays
+from course_lib.exercises.lesson_03.inputs import index_of, keeps_promises
+from course_lib.grading.checking import agrees
+from course_lib.grading.diagnosis import exact_and_plain
+from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+
+
+def masked_softmax(x, mask):
+    """Softmax along the last axis over the entries that are visible.
+
+    x: float16, float32 or float64, [..., n]. mask: bool, x's shape or one that broadcasts to it; True is
+        visible. What x holds where the mask is False does not matter, be it NaN or infinite.
+    Returns an array of x's shape and dtype: 0 where hidden, and the visible entries of a row add up to 1. A
+        row in which nothing is visible is 0 throughout. x and mask are not modified.
+
+    >>> x = np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]])
+    >>> mask = np.array([[True, True, True, False], [False, False, False, False]])
+    >>> print(masked_softmax(x, mask).round(4))
+    [[0.09   0.2447 0.6652 0.    ]
+     [0.     0.     0.     0.    ]]
+    """
+    s = np.where(mask, x, -np.inf).astype(np.promote_types(x.dtype, np.float32))
+    m = s.max(axis=-1, keepdims=True)
+    p = np.exp(s - np.where(m == -np.inf, 0, m))  # never -inf - -inf
+    l = p.sum(axis=-1, keepdims=True)
+    return (p / np.where(l == 0, 1, l)).astype(x.dtype)
+
+
+def softmax(x, mask):
+    exact, plain = exact_and_plain(reference.stable_softmax, np.where(mask, x, -np.inf))
+    return [ExpectedOutput("softmax", exact, plain, exact, index_of(x))]
+
+
+def case(x, mask):
+    return {"x": np.array(x, dtype=np.float64), "mask": np.array(mask, dtype=bool)}
+
+
+@st.composite
+def masked(draw, visible="some", hidden=None, offset=0.0):
+    """visible: "all", "some" (at least one a row) or "any" (a row may have none).
+
+    hidden: of what a hidden entry holds, None for ordinary numbers. offset: added to visible ones.
+    """
+    shape = [draw(st.integers(1, 2)), draw(st.integers(1, 3))][draw(st.integers(0, 1)) :]
+    x = arrays(draw, *shape) + offset
+    mask = arrays(draw, *shape, of=st.just(1) if visible == "all" else st.sampled_from([1, 0])) == 1
+    if visible == "some":
+        mask[..., 0] |= ~mask.any(axis=-1)
+    if hidden is not None:
+        x = np.where(mask, x, arrays(draw, *shape, of=hidden))
+    return {"x": x, "mask": mask}
+
+
+CALL = "masked_softmax(x, mask)"
+HIDE, SHIFT, DIVIDE = "np.where(mask, x, -np.inf)", "np.where(m == -np.inf, 0, m)", "np.where(l == 0, 1, l))"
+FIRST_LINE = f"    s = {HIDE}.astype"
+
+PROPERTIES = (
+    Property(
+        "with everything visible it is the softmax",
+        CALL,
+        agrees(softmax),
+        (case([1, 2, 3, 4], [1, 1, 1, 1]), case([[0, 1], [2, 4]], [[1, 1], [1, 1]])),
+        masked(visible="all"),
+        slips=(Slip("the mask is inverted", {"(mask, x, -np.inf)": "(mask, -np.inf, x)"}),),
+    ),
+    Property(
+        "hidden entries get 0, and the visible ones of a row add up to 1",
+        CALL,
+        agrees(softmax),
+        (case([1, 2, 3, 4], [1, 1, 1, 0]), case([[0, 1], [2, 4]], [[1, 0], [1, 1]])),
+        masked(),
+        slips=(
+            Slip(
+                "weights are hidden after the softmax",
+                {f"{HIDE}.astype": "x.astype", DIVIDE: f"{DIVIDE[:-1]} * mask)"},
+            ),
+            Slip("hidden scores are 0", {"(mask, x, -np.inf)": "(mask, x, 0.0)"}),
+        ),
+    ),
+    Property(
+        "hidden entries are not measured from: visible ones may lie 1000 below them",
+        CALL,
+        agrees(softmax),
+        (case([-1000, 0], [1, 0]), case([[-1000, -1001, 0]], [[1, 1, 0]])),
+        masked(offset=-1000.0, hidden=NUMBERS),
+        slips=(Slip("the max is taken over hidden entries too", {"s.max(": "x.max("}),),
+    ),
+    Property(
+        "a row in which nothing is visible is 0 throughout, and the other rows stay right",
+        CALL,
+        agrees(softmax),
+        (case([0], [0]), case([[0, 1], [2, 4]], [[0, 0], [1, 1]])),
+        masked(visible="any"),
+        slips=(
+            Slip("-inf minus -inf", {SHIFT: "m"}),
+            Slip("-1e9 stands in for -inf", {"(mask, x, -np.inf)": "(mask, x.astype(np.float64), -1e9)"}),
+        ),
+    ),
+    Property(
+        "a hidden NaN or infinity reaches nothing",
+        CALL,
+        agrees(softmax),
+        (case([0, np.nan], [1, 0]), case([[0, np.inf], [1, 2]], [[1, 0], [1, 1]])),
+        masked(hidden=st.sampled_from([np.nan, np.inf, -np.inf, 0.0])),
+        slips=(Slip("-inf is added to hidden scores", {HIDE: "(x + np.where(mask, 0, -np.inf))"}),),
+    ),
+    Property(
+        "one mask can serve all rows",
+        CALL,
+        agrees(softmax),
+        (case([[0, 1, 2], [2, 4, 0]], [1, 1, 0]),),
+        slips=(
+            Slip(
+                "the mask indexes x as it is",
+                {
+                    f"{FIRST_LINE}(np.promote_types(x.dtype, np.float32))\n": (
+                        "    s = x.astype(np.promote_types(x.dtype, np.float32))\n    s[~mask] = -np.inf\n"
+                    )
+                },
+            ),
+        ),
+    ),
+    keeps_promises(
+        "x and mask are not modified, and x's dtype comes back",
+        CALL,
+        (case([[1, 2]], [[1, 0]]), {"x": np.array([1, 2], np.float16), "mask": np.array([True, False])}),
+        lambda dtype: dtype,
+        slips=(
+            Slip(
+                "-inf is written into x",
+                {FIRST_LINE: "    x[~np.broadcast_to(mask, x.shape)] = -np.inf\n    s = x.astype"},
+            ),
+        ),
+    ),
+)
+
+EXERCISE = Exercise(__file__, masked_softmax, points=3, minutes=15, difficulty="medium", properties=PROPERTIES)

@@ -1,0 +1,142 @@
+"""Softmax with the maximum of each slice subtracted."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib import reference
+from course_lib.exercises.lesson_03.inputs import (
+    FAR_ABOVE,
+    HALF_ROW,
+    HALF_ZEROS,
+    case,
+    index_of,
+    keeps_promises,
+    logits,
+)
+from course_lib.grading.checking import agrees
+from course_lib.grading.diagnosis import exact_and_plain
+from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+
+
+def stable_softmax(x, axis=-1):
+    """Softmax along an axis, with the largest entry of each slice subtracted before the exponential.
+
+    x: float16, float32 or float64, any shape. An entry may be -inf, and then gets 0; every slice along `axis`
+        has at least one that is finite.
+    axis: the axis along which the results add up to 1.
+    Returns an array of x's shape and dtype. What is computed on the way is float32, for float64 float64, and
+        rounded to x's dtype at the end. x is not modified.
+
+    >>> print(stable_softmax(np.array([1.0, 2.0, 3.0, 4.0])).round(4))
+    [0.0321 0.0871 0.2369 0.6439]
+    """
+    s = x.astype(np.promote_types(x.dtype, np.float32))
+    p = np.exp(s - s.max(axis=axis, keepdims=True))
+    return (p / p.sum(axis=axis, keepdims=True)).astype(x.dtype)
+
+
+def softmax(x, axis=-1):
+    exact, plain = exact_and_plain(lambda x: reference.stable_softmax(x, axis), x)
+    return [ExpectedOutput("softmax", exact, plain, exact, index_of(x))]
+
+
+def half_softmax(x):
+    """float16's own rounding of the result counts as plain: the answer has to round there too."""
+    exact = reference.stable_softmax(x.astype(np.float64))
+    return [ExpectedOutput("softmax", exact, exact.astype(np.float16).astype(np.float64), exact, index_of(x))]
+
+
+CALL = "stable_softmax(x)"
+FLOAT32 = "x.astype(np.promote_types(x.dtype, np.float32))"
+MAX, SUM = "s.max(axis=axis, keepdims=True)", "p.sum(axis=axis, keepdims=True)"
+
+PROPERTIES = (
+    Property(
+        "each row gives exp(x) over the sum of exp(x)",
+        CALL,
+        agrees(softmax),
+        (case([1, 2, 3, 4]), case([3]), case([[0, 1, 2], [2, 0, 0]]), case([[0, 1], [2, 4]])),
+        logits(),
+        slips=(
+            Slip("maxima are not lined up with their rows", {MAX: "s.max(axis=axis)"}),
+            Slip("the terms are not divided by their sum", {f"(p / {SUM})": "p"}),
+        ),
+    ),
+    Property(
+        "logits near 1000 do not overflow",
+        CALL,
+        agrees(softmax),
+        (case([1000, 999]),),
+        logits(dimensions=(1, 1), offsets=FAR_ABOVE),
+        slips=(Slip("F21: the max is not subtracted", {f"s - {MAX}": "s"}),),
+    ),
+    Property(
+        "logits near -1000 do not vanish",
+        CALL,
+        agrees(softmax),
+        (case([-1000, -1001]),),
+        logits(dimensions=(1, 1), offsets=FAR_ABOVE.map(lambda offset: -offset)),
+        slips=(Slip("the largest absolute value is subtracted", {"s.max(axis": "abs(s).max(axis"}),),
+    ),
+    Property(
+        "rows that lie 1000 apart are each right",
+        CALL,
+        agrees(softmax),
+        (case([[0, 1], [1000, 1001]]),),
+        logits(dimensions=(2, 2), offsets=st.sampled_from([0.0, 1000.0, -1000.0])),
+        slips=(Slip("one max serves the whole array", {MAX: "s.max()"}),),
+    ),
+    Property(
+        "any axis of any array can be the one that adds up to 1",
+        "stable_softmax(x, axis)",
+        agrees(softmax),
+        (
+            case([[0, 1], [2, 4]], axis=0),
+            case([[[0, 1, 3], [2, 0, 1]]], axis=1),
+            case([[[0, 1, 3], [2, 0, 1]]], axis=-3),
+        ),
+        logits(dimensions=(1, 3), with_axis=True),
+        slips=(
+            Slip(
+                "it is always the last axis",
+                {MAX: "s.max(axis=-1, keepdims=True)", SUM: "p.sum(axis=-1, keepdims=True)"},
+            ),
+        ),
+    ),
+    Property(
+        "an entry of -inf gets 0, and the others share the 1",
+        CALL,
+        agrees(softmax),
+        (case([0, -np.inf]), case([[-np.inf, 1, 2], [0, -np.inf, -np.inf]])),
+        slips=(
+            Slip(
+                "the mean is subtracted",
+                {"    p = np.exp(": "    s = s - s.mean(axis=axis, keepdims=True)\n    p = np.exp("},
+            ),
+        ),
+    ),
+    Property(
+        "float16 logits are added up in float32",
+        CALL,
+        agrees(half_softmax),
+        ({"x": HALF_ROW}, {"x": HALF_ZEROS}),
+        slips=(Slip("the sum is float16", {"np.promote_types(x.dtype, np.float32)": "x.dtype"}),),
+    ),
+    keeps_promises(
+        "x is not modified, and its dtype comes back",
+        CALL,
+        ({"x": np.array([[1, 2]], np.float64)}, {"x": np.array([1, 2], np.float16)}),
+        lambda dtype: dtype,
+        slips=(
+            Slip(
+                "x is changed in place",
+                {
+                    FLOAT32: "x\n    if x.dtype == np.float16:\n        s = x.astype(np.float32)\n"
+                    f"    s -= {MAX}"
+                },
+            ),
+        ),
+    ),
+)
+
+EXERCISE = Exercise(__file__, stable_softmax, points=2, minutes=10, difficulty="easy", properties=PROPERTIES)

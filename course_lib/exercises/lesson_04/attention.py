@@ -1,0 +1,133 @@
+"""Attention of one head, causal or not, for any two lengths."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib import reference
+from course_lib.exercises.common.generators import NUMBERS, arrays, as_floats
+from course_lib.grading.checking import agrees, not_modified
+from course_lib.grading.diagnosis import exact_and_plain
+from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+from course_lib.reference import example
+
+
+def attention(Q, K, V, causal=False):
+    """Attention of one head: the softmax of the scaled scores, times the values.
+
+    Q: [n_q, d], K: [n_k, d], V: [n_k, d]. The scale is 1 / sqrt(d).
+    causal: if True, query i sees key j only where j <= i + n_k - n_q, so that the last query sees every key,
+        whatever the two lengths.
+    Returns [n_q, d] in float32 or float64. The row of a query that sees no key is 0. No score may overflow,
+        and the inputs are not modified.
+
+    >>> Q = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 2.0]])
+    >>> K = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> V = np.array([[2.0, 0.0], [0.0, 2.0], [1.0, 1.0], [3.0, -1.0]])
+    >>> print(attention(Q, K, V, causal=True)[[0, -1]].round(4))
+    [[ 2.      0.    ]
+     [ 2.0112 -0.0112]]
+    """
+    n_q, n_k, d = len(Q), len(K), Q.shape[1]
+    S = Q @ K.T / np.sqrt(d)  # [n_q, d] @ [d, n_k]
+    if causal:
+        visible = np.arange(n_k) <= np.arange(n_q)[:, None] + n_k - n_q
+        S = np.where(visible, S, -np.inf)
+    m = S.max(axis=1, keepdims=True)
+    P = np.exp(S - np.where(m == -np.inf, 0, m))  # never -inf - -inf
+    l = P.sum(axis=1, keepdims=True)
+    return P / np.where(l == 0, 1, l) @ V  # [n_q, n_k] @ [n_k, d]
+
+
+def output(Q, K, V, causal):
+    def of(Q, K, V):
+        return reference.attention(Q, K, V, causal=causal)
+
+    exact, plain = exact_and_plain(of, Q, K, V)
+    return [ExpectedOutput("the output", exact, plain, of(Q, K, abs(V)))]
+
+
+def case(Q, K, V, causal=False):
+    return as_floats(Q=Q, K=K, V=V) | {"causal": causal}
+
+
+@st.composite
+def inputs(draw, causal=False, lengths="any", of=NUMBERS):
+    """lengths: "equal", "fewer queries", "more queries", or "any"."""
+    n_q, extra, d = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    n_q, n_k = {
+        "equal": (n_q, n_q),
+        "fewer queries": (n_q, n_q + extra),
+        "more queries": (n_q + extra, n_q),
+        "any": (n_q, draw(st.integers(1, 3))),
+    }[lengths]
+    Q, K = (arrays(draw, n, d, of=of) for n in (n_q, n_k))
+    return {"Q": Q, "K": K, "V": arrays(draw, n_k, d), "causal": causal}
+
+
+Q, K, V = example.Q, example.K, example.V
+CALL, SCORES, GUARD = "attention(Q, K, V, causal)", "S = Q @ K.T / np.sqrt(d)", "np.where(m == -np.inf, 0, m)"
+
+PROPERTIES = (
+    Property(
+        "each output is the values' average, weighted by the softmax of its query's scaled scores",
+        CALL,
+        agrees(output),
+        (case(Q, K, V), case([[1, 2]], K, V)),
+        inputs(),
+        slips=(
+            Slip("the scale is missing", {" / np.sqrt(d)": ""}),
+            Slip("the scale is 1/d", {"np.sqrt(d)": "d"}),
+            Slip(
+                "the softmax runs over the queries",
+                {"S.max(axis=1,": "S.max(axis=0,", "P.sum(axis=1,": "P.sum(axis=0,"},
+            ),
+        ),
+    ),
+    Property(
+        "causal: query i sees the keys 0 to i, and itself",
+        CALL,
+        agrees(output),
+        (case(Q, K, V, causal=True),),
+        inputs(causal=True, lengths="equal"),
+        slips=(
+            Slip("causal is ignored", {"if causal:": "if False:"}),
+            Slip("each query sees one key too many", {"+ n_k - n_q\n": "+ n_k - n_q + 1\n"}),
+            Slip("no query sees its own key", {"np.arange(n_k) <= ": "np.arange(n_k) < "}),
+            Slip("hidden scores are 0", {"np.where(visible, S, -np.inf)": "np.where(visible, S, 0)"}),
+        ),
+    ),
+    Property(
+        "causal with fewer queries than keys: the last query sees every key",
+        CALL,
+        agrees(output),
+        (case(Q[2:], K, V, causal=True), case([[1, 2]], K, V, causal=True)),
+        inputs(causal=True, lengths="fewer queries"),
+        slips=(Slip("the mask is aligned top-left", {"[:, None] + n_k - n_q": "[:, None]"}),),
+    ),
+    Property(
+        "scores near 1000 neither overflow nor vanish",
+        CALL,
+        agrees(output),
+        (case([[32]], [[32], [30]], [[1], [2]]), case([[-32]], [[32], [30]], [[1], [2]])),
+        inputs(of=st.sampled_from([32.0, 30.0, -32.0, 0.0])),
+        slips=(Slip("the max is not subtracted", {GUARD: "0"}),),
+    ),
+    Property(
+        "causal with more queries than keys: a query that sees no key gives 0",
+        CALL,
+        agrees(output),
+        (case(Q, K[:2], V[:2], causal=True),),
+        inputs(causal=True, lengths="more queries"),
+        slips=(
+            Slip("-inf minus -inf", {GUARD: "m"}),
+            Slip("-1e9 stands in for -inf", {"S, -np.inf)": "S, -1e9)"}),
+        ),
+    ),
+    not_modified(
+        CALL,
+        (case(Q, K, V, causal=True),),
+        slips=(Slip("Q is scaled in place", {SCORES: "Q /= np.sqrt(d)\n    S = Q @ K.T"}),),
+    ),
+)
+
+EXERCISE = Exercise(__file__, attention, points=3, minutes=12, difficulty="medium", properties=PROPERTIES)

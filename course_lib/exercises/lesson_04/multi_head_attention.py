@@ -1,0 +1,133 @@
+"""Several heads: attention on d columns each, side by side, mixed by Wo."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib import reference
+from course_lib.exercises.common.generators import arrays
+from course_lib.grading.checking import agrees, not_modified
+from course_lib.grading.diagnosis import exact_and_plain
+from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+
+
+def multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads, causal=False):
+    """Multi-head attention of a sequence with itself.
+
+    X: [n, d_model]. Wq, Wk, Wv, Wo: [d_model, d_model]; n_heads divides d_model, and d = d_model / n_heads.
+    The queries of all heads are X @ Wq: head h has its columns h d to (h + 1) d - 1. Keys and values likewise,
+        with Wk and Wv. Each head attends by itself, with scale 1 / sqrt(d), causal or not. The heads' outputs
+        [n, d], side by side in the same order, make [n, d_model], and that times Wo is the result.
+    Returns [n, d_model] in float32 or float64. The inputs are not modified.
+
+    >>> X = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> I = np.eye(2)
+    >>> print(multi_head_attention(X, I, I, I, 2 * I, n_heads=2).round(4))
+    [[1.4621 1.    ]
+     [1.     1.4621]]
+    """
+    n, d_model = X.shape
+    d = d_model // n_heads
+    # [n, d_model] -> [n_heads, n, d]: cut each row into heads, then bring the heads to the front.
+    Q, K, V = ((X @ W).reshape(n, n_heads, d).transpose(1, 0, 2) for W in (Wq, Wk, Wv))
+    S = Q @ K.transpose(0, 2, 1) / np.sqrt(d)  # [n_heads, n, d] @ [n_heads, d, n]
+    if causal:
+        S = np.where(np.tri(n, dtype=bool), S, -np.inf)
+    P = np.exp(S - S.max(axis=-1, keepdims=True))
+    O = P / P.sum(axis=-1, keepdims=True) @ V  # [n_heads, n, n] @ [n_heads, n, d]
+    return O.transpose(1, 0, 2).reshape(n, d_model) @ Wo
+
+
+def output(X, Wq, Wk, Wv, Wo, n_heads, causal):
+    """One head after the other, with the reference."""
+
+    def attend(Q, K, V, Wo):
+        heads = zip(*(np.split(x, n_heads, axis=1) for x in (Q, K, V)), strict=True)
+        outputs = [reference.attention(*map(np.ascontiguousarray, head), causal=causal) for head in heads]
+        return np.concatenate(outputs, axis=1) @ Wo
+
+    def of(X, Wq, Wk, Wv, Wo):
+        return attend(X @ Wq, X @ Wk, X @ Wv, Wo)
+
+    exact, plain = exact_and_plain(of, X, Wq, Wk, Wv, Wo)
+    terms = attend(X @ Wq, X @ Wk, abs(X) @ abs(Wv), abs(Wo))
+    return [ExpectedOutput("the output", exact, plain, terms)]
+
+
+def case(seed, n, d_model, n_heads, causal=False):
+    rng = np.random.default_rng(seed)
+    X, *weights = (
+        rng.integers(-3, 4, shape).astype(np.float64) / 2 for shape in ((n, d_model), *[(d_model, d_model)] * 4)
+    )
+    return {"X": X, **dict(zip(WEIGHTS, weights, strict=True)), "n_heads": n_heads, "causal": causal}
+
+
+@st.composite
+def inputs(draw, n_heads, causal=False):
+    n, d_model = draw(st.integers(1, 3)), n_heads * draw(st.integers(1, 2))
+    small = st.sampled_from([0.0, 1.0, -1.0, 2.0, 0.5])
+    X, *weights = (arrays(draw, rows, d_model, of=small) for rows in (n, *[d_model] * 4))
+    return {"X": X, **dict(zip(WEIGHTS, weights, strict=True)), "n_heads": n_heads, "causal": causal}
+
+
+WEIGHTS = ("Wq", "Wk", "Wv", "Wo")
+CALL = "multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads, causal)"
+RETURN = "return O.transpose(1, 0, 2).reshape(n, d_model) @ Wo"
+
+PROPERTIES = (
+    Property(
+        "one head: attention of X Wq, X Wk, X Wv, times Wo",
+        CALL,
+        agrees(output),
+        (case(1, 3, 2, 1),),
+        inputs(1),
+        slips=(
+            Slip("Wo is forgotten", {" @ Wo": ""}),
+            Slip("keys are made with Wq", {"for W in (Wq, Wk, Wv)": "for W in (Wq, Wq, Wv)"}),
+        ),
+    ),
+    Property(
+        "two heads: each attends with its own d columns",
+        CALL,
+        agrees(output),
+        (case(2, 3, 4, 2), case(5, 4, 6, 3)),
+        inputs(2),
+        slips=(
+            Slip("one head takes all columns", {"X.shape\n": "X.shape\n    n_heads = 1\n"}),
+            Slip(
+                "heads are interleaved",
+                {
+                    "(n, n_heads, d).transpose(1, 0, 2) for": "(n, d, n_heads).transpose(2, 0, 1) for",
+                    "O.transpose(1, 0, 2)": "O.transpose(1, 2, 0)",
+                },
+            ),
+            Slip(
+                "heads are cut by a reshape alone",
+                {
+                    ".reshape(n, n_heads, d).transpose(1, 0, 2) for W": ".reshape(n_heads, n, d) for W",
+                    "O.transpose(1, 0, 2)": "O",
+                },
+            ),
+            Slip("the scale is 1/sqrt(d_model)", {"np.sqrt(d)": "np.sqrt(d_model)"}),
+        ),
+    ),
+    Property(
+        "causal: every head hides what comes later",
+        CALL,
+        agrees(output),
+        (case(3, 4, 4, 2, causal=True),),
+        inputs(2, causal=True),
+        slips=(Slip("causal is ignored", {"if causal:": "if False:"}),),
+    ),
+    not_modified(
+        CALL,
+        (case(4, 3, 4, 2),),
+        slips=(
+            Slip(
+                "the result is added to X",
+                {RETURN: RETURN.replace("return", "result =") + "\n    X += result\n    return result"},
+            ),
+        ),
+    ),
+)
+
+EXERCISE = Exercise(__file__, multi_head_attention, points=3, minutes=14, difficulty="hard", properties=PROPERTIES)

@@ -1,0 +1,140 @@
+"""What standard attention moves between HBM and SRAM, stage by stage."""
+
+import numbers
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib import traffic
+from course_lib.grading.diagnosis import compare, show
+from course_lib.grading.exercise import Evidence, Exercise, ExpectedOutput, Property, Slip, single_finding
+
+
+def standard_attention_bytes(n, d, bytes_per_element):
+    """Bytes that standard attention moves between HBM and SRAM, stage by stage, for one head.
+
+    n: queries, and as many keys; d: head_dim; bytes_per_element: 2 for fp16, 4 for fp32. Whole numbers.
+    Returns a dict of six whole numbers, in bytes: "S written", "S read", "P written", "P read",
+        "Q K V read" (all three together) and "O written". Each element is read or written once a stage.
+
+    >>> standard_attention_bytes(4, 2, 8)["S written"]
+    128
+    """
+    square = n * n * bytes_per_element
+    matrix = n * d * bytes_per_element
+    return {
+        "S written": square,
+        "S read": square,
+        "P written": square,
+        "P read": square,
+        "Q K V read": 3 * matrix,
+        "O written": matrix,
+    }
+
+
+def stages(n, d, bytes_per_element):
+    """The six stages, from the closed form's bytes by tensor."""
+    moved = traffic.standard_attention(n, n, d, dtype_bytes=bytes_per_element).by_tensor
+    return {
+        "S written": moved["S"].write_bytes,
+        "S read": moved["S"].read_bytes,
+        "P written": moved["P"].write_bytes,
+        "P read": moved["P"].read_bytes,
+        "Q K V read": sum(moved[name].read_bytes for name in "QKV"),
+        "O written": moved["O"].write_bytes,
+    }
+
+
+def right_stages(names):
+    """A test: the returned dict has these of the six stages right."""
+
+    def test(answer, n, d, bytes_per_element):
+        returned = answer(n, d, bytes_per_element)
+        expected = stages(n, d, bytes_per_element)
+        if not isinstance(returned, dict):
+            return single_finding("type", f"the answer returned {show(returned)}, not a dict")
+        if set(returned) != set(expected):
+            missing, unknown = sorted(set(expected) - set(returned)), sorted(map(str, set(returned) - set(expected)))
+            lacks = [f"the dict lacks {', '.join(map(repr, missing))}"] if missing else []
+            has = [f"the dict has {', '.join(map(repr, unknown))}, which is no stage"] if unknown else []
+            text = "; ".join(lacks + has)
+            return single_finding("stages", text, ", ".join(map(str, returned)), ", ".join(expected))
+        findings = []
+        for name in names:
+            exact = np.float64(expected[name])
+            found = compare(returned[name], [ExpectedOutput(name, exact, exact, exact)])
+            findings += found.findings if found else ()
+        if not findings:
+            return None
+        shown = ("; ".join(f"{name}: {show(table[name])}" for name in names) for table in (returned, expected))
+        return Evidence(tuple(findings), *shown)
+
+    return test
+
+
+def whole(answer, n, d, bytes_per_element):
+    returned = answer(n, d, bytes_per_element)
+    names = [name for name, value in returned.items() if not isinstance(value, numbers.Integral)]
+    if not names:
+        return None
+    text = f"{names[0]} came back as {type(returned[names[0]]).__name__}, not as an int"
+    return single_finding("float", text)
+
+
+def case(n, d, bytes_per_element):
+    return {"n": n, "d": d, "bytes_per_element": bytes_per_element}
+
+
+SIZES = st.fixed_dictionaries(
+    {"n": st.integers(1, 64), "d": st.integers(1, 64), "bytes_per_element": st.sampled_from([2, 4, 8])}
+)
+SQUARES = ("S written", "S read", "P written", "P read")
+MATRICES = ("Q K V read", "O written")
+CALL = "standard_attention_bytes(n, d, bytes_per_element)"
+SQUARE, MATRIX = "n * n * bytes_per_element", "n * d * bytes_per_element"
+
+PROPERTIES = (
+    Property(
+        "S and P: written once and read once, n n elements each",
+        CALL,
+        right_stages(SQUARES),
+        (case(4, 2, 8), case(1024, 64, 2)),
+        SIZES,
+        slips=(
+            Slip("elements are counted, not bytes", {SQUARE: "n * n"}),
+            Slip("bits are counted, not bytes", {SQUARE: f"{SQUARE} * 8"}),
+            Slip("S is given the size of Q", {"n * n *": "n * d *"}),
+            Slip("P stays in SRAM", {'"P read": square': '"P read": 0'}),
+            Slip("a stage is left out", {'        "O written": matrix,\n': ""}),
+        ),
+    ),
+    Property(
+        "Q, K and V read, O written: n d elements each",
+        CALL,
+        right_stages(MATRICES),
+        (case(4, 2, 8), case(1024, 64, 2)),
+        SIZES,
+        slips=(
+            Slip("only two of Q, K and V are counted", {"3 * matrix": "2 * matrix"}),
+            Slip("O is not written", {'"O written": matrix': '"O written": 0'}),
+        ),
+    ),
+    Property(
+        "131072 tokens do not overflow",
+        CALL,
+        right_stages(SQUARES + MATRICES),
+        (case(131072, 128, 4),),
+        slips=(Slip("the count is an int32", {SQUARE: "np.prod([n, n, bytes_per_element], dtype=np.int32)"}),),
+    ),
+    Property(
+        "the bytes are whole numbers, of type int",
+        CALL,
+        whole,
+        (case(3, 5, 2),),
+        slips=(
+            Slip("the count is a float", {SQUARE: f"float({SQUARE})"}, {MATRIX: f"{MATRIX} / 1"}),
+        ),
+    ),
+)
+
+EXERCISE = Exercise(__file__, standard_attention_bytes, points=2, minutes=8, difficulty="easy", properties=PROPERTIES)

@@ -1,0 +1,122 @@
+"""The largest tiles that fit in SRAM. The answer lives in `traffic`, where the notebook finds it, too."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib.grading.checking import raises_value_error
+from course_lib.grading.diagnosis import show
+from course_lib.grading.exercise import Evidence, Exercise, Finding, Property, Slip, single_finding
+from course_lib.traffic import choose_block_sizes
+
+
+def judges(wrong):
+    """A test: the answer returns two counts of at least 1, and wrong(block_q, block_k, **inputs) finds nothing."""
+
+    def test(answer, **inputs):
+        returned = answer(*inputs.values())
+        pair = isinstance(returned, tuple) and len(returned) == 2
+        if not pair or not all(isinstance(size, int | np.integer) and size >= 1 for size in returned):
+            text = "the answer did not return two whole numbers of at least 1"
+            return single_finding("type", text, show(returned), "(block_q, block_k)")
+        finding = wrong(*map(int, returned), **inputs)
+        return Evidence((finding,), show(returned), show(choose_block_sizes(**inputs))) if finding else None
+
+    return test
+
+
+def too_large(block_q, block_k, sram_bytes, d, dtype_bytes, multiple_of):
+    needed_bytes = dtype_bytes * (block_q * d + 2 * block_k * d + block_q * block_k)
+    if needed_bytes <= sram_bytes:
+        return None
+    text = f"tiles of {block_q} x {block_k} need {needed_bytes:,} bytes, and there are {sram_bytes:,}"
+    return Finding("", "too large", text)
+
+
+def no_multiple(block_q, block_k, sram_bytes, d, dtype_bytes, multiple_of):
+    if block_q % multiple_of == 0 == block_k % multiple_of:
+        return None
+    return Finding("", "multiple", f"{block_q} and {block_k} are not both multiples of {multiple_of}")
+
+
+def too_small(block_q, block_k, **inputs):
+    best_q, best_k = choose_block_sizes(**inputs)
+    scores, most = block_q * block_k, best_q * best_k
+    if scores >= most:
+        return None
+    return Finding("", "smaller", f"{best_q} x {best_k} = {most} scores fit, too; yours are {scores}")
+
+
+def wrong_tie(block_q, block_k, **inputs):
+    best_q, best_k = choose_block_sizes(**inputs)
+    if (block_q, block_k) == (best_q, best_k):
+        return None
+    return Finding(
+        "", "tie", f"{best_q} x {best_k} makes as many scores as {block_q} x {block_k}, with a larger block_q"
+    )
+
+
+def case(sram_bytes, d, dtype_bytes, multiple_of):
+    return {"sram_bytes": sram_bytes, "d": d, "dtype_bytes": dtype_bytes, "multiple_of": multiple_of}
+
+
+CALL = "choose_block_sizes(sram_bytes, d, dtype_bytes, multiple_of)"
+DRAW = st.builds(case, st.integers(800, 6000), st.integers(1, 12), st.sampled_from([2, 4]), st.sampled_from([1, 2, 4]))
+BLOCK_K = "fits // multiple_of * multiple_of"
+
+PROPERTIES = (
+    Property(
+        "the four tiles fit in sram_bytes",
+        CALL,
+        judges(too_large),
+        (case(2048, 16, 2, 16), case(8192, 32, 2, 16), case(100_000, 64, 2, 16), case(100_000, 64, 4, 16)),
+        DRAW,
+        slips=(
+            Slip("M read as elements", {"sram_bytes // dtype_bytes": "sram_bytes"}),
+            Slip("V forgotten", {"(2 * d + block_q)": "(d + block_q)"}),
+            Slip("scores forgotten", {"(2 * d + block_q)": "(2 * d)"}),
+        ),
+    ),
+    Property(
+        "both sizes are multiples of multiple_of",
+        CALL,
+        judges(no_multiple),
+        (case(4000, 12, 2, 8), case(40_000, 48, 2, 32)),
+        DRAW,
+        slips=(Slip("block_k not rounded", {BLOCK_K: "fits"}),),
+    ),
+    Property(
+        "no pair that fits makes more scores",
+        CALL,
+        judges(too_small),
+        (case(2048, 16, 2, 16), case(3072, 16, 4, 8), case(100_000, 64, 2, 16)),
+        DRAW,
+        slips=(
+            Slip("squares only", {BLOCK_K: "block_q if block_q <= fits else 0"}),
+            Slip(
+                "FA1's block_k = M / 4d",
+                {
+                    "for block_q in range(multiple_of, budget_elems + 1, multiple_of):": "widest = max(budget_elems "
+                    "// (4 * d) // multiple_of, 1) * multiple_of\n"
+                    "    for block_q in [max(min(widest, d) // multiple_of, 1) * multiple_of]:",
+                    BLOCK_K: f"min({BLOCK_K}, widest)",
+                },
+            ),
+        ),
+    ),
+    Property(
+        "of equal products, the larger block_q",
+        CALL,
+        judges(wrong_tie),
+        (case(1000, 4, 2, 4), case(900, 1, 2, 1)),
+        DRAW,
+        slips=(Slip("the first of equals", {">= best[0]": "> best[0]"}),),
+    ),
+    raises_value_error(
+        "ValueError if the smallest tiles do not fit",
+        CALL,
+        (case(2047, 16, 2, 16), case(100, 64, 2, 16), case(1023, 5, 4, 16)),
+        slips=(Slip("the smallest tiles in any case", {"best = None\n": "best = multiple_of, multiple_of\n"}),),
+    ),
+)
+
+EXERCISE = Exercise(__file__, choose_block_sizes, points=2, minutes=8, difficulty="easy", properties=PROPERTIES)

@@ -1,0 +1,116 @@
+"""Which tiles of scores have to be computed."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib.grading.diagnosis import show
+from course_lib.grading.exercise import Evidence, Exercise, Finding, Property, Slip, single_finding
+from course_lib.reference.attention import causal_mask
+
+
+def visited_tiles(n_q, n_k, block_q, block_k, causal):
+    """The tiles of scores that have to be computed, queries in the outer loop.
+
+    n_q, n_k: queries and keys. block_q, block_k: rows of a query tile and of a key tile; the last tile of either
+        may be shorter. causal: query i sees keys 0 to i + n_k - n_q, else every key.
+    Returns a list of (i, j), query tile and key tile counted from 0, in the order of visiting: all j of tile 0,
+        then all j of tile 1. A tile is visited if at least one of its queries sees at least one of its keys.
+
+    >>> visited_tiles(4, 4, 2, 2, causal=True)
+    [(0, 0), (1, 0), (1, 1)]
+    """
+    tiles = []
+    for i in range((n_q + block_q - 1) // block_q):
+        last_query = min((i + 1) * block_q, n_q) - 1
+        for j in range((n_k + block_k - 1) // block_k):
+            if not causal or j * block_k <= last_query + n_k - n_q:
+                tiles.append((i, j))
+    return tiles
+
+
+def right_tiles(n_q, n_k, block_q, block_k, causal):
+    """From the mask itself, query by query and key by key."""
+    visible = causal_mask(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
+    return sorted({(query // block_q, key // block_k) for query, key in np.argwhere(visible).tolist()})
+
+
+def agrees_with_the_mask(answer, **inputs):
+    returned, right = answer(*inputs.values()), right_tiles(**inputs)
+    if not isinstance(returned, list | tuple) or not all(
+        isinstance(tile, list | tuple) and len(tile) == 2 for tile in returned
+    ):
+        text = "the answer did not return a list of pairs (i, j)"
+        return single_finding("type", text, show(returned), show(right))
+    tiles = [(int(i), int(j)) for i, j in returned]
+    extra, missing = set(tiles) - set(right), set(right) - set(tiles)
+    findings = []
+    if extra:
+        findings.append(Finding("", "extra", f"visited for nothing: {show(sorted(extra))}"))
+    if missing:
+        findings.append(Finding("", "missing", f"never visited: {show(sorted(missing))}"))
+    if not findings and len(tiles) > len(right):
+        findings.append(Finding("", "twice", "a tile is visited twice"))
+    if not findings and tiles != right:
+        findings.append(Finding("", "order", "these are the right tiles, in another order"))
+    return Evidence(tuple(findings), show(tiles), show(right)) if findings else None
+
+
+def case(n_q, n_k, block_q, block_k, causal=True):
+    return {"n_q": n_q, "n_k": n_k, "block_q": block_q, "block_k": block_k, "causal": causal}
+
+
+CALL = "visited_tiles(n_q, n_k, block_q, block_k, causal)"
+LENGTHS, BLOCKS = st.integers(1, 9), st.integers(1, 4)
+NEEDED = "j * block_k <= last_query + n_k - n_q"
+
+PROPERTIES = (
+    Property(
+        "not causal: every tile, the short last ones too",
+        CALL,
+        agrees_with_the_mask,
+        (case(4, 4, 2, 2, False), case(5, 7, 2, 3, False), case(1, 1, 4, 4, False)),
+        st.builds(case, LENGTHS, LENGTHS, BLOCKS, BLOCKS, st.just(False)),
+        slips=(
+            Slip("the last tile of keys dropped", {"(n_k + block_k - 1) // block_k": "n_k // block_k"}),
+            Slip("keys in the outer loop", {"return tiles": "return sorted(tiles, key=lambda tile: tile[1])"}),
+        ),
+    ),
+    Property(
+        "causal, square tiles: those that the diagonal touches, and those before it",
+        CALL,
+        agrees_with_the_mask,
+        (case(4, 4, 2, 2), case(3, 3, 1, 1), case(6, 6, 2, 2)),
+        slips=(
+            Slip("causal ignored", {"not causal or ": "True or "}),
+            Slip("the diagonal's corner missed", {NEEDED: "(j + 1) * block_k - 1 < last_query + n_k - n_q"}),
+            Slip("one key too far", {NEEDED: NEEDED.replace("<= ", "<= 1 + ")}),
+        ),
+    ),
+    Property(
+        "causal, query tiles and key tiles of different sizes",
+        CALL,
+        agrees_with_the_mask,
+        (case(8, 8, 4, 2), case(8, 8, 2, 4), case(12, 12, 4, 3)),
+        slips=(
+            Slip("the tile's first query decides", {"min((i + 1) * block_q, n_q) - 1": "i * block_q"}),
+            Slip("tile numbers compared", {NEEDED: "j <= i + (n_k - n_q) // block_k"}),
+        ),
+    ),
+    Property(
+        "causal, more keys than queries: the last query sees the last key",
+        CALL,
+        agrees_with_the_mask,
+        (case(2, 6, 2, 2), case(4, 8, 2, 2)),
+        st.builds(lambda n, *blocks: case(n, n + 4, *blocks), LENGTHS, BLOCKS, BLOCKS),
+        slips=(Slip("aligned at the top left", {"last_query + n_k - n_q": "last_query"}),),
+    ),
+    Property(
+        "causal, any lengths and any tiles",
+        CALL,
+        agrees_with_the_mask,
+        (case(5, 9, 4, 1), case(6, 2, 2, 2), case(5, 5, 4, 1)),
+        st.builds(case, LENGTHS, LENGTHS, BLOCKS, BLOCKS),
+    ),
+)
+
+EXERCISE = Exercise(__file__, visited_tiles, points=2, minutes=7, difficulty="easy", properties=PROPERTIES)

@@ -1,0 +1,128 @@
+"""The bug hunt: for each of six wrong kernels, an input that shows that it is wrong."""
+
+import numpy as np
+
+from course_lib import bug_hunt
+from course_lib.grading.exercise import Exercise, Property, Slip, single_finding
+from course_lib.grading.kernel_calls import TRITON
+
+
+def find_failing_input(kernel):
+    """An input on which a kernel of the bug hunt is wrong.
+
+    kernel: its name, "A" to "F".
+    Returns a dict: q [heads, n_q, d]; k, v [heads, n_k, d], NumPy arrays of finite numbers, all float32 or all
+        float16; causal: True or False; block_q, block_k: 16, 32 or 64. 1 to 4 heads, lengths 1 to 256, d 1 to 64,
+        and an exact output that the dtype can hold.
+    The kernel is wrong on it if o or lse differs from the exact one by more than the error budget: twice the error of
+        plain PyTorch in the same dtype, and rounding.
+
+    >>> sorted(find_failing_input("A"))
+    ['block_k', 'block_q', 'causal', 'k', 'q', 'v']
+    """
+    rng = np.random.default_rng(0)
+    n_q, n_k, d, dtype, causal, block_q = 16, 16, 16, np.float32, False, 16
+    if kernel == "A":  # rows that do not see a visited tile
+        n_q, n_k, causal, block_q = 32, 32, True, 32
+    elif kernel == "B":  # a short last tile of keys
+        n_k = 24
+    elif kernel == "C":  # unequal lengths
+        n_k, causal = 32, True
+    elif kernel == "D":  # sums beyond float16, though their mean is not
+        n_k, dtype = 128, np.float16
+    elif kernel == "E":  # a padded head dimension
+        d = 24
+    q, k, v = (rng.standard_normal((1, n, d)).astype(dtype) for n in (n_q, n_k, n_k))
+    if kernel == "D":
+        q, v = 0 * q, 0 * v + 1000
+    elif kernel == "F":  # all scores far below 0
+        q, k = 0 * q + 10, 0 * k - 10
+    return {"q": q, "k": k, "v": v, "causal": causal, "block_q": block_q, "block_k": 16}
+
+
+def outside_contract(given):
+    """Why an input is not one that the kernels promise to handle, as (kind, text), or None."""
+    names = ("q", "k", "v", "causal", "block_q", "block_k")
+    if not isinstance(given, dict) or set(given) != set(names):
+        return "type", f"the answer did not return a dict with exactly the keys {', '.join(names)}"
+    q, k, v = given["q"], given["k"], given["v"]
+    for name, x in zip("qkv", (q, k, v), strict=True):
+        if not isinstance(x, np.ndarray) or x.ndim != 3:
+            return "shape", f"{name} is not a NumPy array of three dimensions, [heads, length, d]"
+        if x.dtype not in (np.float16, np.float32) or x.dtype != q.dtype:
+            return "dtype", f"{name} has dtype {x.dtype}; accepted: float32 or float16, the same for q, k and v"
+        if not np.isfinite(x).all():
+            return "finite", f"{name} is not finite everywhere, and NaN and infinities break right kernels too"
+    heads, n_q, d = q.shape
+    if k.shape != v.shape or (k.shape[0], k.shape[2]) != (heads, d):
+        return "shape", f"the shapes {q.shape}, {k.shape} and {v.shape} do not belong together"
+    if not (1 <= heads <= 4 and 1 <= n_q <= 256 and 1 <= k.shape[1] <= 256 and 1 <= d <= 64):
+        return "size", f"shapes {q.shape} and {k.shape}; accepted: 1 to 4 heads, lengths 1 to 256 and d 1 to 64"
+    if given["causal"] not in (True, False):
+        return "type", "causal is neither True nor False"
+    if not {given["block_q"], given["block_k"]} <= {16, 32, 64}:
+        return "size", f"block_q = {given['block_q']!r}, block_k = {given['block_k']!r}; accepted: 16, 32 and 64"
+    with np.errstate(over="ignore"):
+        scores_fit = np.isfinite(q @ k.transpose(0, 2, 1)).all()
+    if not scores_fit:
+        return "finite", f"q k^T overflows {q.dtype}, and so does plain attention"
+    return None
+
+
+def shows_the_mistake(answer, kernel):
+    given = answer.run(lambda: answer.answer(kernel))
+    # Inputs are arbitrary, so answers are alike if these verdicts on them are: that is what is noted.
+    if wrong := outside_contract(given):
+        answer.note(wrong)
+        return single_finding(*wrong)
+    is_right = bug_hunt.error_beyond_budget(kernel, **given) is None
+    answer.note(is_right)
+    if not is_right:
+        return None
+    sizes = ", ".join(f"{name} {list(given[name].shape)}" for name in "qkv")
+    settings = f"causal={given['causal']}, block_q={given['block_q']}, block_k={given['block_k']}"
+    text = f"kernel {kernel} is right on this input: {sizes}, {given['q'].dtype}, {settings}"
+    return single_finding("right", f"{text}\n{LOOK_AT[kernel]}")
+
+
+# Kernel -> where to look, for a learner whose input does not show that it is wrong.
+LOOK_AT = {
+    "A": "Look at m_ij: where does A take the max that it subtracts?",
+    "B": "Look at tl.where: which scores does B hide if it is not causal?",
+    "C": "Look at the causal mask, and at the end of the loop: which lengths do not occur there?",
+    "D": "Look at the dtype of acc, and at what acc holds before the division.",
+    "E": "Look at the scale: which head dimension is it taken from?",
+    "F": "Look at what the running max starts from.",
+}
+
+# Kernel -> the slips that its property is the first to catch.
+SLIPS = {
+    "A": (
+        Slip("no row of A's input misses a tile", {"32, 32, True, 32": "32, 32, True, 16"}),
+        Slip("float64 inputs", {".astype(dtype)": ""}),
+        Slip("a block size of 8", {'"block_k": 16': '"block_k": 8'}),
+    ),
+    "B": (Slip("no padding counts in B's input", {"n_k = 24": "n_k, causal = 24, True"}, {"n_k = 24": "pass"}),),
+    "C": (Slip("both alignments are alike in C's input", {"n_k, causal = 32, True": "causal = True"}),),
+    "D": (
+        Slip("the sums of D's input are harmless", {"0 * v + 1000": "v"}),
+        Slip("NaN in D's input", {"0 * v + 1000": "0 * v + np.float16(np.nan)"}),
+    ),
+    "E": (Slip("E's scale is right for its input", {"d = 24": "d = 32"}),),
+    "F": (Slip("no scores are lost in F's input", {"0 * k - 10": "0 * k + 10"}),),
+}
+
+PROPERTIES = tuple(
+    Property(
+        f"kernel {kernel} is wrong on its input",
+        "find_failing_input(kernel)",
+        shows_the_mistake,
+        ({"kernel": kernel},),
+        slips=SLIPS[kernel],
+    )
+    for kernel in bug_hunt.NAMES
+)
+
+EXERCISE = Exercise(
+    __file__, find_failing_input, points=6, minutes=20, difficulty="hard", properties=PROPERTIES, imports=TRITON
+)

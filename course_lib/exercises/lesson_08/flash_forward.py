@@ -1,0 +1,395 @@
+"""FlashAttention's forward pass in one kernel."""
+
+from functools import partial
+
+import numpy as np
+
+from course_lib import bug_hunt, reference, traffic
+from course_lib.grading.diagnosis import compare, exact_and_plain
+from course_lib.grading.exercise import Exercise, ExpectedOutput, Slip
+from course_lib.grading.kernel_calls import TRITON, compare_bytes, kernel_property, outside, unwritten
+from course_lib.language import WRITTEN
+
+tl, triton = WRITTEN.tl, WRITTEN.triton
+
+
+@triton.jit
+def flash_forward(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
+    stride_qh, stride_qm, stride_kh, stride_kn, stride_vh, stride_vn, stride_oh, stride_om, stride_lh,
+    n_q, n_k, scale,
+    IS_CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """FlashAttention-2, Alg. 1: program (i, h) computes query tile i of head h.
+
+    q, o: [heads, n_q, HEAD_DIM]; k, v: [heads, n_k, HEAD_DIM]; q, k and v float32, or float16. Element [h, n, d] of q
+        lies at q_ptr + h * stride_qh + n * stride_qm + d, likewise for k, v and o. lse: float32 [heads, n_q], element
+        [h, n] at lse_ptr + h * stride_lh + n.
+    scale: positive, multiplies the scores. IS_CAUSAL: query i sees keys 0 to i + n_k - n_q.
+    A tile has BLOCK_M queries or BLOCK_N keys, and BLOCK_D columns: a power of two, 16 or more and at least HEAD_DIM.
+        Lengths are any from 1 up, HEAD_DIM too, and nothing outside a tensor may be touched.
+    Stores softmax(scale q k^T) v in o, in o's dtype, and in lse the natural logarithm of the sum of exp(scores); for
+        a query that sees no key 0 and -inf. Statistics and accumulator are float32.
+    Each program loads its queries once, and once the tiles of keys and values of which one of them sees a key.
+
+    >>> from course_lib.grading import launched
+    >>> q, k, v = np.zeros((1, 2, 4)), np.zeros((1, 3, 4)), np.ones((1, 3, 4))
+    >>> sizes = dict(IS_CAUSAL=True, HEAD_DIM=4, BLOCK_M=16, BLOCK_N=16, BLOCK_D=16)
+    >>> outputs = {"o_ptr": q.shape, "lse_ptr": (1, 2)}
+    >>> arguments = dict(q_ptr=q, k_ptr=k, v_ptr=v, n_q=2, n_k=3, scale=0.5) | sizes
+    >>> strides = {"q_ptr": ("stride_qh", "stride_qm"), "k_ptr": ("stride_kh", "stride_kn"),
+    ...            "v_ptr": ("stride_vh", "stride_vn"), "o_ptr": ("stride_oh", "stride_om"), "lse_ptr": ("stride_lh",)}
+    >>> launched(flash_forward, (1, 1), outputs, strides=strides, **arguments).outputs["lse_ptr"].round(3)
+    array([[0.693, 1.099]], dtype=float32)
+    """
+    start_m = tl.program_id(0) * BLOCK_M
+    head = tl.program_id(1)
+    offs_m = start_m + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_m = offs_m < n_q
+    mask_d = offs_d < HEAD_DIM
+    # FA2 Alg. 1, lines 4 and 5
+    q_ptrs = q_ptr + head * stride_qh + offs_m[:, None] * stride_qm + offs_d[None, :]
+    q = tl.load(q_ptrs, mask=mask_m[:, None] & mask_d[None, :], other=0.0)
+    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    kv_end = n_k
+    if IS_CAUSAL:
+        kv_end = tl.minimum(tl.maximum(tl.minimum(start_m + BLOCK_M, n_q) + n_k - n_q, 0), n_k)
+    # lines 6 to 11
+    for start_n in range(0, kv_end, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        mask_n = offs_n < n_k
+        k_ptrs = k_ptr + head * stride_kh + offs_n[:, None] * stride_kn + offs_d[None, :]
+        v_ptrs = v_ptr + head * stride_vh + offs_n[:, None] * stride_vn + offs_d[None, :]
+        k = tl.load(k_ptrs, mask=mask_n[:, None] & mask_d[None, :], other=0.0)
+        v = tl.load(v_ptrs, mask=mask_n[:, None] & mask_d[None, :], other=0.0)
+        # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N], times log2(e) for exp2
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)
+        visible = mask_n[None, :]
+        if IS_CAUSAL:
+            visible = visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)
+        scores = tl.where(visible, scores, float("-inf"))
+        m_new = tl.maximum(m_i, tl.max(scores, axis=1))
+        m_ref = tl.where(m_new == float("-inf"), 0.0, m_new)  # -inf - (-inf) is never computed
+        alpha = tl.exp2(m_i - m_ref)
+        p = tl.exp2(scores - m_ref[:, None])
+        l_i = l_i * alpha + tl.sum(p, axis=1)
+        acc = acc * alpha[:, None]
+        # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
+        acc += tl.dot(p.to(v.dtype), v, input_precision="ieee")
+        m_i = m_new
+    # lines 12 to 14
+    l_safe = tl.where(l_i == 0.0, 1.0, l_i)
+    o = acc / l_safe[:, None]
+    o_ptrs = o_ptr + head * stride_oh + offs_m[:, None] * stride_om + offs_d[None, :]
+    tl.store(o_ptrs, o.to(o_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_d[None, :])
+    lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * 0.6931471805599453)
+    tl.store(lse_ptr + head * stride_lh + offs_m, lse, mask=mask_m)
+
+
+MAKE_INPUTS = """\
+rng = np.random.default_rng(0)
+q, k, v = (rng.standard_normal((heads, n, d)) for n in (n_q, n_k, n_k))
+"""
+# Each query's score with key j is the j-th of `scores`.
+SET_SCORES = """\
+q[:], k[:] = 0, 0
+q[..., 0], k[..., 0] = 1 / 0.3, {scores}
+"""
+ROUND_INPUTS = "q, k, v = (x.astype(np.float16) for x in (q, k, v))\n"
+LAUNCH = """\
+from course_lib import bug_hunt
+launched(flash_forward, **bug_hunt.forward_launch(q, k, v, 0.3, causal, block_m, block_n))"""
+
+
+def forward_property(name, test, *cases, scores=None, float16=False, slips=()):
+    """scores: of every query, an expression in n_k; None for those of random queries and keys."""
+    set_scores = SET_SCORES.replace("{scores}", scores) if scores else ""
+    return kernel_property(
+        name, MAKE_INPUTS + set_scores + (ROUND_INPUTS if float16 else "") + LAUNCH, test, cases, slips=slips
+    )
+
+
+def case(n_q, n_k, d=16, *, heads=1, causal=False, block_m=16, block_n=16):
+    return {
+        "heads": heads, "n_q": n_q, "n_k": n_k, "d": d, "causal": causal, "block_m": block_m, "block_n": block_n,
+    }  # fmt: skip
+
+
+def gives_o(launch, q, k, v, causal, **_):
+    def o_of(head):
+        attention = partial(reference.attention, causal=causal, scale=0.3)
+        exact, plain = exact_and_plain(attention, q[head], k[head], v[head])
+        # A score's own rounding, relative to its terms, is a relative error of its weight.
+        conditioning = 1 + 0.3 * (np.abs(q[head]) @ np.abs(k[head]).T).max()
+        return ExpectedOutput("o", exact, plain, conditioning * np.abs(v[head]).max())
+
+    return agrees(launch, o_of)
+
+
+def gives_lse(launch, q, k, v, causal, **_):
+    def lse_of(head):
+        def lse(q, k, v):
+            return reference.attention(q, k, v, causal=causal, scale=0.3, return_lse=True)[1]
+
+        return ExpectedOutput("lse", *exact_and_plain(lse, q[head], k[head], v[head]), 1.0)
+
+    return agrees(launch, lse_of)
+
+
+def sums_in_float32(launch, q, k, v, **_):
+    """float16 weights, each rounded once, are allowed; a float16 accumulator is not."""
+
+    def o_of(head):
+        q_h, k_h, v_h = (x[head].astype(np.float64) for x in (q, k, v))
+        weights = reference.stable_softmax(reference.scores(q_h, k_h, 0.3))
+        largest = weights.max(axis=1, keepdims=True)
+        plain = (weights / largest).astype(np.float16) * largest @ v_h
+        return ExpectedOutput("o", weights @ v_h, plain, np.abs(v_h).max())
+
+    return agrees(launch, o_of)
+
+
+def agrees(launch, expected_of):
+    """expected_of(head) is the ExpectedOutput of one head."""
+    if evidence := outside(launch) or unwritten(launch):
+        return evidence
+    for head in range(len(launch.outputs["o_ptr"])):
+        expected = expected_of(head)
+        if evidence := compare(launch.outputs[f"{expected.name}_ptr"][head], [expected]):
+            return evidence
+    return None
+
+
+def requests_the_closed_form(launch, heads, n_q, n_k, d, causal, block_m, block_n, **_):
+    sizes = {"block_q": block_m, "block_k": block_n, "dtype_bytes": 4, "causal": causal}
+    expected = traffic.flash_attention(n_q, n_k, d, heads=heads, return_lse=True, **sizes)
+    return compare_bytes(launch, {name.lower(): tuple(moved) for name, moved in expected.by_tensor.items()})
+
+
+LOG2_E = "(scale * 1.4426950408889634)"
+P = "p = tl.exp2(scores - m_ref[:, None])"
+RUNNING_MAX = "tl.maximum(m_i, tl.max(scores, axis=1))"
+VISIBLE = "visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)"
+KV_END = "tl.minimum(tl.maximum(tl.minimum(start_m + BLOCK_M, n_q) + n_k - n_q, 0), n_k)"
+LSE = "(m_i + tl.log2(l_safe))"
+
+PROPERTIES = (
+    forward_property(
+        "one tile of queries and one of keys: softmax(scale q k^T) v",
+        gives_o,
+        case(32, 64, block_m=32, block_n=64),
+        slips=(
+            Slip("scale is missing", {LOG2_E: "1.4426950408889634"}),
+            Slip("scale is applied twice", {LOG2_E: f"(scale * {LOG2_E[1:]}"}),
+            Slip(
+                "scale is not the argument",
+                {LOG2_E: "(HEAD_DIM ** -0.5 * 1.4426950408889634)"},
+                bug_hunt.MISTAKES["E"],
+            ),
+            Slip("exp2 without log2(e)", {LOG2_E: "scale"}),
+            Slip("o is not divided by l", {"o = acc / l_safe[:, None]": "o = acc"}),
+        ),
+    ),
+    forward_property(
+        "tiles of keys that leave the max alone",
+        gives_o,
+        case(16, 48),
+        scores="-np.arange(n_k) / 4",
+        slips=(Slip("each tile is measured from its own max", {P: P.replace("m_ref", "tl.max(scores, axis=1)")}),),
+    ),
+    forward_property(
+        "tiles of keys that raise the max, each of them",
+        gives_o,
+        case(16, 48),
+        scores="np.arange(n_k) / 4",
+        slips=(
+            Slip("l is not rescaled", {"l_i * alpha + tl": "l_i + tl"}),
+            Slip("acc is not rescaled", {"acc = acc * alpha[:, None]": "acc = acc"}),
+            Slip(
+                "alpha is upside down",
+                {"alpha = tl.exp2(m_i - m_ref)": "alpha = tl.exp2(tl.where(m_i == float('-inf'), 0.0, m_ref - m_i))"},
+            ),
+        ),
+    ),
+    forward_property(
+        "lengths that no tile divides",
+        gives_o,
+        case(16, 7),
+        case(5, 16),
+        case(20, 40),
+        case(1, 1),
+        slips=(
+            Slip(
+                "k is loaded without its row mask",
+                {"tl.load(k_ptrs, mask=mask_n[:, None] & mask_d": "tl.load(k_ptrs, mask=mask_d"},
+            ),
+            Slip("lse is stored without a mask", {", lse, mask=mask_m)": ", lse)"}),
+            Slip(
+                "padded keys get weight",
+                {"visible = mask_n[None, :]\n": "visible = mask_n[None, :] | True\n"},
+                bug_hunt.MISTAKES["B"],
+            ),
+            Slip(
+                "the last tile of keys is dropped",
+                {"range(0, kv_end, BLOCK_N)": "range(0, tl.maximum(kv_end // BLOCK_N, 1) * BLOCK_N, BLOCK_N)"},
+            ),
+        ),
+    ),
+    forward_property(
+        "head dimensions that are no power of two",
+        gives_o,
+        case(16, 16, 3),
+        case(16, 16, 20),
+        slips=(Slip("columns are not masked", {"mask_d = offs_d < HEAD_DIM": "mask_d = offs_d < BLOCK_D"}),),
+    ),
+    forward_property(
+        "several heads, each with its own keys",
+        gives_o,
+        case(16, 32, heads=2),
+        case(32, 16, heads=3),
+        slips=(
+            Slip("every head reads the keys of head 0", {"k_ptr + head * stride_kh +": "k_ptr +"}),
+            Slip("q's head stride for k", {"head * stride_kh": "head * stride_qh"}),
+            Slip("k's head stride for v", {"head * stride_vh": "head * stride_kh"}),
+        ),
+    ),
+    forward_property(
+        "scores near 1000 do not overflow",
+        gives_o,
+        case(16, 32),
+        scores="1000 - np.arange(n_k) % 2 / 4",
+        slips=(
+            Slip(
+                "no max is subtracted",
+                {f"m_new = {RUNNING_MAX}": "m_new = tl.zeros([BLOCK_M], tl.float32)"},
+            ),
+        ),
+    ),
+    forward_property(
+        "the max falls by 1000 from one tile of keys to the next",
+        gives_o,
+        case(16, 32),
+        scores="-1000.0 * (np.arange(n_k) >= 16)",
+        slips=(Slip("the tile's max replaces the running max", {RUNNING_MAX: "tl.max(scores, axis=1)"}),),
+    ),
+    forward_property(
+        "all scores strongly negative",
+        gives_o,
+        case(16, 32),
+        scores="-1000 - np.arange(n_k) % 2 / 4",
+        slips=(Slip("the running max starts at 0", bug_hunt.MISTAKES["F"]),),
+    ),
+    forward_property(
+        "causal, as many queries as keys: query i sees keys 0 to i",
+        gives_o,
+        case(16, 16, causal=True),
+        case(40, 40, causal=True),
+        slips=(
+            Slip("causal is ignored", {VISIBLE: "visible"}),
+            Slip("one key too many", {"<= offs_m[:, None] +": "<= 1 + offs_m[:, None] +"}),
+            Slip("one key too few", {"<= offs_m[:, None] +": "< offs_m[:, None] +"}),
+            Slip(
+                "hidden scores are set to 0",
+                {f"visible = {VISIBLE}": f"scores = tl.where({VISIBLE.removeprefix('visible & ')}, scores, 0.0)"},
+            ),
+        ),
+    ),
+    forward_property(
+        "causal, more keys than queries: the last query sees the last key",
+        gives_o,
+        case(16, 48, causal=True),
+        case(32, 64, causal=True),
+        slips=(
+            Slip(
+                "aligned at the top left",
+                {"<= offs_m[:, None] + n_k - n_q": "<= offs_m[:, None]"},
+                bug_hunt.MISTAKES["C"],
+            ),
+        ),
+    ),
+    forward_property(
+        "causal, tiles of different sizes: a tile that some of its rows do not see at all",
+        gives_o,
+        case(32, 32, causal=True, block_m=32),
+        case(64, 64, causal=True, block_n=32),
+        slips=(
+            Slip("each tile is measured from its own max and merged with beta", bug_hunt.MISTAKES["A"]),
+            Slip(
+                "the loop ends one key tile after its queries begin",
+                {"tl.minimum(start_m + BLOCK_M, n_q) + n_k": "tl.minimum(start_m + BLOCK_N, n_q) + n_k"},
+            ),
+        ),
+    ),
+    forward_property(
+        "causal, more queries than keys: a query that sees no key gets 0, never NaN",
+        gives_o,
+        case(20, 16, causal=True),
+        case(50, 13, causal=True),
+        slips=(
+            Slip("-inf minus -inf in an empty row", {'tl.where(m_new == float("-inf"), 0.0, m_new)': "m_new"}),
+            Slip(
+                "hidden scores are set to -1e6",
+                {'tl.where(visible, scores, float("-inf"))': "tl.where(visible, scores, -1.0e6)"},
+            ),
+        ),
+    ),
+    forward_property(
+        "lse is the natural log-sum-exp of the scores, -inf where there are none",
+        gives_lse,
+        case(16, 16),
+        case(20, 33, heads=2),
+        case(20, 5, causal=True),
+        slips=(
+            Slip("lse is in base 2", {" * 0.6931471805599453": ""}),
+            Slip("lse has the wrong sign", {LSE: f"-{LSE}"}),
+            Slip("lse without the max", {LSE: "tl.log2(l_safe)"}),
+        ),
+    ),
+    forward_property(
+        "float16 inputs, float32 sums",
+        sums_in_float32,
+        case(16, 128),
+        float16=True,
+        scores="0.0",
+        slips=(
+            Slip(
+                "the accumulator is float16",
+                {
+                    "acc = acc * alpha[:, None]": "acc = (acc * alpha[:, None]).to(q.dtype).to(tl.float32)",
+                    "o = acc /": "o = acc.to(q.dtype) /",
+                },
+                bug_hunt.MISTAKES["D"],
+            ),
+        ),
+    ),
+    forward_property("float16 inputs with random scores", sums_in_float32, case(16, 64), float16=True),
+    forward_property(
+        "q loaded once, k and v once for every tile of queries, o and lse stored once",
+        requests_the_closed_form,
+        case(20, 24, 20, heads=2),
+        slips=(
+            Slip(
+                "q is loaded in the loop",
+                {
+                    "        offs_n = start_n": "        q = tl.load(q_ptrs, mask=mask_m[:, None] & mask_d[None, :], "
+                    "other=0.0)\n        offs_n = start_n"
+                },
+            ),
+        ),
+    ),
+    forward_property(
+        "causal: tiles that no query of the tile sees are not loaded",
+        requests_the_closed_form,
+        case(48, 48, causal=True),
+        case(40, 56, causal=True, block_n=32),
+        slips=(Slip("hidden tiles are computed and masked", {KV_END: "n_k"}),),
+    ),
+)
+
+EXERCISE = Exercise(
+    __file__, flash_forward, points=8, minutes=25, difficulty="hard", properties=PROPERTIES, imports=TRITON
+)

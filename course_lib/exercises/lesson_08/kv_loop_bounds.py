@@ -1,0 +1,135 @@
+"""Where a program's loop over keys begins to need a mask, and where it ends."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib.grading.diagnosis import show
+from course_lib.grading.exercise import Evidence, Exercise, Finding, Property, Slip, single_finding
+from course_lib.reference.attention import causal_mask
+
+
+def kv_loop_bounds(start_m, n_q, n_k, causal, block_m, block_n):
+    """Where one program's loop over keys changes its kind and where it ends: (full_end, kv_end).
+
+    start_m: the first query of the program's tile; the tile has queries start_m to start_m + block_m - 1, but none
+        beyond n_q - 1. n_q, n_k: queries and keys. causal: query i sees keys 0 to i + n_k - n_q, else every key.
+    kv_end: one more than the last key that any query of the tile sees; 0 if none sees a key.
+    full_end: the largest multiple of block_n such that every query of the tile sees every key before it. Tiles of
+        keys in [0, full_end) need no mask, those in [full_end, kv_end) do, later ones are not visited.
+
+    >>> kv_loop_bounds(start_m=2, n_q=4, n_k=4, causal=True, block_m=2, block_n=2)
+    (2, 4)
+    """
+    if causal:
+        first_sees = min(max(start_m + 1 + n_k - n_q, 0), n_k)
+        last_row = min(start_m + block_m, n_q)
+        kv_end = min(max(last_row + n_k - n_q, 0), n_k)
+    else:
+        first_sees = kv_end = n_k
+    return first_sees // block_n * block_n, kv_end
+
+
+def bounds_from_the_mask(start_m, n_q, n_k, causal, block_m, block_n):
+    visible = causal_mask(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
+    keys_seen = visible[start_m : start_m + block_m].sum(axis=1)
+    return int(keys_seen.min()) // block_n * block_n, int(keys_seen.max())
+
+
+def agrees_with_the_mask(answer, **inputs):
+    returned, right = answer(*inputs.values()), bounds_from_the_mask(**inputs)
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        text = "the answer did not return two whole numbers"
+        return single_finding("type", text, show(returned), "(full_end, kv_end)")
+    findings = []
+    for name, now, due in zip(("full_end", "kv_end"), returned, right, strict=True):
+        if now != due:
+            kind = "more" if now > due else "less"
+            findings.append(Finding(name, kind, f"{name} is {show(now)}, {kind} than {due}"))
+    return Evidence(tuple(findings), show(tuple(returned)), show(right)) if findings else None
+
+
+def case(start_m, n_q, n_k, block_m, block_n, causal=True):
+    return {"start_m": start_m, "n_q": n_q, "n_k": n_k, "causal": causal, "block_m": block_m, "block_n": block_n}
+
+
+@st.composite
+def tiles(draw, causal):
+    """Causal, there are at least as many queries as keys, so that some tiles see no key."""
+    n_k, block_m, block_n = draw(st.integers(1, 12)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    n_q = draw(st.integers(n_k if causal else 1, 12))
+    start_m = draw(st.integers(0, (n_q - 1) // block_m)) * block_m
+    return case(start_m, n_q, n_k, block_m, block_n, causal)
+
+
+CALL = "kv_loop_bounds(start_m, n_q, n_k, causal, block_m, block_n)"
+FIRST_SEES, LAST_SEES = "max(start_m + 1 + n_k - n_q, 0)", "min(max(last_row + n_k - n_q, 0), n_k)"
+UNCLIPPED = {LAST_SEES: "min(last_row + n_k - n_q, n_k)"}
+FULL_END = "first_sees // block_n * block_n"
+
+PROPERTIES = (
+    Property(
+        "not causal: every key, a mask for the ragged tail only",
+        CALL,
+        agrees_with_the_mask,
+        (case(0, 4, 4, 2, 2, False), case(0, 4, 5, 2, 2, False), case(0, 3, 1, 2, 4, False)),
+        tiles(causal=False),
+        slips=(
+            Slip(
+                "the ragged tail is dropped",
+                {"first_sees = kv_end = n_k": "first_sees = kv_end = n_k // block_n * block_n"},
+            ),
+            Slip("full_end is not rounded", {FULL_END: "first_sees"}),
+        ),
+    ),
+    Property(
+        "causal, as many queries as keys: the loop ends after the tile's last query",
+        CALL,
+        agrees_with_the_mask,
+        (case(2, 4, 4, 2, 2), case(0, 8, 8, 2, 2), case(4, 8, 8, 2, 2)),
+        slips=(
+            Slip("nothing is skipped", {LAST_SEES: "n_k"}),
+            Slip("the key on the diagonal is left out", {"max(last_row + n_k": "max(last_row - 1 + n_k"}),
+            Slip("the last query decides both", {"start_m + 1 + n_k": "start_m + block_m + n_k"}),
+        ),
+    ),
+    Property(
+        "causal, query tiles and key tiles of different sizes",
+        CALL,
+        agrees_with_the_mask,
+        (case(4, 16, 16, 4, 8), case(4, 12, 12, 4, 2), case(4, 12, 12, 4, 3)),
+        slips=(
+            Slip(
+                "the diagonal is taken for a single tile",
+                {FULL_END: f"(max(kv_end - block_m, 0) if causal else {FULL_END})"},
+            ),
+        ),
+    ),
+    Property(
+        "causal, more keys than queries",
+        CALL,
+        agrees_with_the_mask,
+        (case(0, 2, 6, 2, 2), case(2, 4, 9, 2, 3)),
+        slips=(
+            Slip(
+                "aligned at the top left",
+                {"start_m + 1 + n_k - n_q": "start_m + 1", "last_row + n_k - n_q": "last_row"},
+            ),
+        ),
+    ),
+    Property(
+        "causal, any lengths: also a tile that sees no key, and a short last tile",
+        CALL,
+        agrees_with_the_mask,
+        (case(0, 6, 2, 2, 2), case(4, 5, 9, 4, 2), case(4, 5, 2, 4, 2)),
+        tiles(causal=True),
+        slips=(
+            Slip("a negative number of keys", UNCLIPPED, UNCLIPPED | {FIRST_SEES: "start_m + 1 + n_k - n_q"}),
+            Slip(
+                "queries beyond n_q are counted",
+                {"min(start_m + block_m, n_q)": "start_m + block_m", LAST_SEES: "max(last_row + n_k - n_q, 0)"},
+            ),
+        ),
+    ),
+)
+
+EXERCISE = Exercise(__file__, kv_loop_bounds, points=2, minutes=8, difficulty="medium", properties=PROPERTIES)

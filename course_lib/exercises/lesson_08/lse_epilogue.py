@@ -1,0 +1,142 @@
+"""The lines after the forward kernel's loop: o and lse from the state."""
+
+import numpy as np
+
+from course_lib import reference
+from course_lib.grading.diagnosis import compare, exact_and_plain
+from course_lib.grading.exercise import Exercise, ExpectedOutput, Slip
+from course_lib.grading.kernel_calls import TRITON, kernel_property, outside, unwritten
+from course_lib.language import WRITTEN
+
+tl, triton = WRITTEN.tl, WRITTEN.triton
+
+
+@triton.jit
+def lse_epilogue(
+    m_ptr, l_ptr, acc_ptr, o_ptr, lse_ptr, n_q, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    """What a forward kernel does after its loop: FA2 Alg. 1, lines 12 to 14. Program i has queries from i * BLOCK_M on.
+
+    m, l: float32 [n_q]; acc: float32 [n_q, HEAD_DIM], its rows without a gap; all contiguous. m is the running max in
+        units of log2(e), that is, the largest score times log2(e); l the sum of exp(score - max) and acc that of
+        exp(score - max) times the key's values. A query that saw no key has m = -inf, l = 0, acc = 0.
+    Stores o = acc / l, [n_q, HEAD_DIM], contiguous like acc, in o's dtype, and lse, float32 [n_q], the natural
+        logarithm of the sum of exp(score); for a query that saw no key 0 and -inf. BLOCK_D: a power of two, at
+        least HEAD_DIM. n_q and HEAD_DIM are any from 1 up, and nothing outside a tensor may be touched.
+
+    >>> from course_lib.grading import launched
+    >>> state = dict(m_ptr=np.array([0.0]), l_ptr=np.array([2.0]), acc_ptr=np.array([6.0]))
+    >>> outputs, sizes = {"o_ptr": (1,), "lse_ptr": (1,)}, dict(n_q=1, HEAD_DIM=1, BLOCK_M=16, BLOCK_D=16)
+    >>> launched(lse_epilogue, (1,), outputs, **state, **sizes).outputs["lse_ptr"].round(3)
+    array([0.693], dtype=float32)
+    """
+    offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_m = offs_m < n_q
+    mask = mask_m[:, None] & (offs_d < HEAD_DIM)[None, :]
+    places = offs_m[:, None] * HEAD_DIM + offs_d[None, :]
+    m_i = tl.load(m_ptr + offs_m, mask=mask_m, other=0.0)
+    l_i = tl.load(l_ptr + offs_m, mask=mask_m, other=1.0)
+    acc = tl.load(acc_ptr + places, mask=mask, other=0.0)
+    l_safe = tl.where(l_i == 0.0, 1.0, l_i)
+    o = acc / l_safe[:, None]
+    lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * 0.6931471805599453)
+    tl.store(o_ptr + places, o.to(o_ptr.dtype.element_ty), mask=mask)
+    tl.store(lse_ptr + offs_m, lse, mask=mask_m)
+
+
+CALL = """\
+from course_lib import reference
+rng = np.random.default_rng(0)
+scores, values = 3 * rng.standard_normal((n_q, 8)), rng.standard_normal((8, d))
+scores[:empty_rows] = -np.inf
+no_keys = np.full(n_q, -np.inf), np.zeros(n_q), np.zeros((n_q, d))
+m, l, acc = reference.online_softmax_update(*no_keys, scores, values)
+launched(
+    lse_epilogue, (-(-n_q // 32),), {"o_ptr": n_q * d, "lse_ptr": n_q},
+    m_ptr=m * np.log2(np.e), l_ptr=l, acc_ptr=acc.ravel(), n_q=n_q, HEAD_DIM=d, BLOCK_M=32, BLOCK_D=block_d,
+)"""
+
+
+def gives_o(launch, scores, values, **_):
+    exact, plain = exact_and_plain(lambda s, v: reference.stable_softmax(s) @ v, scores, values)
+    return agrees(launch, ExpectedOutput("o", exact, plain, np.abs(values).max()))
+
+
+def gives_lse(launch, scores, m, **_):
+    exact, plain = exact_and_plain(reference.logsumexp, scores)
+    return agrees(launch, ExpectedOutput("lse", exact, plain, np.abs(m[np.isfinite(m)]).max()))
+
+
+def agrees(launch, expected):
+    returned = launch.outputs[f"{expected.name}_ptr"].reshape(expected.expected.shape)
+    return outside(launch) or unwritten(launch) or compare(returned, [expected])
+
+
+def case(n_q, d, empty_rows=0, block_d=16):
+    return {"n_q": n_q, "d": d, "empty_rows": empty_rows, "block_d": block_d}
+
+
+SUM, STORE_O = "(m_i + tl.log2(l_safe))", "tl.store(o_ptr + places, o.to(o_ptr.dtype.element_ty), mask=mask)"
+
+PROPERTIES = (
+    kernel_property(
+        "o is acc divided by l",
+        CALL,
+        gives_o,
+        (case(32, 16),),
+        slips=(
+            Slip("acc is stored undivided", {"o = acc / l_safe[:, None]": "o = acc"}),
+            Slip("o is never stored", {STORE_O: "pass"}),
+        ),
+    ),
+    kernel_property(
+        "lse is the natural log-sum-exp",
+        CALL,
+        gives_lse,
+        (case(32, 16),),
+        slips=(
+            Slip("lse is in base 2", {" * 0.6931471805599453": ""}),
+            Slip("lse has the wrong sign", {SUM: f"-{SUM}"}),
+            Slip("lse is the maximum alone", {SUM: "m_i"}),
+            Slip("a natural logarithm is added to a base-2 maximum", {"tl.log2(l_safe)": "tl.log(l_safe)"}),
+        ),
+    ),
+    kernel_property(
+        "any number of queries, any head dimension",
+        CALL,
+        gives_o,
+        (case(5, 3), case(70, 20, block_d=32)),
+        slips=(
+            Slip(
+                "acc is loaded without a mask",
+                {"tl.load(acc_ptr + places, mask=mask, other=0.0)": "tl.load(acc_ptr + places)"},
+            ),
+            Slip("columns are not masked", {" & (offs_d < HEAD_DIM)[None, :]": " & (offs_d < BLOCK_D)[None, :]"}),
+            Slip("lse is stored without a mask", {"lse, mask=mask_m)": "lse)"}),
+        ),
+    ),
+    kernel_property(
+        "a query that saw no key: o is 0",
+        CALL,
+        gives_o,
+        (case(32, 16, empty_rows=3),),
+        slips=(Slip("0 / 0 in an empty row", {"tl.where(l_i == 0.0, 1.0, l_i)": "l_i"}),),
+    ),
+    kernel_property(
+        "a query that saw no key: lse is -inf",
+        CALL,
+        gives_lse,
+        (case(32, 16, empty_rows=3),),
+        slips=(
+            Slip(
+                "lse of an empty row is finite",
+                {'tl.where(l_i == 0.0, float("-inf"), (m_i': "tl.where(l_i == 0.0, 0.0, (m_i"},
+            ),
+        ),
+    ),
+)
+
+EXERCISE = Exercise(
+    __file__, lse_epilogue, points=2, minutes=7, difficulty="medium", properties=PROPERTIES, imports=TRITON
+)

@@ -1,0 +1,114 @@
+"""The gradient through a row-wise softmax, from its result alone: FlashAttention-2 (Dao, 2023), section 2.3.2."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib import reference
+from course_lib.exercises.common.generators import arrays, as_floats
+from course_lib.grading.checking import agrees, not_modified
+from course_lib.grading.diagnosis import exact_and_plain, show
+from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip, single_finding
+
+
+def softmax_vjp(P, dP):
+    """The gradient through a row-wise softmax.
+
+    P: [n_q, n_k], each row a softmax, or 0 throughout: a row that sees nothing.
+    dP: [n_q, n_k], the gradient of the loss with respect to P.
+    Returns dS: [n_q, n_k], its gradient with respect to the scores of which P is the softmax. Nothing is modified.
+
+    >>> softmax_vjp(np.array([[0.5, 0.5]]), np.array([[1.0, 0.0]])).tolist()
+    [[0.25, -0.25]]
+    """
+    row_sums = (P * dP).sum(axis=1, keepdims=True)
+    return P * (dP - row_sums)
+
+
+def gradient_of_scores(P, dP):
+    exact, plain = exact_and_plain(reference.softmax_vjp, P, dP)
+    return [ExpectedOutput("dS", exact, plain, np.abs(dP).max())]
+
+
+def rows_sum_to_zero(answer, P, dP):
+    dS = answer(P, dP)
+    if np.shape(dS) != P.shape:
+        return single_finding("shape", f"dS has shape {np.shape(dS)}, not {P.shape}", show(dS))
+    sums = np.asarray(dS).sum(axis=1)
+    if np.all(np.abs(sums) <= 1e-5 * np.abs(dP).max()):
+        return None
+    return single_finding("sum", "the rows of dS do not sum to 0", show(sums), "0 for each row")
+
+
+# Rows of n_k probabilities that print short and sum to 1 exactly.
+PROBABILITIES = {1: [[1.0]], 2: [[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]], 3: [[0.5, 0.25, 0.25], [0.25, 0.25, 0.5]]}
+
+
+@st.composite
+def probabilities(draw, least_rows=1, most_rows=3):
+    n_q, n_k = draw(st.integers(least_rows, most_rows)), draw(st.integers(1, 3))
+    P = [draw(st.sampled_from(PROBABILITIES[n_k])) for _ in range(n_q)]
+    return as_floats(P=P, dP=arrays(draw, n_q, n_k))
+
+
+CALL = "softmax_vjp(P, dP)"
+ONE_ROW = as_floats(P=[[0.25, 0.75]], dP=[[1, 3]])
+TWO_ROWS = as_floats(P=[[0.5, 0.5], [0.25, 0.75]], dP=[[1, 0], [2, 4]])
+FORMULA = "P * (dP - row_sums)"
+
+PROPERTIES = (
+    Property(
+        "one row: p * (dp - p . dp)",
+        CALL,
+        agrees(gradient_of_scores),
+        (ONE_ROW, as_floats(P=[[0.5, 0.5]], dP=[[1, 0]]), as_floats(P=[[1]], dP=[[2]])),
+        probabilities(most_rows=1),
+        slips=(
+            Slip("no sum is subtracted", {FORMULA: "P * dP"}),
+            Slip("the difference is not multiplied by P", {FORMULA: "dP - row_sums"}),
+            Slip("the plain mean is subtracted", {"(P * dP).sum(": "dP.mean("}),
+            Slip("only the diagonal of the derivative", {FORMULA: "P * (1 - P) * dP"}),
+            Slip("the sign is reversed", {FORMULA: "P * (row_sums - dP)"}),
+            Slip("the sums run down the columns", {"axis=1": "axis=0"}),
+        ),
+    ),
+    Property(
+        "several rows: each has a sum of its own",
+        CALL,
+        agrees(gradient_of_scores),
+        (TWO_ROWS,),
+        probabilities(least_rows=2),
+        slips=(
+            Slip("one sum for all rows", {".sum(axis=1, keepdims=True)": ".sum()"}),
+            Slip("the sums lose their axis", {", keepdims=True": ""}),
+        ),
+    ),
+    Property(
+        "the rows of dS sum to 0: adding a number to all scores changes nothing",
+        CALL,
+        rows_sum_to_zero,
+        (TWO_ROWS,),
+        probabilities(),
+    ),
+    Property(
+        "a row of P that is 0 throughout gets 0, never NaN",
+        CALL,
+        agrees(gradient_of_scores),
+        (as_floats(P=[[0, 0]], dP=[[1, 2]]), as_floats(P=[[0, 0], [0.5, 0.5]], dP=[[1, 2], [2, 1]])),
+        slips=(
+            Slip("P is normalised once more", {FORMULA: "P / P.sum(axis=1, keepdims=True) * (dP - row_sums)"}),
+        ),
+    ),
+    not_modified(
+        CALL,
+        (TWO_ROWS,),
+        slips=(
+            Slip(
+                "an argument is overwritten",
+                {f"return {FORMULA}": "dP -= row_sums\n    return P * dP"},
+                {f"return {FORMULA}": "P *= dP - row_sums\n    return P"},
+            ),
+        ),
+    ),
+)
+
+EXERCISE = Exercise(__file__, softmax_vjp, points=2, minutes=8, difficulty="easy", properties=PROPERTIES)

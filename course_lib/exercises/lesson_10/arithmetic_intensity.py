@@ -1,0 +1,90 @@
+"""FLOPs per byte requested, of standard attention and of FlashAttention."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib import traffic
+from course_lib.grading.checking import agrees
+from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+
+
+def arithmetic_intensity(n, d, bytes_per_element, block_q=None):
+    """FLOPs per byte asked for, of one head of attention's forward with n queries and keys, nothing masked.
+
+    n, d, bytes_per_element: whole numbers of at least 1.
+    block_q: rows of a query tile of FlashAttention, queries outermost: Q is read once, O written once, K and V are
+        read once for every query tile; the last tile may be shorter. None: standard attention, which reads Q, K and
+        V once, writes S and P to HBM, reads both back, and writes O once.
+    The FLOPs are those of the two matrix products, 4 n n d either way. Returns a float.
+
+    >>> print(f"{arithmetic_intensity(4, 2, 8):.4f} {arithmetic_intensity(4, 2, 8, block_q=2):.4f}")
+    0.1667 0.3333
+    """
+    matrix = n * d
+    if block_q is None:
+        elements = 4 * matrix + 4 * n * n
+    else:
+        n_tiles = -(-n // block_q)
+        elements = 2 * matrix + 2 * matrix * n_tiles
+    flops = 4 * n * n * d
+    return flops / (elements * bytes_per_element)
+
+
+def intensity(n, d, bytes_per_element, block_q):
+    if block_q is None:
+        counted = traffic.standard_attention(n, n, d, dtype_bytes=bytes_per_element)
+    else:
+        counted = traffic.flash_attention(n, n, d, block_q=block_q, block_k=n, dtype_bytes=bytes_per_element)
+    exact = np.float64(counted.arithmetic_intensity)
+    return [ExpectedOutput("the intensity", exact, np.float32(exact), exact)]
+
+
+def case(n, d, bytes_per_element=2, block_q=None):
+    return {"n": n, "d": d, "bytes_per_element": bytes_per_element, "block_q": block_q}
+
+
+def cases(n, block_q):
+    return st.builds(case, n, st.integers(1, 6), st.sampled_from([2, 4]), block_q)
+
+
+CALL, TILES = "arithmetic_intensity(n, d, bytes_per_element, block_q)", "-(-n // block_q)"
+
+PROPERTIES = (
+    Property(
+        "standard attention: Q, K, V, O once, S and P written and read back",
+        CALL,
+        agrees(intensity),
+        (case(4, 2, 8), case(1024, 64), case(7, 3, 4)),
+        cases(st.integers(1, 12), st.none()),
+        slips=(
+            Slip("F3: one of the two products is left out", {"flops = 4": "flops = 2"}),
+            Slip("F12: elements are counted, not bytes", {"(elements * bytes_per_element)": "elements"}),
+            Slip(
+                "bytes are divided by FLOPs",
+                {"flops / (elements * bytes_per_element)": "elements * bytes_per_element / flops"},
+            ),
+            Slip("S and P are not read back", {"+ 4 * n * n": "+ 2 * n * n"}),
+        ),
+    ),
+    Property(
+        "FlashAttention: K and V once for every query tile",
+        CALL,
+        agrees(intensity),
+        (case(4, 2, 8, 2), case(4096, 128, 2, 128)),
+        cases(st.sampled_from([2, 4, 8]), st.integers(1, 2)),
+        slips=(Slip("F1: K and V are read once in all", {"2 * matrix * n_tiles": "2 * matrix"}),),
+    ),
+    Property(
+        "a short last tile reads every key too",
+        CALL,
+        agrees(intensity),
+        (case(5, 2, 2, 2), case(100, 64, 2, 32), case(3, 2, 2, 16)),
+        cases(st.integers(1, 12), st.integers(1, 16)),
+        slips=(
+            Slip("the number of tiles is not rounded", {TILES: "n / block_q"}),
+            Slip("the number of tiles is rounded down", {TILES: "max(n // block_q, 1)"}),
+        ),
+    ),
+)
+
+EXERCISE = Exercise(__file__, arithmetic_intensity, points=2, minutes=7, difficulty="easy", properties=PROPERTIES)

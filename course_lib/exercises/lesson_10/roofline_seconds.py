@@ -1,0 +1,76 @@
+"""The least time of kernels that run one after the other."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib.grading.checking import agrees
+from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+from course_lib.measure.bounds import STANDARD_4096, roofline_seconds
+
+
+def least_time(kernels, flops_per_s, bytes_per_s, launch_s):
+    needs = np.array(kernels, dtype=np.float64).reshape(-1, 2) / [flops_per_s, bytes_per_s]
+    exact = np.maximum(needs.max(axis=1, initial=0.0), launch_s).sum()
+    return [ExpectedOutput("the time", exact, np.float64(np.float32(exact)), exact)]
+
+
+def case(*kernels, launch_s=0.0):
+    """Round rates, so that the times can be read off: 100 FLOPs and 10 bytes a second."""
+    return {"kernels": list(kernels), "flops_per_s": 100.0, "bytes_per_s": 10.0, "launch_s": launch_s}
+
+
+@st.composite
+def rows(draw, least, most, launches):
+    size = st.integers(0, 8)
+    kernel = st.tuples(size.map(lambda i: 100.0 * i), size.map(lambda i: 10.0 * i))
+    kernels = draw(st.lists(kernel, min_size=least, max_size=most))
+    return case(*kernels, launch_s=draw(st.sampled_from(launches)))
+
+
+def maximum_of_the_sums(kernels, flops_per_s, bytes_per_s, launch_s=0.0):
+    flops, n_bytes = (sum(kernel[i] for kernel in kernels) for i in (0, 1))
+    return max(flops / flops_per_s, n_bytes / bytes_per_s, launch_s if kernels else 0.0)
+
+
+CALL = "roofline_seconds(kernels, flops_per_s, bytes_per_s, launch_s)"
+LONGEST = "max(arithmetic_s, memory_s, launch_s)"
+
+PROPERTIES = (
+    Property(
+        "one kernel: the longer of its FLOPs' and its bytes' time",
+        CALL,
+        agrees(least_time),
+        (case((200.0, 10.0)), case((100.0, 30.0))),
+        rows(1, 1, [0.0]),
+        slips=(
+            Slip("arithmetic and memory take turns", {LONGEST: "max(arithmetic_s + memory_s, launch_s)"}),
+            Slip("the shorter time is taken", {LONGEST: "max(min(arithmetic_s, memory_s), launch_s)"}),
+            Slip("only the arithmetic is counted", {LONGEST: "max(arithmetic_s, launch_s)"}),
+        ),
+    ),
+    Property(
+        "kernels follow one another: their times add up",
+        CALL,
+        agrees(least_time),
+        (case((200.0, 10.0), (0.0, 30.0)), case((100.0, 10.0), (100.0, 10.0)), case()),
+        rows(0, 3, [0.0]),
+        slips=(Slip("all kernels are treated as one", maximum_of_the_sums),),
+    ),
+    Property(
+        "no kernel takes less than launch_s",
+        CALL,
+        agrees(least_time),
+        (case((100.0, 10.0), (0.0, 20.0), launch_s=4.0), STANDARD_4096),
+        rows(1, 3, [0.5, 1.5, 4.0]),
+        slips=(
+            Slip("launch_s is left out", {LONGEST: "max(arithmetic_s, memory_s)"}),
+            Slip(
+                "launch_s is counted once for all kernels",
+                {LONGEST: "max(arithmetic_s, memory_s)", "return seconds": "return max(seconds, launch_s)"},
+            ),
+            Slip("launch_s is added to each kernel's time", {LONGEST: "max(arithmetic_s, memory_s) + launch_s"}),
+        ),
+    ),
+)
+
+EXERCISE = Exercise(__file__, roofline_seconds, points=3, minutes=10, difficulty="medium", properties=PROPERTIES)

@@ -1,0 +1,108 @@
+"""Names the slip behind a wrong answer: the one whose results are the answer's on every input that tells slips apart.
+
+The inputs are the one that failed and the cases of all properties. A slip is named only if no other fits as well: a
+diagnosis never guesses.
+"""
+
+import functools
+
+import numpy as np
+
+from .calling import GuardedAnswer
+from .exercise import Evidence, Exercise, Property, Slip
+
+# Two results are the same if they agree to this part of themselves, or of the largest of their array: an answer may
+# compute in float32, or store in float16, where the slip's own form does not.
+RELATIVE, OF_LARGEST = 2e-3, 1e-5
+
+
+def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict, evidence: Evidence, attempt):
+    """The Slip, or None if none fits, or more than one. attempt(prop, answer, inputs) returns Evidence or None."""
+    if any(finding.kind == "timeout" for finding in evidence.findings):
+        return None
+    seen = observed(prop, answer, inputs, attempt)
+    forms = [(slip, form) for slip in exercise.slips for form in range(len(slip.forms))]
+    candidates = [
+        (slip, form)
+        for slip, form in forms
+        if same(seen, observed(prop, _guarded(exercise, slip, form), inputs, attempt))
+    ]
+    # The failing property first: its cases tell most of its slips apart.
+    for place in sorted(_cases(exercise), key=lambda place: exercise.properties[place[0]] is not prop):
+        if not candidates:
+            return None
+        tried = exercise.properties[place[0]]
+        seen = observed(tried, answer, tried.cases[place[1]], attempt)
+        candidates = [
+            (slip, form) for slip, form in candidates if same(seen, _of_slip(exercise, slip, form, place, attempt))
+        ]
+    slips = {slip.name: slip for slip, _ in candidates}
+    return next(iter(slips.values())) if len(slips) == 1 else None
+
+
+def pairs_told_apart(exercise: Exercise, attempt) -> list[tuple[Slip, Slip, bool]]:
+    """Each pair of slips, and whether some case tells every form of the one from every form of the other."""
+
+    def told_apart(a, form_a, b, form_b):
+        return any(
+            not same(_of_slip(exercise, a, form_a, place, attempt), _of_slip(exercise, b, form_b, place, attempt))
+            for place in _cases(exercise)
+        )
+
+    return [
+        (a, b, all(told_apart(a, i, b, j) for i in range(len(a.forms)) for j in range(len(b.forms))))
+        for place, a in enumerate(exercise.slips)
+        for b in exercise.slips[:place]
+    ]
+
+
+def _cases(exercise):
+    """Where the cases are: (number of the property, number of the case)."""
+    return [(i, j) for i, prop in enumerate(exercise.properties) for j in range(len(prop.cases))]
+
+
+@functools.lru_cache(maxsize=512)
+def _guarded(exercise, slip, form):
+    return GuardedAnswer(slip.answers(exercise.answer)[form])
+
+
+@functools.lru_cache(maxsize=8192)
+def _of_slip(exercise, slip, form, place, attempt):
+    """What a slip does on a case: always the same, so it is observed once."""
+    prop = exercise.properties[place[0]]
+    return observed(prop, _guarded(exercise, slip, form), prop.cases[place[1]], attempt)
+
+
+def observed(prop: Property, answer: GuardedAnswer, inputs: dict, attempt) -> tuple:
+    """What can be seen of an answer on one input: what its calls returned or changed, and what the property found."""
+    answer.seen.clear()
+    evidence = attempt(prop, answer, inputs)
+    return tuple(answer.seen), evidence.signature if evidence is not None else None
+
+
+def same(one, other) -> bool:
+    """Whether two observations, or parts of them, are alike."""
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if _is_numeric(one) and _is_numeric(other):
+        return _same_numbers(np.asarray(one), np.asarray(other))
+    return type(one) is type(other) and (one is other or repr(one) == repr(other))
+
+
+def _is_numeric(value):
+    return isinstance(value, (int, float, np.ndarray, np.generic)) and np.asarray(value).dtype.kind in "biuf"
+
+
+def _same_numbers(one, other):
+    if one.shape != other.shape:
+        return False
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    finite = np.isfinite(one)
+    # Where one form overflows to inf, another of the same mistake may give NaN.
+    if not np.array_equal(finite, np.isfinite(other)):
+        return False
+    one, other = one[finite], other[finite]
+    allowed = np.maximum(RELATIVE * np.abs(other), OF_LARGEST * np.abs(other).max(initial=0.0))
+    return bool(np.all(np.abs(one - other) <= allowed))

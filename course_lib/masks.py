@@ -1,0 +1,373 @@
+"""Which query sees which key, stated once. Every other part of the library that needs to know asks here.
+
+A mask is a rule: `visible(i, j, n_q, n_k)` says whether query i sees key j when there are n_q queries and n_k keys.
+Masks are aligned bottom-right: the last query and the last key stand at the same position, so that query i stands at
+the position of key i + n_k - n_q. Masks combine with `&` and `|`.
+
+    mask = causal() & documents([0, 0, 0, 1, 1, 1])
+    tiles = mask.tiles(n_q=6, n_k=6, block_q=2, block_k=2)
+    tiles.kinds           # [query tiles, key tiles]: HIDDEN, PARTIAL or FULL
+    tiles.key_tiles(1)    # the key tiles that query tile 1 has to visit
+
+The kind of a tile follows from the rule. Evaluating the rule for every pair of a long sequence takes too long, so most
+masks have a closed form as well; the tests compare it with the rule over all small shapes. The Triton kernels state
+their loop bounds again, in Triton; a test holds those equal, too.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+HIDDEN, PARTIAL, FULL = 0, 1, 2  # none, some or all pairs of the tile's queries and keys are visible
+
+
+def full():
+    """Every query sees every key."""
+    return Window(None, None)
+
+
+def causal():
+    """A query sees the keys up to its own position: query i sees key j if j <= i + n_k - n_q."""
+    return Window(None, 0)
+
+
+def sliding_window(left, right):
+    """Query i sees the keys from i + n_k - n_q - left to i + n_k - n_q + right, both included.
+
+    left, right: whole numbers of at least 0, or None for no limit on that side. This is `window_size` of
+    flash-attention 2.3 and later, which writes -1 for no limit.
+    """
+    for name, width in (("left", left), ("right", right)):
+        if width is not None:
+            _check_whole(name, width, 0, ", or None for no limit")
+    return Window(left, right)
+
+
+def prefix_lm(n):
+    """Every query sees the first n keys; the other keys are seen as under `causal`.
+
+    n: whole number of at least 0. Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 3.2.1.
+    """
+    _check_whole("n", n, 0)
+    return Window(None, 0, prefix=n)
+
+
+def documents(ids):
+    """Several documents packed into one sequence: a query sees the keys of its own document.
+
+    ids: [max(n_q, n_k)] whole numbers, one for each position, equal for the tokens of one document. If there are fewer
+    queries than keys, the queries are the last positions; likewise the other way round.
+    """
+    ids = np.array(ids)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise TypeError(f"ids has shape {ids.shape} and dtype {ids.dtype}; accepted: [positions] of whole numbers")
+    return Documents(ids)
+
+
+def block_sparse(layout, block):
+    """Query i sees key j if layout[i // block, j // block] is true. FA1 (Dao et al. 2022), section 3.3.
+
+    layout: [ceil(n_q / block), ceil(n_k / block)] of bool. block: how many queries, and keys, one entry stands for; it
+    need not be the tile size of a kernel.
+    """
+    layout = np.array(layout)
+    if layout.ndim != 2 or layout.dtype != bool:
+        raise TypeError(f"layout has shape {layout.shape} and dtype {layout.dtype}; accepted: [rows, columns] of bool")
+    _check_whole("block", block, 1)
+    return BlockSparse(layout, block)
+
+
+class Mask:
+    """What the functions above return. A mask has no lengths of its own: every method takes n_q and n_k.
+
+    is_band: whether each query sees one range of keys, given by `key_range`, such that
+
+        - from one query to the next, neither end of the range moves left, and
+        - the range contains the query's own position, or starts at key 0 if that position lies before the first key.
+
+    It follows that the queries of a tile together see one range, from the first query's start to the last query's
+    stop, and that all of them see the range from the last query's start to the first query's stop. Both `&` and `|` of
+    two bands are bands again.
+    """
+
+    is_band = False
+
+    def visible(self, i, j, n_q, n_k):
+        """Whether query i sees key j: bool, of the shape that i and j broadcast to.
+
+        i: whole numbers from 0 to n_q - 1; j: from 0 to n_k - 1; single numbers or arrays.
+        """
+        self.check_lengths(n_q, n_k)
+        return self._rule(_positions("i", i, n_q), _positions("j", j, n_k), n_q, n_k)
+
+    def dense(self, n_q, n_k):
+        """`visible` for all pairs: [n_q, n_k] of bool."""
+        self.check_lengths(n_q, n_k)
+        return self._rule(np.arange(n_q)[:, None], np.arange(n_k), n_q, n_k)
+
+    def tiles(self, n_q, n_k, block_q, block_k):
+        """The pairs in tiles of block_q queries by block_k keys: Tiles. The last tiles may be short."""
+        check_counts(block_q=block_q, block_k=block_k)
+        self.check_lengths(n_q, n_k)
+        return Tiles(self, n_q, n_k, block_q, block_k)
+
+    def count_visible(self, n_q, n_k):
+        """How many of the n_q n_k pairs are visible."""
+        self.check_lengths(n_q, n_k)
+        if self.is_band:
+            start, stop = self.key_range(np.arange(n_q), n_q, n_k)
+            return int((stop - start).sum())
+        tiles = self.tiles(n_q, n_k, 128, 128)
+        return sum(int(tiles.visible(i, j).sum()) for i, j in np.argwhere(tiles.kinds))
+
+    def key_range(self, i, n_q, n_k):
+        """(start, stop): query i sees the keys from start to stop - 1. i: integer array. Bands only."""
+        raise TypeError(f"this {type(self).__name__} mask is not a band: a query may see several ranges of keys")
+
+    def check_lengths(self, n_q, n_k):
+        """TypeError or ValueError unless the mask is defined for n_q queries and n_k keys."""
+        check_counts(n_q=n_q, n_k=n_k)
+
+    def __and__(self, other):
+        return Combined(self, other, either=False) if isinstance(other, Mask) else NotImplemented
+
+    def __or__(self, other):
+        return Combined(self, other, either=True) if isinstance(other, Mask) else NotImplemented
+
+    def _rule(self, i, j, n_q, n_k):
+        """`visible` for integer arrays within bounds."""
+        start, stop = self.key_range(i, n_q, n_k)
+        return (start <= j) & (j < stop)
+
+    def _bounds(self, tiles):
+        """(maybe, surely), each [query tiles, key tiles] of bool: no tile outside `maybe` is visited, and every tile in
+        `surely` is full. For a band the remaining tiles are partial; for other masks the rule decides.
+        """
+        if not self.is_band:
+            return np.ones(tiles.shape, bool), np.zeros(tiles.shape, bool)
+        begin, end, full_begin, full_end = (bound[:, None] for bound in self._key_tile_ranges(tiles))
+        k_tile = np.arange(tiles.shape[1])
+        return (begin <= k_tile) & (k_tile < end), (full_begin <= k_tile) & (k_tile < full_end)
+
+    def _key_tile_ranges(self, tiles):
+        """For each query tile of a band: its key tiles [begin, end) are visited, [full_begin, full_end) are full."""
+        starts, stops = _edges(tiles.n_q, tiles.block_q)
+        first_start, first_stop = self.key_range(starts, tiles.n_q, tiles.n_k)
+        last_start, last_stop = self.key_range(stops - 1, tiles.n_q, tiles.n_k)
+        # The last key tile may be short: it is full as soon as the last key is seen.
+        full_end = np.where(first_stop == tiles.n_k, tiles.shape[1], first_stop // tiles.block_k)
+        return first_start // tiles.block_k, -(-last_stop // tiles.block_k), -(-last_start // tiles.block_k), full_end
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    """`full`, `causal`, `sliding_window` or `prefix_lm`.
+
+    left, right: how many keys before and after its own position a query sees, None for all. prefix: how many keys at
+    the beginning every query sees; it needs left to be None.
+    """
+
+    left: int | None
+    right: int | None
+    prefix: int = 0
+    is_band = True
+
+    def key_range(self, i, n_q, n_k):
+        position = i + n_k - n_q
+        start = 0 * position if self.left is None else np.clip(position - self.left, 0, n_k)
+        stop = n_k + 0 * position if self.right is None else np.clip(position + self.right + 1, 0, n_k)
+        return start, np.maximum(stop, min(self.prefix, n_k))
+
+
+@dataclass(frozen=True, eq=False)
+class Documents(Mask):
+    """`documents`. A band if the tokens of each document stand side by side."""
+
+    ids: np.ndarray
+
+    @cached_property
+    def is_band(self):
+        return len(self._starts) == len(np.unique(self.ids))
+
+    @cached_property
+    def _starts(self):
+        """Positions at which another document begins."""
+        return np.flatnonzero(np.append(True, self.ids[1:] != self.ids[:-1]))
+
+    def check_lengths(self, n_q, n_k):
+        super().check_lengths(n_q, n_k)
+        if len(self.ids) != max(n_q, n_k):
+            raise ValueError(f"ids has length {len(self.ids)}; accepted: {max(n_q, n_k)}, the larger of n_q and n_k")
+
+    def _rule(self, i, j, n_q, n_k):
+        return self.ids[i + len(self.ids) - n_q] == self.ids[j + len(self.ids) - n_k]
+
+    def key_range(self, i, n_q, n_k):
+        if not self.is_band:
+            return super().key_range(i, n_q, n_k)
+        n_positions = len(self.ids)
+        after = np.searchsorted(self._starts, i + n_positions - n_q, side="right")
+        edges = np.clip(np.append(self._starts, n_positions) + n_k - n_positions, 0, n_k)
+        return edges[after - 1], edges[after]
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSparse(Mask):
+    """`block_sparse`."""
+
+    layout: np.ndarray
+    block: int
+
+    def check_lengths(self, n_q, n_k):
+        super().check_lengths(n_q, n_k)
+        expected = -(-n_q // self.block), -(-n_k // self.block)
+        if self.layout.shape != expected:
+            raise ValueError(f"layout has shape {self.layout.shape}; accepted: {expected}, one entry for each block")
+
+    def _rule(self, i, j, n_q, n_k):
+        return self.layout[i // self.block, j // self.block]
+
+    def _bounds(self, tiles):
+        # seen[a, b]: how many entries of the layout are true in its first a rows and first b columns.
+        seen = np.pad(self.layout.cumsum(axis=0, dtype=np.int32).cumsum(axis=1, dtype=np.int32), ((1, 0), (1, 0)))
+        edges = _edges(tiles.n_q, tiles.block_q), _edges(tiles.n_k, tiles.block_k)
+        (top, bottom), (left, right) = ((starts // self.block, -(-stops // self.block)) for starts, stops in edges)
+        above, below = seen[top], seen[bottom]
+        n_seen = below[:, right] - below[:, left] - above[:, right] + above[:, left]
+        return n_seen > 0, n_seen == np.outer(bottom - top, right - left)
+
+
+@dataclass(frozen=True)
+class Combined(Mask):
+    """`a | b` if either, else `a & b`."""
+
+    a: Mask
+    b: Mask
+    either: bool
+
+    @property
+    def is_band(self):
+        return self.a.is_band and self.b.is_band
+
+    def check_lengths(self, n_q, n_k):
+        self.a.check_lengths(n_q, n_k)
+        self.b.check_lengths(n_q, n_k)
+
+    def _rule(self, i, j, n_q, n_k):
+        return self._join(self.a._rule(i, j, n_q, n_k), self.b._rule(i, j, n_q, n_k))
+
+    def key_range(self, i, n_q, n_k):
+        starts, stops = zip(self.a.key_range(i, n_q, n_k), self.b.key_range(i, n_q, n_k), strict=True)
+        return (np.minimum(*starts), np.maximum(*stops)) if self.either else (np.maximum(*starts), np.minimum(*stops))
+
+    def _bounds(self, tiles):
+        if self.is_band:
+            return super()._bounds(tiles)
+        return tuple(map(self._join, self.a._bounds(tiles), self.b._bounds(tiles)))
+
+    def _join(self, a, b):
+        return a | b if self.either else a & b
+
+
+class Visited(NamedTuple):
+    """Sums over all tiles that are not hidden. A pair is one query and one key of the tile, visible or not."""
+
+    tiles: int
+    queries: int
+    keys: int
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tiles of block_q queries by block_k keys, and their kinds under `mask`. Made by `Mask.tiles`."""
+
+    mask: Mask
+    n_q: int
+    n_k: int
+    block_q: int
+    block_k: int
+
+    @property
+    def shape(self):
+        """(query tiles, key tiles)."""
+        return -(-self.n_q // self.block_q), -(-self.n_k // self.block_k)
+
+    @cached_property
+    def query_rows(self):
+        """(start, stop) of each query tile, as a list."""
+        return list(zip(*(edge.tolist() for edge in _edges(self.n_q, self.block_q)), strict=True))
+
+    @cached_property
+    def key_rows(self):
+        """(start, stop) of each key tile, as a list."""
+        return list(zip(*(edge.tolist() for edge in _edges(self.n_k, self.block_k)), strict=True))
+
+    @cached_property
+    def kinds(self):
+        """[query tiles, key tiles] of int8: HIDDEN, PARTIAL or FULL."""
+        maybe, surely = self.mask._bounds(self)
+        kinds = maybe.astype(np.int8) + surely
+        if not self.mask.is_band:
+            for i, j in np.argwhere(kinds == PARTIAL):
+                visible = self.visible(i, j)
+                kinds[i, j] = FULL if visible.all() else PARTIAL if visible.any() else HIDDEN
+        return kinds
+
+    def key_tiles(self, i):
+        """The key tiles that query tile i visits, in order: those that are not hidden from it."""
+        return np.flatnonzero(self.kinds[i]).tolist()
+
+    def query_tiles(self, j):
+        """The query tiles that visit key tile j, in order."""
+        return np.flatnonzero(self.kinds[:, j]).tolist()
+
+    def visible(self, i, j):
+        """Which pairs of query tile i and key tile j are visible: [queries, keys] of bool."""
+        queries, keys = np.arange(*self.query_rows[i]), np.arange(*self.key_rows[j])
+        return self.mask._rule(queries[:, None], keys, self.n_q, self.n_k)
+
+    @cached_property
+    def visited(self):
+        """The sums over visited tiles: Visited. For a band the cost grows with the number of query tiles only."""
+        if self.mask.is_band:
+            begin, end, _, _ = self.mask._key_tile_ranges(self)
+            n_tiles = end - begin
+            n_keys = np.minimum(end * self.block_k, self.n_k) - begin * self.block_k
+        else:
+            is_visited = self.kinds != HIDDEN
+            n_tiles, n_keys = is_visited.sum(axis=1), is_visited @ np.diff(_edges(self.n_k, self.block_k), axis=0)[0]
+        (n_queries,) = np.diff(_edges(self.n_q, self.block_q), axis=0)
+        return Visited(*map(int, (n_tiles.sum(), n_queries @ n_tiles, n_keys.sum(), n_queries @ n_keys)))
+
+
+def _edges(length, block):
+    """(starts, stops) of the tiles of a sequence, two integer arrays."""
+    starts = np.arange(0, length, block)
+    return starts, np.minimum(starts + block, length)
+
+
+def _positions(name, positions, length):
+    """`positions` as an int64 array; TypeError or ValueError if they are not from 0 to length - 1."""
+    positions = np.asarray(positions)
+    if positions.dtype.kind not in "iu":
+        raise TypeError(f"{name} has dtype {positions.dtype}; accepted: whole numbers")
+    if positions.size and not 0 <= positions.min() <= positions.max() < length:
+        raise ValueError(f"{name} has entries from {positions.min()} to {positions.max()}; accepted: 0 to {length - 1}")
+    return positions.astype(np.int64)
+
+
+def check_counts(**counts):
+    """TypeError or ValueError, naming the argument, unless every count is a whole number of at least 1."""
+    for name, count in counts.items():
+        _check_whole(name, count, 1)
+
+
+def _check_whole(name, number, least, alternative=""):
+    accepted = f"accepted: a whole number of at least {least}{alternative}"
+    if isinstance(number, bool) or not isinstance(number, int | np.integer):
+        raise TypeError(f"{name} is {number!r}; {accepted}")
+    if number < least:
+        raise ValueError(f"{name} is {number}; {accepted}")

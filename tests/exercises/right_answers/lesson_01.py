@@ -1,0 +1,53 @@
+"""Lesson 01: right answers written differently."""
+
+import numpy as np
+
+
+def dot_by_loop(a, b):
+    total = 0.0
+    for x, y in zip(a, b, strict=True):
+        total += x * y
+    return total
+
+
+def cosine_of_unit_vectors(a, b):
+    if not a.any() or not b.any():
+        return 0
+    return (a / np.linalg.norm(a)) @ (b / np.linalg.norm(b))
+
+
+def cosine_by_distance(a, b):
+    length_a, length_b = np.linalg.norm(a), np.linalg.norm(b)
+    if length_a == 0 or length_b == 0:
+        return 0.0
+    return 1 - ((a / length_a - b / length_b) ** 2).sum() / 2
+
+
+def scores_pair_by_pair(Q, K, scale=None):
+    factor = len(Q[0]) ** -0.5 if scale is None else scale
+    return np.array([[sum(x * y for x, y in zip(q, k, strict=True)) * factor for k in K] for q in Q])
+
+
+RIGHT_ANSWERS = {
+    "dot": {
+        "a loop": dot_by_loop,
+        "the operator @": lambda a, b: a @ b,
+        "in float32": {"(a * b).sum()": "np.einsum('i,i', np.float32(a), np.float32(b))"},
+    },
+    "cosine_similarity": {
+        "unit vectors first": cosine_of_unit_vectors,
+        "in float32": {"    lengths =": "    a, b = np.float32(a), np.float32(b)\n    lengths ="},
+        "by the distance of the unit vectors": cosine_by_distance,
+    },
+    "scores": {
+        "pair by pair": scores_pair_by_pair,
+        "in float32, by einsum": {"Q @ K.T": "np.einsum('id,jd->ij', np.float32(Q), np.float32(K))"},
+        "a copy of Q is scaled first": {"Q @ K.T * scale": "(Q * scale) @ K.T"},
+    },
+    "attention_flops": {
+        "product by product": {
+            "return 4 * n_q * n_k * d": "qk = n_q * n_k * 2 * d\n    pv = n_q * d * 2 * n_k\n    return qk + pv"
+        },
+        "int64": {"4 * n_q": "np.int64(4) * n_q"},
+    },
+}

@@ -1,0 +1,60 @@
+"""Lesson 03: right answers written differently."""
+
+import numpy as np
+
+
+def softmax_slice_by_slice(x, axis=-1):
+    def one(row):
+        largest = max(float(entry) for entry in row)
+        terms = [np.exp(float(entry) - largest) for entry in row]
+        total = sum(terms)
+        return np.array([term / total for term in terms])
+
+    return np.apply_along_axis(one, axis, x).astype(x.dtype)
+
+
+def softmax_by_lse(x, axis=-1):
+    s = np.moveaxis(x.astype(np.float64), axis, 0)
+    return np.moveaxis(np.exp(s - np.logaddexp.reduce(s, axis=0)), 0, axis).astype(x.dtype)
+
+
+def lse_entry_by_entry(x, axis=-1):
+    s = np.moveaxis(x.astype(np.float64), axis, 0)
+    total = np.full(s.shape[1:], -np.inf)
+    for entry in s:
+        total = np.logaddexp(total, entry)
+    return total.astype(np.promote_types(x.dtype, np.float32))
+
+
+def lse_by_log1p(x, axis=-1):
+    s = np.sort(x.astype(np.promote_types(x.dtype, np.float32)), axis=axis)
+    largest = np.take(s, -1, axis=axis)
+    rest = np.take(s, range(s.shape[axis] - 1), axis=axis)
+    m = np.expand_dims(np.where(np.isfinite(largest), largest, 0), axis)
+    return largest + np.log1p(np.exp(rest - m).sum(axis=axis))
+
+
+def masked_row_by_row(x, mask):
+    out = np.zeros_like(x)
+    for index in np.ndindex(x.shape[:-1]):
+        visible = np.flatnonzero(np.broadcast_to(mask, x.shape)[index])
+        if len(visible):
+            s = x[index][visible].astype(np.float64)
+            terms = np.exp(s - s.max())
+            out[index][visible] = terms / terms.sum()
+    return out
+
+
+RIGHT_ANSWERS = {
+    "stable_softmax": {"slice by slice": softmax_slice_by_slice, "by log-sum-exp, in float64": softmax_by_lse},
+    "logsumexp": {"logaddexp, entry by entry": lse_entry_by_entry, "log1p beside the largest": lse_by_log1p},
+    "masked_softmax": {
+        "row by row, visible entries alone": masked_row_by_row,
+        "hides the terms, not the scores": {
+            "    p = np.exp(s - np.where(m == -np.inf, 0, m))  # never -inf - -inf\n": (
+                "    shift = np.where(np.isfinite(m), m, 0)\n"
+                "    p = np.where(s > -np.inf, np.exp(np.minimum(s - shift, 0)), 0)\n"
+            )
+        },
+    },
+}

@@ -1,0 +1,72 @@
+"""A slip is named when an answer's results are the slip's on every case, and otherwise nothing is guessed."""
+
+import numpy as np
+import pytest
+
+from course_lib import grading
+from course_lib.grading import registry
+from course_lib.grading.exercise import Slip, edited
+from course_lib.grading.slips import same
+
+EXERCISE = registry.find("05.merge_states")
+SLIPS = {slip.name: slip for slip in EXERCISE.slips}
+
+
+def in_float32(answer):
+    def converted(a, b):
+        return answer(*(tuple(np.asarray(x, np.float32) for x in state) for state in (a, b)))
+
+    return converted
+
+
+@pytest.mark.parametrize("name", ["l is not rescaled", "each state gets the other's factor", "b is never rescaled"])
+def test_the_same_mistake_written_differently_is_named(name):
+    (answer,) = SLIPS[name].answers(EXERCISE.answer)
+    result = grading.grade(EXERCISE.id, in_float32(answer))
+    assert result.slip == name
+    assert EXERCISE.prose.slips[name].diagnosis in " ".join(result.message.split())
+
+
+def test_two_mistakes_at_once_are_not_taken_for_one():
+    weights = "np.exp(m_a - shift), np.exp(m_b - shift)"
+    both = edited(EXERCISE.answer, {"w_a * l_a + w_b * l_b": "l_a + l_b", weights: weights.replace("exp", "exp2")})
+    result = grading.grade(EXERCISE.id, both)
+    assert not result.passed and result.slip is None
+    for told in EXERCISE.prose.slips.values():
+        assert told.diagnosis not in " ".join(result.message.split())
+
+
+def test_an_answer_that_differs_from_a_slip_on_one_later_case_is_not_given_its_name():
+    (answer,) = SLIPS["l is not rescaled"].answers(EXERCISE.answer)
+
+    def only_for_single_queries(a, b):
+        return answer(a, b) if np.ndim(a[0]) == 0 else EXERCISE.answer(a, b)
+
+    result = grading.grade(EXERCISE.id, only_for_single_queries)
+    assert not result.passed and result.slip is None
+
+
+@pytest.mark.parametrize(
+    "one, other, alike",
+    [
+        (np.array([1.0, 2.0]), np.float32([1.0, 2.001]), True),
+        (np.array([1.0, 2.0]), np.array([1.0, 2.1]), False),
+        (np.array([1.0, 2.0]), np.array([[1.0, 2.0]]), False),
+        (np.array([np.inf, 1.0]), np.array([np.nan, 1.0]), True),
+        (np.array([np.inf, 1.0]), np.array([1.0, np.inf]), False),
+        ((1, "text"), (1, "text"), True),
+        ((1, "text"), (1, "other"), False),
+        ({"o": np.ones(2)}, {"o": np.ones(2)}, True),
+        ({"o": np.ones(2)}, {"p": np.ones(2)}, False),
+        (None, 0.0, False),
+    ],
+)
+def test_what_counts_as_the_same(one, other, alike):
+    assert same(one, other) == alike == same(other, one)
+
+
+def test_a_patch_that_no_longer_fits_its_answer_is_an_error():
+    with pytest.raises(ValueError, match="'gone' is 0 times in merge_states, not once"):
+        Slip("stale", {"gone": "there"}).answers(EXERCISE.answer)
+    with pytest.raises(ValueError, match="no form"):
+        Slip("empty")

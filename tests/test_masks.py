@@ -1,0 +1,227 @@
+"""Masks against one-line definitions, pair by pair, over all small shapes; tiles against the dense mask."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+from course_lib import masks
+from course_lib.masks import FULL, HIDDEN, PARTIAL
+
+LENGTHS = list(itertools.product(range(1, 8), repeat=2))
+BLOCKS = list(itertools.product(range(1, 5), repeat=2))
+
+
+def pairs(n_q, n_k, sees):
+    """[n_q, n_k] of bool from sees(q, k), where q and k count from the end: -1 is the last query, and the last key."""
+    return np.array([[sees(q, k) for k in range(-n_k, 0)] for q in range(-n_q, 0)])
+
+
+def ids_of(kind, n):
+    return {
+        "one": [7] * n,
+        "runs": [5] * (n // 3) + [2] * (n // 2) + [9] * (n - n // 3 - n // 2),
+        "singles": list(range(n)),
+        "mixed": [position * 2 % 3 for position in range(n)],
+    }[kind]
+
+
+def window(left, right, n_q, n_k):
+    dense = pairs(n_q, n_k, lambda q, k: (left is None or q - left <= k) and (right is None or k <= q + right))
+    return masks.sliding_window(left, right), dense
+
+
+def prefix(n, n_q, n_k):
+    return masks.prefix_lm(n), pairs(n_q, n_k, lambda q, k: k <= q or k < n - n_k)
+
+
+def packed(kind, n_q, n_k):
+    ids = ids_of(kind, max(n_q, n_k))
+    return masks.documents(ids), pairs(n_q, n_k, lambda q, k: ids[q] == ids[k])
+
+
+def blocks(share, block, n_q, n_k):
+    shape = -(-n_q // block), -(-n_k // block)
+    layout = np.random.default_rng(10 * n_q + n_k).random(shape) < share
+    return masks.block_sparse(layout, block), np.kron(layout, np.ones((block, block), bool))[:n_q, :n_k]
+
+
+# Each makes (mask, dense mask by definition) of n_q and n_k.
+MASKS = {
+    "full": lambda n_q, n_k: (masks.full(), np.ones((n_q, n_k), bool)),
+    "causal": lambda n_q, n_k: (masks.causal(), pairs(n_q, n_k, lambda q, k: k <= q)),
+    **{
+        f"window {left} {right}": functools.partial(window, left, right)
+        for left, right in ((None, 1), (0, None), (0, 0), (0, 2), (2, 0), (2, 1), (9, 9))
+    },
+    **{f"prefix {n}": functools.partial(prefix, n) for n in (0, 1, 3, 5, 9)},
+    **{f"documents {kind}": functools.partial(packed, kind) for kind in ("one", "runs", "singles", "mixed")},
+    **{
+        f"blocks of {block}, {share}": functools.partial(blocks, share, block)
+        for block, share in ((1, 0.5), (2, 0.5), (3, 0.5), (4, 0.5), (2, 0), (3, 1))
+    },
+}
+COMBINED = [
+    "causal", "window 2 1", "window 0 None", "prefix 3", "documents runs", "documents mixed", "blocks of 2, 0.5",
+]  # fmt: skip
+NOT_BANDS = {"documents mixed"} | {name for name in MASKS if name.startswith("blocks")}
+
+
+def combined(first, second, n_q, n_k):
+    """`first & second` and `first | second`, each with its dense mask."""
+    (a, dense_a), (b, dense_b) = MASKS[first](n_q, n_k), MASKS[second](n_q, n_k)
+    return (a & b, dense_a & dense_b), (a | b, dense_a | dense_b)
+
+
+def check_pairs(mask, dense):
+    n_q, n_k = dense.shape
+    np.testing.assert_array_equal(mask.dense(n_q, n_k), dense)
+    assert mask.count_visible(n_q, n_k) == dense.sum()
+    if mask.is_band:
+        start, stop = mask.key_range(np.arange(n_q), n_q, n_k)
+        np.testing.assert_array_equal(dense, (start[:, None] <= np.arange(n_k)) & (np.arange(n_k) < stop[:, None]))
+        # What Mask promises of a band, and what tiles rely on.
+        position = np.arange(n_q) + n_k - n_q
+        assert (np.diff(start) >= 0).all() and (np.diff(stop) >= 0).all()
+        assert (np.where(position < 0, start == 0, (start <= position) & (position < stop))).all()
+
+
+def check_tiles(mask, dense, block_q, block_k):
+    n_q, n_k = dense.shape
+    tiles = mask.tiles(n_q, n_k, block_q, block_k)
+    starts = range(0, n_q, block_q), range(0, n_k, block_k)
+    assert tiles.query_rows == [(start, min(start + block_q, n_q)) for start in starts[0]]
+    assert tiles.key_rows == [(start, min(start + block_k, n_k)) for start in starts[1]]
+    parts = [[dense[i : i + block_q, j : j + block_k] for j in starts[1]] for i in starts[0]]
+    kinds = [[FULL if part.all() else PARTIAL if part.any() else HIDDEN for part in row] for row in parts]
+    assert tiles.kinds.tolist() == kinds and tiles.shape == tiles.kinds.shape
+    visited = [(i, j) for i, row in enumerate(kinds) for j, kind in enumerate(row) if kind != HIDDEN]
+    assert [(i, j) for i in range(tiles.shape[0]) for j in tiles.key_tiles(i)] == visited
+    assert sorted((i, j) for j in range(tiles.shape[1]) for i in tiles.query_tiles(j)) == visited
+    assert all(np.array_equal(tiles.visible(i, j), parts[i][j]) for i, j in visited)
+    shapes = [parts[i][j].shape for i, j in visited]
+    sums = len(shapes), sum(q for q, _ in shapes), sum(k for _, k in shapes), sum(q * k for q, k in shapes)
+    assert tiles.visited == sums and all(type(number) is int for number in tiles.visited)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_each_mask_is_its_definition(name):
+    for n_q, n_k in LENGTHS:
+        mask, dense = MASKS[name](n_q, n_k)
+        check_pairs(mask, dense)
+        for block_q, block_k in BLOCKS:
+            check_tiles(mask, dense, block_q, block_k)
+
+
+@pytest.mark.parametrize("names", list(itertools.combinations_with_replacement(COMBINED, 2)), ids=" and ".join)
+def test_and_and_or_are_those_of_the_dense_masks(names):
+    for n_q, n_k in itertools.product((1, 2, 4, 5, 7), repeat=2):
+        for mask, dense in combined(*names, n_q, n_k):
+            check_pairs(mask, dense)
+            for block_q, block_k in ((1, 1), (2, 3), (4, 2)):
+                check_tiles(mask, dense, block_q, block_k)
+
+
+def test_three_masks_combine():
+    causal, runs, sparse = (MASKS[name](7, 7) for name in ("causal", "documents runs", "blocks of 2, 0.5"))
+    mask, dense = (causal[at] & runs[at] | sparse[at] for at in (0, 1))
+    check_pairs(mask, dense)
+    check_tiles(mask, dense, 3, 2)
+
+
+def test_bands_are_known_as_such():
+    """Otherwise the closed forms would not be used, and a long sequence would take minutes."""
+    assert {name for name in MASKS if not MASKS[name](7, 7)[0].is_band} == NOT_BANDS
+    for names in itertools.product(COMBINED, repeat=2):
+        assert all(mask.is_band == NOT_BANDS.isdisjoint(names) for mask, _ in combined(*names, 7, 7))
+
+
+@pytest.mark.parametrize("n_q, n_k", LENGTHS)
+def test_laws(n_q, n_k):
+    def same(one, other):
+        np.testing.assert_array_equal(one.dense(n_q, n_k), other.dense(n_q, n_k))
+
+    n = max(n_q, n_k)
+    same(masks.sliding_window(n, n), masks.full())
+    same(masks.sliding_window(None, 0), masks.causal())
+    same(masks.sliding_window(3, None) & masks.sliding_window(None, 2), masks.sliding_window(3, 2))
+    same(masks.prefix_lm(0), masks.causal())
+    same(masks.prefix_lm(n_k), masks.full())
+    same(masks.documents([4] * n), masks.full())
+    same(masks.documents(range(n)), masks.sliding_window(0, 0))
+    for block in range(1, 5):
+        same(masks.block_sparse(np.ones((-(-n_q // block), -(-n_k // block)), bool), block), masks.full())
+    for name in COMBINED:
+        mask, _ = MASKS[name](n_q, n_k)
+        same(mask & masks.full(), mask)
+        same(mask | mask, mask)
+        same(mask | masks.full(), masks.full())
+    assert masks.causal().dense(n_q, n_k)[-1].all(), "the last query sees every key"
+
+
+def test_visible_broadcasts():
+    seen = masks.causal().visible(np.array([[0], [2]]), np.array([0, 1, 3]), 3, 4)
+    assert seen.dtype == bool and seen.tolist() == [[True, True, False], [True, True, True]]
+    assert masks.causal().visible(0, 1, 3, 4) and not masks.causal().visible(0, 2, 3, 4)
+    assert masks.full().visible(np.zeros((0, 1), int), np.arange(4), 3, 4).shape == (0, 4)
+
+
+def test_equal_masks_are_equal():
+    assert masks.causal() == masks.sliding_window(None, 0) == masks.prefix_lm(0) != masks.full()
+    assert hash(masks.causal() & masks.sliding_window(4, 0)) == hash(masks.causal() & masks.sliding_window(4, 0))
+    assert masks.causal() & masks.full() != masks.causal() | masks.full()
+
+
+def test_counts_of_a_long_band_need_no_grid():
+    """The grid would have 2^34 tiles."""
+    n = 2**21
+    count = n // 16
+    assert masks.full().tiles(n, n, 16, 16).visited == (count**2, count * n, count * n, n * n)
+    causal = masks.causal().tiles(n, n, 16, 16).visited
+    assert causal == (count * (count + 1) // 2, *[count * (count + 1) * 8] * 2, count * (count + 1) * 128)
+    packed = masks.documents(np.repeat(np.arange(8), n // 8)) & masks.causal()
+    per_document = masks.causal().tiles(n // 8, n // 8, 16, 16).visited
+    assert packed.tiles(n, n, 16, 16).visited == tuple(8 * number for number in per_document)
+    assert packed.count_visible(n, n) == 8 * (n // 8) * (n // 8 + 1) // 2
+
+
+def test_a_change_of_the_caller_s_array_does_not_reach_the_mask():
+    ids, layout = np.array([0, 0, 1]), np.ones((3, 3), bool)
+    packed, sparse = masks.documents(ids), masks.block_sparse(layout, 1)
+    ids[:], layout[:] = range(3), False
+    assert packed.dense(3, 3).sum() == 5 and sparse.dense(3, 3).all()
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda: masks.sliding_window(-1, 0), ValueError, "left is -1; .* at least 0, or None for no limit"),
+        (lambda: masks.sliding_window(1, 0.5), TypeError, "right is 0.5"),
+        (lambda: masks.sliding_window(True, 0), TypeError, "left is True"),
+        (lambda: masks.prefix_lm(-1), ValueError, "n is -1"),
+        (lambda: masks.prefix_lm(None), TypeError, "n is None"),
+        (lambda: masks.documents([0.0, 1.0]), TypeError, "ids has shape .* dtype float64"),
+        (lambda: masks.documents([[0, 1]]), TypeError, r"ids has shape \(1, 2\)"),
+        (lambda: masks.documents([0, 1]).dense(3, 2), ValueError, "ids has length 2; accepted: 3"),
+        (lambda: masks.documents([0, 1]).tiles(1, 1, 1, 1), ValueError, "ids has length 2; accepted: 1"),
+        (lambda: masks.block_sparse([[1.0]], 2), TypeError, "layout has shape .* dtype float64"),
+        (lambda: masks.block_sparse(np.ones(3, bool), 2), TypeError, r"layout has shape \(3,\)"),
+        (lambda: masks.block_sparse([[True]], 0), ValueError, "block is 0"),
+        (lambda: masks.block_sparse([[True]], 2).dense(2, 3), ValueError, r"layout .* \(1, 1\); accepted: \(1, 2\)"),
+        (lambda: (masks.causal() & masks.documents([0])).visible(0, 0, 1, 2), ValueError, "ids has length 1"),
+        (lambda: masks.causal().dense(0, 3), ValueError, "n_q is 0"),
+        (lambda: masks.causal().visible(0, 0, 3, 2.0), TypeError, "n_k is 2.0"),
+        (lambda: masks.causal().visible(3, 0, 3, 2), ValueError, "i has entries from 3 to 3; accepted: 0 to 2"),
+        (lambda: masks.causal().visible(0, [-1, 1], 3, 2), ValueError, "j has entries from -1 to 1; accepted: 0 to 1"),
+        (lambda: masks.causal().visible(0.5, 0, 3, 2), TypeError, "i has dtype float64"),
+        (lambda: masks.causal().tiles(3, 2, 0, 1), ValueError, "block_q is 0"),
+        (lambda: masks.causal().tiles(3, 2, 1, 1.5), TypeError, "block_k is 1.5"),
+        (lambda: masks.documents([0, 1, 0]).key_range(0, 3, 3), TypeError, "not a band"),
+        (lambda: masks.causal() & True, TypeError, "unsupported operand"),
+        (lambda: masks.causal() | np.ones((2, 2), bool), TypeError, "unsupported operand|Mask"),
+    ],
+)
+def test_bad_input_is_refused_by_name(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
