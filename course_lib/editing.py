@@ -21,8 +21,8 @@ def with_edits(function, edits, name):
         if source.count(old) != 1:
             raise ValueError(f"{name}: {old!r} occurs {source.count(old)} times in {plain.__name__}, not once")
         source = source.replace(old, new)
-    # Tracebacks, and Triton when it compiles a kernel, look for the source here. Each source needs a file name of its
-    # own: otherwise Triton would run the first of two kernels that share a name.
+    # Tracebacks look for the source here, and so does Triton when it compiles or interprets a kernel. Each source needs
+    # a file name of its own: of two kernels that share one, Triton would run the second in place of the first.
     filename = f"<{name} {zlib.crc32(source.encode()):08x}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace = {"np": np} | {key: plain.__globals__[key] for key in ("triton", "tl") if key in plain.__globals__}

@@ -22,19 +22,19 @@ MAY_IMPORT = {
     "editing": set(),
     "workspace": set(),
     "hardware": set(),
-    "traffic": set(),
+    "masks": set(),
+    "traffic": {"masks"},
     "machine": {"traffic"},
-    "reference": {"machine"},
+    "reference": {"machine", "masks"},
     "language": {"runtime"},
     "kernels": {"runtime", "language"},
     "tracing": {"runtime"},
     "tracer": {"runtime", "tracing"},
     "measure": {"runtime", "editing", "hardware", "traffic", "kernels"},
-    "explorers": {"hardware", "traffic", "machine", "reference", "kernels", "measure"},
+    "explorers": {"hardware", "masks", "traffic", "machine", "reference", "kernels", "measure"},
     "grading": {"runtime", "editing", "language", "tracing", "tracer", "exercises"},
-    "exercises": {
-        "runtime", "language", "hardware", "traffic", "machine", "reference", "kernels", "measure", "grading",
-    },
+    "bug_hunt": {"runtime", "language", "kernels", "measure"},
+    "exercises": {"language", "traffic", "machine", "reference", "kernels", "measure", "bug_hunt", "grading"},
     "__init__": {"grading"},
     "authoring": {"__init__"},
     "__main__": {"runtime", "grading", "measure"},
@@ -249,9 +249,9 @@ def test_an_import_by_variable_is_known():
 
 def test_reference_and_kernels_state_the_same_mathematics_independently():
     """Not even through a third part, so that a test that compares the two compares two things."""
-    for part in ("reference", "machine", "traffic", "hardware"):
+    for part in ("reference", "machine", "traffic", "hardware", "masks"):
         assert "kernels" not in reachable(MAY_IMPORT, part)
-    for part in ("kernels", "machine", "traffic", "hardware"):
+    for part in ("kernels", "machine", "traffic", "hardware", "masks"):
         assert "reference" not in reachable(MAY_IMPORT, part)
 
 

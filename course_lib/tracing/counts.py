@@ -51,10 +51,15 @@ class TensorTrace:
 
 @dataclass
 class Trace:
-    """Everything that `trace` counted. It is complete when the with-block has ended."""
+    """Everything that `trace` counted. It is complete when the with-block has ended.
+
+    rounding_dots: how many `tl.dot`, of all programs together, had float32 inputs that a GPU would round to TF32. The
+    interpreter rounds nothing, so the results do not show it.
+    """
 
     tensors: dict = field(default_factory=dict)
     violations: list = field(default_factory=list)
+    rounding_dots: int = 0
 
     @property
     def load_bytes(self):
@@ -98,6 +103,7 @@ class Trace:
     def add(self, other):
         """Add the counts of `other`, the trace of another launch. A tensor whose shape differs replaces ours."""
         self.violations += other.violations
+        self.rounding_dots += other.rounding_dots
         for name, tensor in other.tensors.items():
             known = self.tensors.get(name)
             if known is None or known.shape != tensor.shape:

@@ -41,6 +41,7 @@ class Recorder:
             (interpreter.InterpreterBuilder, "create_masked_store", self._store),
             (interpreter.InterpreterBuilder, "create_atomic_rmw", self._atomic_update),
             (interpreter.InterpreterBuilder, "create_atomic_cas", self._atomic_compare_and_swap),
+            (interpreter.InterpreterBuilder, "create_dot", self._dot),
         ):
             original = getattr(owner, name)
             self._originals.append((owner, name, original))
@@ -104,6 +105,13 @@ class Recorder:
         if not inside.data.all():  # compare-and-swap takes no mask, so no lane can be switched off
             raise IndexError(str(self.trace.violations[-1]))
         return compare_and_swap(builder, real, *args, **kwargs)
+
+    def _dot(self, dot, builder, a, b, d, input_precision, *args):
+        from triton._C.libtriton import ir
+
+        if a.dtype.scalar.is_fp32() and input_precision == ir.INPUT_PRECISION.TF32:
+            self.trace.rounding_dots += 1
+        return dot(builder, a, b, d, input_precision, *args)
 
     def _register(self, given, host, parameter):
         """Give a tensor argument its range of addresses. given: the caller's tensor; host: the interpreter's copy."""

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from course_lib import runtime
-from course_lib.tracer import sources, trace
+from course_lib.tracer import TensorTrace, Trace, sources, trace
 
 DEVICE = runtime.device()
 interpreted = pytest.mark.skipif(DEVICE != "cpu", reason="kernels run compiled here; the remote test covers tracing")
@@ -37,6 +37,13 @@ def descriptor_kernel(x_ptr, y_ptr, n_rows, BLOCK: tl.constexpr):
     y = tl.make_tensor_descriptor(y_ptr, shape=[n_rows, 16], strides=[16, 1], block_shape=[BLOCK, 16])
     start = tl.program_id(0) * BLOCK
     y.store([start, 0], x.load([start, 0]))
+
+
+@triton.jit
+def square_kernel(x_ptr, PRECISION: tl.constexpr):
+    offsets = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    x = tl.load(x_ptr + offsets)
+    tl.store(x_ptr + offsets, tl.dot(x, x, input_precision=PRECISION).to(x.dtype))
 
 
 def run_copy(n=10, shift=0, limit=10, length=10):
@@ -137,6 +144,19 @@ def test_tensor_descriptors():
 
 
 @interpreted
+@pytest.mark.parametrize(
+    "dtype, precision, expected",
+    [("float32", None, 6), ("float32", "tf32x3", 0), ("float32", "ieee", 0), ("float16", None, 0)],
+)
+def test_products_that_a_gpu_would_round_are_counted(dtype, precision, expected):
+    x = torch.zeros(16, 16, dtype=getattr(torch, dtype))
+    with trace() as traced:
+        square_kernel[(3,)](x, precision)
+        square_kernel[(3,)](x, precision)
+    assert traced.rounding_dots == expected
+
+
+@interpreted
 def test_nothing_stays_patched():
     from triton.runtime.interpreter import InterpreterBuilder
 
@@ -152,6 +172,18 @@ def test_the_heat_map_is_drawn():
     traced, _, _ = run_copy()
     axes = traced.draw("target", kind="store").axes[0]
     assert axes.get_title() == "target: stores per element" and axes.images[0].get_array().shape == (10, 1)
+
+
+def test_the_counts_of_several_launches_add_up():
+    def counted(shape, loads, rounding_dots):
+        x = TensorTrace("x", shape, 4, np.full(shape, loads), np.zeros(shape, int))
+        return Trace({"x": x}, [f"violation {loads}"], rounding_dots)
+
+    total = counted((2,), 1, 3)
+    total.add(counted((2,), 4, 5))
+    assert (total.load_bytes, total.violations, total.rounding_dots) == (40, ["violation 1", "violation 4"], 8)
+    total.add(counted((3,), 1, 0))
+    assert total.load_bytes == 12, "a tensor of another shape is another tensor"
 
 
 def test_bad_names_are_refused():
