@@ -87,7 +87,7 @@ class Recorder:
 
     def _store(self, store, builder, pointers, value, mask, *args, **kwargs):
         real, inside = self._count(builder, pointers, mask, "store")
-        return store(builder, real, value, mask, *args, **kwargs)
+        return store(builder, real, value, inside, *args, **kwargs)
 
     def _atomic_update(self, update, builder, operation, pointers, value, mask, *args, **kwargs):
         self._count(builder, pointers, mask, "load")
