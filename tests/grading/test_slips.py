@@ -66,7 +66,7 @@ def test_what_counts_as_the_same(one, other, alike):
 
 
 def test_a_patch_that_no_longer_fits_its_answer_is_an_error():
-    with pytest.raises(ValueError, match="'gone' is 0 times in merge_states, not once"):
+    with pytest.raises(ValueError, match="'gone' occurs 0 times in merge_states, not once"):
         Slip("stale", {"gone": "there"}).answers(EXERCISE.answer)
     with pytest.raises(ValueError, match="no form"):
         Slip("empty")
