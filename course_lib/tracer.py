@@ -85,10 +85,15 @@ class TensorTrace:
 
 @dataclass
 class Trace:
-    """The result of `trace`: complete when its with-block has ended."""
+    """The result of `trace`: complete when its with-block has ended.
+
+    rounding_dots: how many tl.dot, of all programs together, had float32 inputs that a GPU may round to TF32. The
+    interpreter rounds nothing, so results do not show it.
+    """
 
     tensors: dict = field(default_factory=dict)
     violations: list = field(default_factory=list)
+    rounding_dots: int = 0
 
     @property
     def load_bytes(self):
@@ -209,6 +214,7 @@ class Recorder:
 
     def install(self):
         import triton.language as tl
+        from triton._C.libtriton import ir
         from triton.runtime import interpreter
 
         builder = interpreter.InterpreterBuilder
@@ -221,9 +227,10 @@ class Recorder:
                 (builder, "create_masked_store"),
                 (builder, "create_atomic_rmw"),
                 (builder, "create_atomic_cas"),
+                (builder, "create_dot"),
             )
         ]
-        convert, init_args, load, store, atomic_rmw, atomic_cas = (original for _, _, original in self._saved)
+        convert, init_args, load, store, atomic_rmw, atomic_cas, dot = (original for _, _, original in self._saved)
         recorder = self
 
         def traced_init_args(executor, args, kwargs):
@@ -275,8 +282,14 @@ class Recorder:
                 raise IndexError(str(recorder.trace.violations[-1]))
             return atomic_cas(builder, real, *args, **kwargs)
 
+        def traced_dot(builder, a, b, d, input_precision, *args):
+            if a.dtype.scalar.is_fp32() and input_precision != ir.INPUT_PRECISION.IEEE:
+                recorder.trace.rounding_dots += 1
+            return dot(builder, a, b, d, input_precision, *args)
+
         replacements = (
-            traced_convert, traced_init_args, traced_load, traced_store, traced_atomic_rmw, traced_atomic_cas
+            traced_convert, traced_init_args, traced_load, traced_store, traced_atomic_rmw, traced_atomic_cas,
+            traced_dot,
         )  # fmt: skip
         for (owner, name, _), replacement in zip(self._saved, replacements, strict=True):
             setattr(owner, name, replacement)
@@ -403,6 +416,7 @@ class RemoteRecorder:
 
     def _merge(self, launch):
         self.trace.violations += launch.violations
+        self.trace.rounding_dots += launch.rounding_dots
         for name, tensor in launch.tensors.items():
             known = self.trace.tensors.get(name)
             if known is None or known.shape != tensor.shape:

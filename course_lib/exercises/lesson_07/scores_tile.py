@@ -8,7 +8,7 @@ from course_lib.exercises.common.generators import arrays
 from course_lib.exercises.lesson_07.launches import agrees
 from course_lib.grading.diagnosis import exact_and_plain
 from course_lib.grading.exercise import Exercise, ExpectedOutput, Slip
-from course_lib.grading.kernel_calls import TRITON, kernel_property
+from course_lib.grading.kernel_calls import TRITON, kernel_property, rounds_products
 
 triton, tl = language.WRITTEN.triton, language.WRITTEN.tl
 
@@ -89,7 +89,7 @@ launched(scores_tile, (-(-len(q) // BLOCK_M), -(-len(k) // BLOCK_N)), {"s_ptr": 
                   "s_ptr": ("stride_sm", "stride_sn")})"""
 Q_MASK, K_MASK = "mask=mask_m[:, None] & mask_d[None, :]", "mask=mask_n[:, None] & mask_d[None, :]"
 LOAD_Q = f"    q = tl.load(q_ptrs, {Q_MASK}, other=0.0)\n"
-SCALED = " * scale\n"
+SCALED, PRECISION = " * scale\n", ', input_precision="ieee"'
 
 PROPERTIES = (
     kernel_property(
@@ -166,6 +166,13 @@ PROPERTIES = (
         agrees(scores, once),
         (case(4, 8, 2, 2, 4), case(5, 9, 3, 2, 4)),
         slips=(Slip("Q loaded twice", {LOAD_Q: LOAD_Q + LOAD_Q}),),
+    ),
+    kernel_property(
+        "float32 products: nothing is rounded to TF32 on a GPU",
+        CALL,
+        lambda launch, **_: rounds_products(launch),
+        (case(2, 4, 2, 2, 4),),
+        slips=(Slip("input_precision left out", {PRECISION: ""}, {PRECISION: ', input_precision="tf32"'}),),
     ),
 )
 
