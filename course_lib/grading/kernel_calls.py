@@ -202,6 +202,14 @@ def unwritten(launch: Launch) -> Evidence | None:
     return Evidence(tuple(findings)) if findings else None
 
 
+def rounds_products(launch: Launch) -> Evidence | None:
+    """None if every tl.dot multiplies its float32 inputs as they are."""
+    if not launch.trace.rounding_dots:
+        return None
+    text = "tl.dot may round its float32 inputs to TF32 on a GPU, which leaves them about 3 digits"
+    return Evidence((Finding("", "tf32", text),))
+
+
 def compare_bytes(launch: Launch, expected: dict) -> Evidence | None:
     """None if exactly these bytes were requested. expected: name without _ptr -> (bytes loaded, bytes stored)."""
     findings = []

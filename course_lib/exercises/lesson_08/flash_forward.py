@@ -1,10 +1,9 @@
 """FlashAttention's forward pass in one kernel."""
 
-from functools import partial
-
 import numpy as np
 
 from course_lib import bug_hunt, reference, traffic
+from course_lib.exercises.common.oracles import attention_output
 from course_lib.grading.diagnosis import compare, exact_and_plain
 from course_lib.grading.exercise import Exercise, ExpectedOutput, Slip
 from course_lib.grading.kernel_calls import TRITON, compare_bytes, kernel_property, outside, unwritten
@@ -90,78 +89,71 @@ def flash_forward(
     tl.store(lse_ptr + head * stride_lh + offs_m, lse, mask=mask_m)
 
 
+SCALE = 0.3  # not the usual 1/sqrt(d), so that a kernel that ignores its argument is noticed
 MAKE_INPUTS = """\
 rng = np.random.default_rng(0)
 q, k, v = (rng.standard_normal((heads, n, d)) for n in (n_q, n_k, n_k))
 """
-# Each query's score with key j is the j-th of `scores`.
-SET_SCORES = """\
+# Every query's score with key j is then the j-th of SCORES.
+SET_SCORES = f"""\
 q[:], k[:] = 0, 0
-q[..., 0], k[..., 0] = 1 / 0.3, {scores}
+q[..., 0], k[..., 0] = 1 / {SCALE}, SCORES
 """
 ROUND_INPUTS = "q, k, v = (x.astype(np.float16) for x in (q, k, v))\n"
-LAUNCH = """\
+LAUNCH = f"""\
 from course_lib import bug_hunt
-launched(flash_forward, **bug_hunt.forward_launch(q, k, v, 0.3, causal, block_m, block_n))"""
+launched(flash_forward, **bug_hunt.forward_launch(q, k, v, {SCALE}, causal, block_m, block_n))"""
 
 
 def forward_property(name, test, *cases, scores=None, float16=False, slips=()):
-    """scores: of every query, an expression in n_k; None for those of random queries and keys."""
-    set_scores = SET_SCORES.replace("{scores}", scores) if scores else ""
-    return kernel_property(
-        name, MAKE_INPUTS + set_scores + (ROUND_INPUTS if float16 else "") + LAUNCH, test, cases, slips=slips
-    )
+    """scores: those of every query, as an expression in n_k; None if queries and keys are random."""
+    call = MAKE_INPUTS + (SET_SCORES.replace("SCORES", scores) if scores else "")
+    call += ROUND_INPUTS if float16 else ""
+    return kernel_property(name, call + LAUNCH, test, cases, slips=slips)
 
 
 def case(n_q, n_k, d=16, *, heads=1, causal=False, block_m=16, block_n=16):
-    return {
-        "heads": heads, "n_q": n_q, "n_k": n_k, "d": d, "causal": causal, "block_m": block_m, "block_n": block_n,
-    }  # fmt: skip
+    sizes = {"heads": heads, "n_q": n_q, "n_k": n_k, "d": d}
+    return sizes | {"causal": causal, "block_m": block_m, "block_n": block_n}
 
 
-def gives_o(launch, q, k, v, causal, **_):
-    def o_of(head):
-        attention = partial(reference.attention, causal=causal, scale=0.3)
-        exact, plain = exact_and_plain(attention, q[head], k[head], v[head])
-        # A score's own rounding, relative to its terms, is a relative error of its weight.
-        conditioning = 1 + 0.3 * (np.abs(q[head]) @ np.abs(k[head]).T).max()
-        return ExpectedOutput("o", exact, plain, conditioning * np.abs(v[head]).max())
+def of_each_head(expected_output):
+    """The test that every head's output is expected_output(q, k, v, causal), given the head's inputs."""
 
-    return agrees(launch, o_of)
-
-
-def gives_lse(launch, q, k, v, causal, **_):
-    def lse_of(head):
-        def lse(q, k, v):
-            return reference.attention(q, k, v, causal=causal, scale=0.3, return_lse=True)[1]
-
-        return ExpectedOutput("lse", *exact_and_plain(lse, q[head], k[head], v[head]), 1.0)
-
-    return agrees(launch, lse_of)
-
-
-def sums_in_float32(launch, q, k, v, **_):
-    """float16 weights, each rounded once, are allowed; a float16 accumulator is not."""
-
-    def o_of(head):
-        q_h, k_h, v_h = (x[head].astype(np.float64) for x in (q, k, v))
-        weights = reference.stable_softmax(reference.scores(q_h, k_h, 0.3))
-        largest = weights.max(axis=1, keepdims=True)
-        plain = (weights / largest).astype(np.float16) * largest @ v_h
-        return ExpectedOutput("o", weights @ v_h, plain, np.abs(v_h).max())
-
-    return agrees(launch, o_of)
-
-
-def agrees(launch, expected_of):
-    """expected_of(head) is the ExpectedOutput of one head."""
-    if evidence := outside(launch) or unwritten(launch):
-        return evidence
-    for head in range(len(launch.outputs["o_ptr"])):
-        expected = expected_of(head)
-        if evidence := compare(launch.outputs[f"{expected.name}_ptr"][head], [expected]):
+    def test(launch, q, k, v, causal, **_):
+        if evidence := outside(launch) or unwritten(launch):
             return evidence
-    return None
+        for head in range(len(q)):
+            expected = expected_output(q[head], k[head], v[head], causal)
+            if evidence := compare(launch.outputs[f"{expected.name}_ptr"][head], [expected]):
+                return evidence
+        return None
+
+    return test
+
+
+@of_each_head
+def gives_o(q, k, v, causal):
+    (expected,) = attention_output("o", q, k, v, causal, SCALE)
+    return expected
+
+
+@of_each_head
+def gives_lse(q, k, v, causal):
+    def lse(*qkv):
+        return reference.attention(*qkv, causal=causal, scale=SCALE, return_lse=True)[1]
+
+    return ExpectedOutput("lse", *exact_and_plain(lse, q, k, v), 1.0)
+
+
+@of_each_head
+def gives_o_from_float16(q, k, v, causal):
+    """Not causal. float16 weights, each rounded once, are allowed; a float16 accumulator is not."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    weights = reference.stable_softmax(reference.scores(q, k, SCALE))
+    largest = weights.max(axis=1, keepdims=True)
+    plain = (weights / largest).astype(np.float16) * largest @ v
+    return ExpectedOutput("o", weights @ v, plain, np.abs(v).max())
 
 
 def requests_the_closed_form(launch, heads, n_q, n_k, d, causal, block_m, block_n, **_):
@@ -171,6 +163,7 @@ def requests_the_closed_form(launch, heads, n_q, n_k, d, causal, block_m, block_
 
 
 LOG2_E = "(scale * 1.4426950408889634)"
+LOAD_Q = "q = tl.load(q_ptrs, mask=mask_m[:, None] & mask_d[None, :], other=0.0)"
 P = "p = tl.exp2(scores - m_ref[:, None])"
 RUNNING_MAX = "tl.maximum(m_i, tl.max(scores, axis=1))"
 VISIBLE = "visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)"
@@ -186,9 +179,7 @@ PROPERTIES = (
             Slip("scale is missing", {LOG2_E: "1.4426950408889634"}),
             Slip("scale is applied twice", {LOG2_E: f"(scale * {LOG2_E[1:]}"}),
             Slip(
-                "scale is not the argument",
-                {LOG2_E: "(HEAD_DIM ** -0.5 * 1.4426950408889634)"},
-                bug_hunt.MISTAKES["E"],
+                "scale is not the argument", {LOG2_E: "(HEAD_DIM ** -0.5 * 1.4426950408889634)"}, bug_hunt.MISTAKES["E"]
             ),
             Slip("exp2 without log2(e)", {LOG2_E: "scale"}),
             Slip("o is not divided by l", {"o = acc / l_safe[:, None]": "o = acc"}),
@@ -262,12 +253,7 @@ PROPERTIES = (
         gives_o,
         case(16, 32),
         scores="1000 - np.arange(n_k) % 2 / 4",
-        slips=(
-            Slip(
-                "no max is subtracted",
-                {f"m_new = {RUNNING_MAX}": "m_new = tl.zeros([BLOCK_M], tl.float32)"},
-            ),
-        ),
+        slips=(Slip("no max is subtracted", {f"m_new = {RUNNING_MAX}": "m_new = tl.zeros([BLOCK_M], tl.float32)"}),),
     ),
     forward_property(
         "the max falls by 1000 from one tile of keys to the next",
@@ -351,7 +337,7 @@ PROPERTIES = (
     ),
     forward_property(
         "float16 inputs, float32 sums",
-        sums_in_float32,
+        gives_o_from_float16,
         case(16, 128),
         float16=True,
         scores="0.0",
@@ -366,19 +352,13 @@ PROPERTIES = (
             ),
         ),
     ),
-    forward_property("float16 inputs with random scores", sums_in_float32, case(16, 64), float16=True),
+    forward_property("float16 inputs with random scores", gives_o_from_float16, case(16, 64), float16=True),
     forward_property(
         "q loaded once, k and v once for every tile of queries, o and lse stored once",
         requests_the_closed_form,
         case(20, 24, 20, heads=2),
         slips=(
-            Slip(
-                "q is loaded in the loop",
-                {
-                    "        offs_n = start_n": "        q = tl.load(q_ptrs, mask=mask_m[:, None] & mask_d[None, :], "
-                    "other=0.0)\n        offs_n = start_n"
-                },
-            ),
+            Slip("q is loaded in the loop", {"        offs_n =": f"        {LOAD_Q}\n        offs_n ="}),
         ),
     ),
     forward_property(

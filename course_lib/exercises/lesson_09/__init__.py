@@ -5,4 +5,4 @@ of one, so that every gradient is written once.
 """
 
 TITLE = "FlashAttention backward"
-EXERCISES = ("softmax_vjp", "attention_backward", "delta", "tiled_backward")
+EXERCISES = ("softmax_vjp", "attention_backward", "delta", "tiled_backward", "dkdv_tile")

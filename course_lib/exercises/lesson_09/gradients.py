@@ -10,22 +10,26 @@ from course_lib.exercises.common.generators import arrays, as_floats
 from course_lib.grading.diagnosis import exact_and_plain
 from course_lib.grading.exercise import ExpectedOutput
 from course_lib.reference import example
+from course_lib.reference.attention import causal_mask
 
 
-def gradients(q, k, v, do, causal=False):
+def gradients(q, k, v, do, causal=False, scale=None):
     """(dQ, dK, dV) by the reference, which computes in the dtype of the inputs."""
-    o, lse = reference.attention(q, k, v, causal=causal, return_lse=True)
-    return reference.attention_backward(q, k, v, o, lse, do, causal=causal)
+    o, lse = reference.attention(q, k, v, causal=causal, scale=scale, return_lse=True)
+    return reference.attention_backward(q, k, v, o, lse, do, causal=causal, scale=scale)
 
 
-def expected_gradients(q, k, v, do, causal=False):
+def expected_gradients(q, k, v, do, causal=False, scale=None):
     """dQ, dK and dV as outputs to compare with."""
-    exact, plain = exact_and_plain(functools.partial(gradients, causal=causal), q, k, v, do)
-    n_q, d = q.shape
+    exact, plain = exact_and_plain(functools.partial(gradients, causal=causal, scale=scale), q, k, v, do)
+    scale = q.shape[1] ** -0.5 if scale is None else scale
+    S = reference.scores(q, k, scale)
+    P = reference.stable_softmax(np.where(causal_mask(*S.shape), S, -np.inf) if causal else S)
+    q, k, v, do = map(np.abs, (q, k, v, do))
     # A score's own rounding, relative to its terms, is a relative error of its weight.
-    conditioning = 1 + (np.abs(q) @ np.abs(k).T).max() / np.sqrt(d)
-    of_ds = 2 * conditioning * (np.abs(do) @ np.abs(v).T).max() / np.sqrt(d)
-    terms = of_ds * np.abs(k).max(), of_ds * n_q * np.abs(q).max(), conditioning * np.abs(do).sum(axis=0).max()
+    P = P * (1 + scale * (q @ k.T).max(axis=1, keepdims=True))
+    dS = scale * P * (do @ v.T + (P @ v * do).sum(axis=1, keepdims=True))
+    terms = dS @ k, dS.T @ q, P.T @ do
     names, counted = ("dQ", "dK", "dV"), ("query", "key", "key")
     return [ExpectedOutput(*output) for output in zip(names, exact, plain, terms, counted, strict=True)]
 

@@ -1,0 +1,281 @@
+"""The kernel for dK and dV: FlashAttention-2 (Dao, 2023), Alg. 2, with keys in the outer loop."""
+
+import functools
+from dataclasses import replace
+
+import numpy as np
+
+from course_lib import reference, traffic
+from course_lib.exercises.lesson_09.gradients import expected_gradients
+from course_lib.grading.exercise import Exercise, Slip
+from course_lib.grading.kernel_calls import TRITON, compare_bytes, compare_launch, kernel_property, outside
+from course_lib.language import WRITTEN
+
+triton, tl = WRITTEN.triton, WRITTEN.tl
+
+
+@triton.jit
+def dkdv_tile(
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+    stride_qm, stride_kn, stride_vn, stride_dom, stride_dkn, stride_dvn, n_q, n_k, scale,
+    IS_CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """dK and dV of one head. Program j has key tile j; the query tiles that see one of its keys pass by.
+
+    q_ptr, do_ptr: [n_q, HEAD_DIM]; k_ptr, v_ptr, and to be written dk_ptr, dv_ptr: [n_k, HEAD_DIM]; all float32, or all
+        float16. Columns lie side by side, rows stride_qm, ... elements apart. lse_ptr (natural logarithm) and
+        delta_ptr: float32 [n_q].
+    IS_CAUSAL: query i sees keys 0 to i + n_k - n_q; one that sees none has lse = -inf.
+    A tile has BLOCK_M queries or BLOCK_N keys, and BLOCK_D columns: a power of two, 16 or more and at least HEAD_DIM.
+        n_q, n_k and HEAD_DIM are any numbers from 1 up: nothing outside a tensor may be touched, or counted.
+    Loads: K and V once; Q, dO, lse and delta once for each key tile, except query tiles that see none of its keys.
+
+    >>> ones, zeros = np.ones((16, 16)), np.zeros((16, 16))
+    >>> statistics = {"lse_ptr": np.full(16, np.log(16)), "delta_ptr": np.full(16, 16.0)}
+    >>> sizes = {"n_q": 16, "n_k": 16, "scale": 0.25, "HEAD_DIM": 16, "BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 16}
+    >>> strides = {"q_ptr": ("stride_qm",), "k_ptr": ("stride_kn",), "v_ptr": ("stride_vn",),
+    ...            "do_ptr": ("stride_dom",), "dk_ptr": ("stride_dkn",), "dv_ptr": ("stride_dvn",)}
+    >>> launch = launched(dkdv_tile, (1,), {"dk_ptr": (16, 16), "dv_ptr": (16, 16)}, strides=strides, q_ptr=zeros,
+    ...                   k_ptr=zeros, v_ptr=ones, do_ptr=ones, IS_CAUSAL=False, **statistics, **sizes)
+    >>> print(launch.outputs["dv_ptr"][0, 0].round(4))
+    1.0
+    """
+    start_n = tl.program_id(0) * BLOCK_N
+    offs_n = start_n + tl.arange(0, BLOCK_N)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_n = offs_n < n_k
+    mask_d = (offs_d < HEAD_DIM)[None, :]
+    mask_nd = mask_n[:, None] & mask_d
+    k = tl.load(k_ptr + offs_n[:, None] * stride_kn + offs_d[None, :], mask=mask_nd, other=0.0)
+    v = tl.load(v_ptr + offs_n[:, None] * stride_vn + offs_d[None, :], mask=mask_nd, other=0.0)
+    dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    first_m = 0
+    if IS_CAUSAL:
+        first_m = tl.maximum(start_n + n_q - n_k, 0) // BLOCK_M * BLOCK_M
+    for start_m in range(first_m, n_q, BLOCK_M):
+        offs_m = start_m + tl.arange(0, BLOCK_M)
+        mask_m = offs_m < n_q
+        q = tl.load(q_ptr + offs_m[:, None] * stride_qm + offs_d[None, :], mask=mask_m[:, None] & mask_d, other=0.0)
+        do = tl.load(do_ptr + offs_m[:, None] * stride_dom + offs_d[None, :], mask=mask_m[:, None] & mask_d, other=0.0)
+        lse = tl.load(lse_ptr + offs_m, mask=mask_m, other=0.0)
+        delta = tl.load(delta_ptr + offs_m, mask=mask_m, other=0.0)
+        s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
+        visible = mask_m[:, None] & mask_n[None, :]
+        if IS_CAUSAL:
+            visible = visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)
+        p = tl.where(visible, tl.exp(s - lse[:, None]), 0.0)
+        dp = tl.dot(do, tl.trans(v), input_precision="ieee")
+        ds = p * (dp - delta[:, None])
+        dv += tl.dot(tl.trans(p).to(do.dtype), do, input_precision="ieee")  # [BLOCK_N, BLOCK_M] @ [BLOCK_M, BLOCK_D]
+        dk += tl.dot(tl.trans(ds).to(q.dtype), q, input_precision="ieee")
+    tl.store(dk_ptr + offs_n[:, None] * stride_dkn + offs_d[None, :], dk * scale, mask=mask_nd)
+    tl.store(dv_ptr + offs_n[:, None] * stride_dvn + offs_d[None, :], dv, mask=mask_nd)
+
+
+INPUTS = """\
+from course_lib import reference
+rng = np.random.default_rng(0)
+q, k, v, do = (rng.standard_normal((n, d)) for n in (n_q, n_k, n_k, n_q))
+"""
+# Of one sign, so that the sums grow from tile to tile.
+GROWING = "q, k, v, do = (x.astype(np.float16) for x in (abs(q), k, v, abs(do)))\n"
+LAUNCH = """\
+exact = (x.astype(np.float64) for x in (q, k, v))
+o, lse = reference.attention(*exact, causal=causal, scale=0.3, return_lse=True)
+given = {"q_ptr": q, "k_ptr": k, "v_ptr": v, "do_ptr": do, "lse_ptr": lse, "delta_ptr": (o * do).sum(axis=1)}
+strides = {"q_ptr": ("stride_qm",), "k_ptr": ("stride_kn",), "v_ptr": ("stride_vn",), "do_ptr": ("stride_dom",)}
+strides |= {"dk_ptr": ("stride_dkn",), "dv_ptr": ("stride_dvn",)}
+sizes = {"n_q": n_q, "n_k": n_k, "scale": 0.3, "IS_CAUSAL": causal, "HEAD_DIM": d, "BLOCK_M": block_m}
+sizes |= {"BLOCK_N": block_n, "BLOCK_D": max(16, 1 << (d - 1).bit_length())}
+made = {"dk_ptr": k.shape, "dv_ptr": v.shape}
+launched(dkdv_tile, (-(-n_k // block_n),), made, strides=strides, **given, **sizes)"""
+
+
+def case(n_q, n_k, d=16, *, causal=False, block_m=16, block_n=16):
+    return {"n_q": n_q, "n_k": n_k, "d": d, "causal": causal, "block_m": block_m, "block_n": block_n}
+
+
+def gives_dk_and_dv(launch, q, k, v, do, causal, **_):
+    expected = expected_gradients(q, k, v, do, causal, scale=0.3)
+    return compare_launch(launch, [replace(output, name=output.name.lower()) for output in expected[1:]])
+
+
+def sums_in_float32(launch, q, k, v, do, **_):
+    """float16 weights and gradients of scores, each rounded once, are allowed; a float16 accumulator is not."""
+    q, k, v, do = (x.astype(np.float64) for x in (q, k, v, do))
+    P = reference.stable_softmax(reference.scores(q, k, 0.3))
+    dS = reference.softmax_vjp(P, do @ v.T)
+    rounded = 0.3 * dS.astype(np.float16).T @ q, P.astype(np.float16).T @ do
+    expected = expected_gradients(q, k, v, do, scale=0.3)[1:]
+    return compare_launch(
+        launch,
+        [
+            replace(output, name=output.name.lower(), plain=plain)
+            for output, plain in zip(expected, rounded, strict=True)
+        ],
+    )
+
+
+def requests_the_closed_form(launch, n_q, n_k, d, block_m, block_n, causal, **_):
+    # With keys outermost, Q passes by as in FlashAttention-1's forward, and lse and delta as l does there.
+    sizes = {"block_q": block_m, "block_k": block_n, "dtype_bytes": 4, "causal": causal}
+    forward = traffic.flash_attention(n_q, n_k, d, order="kv_outer", **sizes).by_tensor
+    rows, statistics, once = forward["Q"].read_bytes, forward["l"].read_bytes, forward["K"].read_bytes
+    loads = {"q": rows, "do": rows, "lse": statistics, "delta": statistics, "k": once, "v": once}
+    expected = {name: (n_bytes, 0) for name, n_bytes in loads.items()} | {"dk": (0, once), "dv": (0, once)}
+    return outside(launch) or compare_bytes(launch, expected)
+
+
+dkdv_property = functools.partial(kernel_property, call=INPUTS + LAUNCH)
+
+P = "tl.where(visible, tl.exp(s - lse[:, None]), 0.0)"
+SCORES, DK = 'tl.dot(q, tl.trans(k), input_precision="ieee") * scale', "dk * scale"
+FIRST_M = "tl.maximum(start_n + n_q - n_k, 0) // BLOCK_M * BLOCK_M"
+VISIBLE = "[None, :] <= offs_m[:, None] + n_k - n_q"
+DV_SUM, DK_SUM = "dv += tl", "dk += tl"
+LOAD_DO, LOAD_LSE = "stride_dom + offs_d[None, :], mask=mask_m[:, None] & mask_d", "lse_ptr + offs_m, mask=mask_m"
+
+PROPERTIES = (
+    dkdv_property(
+        "one tile of queries and one of keys",
+        test=gives_dk_and_dv,
+        cases=(case(16, 16),),
+        slips=(
+            Slip("dV is made from dP", {"tl.trans(p)": "tl.trans(dp)"}),
+            Slip("P is not transposed", {"tl.trans(p)": "p"}),
+            Slip("lse is read as a base-2 logarithm", {"tl.exp(s -": "tl.exp2(s -"}),
+            Slip("the tile's maximum replaces lse", {"s - lse[:, None]": "s - tl.max(s, axis=1)[:, None]"}),
+            Slip("the scores lack their scale", {SCORES: SCORES.removesuffix(" * scale")}),
+            Slip(
+                "the scale is not the argument",
+                {SCORES: SCORES.replace("scale", "HEAD_DIM ** -0.5"), DK: "dk * HEAD_DIM ** -0.5"},
+            ),
+            Slip("delta is not subtracted", {"(dp - delta[:, None])": "dp"}),
+            Slip("dS is not multiplied by P", {"ds = p * (": "ds = ("}),
+            Slip("dP is dO V", {"tl.dot(do, tl.trans(v),": "tl.dot(do, v,"}),
+            Slip("dK lacks the scale", {DK: "dk"}),
+            Slip("dK has the scale twice", {DK: "dk * scale * scale"}),
+            Slip("dS is not transposed", {"tl.trans(ds)": "ds"}),
+        ),
+    ),
+    dkdv_property(
+        "several tiles of queries pass by",
+        test=gives_dk_and_dv,
+        cases=(case(48, 16), case(32, 32, block_n=32)),
+        slips=(
+            Slip(
+                "dK or dV is overwritten",
+                {DV_SUM: "dv = tl"},
+                {DK_SUM: "dk = tl"},
+                {DV_SUM: "dv = tl", DK_SUM: "dk = tl"},
+            ),
+        ),
+    ),
+    dkdv_property(
+        "several programs: each has key tile program_id",
+        test=gives_dk_and_dv,
+        cases=(case(16, 48), case(32, 32, block_m=32)),
+        slips=(Slip("every program has the first keys", {"tl.program_id(0) * BLOCK_N": "0"}),),
+    ),
+    dkdv_property(
+        "any lengths: nothing beyond n_q and n_k is read, written or counted",
+        test=gives_dk_and_dv,
+        cases=(case(20, 16), case(16, 23), case(1, 1), case(20, 23, block_m=32)),
+        slips=(
+            Slip(
+                "the last tile of queries is left out",
+                {"range(first_m, n_q, BLOCK_M)": "range(first_m, tl.maximum(n_q // BLOCK_M, 1) * BLOCK_M, BLOCK_M)"},
+            ),
+            Slip("lse is loaded without a mask", {f"{LOAD_LSE}, other=0.0": "lse_ptr + offs_m"}),
+            Slip("dV is stored without a mask", {"dv, mask=mask_nd": "dv, mask=mask_d"}),
+            Slip("masked lanes of dO have no value", {f"{LOAD_DO}, other=0.0": LOAD_DO}),
+        ),
+    ),
+    dkdv_property(
+        "any HEAD_DIM: columns beyond it are neither read nor written",
+        test=gives_dk_and_dv,
+        cases=(case(16, 16, 5), case(20, 23, 24)),
+        slips=(
+            Slip("the columns have no mask", {"offs_d < HEAD_DIM": "offs_d < BLOCK_D"}),
+            Slip(
+                "tiles have HEAD_DIM columns",
+                {
+                    "tl.arange(0, BLOCK_D)": "tl.arange(0, HEAD_DIM)",
+                    "dk = tl.zeros([BLOCK_N, BLOCK_D]": "dk = tl.zeros([BLOCK_N, HEAD_DIM]",
+                    "dv = tl.zeros([BLOCK_N, BLOCK_D]": "dv = tl.zeros([BLOCK_N, HEAD_DIM]",
+                },
+            ),
+        ),
+    ),
+    dkdv_property(
+        "causal: query i sees keys 0 to i + n_k - n_q",
+        test=gives_dk_and_dv,
+        cases=(
+            case(16, 16, causal=True),
+            case(24, 24, causal=True),
+            case(20, 40, causal=True),
+            case(40, 40, causal=True, block_n=32),
+        ),
+        slips=(
+            Slip(
+                "causal is ignored",
+                {"        if IS_CAUSAL:\n            visible": "        if False:\n            visible"},
+                {"        if IS_CAUSAL:\n            visible": "        if False:\n            visible", FIRST_M: "0"},
+            ),
+            Slip("each query sees one key too many", {VISIBLE: "[None, :] <= offs_m[:, None] + n_k - n_q + 1"}),
+            Slip("each query misses its last key", {VISIBLE: VISIBLE.replace("<=", "<")}),
+            Slip(
+                "query i sees keys 0 to i",
+                {VISIBLE: "[None, :] <= offs_m[:, None]"},
+                {VISIBLE: "[None, :] <= offs_m[:, None]", FIRST_M: "start_n // BLOCK_M * BLOCK_M"},
+            ),
+        ),
+    ),
+    dkdv_property(
+        "causal, more queries than keys: those that see no key have no part in it, and nothing is NaN",
+        test=gives_dk_and_dv,
+        cases=(case(20, 16, causal=True), case(34, 17, causal=True)),
+        slips=(Slip("-inf minus -inf", {P: 'tl.exp(tl.where(visible, s, float("-inf")) - lse[:, None])'}),),
+    ),
+    dkdv_property(
+        "float16 inputs, float32 sums",
+        call=INPUTS + GROWING + LAUNCH,
+        test=sums_in_float32,
+        cases=(case(64, 16),),
+        slips=(
+            Slip("P and dS stay float32", {".to(do.dtype)": "", ".to(q.dtype)": ""}, {".to(do.dtype)": ""}),
+            Slip(
+                "the sums are kept in float16",
+                {"    tl.store(dk_ptr": "        dk, dv = dk.to(k.dtype), dv.to(v.dtype)\n    tl.store(dk_ptr"},
+            ),
+        ),
+    ),
+    dkdv_property(
+        "K and V are read once, the rest once for each key tile",
+        test=requests_the_closed_form,
+        cases=(case(32, 32), case(20, 23, 24)),
+        slips=(
+            Slip(
+                "V is loaded in the loop",
+                {
+                    "        dp = ": (
+                        "        v = tl.load(v_ptr + offs_n[:, None] * stride_vn + offs_d[None, :], mask=mask_nd, "
+                        "other=0.0)\n        dp = "
+                    )
+                },
+            ),
+        ),
+    ),
+    dkdv_property(
+        "causal: query tiles that see none of the keys are not read",
+        test=requests_the_closed_form,
+        cases=(case(32, 32, causal=True), case(24, 20, causal=True)),
+        slips=(Slip("hidden tiles are read", {FIRST_M: "0"}),),
+    ),
+)
+
+EXERCISE = Exercise(
+    __file__, dkdv_tile, points=5, minutes=20, difficulty="hard", properties=PROPERTIES, imports=TRITON
+)
