@@ -5,63 +5,65 @@ import numbers
 
 import torch
 from torch.autograd.function import once_differentiable
-from triton.runtime.errors import OutOfResources
 
 from course_lib import runtime
+from course_lib.kernels.configs import BLOCK_SIZES
 from course_lib.kernels.flash_backward import flash_backward
-from course_lib.kernels.flash_forward import default_config, flash_forward
+from course_lib.kernels.flash_forward import flash_forward
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_HEAD_DIM = 256
 # Offsets inside a tile are 32-bit: 128 rows of at most 2^24 elements.
 MAX_ROW_STRIDE = 2**24 - 1
-BLOCK_SIZES = (16, 32, 64, 128)
 COMPILED = runtime.mode() == "gpu"
 
 
 def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, block_q=None, block_k=None):
     """softmax(q k^T * scale) v without the N x N matrix (FlashAttention-2, Dao 2023, Alg. 1).
 
-    q: [batch, heads, n_q, head_dim]; k, v: [batch, kv_heads, n_k, head_dim], fp16, bf16 or fp32, all alike.
-    Lengths from 1 up and unequal as they come, head_dim 1 to 256, kv_heads a divisor of heads (query heads
-    share them in consecutive groups). Any strides; a tensor whose last dimension is not contiguous is copied, as is
-    one with 2^24 elements or more from row to row.
-    causal: query i sees keys j <= i + n_k - n_q (the last query sees every key). scale: None means
-    1/sqrt(head_dim). block_q, block_k: tile rows, 16, 32, 64 or 128; None takes the shipped configuration.
+    q: [batch, heads, n_q, head_dim]; k, v: [batch, kv_heads, n_k, head_dim]; all fp16, all bf16 or all fp32. The two
+    lengths are independent and at least 1, head_dim is 1 to 256, and kv_heads divides heads: consecutive query heads
+    share one. Any strides are accepted. A tensor is copied first if its last dimension is not contiguous, or if its
+    rows are 2^24 elements or more apart.
+    causal: query i sees the keys j <= i + n_k - n_q, so the last query sees every key. scale: None means
+    1/sqrt(head_dim). block_q, block_k: rows of a tile, 16, 32, 64 or 128; None takes them from `configs`.
 
-    Returns o in q's dtype and shape; with return_lse also lse, natural log-sum-exp of the scaled scores,
-    fp32 [batch, heads, n_q]. Rows with no visible key give o = 0 and lse = -inf. Nothing is modified.
+    Returns o, with q's dtype and shape. With return_lse=True, returns (o, lse): the natural logarithm of the sum of
+    exp(scores), fp32 [batch, heads, n_q]. Rows with no visible key give o = 0 and lse = -inf. Nothing is modified.
 
-    fp32 inputs are multiplied in IEEE fp32, never TF32; statistics and accumulator are fp32 for all dtypes.
+    Precision: statistics and accumulators are fp32 for every dtype. fp32 inputs are never rounded to TF32. From compute
+    capability 8.0 on they are multiplied as six products of bf16 parts (`configs.dot_precision`), as accurate as fp32
+    arithmetic on ordinary data.
 
-    Differentiable, once, with respect to q, k and v, from o and from lse (FlashAttention-2, Alg. 2). For that it
-    keeps q, k, v, o and lse, and nothing of size N x N. Gradients come in the inputs' dtype, the same bits from the
-    same call; rows with no visible key give and get gradient 0. block_q and block_k concern the forward alone.
-    Under autocast fp16, bf16 and fp32 inputs are cast to its dtype first, as for PyTorch's own attention. Under
-    torch.compile the kernels are operators of the graph, opaque to it: fullgraph=True works.
+    NaN and inf: a row that sees one of them may become NaN, and so may the rows that share a tile with such a row,
+    because 0 * NaN is NaN in a matrix product. Rows of other tiles, heads and sequences are not affected.
 
-    Raises TypeError or ValueError before any launch, naming the argument; ValueError with the bytes needed
-    when the tiles do not fit the GPU's shared memory.
+    Differentiable once, with respect to q, k and v, through o and through lse (FlashAttention-2, Alg. 2). The backward
+    keeps q, k, v, o and lse, and nothing of size N x N. Gradients have the inputs' dtype, and the same call gives the
+    same bits. Rows with no visible key give and receive zero gradients. block_q and block_k apply to the forward only.
+    Under autocast, inputs are first cast to its dtype, as for PyTorch's own attention. Under torch.compile the kernels
+    are opaque operators of the graph; fullgraph=True works.
+
+    Raises TypeError or ValueError before any launch, naming the argument, and ValueError with the bytes needed if the
+    tiles do not fit the GPU's shared memory.
     """
     causal, return_lse = _flag("causal", causal), _flag("return_lse", return_lse)
-    q, k, v = _as_autocast_has_them(q, k, v)
+    q, k, v = _cast_by_autocast(q, k, v)
     check_tensors(q, k, v)
     scale = _check_scale(scale, q.shape[-1])
-    config = _config(q, causal, block_q, block_k)
+    _check_blocks(block_q=block_q, block_k=block_k)
     q, k, v = _addressable(q), _addressable(k), _addressable(v)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        o, lse = _FlashAttention.apply(q, k, v, causal, scale, return_lse, config)
+        o, lse = _FlashAttention.apply(q, k, v, causal, scale, return_lse, block_q, block_k)
     else:
-        forward = _forward_in_graph if torch.compiler.is_compiling() else _forward
-        o, lse = forward(q, k, v, causal, scale, return_lse, config)
+        o, lse = _forward(q, k, v, causal, scale, return_lse, block_q, block_k)
     return (o, lse) if return_lse else o
 
 
 class _FlashAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, causal, scale, return_lse, config):
-        forward = _forward_in_graph if torch.compiler.is_compiling() else _forward
-        o, lse = forward(q, k, v, causal, scale, True, config)
+    def forward(ctx, q, k, v, causal, scale, return_lse, block_q, block_k):
+        o, lse = _forward(q, k, v, causal, scale, True, block_q, block_k)
         ctx.save_for_backward(q, k, v, o, lse)
         ctx.causal, ctx.scale = causal, scale
         ctx.set_materialize_grads(False)
@@ -72,51 +74,45 @@ class _FlashAttention(torch.autograd.Function):
     def backward(ctx, do, dlse):
         q, k, v, o, lse = ctx.saved_tensors
         need_dq, need_dk, need_dv = ctx.needs_input_grad[:3]
-        backward = _backward_in_graph if torch.compiler.is_compiling() else _backward
-        do = torch.zeros_like(o) if do is None else do
-        dq, dk, dv = backward(q, k, v, o, lse, do, dlse, ctx.causal, ctx.scale, need_dq, need_dk or need_dv)
-        return dq, dk if need_dk else None, dv if need_dv else None, None, None, None, None
+        do = torch.zeros_like(o) if do is None else _addressable(do)
+        dlse = None if dlse is None else dlse.contiguous()
+        if torch.compiler.is_compiling():
+            dq, dk, dv = _backward_in_graph(q, k, v, o, lse, do, dlse, ctx.causal, ctx.scale)
+        else:
+            dq, dk, dv = flash_backward(
+                q, k, v, o, lse, do, dlse, causal=ctx.causal, scale=ctx.scale,
+                need_dq=need_dq, need_dkdv=need_dk or need_dv,
+            )  # fmt: skip
+        return dq if need_dq else None, dk if need_dk else None, dv if need_dv else None, None, None, None, None, None
 
 
-def _forward(q, k, v, causal, scale, store_lse, config):
-    try:
-        return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=store_lse, config=config)
-    except OutOfResources as error:
-        block_q, block_k = (config or default_config(q.dtype, q.shape[-1], causal, runtime.capability(q.device)))[:2]
-        raise ValueError(
-            f"block_q={block_q}, block_k={block_k} at head_dim={q.shape[-1]}, {_name(q.dtype)}, needs "
-            f"{error.required} bytes of {error.name}; this GPU has {error.limit}. Take smaller blocks."
-        ) from error
+def _forward(q, k, v, causal, scale, store_lse, block_q, block_k):
+    if torch.compiler.is_compiling():
+        return _forward_in_graph(q, k, v, causal, scale, block_q, block_k)
+    return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=store_lse, block_q=block_q, block_k=block_k)
 
 
-def _backward(q, k, v, o, lse, do, dlse, causal, scale, need_dq, need_dkdv):
-    return flash_backward(
-        q, k, v, o, lse, _addressable(do), None if dlse is None else dlse.contiguous(),
-        causal=causal, scale=scale, need_dq=need_dq, need_dkdv=need_dkdv,
-    )  # fmt: skip
-
-
-# For torch.compile: operators that it neither looks into nor runs while it traces, with the shapes they return.
+# Operators for torch.compile, which does not look into them and learns the shapes of their results from the functions
+# registered as fake. An operator always returns tensors, so it computes lse and every gradient whether needed or not.
 @torch.library.custom_op("course_lib::flash_forward", mutates_args=())
 def _forward_in_graph(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, store_lse: bool,
-    config: list[int] | None,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float,
+    block_q: int | None, block_k: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    # An operator returns tensors only: lse is computed whether asked for or not.
-    return _forward(q, k, v, causal, scale, True, config and tuple(config))
+    return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=True, block_q=block_q, block_k=block_k)
 
 
 @_forward_in_graph.register_fake
-def _(q, k, v, causal, scale, store_lse, config):
+def _(q, *_):
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.custom_op("course_lib::flash_backward", mutates_args=())
 def _backward_in_graph(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
-    dlse: torch.Tensor | None, causal: bool, scale: float, need_dq: bool, need_dkdv: bool,
+    dlse: torch.Tensor | None, causal: bool, scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    return _backward(q, k, v, o, lse, do, dlse, causal, scale, True, True)
+    return flash_backward(q, k, v, o, lse, do, dlse, causal=causal, scale=scale)
 
 
 @_backward_in_graph.register_fake
@@ -124,8 +120,8 @@ def _(q, k, v, *_):
     return tuple(x.new_empty(x.shape) for x in (q, k, v))
 
 
-def _as_autocast_has_them(*tensors):
-    """The tensors in the dtype that autocast, where it is on, gives to matrix products."""
+def _cast_by_autocast(*tensors):
+    """The tensors, in the dtype that autocast uses for matrix products if it is on."""
     if not torch.is_autocast_enabled("cuda") and not torch.is_autocast_enabled("cpu"):
         return tensors
     return [
@@ -204,20 +200,7 @@ def _check_scale(scale, head_dim):
     return float(scale)
 
 
-def _config(q, causal, block_q, block_k):
-    """None for the shipped configuration, else (BLOCK_M, BLOCK_N, num_warps, num_stages) for the caller's blocks."""
-    for name, block in (("block_q", block_q), ("block_k", block_k)):
+def _check_blocks(**blocks):
+    for name, block in blocks.items():
         if block is not None and block not in BLOCK_SIZES:
             raise ValueError(f"{name} must be one of {', '.join(map(str, BLOCK_SIZES))} or None, got {block!r}")
-    if block_q is None and block_k is None:
-        return None
-    if block_q is None or block_k is None:
-        shipped_q, shipped_k, _, _ = default_config(q.dtype, q.shape[-1], causal, runtime.capability(q.device))
-        block_q, block_k = block_q or shipped_q, block_k or shipped_k
-    return chosen_config(block_q, block_k)
-
-
-def chosen_config(block_q, block_k):
-    """(BLOCK_M, BLOCK_N, num_warps, num_stages) that a caller's own block sizes are launched with."""
-    # One warp for 16 query rows, four at least; no prefetching, which costs shared memory.
-    return block_q, block_k, max(4, block_q // 16), 1

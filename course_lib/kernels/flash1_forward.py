@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from course_lib.kernels.flash import check_tensors
-from course_lib.kernels.flash_forward import padded
-from course_lib.kernels.primitives import LN_2, LOG2_E, narrow, online_softmax_update, widen
+from course_lib.kernels.launch import padded_head_dim
+from course_lib.kernels.primitives import LN_2, LOG2_E, online_softmax_update, round_to, upcast_if_interpreted
 
 
 @triton.jit
@@ -39,7 +39,7 @@ def flash1_forward_kernel(
         mask_md = mask_m[:, None] & (offs_d < HEAD_DIM)[None, :]
         zeros = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         tl.store(
-            o_ptr + offs_m[:, None] * HEAD_DIM + offs_d[None, :], narrow(zeros, o_ptr.dtype.element_ty), mask=mask_md
+            o_ptr + offs_m[:, None] * HEAD_DIM + offs_d[None, :], round_to(zeros, o_ptr.dtype.element_ty), mask=mask_md
         )
         tl.store(l_ptr + offs_m, tl.zeros([BLOCK_M], tl.float32), mask=mask_m)
         tl.store(m_ptr + offs_m, tl.full([BLOCK_M], float("-inf"), tl.float32), mask=mask_m)
@@ -50,8 +50,9 @@ def flash1_forward_kernel(
         # Line 6: K_j and V_j stay while every query tile passes.
         offs_n = start_n + tl.arange(0, BLOCK_N)
         mask_nd = (offs_n < n_k)[:, None] & (offs_d < HEAD_DIM)[None, :]
-        k = widen(tl.load(k_ptr + offs_n[:, None] * HEAD_DIM + offs_d[None, :], mask=mask_nd, other=0.0))
-        v = widen(tl.load(v_ptr + offs_n[:, None] * HEAD_DIM + offs_d[None, :], mask=mask_nd, other=0.0))
+        offs_nd = offs_n[:, None] * HEAD_DIM + offs_d[None, :]
+        k = upcast_if_interpreted(tl.load(k_ptr + offs_nd, mask=mask_nd, other=0.0))
+        v = upcast_if_interpreted(tl.load(v_ptr + offs_nd, mask=mask_nd, other=0.0))
         first_m = 0
         if IS_CAUSAL:
             # The first query that sees the tile's first key, rounded down to its tile.
@@ -62,7 +63,7 @@ def flash1_forward_kernel(
             mask_md = mask_m[:, None] & (offs_d < HEAD_DIM)[None, :]
             offs_md = offs_m[:, None] * HEAD_DIM + offs_d[None, :]
             # Line 8: Q_i, O_i, l_i, m_i come back from HBM.
-            q = widen(tl.load(q_ptr + offs_md, mask=mask_md, other=0.0))
+            q = upcast_if_interpreted(tl.load(q_ptr + offs_md, mask=mask_md, other=0.0))
             o = tl.load(o_ptr + offs_md, mask=mask_md, other=0.0).to(tl.float32)
             l_i = tl.load(l_ptr + offs_m, mask=mask_m, other=0.0)
             m_i = tl.load(m_ptr + offs_m, mask=mask_m, other=float("-inf"))
@@ -73,10 +74,12 @@ def flash1_forward_kernel(
                 visible = visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)
             scores = tl.where(visible, scores, float("-inf"))
             # Lines 10 to 12. O_i is kept divided by l_i, so it is multiplied back before it is rescaled.
-            m_i, l_i, acc = online_softmax_update(m_i, l_i, o * l_i[:, None], scores, v, scale_log2, MAY_BE_EMPTY=True)
+            m_i, l_i, acc = online_softmax_update(
+                m_i, l_i, o * l_i[:, None], scores, v, scale_log2, MAY_BE_EMPTY=True, INPUT_PRECISION="ieee"
+            )
             o = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]
             # Lines 12 and 13: and go out to HBM again.
-            tl.store(o_ptr + offs_md, narrow(o, o_ptr.dtype.element_ty), mask=mask_md)
+            tl.store(o_ptr + offs_md, round_to(o, o_ptr.dtype.element_ty), mask=mask_md)
             tl.store(l_ptr + offs_m, l_i, mask=mask_m)
             tl.store(m_ptr + offs_m, m_i, mask=mask_m)
         tl.debug_barrier()
@@ -101,6 +104,6 @@ def flash1_attention(q, k, v, *, causal=False, scale=None, block_q=64, block_k=6
     flash1_forward_kernel[(batch * heads,)](
         q, k, v, o, l, m, n_q, k.shape[2], scale * LOG2_E.value,
         IS_CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_M=block_q, BLOCK_N=block_k,
-        BLOCK_D=padded(head_dim), num_warps=4, num_stages=1,
+        BLOCK_D=padded_head_dim(head_dim), num_warps=4, num_stages=1,
     )  # fmt: skip
     return o, (m + torch.log2(l)) * LN_2.value

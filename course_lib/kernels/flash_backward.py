@@ -25,9 +25,19 @@ import triton
 import triton.language as tl
 
 from course_lib import runtime
-from course_lib.kernels.flash_forward import descriptor, kv_loop_bounds, padded, takes_descriptors
-from course_lib.kernels.launch import MOST_REMEMBERED, Launch, kind
-from course_lib.kernels.primitives import LOG2_E, narrow, widen
+from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, takes_descriptors
+from course_lib.kernels.launch import descriptor as _descriptor
+from course_lib.kernels.launch import padded_head_dim as padded
+from course_lib.kernels.launch import tensor_meta as kind
+from course_lib.kernels.masks import kv_loop_bounds
+from course_lib.kernels.primitives import LOG2_E
+from course_lib.kernels.primitives import round_to as narrow
+from course_lib.kernels.primitives import upcast_if_interpreted as widen
+
+
+def descriptor(x, rows):
+    return _descriptor(x, rows) if rows else None
+
 
 # Rows of the tiles that are done again for a NaN: few, so that this rare path takes no registers from the usual one.
 SECOND_TRY = tl.constexpr(16)
@@ -454,7 +464,7 @@ def default_backward_config(dtype, head_dim, causal, capability, tma=False):
     return (16, 32, 8, 1), (64, 16, 8, 1)
 
 
-@functools.lru_cache(MOST_REMEMBERED)
+@functools.lru_cache(MAX_CACHED_LAUNCHES)
 def _plan(q, k, v, o, lse, do, dlse, causal, scale, config_dkdv, config_dq, tma):
     """The launches of delta, dK/dV and dQ for tensors of these kinds, each with the rows of a tile that streams past
     if it comes by descriptor, else None. dlse may be None. o, lse and dlse are contiguous; they tell launches apart.

@@ -1,54 +1,78 @@
-"""What a call prepares before a kernel starts, in a form that calls alike can share: Python takes longer for it than a
-small kernel runs.
+"""The host's side of a launch: descriptors, padding, and a cache of what launches of one shape have in common.
 
-A plan is made by a function of `kind`s and other plain values, and remembered by `functools.lru_cache`: whatever the
-plan depends on is then an argument of that function.
+Preparing a launch takes Python longer than a small kernel runs. So a kernel module prepares a `Launch` once for each
+combination of `TensorMeta`s and options, in a function under `functools.lru_cache(MAX_CACHED_LAUNCHES)`; whatever the
+launch depends on is an argument of that function.
 """
 
 from typing import NamedTuple
 
 import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-MOST_REMEMBERED = 4096
+MAX_CACHED_LAUNCHES = 4096
 
 
-class Kind(NamedTuple):
-    """All that a launch depends on in a tensor but its address."""
+class TensorMeta(NamedTuple):
+    """All that a launch depends on in a tensor, apart from its address."""
 
     dtype: torch.dtype
     shape: torch.Size
     strides: tuple
-    offset: int  # bytes from a multiple of 16 to the first element
-    device: int  # its index
+    misalignment_bytes: int  # from a multiple of 16 to the first element
+    device: int  # index of the GPU, -1 for the CPU
 
 
-def kind(x):
-    """The Kind of a tensor."""
-    # Kind(...), without the Python function that a named tuple has for it: four of those are felt in a short call.
-    return tuple.__new__(Kind, (x.dtype, x.shape, x.stride(), x.data_ptr() % 16, x.get_device()))
+def tensor_meta(x):
+    return TensorMeta(x.dtype, x.shape, x.stride(), x.data_ptr() % 16, x.get_device())
 
 
 class Launch:
-    """`kernel[grid](*tensors, *numbers, **constants, num_warps=..., num_stages=...)`, sooner from the second time on.
+    """`kernel[grid](*tensors, *numbers, **constants, num_warps=..., num_stages=...)`, faster from the second time on.
 
-    kernel: a `@triton.jit` function whose parameters are tensors, then numbers, then constexprs, which are all of
-    constants. Called with the tensors (or descriptors, or None), which must be of the same kinds every time: the binary
-    that Triton compiled for the first ones is then started directly. (Triton would look again which of its binaries
-    fits.) Whatever Triton raises for the first ones it raises again.
+    kernel: a `@triton.jit` function whose parameters are tensors, then numbers, then the constexprs in constants.
+    Call it with the tensors (or descriptors, or None). They must have the same metadata every time, because the binary
+    that Triton compiled for the first ones is then started without asking Triton which of its binaries fits. A call
+    that fails, because the tiles do not fit the GPU for instance, caches nothing.
     """
 
     def __init__(self, kernel, grid, *numbers, num_warps=4, num_stages=1, **constants):
-        self._kernel, self._grid, self._numbers = kernel, grid, numbers
-        self._constants, self._options = constants, {"num_warps": num_warps, "num_stages": num_stages}
-        self._compiled, self._ordered = None, ()
+        self.kernel, self.grid, self.numbers, self.constants = kernel, grid, numbers, constants
+        self.options = {"num_warps": num_warps, "num_stages": num_stages}
+        self._compiled, self._arguments = None, ()
 
     def __call__(self, *tensors):
         if self._compiled is not None:
-            self._compiled[self._grid](*tensors, *self._ordered)
+            self._compiled[self.grid](*tensors, *self._arguments)
             return
-        compiled = self._kernel[self._grid](*tensors, *self._numbers, **self._constants, **self._options)
-        # The interpreter compiles nothing. For AMD's GPUs a binary also depends on how large a tensor's storage is.
+        compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.constants, **self.options)
+        # The interpreter compiles nothing. On AMD's GPUs a binary depends on the size of a tensor's storage, too.
         if compiled is not None and torch.version.cuda:
-            names = self._kernel.arg_names[len(tensors) + len(self._numbers) :]
-            self._ordered = *self._numbers, *(self._constants[name] for name in names)
+            names = self.kernel.arg_names[len(tensors) + len(self.numbers) :]
+            self._arguments = *self.numbers, *(self.constants[name] for name in names)
             self._compiled = compiled
+
+
+def padded_head_dim(head_dim):
+    """BLOCK_D: the power of two, 16 at least, that holds head_dim. `triton.next_power_of_2` takes 3 microseconds."""
+    return max(16, 1 << (head_dim - 1).bit_length())
+
+
+def takes_descriptors(capability, *metas):
+    """Whether a kernel fetches tiles of these [batch, heads, seq, head_dim] tensors by tensor descriptor.
+
+    That needs compute capability 9.0, rows that begin at multiples of 16 bytes, and sequences long enough to pay for
+    making the descriptors.
+    """
+    if capability is None or capability < (9, 0):
+        return False
+    for x in metas:
+        starts_bytes = x.misalignment_bytes, *(stride * x.dtype.itemsize for stride in x.strides[:3])
+        if x.shape[2] < 512 or any(start % 16 for start in starts_bytes) or 0 in x.strides:
+            return False
+    return True
+
+
+def descriptor(x, rows):
+    """A descriptor of x [batch, heads, seq, head_dim] that loads `rows` rows of one head, all columns padded."""
+    return TensorDescriptor(x, x.shape, x.stride(), [1, 1, rows, padded_head_dim(x.shape[3])])
