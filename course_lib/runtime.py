@@ -38,6 +38,8 @@ def choose() -> str:
 
     Raises RuntimeError, with the fix, when Triton was imported before in the other mode.
     """
+    if _version("triton") is None:
+        return "numpy"  # and torch, which takes a second to import, is not asked for a GPU
     facts = gather()
     problem = imported_in_the_wrong_mode(facts)
     if problem:

@@ -1,13 +1,18 @@
 """Triton kernels: one source that runs compiled on a GPU and interpreted on a CPU.
 
-primitives.py       the online-softmax update, shared by every attention kernel
+plain_forward.py    lesson 08: the FlashAttention-2 forward as a learner writes it, whole
+plain_backward.py   lesson 09: the backward, likewise
+flash_attention     the public function: flash.py checks its inputs and connects it to autograd and torch.compile
+flash_forward.py    the shipped forward: the plain kernel, made fast
+flash_backward.py   the shipped backward: delta, dK and dV, dQ, without atomics
+configs.py          tile sizes and launch options as one table, and `select`, which everyone asks
+launch.py           the host's side of a launch: descriptors, padding, cached preparation
+masks.py            which keys a query sees, and which tiles a tile visits
+tiles.py            loading and storing one tile, by pointer or by descriptor
+primitives.py       the online-softmax update, and what the interpreter needs for bf16
 warmup.py           lesson 07: vector_add, scores_tile
 softmax.py          lesson 07: row_softmax, online_row_stats
-flash_forward.py    FlashAttention-2 forward: kernel, configurations, launch
-flash_backward.py   FlashAttention-2 backward: delta, dK and dV, dQ, without atomics
-flash1_forward.py   FlashAttention-1 forward (keys outermost), kept to be counted, not to be fast
-launch.py           starts a kernel that was compiled before, quickly
-flash.py            the public `flash_attention`: contract, checks, autograd
+flash1_forward.py   the FlashAttention-1 forward (keys outermost), kept to be counted, not to be fast
 """
 
 from course_lib import runtime
@@ -15,6 +20,13 @@ from course_lib import runtime
 # Triton reads TRITON_INTERPRET when it is imported, so the mode is settled before any kernel module loads.
 runtime.choose()
 
-from course_lib.kernels.flash import flash_attention  # noqa: E402
-
 __all__ = ["flash_attention"]
+
+
+def __getattr__(name):
+    # Loaded on first use: the plain kernels can be read where neither torch nor Triton is installed.
+    if name != "flash_attention":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from course_lib.kernels.flash import flash_attention
+
+    return flash_attention

@@ -80,9 +80,9 @@ def flash_forward_kernel(
     if IS_CAUSAL:
         # The last query tiles see the most keys. Started first, they do not run on alone at the end.
         pid_m = num_m_tiles - 1 - pid_m
+    head_of_all = pid // num_m_tiles
     # 64 bits before these multiply a stride: a tensor may have more than 2^31 elements.
-    batch_and_head = tl.cast(pid // num_m_tiles, tl.int64)
-    batch, head = batch_and_head // n_heads, batch_and_head % n_heads
+    batch, head = tl.cast(head_of_all // n_heads, tl.int64), tl.cast(head_of_all % n_heads, tl.int64)
     kv_head = head // GROUP_SIZE
     start_m = pid_m * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
@@ -110,7 +110,7 @@ def flash_forward_kernel(
     # Lines 12 to 14: divide once, write O_i and the log-sum-exp. A row without keys has l = 0, and gets 0 and -inf.
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
     o = acc * (1.0 / l_safe)[:, None]
-    row = batch_and_head * n_q
+    row = tl.cast(head_of_all, tl.int64) * n_q
     store_tile(o_ptr + row * HEAD_DIM, o, start_m, n_q, HEAD_DIM, MASK_Q_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D)
     if STORE_LSE:
         # m_i is in units of log2(e); lse is a natural logarithm.
