@@ -64,7 +64,7 @@ TABLE = tuple(
         ("forward", "sm_75",   "half", (1, 256),   ANY,      0,    0,     ANY,   (32, 16, 8, 1),   "compiler report"),
 
         ("forward", "sm_90",   "fp32", (1, 64),    ANY,      0,    0,     ANY,   (64, 64, 4, 2),   "timed-h100"),
-        ("forward", "sm_90",   "fp32", (65, 128),  ANY,      0,    16384, ANY,   (128, 64, 8, 1),  "timed-h100"),
+        ("forward", "sm_90",   "fp32", (65, 128),  ANY,      0,    12288, ANY,   (128, 64, 8, 1),  "timed-h100"),
         ("forward", "sm_90",   "fp32", (65, 128),  ANY,      0,    4096,  ANY,   (32, 64, 4, 2),   "timed-h100"),
         ("forward", "sm_90",   "fp32", (65, 128),  ANY,      0,    0,     ANY,   (16, 64, 4, 2),   "timed-h100"),
         ("forward", "sm_90",   "fp32", (129, 256), ANY,      0,    0,     ANY,   (64, 64, 8, 1),   "timed-h100"),
