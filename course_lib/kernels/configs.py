@@ -5,7 +5,8 @@ explorers and the tests. A row says where its numbers come from:
 
     sweep-h100       the fastest of a recorded sweep (`python -m course_lib bench --tune`), or within 3 % of it
     timed-h100       the fastest of the candidates that were timed on an H100, without a record
-    compiler report  not timed: the largest tiles whose loop the compiler keeps in registers and shared memory
+    compiler report  not timed: the largest tiles whose loop the compiler keeps in registers and shared memory (in fp32
+                     with more than 128 columns, the smallest tiles: none fits)
     interpreter      the interpreter's time grows with the number of operations, so the tiles are the largest
 """
 
@@ -30,8 +31,9 @@ class Row(NamedTuple):
     """The Config for every launch that the row matches; ANY in a column matches everything.
 
     kernel: "forward", "dkdv" or "dq". arch: see `arch_of`. dtype: "half" for fp16 and bf16, or "fp32".
-    head_dims: (lowest, highest). mask: "full" or "causal". longer_than: keys that a sequence must exceed.
-    by_descriptor: whether the tiles in the loop come by tensor descriptor.
+    head_dims: (lowest, highest). mask: "full" or "causal". more_keys_than, more_rows_than: the number of keys in a
+    sequence, and of query rows in all heads and sequences together, must exceed them. by_descriptor: whether the tiles
+    in the loop come by tensor descriptor.
     """
 
     kernel: str
@@ -39,85 +41,94 @@ class Row(NamedTuple):
     dtype: str
     head_dims: tuple
     mask: str
-    longer_than: int
+    more_keys_than: int
+    more_rows_than: int
     by_descriptor: bool
     config: Config
     source: str
 
 
-# The first row that matches is taken. On an H100, large tiles pay only for long sequences, because filling the first
-# ones takes long; a causal query tile sees half of the keys on average, so it needs twice the length.
+# The first row that matches is taken. Large tiles pay only for long sequences, because filling the first ones takes
+# long (a causal query tile sees half of the keys on average, so it needs twice the length), and only where there are
+# query rows enough to keep every multiprocessor busy.
 TABLE = tuple(
-    Row(*row[:7], Config(*row[7]), row[8])
+    Row(*row[:8], Config(*row[8]), row[9])
     for row in (
-        # kernel    arch           dtype   head_dims   mask     longer desc.  (m, n, warps, stages)  source
-        (ANY,       "interpreter", ANY,    (1, 256),   ANY,      0,    ANY,   (128, 128, 4, 1), "interpreter"),
+        # kernel   arch      dtype   head_dims   mask      keys> rows>  desc.  (m, n, warps, stages)  source
+        (ANY,   "interpreter", ANY,    (1, 256),   ANY,      0,    0,     ANY,   (128, 128, 4, 1), "interpreter"),
 
-        ("forward", "sm_75",       "fp32", (1, 32),    ANY,      0,    ANY,   (32, 32, 8, 1),   "compiler report"),
-        ("forward", "sm_75",       "fp32", (33, 64),   ANY,      0,    ANY,   (64, 32, 8, 1),   "compiler report"),
-        ("forward", "sm_75",       "fp32", (65, 128),  ANY,      0,    ANY,   (32, 16, 4, 1),   "compiler report"),
-        ("forward", "sm_75",       "fp32", (129, 256), ANY,      0,    ANY,   (16, 16, 8, 1),   "compiler report"),
-        ("forward", "sm_75",       "half", (1, 256),   ANY,      0,    ANY,   (32, 16, 8, 1),   "compiler report"),
+        ("forward", "sm_75",   "fp32", (1, 32),    ANY,      0,    0,     ANY,   (32, 32, 8, 1),   "compiler report"),
+        ("forward", "sm_75",   "fp32", (33, 64),   ANY,      0,    0,     ANY,   (64, 32, 8, 1),   "compiler report"),
+        ("forward", "sm_75",   "fp32", (65, 128),  ANY,      0,    0,     ANY,   (32, 16, 4, 1),   "compiler report"),
+        ("forward", "sm_75",   "fp32", (129, 256), ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
+        ("forward", "sm_75",   "half", (1, 256),   ANY,      0,    0,     ANY,   (32, 16, 8, 1),   "compiler report"),
 
-        ("forward", ANY,           "fp32", (1, 32),    ANY,      0,    ANY,   (32, 32, 8, 1),   "compiler report"),
-        ("forward", ANY,           "fp32", (33, 64),   ANY,      0,    ANY,   (64, 32, 8, 1),   "compiler report"),
-        ("forward", ANY,           "fp32", (65, 128),  ANY,      0,    ANY,   (32, 16, 8, 1),   "compiler report"),
-        ("forward", ANY,           "fp32", (129, 256), ANY,      0,    ANY,   (16, 16, 8, 1),   "compiler report"),
+        ("forward", "sm_90",   "fp32", (1, 64),    ANY,      0,    0,     ANY,   (64, 64, 4, 2),   "timed-h100"),
+        ("forward", "sm_90",   "fp32", (65, 128),  ANY,      0,    12288, ANY,   (128, 64, 8, 1),  "timed-h100"),
+        ("forward", "sm_90",   "fp32", (65, 128),  ANY,      0,    4096,  ANY,   (32, 64, 4, 2),   "timed-h100"),
+        ("forward", "sm_90",   "fp32", (65, 128),  ANY,      0,    0,     ANY,   (16, 64, 4, 2),   "timed-h100"),
+        ("forward", "sm_90",   "fp32", (129, 256), ANY,      0,    0,     ANY,   (64, 64, 8, 1),   "timed-h100"),
+        ("forward", "sm_100",  "fp32", (1, 64),    ANY,      0,    0,     ANY,   (64, 32, 4, 2),   "compiler report"),
+        ("forward", "sm_100",  "fp32", (65, 128),  ANY,      0,    0,     ANY,   (32, 32, 4, 1),   "compiler report"),
+        ("forward", "sm_100",  "fp32", (129, 256), ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
+        ("forward", "sm_80",   "fp32", (1, 64),    ANY,      0,    0,     ANY,   (128, 32, 8, 1),  "compiler report"),
+        ("forward", "sm_80",   "fp32", (65, 128),  ANY,      0,    0,     ANY,   (32, 32, 4, 1),   "compiler report"),
+        ("forward", "sm_80",   "fp32", (129, 256), ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
 
-        ("forward", "sm_90",       "half", (1, 32),    "full",   0,    True,  (64, 128, 4, 3),  "timed-h100"),
-        ("forward", "sm_90",       "half", (1, 32),    "causal", 0,    True,  (64, 64, 4, 3),   "timed-h100"),
-        ("forward", "sm_90",       "half", (33, 64),   "full",   0,    True,  (64, 128, 4, 2),  "sweep-h100"),
-        ("forward", "sm_90",       "half", (33, 64),   "causal", 2048, True,  (64, 128, 4, 2),  "sweep-h100"),
-        ("forward", "sm_90",       "half", (33, 64),   "causal", 0,    True,  (64, 64, 4, 3),   "timed-h100"),
-        ("forward", "sm_90",       "half", (65, 127),  ANY,      0,    True,  (128, 128, 8, 3), "timed-h100"),
-        ("forward", "sm_90",       "half", (128, 128), "full",   1536, True,  (128, 128, 8, 3), "sweep-h100"),
-        ("forward", "sm_90",       "half", (128, 128), "causal", 3073, True,  (128, 128, 8, 3), "sweep-h100"),
-        ("forward", "sm_90",       "half", (128, 128), ANY,      0,    True,  (64, 64, 4, 3),   "timed-h100"),
-        ("forward", "sm_90",       "half", (129, 255), ANY,      0,    True,  (128, 64, 8, 2),  "timed-h100"),
-        ("forward", "sm_90",       "half", (256, 256), ANY,      0,    True,  (64, 64, 4, 3),   "timed-h100"),
-        ("forward", "sm_90",       "half", (65, 128),  "causal", 0,    False, (128, 64, 8, 3),  "timed-h100"),
-        ("forward", "sm_90",       "half", (1, 128),   ANY,      0,    False, (64, 64, 4, 3),   "timed-h100"),
-        ("forward", "sm_90",       "half", (129, 256), "full",   0,    False, (128, 64, 8, 2),  "timed-h100"),
-        ("forward", "sm_90",       "half", (129, 256), "causal", 0,    False, (128, 32, 8, 2),  "timed-h100"),
+        ("forward", "sm_90",   "half", (1, 32),    "full",   0,    0,     True,  (64, 128, 4, 3),  "timed-h100"),
+        ("forward", "sm_90",   "half", (1, 32),    "causal", 0,    0,     True,  (64, 64, 4, 3),   "timed-h100"),
+        ("forward", "sm_90",   "half", (33, 64),   "full",   0,    0,     True,  (64, 128, 4, 2),  "sweep-h100"),
+        ("forward", "sm_90",   "half", (33, 64),   "causal", 2048, 0,     True,  (64, 128, 4, 2),  "sweep-h100"),
+        ("forward", "sm_90",   "half", (33, 64),   "causal", 0,    0,     True,  (64, 64, 4, 3),   "timed-h100"),
+        ("forward", "sm_90",   "half", (65, 127),  ANY,      0,    0,     True,  (128, 128, 8, 3), "timed-h100"),
+        ("forward", "sm_90",   "half", (128, 128), "full",   1536, 0,     True,  (128, 128, 8, 3), "sweep-h100"),
+        ("forward", "sm_90",   "half", (128, 128), "causal", 3073, 0,     True,  (128, 128, 8, 3), "sweep-h100"),
+        ("forward", "sm_90",   "half", (128, 128), ANY,      0,    0,     True,  (64, 64, 4, 3),   "timed-h100"),
+        ("forward", "sm_90",   "half", (129, 255), ANY,      0,    0,     True,  (128, 64, 8, 2),  "timed-h100"),
+        ("forward", "sm_90",   "half", (256, 256), ANY,      0,    0,     True,  (64, 64, 4, 3),   "timed-h100"),
+        ("forward", "sm_90",   "half", (65, 128),  "causal", 0,    0,     False, (128, 64, 8, 3),  "timed-h100"),
+        ("forward", "sm_90",   "half", (1, 128),   ANY,      0,    0,     False, (64, 64, 4, 3),   "timed-h100"),
+        ("forward", "sm_90",   "half", (129, 256), "full",   0,    0,     False, (128, 64, 8, 2),  "timed-h100"),
+        ("forward", "sm_90",   "half", (129, 256), "causal", 0,    0,     False, (128, 32, 8, 2),  "timed-h100"),
 
-        ("forward", "sm_100",      "half", (1, 64),    ANY,      0,    ANY,   (128, 64, 8, 3),  "compiler report"),
-        ("forward", "sm_100",      "half", (65, 128),  ANY,      0,    ANY,   (128, 64, 8, 2),  "compiler report"),
-        ("forward", "sm_100",      "half", (129, 256), ANY,      0,    ANY,   (64, 32, 8, 2),   "compiler report"),
+        ("forward", "sm_100",  "half", (1, 64),    ANY,      0,    0,     ANY,   (128, 64, 8, 3),  "compiler report"),
+        ("forward", "sm_100",  "half", (65, 128),  ANY,      0,    0,     ANY,   (128, 64, 8, 2),  "compiler report"),
+        ("forward", "sm_100",  "half", (129, 256), ANY,      0,    0,     ANY,   (64, 32, 8, 2),   "compiler report"),
 
-        ("forward", "sm_80",       "half", (1, 64),    ANY,      0,    ANY,   (128, 64, 8, 2),  "compiler report"),
-        ("forward", "sm_80",       "half", (128, 128), "full",   0,    ANY,   (128, 64, 8, 2),  "compiler report"),
-        ("forward", "sm_80",       "half", (65, 128),  ANY,      0,    ANY,   (64, 32, 4, 2),   "compiler report"),
-        ("forward", "sm_80",       "half", (129, 256), ANY,      0,    ANY,   (64, 32, 8, 2),   "compiler report"),
+        ("forward", "sm_80",   "half", (1, 64),    ANY,      0,    0,     ANY,   (128, 64, 8, 2),  "compiler report"),
+        ("forward", "sm_80",   "half", (128, 128), "full",   0,    0,     ANY,   (128, 64, 8, 2),  "compiler report"),
+        ("forward", "sm_80",   "half", (65, 128),  ANY,      0,    0,     ANY,   (64, 32, 4, 2),   "compiler report"),
+        ("forward", "sm_80",   "half", (129, 256), ANY,      0,    0,     ANY,   (64, 32, 8, 2),   "compiler report"),
 
-        ("dkdv",    "sm_75",       ANY,    (1, 256),   ANY,      0,    ANY,   (16, 16, 8, 1),   "compiler report"),
-        ("dkdv",    ANY,           "fp32", (1, 64),    ANY,      0,    ANY,   (16, 32, 4, 1),   "compiler report"),
-        ("dkdv",    ANY,           "fp32", (65, 256),  ANY,      0,    ANY,   (16, 16, 8, 1),   "compiler report"),
-        ("dkdv",    "sm_90",       "half", (1, 32),    ANY,      0,    ANY,   (128, 64, 4, 3),  "timed-h100"),
-        ("dkdv",    "sm_90",       "half", (33, 64),   ANY,      0,    ANY,   (64, 64, 4, 3),   "timed-h100"),
-        ("dkdv",    "sm_90",       "half", (65, 128),  ANY,      0,    True,  (64, 64, 4, 2),   "timed-h100"),
-        ("dkdv",    "sm_90",       "half", (129, 256), ANY,      0,    True,  (64, 64, 8, 2),   "timed-h100"),
-        ("dkdv",    "sm_90",       "half", (65, 128),  ANY,      0,    False, (64, 128, 8, 3),  "timed-h100"),
-        ("dkdv",    "sm_90",       "half", (129, 256), ANY,      0,    False, (64, 32, 4, 2),   "compiler report"),
-        ("dkdv",    "sm_100",      "half", (1, 128),   ANY,      0,    ANY,   (64, 64, 8, 2),   "compiler report"),
-        ("dkdv",    ANY,           "half", (1, 64),    ANY,      0,    ANY,   (32, 64, 4, 2),   "compiler report"),
-        ("dkdv",    ANY,           "half", (65, 128),  ANY,      0,    ANY,   (32, 64, 8, 2),   "compiler report"),
-        ("dkdv",    ANY,           "half", (129, 256), ANY,      0,    ANY,   (16, 32, 8, 1),   "compiler report"),
+        ("dkdv",    "sm_75",   ANY,    (1, 256),   ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
+        ("dkdv",    ANY,       "fp32", (1, 64),    ANY,      0,    0,     ANY,   (16, 32, 4, 1),   "compiler report"),
+        ("dkdv",    ANY,       "fp32", (65, 256),  ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
+        ("dkdv",    "sm_90",   "half", (1, 32),    ANY,      0,    0,     ANY,   (128, 64, 4, 3),  "timed-h100"),
+        ("dkdv",    "sm_90",   "half", (33, 64),   ANY,      0,    0,     ANY,   (64, 64, 4, 3),   "timed-h100"),
+        ("dkdv",    "sm_90",   "half", (65, 128),  ANY,      0,    0,     True,  (64, 64, 4, 2),   "timed-h100"),
+        ("dkdv",    "sm_90",   "half", (129, 256), ANY,      0,    0,     True,  (64, 64, 8, 2),   "timed-h100"),
+        ("dkdv",    "sm_90",   "half", (65, 128),  ANY,      0,    0,     False, (64, 128, 8, 3),  "timed-h100"),
+        ("dkdv",    "sm_90",   "half", (129, 256), ANY,      0,    0,     False, (64, 32, 4, 2),   "compiler report"),
+        ("dkdv",    "sm_100",  "half", (1, 128),   ANY,      0,    0,     ANY,   (64, 64, 8, 2),   "compiler report"),
+        ("dkdv",    ANY,       "half", (1, 64),    ANY,      0,    0,     ANY,   (32, 64, 4, 2),   "compiler report"),
+        ("dkdv",    ANY,       "half", (65, 128),  ANY,      0,    0,     ANY,   (32, 64, 8, 2),   "compiler report"),
+        ("dkdv",    ANY,       "half", (129, 256), ANY,      0,    0,     ANY,   (16, 32, 8, 1),   "compiler report"),
 
-        ("dq",      "sm_75",       ANY,    (1, 256),   ANY,      0,    ANY,   (16, 16, 8, 1),   "compiler report"),
-        ("dq",      ANY,           "fp32", (1, 64),    ANY,      0,    ANY,   (32, 16, 4, 1),   "compiler report"),
-        ("dq",      ANY,           "fp32", (65, 256),  ANY,      0,    ANY,   (16, 16, 8, 1),   "compiler report"),
-        ("dq",      "sm_90",       "half", (1, 32),    ANY,      0,    ANY,   (64, 64, 4, 3),   "timed-h100"),
-        ("dq",      "sm_90",       "half", (33, 64),   "full",   0,    True,  (128, 64, 4, 3),  "timed-h100"),
-        ("dq",      "sm_90",       "half", (33, 64),   "causal", 0,    True,  (128, 64, 8, 3),  "timed-h100"),
-        ("dq",      "sm_90",       "half", (33, 64),   "full",   0,    False, (64, 64, 4, 2),   "timed-h100"),
-        ("dq",      "sm_90",       "half", (33, 64),   "causal", 0,    False, (64, 64, 4, 3),   "timed-h100"),
-        ("dq",      "sm_90",       "half", (65, 128),  ANY,      0,    ANY,   (128, 64, 8, 3),  "timed-h100"),
-        ("dq",      "sm_90",       "half", (129, 256), ANY,      0,    True,  (128, 32, 8, 3),  "timed-h100"),
-        ("dq",      "sm_90",       "half", (129, 256), ANY,      0,    False, (128, 32, 8, 3),  "compiler report"),
-        ("dq",      "sm_100",      "half", (1, 128),   ANY,      0,    ANY,   (64, 64, 8, 2),   "compiler report"),
-        ("dq",      ANY,           "half", (1, 64),    ANY,      0,    ANY,   (128, 64, 8, 2),  "compiler report"),
-        ("dq",      ANY,           "half", (65, 128),  ANY,      0,    ANY,   (64, 32, 8, 2),   "compiler report"),
-        ("dq",      ANY,           "half", (129, 256), ANY,      0,    ANY,   (64, 16, 8, 1),   "compiler report"),
+        ("dq",      "sm_75",   ANY,    (1, 256),   ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
+        ("dq",      ANY,       "fp32", (1, 64),    ANY,      0,    0,     ANY,   (32, 16, 4, 1),   "compiler report"),
+        ("dq",      ANY,       "fp32", (65, 256),  ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
+        ("dq",      "sm_90",   "half", (1, 32),    ANY,      0,    0,     ANY,   (64, 64, 4, 3),   "timed-h100"),
+        ("dq",      "sm_90",   "half", (33, 64),   "full",   0,    0,     True,  (128, 64, 4, 3),  "timed-h100"),
+        ("dq",      "sm_90",   "half", (33, 64),   "causal", 0,    0,     True,  (128, 64, 8, 3),  "timed-h100"),
+        ("dq",      "sm_90",   "half", (33, 64),   "full",   0,    0,     False, (64, 64, 4, 2),   "timed-h100"),
+        ("dq",      "sm_90",   "half", (33, 64),   "causal", 0,    0,     False, (64, 64, 4, 3),   "timed-h100"),
+        ("dq",      "sm_90",   "half", (65, 128),  ANY,      0,    0,     ANY,   (128, 64, 8, 3),  "timed-h100"),
+        ("dq",      "sm_90",   "half", (129, 256), ANY,      0,    0,     True,  (128, 32, 8, 3),  "timed-h100"),
+        ("dq",      "sm_90",   "half", (129, 256), ANY,      0,    0,     False, (128, 32, 8, 3),  "compiler report"),
+        ("dq",      "sm_100",  "half", (1, 128),   ANY,      0,    0,     ANY,   (64, 64, 8, 2),   "compiler report"),
+        ("dq",      ANY,       "half", (1, 64),    ANY,      0,    0,     ANY,   (128, 64, 8, 2),  "compiler report"),
+        ("dq",      ANY,       "half", (65, 128),  ANY,      0,    0,     ANY,   (64, 32, 8, 2),   "compiler report"),
+        ("dq",      ANY,       "half", (129, 256), ANY,      0,    0,     ANY,   (64, 16, 8, 1),   "compiler report"),
     )
 )  # fmt: skip
 
@@ -135,16 +146,17 @@ def arch_of(capability):
 
 
 def select(
-    kernel, *, dtype, head_dim, causal, capability, n_k, by_descriptor, block_q=None, block_k=None
-):  # fmt: skip
+    kernel, *, dtype, head_dim, causal, capability, n_k, by_descriptor, n_rows=None, block_q=None, block_k=None
+):
     """The Config that a kernel is launched with.
 
     kernel: "forward", "dkdv" or "dq"; dtype: torch's; capability: (major, minor) of the GPU, None where kernels are
-    interpreted; n_k: keys in a sequence; by_descriptor: whether the tiles in the loop come by tensor descriptor.
+    interpreted; n_k: keys in a sequence; by_descriptor: whether the tiles in the loop come by tensor descriptor;
+    n_rows: query rows in all heads and sequences together, None for as many as the GPU can use.
     block_q, block_k: the caller's own choice. It is launched without prefetching, which would take more shared memory;
     a block that is None comes from the table.
     """
-    config = find_row(kernel, dtype, head_dim, causal, capability, n_k, by_descriptor).config
+    config = find_row(kernel, dtype, head_dim, causal, capability, n_k, by_descriptor, n_rows).config
     if block_q is None and block_k is None:
         return config
     block_m, block_n = block_q or config.block_m, block_k or config.block_n
@@ -152,7 +164,7 @@ def select(
     return Config(block_m, block_n, num_warps=max(4, block_m // 16), num_stages=1)
 
 
-def find_row(kernel, dtype, head_dim, causal, capability, n_k, by_descriptor):
+def find_row(kernel, dtype, head_dim, causal, capability, n_k, by_descriptor, n_rows=None):
     """The first Row that matches; arguments as `select`'s."""
     wanted = (
         kernel, arch_of(capability), "fp32" if dtype == torch.float32 else "half", "causal" if causal else "full",
@@ -164,7 +176,8 @@ def find_row(kernel, dtype, head_dim, causal, capability, n_k, by_descriptor):
         if (
             all(column in (ANY, value) for column, value in zip(columns, wanted, strict=True))
             and lowest <= head_dim <= highest
-            and n_k > row.longer_than
+            and n_k > row.more_keys_than
+            and (n_rows is None or n_rows > row.more_rows_than)
         ):
             return row
     raise ValueError(f"no configuration for {kernel}, {dtype}, head_dim {head_dim}, compute capability {capability}")

@@ -62,6 +62,7 @@ def flash_forward_kernel(
     stride_qb, stride_qh, stride_qm,
     stride_kb, stride_kh, stride_kn,
     stride_vb, stride_vh, stride_vn,
+    stride_ob, stride_oh, stride_om,
     n_heads, n_q, n_k, scale_log2,
     GROUP_SIZE: tl.constexpr, IS_CAUSAL: tl.constexpr, STORE_LSE: tl.constexpr, INPUT_PRECISION: tl.constexpr,
     MASK_Q_ROWS: tl.constexpr, MASK_K_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr,
@@ -69,8 +70,8 @@ def flash_forward_kernel(
 ):  # fmt: skip
     """One program per query tile of one head; the tiles of a head are neighbours in the grid.
 
-    q: [batch, n_heads, n_q, HEAD_DIM]; k, v: [batch, n_heads / GROUP_SIZE, n_k, HEAD_DIM]; unit stride last.
-    o: like q, contiguous; lse: fp32 [batch, n_heads, n_q], contiguous, or None. k_desc, v_desc: descriptors by which
+    q, o: [batch, n_heads, n_q, HEAD_DIM]; k, v: [batch, n_heads / GROUP_SIZE, n_k, HEAD_DIM]; unit stride last.
+    lse: fp32 [batch, n_heads, n_q], contiguous, or None. k_desc, v_desc: descriptors by which
     k and v are loaded, or None. scale_log2: positive. MASK_Q_ROWS, MASK_K_ROWS: whether the last tile of queries, or of
     keys, may end beyond the tensor.
     """
@@ -80,9 +81,9 @@ def flash_forward_kernel(
     if IS_CAUSAL:
         # The last query tiles see the most keys. Started first, they do not run on alone at the end.
         pid_m = num_m_tiles - 1 - pid_m
+    head_of_all = pid // num_m_tiles
     # 64 bits before these multiply a stride: a tensor may have more than 2^31 elements.
-    batch_and_head = tl.cast(pid // num_m_tiles, tl.int64)
-    batch, head = batch_and_head // n_heads, batch_and_head % n_heads
+    batch, head = tl.cast(head_of_all // n_heads, tl.int64), tl.cast(head_of_all % n_heads, tl.int64)
     kv_head = head // GROUP_SIZE
     start_m = pid_m * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
@@ -110,12 +111,12 @@ def flash_forward_kernel(
     # Lines 12 to 14: divide once, write O_i and the log-sum-exp. A row without keys has l = 0, and gets 0 and -inf.
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
     o = acc * (1.0 / l_safe)[:, None]
-    row = batch_and_head * n_q
-    store_tile(o_ptr + row * HEAD_DIM, o, start_m, n_q, HEAD_DIM, MASK_Q_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D)
+    o_ptr += batch * stride_ob + head * stride_oh
+    store_tile(o_ptr, o, start_m, n_q, stride_om, MASK_Q_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D)
     if STORE_LSE:
         # m_i is in units of log2(e); lse is a natural logarithm.
         lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * LN_2)
-        tl.store(lse_ptr + row + offs_m, lse, mask=offs_m < n_q)
+        tl.store(lse_ptr + (batch * n_heads + head) * n_q + offs_m, lse, mask=offs_m < n_q)
 
 
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
@@ -132,11 +133,12 @@ def plan(
         by_descriptor = takes_descriptors(capability, k, v)
     block_m, block_n, num_warps, num_stages = config or select(
         "forward", dtype=q.dtype, head_dim=head_dim, causal=causal, capability=capability, n_k=n_k,
-        by_descriptor=by_descriptor, block_q=block_q, block_k=block_k,
+        by_descriptor=by_descriptor, n_rows=batch * n_heads * n_q, block_q=block_q, block_k=block_k,
     )  # fmt: skip
     launch = Launch(
         flash_forward_kernel, (-(-n_q // block_m) * n_heads * batch, 1, 1),
-        *q.strides[:3], *k.strides[:3], *v.strides[:3], n_heads, n_q, n_k, scale * LOG2_E.value,
+        *q.strides[:3], *k.strides[:3], *v.strides[:3], n_heads * n_q * head_dim, n_q * head_dim, head_dim,
+        n_heads, n_q, n_k, scale * LOG2_E.value,
         GROUP_SIZE=n_heads // n_kv_heads, IS_CAUSAL=causal, STORE_LSE=store_lse,
         INPUT_PRECISION=dot_precision(q.dtype, capability),
         # Tiles of 128 queries are masked even where they end with the tensor. Without this redundant mask the compiler

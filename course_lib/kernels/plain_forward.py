@@ -83,7 +83,7 @@ def flash_forward(
 
 
 def plain_attention(q, k, v, *, causal=False, scale=None, block_q=32, block_k=32):
-    """(o, lse) for torch tensors [batch, heads, n, head_dim] of one dtype, with equal numbers of heads; scale positive."""
+    """(o, lse) for torch tensors [batch, heads, n, head_dim] of one dtype, all with as many heads; scale positive."""
     import torch  # not at the top: the kernel is read where torch is missing, too
 
     (batch, heads, n_q, head_dim), dtype = q.shape, q.dtype

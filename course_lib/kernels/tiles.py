@@ -7,14 +7,14 @@ from course_lib.kernels.primitives import round_to, upcast_if_interpreted
 
 
 @triton.jit
-def tile_offsets(start, stride_row, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Where the elements of rows start to start + BLOCK - 1 lie: [BLOCK, BLOCK_D], in elements from row 0.
+def tile_ptrs(ptr, start, stride_row, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Pointers to rows start to start + BLOCK - 1 of a head: [BLOCK, BLOCK_D]. ptr: the first element of its row 0.
 
     The first row's offset is 64-bit, because tensors may have more than 2^31 elements; offsets inside the tile are
     32-bit, which is cheaper (`flash.MAX_ROW_STRIDE` makes sure that they fit).
     """
-    inside = tl.arange(0, BLOCK)[:, None] * stride_row + tl.arange(0, BLOCK_D)[None, :]
-    return tl.cast(start, tl.int64) * stride_row + inside
+    offsets = tl.arange(0, BLOCK)[:, None] * stride_row + tl.arange(0, BLOCK_D)[None, :]
+    return ptr + tl.cast(start, tl.int64) * stride_row + offsets
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def load_tile(
     if desc is not None:
         tile = desc.load([tl.cast(batch, tl.int32), tl.cast(head, tl.int32), start, 0]).reshape(BLOCK, BLOCK_D)
     else:
-        ptrs = ptr + tile_offsets(start, stride_row, BLOCK, BLOCK_D)
+        ptrs = tile_ptrs(ptr, start, stride_row, BLOCK, BLOCK_D)
         mask_d = (tl.arange(0, BLOCK_D) < HEAD_DIM)[None, :]
         if MASK_ROWS:
             mask_rows = (start + tl.arange(0, BLOCK) < n_rows)[:, None]
@@ -49,7 +49,7 @@ def store_tile(
     MASK_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Write an fp32 tile [BLOCK, BLOCK_D], rounded to ptr's dtype, as rows start to start + BLOCK - 1 of one head."""
-    ptrs = ptr + tile_offsets(start, stride_row, BLOCK, BLOCK_D)
+    ptrs = tile_ptrs(ptr, start, stride_row, BLOCK, BLOCK_D)
     tile = round_to(tile, ptr.dtype.element_ty)
     mask_d = (tl.arange(0, BLOCK_D) < HEAD_DIM)[None, :]
     if MASK_ROWS:

@@ -4,15 +4,19 @@
     python -m course_lib.measure.resources --kernel dkdv --head-dim 64 128 --causal
     python -m course_lib.measure.resources --record FILE     every block size of the block-size explorer, resumable
 
-Triton compiles for a target it does not have, but not in a process where it interprets; so `forward_resources`
-asks a subprocess. Stack bytes beyond the 24 that a division may take are spills: what registers could not hold.
+Triton compiles for GPUs that are not there, but not in a process where it interprets, so `forward_resources` asks a
+subprocess. That subprocess calls the same functions that launch the kernels on a GPU, and compiles where they would
+launch: no second description of a launch can disagree with the first. Stack bytes beyond the 24 that a division may
+take are register spills.
 """
 
 import argparse
 import ast
 import concurrent.futures
+import contextlib
 import datetime
 import hashlib
+import inspect
 import itertools
 import json
 import os
@@ -20,21 +24,25 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 from course_lib.hardware import GPUS
 
-KERNELS = Path(__file__).parents[1] / "kernels"
-DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+DTYPES = ("float16", "bfloat16", "float32")
 
 
 @dataclass(frozen=True)
 class Request:
-    """One compilation: dtype by torch's name, arch 75 for sm_75, config (BLOCK_M, BLOCK_N, num_warps, num_stages)
-    or None for the shipped one; tail: whether the length looped over leaves a ragged last tile; kernel: "forward",
-    or of the backward "dkdv" or "dq"; tma: whether the forward's k and v come by tensor descriptor, None for what a
-    launch on that GPU would do."""
+    """One compilation. dtype: torch's name. arch: 75 for sm_75. kernel: "forward", or of the backward "dkdv" or "dq".
+
+    config: (BLOCK_M, BLOCK_N, num_warps, num_stages), or None for the shipped one. tail: whether the last tiles end
+    beyond the sequences. by_descriptor: whether the tiles in the loop come by tensor descriptor; None for what a launch
+    on that GPU would do.
+    """
 
     head_dim: int
     arch: int
@@ -43,15 +51,18 @@ class Request:
     config: tuple | None = None
     tail: bool = True
     kernel: str = "forward"
-    tma: bool | None = None
+    by_descriptor: bool | None = None
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Per program: shared memory, and columns of Blackwell's tensor memory (512 an SM; 0 before it). Per thread:
-    registers and stack. tensor_cores: whether the code uses them. serialized: whether it waits for each of Hopper's
-    matrix products by itself, where they should run while other instructions do; ptxas does that when it cannot keep
-    their registers apart (warnings C7510 to C7520 of `ptxas -v`, which Triton does not show)."""
+    """What a compiled kernel uses.
+
+    Per program: shared memory, and columns of Blackwell's tensor memory (an SM has 512; older GPUs have none). Per
+    thread: registers and stack. tensor_cores: whether the code uses them. serialized: whether it waits for each of
+    Hopper's matrix products before it starts the next instruction. ptxas does that when it cannot keep their registers
+    apart (warnings C7510 to C7520 of `ptxas -v`, which Triton does not show). config: what was launched.
+    """
 
     shared_bytes: int
     tensor_memory_columns: int
@@ -66,6 +77,7 @@ class Resources:
 BLOCK_SIZES = (16, 32, 64, 128)
 HEAD_DIMS = (32, 64, 128)
 ARCHS = tuple(10 * major + minor for major, minor in (gpu.compute_capability for gpu in GPUS.values()))
+LENGTH = 4096  # of the sequences whose kernels are compiled; a multiple of every tile size
 COLUMNS = (
     "arch", "dtype", "head_dim", "causal", "block_q", "block_k", "num_warps", "num_stages",
     "shared_bytes", "tensor_memory_columns", "registers", "stack_bytes", "tensor_cores",
@@ -88,57 +100,62 @@ def forward_resources(requests):
     return [Resources(**{**item, "config": tuple(item["config"])}) for item in json.loads(run.stdout)]
 
 
-def compile_forward(request):
-    """Compile in this process, which must not interpret."""
-    import torch
-    import triton
+@contextlib.contextmanager
+def compiling_for(arch):
+    """Inside, launching a kernel compiles it for sm_<arch> and runs nothing; meta tensors will do.
+
+    Yields a list that collects (compiled kernel, keyword arguments of the launch). Works only where kernels are not
+    interpreted.
+    """
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+    from triton.runtime import JITFunction, driver
 
-    from course_lib.kernels.flash_backward import default_backward_config, dkdv_kernel, dq_kernel
-    from course_lib.kernels.flash_forward import default_config, flash_forward_kernel, masks_whole_tiles
+    from course_lib import runtime
 
-    shape = getattr(torch, request.dtype), request.head_dim, request.causal, divmod(request.arch, 10)
-    tma = request.arch >= 90 if request.tma is None else request.tma
-    kernel, shipped = {
-        "forward": lambda: (flash_forward_kernel, default_config(*shape, tma=tma)),
-        "dkdv": lambda: (dkdv_kernel, default_backward_config(*shape, tma)[0]),
-        "dq": lambda: (dq_kernel, default_backward_config(*shape, tma)[1]),
-    }[request.kernel]()
-    config = request.config or shipped
-    block_m, block_n, num_warps, num_stages = config
-    block_d = max(16, triton.next_power_of_2(request.head_dim))
-    # As a launch specialises them: aligned pointers and strides, unit stride in the last dimension.
-    constants = dict(
-        GROUP_SIZE=1, Q_SIGN=1, IS_CAUSAL=request.causal, STORE_LSE=True, TMA=tma, NO_TAIL=not request.tail,
-        NO_Q_TAIL=not (request.tail or masks_whole_tiles(block_m)), NO_K_TAIL=not request.tail,
-        HEAD_DIM=request.head_dim, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=block_d,
-        stride_qd=1, stride_kd=1, stride_vd=1, stride_od=1,
+    launches = []
+    run = JITFunction.run
+
+    def compile_only(kernel, *args, grid, warmup, **kwargs):
+        launches.append((run(kernel, *args, grid=grid, warmup=True, **kwargs), kwargs))
+
+    # What Triton asks of a driver before it compiles. It caches by device, so every arch is a device of its own.
+    gpu = SimpleNamespace(
+        get_current_device=lambda: arch, get_current_stream=lambda device: None,
+        get_current_target=lambda: GPUTarget("cuda", arch, 32),
     )  # fmt: skip
-    if not tma:
-        constants |= dict.fromkeys(("q_desc", "k_desc", "v_desc", "do_desc"))
-    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
-    signature, aligned = {}, {}
-    for position, name in enumerate(kernel.arg_names):
-        if name in constants:
-            signature[name] = "constexpr"
-        elif name.endswith("_ptr"):
-            signature[name] = "*fp32" if name in ("lse_ptr", "delta_ptr") else "*" + DTYPES[request.dtype]
-            aligned[(position,)] = [["tt.divisibility", 16]]
-        elif name.endswith("_desc"):
-            rows = block_n if name in ("k_desc", "v_desc") else block_m
-            signature[name] = f"tensordesc<{DTYPES[request.dtype]}[1, 1, {rows}, {block_d}]>"
-        elif name in ("scale", "scale_log2"):
-            signature[name] = "fp32"
+    driver.set_active(gpu)
+    with (
+        mock.patch.object(JITFunction, "run", compile_only),
+        mock.patch.object(runtime, "capability", lambda device: divmod(arch, 10)),
+    ):
+        yield launches
+
+
+def compile_request(request):
+    """The Resources of a Request, compiled in this process, which must not interpret."""
+    import torch
+
+    from course_lib.kernels.flash_backward import flash_backward
+    from course_lib.kernels.flash_forward import flash_forward
+
+    config = request.config and tuple(request.config)  # JSON has made a list of it
+    n = LENGTH - request.tail
+    q = torch.empty(2, 2, n, request.head_dim, dtype=getattr(torch, request.dtype), device="meta")
+    how = {"causal": request.causal, "scale": 1.0, "by_descriptor": request.by_descriptor}
+    with compiling_for(request.arch) as launches:
+        if request.kernel == "forward":
+            flash_forward(q, q, q, store_lse=True, config=config, **how)
         else:
-            signature[name] = "i32"
-            if name.startswith("stride_") and request.head_dim % 16 == 0:
-                aligned[(position,)] = [["tt.divisibility", 16]]
-    compiled = triton.compile(
-        ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned),
-        target=GPUTarget("cuda", request.arch, 32),
-        options={"num_warps": num_warps, "num_stages": num_stages},
-    )
+            lse = torch.empty(2, 2, n, device="meta")
+            flash_backward(
+                q, q, q, q, lse, q, need_dq=request.kernel == "dq", need_dkdv=request.kernel == "dkdv",
+                config_dkdv=config, config_dq=config, **how,
+            )  # fmt: skip
+    return resources_of(*launches[-1])
+
+
+def resources_of(compiled, launched_with):
+    """The Resources of one launch of `compiling_for`."""
     registers, stack_bytes = _usage(compiled.asm["cubin"])
     ptx = compiled.asm["ptx"]
     return Resources(
@@ -146,7 +163,8 @@ def compile_forward(request):
         tensor_memory_columns=getattr(compiled.metadata, "tmem_size", None) or 0,
         registers=registers, stack_bytes=stack_bytes,
         tensor_cores=any(word in ptx for word in ("mma.sync", "wgmma", "tcgen05.mma")),
-        serialized="wgmma" in ptx and _serialized(compiled.asm["cubin"]), config=tuple(config),
+        serialized="wgmma" in ptx and _serialized(compiled.asm["cubin"]),
+        config=tuple(launched_with[name] for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")),
     )  # fmt: skip
 
 
@@ -157,13 +175,13 @@ def _usage(cubin):
 
 
 def _serialized(cubin):
-    """Whether there is a wait (WARPGROUP.DEPBAR) for each product (HGMMA); else one wait stands for many."""
+    """Whether there is a wait (WARPGROUP.DEPBAR) for each product (HGMMA); otherwise one wait serves many products."""
     instructions = _cuobjdump("-sass", cubin)
     return instructions.count("WARPGROUP.DEPBAR") >= instructions.count("HGMMA")
 
 
 def _cuobjdump(option, cubin):
-    """What the cuobjdump in Triton's package tells about a cubin."""
+    """The output of the cuobjdump that Triton's package contains."""
     import triton
 
     tool = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin", "cuobjdump")
@@ -174,31 +192,38 @@ def _cuobjdump(option, cubin):
 
 
 def kernel_sha256():
-    """Hash of what is compiled: the jitted functions and constants of the forward kernel and its primitives.
+    """Hash of what is compiled: the forward kernel, and all the jitted functions and constants that it reaches.
 
-    Comments, docstrings and launch code do not count; configurations are in the rows themselves.
+    Comments, docstrings and host code do not count; configurations are in the rows themselves.
     """
-    text = []
-    for name in ("primitives.py", "flash_forward.py"):
-        for node in ast.parse((KERNELS / name).read_text()).body:
-            jitted = isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(d) for d in node.decorator_list)
-            if jitted and ast.get_docstring(node) is not None:
-                node.body = node.body[1:]
-            if jitted or isinstance(node, ast.Assign):
-                text.append(ast.unparse(node))
-    return hashlib.sha256("\n".join(text).encode()).hexdigest()
+    import triton.language as tl
+
+    from course_lib.kernels.flash_forward import flash_forward_kernel
+
+    found, pending = {}, [flash_forward_kernel]
+    while pending:
+        function = pending.pop().fn
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+        if ast.get_docstring(tree) is not None:
+            tree.body = tree.body[1:]
+        found[function.__name__] = ast.unparse(tree)
+        for name in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - found.keys():
+            value = function.__globals__.get(name)
+            if hasattr(value, "fn"):
+                pending.append(value)
+            elif isinstance(value, tl.constexpr) and name != "INTERPRETED":  # false wherever kernels are compiled
+                found[name] = repr(value.value)
+    return hashlib.sha256("\n".join(f"{name}: {found[name]}" for name in sorted(found)).encode()).hexdigest()
 
 
-def record(path, *, archs=ARCHS, dtypes=tuple(DTYPES), head_dims=HEAD_DIMS, block_sizes=BLOCK_SIZES, jobs=None):
+def record(path, *, archs=ARCHS, dtypes=DTYPES, head_dims=HEAD_DIMS, block_sizes=BLOCK_SIZES, jobs=None):
     """Compile the forward kernel as `flash_attention(block_q=, block_k=)` launches it, and write JSON to `path`.
 
-    Rows that are there already, of the same kernel and Triton, are kept: an interrupted run goes on where it was,
-    and a run for other `archs` adds to the file. jobs: compilers at a time, None for one a core. A second or so a
-    row; up to 40 for sm_75, whose products are unrolled. Raises RuntimeError if one does not compile.
+    Rows that the file already has, of the same kernel and Triton, are kept: an interrupted run continues, and a run for
+    other `archs` adds to the file. jobs: how many compilers run at a time, None for one per core. A row takes about a
+    second, and up to 40 for sm_75, whose products are unrolled. Raises RuntimeError if one does not compile.
     """
     import triton
-
-    from course_lib.kernels.flash import chosen_config
 
     path = Path(path)
     header = {"triton": triton.__version__, "kernel_sha256": kernel_sha256(), "columns": list(COLUMNS)}
@@ -209,9 +234,11 @@ def record(path, *, archs=ARCHS, dtypes=tuple(DTYPES), head_dims=HEAD_DIMS, bloc
             rows = {tuple(row[:8]): row for row in before["rows"]}
     header["date"] = datetime.date.today().isoformat()
 
-    configs = [chosen_config(*blocks) for blocks in itertools.product(block_sizes, repeat=2)]
     batches = []
     for arch, dtype, head_dim, causal in itertools.product(archs, dtypes, head_dims, (False, True)):
+        configs = [
+            chosen_config(arch, dtype, head_dim, causal, *pair) for pair in itertools.product(block_sizes, repeat=2)
+        ]
         missing = [config for config in configs if (arch, dtype, head_dim, causal, *config) not in rows]
         batches.append([Request(head_dim, arch, dtype, causal, config) for config in missing])
     batches = list(filter(None, batches))
@@ -230,8 +257,20 @@ def record(path, *, archs=ARCHS, dtypes=tuple(DTYPES), head_dims=HEAD_DIMS, bloc
             raise
 
 
+def chosen_config(arch, dtype, head_dim, causal, block_q, block_k):
+    """What `flash_attention(block_q=, block_k=)` is launched with."""
+    import torch
+
+    from course_lib.kernels.configs import select
+
+    return select(
+        "forward", dtype=getattr(torch, dtype), head_dim=head_dim, causal=causal, capability=divmod(arch, 10),
+        n_k=LENGTH, by_descriptor=arch >= 90, block_q=block_q, block_k=block_k,
+    )  # fmt: skip
+
+
 def _write(path, header, rows):
-    """One line a row, in order; never half a file."""
+    """One line per row, in order. The file is replaced at once, so that it is never half written."""
     lines = ",\n".join(json.dumps(rows[key], separators=(",", ":")) for key in sorted(rows))
     scratch = path.with_suffix(".tmp")
     scratch.write_text(json.dumps(header)[:-1] + f', "rows": [\n{lines}\n]}}\n')
@@ -253,11 +292,11 @@ def main(argv=None):
     options = parser.parse_args(argv)
     if options.stdin:
         requests = [Request(**item) for item in json.load(sys.stdin)]
-        print(json.dumps([asdict(compile_forward(request)) for request in requests]))
+        print(json.dumps([asdict(compile_request(request)) for request in requests]))
         return
     if options.record:
         record(
-            options.record, archs=options.arch, dtypes=options.dtype or tuple(DTYPES),
+            options.record, archs=options.arch, dtypes=options.dtype or DTYPES,
             head_dims=options.head_dim or HEAD_DIMS, jobs=options.jobs,
         )  # fmt: skip
         return

@@ -1,9 +1,11 @@
-"""What launches remember: the binary is reused exactly where Triton would compile alike."""
+"""Cached launches: a binary is started again exactly where Triton would have compiled the same one."""
 
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 
 from course_lib.kernels import flash, flash_attention, flash_backward, flash_forward, launch
+from course_lib.kernels.configs import Config, select
 
 
 class Jitted:
@@ -74,13 +76,13 @@ def test_what_does_not_compile_is_tried_again(nvidia):
             start(X)
 
 
-def test_a_tensor_s_kind_tells_what_is_compiled_differently():
+def test_metadata_differ_where_triton_compiles_differently():
     x = torch.zeros(2, 3, 40, 16, dtype=torch.float16)
-    assert launch.kind(x) == launch.kind(torch.ones_like(x))
-    others = [x.to(torch.bfloat16), x[:1], x.transpose(1, 2), x[..., :8], beginning_elsewhere(x)]
-    assert len({launch.kind(x), *map(launch.kind, others)}) == 1 + len(others)
-    assert launch.kind(beginning_elsewhere(x)).offset == 2
-    assert launch.kind(OnDevice(x, 3)).device == 3
+    assert launch.tensor_meta(x) == launch.tensor_meta(torch.ones_like(x))
+    others = [x.to(torch.bfloat16), x[:1], x.transpose(1, 2), x[..., :8], misaligned(x)]
+    assert len({launch.tensor_meta(x), *map(launch.tensor_meta, others)}) == 1 + len(others)
+    assert launch.tensor_meta(misaligned(x)).misalignment_bytes == 2
+    assert launch.tensor_meta(OnDevice(x, 3)).device == 3
 
 
 class OnDevice:
@@ -105,10 +107,10 @@ def kernels(monkeypatch, nvidia):
         for name in names:
             stand_ins[name] = Jitted(getattr(module, name).arg_names)
             monkeypatch.setattr(module, name, stand_ins[name])
-        module._plan.cache_clear()
+        module.plan.cache_clear()
     yield stand_ins
     for module in (flash_forward, flash_backward):
-        module._plan.cache_clear()
+        module.plan.cache_clear()
 
 
 def inputs(n_q=40, n_k=50, d=16, heads=4, kv_heads=2, dtype=torch.float16):
@@ -117,7 +119,7 @@ def inputs(n_q=40, n_k=50, d=16, heads=4, kv_heads=2, dtype=torch.float16):
     return q, k, v, do
 
 
-def beginning_elsewhere(x):
+def misaligned(x):
     """x with its elements 2 bytes after a multiple of 16."""
     return torch.zeros(x.numel() + 1, dtype=x.dtype)[1:].view_as(x)
 
@@ -133,31 +135,32 @@ CHANGES = {
     "n_k": (inputs(n_k=64), {}),
     "head_dim": (inputs(d=8), {}),
     "heads": (inputs(kv_heads=4), {}),
-    "where q begins": ((beginning_elsewhere(inputs()[0]), *inputs()[1:]), {}),
-    "where v begins": ((*inputs()[:2], beginning_elsewhere(inputs()[2]), inputs()[3]), {}),
+    "alignment of q": ((misaligned(inputs()[0]), *inputs()[1:]), {}),
+    "alignment of v": ((*inputs()[:2], misaligned(inputs()[2]), inputs()[3]), {}),
     "strides of k": ((inputs()[0], seq_outside_heads(inputs()[1]), *inputs()[2:]), {}),
     "causal": (inputs(), {"causal": False}),
     "scale": (inputs(), {"scale": 0.25}),
-    "tma": (inputs(), {"tma": True}),
+    "by_descriptor": (inputs(), {"by_descriptor": True}),
 }
 
 
 FORWARD_CHANGES = CHANGES | {
     "store_lse": (inputs(), {"store_lse": False}),
-    "blocks": (inputs(), {"config": (32, 16, 4, 1)}),
+    "block_q": (inputs(), {"block_q": 32}),
+    "block_k": (inputs(), {"block_k": 32}),
+    "tiles": (inputs(), {"config": (32, 16, 4, 1)}),
     "num_warps": (inputs(), {"config": (32, 16, 8, 1)}),
     "num_stages": (inputs(), {"config": (32, 16, 4, 2)}),
-    "mask_q": (inputs(), {"mask_q": True}),
 }
 BACKWARD_CHANGES = CHANGES | {
     "strides of do": ((*inputs()[:3], seq_outside_heads(inputs()[3])), {}),
-    "where do begins": ((*inputs()[:3], beginning_elsewhere(inputs()[3])), {}),
+    "alignment of do": ((*inputs()[:3], misaligned(inputs()[3])), {}),
     "dlse": (inputs(), {"dlse": torch.zeros(1, 4, 40)}),
 }
 
 
 @pytest.mark.parametrize("tensors, changed", FORWARD_CHANGES.values(), ids=FORWARD_CHANGES)
-def test_another_kind_of_forward_is_compiled_anew(kernels, tensors, changed):
+def test_another_forward_is_compiled_anew(kernels, tensors, changed):
     kernel = kernels["flash_forward_kernel"]
     for _ in range(3):
         flash_forward.flash_forward(*inputs()[:3], **FORWARD)
@@ -168,7 +171,7 @@ def test_another_kind_of_forward_is_compiled_anew(kernels, tensors, changed):
 
 
 @pytest.mark.parametrize("tensors, changed", BACKWARD_CHANGES.values(), ids=BACKWARD_CHANGES)
-def test_another_kind_of_backward_is_compiled_anew(kernels, tensors, changed):
+def test_another_backward_is_compiled_anew(kernels, tensors, changed):
     def run(q, k, v, do, **how):
         return flash_backward.flash_backward(q, k, v, torch.zeros_like(do), torch.zeros(do.shape[:3]), do, **how)
 
@@ -197,18 +200,75 @@ def test_what_is_not_needed_is_not_launched(kernels):
     for needed, launched_kernels in (({"need_dq": False}, {"dkdv_kernel"}), ({"need_dkdv": False}, {"dq_kernel"})):
         for kernel in kernels.values():
             kernel.compiled.clear()
-        flash_backward._plan.cache_clear()
+        flash_backward.plan.cache_clear()
         flash_backward.flash_backward(q, k, v, do, torch.zeros(do.shape[:3]), do, causal=True, scale=0.5, **needed)
         assert {name for name, kernel in kernels.items() if kernel.compiled} == {"delta_kernel", *launched_kernels}
 
 
-def test_what_is_remembered_is_bounded(kernels):
+def test_the_cache_is_bounded(kernels):
     for module in (flash_forward, flash_backward):
-        assert module._plan.cache_info().maxsize == launch.MOST_REMEMBERED
+        assert module.plan.cache_info().maxsize == launch.MAX_CACHED_LAUNCHES
 
 
 def test_blocks_of_the_caller_s_own_can_be_compiled_into_a_graph(kernels):
-    """torch.compile hands them over as a list, which no cache takes as a key."""
     q, k, v, _ = inputs()
     o = torch.compile(lambda q, k, v: flash_attention(q, k, v, block_q=32, block_k=16), backend="eager")(q, k, v)
-    assert o.shape == q.shape and kernels["flash_forward_kernel"].compiled
+    (_, _, named), *_ = kernels["flash_forward_kernel"].compiled
+    assert o.shape == q.shape and (named["BLOCK_M"], named["BLOCK_N"]) == (32, 16)
+
+
+def launched_config(kernel):
+    named = kernel.compiled[-1][2]
+    return Config(named["BLOCK_M"], named["BLOCK_N"], named["num_warps"], named["num_stages"])
+
+
+GPUS = ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0), None)
+
+
+@pytest.mark.parametrize("capability", GPUS, ids=str)
+@pytest.mark.parametrize("dtype", (torch.float16, torch.float32), ids=str)
+def test_a_launch_takes_exactly_what_select_says(kernels, monkeypatch, capability, dtype):
+    """As `flash_attention` is called, for shapes on both sides of every rule for lengths and head dimensions."""
+    monkeypatch.setattr(flash_forward.runtime, "capability", lambda device: capability)
+    for n, d, causal in ((300, 64, True), (600, 128, False), (4096, 128, True), (4096, 64, True), (2000, 96, False)):
+        q, k, v, do = (x.requires_grad_() for x in inputs(n, n, d, heads=2, kv_heads=1, dtype=dtype))
+        by_descriptor = capability is not None and capability >= (9, 0) and n >= 512
+        how = dict(
+            dtype=dtype, head_dim=d, causal=causal, capability=capability, n_k=n, by_descriptor=by_descriptor
+        )
+        forward = select("forward", n_rows=2 * n, **how)
+        for blocks in ({}, {"block_q": 32}, {"block_k": 16}, {"block_q": 16, "block_k": 128}):
+            o = flash_attention(q, k, v, causal=causal, **blocks)
+            expected = select("forward", n_rows=2 * n, **blocks, **how)
+            assert launched_config(kernels["flash_forward_kernel"]) == expected, (n, d, causal, blocks)
+            assert expected.block_m == blocks.get("block_q", forward.block_m)
+            assert expected.block_n == blocks.get("block_k", forward.block_n)
+        o.backward(do)
+        for name in ("dkdv", "dq"):
+            assert launched_config(kernels[f"{name}_kernel"]) == select(name, **how), (n, d, causal, name)
+
+
+@pytest.mark.parametrize("n,blocks", ((4096, {}), (4096, {"block_q": 32}), (300, {})), ids=str)
+def test_the_message_names_the_tiles_that_were_launched(kernels, monkeypatch, n, blocks):
+    monkeypatch.setattr(flash_forward.runtime, "capability", lambda device: (9, 0))
+    kernel = kernels["flash_forward_kernel"]
+
+    class Full(Jitted):
+        def __getitem__(self, grid):
+            def compile_and_fail(*arguments, **named):
+                self.compiled.append((grid, arguments, named))
+                raise OutOfResources(300_000, 232_448, "shared memory")
+
+            return compile_and_fail
+
+    full = Full(kernel.arg_names)
+    monkeypatch.setattr(flash_forward, "flash_forward_kernel", full)
+    with pytest.raises(ValueError) as raised:
+        flash_attention(*inputs(n, n, 128)[:3], **blocks)
+    config = launched_config(full)
+    assert str(raised.value) == (
+        f"block_q={config.block_m}, block_k={config.block_n} at head_dim=128, float16, needs 300000 bytes of shared "
+        "memory; this GPU has 232448. Take smaller blocks."
+    )
+    if n == 4096:
+        assert config.block_n == 128, "not what a short sequence gets"
