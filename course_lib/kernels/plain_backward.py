@@ -38,8 +38,10 @@ def dkdv_tile(
     >>> ones, zeros = np.ones((16, 16)), np.zeros((16, 16))
     >>> statistics = {"lse_ptr": np.full(16, np.log(16)), "delta_ptr": np.full(16, 16.0)}
     >>> sizes = {"n_q": 16, "n_k": 16, "scale": 0.25, "HEAD_DIM": 16, "BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 16}
-    >>> launch = launched(dkdv_tile, (1,), {"dk_ptr": (16, 16), "dv_ptr": (16, 16)}, q_ptr=zeros, k_ptr=zeros,
-    ...                   v_ptr=ones, do_ptr=ones, IS_CAUSAL=False, **statistics, **sizes)
+    >>> strides = {"q_ptr": ("stride_qm",), "k_ptr": ("stride_kn",), "v_ptr": ("stride_vn",),
+    ...            "do_ptr": ("stride_dom",), "dk_ptr": ("stride_dkn",), "dv_ptr": ("stride_dvn",)}
+    >>> launch = launched(dkdv_tile, (1,), {"dk_ptr": (16, 16), "dv_ptr": (16, 16)}, strides=strides, q_ptr=zeros,
+    ...                   k_ptr=zeros, v_ptr=ones, do_ptr=ones, IS_CAUSAL=False, **statistics, **sizes)
     >>> print(launch.outputs["dv_ptr"][0, 0].round(4))
     1.0
     """

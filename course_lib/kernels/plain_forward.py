@@ -1,7 +1,4 @@
-"""FlashAttention-2's forward (Dao 2023, Alg. 1) at its plainest: lesson 08's kernel, and a function that launches it.
-
-`flash_forward.py` is the same kernel made fast. This file can be imported where Triton is not installed.
-"""
+"""FlashAttention-2's forward (Dao 2023, Alg. 1) at its plainest: lesson 08's kernel. `flash_forward.py` makes it fast."""
 
 from course_lib import runtime
 from course_lib.language import tl, triton
@@ -32,7 +29,9 @@ def flash_forward(
     >>> sizes = dict(IS_CAUSAL=True, HEAD_DIM=4, BLOCK_M=16, BLOCK_N=16, BLOCK_D=16)
     >>> outputs = {"o_ptr": q.shape, "lse_ptr": (1, 2)}
     >>> arguments = dict(q_ptr=q, k_ptr=k, v_ptr=v, n_q=2, n_k=3, scale=0.5) | sizes
-    >>> launched(flash_forward, (1, 1), outputs, **arguments).outputs["lse_ptr"].round(3)
+    >>> strides = {"q_ptr": ("stride_qh", "stride_qm"), "k_ptr": ("stride_kh", "stride_kn"),
+    ...            "v_ptr": ("stride_vh", "stride_vn"), "o_ptr": ("stride_oh", "stride_om"), "lse_ptr": ("stride_lh",)}
+    >>> launched(flash_forward, (1, 1), outputs, strides=strides, **arguments).outputs["lse_ptr"].round(3)
     array([[0.693, 1.099]], dtype=float32)
     """
     start_m = tl.program_id(0) * BLOCK_M

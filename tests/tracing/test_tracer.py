@@ -53,23 +53,6 @@ def run_copy(n=10, shift=0, limit=10, length=10):
     return traced, x, y
 
 
-@triton.jit
-def square_kernel(x_ptr, y_ptr, PRECISION: tl.constexpr):
-    offsets = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
-    x = tl.load(x_ptr + offsets)
-    tl.store(y_ptr + offsets, tl.dot(x, x, input_precision=PRECISION))
-
-
-@pytest.mark.parametrize("precision, dtype, rounding", (
-    (None, torch.float32, 2), ("tf32", torch.float32, 2), ("ieee", torch.float32, 0), (None, torch.float16, 0),
-))  # fmt: skip
-def test_dots_that_may_round_float32_are_counted(precision, dtype, rounding):
-    x = torch.eye(16, dtype=dtype, device=DEVICE)
-    with trace() as traced:
-        square_kernel[(2,)](x, torch.empty_like(x), precision)
-    assert traced.rounding_dots == rounding
-
-
 @interpreted
 def test_a_right_kernel_is_counted_and_still_works():
     traced, x, y = run_copy()

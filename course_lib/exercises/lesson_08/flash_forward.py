@@ -6,88 +6,10 @@ from course_lib import bug_hunt, reference, traffic
 from course_lib.exercises.common.oracles import attention_output
 from course_lib.grading.diagnosis import compare, exact_and_plain
 from course_lib.grading.exercise import Exercise, ExpectedOutput, Slip
-from course_lib.grading.kernel_calls import TRITON, compare_bytes, kernel_property, outside, unwritten
-from course_lib.language import WRITTEN
+from course_lib.grading.kernel_calls import TRITON, compare_bytes, kernel_property, outside, plain, unwritten
+from course_lib.kernels import plain_forward
 
-tl, triton = WRITTEN.tl, WRITTEN.triton
-
-
-@triton.jit
-def flash_forward(
-    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
-    stride_qh, stride_qm, stride_kh, stride_kn, stride_vh, stride_vn, stride_oh, stride_om, stride_lh,
-    n_q, n_k, scale,
-    IS_CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """FlashAttention-2, Alg. 1: program (i, h) computes query tile i of head h.
-
-    q, o: [heads, n_q, HEAD_DIM]; k, v: [heads, n_k, HEAD_DIM]; q, k and v float32, or float16. Element [h, n, d] of q
-        lies at q_ptr + h * stride_qh + n * stride_qm + d, likewise for k, v and o. lse: float32 [heads, n_q], element
-        [h, n] at lse_ptr + h * stride_lh + n.
-    scale: positive, multiplies the scores. IS_CAUSAL: query i sees keys 0 to i + n_k - n_q.
-    A tile has BLOCK_M queries or BLOCK_N keys, and BLOCK_D columns: a power of two, 16 or more and at least HEAD_DIM.
-        Lengths are any from 1 up, HEAD_DIM too, and nothing outside a tensor may be touched.
-    Stores softmax(scale q k^T) v in o, in o's dtype, and in lse the natural logarithm of the sum of exp(scores); for
-        a query that sees no key 0 and -inf. Statistics and accumulator are float32.
-    Each program loads its queries once, and once the tiles of keys and values of which one of them sees a key.
-
-    >>> from course_lib.grading import launched
-    >>> q, k, v = np.zeros((1, 2, 4)), np.zeros((1, 3, 4)), np.ones((1, 3, 4))
-    >>> sizes = dict(IS_CAUSAL=True, HEAD_DIM=4, BLOCK_M=16, BLOCK_N=16, BLOCK_D=16)
-    >>> outputs = {"o_ptr": q.shape, "lse_ptr": (1, 2)}
-    >>> arguments = dict(q_ptr=q, k_ptr=k, v_ptr=v, n_q=2, n_k=3, scale=0.5) | sizes
-    >>> strides = {"q_ptr": ("stride_qh", "stride_qm"), "k_ptr": ("stride_kh", "stride_kn"),
-    ...            "v_ptr": ("stride_vh", "stride_vn"), "o_ptr": ("stride_oh", "stride_om"), "lse_ptr": ("stride_lh",)}
-    >>> launched(flash_forward, (1, 1), outputs, strides=strides, **arguments).outputs["lse_ptr"].round(3)
-    array([[0.693, 1.099]], dtype=float32)
-    """
-    start_m = tl.program_id(0) * BLOCK_M
-    head = tl.program_id(1)
-    offs_m = start_m + tl.arange(0, BLOCK_M)
-    offs_d = tl.arange(0, BLOCK_D)
-    mask_m = offs_m < n_q
-    mask_d = offs_d < HEAD_DIM
-    # FA2 Alg. 1, lines 4 and 5
-    q_ptrs = q_ptr + head * stride_qh + offs_m[:, None] * stride_qm + offs_d[None, :]
-    q = tl.load(q_ptrs, mask=mask_m[:, None] & mask_d[None, :], other=0.0)
-    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    l_i = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    kv_end = n_k
-    if IS_CAUSAL:
-        kv_end = tl.minimum(tl.maximum(tl.minimum(start_m + BLOCK_M, n_q) + n_k - n_q, 0), n_k)
-    # lines 6 to 11
-    for start_n in range(0, kv_end, BLOCK_N):
-        offs_n = start_n + tl.arange(0, BLOCK_N)
-        mask_n = offs_n < n_k
-        k_ptrs = k_ptr + head * stride_kh + offs_n[:, None] * stride_kn + offs_d[None, :]
-        v_ptrs = v_ptr + head * stride_vh + offs_n[:, None] * stride_vn + offs_d[None, :]
-        k = tl.load(k_ptrs, mask=mask_n[:, None] & mask_d[None, :], other=0.0)
-        v = tl.load(v_ptrs, mask=mask_n[:, None] & mask_d[None, :], other=0.0)
-        # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N], times log2(e) for exp2
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)
-        visible = mask_n[None, :]
-        if IS_CAUSAL:
-            visible = visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)
-        scores = tl.where(visible, scores, float("-inf"))
-        m_new = tl.maximum(m_i, tl.max(scores, axis=1))
-        m_ref = tl.where(m_new == float("-inf"), 0.0, m_new)  # -inf - (-inf) is never computed
-        alpha = tl.exp2(m_i - m_ref)
-        p = tl.exp2(scores - m_ref[:, None])
-        l_i = l_i * alpha + tl.sum(p, axis=1)
-        acc = acc * alpha[:, None]
-        # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
-        acc += tl.dot(p.to(v.dtype), v, input_precision="ieee")
-        m_i = m_new
-    # lines 12 to 14
-    l_safe = tl.where(l_i == 0.0, 1.0, l_i)
-    o = acc / l_safe[:, None]
-    o_ptrs = o_ptr + head * stride_oh + offs_m[:, None] * stride_om + offs_d[None, :]
-    tl.store(o_ptrs, o.to(o_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_d[None, :])
-    lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * 0.6931471805599453)
-    tl.store(lse_ptr + head * stride_lh + offs_m, lse, mask=mask_m)
-
+flash_forward = plain(plain_forward.flash_forward)
 
 SCALE = 0.3  # not the usual 1/sqrt(d), so that a kernel that ignores its argument is noticed
 MAKE_INPUTS = """\
