@@ -361,7 +361,7 @@ def _describe_bytes(model):
     ratio = model.flash.total_bytes / model.standard.total_bytes
     bound = "n/a, all of K fits in SRAM" if model.bound_bytes is None else f"{model.bound_bytes:,.0f}"
     return (
-        f"This choice asks for {model.flash.total_bytes:,}, standard attention for {model.standard.total_bytes:,} "
+        f"This choice requests {model.flash.total_bytes:,}, standard attention for {model.standard.total_bytes:,} "
         f"(ratio {ratio:.3f}); Q, K, V, O once: {model.once_bytes:,}; N&sup2;d&sup2;/M: {bound}. "
         "Before any cache, all heads."
     )

@@ -210,7 +210,7 @@ def faster_from(rows, key="ms", method="flash", than="standard"):
     return ratios, from_n
 
 
-# Bytes that programs ask for by the closed form, and bytes that the hardware counted: the record dram-h100.
+# Bytes that programs request by the closed form, and bytes that the hardware counted: the record dram-h100.
 
 
 @dataclass(frozen=True)
