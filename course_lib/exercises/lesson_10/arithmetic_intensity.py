@@ -9,7 +9,7 @@ from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
 
 
 def arithmetic_intensity(n, d, bytes_per_element, block_q=None):
-    """FLOPs per byte asked for, of one head of attention's forward with n queries and keys, nothing masked.
+    """FLOPs per byte requested, of one head of attention's forward with n queries and keys, nothing masked.
 
     n, d, bytes_per_element: whole numbers of at least 1.
     block_q: rows of a query tile of FlashAttention, queries outermost: Q is read once, O written once, K and V are
