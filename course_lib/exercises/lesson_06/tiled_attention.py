@@ -241,6 +241,11 @@ PROPERTIES = (
         slips=(Slip("running max starts at 0", {"machine.full(len(q), -np.inf)": "machine.full(len(q), 0.0)"}),),
     ),
     output_property(
+        "each row has a max of its own: rows 1000 apart",
+        (case([[1], [-1]], [[1000], [999]], [[1], [2]], 2, 1), case([[1], [-1]], [[900], [901]], [[4], [2]], 2, 2)),
+        slips=(Slip("one max for all rows of the tile", {"s.max(axis=1))": "s.max())"}),),
+    ),
+    output_property(
         "causal, as many queries as keys: query i sees keys 0 to i",
         (of_scores([1, 2, 3], 3, rows=3, causal=True), case(example.Q, example.K, example.V, 2, 2, True)),
         matrices((0, 0), causal=True),
