@@ -20,13 +20,14 @@ def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, input
     """The Slip, or None if none fits, or more than one. attempt(prop, answer, inputs) returns Evidence or None."""
     if any(finding.kind == "timeout" for finding in evidence.findings):
         return None
-    seen = observed(prop, answer, inputs, attempt)
-    forms = [(slip, form) for slip in exercise.slips for form in range(len(slip.forms))]
-    candidates = [
-        (slip, form)
-        for slip, form in forms
-        if same(seen, observed(prop, _guarded(exercise, slip, form), inputs, attempt))
-    ]
+    candidates = [(slip, form) for slip in exercise.slips for form in range(len(slip.forms))]
+    if not any(inputs is case for case in prop.cases):
+        seen = observed(prop, answer, inputs, attempt)
+        candidates = [
+            (slip, form)
+            for slip, form in candidates
+            if same(seen, observed(prop, _guarded(exercise, slip, form), inputs, attempt))
+        ]
     # The failing property first: its cases tell most of its slips apart.
     for place in sorted(_cases(exercise), key=lambda place: exercise.properties[place[0]] is not prop):
         if not candidates:
