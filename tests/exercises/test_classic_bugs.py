@@ -1,56 +1,56 @@
-"""The bugs that published checks of tiled attention let pass: each is a wrong answer here, so each is rejected.
+"""The bugs that published checks of tiled attention let pass: each is a slip here, so each is refused.
 
-test_exercises.py shows for every wrong answer that it fails, on its own property, with its own hint.
+test_exercises.py shows for every slip that it is refused by its own property, in its own words.
 """
 
 import pytest
 
 from course_lib.grading import registry
 
-# Bug -> exercise -> the wrong answer's name there.
+# Bug -> exercise -> the slip's name there.
 CLASSIC_BUGS = {
     "no max subtraction": {
-        "03.stable_softmax": "F21: no max subtraction", "05.online_attention": "no max subtraction",
+        "03.stable_softmax": "F21: the max is not subtracted", "05.online_attention": "the max is not subtracted",
         "06.tiled_attention": "no max subtraction",
     },
     "running max starts at 0": {
-        "05.online_attention": "running max starts at 0", "06.tiled_attention": "running max starts at 0",
+        "05.online_attention": "the running max starts at 0", "06.tiled_attention": "running max starts at 0",
     },
     "the tile's max for the running max": {
-        "05.online_softmax_update": "claim C: the block's max for the running max",
+        "05.online_softmax_update": "claim C: the block's max is taken for the running max",
         "06.tiled_attention": "tile max for running max",
     },
     "acc not rescaled": {
-        "05.online_softmax_update": "no rescale of acc", "06.tiled_attention": "no rescale of acc",
+        "05.online_softmax_update": "acc is not rescaled", "06.tiled_attention": "no rescale of acc",
     },
-    "l not rescaled": {"05.online_softmax_update": "no rescale of l", "06.tiled_attention": "no rescale of l"},
-    "alpha inverted": {"05.online_softmax_update": "alpha upside down", "06.tiled_attention": "alpha upside down"},
+    "l not rescaled": {"05.online_softmax_update": "l is not rescaled", "06.tiled_attention": "no rescale of l"},
+    "alpha inverted": {"05.online_softmax_update": "alpha is upside down", "06.tiled_attention": "alpha upside down"},
     "padded keys in the denominator": {"06.tiled_attention": "short tile padded with zero keys"},
     "last tile dropped": {
-        "05.online_attention": "last block dropped", "06.tiled_attention": "last tile of keys dropped",
+        "05.online_attention": "the last block is dropped", "06.tiled_attention": "last tile of keys dropped",
     },
-    "scale missing": {"04.attention": "scale missing", "05.online_attention": "scale missing"},
-    "scale 1/d": {"04.attention": "scale 1/d", "05.online_attention": "scale 1/d"},
+    "scale missing": {"04.attention": "the scale is missing", "05.online_attention": "the scale is missing"},
+    "scale 1/d": {"04.attention": "the scale is 1/d", "05.online_attention": "the scale is 1/d"},
     "exp2 without log2(e)": {
-        "05.online_softmax_update": "exp2 without log2(e)", "05.online_attention": "exp2 without log2(e)",
+        "05.online_softmax_update": "2 ** x for exp(x)", "05.online_attention": "2 ** x for exp(x)",
     },
-    "causal ignored": {"04.attention": "causal ignored", "06.tiled_attention": "causal ignored"},
+    "causal ignored": {"04.attention": "causal is ignored", "06.tiled_attention": "causal ignored"},
     "causal, one key too many": {
-        "04.attention": "causal off by one, into the future", "06.tiled_attention": "sees the next key",
+        "04.attention": "each query sees one key too many", "06.tiled_attention": "sees the next key",
     },
     "causal, one key too few": {
-        "04.attention": "causal off by one, without itself", "06.tiled_attention": "does not see its own key",
+        "04.attention": "no query sees its own key", "06.tiled_attention": "does not see its own key",
     },
-    "mask value 0": {"04.attention": "mask value 0", "06.tiled_attention": "hidden scores set to 0"},
+    "mask value 0": {"04.attention": "hidden scores are 0", "06.tiled_attention": "hidden scores set to 0"},
     "NaN on a fully masked tile": {
         "05.online_softmax_update": "-inf minus -inf", "06.tiled_attention": "-inf minus -inf",
     },
     "float16 accumulation": {
-        "05.online_attention": "float16 accumulation", "06.tiled_attention": "float16 accumulation",
+        "05.online_attention": "acc is float16", "06.tiled_attention": "float16 accumulation",
     },
-    "N x N": {"05.online_attention": "all scores at once", "06.tiled_attention": "the N x N matrix in SRAM"},
+    "N x N": {"05.online_attention": "all rows are read at once", "06.tiled_attention": "the N x N matrix in SRAM"},
     "final division missing": {
-        "05.online_attention": "final division missing", "06.tiled_attention": "final division missing",
+        "05.online_attention": "the division by l is missing", "06.tiled_attention": "final division missing",
     },
 }  # fmt: skip
 
@@ -60,6 +60,6 @@ def test_there_are_nineteen():
 
 
 @pytest.mark.parametrize("bug", CLASSIC_BUGS)
-def test_each_is_among_the_wrong_answers(bug):
+def test_each_is_among_the_slips(bug):
     for exercise_id, name in CLASSIC_BUGS[bug].items():
-        assert name in [wrong.name for wrong in registry.find(exercise_id).wrong_answers], (exercise_id, name)
+        assert name in [slip.name for slip in registry.find(exercise_id).slips], (exercise_id, name)
