@@ -108,7 +108,7 @@ PROPERTIES = (
     raises_value_error(
         "another order is refused with a ValueError",
         CALL,
-        (case(4, 2, 2, 2, "rows"),),
+        (case(4, 2, 2, 2, "rows"), case(4, 2, 2, 2, "k_outer")),
         slips=(Slip("any other order is kv_outer", {'if order == "kv_outer":': "if True:"}),),
     ),
 )

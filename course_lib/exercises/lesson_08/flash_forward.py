@@ -6,7 +6,15 @@ from course_lib import bug_hunt, reference, traffic
 from course_lib.exercises.common.oracles import attention_output
 from course_lib.grading.diagnosis import compare, exact_and_plain
 from course_lib.grading.exercise import Exercise, ExpectedOutput, Slip
-from course_lib.grading.kernel_calls import TRITON, compare_bytes, kernel_property, outside, plain, unwritten
+from course_lib.grading.kernel_calls import (
+    TRITON,
+    compare_bytes,
+    kernel_property,
+    outside,
+    plain,
+    rounds_products,
+    unwritten,
+)
 from course_lib.kernels import plain_forward
 
 flash_forward = plain(plain_forward.flash_forward)
@@ -90,6 +98,8 @@ P = "p = tl.exp2(scores - m_ref[:, None])"
 RUNNING_MAX = "tl.maximum(m_i, tl.max(scores, axis=1))"
 VISIBLE = "visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)"
 KV_END = "tl.minimum(tl.maximum(tl.minimum(start_m + BLOCK_M, n_q) + n_k - n_q, 0), n_k)"
+DEFAULT_QK = {'tl.trans(k), input_precision="ieee")': "tl.trans(k))"}
+DEFAULT_PV = {'v.dtype), v, input_precision="ieee")': "v.dtype), v)"}
 LSE = "(m_i + tl.log2(l_safe))"
 
 PROPERTIES = (
@@ -279,9 +289,7 @@ PROPERTIES = (
         "q loaded once, k and v once for every tile of queries, o and lse stored once",
         requests_the_closed_form,
         case(20, 24, 20, heads=2),
-        slips=(
-            Slip("q is loaded in the loop", {"        offs_n =": f"        {LOAD_Q}\n        offs_n ="}),
-        ),
+        slips=(Slip("q is loaded in the loop", {"        offs_n =": f"        {LOAD_Q}\n        offs_n ="}),),
     ),
     forward_property(
         "causal: tiles that no query of the tile sees are not loaded",
@@ -289,6 +297,12 @@ PROPERTIES = (
         case(48, 48, causal=True),
         case(40, 56, causal=True, block_n=32),
         slips=(Slip("hidden tiles are computed and masked", {KV_END: "n_k"}),),
+    ),
+    forward_property(
+        "float32 products: nothing is rounded to TF32 on a GPU",
+        lambda launch, **_: rounds_products(launch),
+        case(32, 64, block_m=32, block_n=64),
+        slips=(Slip("input_precision is left out", DEFAULT_QK, DEFAULT_PV, DEFAULT_QK | DEFAULT_PV),),
     ),
 )
 

@@ -8,7 +8,14 @@ import numpy as np
 from course_lib import reference, traffic
 from course_lib.exercises.lesson_09.gradients import expected_gradients
 from course_lib.grading.exercise import Exercise, Slip
-from course_lib.grading.kernel_calls import TRITON, compare_bytes, compare_launch, kernel_property, outside, plain
+from course_lib.grading.kernel_calls import (
+    TRITON,
+    compare_bytes,
+    compare_launch,
+    kernel_property,
+    plain,
+    rounds_products,
+)
 from course_lib.kernels import plain_backward
 
 dkdv_tile = plain(plain_backward.dkdv_tile)
@@ -57,14 +64,14 @@ def sums_in_float32(launch, q, k, v, do, **_):
     )
 
 
-def requests_the_closed_form(launch, n_q, n_k, d, block_m, block_n, causal, **_):
+def requests_the_closed_form(launch, q, k, v, do, causal, n_q, n_k, d, block_m, block_n, **_):
     # With keys outermost, Q passes by as in FlashAttention-1's forward, and lse and delta as l does there.
     sizes = {"block_q": block_m, "block_k": block_n, "dtype_bytes": 4, "causal": causal}
     forward = traffic.flash_attention(n_q, n_k, d, order="kv_outer", **sizes).by_tensor
     rows, statistics, once = forward["Q"].read_bytes, forward["l"].read_bytes, forward["K"].read_bytes
     loads = {"q": rows, "do": rows, "lse": statistics, "delta": statistics, "k": once, "v": once}
     expected = {name: (n_bytes, 0) for name, n_bytes in loads.items()} | {"dk": (0, once), "dv": (0, once)}
-    return outside(launch) or compare_bytes(launch, expected)
+    return gives_dk_and_dv(launch, q, k, v, do, causal) or compare_bytes(launch, expected)
 
 
 dkdv_property = functools.partial(kernel_property, call=INPUTS + LAUNCH)
@@ -75,6 +82,8 @@ FIRST_M = "tl.maximum(start_n + n_q - n_k, 0) // BLOCK_M * BLOCK_M"
 VISIBLE = "[None, :] <= offs_m[:, None] + n_k - n_q"
 DV_SUM, DK_SUM = "dv += tl", "dk += tl"
 LOAD_DO, LOAD_LSE = "stride_dom + offs_d[None, :], mask=mask_m[:, None] & mask_d", "lse_ptr + offs_m, mask=mask_m"
+
+FACTORS = "q, tl.trans(k)", "do, tl.trans(v)", "tl.trans(p).to(do.dtype), do", "tl.trans(ds).to(q.dtype), q"
 
 PROPERTIES = (
     dkdv_property(
@@ -212,6 +221,18 @@ PROPERTIES = (
         test=requests_the_closed_form,
         cases=(case(32, 32, causal=True), case(24, 20, causal=True)),
         slips=(Slip("hidden tiles are read", {FIRST_M: "0"}),),
+    ),
+    dkdv_property(
+        "float32 products: nothing is rounded to TF32 on a GPU",
+        test=lambda launch, **_: rounds_products(launch),
+        cases=(case(32, 16),),
+        slips=(
+            Slip(
+                "input_precision is left out",
+                {f'{factors}, input_precision="ieee")': f"{factors})" for factors in FACTORS},
+                {f'{FACTORS[-1]}, input_precision="ieee")': f"{FACTORS[-1]})"},
+            ),
+        ),
     ),
 )
 
