@@ -34,9 +34,9 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, bloc
 
     Precision: statistics and accumulators are fp32 for every dtype. fp32 inputs are never rounded to TF32. From compute
     capability 8.0 on, each number is split into three bf16 parts that are multiplied on tensor cores, as accurately as
-    in fp32 arithmetic. Two extremes differ from fp32: inputs below about 1e-33 lose their smallest part, and with it
-    digits (relative errors of 2e-6 at 1e-35 and 3e-4 at 1e-37), and a value above 3.39e38, which bf16 rounds to
-    inf, counts as inf.
+    in fp32 arithmetic; but inputs below about 1e-33 lose digits with their smallest part (relative errors of 2e-6 at
+    1e-35 and 3e-4 at 1e-37), and a number above 3.396e38 counts as inf, to which bf16 rounds it. Sums of values are
+    divided last, so values within a factor of n_k of the largest float may overflow.
 
     NaN and inf: a row that sees one is NaN or inf wherever plain attention's is. Beyond that, a NaN or inf in k or v
     may make all rows of a query tile NaN that loads it, even if they do not see it, because 0 * NaN is NaN in a matrix

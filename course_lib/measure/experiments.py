@@ -146,8 +146,8 @@ def dram_rows():
     """Bytes that DRAM and L2 moved in each case, summed over its kernels, which run in turn and find the caches as
     the one before left them; the first finds its inputs in DRAM. What is still dirty in L2 at the end is not counted.
     """
-    from course_lib.kernels.flash_forward import default_config, takes_descriptors
-    from course_lib.kernels.launch import kind
+    from course_lib.kernels.configs import select
+    from course_lib.kernels.launch import takes_descriptors, tensor_meta
 
     counted = [{} for _ in dram_cases()]
     for counters in COUNTERS:
@@ -165,8 +165,11 @@ def dram_rows():
     for (method, which, shape), sums in zip(dram_cases(), counted, strict=True):
         x = torch.empty(1, 1, shape["n"], shape["head_dim"], dtype=torch.float16, device="cuda")
         capability = runtime.capability(x.device)
-        tma = takes_descriptors(capability, kind(x))
-        block_q, block_k, _, _ = default_config(x.dtype, shape["head_dim"], False, capability, shape["n"], tma)
+        block_q, block_k, _, _ = select(
+            "forward", dtype=x.dtype, head_dim=shape["head_dim"], causal=False, capability=capability, n_k=shape["n"],
+            by_descriptor=takes_descriptors(capability, tensor_meta(x)),
+            n_rows=shape["batch"] * shape["heads"] * shape["n"],
+        )  # fmt: skip
         blocks = {"block_q": block_q, "block_k": block_k} if method == "flash" else {}
         rows.append({"method": method, "pass": which, **shape, "causal": False, "dtype": "float16", **blocks, **sums})
         print(rows[-1], flush=True)
@@ -277,17 +280,18 @@ def _configured(kernel, inputs, causal):
 
 def _shipped(kernel, inputs, causal):
     """The configuration that a launch takes by itself, and whether tiles come by descriptor."""
-    from course_lib.kernels.flash_backward import default_backward_config
-    from course_lib.kernels.flash_forward import default_config, takes_descriptors
-    from course_lib.kernels.launch import kind
+    from course_lib.kernels.configs import select
+    from course_lib.kernels.launch import takes_descriptors, tensor_meta
 
-    q, k, v, do = inputs
-    shape = q.dtype, q.shape[-1], causal, runtime.capability(q.device)
-    if kernel == "forward":
-        tma = takes_descriptors(shape[-1], kind(k), kind(v))
-        return default_config(*shape, TUNED_LENGTH, tma), tma
-    tma = takes_descriptors(shape[-1], *map(kind, inputs))
-    return default_backward_config(*shape, tma)[kernel == "dq"], tma
+    q, k, v, _ = inputs
+    capability = runtime.capability(q.device)
+    streamed = (k, v) if kernel == "forward" else inputs
+    by_descriptor = takes_descriptors(capability, *map(tensor_meta, streamed))
+    config = select(
+        kernel, dtype=q.dtype, head_dim=q.shape[-1], causal=causal, capability=capability, n_k=k.shape[2],
+        by_descriptor=by_descriptor,
+    )  # fmt: skip
+    return config, by_descriptor
 
 
 def tune_rows(which, head_dims):

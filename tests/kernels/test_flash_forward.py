@@ -171,11 +171,11 @@ def test_a_fully_masked_tile_is_no_nan():
 @pytest.mark.parametrize("n_q,n_k,block_q,block_k", ((64, 64, 32, 16), (40, 64, 16, 64), (70, 33, 64, 32)))
 def test_nonfinite_inputs_reach_the_rows_that_see_them_and_no_other_tile(n_q, n_k, block_q, block_k, value):
     """0 * NaN is NaN in a matrix product, so what a query tile loads may reach all of its rows, but no other tile's."""
-    q, k, v = qkv(n_q, n_k, 16, batch=2)
+    q, k, v = qkv(n_q, n_k, 16, batch=2, heads=1)
     blocks = dict(block_q=block_q, block_k=block_k)
     queries = torch.arange(n_q)
     tile_ends = (queries // block_q * block_q + block_q).clamp(max=n_q)
-    for causal, row in itertools.product((False, True), (5, 31, 32)):
+    for causal, row in itertools.product((False, True), (5, 31)):
         clean = flash_attention(q, k, v, causal=causal, **blocks)
         sees = queries + n_k - n_q >= row if causal else queries >= 0
         loads = tile_ends + n_k - n_q > row // block_k * block_k if causal else sees

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from course_lib import runtime
+from course_lib.kernels.configs import select
 from course_lib.measure import accuracy, bench, experiments, records
 from course_lib.measure.accuracy import check_attention
 
 COUNTERS = experiments.COUNTERS[0] | experiments.COUNTERS[1]
+H100 = {"dtype": torch.float16, "capability": (9, 0), "by_descriptor": True}
 HEADER = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
 
 
@@ -73,25 +75,18 @@ def test_no_counters_is_an_error():
 
 @pytest.mark.parametrize("head_dim", (32, 64, 128, 256))
 def test_candidates_have_the_shipped_configurations_among_them(head_dim):
-    from course_lib.kernels.flash_backward import default_backward_config
-    from course_lib.kernels.flash_forward import default_config
-
-    for causal in (False, True):
-        shape = torch.float16, head_dim, causal, (9, 0)
-        shipped = default_config(*shape, 4096, True), *default_backward_config(*shape, True)
-        for kernel, config in zip(("forward", "dkdv", "dq"), shipped, strict=True):
-            configs = list(experiments.candidates(kernel, head_dim))
-            assert len(set(configs)) == len(configs) < 150
-            assert config in configs, kernel
+    for causal, kernel in itertools.product((False, True), ("forward", "dkdv", "dq")):
+        configs = list(experiments.candidates(kernel, head_dim))
+        assert len(set(configs)) == len(configs) < 150
+        assert select(kernel, head_dim=head_dim, causal=causal, n_k=4096, **H100) in configs, kernel
 
 
-@pytest.mark.parametrize("head_dim, causal", itertools.product((64, 128), (False, True)))
+@pytest.mark.parametrize("head_dim, causal", list(itertools.product((64, 128), (False, True))))
 def test_what_is_shipped_was_swept_and_is_within_3_percent_of_the_fastest(head_dim, causal):
-    from course_lib.kernels.flash_forward import default_config
-
     rows = [row for row in records.rows("sweep-h100", head_dim=head_dim, causal=causal) if "ms" in row]
     (shipped,) = [row for row in rows if row["shipped"]]
-    config = default_config(torch.float16, head_dim, causal, (9, 0), shipped["n"], shipped["tma"])
+    assert shipped["tma"]
+    config = select("forward", head_dim=head_dim, causal=causal, n_k=shipped["n"], **H100)
     assert config == tuple(shipped[name] for name in experiments.TUNED)
     assert shipped["ms"] <= 1.03 * min(row["ms"] for row in rows)
 
