@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "workspace": set(),
     "traffic": {"hardware"},
     "reference": {"machine"},
-    "kernels": {"runtime", "hardware", "tracer"},
+    "kernels": {"runtime", "language", "hardware", "tracer"},
     "tracing": {"runtime"},
     "tracer": {"runtime", "tracing", "kernels"},
     "measure": {"runtime", "hardware", "traffic", "tracer", "reference", "kernels", "exercises"},
