@@ -125,7 +125,7 @@ def plan(
 ):
     """(Launch, rows of the tiles that descriptors load, or None) for tensors of this metadata.
 
-    capability: of the GPU, None for the interpreter. scale: positive. block_q, block_k, config, by_descriptor: see `flash_forward`.
+    capability: of the GPU, None for the interpreter. scale: positive. The others are `flash_forward`'s.
     """
     batch, n_heads, n_q, head_dim = q.shape
     _, n_kv_heads, n_k, _ = k.shape
