@@ -298,11 +298,10 @@ def compile_now(settings):
     Takes some seconds, most of them to start the compiler; no GPU needed. Raises RuntimeError with its message if it
     fails, ImportError where there is no Triton.
     """
-    from course_lib.kernels.flash import chosen_config
-    from course_lib.measure.resources import Request, forward_resources
+    from course_lib.measure.resources import Request, chosen_config, forward_resources
 
     arch, dtype, d, causal, block_q, block_k = settings.row
-    config = chosen_config(block_q, block_k)
+    config = chosen_config(arch, dtype, d, causal, block_q, block_k)
     (used,) = forward_resources([Request(d, arch, dtype, causal, config)])
     return {
         settings.row: Compiled(

@@ -101,8 +101,9 @@ TABLE = tuple(
         ("forward", "sm_80",   "half", (129, 256), ANY,      0,    0,     ANY,   (64, 32, 8, 2),   "compiler report"),
 
         ("dkdv",    "sm_75",   ANY,    (1, 256),   ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
-        ("dkdv",    ANY,       "fp32", (1, 64),    ANY,      0,    0,     ANY,   (16, 32, 4, 1),   "compiler report"),
-        ("dkdv",    ANY,       "fp32", (65, 256),  ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
+        ("dkdv",    ANY,       "fp32", (1, 64),    ANY,      0,    0,     ANY,   (64, 32, 8, 1),   "compiler report"),
+        ("dkdv",    ANY,       "fp32", (65, 128),  ANY,      0,    0,     ANY,   (32, 32, 8, 1),   "compiler report"),
+        ("dkdv",    ANY,       "fp32", (129, 256), ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
         ("dkdv",    "sm_90",   "half", (1, 32),    ANY,      0,    0,     ANY,   (128, 64, 4, 3),  "timed-h100"),
         ("dkdv",    "sm_90",   "half", (33, 64),   ANY,      0,    0,     ANY,   (64, 64, 4, 3),   "timed-h100"),
         ("dkdv",    "sm_90",   "half", (65, 128),  ANY,      0,    0,     True,  (64, 64, 4, 2),   "timed-h100"),
@@ -115,8 +116,9 @@ TABLE = tuple(
         ("dkdv",    ANY,       "half", (129, 256), ANY,      0,    0,     ANY,   (16, 32, 8, 1),   "compiler report"),
 
         ("dq",      "sm_75",   ANY,    (1, 256),   ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
-        ("dq",      ANY,       "fp32", (1, 64),    ANY,      0,    0,     ANY,   (32, 16, 4, 1),   "compiler report"),
-        ("dq",      ANY,       "fp32", (65, 256),  ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
+        ("dq",      ANY,       "fp32", (1, 64),    ANY,      0,    0,     ANY,   (64, 32, 8, 1),   "compiler report"),
+        ("dq",      ANY,       "fp32", (65, 128),  ANY,      0,    0,     ANY,   (32, 32, 8, 1),   "compiler report"),
+        ("dq",      ANY,       "fp32", (129, 256), ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
         ("dq",      "sm_90",   "half", (1, 32),    ANY,      0,    0,     ANY,   (64, 64, 4, 3),   "timed-h100"),
         ("dq",      "sm_90",   "half", (33, 64),   "full",   0,    0,     True,  (128, 64, 4, 3),  "timed-h100"),
         ("dq",      "sm_90",   "half", (33, 64),   "causal", 0,    0,     True,  (128, 64, 8, 3),  "timed-h100"),
@@ -145,9 +147,7 @@ def arch_of(capability):
     return {9: "sm_90", 10: "sm_100"}.get(capability[0], "sm_80")
 
 
-def select(
-    kernel, *, dtype, head_dim, causal, capability, n_k, by_descriptor, n_rows=None, block_q=None, block_k=None
-):
+def select(kernel, *, dtype, head_dim, causal, capability, n_k, by_descriptor, n_rows=None, block_q=None, block_k=None):
     """The Config that a kernel is launched with.
 
     kernel: "forward", "dkdv" or "dq"; dtype: torch's; capability: (major, minor) of the GPU, None where kernels are

@@ -13,6 +13,7 @@ from course_lib.kernels.flash_forward import flash_forward
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_HEAD_DIM = 256
+MAX_HEADS = 65_535  # what the second axis of a CUDA grid holds
 # Offsets inside a tile are 32-bit: 128 rows of at most 2^24 elements.
 MAX_ROW_STRIDE = 2**24 - 1
 COMPILED = runtime.mode() == "gpu"
@@ -22,9 +23,9 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, bloc
     """softmax(q k^T * scale) v without the N x N matrix (FlashAttention-2, Dao 2023, Alg. 1).
 
     q: [batch, heads, n_q, head_dim]; k, v: [batch, kv_heads, n_k, head_dim]; all fp16, all bf16 or all fp32. The two
-    lengths are independent and at least 1, head_dim is 1 to 256, and kv_heads divides heads: consecutive query heads
-    share one. Any strides are accepted. A tensor is copied first if its last dimension is not contiguous, or if its
-    rows are 2^24 elements or more apart.
+    lengths are independent and at least 1, head_dim is 1 to 256, heads at most 65,535, and kv_heads divides heads:
+    consecutive query heads share one. Any strides are accepted. A tensor is copied first if its last dimension is not
+    contiguous, or if its rows are 2^24 elements or more apart.
     causal: query i sees the keys j <= i + n_k - n_q, so the last query sees every key. scale: None means
     1/sqrt(head_dim). block_q, block_k: rows of a tile, 16, 32, 64 or 128; None takes them from `configs`.
 
@@ -32,11 +33,14 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, bloc
     exp(scores), fp32 [batch, heads, n_q]. Rows with no visible key give o = 0 and lse = -inf. Nothing is modified.
 
     Precision: statistics and accumulators are fp32 for every dtype. fp32 inputs are never rounded to TF32. From compute
-    capability 8.0 on they are multiplied as six products of bf16 parts (`configs.dot_precision`), as accurate as fp32
-    arithmetic on ordinary data.
+    capability 8.0 on, each number is split into three bf16 parts that are multiplied on tensor cores, as accurately as
+    in fp32 arithmetic; but inputs below about 1e-33 lose digits with their smallest part (relative errors of 2e-6 at
+    1e-35 and 3e-4 at 1e-37), and a number above 3.396e38 counts as inf, to which bf16 rounds it. Sums of values are
+    divided last, so values within a factor of n_k of the largest float may overflow.
 
-    NaN and inf: a row that sees one of them may become NaN, and so may the rows that share a tile with such a row,
-    because 0 * NaN is NaN in a matrix product. Rows of other tiles, heads and sequences are not affected.
+    NaN and inf: a row that sees one is NaN or inf wherever plain attention's is. Beyond that, a NaN or inf in k or v
+    may make all rows of a query tile NaN that loads it, even if they do not see it, because 0 * NaN is NaN in a matrix
+    product. Rows of other query tiles, heads and sequences keep their bits.
 
     Differentiable once, with respect to q, k and v, through o and through lse (FlashAttention-2, Alg. 2). The backward
     keeps q, k, v, o and lse, and nothing of size N x N. Gradients have the inputs' dtype, and the same call gives the
@@ -182,6 +186,8 @@ def check_tensors(q, k, v):
             raise ValueError(f"{name} has sequence length 0; it must be at least 1")
         if heads < 1:
             raise ValueError(f"{name} has 0 heads; it must have at least 1")
+    if n_heads > MAX_HEADS:
+        raise ValueError(f"q has {n_heads} heads; at most {MAX_HEADS} are accepted (the batch may be larger)")
     if n_heads % n_kv_heads:
         raise ValueError(f"k and v have {n_kv_heads} heads, which do not divide q's {n_heads}")
 

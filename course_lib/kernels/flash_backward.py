@@ -285,8 +285,9 @@ def plan(q, k, v, o, lse, do, dlse, capability, causal, scale, *, config_dkdv=No
     if by_descriptor is None:
         by_descriptor = takes_descriptors(capability, q, k, v, do)
     shape = dict(
-        dtype=q.dtype, head_dim=head_dim, causal=causal, capability=capability, n_k=n_k, by_descriptor=by_descriptor
-    )
+        dtype=q.dtype, head_dim=head_dim, causal=causal, capability=capability, n_k=n_k, by_descriptor=by_descriptor,
+        n_rows=batch * n_heads * n_q,
+    )  # fmt: skip
     sizes = dict(HEAD_DIM=head_dim, BLOCK_D=padded_head_dim(head_dim))
     # Large enough tiles to hide the latency of memory, small enough for registers.
     block_m = 128 if capability is None else max(16, 4096 // sizes["BLOCK_D"])

@@ -242,7 +242,7 @@ def _prepared(q, k, v, causal, config, by_descriptor):
     flat["o"] = torch.empty_like(flat["q"])
     block_m, block_n, num_warps, num_stages = config or select(
         "forward", dtype=q.dtype, head_dim=head_dim, causal=causal, capability=runtime.capability(q.device), n_k=n,
-        by_descriptor=by_descriptor,
+        by_descriptor=by_descriptor, n_rows=batch * heads * n,
     )  # fmt: skip
     return flat, block_m, block_n, {"num_warps": num_warps, "num_stages": num_stages}
 

@@ -10,7 +10,7 @@ import triton.language as tl
 from course_lib import runtime
 from course_lib.explorers import forward_kernel
 from course_lib.explorers.forward_kernel import HIDDEN, NO_KEY, NO_QUERY, VISIBLE, describe, draw, program
-from course_lib.kernels.flash_forward import kv_loop_bounds
+from course_lib.kernels.masks import kv_loop_bounds
 from course_lib.measure import records
 
 SIZES = list(itertools.product((4, 7, 13, 20), (4, 8, 13, 20), (2, 4, 6), (3, 4, 8), (False, True)))

@@ -8,7 +8,9 @@ import torch
 
 from course_lib import runtime
 from course_lib.kernels import flash_attention, flash_backward
+from course_lib.kernels.configs import select
 from course_lib.kernels.flash_forward import flash_forward
+from course_lib.kernels.plain_backward import plain_attention_backward
 from course_lib.measure.accuracy import check_gradients, exact_gradients
 from course_lib.reference import attention, attention_backward
 from course_lib.tracer import trace
@@ -26,17 +28,18 @@ def inputs(n_q, n_k, d, *, dtype=torch.float32, batch=1, heads=1, kv_heads=None,
     return [torch.randn(s, generator=generator, dtype=torch.float64).to(DEVICE, dtype) for s in (q, k, k, q)]
 
 
-def gradients(q, k, v, do, dlse=None, *, causal=False, scale=None, config=SMALL, tma=None):
-    """(dq, dk, dv) straight from the kernels, in tiles of config; None: the shipped ones."""
+def gradients(q, k, v, do, dlse=None, *, causal=False, scale=None, config=SMALL, by_descriptor=None):
+    """(dq, dk, dv) straight from the kernels, all of them in tiles of config; None: the shipped ones."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    o, lse = flash_forward(q, k, v, causal=causal, scale=scale, store_lse=True)
+    o, lse = flash_forward(q, k, v, causal=causal, scale=scale, store_lse=True, config=config)
     return flash_backward.flash_backward(
-        q, k, v, o, lse, do, dlse, causal=causal, scale=scale, config_dkdv=config, config_dq=config, tma=tma
-    )
+        q, k, v, o, lse, do, dlse, causal=causal, scale=scale, config_dkdv=config, config_dq=config,
+        by_descriptor=by_descriptor,
+    )  # fmt: skip
 
 
-def check(q, k, v, do, dlse=None, *, causal=False, scale=None, config=SMALL):
-    answer = gradients(q, k, v, do, dlse, causal=causal, scale=scale, config=config)
+def check(q, k, v, do, dlse=None, *, causal=False, scale=None, config=SMALL, by_descriptor=None):
+    answer = gradients(q, k, v, do, dlse, causal=causal, scale=scale, config=config, by_descriptor=by_descriptor)
     check_gradients(answer, q, k, v, do, dlse, causal=causal, scale=scale)
     return answer
 
@@ -53,7 +56,7 @@ def test_the_oracle_is_the_numpy_reference():
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("d", (1, 40, 64, 96, 128, 160, 256))
-def test_every_kind_of_head_dim(d, dtype):
+def test_head_dims(d, dtype):
     for causal in (False, True):
         check(*inputs(37, 51, d, dtype=dtype), causal=causal, config=None)
 
@@ -90,7 +93,7 @@ def test_a_gradient_of_lse():
         check(q, k, v, torch.zeros_like(do), dlse, causal=causal)
 
 
-# Interpreted, rows beyond the last key may overflow; no one stores them.
+# Interpreted, rows beyond the last key may overflow; they are not stored.
 @pytest.mark.filterwarnings("ignore:(invalid value|overflow):RuntimeWarning")
 def test_scores_of_size_1e3():
     q, k, v, do = inputs(40, 50, 16)
@@ -104,64 +107,54 @@ def test_rows_without_a_visible_key():
     for config in (SMALL, (16, 16, 4, 1), (64, 64, 4, 1)):
         dq, dk, dv = check(q, k, v, do, causal=True, config=config)
         assert (dq[:, :, :37] == 0).all()
-    # Nor do they give any, whatever their gradient.
-    do[:, :, :37] = float("nan")
-    q[:, :, :37] = float("nan")
-    for ours, before in zip(gradients(q, k, v, do, causal=True, config=(64, 64, 4, 1)), (dq, dk, dv), strict=True):
-        torch.testing.assert_close(ours, before, rtol=1e-5, atol=1e-5)
+
+
+def tiles_of(rows, size):
+    """The rows of all the tiles that hold one of these rows."""
+    tiles = torch.zeros_like(rows)
+    for start in range(0, len(rows), size):
+        tiles[start : start + size] = rows[start : start + size].any()
+    return tiles
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("name", ("q", "k", "v", "do"))
-@pytest.mark.parametrize("n_q,n_k,config", ((40, 33, (32, 16, 4, 1)), (33, 40, (16, 32, 4, 1))))
-def test_nonfinite_inputs_reach_the_gradients_that_depend_on_them_and_no_other(n_q, n_k, config, name):
-    """A row of q or do reaches its own dq and the dk, dv of the keys it sees; a row of k or v reaches the dq of the
-    queries that see it, and through their lse or delta the dk (of k: and dv) of all keys these see."""
-    clean_inputs = dict(zip(("q", "k", "v", "do"), inputs(n_q, n_k, 16), strict=True))
-    without = {c: [x[0, 0] for x in gradients(**clean_inputs, causal=c, config=config)] for c in (False, True)}
-    for causal, row, value in ((True, 5, torch.nan), (True, 31, -torch.inf), (False, 5, torch.inf)):
-        clean = without[causal]
-        sees = torch.ones(n_q, n_k, dtype=torch.bool).tril(n_k - n_q if causal else n_k).to(DEVICE)
-        poisoned = {n: x.clone() for n, x in clean_inputs.items()}
-        poisoned[name][0, 0, row, 3] = value
-        dq, dk, dv = (x[0, 0] for x in gradients(**poisoned, causal=causal, config=config))
-        if name in ("q", "do"):
-            queries = (torch.arange(n_q, device=DEVICE) == row) & sees.any(1)
-        else:
-            queries = sees[:, row]
-        keys = sees[queries].any(0)
-        reached = [queries, keys, keys & (name != "v")]
-        for ours, before, touched in zip((dq, dk, dv), clean, reached, strict=True):
-            torch.testing.assert_close(ours[~touched], before[~touched], rtol=1e-5, atol=1e-5)
-        if name == "do":
-            # Column by column for dV = P^T dO.
-            others = torch.arange(16, device=DEVICE) != 3
-            torch.testing.assert_close(dv[:, others], clean[2][:, others], rtol=1e-5, atol=1e-5)
-            assert not torch.isfinite(dv[keys, 3]).any()
-        elif value != value:
-            assert torch.isnan(dv[reached[2]]).all()
-        if value != value:
-            assert torch.isnan(dq[queries]).all() and torch.isnan(dk[keys]).all()
-
-
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-@pytest.mark.parametrize("tma", (False, True))
-@pytest.mark.parametrize("row", (20, 47))
-def test_a_nan_in_one_of_the_heads_that_share_keys(row, tma):
-    """Rows 20 and 47 are masked for some key tiles, and seen by all of a key tile before; the last head is not the
-    group's first, nor of the first sequence."""
-    if tma and DEVICE == "cuda" and torch.cuda.get_device_capability() < (9, 0):
+@pytest.mark.parametrize("row, causal, by_descriptor", ((5, True, False), (47, True, True), (47, False, False)))
+def test_nan_reaches_what_depends_on_it_and_no_other_tile(row, causal, by_descriptor, name):
+    """A NaN in one query or key becomes NaN in all gradients that depend on it. Gradients of rows that share no tile
+    with these keep their bits, in this head and in all others. Rows below 6 see no key where causal."""
+    if by_descriptor and DEVICE == "cuda" and torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("descriptors need sm_90")
-    q, k, v, do = inputs(48, 48, 16, dtype=torch.float16, batch=2, heads=4, kv_heads=2)
-    how = {"causal": True, "config": (32, 16, 4, 1), "tma": tma}
-    clean = gradients(q, k, v, do, **how)
-    do[1, 3, row, 3] = torch.nan
-    dq, dk, dv = gradients(q, k, v, do, **how)
-    reached = [torch.zeros_like(x, dtype=torch.bool) for x in clean]
-    reached[0][1, 3, row] = reached[1][1, 1, : row + 1] = reached[2][1, 1, : row + 1, 3] = True
-    for ours, before, touched in zip((dq, dk, dv), clean, reached, strict=True):
-        assert torch.isnan(ours[touched]).all()
-        torch.testing.assert_close(ours[~touched], before[~touched], rtol=1e-3, atol=1e-3)
+    n_q, n_k, (block_m, block_n, *_) = 86, 80, SMALL
+    q, k, v, do = given = inputs(n_q, n_k, 16, dtype=torch.float16, batch=2, heads=2, kv_heads=1)
+    how = {"causal": causal, "by_descriptor": by_descriptor}
+    clean = gradients(*given, **how)
+    head = 1 if name in ("q", "do") else 0  # the second of its group, in the second sequence
+    {"q": q, "k": k, "v": v, "do": do}[name][1, head, row, 3] = torch.nan
+    answers = gradients(*given, **how)
+
+    sees = torch.ones(n_q, n_k, dtype=torch.bool).tril(n_k - n_q if causal else n_k).to(DEVICE)
+    if name in ("q", "do"):
+        queries = (torch.arange(n_q, device=DEVICE) == row) & sees.any(1)
+        tile = tiles_of(torch.arange(n_q, device=DEVICE) == row, block_m)
+        heads = [1]
+    else:
+        queries = sees[:, row]
+        tile = tiles_of(queries, block_m)
+        heads = [0, 1]
+    keys, nearby_keys = sees[queries].any(0), tiles_of(sees[tile].any(0), block_n)
+    for gradient, answer, before, rows, nearby, its_heads in (
+        ("dq", answers[0], clean[0], queries, tiles_of(queries | tile, block_m), heads),
+        ("dk", answers[1], clean[1], keys, nearby_keys, [0]),
+        ("dv", answers[2], clean[2], keys & (name != "v"), nearby_keys, [0]),
+    ):
+        touched, untouchable = (torch.zeros(answer.shape[:3], dtype=torch.bool, device=DEVICE) for _ in range(2))
+        touched[1, its_heads] = rows
+        untouchable[:] = True
+        untouchable[1, its_heads] = ~nearby
+        columns = [3] if (name, gradient) == ("do", "dv") else range(16)  # dV = P^T dO, column by column
+        assert torch.isnan(answer[touched][:, columns]).all(), gradient
+        assert torch.equal(answer[untouchable], before[untouchable]), gradient
 
 
 def strided(kind, x):
@@ -221,16 +214,42 @@ def test_tiles_by_descriptor(causal):
     if DEVICE == "cuda" and torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("descriptors need sm_90")
     for n_q, n_k, d in ((37, 51, 24), (64, 48, 32), (5, 40, 16)):
-        q, k, v, do = inputs(n_q, n_k, d, dtype=torch.float16, heads=4, kv_heads=2)
-        o, lse = flash_forward(q, k, v, causal=causal, scale=0.3, store_lse=True)
-        how = {"causal": causal, "scale": 0.3, "config_dkdv": SMALL, "config_dq": SMALL, "tma": True}
-        answer = flash_backward.flash_backward(q, k, v, o, lse, do, **how)
-        check_gradients(answer, q, k, v, do, causal=causal, scale=0.3)
+        check(*inputs(n_q, n_k, d, dtype=torch.float16, heads=4, kv_heads=2), causal=causal, by_descriptor=True)
+
+
+@pytest.mark.parametrize("n_k, by_descriptor", ((600, True), (100, False)))
+def test_launches_take_what_select_says(monkeypatch, n_k, by_descriptor):
+    """Of an H100, with the kernels replaced by notes of how they are launched."""
+    launched = {}
+    monkeypatch.setattr(flash_backward.runtime, "capability", lambda device: (9, 0))
+    monkeypatch.setattr(
+        flash_backward.Launch, "__call__", lambda self, *tensors: launched.update({self.kernel: (self, tensors)})
+    )
+    for dtype, d, causal in itertools.product((torch.float16, torch.float32), (64, 128), (False, True)):
+        q, k = torch.zeros(1, 4, n_k, d, dtype=dtype), torch.zeros(1, 2, n_k, d, dtype=dtype)
+        flash_backward.flash_backward(q, k, k, q, torch.zeros(1, 4, n_k), q, causal=causal, scale=1.0)
+        for kernel, name in ((flash_backward.dkdv_kernel, "dkdv"), (flash_backward.dq_kernel, "dq")):
+            launch, tensors = launched[kernel]
+            expected = select(
+                name, dtype=dtype, head_dim=d, causal=causal, capability=(9, 0), n_k=n_k, by_descriptor=by_descriptor
+            )
+            blocks = launch.constants["BLOCK_M"], launch.constants["BLOCK_N"]
+            assert (*blocks, launch.options["num_warps"], launch.options["num_stages"]) == expected
+            rows = [x.block_shape[2] for x in tensors if hasattr(x, "block_shape")]
+            assert rows == ([expected.block_m if name == "dkdv" else expected.block_n] * 2 if by_descriptor else [])
+
+
+def test_the_plain_kernels_compute_the_same():
+    q, k, v, do = inputs(37, 51, 24, heads=2)
+    o, lse = flash_forward(q, k, v, causal=True, scale=0.2, store_lse=True)
+    shipped = flash_backward.flash_backward(q, k, v, o, lse, do, causal=True, scale=0.2)
+    for ours, plain in zip(shipped, plain_attention_backward(q, k, v, o, lse, do, causal=True, scale=0.2), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("heads", (3, 11))
 def test_tiles_of_many_heads(heads):
-    """Programs take tiles of some heads in turns, and the last heads may be fewer."""
+    """Programs alternate between the heads of a group, and the last group may be smaller."""
     check(*inputs(40, 35, 8, heads=heads), causal=True)
 
 
@@ -300,7 +319,7 @@ def test_autograd_gives_the_kernels_gradients():
 
 
 @pytest.mark.parametrize("wanted", ("q", "k", "v", "qk"))
-def test_only_what_is_asked_for(wanted):
+def test_only_the_requested_gradients_are_computed(wanted):
     q, k, v, do = inputs(20, 30, 16)
     expected = dict(zip("qkv", gradients(q, k, v, do, config=None), strict=True))
     tensors = {"q": q, "k": k, "v": v}
@@ -320,7 +339,7 @@ def test_saved_are_q_k_v_o_and_lse():
     assert sum(x.nbytes for x in saved) == 2 * 16 * (2 * 4 * 40 + 2 * 2 * 50) + 4 * 4 * 40
 
 
-def test_nothing_is_saved_where_no_gradient_is_wanted():
+def test_nothing_is_saved_without_gradients():
     q, k, v, _ = inputs(4, 4, 16)
     with trace() as traced:
         flash_attention(q, k, v)

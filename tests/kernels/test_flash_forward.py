@@ -9,6 +9,7 @@ import torch
 from course_lib import runtime
 from course_lib.kernels import flash_attention, flash_forward, launch
 from course_lib.kernels.configs import BLOCK_SIZES
+from course_lib.kernels.flash import MAX_ROW_STRIDE
 from course_lib.kernels.flash1_forward import flash1_attention
 from course_lib.measure.accuracy import check_attention, exact_attention
 from course_lib.reference.attention import attention
@@ -118,11 +119,10 @@ def test_expanded_heads():
 
 @pytest.mark.parametrize("axis", (0, 1, 2))
 def test_offsets_beyond_31_bits(axis):
-    """Heads, sequences or rows are far apart in a tensor of 4 GB, nearly all of which nobody touches."""
-    # From row to row MAX_ROW_STRIDE at most, so there are many rows.
-    shape = [(3, 1, 20, 16), (1, 3, 20, 16), (1, 1, 140, 16)][axis]
+    """Sequences, heads or rows are far apart in a tensor of 4 or 5 GB, nearly all of which nobody touches."""
+    shape = [(3, 1, 20, 16), (1, 3, 20, 16), (1, 1, 150, 16)][axis]
     strides = [320, 320, 16, 1]
-    strides[axis] = 2**31 // (shape[axis] - 1) // 16 * 16 + 16
+    strides[axis] = 2**30 if axis < 2 else MAX_ROW_STRIDE // 16 * 16  # a larger one would be copied
     storage = torch.empty(strides[axis] * (shape[axis] - 1) + 320, dtype=torch.float16, device=DEVICE)
     far = storage.as_strided(shape, strides)
     far.copy_(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
@@ -170,20 +170,26 @@ def test_a_fully_masked_tile_is_no_nan():
 @pytest.mark.parametrize("value", (float("nan"), float("inf"), float("-inf")))
 @pytest.mark.parametrize("n_q,n_k,block_q,block_k", ((64, 64, 32, 16), (40, 64, 16, 64), (70, 33, 64, 32)))
 def test_nonfinite_inputs_reach_the_rows_that_see_them_and_no_other_tile(n_q, n_k, block_q, block_k, value):
-    """0 * NaN is NaN in a matrix product, so a row that shares a query tile with a row that sees it may be NaN, too."""
-    q, k, v = qkv(n_q, n_k, 16, batch=2)
+    """0 * NaN is NaN in a matrix product, so what a query tile loads may reach all of its rows, but no other tile's."""
+    q, k, v = qkv(n_q, n_k, 16, batch=2, heads=1)
     blocks = dict(block_q=block_q, block_k=block_k)
-    tiles = torch.arange(n_q) // block_q
-    for causal, row in itertools.product((False, True), (0, 5, 31, 32)):
+    queries = torch.arange(n_q)
+    tile_ends = (queries // block_q * block_q + block_q).clamp(max=n_q)
+    for causal, row in itertools.product((False, True), (5, 31)):
         clean = flash_attention(q, k, v, causal=causal, **blocks)
-        sees = torch.arange(n_q) + n_k - n_q >= row if causal else torch.ones(n_q, dtype=torch.bool)
+        sees = queries + n_k - n_q >= row if causal else queries >= 0
+        loads = tile_ends + n_k - n_q > row // block_k * block_k if causal else sees
         for name in "qkv":
             inputs = {"q": q.clone(), "k": k.clone(), "v": v.clone()}
             inputs[name][1, 0, row, 3] = value
             o = flash_attention(**inputs, causal=causal, **blocks)
-            seen_by = sees if name != "q" else (torch.arange(n_q) == row) & (not causal or row + n_k - n_q >= 0)
             may_change = torch.zeros_like(o, dtype=torch.bool)
-            may_change[1, 0] = torch.isin(tiles, tiles[sees if name != "q" else torch.arange(n_q) == row])[:, None]
+            if name == "q":
+                may_change[1, 0, row] = True
+                seen_by = (queries == row) & (not causal or row + n_k - n_q >= 0)
+            else:
+                may_change[1, 0] = loads.to(DEVICE)[:, None]
+                seen_by = sees
             assert torch.equal(o[~may_change], clean[~may_change]), (name, causal, row)
             reached = o[1, 0][seen_by.to(DEVICE)]
             if name == "v":
@@ -192,15 +198,23 @@ def test_nonfinite_inputs_reach_the_rows_that_see_them_and_no_other_tile(n_q, n_
                 assert torch.isnan(reached).all(), (name, causal, row)
 
 
-@pytest.mark.parametrize("batch,heads,kv_heads", ((70_000, 1, 1), (1, 70_000, 35_000)))
-def test_more_heads_than_a_grid_s_second_axis_takes(batch, heads, kv_heads, monkeypatch):
-    """A CUDA grid takes 65,535 programs along its second and third axes; the first takes 2^31 - 1."""
-    launched = []
-    monkeypatch.setattr(launch.Launch, "__call__", lambda self, *tensors: launched.append(self))
-    x, kv = torch.zeros(batch, heads, 1, 1, device=DEVICE), torch.zeros(batch, kv_heads, 1, 1, device=DEVICE)
-    flash_attention(x, kv, kv)
-    (only,) = launched
-    assert only.grid == (70_000, 1, 1)
+def test_more_sequences_than_a_grid_has_room_for(monkeypatch):
+    """A CUDA grid takes 65,535 programs along its third axis; here it takes 3."""
+    q, k, v = qkv(20, 33, 16, batch=7, kv_heads=1)
+    at_once = flash_attention(q, k, v, causal=True, scale=-0.3, return_lse=True, block_q=16)
+    grids = []
+    real = launch.Launch.__call__
+
+    def noted(self, *tensors):
+        grids.append(self.grid)
+        return real(self, *tensors)
+
+    monkeypatch.setattr(launch.Launch, "__call__", noted)
+    monkeypatch.setattr(flash_forward, "MAX_GRID_AXIS", 3)
+    in_parts = flash_attention(q, k, v, causal=True, scale=-0.3, return_lse=True, block_q=16)
+    assert grids == [(2, 2, 3), (2, 2, 3), (2, 2, 1)]
+    assert all(map(torch.equal, in_parts, at_once))
+    assert torch.equal(flash_attention(q, k, v, causal=True, scale=-0.3, block_q=16), at_once[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -289,6 +303,11 @@ BAD_INPUTS = {
         ValueError,
         "2 heads, which do not divide q's 3",
     ),
+    "heads beyond the grid": (
+        dict(q=T(1, 65_536, 4, 8), k=T(1, 65_536, 4, 8), v=T(1, 65_536, 4, 8)),
+        ValueError,
+        "q has 65536 heads; at most 65535",
+    ),
     "no heads": (dict(k=T(1, 0, 4, 8), v=T(1, 0, 4, 8)), ValueError, "k has 0 heads"),
     "no queries": (dict(q=T(1, 1, 0, 8)), ValueError, "q has sequence length 0"),
     "no keys": (dict(k=T(1, 1, 0, 8), v=T(1, 1, 0, 8)), ValueError, "k has sequence length 0"),
@@ -327,7 +346,7 @@ def test_tiles_that_do_not_fit_say_what_they_need():
     DEVICE == "cpu" or runtime.capability(0) < (8, 0), reason="the interpreter multiplies in plain fp32"
 )
 def test_fp32_on_tensor_cores_near_the_limits_of_the_format():
-    """What the docstring of `configs.dot_precision` says; plain fp32 products would keep the budget in every case."""
+    """What the docstring of `flash_attention` says; plain fp32 products would pass only the first of these."""
     q, k, v = qkv(128, 128, 64, heads=1)
     exact, _ = exact_attention(q, k, v)
 
@@ -338,8 +357,7 @@ def test_fp32_on_tensor_cores_near_the_limits_of_the_format():
         assert relative_error(flash_attention(q, k, size * v), size) < 1e-6
     # The smallest of the three bf16 parts of a number falls below what a bf16 can hold.
     assert 1e-6 < relative_error(flash_attention(q, k, 1e-36 * v), 1e-36) < 1e-4
-    # A number that rounds to infinity in bf16.
-    v[0, 0, 5, 3] = torch.finfo(torch.float32).max
+    v[0, 0, 5, 3] = 3.4e38  # a bf16 holds 3.39e38 at most
     assert not torch.isfinite(flash_attention(q, k, v)[0, 0, :, 3]).any()
 
 
