@@ -26,6 +26,7 @@ from course_lib.measure.timing import (
     median_ms,
     peak_bytes,
     random_inputs,
+    with_backend,
 )
 
 
@@ -37,7 +38,7 @@ def compared_rows(head_dim, length, causal, dtype, with_flex=False):
     q, k, v, do = random_inputs(batch, heads, length, head_dim, dtype)
     forward = {"ours": lambda: flash_attention(q, k, v, causal=causal)}
     for name, backend in PEERS.items():
-        forward[name] = _peer(backend, q, k, v, causal)
+        forward[name] = with_backend(backend, q, k, v, causal)
     if with_flex:
         forward["flex"] = _flex(q, k, v, causal)
     # Two heads suffice to compare errors; the score matrix of all would not fit in float64.
@@ -67,16 +68,6 @@ def compared_rows(head_dim, length, causal, dtype, with_flex=False):
             "tflops": {name: flops_here / ms * 1e-9 for name, ms in times_ms.items()},
         })  # fmt: skip
     return rows
-
-
-def _peer(backend, q, k, v, causal):
-    """A callable: PyTorch's attention by one of its backends."""
-
-    def call():
-        with sdpa_kernel(backend):
-            return scaled_dot_product_attention(q, k, v, is_causal=causal)
-
-    return call
 
 
 def _flex(q, k, v, causal):
@@ -159,7 +150,7 @@ def memory_and_host_time():
         "ours": lambda: flash_attention(*small, causal=True),
         "sdpa_flash": lambda: scaled_dot_product_attention(*small, is_causal=True),
     }
-    # Entered once and not in every call, as `_peer` does: choosing a backend takes host time that is not attention's.
+    # Entered once and not in every call, as `with_backend` does: choosing a backend takes the host's time.
     with sdpa_kernel(PEERS["sdpa_flash"]):
         host_s = back_to_back_s(calls, calls=100, wait=False)
     measured["n_128_host_us"] = {name: 1e6 * seconds for name, seconds in host_s.items()}
@@ -187,6 +178,10 @@ EXPERIMENTS = {
     "tf32": (
         "errors of lesson 08's kernel on fp32 inputs, with TF32 and with IEEE products",
         lambda options: experiments.precision_errors(),
+    ),
+    "fp32": (
+        "fp32 inputs, beside PyTorch's memory-efficient and unfused kernels: speed and error",
+        lambda options: {"rows": experiments.fp32_rows()},
     ),
     "correctness": (
         "no times: the test suite on this GPU, and some calls under NVIDIA's compute-sanitizer",

@@ -6,7 +6,7 @@ Standard attention is PyTorch's three calls, the scale inside the first: scores,
 import itertools
 
 import torch
-from torch.nn.attention import sdpa_kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib import traffic
@@ -105,6 +105,34 @@ def ladder_rows():
                 "relative_error": errors[name],
             })  # fmt: skip
             print(f"{name}, N = {n}, {'causal' if causal else 'full'}: {ms:.3f} ms, {tflops:.0f} TFLOP/s", flush=True)
+    return rows
+
+
+# (heads, N, head_dim) of `fp32_rows`.
+FP32_SHAPES = ((1, 1024, 128), (1, 8192, 128), (1, 32768, 128), (16, 4096, 128), (16, 4096, 64))
+FP32_PEERS = {"sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION, "sdpa_unfused": SDPBackend.MATH}
+
+
+def fp32_rows():
+    """The forward on fp32 inputs beside PyTorch's memory-efficient and unfused kernels: TFLOP/s, and relative errors.
+
+    Errors are those of the first 1,024 queries, against float64.
+    """
+    from course_lib.kernels import flash_attention
+
+    torch.manual_seed(0)
+    rows = []
+    for heads, n, head_dim in FP32_SHAPES:
+        q, k, v = (x.detach() for x in timing.random_inputs(1, heads, n, head_dim, torch.float32)[:3])
+        contestants = {"ours": lambda qkv=(q, k, v): flash_attention(*qkv)}
+        for name, backend in FP32_PEERS.items():
+            contestants[name] = timing.with_backend(backend, q, k, v, False)
+        exact, _ = exact_attention(q[:, :, :1024], k, v)
+        errors = {name: relative_error(call()[:, :, :1024], exact) for name, call in contestants.items()}
+        flops = traffic.attention_flops(n, n, head_dim, heads=heads)
+        tflops = {name: flops / ms * 1e-9 for name, ms in timing.median_ms(contestants, rounds=10).items()}
+        rows.append({"heads": heads, "n": n, "head_dim": head_dim, "tflops": tflops, "relative_error": errors})
+        print(rows[-1], flush=True)
     return rows
 
 

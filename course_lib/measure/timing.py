@@ -7,7 +7,8 @@ import statistics
 import time
 
 import torch
-from torch.nn.attention import SDPBackend
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 HIDDEN_DIM = 2048
 TOKENS = 16384
@@ -79,6 +80,16 @@ def random_inputs(batch, heads, length, head_dim, dtype, *, kv_heads=None):
     shapes = [(batch, n_heads, length, head_dim) for n_heads in (heads, kv_heads or heads, kv_heads or heads, heads)]
     q, k, v, do = (torch.randn(shape, device="cuda", dtype=dtype) for shape in shapes)
     return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), do
+
+
+def with_backend(backend, q, k, v, causal):
+    """A callable: PyTorch's attention by one of its backends."""
+
+    def call():
+        with sdpa_kernel(backend):
+            return scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    return call
 
 
 def backward_of(o, q, k, v, do):
