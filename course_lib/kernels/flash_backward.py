@@ -189,7 +189,7 @@ def dkdv_kernel(
         dk, dv = dkdv_loop(
             dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr,
             stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
-            batch, kv_head, n_kv_heads, q_start, full_start, offs_n, n_q, n_k, scale_log2,
+            batch, kv_head, n_kv_heads, q_start, tl.minimum(full_start, n_q), offs_n, n_q, n_k, scale_log2,
             True, GROUP_SIZE, INPUT_PRECISION, MASK_Q_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D,
         )  # fmt: skip
 
