@@ -1,5 +1,6 @@
 """Calls an answer so that nothing it does can hurt the caller: time limit, exceptions, printing, inputs."""
 
+import ast
 import contextlib
 import ctypes
 import dis
@@ -12,6 +13,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 
@@ -109,6 +111,28 @@ def _same(before, after):
     if isinstance(before, (tuple, list)):
         return len(before) == len(after) and all(map(_same, before, after))
     return True
+
+
+def as_printed(call: str, **given) -> Callable:
+    """A function make(answer, **inputs) that does what `call` says: (the value of its last line, {name: value}).
+
+    call: Python in terms of the inputs, statements and then the line that calls the answer or launches it.
+    given: what it finds defined besides np and the inputs, also in place of what it imports by that name.
+    The names that come back are those of the inputs and of what the statements define.
+    """
+    *statements, last = ast.parse(call).body
+    called = last.value.func if last.value.func.id not in given else last.value.args[0]
+    imported = [s for s in statements if isinstance(s, ast.ImportFrom) and s.names[0].name in given]
+    prepare = compile(ast.Module([s for s in statements if s not in imported], []), "<call>", "exec")
+    run = compile(ast.Expression(last.value), "<call>", "eval")
+
+    def make(answer, **inputs):
+        names = {"np": np, **given, **inputs}
+        exec(prepare, names)
+        made = eval(run, names | {called.id: answer})
+        return made, {name: value for name, value in names.items() if name not in ("np", "__builtins__", *given)}
+
+    return make
 
 
 def describe_exception(error):

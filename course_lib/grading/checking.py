@@ -158,36 +158,28 @@ def agrees(oracle: Callable[..., list[ExpectedOutput]]) -> Callable[..., Evidenc
     return test
 
 
-def not_modified(call: str, cases: tuple[dict, ...], slips=()) -> Property:
-    """Property: the arguments are the same after the call as before."""
+def not_modified(answer, **inputs) -> Evidence | None:
+    """A test for Property: the arguments are the same after the call as before."""
+    answer(*inputs.values())
+    if not answer.modified:
+        return None
+    changed = " and ".join(list(inputs)[i] for i in answer.modified)
+    return single_finding("modified", f"the call changed its argument {changed} in place")
 
-    def test(answer, **inputs):
-        answer(*inputs.values())
-        if not answer.modified:
+
+def raises_value_error(answer, **inputs) -> Evidence | None:
+    """A test for Property: the call raises ValueError."""
+    try:
+        returned = answer(*inputs.values())
+    except AnswerError as error:
+        if error.finding.text.startswith("the answer raised ValueError"):
             return None
-        changed = " and ".join(list(inputs)[i] for i in answer.modified)
-        return single_finding("modified", f"the call changed its argument {changed} in place")
-
-    return Property("the inputs are not modified", call, test, cases, slips=slips)
+        return Evidence((error.finding,), expected="a ValueError")
+    return single_finding("accepted", "nothing was raised", show(returned), "a ValueError")
 
 
-def raises_value_error(name: str, call: str, cases: tuple[dict, ...], draw=None, slips=()) -> Property:
-    """Property: the call raises ValueError."""
-
-    def test(answer, **inputs):
-        try:
-            returned = answer(*inputs.values())
-        except AnswerError as error:
-            if error.finding.text.startswith("the answer raised ValueError"):
-                return None
-            return Evidence((error.finding,), expected="a ValueError")
-        return single_finding("accepted", "nothing was raised", show(returned), "a ValueError")
-
-    return Property(name, call, test, cases, draw, slips)
-
-
-def keeps_dtype(call: str, cases: tuple[dict, ...], names: tuple[str, ...], dtype=np.float32, slips=()) -> Property:
-    """Property: outputs called `names` come back in `dtype`, which the cases' arrays have."""
+def keeps_dtype(*names: str, dtype=np.float32) -> Callable[..., Evidence | None]:
+    """A test for Property: outputs called `names` come back in `dtype`, which the cases' arrays have."""
 
     def test(answer, **inputs):
         returned = answer(*inputs.values())
@@ -200,4 +192,4 @@ def keeps_dtype(call: str, cases: tuple[dict, ...], names: tuple[str, ...], dtyp
         wanted = ", ".join([str(np.dtype(dtype))] * len(names))
         return Evidence(findings, ", ".join(map(str, dtypes)), wanted) if findings else None
 
-    return Property(f"{np.dtype(dtype)} in, {np.dtype(dtype)} out", call, test, cases, slips=slips)
+    return test

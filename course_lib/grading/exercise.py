@@ -1,8 +1,10 @@
 """What an exercise is made of. `course_lib/exercises/` fills these in; nothing here knows a lesson."""
 
 import functools
+import inspect
+import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -71,10 +73,27 @@ class Slip:
         return [form if callable(form) else edited(answer, form, self.name) for form in self.forms]
 
 
+class Before(str):
+    """In edits, the beginning of a line of the source: what stands for it comes before that line, indented alike."""
+
+
+def each_and_all(edits: Mapping[str, str]) -> tuple[Mapping[str, str], ...]:
+    """The forms of a slip that makes one of these edits, or all of them."""
+    return *({old: new} for old, new in edits.items()), edits
+
+
 def edited(answer: Callable, edits: Mapping[str, str], name: str = "edited") -> Callable:
-    """`with_edits`, of a kernel the plain function inside @triton.jit."""
-    built = with_edits(answer, edits, name)
+    """`with_edits`, of a kernel the plain function inside @triton.jit. A key of the edits may be a Before."""
+    built = with_edits(answer, dict(_of_text(answer, old, new) for old, new in edits.items()), name)
     return getattr(built, "fn", built)
+
+
+def _of_text(answer, old, new):
+    if not isinstance(old, Before):
+        return old, new
+    lines = inspect.getsource(getattr(answer, "fn", answer)).splitlines()
+    line = next(line for line in lines if line.lstrip().startswith(old))
+    return line, textwrap.indent(new, line[: -len(line.lstrip())]) + "\n" + line
 
 
 @dataclass(frozen=True)
@@ -95,6 +114,29 @@ class Property:
     draw: object = None
     slips: tuple[Slip, ...] = ()
     examples: int = 40
+
+    def catches(self, *slips: Slip) -> "Property":
+        """The same property with these slips."""
+        return replace(self, slips=slips)
+
+
+def checks(call: str | Callable, test: Callable[..., Evidence | None], through=None, examples=40):
+    """What makes the properties of an exercise: most of them have the call and the test in common.
+
+    call: as in Property; the answer itself stands for a call with each of its parameters.
+    The function that comes back takes a property's name and inputs: the cases, and after them a Hypothesis strategy or
+    none. A property with a call or a test of its own names it.
+    through(call, test) is the Property's test, where what `test` judges is not the answer but what the call makes.
+    """
+    if callable(call):
+        call = f"{call.__name__}({', '.join(inspect.signature(call).parameters)})"
+
+    def check(name, inputs, call=call, test=test) -> Property:
+        cases = tuple(given for given in inputs if isinstance(given, dict))
+        (draw,) = [given for given in inputs if not isinstance(given, dict)] or [None]
+        return Property(name, call, through(call, test) if through else test, cases, draw, (), examples)
+
+    return check
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,11 +5,10 @@ Where this process interprets, it is checked here. Where this process compiles f
 happens in an interpreting process, which gets the kernel's source with all that it names. Without Triton, the check
 says so.
 
-A property is made with `kernel_property`: its call, as the learner reads it and can paste it, is the call that is
+A property is made with `kernel_checks`: its call, as the learner reads it and can paste it, is the call that is
 made, `launched(kernel, grid, outputs, **arguments)`.
 """
 
-import ast
 import functools
 import inspect
 import json
@@ -24,9 +23,9 @@ import numpy as np
 from course_lib import runtime
 from course_lib.tracing import interpreter_process
 
-from .calling import GuardedAnswer
+from .calling import GuardedAnswer, as_printed
 from .diagnosis import compare, named
-from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Property, Result
+from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Property, Result, checks
 
 # What Exercise.imports of a kernel exercise is.
 TRITON = ("triton", "triton.language")
@@ -131,24 +130,24 @@ def _runnable(function):
     return names["triton"].jit(kernel)
 
 
-def kernel_property(name, call, test, cases=(), draw=None, slips=()) -> Property:
-    """A Property of a kernel, whose test is test(launch, **inputs).
+def kernel_checks(call: str, test: Callable[..., Evidence | None]) -> Callable[..., Property]:
+    """`checks` of a kernel, whose tests are test(launch, **inputs).
 
     call: "launched(its_name, ...)" in terms of the inputs. Statements may stand before it, a line each, to make arrays
     that are too long to print; the test receives what they define along with the inputs.
     """
-    *statements, launching = ast.parse(call).body
-    kernel = launching.value.args[0].id
-    prepare = compile(ast.Module(statements, []), "<call>", "exec")
-    launch_it = compile(ast.Expression(launching.value), "<call>", "eval")
+
+    return checks(call, test, _launching, EXAMPLES)
+
+
+def _launching(call, test):
+    make = as_printed(call, launched=launched)
 
     def launch_and_test(answer, **inputs):
-        names = {"np": np, **inputs}
-        exec(prepare, names)
-        launch = eval(launch_it, names | {"launched": launched, kernel: answer})
-        return test(launch, **{name: value for name, value in names.items() if name not in ("np", "__builtins__")})
+        launch, names = make(answer, **inputs)
+        return test(launch, **names)
 
-    return Property(name, call, launch_and_test, tuple(cases), draw, tuple(slips), EXAMPLES)
+    return launch_and_test
 
 
 def compare_launch(launch: Launch, parts: list[ExpectedOutput]) -> Evidence | None:
