@@ -3,8 +3,8 @@
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +96,7 @@ def _of_text(answer, old, new):
     return line, textwrap.indent(new, line[: -len(line.lstrip())]) + "\n" + line
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Property:
     """Something that holds for every right answer.
 
@@ -115,28 +115,34 @@ class Property:
     slips: tuple[Slip, ...] = ()
     examples: int = 40
 
-    def catches(self, *slips: Slip) -> "Property":
-        """The same property with these slips."""
-        return replace(self, slips=slips)
+    def catches(self, *slips: Slip) -> None:
+        """These are its slips."""
+        self.slips = slips
 
 
-def checks(call: str | Callable, test: Callable[..., Evidence | None], through=None, examples=40):
-    """What makes the properties of an exercise: most of them have the call and the test in common.
+class Checks:
+    """Makes the properties of an exercise, most of which have the call and the test in common, and keeps them in order.
 
     call: as in Property; the answer itself stands for a call with each of its parameters.
-    The function that comes back takes a property's name and inputs: the cases, and after them a Hypothesis strategy or
-    none. A property with a call or a test of its own names it.
-    through(call, test) is the Property's test, where what `test` judges is not the answer but what the call makes.
+    through(call, test), here or as the test's attribute, is the Property's test, where `test` does not judge the answer
+    but what the call makes.
     """
-    if callable(call):
-        call = f"{call.__name__}({', '.join(inspect.signature(call).parameters)})"
 
-    def check(name, inputs, call=call, test=test) -> Property:
+    def __init__(self, call: str | Callable, test: Callable[..., Evidence | None], through=None, examples=40):
+        if callable(call):
+            call = f"{call.__name__}({', '.join(inspect.signature(call).parameters)})"
+        self.call, self.test, self.through, self.examples = call, test, through, examples
+        self.properties = []
+
+    def __call__(self, name: str, inputs, call=None, test=None) -> Property:
+        """The next property. inputs: cases, and after them a Hypothesis strategy or none."""
+        call, test = call or self.call, test or self.test
+        if through := self.through or getattr(test, "through", None):
+            test = through(call, test)
         cases = tuple(given for given in inputs if isinstance(given, dict))
         (draw,) = [given for given in inputs if not isinstance(given, dict)] or [None]
-        return Property(name, call, through(call, test) if through else test, cases, draw, (), examples)
-
-    return check
+        self.properties.append(Property(name, call, test, cases, draw, (), self.examples))
+        return self.properties[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,10 +151,10 @@ class Exercise:
 
     file: str
     answer: Callable
+    checks: Checks
     points: int
     minutes: int
     difficulty: str  # "easy", "medium" or "hard"
-    properties: tuple[Property, ...]
     imports: tuple[str, ...] = ()  # modules that an answer may import in class, besides those of `rules`
 
     @property
@@ -161,6 +167,10 @@ class Exercise:
     def prose(self) -> prose.Prose:
         """Title, hints, reasoning, and what each slip is told."""
         return prose.read(Path(self.file).with_suffix(".md"))
+
+    @property
+    def properties(self) -> Sequence[Property]:
+        return self.checks.properties
 
     @property
     def slips(self) -> tuple[Slip, ...]:

@@ -43,9 +43,11 @@ def reads_once(launch, x):
 
 CASES = [{"x": np.arange(30.0).reshape(6, 5)}]
 check = kernel_checks(CALL, agrees)
+check("doubled", CASES)
+check("once", CASES, test=reads_once)
 EXERCISE = Exercise(
-    "exercises/lesson_99/double.py", double, 1, 1, "easy",
-    (check("doubled", CASES), check("once", CASES, test=reads_once)),
+    "exercises/lesson_99/double.py", double, check,
+    points=1, minutes=1, difficulty="easy",
     imports=kernel_calls.TRITON,
 )  # fmt: skip
 

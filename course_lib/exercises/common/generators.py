@@ -39,6 +39,12 @@ def case_of(answer, **defaults):
     return case
 
 
+def state(draw, m, d_v, empty=False):
+    """(m, l, acc) of a softmax whose running max is m, or of as many queries that have seen no key."""
+    l, acc = 1.0 + arrays(draw, *m.shape, of=COUNTS), arrays(draw, *m.shape, d_v)
+    return (m[()] - np.inf, l[()] * 0, acc * 0) if empty else (m[()], l[()], acc)
+
+
 def as_floats(**values):
     """A case: lists as float64 arrays, numbers as NumPy numbers."""
     return {name: np.array(value, dtype=np.float64)[()] for name, value in values.items()}

@@ -4,32 +4,23 @@ import sys
 
 import numpy as np
 
-from course_lib.grading.calling import as_printed
+from course_lib.grading.calling import judging
 from course_lib.grading.diagnosis import show
-from course_lib.grading.exercise import Evidence, Finding, checks, single_finding
+from course_lib.grading.exercise import Evidence, Finding, single_finding
 from course_lib.machine import HBMArray, Machine, Tile
 
 
-def machine_checks(call, test):
-    """`checks` of an answer on a memory machine, whose tests are test(machine, **names).
+def on_machine(call, test):
+    """The way of `Checks` for an answer on a memory machine, whose tests are test(machine, **names).
 
     call: makes `machine`, puts arrays in its HBM and calls the answer. The names are those of the inputs and of what
     the call defines. Before a test comes that the answer has stored every row of the arrays that were NaN.
     """
-    return checks(call, test, _run_on_machine)
 
+    def test_if_stored(_, machine, **names):
+        return machine.unstored() or test(machine, **names)
 
-def _run_on_machine(call, test):
-    make = as_printed(call, Machine=WatchedMachine)
-
-    def run_and_test(answer, **inputs):
-        _, names = make(answer, **inputs)
-        machine = names["machine"]
-        moved = {name: tuple(moved) for name, moved in machine.report().by_tensor.items()}
-        answer.note(*machine.made.values(), moved)
-        return machine.unstored() or test(**names)
-
-    return run_and_test
+    return judging(call, test_if_stored, Machine=WatchedMachine)
 
 
 def own_work(test):
@@ -92,6 +83,11 @@ class WatchedMachine(Machine):
     def _tile(self, array, name):
         tile = super()._tile(array, name)
         return _WatchedTile(tile._storage, array)
+
+    def traces(self):
+        """What an answer did: two that make the same mistake are recognised by it."""
+        moved = {name: tuple(moved) for name, moved in self.report().by_tensor.items()}
+        return *self.made.values(), moved
 
     def unstored(self):
         """Evidence of rows that are to be made and were never stored, or None."""

@@ -7,7 +7,7 @@ from course_lib import reference
 from course_lib.exercises.common.generators import GAPS, NUMBERS, arrays, case_of
 from course_lib.grading.checking import agrees, not_modified
 from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Exercise, Slip, checks
+from course_lib.grading.exercise import Checks, Exercise, Slip
 from course_lib.reference.dot import resolve_scale
 
 
@@ -44,43 +44,41 @@ def matrices(draw, *scales, of=NUMBERS):
 
 DEFAULT = "1 / np.sqrt(Q.shape[1])"
 WIDE = case([[1, 1, 1, 1], [2, 0, 1, -1]], [[1, 2, 3, 4], [0, 0, 1, 0], [2, 1, 0, 1]], None)
-check = checks(scores, agrees(score_matrix))
+check = Checks(scores, agrees(score_matrix))
 
-PROPERTIES = (
-    check(
-        "row i, column j is the dot product of query i and key j",
-        [
-            case([[1, 2]], [[1, 0], [0, 1], [2, 1]], 1.0),
-            case([[1, 0], [0, 1]], [[1, 2], [3, 4]], 1.0),
-            matrices(1.0, of=GAPS),
-        ],
-    ).catches(Slip("queries and keys are exchanged", {"Q @ K.T": "K @ Q.T"})),
-    check(
-        "without a scale, 1 / sqrt(d)",
-        [
-            case([[1, 1, 1, 1]], [[1, 2, 3, 4], [0, 0, 1, 0]], None),
-            WIDE,
-            case([[1, 2]], [[1, 0], [0, 1], [1, 1], [2, 1]], None),
-            matrices(None),
-        ],
-    ).catches(
-        Slip("there is no scale", {f"scale = {DEFAULT}": "scale = 1"}),
-        Slip("the scale is 1/d", {DEFAULT: "1 / Q.shape[1]"}),
-        Slip("the scale comes from the number of keys", {"Q.shape[1]": "len(K)"}),
-        Slip("the scores are float16", {"Q @ K.T * scale": "np.float16(Q @ K.T * scale)"}),
-    ),
-    check(
-        "a scale that is given is used as it is, 0 too",
-        [case([[1, 2]], [[2, 1]], 0.5), case([[1, 2]], [[2, 1]], 0.0), matrices(0.5, 0.0, 2.0, -1.0)],
-    ).catches(
-        Slip(
-            "a scale of 0 counts as none",
-            {f"    if scale is None:\n        scale = {DEFAULT}\n": f"    scale = scale or {DEFAULT}\n"},
-        )
-    ),
-    check("the inputs are not modified", [case([[1, 2]], [[1, 0], [2, 1]], None)], test=not_modified).catches(
-        Slip("Q is scaled in place", {"return Q @ K.T * scale": "Q *= scale\n    return Q @ K.T"})
-    ),
+check(
+    "row i, column j is the dot product of query i and key j",
+    [
+        case([[1, 2]], [[1, 0], [0, 1], [2, 1]], 1.0),
+        case([[1, 0], [0, 1]], [[1, 2], [3, 4]], 1.0),
+        matrices(1.0, of=GAPS),
+    ],
+).catches(Slip("queries and keys are exchanged", {"Q @ K.T": "K @ Q.T"}))
+check(
+    "without a scale, 1 / sqrt(d)",
+    [
+        case([[1, 1, 1, 1]], [[1, 2, 3, 4], [0, 0, 1, 0]], None),
+        WIDE,
+        case([[1, 2]], [[1, 0], [0, 1], [1, 1], [2, 1]], None),
+        matrices(None),
+    ],
+).catches(
+    Slip("there is no scale", {f"scale = {DEFAULT}": "scale = 1"}),
+    Slip("the scale is 1/d", {DEFAULT: "1 / Q.shape[1]"}),
+    Slip("the scale comes from the number of keys", {"Q.shape[1]": "len(K)"}),
+    Slip("the scores are float16", {"Q @ K.T * scale": "np.float16(Q @ K.T * scale)"}),
+)
+check(
+    "a scale that is given is used as it is, 0 too",
+    [case([[1, 2]], [[2, 1]], 0.5), case([[1, 2]], [[2, 1]], 0.0), matrices(0.5, 0.0, 2.0, -1.0)],
+).catches(
+    Slip(
+        "a scale of 0 counts as none",
+        {f"    if scale is None:\n        scale = {DEFAULT}\n": f"    scale = scale or {DEFAULT}\n"},
+    )
+)
+check("the inputs are not modified", [case([[1, 2]], [[1, 0], [2, 1]], None)], test=not_modified).catches(
+    Slip("Q is scaled in place", {"return Q @ K.T * scale": "Q *= scale\n    return Q @ K.T"})
 )
 
-EXERCISE = Exercise(__file__, scores, points=2, minutes=10, difficulty="easy", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, scores, check, points=2, minutes=10, difficulty="easy")
