@@ -178,6 +178,11 @@ def dkdv_kernel(
     dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
 
     q_start, full_start = q_loop_bounds(start_n, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
+    masked_end = tl.minimum(full_start, n_q)
+    if HEAD_DIM > 64:
+        # The compiler no longer knows a multiple of BLOCK_M where the loop starts, and orders its instructions otherwise:
+        # 4 % faster on an H200 for 128 columns. For 64 it would be 16 % slower.
+        full_start = masked_end
     # Run the unmasked loop first: otherwise ptxas serializes every wgmma (its warning C7515).
     dk, dv = dkdv_loop(
         dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr,
@@ -189,7 +194,7 @@ def dkdv_kernel(
         dk, dv = dkdv_loop(
             dk, dv, k, v, q_ptr, do_ptr, q_desc, do_desc, lse_ptr, delta_ptr,
             stride_qb, stride_qh, stride_qm, stride_dob, stride_doh, stride_dom,
-            batch, kv_head, n_kv_heads, q_start, full_start, offs_n, n_q, n_k, scale_log2,
+            batch, kv_head, n_kv_heads, q_start, masked_end, offs_n, n_q, n_k, scale_log2,
             True, GROUP_SIZE, INPUT_PRECISION, MASK_Q_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D,
         )  # fmt: skip
 

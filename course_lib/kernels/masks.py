@@ -40,15 +40,16 @@ def kv_loop_bounds(start_m, n_q, n_k, IS_CAUSAL: tl.constexpr, BLOCK_M: tl.const
 def q_loop_bounds(start_n, n_q, n_k, IS_CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """(q_start, full_start): of the queries that a key tile visits, [q_start, full_start) need a causal mask.
 
-    Queries from full_start on see every key of the tile. Both are multiples of BLOCK_M, or full_start is n_q.
-    start_n: the tile's first key.
+    Queries from full_start on see every key of the tile. Both are multiples of BLOCK_M, and full_start may lie beyond
+    n_q: clamped here, it would no longer be known as a multiple where the loop without a mask starts, which then loads
+    more slowly. start_n: the tile's first key.
     """
     if IS_CAUSAL:
         first_seen_by = tl.maximum(start_n + n_q - n_k, 0)
         last_key = tl.minimum(start_n + BLOCK_N, n_k) - 1
         seen_whole_by = tl.maximum(last_key + n_q - n_k, 0)
         q_start = first_seen_by // BLOCK_M * BLOCK_M
-        full_start = tl.minimum(tl.cdiv(seen_whole_by, BLOCK_M) * BLOCK_M, n_q)
+        full_start = tl.cdiv(seen_whole_by, BLOCK_M) * BLOCK_M
     else:
         q_start = 0
         full_start = 0

@@ -30,6 +30,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+from course_lib import runtime
 from course_lib.hardware import GPUS
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -109,8 +110,6 @@ def compiling_for(arch):
     """
     from triton.backends.compiler import GPUTarget
     from triton.runtime import JITFunction, driver
-
-    from course_lib import runtime
 
     launches = []
     run = JITFunction.run
@@ -223,6 +222,7 @@ def record(path, *, archs=ARCHS, dtypes=DTYPES, head_dims=HEAD_DIMS, block_sizes
     other `archs` adds to the file. jobs: how many compilers run at a time, None for one per core. A row takes about a
     second, and up to 40 for sm_75, whose products are unrolled. Raises RuntimeError if one does not compile.
     """
+    runtime.choose()  # interpreted: this process reads kernels, and others compile them
     import triton
 
     path = Path(path)

@@ -116,8 +116,10 @@ def test_an_exercise_is_whole(exercise):
 
 def stub_of(exercise, body, documented):
     docstring = '    """What to do."""\n' if documented else ""
-    namespace = {}
-    exec(f"def {exercise.answer.__name__}{inspect.signature(exercise.answer)}:\n{docstring}    {body}\n", namespace)
+    signature = inspect.signature(exercise.answer)
+    unannotated = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    signature, namespace = signature.replace(parameters=unannotated), {}
+    exec(f"def {exercise.answer.__name__}{signature}:\n{docstring}    {body}\n", namespace)
     return namespace[exercise.answer.__name__]
 
 

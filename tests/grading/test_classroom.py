@@ -26,7 +26,7 @@ from course_lib.grading import classroom, marking, registry
 
 LESSON, KERNEL_LESSON = "03_stable_softmax", "07_first_triton_kernels"
 SEED = "3141592653"  # as text, because files are searched for it
-EXERCISES = {exercise.id: exercise for exercise in registry.lesson("03").EXERCISES}
+EXERCISES = {exercise.id: exercise for exercise in registry.of_lesson("03")}
 FIRST, SECOND, THIRD = EXERCISES
 NAME = {exercise_id: exercise.answer.__name__ for exercise_id, exercise in EXERCISES.items()}
 POINTS = {exercise_id: exercise.points for exercise_id, exercise in EXERCISES.items()}
@@ -102,7 +102,7 @@ SUBMISSIONS = {
         {
             FIRST: calling(FIRST, "from course_lib.reference.softmax import stable_softmax as f", "f"),
             SECOND: calling(SECOND, "import course_lib", "course_lib.reference.logsumexp"),
-            THIRD: calling(THIRD, "import sys", f"sys.modules['course_lib.exercises'].lesson_03.{NAME[THIRD]}"),
+            THIRD: calling(THIRD, "import sys", f"sys.modules['course_lib.exercises'].lesson_03.{NAME[THIRD]}.{NAME[THIRD]}"),
         }
     ),
     "never_ends": Submission(
@@ -286,7 +286,7 @@ def test_every_lesson_becomes_an_assignment_with_answers_and_points(loop, lesson
 
     source = source_of(loop, lesson)
     nbformat.validate(source)
-    exercises = registry.lesson(lesson[:2]).EXERCISES
+    exercises = registry.of_lesson(lesson[:2])
     points = {c.metadata.nbgrader.grade_id: c.metadata.nbgrader.points for c in source.cells if is_graded(c)}
     assert points == {marking.check_cell(exercise.id): exercise.points for exercise in exercises}
     for exercise in exercises:
@@ -308,7 +308,7 @@ def is_graded(cell):
 
 def test_answers_that_are_kernels_are_marked(loop):
     source = source_of(loop, KERNEL_LESSON)
-    kernels = registry.lesson(KERNEL_LESSON[:2]).EXERCISES[:2]
+    kernels = registry.of_lesson(KERNEL_LESSON[:2])[:2]
     assert all("triton" in exercise.imports for exercise in kernels)
     names = [name(exercise.id) for exercise in kernels for name in (marking.answer_cell, marking.check_cell)]
     marks = marking.mark({name: cell_of(source, name).source for name in names})

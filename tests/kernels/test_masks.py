@@ -30,6 +30,7 @@ def bounds_kernel(
         first, second = kv_loop_bounds(start, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
     else:
         first, second = q_loop_bounds(start, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
+        second = tl.minimum(second, n_q)  # as the kernel ends its loop with a mask
     tl.store(from_ptr + case, first)
     tl.store(to_ptr + case, second)
 

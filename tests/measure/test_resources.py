@@ -91,7 +91,7 @@ def test_the_backward_kernels_fit_and_do_not_spill(arch):
 
 def test_serialized_products_are_noticed():
     """The registers are too few for these tiles."""
-    (used,) = forward_resources([Request(128, 90, causal=True, kernel="dkdv", config=(128, 64, 8, 2))])
+    (used,) = forward_resources([Request(128, 90, causal=True, kernel="dkdv", config=(128, 128, 8, 2))])
     assert used.serialized or not PINNED
 
 
