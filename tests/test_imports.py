@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "measure": {"runtime", "editing", "hardware", "traffic", "kernels"},
     "explorers": {"hardware", "masks", "traffic", "machine", "reference", "kernels", "measure"},
     "grading": {"runtime", "editing", "language", "tracing", "tracer", "exercises"},
-    "bug_hunt": {"runtime", "language", "kernels", "measure"},
+    "bug_hunt": {"runtime", "editing", "kernels", "measure"},
     "exercises": {"language", "traffic", "machine", "reference", "kernels", "measure", "bug_hunt", "grading"},
     "__init__": {"grading"},
     "authoring": {"__init__"},
