@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "kernels": {"runtime", "language"},
     "tracing": {"runtime"},
     "tracer": {"runtime", "tracing"},
-    "measure": {"runtime", "editing", "hardware", "traffic", "kernels"},
+    "measure": {"runtime", "language", "editing", "hardware", "traffic", "kernels"},
     "explorers": {"hardware", "masks", "traffic", "machine", "reference", "kernels", "measure"},
     "grading": {"runtime", "editing", "language", "tracing", "tracer", "exercises"},
     "bug_hunt": {"runtime", "editing", "kernels", "measure"},

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import triton
-import triton.language as tl
 
 from course_lib import runtime
 from course_lib.kernels.configs import select
@@ -26,6 +24,7 @@ from course_lib.kernels.masks import kv_loop_bounds, visible
 from course_lib.kernels.plain_forward import plain_attention
 from course_lib.kernels.primitives import LOG2_E, round_to
 from course_lib.kernels.tiles import load_tile, store_tile
+from course_lib.language import tl, triton
 
 
 @triton.jit
