@@ -6,12 +6,12 @@ and `error_beyond_budget` says whether an input shows that the kernel is wrong.
 
 import functools
 import inspect
-import linecache
 import re
 
 import numpy as np
 
 from course_lib import runtime
+from course_lib.editing import with_edits
 
 # Kernel -> its mistake, as edits of the right kernel's source.
 MISTAKES = {
@@ -61,35 +61,20 @@ MISTAKES = {
 NAMES = tuple(MISTAKES)
 
 
-def source(name):
-    """The source of kernel `name`, "A" to "F"; "right" is the one without a mistake. ValueError for another name."""
-    if name not in (*NAMES, "right"):
-        raise ValueError(f"there is no kernel {name!r}; there are {', '.join(NAMES)}")
-    text = inspect.getsource(_right_kernel())
-    for old, new in MISTAKES.get(name, {}).items():
-        if text.count(old) != 1:
-            raise ValueError(f"{name}: {old!r} occurs {text.count(old)} times in the kernel, not once")
-        text = text.replace(old, new)
-    without_docstring = re.sub(r'    """.*?"""\n', "", text, count=1, flags=re.DOTALL)
-    return without_docstring.replace("def flash_forward(", f"def kernel_{name}(").replace("  # fmt: skip", "")
-
-
-def _right_kernel():
-    from course_lib.kernels.plain_forward import flash_forward
-
-    return getattr(flash_forward, "fn", flash_forward)
-
-
 @functools.cache
 def _kernel(name):
-    from course_lib.language import tl, triton
+    from course_lib.kernels.plain_forward import flash_forward
 
-    text, file = source(name), f"<kernel {name}>"
-    # Triton looks for a kernel's source where tracebacks do.
-    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    namespace = {"triton": triton, "tl": tl, "__name__": __name__}
-    exec(compile(text, file, "exec"), namespace)
-    return namespace[f"kernel_{name}"]
+    if name not in (*NAMES, "right"):
+        raise ValueError(f"there is no kernel {name!r}; there are {', '.join(NAMES)}")
+    return with_edits(flash_forward, MISTAKES.get(name, {}), f"kernel {name}")
+
+
+def source(name):
+    """The source of kernel `name`, "A" to "F"; "right" is the one without a mistake. ValueError for another name."""
+    text = inspect.getsource(getattr(_kernel(name), "fn", _kernel(name)))
+    without_docstring = re.sub(r'    """.*?"""\n', "", text, count=1, flags=re.DOTALL)
+    return without_docstring.replace("def flash_forward(", f"def kernel_{name}(").replace("  # fmt: skip", "")
 
 
 # Tensor -> the parameters that take the strides of its axes.

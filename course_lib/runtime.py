@@ -4,8 +4,8 @@ Triton reads TRITON_INTERPRET from the environment whenever `@triton.jit` define
 own library. So the decision must be made before Triton is imported: a notebook's first cell calls `choose`, and
 `course_lib.kernels` calls it again. A process stays in one mode.
 
-`doctor` gathers the facts of a machine into a `Facts` and applies `RULES` to it. A rule is a function of the
-facts alone, so that tests can show it any machine.
+`doctor` gathers the facts of a machine into a `Facts` and applies `RULES` to it. A rule is a function of the facts
+alone, so that tests can show it any machine; what is said where it applies stands in doctor.toml.
 """
 
 import functools
@@ -15,7 +15,9 @@ import os
 import platform
 import shutil
 import sys
+import tomllib
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 # The unpinned requirements in pyproject.toml, by the names under which they are imported.
 REQUIRED_MODULES = ("numpy", "matplotlib", "ipywidgets", "jupyterquiz", "hypothesis")
@@ -26,6 +28,8 @@ TRITON_OF_TORCH = {(2, 11): (3, 6), (2, 13): (3, 7), (2, 14): (3, 8), (2, 15): (
 
 OLDEST_CAPABILITY = (7, 5)
 TENSOR_CORE_CAPABILITY = (8, 0)
+# How Triton must have been imported for kernels to run in a mode.
+WANTED = {"gpu": "compiled", "interpreter": "interpreted"}
 
 
 def choose() -> str:
@@ -41,7 +45,7 @@ def choose() -> str:
     if _version("triton") is None:
         return "numpy"  # and torch, which takes a second to import, is not asked for a GPU
     facts = gather()
-    problem = imported_in_the_wrong_mode(facts)
+    problem = finding("imported_in_the_wrong_mode", facts)
     if problem:
         raise RuntimeError(f"{problem.title}. {problem.fix}")
     if facts.mode == "interpreter":
@@ -174,173 +178,73 @@ class Finding:
     fix: str
 
 
-def missing_requirements(facts: Facts) -> Finding | None:
-    if facts.missing:
-        return Finding(
-            "error",
-            f"Not installed: {', '.join(facts.missing)}",
-            f"In a clone, run `make lab`, which opens JupyterLab in its own environment. "
-            f"Elsewhere: pip install {' '.join(facts.missing)}",
-        )
-
-
-def torch_cannot_be_imported(facts: Facts) -> Finding | None:
-    if facts.torch_error:
-        return Finding(
-            "error",
-            f"torch {facts.torch} is installed but fails to import ({facts.torch_error})",
-            "Reinstall it: pip install --force-reinstall torch",
-        )
-
-
-def no_triton_for_this_platform(facts: Facts) -> Finding | None:
-    if facts.system != "Linux" and not facts.triton:
-        return Finding(
-            "warning",
-            f"There are no Triton wheels for {'macOS' if facts.system == 'Darwin' else facts.system}: "
-            "the NumPy lessons run here, the Triton lessons do not",
-            "Open the Triton lessons in Colab, or on Linux (on Windows, WSL 2 will do).",
-        )
-
-
-def triton_not_installed(facts: Facts) -> Finding | None:
-    absent = [name for name in ("torch", "triton") if getattr(facts, name) is None]
-    if facts.system == "Linux" and absent:
-        return Finding(
-            "warning",
-            f"Not installed: {', '.join(absent)}. The NumPy lessons run here, the Triton lessons do not",
-            "In a clone: make lab. Elsewhere: pip install torch triton",
-        )
-
-
-def imported_in_the_wrong_mode(facts: Facts) -> Finding | None:
-    wanted = {"gpu": "compiled", "interpreter": "interpreted"}.get(facts.mode)
-    if facts.triton_imported and wanted and facts.triton_imported != wanted:
-        return Finding(
-            "error",
-            f"Triton was imported before course_lib, and its kernels are {facts.triton_imported}; "
-            f"here they must be {wanted}",
-            "Restart the kernel and run the notebook's first cell first. In a script, import "
-            "course_lib.kernels (or call course_lib.runtime.choose()) before anything that imports triton.",
-        )
-
-
-def numpy_too_new_for_triton(facts: Facts) -> Finding | None:
-    if not facts.numpy or not facts.triton:
-        return None
-    if (3, 4) <= _release(facts.triton) < (3, 7) and _release(facts.numpy) >= (2, 4):
-        return Finding(
-            # With a GPU, only the tracer interprets kernels.
-            "error" if facts.mode == "interpreter" else "warning",
-            f"NumPy {facts.numpy} with Triton {facts.triton}: interpreted loops with a run-time bound fail "
-            '("only 0-dimensional arrays can be converted")',
-            "pip install 'numpy<2.4', or Triton 3.7 or newer with the torch that belongs to it",
-        )
-
-
-def torch_and_triton_mixed(facts: Facts) -> Finding | None:
-    if not facts.torch or not facts.triton:
-        return None
-    belongs = TRITON_OF_TORCH.get(_release(facts.torch))
-    if belongs and belongs != _release(facts.triton):
-        return Finding(
-            "warning",
-            f"torch {facts.torch} belongs with Triton {_dotted(belongs)}, and Triton {facts.triton} is "
-            "installed: the course's kernels run, but torch.compile and FlexAttention may not",
-            "In a clone, run `make lab`, which pins the pair. Elsewhere: pip install --force-reinstall torch "
-            f"'triton=={_dotted(belongs)}.*'",
-        )
-
-
-def no_compiler(facts: Facts) -> Finding | None:
-    if facts.mode == "gpu" and not facts.compiler:
-        return Finding(
-            "error",
-            "No C compiler (gcc or clang): Triton builds a small launcher for each kernel and needs one",
-            "Install one (apt-get install gcc), or set CC to its path. TRITON_INTERPRET=1 needs none.",
-        )
-
-
-def compiled_without_gpu(facts: Facts) -> Finding | None:
-    if facts.mode == "gpu" and not facts.gpu:
-        return Finding(
-            "error",
-            f"TRITON_INTERPRET={facts.triton_interpret} requests compiled kernels, but torch sees no GPU",
-            "Unset TRITON_INTERPRET to run kernels in the interpreter.",
-        )
-
-
-def gpu_left_idle(facts: Facts) -> Finding | None:
-    if facts.gpu and facts.capability >= OLDEST_CAPABILITY and facts.mode == "interpreter":
-        return Finding(
-            "warning",
-            f"TRITON_INTERPRET={facts.triton_interpret} keeps kernels on the CPU while {facts.gpu} is idle",
-            "Unset TRITON_INTERPRET to use the GPU.",
-        )
-
-
-def gpu_unseen_by_torch(facts: Facts) -> Finding | None:
-    if facts.nvidia_smi and facts.torch and not facts.torch_error and not facts.gpu:
-        return Finding(
-            "warning",
-            f"nvidia-smi is installed, but torch {facts.torch} sees no GPU: kernels run on the CPU",
-            "If nvidia-smi lists a GPU, install a build of torch for CUDA (its version does not end in +cpu) that "
-            "the GPU's driver supports.",
-        )
-
-
-def gpu_too_old(facts: Facts) -> Finding | None:
-    if facts.capability and facts.capability < OLDEST_CAPABILITY:
-        return Finding(
-            "warning",
-            f"{facts.gpu} has compute capability {_dotted(facts.capability)}; Triton needs "
-            f"{_dotted(OLDEST_CAPABILITY)} or newer: kernels run on the CPU",
-            "Use a newer GPU for timings; every lesson runs without one.",
-        )
-
-
-def gpu_without_fast_code(facts: Facts) -> Finding | None:
-    if facts.capability and OLDEST_CAPABILITY <= facts.capability < TENSOR_CORE_CAPABILITY:
-        return Finding(
-            "warning",
-            f"{facts.gpu} has compute capability {_dotted(facts.capability)}: for GPUs before "
-            f"{_dotted(TENSOR_CORE_CAPABILITY)} Triton emits no tensor-core instructions. Kernels are correct "
-            "here, but far slower than the GPU could run them",
-            "Every lesson runs. For timings, see the course's records, or use an A100 or newer.",
-        )
-
-
-RULES = (
-    missing_requirements,
-    torch_cannot_be_imported,
-    no_triton_for_this_platform,
-    triton_not_installed,
-    imported_in_the_wrong_mode,
-    numpy_too_new_for_triton,
-    torch_and_triton_mixed,
-    no_compiler,
-    compiled_without_gpu,
-    gpu_left_idle,
-    gpu_unseen_by_torch,
-    gpu_too_old,
-    gpu_without_fast_code,
-)
-
-
-def _release(version: str) -> tuple[int, int]:
+def _release(version: str | None) -> tuple[int, int] | None:
     """(2, 13) of "2.13.0+cpu"."""
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
+    return tuple(map(int, version.split(".")[:2])) if version else None
 
 
-def _dotted(capability: tuple[int, int]) -> str:
-    return ".".join(map(str, capability))
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _numpy_is_too_new(facts: Facts) -> bool:
+    return bool(facts.numpy and facts.triton) and (
+        (3, 4) <= _release(facts.triton) < (3, 7) and _release(facts.numpy) >= (2, 4)
+    )
+
+
+# Name of a finding in doctor.toml -> whether it is to be said of a machine.
+RULES = {
+    "missing_requirements": lambda facts: facts.missing,
+    "torch_cannot_be_imported": lambda facts: facts.torch_error,
+    "no_triton_for_this_platform": lambda facts: facts.system != "Linux" and not facts.triton,
+    "triton_not_installed": lambda facts: facts.system == "Linux" and None in (facts.torch, facts.triton),
+    "imported_in_the_wrong_mode": lambda facts: (
+        facts.triton_imported and facts.mode != "numpy" and facts.triton_imported != WANTED[facts.mode]
+    ),
+    "numpy_too_new_for_triton": lambda facts: _numpy_is_too_new(facts) and facts.mode == "interpreter",
+    # With a GPU, only the tracer interprets kernels.
+    "numpy_too_new_for_tracing": lambda facts: _numpy_is_too_new(facts) and facts.mode != "interpreter",
+    "torch_and_triton_mixed": lambda facts: (
+        facts.triton and TRITON_OF_TORCH.get(_release(facts.torch), _release(facts.triton)) != _release(facts.triton)
+    ),
+    "no_compiler": lambda facts: facts.mode == "gpu" and not facts.compiler,
+    "compiled_without_gpu": lambda facts: facts.mode == "gpu" and not facts.gpu,
+    "gpu_left_idle": lambda facts: facts.gpu and facts.capability >= OLDEST_CAPABILITY and facts.mode == "interpreter",
+    "gpu_unseen_by_torch": lambda facts: (
+        facts.nvidia_smi and facts.torch and not facts.torch_error and not facts.gpu
+    ),
+    "gpu_too_old": lambda facts: facts.capability and facts.capability < OLDEST_CAPABILITY,
+    "gpu_without_fast_code": lambda facts: (
+        facts.capability and OLDEST_CAPABILITY <= facts.capability < TENSOR_CORE_CAPABILITY
+    ),
+}
+
+
+def finding(name: str, facts: Facts) -> Finding | None:
+    """What doctor.toml says of this machine under the name of a rule; None if the rule does not apply."""
+    if not RULES[name](facts):
+        return None
+    absent = [package for package in ("torch", "triton") if getattr(facts, package) is None]
+    words = asdict(facts) | {
+        "missing": ", ".join(facts.missing),
+        "packages": " ".join(facts.missing),
+        "absent": ", ".join(absent),
+        "platform": "macOS" if facts.system == "Darwin" else facts.system,
+        "wanted": WANTED.get(facts.mode),
+        "belongs": _dotted(TRITON_OF_TORCH.get(_release(facts.torch), ())),
+        "capability": facts.capability and _dotted(facts.capability),
+        "oldest": _dotted(OLDEST_CAPABILITY),
+        "tensor_cores_from": _dotted(TENSOR_CORE_CAPABILITY),
+    }
+    texts = tomllib.loads(Path(__file__).with_name("doctor.toml").read_text(encoding="utf-8"))[name]
+    return Finding(**{key: " ".join(text.format(**words).split()) for key, text in texts.items()})
 
 
 def diagnose(facts: Facts) -> list[Finding]:
     """What the rules find, errors first."""
-    findings = [finding for rule in RULES if (finding := rule(facts))]
-    return sorted(findings, key=lambda finding: finding.level != "error")
+    findings = filter(None, (finding(name, facts) for name in RULES))
+    return sorted(findings, key=lambda found: found.level != "error")
 
 
 @dataclass(frozen=True)

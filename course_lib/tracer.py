@@ -23,26 +23,15 @@ from course_lib.tracing.remote import RemoteRecorder
 __all__ = ["TensorTrace", "Trace", "Violation", "sources", "trace"]
 
 
-class trace:
-    """Context manager: trace every Triton launch inside it. The with-statement binds a `Trace`.
+def trace(**tensors):
+    """A context manager: trace every Triton launch inside it. The with-statement binds a `Trace`.
 
     tensors: names for the tensors passed to the kernels. A tensor without a name here is called after the kernel
     parameter it was passed as, without the `_ptr`. Raises RuntimeError where Triton is not installed.
     """
-
-    def __init__(self, **tensors):
-        for name, tensor in tensors.items():
-            if not isinstance(tensor, torch.Tensor):
-                raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-        self._tensors = tensors
-
-    def __enter__(self):
-        if runtime.mode() == "numpy":
-            raise RuntimeError("tracing runs Triton kernels, and Triton is not installed here")
-        recorder = RemoteRecorder if runtime.mode() == "gpu" else Recorder
-        self._recorder = recorder(self._tensors)
-        self._recorder.install()
-        return self._recorder.trace
-
-    def __exit__(self, *exception):
-        self._recorder.remove()
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if runtime.mode() == "numpy":
+        raise RuntimeError("tracing runs Triton kernels, and Triton is not installed here")
+    return RemoteRecorder(tensors) if runtime.mode() == "gpu" else Recorder(tensors)

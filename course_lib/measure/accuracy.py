@@ -136,5 +136,5 @@ def check_answers(answers, inputs, causal=False):
 
 
 def relative_error(x, exact):
-    """The relative Frobenius norm of x - exact."""
-    return float((x.detach() - exact).norm() / exact.norm())
+    """The relative Frobenius norm of x - exact. exact may be of x's first sequences, heads and rows only."""
+    return float((x.detach()[tuple(map(slice, exact.shape))] - exact).norm() / exact.norm())

@@ -14,60 +14,38 @@ import torch
 from torch.nn.attention import sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from course_lib import runtime, traffic
-from course_lib.measure import correctness, counters, experiments, records, sweep
+from course_lib import kernels, runtime
+from course_lib.measure import correctness, counters, experiments, records, sweep, timing
 from course_lib.measure.accuracy import check_answers, exact_attention, exact_gradients, relative_error
-from course_lib.measure.timing import (
-    HIDDEN_DIM,
-    PEERS,
-    TOKENS,
-    back_to_back_s,
-    backward_of,
-    median_ms,
-    peak_bytes,
-    random_inputs,
-    with_backend,
-)
+from course_lib.measure.timing import PEERS, backward_of, median_ms, random_inputs
 
 
 def compared_rows(head_dim, length, causal, dtype, with_flex=False):
     """One shape, forward and backward: relative Frobenius errors against float64, ms and TFLOP/s of all contestants."""
-    from course_lib.kernels import flash_attention
-
-    heads, batch = HIDDEN_DIM // head_dim, TOKENS // length
-    q, k, v, do = random_inputs(batch, heads, length, head_dim, dtype)
-    forward = {"ours": lambda: flash_attention(q, k, v, causal=causal)}
-    for name, backend in PEERS.items():
-        forward[name] = with_backend(backend, q, k, v, causal)
+    heads, batch = timing.HIDDEN_DIM // head_dim, timing.TOKENS // length
+    q, k, v, do = random_inputs(batch, heads, length, head_dim, dtype, differentiable=True)
+    forward = timing.forward_calls(PEERS, q, k, v, causal)
     if with_flex:
         forward["flex"] = _flex(q, k, v, causal)
-    # Two heads suffice to compare errors; the score matrix of all would not fit in float64.
-    few = [x[:1, :2].detach() for x in (q, k, v, do)]
-    exact, _ = exact_attention(*few[:3], causal=causal)
-    gradients = exact_gradients(*few, causal=causal)
     outputs = {name: call() for name, call in forward.items()}
     backward = {name: backward_of(o, q, k, v, do) for name, o in outputs.items()}
-    errors = {
-        "forward": {name: relative_error(o[:1, :2], exact) for name, o in outputs.items()},
-        "backward": {
-            name: max(relative_error(x[:1, :2], y) for x, y in zip(call(), gradients, strict=True))
-            for name, call in backward.items()
-        },
-    }
-    flops = traffic.attention_flops(length, length, head_dim, heads=heads, batch=batch) / (2 if causal else 1)
-    rows = []
-    for which, contestants, flops_here in (("forward", forward, flops), ("backward", backward, 2.5 * flops)):
-        ours = [outputs["ours"].detach()] if which == "forward" else backward["ours"]()
-        check_answers({"ours": ours}, (q, k, v) if which == "forward" else (q, k, v, do), causal)
+    # Two heads suffice to compare errors; the score matrix of all would not fit in float64.
+    few = [x[:1, :2].detach() for x in (q, k, v, do)]
+    exact, gradients = exact_attention(*few[:3], causal=causal)[:1], exact_gradients(*few, causal=causal)
+    # The backward has 2.5 times the FLOPs of the forward.
+    for which, calls, right, flops in (("forward", forward, exact, 1.0), ("backward", backward, gradients, 2.5)):
+        answers = {name: [outputs[name]] if which == "forward" else call() for name, call in calls.items()}
+        check_answers({"ours": answers["ours"]}, (q, k, v) if which == "forward" else (q, k, v, do), causal)
+        errors = {name: max(map(relative_error, found, right)) for name, found in answers.items()}
         with torch.set_grad_enabled(which == "backward"):
-            times_ms = median_ms(contestants)
-        rows.append({
+            times_ms = median_ms(calls)
+        yield {
             "pass": which, "dtype": str(dtype).removeprefix("torch."), "batch": batch, "heads": heads,
-            "n": length, "head_dim": head_dim, "causal": causal,
-            "relative_error": errors[which], "ms": times_ms,
-            "tflops": {name: flops_here / ms * 1e-9 for name, ms in times_ms.items()},
-        })  # fmt: skip
-    return rows
+            "n": length, "head_dim": head_dim, "causal": causal, "relative_error": errors, "ms": times_ms,
+            "tflops": {
+                name: flops * timing.tflops(ms, length, head_dim, heads, batch, causal) for name, ms in times_ms.items()
+            },
+        }  # fmt: skip
 
 
 def _flex(q, k, v, causal):
@@ -80,23 +58,12 @@ def _flex(q, k, v, causal):
 
 
 def comparison(options):
-    """The rows of all requested shapes. Each is printed as soon as it is measured."""
-    torch.manual_seed(0)
-    rows = []
+    """The rows of all requested shapes."""
     for head_dim in options.head_dim:
         for causal in (False, True):
             for length in options.length:
-                for row in compared_rows(head_dim, length, causal, getattr(torch, options.dtype), options.flex):
-                    rows.append(row)
-                    rates = ", ".join(f"{name} {rate:.0f}" for name, rate in row["tflops"].items())
-                    ratio = row["tflops"]["ours"] / row["tflops"]["sdpa_flash"]
-                    print(
-                        f"{row['pass']} d={head_dim} N={length} {'causal' if causal else 'full'}: TFLOP/s {rates}; "
-                        f"ours / sdpa_flash {ratio:.2f}",
-                        flush=True,
-                    )
+                yield from compared_rows(head_dim, length, causal, getattr(torch, options.dtype), options.flex)
                 torch.compiler.reset()  # FlexAttention refuses to compile again after a number of shapes
-    return {"rows": rows}
 
 
 # What differs from the base shape: fp16, batch 4, 16 heads, length 4096, head_dim 128.
@@ -110,84 +77,97 @@ SHAPES = {
 
 def shape_rows():
     """Our kernels alone, causal and not, for each of SHAPES."""
-    from course_lib.kernels import flash_attention
-
-    torch.manual_seed(0)
-    rows = []
     for causal in (False, True):
         for name, changed in SHAPES.items():
             shape = {"batch": 4, "heads": 16, "length": 4096, "head_dim": 128, "dtype": torch.float16} | changed
-            q, k, v, do = random_inputs(**shape)
-            o = flash_attention(q, k, v, causal=causal)
+            q, k, v, do = random_inputs(**shape, differentiable=True)
+            forward = timing.forward_calls({}, q, k, v, causal)["ours"]
+            backward = backward_of(forward(), q, k, v, do)
             with torch.no_grad():
-                times_ms = median_ms({"forward": lambda q=q, k=k, v=v, c=causal: flash_attention(q, k, v, causal=c)})
-            times_ms |= median_ms({"backward": backward_of(o, q, k, v, do)})
-            rows.append({"name": name, "causal": causal, **shape, "dtype": str(shape["dtype"]), "ms": times_ms})
-            print(f"{name}, {'causal' if causal else 'full'}: {times_ms}", flush=True)
-    return rows
+                times_ms = median_ms({"forward": forward})
+            times_ms |= median_ms({"backward": backward})
+            yield {"name": name, "causal": causal, **shape, "dtype": str(shape["dtype"]), "ms": times_ms}
 
 
 def memory_and_host_time():
     """Peak bytes over inputs and results, the time of a long sequence, and the host's time for one small call."""
-    from course_lib.kernels import flash_attention
-
-    q, k, v, do = random_inputs(1, 16, 4096, 128, torch.float16)
-    o = flash_attention(q, k, v)
+    q, k, v, do = random_inputs(1, 16, 4096, 128, torch.float16, differentiable=True)
+    o = kernels.flash_attention(q, k, v)
     statistics_bytes = 16 * 4096 * 4
     measured = {
-        "forward_peak_bytes": peak_bytes(lambda: [flash_attention(q, k, v)]),
-        "backward_peak_bytes": peak_bytes(backward_of(o, q, k, v, do)),
+        "forward_peak_bytes": timing.peak_bytes(lambda: [kernels.flash_attention(q, k, v)]),
+        "backward_peak_bytes": timing.peak_bytes(backward_of(o, q, k, v, do)),
         "lse_bytes": statistics_bytes,
         "delta_bytes": statistics_bytes,
     }
-    q, k, v, do = random_inputs(1, 1, 131072, 128, torch.float16)
-    o = flash_attention(q, k, v, causal=True)
-    measured["n_131072_ms"] = median_ms(
-        {"forward": lambda: flash_attention(q, k, v, causal=True), "backward": backward_of(o, q, k, v, do)}, rounds=5
-    )
-    small = [x.detach() for x in random_inputs(1, 8, 128, 64, torch.float16)[:3]]
+    q, k, v, do = random_inputs(1, 1, 131072, 128, torch.float16, differentiable=True)
+    forward = timing.forward_calls({}, q, k, v, causal=True)["ours"]
+    both = {"forward": forward, "backward": backward_of(forward(), q, k, v, do)}
+    measured["n_131072_ms"] = median_ms(both, rounds=5)
+    small = random_inputs(1, 8, 128, 64, torch.float16)[:3]
     calls = {
-        "ours": lambda: flash_attention(*small, causal=True),
+        "ours": lambda: kernels.flash_attention(*small, causal=True),
         "sdpa_flash": lambda: scaled_dot_product_attention(*small, is_causal=True),
     }
-    # Entered once and not in every call, as `with_backend` does: choosing a backend takes the host's time.
+    # Entered once and not in every call, as `forward_calls` does: choosing a backend takes the host's time.
     with sdpa_kernel(PEERS["sdpa_flash"]):
-        host_s = back_to_back_s(calls, calls=100, wait=False)
+        host_s = timing.back_to_back_s(calls, calls=100, wait=False)
     measured["n_128_host_us"] = {name: 1e6 * seconds for name, seconds in host_s.items()}
     return measured
 
 
-# Option -> (what it measures, a function from the options to the record's contents).
+def shapes():
+    return {"rows": shown(shape_rows())} | memory_and_host_time()
+
+
+# Option -> (what it measures, a function that returns the record's contents, or its rows one by one).
 EXPERIMENTS = {
     "shapes": (
         "our kernels alone: dtypes, ragged lengths, head dimensions, grouped heads, memory, the host's time",
-        lambda options: {"rows": shape_rows()} | memory_and_host_time(),
+        shapes,
     ),
     "standard": (
         "standard attention against FlashAttention over the lengths: time and peak memory",
-        lambda options: {"rows": experiments.standard_rows()},
+        experiments.standard_rows,
     ),
-    "ladder": (
-        "every rung of the forward kernel's ladder, kept and rejected",
-        lambda options: {"rows": experiments.ladder_rows()},
-    ),
+    "ladder": ("every rung of the forward kernel's ladder, kept and rejected", experiments.ladder_rows),
     "dram": (
         "bytes by the GPU's own counters, standard and FlashAttention; needs Nsight Compute's ncu on the path",
-        lambda options: {"rows": counters.dram_rows()},
+        counters.dram_rows,
     ),
     "tf32": (
         "errors of lesson 08's kernel on fp32 inputs, with TF32 and with IEEE products",
-        lambda options: experiments.precision_errors(),
+        experiments.precision_errors,
     ),
     "fp32": (
         "fp32 inputs, beside PyTorch's memory-efficient and unfused kernels: speed and error",
-        lambda options: {"rows": experiments.fp32_rows()},
+        experiments.fp32_rows,
     ),
     "correctness": (
         "no times: the test suite on this GPU, and some calls under NVIDIA's compute-sanitizer",
-        lambda options: {"correctness": correctness.correctness()},
+        correctness.correctness,
     ),
 }
+
+
+def shown(rows):
+    """The rows as a list. Each is printed as soon as it is measured, with our speed relative to each peer's."""
+    found = []
+    for row in rows:
+        found.append(row)
+        speeds = row["tflops"] if isinstance(row.get("tflops"), dict) else {}
+        ratios = {f"ours / {peer}": speeds["ours"] / speed for peer, speed in speeds.items() if peer != "ours"}
+        print(_in_words(row | ratios), flush=True)
+    return found
+
+
+def _in_words(measured):
+    if isinstance(measured, dict):
+        return ", ".join(
+            f"{name} ({_in_words(value)})" if isinstance(value, dict) else f"{name} {_in_words(value)}"
+            for name, value in measured.items()
+        )
+    return f"{measured:.4g}" if isinstance(measured, float) else str(measured)
 
 
 def _parser():
@@ -219,12 +199,15 @@ def main(argv=None):
     if runtime.mode() != "gpu":
         print("bench times compiled kernels and needs a GPU; there is none here", file=sys.stderr)
         return 1
+    torch.manual_seed(0)
     if options.tune:
         measured = {"rows": sweep.sweep_rows(options.tune, options.head_dim)}
     else:
-        measured = (options.measure or comparison)(options)
-    if "rows" not in measured:
-        print(measured)  # the others print each row as soon as it is measured
+        measured = options.measure() if options.measure else comparison(options)
+    if isinstance(measured, dict):
+        print(_in_words({name: value for name, value in measured.items() if name != "rows"}))
+    else:
+        measured = {"rows": shown(measured)}
     if options.json:
         # The record names its file, not where one machine keeps it.
         words = [Path(word).name if word == options.json else word for word in argv]

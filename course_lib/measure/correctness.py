@@ -13,7 +13,9 @@ from course_lib.measure.accuracy import check_attention, check_gradients
 
 
 def correctness():
-    """Counts of passed, failed and skipped tests (without the browser's), and what two sanitizers found."""
+    """The record's contents: numbers of tests passed, failed and skipped (without the browser's), and what two
+    sanitizers found.
+    """
     calls = [sys.executable, "-m", "course_lib.measure.correctness"]
     sanitizers = {
         tool: subprocess.Popen(["compute-sanitizer", "--tool", tool, *calls], stdout=subprocess.PIPE, text=True)
@@ -36,7 +38,7 @@ def correctness():
     for tool, process in sanitizers.items():
         lines = [line.strip("= \n") for line in process.communicate()[0].splitlines()]
         result[tool] = "; ".join(line for line in lines if "SUMMARY" in line or "calls agree" in line)
-    return result
+    return {"correctness": result}
 
 
 def sanitized_calls():

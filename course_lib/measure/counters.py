@@ -8,12 +8,14 @@ import csv
 import subprocess
 import sys
 import tempfile
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import torch
 
-from course_lib import runtime
 from course_lib.measure.experiments import FIGURE_2, HEADS, attention_methods, one_pass
+from course_lib.measure.sweep import shipped
 from course_lib.measure.timing import L2_FLUSH_BYTES, random_inputs
 
 # {name in our rows: ncu's metric} of each run. Each set fits into one pass, so that ncu need not replay a kernel.
@@ -40,9 +42,6 @@ def dram_rows():
     The first kernel of a case finds its inputs in DRAM, and each later one finds the caches as the one before left
     them. Data still dirty in L2 when the case ends is not counted.
     """
-    from course_lib.kernels.configs import select
-    from course_lib.kernels.launch import takes_descriptors, tensor_meta
-
     counted = [{} for _ in dram_cases()]
     for counters in COUNTERS:
         with tempfile.TemporaryDirectory() as folder:
@@ -55,20 +54,13 @@ def dram_rows():
             )  # fmt: skip
             for case, sums in zip(counted, sums_by_case(log.read_text(), counters), strict=True):
                 case.update(sums)
-    rows = []
     for (method, which, shape), sums in zip(dram_cases(), counted, strict=True):
         row = {"method": method, "pass": which, **shape, "causal": False, "dtype": "float16"}
         if method == "flash":
-            x = torch.empty(1, 1, shape["n"], shape["head_dim"], dtype=torch.float16, device="cuda")
-            capability = runtime.capability(x.device)
-            config = select(
-                "forward", dtype=x.dtype, head_dim=shape["head_dim"], causal=False, capability=capability,
-                n_k=shape["n"], by_descriptor=takes_descriptors(capability, tensor_meta(x)),
-            )  # fmt: skip
+            x = torch.empty(*shape.values(), dtype=torch.float16, device="cuda")
+            config, _ = shipped("forward", x, x, x, causal=False)
             row |= {"block_q": config.block_m, "block_k": config.block_n}
-        rows.append(row | sums)
-        print(rows[-1], flush=True)
-    return rows
+        yield row | sums
 
 
 def sums_by_case(text, counters):
@@ -80,26 +72,26 @@ def sums_by_case(text, counters):
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
         raise RuntimeError("ncu counted nothing:\n" + "\n".join(lines[-10:]))
-    name_of = {counter: name for name, counter in counters.items()}
-    cases, case, kernels = [], dict.fromkeys(counters, 0), set()
-    separators = set()
-    for row in csv.DictReader(lines[start:]):
-        if SEPARATOR in row["Kernel Name"]:
-            if row["ID"] not in separators:
-                separators.add(row["ID"])
-                cases.append(_in_bytes(case) | {"kernels": len(kernels)})
-                case, kernels = dict.fromkeys(counters, 0), set()
-            continue
-        kernels.add(row["ID"])
-        case[name_of[row["Metric Name"]]] += int(float(row["Metric Value"].replace(",", "")))
-    return cases
+    cases = [[]]  # of each case its kernels, of each kernel its lines
+    for _, kernel in groupby(csv.DictReader(lines[start:]), key=itemgetter("ID")):
+        kernel = list(kernel)
+        if SEPARATOR in kernel[0]["Kernel Name"]:
+            cases.append([])
+        else:
+            cases[-1].append(kernel)
 
+    def total(kernels, counter):
+        found = [row["Metric Value"] for kernel in kernels for row in kernel if row["Metric Name"] == counter]
+        return sum(int(float(value.replace(",", ""))) for value in found)
 
-def _in_bytes(case):
-    return {
-        name.replace("sectors", "bytes"): value * (SECTOR_BYTES if name.endswith("sectors") else 1)
-        for name, value in case.items()
-    }
+    return [
+        {
+            name.replace("sectors", "bytes"): total(kernels, counter) * (SECTOR_BYTES if "sectors" in name else 1)
+            for name, counter in counters.items()
+        }
+        | {"kernels": len(kernels)}
+        for kernels in cases[:-1]
+    ]
 
 
 def run_cases():
@@ -108,7 +100,7 @@ def run_cases():
     clean = torch.zeros(L2_FLUSH_BYTES, dtype=torch.int8, device="cuda")
     driver = torch.cuda.cudart()
     for method, which, shape in dram_cases():
-        q, k, v, do = random_inputs(shape["batch"], shape["heads"], shape["n"], shape["head_dim"], torch.float16)
+        q, k, v, do = random_inputs(*shape.values(), torch.float16, differentiable=True)
         call = one_pass(attention_methods()[method], which, q, k, v, do)
         call()
         clean.sum()  # flushes L2 by reading: lines that a write leaves dirty would be written back during the case

@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from course_lib import traffic
+from course_lib import kernels
 from course_lib.editing import with_edits
 from course_lib.measure import timing
 from course_lib.measure.accuracy import check_answers, exact_attention, relative_error
@@ -28,11 +28,9 @@ def standard_attention(q, k, v):
 
 def attention_methods():
     """{name: attention(q, k, v)}, not causal. The caller chooses PyTorch's backend."""
-    from course_lib.kernels import flash_attention
-
     return {
         "standard": standard_attention,
-        "flash": flash_attention,
+        "flash": kernels.flash_attention,
         "sdpa_flash": scaled_dot_product_attention,
     }
 
@@ -53,27 +51,23 @@ def standard_rows():
 
     Back-to-back calls take as long as the slower of host and GPU. Where kernels are short, that is the host.
     """
-    torch.manual_seed(0)
     shapes = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": HEAD_DIM} for i in range(6, 15)] + [FIGURE_2]
-    rows = []
     # Entered once: entering it in every call would add the host's time to back-to-back calls.
     with sdpa_kernel(timing.PEERS["sdpa_flash"]):
         for shape, which in itertools.product(shapes, ("forward", "both")):
-            inputs = timing.random_inputs(*shape.values(), torch.float16)
+            inputs = timing.random_inputs(*shape.values(), torch.float16, differentiable=True)
             calls = {name: one_pass(method, which, *inputs) for name, method in attention_methods().items()}
             answers = {name: call() for name, call in calls.items()}
             check_answers(answers, inputs[:3] if which == "forward" else inputs)
             times_ms = timing.median_ms(calls, rounds=20)
             back_to_back_s = timing.back_to_back_s(calls, calls=20, wait=True)
             for name, call in calls.items():
-                rows.append({
+                yield {
                     "method": name, "pass": which, **shape, "causal": False, "dtype": "float16",
                     "ms": times_ms[name],
                     "train_ms": 1e3 * back_to_back_s[name],  # the committed record's name for it
                     "peak_bytes": timing.peak_bytes(call),
-                })  # fmt: skip
-                print(rows[-1], flush=True)
-    return rows
+                }  # fmt: skip
 
 
 def ladder_rows():
@@ -83,11 +77,9 @@ def ladder_rows():
     """
     from course_lib.measure.ladder import RUNGS, run
 
-    torch.manual_seed(0)
-    rows = []
     for n, causal in itertools.product((4096, 1024), (False, True)):
         shape = {"batch": timing.TOKENS // n, "heads": 16, "n": n, "head_dim": 128}
-        q, k, v, _ = (x.detach() for x in timing.random_inputs(*shape.values(), torch.float16))
+        q, k, v, _ = timing.random_inputs(*shape.values(), torch.float16)
         contestants = {
             rung.name: lambda rung=rung, qkv=(q, k, v), c=causal: run(rung, *qkv, causal=c) for rung in RUNGS
         }
@@ -96,16 +88,12 @@ def ladder_rows():
         for name, call in contestants.items():
             o = call()
             check_answers({name: [o]}, (q, k, v), causal)
-            errors[name] = relative_error(o[:1, :2], exact)
-        flops = traffic.attention_flops(n, n, 128, heads=16, batch=shape["batch"]) / (2 if causal else 1)
+            errors[name] = relative_error(o, exact)
         for name, ms in timing.median_ms(contestants).items():
-            tflops = flops / ms * 1e-9
-            rows.append({
-                "rung": name, **shape, "causal": causal, "dtype": "float16", "ms": ms, "tflops": tflops,
-                "relative_error": errors[name],
-            })  # fmt: skip
-            print(f"{name}, N = {n}, {'causal' if causal else 'full'}: {ms:.3f} ms, {tflops:.0f} TFLOP/s", flush=True)
-    return rows
+            yield {
+                "rung": name, **shape, "causal": causal, "dtype": "float16", "ms": ms,
+                "tflops": timing.tflops(ms, **shape, causal=causal), "relative_error": errors[name],
+            }  # fmt: skip
 
 
 # (heads, N, head_dim) of `fp32_rows`.
@@ -118,22 +106,14 @@ def fp32_rows():
 
     Errors are those of the first 1,024 queries, against float64.
     """
-    from course_lib.kernels import flash_attention
-
-    torch.manual_seed(0)
-    rows = []
     for heads, n, head_dim in FP32_SHAPES:
-        q, k, v = (x.detach() for x in timing.random_inputs(1, heads, n, head_dim, torch.float32)[:3])
-        contestants = {"ours": lambda qkv=(q, k, v): flash_attention(*qkv)}
-        for name, backend in FP32_PEERS.items():
-            contestants[name] = timing.with_backend(backend, q, k, v, False)
+        q, k, v, _ = timing.random_inputs(1, heads, n, head_dim, torch.float32)
+        contestants = timing.forward_calls(FP32_PEERS, q, k, v)
         exact, _ = exact_attention(q[:, :, :1024], k, v)
-        errors = {name: relative_error(call()[:, :, :1024], exact) for name, call in contestants.items()}
-        flops = traffic.attention_flops(n, n, head_dim, heads=heads)
-        tflops = {name: flops / ms * 1e-9 for name, ms in timing.median_ms(contestants, rounds=10).items()}
-        rows.append({"heads": heads, "n": n, "head_dim": head_dim, "tflops": tflops, "relative_error": errors})
-        print(rows[-1], flush=True)
-    return rows
+        errors = {name: relative_error(call(), exact) for name, call in contestants.items()}
+        times_ms = timing.median_ms(contestants, rounds=10)
+        tflops = {name: timing.tflops(ms, n, head_dim, heads=heads) for name, ms in times_ms.items()}
+        yield {"heads": heads, "n": n, "head_dim": head_dim, "tflops": tflops, "relative_error": errors}
 
 
 # Lesson 08's kernel asks for IEEE products. Without these words, Triton rounds fp32 to TF32 on tensor cores.
@@ -147,7 +127,7 @@ def precision_errors():
     """Relative Frobenius errors of lesson 08's kernel on fp32 inputs of 3 heads, 128 rows and head_dim 64."""
     from course_lib.kernels.plain_forward import flash_forward
 
-    q, k, v = (x.detach() for x in timing.random_inputs(1, 3, 128, 64, torch.float32)[:3])
+    q, k, v, _ = timing.random_inputs(1, 3, 128, 64, torch.float32)
     o, lse = torch.empty_like(q), torch.empty(q.shape[:3], device=q.device)
     exact, _ = exact_attention(q, k, v)
     errors = {}

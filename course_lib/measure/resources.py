@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -81,7 +81,7 @@ ARCHS = tuple(10 * major + minor for major, minor in (gpu.compute_capability for
 LENGTH = 4096  # of the sequences whose kernels are compiled; a multiple of every tile size
 COLUMNS = (
     "arch", "dtype", "head_dim", "causal", "block_q", "block_k", "num_warps", "num_stages",
-    "shared_bytes", "tensor_memory_columns", "registers", "stack_bytes", "tensor_cores",
+    *(field.name for field in fields(Resources)[:5]),
 )  # fmt: skip
 
 
@@ -155,28 +155,22 @@ def compile_request(request):
 
 def resources_of(compiled, launched_with):
     """The Resources of one launch of `compiling_for`."""
-    registers, stack_bytes = _usage(compiled.asm["cubin"])
-    ptx = compiled.asm["ptx"]
+    ptx, cubin = compiled.asm["ptx"], compiled.asm["cubin"]
+    usage = re.search(r"REG:(\d+) STACK:(\d+)", _cuobjdump("-res-usage", cubin))
+    serialized = False
+    if "wgmma" in ptx:
+        # There is a wait (WARPGROUP.DEPBAR) for each product (HGMMA); otherwise one wait serves many products.
+        instructions = _cuobjdump("-sass", cubin)
+        serialized = instructions.count("WARPGROUP.DEPBAR") >= instructions.count("HGMMA")
     return Resources(
         shared_bytes=compiled.metadata.shared,
         tensor_memory_columns=getattr(compiled.metadata, "tmem_size", None) or 0,
-        registers=registers, stack_bytes=stack_bytes,
+        registers=int(usage[1]),
+        stack_bytes=int(usage[2]),
         tensor_cores=any(word in ptx for word in ("mma.sync", "wgmma", "tcgen05.mma")),
-        serialized="wgmma" in ptx and _serialized(compiled.asm["cubin"]),
+        serialized=serialized,
         config=tuple(launched_with[name] for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")),
-    )  # fmt: skip
-
-
-def _usage(cubin):
-    """(registers, stack bytes) that a cubin declares."""
-    text = _cuobjdump("-res-usage", cubin)
-    return int(re.search(r"REG:(\d+)", text).group(1)), int(re.search(r"STACK:(\d+)", text).group(1))
-
-
-def _serialized(cubin):
-    """Whether there is a wait (WARPGROUP.DEPBAR) for each product (HGMMA); otherwise one wait serves many products."""
-    instructions = _cuobjdump("-sass", cubin)
-    return instructions.count("WARPGROUP.DEPBAR") >= instructions.count("HGMMA")
+    )
 
 
 def _cuobjdump(option, cubin):
@@ -227,34 +221,24 @@ def record(path, *, archs=ARCHS, dtypes=DTYPES, head_dims=HEAD_DIMS, block_sizes
 
     path = Path(path)
     header = {"triton": triton.__version__, "kernel_sha256": kernel_sha256(), "columns": list(COLUMNS)}
-    rows = {}
-    if path.exists():
-        before = json.loads(path.read_text())
-        if all(before.get(name) == value for name, value in header.items()):
-            rows = {tuple(row[:8]): row for row in before["rows"]}
+    before = json.loads(path.read_text()) if path.exists() else {}
+    rows = {tuple(row[:8]): row for row in before["rows"]} if header.items() <= before.items() else {}
     header["date"] = datetime.date.today().isoformat()
 
     batches = []
-    for arch, dtype, head_dim, causal in itertools.product(archs, dtypes, head_dims, (False, True)):
-        configs = [
-            chosen_config(arch, dtype, head_dim, causal, *pair) for pair in itertools.product(block_sizes, repeat=2)
-        ]
-        missing = [config for config in configs if (arch, dtype, head_dim, causal, *config) not in rows]
+    for shape in itertools.product(archs, dtypes, head_dims, (False, True)):
+        arch, dtype, head_dim, causal = shape
+        configs = [chosen_config(*shape, *pair) for pair in itertools.product(block_sizes, repeat=2)]
+        missing = [config for config in configs if (*shape, *config) not in rows]
         batches.append([Request(head_dim, arch, dtype, causal, config) for config in missing])
     batches = list(filter(None, batches))
     with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
-        compiling = {pool.submit(forward_resources, batch): batch for batch in batches}
-        try:
-            for done, future in enumerate(concurrent.futures.as_completed(compiling), start=1):
-                for request, used in zip(compiling[future], future.result(), strict=True):
-                    key = (request.arch, request.dtype, request.head_dim, request.causal, *request.config)
-                    rows[key] = [*key, used.shared_bytes, used.tensor_memory_columns, used.registers,
-                                 used.stack_bytes, used.tensor_cores]  # fmt: skip
-                _write(path, header, rows)
-                print(f"{done} of {len(batches)} batches, {len(rows)} rows", flush=True)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+        for done, results in enumerate(pool.map(forward_resources, batches), start=1):
+            for request, used in zip(batches[done - 1], results, strict=True):
+                key = (request.arch, request.dtype, request.head_dim, request.causal, *request.config)
+                rows[key] = [*key, *astuple(used)[:5]]
+            _write(path, header, rows)
+            print(f"{done} of {len(batches)} batches, {len(rows)} rows", flush=True)
 
 
 def chosen_config(arch, dtype, head_dim, causal, block_q, block_k):

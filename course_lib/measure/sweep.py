@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from course_lib import runtime, traffic
+from course_lib import runtime
 from course_lib.measure import timing
 from course_lib.measure.accuracy import check_answers
 
@@ -37,7 +37,7 @@ def candidates(kernel, head_dim):
 def _inputs(head_dim):
     """A batch of the paper's setting at the sweep's length: q, k, v and a gradient of the output."""
     heads, batch = timing.HIDDEN_DIM // head_dim, timing.TOKENS // LENGTH
-    return [x.detach() for x in timing.random_inputs(batch, heads, LENGTH, head_dim, torch.float16)]
+    return timing.random_inputs(batch, heads, LENGTH, head_dim, torch.float16)
 
 
 def _launcher(kernel, inputs, causal):
@@ -56,18 +56,17 @@ def _launcher(kernel, inputs, causal):
     )
 
 
-def _shipped(kernel, inputs, causal):
+def shipped(kernel, q, k, v, do=None, *, causal):
     """The configuration that a launch takes by itself, and whether its tiles come by tensor descriptor."""
     from course_lib.kernels.configs import select
     from course_lib.kernels.launch import takes_descriptors, tensor_meta
 
-    q, k, v, do = inputs
     capability = runtime.capability(q.device)
-    loaded = (k, v) if kernel == "forward" else inputs
+    loaded = (k, v) if kernel == "forward" else (q, k, v, do)
     by_descriptor = takes_descriptors(capability, *map(tensor_meta, loaded))
     config = select(
-        kernel, dtype=q.dtype, head_dim=q.shape[-1], causal=causal, capability=capability, n_k=LENGTH,
-        by_descriptor=by_descriptor,
+        kernel, dtype=q.dtype, head_dim=q.shape[-1], causal=causal, capability=capability, n_k=k.shape[2],
+        by_descriptor=by_descriptor, n_rows=q.shape[:3].numel(),
     )  # fmt: skip
     return config, by_descriptor
 
@@ -77,48 +76,44 @@ def sweep_rows(which, head_dims):
 
     which: "forward" or "backward". The times of the backward's kernels include delta, which is the same for all.
     """
-    torch.manual_seed(0)
     cases = list(itertools.product(KERNELS[which], head_dims, (False, True)))
     _compile_ahead([(*case, config) for case in cases for config in candidates(*case[:2])])
     rows = []
     for kernel, head_dim, causal in cases:
         inputs = _inputs(head_dim)
         launcher = _launcher(kernel, inputs, causal)
-        calls, errors = {}, {}
+        calls, outcomes = {}, {}
         for config in candidates(kernel, head_dim):
             call = launcher(config)
             try:
                 answer = call()
             except Exception as reason:  # noqa: BLE001 - a compiler can raise anything
-                errors[config] = f"{type(reason).__name__}: {reason}".splitlines()[0][:200]
+                outcomes[config] = {"error": f"{type(reason).__name__}: {reason}".splitlines()[0][:200]}
                 continue
             check_answers({config: answer}, inputs[:3] if kernel == "forward" else inputs, causal)
             calls[config] = call
         times_ms = timing.median_ms(calls, rounds=7)
-        shipped, by_descriptor = _shipped(kernel, inputs, causal)
+        taken, by_descriptor = shipped(kernel, *inputs, causal=causal)
         best = min(times_ms, key=times_ms.get)
         print(
             f"{kernel} d={head_dim} {'causal' if causal else 'full'}: fastest {best} {times_ms[best]:.3f} ms; shipped "
-            f"{tuple(shipped)} {times_ms.get(shipped, float('nan')):.3f} ms; {len(errors)} of "
-            f"{len(calls) + len(errors)} do not run",
+            f"{tuple(taken)} {times_ms.get(taken, float('nan')):.3f} ms; {len(outcomes)} of "
+            f"{len(calls) + len(outcomes)} do not run",
             flush=True,
         )
         batch, heads = inputs[0].shape[:2]
-        flops = traffic.attention_flops(LENGTH, LENGTH, head_dim, heads=heads, batch=batch)
-        for config in candidates(kernel, head_dim):
-            row = {
-                **dict(zip(CHOICES, config, strict=True)), "tma": by_descriptor, "head_dim": head_dim, "n": LENGTH,
-                "causal": causal, "dtype": "float16", "batch": batch, "heads": heads, "shipped": config == shipped,
-            }  # fmt: skip
-            if kernel != "forward":
-                row["kernel"] = kernel
-            if config in errors:
-                rows.append(row | {"error": errors[config]})
-                continue
-            row["ms"] = times_ms[config]
+        for config, ms in times_ms.items():
+            outcomes[config] = {"ms": ms}
             if kernel == "forward":
-                row["tflops"] = flops / (2 if causal else 1) / row["ms"] * 1e-9
-            rows.append(row)
+                outcomes[config]["tflops"] = timing.tflops(ms, LENGTH, head_dim, heads, batch, causal)
+        rows += [
+            {
+                **dict(zip(CHOICES, config, strict=True)), "tma": by_descriptor, "head_dim": head_dim, "n": LENGTH,
+                "causal": causal, "dtype": "float16", "batch": batch, "heads": heads, "shipped": config == taken,
+                **({} if kernel == "forward" else {"kernel": kernel}), **outcomes[config],
+            }
+            for config in candidates(kernel, head_dim)
+        ]  # fmt: skip
     return rows
 
 

@@ -5,10 +5,13 @@ Shapes follow the FlashAttention-3 paper: hidden dimension 2048, 16384 tokens in
 
 import statistics
 import time
+from functools import partial
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+
+from course_lib import kernels, traffic
 
 HIDDEN_DIM = 2048
 TOKENS = 16384
@@ -75,21 +78,28 @@ def peak_bytes(call):
     return torch.cuda.max_memory_allocated() - before - kept
 
 
-def random_inputs(batch, heads, length, head_dim, dtype, *, kv_heads=None):
-    """q, k, v and a gradient of the output, on the GPU; q, k and v require gradients."""
-    shapes = [(batch, n_heads, length, head_dim) for n_heads in (heads, kv_heads or heads, kv_heads or heads, heads)]
-    q, k, v, do = (torch.randn(shape, device="cuda", dtype=dtype) for shape in shapes)
-    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), do
+def tflops(ms, n, head_dim, heads, batch=1, causal=False):
+    """TFLOP/s of a forward pass that takes ms. A causal call counts half the FLOPs."""
+    flops = traffic.attention_flops(n, n, head_dim, heads=heads, batch=batch) / (2 if causal else 1)
+    return flops / ms * 1e-9
 
 
-def with_backend(backend, q, k, v, causal):
-    """A callable: PyTorch's attention by one of its backends."""
+def random_inputs(batch, heads, length, head_dim, dtype, *, kv_heads=None, differentiable=False):
+    """q, k, v and a gradient of the output, on the GPU. differentiable: q, k and v require gradients."""
+    of_q, of_k = ((batch, n_heads, length, head_dim) for n_heads in (heads, kv_heads or heads))
+    q, k, v, do = (torch.randn(shape, device="cuda", dtype=dtype) for shape in (of_q, of_k, of_k, of_q))
+    return *(x.requires_grad_(differentiable) for x in (q, k, v)), do
 
-    def call():
+
+def forward_calls(peers, q, k, v, causal=False):
+    """{name: callable}: our attention, as "ours", and PyTorch's by each of its backends in `peers`."""
+
+    def by_backend(backend):
         with sdpa_kernel(backend):
             return scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-    return call
+    ours = {"ours": lambda: kernels.flash_attention(q, k, v, causal=causal)}
+    return ours | {name: partial(by_backend, backend) for name, backend in peers.items()}
 
 
 def backward_of(o, q, k, v, do):

@@ -9,6 +9,8 @@ The functions replaced are internal to Triton. tests/tracing run on every Triton
 """
 
 import itertools
+from contextlib import ExitStack
+from unittest import mock
 
 import numpy as np
 import torch
@@ -21,7 +23,7 @@ _BF16_NAN_BITS = 0x7FC0
 
 
 class Recorder:
-    """Counts every launch in Triton's interpreter between `install` and `remove`. `trace` holds the counts."""
+    """Context manager that counts every launch in Triton's interpreter. `trace`, which `with` binds, has the counts."""
 
     def __init__(self, named_tensors):
         self.trace = Trace()
@@ -29,9 +31,9 @@ class Recorder:
         self._regions = []  # of every launch so far: they keep the tensors alive, so that no address is used twice
         self._region_of_argument = {}  # id of a tensor argument of the current launch -> _Region
         self._kernel = ""
-        self._originals = []
+        self._patches = ExitStack()
 
-    def install(self):
+    def __enter__(self):
         from triton.runtime import interpreter
 
         for owner, name, replacement in (
@@ -43,13 +45,12 @@ class Recorder:
             (interpreter.InterpreterBuilder, "create_atomic_cas", self._atomic_compare_and_swap),
             (interpreter.InterpreterBuilder, "create_dot", self._dot),
         ):
-            original = getattr(owner, name)
-            self._originals.append((owner, name, original))
-            setattr(owner, name, _around(original, replacement))
+            replaced = _around(getattr(owner, name), replacement)
+            self._patches.enter_context(mock.patch.object(owner, name, replaced))
+        return self.trace
 
-    def remove(self):
-        for owner, name, original in self._originals:
-            setattr(owner, name, original)
+    def __exit__(self, *exception):
+        self._patches.close()
         self._regions.clear()
 
     # The replacements. Each takes the function that it replaces, then that function's own arguments.
@@ -117,15 +118,12 @@ class Recorder:
         """Give a tensor argument its range of addresses. given: the caller's tensor; host: the interpreter's copy."""
         if not (isinstance(given, torch.Tensor) and isinstance(host, torch.Tensor)):
             return
-        for region in self._regions:
-            if region.is_same_view(given):
-                region.host = host
-                break
-        else:
-            region = self._new_region(given, host, parameter)
+        known = [region for region in self._regions if region.is_same_view(given)]
+        region = known[0] if known else self._new_region(given, parameter)
+        region.host = host
         self._region_of_argument[id(host)] = region
 
-    def _new_region(self, given, host, parameter):
+    def _new_region(self, given, parameter):
         name = self._names.get(given.data_ptr(), parameter.removesuffix("_ptr"))
         numbered = (f"{name}#{i}" for i in itertools.count(2))
         name = next(n for n in itertools.chain([name], numbered) if n not in self.trace.tensors)
@@ -135,9 +133,8 @@ class Recorder:
         # An odd multiple of the spacing: _count shifts by one bit more and gets the region's number from any address
         # up to one spacing below or above.
         virtual_base = (2 * len(self._regions) + 1) << _SPACING_BITS
-        region = _Region(given, host, virtual_base, counts)
-        self._regions.append(region)
-        return region
+        self._regions.append(_Region(given, virtual_base, counts))
+        return self._regions[-1]
 
     def _count(self, builder, pointers, mask, kind):
         """Count one load or store. Returns (real pointers, mask of the lanes that may go ahead)."""
@@ -176,10 +173,10 @@ class Recorder:
 
 
 class _Region:
-    """One tensor as kernels may address it. given: the caller's tensor; host: where the interpreter keeps it."""
+    """One tensor as kernels may address it. given: the caller's tensor; host: the interpreter's copy in this launch."""
 
-    def __init__(self, given, host, virtual_base, counts):
-        self.given, self.host, self.virtual_base, self.counts = given, host, virtual_base, counts
+    def __init__(self, given, virtual_base, counts):
+        self.given, self.host, self.virtual_base, self.counts = given, None, virtual_base, counts
         self.itemsize_bytes = given.element_size()
         offsets = np.zeros(tuple(given.shape), dtype=np.int64)
         for axis, (size, stride) in enumerate(zip(given.shape, given.stride(), strict=True)):

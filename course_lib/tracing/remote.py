@@ -5,6 +5,7 @@ import pickle
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -15,37 +16,34 @@ from .recorder import Recorder
 
 
 class RemoteRecorder:
-    """Sends every launch to the process that interprets between `install` and `remove`. `trace` holds the counts."""
+    """Context manager like `Recorder`, which sends every launch to the process that interprets."""
 
     def __init__(self, named_tensors):
         self.trace = Trace()
         self._names = {tensor.data_ptr(): name for name, tensor in named_tensors.items()}
 
-    def install(self):
+    def __enter__(self):
         from triton.runtime.jit import JITFunction
 
         interpreter_process.start()  # now, so that the first launch does not wait for it
-        self._owner, self._run = JITFunction, JITFunction.run
-        recorder = self
+        run = JITFunction.run
 
         def traced_run(kernel, *args, grid, warmup, **kwargs):
             if warmup:
-                return recorder._run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+                return run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
             if callable(grid):
-                grid = grid(dict(zip(kernel.arg_names, args, strict=False)) | kwargs)
-            recorder._launch(kernel, args, kwargs, tuple(grid))
+                grid = grid(_by_name(kernel, args, kwargs))
+            self._launch(kernel, args, kwargs, tuple(grid))
 
-        JITFunction.run = traced_run
+        self._patch = mock.patch.object(JITFunction, "run", traced_run)
+        self._patch.start()
+        return self.trace
 
-    def remove(self):
-        self._owner.run = self._run
+    def __exit__(self, *exception):
+        self._patch.stop()
 
     def _launch(self, kernel, args, kwargs, grid):
-        tensors = {
-            name: value
-            for name, value in (*zip(kernel.arg_names, args, strict=False), *kwargs.items())
-            if isinstance(value, torch.Tensor)
-        }
+        tensors = _tensors(kernel, args, kwargs)
         call = {
             "kernel": _description(kernel),
             "args": args,
@@ -66,6 +64,15 @@ class RemoteRecorder:
             tensor.untyped_storage().copy_(results[name].untyped_storage())
 
 
+def _by_name(kernel, args, kwargs):
+    return dict(zip(kernel.arg_names, args, strict=False)) | kwargs
+
+
+def _tensors(kernel, args, kwargs):
+    named = _by_name(kernel, args, kwargs)
+    return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+
+
 def _description(kernel):
     """How another process gets this kernel: (module, name) if it can be imported, else (None, name, source)."""
     function = kernel.fn
@@ -84,17 +91,13 @@ def serve(folder):
         sys.path.insert(0, str(folder))
         module = "traced_kernel"
     kernel = getattr(importlib.import_module(module), name)
-    recorder = Recorder(call["names"])
-    recorder.install()
     try:
-        kernel[call["grid"]](*call["args"], **call["kwargs"])
+        with Recorder(call["names"]) as trace:
+            kernel[call["grid"]](*call["args"], **call["kwargs"])
     except Exception as error:
         if type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
             error = error.__cause__  # what the kernel raised; Triton's interpreter wraps it
         (folder / "raised").write_bytes(pickle.dumps(error))
-        return
-    finally:
-        recorder.remove()
-    named = {**dict(zip(kernel.arg_names, call["args"], strict=False)), **call["kwargs"]}
-    torch.save({n: value for n, value in named.items() if isinstance(value, torch.Tensor)}, folder / "tensors")
-    (folder / "trace").write_bytes(pickle.dumps(recorder.trace))
+    else:
+        torch.save(_tensors(kernel, call["args"], call["kwargs"]), folder / "tensors")
+        (folder / "trace").write_bytes(pickle.dumps(trace))

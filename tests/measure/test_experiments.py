@@ -5,9 +5,10 @@ import re
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend
 
 from course_lib import runtime
-from course_lib.measure import bench, experiments, timing
+from course_lib.measure import bench, experiments, records, timing
 from course_lib.measure.accuracy import check_attention
 
 
@@ -35,6 +36,64 @@ def test_the_plain_kernel_is_run_with_ieee_products_and_without(monkeypatch):
     assert errors["tf32_relative_error"] == errors["ieee_relative_error"] or runtime.mode() == "gpu"
 
 
+@pytest.fixture
+def tiny(monkeypatch):
+    """Every input has two heads of 32 rows, and every time is made up, so that experiments run without a GPU."""
+
+    def random_inputs(batch, heads, length, head_dim, dtype, kv_heads=None, differentiable=False):
+        q, k, v, do = (torch.randn(1, 2, 32, 16, device=runtime.device()).to(dtype) for _ in range(4))
+        return *(x.requires_grad_(differentiable) for x in (q, k, v)), do
+
+    def made_up(contestants, **how):
+        for call in contestants.values():
+            call()
+        return dict.fromkeys(contestants, 0.5)
+
+    for module in (timing, bench):
+        monkeypatch.setattr(module, "random_inputs", random_inputs)
+        monkeypatch.setattr(module, "median_ms", made_up)
+        monkeypatch.setattr(module, "PEERS", {"sdpa_flash": SDPBackend.MATH})
+    monkeypatch.setattr(timing, "back_to_back_s", made_up)
+    monkeypatch.setattr(timing, "peak_bytes", lambda call: len(call()))
+    monkeypatch.setattr(experiments, "FP32_PEERS", {"sdpa_unfused": SDPBackend.MATH})
+
+
+@pytest.mark.parametrize(
+    "record, rows",
+    [
+        ("attention-h100", lambda: bench.compared_rows(64, 1024, True, torch.float16)),
+        ("shapes-h100", bench.shape_rows),
+        ("standard-h100", experiments.standard_rows),
+        ("ladder-h100", experiments.ladder_rows),
+        ("fp32-h100", experiments.fp32_rows),
+    ],
+)
+def test_an_experiment_runs_and_its_rows_are_those_of_the_record(tiny, record, rows):
+    found = list(rows())
+    committed = records.rows(record)
+    assert {tuple(row) for row in found} == {tuple(row) for row in committed}
+    if record == "attention-h100":
+        assert [row["pass"] for row in found] == ["forward", "backward"]
+        assert found[1]["tflops"]["ours"] == 2.5 * found[0]["tflops"]["ours"]
+        assert all(error < 1e-2 for row in found for error in row["relative_error"].values())
+    else:
+        assert len(found) == len(committed)
+
+
+def test_memory_and_the_host_s_time_are_those_of_the_record(tiny):
+    measured = bench.memory_and_host_time()
+    assert list(records.record("shapes-h100"))[-len(measured) :] == list(measured)
+    assert measured["forward_peak_bytes"] == 1 and measured["backward_peak_bytes"] == 3, "what each call returns"
+
+
+def test_wrong_answers_are_not_timed(tiny, monkeypatch):
+    from course_lib.measure import ladder
+
+    monkeypatch.setattr(ladder, "run", lambda rung, q, k, v, causal: q)
+    with pytest.raises(RuntimeError, match="wrong answers are not timed: plain"):
+        next(experiments.ladder_rows())
+
+
 def test_help_lists_every_experiment_under_its_own_heading(capsys):
     with pytest.raises(SystemExit):
         bench.main(["--help"])
@@ -60,7 +119,7 @@ def on_a_gpu(monkeypatch):
 
 
 def test_an_experiment_s_record_says_how_it_was_made(on_a_gpu, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(experiments, "precision_errors", lambda: {"ieee_relative_error": 1e-7})
+    monkeypatch.setitem(bench.EXPERIMENTS, "tf32", ("", lambda: {"ieee_relative_error": 1e-7}))
     file = tmp_path / "tf32-g100.json"
     assert bench.main(["--commit", "abc", "--tf32", "--json", str(file)]) == 0
     record = json.loads(file.read_text())
@@ -80,4 +139,4 @@ def test_without_an_experiment_the_requested_shapes_are_compared(on_a_gpu, monke
     assert bench.main(options) == 0
     shapes = [row["shape"] for row in json.loads(file.read_text())["rows"]]
     assert shapes == [[64, n, causal] for causal in (False, True) for n in (1024, 2048)]
-    assert "forward d=64 N=2048 causal: TFLOP/s ours 3, sdpa_flash 2; ours / sdpa_flash 1.50" in capsys.readouterr().out
+    assert "tflops (ours 3, sdpa_flash 2), ours / sdpa_flash 1.5" in capsys.readouterr().out.splitlines()[-1]

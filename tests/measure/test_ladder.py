@@ -1,11 +1,15 @@
 """The ladder of lesson 10's worklog: every rung computes attention, and differs from another by one idea."""
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from course_lib import runtime
+from course_lib.hardware import GPUS
 from course_lib.kernels.flash_forward import flash_forward
 from course_lib.measure import ladder
 from course_lib.measure.accuracy import check_attention
@@ -53,13 +57,43 @@ def test_kept_rungs_are_one_chain():
 
 @pytest.mark.parametrize("rung", ladder.RUNGS[1:], ids=lambda rung: rung.name)
 def test_a_rung_is_one_change(rung):
-    """One keyword, or another kernel with the same tiles and at most one flag."""
-    launch, parent = rung.launch, RUNGS[rung.builds_on].launch
-    if launch.func is parent.func:
-        names = launch.keywords.keys() | parent.keywords.keys()
-        assert sum(launch.keywords.get(name) != parent.keywords.get(name) for name in names) == 1
+    """One option, or another kernel with the same tiles."""
+    parent = RUNGS[rung.builds_on]
+    if rung.kernel == parent.kernel:
+        names = rung.options.keys() | parent.options.keys()
+        assert sum(rung.options.get(name) != parent.options.get(name) for name in names) == 1
     else:
-        assert launch.keywords == {"config": parent.keywords["config"]}
+        assert rung.options == {"config": parent.options["config"]}
+
+
+COMPILE = """
+import hashlib, torch
+from types import SimpleNamespace
+from course_lib.kernels import flash
+from course_lib.measure import ladder, resources
+
+flash.COMPILED = False  # which would refuse tensors that are on no GPU
+torch.cuda.get_device_properties = lambda device: SimpleNamespace(multi_processor_count=132)
+q = torch.empty(1, 2, 1024, 64, dtype=torch.float16, device="meta")
+for rung in ladder.RUNGS:
+    with resources.compiling_for(90) as launches:
+        rung.launch(q, q, q, causal=True)
+    compiled = launches[-1][0]
+    print(rung.name, compiled.metadata.shared, hashlib.sha256(compiled.asm["ptx"].encode()).hexdigest(), sep="|")
+"""
+
+
+def test_every_rung_compiles_to_code_of_its_own():
+    """For an H100, as on a GPU. With head_dim 64 the shipped tiles are those of the rung before."""
+    environment = os.environ | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
+    run = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    lines = [line.split("|") for line in run.stdout.splitlines()]
+    compiled = {name: (int(shared_bytes), code) for name, shared_bytes, code in lines}
+    assert compiled.keys() == RUNGS.keys()
+    assert all(shared_bytes <= GPUS["H100"].shared_bytes_per_block for shared_bytes, _ in compiled.values())
+    assert len(set(compiled.values())) == len(compiled) - 1
+    assert compiled["shipped tiles"] == compiled["tensor descriptors"]
 
 
 @pytest.mark.parametrize("causal", (False, True))

@@ -33,18 +33,47 @@ PINNED = triton.__version__ == "3.7.1"
 DIVISION_BYTES = 24  # of stack for the subroutine of a division, once per tile of queries; anything more is a spill
 
 
+# (kernel, arch, dtype, head_dim): bytes of stack of the shipped configurations that spill. Each fp32 product is six of
+# bf16 parts, which take more registers than there are: with 256 columns no tile sizes are without spills. On sm_90 the
+# fastest of the tiles that were timed are shipped, even if they spill.
+KNOWN_SPILLS = {
+    ("forward", 80, "float32", 256): 128,
+    ("forward", 90, "float32", 80): 136, ("forward", 90, "float32", 128): 136, ("forward", 90, "float32", 256): 1472,
+    ("forward", 100, "float32", 256): 184,
+    ("dkdv", 80, "float32", 128): 248, ("dkdv", 80, "float32", 256): 304,
+    ("dkdv", 90, "float32", 128): 48, ("dkdv", 90, "float32", 256): 168,
+    ("dkdv", 90, "float16", 32): 104, ("dkdv", 90, "float16", 128): 112, ("dkdv", 90, "float16", 256): 320,
+    ("dkdv", 100, "float32", 128): 104, ("dkdv", 100, "float32", 256): 264,
+    ("dq", 80, "float32", 64): 184, ("dq", 80, "float32", 128): 96, ("dq", 80, "float32", 256): 192,
+    ("dq", 90, "float32", 128): 56, ("dq", 90, "float32", 256): 152,
+    ("dq", 90, "float16", 64): 40, ("dq", 90, "float16", 256): 56,
+    ("dq", 100, "float32", 128): 56, ("dq", 100, "float32", 256): 192,
+}  # fmt: skip
+
+
+def assert_fit_and_spill_as_known(requests):
+    """The requests are of shipped configurations. What is known to spill must still do so, or the list has rotted."""
+    spilling = {}
+    for request, used in zip(requests, forward_resources(requests), strict=True):
+        assert used.shared_bytes <= SHARED_BYTES[request.arch], (request, used)
+        assert used.registers <= 255, (request, used)
+        assert used.tensor_cores == (request.arch != 75), (request, used)
+        assert not used.serialized or not PINNED, (request, used)
+        key = (request.kernel, request.arch, request.dtype, request.head_dim)
+        if used.stack_bytes > DIVISION_BYTES:
+            spilling[key] = max(used.stack_bytes, spilling.get(key, 0))
+    compiled = {(request.kernel, request.arch, request.dtype, request.head_dim) for request in requests}
+    known = {key: bound for key, bound in KNOWN_SPILLS.items() if key in compiled}
+    assert not PINNED or spilling.keys() == known.keys(), spilling
+    assert not PINNED or all(spilling[key] <= bound for key, bound in known.items()), spilling
+
+
 @pytest.mark.parametrize("dtype", ("float16", "float32"))
 @pytest.mark.parametrize("arch", (80, 90, 100))
-def test_shipped_configurations_fit_and_do_not_spill(arch, dtype):
-    requests = [
-        Request(head_dim, arch, dtype, causal) for head_dim, causal in itertools.product(HEAD_DIMS, (False, True))
-    ]
-    for request, used in zip(requests, forward_resources(requests), strict=True):
-        assert used.shared_bytes <= SHARED_BYTES[arch], (request, used)
-        assert used.stack_bytes <= DIVISION_BYTES or not PINNED, (request, used)
-        assert used.registers <= 255, (request, used)
-        assert used.tensor_cores, (request, used)
-        assert not used.serialized or not PINNED, (request, used)
+def test_shipped_configurations_fit_and_only_known_ones_spill(arch, dtype):
+    assert_fit_and_spill_as_known(
+        [Request(head_dim, arch, dtype, causal) for head_dim, causal in itertools.product(HEAD_DIMS, (False, True))]
+    )
 
 
 def test_bf16_takes_what_fp16_takes():
@@ -55,11 +84,9 @@ def test_bf16_takes_what_fp16_takes():
 
 def test_a_t4_gets_a_configuration_that_does_not_spill():
     """sm_75: no tensor cores from this compiler, hence slow; larger tiles spill thousands of bytes a thread."""
-    shipped = [Request(d, 75, dtype, True) for d in (64, 128, 256) for dtype in ("float16", "float32")]
-    for request, used in zip(shipped, forward_resources(shipped), strict=True):
-        assert used.shared_bytes <= SHARED_BYTES[75], (request, used)
-        assert used.stack_bytes <= DIVISION_BYTES or not PINNED, (request, used)
-        assert not used.tensor_cores
+    assert_fit_and_spill_as_known(
+        [Request(d, 75, dtype, True) for d in (64, 128, 256) for dtype in ("float16", "float32")]
+    )
     (large,) = forward_resources([Request(64, 75, config=(64, 64, 4, 1))])
     assert large.stack_bytes > 1000
 
@@ -69,24 +96,25 @@ def test_what_does_not_compile_says_why():
         forward_resources([Request(64, 90, config=(48, 64, 4, 2))])
 
 
-@pytest.mark.parametrize("arch", (75, 80, 90, 100))
-def test_the_backward_kernels_fit_and_do_not_spill(arch):
-    head_dims = {75: (64,), 90: (32, 64, 128, 256)}.get(arch, (64, 128))
-    requests = [
-        Request(head_dim, arch, causal=True, kernel=kernel)
+@pytest.mark.parametrize(
+    "arch, dtype, head_dims",
+    [
+        (75, "float16", (64,)), (80, "float16", (64, 128)), (90, "float16", (32, 64, 128, 256)),
+        (100, "float16", (64, 128)), *((arch, "float32", (64, 128, 256)) for arch in (80, 90, 100)),
+    ],
+)  # fmt: skip
+def test_the_backward_kernels_fit_and_only_known_ones_spill(arch, dtype, head_dims):
+    assert_fit_and_spill_as_known([
+        Request(head_dim, arch, dtype, causal=True, kernel=kernel)
         for head_dim, kernel in itertools.product(head_dims, ("dkdv", "dq"))
-    ]
-    if arch == 90:  # inputs too short, or too oddly aligned, for descriptors
-        requests += [
-            Request(64, 90, kernel=kernel, causal=kernel == "dkdv", by_descriptor=False) for kernel in ("dkdv", "dq")
-        ]
-    for request, used in zip(requests, forward_resources(requests), strict=True):
-        assert used.shared_bytes <= SHARED_BYTES[arch], (request, used)
-        # On an H100, the fastest configurations of the sweep spill a little.
-        stack_limit = DIVISION_BYTES if arch != 90 else 256 if request.head_dim <= 128 else 512
-        assert used.stack_bytes <= stack_limit or not PINNED, (request, used)
-        assert used.tensor_cores == (arch != 75), (request, used)
-        assert not used.serialized or not PINNED, (request, used)
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", ("dkdv", "dq"))
+def test_the_backward_kernels_do_not_spill_without_descriptors(kernel):
+    """Inputs too short, or too oddly aligned, for descriptors."""
+    (used,) = forward_resources([Request(64, 90, kernel=kernel, causal=kernel == "dkdv", by_descriptor=False)])
+    assert used.stack_bytes <= DIVISION_BYTES and not used.serialized or not PINNED
 
 
 def test_serialized_products_are_noticed():
