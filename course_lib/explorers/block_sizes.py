@@ -11,12 +11,11 @@ import json
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from html import escape
-from math import ceil, log10
+from math import ceil
 from pathlib import Path
 
+import ipywidgets as widgets
 import numpy as np
-from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.lines import Line2D
 
 from course_lib import traffic
 from course_lib.hardware import GPUS
@@ -24,8 +23,12 @@ from course_lib.machine import Machine
 from course_lib.measure import records
 from course_lib.reference.tiled import tiled_attention_on_machine
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Panel, Picture, png, tidy
-from .tile_grid import TileGrid, draw_tile_grid, tile_grid
+from .drawing import bare, stacked
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Picture, corner, label, tidy
+from .roofline import draw_roof, roof_tflops
+from .shell import Explorer, buttons, choice, menu, slider, tick
+from .tile_grid import draw_tile_grid, tile_grid
+from .words import table
 
 RECORD = Path(__file__).parents[1] / "data" / "resources.json"
 RECORD_COMMAND = "python -m course_lib.measure.resources --record course_lib/data/resources.json"
@@ -73,7 +76,7 @@ class Settings:
     def row(self):
         """The record's columns arch to block_k."""
         major, minor = GPUS[self.gpu].compute_capability
-        return 10 * major + minor, DTYPES[self.dtype], self.d, self.causal, self.block_q, self.block_k
+        return 10 * major + minor, *self.swept
 
 
 @dataclass(frozen=True)
@@ -113,69 +116,93 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class SRAM:
-    """Peak of the course's reference code on the memory machine: bytes of loaded tiles, and of what it computed."""
-
-    loaded_bytes: int
-    computed_bytes: int
-
-    @property
-    def peak_bytes(self):
-        return self.loaded_bytes + self.computed_bytes
-
-
-@dataclass(frozen=True)
 class Model:
-    """All that is shown.
-
-    grid: the tile grid, or its first corner. tiles: (query tiles, key tiles) of the whole grid. flash, standard:
-    Traffic of all heads. once_bytes: Q, K, V read and O written once. bound_bytes: n^2 d^2 / M elements, None where
-    the theorem does not speak. four_tiles_bytes: name -> bytes of the tiles of lesson 06's formula. programs: of all
-    heads. compiled: None if not recorded, or not for this order. limits: what ends the SM's room -> programs, None
-    with compiled, or if one program alone has not enough room. measured: None if no sweep has these tiles on this GPU.
-    """
+    """All that is shown. compiled: None if not recorded, or not for this order. measured: None if no sweep has these
+    tiles on this GPU."""
 
     settings: Settings
-    grid: TileGrid
-    tiles: tuple
-    flash: traffic.Traffic
-    standard: traffic.Traffic
-    once_bytes: int
-    bound_bytes: float | None
-    four_tiles_bytes: dict
-    sram: SRAM
-    programs: int
     compiled: Compiled | None
-    limits: dict | None
     measured: Measured | None
 
     @property
     def gpu(self):
         return GPUS[self.settings.gpu]
 
+    @cached_property
+    def grid(self):
+        """The tile grid, or its corner with the first tiles."""
+        s = self.settings
+        drawn = min(s.n, MAX_DRAWN_TILES * min(s.block_q, s.block_k))
+        return tile_grid(drawn, drawn, s.block_q, s.block_k, s.causal, s.order)
+
     @property
-    def budget_bytes(self):
-        return self.gpu.shared_bytes_per_block
+    def tiles(self):
+        """(query tiles, key tiles) of the whole grid."""
+        return ceil(self.settings.n / self.settings.block_q), ceil(self.settings.n / self.settings.block_k)
 
     @property
     def is_window(self):
         return self.grid.visit_number.shape != self.tiles
 
+    def _flash(self, block_q, block_k, order):
+        s = self.settings
+        sizes = {"dtype_bytes": s.dtype_bytes, "causal": s.causal, "heads": s.heads}
+        return traffic.flash_attention(s.n, s.n, s.d, block_q=block_q, block_k=block_k, order=order, **sizes)
+
+    @cached_property
+    def flash(self):
+        """Traffic of all heads."""
+        return self._flash(self.settings.block_q, self.settings.block_k, self.settings.order)
+
+    @cached_property
+    def standard(self):
+        s = self.settings
+        return traffic.standard_attention(
+            s.n, s.n, s.d, dtype_bytes=s.dtype_bytes, causal=s.causal, heads=s.heads
+        )
+
+    @property
+    def once_bytes(self):
+        """Q, K, V read and O written once."""
+        return self._flash(self.settings.n, self.settings.n, "q_outer").total_bytes
+
+    @property
+    def bound_bytes(self):
+        """n^2 d^2 / M elements; None where the theorem does not speak."""
+        s, sram_elems = self.settings, self.budget_bytes // self.settings.dtype_bytes
+        if sram_elems > s.n * s.d:
+            return None
+        return traffic.lower_bound_elems(s.n, s.d, sram_elems) * s.dtype_bytes * s.heads
+
+    @property
+    def budget_bytes(self):
+        return self.gpu.shared_bytes_per_block
+
+    @property
+    def four_tiles_bytes(self):
+        """name -> bytes of the tiles of lesson 06's formula."""
+        s = self.settings
+        elems = {"Q": s.block_q * s.d, "K": s.block_k * s.d, "V": s.block_k * s.d, "S": s.block_q * s.block_k}
+        return {name: count * s.dtype_bytes for name, count in elems.items()}
+
+    @property
+    def sram(self):
+        s = self.settings
+        return machine_sram(s.n, s.block_q, s.block_k, s.d, s.dtype_bytes, s.causal, s.order)
+
     @property
     def peak_tflops(self):
         """The GPU's for matmuls of this dtype: bf16 has no tensor cores before compute capability 8.0."""
-        tensor = self.settings.dtype == "fp16" or (
-            self.settings.dtype == "bf16" and self.gpu.compute_capability >= (8, 0)
-        )
-        return self.gpu.fp16_tensor_tflops if tensor else self.gpu.fp32_tflops
+        has_tensor_cores = {"fp16": True, "bf16": self.gpu.compute_capability >= (8, 0), "fp32": False}
+        return self.gpu.fp16_tensor_tflops if has_tensor_cores[self.settings.dtype] else self.gpu.fp32_tflops
 
-    def roof_tflops(self, intensity):
-        """The most that the GPU reaches at `intensity` FLOPs per byte."""
-        return min(self.peak_tflops, intensity * self.gpu.hbm_bytes_per_s / 1e12)
+    def roof_tflops(self, counted):
+        """The most that the GPU reaches with a Traffic, were every byte to come from HBM."""
+        return roof_tflops(self.gpu, counted.arithmetic_intensity, self.peak_tflops)
 
     def least_ms(self, counted):
-        """Time at the roof of a Traffic, were every byte to come from HBM."""
-        return counted.flops / self.roof_tflops(counted.arithmetic_intensity) / 1e9
+        """Time at that roof."""
+        return counted.flops / self.roof_tflops(counted) / 1e9
 
     @property
     def allowed_tflops(self):
@@ -183,75 +210,55 @@ class Model:
         row = self.measured.row
         return row["tflops"] * row["ms"] / self.least_ms(self.measured.counted)
 
+    @property
+    def programs(self):
+        """Of all heads: FA2 makes a program of each query tile of each head, FA1 one of each head."""
+        return self.settings.heads * (self.tiles[0] if self.settings.order == "q_outer" else 1)
+
     @cached_property
+    def limits(self):
+        """What ends the SM's room -> programs; None if not compiled, or if the SM has no room for one program."""
+        used = self.compiled
+        if not used or used.shared_bytes > self.budget_bytes:
+            return None
+        names = "shared_bytes", "registers", "num_warps", "tensor_memory_columns"
+        limits = self.gpu.resident_blocks(**{name: getattr(used, name) for name in names})
+        return limits if min(limits.values()) else None
+
+    # The rest only where there are limits.
+
+    @property
     def per_sm(self):
-        return min(self.limits.values()) if self.limits else None
+        return min(self.limits.values())
 
     @property
     def at_a_time(self):
-        return self.per_sm * self.gpu.sms if self.limits else None
+        return self.per_sm * self.gpu.sms
 
     @property
     def waves(self):
-        return ceil(self.programs / self.at_a_time) if self.limits else None
+        return ceil(self.programs / self.at_a_time)
 
     @property
     def last_wave(self):
         """Programs in it."""
-        return self.programs - (self.waves - 1) * self.at_a_time if self.limits else None
+        return self.programs - (self.waves - 1) * self.at_a_time
 
 
 def evaluate(settings, record=None, sweep=None):
     """The Model of `settings`. record, sweep: where to look, as `recorded` and `swept` give them (None: the committed
     ones)."""
-    s = settings
-    sizes = {"dtype_bytes": s.dtype_bytes, "causal": s.causal, "heads": s.heads}
-    flash = traffic.flash_attention(s.n, s.n, s.d, block_q=s.block_q, block_k=s.block_k, order=s.order, **sizes)
-    once = traffic.flash_attention(s.n, s.n, s.d, block_q=s.n, block_k=s.n, **sizes)
-    sram_elems = GPUS[s.gpu].shared_bytes_per_block // s.dtype_bytes
-    bound_bytes = None
-    if sram_elems <= s.n * s.d:
-        bound_bytes = traffic.lower_bound_elems(s.n, s.d, sram_elems) * s.dtype_bytes * s.heads
-    tiles = -(-s.n // s.block_q), -(-s.n // s.block_k)
-    drawn = min(s.n, MAX_DRAWN_TILES * min(s.block_q, s.block_k))
-    elems = {"Q": s.block_q * s.d, "K": s.block_k * s.d, "V": s.block_k * s.d, "S": s.block_q * s.block_k}
-
-    gpu, compiled, limits = GPUS[s.gpu], None, None
-    measured = None
-    if s.order == "q_outer":
-        compiled = (recorded() if record is None else record).get(s.row)
-        if s.gpu == SWEPT_GPU:
-            measured = (swept() if sweep is None else sweep).get(s.swept)
-    if compiled:
-        limits = gpu.resident_blocks(
-            shared_bytes=compiled.shared_bytes,
-            registers=compiled.registers,
-            num_warps=compiled.num_warps,
-            tensor_memory_columns=compiled.tensor_memory_columns,
-        )
-        if compiled.shared_bytes > gpu.shared_bytes_per_block or not min(limits.values()):
-            limits = None
-    return Model(
-        settings=s,
-        grid=tile_grid(drawn, drawn, s.block_q, s.block_k, s.causal, s.order),
-        tiles=tiles,
-        flash=flash,
-        standard=traffic.standard_attention(s.n, s.n, s.d, **sizes),
-        once_bytes=once.total_bytes,
-        bound_bytes=bound_bytes,
-        four_tiles_bytes={name: count * s.dtype_bytes for name, count in elems.items()},
-        sram=machine_sram(s.n, s.block_q, s.block_k, s.d, s.dtype_bytes, s.causal, s.order),
-        # FA2 makes a program of each query tile of each head, FA1 one of each head.
-        programs=s.heads * (tiles[0] if s.order == "q_outer" else 1),
-        compiled=compiled,
-        limits=limits,
-        measured=measured,
-    )
+    compiled = measured = None
+    if settings.order == "q_outer":
+        compiled = (recorded() if record is None else record).get(settings.row)
+        if settings.gpu == SWEPT_GPU:
+            measured = (swept() if sweep is None else sweep).get(settings.swept)
+    return Model(settings, compiled, measured)
 
 
 @lru_cache(maxsize=256)
 def machine_sram(n, block_q, block_k, d, dtype_bytes, causal, order):
-    """Peak of SRAM of `reference.tiled` on the memory machine, for one head.
+    """Peak of SRAM of `reference.tiled` on the memory machine, for one head: bytes of loaded tiles, and of results.
 
     Every visit needs what the first one needs, so that one tile of queries and one of keys tell.
     """
@@ -262,7 +269,7 @@ def machine_sram(n, block_q, block_k, d, dtype_bytes, causal, order):
     tiled_attention_on_machine(machine, *handles, block_q=block_q, block_k=block_k, causal=causal, order=order, **kept)
     report = machine.report()
     loaded_bytes = sum(n_bytes for name, n_bytes in report.peak_holders if name.split("[")[0] in (*"QKVOlm",))
-    return SRAM(loaded_bytes, report.peak_sram_bytes - loaded_bytes)
+    return {"loaded": loaded_bytes, "computed, fp32": report.peak_sram_bytes - loaded_bytes}
 
 
 @lru_cache(maxsize=1)
@@ -312,9 +319,9 @@ def compile_now(settings):
 
 
 def describe(model, step=None):
-    """The model in words, as HTML: a line for each panel, one for the compiler, and one for what was measured if
+    """The model in words, as HTML: a row for each panel, one for the compiler, and one for what was measured if
     anything was. step: as in `draw`."""
-    lines = {
+    parts = {
         "Tiles": _describe_tiles(model, step),
         "SRAM": _describe_sram(model),
         "Bytes": _describe_bytes(model),
@@ -323,8 +330,8 @@ def describe(model, step=None):
         "Compiler": _describe_compiler(model),
     }
     if model.measured:
-        lines["Measured"] = _describe_measured(model)
-    return "<br>".join(f"<b>{title}.</b> {text}" for title, text in lines.items())
+        parts["Measured"] = _describe_measured(model)
+    return table(parts.items())
 
 
 def _describe_tiles(model, step):
@@ -340,9 +347,8 @@ def _describe_tiles(model, step):
         return text + f"All {grid.n_visits:,} visits of the picture done."
     if step <= 0:
         return text + "Nothing visited yet."
-    i, j = grid.visits[step - 1]
-    (q, q_end), (k, k_end) = grid.query_rows(i), grid.key_rows(j)
-    return text + f"Visit {step:,} of {grid.n_visits:,}: queries {q} to {q_end - 1} meet keys {k} to {k_end - 1}."
+    queries, keys = grid.rows_of(step)
+    return text + f"Visit {step:,} of {grid.n_visits:,}: {queries} meet {keys}."
 
 
 def _describe_sram(model):
@@ -352,7 +358,7 @@ def _describe_sram(model):
     return (
         f"Four tiles in {model.settings.dtype}: {four}; {total:,} bytes, which {verdict} the {model.budget_bytes:,} "
         f"that one program can have. With fp32 statistics, accumulator and temporaries, our NumPy code "
-        f"peaks at {model.sram.peak_bytes:,} on the memory machine."
+        f"peaks at {sum(model.sram.values()):,} on the memory machine."
     )
 
 
@@ -360,7 +366,7 @@ def _describe_bytes(model):
     ratio = model.flash.total_bytes / model.standard.total_bytes
     bound = "n/a, all of K fits in SRAM" if model.bound_bytes is None else f"{model.bound_bytes:,.0f}"
     return (
-        f"This choice requests {model.flash.total_bytes:,}, standard attention for {model.standard.total_bytes:,} "
+        f"This choice requests {model.flash.total_bytes:,}, standard attention {model.standard.total_bytes:,} "
         f"(ratio {ratio:.3f}); Q, K, V, O once: {model.once_bytes:,}; N&sup2;d&sup2;/M: {bound}. "
         "Before any cache, all heads."
     )
@@ -369,17 +375,13 @@ def _describe_bytes(model):
 def _describe_roofline(model):
     parts = []
     for name, counted in (("this choice", model.flash), ("standard", model.standard)):
-        intensity = counted.arithmetic_intensity
+        ms = model.least_ms(counted)
         parts.append(
-            f"{name} {intensity:.2f} FLOP per byte, at most {model.roof_tflops(intensity):.2f} TFLOP/s, "
-            f"at least {_milliseconds(model.least_ms(counted))}"
+            f"{name} {counted.arithmetic_intensity:.2f} FLOP per byte, at most {model.roof_tflops(counted):.2f} "
+            f"TFLOP/s, at least {f'{ms:,.0f}' if ms >= 100 else f'{ms:.3g}'} ms"
         )
     roofs = f"Peak {model.peak_tflops:g} TFLOP/s, {model.gpu.hbm_bytes_per_s / 1e9:,.0f} GB/s."
     return f"Without a cache: {'; '.join(parts)}. {roofs}"
-
-
-def _milliseconds(ms):
-    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
 
 
 def _describe_programs(model):
@@ -435,164 +437,100 @@ def _describe_measured(model):
 
 
 def draw(model, step=None):
-    """Tile grid after `step` visits (None: all), roofline, SRAM, bytes, waves. Returns a figure.
-
-    Bars are drawn straight into the figure, as one collection: axes and ticks cost a redraw most of its time.
-    """
+    """Tile grid after `step` visits (None: all), roofline, SRAM, bytes, waves. Returns a figure."""
     figure = Picture(7.2)
-    _draw_grid(figure.add_axes((0.07, 0.535, 0.35, 0.42), axes_class=Panel), model, step)
-    _draw_roofline(figure.add_axes((0.52, 0.535, 0.45, 0.42), axes_class=Panel), model)
-    rectangles = [*_sram_bars(figure, model), *_bytes_bars(figure, model), *_wave_bars(figure, model)]
-    figure.add_artist(
-        PolyCollection(
-            [[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y, w, h, _ in rectangles],
-            facecolors=[colour for *_, colour in rectangles],
-            edgecolors="white",
-            linewidths=0.5,
-            transform=figure.transFigure,
-        )
-    )
+    grid = figure.add_axes((0.07, 0.555, 0.35, 0.39))
+    draw_tile_grid(grid, model.grid, step, MAX_NUMBERED_TILES)
+    title = "the first {} x {} of {:,} x {:,} tiles".format(*model.grid.visit_number.shape, *model.tiles)
+    tidy(grid, title=title if model.is_window else "tiles: blue visited, grey skipped")
+    _draw_roofline(figure.add_axes((0.52, 0.555, 0.45, 0.39)), model)
+    _draw_sram(figure.add_axes((0.15, 0.265, 0.83, 0.165)), model)
+    _draw_bytes(figure.add_axes((0.15, 0.02, 0.49, 0.165)), model)
+    _draw_waves(figure.add_axes((0.72, 0.055, 0.26, 0.13)), model)
     return figure
 
 
-def _draw_grid(axes, model, step):
-    draw_tile_grid(axes, model.grid, step, MAX_NUMBERED_TILES)
-    title = "tiles: blue visited, grey skipped"
-    if model.is_window:
-        title = "the first {} x {} of {:,} x {:,} tiles".format(*model.grid.visit_number.shape, *model.tiles)
-    axes.set_title(title, loc="left", y=1.02, fontsize=10.5, color=INK)
-
-
 def _draw_roofline(axes, model):
-    """In powers of ten on plain axes, whose ticks are cheaper than those of logarithmic ones."""
     tidy(axes, title=f"roofline of the {model.settings.gpu}, {model.settings.dtype}")
-    low, high, bottom, top = 0, 3, -1, 3.9
-    ridge = model.peak_tflops * 1e12 / model.gpu.hbm_bytes_per_s
-    roof = [log10(model.roof_tflops(intensity)) for intensity in (1, ridge, 1000)]
-    axes.plot([low, log10(ridge), high], roof, color=INK, linewidth=1.6)
-    axes.text(high, roof[-1] + 0.12, f"{model.peak_tflops:g} TFLOP/s", ha="right", fontsize=9, color=INK)
+    draw_roof(axes, model.gpu, (1, 1000), model.peak_tflops)
+    axes.set_ylim(0.1, 8000)
+    label(axes, 1000, 1.25 * model.peak_tflops, f"{model.peak_tflops:g} TFLOP/s", ha="right", va="bottom")
     points = (("standard", model.standard, VERMILLION, "s"), ("this choice", model.flash, BLUE, "o"))
-    for (name, counted, colour, marker), height in zip(points, (0.93, 0.86), strict=True):
-        intensity = counted.arithmetic_intensity
-        tflops = model.roof_tflops(intensity)
-        dashed = {"linewidth": 1, "linestyle": "--", "marker": marker, "markersize": 9, "markevery": [0]}
-        axes.plot([log10(intensity)] * 2, [log10(tflops), bottom], color=colour, **dashed)
+    for line, (name, counted, colour, marker) in enumerate(points):
+        intensity, tflops = counted.arithmetic_intensity, model.roof_tflops(counted)
+        axes.vlines(intensity, 0, tflops, color=colour, linewidth=1, linestyle="--")
+        axes.plot(intensity, tflops, marker, markersize=9, color=colour)
         text = f"{name}: {intensity:.3g} FLOP/byte, at most {tflops:.3g} TFLOP/s"
-        axes.text(0.02, height, text, transform=axes.transAxes, fontsize=9, color=colour)
+        corner(axes, text, line=line, color=colour)
     if model.measured and not model.measured.failed:
-        row, intensity = model.measured.row, model.measured.counted.arithmetic_intensity
-        axes.plot(log10(intensity), log10(row["tflops"]), "D", markersize=8, color=GREEN)
-        text = f"measured, N = {row['n']:,}: {row['tflops']:.3g} TFLOP/s"
-        axes.text(0.02, 0.79, text, transform=axes.transAxes, fontsize=9, color=GREEN)
-    axes.set_xlim(low, high)
-    axes.set_ylim(bottom, top)
-    axes.set_xticks(range(low, high + 1), ["1", "10", "100", "1,000"])
-    axes.set_yticks(range(bottom, 4), ["0.1", "1", "10", "100", "1,000"])
-    axes.set_xlabel("FLOPs per byte asked for", fontsize=9.5, color=INK)
-    axes.set_ylabel("TFLOP/s", fontsize=9.5, color=INK)
+        row = model.measured.row
+        axes.plot(model.measured.counted.arithmetic_intensity, row["tflops"], "D", markersize=8, color=GREEN)
+        corner(axes, f"measured, N = {row['n']:,}: {row['tflops']:.3g} TFLOP/s", line=2, color=GREEN)
+    tidy(axes, x="FLOPs per byte requested", y="TFLOP/s")
 
 
-@dataclass(frozen=True)
-class _Bar:
-    """parts: (label, length, colour) end to end. budget: where a line is drawn, or None."""
-
-    name: str
-    parts: list
-    note: str
-    colour: str = INK
-    budget: int | None = None
-
-    @property
-    def length(self):
-        return sum(length for _, length, _ in self.parts)
-
-
-def _bars(figure, title, bars, left, right, top):
-    """Rectangles (x, y, width, height, colour) of horizontal bars between two x of the figure; texts are drawn."""
-    figure.text(left, top, title, fontsize=10.5, color=INK)
-    scale = (right - left) / max(max(bar.length, bar.budget or 0) for bar in bars)
-    height, rectangles, lines = 0.026, [], []
-    for line, bar in enumerate(bars, start=1):
-        y, x = top - 0.012 - 0.037 * line, left
-        middle = {"va": "center_baseline", "fontsize": 9}
-        figure.text(left - 0.008, y + height / 2, bar.name, ha="right", color=INK, **middle)
-        for label, length, colour in bar.parts:
-            width = length * scale
-            rectangles.append((x, y, width, height, colour))
-            if label and width > 0.006 + 0.008 * len(label):
-                figure.text(x + width / 2, y + height / 2, label, ha="center", color="white", **middle)
-            x += width
-        if bar.budget:
-            x = max(x, left + bar.budget * scale)
-            lines.append([(left + bar.budget * scale, y - 0.004), (left + bar.budget * scale, y + height + 0.004)])
-        figure.text(x + 0.007, y + height / 2, bar.note, color=bar.colour, **middle)
-    figure.add_artist(LineCollection(lines, colors=INK, linewidths=1.8, transform=figure.transFigure))
-    return rectangles
+def _draw_sram(axes, model):
+    used, room = model.compiled, model.budget_bytes
+    tidy(axes, title=f"KiB of one program; lines: what a program can have on the {model.settings.gpu}")
+    bars = {
+        "four tiles": [(name, count, COLOURS[name]) for name, count in model.four_tiles_bytes.items()],
+        "NumPy, machine": list(zip(model.sram, model.sram.values(), (BLUE, GREY), strict=True)),
+        "Triton, shared": [("", used.shared_bytes, PURPLE)] if used else [],
+        "Triton, registers": [("", used.register_bytes, GREEN)] if used else [],
+    }
+    budgets = [room, room, room, 4 * model.gpu.registers_per_sm]
+    lengths = [sum(length for _, length, _ in parts) for parts in bars.values()]
+    notes = [_sram_note(*sizes) for sizes in zip(lengths, budgets, strict=True)]
+    if not used:
+        notes[2:] = [("not recorded" if model.settings.order == "q_outer" else "not for this order", GREY)] * 2
+    elif used.stack_bytes and lengths[3] <= budgets[3]:
+        notes[3] = f"{notes[3]}; stack: {used.stack_bytes:,} bytes a thread", VERMILLION
+    stacked(axes, bars, notes, end=1.5 * max(lengths + budgets), behind=budgets)
+    axes.vlines(budgets, np.arange(4) - 0.42, np.arange(4) + 0.42, color=INK, linewidth=1.8)
+    _without_scale(axes)
 
 
-def _sram_bars(figure, model):
-    sram, used, room = model.sram, model.compiled, model.budget_bytes
-    four = [(name, count, COLOURS[name]) for name, count in model.four_tiles_bytes.items()]
-    numpy_parts = [("loaded", sram.loaded_bytes, BLUE), ("computed, fp32", sram.computed_bytes, GREY)]
-    shared = [("", used.shared_bytes, PURPLE)] if used else []
-    registers = [("", used.register_bytes, GREEN)] if used else []
-    bars = []
-    for name, parts, budget in (
-        ("four tiles", four, room),
-        ("NumPy, machine", numpy_parts, room),
-        ("Triton, shared", shared, room),
-        ("Triton, registers", registers, 4 * model.gpu.registers_per_sm),
-    ):
-        length = sum(length for _, length, _ in parts)
-        colour, note = INK, f"{length / 1024:,.1f} of {budget / 1024:,.0f}"
-        if not parts:
-            colour, note = GREY, "not recorded" if model.settings.order == "q_outer" else "not for this order"
-        elif length > budget:
-            colour, note = VERMILLION, f"{length / 1024:,.1f}, does not fit in {budget / 1024:,.0f}"
-        elif parts == registers and used.stack_bytes:
-            colour, note = VERMILLION, f"{note}; stack: {used.stack_bytes:,} bytes a thread"
-        bars.append(_Bar(name, parts, note, colour, budget))
-    title = f"KiB of one program; lines: what a program can have on the {model.settings.gpu}"
-    return _bars(figure, title, bars, 0.15, 0.68, 0.425)
+def _sram_note(length, budget):
+    if length > budget:
+        return f"{length / 1024:,.1f}, does not fit in {budget / 1024:,.0f}", VERMILLION
+    return f"{length / 1024:,.1f} of {budget / 1024:,.0f}"
 
 
-def _bytes_bars(figure, model):
-    bars = []
-    for name, counted in (("standard", model.standard), ("this choice", model.flash)):
-        parts = [(tensor, sum(moved), COLOURS[tensor]) for tensor, moved in counted.by_tensor.items()]
-        bars.append(_Bar(name, parts, _in_units(counted.total_bytes)))
-    bars.append(_Bar("Q, K, V, O once", [("", model.once_bytes, GREY)], _in_units(model.once_bytes)))
-    bound = [("", model.bound_bytes, INK)] if model.bound_bytes else []
-    note = _in_units(model.bound_bytes) if model.bound_bytes else "no bound: K fits in SRAM"
-    bars.append(_Bar("bound N\u00b2d\u00b2/M", bound, note))
-    for index, (name, colour) in enumerate(COLOURS.items()):
-        figure.text(0.40 + 0.017 * index, 0.19, name, fontsize=10.5, fontweight="bold", color=colour)
-    return _bars(figure, "bytes asked for, all heads", bars, 0.15, 0.52, 0.19)
+def _draw_bytes(axes, model):
+    tidy(axes, title="bytes requested, all heads")
+    bars = {
+        name: [(tensor, sum(moved), COLOURS[tensor]) for tensor, moved in counted.by_tensor.items()]
+        for name, counted in (("standard", model.standard), ("this choice", model.flash))
+    }
+    bars["Q, K, V, O once"] = [("", model.once_bytes, GREY)]
+    bars["bound N\u00b2d\u00b2/M"] = [("", model.bound_bytes or 0, INK)]
+    totals = model.standard.total_bytes, model.flash.total_bytes, model.once_bytes, model.bound_bytes
+    notes = ["no bound: K fits in SRAM" if total is None else _in_units(total) for total in totals]
+    stacked(axes, bars, notes, room=1.3)
+    _without_scale(axes)
 
 
-def _wave_bars(figure, model):
-    left, right, bottom, height = 0.72, 0.985, 0.06, 0.095
-    figure.text(0.66, 0.19, f"{model.programs:,} programs on {model.gpu.sms} SMs", fontsize=10.5, color=INK)
-    small = {"fontsize": 9, "color": INK}
+def _without_scale(axes):
+    bare(axes)
+    axes.set_xticks([])
+
+
+def _draw_waves(axes, model):
+    tidy(axes, title=f"{model.programs:,} programs on {model.gpu.sms} SMs")
+    axes.set_yticks([])
     if not model.limits:
+        axes.set_xticks([])
         why = "for this order" if model.settings.order == "kv_outer" else "for this choice"
-        why = f"waves: not recorded\n{why}" if model.compiled is None else "none fits on an SM"
-        figure.text(left, bottom + height, why, va="top", **small)
-        return []
+        corner(axes, "none fits on an SM" if model.compiled else f"waves: not recorded\n{why}")
+        return
     shown = min(model.waves, MAX_DRAWN_WAVES)
-    counts = [model.at_a_time] * (shown - 1) + [model.last_wave]
-    pitch = (right - left) / max(shown, 4)
-    figure.add_artist(Line2D([left, right], [bottom + height] * 2, color=INK, linewidth=1.2, linestyle="--"))
-    figure.text(left - 0.007, bottom + height, f"{model.at_a_time:,}", ha="right", va="center", **small)
     first = model.waves - shown + 1
-    ticks = {0: f"wave {first:,}", shown - 1: f"{model.waves:,}" if shown > 1 else "wave 1"}
-    for index, name in ticks.items():
-        figure.text(left + (index + 0.5) * pitch, bottom - 0.01, name, ha="center", va="top", **small)
-    return [
-        (left + (index + 0.1) * pitch, bottom, 0.8 * pitch, height * count / model.at_a_time, colour)
-        for index, count in enumerate(counts)
-        for colour in [ORANGE if index == shown - 1 else BLUE]
-    ]
+    heights = [model.at_a_time] * (shown - 1) + [model.last_wave]
+    axes.bar(range(shown), heights, width=0.8, color=[BLUE] * (shown - 1) + [ORANGE])
+    axes.axhline(model.at_a_time, color=INK, linewidth=1.2, linestyle="--")
+    axes.set_yticks([model.at_a_time], [f"{model.at_a_time:,}"])
+    axes.set_xticks([0, shown - 1][: model.waves], [f"wave {first:,}", f"{model.waves:,}"][: model.waves])
+    axes.set(xlim=(-0.5, max(shown, 4) - 0.5), ylim=(0, 1.1 * model.at_a_time))
 
 
 def _in_units(n_bytes):
@@ -603,93 +541,38 @@ def _in_units(n_bytes):
 
 
 def explore():
-    """The explorer as an ipywidgets box: tile sizes, shape, dtype, mask, order, GPU, and the visits one by one."""
-    import ipywidgets as widgets
+    """The explorer as a widget: tile sizes, shape, dtype, mask, order, GPU, and the visits one by one."""
+    start, record = Settings(), dict(recorded())
+    button = widgets.Button(description="compile it now")
 
-    wide = {"description_width": "95px"}
-    start = Settings()
-
-    def width(px):
-        return widgets.Layout(width=f"{px}px")
-
-    def menu(options, value, name):
-        return widgets.Dropdown(options=options, value=value, description=name, style=wide, layout=width(215))
-
-    def sizes(value, name):
-        return widgets.SelectionSlider(options=BLOCKS, value=value, description=name, style=wide, layout=width(300))
-
-    lengths = [(f"{n:,}", n) for n in LENGTHS]
-    controls = {
-        "block_q": sizes(start.block_q, "B_r"),
-        "block_k": sizes(start.block_k, "B_c"),
-        "n": menu(lengths, start.n, "N"),
-        "d": menu(HEAD_DIMS, start.d, "d"),
-        "dtype": menu(list(DTYPES), start.dtype, "dtype"),
-        "causal": widgets.Checkbox(start.causal, description="causal", indent=False, layout=width(90)),
-        "order": widgets.ToggleButtons(options=ORDERS, value=start.order, style={"button_width": "180px"}),
-        "gpu": menu(list(GPUS), start.gpu, "GPU"),
-        "heads": menu(HEADS, start.heads, "heads x batch"),
-    }
-    # At its own size: stretched over a wide page, its text would blur.
-    text, image = widgets.HTML(), widgets.Image(format="png")
-    image.layout = widgets.Layout(max_width="100%", align_self="flex-start")
-    compiler = widgets.Button(description="compile it now", layout=widgets.Layout(display="none"))
-    visits = widgets.HBox()
-    record = dict(recorded())
-    model = None
-
-    def visits_up_to(end):
-        """Slider and play button from 0 to `end`: the End key of a slider drawn goes to the end it had then."""
-        slider, play = visits.children or (None, None)
-        if slider and slider.max == end:
-            return
-        at_the_end = slider is None or slider.value == slider.max
-        value = end if at_the_end else min(slider.value, end)
-        for old in visits.children:
-            old.close()
-        slider = widgets.IntSlider(value, 0, end, description="visits", style=wide, layout=width(420))
-        # About 60 pictures, however many the visits.
-        play = widgets.Play(value=value, min=0, max=end, step=ceil(end / 60), interval=250, show_repeat=False)
-        widgets.link((slider, "value"), (play, "value"))
-        slider.observe(redraw, names="value")
-        visits.children = slider, play
-
-    def redraw(_change=None):
-        step = visits.children[0].value
-        text.value = describe(model, step)
-        image.value = png(draw(model, step))
-
-    def choose(_change=None):
-        nonlocal model
-        model = evaluate(Settings(**{name: control.value for name, control in controls.items()}), record)
+    def model_of(**chosen):
+        model = evaluate(Settings(**chosen), record)
         missing = model.compiled is None and model.settings.order == "q_outer"
-        compiler.layout.display = None if missing else "none"
-        visits_up_to(model.grid.n_visits)
-        redraw()
+        button.layout.display = None if missing else "none"
+        return model
 
     def compile_missing(_button):
-        compiler.disabled = True
+        button.disabled = True
         try:
-            record.update(compile_now(model.settings))
-            choose()
+            record.update(compile_now(Settings(**{k: v for k, v in explorer.values.items() if k != "visits"})))
+            explorer.redraw()
         except (ImportError, RuntimeError) as error:
-            text.value += f"<br>{escape(str(error))}"
+            explorer.text.value += escape(str(error))
         finally:
-            compiler.disabled = False
+            button.disabled = False
 
-    for control in controls.values():
-        control.observe(choose, names="value")
-    compiler.on_click(compile_missing)
-    choose()
-    c = controls
-    return widgets.VBox(
-        [
-            widgets.HBox([c["block_q"], c["block_k"], c["gpu"]]),
-            widgets.HBox([c["n"], c["d"], c["dtype"], c["heads"]]),
-            widgets.HBox([c["order"], c["causal"]]),
-            visits,
-            text,
-            compiler,
-            image,
-        ]
-    )
+    lengths = [(f"{n:,}", n) for n in LENGTHS]
+    n_visits = evaluate(start).grid.n_visits
+    explorer = Explorer(
+        model_of, describe, draw,
+        {"block_q": choice("B_r", BLOCKS, start.block_q), "block_k": choice("B_c", BLOCKS, start.block_k)},
+        {"gpu": menu("GPU", GPUS, start.gpu), "n": menu("N", lengths, start.n), "d": menu("d", HEAD_DIMS, start.d)},
+        {"dtype": menu("dtype", DTYPES, start.dtype), "heads": menu("heads x batch", HEADS, start.heads)},
+        {"order": buttons("loops", ORDERS.items(), start.order), "causal": tick("causal", start.causal)},
+        {"visits": slider("visits", 0, n_visits, n_visits)},
+        step="visits", ends={"visits": lambda visits, **chosen: evaluate(Settings(**chosen)).grid.n_visits},
+        play="visits",
+    )  # fmt: skip
+    button.on_click(compile_missing)
+    explorer.children = *explorer.children, button
+    return explorer
