@@ -5,7 +5,7 @@
 `draw_on_chip` are the lesson's other figures. `explore` is the widget.
 """
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -28,65 +28,6 @@ PASSES = {
     "O = P V": (("P", "read"), ("V", "read"), ("O", "written")),
 }
 COLOURS = {"Q": GREY, "K": GREY, "V": GREY, "O": GREEN, "S": BLUE, "P": ORANGE}
-
-
-@dataclass(frozen=True)
-class AttentionMemory:
-    """Standard attention of `heads` heads over n tokens on one GPU.
-
-    moved: Traffic of all heads. held_bytes: Q, K, V, O, S and P at once. longest: the longest sequence that fits.
-    """
-
-    n: int
-    d: int
-    heads: int
-    dtype: str
-    gpu: str
-    moved: traffic.Traffic
-    held_bytes: int
-    longest: int
-
-    @property
-    def matrix_bytes(self):
-        """S, over all heads."""
-        return self.moved.by_tensor["S"].write_bytes
-
-    @property
-    def capacity_bytes(self):
-        return GPUS[self.gpu].hbm_bytes
-
-    @property
-    def fits(self):
-        return self.held_bytes <= self.capacity_bytes
-
-    @property
-    def intensity(self):
-        return self.moved.arithmetic_intensity
-
-    @property
-    def memory_s(self):
-        """What the moved bytes take at the vendor's bandwidth."""
-        return self.moved.total_bytes / GPUS[self.gpu].hbm_bytes_per_s
-
-    @property
-    def arithmetic_s(self):
-        """What the two products take at the vendor's peak for the dtype."""
-        return self.moved.flops / _peak_flops_per_s(self)
-
-    @property
-    def ridge(self):
-        """FLOPs per byte at which the two times would be equal."""
-        return _peak_flops_per_s(self) / GPUS[self.gpu].hbm_bytes_per_s
-
-    @property
-    def memory_bound(self):
-        return self.intensity < self.ridge
-
-
-def _peak_flops_per_s(model):
-    """Of tensor cores for fp16, of ordinary arithmetic for fp32."""
-    gpu = GPUS[model.gpu]
-    return 1e12 * (gpu.fp16_tensor_tflops if model.dtype == "fp16" else gpu.fp32_tflops)
 
 
 def by_pass(by_tensor):
@@ -125,11 +66,27 @@ def longest_that_fits(d, heads, dtype_bytes, capacity_bytes):
 
 
 def run(n, d=64, heads=16, dtype="fp16", gpu="A100"):
-    """n: tokens; dtype: of DTYPE_BYTES; gpu: of `hardware.GPUS`. Returns an AttentionMemory."""
-    dtype_bytes = DTYPE_BYTES[dtype]
-    moved = traffic.standard_attention(n, n, d, dtype_bytes=dtype_bytes, heads=heads)
-    longest = longest_that_fits(d, heads, dtype_bytes, GPUS[gpu].hbm_bytes)
-    return AttentionMemory(n, d, heads, dtype, gpu, moved, held_bytes(n, d, heads, dtype_bytes), longest)
+    """Standard attention of `heads` heads over n tokens on one GPU, as a namespace.
+
+    dtype: of DTYPE_BYTES; gpu: of `hardware.GPUS`. The namespace has the arguments and, over all heads: moved, a
+    Traffic; matrix_bytes of S; held_bytes of Q, K, V, O, S and P at once; longest, the longest sequence that fits;
+    memory_s and arithmetic_s, what the moved bytes take at the vendor's bandwidth, and the two products at its peak for
+    the dtype; ridge, the FLOPs per byte at which the two would be equal.
+    """
+    model = SimpleNamespace(n=n, d=d, heads=heads, dtype=dtype, gpu=gpu)
+    of, dtype_bytes = GPUS[gpu], DTYPE_BYTES[dtype]
+    model.moved = traffic.standard_attention(n, n, d, dtype_bytes=dtype_bytes, heads=heads)
+    model.matrix_bytes = model.moved.by_tensor["S"].write_bytes
+    model.held_bytes, model.capacity_bytes = held_bytes(n, d, heads, dtype_bytes), of.hbm_bytes
+    model.fits = model.held_bytes <= model.capacity_bytes
+    model.longest = longest_that_fits(d, heads, dtype_bytes, of.hbm_bytes)
+    # Tensor cores for fp16, ordinary arithmetic for fp32.
+    flops_per_s = 1e12 * (of.fp16_tensor_tflops if dtype == "fp16" else of.fp32_tflops)
+    model.memory_s = model.moved.total_bytes / of.hbm_bytes_per_s
+    model.arithmetic_s = model.moved.flops / flops_per_s
+    model.intensity, model.ridge = model.moved.arithmetic_intensity, flops_per_s / of.hbm_bytes_per_s
+    model.memory_bound = model.intensity < model.ridge
+    return model
 
 
 def size(n_bytes):

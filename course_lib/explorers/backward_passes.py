@@ -12,7 +12,7 @@ import numpy as np
 from course_lib.machine import Machine
 from course_lib.reference.backward import tiled_backward_on_machine
 
-from .drawing import bare, shaded, stacked
+from .drawing import shaded, stacked
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, panels, tidy
 from .tile_grid import TileGrid, draw_tile_grid, tile_grid
 from .visits import bytes_moved, draw_moved, explore_visits, visit_starts
@@ -154,10 +154,8 @@ def draw_products(programs):
     """A row of boxes for each program, a box for each matrix product, 2 n_q n_k d FLOPs. programs: name -> products."""
     figure, (axes,) = panels(0.9 + 0.42 * len(programs), left=0.27, below=0.1)
     bars = {name: [(product, 1, PRODUCT_COLOURS[product]) for product in of] for name, of in programs.items()}
-    stacked(axes, bars, [str(len(products)) for products in programs.values()])
+    stacked(axes, bars, [str(len(products)) for products in programs.values()], scale=False)
     tidy(axes, title="matrix products; pale: only because something was not kept")
-    axes.set_xticks([])
-    bare(axes)
     return figure
 
 

@@ -9,10 +9,12 @@ a row that the record lacks.
 import importlib.metadata
 import json
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from html import escape
 from math import ceil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import ipywidgets as widgets
 import numpy as np
@@ -23,7 +25,7 @@ from course_lib.machine import Machine
 from course_lib.measure import records
 from course_lib.reference.tiled import tiled_attention_on_machine
 
-from .drawing import bare, stacked
+from .drawing import stacked
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Picture, corner, label, tidy
 from .roofline import draw_roof, roof_tflops
 from .shell import Explorer, buttons, choice, menu, slider, tick
@@ -79,8 +81,7 @@ class Settings:
         return 10 * major + minor, *self.swept
 
 
-@dataclass(frozen=True)
-class Compiled:
+class Compiled(NamedTuple):
     """One row of the record: what the compiler used for the Triton kernel, whose queries are outermost."""
 
     num_warps: int
@@ -98,162 +99,71 @@ class Compiled:
         return 4 * self.registers * 32 * self.num_warps
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The fastest of the `tried` configurations that a sweep ran with the same tiles, or if none ran, the first.
+class Measured(NamedTuple):
+    """The fastest of the `tried` configurations that a sweep ran with the same tiles, or if none ran, the first."""
 
-    row: the sweep's, with its own n and heads. counted: traffic of that shape. source: GPU, versions, date.
-    """
-
-    row: dict
+    row: dict  # the sweep's, with its own n and heads
     tried: int
-    source: str
-    counted: traffic.Traffic
-
-    @property
-    def failed(self):
-        return "error" in self.row
-
-
-@dataclass(frozen=True)
-class Model:
-    """All that is shown. compiled: None if not recorded, or not for this order. measured: None if no sweep has these
-    tiles on this GPU."""
-
-    settings: Settings
-    compiled: Compiled | None
-    measured: Measured | None
-
-    @property
-    def gpu(self):
-        return GPUS[self.settings.gpu]
-
-    @cached_property
-    def grid(self):
-        """The tile grid, or its corner with the first tiles."""
-        s = self.settings
-        drawn = min(s.n, MAX_DRAWN_TILES * min(s.block_q, s.block_k))
-        return tile_grid(drawn, drawn, s.block_q, s.block_k, s.causal, s.order)
-
-    @property
-    def tiles(self):
-        """(query tiles, key tiles) of the whole grid."""
-        return ceil(self.settings.n / self.settings.block_q), ceil(self.settings.n / self.settings.block_k)
-
-    @property
-    def is_window(self):
-        return self.grid.visit_number.shape != self.tiles
-
-    def _flash(self, block_q, block_k, order):
-        s = self.settings
-        sizes = {"dtype_bytes": s.dtype_bytes, "causal": s.causal, "heads": s.heads}
-        return traffic.flash_attention(s.n, s.n, s.d, block_q=block_q, block_k=block_k, order=order, **sizes)
-
-    @cached_property
-    def flash(self):
-        """Traffic of all heads."""
-        return self._flash(self.settings.block_q, self.settings.block_k, self.settings.order)
-
-    @cached_property
-    def standard(self):
-        s = self.settings
-        return traffic.standard_attention(
-            s.n, s.n, s.d, dtype_bytes=s.dtype_bytes, causal=s.causal, heads=s.heads
-        )
-
-    @property
-    def once_bytes(self):
-        """Q, K, V read and O written once."""
-        return self._flash(self.settings.n, self.settings.n, "q_outer").total_bytes
-
-    @property
-    def bound_bytes(self):
-        """n^2 d^2 / M elements; None where the theorem does not speak."""
-        s, sram_elems = self.settings, self.budget_bytes // self.settings.dtype_bytes
-        if sram_elems > s.n * s.d:
-            return None
-        return traffic.lower_bound_elems(s.n, s.d, sram_elems) * s.dtype_bytes * s.heads
-
-    @property
-    def budget_bytes(self):
-        return self.gpu.shared_bytes_per_block
-
-    @property
-    def four_tiles_bytes(self):
-        """name -> bytes of the tiles of lesson 06's formula."""
-        s = self.settings
-        elems = {"Q": s.block_q * s.d, "K": s.block_k * s.d, "V": s.block_k * s.d, "S": s.block_q * s.block_k}
-        return {name: count * s.dtype_bytes for name, count in elems.items()}
-
-    @property
-    def sram(self):
-        s = self.settings
-        return machine_sram(s.n, s.block_q, s.block_k, s.d, s.dtype_bytes, s.causal, s.order)
-
-    @property
-    def peak_tflops(self):
-        """The GPU's for matmuls of this dtype: bf16 has no tensor cores before compute capability 8.0."""
-        has_tensor_cores = {"fp16": True, "bf16": self.gpu.compute_capability >= (8, 0), "fp32": False}
-        return self.gpu.fp16_tensor_tflops if has_tensor_cores[self.settings.dtype] else self.gpu.fp32_tflops
-
-    def roof_tflops(self, counted):
-        """The most that the GPU reaches with a Traffic, were every byte to come from HBM."""
-        return roof_tflops(self.gpu, counted.arithmetic_intensity, self.peak_tflops)
-
-    def least_ms(self, counted):
-        """Time at that roof."""
-        return counted.flops / self.roof_tflops(counted) / 1e9
-
-    @property
-    def allowed_tflops(self):
-        """Of the measured shape, at the roof, by the measurement's count of FLOPs: a causal call's are half of all."""
-        row = self.measured.row
-        return row["tflops"] * row["ms"] / self.least_ms(self.measured.counted)
-
-    @property
-    def programs(self):
-        """Of all heads: FA2 makes a program of each query tile of each head, FA1 one of each head."""
-        return self.settings.heads * (self.tiles[0] if self.settings.order == "q_outer" else 1)
-
-    @cached_property
-    def limits(self):
-        """What ends the SM's room -> programs; None if not compiled, or if the SM has no room for one program."""
-        used = self.compiled
-        if not used or used.shared_bytes > self.budget_bytes:
-            return None
-        names = "shared_bytes", "registers", "num_warps", "tensor_memory_columns"
-        limits = self.gpu.resident_blocks(**{name: getattr(used, name) for name in names})
-        return limits if min(limits.values()) else None
-
-    # The rest only where there are limits.
-
-    @property
-    def per_sm(self):
-        return min(self.limits.values())
-
-    @property
-    def at_a_time(self):
-        return self.per_sm * self.gpu.sms
-
-    @property
-    def waves(self):
-        return ceil(self.programs / self.at_a_time)
-
-    @property
-    def last_wave(self):
-        """Programs in it."""
-        return self.programs - (self.waves - 1) * self.at_a_time
+    counted: traffic.Traffic  # of the row's shape
 
 
 def evaluate(settings, record=None, sweep=None):
-    """The Model of `settings`. record, sweep: where to look, as `recorded` and `swept` give them (None: the committed
-    ones)."""
-    compiled = measured = None
-    if settings.order == "q_outer":
-        compiled = (recorded() if record is None else record).get(settings.row)
-        if settings.gpu == SWEPT_GPU:
-            measured = (swept() if sweep is None else sweep).get(settings.swept)
-    return Model(settings, compiled, measured)
+    """All that is shown for `settings`, as a namespace.
+
+    record, sweep: where to look, as `recorded` and `swept` give them (None: the committed ones). The namespace has
+    settings, gpu, compiled (None if not recorded, or not for this order), measured (None if no sweep has these tiles
+    on this GPU), what this function computes, and if a program fits on an SM what `_occupancy` does.
+    """
+    s, gpu = settings, GPUS[settings.gpu]
+    sizes = {"dtype_bytes": s.dtype_bytes, "causal": s.causal, "heads": s.heads}
+    model = SimpleNamespace(settings=s, gpu=gpu, compiled=None, measured=None, limits=None)
+    if s.order == "q_outer":
+        model.compiled = (recorded() if record is None else record).get(s.row)
+        if s.gpu == SWEPT_GPU:
+            model.measured = (swept() if sweep is None else sweep).get(s.swept)
+
+    drawn = min(s.n, MAX_DRAWN_TILES * min(s.block_q, s.block_k))
+    model.grid = tile_grid(drawn, drawn, s.block_q, s.block_k, s.causal, s.order)
+    model.tiles = ceil(s.n / s.block_q), ceil(s.n / s.block_k)  # of the whole grid, of which a corner may be drawn
+    model.is_window = model.grid.visit_number.shape != model.tiles
+
+    model.standard = traffic.standard_attention(s.n, s.n, s.d, **sizes)
+    model.flash = traffic.flash_attention(s.n, s.n, s.d, block_q=s.block_q, block_k=s.block_k, order=s.order, **sizes)
+    model.once_bytes = traffic.flash_attention(s.n, s.n, s.d, block_q=s.n, block_k=s.n, **sizes).total_bytes
+    # n^2 d^2 / M elements; None where the theorem does not speak.
+    sram_elems, model.bound_bytes = gpu.shared_bytes_per_block // s.dtype_bytes, None
+    if sram_elems <= s.n * s.d:
+        model.bound_bytes = traffic.lower_bound_elems(s.n, s.d, sram_elems) * s.dtype_bytes * s.heads
+
+    # The tiles of lesson 06's formula, and what the course's reference code holds.
+    elems = {"Q": s.block_q * s.d, "K": s.block_k * s.d, "V": s.block_k * s.d, "S": s.block_q * s.block_k}
+    model.four_tiles_bytes = {name: count * s.dtype_bytes for name, count in elems.items()}
+    model.sram = machine_sram(s.n, s.block_q, s.block_k, s.d, s.dtype_bytes, s.causal, s.order)
+
+    # bf16 has no tensor cores before compute capability 8.0.
+    has_tensor_cores = {"fp16": True, "bf16": gpu.compute_capability >= (8, 0), "fp32": False}[s.dtype]
+    model.peak_tflops = gpu.fp16_tensor_tflops if has_tensor_cores else gpu.fp32_tflops
+    # FA2 makes a program of each query tile of each head, FA1 one of each head.
+    model.programs = s.heads * (model.tiles[0] if s.order == "q_outer" else 1)
+    if model.compiled and model.compiled.shared_bytes <= gpu.shared_bytes_per_block:
+        _occupancy(model)
+    return model
+
+
+def _occupancy(model):
+    """Adds limits, resource -> programs that it allows on an SM, and how many run at a time, if that is any at all."""
+    names = "shared_bytes", "registers", "num_warps", "tensor_memory_columns"
+    limits = model.gpu.resident_blocks(**{name: getattr(model.compiled, name) for name in names})
+    if per_sm := min(limits.values()):
+        model.limits, model.per_sm, model.at_a_time = limits, per_sm, per_sm * model.gpu.sms
+        model.waves = ceil(model.programs / model.at_a_time)
+        model.last_wave = model.programs - (model.waves - 1) * model.at_a_time  # programs in it
+
+
+def at_the_roof(model, counted):
+    """(TFLOP/s, ms) that the GPU reaches at best with a Traffic, were every byte to come from HBM."""
+    tflops = roof_tflops(model.gpu, counted.arithmetic_intensity, model.peak_tflops)
+    return tflops, counted.flops / tflops / 1e9
 
 
 @lru_cache(maxsize=256)
@@ -286,17 +196,16 @@ def swept():
     for row in sweep["rows"] if sweep else ():
         same = tuple(row[column] for column in ("dtype", "head_dim", "causal", "block_q", "block_k"))
         tried.setdefault(same, []).append(row)
-    return {same: _fastest(rows, records.provenance(SWEEP)) for same, rows in tried.items()}
+    return {same: _fastest(rows) for same, rows in tried.items()}
 
 
-def _fastest(rows, source):
+def _fastest(rows):
     """The Measured of rows with the same tiles, head_dim and mask."""
     row = max(rows, key=lambda row: row.get("tflops", 0))
-    counted = traffic.flash_attention(
-        row["n"], row["n"], row["head_dim"], block_q=row["block_q"], block_k=row["block_k"], causal=row["causal"],
-        dtype_bytes=4 if row["dtype"] == "float32" else 2, heads=row["heads"], batch=row["batch"],
-    )  # fmt: skip
-    return Measured(row, len(rows), source, counted)
+    shape = {name: row[name] for name in ("block_q", "block_k", "causal", "heads", "batch")}
+    dtype_bytes = 4 if row["dtype"] == "float32" else 2
+    counted = traffic.flash_attention(row["n"], row["n"], row["head_dim"], dtype_bytes=dtype_bytes, **shape)
+    return Measured(row, len(rows), counted)
 
 
 def compile_now(settings):
@@ -307,39 +216,33 @@ def compile_now(settings):
     """
     from course_lib.measure.resources import Request, chosen_config, forward_resources
 
-    arch, dtype, d, causal, block_q, block_k = settings.row
-    config = chosen_config(arch, dtype, d, causal, block_q, block_k)
+    arch, dtype, d, causal, *blocks = settings.row
+    config = chosen_config(arch, dtype, d, causal, *blocks)
     (used,) = forward_resources([Request(d, arch, dtype, causal, config)])
-    return {
-        settings.row: Compiled(
-            *config[2:], used.shared_bytes, used.tensor_memory_columns, used.registers, used.stack_bytes,
-            used.tensor_cores, importlib.metadata.version("triton"),
-        )
-    }  # fmt: skip
+    numbers = [getattr(used, name) for name in Compiled._fields[2:-1]]
+    return {settings.row: Compiled(*config[2:], *numbers, importlib.metadata.version("triton"))}
 
 
 def describe(model, step=None):
     """The model in words, as HTML: a row for each panel, one for the compiler, and one for what was measured if
     anything was. step: as in `draw`."""
     parts = {
-        "Tiles": _describe_tiles(model, step),
-        "SRAM": _describe_sram(model),
-        "Bytes": _describe_bytes(model),
-        "Roofline": _describe_roofline(model),
-        "Programs": _describe_programs(model),
-        "Compiler": _describe_compiler(model),
+        "SRAM": _describe_sram,
+        "Bytes": _describe_bytes,
+        "Roofline": _describe_roofline,
+        "Programs": _describe_programs,
+        "Compiler": _describe_compiler,
     }
     if model.measured:
-        parts["Measured"] = _describe_measured(model)
-    return table(parts.items())
+        parts["Measured"] = _describe_measured
+    return table([("Tiles", _describe_tiles(model, step)), *((name, of(model)) for name, of in parts.items())])
 
 
 def _describe_tiles(model, step):
     s, grid = model.settings, model.grid
-    visits = model.flash.flops // (4 * s.d * s.heads)
     text = (
         f"{model.tiles[0]:,} x {model.tiles[1]:,} tiles of {s.block_q} queries x {s.block_k} keys; "
-        f"{visits:,} of {s.n**2:,} scores are computed. "
+        f"{model.flash.flops // (4 * s.d * s.heads):,} of {s.n**2:,} scores are computed. "
     )
     if model.is_window:
         text += "Drawn: the first {:,} x {:,} tiles. ".format(*grid.visit_number.shape)
@@ -347,92 +250,89 @@ def _describe_tiles(model, step):
         return text + f"All {grid.n_visits:,} visits of the picture done."
     if step <= 0:
         return text + "Nothing visited yet."
-    queries, keys = grid.rows_of(step)
-    return text + f"Visit {step:,} of {grid.n_visits:,}: {queries} meet {keys}."
+    return text + f"Visit {step:,} of {grid.n_visits:,}: {' meet '.join(grid.rows_of(step))}."
 
 
 def _describe_sram(model):
-    total = sum(model.four_tiles_bytes.values())
+    total, budget = sum(model.four_tiles_bytes.values()), model.gpu.shared_bytes_per_block
     four = ", ".join(f"{name} {count:,}" for name, count in model.four_tiles_bytes.items())
-    verdict = "fits in" if total <= model.budget_bytes else "does not fit in"
     return (
-        f"Four tiles in {model.settings.dtype}: {four}; {total:,} bytes, which {verdict} the {model.budget_bytes:,} "
-        f"that one program can have. With fp32 statistics, accumulator and temporaries, our NumPy code "
-        f"peaks at {sum(model.sram.values()):,} on the memory machine."
+        f"Four tiles in {model.settings.dtype}: {four}; {total:,} bytes, which "
+        f"{'fits in' if total <= budget else 'does not fit in'} the {budget:,} that one program can have. With fp32 "
+        f"statistics, accumulator and temporaries, our NumPy code peaks at {sum(model.sram.values()):,} on the memory "
+        "machine."
     )
 
 
 def _describe_bytes(model):
-    ratio = model.flash.total_bytes / model.standard.total_bytes
     bound = "n/a, all of K fits in SRAM" if model.bound_bytes is None else f"{model.bound_bytes:,.0f}"
     return (
         f"This choice requests {model.flash.total_bytes:,}, standard attention {model.standard.total_bytes:,} "
-        f"(ratio {ratio:.3f}); Q, K, V, O once: {model.once_bytes:,}; N&sup2;d&sup2;/M: {bound}. "
-        "Before any cache, all heads."
+        f"(ratio {model.flash.total_bytes / model.standard.total_bytes:.3f}); Q, K, V, O once: {model.once_bytes:,}; "
+        f"N&sup2;d&sup2;/M: {bound}. Before any cache, all heads."
     )
 
 
 def _describe_roofline(model):
     parts = []
     for name, counted in (("this choice", model.flash), ("standard", model.standard)):
-        ms = model.least_ms(counted)
+        tflops, ms = at_the_roof(model, counted)
         parts.append(
-            f"{name} {counted.arithmetic_intensity:.2f} FLOP per byte, at most {model.roof_tflops(counted):.2f} "
-            f"TFLOP/s, at least {f'{ms:,.0f}' if ms >= 100 else f'{ms:.3g}'} ms"
+            f"{name} {counted.arithmetic_intensity:.2f} FLOP per byte, at most {tflops:.2f} TFLOP/s, at least "
+            f"{f'{ms:,.0f}' if ms >= 100 else f'{ms:.3g}'} ms"
         )
     roofs = f"Peak {model.peak_tflops:g} TFLOP/s, {model.gpu.hbm_bytes_per_s / 1e9:,.0f} GB/s."
     return f"Without a cache: {'; '.join(parts)}. {roofs}"
 
 
 def _describe_programs(model):
-    s = model.settings
-    what = "one for each query tile of each head" if s.order == "q_outer" else "one for each head"
+    what = "one for each query tile of each head" if model.settings.order == "q_outer" else "one for each head"
     text = f"{model.programs:,} ({what}) on {model.gpu.sms} SMs. "
     if model.limits:
         limiting = " and ".join(name for name, count in model.limits.items() if count == model.per_sm)
-        share = model.last_wave / model.at_a_time
         return text + (
             f"{model.per_sm} fit on one SM (limit: {limiting}), {model.at_a_time:,} at a time: "
-            f"{model.waves:,} wave{'s' * (model.waves > 1)}, the last with {model.last_wave:,} programs ({share:.0%})."
+            f"{model.waves:,} wave{'s' * (model.waves > 1)}, the last with {model.last_wave:,} programs "
+            f"({model.last_wave / model.at_a_time:.0%})."
         )
-    if s.order == "kv_outer":
+    if model.settings.order == "kv_outer":
         idle = max(model.gpu.sms - model.programs, 0)
         return text + f"At least {idle} SMs have nothing to do, however many fit on one."
-    if model.compiled:
-        return text + "None fits on an SM."
-    return text + "How many fit on one SM is not recorded."
+    return text + ("None fits on an SM." if model.compiled else "How many fit on one SM is not recorded.")
 
 
 def _describe_compiler(model):
-    used = model.compiled
+    used, budget = model.compiled, model.gpu.shared_bytes_per_block
     if used is None:
         if model.settings.order == "kv_outer":
             return "Our fast Triton kernel has queries outermost; for this order nothing is recorded."
         return f"Not recorded for this choice. To record it: <code>{RECORD_COMMAND}</code>"
-    if used.shared_bytes > model.budget_bytes:
-        room = f"does not fit: needs {used.shared_bytes:,} bytes of shared memory, there are {model.budget_bytes:,}"
-    else:
-        room = f"{used.shared_bytes:,} bytes of shared memory"
+    room = f"{used.shared_bytes:,} bytes of shared memory"
+    if used.shared_bytes > budget:
+        room = f"does not fit: needs {room}, there are {budget:,}"
+    if used.tensor_memory_columns:
+        room += f", {used.tensor_memory_columns} columns of tensor memory"
     # A division's subroutine takes up to 24 bytes; what is more than that was spilled.
     spills = f"{used.stack_bytes:,} bytes of stack a thread" if used.stack_bytes else "nothing spilled"
-    tensor_memory = f", {used.tensor_memory_columns} columns of tensor memory" if used.tensor_memory_columns else ""
     return (
-        f"By Triton {used.triton}: {used.num_warps} warps, {room}{tensor_memory}, {used.registers} registers a thread "
+        f"By Triton {used.triton}: {used.num_warps} warps, {room}, {used.registers} registers a thread "
         f"({used.register_bytes:,} bytes a program), {spills}; tensor cores "
         f"{'used' if used.tensor_cores else 'not used'}."
     )
 
 
 def _describe_measured(model):
-    measured, row = model.measured, model.measured.row
+    row, tried = model.measured.row, model.measured.tried
     shape = f"N = {row['n']:,}, {row['heads'] * row['batch']:,} heads"
-    tried = f"of {measured.tried} configuration{'s' * (measured.tried > 1)} with these tiles"
-    if measured.failed:
-        return f"{shape}: none {tried} ran, {escape(row['error'])} ({measured.source})."
+    tried = f"of {tried} configuration{'s' * (tried > 1)} with these tiles"
+    if "error" in row:
+        return f"{shape}: none {tried} ran, {escape(row['error'])} ({records.provenance(SWEEP)})."
+    # By the measurement's count of FLOPs, of which a causal call has half of all.
+    allowed = row["tflops"] * row["ms"] / at_the_roof(model, model.measured.counted)[1]
     how = f"{row['num_warps']} warps, {row['num_stages']} stages{', tiles by descriptor' * row['tma']}"
     return (
         f"{row['tflops']:.1f} TFLOP/s, {shape}, the fastest {tried} ({how}); the model, which has no cache, allows "
-        f"{model.allowed_tflops:.1f} ({measured.source})."
+        f"{allowed:.1f} ({records.provenance(SWEEP)})."
     )
 
 
@@ -451,26 +351,25 @@ def draw(model, step=None):
 
 
 def _draw_roofline(axes, model):
-    tidy(axes, title=f"roofline of the {model.settings.gpu}, {model.settings.dtype}")
+    title = f"roofline of the {model.settings.gpu}, {model.settings.dtype}"
+    tidy(axes, title=title, x="FLOPs per byte requested", y="TFLOP/s")
     draw_roof(axes, model.gpu, (1, 1000), model.peak_tflops)
     axes.set_ylim(0.1, 8000)
     label(axes, 1000, 1.25 * model.peak_tflops, f"{model.peak_tflops:g} TFLOP/s", ha="right", va="bottom")
-    points = (("standard", model.standard, VERMILLION, "s"), ("this choice", model.flash, BLUE, "o"))
+    points = ("standard", model.standard, VERMILLION, "s"), ("this choice", model.flash, BLUE, "o")
     for line, (name, counted, colour, marker) in enumerate(points):
-        intensity, tflops = counted.arithmetic_intensity, model.roof_tflops(counted)
+        intensity, (tflops, _) = counted.arithmetic_intensity, at_the_roof(model, counted)
         axes.vlines(intensity, 0, tflops, color=colour, linewidth=1, linestyle="--")
         axes.plot(intensity, tflops, marker, markersize=9, color=colour)
-        text = f"{name}: {intensity:.3g} FLOP/byte, at most {tflops:.3g} TFLOP/s"
-        corner(axes, text, line=line, color=colour)
-    if model.measured and not model.measured.failed:
+        corner(axes, f"{name}: {intensity:.3g} FLOP/byte, at most {tflops:.3g} TFLOP/s", line=line, color=colour)
+    if model.measured and "error" not in model.measured.row:
         row = model.measured.row
         axes.plot(model.measured.counted.arithmetic_intensity, row["tflops"], "D", markersize=8, color=GREEN)
         corner(axes, f"measured, N = {row['n']:,}: {row['tflops']:.3g} TFLOP/s", line=2, color=GREEN)
-    tidy(axes, x="FLOPs per byte requested", y="TFLOP/s")
 
 
 def _draw_sram(axes, model):
-    used, room = model.compiled, model.budget_bytes
+    used, room = model.compiled, model.gpu.shared_bytes_per_block
     tidy(axes, title=f"KiB of one program; lines: what a program can have on the {model.settings.gpu}")
     bars = {
         "four tiles": [(name, count, COLOURS[name]) for name, count in model.four_tiles_bytes.items()],
@@ -480,20 +379,18 @@ def _draw_sram(axes, model):
     }
     budgets = [room, room, room, 4 * model.gpu.registers_per_sm]
     lengths = [sum(length for _, length, _ in parts) for parts in bars.values()]
-    notes = [_sram_note(*sizes) for sizes in zip(lengths, budgets, strict=True)]
+    notes = [
+        f"{length / 1024:,.1f} of {budget / 1024:,.0f}"
+        if length <= budget
+        else (f"{length / 1024:,.1f}, does not fit in {budget / 1024:,.0f}", VERMILLION)
+        for length, budget in zip(lengths, budgets, strict=True)
+    ]
     if not used:
         notes[2:] = [("not recorded" if model.settings.order == "q_outer" else "not for this order", GREY)] * 2
     elif used.stack_bytes and lengths[3] <= budgets[3]:
         notes[3] = f"{notes[3]}; stack: {used.stack_bytes:,} bytes a thread", VERMILLION
-    stacked(axes, bars, notes, end=1.5 * max(lengths + budgets), behind=budgets)
+    stacked(axes, bars, notes, end=1.5 * max(lengths + budgets), behind=budgets, scale=False)
     axes.vlines(budgets, np.arange(4) - 0.42, np.arange(4) + 0.42, color=INK, linewidth=1.8)
-    _without_scale(axes)
-
-
-def _sram_note(length, budget):
-    if length > budget:
-        return f"{length / 1024:,.1f}, does not fit in {budget / 1024:,.0f}", VERMILLION
-    return f"{length / 1024:,.1f} of {budget / 1024:,.0f}"
 
 
 def _draw_bytes(axes, model):
@@ -506,13 +403,7 @@ def _draw_bytes(axes, model):
     bars["bound N\u00b2d\u00b2/M"] = [("", model.bound_bytes or 0, INK)]
     totals = model.standard.total_bytes, model.flash.total_bytes, model.once_bytes, model.bound_bytes
     notes = ["no bound: K fits in SRAM" if total is None else _in_units(total) for total in totals]
-    stacked(axes, bars, notes, room=1.3)
-    _without_scale(axes)
-
-
-def _without_scale(axes):
-    bare(axes)
-    axes.set_xticks([])
+    stacked(axes, bars, notes, room=1.3, scale=False)
 
 
 def _draw_waves(axes, model):

@@ -61,17 +61,20 @@ def shaded(axes, matrix, rows, columns, *, write=number, signed=False, size=9.5)
     bare(axes)
 
 
-def stacked(axes, bars, notes, *, room=1.1, end=None, behind=None):
+def stacked(axes, bars, notes, *, room=1.1, end=None, behind=None, scale=True):
     """Horizontal bars from the top down, each of parts end to end, with a note behind it.
 
     bars: name -> [(label, length, colour)]; a label is written where its part has room for it. notes: a text for each
     bar, or (text, colour). The axis ends at `end`, or at `room` times the longest bar. behind: for each bar, a place
-    that its note has to stay behind.
+    that its note has to stay behind. scale: whether the axis below is drawn.
     """
     longest = max(sum(length for _, length, _ in parts) for parts in bars.values())
     axes.set_xlim(0, end or room * longest)
     axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.set_yticks([])
+    if not scale:
+        axes.set_xticks([])
+        bare(axes)
     pixels = axes.bbox.width / axes.get_xlim()[1]
     drawn = []
     for y, (bar, parts, note) in enumerate(zip(bars, bars.values(), notes, strict=True)):

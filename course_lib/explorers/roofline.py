@@ -5,6 +5,7 @@ records. `draw` shows it, `explore` is the widget. Rates and FLOPs follow the re
 """
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from course_lib import traffic
 from course_lib.hardware import GPUS
@@ -43,32 +44,6 @@ class Settings:
     block_q: int = 128
 
 
-@dataclass(frozen=True)
-class Model:
-    """flops, n_bytes: of one head; n_bytes None if no counter was read at this shape. measured: a key of CALLS ->
-    TFLOP/s of the record attention-h100, empty on another GPU. exp_roof_tflops: the rate at which products and
-    exponentials take turns, None where the rate of the exponentials is not known."""
-
-    settings: Settings
-    flops: int
-    n_bytes: float | None
-    measured: dict
-    exp_roof_tflops: float | None
-
-    @property
-    def gpu(self):
-        return GPUS[self.settings.gpu]
-
-    @property
-    def intensity(self):
-        return self.flops / self.n_bytes if self.n_bytes else None
-
-    @property
-    def binds(self):
-        """What limits a call of this intensity, were nothing else in its way."""
-        return "memory" if self.intensity < self.gpu.ridge_flops_per_byte else "arithmetic"
-
-
 def roof_tflops(gpu, intensity, peak_tflops=None):
     """The most that a GPU reaches at `intensity` FLOPs per byte. peak_tflops: by default that of fp16 tensor cores."""
     return min(peak_tflops or gpu.fp16_tensor_tflops, intensity * gpu.hbm_bytes_per_s / 1e12)
@@ -85,20 +60,22 @@ def draw_roof(axes, gpu, intensities, peak_tflops):
 
 
 def evaluate(settings):
-    """The Model of `settings`."""
-    s = settings
-    gpu = GPUS[s.gpu]
-    flops = traffic.attention_flops(s.n, s.n, s.d) // (2 if s.causal else 1)
-    rates = {}
+    """Of one head, as a namespace: settings, gpu, flops, n_bytes and with it intensity (None if no counter was read at
+    this shape), measured (a key of CALLS -> TFLOP/s of the record attention-h100, empty on another GPU), and
+    exp_roof_tflops, the rate at which products and exponentials take turns (None where that of the exponentials is not
+    known)."""
+    s, gpu = settings, GPUS[settings.gpu]
+    model = SimpleNamespace(settings=s, gpu=gpu, measured={}, exp_roof_tflops=None)
+    model.flops, model.n_bytes = traffic.attention_flops(s.n, s.n, s.d) // (2 if s.causal else 1), counted_bytes(s)
+    model.intensity = model.flops / model.n_bytes if model.n_bytes else None
     if s.gpu == "H100":
         shape = {"pass": "forward", "n": s.n, "head_dim": s.d, "causal": s.causal}
         for row in records.rows("attention-h100", **shape):
-            rates = {call: row["tflops"][call] for call in CALLS if call in row["tflops"]}
-    exp_roof = None
+            model.measured = {call: row["tflops"][call] for call in CALLS if call in row["tflops"]}
     if s.gpu in EXP_PER_S:
         # One exponential a score, for the 4 d FLOPs of its two products.
-        exp_roof = 4 * s.d / (4 * s.d / gpu.fp16_tensor_tflops + 1e12 / EXP_PER_S[s.gpu])
-    return Model(s, flops, counted_bytes(s), rates, exp_roof)
+        model.exp_roof_tflops = 4 * s.d / (4 * s.d / gpu.fp16_tensor_tflops + 1e12 / EXP_PER_S[s.gpu])
+    return model
 
 
 def counted_bytes(settings):
@@ -121,10 +98,11 @@ def describe(model):
     if model.n_bytes is None:
         return text + "At this shape no counter was read, so that there is no point to draw."
     how = f" with {s.block_q} queries a tile" if s.counted == REQUESTED else ""
-    roof = roof_tflops(model.gpu, model.intensity)
+    roof, ridge = roof_tflops(model.gpu, model.intensity), model.gpu.ridge_flops_per_byte
+    binds = "memory" if model.intensity < ridge else "arithmetic"
     text += (
         f"Bytes {s.counted}{how}: {model.n_bytes:,.0f}; {model.intensity:,.1f} FLOPs a byte, the ridge of the {s.gpu} "
-        f"is at {model.gpu.ridge_flops_per_byte:.0f}. <b>The {model.binds} binds</b>: at most {roof:,.0f} TFLOP/s.<br>"
+        f"is at {ridge:.0f}. <b>The {binds} binds</b>: at most {roof:,.0f} TFLOP/s.<br>"
     )
     if not model.measured:
         return text + f"On the {s.gpu} nothing is measured here."
