@@ -13,7 +13,7 @@ from course_lib import traffic
 from course_lib.hardware import GIB, GPUS, KIB, MIB
 
 from .drawing import bare, cells, log_axes, names_below, pale, shaded, stacked
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panels, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panel, panels, tidy
 from .shell import Explorer, buttons, choice, menu
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 100_000, 131_072)
@@ -179,8 +179,7 @@ def draw_masks(masks):
 
 def draw_matrix(heads, gpus):
     """What S and P take against N, in both dtypes, and the memory of some GPUs. Returns a figure."""
-    figure, (axes,) = panels(3.6)
-    tidy(axes, title=f"S and P of {heads} heads, held at once", x="N, tokens", y="GiB")
+    figure, axes = panel(3.6, title=f"S and P of {heads} heads, held at once", x="N, tokens", y="GiB")
     for (dtype, dtype_bytes), (colour, style) in zip(DTYPE_BYTES.items(), ((BLUE, "-"), (ORANGE, "--")), strict=True):
         sizes = {"dtype_bytes": dtype_bytes, "heads": heads}
         held = [traffic.standard_attention(n, n, 64, **sizes).peak_bytes / GIB for n in LENGTHS]
@@ -213,8 +212,7 @@ def draw_passes(counted, stated):
 
 def draw_on_chip(gpus):
     """Shared memory of all SMs, and what one program can have of it, on a logarithmic axis. Returns a figure."""
-    figure, (axes,) = panels(3.0, left=0.1)
-    tidy(axes, title="shared memory of the whole GPU, and of one program", x="KiB")
+    figure, axes = panel(3.0, left=0.1, title="shared memory of the whole GPU, and of one program", x="KiB")
     total = [gpu.sms * gpu.shared_bytes_per_sm / KIB for gpu in gpus.values()]
     share = [gpu.shared_bytes_per_block / KIB for gpu in gpus.values()]
     for sizes, height, colour, name in ((total, 0.7, PALE, "all SMs together"), (share, 0.4, BLUE, "one program")):

@@ -16,6 +16,12 @@ def log_axes(axes, ticks, names=None, *, base=2, y_base=10):
     axes.minorticks_off()
 
 
+def curves(axes, x, named, styles, **style):
+    """A curve for each name -> [n] of `named`, with its own of the styles: (colour, matplotlib's format)."""
+    for (name, y), (colour, form) in zip(named.items(), styles, strict=False):
+        axes.plot(x, y, form, color=colour, label=name, **{"markersize": 4} | style)
+
+
 def bare(axes):
     """No box, and no marks at the ticks."""
     axes.spines[:].set_visible(False)

@@ -43,14 +43,26 @@ def png(figure, colours=None):
     return buffer.getvalue()
 
 
-def panels(height, *ratios, width=WIDTH_INCHES, left=0.07, right=0.985, below=0.52, above=0.4, wspace=0.25, **subplots):
+def panels(height, *ratios, width=WIDTH_INCHES, left=0.07, right=0.985, below=None, above=0.4, note=None, **subplots):
     """A Picture with a row of axes, and the axes: one for each of the width `ratios`, or a single one.
 
-    height, width, and below and above the axes: inches. left, right: where the axes end, as shares of the width.
+    height, width, and below and above the axes: inches. left, right: where the axes end, as shares of the width. note:
+    a line at the foot of the figure that says where its numbers come from. subplots: of Figure.subplots, and wspace.
     """
     figure, ratios = Picture(height, width), ratios or (1,)
+    below = below or (0.8 if note else 0.52)
+    place = {"bottom": below / height, "top": 1 - above / height, "wspace": subplots.pop("wspace", 0.25)}
     axes = figure.subplots(1, len(ratios), width_ratios=ratios, squeeze=False, **subplots)[0]
-    figure.subplots_adjust(left=left, right=right, bottom=below / height, top=1 - above / height, wspace=wspace)
+    figure.subplots_adjust(left=left, right=right, **place)
+    if note:
+        label(figure, 0.985, 0.02, note, size=8.5, ha="right", va="bottom")
+    return figure, axes
+
+
+def panel(height, *, title, x=None, y=None, **place):
+    """A Picture with one panel, and its axes. place: as of `panels`."""
+    figure, (axes,) = panels(height, **place)
+    tidy(axes, title=title, x=x, y=y)
     return figure, axes
 
 
@@ -78,11 +90,6 @@ def corner(axes, text, *, line=0, right=False, color=INK):
     x, ha = (0.98, "right") if right else (0.02, "left")
     below = {"xytext": (0, -12 * line), "textcoords": "offset points"}
     axes.annotate(text, (x, 0.98), xycoords=axes.transAxes, ha=ha, va="top", fontsize=9, color=color, **below)
-
-
-def caption(figure, text):
-    """A line at the foot of the figure: where its numbers come from."""
-    label(figure, 0.985, 0.02, text, size=8.5, ha="right", va="bottom")
 
 
 def legend(of, **place):

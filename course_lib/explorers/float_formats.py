@@ -18,7 +18,7 @@ from course_lib.reference.formats import (
     smallest_exp_input,
 )
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, label, legend, panels, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, label, legend, panel, panels, tidy
 from .shell import Explorer, slider
 from .words import significant, vector
 
@@ -152,8 +152,7 @@ def draw_digits():
 
     Returns a figure.
     """
-    figure, (axes,) = panels(3.4)
-    tidy(axes, title="what each format can hold", x="size of the number", y="significant bits")
+    figure, axes = panel(3.4, title="what each format can hold", x="size of the number", y="significant bits")
     axes.set_xscale("log", base=2)
     for name, number_format in FORMATS.items():
         exponents = np.arange(round(np.log2(number_format.smallest)), number_format.largest_exponent + 1)
@@ -191,8 +190,7 @@ def broken_rows(sizes, *, n=256, d=64, scale=1.0, seed=0):
 
 def draw_broken_rows(sizes, found, title):
     """What `broken_rows` found: rows with a NaN as lines, rows of zeros as dotted lines. Returns a figure."""
-    figure, (axes,) = panels(3.0)
-    tidy(axes, title=title, x="standard deviation of the entries of Q and K", y="fraction of rows")
+    figure, axes = panel(3.0, title=title, x="standard deviation of the entries of Q and K", y="fraction of rows")
     # bfloat16 and float32 all but coincide: the one thick, the other thin on top of it.
     for (name, (nan, zero)), width in zip(found.items(), (2, 5, 1.5), strict=True):
         axes.plot(sizes, nan, color=COLOURS[name], linewidth=width, label=f"{name}: NaN")

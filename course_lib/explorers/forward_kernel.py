@@ -12,7 +12,7 @@ from course_lib import masks
 from course_lib.measure import records
 
 from .drawing import cells
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, caption, legend, panels, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, legend, panels, tidy
 from .shell import Explorer, choice, slider, tick
 
 # What is at a place of a tile, and what becomes of its score.
@@ -131,7 +131,10 @@ def draw_speed(record="attention-h100"):
     """TFLOP/s of a record's forward rows: a panel for each head dimension and mask, bars by length."""
     rows = records.rows(record, **{"pass": "forward"})
     shapes = sorted({(row["head_dim"], row["causal"]) for row in rows})
-    figure, every = panels(3.2, *[1] * len(shapes), left=0.06, below=0.8, above=0.64, wspace=0.15, sharey=True)
+    tokens, hidden = ({row[a] * row[b] for row in rows} for a, b in (("batch", "n"), ("heads", "head_dim")))
+    sizes = f"batch x N = {_numbers(tokens)}, heads x d = {_numbers(hidden)}, {rows[0]['dtype']}"
+    place = {"left": 0.06, "above": 0.64, "wspace": 0.15, "note": f"{sizes}; {records.provenance(record)}"}
+    figure, every = panels(3.2, *[1] * len(shapes), sharey=True, **place)
     for axes, (d, causal) in zip(every, shapes, strict=True):
         shown = sorted((r for r in rows if (r["head_dim"], r["causal"]) == (d, causal)), key=lambda r: r["n"])
         for place, (key, (name, colour)) in enumerate(CONTESTANTS.items()):
@@ -141,9 +144,6 @@ def draw_speed(record="attention-h100"):
         axes.set_xticks(range(len(shown)), [f"{row['n']:,}" for row in shown])
         tidy(axes, title=f"d = {d}, {'causal' if causal else 'full'}", x="N", y="TFLOP/s" if axes is every[0] else None)
     legend(every[0], loc="lower left", bbox_to_anchor=(-0.02, 1.1), ncols=len(CONTESTANTS))
-    tokens, hidden = ({row[a] * row[b] for row in rows} for a, b in (("batch", "n"), ("heads", "head_dim")))
-    sizes = f"batch x N = {_numbers(tokens)}, heads x d = {_numbers(hidden)}, {rows[0]['dtype']}"
-    caption(figure, f"{sizes}; {records.provenance(record)}")
     return figure
 
 

@@ -12,14 +12,11 @@ from course_lib.hardware import GPUS
 from course_lib.measure import records
 
 from .drawing import log_axes, shaded
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, caption, legend, panels, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, legend, panel, panels, tidy
 from .roofline import roof_tflops
 
 METHODS = {"standard": (VERMILLION, "s"), "flash": (BLUE, "o"), "sdpa_flash": (ORANGE, "^")}
 NAMES = {"standard": "standard, in PyTorch", "flash": "this course", "sdpa_flash": "PyTorch's FlashAttention-2"}
-
-
-BELOW = 0.8  # inches below the axes of a figure with a caption
 
 
 def growth(n, values):
@@ -40,7 +37,6 @@ class Step:
     builds on; those of the first are None. blind: it was predicted before anything like it had been timed."""
 
     name: str
-    idea: str
     because: str
     kept: bool
     tflops: float
@@ -76,17 +72,16 @@ def steps(rungs, rows, causal):
         if rung.builds_on is not None:
             predicted = rung.predicted_gain[mask]
             measured = tflops[rung.name] / tflops[rung.builds_on]
-        texts, blind = (rung.name, rung.idea, rung.because), mask not in rung.timed_before
-        worklog.append(Step(*texts, rung.kept, tflops[rung.name], predicted, measured, blind))
+        numbers = tflops[rung.name], predicted, measured
+        worklog.append(Step(rung.name, rung.because, rung.kept, *numbers, blind=mask not in rung.timed_before))
     return worklog
 
 
 def draw_worklog(full, causal):
     """Two lists of Step: TFLOP/s as bars, and the predicted gain (open) against the measured one (filled)."""
-    names = [step.name for step in full]
-    row = records.rows("ladder-h100")[0]
-    figure, (bars, gains) = panels(1.3 + 0.27 * len(names), 1, 1, left=0.2, below=BELOW, wspace=0.05, sharey=True)
-    caption(figure, f"grey: rejected; N = {row['n']:,}, {_shape_of([row], 'ladder-h100')}")
+    names, row = [step.name for step in full], records.rows("ladder-h100")[0]
+    note = f"grey: rejected; N = {row['n']:,}, {_shape_of([row], 'ladder-h100')}"
+    figure, (bars, gains) = panels(1.3 + 0.27 * len(names), 1, 1, left=0.2, note=note, wspace=0.05, sharey=True)
     for worklog, offset, colour, name in ((full, -0.19, BLUE, "full"), (causal, 0.19, ORANGE, "causal")):
         places = np.arange(len(names)) + offset
         shades = [colour if step.kept else PALE for step in worklog]
@@ -101,16 +96,13 @@ def draw_worklog(full, causal):
     bars.invert_yaxis()
     tidy(bars, title="speed", x="TFLOP/s")
     legend(bars)
-    ticks = [tick for tick in (0.125, 0.25, 0.5, 0.8, 1, 1.25, 1.6, 2, 3, 4) if _in_range(tick, full + causal)]
-    log_axes(gains, ticks, y_base=None)
+    gains.set_xscale("log", base=2)
+    low, high = gains.get_xlim()
+    ticks = (0.125, 0.25, 0.5, 0.8, 1, 1.25, 1.6, 2, 3, 4)
+    log_axes(gains, [tick for tick in ticks if low < tick < high], y_base=None)
     gains.axvline(1, color=GREY, linewidth=0.8)
     tidy(gains, title="gain: open predicted, filled measured", x="times as fast as the rung that it builds on")
     return figure
-
-
-def _in_range(tick, worklog):
-    gains = [gain for step in worklog if step.measured for gain in (step.predicted, step.measured)] + [1]
-    return min(gains) / 1.3 <= tick <= max(gains) * 1.3
 
 
 # Memory and time against the length: the record standard-h100.
@@ -124,9 +116,8 @@ def by_length(rows, method, key):
 
 def draw_memory(rows):
     """Peak bytes over inputs and outputs, measured, with the closed forms for S and P, and for lse."""
-    figure, (axes,) = panels(3.4, below=BELOW)
-    caption(figure, _shape_of(rows, "standard-h100"))
-    tidy(axes, title="peak memory of a forward over its inputs and output", x="N", y="bytes")
+    title, note = "peak memory of a forward over its inputs and output", _shape_of(rows, "standard-h100")
+    figure, axes = panel(3.4, note=note, title=title, x="N", y="bytes")
     for method, (colour, marker) in METHODS.items():
         n, peak_bytes = by_length(rows, method, "peak_bytes")
         if any(peak_bytes):
@@ -149,8 +140,7 @@ def _flash_with_lse(n_q, n_k, d, **sizes):
 
 def draw_times(forward, both):
     """Milliseconds against the length: the forward alone, one of back-to-back forwards, forward and backward alone."""
-    figure, every = panels(3.4, 1, 1, 1, below=BELOW, wspace=0.16, sharey=True)
-    caption(figure, _shape_of(forward, "standard-h100"))
+    figure, every = panels(3.4, 1, 1, 1, note=_shape_of(forward, "standard-h100"), wspace=0.16, sharey=True)
     titles = "forward", "forward, in back-to-back calls", "both passes"
     curves = (forward, "ms"), (forward, "train_ms"), (both, "ms")
     for axes, title, (rows, key) in zip(every, titles, curves, strict=True):
@@ -216,9 +206,8 @@ def moved(rows):
 
 def draw_dram(rows):
     """Bytes against the length: by the closed form (dotted), counted at three places, and Q, K, V, O once."""
-    figure, (axes,) = panels(4.2, right=0.7, below=BELOW)
-    caption(figure, _shape_of(rows, "dram-h100"))
-    tidy(axes, title="bytes of one forward, all heads, read and written", x="N", y="bytes")
+    title, note = "bytes of one forward, all heads, read and written", _shape_of(rows, "dram-h100")
+    figure, axes = panel(4.2, right=0.7, note=note, title=title, x="N", y="bytes")
     for method in ("standard", "flash"):
         colour, marker = METHODS[method]
         calls = [call for call in moved(rows) if call.method == method]
@@ -273,9 +262,9 @@ def rank_agreement(a, b):
 def draw_sweep(rows):
     """Three panels of block_q by block_k: the roof's prediction, the measured rate, and one against the other."""
     table = sweep_table(rows)
-    figure, (left, middle, right) = panels(3.6, 1, 1, 1, left=0.06, below=BELOW, above=0.66)
     mask = "causal" if rows[0]["causal"] else "full"
-    caption(figure, f"N = {rows[0]['n']:,}, {mask}, {_shape_of(rows, 'sweep-h100')}")
+    note = f"N = {rows[0]['n']:,}, {mask}, {_shape_of(rows, 'sweep-h100')}"
+    figure, (left, middle, right) = panels(3.6, 1, 1, 1, left=0.06, above=0.66, note=note)
     sizes_q, sizes_k = (sorted({row[i] for row in table}) for i in (0, 1))
     for axes, column, title in ((left, 2, "predicted TFLOP/s"), (middle, 3, "measured TFLOP/s")):
         values = {row[:2]: row[column] for row in table}
@@ -299,22 +288,17 @@ def draw_ratios(rows):
     """How many times as fast as each of PyTorch's, for every shape: forward and backward."""
     shapes = sorted(set(map(_shape, rows)))
     labels = [f"d={d} {'causal' if causal else 'full'} {n // 1024}k" for d, causal, n in shapes]
-    figure, every = panels(4.1, 1, 1, left=0.14, below=1, wspace=0.06, sharey=True)
-    caption(figure, records.provenance("attention-h100"))
-    peers = {
-        "sdpa_flash": ("over FlashAttention-2", ORANGE, "s"),
-        "sdpa_cudnn": ("over cuDNN", GREEN, "^"),
-        "flex": ("over FlexAttention", PURPLE, "D"),
-    }
+    note = records.provenance("attention-h100")
+    figure, every = panels(4.1, 1, 1, left=0.14, below=1, note=note, wspace=0.06, sharey=True)
+    peers = ("sdpa_flash", "FlashAttention-2", ORANGE, "s"), ("sdpa_cudnn", "cuDNN", GREEN, "^")
+    peers += (("flex", "FlexAttention", PURPLE, "D"),)
     for axes, which in zip(every, ("forward", "backward"), strict=True):
         tidy(axes, title=which, x="times as fast")
-        for peer, (name, colour, marker) in peers.items():
-            points = [
-                (row["tflops"]["ours"] / row["tflops"][peer], shapes.index(_shape(row)))
-                for row in rows
-                if row["pass"] == which and peer in row["tflops"]
-            ]
-            axes.plot([x for x, _ in points], [y for _, y in points], marker, color=colour, label=name)
+        for peer, name, colour, marker in peers:
+            shown = [row for row in rows if row["pass"] == which and peer in row["tflops"]]
+            ratios = [row["tflops"]["ours"] / row["tflops"][peer] for row in shown]
+            places = [shapes.index(_shape(row)) for row in shown]
+            axes.plot(ratios, places, marker, color=colour, label=f"over {name}")
         axes.axvline(1, color=GREY, linewidth=0.8)
         axes.set_yticks(range(len(shapes)), labels)
     every[0].invert_yaxis()
@@ -350,9 +334,9 @@ def figure_2(both, dram):
 
 def draw_figure_2(ratios):
     """What `figure_2` returned, as bars: how many times as much standard attention takes."""
-    figure, (axes,) = panels(2.9, left=0.06, below=0.6)
-    caption(figure, f"forward and backward; the paper: A100; here: {records.provenance('standard-h100')}")
-    tidy(axes, title="standard attention over FlashAttention, GPT-2 medium's shape")
+    note = f"forward and backward; the paper: A100; here: {records.provenance('standard-h100')}"
+    title = "standard attention over FlashAttention, GPT-2 medium's shape"
+    figure, axes = panel(2.9, left=0.06, below=0.6, note=note, title=title)
     for place, (name, colour) in enumerate((("the paper", GREY), ("here", BLUE))):
         at = np.arange(len(ratios)) + 0.38 * (place - 0.5)
         drawn = axes.bar(at, [pair[place] for pair in ratios.values()], width=0.36, color=colour, label=name)
@@ -366,8 +350,7 @@ def draw_figure_2(ratios):
 
 def draw_timings(ms):
     """Milliseconds of calls in the order in which they ran, with their mean and median."""
-    figure, (axes,) = panels(2.5)
-    tidy(axes, title="one function, timed again and again", x="call", y="milliseconds")
+    figure, axes = panel(2.5, title="one function, timed again and again", x="call", y="milliseconds")
     axes.plot(range(1, len(ms) + 1), ms, "o", markersize=4, color=BLUE)
     axes.axhline(np.mean(ms), color=VERMILLION, linewidth=1.4, label=f"mean {np.mean(ms):.2f} ms")
     axes.axhline(np.median(ms), color=GREEN, linewidth=1.4, linestyle="--", label=f"median {np.median(ms):.2f} ms")

@@ -12,13 +12,15 @@ from course_lib.reference import example, merge_states, online_softmax_update, s
 from course_lib.reference.softmax import normalise_state
 
 from . import figures
-from .drawing import names_below
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, corner, label, legend, panels, tidy
+from .drawing import curves, names_below
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, corner, label, legend, panel, tidy
 from .shell import Explorer, buttons, menu, slider
 from .words import number, vector
 
 ORDERS = ("as given", "ascending", "descending", "shuffled")
 AT_THE_END, EVERY_STEP = "once, at the end", "at every step"
+# Bars of what was there before a step.
+BEFORE = {"width": 0.7, "facecolor": "none", "edgecolor": VERMILLION, "linestyle": "--", "linewidth": 1.3}
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def _decimals(x):
 
 def draw(model):
     """Three panels: scores with the running maximum, weights before and after alpha, the output's path."""
-    figure, (stream, weights, plane) = panels(3.4, 1, 1, 1, left=0.055)
+    figure, (stream, weights, plane) = figures.panels(3.4, 1, 1, 1, left=0.055)
     _draw_stream(stream, model)
     _draw_weights(weights, model)
     for axes in (stream, weights):
@@ -179,15 +181,10 @@ def _draw_weights(axes, model):
     now = model.now.weights[model.order]
     axes.bar(range(len(now)), now, width=0.7, color=_key_colours(model))
     if model.fed:
-        outline_old_weights(axes, model.steps[model.fed - 1].weights[model.order])
+        before = model.steps[model.fed - 1].weights[model.order]
+        axes.bar(np.flatnonzero(before), before[before > 0], **BEFORE)
     corner(axes, f"bars add up to {'1' if model.every_step and now.any() else f'l = {_decimals(model.now.l)}'}")
     corner(axes, "dashed: one block ago", line=1, color=VERMILLION)
-
-
-def outline_old_weights(axes, weights):
-    """The weights before a step, dashed, except those that were 0."""
-    (old,) = np.nonzero(weights)
-    axes.bar(old, weights[old], width=0.7, facecolor="none", edgecolor=VERMILLION, linestyle="--", linewidth=1.3)
 
 
 def _draw_plane(axes, model):
@@ -223,15 +220,13 @@ def draw_corrections(model):
     top.stairs([step.m for step in steps], edges, baseline=None, color=INK, linewidth=1.8)
 
     tidy(middle, title=r"the running normaliser $l$: old terms shrink by $\alpha$, new ones join", y=r"$l$")
-    old_l = np.array([step.l for step in model.steps[:-1]])
-    kept_l = old_l * [step.alpha for step in steps]
-    new_l = np.array([step.l for step in steps])
-    middle.bar(j, kept_l, width=0.62, color=BLUE, label=r"old terms, $\alpha\, l_{old}$")
-    middle.bar(j, new_l - kept_l, bottom=kept_l, width=0.62, color=ORANGE, label="this block's terms")
-    moved = old_l > kept_l
-    dashed = {"fill": False, "edgecolor": VERMILLION, "linestyle": "--", "linewidth": 1.4}
-    middle.bar(j[moved], old_l[moved], width=0.62, label=r"$l_{old}$, before the maximum moved", **dashed)
-    middle.set_ylim(0, 1.35 * max(new_l.max(), old_l.max()))
+    l = np.array([step.l for step in model.steps])
+    kept_l = l[:-1] * [step.alpha for step in steps]
+    moved = l[:-1] > kept_l
+    middle.bar(j, kept_l, width=0.7, color=BLUE, label=r"old terms, $\alpha\, l_{old}$")
+    middle.bar(j, l[1:] - kept_l, bottom=kept_l, width=0.7, color=ORANGE, label="this block's terms")
+    middle.bar(j[moved], l[:-1][moved], label=r"$l_{old}$, before the maximum moved", **BEFORE)
+    middle.set_ylim(0, 1.35 * l.max())
     legend(middle, loc="upper left", ncols=3)
 
     tidy(bottom, title="the output so far, and the answer over all keys (dashed)", x="blocks fed", y="output")
@@ -252,7 +247,7 @@ def draw_merge_trees(scores, values, names):
     empty = np.float64(-np.inf), np.float64(0), np.zeros(values.shape[1])
     states = [online_softmax_update(*empty, scores[i : i + 1], values[i : i + 1]) for i in range(len(scores))]
     leaves = [(x, 0, state) for x, state in enumerate(states)]
-    figure, every = panels(3.9, 1, 1, left=0.01, right=0.99, below=0.1, wspace=0.05)
+    figure, every = figures.panels(3.9, 1, 1, left=0.01, right=0.99, below=0.1, wspace=0.05)
     for axes, title in zip(every, ("one after another", "in pairs"), strict=True):
         tidy(axes, title=title)
         axes.set_axis_off()
@@ -290,14 +285,12 @@ def draw_weight_ratios(ratios, block):
 
     ratios: name of a formula -> [n], the weight it gives each key over the right one. Returns a figure.
     """
-    figure, (axes,) = panels(3.0, left=0.09)
-    tidy(axes, title="the weight each formula gives a key, over the right weight", x="key, counted from 0", y="ratio")
+    title, n = "the weight each formula gives a key, over the right weight", len(next(iter(ratios.values())))
+    figure, axes = panel(3.0, left=0.09, title=title, x="key, counted from 0", y="ratio")
     axes.set_yscale("log")
-    styles = ((GREEN, "o"), (VERMILLION, "v"), (PURPLE, "^"), (BLUE, "s"))
-    for (name, ratio), (colour, marker) in zip(ratios.items(), styles, strict=False):
-        axes.plot(ratio, linestyle="none", marker=marker, markersize=4, color=colour, label=name)
-    _block_lines(axes, len(ratio), block)
-    axes.set_xticks(range(0, len(ratio), block))
+    curves(axes, range(n), ratios, ((GREEN, "o"), (VERMILLION, "v"), (PURPLE, "^"), (BLUE, "s")))
+    _block_lines(axes, n, block)
+    axes.set_xticks(range(0, n, block))
     legend(axes)
     return figure
 

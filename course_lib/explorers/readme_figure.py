@@ -43,7 +43,8 @@ def _draw_steps(figure):
         before, step = model.steps[j - 1], model.steps[j]
         tidy(axes, title=f"alpha = {step.alpha:.2f}, l = {step.l:.2f}")
         axes.bar(range(4), step.weights, width=0.7, color=[BLUE] * (j - 1) + [ORANGE] * (5 - j))
-        online_softmax.outline_old_weights(axes, before.weights)
+        (old,) = np.nonzero(before.weights)
+        axes.bar(old, before.weights[old], **online_softmax.BEFORE)
         axes.set_xticks(range(4), names)
         axes.set_xlim(-0.6, 3.6)
         axes.set_yticks([0, 0.5, 1])

@@ -12,7 +12,7 @@ from course_lib.hardware import GPUS
 from course_lib.measure import records
 
 from .drawing import log_axes
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, caption, label, panels, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, label, panel
 from .shell import Explorer, buttons, choice, menu, tick
 
 # FlashAttention-3 (Shah et al., 2024), section 3.1: an H100 SXM5's special functions, exp2 among them, by 16 for each
@@ -119,10 +119,10 @@ def describe(model):
 def draw(model):
     """Roof, the intensity of the settings, and every measured call at it. Returns a figure."""
     s, gpu = model.settings, model.gpu
-    figure, (axes,) = panels(4.2, below=0.75)
     mask = "causal" if s.causal else "full"
     title = f"{s.gpu}, fp16, forward: N = {s.n:,}, d = {s.d}, {mask}; bytes {s.counted}"
-    tidy(axes, title=title, x="FLOPs per byte", y="TFLOP/s")
+    note = records.provenance("attention-h100") if model.measured else None
+    figure, axes = panel(4.2, below=0.75, note=note, title=title, x="FLOPs per byte", y="TFLOP/s")
     low, high, bottom, peak = 10, 20_000, 20, gpu.fp16_tensor_tflops
     draw_roof(axes, gpu, (low, high), peak)
     axes.set_ylim(bottom, 3200)
@@ -133,8 +133,6 @@ def draw(model):
         axes.hlines(model.exp_roof_tflops, gpu.ridge_flops_per_byte, high, color=PURPLE, linestyle=":", linewidth=1.4)
         text = f"products and exponentials in turns, d = {s.d}: {model.exp_roof_tflops:.0f}"
         label(axes, high, 1.06 * model.exp_roof_tflops, text, color=PURPLE, **above)
-    if model.measured:
-        caption(figure, records.provenance("attention-h100"))
     if model.n_bytes:
         at, reach = model.intensity, roof_tflops(gpu, model.intensity)
         axes.vlines(at, bottom, reach, color=VERMILLION, linewidth=1.2, linestyle="--")

@@ -13,8 +13,8 @@ from course_lib.machine import Machine
 from course_lib.reference import example, scores, stable_softmax
 from course_lib.reference.softmax import log_sum_exp_of_state
 
-from .drawing import names_below, stacked
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, label, legend, panels, tidy
+from .drawing import curves, names_below, stacked
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, label, legend, panel, panels, tidy
 from .shell import Explorer, buttons, menu, slider
 from .words import significant, table, vector
 
@@ -72,57 +72,38 @@ def run(base, *, names=None, spread=1.0, shift=0.0, dtype="float32", method="sta
         logits = (spread * base + shift).astype(dtype)
         exact = stable_softmax(logits.astype(np.float64))
         work = logits.dtype if arithmetic == AS_STORED else np.promote_types(logits.dtype, np.float32)
-        steps = _STEPS[method](logits.astype(work), logits.dtype)
+        steps = _steps(method, logits.astype(work), logits.dtype)
     taken = len(steps) if taken is None else int(np.clip(taken, 1, len(steps)))
     names = tuple(names) if names is not None else tuple(str(i + 1) for i in range(len(base)))
     return Run(names, logits, method, steps, taken, exact)
 
 
-def _naive_steps(x, dtype):
-    terms = np.exp(x)
+def _steps(method, x, dtype):
+    """Every Step of a method on x, in x's dtype but for the softmax, which is in `dtype`."""
+    zero, one = x.dtype.type(0), x.dtype.type(1)
+    steps = [Step("x", "the logits", x, "exponents")]
+    if method == "naive":
+        terms, formula = np.exp(x), "exp(x)"
+    else:
+        m = x.max()
+        # Subtracting 0 where nothing is visible, as the library does: -inf - -inf would be NaN.
+        exponents = x - (m if m > -np.inf else zero)
+        terms, formula = np.exp(exponents), "exp(x - m)"
+        steps.append(Step("m", "the largest of x", m, "line"))
+        steps.append(Step("x - m", "0 in place of m if that is -inf", exponents, "exponents"))
     l = terms.sum(dtype=x.dtype)
-    return (
-        Step("x", "the logits", x, "exponents"),
-        Step("terms", "exp(x)", terms, "terms"),
-        Step("l", "sum of the terms", l, "line"),
-        Step("softmax", "terms / l", (terms / l).astype(dtype), "softmax"),
-    )
-
-
-def _first_stable_steps(x):
-    m = x.max()
-    # Subtracting 0 where nothing is visible, as the library does: -inf - -inf would be NaN.
-    exponents = x - (m if m > -np.inf else x.dtype.type(0))
-    terms = np.exp(exponents)
-    return (
-        Step("x", "the logits", x, "exponents"),
-        Step("m", "the largest of x", m, "line"),
-        Step("x - m", "0 in place of m if that is -inf", exponents, "exponents"),
-        Step("terms", "exp(x - m)", terms, "terms"),
-        Step("l", "sum of the terms", terms.sum(dtype=x.dtype), "line"),
-    )
-
-
-def _stable_steps(x, dtype):
-    *steps, terms, l = _first_stable_steps(x)
-    divisor = l.value if l.value > 0 else x.dtype.type(1)
-    softmax = (terms.value / divisor).astype(dtype)
-    return (*steps, terms, l, Step("softmax", "terms / l, 1 in place of l if that is 0", softmax, "softmax"))
-
-
-def _lse_steps(x, dtype):
-    steps = _first_stable_steps(x)
-    lse = log_sum_exp_of_state(steps[1].value, steps[-1].value)
-    exponents = x - (lse if lse > -np.inf else x.dtype.type(0))
-    return (
-        *steps,
-        Step("lse", "m + log(l)", lse, "line"),
-        Step("x - lse", "0 in place of lse if that is -inf", exponents, "exponents"),
-        Step("softmax", "exp(x - lse)", np.exp(exponents).astype(dtype), "softmax"),
-    )
-
-
-_STEPS = dict(zip(METHODS, (_naive_steps, _stable_steps, _lse_steps), strict=True))
+    steps += [Step("terms", formula, terms, "terms"), Step("l", "sum of the terms", l, "line")]
+    if method == "naive":
+        softmax, formula = terms / l, "terms / l"
+    elif method == "stable":
+        softmax, formula = terms / (l if l > 0 else one), "terms / l, 1 in place of l if that is 0"
+    else:
+        lse = log_sum_exp_of_state(m, l)
+        exponents = x - (lse if lse > -np.inf else zero)
+        softmax, formula = np.exp(exponents), "exp(x - lse)"
+        steps.append(Step("lse", "m + log(l)", lse, "line"))
+        steps.append(Step("x - lse", "0 in place of lse if that is -inf", exponents, "exponents"))
+    return *steps, Step("softmax", formula, softmax.astype(dtype), "softmax")
 
 
 def describe(model):
@@ -217,16 +198,13 @@ def draw_shifts(rows, shifts):
     rows: name -> x [n]; shifts: [k]. A line ends where the result is not finite. The triangle is the row's
     maximum. Returns a figure.
     """
-    figure, (axes,) = panels(3.2, left=0.085)
     title = "any shift gives the same softmax, until exp runs out of range"
-    tidy(axes, title=title, x="constant c subtracted", y="largest error of a weight")
+    figure, axes = panel(3.2, left=0.085, title=title, x="constant c subtracted", y="largest error of a weight")
     axes.set_yscale("log")
-    styles = ((BLUE, "-"), (VERMILLION, "--"), (GREEN, "-."))
-    for (name, x), (colour, style) in zip(rows.items(), styles, strict=False):
-        errors = shift_errors(x, shifts)
-        axes.plot(shifts, errors, color=colour, linestyle=style, linewidth=1.8, label=name)
-        at_max = shift_errors(x, [x.max()])[0]
-        axes.plot(float(x.max()), at_max, marker="v", markersize=9, color=colour)
+    styles = (BLUE, "-"), (VERMILLION, "--"), (GREEN, "-.")
+    curves(axes, shifts, {name: shift_errors(x, shifts) for name, x in rows.items()}, styles, linewidth=1.8)
+    for x, (colour, _) in zip(rows.values(), styles, strict=False):
+        axes.plot(float(x.max()), shift_errors(x, [x.max()])[0], marker="v", markersize=9, color=colour)
     legend(axes, loc="center right")
     return figure
 
@@ -246,8 +224,7 @@ def count_passes(algorithm, x, tile, sram_bytes):
 
 def draw_passes(traffic, row_bytes):
     """Bytes read and written by each version, in rows' worth. traffic: name -> (read_bytes, write_bytes)."""
-    figure, (axes,) = panels(3.0, left=0.18)
-    tidy(axes, title="bytes moved between HBM and SRAM", x="bytes moved, over the bytes of x")
+    figure, axes = panel(3.0, left=0.18, title="bytes moved between HBM and SRAM", x="bytes moved, over the bytes of x")
     bars = {
         name: [("read", read_bytes / row_bytes, BLUE), ("written", write_bytes / row_bytes, ORANGE)]
         for name, (read_bytes, write_bytes) in traffic.items()
@@ -258,11 +235,8 @@ def draw_passes(traffic, row_bytes):
 
 def draw_sums(n, sums):
     """What a running sum of ones has come to against the ones added. n: [k]; sums: name -> [k]. A figure."""
-    figure, (axes,) = panels(3.0, left=0.085)
-    tidy(axes, title="a sum of ones, added one after another", x="ones added", y="the sum")
-    styles = ((VERMILLION, "-"), (PURPLE, "-"), (BLUE, "--"))
-    for (name, values), (colour, style) in zip(sums.items(), styles, strict=False):
-        axes.plot(n, values, color=colour, linestyle=style, linewidth=1.8, label=name)
+    figure, axes = panel(3.0, left=0.085, title="a sum of ones, added one after another", x="ones added", y="the sum")
+    curves(axes, n, sums, ((VERMILLION, "-"), (PURPLE, "-"), (BLUE, "--")), linewidth=1.8)
     legend(axes)
     return figure
 

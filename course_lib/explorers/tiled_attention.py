@@ -14,8 +14,8 @@ from course_lib import traffic
 from course_lib.machine import Machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 
-from .drawing import log_axes, names_below, pale, stacked
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, corner, legend, panels, tidy
+from .drawing import curves, log_axes, names_below, pale, stacked
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, corner, legend, panel, panels, tidy
 from .tile_grid import ORDERS, TileGrid, draw_tile_grid, tile_grid
 from .visits import bytes_moved, draw_moved, explore_visits, visit_starts
 
@@ -152,8 +152,8 @@ def draw_orders(n_q, n_k, block_q, block_k):
 
 def draw_bytes(counts):
     """Bars of bytes by tensor, paler what is written. counts: what it is -> {tensor: (bytes read, bytes written)}."""
-    figure, (axes,) = panels(1.3 + 0.4 * len(counts), left=0.12)
-    tidy(axes, title="bytes by tensor; pale: written", x="megabytes ($10^6$ bytes)")
+    height, x = 1.3 + 0.4 * len(counts), "megabytes ($10^6$ bytes)"
+    figure, axes = panel(height, left=0.12, title="bytes by tensor; pale: written", x=x)
     bars = {
         name: [
             (tensor, n_bytes / 1e6, colour)
@@ -175,10 +175,8 @@ def draw_growth(by_length, by_sram):
     figure, (left, right) = panels(3.3, 1, 1)
     tidy(left, title="elements moved against length", x="N, queries and keys", y="elements")
     tidy(right, title="elements moved against SRAM", x="M, elements of SRAM", y="elements")
-    styles = ((VERMILLION, "s", "-"), (BLUE, "o", "-"), (INK, None, "--"))
-    for axes, (x, curves) in ((left, by_length), (right, by_sram)):
-        for (name, y), (colour, marker, line) in zip(curves.items(), styles, strict=False):
-            axes.plot(x, y, color=colour, marker=marker, markersize=4, linestyle=line, label=name)
+    for axes, (x, named) in ((left, by_length), (right, by_sram)):
+        curves(axes, x, named, ((VERMILLION, "s-"), (BLUE, "o-"), (INK, "--")))
         log_axes(axes, x)
     legend(left)
     return figure
@@ -186,8 +184,8 @@ def draw_growth(by_length, by_sram):
 
 def draw_budget(held, budget_bytes):
     """What lies in SRAM, stacked, for several cases against a budget. held: case -> {name: bytes}."""
-    figure, (axes,) = panels(1.5 + 0.4 * len(held), left=0.15)
-    tidy(axes, title=f"bytes in SRAM; line: the budget of {budget_bytes:,}", x="bytes")
+    title = f"bytes in SRAM; line: the budget of {budget_bytes:,}"
+    figure, axes = panel(1.5 + 0.4 * len(held), left=0.15, title=title, x="bytes")
     bars = {
         case: [(name, n_bytes, COLOURS.get(name, PALE)) for name, n_bytes in parts.items()]
         for case, parts in held.items()
