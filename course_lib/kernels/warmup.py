@@ -4,19 +4,25 @@ import os
 import subprocess
 import sys
 
-import triton
-import triton.language as tl
+from course_lib.language import tl, triton
 
 
 @triton.jit
 def vector_add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """out = x + y; contiguous vectors of n elements, cdiv(n, BLOCK) programs. Each element is read and written once."""
-    # 64 bits before the program id multiplies: a vector may have more than 2^31 elements.
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    offsets = start + tl.arange(0, BLOCK)
-    mask = offsets < n
-    total = tl.load(x_ptr + offsets, mask=mask) + tl.load(y_ptr + offsets, mask=mask)
-    tl.store(out_ptr + offsets, total, mask=mask)
+    """out = x + y, one block of BLOCK elements for each program.
+
+    x_ptr, y_ptr, out_ptr: float32 [n], contiguous. n: any length of at least 1. BLOCK: a power of two.
+    Launched with cdiv(n, BLOCK) programs, along axis 0. Each element is read once and written once.
+
+    >>> x, y = np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 30.0])
+    >>> launched(vector_add, (2,), {"out_ptr": (3,)}, x_ptr=x, y_ptr=y, n=3, BLOCK=2).outputs["out_ptr"].tolist()
+    [11.0, 22.0, 33.0]
+    """
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    x = tl.load(x_ptr + offs, mask=mask)
+    y = tl.load(y_ptr + offs, mask=mask)
+    tl.store(out_ptr + offs, x + y, mask=mask)
 
 
 @triton.jit
@@ -28,25 +34,36 @@ def scores_tile(
     n_q, n_k, scale,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """S = scale * Q K^T, tile by tile: program (i, j) computes BLOCK_M queries by BLOCK_N keys.
+    """S = scale * Q K^T, one tile of BLOCK_M queries by BLOCK_N keys for each program.
 
-    q [n_q, HEAD_DIM], k [n_k, HEAD_DIM], one float dtype; s [n_q, n_k]. BLOCK_D: a power of two, at least HEAD_DIM.
-    Q is read once for each tile of keys, K once for each tile of queries, S written once.
+    q_ptr: float32 [n_q, HEAD_DIM]; k_ptr: float32 [n_k, HEAD_DIM]; s_ptr: float32 [n_q, n_k]; each with strides of
+        its own, in elements. n_q, n_k: at least 1. BLOCK_D: a power of two, at least HEAD_DIM.
+    BLOCK_M, BLOCK_N: powers of two. Compiled, tl.dot takes no BLOCK_D below 16; the interpreter takes any.
+    Launched with cdiv(n_q, BLOCK_M) programs along axis 0 and cdiv(n_k, BLOCK_N) along axis 1.
+    Each program reads its rows of Q and of K once, and writes its tile once. Use tl.dot with
+        input_precision="ieee".
+
+    >>> q, k = np.array([[1.0, 0.0], [1.0, 2.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0]])
+    >>> sizes = {"n_q": 2, "n_k": 3, "HEAD_DIM": 2, "BLOCK_M": 2, "BLOCK_N": 2, "BLOCK_D": 2}
+    >>> strides = {"q_ptr": ("stride_qm", "stride_qd"), "k_ptr": ("stride_kn", "stride_kd"),
+    ...            "s_ptr": ("stride_sm", "stride_sn")}
+    >>> launch = launched(scores_tile, (1, 2), {"s_ptr": (2, 3)}, strides=strides, q_ptr=q, k_ptr=k, scale=1.0, **sizes)
+    >>> launch.outputs["s_ptr"].tolist()
+    [[1.0, 0.0, 2.0], [1.0, 2.0, 4.0]]
     """
-    start_m = tl.program_id(0).to(tl.int64) * BLOCK_M
-    start_n = tl.program_id(1).to(tl.int64) * BLOCK_N
-    rows = start_m + tl.arange(0, BLOCK_M)[:, None]
-    keys = start_n + tl.arange(0, BLOCK_N)[None, :]
+    offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_d = tl.arange(0, BLOCK_D)
-
-    # [BLOCK_M, BLOCK_D]
-    q = tl.load(q_ptr + rows * stride_qm + offs_d[None, :] * stride_qd,
-                mask=(rows < n_q) & (offs_d < HEAD_DIM)[None, :], other=0.0)  # fmt: skip
-    # [BLOCK_D, BLOCK_N]: K's tile, loaded with its axes exchanged.
-    k_t = tl.load(k_ptr + keys * stride_kn + offs_d[:, None] * stride_kd,
-                  mask=(keys < n_k) & (offs_d < HEAD_DIM)[:, None], other=0.0)  # fmt: skip
-    scores = tl.dot(q, k_t, input_precision="ieee") * scale
-    tl.store(s_ptr + rows * stride_sm + keys * stride_sn, scores, mask=(rows < n_q) & (keys < n_k))
+    mask_m, mask_n, mask_d = offs_m < n_q, offs_n < n_k, offs_d < HEAD_DIM
+    # [BLOCK_M, BLOCK_D] and [BLOCK_N, BLOCK_D]
+    q_ptrs = q_ptr + offs_m[:, None] * stride_qm + offs_d[None, :] * stride_qd
+    k_ptrs = k_ptr + offs_n[:, None] * stride_kn + offs_d[None, :] * stride_kd
+    q = tl.load(q_ptrs, mask=mask_m[:, None] & mask_d[None, :], other=0.0)
+    k = tl.load(k_ptrs, mask=mask_n[:, None] & mask_d[None, :], other=0.0)
+    # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
+    s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    s_ptrs = s_ptr + offs_m[:, None] * stride_sm + offs_n[None, :] * stride_sn
+    tl.store(s_ptrs, s, mask=mask_m[:, None] & mask_n[None, :])
 
 
 def compile_scores_tile(block_d, arch=90):
@@ -64,6 +81,7 @@ def compile_scores_tile(block_d, arch=90):
 
 
 def _compile_scores_tile(block_d, arch):
+    import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 

@@ -2,44 +2,14 @@
 
 import numpy as np
 
-from course_lib import language
 from course_lib.exercises.common.generators import MASKED_SCORES
 from course_lib.exercises.lesson_07.launches import WIDE, agrees, rows, rows_case
 from course_lib.grading.diagnosis import expected
 from course_lib.grading.exercise import Before, Exercise, Slip
-from course_lib.grading.kernel_calls import TRITON, kernel_checks
+from course_lib.grading.kernel_calls import TRITON, kernel_checks, plain
+from course_lib.kernels import softmax as kernels
 
-triton, tl = language.WRITTEN.triton, language.WRITTEN.tl
-
-
-@triton.jit
-def online_row_stats(x_ptr, m_ptr, l_ptr, stride_xm, stride_xn, n_cols, BLOCK: tl.constexpr):
-    """Maximum and softmax normaliser of each row in one pass, one row for each program.
-
-    x_ptr: float32 [n_rows, n_cols], with strides in elements. m_ptr, l_ptr: float32 [n_rows], contiguous.
-    n_cols: any length of at least 1, also far beyond BLOCK. BLOCK: a power of two.
-    m is the largest score of the row, l the sum of exp(score - m). A score may be -inf (a masked key); a row of
-        nothing else has m = -inf, l = 0.
-    Launched with n_rows programs, along axis 0. Each element is read once, BLOCK of them at a time.
-
-    >>> x, strides = np.array([[1.0, 2.0, 3.0, 4.0]]), {"x_ptr": ("stride_xm", "stride_xn")}
-    >>> outputs = {"m_ptr": (1,), "l_ptr": (1,)}
-    >>> launch = launched(online_row_stats, (1,), outputs, strides=strides, x_ptr=x, n_cols=4, BLOCK=2)
-    >>> print("m", launch.outputs["m_ptr"], "l", launch.outputs["l_ptr"].round(3))
-    m [4.] l [1.553]
-    """
-    row = tl.program_id(0)
-    m_i = float("-inf")
-    l_i = 0.0
-    for start in range(0, n_cols, BLOCK):
-        offs_n = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * stride_xm + offs_n * stride_xn, mask=offs_n < n_cols, other=float("-inf"))
-        m_new = tl.maximum(m_i, tl.max(x, axis=0))
-        m_ref = tl.where(m_new == float("-inf"), 0.0, m_new)  # -inf minus -inf would be NaN
-        l_i = l_i * tl.exp(m_i - m_ref) + tl.sum(tl.exp(x - m_ref), axis=0)
-        m_i = m_new
-    tl.store(m_ptr + row, m_i)
-    tl.store(l_ptr + row, l_i)
+online_row_stats = plain(kernels.online_row_stats)
 
 
 def row_stats(x):

@@ -2,38 +2,15 @@
 
 import numpy as np
 
-from course_lib import language, reference
+from course_lib import reference
 from course_lib.exercises.common.generators import LARGE_SCORES
 from course_lib.exercises.lesson_07.launches import WIDE, agrees, rows, rows_case
 from course_lib.grading.diagnosis import expected
 from course_lib.grading.exercise import Exercise, Slip
-from course_lib.grading.kernel_calls import TRITON, kernel_checks
+from course_lib.grading.kernel_calls import TRITON, kernel_checks, plain
+from course_lib.kernels import softmax as kernels
 
-triton, tl = language.WRITTEN.triton, language.WRITTEN.tl
-
-
-@triton.jit
-def row_softmax(x_ptr, out_ptr, stride_xm, stride_xn, stride_om, stride_on, n_cols, BLOCK: tl.constexpr):
-    """The softmax of each row, one row for each program.
-
-    x_ptr, out_ptr: float32 [n_rows, n_cols]; element (i, j) of x lies stride_xm * i + stride_xn * j elements after
-        x_ptr, and likewise out. n_cols: at least 1. BLOCK: a power of two, at least n_cols.
-    Launched with n_rows programs, along axis 0. Each element is read once and written once.
-    Scores may be as large as 1e4 in size.
-
-    >>> x = np.array([[0.0, 0.0, 0.0, 0.0], [1.0, 2.0, 3.0, 4.0]])
-    >>> strides = {"x_ptr": ("stride_xm", "stride_xn"), "out_ptr": ("stride_om", "stride_on")}
-    >>> launch = launched(row_softmax, (2,), {"out_ptr": (2, 4)}, strides=strides, x_ptr=x, n_cols=4, BLOCK=4)
-    >>> launch.outputs["out_ptr"].round(3)
-    array([[0.25 , 0.25 , 0.25 , 0.25 ],
-           [0.032, 0.087, 0.237, 0.644]], dtype=float32)
-    """
-    row = tl.program_id(0)
-    offs_n = tl.arange(0, BLOCK)
-    mask = offs_n < n_cols
-    x = tl.load(x_ptr + row * stride_xm + offs_n * stride_xn, mask=mask, other=float("-inf"))
-    p = tl.exp(x - tl.max(x, axis=0))
-    tl.store(out_ptr + row * stride_om + offs_n * stride_on, p / tl.sum(p, axis=0), mask=mask)
+row_softmax = plain(kernels.row_softmax)
 
 
 def softmax(x, BLOCK):

@@ -3,55 +3,14 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib import language
 from course_lib.exercises.common.generators import arrays
 from course_lib.exercises.lesson_07.launches import agrees
 from course_lib.grading.diagnosis import expected
 from course_lib.grading.exercise import Exercise, Slip
-from course_lib.grading.kernel_calls import TRITON, kernel_checks, rounds_products
+from course_lib.grading.kernel_calls import TRITON, kernel_checks, plain, rounds_products
+from course_lib.kernels import warmup
 
-triton, tl = language.WRITTEN.triton, language.WRITTEN.tl
-
-
-@triton.jit
-def scores_tile(
-    q_ptr, k_ptr, s_ptr,
-    stride_qm, stride_qd,
-    stride_kn, stride_kd,
-    stride_sm, stride_sn,
-    n_q, n_k, scale,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """S = scale * Q K^T, one tile of BLOCK_M queries by BLOCK_N keys for each program.
-
-    q_ptr: float32 [n_q, HEAD_DIM]; k_ptr: float32 [n_k, HEAD_DIM]; s_ptr: float32 [n_q, n_k]; each with strides of
-        its own, in elements. n_q, n_k: at least 1. BLOCK_D: a power of two, at least HEAD_DIM.
-    BLOCK_M, BLOCK_N: powers of two. Compiled, tl.dot takes no BLOCK_D below 16; the interpreter takes any.
-    Launched with cdiv(n_q, BLOCK_M) programs along axis 0 and cdiv(n_k, BLOCK_N) along axis 1.
-    Each program reads its rows of Q and of K once, and writes its tile once. Use tl.dot with
-        input_precision="ieee".
-
-    >>> q, k = np.array([[1.0, 0.0], [1.0, 2.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0]])
-    >>> sizes = {"n_q": 2, "n_k": 3, "HEAD_DIM": 2, "BLOCK_M": 2, "BLOCK_N": 2, "BLOCK_D": 2}
-    >>> strides = {"q_ptr": ("stride_qm", "stride_qd"), "k_ptr": ("stride_kn", "stride_kd"),
-    ...            "s_ptr": ("stride_sm", "stride_sn")}
-    >>> launch = launched(scores_tile, (1, 2), {"s_ptr": (2, 3)}, strides=strides, q_ptr=q, k_ptr=k, scale=1.0, **sizes)
-    >>> launch.outputs["s_ptr"].tolist()
-    [[1.0, 0.0, 2.0], [1.0, 2.0, 4.0]]
-    """
-    offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    offs_n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    offs_d = tl.arange(0, BLOCK_D)
-    mask_m, mask_n, mask_d = offs_m < n_q, offs_n < n_k, offs_d < HEAD_DIM
-    # [BLOCK_M, BLOCK_D] and [BLOCK_N, BLOCK_D]
-    q_ptrs = q_ptr + offs_m[:, None] * stride_qm + offs_d[None, :] * stride_qd
-    k_ptrs = k_ptr + offs_n[:, None] * stride_kn + offs_d[None, :] * stride_kd
-    q = tl.load(q_ptrs, mask=mask_m[:, None] & mask_d[None, :], other=0.0)
-    k = tl.load(k_ptrs, mask=mask_n[:, None] & mask_d[None, :], other=0.0)
-    # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
-    s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-    s_ptrs = s_ptr + offs_m[:, None] * stride_sm + offs_n[None, :] * stride_sn
-    tl.store(s_ptrs, s, mask=mask_m[:, None] & mask_n[None, :])
+scores_tile = plain(warmup.scores_tile)
 
 
 def scores(q, k, scale, **blocks):

@@ -3,31 +3,13 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib import language
 from course_lib.exercises.common.generators import arrays
 from course_lib.exercises.lesson_07.launches import agrees
 from course_lib.grading.exercise import Before, Exercise, ExpectedOutput, Slip, each_and_all
-from course_lib.grading.kernel_calls import TRITON, kernel_checks
+from course_lib.grading.kernel_calls import TRITON, kernel_checks, plain
+from course_lib.kernels import warmup
 
-triton, tl = language.WRITTEN.triton, language.WRITTEN.tl
-
-
-@triton.jit
-def vector_add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """out = x + y, one block of BLOCK elements for each program.
-
-    x_ptr, y_ptr, out_ptr: float32 [n], contiguous. n: any length of at least 1. BLOCK: a power of two.
-    Launched with cdiv(n, BLOCK) programs, along axis 0. Each element is read once and written once.
-
-    >>> x, y = np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 30.0])
-    >>> launched(vector_add, (2,), {"out_ptr": (3,)}, x_ptr=x, y_ptr=y, n=3, BLOCK=2).outputs["out_ptr"].tolist()
-    [11.0, 22.0, 33.0]
-    """
-    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offs < n
-    x = tl.load(x_ptr + offs, mask=mask)
-    y = tl.load(y_ptr + offs, mask=mask)
-    tl.store(out_ptr + offs, x + y, mask=mask)
+vector_add = plain(warmup.vector_add)
 
 
 def sums(x, y, BLOCK):
