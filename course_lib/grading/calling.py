@@ -1,8 +1,10 @@
 """Calls an answer so that nothing it does can hurt the caller: time limit, exceptions, printing, inputs."""
 
+import ast
 import contextlib
 import ctypes
 import dis
+import io
 import linecache
 import os
 import re
@@ -12,10 +14,11 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 
-from .exercise import Finding
+from .exercise import Evidence, Finding, Property, single_finding
 
 CALL_LIMIT_S = 2.0  # of processor time, so that no answer fails because the machine is busy
 CLOCK_LIMITS = 5  # so many times the limit by the clock, for an answer that sleeps or waits
@@ -65,7 +68,7 @@ class GuardedAnswer:
         given = tuple(copied(a) for a in arguments)
         returned = self.run(lambda: self.answer(*given))
         self.modified = tuple(i for i, a in enumerate(arguments) if not _same(a, given[i]))
-        self.note(returned, self.modified)
+        self.note(returned, self.modified, *(a.traces() for a in arguments if hasattr(type(a), "traces")))
         return returned
 
     def run(self, call):
@@ -92,6 +95,17 @@ class GuardedAnswer:
             self.printed = printed.text()
 
 
+def attempt(prop: Property, answer: GuardedAnswer, inputs: dict) -> Evidence | None:
+    """What the property finds against the answer on one input. Whatever the answer does, nothing is raised."""
+    try:
+        with np.errstate(all="ignore"):  # what a wrong answer returns overflows
+            return prop.test(answer, **copied(inputs))
+    except AnswerError as error:
+        return Evidence((error.finding,))
+    except Exception as error:  # an object that even comparing fails on
+        return single_finding("type", f"what the answer returned cannot be used: {error!r}")
+
+
 def copied(value):
     """A copy of arrays, also inside tuples, lists and dictionaries; anything else as it is."""
     if isinstance(value, np.ndarray):
@@ -109,6 +123,28 @@ def _same(before, after):
     if isinstance(before, (tuple, list)):
         return len(before) == len(after) and all(map(_same, before, after))
     return True
+
+
+def judging(call: str, test: Callable, **given) -> Callable:
+    """The test of a Property that does what `call` says, and has judged what comes of it: test(outcome, **names).
+
+    call: Python in terms of the inputs, statements and then the line that calls the answer or launches it. Its value
+    is the outcome; the names are those of the inputs and of what the statements define.
+    given: what the call finds defined besides np and the inputs, also in place of what it imports by that name.
+    """
+    *statements, last = ast.parse(call).body
+    called = last.value.func if last.value.func.id not in given else last.value.args[0]
+    kept = [s for s in statements if not (isinstance(s, ast.ImportFrom) and s.names[0].name in given)]
+    prepare = compile(ast.Module(kept, []), "<call>", "exec")
+    run = compile(ast.Expression(last.value), "<call>", "eval")
+
+    def call_and_test(answer, **inputs):
+        names = {"np": np, **given, **inputs}
+        exec(prepare, names)
+        outcome = eval(run, names | {called.id: answer})
+        return test(outcome, **{name: names[name] for name in names.keys() - {"np", "__builtins__", *given}})
+
+    return call_and_test
 
 
 def describe_exception(error):
@@ -137,46 +173,31 @@ def describe_exception(error):
 
 def is_untouched(function):
     """True if the body is a stub's: a docstring or none, then raise NotImplementedError, `...` or `pass`."""
-    return hasattr(function, "__code__") and _instructions(function) in map(_instructions, _STUBS)
+    return hasattr(function, "__code__") and _instructions(function.__code__) in _STUBS
 
 
-def _instructions(function):
+def _instructions(code):
     """What the body does. Docstring, comments and argument names leave no trace in it."""
-    return [(instruction.opname, instruction.argval) for instruction in dis.get_instructions(function)]
+    return [(instruction.opname, instruction.argval) for instruction in dis.get_instructions(code)]
 
 
-def _stub_raise():
-    raise NotImplementedError
+def _stub(body):
+    return compile(f"def stub():\n    {body}", "<stub>", "exec").co_consts[0]
 
 
-def _stub_raise_call():
-    raise NotImplementedError()
+_STUBS = [_instructions(_stub(body)) for body in ("raise NotImplementedError", "raise NotImplementedError()", "pass")]
 
 
-def _stub_pass():
-    pass
-
-
-_STUBS = (_stub_raise, _stub_raise_call, _stub_pass)
-
-
-class _ShortBuffer:
+class _ShortBuffer(io.StringIO):
     """A text file that keeps the beginning only: an endless loop may print without end."""
 
-    def __init__(self):
-        self._kept, self._dropped = "", False
-
     def write(self, text):
-        room = PRINTED_LIMIT_CHARS - len(self._kept)
-        self._kept += text[:room]
-        self._dropped |= len(text) > room
+        super().write(text[: PRINTED_LIMIT_CHARS + 1 - self.tell()])
         return len(text)
 
-    def flush(self):
-        pass
-
     def text(self):
-        return self._kept.rstrip("\n") + (" ... (cut)" if self._dropped else "")
+        text = self.getvalue()
+        return text[:PRINTED_LIMIT_CHARS].rstrip("\n") + (" ... (cut)" if len(text) > PRINTED_LIMIT_CHARS else "")
 
 
 def _limited(run, limit_s):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from . import registry
-from .calling import AnswerError, GuardedAnswer, copied, is_untouched
+from .calling import AnswerError, GuardedAnswer, attempt, is_untouched, judging
 from .diagnosis import compare, show
 from .exercise import Evidence, ExpectedOutput, Finding, Property, Result, single_finding
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
@@ -50,7 +50,7 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
         held[prop.name] = failure is None
         if failure is not None:
             inputs, evidence = failure
-            slip = slip_behind(exercise, guarded, prop, inputs, evidence, attempt)
+            slip = slip_behind(exercise, guarded, prop, inputs, evidence)
             attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
             message = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
             return Result(False, True, held, message, slip.name if slip else None)
@@ -74,17 +74,6 @@ def serve(folder: str) -> None:
 
 def _described(value):
     return "None" if value is None else f"of type {type(value).__name__}: was the function called already?"
-
-
-def attempt(prop: Property, answer: GuardedAnswer, inputs: dict) -> Evidence | None:
-    """What the property finds against the answer on one input. Whatever the answer does, nothing is raised."""
-    try:
-        with np.errstate(all="ignore"):  # what a wrong answer returns overflows
-            return prop.test(answer, **copied(inputs))
-    except AnswerError as error:
-        return Evidence((error.finding,))
-    except Exception as error:  # an object that even comparing fails on
-        return single_finding("type", f"what the answer returned cannot be used: {error!r}")
 
 
 def _first_failure(prop: Property, answer: GuardedAnswer, seed: int):
@@ -150,44 +139,40 @@ def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int)
 
 
 def agrees(oracle: Callable[..., list[ExpectedOutput]]) -> Callable[..., Evidence | None]:
-    """A test for Property: the answer returns what oracle(**inputs) states, within the error budget."""
+    """A test for `Checks`: the call, as it is printed, returns what oracle(**names) states, within the error budget.
 
-    def test(answer, **inputs):
-        return compare(answer(*inputs.values()), oracle(**inputs))
+    The names are those of the inputs and of what statements before the call define.
+    """
 
+    def test(returned, **names):
+        return compare(returned, oracle(**names))
+
+    test.through = judging
     return test
 
 
-def not_modified(call: str, cases: tuple[dict, ...], slips=()) -> Property:
-    """Property: the arguments are the same after the call as before."""
+def not_modified(answer, **inputs) -> Evidence | None:
+    """A test for Property: the arguments are the same after the call as before."""
+    answer(*inputs.values())
+    if not answer.modified:
+        return None
+    changed = " and ".join(list(inputs)[i] for i in answer.modified)
+    return single_finding("modified", f"the call changed its argument {changed} in place")
 
-    def test(answer, **inputs):
-        answer(*inputs.values())
-        if not answer.modified:
+
+def raises_value_error(answer, **inputs) -> Evidence | None:
+    """A test for Property: the call raises ValueError."""
+    try:
+        returned = answer(*inputs.values())
+    except AnswerError as error:
+        if error.finding.text.startswith("the answer raised ValueError"):
             return None
-        changed = " and ".join(list(inputs)[i] for i in answer.modified)
-        return single_finding("modified", f"the call changed its argument {changed} in place")
-
-    return Property("the inputs are not modified", call, test, cases, slips=slips)
+        return Evidence((error.finding,), expected="a ValueError")
+    return single_finding("accepted", "nothing was raised", show(returned), "a ValueError")
 
 
-def raises_value_error(name: str, call: str, cases: tuple[dict, ...], draw=None, slips=()) -> Property:
-    """Property: the call raises ValueError."""
-
-    def test(answer, **inputs):
-        try:
-            returned = answer(*inputs.values())
-        except AnswerError as error:
-            if error.finding.text.startswith("the answer raised ValueError"):
-                return None
-            return Evidence((error.finding,), expected="a ValueError")
-        return single_finding("accepted", "nothing was raised", show(returned), "a ValueError")
-
-    return Property(name, call, test, cases, draw, slips)
-
-
-def keeps_dtype(call: str, cases: tuple[dict, ...], names: tuple[str, ...], dtype=np.float32, slips=()) -> Property:
-    """Property: outputs called `names` come back in `dtype`, which the cases' arrays have."""
+def keeps_dtype(*names: str) -> Callable[..., Evidence | None]:
+    """A test for Property: outputs called `names` come back in float32, which the cases' arrays have."""
 
     def test(answer, **inputs):
         returned = answer(*inputs.values())
@@ -195,9 +180,9 @@ def keeps_dtype(call: str, cases: tuple[dict, ...], names: tuple[str, ...], dtyp
         findings = tuple(
             Finding(name, "dtype", f"{name} came back as {found}")
             for name, found in zip(names, dtypes, strict=True)
-            if found != dtype
+            if found != np.float32
         )
-        wanted = ", ".join([str(np.dtype(dtype))] * len(names))
+        wanted = ", ".join(["float32"] * len(names))
         return Evidence(findings, ", ".join(map(str, dtypes)), wanted) if findings else None
 
-    return Property(f"{np.dtype(dtype)} in, {np.dtype(dtype)} out", call, test, cases, slips=slips)
+    return test

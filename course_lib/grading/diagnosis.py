@@ -22,6 +22,21 @@ def _cast(value, dtype):
     return dtype(value) if isinstance(value, float) else np.asarray(value, dtype=dtype)
 
 
+def expected(names, function, *arguments, terms=None, index="row") -> list[ExpectedOutput]:
+    """What the function makes of the arguments, as outputs to compare with.
+
+    names: of its output, or a tuple where it has several. terms, of each, and index: as in ExpectedOutput; terms of
+    None are as large as the output.
+    """
+    exact, plain = exact_and_plain(function, *arguments)
+    if isinstance(names, str):
+        names, exact, plain, terms = [names], [exact], [plain], [terms]
+    return [
+        ExpectedOutput(name, exactly, plainly, exactly if size is None else size, index)
+        for name, exactly, plainly, size in zip(names, exact, plain, terms, strict=True)
+    ]
+
+
 def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
     """None if every part is within its error budget, otherwise what is wrong, part by part.
 

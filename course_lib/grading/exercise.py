@@ -1,7 +1,9 @@
 """What an exercise is made of. `course_lib/exercises/` fills these in; nothing here knows a lesson."""
 
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,13 +73,30 @@ class Slip:
         return [form if callable(form) else edited(answer, form, self.name) for form in self.forms]
 
 
+class Before(str):
+    """In edits, the beginning of a line of the source: what stands for it comes before that line, indented alike."""
+
+
+def each_and_all(edits: Mapping[str, str]) -> tuple[Mapping[str, str], ...]:
+    """The forms of a slip that makes one of these edits, or all of them."""
+    return *({old: new} for old, new in edits.items()), edits
+
+
 def edited(answer: Callable, edits: Mapping[str, str], name: str = "edited") -> Callable:
-    """`with_edits`, of a kernel the plain function inside @triton.jit."""
-    built = with_edits(answer, edits, name)
+    """`with_edits`, of a kernel the plain function inside @triton.jit. A key of the edits may be a Before."""
+    built = with_edits(answer, dict(_of_text(answer, old, new) for old, new in edits.items()), name)
     return getattr(built, "fn", built)
 
 
-@dataclass(frozen=True)
+def _of_text(answer, old, new):
+    if not isinstance(old, Before):
+        return old, new
+    lines = inspect.getsource(getattr(answer, "fn", answer)).splitlines()
+    line = next(line for line in lines if line.lstrip().startswith(old))
+    return line, textwrap.indent(new, line[: -len(line.lstrip())]) + "\n" + line
+
+
+@dataclass(eq=False)
 class Property:
     """Something that holds for every right answer.
 
@@ -96,6 +115,35 @@ class Property:
     slips: tuple[Slip, ...] = ()
     examples: int = 40
 
+    def catches(self, *slips: Slip) -> None:
+        """These are its slips."""
+        self.slips = slips
+
+
+class Checks:
+    """Makes the properties of an exercise, most of which have the call and the test in common, and keeps them in order.
+
+    call: as in Property; the answer itself stands for a call with each of its parameters.
+    through(call, test), here or as the test's attribute, is the Property's test, where `test` does not judge the answer
+    but what the call makes.
+    """
+
+    def __init__(self, call: str | Callable, test: Callable[..., Evidence | None], through=None, examples=40):
+        if callable(call):
+            call = f"{call.__name__}({', '.join(inspect.signature(call).parameters)})"
+        self.call, self.test, self.through, self.examples = call, test, through, examples
+        self.properties = []
+
+    def __call__(self, name: str, inputs, call=None, test=None) -> Property:
+        """The next property. inputs: cases, and after them a Hypothesis strategy or none."""
+        call, test = call or self.call, test or self.test
+        if through := self.through or getattr(test, "through", None):
+            test = through(call, test)
+        cases = tuple(given for given in inputs if isinstance(given, dict))
+        (draw,) = [given for given in inputs if not isinstance(given, dict)] or [None]
+        self.properties.append(Property(name, call, test, cases, draw, (), self.examples))
+        return self.properties[-1]
+
 
 @dataclass(frozen=True, eq=False)
 class Exercise:
@@ -103,10 +151,10 @@ class Exercise:
 
     file: str
     answer: Callable
+    checks: Checks
     points: int
     minutes: int
     difficulty: str  # "easy", "medium" or "hard"
-    properties: tuple[Property, ...]
     imports: tuple[str, ...] = ()  # modules that an answer may import in class, besides those of `rules`
 
     @property
@@ -119,6 +167,10 @@ class Exercise:
     def prose(self) -> prose.Prose:
         """Title, hints, reasoning, and what each slip is told."""
         return prose.read(Path(self.file).with_suffix(".md"))
+
+    @property
+    def properties(self) -> Sequence[Property]:
+        return self.checks.properties
 
     @property
     def slips(self) -> tuple[Slip, ...]:

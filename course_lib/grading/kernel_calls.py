@@ -5,11 +5,10 @@ Where this process interprets, it is checked here. Where this process compiles f
 happens in an interpreting process, which gets the kernel's source with all that it names. Without Triton, the check
 says so.
 
-A property is made with `kernel_property`: its call, as the learner reads it and can paste it, is the call that is
+A property is made with `kernel_checks`: its call, as the learner reads it and can paste it, is the call that is
 made, `launched(kernel, grid, outputs, **arguments)`.
 """
 
-import ast
 import functools
 import inspect
 import json
@@ -24,9 +23,9 @@ import numpy as np
 from course_lib import runtime
 from course_lib.tracing import interpreter_process
 
-from .calling import GuardedAnswer
+from .calling import GuardedAnswer, judging
 from .diagnosis import compare, named
-from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Property, Result
+from .exercise import Checks, Evidence, Exercise, ExpectedOutput, Finding, Result
 
 # What Exercise.imports of a kernel exercise is.
 TRITON = ("triton", "triton.language")
@@ -131,24 +130,14 @@ def _runnable(function):
     return names["triton"].jit(kernel)
 
 
-def kernel_property(name, call, test, cases=(), draw=None, slips=()) -> Property:
-    """A Property of a kernel, whose test is test(launch, **inputs).
+def kernel_checks(call: str, test: Callable[..., Evidence | None]) -> Checks:
+    """`Checks` of a kernel, whose tests are test(launch, **inputs).
 
     call: "launched(its_name, ...)" in terms of the inputs. Statements may stand before it, a line each, to make arrays
     that are too long to print; the test receives what they define along with the inputs.
     """
-    *statements, launching = ast.parse(call).body
-    kernel = launching.value.args[0].id
-    prepare = compile(ast.Module(statements, []), "<call>", "exec")
-    launch_it = compile(ast.Expression(launching.value), "<call>", "eval")
 
-    def launch_and_test(answer, **inputs):
-        names = {"np": np, **inputs}
-        exec(prepare, names)
-        launch = eval(launch_it, names | {"launched": launched, kernel: answer})
-        return test(launch, **{name: value for name, value in names.items() if name not in ("np", "__builtins__")})
-
-    return Property(name, call, launch_and_test, tuple(cases), draw, tuple(slips), EXAMPLES)
+    return Checks(call, test, functools.partial(judging, launched=launched), EXAMPLES)
 
 
 def compare_launch(launch: Launch, parts: list[ExpectedOutput]) -> Evidence | None:
@@ -157,38 +146,40 @@ def compare_launch(launch: Launch, parts: list[ExpectedOutput]) -> Evidence | No
     A part is called after its output parameter, less the `_ptr`. Findings' kinds besides those of `compare`:
     "reads outside", "writes outside" and "unwritten".
     """
-    return outside(launch) or unwritten(launch) or compare(_as_returned(launch, parts), parts)
+    if evidence := wrong_accesses(launch):
+        return evidence
+    values = tuple(launch.outputs[f"{part.name}_ptr"].reshape(part.expected.shape) for part in parts)
+    return compare(values if len(values) > 1 else values[0], parts)
 
 
-def _as_returned(launch, parts):
-    values = tuple(launch.outputs[f"{part.name}_ptr"] for part in parts)
-    return values if len(values) > 1 else values[0]
+def wrong_accesses(launch: Launch) -> Evidence | None:
+    """An access outside a tensor, or output elements that no program wrote."""
+    return _outside(launch) or _unwritten(launch)
 
 
-def outside(launch: Launch) -> Evidence | None:
+def _outside(launch: Launch) -> Evidence | None:
     """The first program that reaches outside a tensor, and where."""
     if not launch.trace.violations:
         return None
     first = launch.trace.violations[0]
     verb = "reads" if first.kind == "load" else "writes"
     program = first.program[0] if not any(first.program[1:]) else tuple(first.program[:2])
-    if not first.shape:
-        text = f"program {program} {verb} an address that belongs to no tensor"
-        return Evidence((Finding("", f"{verb} outside", text),))
     # The axis that is left: rows if a row too many or too few is reached, else columns.
     over = [axis for axis, size in enumerate(first.shape) if not 0 <= first.index[axis] < size]
-    if not over:
-        text = f"program {program} {verb} between two elements of {first.tensor}: is each offset times its own stride?"
-        return Evidence((Finding(first.tensor, f"{verb} outside", text),))
-    noun = "element" if len(first.shape) == 1 else ("row", "column")[over[0]] if over[0] < 2 else "element"
-    low, high = sorted((first.index[over[0]], first.last[over[0]]))
-    where = named(noun, list(range(low, high + 1)) if high - low < 10**6 else [low, high])
-    count = first.shape[over[0]]
-    text = f"program {program} {verb} {where} of {first.tensor}, which has {count}"
-    return Evidence((Finding(first.tensor, f"{verb} outside", text),))
+    if not first.shape:
+        where = "an address that belongs to no tensor"
+    elif not over:
+        where = f"between two elements of {first.tensor}: is each offset times its own stride?"
+    else:
+        noun = "element" if len(first.shape) == 1 else ("row", "column")[over[0]] if over[0] < 2 else "element"
+        low, high = sorted((first.index[over[0]], first.last[over[0]]))
+        reached = named(noun, list(range(low, high + 1)) if high - low < 10**6 else [low, high])
+        where = f"{reached} of {first.tensor}, which has {first.shape[over[0]]}"
+    part = first.tensor if first.shape else ""
+    return Evidence((Finding(part, f"{verb} outside", f"program {program} {verb} {where}"),))
 
 
-def unwritten(launch: Launch) -> Evidence | None:
+def _unwritten(launch: Launch) -> Evidence | None:
     """Output elements that no program wrote."""
     findings = []
     for parameter in launch.outputs:
@@ -202,7 +193,7 @@ def unwritten(launch: Launch) -> Evidence | None:
     return Evidence(tuple(findings)) if findings else None
 
 
-def rounds_products(launch: Launch) -> Evidence | None:
+def rounds_products(launch: Launch, **_) -> Evidence | None:
     """None if every tl.dot multiplies its float32 inputs as they are."""
     if not launch.trace.rounding_dots:
         return None

@@ -1,5 +1,6 @@
 """What a learner calls in a notebook: check, hint, solution, progress, quiz. None raises in self-study."""
 
+import functools
 import inspect
 import os
 import random
@@ -10,6 +11,21 @@ from .checking import grade
 _hints_given: dict[str, int] = {}
 
 
+def _told(function):
+    """Shows the message of an UnknownExercise instead of raising it."""
+
+    @functools.wraps(function)
+    def tell(*arguments, **named):
+        try:
+            function(*arguments, **named)
+        except registry.UnknownExercise as error:
+            message = str(error)
+            report.show(message[0].upper() + message[1:])
+
+    return tell
+
+
+@_told
 def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
     """Check an answer and show what was found.
 
@@ -22,8 +38,9 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
     try:
         result = grade(exercise_id, answer)
     except registry.UnknownExercise as error:
-        _refuse(error, strict)
-        return
+        if strict:
+            raise AssertionError(str(error)) from None
+        raise
     if strict and not result.passed:
         raise AssertionError(result.message)
     mood = "passed" if result.passed else "failed" if result.attempted else "quiet"
@@ -35,13 +52,10 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
     report.show(result.message, mood)
 
 
+@_told
 def hint(exercise_id: str, level: int | None = None) -> None:
     """Show one more hint at each call: a question, a nudge, an outline. level: 1, 2 or 3 shows that one."""
-    try:
-        exercise = registry.find(exercise_id)
-    except registry.UnknownExercise as error:
-        _refuse(error)
-        return
+    exercise = registry.find(exercise_id)
     if level is None:
         level = min(_hints_given.get(exercise_id, 0) + 1, len(exercise.prose.hints))
         _hints_given[exercise_id] = level
@@ -51,13 +65,10 @@ def hint(exercise_id: str, level: int | None = None) -> None:
     report.show(report.hint_message(exercise, level))
 
 
+@_told
 def solution(exercise_id: str) -> None:
     """Show the answer and why it is so."""
-    try:
-        exercise = registry.find(exercise_id)
-    except registry.UnknownExercise as error:
-        _refuse(error)
-        return
+    exercise = registry.find(exercise_id)
     report.show(report.solution_message(exercise, inspect.getsource(exercise.answer)))
 
 
@@ -69,14 +80,11 @@ def progress() -> None:
         report.show(f"progress could not be read from {progress_file.location()}: {error.strerror}")
 
 
+@_told
 def quiz(lesson: str) -> None:
     """Show a lesson's quiz with jupyterquiz, or as text without jupyterquiz or outside a notebook."""
-    try:
-        questions = registry.quiz(lesson)
-    except registry.UnknownExercise as error:
-        _refuse(error)
-        return
-    if not _in_notebook():
+    questions = registry.quiz(lesson)
+    if not report.in_notebook():
         print(_quiz_text(questions))
         return
     try:
@@ -93,14 +101,6 @@ def quiz(lesson: str) -> None:
         random.setstate(state)
 
 
-def _in_notebook():
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    return get_ipython() is not None
-
-
 def _quiz_text(questions):
     """The questions and options, then the feedback on every option."""
     letters = "abcdefgh"
@@ -115,10 +115,3 @@ def _quiz_text(questions):
             for x, a in zip(letters, question["answers"], strict=False)
         ]
     return "\n".join(lines)
-
-
-def _refuse(error, strict=False):
-    if strict:
-        raise AssertionError(str(error))
-    message = str(error)
-    report.show(message[0].upper() + message[1:])

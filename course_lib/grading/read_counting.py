@@ -4,6 +4,8 @@ import tracemalloc
 
 import numpy as np
 
+from .exercise import single_finding
+
 
 class Rows:
     """An array that hands out copies of its rows and notes which: what a stream of tiles from HBM looks like.
@@ -50,6 +52,12 @@ class Rows:
 
     def __matmul__(self, other):
         return self[:] @ other
+
+
+def growing(run, n, text):
+    """Evidence if the peak memory of run(n) grows with n, or None. text: says so, with {} for the bytes per item."""
+    growth = growth_bytes_per_item(run, n // 8, n)
+    return None if growth < 1 else single_finding("memory", text.format(f"{round(growth, -1):.0f}"))
 
 
 def growth_bytes_per_item(run, short, long):

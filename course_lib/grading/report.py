@@ -129,13 +129,17 @@ def _printed(printed):
 COLOURS = {"passed": "#1b9e77", "failed": "#d95f02", "quiet": "#888888"}  # legible on light and dark alike
 
 
-def show(text: str, mood: str = "quiet") -> None:
-    """Display text in a notebook, with a coloured edge where HTML is understood; print it elsewhere."""
+def in_notebook() -> bool:
     try:
         from IPython import get_ipython
     except ImportError:
-        get_ipython = None
-    if get_ipython is None or get_ipython() is None:
+        return False
+    return get_ipython() is not None
+
+
+def show(text: str, mood: str = "quiet") -> None:
+    """Display text in a notebook, with a coloured edge where HTML is understood; print it elsewhere."""
+    if not in_notebook():
         print(text)
         return
     from IPython.display import display

@@ -8,73 +8,45 @@ import functools
 
 import numpy as np
 
-from .calling import GuardedAnswer
-from .exercise import Evidence, Exercise, Property, Slip
+from .calling import GuardedAnswer, attempt
+from .exercise import Evidence, Exercise, Property
 
 # Two results are the same if they agree to this part of themselves, or of the largest of their array: an answer may
 # compute in float32, or store in float16, where the slip's own form does not.
 RELATIVE, OF_LARGEST = 2e-3, 1e-5
 
 
-def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict, evidence: Evidence, attempt):
-    """The Slip, or None if none fits, or more than one. attempt(prop, answer, inputs) returns Evidence or None."""
+def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict, evidence: Evidence):
+    """The Slip, or None if none fits, or more than one."""
     if any(finding.kind == "timeout" for finding in evidence.findings):
         return None
-    candidates = [(slip, form) for slip in exercise.slips for form in range(len(slip.forms))]
+    candidates = _forms(exercise)
     if not any(inputs is case for case in prop.cases):
-        seen = observed(prop, answer, inputs, attempt)
-        candidates = [
-            (slip, form)
-            for slip, form in candidates
-            if same(seen, observed(prop, _guarded(exercise, slip, form), inputs, attempt))
-        ]
+        seen = observed(prop, answer, inputs)
+        candidates = [(slip, form) for slip, form in candidates if same(seen, observed(prop, form, inputs))]
     # The failing property first: its cases tell most of its slips apart.
-    for place in sorted(_cases(exercise), key=lambda place: exercise.properties[place[0]] is not prop):
-        if not candidates:
-            return None
-        tried = exercise.properties[place[0]]
-        seen = observed(tried, answer, tried.cases[place[1]], attempt)
-        candidates = [
-            (slip, form) for slip, form in candidates if same(seen, _of_slip(exercise, slip, form, place, attempt))
-        ]
+    for tried in sorted(exercise.properties, key=lambda tried: tried is not prop):
+        for place, case in enumerate(tried.cases):
+            if not candidates:
+                return None
+            seen = observed(tried, answer, case)
+            candidates = [(slip, form) for slip, form in candidates if same(seen, _on_case(form, tried, place))]
     slips = {slip.name: slip for slip, _ in candidates}
     return next(iter(slips.values())) if len(slips) == 1 else None
 
 
-def pairs_told_apart(exercise: Exercise, attempt) -> list[tuple[Slip, Slip, bool]]:
-    """Each pair of slips, and whether some case tells every form of the one from every form of the other."""
-
-    def told_apart(a, form_a, b, form_b):
-        return any(
-            not same(_of_slip(exercise, a, form_a, place, attempt), _of_slip(exercise, b, form_b, place, attempt))
-            for place in _cases(exercise)
-        )
-
-    return [
-        (a, b, all(told_apart(a, i, b, j) for i in range(len(a.forms)) for j in range(len(b.forms))))
-        for place, a in enumerate(exercise.slips)
-        for b in exercise.slips[:place]
-    ]
-
-
-def _cases(exercise):
-    """Where the cases are: (number of the property, number of the case)."""
-    return [(i, j) for i, prop in enumerate(exercise.properties) for j in range(len(prop.cases))]
-
-
-@functools.lru_cache(maxsize=512)
-def _guarded(exercise, slip, form):
-    return GuardedAnswer(slip.answers(exercise.answer)[form])
+@functools.cache
+def _forms(exercise):
+    return [(slip, GuardedAnswer(answer)) for slip in exercise.slips for answer in slip.answers(exercise.answer)]
 
 
 @functools.lru_cache(maxsize=8192)
-def _of_slip(exercise, slip, form, place, attempt):
+def _on_case(form, prop, place):
     """What a slip does on a case: always the same, so it is observed once."""
-    prop = exercise.properties[place[0]]
-    return observed(prop, _guarded(exercise, slip, form), prop.cases[place[1]], attempt)
+    return observed(prop, form, prop.cases[place])
 
 
-def observed(prop: Property, answer: GuardedAnswer, inputs: dict, attempt) -> tuple:
+def observed(prop: Property, answer: GuardedAnswer, inputs: dict) -> tuple:
     """What can be seen of an answer on one input: what its calls returned or changed, and what the property found."""
     answer.seen.clear()
     evidence = attempt(prop, answer, inputs)

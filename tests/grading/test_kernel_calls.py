@@ -11,7 +11,7 @@ import pytest
 from course_lib import language, runtime
 from course_lib.grading import calling, checking, kernel_calls, launched, registry
 from course_lib.grading.exercise import Exercise, ExpectedOutput, edited
-from course_lib.grading.kernel_calls import compare_bytes, compare_launch, kernel_property
+from course_lib.grading.kernel_calls import compare_bytes, compare_launch, kernel_checks
 from course_lib.grading.rules import objection
 
 triton, tl = language.WRITTEN.triton, language.WRITTEN.tl
@@ -41,10 +41,13 @@ def reads_once(launch, x):
     return compare_bytes(launch, {"x": (4 * x.size, 0), "out": (0, 4 * x.size)})
 
 
-CASES = ({"x": np.arange(30.0).reshape(6, 5)},)
+CASES = [{"x": np.arange(30.0).reshape(6, 5)}]
+check = kernel_checks(CALL, agrees)
+check("doubled", CASES)
+check("once", CASES, test=reads_once)
 EXERCISE = Exercise(
-    "exercises/lesson_99/double.py", double, 1, 1, "easy",
-    (kernel_property("doubled", CALL, agrees, CASES), kernel_property("once", CALL, reads_once, CASES)),
+    "exercises/lesson_99/double.py", double, check,
+    points=1, minutes=1, difficulty="easy",
     imports=kernel_calls.TRITON,
 )  # fmt: skip
 

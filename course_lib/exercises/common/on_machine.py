@@ -4,31 +4,28 @@ import sys
 
 import numpy as np
 
+from course_lib.grading.calling import judging
 from course_lib.grading.diagnosis import show
 from course_lib.grading.exercise import Evidence, Finding, single_finding
 from course_lib.machine import HBMArray, Machine, Tile
 
 
-def run_on(machine, answer, given, made, *arguments):
-    """Call answer(machine, *handles, *arguments), with a handle for each array of `given`, then of `made`.
+def on_machine(call, test):
+    """The way of `Checks` for an answer on a memory machine, whose tests are test(machine, **names).
 
-    given, made: {name: array}. The answer has to store every row of the arrays in `made`, which are NaN before.
-    Returns Evidence of rows that it did not store, or None.
+    call: makes `machine`, puts arrays in its HBM and calls the answer. The names are those of the inputs and of what
+    the call defines. Before a test comes that the answer has stored every row of the arrays that were NaN.
     """
-    handles = [machine.hbm(array, name) for name, array in (given | made).items()]
-    answer(machine, *handles, *arguments)
-    report = machine.report()
-    answer.note(*made.values(), {name: tuple(moved) for name, moved in report.by_tensor.items()})
-    stored = {name: np.zeros(len(array), bool) for name, array in made.items()}
-    for event in report.events:
-        if event.kind == "store" and event.tensor in stored:
-            stored[event.tensor][event.start : event.stop] = True
-    findings = tuple(
-        Finding(name, "unwritten", f"these rows of {name} were never stored: {show(np.flatnonzero(~rows).tolist())}")
-        for name, rows in stored.items()
-        if not rows.all()
-    )
-    return Evidence(findings) if findings else None
+
+    def test_if_stored(_, machine, **names):
+        return machine.unstored() or test(machine, **names)
+
+    return judging(call, test_if_stored, Machine=WatchedMachine)
+
+
+def own_work(test):
+    """A test: the answer did all of the work, on tiles that it loaded, and then `test`."""
+    return lambda machine, **names: machine.evidence() or test(machine, **names)
 
 
 def compare_traffic(machine, allowed):
@@ -60,16 +57,18 @@ def _shown(by_tensor):
 class WatchedMachine(Machine):
     """A memory machine on which an answer cannot reach arrays unnoticed, nor let finished code work for it.
 
-    bypassed: names of the tensors and tiles whose arrays were touched from outside the machine. finished: the module
-    of the course that made a load, if one did.
+    made: the arrays that were NaN when they were put in HBM, by name. bypassed: names of the tensors and tiles whose
+    arrays were touched from outside the machine. finished: the module of the course that made a load, if one did.
     """
 
-    def __init__(self):
-        super().__init__()
-        self.bypassed, self.finished = [], ""
+    def __init__(self, *sram_bytes):
+        super().__init__(*sram_bytes)
+        self.made, self.bypassed, self.finished = {}, [], ""
 
     def hbm(self, array, name=None):
         handle = super().hbm(array, name)
+        if np.isnan(array).all():
+            self.made[handle.name] = array
         return _WatchedArray(self, array, handle.name)
 
     def load(self, handle, rows):
@@ -84,6 +83,24 @@ class WatchedMachine(Machine):
     def _tile(self, array, name):
         tile = super()._tile(array, name)
         return _WatchedTile(tile._storage, array)
+
+    def traces(self):
+        """What an answer did: two that make the same mistake are recognised by it."""
+        moved = {name: tuple(moved) for name, moved in self.report().by_tensor.items()}
+        return *self.made.values(), moved
+
+    def unstored(self):
+        """Evidence of rows that are to be made and were never stored, or None."""
+        stored = {name: np.zeros(len(array), bool) for name, array in self.made.items()}
+        for event in self.report().events:
+            if event.kind == "store" and event.tensor in stored:
+                stored[event.tensor][event.start : event.stop] = True
+        missing = {name: np.flatnonzero(~rows).tolist() for name, rows in stored.items() if not rows.all()}
+        findings = [
+            Finding(name, "unwritten", f"these rows of {name} were never stored: {show(rows)}")
+            for name, rows in missing.items()
+        ]
+        return Evidence(tuple(findings)) if findings else None
 
     def evidence(self):
         """Evidence that the work was not all done by the answer on tiles that it loaded, or None."""

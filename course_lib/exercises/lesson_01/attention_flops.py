@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import traffic
+from course_lib.exercises.common.generators import case_of
 from course_lib.grading.checking import agrees
 from course_lib.grading.diagnosis import compare, show
-from course_lib.grading.exercise import Evidence, Exercise, ExpectedOutput, Finding, Property, Slip
+from course_lib.grading.exercise import Checks, Evidence, Exercise, ExpectedOutput, Finding, Slip
 
 
 def attention_flops(n_q, n_k, d):
@@ -42,50 +43,30 @@ def is_whole(answer, n_q, n_k, d):
     )
 
 
-def case(n_q, n_k, d):
-    return {"n_q": n_q, "n_k": n_k, "d": d}
+case = case_of(attention_flops)
+ANSWER = "4 * n_q * n_k * d"
+check = Checks(attention_flops, agrees(count))
 
-
-CALL, ANSWER = "attention_flops(n_q, n_k, d)", "4 * n_q * n_k * d"
-
-PROPERTIES = (
-    Property(
-        "one query, one key, d = 2: 8",
-        CALL,
-        agrees(count),
-        (case(1, 1, 2),),
-        slips=(
-            Slip("F3: half of the operations are counted", {"4 * n_q": "2 * n_q"}),
-            Slip("only the multiplications of one product are counted", {"4 * n_q": "n_q"}),
-            Slip(
-                "k products are counted with k - 1 additions",
-                {ANSWER: "n_q * n_k * (2 * d - 1) + n_q * d * (2 * n_k - 1)"},
-            ),
-            Slip("the sizes are added", {ANSWER: "4 * (n_q + n_k) * d"}),
-        ),
-    ),
-    Property(
-        "any numbers of queries, keys and components",
-        CALL,
-        agrees(count),
-        (case(2, 3, 5), case(4, 4, 2), case(1024, 1024, 64)),
+check("one query, one key, d = 2: 8", [case(1, 1, 2)]).catches(
+    Slip("F3: half of the operations are counted", {"4 * n_q": "2 * n_q"}),
+    Slip("only the multiplications of one product are counted", {"4 * n_q": "n_q"}),
+    Slip("k products are counted with k - 1 additions", {ANSWER: "n_q * n_k * (2 * d - 1) + n_q * d * (2 * n_k - 1)"}),
+    Slip("the sizes are added", {ANSWER: "4 * (n_q + n_k) * d"}),
+)
+check(
+    "any numbers of queries, keys and components",
+    [
+        case(2, 3, 5),
+        case(4, 4, 2),
+        case(1024, 1024, 64),
         st.fixed_dictionaries({name: st.integers(1, 64) for name in ("n_q", "n_k", "d")}),
-        slips=(Slip("n_k is taken to be n_q", {"n_q * n_k": "n_q * n_q"}),),
-    ),
-    Property(
-        "131072 queries and keys do not overflow",
-        CALL,
-        agrees(count),
-        (case(131072, 131072, 128),),
-        slips=(Slip("the count is an int32", {ANSWER: "np.prod([4, n_q, n_k, d], dtype=np.int32)"}),),
-    ),
-    Property(
-        "the count is a whole number, of type int",
-        CALL,
-        is_whole,
-        (case(3, 5, 2),),
-        slips=(Slip("the count is a float", {"4 * n_q": "4.0 * n_q"}),),
-    ),
+    ],
+).catches(Slip("n_k is taken to be n_q", {"n_q * n_k": "n_q * n_q"}))
+check("131072 queries and keys do not overflow", [case(131072, 131072, 128)]).catches(
+    Slip("the count is an int32", {ANSWER: "np.prod([4, n_q, n_k, d], dtype=np.int32)"})
+)
+check("the count is a whole number, of type int", [case(3, 5, 2)], test=is_whole).catches(
+    Slip("the count is a float", {"4 * n_q": "4.0 * n_q"})
 )
 
-EXERCISE = Exercise(__file__, attention_flops, points=1, minutes=5, difficulty="easy", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, attention_flops, check, points=1, minutes=5, difficulty="easy")

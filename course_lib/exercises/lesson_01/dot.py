@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from course_lib import reference
 from course_lib.exercises.common.generators import NUMBERS, arrays, as_floats
 from course_lib.grading.checking import agrees, not_modified, raises_value_error
-from course_lib.grading.diagnosis import exact_and_plain
-from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+from course_lib.grading.diagnosis import expected
+from course_lib.grading.exercise import Checks, Exercise, Slip
 
 
 def dot(a, b):
@@ -25,8 +25,7 @@ def dot(a, b):
 
 
 def product(a, b):
-    exact, plain = exact_and_plain(reference.dot, a, b)
-    return [ExpectedOutput("the dot product", exact, plain, np.abs(a) @ np.abs(b))]
+    return expected("the dot product", reference.dot, a, b, terms=np.abs(a) @ np.abs(b))
 
 
 @st.composite
@@ -45,48 +44,35 @@ def broadcast(a, b):
     return (a * b).sum()
 
 
-CALL = "dot(a, b)"
+check = Checks(dot, agrees(product))
 
-PROPERTIES = (
-    Property(
-        "two components each: a[0] b[0] + a[1] b[1]",
-        CALL,
-        agrees(product),
-        (as_floats(a=[1, 2], b=[3, 1]), as_floats(a=[2, 0], b=[1, 4])),
-        vectors(2, 2, st.integers(0, 4).map(float)),
-        slips=(
-            Slip("components are added", {"(a * b).sum()": "(a + b).sum()"}),
-            Slip("products are not added up", {"(a * b).sum()": "a * b"}),
-        ),
-    ),
-    Property(
-        "products of unlike signs cancel",
-        CALL,
-        agrees(product),
-        (as_floats(a=[1, -2], b=[3, 1]), as_floats(a=[1, 1], b=[1, -1]), as_floats(a=[-1, -2], b=[1, 2])),
-        vectors(2, 2),
-        slips=(Slip("products are taken as positive", {"(a * b).sum()": "np.abs(a * b).sum()"}),),
-    ),
-    Property(
-        "any number of components, from one up",
-        CALL,
-        agrees(product),
-        (as_floats(a=[1, 2, 3], b=[1, 1, 2]), as_floats(a=[3], b=[2]), as_floats(a=range(64), b=[1, -1] * 32)),
+check(
+    "two components each: a[0] b[0] + a[1] b[1]",
+    [as_floats(a=[1, 2], b=[3, 1]), as_floats(a=[2, 0], b=[1, 4]), vectors(2, 2, st.integers(0, 4).map(float))],
+).catches(
+    Slip("components are added", {"(a * b).sum()": "(a + b).sum()"}),
+    Slip("products are not added up", {"(a * b).sum()": "a * b"}),
+)
+check(
+    "products of unlike signs cancel",
+    [as_floats(a=[1, -2], b=[3, 1]), as_floats(a=[1, 1], b=[1, -1]), as_floats(a=[-1, -2], b=[1, 2]), vectors(2, 2)],
+).catches(Slip("products are taken as positive", {"(a * b).sum()": "np.abs(a * b).sum()"}))
+check(
+    "any number of components, from one up",
+    [
+        as_floats(a=[1, 2, 3], b=[1, 1, 2]),
+        as_floats(a=[3], b=[2]),
+        as_floats(a=range(64), b=[1, -1] * 32),
         vectors(1, 5),
-        slips=(Slip("only two products are added", {"(a * b).sum()": "a[0] * b[0] + a[1] * b[1]"}),),
-    ),
-    raises_value_error(
-        "vectors of different lengths are refused with a ValueError",
-        CALL,
-        (as_floats(a=[1, 2], b=[3]), as_floats(a=[1, 2], b=[3, 4, 5])),
-        vectors(1, 3, more=2),
-        slips=(Slip("zip stops at the shorter vector", zipped), Slip("lengths are not compared", broadcast)),
-    ),
-    not_modified(
-        CALL,
-        (as_floats(a=[1, 2], b=[3, 1]),),
-        slips=(Slip("a is multiplied in place", {"return (a * b)": "a *= b\n    return a"}),),
-    ),
+    ],
+).catches(Slip("only two products are added", {"(a * b).sum()": "a[0] * b[0] + a[1] * b[1]"}))
+check(
+    "vectors of different lengths are refused with a ValueError",
+    [as_floats(a=[1, 2], b=[3]), as_floats(a=[1, 2], b=[3, 4, 5]), vectors(1, 3, more=2)],
+    test=raises_value_error,
+).catches(Slip("zip stops at the shorter vector", zipped), Slip("lengths are not compared", broadcast))
+check("the inputs are not modified", [as_floats(a=[1, 2], b=[3, 1])], test=not_modified).catches(
+    Slip("a is multiplied in place", {"return (a * b)": "a *= b\n    return a"})
 )
 
-EXERCISE = Exercise(__file__, dot, points=1, minutes=5, difficulty="easy", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, dot, check, points=1, minutes=5, difficulty="easy")

@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import GAPS, NUMBERS, arrays, as_floats
+from course_lib.exercises.common.generators import GAPS, NUMBERS, arrays, case_of
 from course_lib.grading.checking import agrees, not_modified
-from course_lib.grading.diagnosis import exact_and_plain
-from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+from course_lib.grading.diagnosis import expected
+from course_lib.grading.exercise import Checks, Exercise, Slip
 from course_lib.reference.dot import resolve_scale
 
 
@@ -29,13 +29,11 @@ def scores(Q, K, scale=None):
 
 
 def score_matrix(Q, K, scale):
-    exact, plain = exact_and_plain(lambda q, k: reference.scores(q, k, scale), Q, K)
     terms = np.abs(Q) @ np.abs(K).T * abs(resolve_scale(scale, Q.shape[1]))
-    return [ExpectedOutput("S", exact, plain, terms, index="query")]
+    return expected("S", lambda Q, K: reference.scores(Q, K, scale), Q, K, terms=terms, index="query")
 
 
-def case(Q, K, scale):
-    return as_floats(Q=Q, K=K) | {"scale": scale}
+case = case_of(scores)
 
 
 @st.composite
@@ -44,56 +42,43 @@ def matrices(draw, *scales, of=NUMBERS):
     return {"Q": arrays(draw, n_q, d, of=of), "K": arrays(draw, n_k, d, of=of), "scale": draw(st.sampled_from(scales))}
 
 
-CALL, DEFAULT = "scores(Q, K, scale)", "1 / np.sqrt(Q.shape[1])"
+DEFAULT = "1 / np.sqrt(Q.shape[1])"
 WIDE = case([[1, 1, 1, 1], [2, 0, 1, -1]], [[1, 2, 3, 4], [0, 0, 1, 0], [2, 1, 0, 1]], None)
+check = Checks(scores, agrees(score_matrix))
 
-PROPERTIES = (
-    Property(
-        "row i, column j is the dot product of query i and key j",
-        CALL,
-        agrees(score_matrix),
-        (
-            case([[1, 2]], [[1, 0], [0, 1], [2, 1]], 1.0),
-            case([[1, 0], [0, 1]], [[1, 2], [3, 4]], 1.0),
-        ),
+check(
+    "row i, column j is the dot product of query i and key j",
+    [
+        case([[1, 2]], [[1, 0], [0, 1], [2, 1]], 1.0),
+        case([[1, 0], [0, 1]], [[1, 2], [3, 4]], 1.0),
         matrices(1.0, of=GAPS),
-        slips=(Slip("queries and keys are exchanged", {"Q @ K.T": "K @ Q.T"}),),
-    ),
-    Property(
-        "without a scale, 1 / sqrt(d)",
-        CALL,
-        agrees(score_matrix),
-        (
-            case([[1, 1, 1, 1]], [[1, 2, 3, 4], [0, 0, 1, 0]], None),
-            WIDE,
-            case([[1, 2]], [[1, 0], [0, 1], [1, 1], [2, 1]], None),
-        ),
+    ],
+).catches(Slip("queries and keys are exchanged", {"Q @ K.T": "K @ Q.T"}))
+check(
+    "without a scale, 1 / sqrt(d)",
+    [
+        case([[1, 1, 1, 1]], [[1, 2, 3, 4], [0, 0, 1, 0]], None),
+        WIDE,
+        case([[1, 2]], [[1, 0], [0, 1], [1, 1], [2, 1]], None),
         matrices(None),
-        slips=(
-            Slip("there is no scale", {f"scale = {DEFAULT}": "scale = 1"}),
-            Slip("the scale is 1/d", {DEFAULT: "1 / Q.shape[1]"}),
-            Slip("the scale comes from the number of keys", {"Q.shape[1]": "len(K)"}),
-            Slip("the scores are float16", {"Q @ K.T * scale": "np.float16(Q @ K.T * scale)"}),
-        ),
-    ),
-    Property(
-        "a scale that is given is used as it is, 0 too",
-        CALL,
-        agrees(score_matrix),
-        (case([[1, 2]], [[2, 1]], 0.5), case([[1, 2]], [[2, 1]], 0.0)),
-        matrices(0.5, 0.0, 2.0, -1.0),
-        slips=(
-            Slip(
-                "a scale of 0 counts as none",
-                {f"    if scale is None:\n        scale = {DEFAULT}\n": f"    scale = scale or {DEFAULT}\n"},
-            ),
-        ),
-    ),
-    not_modified(
-        CALL,
-        (case([[1, 2]], [[1, 0], [2, 1]], None),),
-        slips=(Slip("Q is scaled in place", {"return Q @ K.T * scale": "Q *= scale\n    return Q @ K.T"}),),
-    ),
+    ],
+).catches(
+    Slip("there is no scale", {f"scale = {DEFAULT}": "scale = 1"}),
+    Slip("the scale is 1/d", {DEFAULT: "1 / Q.shape[1]"}),
+    Slip("the scale comes from the number of keys", {"Q.shape[1]": "len(K)"}),
+    Slip("the scores are float16", {"Q @ K.T * scale": "np.float16(Q @ K.T * scale)"}),
+)
+check(
+    "a scale that is given is used as it is, 0 too",
+    [case([[1, 2]], [[2, 1]], 0.5), case([[1, 2]], [[2, 1]], 0.0), matrices(0.5, 0.0, 2.0, -1.0)],
+).catches(
+    Slip(
+        "a scale of 0 counts as none",
+        {f"    if scale is None:\n        scale = {DEFAULT}\n": f"    scale = scale or {DEFAULT}\n"},
+    )
+)
+check("the inputs are not modified", [case([[1, 2]], [[1, 0], [2, 1]], None)], test=not_modified).catches(
+    Slip("Q is scaled in place", {"return Q @ K.T * scale": "Q *= scale\n    return Q @ K.T"})
 )
 
-EXERCISE = Exercise(__file__, scores, points=2, minutes=10, difficulty="easy", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, scores, check, points=2, minutes=10, difficulty="easy")

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from course_lib import reference
 from course_lib.exercises.common.generators import arrays
 from course_lib.grading.checking import agrees, not_modified
-from course_lib.grading.diagnosis import exact_and_plain, show
-from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip, single_finding
+from course_lib.grading.diagnosis import expected, show
+from course_lib.grading.exercise import Checks, Exercise, Slip, single_finding
 
 
 def naive_softmax(x):
@@ -25,8 +25,7 @@ def naive_softmax(x):
 
 
 def weights(x):
-    exact, plain = exact_and_plain(reference.naive_softmax, x)
-    return [ExpectedOutput("weights", exact, plain, exact)]
+    return expected("weights", reference.naive_softmax, x)
 
 
 def keeps_dtype(answer, x):
@@ -57,60 +56,42 @@ def case(x, dtype=np.float64):
     return {"x": np.array(x, dtype)}
 
 
-CALL, SUM = "naive_softmax(x)", "exp_x.sum(axis=-1, keepdims=True)"
+SUM = "exp_x.sum(axis=-1, keepdims=True)"
+check = Checks(naive_softmax, agrees(weights))
 
-PROPERTIES = (
-    Property(
-        "a row of logits gives exp(x) / sum(exp(x))",
-        CALL,
-        agrees(weights),
-        (case([0, 1]), case([1, 2, 3, 4])),
-        logits(rows=False),
-        slips=(
-            Slip("the division is missing", {f" / {SUM}": ""}),
-            Slip("2 ** x for exp(x)", {"np.exp(x)": "np.exp2(x)"}),
-        ),
+check("a row of logits gives exp(x) / sum(exp(x))", [case([0, 1]), case([1, 2, 3, 4]), logits(rows=False)]).catches(
+    Slip("the division is missing", {f" / {SUM}": ""}), Slip("2 ** x for exp(x)", {"np.exp(x)": "np.exp2(x)"})
+)
+check("each row of a matrix has a softmax of its own", [case([[0, 1], [2, 2]]), logits(rows=True)]).catches(
+    Slip("one sum serves all rows", {"axis=-1, keepdims=True": ""})
+)
+check("the weights have x's dtype", [case([0, 1], np.float16), case([0, 1], np.float32)], test=keeps_dtype).catches(
+    Slip("the weights are float64", {"np.exp(x)": "np.exp(x.astype(np.float64))"})
+)
+check(
+    "it breaks where the formula breaks",
+    [
+        case([12, 12], np.float16),
+        case([12, 0], np.float16),
+        case([11, 11], np.float16),
+        case([89, 89], np.float32),
+        case([710, 710]),
+        # Below the largest logit every other exp vanishes: only a step in x's own dtype makes these 0.
+        case([[0, -18], [1, -17]], np.float16),
+    ],
+    test=breaks_as_written,
+).catches(
+    Slip("the max is subtracted", {"np.exp(x)": "np.exp(x - x.max(-1)[..., None])"}),
+    Slip(
+        "float64 is used on the way",
+        {
+            "np.exp(x)": "np.exp(x.astype(np.float64))",
+            f"return exp_x / {SUM}": f"return (exp_x / {SUM}).astype(x.dtype)",
+        },
     ),
-    Property(
-        "each row of a matrix has a softmax of its own",
-        CALL,
-        agrees(weights),
-        (case([[0, 1], [2, 2]]),),
-        logits(rows=True),
-        slips=(Slip("one sum serves all rows", {"axis=-1, keepdims=True": ""}),),
-    ),
-    Property(
-        "the weights have x's dtype",
-        CALL,
-        keeps_dtype,
-        (case([0, 1], np.float16), case([0, 1], np.float32)),
-        slips=(Slip("the weights are float64", {"np.exp(x)": "np.exp(x.astype(np.float64))"}),),
-    ),
-    Property(
-        "it breaks where the formula breaks",
-        CALL,
-        breaks_as_written,
-        (
-            case([12, 12], np.float16),
-            case([12, 0], np.float16),
-            case([11, 11], np.float16),
-            case([89, 89], np.float32),
-            case([710, 710]),
-            # Below the largest logit every other exp vanishes: only a step in x's own dtype makes these 0.
-            case([[0, -18], [1, -17]], np.float16),
-        ),
-        slips=(
-            Slip("the max is subtracted", {"np.exp(x)": "np.exp(x - x.max(-1)[..., None])"}),
-            Slip(
-                "float64 is used on the way",
-                {
-                    "np.exp(x)": "np.exp(x.astype(np.float64))",
-                    f"return exp_x / {SUM}": f"return (exp_x / {SUM}).astype(x.dtype)",
-                },
-            ),
-        ),
-    ),
-    not_modified(CALL, (case([0, 1]),), slips=(Slip("exp is written into x", {"np.exp(x)": "np.exp(x, out=x)"}),)),
+)
+check("the inputs are not modified", [case([0, 1])], test=not_modified).catches(
+    Slip("exp is written into x", {"np.exp(x)": "np.exp(x, out=x)"})
 )
 
-EXERCISE = Exercise(__file__, naive_softmax, points=1, minutes=5, difficulty="easy", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, naive_softmax, check, points=1, minutes=5, difficulty="easy")

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import NUMBERS, arrays
-from course_lib.grading.exercise import Evidence, Finding, Property, single_finding
+from course_lib.grading.checking import not_modified
+from course_lib.grading.exercise import single_finding
 
 FAR_ABOVE = st.integers(3, 8).map(lambda i: i * 250.0)
 HALF_ROW = np.random.default_rng(3).normal(0, 3, 3000).astype(np.float16)
@@ -31,18 +32,17 @@ def logits(draw, dimensions=(1, 2), of=NUMBERS, offsets=None, with_axis=False):
     return {"x": x} | axis
 
 
-def keeps_promises(name, call, cases, dtype_of, slips):
-    """Property: the arguments are the same after the call, and the result has dtype dtype_of(x.dtype)."""
+def keeps_promises(dtype_of):
+    """A test: the arguments are the same after the call, and the result has dtype dtype_of(x.dtype)."""
 
     def test(answer, **inputs):
-        returned = np.asarray(answer(*inputs.values()))
-        if answer.modified:
-            changed = " and ".join(list(inputs)[i] for i in answer.modified)
-            return single_finding("modified", f"the call changed its argument {changed} in place")
-        expected = dtype_of(inputs["x"].dtype)
-        if returned.dtype != expected:
-            text = f"the result has dtype {returned.dtype} for x of dtype {inputs['x'].dtype}"
-            return Evidence((Finding("", "dtype", text),), str(returned.dtype), str(expected))
-        return None
+        if evidence := not_modified(answer, **inputs):
+            return evidence
+        returned, expected = answer(*inputs.values()), dtype_of(inputs["x"].dtype)
+        dtype = np.asarray(returned).dtype
+        if dtype == expected:
+            return None
+        text = f"the result has dtype {dtype} for x of dtype {inputs['x'].dtype}"
+        return single_finding("dtype", text, str(dtype), str(expected))
 
-    return Property(name, call, test, cases, slips=slips)
+    return test

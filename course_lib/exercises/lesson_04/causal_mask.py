@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
+from course_lib.exercises.common.generators import case_of
 from course_lib.grading.diagnosis import compare, show
-from course_lib.grading.exercise import Evidence, Exercise, ExpectedOutput, Finding, Property, Slip
+from course_lib.grading.exercise import Checks, Evidence, Exercise, ExpectedOutput, Finding, Slip
 from course_lib.reference.attention import causal_mask as reference_mask
 
 
@@ -44,53 +45,33 @@ def is_bool(answer, n_q, n_k):
     return Evidence((Finding("the mask", "dtype", f"the mask has dtype {dtype}"),), str(dtype), "bool")
 
 
-def lengths(n_q, n_k):
-    return {"n_q": n_q, "n_k": n_k}
-
-
+case = case_of(causal_mask)
 PAIRS = st.tuples(st.integers(1, 6), st.integers(1, 6))
-CALL, SHIFT, LEAST = "causal_mask(n_q, n_k)", "(n_k - n_q)", "np.arange(n_k) <= "
+SHIFT, LEAST = "(n_k - n_q)", "np.arange(n_k) <= "
+check = Checks(causal_mask, is_mask)
 
-PROPERTIES = (
-    Property(
-        "as many queries as keys: a triangle with its diagonal",
-        CALL,
-        is_mask,
-        (lengths(2, 2), lengths(4, 4), lengths(1, 1)),
-        st.integers(2, 7).map(lambda n: lengths(n, n)),  # one query and one key cannot tell the mistakes apart
-        slips=(
-            Slip("True is taken for hidden", {LEAST: "np.arange(n_k) > "}),
-            Slip("no query sees its own key", {LEAST: "np.arange(n_k) < "}),
-            Slip("each query sees one key too many", {SHIFT: "(n_k - n_q + 1)"}),
-            Slip("rows and columns are exchanged", {LEAST: "np.arange(n_k) >= "}),
-        ),
-    ),
-    Property(
-        "fewer queries than keys: the last query sees every key",
-        CALL,
-        is_mask,
-        (lengths(1, 4), lengths(2, 5)),
-        PAIRS.map(lambda drawn: lengths(drawn[0], drawn[0] + drawn[1])),
-        slips=(
-            Slip("the mask is aligned top-left", {f" + {SHIFT}": ""}),
-            Slip("the shift has the wrong sign", {SHIFT: "(n_q - n_k)"}),
-        ),
-    ),
-    Property(
-        "more queries than keys: the first queries see none",
-        CALL,
-        is_mask,
-        (lengths(4, 1), lengths(5, 2)),
-        PAIRS.map(lambda drawn: lengths(drawn[0] + drawn[1], drawn[0])),
-        slips=(Slip("the shift is never negative", {SHIFT: "max(n_k - n_q, 0)"}),),
-    ),
-    Property(
-        "the mask is an array of bool",
-        CALL,
-        is_bool,
-        (lengths(2, 3),),
-        slips=(Slip("zeros and ones are returned", {"return np": "return 1.0 * (np", SHIFT: f"{SHIFT})"}),),
-    ),
+check(
+    "as many queries as keys: a triangle with its diagonal",
+    [case(2, 2), case(4, 4), case(1, 1), st.integers(2, 7).map(lambda n: case(n, n))],
+).catches(
+    Slip("True is taken for hidden", {LEAST: "np.arange(n_k) > "}),
+    Slip("no query sees its own key", {LEAST: "np.arange(n_k) < "}),
+    Slip("each query sees one key too many", {SHIFT: "(n_k - n_q + 1)"}),
+    Slip("rows and columns are exchanged", {LEAST: "np.arange(n_k) >= "}),
+)
+check(
+    "fewer queries than keys: the last query sees every key",
+    [case(1, 4), case(2, 5), PAIRS.map(lambda drawn: case(drawn[0], drawn[0] + drawn[1]))],
+).catches(
+    Slip("the mask is aligned top-left", {f" + {SHIFT}": ""}),
+    Slip("the shift has the wrong sign", {SHIFT: "(n_q - n_k)"}),
+)
+check(
+    "more queries than keys: the first queries see none",
+    [case(4, 1), case(5, 2), PAIRS.map(lambda drawn: case(drawn[0] + drawn[1], drawn[0]))],
+).catches(Slip("the shift is never negative", {SHIFT: "max(n_k - n_q, 0)"}))
+check("the mask is an array of bool", [case(2, 3)], test=is_bool).catches(
+    Slip("zeros and ones are returned", {"return np": "return 1.0 * (np", SHIFT: f"{SHIFT})"})
 )
 
-EXERCISE = Exercise(__file__, causal_mask, points=1, minutes=6, difficulty="easy", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, causal_mask, check, points=1, minutes=6, difficulty="easy")

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from course_lib import reference
 from course_lib.exercises.common.generators import arrays
 from course_lib.grading.checking import agrees, not_modified
-from course_lib.grading.diagnosis import exact_and_plain
-from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+from course_lib.grading.diagnosis import expected
+from course_lib.grading.exercise import Checks, Exercise, Slip
 
 
 def multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads, causal=False):
@@ -48,86 +48,58 @@ def output(X, Wq, Wk, Wv, Wo, n_heads, causal):
     def of(X, Wq, Wk, Wv, Wo):
         return attend(X @ Wq, X @ Wk, X @ Wv, Wo)
 
-    exact, plain = exact_and_plain(of, X, Wq, Wk, Wv, Wo)
     terms = attend(X @ Wq, X @ Wk, abs(X) @ abs(Wv), abs(Wo))
-    return [ExpectedOutput("the output", exact, plain, terms)]
+    return expected("the output", of, X, Wq, Wk, Wv, Wo, terms=terms)
 
 
 def case(seed, n, d_model, n_heads, causal=False):
     rng = np.random.default_rng(seed)
-    X, *weights = (
-        rng.integers(-3, 4, shape).astype(np.float64) / 2 for shape in ((n, d_model), *[(d_model, d_model)] * 4)
-    )
-    return {"X": X, **dict(zip(WEIGHTS, weights, strict=True)), "n_heads": n_heads, "causal": causal}
+    matrices = (rng.integers(-3, 4, (rows, d_model)) / 2 for rows in (n, *[d_model] * 4))
+    return dict(zip(MATRICES, matrices, strict=True)) | {"n_heads": n_heads, "causal": causal}
 
 
 @st.composite
 def inputs(draw, n_heads, causal=False):
     n, d_model = draw(st.integers(1, 3)), n_heads * draw(st.integers(1, 2))
     small = st.sampled_from([0.0, 1.0, -1.0, 2.0, 0.5])
-    X, *weights = (arrays(draw, rows, d_model, of=small) for rows in (n, *[d_model] * 4))
-    return {"X": X, **dict(zip(WEIGHTS, weights, strict=True)), "n_heads": n_heads, "causal": causal}
+    matrices = (arrays(draw, rows, d_model, of=small) for rows in (n, *[d_model] * 4))
+    return dict(zip(MATRICES, matrices, strict=True)) | {"n_heads": n_heads, "causal": causal}
 
 
-WEIGHTS = ("Wq", "Wk", "Wv", "Wo")
-CALL = "multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads, causal)"
+MATRICES = ("X", "Wq", "Wk", "Wv", "Wo")
 RETURN = "return O.transpose(1, 0, 2).reshape(n, d_model) @ Wo"
+check = Checks(multi_head_attention, agrees(output))
 
-PROPERTIES = (
-    Property(
-        "one head: attention of X Wq, X Wk, X Wv, times Wo",
-        CALL,
-        agrees(output),
-        (case(1, 3, 2, 1),),
-        inputs(1),
-        slips=(
-            Slip("Wo is forgotten", {" @ Wo": ""}),
-            Slip("keys are made with Wq", {"for W in (Wq, Wk, Wv)": "for W in (Wq, Wq, Wv)"}),
-        ),
+check("one head: attention of X Wq, X Wk, X Wv, times Wo", [case(1, 3, 2, 1), inputs(1)]).catches(
+    Slip("Wo is forgotten", {" @ Wo": ""}),
+    Slip("keys are made with Wq", {"for W in (Wq, Wk, Wv)": "for W in (Wq, Wq, Wv)"}),
+)
+check("two heads: each attends with its own d columns", [case(2, 3, 4, 2), case(5, 4, 6, 3), inputs(2)]).catches(
+    Slip("one head takes all columns", {"X.shape\n": "X.shape\n    n_heads = 1\n"}),
+    Slip(
+        "heads are interleaved",
+        {
+            "(n, n_heads, d).transpose(1, 0, 2) for": "(n, d, n_heads).transpose(2, 0, 1) for",
+            "O.transpose(1, 0, 2)": "O.transpose(1, 2, 0)",
+        },
     ),
-    Property(
-        "two heads: each attends with its own d columns",
-        CALL,
-        agrees(output),
-        (case(2, 3, 4, 2), case(5, 4, 6, 3)),
-        inputs(2),
-        slips=(
-            Slip("one head takes all columns", {"X.shape\n": "X.shape\n    n_heads = 1\n"}),
-            Slip(
-                "heads are interleaved",
-                {
-                    "(n, n_heads, d).transpose(1, 0, 2) for": "(n, d, n_heads).transpose(2, 0, 1) for",
-                    "O.transpose(1, 0, 2)": "O.transpose(1, 2, 0)",
-                },
-            ),
-            Slip(
-                "heads are cut by a reshape alone",
-                {
-                    ".reshape(n, n_heads, d).transpose(1, 0, 2) for W": ".reshape(n_heads, n, d) for W",
-                    "O.transpose(1, 0, 2)": "O",
-                },
-            ),
-            Slip("the scale is 1/sqrt(d_model)", {"np.sqrt(d)": "np.sqrt(d_model)"}),
-        ),
+    Slip(
+        "heads are cut by a reshape alone",
+        {
+            ".reshape(n, n_heads, d).transpose(1, 0, 2) for W": ".reshape(n_heads, n, d) for W",
+            "O.transpose(1, 0, 2)": "O",
+        },
     ),
-    Property(
-        "causal: every head hides what comes later",
-        CALL,
-        agrees(output),
-        (case(3, 4, 4, 2, causal=True),),
-        inputs(2, causal=True),
-        slips=(Slip("causal is ignored", {"if causal:": "if False:"}),),
-    ),
-    not_modified(
-        CALL,
-        (case(4, 3, 4, 2),),
-        slips=(
-            Slip(
-                "the result is added to X",
-                {RETURN: RETURN.replace("return", "result =") + "\n    X += result\n    return result"},
-            ),
-        ),
-    ),
+    Slip("the scale is 1/sqrt(d_model)", {"np.sqrt(d)": "np.sqrt(d_model)"}),
+)
+check("causal: every head hides what comes later", [case(3, 4, 4, 2, causal=True), inputs(2, causal=True)]).catches(
+    Slip("causal is ignored", {"if causal:": "if False:"})
+)
+check("the inputs are not modified", [case(4, 3, 4, 2)], test=not_modified).catches(
+    Slip(
+        "the result is added to X",
+        {RETURN: RETURN.replace("return", "result =") + "\n    X += result\n    return result"},
+    )
 )
 
-EXERCISE = Exercise(__file__, multi_head_attention, points=3, minutes=14, difficulty="hard", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, multi_head_attention, check, points=3, minutes=14, difficulty="hard")

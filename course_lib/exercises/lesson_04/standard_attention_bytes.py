@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import traffic
+from course_lib.exercises.common.generators import case_of
 from course_lib.grading.diagnosis import compare, show
-from course_lib.grading.exercise import Evidence, Exercise, ExpectedOutput, Property, Slip, single_finding
+from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput, Slip, single_finding
 
 
 def standard_attention_bytes(n, d, bytes_per_element):
@@ -59,15 +60,9 @@ def right_stages(names):
             has = [f"the dict has {', '.join(map(repr, unknown))}, which is no stage"] if unknown else []
             text = "; ".join(lacks + has)
             return single_finding("stages", text, ", ".join(map(str, returned)), ", ".join(expected))
-        findings = []
-        for name in names:
-            exact = np.float64(expected[name])
-            found = compare(returned[name], [ExpectedOutput(name, exact, exact, exact)])
-            findings += found.findings if found else ()
-        if not findings:
-            return None
-        shown = ("; ".join(f"{name}: {show(table[name])}" for name in names) for table in (returned, expected))
-        return Evidence(tuple(findings), *shown)
+        exact = {name: np.float64(expected[name]) for name in names}
+        parts = [ExpectedOutput(name, n_bytes, n_bytes, n_bytes) for name, n_bytes in exact.items()]
+        return compare(tuple(returned[name] for name in names), parts)
 
     return test
 
@@ -81,60 +76,35 @@ def whole(answer, n, d, bytes_per_element):
     return single_finding("float", text)
 
 
-def case(n, d, bytes_per_element):
-    return {"n": n, "d": d, "bytes_per_element": bytes_per_element}
-
-
+case = case_of(standard_attention_bytes)
 SIZES = st.fixed_dictionaries(
     {"n": st.integers(1, 64), "d": st.integers(1, 64), "bytes_per_element": st.sampled_from([2, 4, 8])}
 )
 SQUARES = ("S written", "S read", "P written", "P read")
 MATRICES = ("Q K V read", "O written")
-CALL = "standard_attention_bytes(n, d, bytes_per_element)"
 SQUARE, MATRIX = "n * n * bytes_per_element", "n * d * bytes_per_element"
+check = Checks(standard_attention_bytes, right_stages(SQUARES))
 
-PROPERTIES = (
-    Property(
-        "S and P: written once and read once, n n elements each",
-        CALL,
-        right_stages(SQUARES),
-        (case(4, 2, 8), case(1024, 64, 2)),
-        SIZES,
-        slips=(
-            Slip("elements are counted, not bytes", {SQUARE: "n * n"}),
-            Slip("bits are counted, not bytes", {SQUARE: f"{SQUARE} * 8"}),
-            Slip("S is given the size of Q", {"n * n *": "n * d *"}),
-            Slip("P stays in SRAM", {'"P read": square': '"P read": 0'}),
-            Slip("a stage is left out", {'        "O written": matrix,\n': ""}),
-        ),
-    ),
-    Property(
-        "Q, K and V read, O written: n d elements each",
-        CALL,
-        right_stages(MATRICES),
-        (case(4, 2, 8), case(1024, 64, 2)),
-        SIZES,
-        slips=(
-            Slip("only two of Q, K and V are counted", {"3 * matrix": "2 * matrix"}),
-            Slip("O is not written", {'"O written": matrix': '"O written": 0'}),
-        ),
-    ),
-    Property(
-        "131072 tokens do not overflow",
-        CALL,
-        right_stages(SQUARES + MATRICES),
-        (case(131072, 128, 4),),
-        slips=(Slip("the count is an int32", {SQUARE: "np.prod([n, n, bytes_per_element], dtype=np.int32)"}),),
-    ),
-    Property(
-        "the bytes are whole numbers, of type int",
-        CALL,
-        whole,
-        (case(3, 5, 2),),
-        slips=(
-            Slip("the count is a float", {SQUARE: f"float({SQUARE})"}, {MATRIX: f"{MATRIX} / 1"}),
-        ),
-    ),
+check("S and P: written once and read once, n n elements each", [case(4, 2, 8), case(1024, 64, 2), SIZES]).catches(
+    Slip("elements are counted, not bytes", {SQUARE: "n * n"}),
+    Slip("bits are counted, not bytes", {SQUARE: f"{SQUARE} * 8"}),
+    Slip("S is given the size of Q", {"n * n *": "n * d *"}),
+    Slip("P stays in SRAM", {'"P read": square': '"P read": 0'}),
+    Slip("a stage is left out", {'        "O written": matrix,\n': ""}),
+)
+check(
+    "Q, K and V read, O written: n d elements each",
+    [case(4, 2, 8), case(1024, 64, 2), SIZES],
+    test=right_stages(MATRICES),
+).catches(
+    Slip("only two of Q, K and V are counted", {"3 * matrix": "2 * matrix"}),
+    Slip("O is not written", {'"O written": matrix': '"O written": 0'}),
+)
+check("131072 tokens do not overflow", [case(131072, 128, 4)], test=right_stages(SQUARES + MATRICES)).catches(
+    Slip("the count is an int32", {SQUARE: "np.prod([n, n, bytes_per_element], dtype=np.int32)"})
+)
+check("the bytes are whole numbers, of type int", [case(3, 5, 2)], test=whole).catches(
+    Slip("the count is a float", {SQUARE: f"float({SQUARE})"}, {MATRIX: f"{MATRIX} / 1"})
 )
 
-EXERCISE = Exercise(__file__, standard_attention_bytes, points=2, minutes=8, difficulty="easy", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, standard_attention_bytes, check, points=2, minutes=8, difficulty="easy")

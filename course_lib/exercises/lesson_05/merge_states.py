@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import COUNTS, GAPS, arrays
+from course_lib.exercises.common.generators import GAPS, arrays, as_floats, state
 from course_lib.grading.checking import agrees, keeps_dtype, not_modified
-from course_lib.grading.diagnosis import compare, exact_and_plain
-from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+from course_lib.grading.diagnosis import compare, expected
+from course_lib.grading.exercise import Before, Checks, Exercise, Slip
 
 
 def merge_states(a, b):
@@ -36,11 +36,9 @@ def merge_states(a, b):
 
 def merged(a, b):
     """The state of the union, as outputs to compare with."""
-    exact, plain = exact_and_plain(reference.merge_states, a, b)
     (m_a, l_a, acc_a), (m_b, l_b, acc_b) = a, b
     acc_terms = reference.merge_states((m_a, l_a, np.abs(acc_a)), (m_b, l_b, np.abs(acc_b)))[2]
-    terms = 0.0, exact[1], acc_terms
-    return [ExpectedOutput(*output) for output in zip(("m", "l", "acc"), exact, plain, terms, strict=True)]
+    return expected(("m", "l", "acc"), reference.merge_states, a, b, terms=(0.0, None, acc_terms))
 
 
 def commutes(answer, a, b):
@@ -58,8 +56,9 @@ def associates(answer, a, b, c):
     return None
 
 
-def state_of(m, l, acc):
-    return tuple(np.array(x, dtype=np.float64)[()] for x in (m, l, acc))
+def case(**states):
+    """{name: state} of (m, l, acc) as lists and numbers."""
+    return {name: tuple(as_floats(m=m, l=l, acc=acc).values()) for name, (m, l, acc) in states.items()}
 
 
 @st.composite
@@ -72,139 +71,92 @@ def states(draw, names="ab", larger="", rows=False, empty=False, spread=1.0):
         m = spread * arrays(draw, *shape)
         if name == larger:
             m = next(iter(drawn.values()))[0] + arrays(draw, *shape, of=GAPS)
-        l, acc = 1.0 + arrays(draw, *shape, of=COUNTS), arrays(draw, *shape, d_v)
-        if empty and draw(st.booleans()):
-            m, l, acc = m - np.inf, l * 0, np.zeros_like(acc)
-        drawn[name] = (m[()], l[()], acc)
+        drawn[name] = state(draw, m, d_v, empty and draw(st.booleans()))
     return {name: drawn[name] for name in names}
 
 
-CALL = "merge_states(a, b)"
-EMPTY = state_of(-np.inf, 0, [0])
-ROWS = {"a": state_of([0, 2], [1, 2], [[1, 4], [1, 3]]), "b": state_of([1, 1], [2, 1], [[3, 2], [1, 5]])}
+EMPTY = -np.inf, 0, [0]
+ROWS = case(a=([0, 2], [1, 2], [[1, 4], [1, 3]]), b=([1, 1], [2, 1], [[3, 2], [1, 5]]))
 WEIGHTS = "np.exp(m_a - shift), np.exp(m_b - shift)"
 L, ACC = "w_a * l_a + w_b * l_b", "w_a[..., None] * acc_a + w_b[..., None] * acc_b"
+check = Checks(merge_states, agrees(merged))
 
-PROPERTIES = (
-    Property(
-        "the sum of a with the smaller max is rescaled",
-        CALL,
-        agrees(merged),
-        (
-            {"a": state_of(0, 1, [1]), "b": state_of(1, 2, [3])},
-            {"a": state_of(-3, 2, [1, 4]), "b": state_of(-1, 3, [2, -1])},
-        ),
-        states(larger="b"),
-        slips=(
-            Slip("l is not rescaled", {L: "l_a + l_b"}),
-            Slip("acc is not rescaled", {ACC: "acc_a + acc_b"}),
-            Slip("claim B: neither sum is rescaled", {L: "l_a + l_b", ACC: "acc_a + acc_b"}),
-            Slip(
-                "the factors are upside down",
-                {
-                    WEIGHTS: "np.exp(shift - np.where(m_a == -np.inf, shift, m_a)), "
-                    "np.exp(shift - np.where(m_b == -np.inf, shift, m_b))"
-                },
-            ),
-            Slip("each state gets the other's factor", {"w_a, w_b = np.exp(": "w_b, w_a = np.exp("}),
-            Slip("2 ** x for exp(x)", {WEIGHTS: WEIGHTS.replace("exp", "exp2")}),
-            Slip(
-                "claim A: normalised outputs are added",
-                {
-                    ACC: "w_a[..., None] * acc_a / np.where(l_a == 0, 1, l_a)[..., None]"
-                    " + w_b[..., None] * acc_b / np.where(l_b == 0, 1, l_b)[..., None]"
-                },
-            ),
-            Slip(
-                "the weights are float16",
-                {"    return m,": "    w_a, w_b = np.float16(w_a), np.float16(w_b)\n    return m,"},
-            ),
-        ),
+check(
+    "the sum of a with the smaller max is rescaled",
+    [case(a=(0, 1, [1]), b=(1, 2, [3])), case(a=(-3, 2, [1, 4]), b=(-1, 3, [2, -1])), states(larger="b")],
+).catches(
+    Slip("l is not rescaled", {L: "l_a + l_b"}),
+    Slip("acc is not rescaled", {ACC: "acc_a + acc_b"}),
+    Slip("claim B: neither sum is rescaled", {L: "l_a + l_b", ACC: "acc_a + acc_b"}),
+    Slip(
+        "the factors are upside down",
+        {
+            WEIGHTS: "np.exp(shift - np.where(m_a == -np.inf, shift, m_a)), "
+            "np.exp(shift - np.where(m_b == -np.inf, shift, m_b))"
+        },
     ),
-    Property(
-        "the sum of b with the smaller max is rescaled",
-        CALL,
-        agrees(merged),
-        (
-            {"a": state_of(1, 2, [3]), "b": state_of(0, 1, [1])},
-            {"a": state_of(-1, 3, [2, -1]), "b": state_of(-3, 2, [1, 4])},
-        ),
-        states(larger="a"),
-        slips=(
-            Slip("claim C: b's max is taken for the running max", {"m = np.maximum(m_a, m_b)": "m = np.asarray(m_b)"}),
-            Slip("b is never rescaled", {"np.exp(m_b - shift)": "np.ones_like(shift) * (m_b > -np.inf)"}),
-        ),
+    Slip("each state gets the other's factor", {"w_a, w_b = np.exp(": "w_b, w_a = np.exp("}),
+    Slip("2 ** x for exp(x)", {WEIGHTS: WEIGHTS.replace("exp", "exp2")}),
+    Slip(
+        "claim A: normalised outputs are added",
+        {
+            ACC: "(w_a / np.where(l_a == 0, 1, l_a))[..., None] * acc_a"
+            " + (w_b / np.where(l_b == 0, 1, l_b))[..., None] * acc_b"
+        },
     ),
-    Property(
-        "many queries at once, each with its own max",
-        CALL,
-        agrees(merged),
-        (ROWS,),
-        states(rows=True),
-        slips=(Slip("one `if` decides for all rows", {"m = np.maximum(m_a, m_b)": "m = m_a if m_a > m_b else m_b"}),),
-    ),
-    Property(
-        "the state of no keys, (-inf, 0, 0), changes nothing on either side",
-        CALL,
-        commutes,
-        (
-            {"a": EMPTY, "b": state_of(-2, 1, [1])},
-            {"a": EMPTY, "b": EMPTY},
-            {
-                "a": state_of([-np.inf, 1], [0, 1], [[0], [2]]),
-                "b": state_of([-np.inf, -np.inf], [0, 0], [[0], [0]]),
-            },
-        ),
-        states(empty=True),
-        slips=(Slip("-inf minus -inf", {"shift = np.where(m == -np.inf, 0.0, m)": "shift = m"}),),
-    ),
-    Property(
-        "maxima 1000 apart, and maxima near -1000",
-        CALL,
-        commutes,
-        (
-            {"a": state_of(1000, 1, [1]), "b": state_of(0, 1, [1])},
-            {"a": state_of(-1000, 1, [1]), "b": state_of(-1001, 1, [2])},
-        ),
-        states(spread=500.0),
-        slips=(
-            Slip(
-                "one exponent serves both sides",
-                {
-                    f"w_a, w_b = {WEIGHTS}": "ratio = np.exp(np.where(m_a == -np.inf, -2e3, m_a)"
-                    " - np.where(m_b == -np.inf, -2e3, m_b))\n"
-                    "    w_b = np.exp(m_b - shift)\n"
-                    "    w_a = np.where(m_b == -np.inf, np.exp(m_a - shift), ratio * w_b)"
-                },
-            ),
-        ),
-    ),
-    Property(
-        "merging is associative",
-        "merge_states(merge_states(a, b), c), merge_states(a, merge_states(b, c))",
-        associates,
-        ({"a": state_of(0, 1, [1]), "b": state_of(2, 1, [2]), "c": state_of(1, 1, [3])},),
-        states("abc", empty=True),
-    ),
-    not_modified(
-        CALL,
-        (ROWS,),
-        slips=(
-            Slip(
-                "acc is updated in place",
-                {
-                    f"    return m, {L}, {ACC}": f"    acc_a *= w_a[..., None]\n    acc_a += w_b[..., None] * acc_b\n"
-                    f"    return m, {L}, acc_a"
-                },
-            ),
-        ),
-    ),
-    keeps_dtype(
-        CALL,
-        ({name: tuple(x.astype(np.float32) for x in state) for name, state in ROWS.items()},),
-        ("m", "l", "acc"),
-        slips=(Slip("float64 whatever came", {ACC: f"{ACC} + np.zeros(acc_a.shape)"}),),
-    ),
+    Slip("the weights are float16", {Before("return m,"): "w_a, w_b = np.float16(w_a), np.float16(w_b)"}),
 )
+check(
+    "the sum of b with the smaller max is rescaled",
+    [case(a=(1, 2, [3]), b=(0, 1, [1])), case(a=(-1, 3, [2, -1]), b=(-3, 2, [1, 4])), states(larger="a")],
+).catches(
+    Slip("claim C: b's max is taken for the running max", {"m = np.maximum(m_a, m_b)": "m = np.asarray(m_b)"}),
+    Slip("b is never rescaled", {"np.exp(m_b - shift)": "np.ones_like(shift) * (m_b > -np.inf)"}),
+)
+check("many queries at once, each with its own max", [ROWS, states(rows=True)]).catches(
+    Slip("one `if` decides for all rows", {"m = np.maximum(m_a, m_b)": "m = m_a if m_a > m_b else m_b"})
+)
+check(
+    "the state of no keys, (-inf, 0, 0), changes nothing on either side",
+    [
+        case(a=EMPTY, b=(-2, 1, [1])),
+        case(a=EMPTY, b=EMPTY),
+        case(a=([-np.inf, 1], [0, 1], [[0], [2]]), b=([-np.inf, -np.inf], [0, 0], [[0], [0]])),
+        states(empty=True),
+    ],
+    test=commutes,
+).catches(Slip("-inf minus -inf", {"shift = np.where(m == -np.inf, 0.0, m)": "shift = m"}))
+check(
+    "maxima 1000 apart, and maxima near -1000",
+    [case(a=(1000, 1, [1]), b=(0, 1, [1])), case(a=(-1000, 1, [1]), b=(-1001, 1, [2])), states(spread=500.0)],
+    test=commutes,
+).catches(
+    Slip(
+        "one exponent serves both sides",
+        {
+            f"w_a, w_b = {WEIGHTS}": "ratio = np.exp(np.where(m_a == -np.inf, -2e3, m_a)"
+            " - np.where(m_b == -np.inf, -2e3, m_b))\n"
+            "    w_b = np.exp(m_b - shift)\n"
+            "    w_a = np.where(m_b == -np.inf, np.exp(m_a - shift), ratio * w_b)"
+        },
+    )
+)
+check(
+    "merging is associative",
+    [case(a=(0, 1, [1]), b=(2, 1, [2]), c=(1, 1, [3])), states("abc", empty=True)],
+    test=associates,
+    call="merge_states(merge_states(a, b), c), merge_states(a, merge_states(b, c))",
+)
+check("the inputs are not modified", [ROWS], test=not_modified).catches(
+    Slip(
+        "acc is updated in place",
+        {Before("return m,"): "acc_a *= w_a[..., None]\nacc_a += w_b[..., None] * acc_b", ACC: "acc_a"},
+    )
+)
+check(
+    "float32 in, float32 out",
+    [{name: tuple(x.astype(np.float32) for x in state) for name, state in ROWS.items()}],
+    test=keeps_dtype("m", "l", "acc"),
+).catches(Slip("float64 whatever came", {ACC: f"{ACC} + np.zeros(acc_a.shape)"}))
 
-EXERCISE = Exercise(__file__, merge_states, points=3, minutes=6, difficulty="medium", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, merge_states, check, points=3, minutes=6, difficulty="medium")

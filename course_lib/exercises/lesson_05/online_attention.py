@@ -4,11 +4,19 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import LARGE_SCORES, NUMBERS, arrays, as_floats
+from course_lib.exercises.common.generators import LARGE_SCORES, NUMBERS, arrays, as_floats, case_of
 from course_lib.grading.checking import agrees, not_modified
 from course_lib.grading.diagnosis import compare, exact_and_plain, show
-from course_lib.grading.exercise import Evidence, Exercise, ExpectedOutput, Finding, Property, Slip, single_finding
-from course_lib.grading.read_counting import Rows, growth_bytes_per_item
+from course_lib.grading.exercise import (
+    Before,
+    Checks,
+    Evidence,
+    Exercise,
+    ExpectedOutput,
+    Finding,
+    Slip,
+)
+from course_lib.grading.read_counting import Rows, growing
 
 
 def online_attention(q, K, V, block):
@@ -44,22 +52,17 @@ def batch_attention(q, K, V):
     return reference.stable_softmax(reference.scores(q[None], K))[0] @ V
 
 
-def attention_output(q, K, V, block, name="out", index="column", tile=None):
+def attention_output(q, K, V, block, order=None, name="out", index="column", tile=None):
+    """order: of the keys with their values, which changes nothing."""
     exact, plain = exact_and_plain(batch_attention, q, K, V)
     # A score's own rounding, relative to its terms, is a relative error of its weight.
     conditioning = 1 + (np.abs(K) @ np.abs(q)).max() / np.sqrt(len(q))
     return [ExpectedOutput(name, exact, plain, conditioning * np.abs(V).max(), index, tile)]
 
 
-def weights(answer, q, K, block):
+def weights(q, K, block):
     """With V the identity the output is the weight of every key, so a mistake shows by block of keys."""
-    identity = np.eye(len(K))
-    expected = attention_output(q, K, identity, block, "the weight of each key", index="key", tile=block)
-    return compare(answer(q, K, identity, block), expected)
-
-
-def permuted(answer, q, K, V, order, block):
-    return compare(answer(q, K[order], V[order], block), attention_output(q, K, V, block))
+    return attention_output(q, K, np.eye(len(K)), block, name="the weight of each key", index="key", tile=block)
 
 
 def reads(answer, q, K, V, block):
@@ -84,11 +87,8 @@ def reads(answer, q, K, V, block):
 def memory(answer, n, block):
     q = np.ones(4)
     served = {size: (Rows(np.ones((size, 4))), Rows(np.ones((size, 4)))) for size in (n // 8, n)}
-    growth = growth_bytes_per_item(lambda size: answer(q, *served[size], block), n // 8, n)
-    if growth < 1:
-        return None
-    text = f"what is kept between blocks grows with n, by about {round(growth, -1):.0f} bytes a key"
-    return single_finding("memory", f"{text} (one float64 score is 8)")
+    text = "what is kept between blocks grows with n, by about {} bytes a key (one float64 score is 8)"
+    return growing(lambda size: answer(q, *served[size], block), n, text)
 
 
 def keeps_precision(answer, q, K, V, block):
@@ -100,8 +100,7 @@ def keeps_precision(answer, q, K, V, block):
     return Evidence((Finding("out", "precision", f"the output came back as {returned.dtype}"),), str(returned.dtype))
 
 
-def case(q, K, V, block):
-    return as_floats(q=q, K=K, V=V) | {"block": block}
+case = case_of(online_attention)
 
 
 def score_case(scores, block):
@@ -154,174 +153,129 @@ def blocks_collected(q, K, V, block):
 
 
 CALL = "online_attention(q, K, V, block)"
-WEIGHTS_CALL = "online_attention(q, K, np.eye(len(K)), block)"
 EXAMPLE = case([1, 2], [[1, 0], [0, 1], [1, 1], [2, 1]], [[2, 0], [0, 2], [1, 1], [3, -1]], 2)
 SCORES = "K[start : start + block] @ q / np.sqrt(d)"
 SUMS = "        l = alpha * l + p.sum()\n        acc = alpha * acc + p @ V[start : start + block]\n"
+check = Checks("online_attention(q, K, np.eye(len(K)), block)", agrees(weights))
 
-PROPERTIES = (
-    Property(
-        "one block that holds every key gives softmax(K q / sqrt(d))",
-        WEIGHTS_CALL,
-        weights,
-        (
-            as_floats(q=[1, 1, 1, 1], K=[[1, 1, 1, 1], [0, 0, 0, 0]]) | {"block": 2},
-            score_case([2, 0, 1], 3),
-            score_case([5], 1),
-        ),
+check(
+    "one block that holds every key gives softmax(K q / sqrt(d))",
+    [
+        as_floats(q=[1, 1, 1, 1], K=[[1, 1, 1, 1], [0, 0, 0, 0]]) | {"block": 2},
+        score_case([2, 0, 1], 3),
+        score_case([5], 1),
         one_block(),
-        slips=(
-            Slip("the scale is missing", {" @ q / np.sqrt(d)": " @ q"}),
-            Slip("the scale is 1/d", {"/ np.sqrt(d)": "/ d"}),
-            Slip("the division by l is missing", {"return acc / l": "return acc"}),
-            Slip(
-                "2 ** x for exp(x)",
-                {"np.exp(m - m_new)": "np.exp2(m - m_new)", "np.exp(scores - m_new)": "np.exp2(scores - m_new)"},
-            ),
-            Slip("acc is float16", {"        m = m_new\n": "        m, acc = m_new, np.float16(acc)\n"}),
-        ),
+    ],
+).catches(
+    Slip("the scale is missing", {" @ q / np.sqrt(d)": " @ q"}),
+    Slip("the scale is 1/d", {"/ np.sqrt(d)": "/ d"}),
+    Slip("the division by l is missing", {"return acc / l": "return acc"}),
+    Slip(
+        "2 ** x for exp(x)",
+        {"np.exp(m - m_new)": "np.exp2(m - m_new)", "np.exp(scores - m_new)": "np.exp2(scores - m_new)"},
     ),
-    Property(
-        "blocks that leave the max alone",
-        WEIGHTS_CALL,
-        weights,
-        (score_case([1, 1], 1), score_case([2, 1, 0, 1], 2), score_case([0, 0, 0, 0], 2)),
+    Slip("acc is float16", {"        m = m_new\n": "        m, acc = m_new, np.float16(acc)\n"}),
+)
+check(
+    "blocks that leave the max alone",
+    [
+        score_case([1, 1], 1),
+        score_case([2, 1, 0, 1], 2),
+        score_case([0, 0, 0, 0], 2),
         streams("falling", full_blocks=True),
-        slips=(
-            Slip(
-                "claim A: normalised at every step and not multiplied back",
-                {"        m = m_new\n": "        m, acc = m_new, acc / l\n", "return acc / l": "return acc"},
-            ),
-            Slip(
-                "each block is measured from its own max",
-                {"np.exp(scores - m_new)": "np.exp(scores - scores.max())"},
-            ),
-        ),
+    ],
+).catches(
+    Slip(
+        "claim A: normalised at every step and not multiplied back",
+        {"        m = m_new\n": "        m, acc = m_new, acc / l\n", "return acc / l": "return acc"},
     ),
-    Property(
-        "blocks that raise the max, each of them",
-        WEIGHTS_CALL,
-        weights,
-        (score_case([0, 1], 1), score_case([0, 1, 2, 3], 2), score_case([-4, -3, -1], 1)),
+    Slip("each block is measured from its own max", {"np.exp(scores - m_new)": "np.exp(scores - scores.max())"}),
+)
+check(
+    "blocks that raise the max, each of them",
+    [
+        score_case([0, 1], 1),
+        score_case([0, 1, 2, 3], 2),
+        score_case([-4, -3, -1], 1),
         streams("rising", full_blocks=True),
-        slips=(
-            Slip("l is not rescaled", {"l = alpha * l": "l = l"}),
-            Slip("acc is not rescaled", {"acc = alpha * acc": "acc = acc"}),
-            Slip(
-                "claim B: neither sum is rescaled",
-                {
-                    SUMS: "        acc = (l * acc + p @ V[start : start + block]) / (l + p.sum())\n"
-                    "        l = l + p.sum()\n",
-                    "return acc / l": "return acc",
-                },
-            ),
-            Slip(
-                "alpha is upside down",
-                {"alpha = np.exp(m - m_new)": "alpha = np.exp(m_new - m) if m > -np.inf else 0.0"},
-            ),
-        ),
+    ],
+).catches(
+    Slip("l is not rescaled", {"l = alpha * l": "l = l"}),
+    Slip("acc is not rescaled", {"acc = alpha * acc": "acc = acc"}),
+    Slip(
+        "claim B: neither sum is rescaled",
+        {
+            SUMS: "        acc = (l * acc + p @ V[start : start + block]) / (l + p.sum())\n        l = l + p.sum()\n",
+            "return acc / l": "return acc",
+        },
     ),
-    Property(
-        "the last block may be short, and a block may be longer than the sequence",
-        WEIGHTS_CALL,
-        weights,
-        (score_case([0, 0, 0], 2), score_case([1, 0, 2, 1, 0], 3), score_case([1, 0], 4)),
-        streams(),
-        slips=(Slip("the last block is dropped", {"range(0, n, block)": "range(0, n - block + 1, block)"}),),
+    Slip("alpha is upside down", {"alpha = np.exp(m - m_new)": "alpha = np.exp(m_new - m) if m > -np.inf else 0.0"}),
+)
+check(
+    "the last block may be short, and a block may be longer than the sequence",
+    [score_case([0, 0, 0], 2), score_case([1, 0, 2, 1, 0], 3), score_case([1, 0], 4), streams()],
+).catches(Slip("the last block is dropped", {"range(0, n, block)": "range(0, n - block + 1, block)"}))
+check(
+    "any q, K, V and block give attention's output",
+    [EXAMPLE, case([1], [[1], [0], [2]], [[1, 2, 3], [4, 5, 6], [0, 0, 1]], 1), inputs()],
+    test=agrees(attention_output),
+    call=CALL,
+).catches(
+    Slip(
+        "the output has q's length",
+        {"np.zeros(V.shape[1])": "np.zeros(len(V)) if len(V) == V.shape[1] else np.zeros(d)"},
+    )
+)
+check("scores near 1000 in one block do not overflow", [score_case([1000, 999], 2), score_case([1000], 1)]).catches(
+    Slip(
+        "the max is not subtracted",
+        {"m_new = max(m, scores.max())": "m_new = 0.0", "alpha = np.exp(m - m_new)": "alpha = 1.0"},
+    )
+)
+check(
+    "the max falls by 1000 from one block to the next",
+    [score_case([1000, 0], 1), score_case([1000, 999, 0, -1], 2), streams("falling", of=LARGE_SCORES.map(abs))],
+).catches(Slip("claim C: the block's max is taken for the running max", {"max(m, scores.max())": "scores.max()"}))
+check(
+    "all scores strongly negative",
+    [score_case([-1000, -1001], 1), score_case([-1000] * 3, 2), streams(of=LARGE_SCORES)],
+).catches(Slip("the running max starts at 0", {"m, l, acc = -np.inf, 0.0,": "m, l, acc = 0.0, 0.0,"}))
+check(
+    "permuting the keys together with their values changes nothing",
+    [{name: EXAMPLE[name] for name in ("q", "K", "V")} | {"order": [3, 1, 0, 2], "block": 2}, inputs(shuffled=True)],
+    test=agrees(attention_output),
+    call="online_attention(q, K[order], V[order], block)",
+)
+check(
+    "every row of K and V is read once, at most `block` rows at a time",
+    [EXAMPLE, case([1], [[0], [1], [2]], [[1], [2], [3]], 2)],
+    test=reads,
+    call="online_attention(q, Rows(K), Rows(V), block)",
+).catches(
+    Slip(
+        "all rows are read at once",
+        {Before("for start in range"): "all_scores = K @ q / np.sqrt(d)", SCORES: "all_scores[start : start + block]"},
+        all_at_once,
     ),
-    Property(
-        "any q, K, V and block give attention's output",
-        CALL,
-        agrees(attention_output),
-        (EXAMPLE, case([1], [[1], [0], [2]], [[1, 2, 3], [4, 5, 6], [0, 0, 1]], 1)),
-        inputs(),
-        slips=(
-            Slip(
-                "the output has q's length",
-                {"np.zeros(V.shape[1])": "np.zeros(len(V)) if len(V) == V.shape[1] else np.zeros(d)"},
-            ),
-        ),
-    ),
-    Property(
-        "scores near 1000 in one block do not overflow",
-        WEIGHTS_CALL,
-        weights,
-        (score_case([1000, 999], 2), score_case([1000], 1)),
-        slips=(
-            Slip(
-                "the max is not subtracted",
-                {"m_new = max(m, scores.max())": "m_new = 0.0", "alpha = np.exp(m - m_new)": "alpha = 1.0"},
-            ),
-        ),
-    ),
-    Property(
-        "the max falls by 1000 from one block to the next",
-        WEIGHTS_CALL,
-        weights,
-        (score_case([1000, 0], 1), score_case([1000, 999, 0, -1], 2)),
-        streams("falling", of=LARGE_SCORES.map(abs)),
-        slips=(
-            Slip("claim C: the block's max is taken for the running max", {"max(m, scores.max())": "scores.max()"}),
-        ),
-    ),
-    Property(
-        "all scores strongly negative",
-        WEIGHTS_CALL,
-        weights,
-        (score_case([-1000, -1001], 1), score_case([-1000] * 3, 2)),
-        streams(of=LARGE_SCORES),
-        slips=(Slip("the running max starts at 0", {"m, l, acc = -np.inf, 0.0,": "m, l, acc = 0.0, 0.0,"}),),
-    ),
-    Property(
-        "permuting the keys together with their values changes nothing",
-        "online_attention(q, K[order], V[order], block)",
-        permuted,
-        ({name: EXAMPLE[name] for name in ("q", "K", "V")} | {"order": [3, 1, 0, 2], "block": 2},),
-        inputs(shuffled=True),
-    ),
-    Property(
-        "every row of K and V is read once, at most `block` rows at a time",
-        "online_attention(q, Rows(K), Rows(V), block)",
-        reads,
-        (EXAMPLE, case([1], [[0], [1], [2]], [[1], [2], [3]], 2)),
-        slips=(
-            Slip(
-                "all rows are read at once",
-                {
-                    "    for start in range": "    all_scores = K @ q / np.sqrt(d)\n    for start in range",
-                    SCORES: "all_scores[start : start + block]",
-                },
-                all_at_once,
-            ),
-            Slip(
-                "a first pass looks for the max",
-                {"m, l, acc = -np.inf,": "m, l, acc = max((K[i] @ q) / np.sqrt(d) for i in range(n)),"},
-            ),
-        ),
-    ),
-    Property(
-        "what is kept between two blocks does not grow with n",
-        "online_attention(np.ones(4), Rows(np.ones((n, 4))), Rows(np.ones((n, 4))), block)",
-        memory,
-        ({"n": 2048, "block": 64},),
-        slips=(Slip("scores or blocks are collected", scores_collected, blocks_collected),),
-    ),
-    Property(
-        "float32 inputs give float32 or float64",
-        CALL,
-        keeps_precision,
-        ({name: x if name == "block" else x.astype(np.float32) for name, x in EXAMPLE.items()},),
-    ),
-    not_modified(
-        CALL,
-        (EXAMPLE,),
-        slips=(
-            Slip(
-                "q is scaled in place",
-                {"    n, d = K.shape\n": "    n, d = K.shape\n    q /= np.sqrt(d)\n", " @ q / np.sqrt(d)": " @ q"},
-            ),
-        ),
+    Slip(
+        "a first pass looks for the max",
+        {"m, l, acc = -np.inf,": "m, l, acc = max((K[i] @ q) / np.sqrt(d) for i in range(n)),"},
     ),
 )
+check(
+    "what is kept between two blocks does not grow with n",
+    [{"n": 2048, "block": 64}],
+    test=memory,
+    call="online_attention(np.ones(4), Rows(np.ones((n, 4))), Rows(np.ones((n, 4))), block)",
+).catches(Slip("scores or blocks are collected", scores_collected, blocks_collected))
+check(
+    "float32 inputs give float32 or float64",
+    [{name: x if name == "block" else x.astype(np.float32) for name, x in EXAMPLE.items()}],
+    test=keeps_precision,
+    call=CALL,
+)
+check("the inputs are not modified", [EXAMPLE], test=not_modified, call=CALL).catches(
+    Slip("q is scaled in place", {Before("m, l, acc"): "q /= np.sqrt(d)", " @ q / np.sqrt(d)": " @ q"})
+)
 
-EXERCISE = Exercise(__file__, online_attention, points=4, minutes=9, difficulty="hard", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, online_attention, check, points=4, minutes=9, difficulty="hard")

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from course_lib import reference
 from course_lib.exercises.common.generators import LARGE_SCORES, MASKED_SCORES, NUMBERS
 from course_lib.grading.checking import agrees
-from course_lib.grading.diagnosis import compare, exact_and_plain
-from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip, single_finding
-from course_lib.grading.read_counting import growth_bytes_per_item
+from course_lib.grading.diagnosis import expected
+from course_lib.grading.exercise import Checks, Exercise, Slip
+from course_lib.grading.read_counting import growing
 
 
 def online_normalizer(stream):
@@ -36,128 +36,77 @@ def online_normalizer(stream):
 
 def normalizer(stream):
     """(m, l) of the whole stream, as outputs to compare with."""
-    scores = np.array(stream, dtype=np.float64)
-    empty = (-np.inf, 0.0, np.zeros(1))
-    exact, plain = exact_and_plain(reference.online_softmax_update, *empty, scores, np.zeros((len(scores), 1)))
-    (m, l, _), (plain_m, plain_l, _) = exact, plain
-    return [ExpectedOutput("m", m, plain_m, 0.0), ExpectedOutput("l", l, plain_l, l)]
 
+    def m_and_l(*state_and_block):
+        return reference.online_softmax_update(*state_and_block)[:2]
 
-def reads_once(answer, stream):
-    return compare(answer(iter(stream)), normalizer(stream))
+    no_values = np.zeros(1), np.array(stream, dtype=np.float64), np.zeros((len(stream), 1))
+    return expected(("m", "l"), m_and_l, -np.inf, 0.0, *no_values, terms=(0.0, None))
 
 
 def memory(answer, n):
-    growth = growth_bytes_per_item(lambda n: answer(float(i % 7) for i in range(n)), n // 8, n)
-    if growth < 1:
-        return None
-    text = f"memory grows with the stream, by about {round(growth, -1):.0f} bytes a score: the scores are kept"
-    return single_finding("memory", text)
+    text = "memory grows with the stream, by about {} bytes a score: the scores are kept"
+    return growing(lambda n: answer(float(i % 7) for i in range(n)), n, text)
 
 
-def streams(of=NUMBERS, min_size=1, max_size=6):
-    return st.fixed_dictionaries({"stream": st.lists(of, min_size=min_size, max_size=max_size)})
+def of(*scores):
+    return {"stream": list(scores)}
+
+
+def streams(scores=NUMBERS, min_size=1, max_size=6):
+    return st.lists(scores, min_size=min_size, max_size=max_size).map(lambda drawn: of(*drawn))
 
 
 def pairs(sign):
     """Two scores, the second larger (sign = 1) or smaller (-1)."""
     steps = st.integers(1, 6).map(float)
-    return st.tuples(NUMBERS, steps).map(lambda pair: {"stream": [pair[0], pair[0] + sign * pair[1]]})
+    return st.tuples(NUMBERS, steps).map(lambda pair: of(pair[0], pair[0] + sign * pair[1]))
 
 
-CALL = "online_normalizer(stream)"
 START, UPDATE = "m, l = -np.inf, 0.0", "l * np.exp(m - m_new)"
 GUARD = """\
         if m_new == -np.inf:  # every score so far is masked, and -inf minus -inf would be NaN
             continue
 """
+check = Checks(online_normalizer, agrees(normalizer))
 
-PROPERTIES = (
-    Property(
-        "one score alone: m is the score and l is 1",
-        CALL,
-        agrees(normalizer),
-        ({"stream": [0.0]}, {"stream": [-3.0]}, {"stream": [3.0]}),
-        streams(max_size=1),
-        slips=(
-            Slip("the running max starts at 0", {START: "m, l = 0.0, 0.0"}),
-            Slip(
-                "the normaliser starts at 1",
-                {START: "m, l = -np.inf, 1.0", UPDATE: f"({UPDATE} if m > -np.inf else l)"},
-            ),
-            Slip("the max is not subtracted", {f"{UPDATE} + np.exp(s - m_new)": "l + np.exp(s)"}),
-            Slip("(l, m) is returned", {"return m, l": "return l, m"}),
-        ),
-    ),
-    Property(
-        "a smaller score leaves m alone and adds exp(s - m) to l",
-        CALL,
-        agrees(normalizer),
-        ({"stream": [2.0, 1.0]}, {"stream": [-1.0, -3.0]}),
-        pairs(-1),
-        slips=(
-            Slip("claim C: the current score is taken for the running max", {"max(m, s)": "s"}),
-            Slip("2 ** x for exp(x)", {f"{UPDATE} + np.exp(": f"{UPDATE} + np.exp(".replace("exp", "exp2")}),
-            Slip("l is float16", {"        m = m_new\n": "        m, l = m_new, np.float16(l)\n"}),
-        ),
-    ),
-    Property(
-        "a new max rescales the old sum",
-        CALL,
-        agrees(normalizer),
-        ({"stream": [1.0, 2.0]}, {"stream": [-3.0, -1.0]}),
-        pairs(1),
-        slips=(
-            Slip("l is not rescaled", {UPDATE: "l"}),
-            Slip("the factor is upside down", {UPDATE: "l * (np.exp(m_new - m) if m > -np.inf else 0.0)"}),
-        ),
-    ),
-    Property(
-        "any stream gives the max and the sum of exp(s - max)",
-        CALL,
-        agrees(normalizer),
-        (
-            {"stream": [1.0, 2.0, 3.0, 4.0]},
-            {"stream": [2.0] * 5},
-            {"stream": [(i * 37 % 64) / 8 for i in range(64)]},
-        ),
-        streams(),
-    ),
-    Property(
-        "scores near 1000 and -1000 neither overflow nor vanish",
-        CALL,
-        agrees(normalizer),
-        ({"stream": [1000.0, 999.0]}, {"stream": [-1000.0, -1001.0]}, {"stream": [-1e30, -2e30]}),
-        streams(LARGE_SCORES),
-        slips=(Slip("a finite number stands in for -inf", {START: "m, l = -1e6, 0.0"}),),
-    ),
-    Property(
-        "masked scores (-inf) add nothing, also when they come first",
-        CALL,
-        agrees(normalizer),
-        ({"stream": [-np.inf]}, {"stream": [-np.inf, 1.0]}, {"stream": [1.0, -np.inf]}, {"stream": []}),
-        streams(MASKED_SCORES, min_size=0, max_size=4),
-        slips=(Slip("-inf minus -inf", {GUARD: ""}),),
-    ),
-    Property(
-        "the stream is gone through once",
-        "online_normalizer(iter(stream))",
-        reads_once,
-        ({"stream": [0.0, 1.0]},),
-        slips=(Slip("the stream is gone through twice", {START: "m, l = max(stream, default=-np.inf), 0.0"}),),
-    ),
-    Property(
-        "what is kept does not grow with the stream",
-        "online_normalizer(float(i % 7) for i in range(n))",
-        memory,
-        ({"n": 2048},),
-        slips=(
-            Slip(
-                "the scores are collected",
-                {START: "stream = list(stream)\n    m, l = max(stream, default=-np.inf), 0.0"},
-            ),
-        ),
-    ),
+check("one score alone: m is the score and l is 1", [of(0.0), of(-3.0), of(3.0), streams(max_size=1)]).catches(
+    Slip("the running max starts at 0", {START: "m, l = 0.0, 0.0"}),
+    Slip("the normaliser starts at 1", {START: "m, l = -np.inf, 1.0", UPDATE: f"({UPDATE} if m > -np.inf else l)"}),
+    Slip("the max is not subtracted", {f"{UPDATE} + np.exp(s - m_new)": "l + np.exp(s)"}),
+    Slip("(l, m) is returned", {"return m, l": "return l, m"}),
+)
+check("a smaller score leaves m alone and adds exp(s - m) to l", [of(2.0, 1.0), of(-1.0, -3.0), pairs(-1)]).catches(
+    Slip("claim C: the current score is taken for the running max", {"max(m, s)": "s"}),
+    Slip("2 ** x for exp(x)", {f"{UPDATE} + np.exp(": f"{UPDATE} + np.exp(".replace("exp", "exp2")}),
+    Slip("l is float16", {"        m = m_new\n": "        m, l = m_new, np.float16(l)\n"}),
+)
+check("a new max rescales the old sum", [of(1.0, 2.0), of(-3.0, -1.0), pairs(1)]).catches(
+    Slip("l is not rescaled", {UPDATE: "l"}),
+    Slip("the factor is upside down", {UPDATE: "l * (np.exp(m_new - m) if m > -np.inf else 0.0)"}),
+)
+check(
+    "any stream gives the max and the sum of exp(s - max)",
+    [of(1.0, 2.0, 3.0, 4.0), of(*[2.0] * 5), of(*((i * 37 % 64) / 8 for i in range(64))), streams()],
+)
+check(
+    "scores near 1000 and -1000 neither overflow nor vanish",
+    [of(1000.0, 999.0), of(-1000.0, -1001.0), of(-1e30, -2e30), streams(LARGE_SCORES)],
+).catches(Slip("a finite number stands in for -inf", {START: "m, l = -1e6, 0.0"}))
+check(
+    "masked scores (-inf) add nothing, also when they come first",
+    [of(-np.inf), of(-np.inf, 1.0), of(1.0, -np.inf), of(), streams(MASKED_SCORES, min_size=0, max_size=4)],
+).catches(Slip("-inf minus -inf", {GUARD: ""}))
+check("the stream is gone through once", [of(0.0, 1.0)], call="online_normalizer(iter(stream))").catches(
+    Slip("the stream is gone through twice", {START: "m, l = max(stream, default=-np.inf), 0.0"})
+)
+check(
+    "what is kept does not grow with the stream",
+    [{"n": 2048}],
+    test=memory,
+    call="online_normalizer(float(i % 7) for i in range(n))",
+).catches(
+    Slip("the scores are collected", {START: "stream = list(stream)\n    m, l = max(stream, default=-np.inf), 0.0"})
 )
 
-EXERCISE = Exercise(__file__, online_normalizer, points=2, minutes=8, difficulty="easy", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, online_normalizer, check, points=2, minutes=8, difficulty="easy")

@@ -4,18 +4,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import (
-    COUNTS,
-    GAPS,
-    LARGE_SCORES,
-    MASKED_SCORES,
-    NUMBERS,
-    arrays,
-    as_floats,
-)
+from course_lib.exercises.common.generators import GAPS, LARGE_SCORES, MASKED_SCORES, NUMBERS, arrays, as_floats, state
 from course_lib.grading.checking import agrees, keeps_dtype, not_modified
-from course_lib.grading.diagnosis import compare, exact_and_plain
-from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+from course_lib.grading.diagnosis import compare, expected
+from course_lib.grading.exercise import Before, Checks, Exercise, Slip
 
 
 def online_softmax_update(m, l, acc, scores, values):
@@ -43,10 +35,9 @@ def online_softmax_update(m, l, acc, scores, values):
 
 def updated(m, l, acc, scores, values):
     """The state with the block, as outputs to compare with."""
-    exact, plain = exact_and_plain(reference.online_softmax_update, m, l, acc, scores, values)
-    acc_terms = reference.online_softmax_update(m, l, np.abs(acc), scores, np.abs(values))[2]
-    terms = 0.0, exact[1], acc_terms
-    return [ExpectedOutput(*output) for output in zip(("m", "l", "acc"), exact, plain, terms, strict=True)]
+    update = reference.online_softmax_update
+    acc_terms = update(m, l, np.abs(acc), scores, np.abs(values))[2]
+    return expected(("m", "l", "acc"), update, m, l, acc, scores, values, terms=(0.0, None, acc_terms))
 
 
 def chain(answer, blocks):
@@ -71,10 +62,8 @@ def updates(draw, relation="any", rows=False, empty=False, of=NUMBERS):
         scores = arrays(draw, *shape, block, of=of)
     else:
         scores = m[..., None] + {"below": -1, "above": 1}[relation] * arrays(draw, *shape, block, of=GAPS)
-    l, acc = 1.0 + arrays(draw, *shape, of=COUNTS), arrays(draw, *shape, d_v)
-    if empty:
-        m, l, acc = m - np.inf, l * 0, np.zeros_like(acc)
-    return {"m": m[()], "l": l[()], "acc": acc, "scores": scores, "values": arrays(draw, block, d_v)}
+    m, l, acc = state(draw, m, d_v, empty)
+    return {"m": m, "l": l, "acc": acc, "scores": scores, "values": arrays(draw, block, d_v)}
 
 
 @st.composite
@@ -88,141 +77,102 @@ def case(m, l, acc, scores, values):
     return as_floats(m=m, l=l, acc=acc, scores=scores, values=values)
 
 
-CALL = "online_softmax_update(m, l, acc, scores, values)"
+TWO = [[1], [2]]  # values of two keys
 ROWS = case([0, 2], [1, 3], [[1, 2], [1, 4]], [[1, 0, 2], [0, 1, -1]], [[1, 3], [2, -1], [4, 1]])
 ALPHA, P = "alpha = np.exp(m - shift)", "p = np.exp(scores - shift[..., None])"
 MAX = "np.maximum(m, scores.max(axis=-1))"
-RETURN = "    return m_new, alpha * l + p.sum(axis=-1), alpha[..., None] * acc + p @ values"
+ACC = "alpha[..., None] * acc + p @ values"
+check = Checks(online_softmax_update, agrees(updated))
 
-PROPERTIES = (
-    Property(
-        "the first block, from the state (-inf, 0, 0)",
-        CALL,
-        agrees(updated),
-        (
-            case(-np.inf, 0, [0], [-1, -2], [[1], [2]]),
-            case(-np.inf, 0, [0, 0], [1, 2, 4], [[2, 0], [0, 2], [3, 1]]),
-        ),
+check(
+    "the first block, from the state (-inf, 0, 0)",
+    [
+        case(-np.inf, 0, [0], [-1, -2], TWO),
+        case(-np.inf, 0, [0, 0], [1, 2, 4], [[2, 0], [0, 2], [3, 1]]),
         updates(empty=True),
-        slips=(
-            Slip("the max is not subtracted", {ALPHA: "alpha = np.ones_like(shift)", P: "p = np.exp(scores)"}),
-            Slip("2 ** x for exp(x)", {ALPHA: ALPHA.replace("exp", "exp2"), P: P.replace("exp", "exp2")}),
-            Slip(
-                "claim A: acc is divided by l",
-                {
-                    RETURN: "    l_new = alpha * l + p.sum(axis=-1)\n"
-                    "    return m_new, l_new, (alpha[..., None] * acc + p @ values) / l_new[..., None]"
-                },
-            ),
-            Slip("the weights are float16", {P: "p = np.float16(np.exp(scores - shift[..., None]))"}),
-        ),
+    ],
+).catches(
+    Slip("the max is not subtracted", {ALPHA: "alpha = np.ones_like(shift)", P: "p = np.exp(scores)"}),
+    Slip("2 ** x for exp(x)", {ALPHA: ALPHA.replace("exp", "exp2"), P: P.replace("exp", "exp2")}),
+    Slip("claim A: acc is divided by l", {ACC: f"({ACC}) / (alpha * l + p.sum(axis=-1))[..., None]"}),
+    Slip("the weights are float16", {P: "p = np.float16(np.exp(scores - shift[..., None]))"}),
+)
+check(
+    "a block below the running max leaves m and the old sums alone",
+    [case(2, 1, [1], [1], [[1]]), case(0, 2, [1, 4], [-1, -2], [[1, 2], [3, -1]]), updates("below")],
+).catches(
+    Slip("claim C: the block's max is taken for the running max", {MAX: "scores.max(axis=-1)"}),
+    Slip(
+        "the block is measured from its own max",
+        {
+            P: "p = np.exp(np.maximum(scores, -1e300) - np.maximum(scores.max(axis=-1, keepdims=True), -1e300))"
+            " * (scores > -np.inf)"
+        },
     ),
-    Property(
-        "a block below the running max leaves m and the old sums alone",
-        CALL,
-        agrees(updated),
-        (case(2, 1, [1], [1], [[1]]), case(0, 2, [1, 4], [-1, -2], [[1, 2], [3, -1]])),
-        updates("below"),
-        slips=(
-            Slip("claim C: the block's max is taken for the running max", {MAX: "scores.max(axis=-1)"}),
-            Slip(
-                "the block is measured from its own max",
-                {
-                    P: "p = np.exp(np.maximum(scores, -1e300) - np.maximum(scores.max(axis=-1, keepdims=True), -1e300))"
-                    " * (scores > -np.inf)"
-                },
-            ),
-        ),
-    ),
-    Property(
-        "a block above the running max rescales l and acc",
-        CALL,
-        agrees(updated),
-        (case(1, 1, [1], [2], [[1]]), case(-3, 2, [3, 5], [-2, -1], [[1, 2], [2, -1]])),
-        updates("above"),
-        slips=(
-            Slip("l is not rescaled", {"alpha * l": "l"}),
-            Slip("acc is not rescaled", {"alpha[..., None] * acc": "acc"}),
-            Slip("claim B: neither sum is rescaled", {"alpha * l": "l", "alpha[..., None] * acc": "acc"}),
-            Slip("alpha is upside down", {ALPHA: "alpha = np.where(m == -np.inf, 0.0, np.exp(shift - m))"}),
-        ),
-    ),
-    Property(
-        "many queries at once, each with its own max",
-        CALL,
-        agrees(updated),
-        (
-            ROWS,
-            case([0, 0, 5], [1, 2, 1], [[1, 0], [1, 1], [0, 1]], [[1], [-2], [3]], [[1, 2]]),
-            case([[0, 1]], [[1, 1]], [[[1], [1]]], [[[1, 0], [0, 2]]], [[1], [2]]),
-        ),
+)
+check(
+    "a block above the running max rescales l and acc",
+    [case(1, 1, [1], [2], [[1]]), case(-3, 2, [3, 5], [-2, -1], [[1, 2], [2, -1]]), updates("above")],
+).catches(
+    Slip("l is not rescaled", {"alpha * l": "l"}),
+    Slip("acc is not rescaled", {"alpha[..., None] * acc": "acc"}),
+    Slip("claim B: neither sum is rescaled", {"alpha * l": "l", "alpha[..., None] * acc": "acc"}),
+    Slip("alpha is upside down", {ALPHA: "alpha = np.where(m == -np.inf, 0.0, np.exp(shift - m))"}),
+)
+check(
+    "many queries at once, each with its own max",
+    [
+        ROWS,
+        case([0, 0, 5], [1, 2, 1], [[1, 0], [1, 1], [0, 1]], [[1], [-2], [3]], [[1, 2]]),
+        case([[0, 1]], [[1, 1]], [[[1], [1]]], [[[1, 0], [0, 2]]], [[1], [2]]),
         updates(rows=True),
-        slips=(
-            Slip("one max serves all queries", {MAX: "np.maximum(m, scores.max())"}),
-            Slip("max() takes one query only", {MAX: "np.float64(max(m, scores.max()))"}),
-        ),
-    ),
-    Property(
-        "a block in which every key is masked changes nothing",
-        CALL,
-        agrees(updated),
-        (
-            case(1, 1, [1], [-np.inf], [[1]]),
-            case(-np.inf, 0, [0], [-np.inf], [[1]]),
-            case([-np.inf, 0], [0, 1], [[0], [1]], [[-np.inf, -np.inf], [-np.inf, 1]], [[1], [2]]),
-        ),
+    ],
+).catches(
+    Slip("one max serves all queries", {MAX: "np.maximum(m, scores.max())"}),
+    Slip("max() takes one query only", {MAX: "np.float64(max(m, scores.max()))"}),
+)
+check(
+    "a block in which every key is masked changes nothing",
+    [
+        case(1, 1, [1], [-np.inf], [[1]]),
+        case(-np.inf, 0, [0], [-np.inf], [[1]]),
+        case([-np.inf, 0], [0, 1], [[0], [1]], [[-np.inf, -np.inf], [-np.inf, 1]], [[1], [2]]),
         updates(of=MASKED_SCORES, empty=True),
-        slips=(
-            Slip("-inf minus -inf", {"shift = np.where(m_new == -np.inf, 0.0, m_new)": "shift = m_new"}),
-            Slip(
-                "a finite number stands in for -inf", {"scores.max(axis=-1))": "np.maximum(scores.max(axis=-1), -1e6))"}
-            ),
-        ),
-    ),
-    Property(
-        "scores near 1000 and -1000 neither overflow nor vanish",
-        CALL,
-        agrees(updated),
-        (
-            case(1000, 1, [1], [999, 1001], [[1], [2]]),
-            case(-np.inf, 0, [0], [-1000, -1001], [[1], [2]]),
-        ),
-        updates(of=LARGE_SCORES),
-    ),
-    Property(
-        "block after block gives the state of all blocks at once, whatever the blocks' sizes",
-        "m, l, acc = np.float64(-np.inf), np.float64(0.0), np.zeros(blocks[0][1].shape[1])\n"
-        "for scores, values in blocks:\n"
-        "    m, l, acc = online_softmax_update(m, l, acc, scores, values)\n"
-        "m, l, acc",
-        chain,
-        (
-            {"blocks": [(np.array([float(s)]), np.array([[1.0, s]])) for s in (1, 2, 3, 4)]},
-            {"blocks": [(np.array([3.0, 0.0]), np.eye(2)), (np.array([1.0]), np.ones((1, 2)))]},
-        ),
+    ],
+).catches(
+    Slip("-inf minus -inf", {"shift = np.where(m_new == -np.inf, 0.0, m_new)": "shift = m_new"}),
+    Slip("a finite number stands in for -inf", {"scores.max(axis=-1))": "np.maximum(scores.max(axis=-1), -1e6))"}),
+)
+check(
+    "scores near 1000 and -1000 neither overflow nor vanish",
+    [case(1000, 1, [1], [999, 1001], TWO), case(-np.inf, 0, [0], [-1000, -1001], TWO), updates(of=LARGE_SCORES)],
+)
+check(
+    "block after block gives the state of all blocks at once, whatever the blocks' sizes",
+    [
+        {"blocks": [(np.array([float(s)]), np.array([[1.0, s]])) for s in (1, 2, 3, 4)]},
+        {"blocks": [(np.array([3.0, 0.0]), np.eye(2)), (np.array([1.0]), np.ones((1, 2)))]},
         streams_of_blocks(),
-    ),
-    not_modified(
-        CALL,
-        (ROWS,),
-        slips=(
-            Slip(
-                "acc is updated in place",
-                {
-                    RETURN: "    acc *= alpha[..., None]\n    acc += p @ values\n"
-                    "    return m_new, alpha * l + p.sum(axis=-1), acc"
-                },
-            ),
-        ),
-    ),
-    keeps_dtype(
-        CALL,
-        ({name: x.astype(np.float32) for name, x in ROWS.items()},),
-        ("m", "l", "acc"),
-        slips=(Slip("float64 whatever came", {"acc + p @ values": "acc + np.zeros(acc.shape) + p @ values"}),),
-    ),
+    ],
+    test=chain,
+    call="m, l, acc = np.float64(-np.inf), np.float64(0.0), np.zeros(blocks[0][1].shape[1])\n"
+    "for scores, values in blocks:\n"
+    "    m, l, acc = online_softmax_update(m, l, acc, scores, values)\n"
+    "m, l, acc",
 )
+check("the inputs are not modified", [ROWS], test=not_modified).catches(
+    Slip(
+        "acc is updated in place",
+        {
+            Before("return m_new"): "acc *= alpha[..., None]\nacc += p @ values",
+            f"p.sum(axis=-1), {ACC}": "p.sum(axis=-1), acc",
+        },
+    )
+)
+check(
+    "float32 in, float32 out",
+    [{name: x.astype(np.float32) for name, x in ROWS.items()}],
+    test=keeps_dtype("m", "l", "acc"),
+).catches(Slip("float64 whatever came", {"acc + p @ values": "acc + np.zeros(acc.shape) + p @ values"}))
 
-EXERCISE = Exercise(
-    __file__, online_softmax_update, points=4, minutes=12, difficulty="medium", properties=PROPERTIES
-)
+EXERCISE = Exercise(__file__, online_softmax_update, check, points=4, minutes=12, difficulty="medium")

@@ -5,11 +5,10 @@ from hypothesis import strategies as st
 
 from course_lib import reference, traffic
 from course_lib.exercises.common.generators import NUMBERS, arrays
-from course_lib.exercises.common.on_machine import WatchedMachine, compare_traffic, run_on
+from course_lib.exercises.common.on_machine import compare_traffic, on_machine, own_work
 from course_lib.exercises.common.oracles import attention_output
 from course_lib.grading.diagnosis import compare
-from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
-from course_lib.machine import Machine
+from course_lib.grading.exercise import Before, Checks, Exercise, ExpectedOutput, Slip
 from course_lib.reference import example
 from course_lib.reference.tiled import tiled_attention_on_machine
 
@@ -62,48 +61,20 @@ def tiled_attention(machine, Q, K, V, O, block_q, block_k, causal=False):
         machine.store(O, (q_start, q_stop), out.astype(O.dtype))
 
 
-def output_of(machine, answer, q, k, v, block_q, block_k, causal):
-    """Runs the answer on a machine. Evidence of what is wrong with O, or None."""
-    o = np.full_like(q, np.nan)
-    unwritten = run_on(machine, answer, {"Q": q, "K": k, "V": v}, {"O": o}, block_q, block_k, causal)
+def output_is_right(machine, q, k, v, o, causal, **_):
     if q.dtype == np.float16:
         # Twice the error that comes from rounding the exact output to float16 once, and no more.
         exact = reference.attention(*(x.astype(np.float64) for x in (q, k, v)), causal=causal)
         expected = [ExpectedOutput("O", exact, exact.astype(np.float16), np.abs(exact).max())]
     else:
         expected = attention_output("O", q, k, v, causal)
-    return unwritten or compare(o, expected)
+    return compare(o, expected)
 
 
-def output_is_right(answer, **inputs):
-    return output_of(Machine(), answer, **inputs)
-
-
-def random_inputs(n_q, n_k, d):
-    rng = np.random.default_rng(0)
-    return [(2 * rng.standard_normal((n, d))).astype(np.float16) for n in (n_q, n_k, n_k)]
-
-
-def float16_output_is_right(answer, n_q, n_k, d, **tiles):
-    return output_of(Machine(), answer, *random_inputs(n_q, n_k, d), **tiles)
-
-
-def is_own_work(answer, n_q, n_k, d, **tiles):
-    machine = WatchedMachine()
-    wrong = output_of(machine, answer, *random_inputs(n_q, n_k, d), **tiles)
-    return machine.evidence() or wrong
-
-
-def fits_in_sram(answer, n_q, n_k, d, block_q, block_k, causal):
-    machine = Machine(16 * (block_q * d + 2 * block_k * d + block_q * block_k))
-    return output_of(machine, answer, *random_inputs(n_q, n_k, d), block_q, block_k, causal)
-
-
-def moves_no_more(answer, n_q, n_k, d, block_q, block_k, causal):
-    machine = Machine()
-    wrong = output_of(machine, answer, *random_inputs(n_q, n_k, d), block_q, block_k, causal)
+def moves_no_more(machine, n_q, n_k, d, block_q, block_k, causal, **names):
     sizes = {"block_q": block_q, "block_k": block_k, "dtype_bytes": 2, "causal": causal}
-    return compare_traffic(machine, traffic.flash_attention(n_q, n_k, d, **sizes).by_tensor) or wrong
+    needed = traffic.flash_attention(n_q, n_k, d, **sizes)
+    return compare_traffic(machine, needed.by_tensor) or output_is_right(machine, causal=causal, **names)
 
 
 def finished(machine, Q, K, V, O, block_q, block_k, causal=False):
@@ -142,205 +113,152 @@ def one_query(draw, sign):
     return of_scores((sign * rising).tolist(), draw(st.integers(1, 2)))
 
 
-MACHINE = "from course_lib.machine import Machine\n"
-RANDOM = (
-    "rng = np.random.default_rng(0)\n"
-    "q, k, v = ((2 * rng.standard_normal((n, d))).astype(np.float16) for n in (n_q, n_k, n_k))\n"
-)
-NO_LIMIT = "machine, o = Machine(), np.full_like(q, np.nan)\n"
-LIMIT = "machine = Machine(16 * (block_q * d + 2 * block_k * d + block_q * block_k))\no = np.full_like(q, np.nan)\n"
-RUN = (
-    "handles = [machine.hbm(array, name) for array, name in zip((q, k, v, o), 'QKVO')]\n"
-    "tiled_attention(machine, *handles, block_q, block_k, causal)"
-)
-CALL = MACHINE + NO_LIMIT + RUN
-RANDOM_CALL = MACHINE + RANDOM + NO_LIMIT + RUN
-LIMITED_CALL = MACHINE + RANDOM + LIMIT + RUN
-
-
-def output_property(name, cases, draw=None, slips=()):
-    return Property(name, CALL, output_is_right, cases, draw, slips)
-
-
+RANDOM = """\
+rng = np.random.default_rng(0)
+q, k, v = ((2 * rng.standard_normal((n, d))).astype(np.float16) for n in (n_q, n_k, n_k))
+"""
+CALL = """\
+from course_lib.machine import Machine
+machine, o = Machine(), np.full_like(q, np.nan)
+handles = [machine.hbm(array, name) for array, name in zip((q, k, v, o), 'QKVO')]
+tiled_attention(machine, *handles, block_q, block_k, causal)"""
+RANDOM_CALL = RANDOM + CALL
+LIMITED_CALL = RANDOM_CALL.replace("Machine()", "Machine(16 * (block_q * d + 2 * block_k * d + block_q * block_k))")
 ALPHA = "alpha = np.exp(m - shift)"
 KV_END = "if causal else n_k"
-SCORES = "            s = q @ k.T"
 STORE = "machine.store(O, (q_start, q_stop), out.astype(O.dtype))"
+check = Checks(CALL, output_is_right, on_machine)
 
-PROPERTIES = (
-    output_property(
-        "one tile that holds everything gives softmax(Q K^T / sqrt(d)) V",
-        (
-            case([[1, 1, 1, 1]], [[1, 0, 0, 1], [0, 0, 0, 0]], [[1, 2, 3, 4], [4, 0, 1, 1]], 1, 2),
-            case(example.Q, example.K, example.V, 4, 4),
-        ),
+check(
+    "one tile that holds everything gives softmax(Q K^T / sqrt(d)) V",
+    [
+        case([[1, 1, 1, 1]], [[1, 0, 0, 1], [0, 0, 0, 0]], [[1, 2, 3, 4], [4, 0, 1, 1]], 1, 2),
+        case(example.Q, example.K, example.V, 4, 4),
         matrices(one_tile=True),
-        slips=(
-            Slip("scale missing", {" * d**-0.5": ""}),
-            Slip("final division missing", {"acc / np.where(l == 0, 1.0, l)[:, None]": "acc"}),
-        ),
+    ],
+).catches(
+    Slip("scale missing", {" * d**-0.5": ""}),
+    Slip("final division missing", {"acc / np.where(l == 0, 1.0, l)[:, None]": "acc"}),
+)
+check(
+    "tiles of keys that leave the max alone", [of_scores([2, 1], 1), of_scores([4, 3, 1, 0], 2), one_query(-1)]
+).catches(
+    Slip(
+        "each tile measured from its own max",
+        {"p = np.exp(s - shift[:, None])": "p = np.exp(s - s.max(axis=1)[:, None])"},
+    )
+)
+check(
+    "tiles of keys that raise the max, each of them", [of_scores([1, 2], 1), of_scores([0, 1, 3, 4], 2), one_query(1)]
+).catches(
+    Slip("no rescale of l", {"l = alpha * l": "l = l"}),
+    Slip("no rescale of acc", {"acc = alpha[:, None] * acc": "acc = acc"}),
+    Slip("alpha upside down", {ALPHA: "alpha = np.exp(np.where(m == -np.inf, 0.0, shift - m))"}),
+)
+check(
+    "any lengths and any tiles: the last ones may be short",
+    [of_scores([1, 2, 3], 2), of_scores([1, 2, 3, 0, 2], 3, rows=3), case([[1]] * 3, [[1]], [[2]], 2, 4), matrices()],
+).catches(
+    Slip(
+        "last tile of keys dropped",
+        {"range(0, kv_end, block_k)": "range(0, kv_end // block_k * block_k, block_k)"},
+        {"range(0, kv_end, block_k)": "range(0, kv_end // block_k * block_k or kv_end, block_k)"},
     ),
-    output_property(
-        "tiles of keys that leave the max alone",
-        (of_scores([2, 1], 1), of_scores([4, 3, 1, 0], 2)),
-        one_query(-1),
-        slips=(
-            Slip(
-                "each tile measured from its own max",
-                {"p = np.exp(s - shift[:, None])": "p = np.exp(s - s.max(axis=1)[:, None])"},
-            ),
-        ),
-    ),
-    output_property(
-        "tiles of keys that raise the max, each of them",
-        (of_scores([1, 2], 1), of_scores([0, 1, 3, 4], 2)),
-        one_query(1),
-        slips=(
-            Slip("no rescale of l", {"l = alpha * l": "l = l"}),
-            Slip("no rescale of acc", {"acc = alpha[:, None] * acc": "acc = acc"}),
-            Slip("alpha upside down", {ALPHA: "alpha = np.exp(np.where(m == -np.inf, 0.0, shift - m))"}),
-        ),
-    ),
-    output_property(
-        "any lengths and any tiles: the last ones may be short",
-        (
-            of_scores([1, 2, 3], 2),
-            of_scores([1, 2, 3, 0, 2], 3, rows=3),
-            case([[1]] * 3, [[1]], [[2]], 2, 4),
-        ),
-        matrices(),
-        slips=(
-            Slip(
-                "last tile of keys dropped",
-                {"range(0, kv_end, block_k)": "range(0, kv_end // block_k * block_k, block_k)"},
-                {"range(0, kv_end, block_k)": "range(0, kv_end // block_k * block_k or kv_end, block_k)"},
-            ),
-            Slip(
-                "short tile padded with zero keys",
-                {
-                    SCORES: "            rest = block_k - len(k)\n"
-                    "            k, v = (np.concatenate([t, np.zeros((rest, d), t.dtype)]) for t in (k, v))\n"
-                    f"            k_stop = k_start + block_k\n{SCORES}"
-                },
-            ),
-        ),
-    ),
-    output_property(
-        "scores near 1000 do not overflow",
-        (of_scores([1000, 999], 2), of_scores([1000, 1001], 1)),
-        slips=(Slip("no max subtraction", {"0.0, m_new)": "0.0, 0.0)", ALPHA: "alpha = np.exp(shift)"}),),
-    ),
-    output_property(
-        "the max falls by 1000 from one tile of keys to the next",
-        (of_scores([0, -1000], 1), of_scores([0, 1, -1000, -1001], 2)),
-        slips=(Slip("tile max for running max", {"m_new = np.maximum(m, s.max(axis=1))": "m_new = s.max(axis=1)"}),),
-    ),
-    output_property(
-        "all scores strongly negative",
-        (of_scores([-1000, -1001], 2), of_scores([-1000, -1001], 1)),
-        slips=(Slip("running max starts at 0", {"machine.full(len(q), -np.inf)": "machine.full(len(q), 0.0)"}),),
-    ),
-    output_property(
-        "each row has a max of its own: rows 1000 apart",
-        (case([[1], [-1]], [[1000], [999]], [[1], [2]], 2, 1), case([[1], [-1]], [[900], [901]], [[4], [2]], 2, 2)),
-        slips=(Slip("one max for all rows of the tile", {"s.max(axis=1))": "s.max())"}),),
-    ),
-    output_property(
-        "causal, as many queries as keys: query i sees keys 0 to i",
-        (of_scores([1, 2, 3], 3, rows=3, causal=True), case(example.Q, example.K, example.V, 2, 2, True)),
-        matrices((0, 0), causal=True),
-        slips=(
-            Slip("causal ignored", {KV_END: "if False else n_k", "if causal:": "if False:"}),
-            Slip(
-                "sees the next key",
-                {"k_stop) > visible": "k_stop) > visible + 1", "max(q_stop + n_k": "max(q_stop + 1 + n_k"},
-            ),
-            Slip("does not see its own key", {"k_stop) > visible": "k_stop) >= visible"}),
-            Slip("hidden scores set to 0", {"visible] = -np.inf": "visible] = 0.0", KV_END: "if False else n_k"}),
-        ),
-    ),
-    output_property(
-        "causal, more keys than queries: the last query sees the last key",
-        (of_scores([1, 2, 3, 4], 2, rows=2, causal=True), of_scores([1, 2, 3], 2, causal=True)),
-        matrices((1, 3), causal=True),
-        slips=(
-            Slip(
-                "aligned at the top left",
-                {"[:, None] + n_k - n_q": "[:, None]", "max(q_stop + n_k - n_q, 0)": "q_stop"},
-            ),
-        ),
-    ),
-    output_property(
-        "causal, more queries than keys: a query that sees no key gets 0, never NaN",
-        (of_scores([1], 1, rows=2, causal=True), of_scores([1, 2], 1, rows=5, causal=True)),
-        matrices((-3, -1), causal=True),
-        slips=(Slip("-inf minus -inf", {"np.where(m_new == -np.inf, 0.0, m_new)": "m_new"}),),
-    ),
-    Property(
-        "float16 comes in and goes out, and rounds once",
-        RANDOM_CALL,
-        float16_output_is_right,
-        (sized(32, 512, 16, 16, 16),),
-        slips=(
-            Slip(
-                "float16 accumulation",
-                {"            m = m_new\n": "            m, acc = m_new, acc.astype(O.dtype)\n"},
-            ),
-        ),
-    ),
-    Property(
-        "all the work is the answer's own, on tiles that it loaded",
-        RANDOM_CALL,
-        is_own_work,
-        (sized(4, 6, 2, 2, 2),),
-        slips=(
-            Slip("calls the finished implementation", finished),
-            Slip(
-                "reads the arrays behind the machine's back",
-                {"k = machine.load(K, (k_start, k_stop))": "k = K._array[k_start:k_stop]"},
-                {STORE: f"{STORE.replace('out', '0 * out')}\n        O._array[q_start:q_stop] = out._array"},
-            ),
-        ),
-    ),
-    Property(
-        "SRAM never holds more than 16 (block_q d + 2 block_k d + block_q block_k) bytes",
-        LIMITED_CALL,
-        fits_in_sram,
-        (sized(192, 192, 16, 16, 16), sized(192, 192, 16, 16, 16, True)),
-        slips=(
-            Slip(
-                "the N x N matrix in SRAM",
-                {"    n_k = len(K)\n": "    n_k = len(K)\n    block_q, block_k = n_q, n_k\n"},
-            ),
-            Slip(
-                "tiles kept alive in a list",
-                {"        kv_end =": "        kept = []\n        kv_end =", "del k, v, s, p": "kept += [k, v, p]"},
-            ),
-        ),
-    ),
-    Property(
-        "Q read once, O written once, K and V read once for every query tile",
-        RANDOM_CALL,
-        moves_no_more,
-        (sized(8, 8, 4, 4, 2), sized(40, 56, 8, 16, 24)),
-        slips=(
-            Slip(
-                "K and V loaded twice",
-                {SCORES: f"            k, v = (machine.load(t, (k_start, k_stop)) for t in (K, V))\n{SCORES}"},
-            ),
-            Slip(
-                "O written at every step",
-                {"del k, v, s, p": f"del k, v, s, p\n            {STORE.replace('out', 'acc')}"},
-            ),
-        ),
-    ),
-    Property(
-        "causal: tiles that no query of the tile sees are not read",
-        RANDOM_CALL,
-        moves_no_more,
-        (sized(8, 8, 4, 2, 2, True), sized(40, 56, 8, 16, 24, True), sized(9, 5, 4, 2, 2, True)),
-        slips=(Slip("hidden tiles not skipped", {KV_END: "if False else n_k"}),),
+    Slip(
+        "short tile padded with zero keys",
+        {
+            Before("s = q @ k.T"): "rest, k_stop = block_k - len(k), k_start + block_k\n"
+            "k, v = (np.concatenate([t, np.zeros((rest, d), t.dtype)]) for t in (k, v))"
+        },
     ),
 )
+check("scores near 1000 do not overflow", [of_scores([1000, 999], 2), of_scores([1000, 1001], 1)]).catches(
+    Slip("no max subtraction", {"0.0, m_new)": "0.0, 0.0)", ALPHA: "alpha = np.exp(shift)"})
+)
+check(
+    "the max falls by 1000 from one tile of keys to the next",
+    [of_scores([0, -1000], 1), of_scores([0, 1, -1000, -1001], 2)],
+).catches(Slip("tile max for running max", {"m_new = np.maximum(m, s.max(axis=1))": "m_new = s.max(axis=1)"}))
+check("all scores strongly negative", [of_scores([-1000, -1001], 2), of_scores([-1000, -1001], 1)]).catches(
+    Slip("running max starts at 0", {"machine.full(len(q), -np.inf)": "machine.full(len(q), 0.0)"})
+)
+check(
+    "each row has a max of its own: rows 1000 apart",
+    [case([[1], [-1]], [[1000], [999]], [[1], [2]], 2, 1), case([[1], [-1]], [[900], [901]], [[4], [2]], 2, 2)],
+).catches(Slip("one max for all rows of the tile", {"s.max(axis=1))": "s.max())"}))
+check(
+    "causal, as many queries as keys: query i sees keys 0 to i",
+    [
+        of_scores([1, 2, 3], 3, rows=3, causal=True),
+        case(example.Q, example.K, example.V, 2, 2, True),
+        matrices((0, 0), causal=True),
+    ],
+).catches(
+    Slip("causal ignored", {KV_END: "if False else n_k", "if causal:": "if False:"}),
+    Slip(
+        "sees the next key", {"k_stop) > visible": "k_stop) > visible + 1", "max(q_stop + n_k": "max(q_stop + 1 + n_k"}
+    ),
+    Slip("does not see its own key", {"k_stop) > visible": "k_stop) >= visible"}),
+    Slip("hidden scores set to 0", {"visible] = -np.inf": "visible] = 0.0", KV_END: "if False else n_k"}),
+)
+check(
+    "causal, more keys than queries: the last query sees the last key",
+    [
+        of_scores([1, 2, 3, 4], 2, rows=2, causal=True),
+        of_scores([1, 2, 3], 2, causal=True),
+        matrices((1, 3), causal=True),
+    ],
+).catches(
+    Slip("aligned at the top left", {"[:, None] + n_k - n_q": "[:, None]", "max(q_stop + n_k - n_q, 0)": "q_stop"})
+)
+check(
+    "causal, more queries than keys: a query that sees no key gets 0, never NaN",
+    [
+        of_scores([1], 1, rows=2, causal=True),
+        of_scores([1, 2], 1, rows=5, causal=True),
+        matrices((-3, -1), causal=True),
+    ],
+).catches(Slip("-inf minus -inf", {"np.where(m_new == -np.inf, 0.0, m_new)": "m_new"}))
+check("float16 comes in and goes out, and rounds once", [sized(32, 512, 16, 16, 16)], call=RANDOM_CALL).catches(
+    Slip("float16 accumulation", {"            m = m_new\n": "            m, acc = m_new, acc.astype(O.dtype)\n"})
+)
+check(
+    "all the work is the answer's own, on tiles that it loaded",
+    [sized(4, 6, 2, 2, 2)],
+    test=own_work(output_is_right),
+    call=RANDOM_CALL,
+).catches(
+    Slip("calls the finished implementation", finished),
+    Slip(
+        "reads the arrays behind the machine's back",
+        {"k = machine.load(K, (k_start, k_stop))": "k = K._array[k_start:k_stop]"},
+        {STORE: f"{STORE.replace('out', '0 * out')}\n        O._array[q_start:q_stop] = out._array"},
+    ),
+)
+check(
+    "SRAM never holds more than 16 (block_q d + 2 block_k d + block_q block_k) bytes",
+    [sized(192, 192, 16, 16, 16), sized(192, 192, 16, 16, 16, True)],
+    call=LIMITED_CALL,
+).catches(
+    Slip("the N x N matrix in SRAM", {"    n_k = len(K)\n": "    n_k = len(K)\n    block_q, block_k = n_q, n_k\n"}),
+    Slip("tiles kept alive in a list", {Before("kv_end ="): "kept = []", "del k, v, s, p": "kept += [k, v, p]"}),
+)
+check(
+    "Q read once, O written once, K and V read once for every query tile",
+    [sized(8, 8, 4, 4, 2), sized(40, 56, 8, 16, 24)],
+    test=moves_no_more,
+    call=RANDOM_CALL,
+).catches(
+    Slip(
+        "K and V loaded twice", {Before("s = q @ k.T"): "k, v = (machine.load(t, (k_start, k_stop)) for t in (K, V))"}
+    ),
+    Slip("O written at every step", {Before("del k, v"): STORE.replace("out", "acc")}),
+)
+check(
+    "causal: tiles that no query of the tile sees are not read",
+    [sized(8, 8, 4, 2, 2, True), sized(40, 56, 8, 16, 24, True), sized(9, 5, 4, 2, 2, True)],
+    test=moves_no_more,
+    call=RANDOM_CALL,
+).catches(Slip("hidden tiles not skipped", {KV_END: "if False else n_k"}))
 
-EXERCISE = Exercise(__file__, tiled_attention, points=6, minutes=20, difficulty="hard", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, tiled_attention, check, points=6, minutes=20, difficulty="hard")

@@ -3,8 +3,9 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from course_lib.exercises.common.generators import case_of
 from course_lib.grading.diagnosis import show
-from course_lib.grading.exercise import Evidence, Exercise, Finding, Property, Slip, single_finding
+from course_lib.grading.exercise import Checks, Evidence, Exercise, Finding, Slip, single_finding
 from course_lib.reference.attention import causal_mask
 
 
@@ -55,62 +56,48 @@ def agrees_with_the_mask(answer, **inputs):
     return Evidence(tuple(findings), show(tiles), show(right)) if findings else None
 
 
-def case(n_q, n_k, block_q, block_k, causal=True):
-    return {"n_q": n_q, "n_k": n_k, "block_q": block_q, "block_k": block_k, "causal": causal}
-
-
-CALL = "visited_tiles(n_q, n_k, block_q, block_k, causal)"
+case = case_of(visited_tiles, causal=True)
 LENGTHS, BLOCKS = st.integers(1, 9), st.integers(1, 4)
 NEEDED = "j * block_k <= last_query + n_k - n_q"
+check = Checks(visited_tiles, agrees_with_the_mask)
 
-PROPERTIES = (
-    Property(
-        "not causal: every tile, the short last ones too",
-        CALL,
-        agrees_with_the_mask,
-        (case(4, 4, 2, 2, False), case(5, 7, 2, 3, False), case(1, 1, 4, 4, False)),
+check(
+    "not causal: every tile, the short last ones too",
+    [
+        case(4, 4, 2, 2, False),
+        case(5, 7, 2, 3, False),
+        case(1, 1, 4, 4, False),
         st.builds(case, LENGTHS, LENGTHS, BLOCKS, BLOCKS, st.just(False)),
-        slips=(
-            Slip("the last tile of keys dropped", {"(n_k + block_k - 1) // block_k": "n_k // block_k"}),
-            Slip("keys in the outer loop", {"return tiles": "return sorted(tiles, key=lambda tile: tile[1])"}),
-        ),
-    ),
-    Property(
-        "causal, square tiles: those that the diagonal touches, and those before it",
-        CALL,
-        agrees_with_the_mask,
-        (case(4, 4, 2, 2), case(3, 3, 1, 1), case(6, 6, 2, 2)),
-        slips=(
-            Slip("causal ignored", {"not causal or ": "True or "}),
-            Slip("the diagonal's corner missed", {NEEDED: "(j + 1) * block_k - 1 < last_query + n_k - n_q"}),
-            Slip("one key too far", {NEEDED: NEEDED.replace("<= ", "<= 1 + ")}),
-        ),
-    ),
-    Property(
-        "causal, query tiles and key tiles of different sizes",
-        CALL,
-        agrees_with_the_mask,
-        (case(8, 8, 4, 2), case(8, 8, 2, 4), case(12, 12, 4, 3)),
-        slips=(
-            Slip("the tile's first query decides", {"min((i + 1) * block_q, n_q) - 1": "i * block_q"}),
-            Slip("tile numbers compared", {NEEDED: "j <= i + (n_k - n_q) // block_k"}),
-        ),
-    ),
-    Property(
-        "causal, more keys than queries: the last query sees the last key",
-        CALL,
-        agrees_with_the_mask,
-        (case(2, 6, 2, 2), case(4, 8, 2, 2)),
+    ],
+).catches(
+    Slip("the last tile of keys dropped", {"(n_k + block_k - 1) // block_k": "n_k // block_k"}),
+    Slip("keys in the outer loop", {"return tiles": "return sorted(tiles, key=lambda tile: tile[1])"}),
+)
+check(
+    "causal, square tiles: those that the diagonal touches, and those before it",
+    [case(4, 4, 2, 2), case(3, 3, 1, 1), case(6, 6, 2, 2)],
+).catches(
+    Slip("causal ignored", {"not causal or ": "True or "}),
+    Slip("the diagonal's corner missed", {NEEDED: "(j + 1) * block_k - 1 < last_query + n_k - n_q"}),
+    Slip("one key too far", {NEEDED: NEEDED.replace("<= ", "<= 1 + ")}),
+)
+check(
+    "causal, query tiles and key tiles of different sizes", [case(8, 8, 4, 2), case(8, 8, 2, 4), case(12, 12, 4, 3)]
+).catches(
+    Slip("the tile's first query decides", {"min((i + 1) * block_q, n_q) - 1": "i * block_q"}),
+    Slip("tile numbers compared", {NEEDED: "j <= i + (n_k - n_q) // block_k"}),
+)
+check(
+    "causal, more keys than queries: the last query sees the last key",
+    [
+        case(2, 6, 2, 2),
+        case(4, 8, 2, 2),
         st.builds(lambda n, *blocks: case(n, n + 4, *blocks), LENGTHS, BLOCKS, BLOCKS),
-        slips=(Slip("aligned at the top left", {"last_query + n_k - n_q": "last_query"}),),
-    ),
-    Property(
-        "causal, any lengths and any tiles",
-        CALL,
-        agrees_with_the_mask,
-        (case(5, 9, 4, 1), case(6, 2, 2, 2), case(5, 5, 4, 1)),
-        st.builds(case, LENGTHS, LENGTHS, BLOCKS, BLOCKS),
-    ),
+    ],
+).catches(Slip("aligned at the top left", {"last_query + n_k - n_q": "last_query"}))
+check(
+    "causal, any lengths and any tiles",
+    [case(5, 9, 4, 1), case(6, 2, 2, 2), case(5, 5, 4, 1), st.builds(case, LENGTHS, LENGTHS, BLOCKS, BLOCKS)],
 )
 
-EXERCISE = Exercise(__file__, visited_tiles, points=2, minutes=7, difficulty="easy", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, visited_tiles, check, points=2, minutes=7, difficulty="easy")

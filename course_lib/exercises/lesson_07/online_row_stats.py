@@ -5,9 +5,9 @@ import numpy as np
 from course_lib import language
 from course_lib.exercises.common.generators import MASKED_SCORES
 from course_lib.exercises.lesson_07.launches import WIDE, agrees, rows, rows_case
-from course_lib.grading.diagnosis import exact_and_plain
-from course_lib.grading.exercise import Exercise, ExpectedOutput, Slip
-from course_lib.grading.kernel_calls import TRITON, kernel_property
+from course_lib.grading.diagnosis import expected
+from course_lib.grading.exercise import Before, Exercise, Slip
+from course_lib.grading.kernel_calls import TRITON, kernel_checks
 
 triton, tl = language.WRITTEN.triton, language.WRITTEN.tl
 
@@ -49,8 +49,7 @@ def row_stats(x):
 
 
 def stats(x, BLOCK):
-    (m, l), (m_plain, l_plain) = exact_and_plain(row_stats, x)
-    return [ExpectedOutput("m", m, m_plain, 0.0), ExpectedOutput("l", l, l_plain, l)]
+    return expected(("m", "l"), row_stats, x, terms=(0.0, None))
 
 
 def once(x, BLOCK):
@@ -61,106 +60,75 @@ CALL = """\
 launched(online_row_stats, (len(x),), {"m_ptr": (len(x),), "l_ptr": (len(x),)}, x_ptr=x, n_cols=x.shape[1], BLOCK=BLOCK,
          strides={"x_ptr": ("stride_xm", "stride_xn")})"""
 OFFSET = "row * stride_xm + offs_n * stride_xn"
-LOOP = "    for start in range(0, n_cols, BLOCK):\n"
 MASK, OTHER = ", mask=offs_n < n_cols", ', other=float("-inf")'
+check = kernel_checks(CALL, agrees(stats))
 
-PROPERTIES = (
-    kernel_property(
-        "one block: the max, and the sum of exp(score - max)",
-        CALL,
-        agrees(stats),
-        (rows_case([[1, 2, 3, 4]]), rows_case([[-1, -3]]), rows_case([[-2.0]])),
-        rows([1], [4]),
-        slips=(
-            Slip("running max starts at 0", {'m_i = float("-inf")\n': "m_i = 0.0\n"}),
-            Slip("max not subtracted", {"tl.exp(x - m_ref)": "tl.exp(x)"}),
-            Slip("columns taken for neighbours in memory", {OFFSET: "row * stride_xm + offs_n"}),
-        ),
-    ),
-    kernel_property(
-        "a later block with a smaller max leaves m alone",
-        CALL,
-        agrees(stats),
-        (rows_case([[4, 3, 2, 1]], 2), rows_case([[2, 1, 0, -1, -2, -3]], 2)),
-        slips=(
-            Slip("tile max for running max", {"tl.maximum(m_i, tl.max(x, axis=0))": "tl.max(x, axis=0)"}),
-            Slip("terms measured from the tile max", {"tl.exp(x - m_ref)": "tl.exp(x - tl.max(x, axis=0))"}),
-        ),
-    ),
-    kernel_property(
-        "a new max rescales the old sum",
-        CALL,
-        agrees(stats),
-        (rows_case([[1, 2, 3, 4]], 2), rows_case([[1, 2]], 1), rows_case([[0, 0, 3, 3, 5, 4]], 2)),
-        rows([1], [4], block=2),
-        slips=(
-            Slip("no rescale of l", {"l_i * tl.exp(m_i - m_ref)": "l_i"}),
-            Slip(
-                "rescale upside down",
-                {"tl.exp(m_i - m_ref)": "tl.exp(tl.where(m_i == float('-inf'), 0.0, m_ref - m_i))"},
-            ),
-        ),
-    ),
-    kernel_property(
-        "a length that no block divides: all of the row, and nothing else",
-        CALL,
-        agrees(stats),
-        (
-            rows_case([[-1, -2, -5]], 2),
-            rows_case([[1, 2, 3]], 4),
-            rows_case(WIDE[:1], 16),
-            rows_case([[1, 2, 3, 4, 5]], 2),
-        ),
+check(
+    "one block: the max, and the sum of exp(score - max)",
+    [rows_case([[1, 2, 3, 4]]), rows_case([[-1, -3]]), rows_case([[-2.0]]), rows([1], [4])],
+).catches(
+    Slip("running max starts at 0", {'m_i = float("-inf")\n': "m_i = 0.0\n"}),
+    Slip("max not subtracted", {"tl.exp(x - m_ref)": "tl.exp(x)"}),
+    Slip("columns taken for neighbours in memory", {OFFSET: "row * stride_xm + offs_n"}),
+)
+check(
+    "a later block with a smaller max leaves m alone",
+    [rows_case([[4, 3, 2, 1]], 2), rows_case([[2, 1, 0, -1, -2, -3]], 2)],
+).catches(
+    Slip("tile max for running max", {"tl.maximum(m_i, tl.max(x, axis=0))": "tl.max(x, axis=0)"}),
+    Slip("terms measured from the tile max", {"tl.exp(x - m_ref)": "tl.exp(x - tl.max(x, axis=0))"}),
+)
+check(
+    "a new max rescales the old sum",
+    [rows_case([[1, 2, 3, 4]], 2), rows_case([[1, 2]], 1), rows_case([[0, 0, 3, 3, 5, 4]], 2), rows([1], [4], block=2)],
+).catches(
+    Slip("no rescale of l", {"l_i * tl.exp(m_i - m_ref)": "l_i"}),
+    Slip("rescale upside down", {"tl.exp(m_i - m_ref)": "tl.exp(tl.where(m_i == float('-inf'), 0.0, m_ref - m_i))"}),
+)
+check(
+    "a length that no block divides: all of the row, and nothing else",
+    [
+        rows_case([[-1, -2, -5]], 2),
+        rows_case([[1, 2, 3]], 4),
+        rows_case(WIDE[:1], 16),
+        rows_case([[1, 2, 3, 4, 5]], 2),
         rows([1], [1, 2, 3, 5]),
-        slips=(
-            Slip("last block dropped", {"range(0, n_cols, BLOCK)": "range(0, n_cols // BLOCK * BLOCK, BLOCK)"}),
-            Slip("padding of 0", {OTHER: ", other=0.0"}),
-            Slip("no mask", {MASK + OTHER: ""}),
-            Slip("no other", {OTHER: ""}),
-        ),
-    ),
-    kernel_property(
-        "every program has its row, wherever it begins",
-        CALL,
-        agrees(stats),
-        (rows_case([[1, 2, 3, 4], [8, 7, 6, 7]], 2), rows_case([[0, 1], [2, 3], [5, 9]], 2)),
-        rows([2, 3], [4], block=2),
-        slips=(
-            Slip("the stride of columns for rows", {"row * stride_xm": "row * stride_xn"}),
-            Slip("n_cols for the stride", {"row * stride_xm": "row * n_cols"}),
-            Slip("all results in one place", {"tl.store(l_ptr + row, l_i)": "tl.store(l_ptr, l_i)"}),
-        ),
-    ),
-    kernel_property(
-        "masked scores (-inf) add nothing, also when they come first",
-        CALL,
-        agrees(stats),
-        (
-            rows_case([[-np.inf, -np.inf, 1, 2]], 2),
-            rows_case([[-np.inf, -np.inf]], 2),
-            rows_case([[1, -np.inf, 0, 1]], 2),
-        ),
+    ],
+).catches(
+    Slip("last block dropped", {"range(0, n_cols, BLOCK)": "range(0, n_cols // BLOCK * BLOCK, BLOCK)"}),
+    Slip("padding of 0", {OTHER: ", other=0.0"}),
+    Slip("no mask", {MASK + OTHER: ""}),
+    Slip("no other", {OTHER: ""}),
+)
+check(
+    "every program has its row, wherever it begins",
+    [rows_case([[1, 2, 3, 4], [8, 7, 6, 7]], 2), rows_case([[0, 1], [2, 3], [5, 9]], 2), rows([2, 3], [4], block=2)],
+).catches(
+    Slip("the stride of columns for rows", {"row * stride_xm": "row * stride_xn"}),
+    Slip("n_cols for the stride", {"row * stride_xm": "row * n_cols"}),
+    Slip("all results in one place", {"tl.store(l_ptr + row, l_i)": "tl.store(l_ptr, l_i)"}),
+)
+check(
+    "masked scores (-inf) add nothing, also when they come first",
+    [
+        rows_case([[-np.inf, -np.inf, 1, 2]], 2),
+        rows_case([[-np.inf, -np.inf]], 2),
+        rows_case([[1, -np.inf, 0, 1]], 2),
         rows([1], [4], block=2, of=MASKED_SCORES),
-        slips=(Slip("-inf minus -inf", {'tl.where(m_new == float("-inf"), 0.0, m_new)': "m_new"}),),
-    ),
-    kernel_property(
-        "each element is read once",
-        CALL,
-        agrees(stats, once),
-        (rows_case([[1, 2, 3, 4, 5]], 2), rows_case(WIDE, 16)),
-        slips=(
-            Slip(
-                "two passes",
-                {
-                    LOOP: f"{LOOP}        offs_n = start + tl.arange(0, BLOCK)\n"
-                    f"        x = tl.load(x_ptr + {OFFSET}{MASK}{OTHER})\n"
-                    f"        m_i = tl.maximum(m_i, tl.max(x, axis=0))\n{LOOP}"
-                },
-            ),
-        ),
-    ),
+    ],
+).catches(Slip("-inf minus -inf", {'tl.where(m_new == float("-inf"), 0.0, m_new)': "m_new"}))
+check(
+    "each element is read once", [rows_case([[1, 2, 3, 4, 5]], 2), rows_case(WIDE, 16)], test=agrees(stats, once)
+).catches(
+    Slip(
+        "two passes",
+        {
+            Before("for start in"): "for start in range(0, n_cols, BLOCK):\n"
+            "    offs_n = start + tl.arange(0, BLOCK)\n"
+            f"    x = tl.load(x_ptr + {OFFSET}{MASK}{OTHER})\n"
+            "    m_i = tl.maximum(m_i, tl.max(x, axis=0))"
+        },
+    )
 )
 
-EXERCISE = Exercise(
-    __file__, online_row_stats, points=4, minutes=15, difficulty="hard", properties=PROPERTIES, imports=TRITON
-)
+EXERCISE = Exercise(__file__, online_row_stats, check, points=4, minutes=15, difficulty="hard", imports=TRITON)

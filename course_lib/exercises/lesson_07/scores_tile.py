@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from course_lib import language
 from course_lib.exercises.common.generators import arrays
 from course_lib.exercises.lesson_07.launches import agrees
-from course_lib.grading.diagnosis import exact_and_plain
-from course_lib.grading.exercise import Exercise, ExpectedOutput, Slip
-from course_lib.grading.kernel_calls import TRITON, kernel_property, rounds_products
+from course_lib.grading.diagnosis import expected
+from course_lib.grading.exercise import Exercise, Slip
+from course_lib.grading.kernel_calls import TRITON, kernel_checks, rounds_products
 
 triton, tl = language.WRITTEN.triton, language.WRITTEN.tl
 
@@ -55,8 +55,7 @@ def scores_tile(
 
 
 def scores(q, k, scale, **blocks):
-    exact, plain = exact_and_plain(lambda q, k: q @ k.T * q.dtype.type(scale), q, k)
-    return [ExpectedOutput("s", exact, plain, np.abs(q) @ np.abs(k).T * abs(scale))]
+    return expected("s", lambda q, k: q @ k.T * q.dtype.type(scale), q, k, terms=np.abs(q) @ np.abs(k).T * abs(scale))
 
 
 def once(q, k, BLOCK_M, BLOCK_N, **_):
@@ -90,92 +89,65 @@ launched(scores_tile, (-(-len(q) // BLOCK_M), -(-len(k) // BLOCK_N)), {"s_ptr": 
 Q_MASK, K_MASK = "mask=mask_m[:, None] & mask_d[None, :]", "mask=mask_n[:, None] & mask_d[None, :]"
 LOAD_Q = f"    q = tl.load(q_ptrs, {Q_MASK}, other=0.0)\n"
 SCALED, PRECISION = " * scale\n", ', input_precision="ieee"'
+check = kernel_checks(CALL, agrees(scores))
 
-PROPERTIES = (
-    kernel_property(
-        "one tile: scale times Q K^T",
-        CALL,
-        agrees(scores),
-        (case(2, 4, 2, 2, 4), case(4, 4, 4, 4, 4)),
-        queries_and_keys([2], [4], [2], 2),
-        slips=(
-            Slip("scale missing", {SCALED: "\n"}),
-            Slip("scaled twice", {SCALED: " * scale * scale\n"}),
-            Slip("K not transposed", {"tl.trans(k)": "k"}),
-            Slip(
-                "the stride of columns for rows of K",
-                {"offs_n[:, None] * stride_kn": "offs_n[:, None] * stride_kd"},
-                {"* stride_kn + ": "* stride_kd + ", "offs_d[None, :] * stride_kd": "offs_d[None, :] * stride_kn"},
-            ),
-            Slip(
-                "columns taken for neighbours in memory",
-                {" * stride_qd": ""},
-                {" * stride_qd": "", " * stride_kd": "", " * stride_sn": ""},
-            ),
-        ),
+check(
+    "one tile: scale times Q K^T", [case(2, 4, 2, 2, 4), case(4, 4, 4, 4, 4), queries_and_keys([2], [4], [2], 2)]
+).catches(
+    Slip("scale missing", {SCALED: "\n"}),
+    Slip("scaled twice", {SCALED: " * scale * scale\n"}),
+    Slip("K not transposed", {"tl.trans(k)": "k"}),
+    Slip(
+        "the stride of columns for rows of K",
+        {"offs_n[:, None] * stride_kn": "offs_n[:, None] * stride_kd"},
+        {"* stride_kn + ": "* stride_kd + ", "offs_d[None, :] * stride_kd": "offs_d[None, :] * stride_kn"},
     ),
-    kernel_property(
-        "several tiles: axis 0 counts query tiles, axis 1 key tiles",
-        CALL,
-        agrees(scores),
-        (case(4, 4, 2, 2, 4), case(2, 8, 2, 2, 4), case(6, 8, 2, 2, 4)),
-        queries_and_keys([2, 4], [4, 8], [2], 2),
-        slips=(
-            Slip(
-                "program ids exchanged",
-                {
-                    "tl.program_id(0) * BLOCK_M": "tl.program_id(1) * BLOCK_M",
-                    "tl.program_id(1) * BLOCK_N": "tl.program_id(0) * BLOCK_N",
-                },
-            ),
-            Slip("BLOCK_M for both", {"tl.program_id(1) * BLOCK_N": "tl.program_id(1) * BLOCK_M"}),
-            Slip("the first keys for all", {"tl.program_id(1) * BLOCK_N + ": ""}),
-        ),
-    ),
-    kernel_property(
-        "lengths that no tile divides: nothing outside is touched",
-        CALL,
-        agrees(scores),
-        (case(3, 4, 2, 2, 4), case(2, 5, 2, 2, 4), case(5, 9, 2, 2, 4)),
-        queries_and_keys([1, 2, 3], [1, 2, 3, 5], [2], 2),
-        slips=(
-            Slip("queries not masked", {Q_MASK: "mask=mask_d[None, :]"}),
-            Slip("keys not masked", {K_MASK: "mask=mask_d[None, :]"}),
-            Slip("store not masked", {"s, mask=mask_m[:, None] & mask_n[None, :])": "s)"}),
-            Slip("whole tiles only", {"offs_n < n_k,": "offs_n < n_k // BLOCK_N * BLOCK_N,"}),
-        ),
-    ),
-    kernel_property(
-        "a head_dim that is no power of two",
-        CALL,
-        agrees(scores),
-        (case(2, 4, 3, 2, 4), case(2, 4, 1, 2, 4, 4), case(18, 33, 20, 16, 16)),
-        queries_and_keys([2], [4], [1, 3], 4),
-        slips=(
-            Slip("columns not masked", {Q_MASK: "mask=mask_m[:, None]"}),
-            Slip("no other", {f"{K_MASK}, other=0.0": K_MASK}),
-            Slip(
-                "padding of 1",
-                {f"{Q_MASK}, other=0.0": f"{Q_MASK}, other=1.0", f"{K_MASK}, other=0.0": f"{K_MASK}, other=1.0"},
-            ),
-        ),
-    ),
-    kernel_property(
-        "each program reads its rows once and writes its tile once",
-        CALL,
-        agrees(scores, once),
-        (case(4, 8, 2, 2, 4), case(5, 9, 3, 2, 4)),
-        slips=(Slip("Q loaded twice", {LOAD_Q: LOAD_Q + LOAD_Q}),),
-    ),
-    kernel_property(
-        "float32 products: nothing is rounded to TF32 on a GPU",
-        CALL,
-        lambda launch, **_: rounds_products(launch),
-        (case(2, 4, 2, 2, 4),),
-        slips=(Slip("input_precision left out", {PRECISION: ""}, {PRECISION: ', input_precision="tf32"'}),),
+    Slip(
+        "columns taken for neighbours in memory",
+        {" * stride_qd": ""},
+        {" * stride_qd": "", " * stride_kd": "", " * stride_sn": ""},
     ),
 )
-
-EXERCISE = Exercise(
-    __file__, scores_tile, points=3, minutes=12, difficulty="medium", properties=PROPERTIES, imports=TRITON
+check(
+    "several tiles: axis 0 counts query tiles, axis 1 key tiles",
+    [case(4, 4, 2, 2, 4), case(2, 8, 2, 2, 4), case(6, 8, 2, 2, 4), queries_and_keys([2, 4], [4, 8], [2], 2)],
+).catches(
+    Slip(
+        "program ids exchanged",
+        {
+            "tl.program_id(0) * BLOCK_M": "tl.program_id(1) * BLOCK_M",
+            "tl.program_id(1) * BLOCK_N": "tl.program_id(0) * BLOCK_N",
+        },
+    ),
+    Slip("BLOCK_M for both", {"tl.program_id(1) * BLOCK_N": "tl.program_id(1) * BLOCK_M"}),
+    Slip("the first keys for all", {"tl.program_id(1) * BLOCK_N + ": ""}),
 )
+check(
+    "lengths that no tile divides: nothing outside is touched",
+    [case(3, 4, 2, 2, 4), case(2, 5, 2, 2, 4), case(5, 9, 2, 2, 4), queries_and_keys([1, 2, 3], [1, 2, 3, 5], [2], 2)],
+).catches(
+    Slip("queries not masked", {Q_MASK: "mask=mask_d[None, :]"}),
+    Slip("keys not masked", {K_MASK: "mask=mask_d[None, :]"}),
+    Slip("store not masked", {"s, mask=mask_m[:, None] & mask_n[None, :])": "s)"}),
+    Slip("whole tiles only", {"offs_n < n_k,": "offs_n < n_k // BLOCK_N * BLOCK_N,"}),
+)
+check(
+    "a head_dim that is no power of two",
+    [case(2, 4, 3, 2, 4), case(2, 4, 1, 2, 4, 4), case(18, 33, 20, 16, 16), queries_and_keys([2], [4], [1, 3], 4)],
+).catches(
+    Slip("columns not masked", {Q_MASK: "mask=mask_m[:, None]"}),
+    Slip("no other", {f"{K_MASK}, other=0.0": K_MASK}),
+    Slip(
+        "padding of 1", {f"{Q_MASK}, other=0.0": f"{Q_MASK}, other=1.0", f"{K_MASK}, other=0.0": f"{K_MASK}, other=1.0"}
+    ),
+)
+check(
+    "each program reads its rows once and writes its tile once",
+    [case(4, 8, 2, 2, 4), case(5, 9, 3, 2, 4)],
+    test=agrees(scores, once),
+).catches(Slip("Q loaded twice", {LOAD_Q: LOAD_Q + LOAD_Q}))
+check("float32 products: nothing is rounded to TF32 on a GPU", [case(2, 4, 2, 2, 4)], test=rounds_products).catches(
+    Slip("input_precision left out", {PRECISION: ""}, {PRECISION: ', input_precision="tf32"'})
+)
+
+EXERCISE = Exercise(__file__, scores_tile, check, points=3, minutes=12, difficulty="medium", imports=TRITON)

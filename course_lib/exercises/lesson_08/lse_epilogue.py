@@ -3,9 +3,9 @@
 import numpy as np
 
 from course_lib import reference
-from course_lib.grading.diagnosis import compare, exact_and_plain
-from course_lib.grading.exercise import Exercise, ExpectedOutput, Slip
-from course_lib.grading.kernel_calls import TRITON, kernel_property, outside, unwritten
+from course_lib.grading.diagnosis import expected
+from course_lib.grading.exercise import Exercise, Slip
+from course_lib.grading.kernel_calls import TRITON, compare_launch, kernel_checks
 from course_lib.language import WRITTEN
 
 tl, triton = WRITTEN.tl, WRITTEN.triton
@@ -59,18 +59,14 @@ launched(
 
 
 def gives_o(launch, scores, values, **_):
-    exact, plain = exact_and_plain(lambda s, v: reference.stable_softmax(s) @ v, scores, values)
-    return agrees(launch, ExpectedOutput("o", exact, plain, np.abs(values).max()))
+    def weighted_values(scores, values):
+        return reference.stable_softmax(scores) @ values
+
+    return compare_launch(launch, expected("o", weighted_values, scores, values, terms=np.abs(values).max()))
 
 
 def gives_lse(launch, scores, m, **_):
-    exact, plain = exact_and_plain(reference.logsumexp, scores)
-    return agrees(launch, ExpectedOutput("lse", exact, plain, np.abs(m[np.isfinite(m)]).max()))
-
-
-def agrees(launch, expected):
-    returned = launch.outputs[f"{expected.name}_ptr"].reshape(expected.expected.shape)
-    return outside(launch) or unwritten(launch) or compare(returned, [expected])
+    return compare_launch(launch, expected("lse", reference.logsumexp, scores, terms=np.abs(m[np.isfinite(m)]).max()))
 
 
 def case(n_q, d, empty_rows=0, block_d=16):
@@ -78,65 +74,32 @@ def case(n_q, d, empty_rows=0, block_d=16):
 
 
 SUM, STORE_O = "(m_i + tl.log2(l_safe))", "tl.store(o_ptr + places, o.to(o_ptr.dtype.element_ty), mask=mask)"
+check = kernel_checks(CALL, gives_o)
 
-PROPERTIES = (
-    kernel_property(
-        "o is acc divided by l",
-        CALL,
-        gives_o,
-        (case(32, 16),),
-        slips=(
-            Slip("acc is stored undivided", {"o = acc / l_safe[:, None]": "o = acc"}),
-            Slip("o is never stored", {STORE_O: "pass"}),
-        ),
+check("o is acc divided by l", [case(32, 16)]).catches(
+    Slip("acc is stored undivided", {"o = acc / l_safe[:, None]": "o = acc"}),
+    Slip("o is never stored", {STORE_O: "pass"}),
+)
+check("lse is the natural log-sum-exp", [case(32, 16)], test=gives_lse).catches(
+    Slip("lse is in base 2", {" * 0.6931471805599453": ""}),
+    Slip("lse has the wrong sign", {SUM: f"-{SUM}"}),
+    Slip("lse is the maximum alone", {SUM: "m_i"}),
+    Slip("a natural logarithm is added to a base-2 maximum", {"tl.log2(l_safe)": "tl.log(l_safe)"}),
+)
+check("any number of queries, any head dimension", [case(5, 3), case(70, 20, block_d=32)]).catches(
+    Slip(
+        "acc is loaded without a mask", {"tl.load(acc_ptr + places, mask=mask, other=0.0)": "tl.load(acc_ptr + places)"}
     ),
-    kernel_property(
-        "lse is the natural log-sum-exp",
-        CALL,
-        gives_lse,
-        (case(32, 16),),
-        slips=(
-            Slip("lse is in base 2", {" * 0.6931471805599453": ""}),
-            Slip("lse has the wrong sign", {SUM: f"-{SUM}"}),
-            Slip("lse is the maximum alone", {SUM: "m_i"}),
-            Slip("a natural logarithm is added to a base-2 maximum", {"tl.log2(l_safe)": "tl.log(l_safe)"}),
-        ),
-    ),
-    kernel_property(
-        "any number of queries, any head dimension",
-        CALL,
-        gives_o,
-        (case(5, 3), case(70, 20, block_d=32)),
-        slips=(
-            Slip(
-                "acc is loaded without a mask",
-                {"tl.load(acc_ptr + places, mask=mask, other=0.0)": "tl.load(acc_ptr + places)"},
-            ),
-            Slip("columns are not masked", {" & (offs_d < HEAD_DIM)[None, :]": " & (offs_d < BLOCK_D)[None, :]"}),
-            Slip("lse is stored without a mask", {"lse, mask=mask_m)": "lse)"}),
-        ),
-    ),
-    kernel_property(
-        "a query that saw no key: o is 0",
-        CALL,
-        gives_o,
-        (case(32, 16, empty_rows=3),),
-        slips=(Slip("0 / 0 in an empty row", {"tl.where(l_i == 0.0, 1.0, l_i)": "l_i"}),),
-    ),
-    kernel_property(
-        "a query that saw no key: lse is -inf",
-        CALL,
-        gives_lse,
-        (case(32, 16, empty_rows=3),),
-        slips=(
-            Slip(
-                "lse of an empty row is finite",
-                {'tl.where(l_i == 0.0, float("-inf"), (m_i': "tl.where(l_i == 0.0, 0.0, (m_i"},
-            ),
-        ),
-    ),
+    Slip("columns are not masked", {" & (offs_d < HEAD_DIM)[None, :]": " & (offs_d < BLOCK_D)[None, :]"}),
+    Slip("lse is stored without a mask", {"lse, mask=mask_m)": "lse)"}),
+)
+check("a query that saw no key: o is 0", [case(32, 16, empty_rows=3)]).catches(
+    Slip("0 / 0 in an empty row", {"tl.where(l_i == 0.0, 1.0, l_i)": "l_i"})
+)
+check("a query that saw no key: lse is -inf", [case(32, 16, empty_rows=3)], test=gives_lse).catches(
+    Slip(
+        "lse of an empty row is finite", {'tl.where(l_i == 0.0, float("-inf"), (m_i': "tl.where(l_i == 0.0, 0.0, (m_i"}
+    )
 )
 
-EXERCISE = Exercise(
-    __file__, lse_epilogue, points=2, minutes=7, difficulty="medium", properties=PROPERTIES, imports=TRITON
-)
+EXERCISE = Exercise(__file__, lse_epilogue, check, points=2, minutes=7, difficulty="medium", imports=TRITON)

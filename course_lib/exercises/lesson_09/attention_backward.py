@@ -6,7 +6,7 @@ from course_lib.exercises.common.generators import as_floats
 from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_gradients, gradient_inputs
 from course_lib.grading.checking import not_modified
 from course_lib.grading.diagnosis import compare
-from course_lib.grading.exercise import Evidence, Exercise, Property, Slip
+from course_lib.grading.exercise import Before, Checks, Evidence, Exercise, Slip
 
 
 def attention_backward(Q, K, V, dO):
@@ -45,86 +45,47 @@ def gives(*names):
     return test
 
 
-CALL = "attention_backward(q, k, v, do)"
 LARGE = as_floats(q=[[1], [0]], k=[[1000], [999]], v=[[1], [2]], do=[[1], [1]])
 NORMALISED = "P = P / P.sum(axis=1, keepdims=True)"
 DQ, DK = "dQ = scale * (dS @ K)", "dK = scale * (dS.T @ Q)"
+check = Checks("attention_backward(q, k, v, do)", gives("dQ", "dK", "dV"))
 
-PROPERTIES = (
-    Property(
-        "dV = P^T dO, with P the softmax of the scaled scores",
-        CALL,
-        gives("dV"),
-        (SQUARE,),
-        gradient_inputs(square=True),
-        slips=(
-            Slip("dV is made from dP", {"dV = P.T @ dO": "dV = (dO @ V.T).T @ dO"}),
-            Slip("P is not transposed", {"P.T @ dO": "P @ dO"}),
-            Slip("the scores lack their scale", {"Q @ K.T * scale": "Q @ K.T"}),
-            Slip("P is not normalised", {NORMALISED: "pass"}),
-            Slip("the softmax runs down the columns", {"S.max(axis=1": "S.max(axis=0", "P.sum(axis=1": "P.sum(axis=0"}),
-        ),
-    ),
-    Property(
-        "dQ = scale dS K",
-        CALL,
-        gives("dQ"),
-        (SQUARE,),
-        gradient_inputs(square=True),
-        slips=(
-            Slip("delta is missing", {"dP - (P * dP).sum(axis=1, keepdims=True)": "dP"}),
-            Slip("dS is not multiplied by P", {"dS = P * (": "dS = ("}),
-            Slip("dP is dO V", {"dO @ V.T": "dO @ V"}),
-            Slip("dQ lacks the scale", {DQ: "dQ = dS @ K"}),
-            Slip("dQ and dK lack the scale", {DQ: "dQ = dS @ K", DK: "dK = dS.T @ Q"}),
-            Slip("dQ and dK have the scale twice", {"    dQ =": "    dS = scale * dS\n    dQ ="}),
-        ),
-    ),
-    Property(
-        "dK = scale dS^T Q",
-        CALL,
-        gives("dK"),
-        (SQUARE,),
-        gradient_inputs(square=True),
-        slips=(
-            Slip("dK lacks the scale", {DK: "dK = dS.T @ Q"}),
-            Slip("dK has the scale twice", {DK: "dK = scale**2 * (dS.T @ Q)"}),
-            Slip("dS is not transposed", {"dS.T @ Q": "dS @ Q"}),
-        ),
-    ),
-    Property(
-        "any numbers of queries, keys and columns",
-        CALL,
-        gives("dQ", "dK", "dV"),
-        (
-            SENTENCE,
-            as_floats(
-                q=[[1, 1, 1, 1]], k=[[1, 0, 0, 1], [0, 0, 0, 0]], v=[[1, 2, 3, 4], [4, 0, 1, 1]], do=[[1, 2, 0, 1]]
-            ),
-        ),
+check(
+    "dV = P^T dO, with P the softmax of the scaled scores", [SQUARE, gradient_inputs(square=True)], test=gives("dV")
+).catches(
+    Slip("dV is made from dP", {"dV = P.T @ dO": "dV = (dO @ V.T).T @ dO"}),
+    Slip("P is not transposed", {"P.T @ dO": "P @ dO"}),
+    Slip("the scores lack their scale", {"Q @ K.T * scale": "Q @ K.T"}),
+    Slip("P is not normalised", {NORMALISED: "pass"}),
+    Slip("the softmax runs down the columns", {"S.max(axis=1": "S.max(axis=0", "P.sum(axis=1": "P.sum(axis=0"}),
+)
+check("dQ = scale dS K", [SQUARE, gradient_inputs(square=True)], test=gives("dQ")).catches(
+    Slip("delta is missing", {"dP - (P * dP).sum(axis=1, keepdims=True)": "dP"}),
+    Slip("dS is not multiplied by P", {"dS = P * (": "dS = ("}),
+    Slip("dP is dO V", {"dO @ V.T": "dO @ V"}),
+    Slip("dQ lacks the scale", {DQ: "dQ = dS @ K"}),
+    Slip("dQ and dK lack the scale", {DQ: "dQ = dS @ K", DK: "dK = dS.T @ Q"}),
+    Slip("dQ and dK have the scale twice", {Before("dQ ="): "dS = scale * dS"}),
+)
+check("dK = scale dS^T Q", [SQUARE, gradient_inputs(square=True)], test=gives("dK")).catches(
+    Slip("dK lacks the scale", {DK: "dK = dS.T @ Q"}),
+    Slip("dK has the scale twice", {DK: "dK = scale**2 * (dS.T @ Q)"}),
+    Slip("dS is not transposed", {"dS.T @ Q": "dS @ Q"}),
+)
+check(
+    "any numbers of queries, keys and columns",
+    [
+        SENTENCE,
+        as_floats(q=[[1, 1, 1, 1]], k=[[1, 0, 0, 1], [0, 0, 0, 0]], v=[[1, 2, 3, 4], [4, 0, 1, 1]], do=[[1, 2, 0, 1]]),
         gradient_inputs(),
-        slips=(Slip("the scale comes from the number of keys", {"Q.shape[1] ** -0.5": "len(K) ** -0.5"}),),
-    ),
-    Property(
-        "scores near 1000 do not overflow",
-        CALL,
-        gives("dQ", "dK", "dV"),
-        (LARGE,),
-        slips=(
-            Slip("no maximum is subtracted", {"S - S.max(axis=1, keepdims=True)": "S"}),
-            Slip("one maximum for all rows", {"S.max(axis=1, keepdims=True)": "S.max()"}),
-        ),
-    ),
-    not_modified(
-        CALL,
-        (SQUARE,),
-        slips=(
-            Slip(
-                "Q is scaled in place",
-                {"S = Q @ K.T * scale": "Q *= scale\n    S = Q @ K.T\n    Q = Q / scale"},
-            ),
-        ),
-    ),
+    ],
+).catches(Slip("the scale comes from the number of keys", {"Q.shape[1] ** -0.5": "len(K) ** -0.5"}))
+check("scores near 1000 do not overflow", [LARGE]).catches(
+    Slip("no maximum is subtracted", {"S - S.max(axis=1, keepdims=True)": "S"}),
+    Slip("one maximum for all rows", {"S.max(axis=1, keepdims=True)": "S.max()"}),
+)
+check("the inputs are not modified", [SQUARE], test=not_modified).catches(
+    Slip("Q is scaled in place", {"S = Q @ K.T * scale": "Q *= scale\n    S = Q @ K.T\n    Q = Q / scale"})
 )
 
-EXERCISE = Exercise(__file__, attention_backward, points=3, minutes=12, difficulty="medium", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, attention_backward, check, points=3, minutes=12, difficulty="medium")

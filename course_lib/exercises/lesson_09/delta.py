@@ -3,12 +3,10 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib import reference
 from course_lib.exercises.common.generators import arrays, as_floats
 from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_delta, gradient_inputs
 from course_lib.grading.checking import agrees, not_modified
-from course_lib.grading.diagnosis import compare
-from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
+from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput, Slip
 
 
 def delta(O, dO):
@@ -24,22 +22,14 @@ def delta(O, dO):
     return (O.astype(dtype) * dO.astype(dtype)).sum(axis=1)
 
 
-def row_sums(o, do):
-    return [expected_delta(o, do)]
+def sum_over_keys(q, k, v, do, P):
+    exact = (P * (do @ v.T)).sum(axis=1)
+    return [ExpectedOutput("delta", exact, exact.astype(np.float32), (P @ np.abs(v) * np.abs(do)).sum(axis=1).max())]
 
 
-def stands_for_the_sum_over_keys(answer, q, k, v, do):
-    P = reference.stable_softmax(reference.scores(q, k))
-    expected = (P * (do @ v.T)).sum(axis=1)
-    terms = (P @ np.abs(v) * np.abs(do)).sum(axis=1).max()
-    return compare(answer(P @ v, do), [ExpectedOutput("delta", expected, expected.astype(np.float32), terms)])
-
-
-def sums_in_float32(answer, n_q, d):
+def delta_of_float16(o, do, **_):
     """The budget is that of float32: a sum in float16 loses too many digits for it."""
-    rng = np.random.default_rng(0)
-    o, do = (rng.uniform(0.5, 1.5, (n_q, d)).astype(np.float16) for _ in range(2))
-    return compare(answer(o, do), row_sums(o.astype(np.float64), do.astype(np.float64)))
+    return expected_delta(o.astype(np.float64), do.astype(np.float64))
 
 
 @st.composite
@@ -48,68 +38,47 @@ def outputs(draw):
     return {"o": arrays(draw, n_q, d), "do": arrays(draw, n_q, d)}
 
 
-CALL = "delta(o, do)"
 TWO_ROWS = as_floats(o=[[1, 2], [3, 4]], do=[[1, 1], [2, 0]])
 PRODUCT = "(O.astype(dtype) * dO.astype(dtype))"
+check = Checks("delta(o, do)", agrees(expected_delta))
 
-PROPERTIES = (
-    Property(
-        "one row: the sum over d of O times dO",
-        CALL,
-        agrees(row_sums),
-        (as_floats(o=[[1, 2, 3, 4]], do=[[2, 1, 1, 1]]),),
-        slips=(
-            Slip("only one of O and dO is summed", {PRODUCT: "O.astype(dtype)"}, {PRODUCT: "dO.astype(dtype)"}),
-            Slip("the mean is taken", {".sum(axis=1)": ".mean(axis=1)"}),
-            Slip("the sum is scaled", {".sum(axis=1)": ".sum(axis=1) / np.sqrt(O.shape[1])"}),
-            Slip("the second axis is kept", {".sum(axis=1)": ".sum(axis=1, keepdims=True)"}),
-            Slip("the sum runs over queries", {"axis=1": "axis=0"}),
-        ),
-    ),
-    Property(
-        "a number for each row",
-        CALL,
-        agrees(row_sums),
-        (TWO_ROWS, as_floats(o=[[1, 2], [3, 4], [0, 1]], do=[[1, 1]] * 3)),
-        outputs(),
-        slips=(
-            Slip("one sum for all rows", {".sum(axis=1)": ".sum() * np.ones(len(O))"}),
-            Slip("every row meets the first row of dO", {"dO.astype(dtype)": "dO.astype(dtype)[0]"}),
-        ),
-    ),
-    Property(
-        "equals the sum over keys of P * dP",
-        "P = np.exp(q @ k.T / np.sqrt(q.shape[1]))\nP /= P.sum(axis=1, keepdims=True)\ndelta(P @ v, do)",
-        stands_for_the_sum_over_keys,
-        (SENTENCE, SQUARE),
-        gradient_inputs(),
-    ),
-    not_modified(
-        CALL,
-        (TWO_ROWS,),
-        slips=(
-            Slip(
-                "the product is written into an argument",
-                {f"return {PRODUCT}.sum(axis=1)": "O *= dO\n    return O.sum(axis=1)"},
-                {f"return {PRODUCT}.sum(axis=1)": "dO *= O\n    return dO.sum(axis=1)"},
-            ),
-        ),
-    ),
-    Property(
-        "float16 comes in, and is summed in float32",
-        "rng = np.random.default_rng(0)\n"
-        "o, do = (rng.uniform(0.5, 1.5, (n_q, d)).astype(np.float16) for _ in range(2))\n"
-        "delta(o, do)",
-        sums_in_float32,
-        ({"n_q": 4, "d": 64},),
-        slips=(
-            Slip(
-                "the products are rounded to float16",
-                {"np.result_type(O.dtype, np.float32)": "O.dtype"},
-                {PRODUCT: "(O * dO).astype(dtype)"},
-            ),
-        ),
-    ),
+check("one row: the sum over d of O times dO", [as_floats(o=[[1, 2, 3, 4]], do=[[2, 1, 1, 1]])]).catches(
+    Slip("only one of O and dO is summed", {PRODUCT: "O.astype(dtype)"}, {PRODUCT: "dO.astype(dtype)"}),
+    Slip("the mean is taken", {".sum(axis=1)": ".mean(axis=1)"}),
+    Slip("the sum is scaled", {".sum(axis=1)": ".sum(axis=1) / np.sqrt(O.shape[1])"}),
+    Slip("the second axis is kept", {".sum(axis=1)": ".sum(axis=1, keepdims=True)"}),
+    Slip("the sum runs over queries", {"axis=1": "axis=0"}),
+)
+check("a number for each row", [TWO_ROWS, as_floats(o=[[1, 2], [3, 4], [0, 1]], do=[[1, 1]] * 3), outputs()]).catches(
+    Slip("one sum for all rows", {".sum(axis=1)": ".sum() * np.ones(len(O))"}),
+    Slip("every row meets the first row of dO", {"dO.astype(dtype)": "dO.astype(dtype)[0]"}),
+)
+check(
+    "equals the sum over keys of P * dP",
+    [SENTENCE, SQUARE, gradient_inputs()],
+    test=agrees(sum_over_keys),
+    call="P = np.exp(q @ k.T / np.sqrt(q.shape[1]))\nP /= P.sum(axis=1, keepdims=True)\ndelta(P @ v, do)",
+)
+check("the inputs are not modified", [TWO_ROWS], test=not_modified).catches(
+    Slip(
+        "the product is written into an argument",
+        {f"return {PRODUCT}.sum(axis=1)": "O *= dO\n    return O.sum(axis=1)"},
+        {f"return {PRODUCT}.sum(axis=1)": "dO *= O\n    return dO.sum(axis=1)"},
+    )
+)
+check(
+    "float16 comes in, and is summed in float32",
+    [{"n_q": 4, "d": 64}],
+    test=agrees(delta_of_float16),
+    call="rng = np.random.default_rng(0)\n"
+    "o, do = (rng.uniform(0.5, 1.5, (n_q, d)).astype(np.float16) for _ in range(2))\n"
+    "delta(o, do)",
+).catches(
+    Slip(
+        "the products are rounded to float16",
+        {"np.result_type(O.dtype, np.float32)": "O.dtype"},
+        {PRODUCT: "(O * dO).astype(dtype)"},
+    )
 )
 
-EXERCISE = Exercise(__file__, delta, points=1, minutes=5, difficulty="easy", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, delta, check, points=1, minutes=5, difficulty="easy")

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference, traffic
 from course_lib.exercises.common.generators import arrays, as_floats
-from course_lib.exercises.common.on_machine import WatchedMachine, compare_traffic, run_on
+from course_lib.exercises.common.on_machine import compare_traffic, on_machine, own_work
 from course_lib.exercises.lesson_09.gradients import (
     SENTENCE,
     SQUARE,
@@ -14,8 +14,7 @@ from course_lib.exercises.lesson_09.gradients import (
     gradient_inputs,
 )
 from course_lib.grading.diagnosis import compare
-from course_lib.grading.exercise import Exercise, ExpectedOutput, Property, Slip
-from course_lib.machine import Machine
+from course_lib.grading.exercise import Before, Checks, Exercise, ExpectedOutput, Slip, each_and_all
 from course_lib.reference.backward import tiled_backward_on_machine
 
 
@@ -91,67 +90,21 @@ def tiled_backward(machine, Q, K, V, O, lse, dO, delta, dQ, dK, dV, block_q, blo
         del q, do, lse_i, delta_i, dq
 
 
-def wrong_results(machine, answer, q, k, v, do, block_q, block_k, causal):
-    """Evidence against what the answer stores in delta, dQ, dK and dV, or None."""
-    o, lse = reference.attention(q, k, v, causal=causal, return_lse=True)
-    given = {"Q": q, "K": k, "V": v, "O": o, "lse": lse, "dO": do}
-    made = {name: np.full_like(x, np.nan) for name, x in (("delta", lse), ("dQ", q), ("dK", k), ("dV", v))}
-    if unstored := run_on(machine, answer, given, made, block_q, block_k, causal):
-        return unstored
+def right_results(machine, q, k, v, o, lse, do, made, causal, **_):
     if q.dtype == np.float16:
-        o, do = o.astype(np.float64), do.astype(np.float64)
-        expected = rounded_gradients(given, causal)
+        # The error of rounding each gradient to float16 once. O came rounded already, which is not the answer's fault.
+        q, k, v, o, do = (x.astype(np.float64) for x in (q, k, v, o, do))
+        exact = reference.attention_backward(q, k, v, o, lse.astype(np.float64), do, causal=causal)
+        rounded = zip(("dQ", "dK", "dV"), exact, strict=True)
+        expected = [ExpectedOutput(name, x, x.astype(np.float16), np.abs(x).max()) for name, x in rounded]
     else:
         expected = expected_gradients(q, k, v, do, causal)
-    return compare(tuple(made.values()), [expected_delta(o, do), *expected])
+    return compare(tuple(made), [*expected_delta(o, do), *expected])
 
 
-def rounded_gradients(given, causal):
-    """The gradients of float16 inputs, with the error of rounding each to float16 once.
-
-    O came to the backward rounded already, which is not the answer's fault.
-    """
-    exact = reference.attention_backward(*(x.astype(np.float64) for x in given.values()), causal=causal)
-    return [
-        ExpectedOutput(name, x, x.astype(np.float16), np.abs(x).max())
-        for name, x in zip(("dQ", "dK", "dV"), exact, strict=True)
-    ]
-
-
-def right_results(answer, **inputs):
-    return wrong_results(Machine(), answer, **inputs)
-
-
-def random_inputs(n_q, n_k, d):
-    """What RANDOM shows."""
-    rng = np.random.default_rng(0)
-    return [rng.standard_normal((n, d)).astype(np.float16) for n in (n_q, n_k, n_k, n_q)]
-
-
-def budget_bytes(d, block_q, block_k):
-    return 16 * (3 * block_q * d + 4 * block_k * d + 2 * block_q * block_k)
-
-
-def rounds_once(answer, n_q, n_k, d, block_q, block_k, causal):
-    return wrong_results(Machine(), answer, *random_inputs(n_q, n_k, d), block_q, block_k, causal)
-
-
-def works_on_loaded_tiles(answer, n_q, n_k, d, block_q, block_k, causal):
-    machine = WatchedMachine()
-    wrong = wrong_results(machine, answer, *random_inputs(n_q, n_k, d), block_q, block_k, causal)
-    return machine.evidence() or wrong
-
-
-def fits_in_sram(answer, n_q, n_k, d, block_q, block_k, causal):
-    machine = Machine(budget_bytes(d, block_q, block_k))
-    return wrong_results(machine, answer, *random_inputs(n_q, n_k, d), block_q, block_k, causal)
-
-
-def moves_no_more_than_needed(answer, n_q, n_k, d, block_q, block_k, causal):
-    machine = Machine(budget_bytes(d, block_q, block_k))
-    wrong = wrong_results(machine, answer, *random_inputs(n_q, n_k, d), block_q, block_k, causal)
+def moves_no_more_than_needed(machine, n_q, n_k, d, block_q, block_k, causal, **names):
     needed = traffic.flash_attention_backward(n_q, n_k, d, block_q=block_q, block_k=block_k, causal=causal)
-    return wrong or compare_traffic(machine, needed.by_tensor)
+    return right_results(machine, causal=causal, **names) or compare_traffic(machine, needed.by_tensor)
 
 
 def tiled(inputs, block_q, block_k, causal=False):
@@ -214,169 +167,98 @@ def bypassing(machine, Q, K, V, O, lse, dO, delta, dQ, dK, dV, block_q, block_k,
         handle._array[:] = values
 
 
-PROPERTIES = (
-    Property(
-        "one tile that holds everything",
-        CALL,
-        right_results,
-        (tiled(SQUARE, 2, 2),),
-        one_tile(),
-        slips=(
-            Slip("dV is made from dP", {"dv += p.T @ do": "dv += (do @ v.T).T @ do"}),
-            Slip("lse is read as a base-2 logarithm", {"np.exp(s - np.where": "np.exp2(s - np.where"}),
-            Slip("the tile's maximum replaces lse", {P: "np.exp(s - s.max(axis=1)[:, None])"}),
-            Slip("delta is the sum of O", {"(load(O, q_rows) * load(dO, q_rows))": "load(O, q_rows)"}),
-            Slip("delta is not subtracted", {DS: "p * dp"}),
-            Slip("dS is not multiplied by P", {DS: "dp - delta_i[:, None]"}),
-            Slip("dP is dO V", {"do @ v.T\n": "do @ v\n"}),
-            Slip("dQ lacks the scale", {"(scale * dq)": "dq"}),
-            Slip("dQ and dK lack the scale", {"(scale * dq)": "dq", "(scale * dk)": "dk"}),
-            Slip("dQ has the scale twice", {"(scale * dq)": "(scale**2 * dq)"}),
-            Slip("dQ and dK have the scale twice", {DS: f"scale * {DS}"}),
-            Slip("dK lacks the scale", {"(scale * dk)": "dk"}),
-            Slip("dS is not transposed", {"ds.T @ q": "ds @ q"}),
-        ),
-    ),
-    Property(
-        "several tiles of queries: dK and dV add up",
-        CALL,
-        right_results,
-        (tiled(THREE, 1, 3), tiled(SENTENCE, 2, 4)),
-        slips=(
-            Slip(
-                "dK or dV is overwritten",
-                {"dv += p": "dv = p"},
-                {"dk += ds": "dk = ds"},
-                {"dv += p": "dv = p", "dk += ds": "dk = ds"},
-            ),
-        ),
-    ),
-    Property(
-        "several tiles of keys: dQ adds up, and P is that of the whole row",
-        CALL,
-        right_results,
-        (tiled(THREE, 3, 1), tiled(SENTENCE, 4, 2)),
-        slips=(
-            Slip("dQ is overwritten", {"dq += ds @ k": "dq = ds @ k"}),
-            Slip(
-                "each tile has a softmax of its own",
-                {P: "np.exp(s - s.max(axis=1)[:, None])\n        p = p / p.sum(axis=1)[:, None]"},
-            ),
-        ),
-    ),
-    Property(
-        "the last tile of queries or of keys may be short",
-        CALL,
-        right_results,
-        (tiled(THREE, 2, 2), tiled(SENTENCE, 3, 3)),
-        slips=(
-            Slip(
-                "the short last tile is left out",
-                {"range(0, n_k, block_k)": "range(0, n_k // block_k * block_k or n_k, block_k)"},
-                {"range(0, n_q, block_q)": "range(0, n_q // block_q * block_q or n_q, block_q)"},
-            ),
-        ),
-    ),
-    Property(
-        "causal, as many queries as keys: query i sees keys 0 to i",
-        CALL,
-        right_results,
-        (tiled(TWO, 2, 2, True), tiled(SENTENCE, 2, 2, True)),
-        slips=(
-            Slip("causal is ignored", {"if causal:": "if False:"} | NO_SKIP),
-            Slip(
-                "each query sees one key too many", {MASK: "[:, None] + n_k - n_q + 1]", SKIP: "q_rows[1] + n_k - n_q"}
-            ),
-            Slip("each query misses its last key", {"(*k_rows) > np": "(*k_rows) >= np"}),
-            Slip("hidden scores are 0", {"n_q] = -np.inf": "n_q] = 0.0"} | NO_SKIP),
-        ),
-    ),
-    Property(
-        "causal, more keys than queries: the last query sees the last key",
-        CALL,
-        right_results,
-        (tiled(MORE_KEYS, 2, 3, True), tiled(MORE_KEYS, 1, 2, True)),
-        slips=(Slip("query i sees keys 0 to i", {MASK: "[:, None]]", SKIP: "q_rows[1] - 1"}),),
-    ),
-    Property(
-        "causal, more queries than keys: a query that sees no key has no part in it, and nothing is NaN",
-        CALL,
-        right_results,
-        (tiled(MORE_QUERIES, 2, 1, True), tiled(THREE | {"k": TWO["k"], "v": TWO["v"]}, 2, 2, True)),
-        slips=(Slip("-inf minus -inf", {"np.where(lse_i == -np.inf, 0.0, lse_i)": "lse_i"}),),
-    ),
-    Property(
-        "any numbers of queries and keys, any tiles, causal or not",
-        CALL,
-        right_results,
-        (tiled(SENTENCE, 3, 2, True),),
-        any_tiles(),
-    ),
-    Property(
-        "float16 comes in and goes out, and rounds once",
-        RANDOM_CALL,
-        rounds_once,
-        (sized(512, 32, 8, 16, 16),),
-        slips=(
-            Slip(
-                "the sums are kept in float16",
-                {
-                    "            del q, do, lse_i, delta_i, p, ds\n": (
-                        "            dk, dv = dk.astype(dK.dtype), dv.astype(dV.dtype)\n"
-                    )
-                },
-            ),
-        ),
-    ),
-    Property(
-        "all the work is the answer's own, on tiles that it loaded",
-        RANDOM_CALL,
-        works_on_loaded_tiles,
-        (sized(4, 6, 2, 2, 2),),
-        slips=(
-            Slip("a finished implementation does the work", finished),
-            Slip("arrays are reached without the machine", bypassing),
-        ),
-    ),
-    Property(
-        "SRAM never holds more than 16 (3 block_q d + 4 block_k d + 2 block_q block_k) bytes",
-        LIMITED_CALL,
-        fits_in_sram,
-        (sized(96, 80, 16, 16, 32),),
-        slips=(
-            Slip("the N x N matrix is in SRAM", {"n_k = len(K)\n": "n_k = len(K)\n    block_q, block_k = n_q, n_k\n"}),
-        ),
-    ),
-    Property(
-        "each tensor is read and written no more often than the three passes need",
-        LIMITED_CALL,
-        moves_no_more_than_needed,
-        (sized(8, 8, 4, 4, 2), sized(40, 56, 8, 16, 24)),
-        slips=(
-            Slip(
-                "dQ is brought back for every tile of keys",
-                {
-                    "            dq += ds @ k\n": (
-                        "            if k_rows[0]:\n"
-                        "                machine.load(dQ, q_rows)\n"
-                        "            dq += ds @ k\n"
-                        "            machine.store(dQ, q_rows, dq.astype(dQ.dtype))\n"
-                    )
-                },
-            ),
-            Slip(
-                "K and V are loaded in the inner loop",
-                {"            dv += p.T": "            k, v = load(K, k_rows), load(V, k_rows)\n            dv += p.T"},
-            ),
-        ),
-    ),
-    Property(
-        "causal: pairs of tiles that are hidden altogether are not read",
-        LIMITED_CALL,
-        moves_no_more_than_needed,
-        (sized(8, 8, 4, 2, 2, True), sized(40, 56, 8, 16, 24, True), sized(9, 5, 4, 2, 2, True)),
-        slips=(Slip("hidden tiles are read", NO_SKIP),),
+check = Checks(CALL, right_results, on_machine)
+
+check("one tile that holds everything", [tiled(SQUARE, 2, 2), one_tile()]).catches(
+    Slip("dV is made from dP", {"dv += p.T @ do": "dv += (do @ v.T).T @ do"}),
+    Slip("lse is read as a base-2 logarithm", {"np.exp(s - np.where": "np.exp2(s - np.where"}),
+    Slip("the tile's maximum replaces lse", {P: "np.exp(s - s.max(axis=1)[:, None])"}),
+    Slip("delta is the sum of O", {"(load(O, q_rows) * load(dO, q_rows))": "load(O, q_rows)"}),
+    Slip("delta is not subtracted", {DS: "p * dp"}),
+    Slip("dS is not multiplied by P", {DS: "dp - delta_i[:, None]"}),
+    Slip("dP is dO V", {"do @ v.T\n": "do @ v\n"}),
+    Slip("dQ lacks the scale", {"(scale * dq)": "dq"}),
+    Slip("dQ and dK lack the scale", {"(scale * dq)": "dq", "(scale * dk)": "dk"}),
+    Slip("dQ has the scale twice", {"(scale * dq)": "(scale**2 * dq)"}),
+    Slip("dQ and dK have the scale twice", {DS: f"scale * {DS}"}),
+    Slip("dK lacks the scale", {"(scale * dk)": "dk"}),
+    Slip("dS is not transposed", {"ds.T @ q": "ds @ q"}),
+)
+check("several tiles of queries: dK and dV add up", [tiled(THREE, 1, 3), tiled(SENTENCE, 2, 4)]).catches(
+    Slip("dK or dV is overwritten", *each_and_all({"dv += p": "dv = p", "dk += ds": "dk = ds"}))
+)
+check(
+    "several tiles of keys: dQ adds up, and P is that of the whole row", [tiled(THREE, 3, 1), tiled(SENTENCE, 4, 2)]
+).catches(
+    Slip("dQ is overwritten", {"dq += ds @ k": "dq = ds @ k"}),
+    Slip(
+        "each tile has a softmax of its own",
+        {P: "np.exp(s - s.max(axis=1)[:, None])\n        p = p / p.sum(axis=1)[:, None]"},
     ),
 )
+check("the last tile of queries or of keys may be short", [tiled(THREE, 2, 2), tiled(SENTENCE, 3, 3)]).catches(
+    Slip(
+        "the short last tile is left out",
+        {"range(0, n_k, block_k)": "range(0, n_k // block_k * block_k or n_k, block_k)"},
+        {"range(0, n_q, block_q)": "range(0, n_q // block_q * block_q or n_q, block_q)"},
+    )
+)
+check(
+    "causal, as many queries as keys: query i sees keys 0 to i", [tiled(TWO, 2, 2, True), tiled(SENTENCE, 2, 2, True)]
+).catches(
+    Slip("causal is ignored", {"if causal:": "if False:"} | NO_SKIP),
+    Slip("each query sees one key too many", {MASK: "[:, None] + n_k - n_q + 1]", SKIP: "q_rows[1] + n_k - n_q"}),
+    Slip("each query misses its last key", {"(*k_rows) > np": "(*k_rows) >= np"}),
+    Slip("hidden scores are 0", {"n_q] = -np.inf": "n_q] = 0.0"} | NO_SKIP),
+)
+check(
+    "causal, more keys than queries: the last query sees the last key",
+    [tiled(MORE_KEYS, 2, 3, True), tiled(MORE_KEYS, 1, 2, True)],
+).catches(Slip("query i sees keys 0 to i", {MASK: "[:, None]]", SKIP: "q_rows[1] - 1"}))
+check(
+    "causal, more queries than keys: a query that sees no key has no part in it, and nothing is NaN",
+    [tiled(MORE_QUERIES, 2, 1, True), tiled(THREE | {"k": TWO["k"], "v": TWO["v"]}, 2, 2, True)],
+).catches(Slip("-inf minus -inf", {"np.where(lse_i == -np.inf, 0.0, lse_i)": "lse_i"}))
+check("any numbers of queries and keys, any tiles, causal or not", [tiled(SENTENCE, 3, 2, True), any_tiles()])
+check("float16 comes in and goes out, and rounds once", [sized(512, 32, 8, 16, 16)], call=RANDOM_CALL).catches(
+    Slip(
+        "the sums are kept in float16",
+        {"del q, do, lse_i, delta_i, p, ds\n": "dk, dv = dk.astype(dK.dtype), dv.astype(dV.dtype)\n"},
+    )
+)
+check(
+    "all the work is the answer's own, on tiles that it loaded",
+    [sized(4, 6, 2, 2, 2)],
+    test=own_work(right_results),
+    call=RANDOM_CALL,
+).catches(
+    Slip("a finished implementation does the work", finished), Slip("arrays are reached without the machine", bypassing)
+)
+check(
+    "SRAM never holds more than 16 (3 block_q d + 4 block_k d + 2 block_q block_k) bytes",
+    [sized(96, 80, 16, 16, 32)],
+    call=LIMITED_CALL,
+).catches(Slip("the N x N matrix is in SRAM", {"n_k = len(K)\n": "n_k = len(K)\n    block_q, block_k = n_q, n_k\n"}))
+check(
+    "each tensor is read and written no more often than the three passes need",
+    [sized(8, 8, 4, 4, 2), sized(40, 56, 8, 16, 24)],
+    test=moves_no_more_than_needed,
+    call=LIMITED_CALL,
+).catches(
+    Slip(
+        "dQ is brought back for every tile of keys",
+        {
+            Before("dq += ds @ k"): "if k_rows[0]:\n    machine.load(dQ, q_rows)",
+            Before("del k, v, p, ds"): "machine.store(dQ, q_rows, dq.astype(dQ.dtype))",
+        },
+    ),
+    Slip("K and V are loaded in the inner loop", {Before("dv += p.T"): "k, v = load(K, k_rows), load(V, k_rows)"}),
+)
+check(
+    "causal: pairs of tiles that are hidden altogether are not read",
+    [sized(8, 8, 4, 2, 2, True), sized(40, 56, 8, 16, 24, True), sized(9, 5, 4, 2, 2, True)],
+    test=moves_no_more_than_needed,
+    call=LIMITED_CALL,
+).catches(Slip("hidden tiles are read", NO_SKIP))
 
-EXERCISE = Exercise(__file__, tiled_backward, points=6, minutes=25, difficulty="hard", properties=PROPERTIES)
+EXERCISE = Exercise(__file__, tiled_backward, check, points=6, minutes=25, difficulty="hard")
