@@ -48,6 +48,25 @@ CLEARED_TAGS = {"explorer", "quiz"}
 
 CELL_TIMEOUT_S = 120
 
+GLOSSARY_PAGE = """\
+# Glossary
+
+One word for one thing, in every lesson and in the library. The last column is the lesson that introduces
+it. `make stamp` writes this page from `course_lib/glossary.toml`: edit that file, not this page.
+
+## Terms
+
+| term | meaning | lesson |
+|---|---|---|
+{terms}
+
+## Symbols and names in code
+
+| symbol | meaning | lesson |
+|---|---|---|
+{symbols}
+"""
+
 
 def repository_url() -> str:
     """The course's address. Only [project.urls] in pyproject.toml states it."""
@@ -94,29 +113,13 @@ def glossary() -> str:
     """The page notebooks/glossary.md: every term and symbol of `course_lib.GLOSSARY`, with a link to its lesson."""
     lessons = {path.stem[:2]: path.stem for path in SOURCE.glob("[0-9]*.md")}
 
-    def table(entries, column, form):
-        yield from (f"| {column} | meaning | lesson |", "|---|---|---|")
+    def table(entries, form):
         for name, (lesson, meaning) in entries:
             link = f"[{lesson}]({lessons[lesson]}.ipynb)" if lesson else "kernels"
             yield f"| {form.format(name)} | {meaning} | {link} |"
 
-    return "\n".join(
-        [
-            "# Glossary",
-            "",
-            "One word for one thing, in every lesson and in the library. The last column is the lesson that introduces",
-            "it. `make stamp` writes this page from `course_lib/glossary.toml`: edit that file, not this page.",
-            "",
-            "## Terms",
-            "",
-            *table(sorted(TERMS.items(), key=lambda entry: entry[0].lower()), "term", "{}"),
-            "",
-            "## Symbols and names in code",
-            "",
-            *table(SYMBOLS.items(), "symbol", "`{}`"),
-            "",
-        ]
-    )
+    terms = table(sorted(TERMS.items(), key=lambda entry: entry[0].lower()), "{}")
+    return GLOSSARY_PAGE.format(terms="\n".join(terms), symbols="\n".join(table(SYMBOLS.items(), "`{}`")))
 
 
 def stamp(text: str, name: str, repository_url: str) -> str:
@@ -167,9 +170,7 @@ def kernel_environment(scratch: Path, gpu: bool = False) -> dict[str, str]:
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
-    }
-    if not gpu:
-        fixed["CUDA_VISIBLE_DEVICES"] = ""
+    } | ({} if gpu else {"CUDA_VISIBLE_DEVICES": ""})
     return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | fixed
 
 
@@ -179,25 +180,20 @@ def execute(notebook: NotebookNode, cwd: Path, scratch: Path, gpu: bool = False)
     Raises RuntimeError if a cell raises, runs for more than CELL_TIMEOUT_S or kills the kernel. The message has the
     cell's number (from 0, markdown cells included), its source and the traceback.
     """
-    running = None
-
-    def on_cell_execute(cell, cell_index):
-        nonlocal running
-        running = cell_index
-
+    started = [None]
     client = NotebookClient(
         notebook,
         kernel_name="python3",
         timeout=CELL_TIMEOUT_S,
         extra_arguments=["--log-level=ERROR"],
         record_timing=False,
-        on_cell_execute=on_cell_execute,
+        on_cell_execute=lambda cell, cell_index: started.append(cell_index),
         resources={"metadata": {"path": str(cwd)}},
     )
     try:
         client.execute(env=kernel_environment(scratch, gpu))
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        raise RuntimeError(f"cell {running}: {error}") from None
+        raise RuntimeError(f"cell {started[-1]}: {error}") from None
 
     notebook.metadata = nbformat.from_dict(NOTEBOOK_METADATA)
     for cell in notebook.cells:
@@ -235,17 +231,14 @@ def main() -> None:
     builder.add_argument("names", nargs="*", metavar="NAME", help="such as 05_online_softmax; all by default")
     arguments = parser.parse_args()
 
-    known = sorted(path.stem for path in SOURCE.glob("*.md"))
     if arguments.command == "stamp":
-        for name in known:
-            path = SOURCE / f"{name}.md"
-            path.write_text(stamp(path.read_text(encoding="utf-8"), name, repository_url()), encoding="utf-8")
+        for path in SOURCE.glob("*.md"):
+            path.write_text(stamp(path.read_text("utf-8"), path.stem, repository_url()), encoding="utf-8")
         return
-
     if arguments.command == "glossary":
         (NOTEBOOKS / "glossary.md").write_text(glossary(), encoding="utf-8")
         return
-
+    known = sorted(path.stem for path in SOURCE.glob("*.md"))
     if unknown := set(arguments.names) - set(known):
         parser.error(f"no such notebook: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     for name in arguments.names or known:

@@ -2,7 +2,7 @@
 
 timing       the clocks, and the inputs that measurements share
 accuracy     the error budget: what counts as a correct answer
-records      the recorded measurements in data/: reading and writing
+records      the recorded measurements in data/: reading, writing, and rows in words
 experiments  lesson 10's: standard attention, the ladder, fp32 products
 counters     bytes by the GPU's own counters
 sweep        every configuration of the shipped kernels

@@ -62,10 +62,15 @@ def _gradient_terms(q, k, v, do, dlse, causal, scale):
 
 
 def assert_within_budget(name, answer, plain, exact, dtype, terms=None):
-    """Raise AssertionError, with both errors, unless `answer` keeps the budget of `dtype`.
+    """Raise AssertionError, with both errors, unless `answer` has this dtype and keeps its budget.
 
-    plain: plain PyTorch's answer in dtype. terms: what fp32 roundings are relative to, None for `exact`.
+    An answer that is None is not checked. plain: plain PyTorch's answer in dtype. terms: what fp32 roundings are
+    relative to, None for `exact`.
     """
+    if answer is None:
+        return
+    if answer.dtype != dtype:
+        raise AssertionError(f"{name} has dtype {answer.dtype}, expected {dtype}")
     if answer.shape != exact.shape:
         raise AssertionError(f"{name}: shape {list(answer.shape)}, expected {list(exact.shape)}")
     answer, plain, exact = answer.double(), plain.double(), exact.double()
@@ -88,15 +93,9 @@ def assert_within_budget(name, answer, plain, exact, dtype, terms=None):
 def check_attention(answer, q, k, v, *, causal=False, scale=None):
     """Raise AssertionError unless an answer, o or (o, lse), keeps the error budget on these inputs."""
     o, lse = answer if isinstance(answer, tuple) else (answer, None)
-    exact_o, exact_lse = exact_attention(q, k, v, causal=causal, scale=scale)
-    plain_o, plain_lse = exact_attention(q, k, v, causal=causal, scale=scale, dtype=q.dtype)
-    if o.dtype != q.dtype:
-        raise AssertionError(f"o has dtype {o.dtype}, expected {q.dtype}")
-    assert_within_budget("o", o, plain_o, exact_o, q.dtype)
-    if lse is not None:
-        if lse.dtype != torch.float32:
-            raise AssertionError(f"lse has dtype {lse.dtype}, expected torch.float32")
-        assert_within_budget("lse", lse, plain_lse, exact_lse, torch.float32)
+    exact, plain = (exact_attention(q, k, v, causal=causal, scale=scale, dtype=x) for x in (torch.float64, q.dtype))
+    assert_within_budget("o", o, plain[0], exact[0], q.dtype)
+    assert_within_budget("lse", lse, plain[1], exact[1], torch.float32)
 
 
 def check_gradients(gradients, q, k, v, do, dlse=None, *, causal=False, scale=None):
@@ -104,15 +103,12 @@ def check_gradients(gradients, q, k, v, do, dlse=None, *, causal=False, scale=No
 
     do: the gradient of o, in its dtype; dlse: that of lse, fp32, or None. A gradient that is None is not checked.
     """
-    exact = exact_gradients(q, k, v, do, dlse, causal=causal, scale=scale)
-    plain = exact_gradients(q, k, v, do, dlse, causal=causal, scale=scale, dtype=q.dtype)
+    exact, plain = (
+        exact_gradients(q, k, v, do, dlse, causal=causal, scale=scale, dtype=x) for x in (torch.float64, q.dtype)
+    )
     terms = _gradient_terms(q, k, v, do, dlse, causal, scale)
-    for name, *compared in zip(("dq", "dk", "dv"), gradients, plain, exact, terms, strict=True):
-        if compared[0] is None:
-            continue
-        if compared[0].dtype != q.dtype:
-            raise AssertionError(f"{name} has dtype {compared[0].dtype}, expected {q.dtype}")
-        assert_within_budget(name, *compared[:3], q.dtype, terms=compared[3])
+    for name, *compared, of_terms in zip(("dq", "dk", "dv"), gradients, plain, exact, terms, strict=True):
+        assert_within_budget(name, *compared, q.dtype, terms=of_terms)
 
 
 def check_answers(answers, inputs, causal=False):

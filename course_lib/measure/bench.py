@@ -157,17 +157,8 @@ def shown(rows):
         found.append(row)
         speeds = row["tflops"] if isinstance(row.get("tflops"), dict) else {}
         ratios = {f"ours / {peer}": speeds["ours"] / speed for peer, speed in speeds.items() if peer != "ours"}
-        print(_in_words(row | ratios), flush=True)
+        print(records.in_words(row | ratios), flush=True)
     return found
-
-
-def _in_words(measured):
-    if isinstance(measured, dict):
-        return ", ".join(
-            f"{name} ({_in_words(value)})" if isinstance(value, dict) else f"{name} {_in_words(value)}"
-            for name, value in measured.items()
-        )
-    return f"{measured:.4g}" if isinstance(measured, float) else str(measured)
 
 
 def _parser():
@@ -205,7 +196,7 @@ def main(argv=None):
     else:
         measured = options.measure() if options.measure else comparison(options)
     if isinstance(measured, dict):
-        print(_in_words({name: value for name, value in measured.items() if name != "rows"}))
+        print(records.in_words({name: value for name, value in measured.items() if name != "rows"}))
     else:
         measured = {"rows": shown(measured)}
     if options.json:

@@ -33,6 +33,13 @@ def provenance(name):
     return f"{found['gpu']}, torch {found['torch']}, triton {found['triton']}, {found['date']}"
 
 
+def in_words(measured, separator="; "):
+    """A row, or another dictionary of what was measured, in one line for the terminal."""
+    if isinstance(measured, dict):
+        return separator.join(f"{name} {in_words(value, ', ')}" for name, value in measured.items())
+    return f"{measured:.4g}" if isinstance(measured, float) else str(measured)
+
+
 def write(path, measured, *, command, commit=None):
     """Write the dictionary `measured` as a record, with the GPU and the versions of this machine.
 

@@ -32,6 +32,7 @@ from unittest import mock
 
 from course_lib import runtime
 from course_lib.hardware import GPUS
+from course_lib.measure import records
 
 DTYPES = ("float16", "bfloat16", "float32")
 
@@ -290,17 +291,12 @@ def main(argv=None):
             options.arch, options.head_dim or (64, 128), options.dtype or ("float16",)
         )
     ]
-    results = forward_resources(requests)
+    both = [asdict(a) | asdict(b) for a, b in zip(requests, forward_resources(requests), strict=True)]
     if options.json:
-        print(json.dumps([{**asdict(a), **asdict(b)} for a, b in zip(requests, results, strict=True)], indent=1))
+        print(json.dumps(both, indent=1))
         return
-    for request, used in zip(requests, results, strict=True):
-        print(
-            f"{request.kernel} sm_{request.arch} d={request.head_dim} {request.dtype} causal={request.causal} "
-            f"{used.config}: "
-            f"{used.shared_bytes} bytes shared, {used.registers} registers, {used.stack_bytes} bytes stack, "
-            f"tensor cores {'used' if used.tensor_cores else 'not used'}{', products one by one' * used.serialized}"
-        )
+    for result in both:
+        print(records.in_words(result))
 
 
 if __name__ == "__main__":

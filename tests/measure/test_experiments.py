@@ -139,4 +139,4 @@ def test_without_an_experiment_the_requested_shapes_are_compared(on_a_gpu, monke
     assert bench.main(options) == 0
     shapes = [row["shape"] for row in json.loads(file.read_text())["rows"]]
     assert shapes == [[64, n, causal] for causal in (False, True) for n in (1024, 2048)]
-    assert "tflops (ours 3, sdpa_flash 2), ours / sdpa_flash 1.5" in capsys.readouterr().out.splitlines()[-1]
+    assert "tflops ours 3, sdpa_flash 2; ours / sdpa_flash 1.5" in capsys.readouterr().out.splitlines()[-1]
