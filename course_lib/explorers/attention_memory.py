@@ -15,6 +15,7 @@ from course_lib.hardware import GIB, GPUS, KIB, MIB
 from .drawing import bare, cells, log_axes, names_below, pale, shaded, stacked
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panel, panels, tidy
 from .shell import Explorer, buttons, choice, menu
+from .words import in_units
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 100_000, 131_072)
 HEAD_DIMS = (32, 64, 128, 256)
@@ -91,10 +92,8 @@ def run(n, d=64, heads=16, dtype="fp16", gpu="A100"):
 
 def size(n_bytes):
     """Bytes in words, in powers of two: 2.00 MiB."""
-    for unit, factor in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
-        if n_bytes >= factor:
-            return f"{n_bytes / factor:,.2f} {unit}"
-    return f"{n_bytes} bytes"
+    units = ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)
+    return in_units(n_bytes, units, ",.2f") if n_bytes >= KIB else f"{n_bytes} bytes"
 
 
 def describe(model):

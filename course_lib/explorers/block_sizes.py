@@ -23,14 +23,14 @@ from course_lib import traffic
 from course_lib.hardware import GPUS
 from course_lib.machine import Machine
 from course_lib.measure import records
-from course_lib.reference.tiled import tiled_attention_on_machine
 
 from .drawing import stacked
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Picture, corner, label, tidy
 from .roofline import draw_roof, roof_tflops
 from .shell import Explorer, buttons, choice, menu, slider, tick
 from .tile_grid import draw_tile_grid, tile_grid
-from .words import table
+from .tiled_attention import run_on
+from .words import in_units, table
 
 RECORD = Path(__file__).parents[1] / "data" / "resources.json"
 RECORD_COMMAND = "python -m course_lib.measure.resources --record course_lib/data/resources.json"
@@ -47,6 +47,7 @@ MAX_DRAWN_TILES = 64
 MAX_NUMBERED_TILES = 25
 MAX_DRAWN_WAVES = 10
 
+UNITS = ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)
 COLOURS = {"Q": BLUE, "K": ORANGE, "V": GREEN, "S": VERMILLION, "P": PURPLE, "O": GREY, "l": INK, "m": INK}
 
 
@@ -172,12 +173,9 @@ def machine_sram(n, block_q, block_k, d, dtype_bytes, causal, order):
 
     Every visit needs what the first one needs, so that one tile of queries and one of keys tell.
     """
-    rows = {"Q": min(n, block_q), "K": min(n, block_k), "V": min(n, block_k), "O": min(n, block_q)}
-    machine, dtype = Machine(), np.float16 if dtype_bytes == 2 else np.float32
-    handles = [machine.hbm(np.zeros((count, d), dtype), name) for name, count in rows.items()]
-    kept = {name: machine.hbm(np.zeros(rows["Q"], np.float32), name) for name in "lm"} if order == "kv_outer" else {}
-    tiled_attention_on_machine(machine, *handles, block_q=block_q, block_k=block_k, causal=causal, order=order, **kept)
-    report = machine.report()
+    options = {"block_q": block_q, "block_k": block_k, "causal": causal, "order": order}
+    dtype = np.float16 if dtype_bytes == 2 else np.float32
+    report = run_on(Machine(), min(n, block_q), min(n, block_k), d, dtype, **options)
     loaded_bytes = sum(n_bytes for name, n_bytes in report.peak_holders if name.split("[")[0] in (*"QKVOlm",))
     return {"loaded": loaded_bytes, "computed, fp32": report.peak_sram_bytes - loaded_bytes}
 
@@ -196,16 +194,13 @@ def swept():
     for row in sweep["rows"] if sweep else ():
         same = tuple(row[column] for column in ("dtype", "head_dim", "causal", "block_q", "block_k"))
         tried.setdefault(same, []).append(row)
-    return {same: _fastest(rows) for same, rows in tried.items()}
-
-
-def _fastest(rows):
-    """The Measured of rows with the same tiles, head_dim and mask."""
-    row = max(rows, key=lambda row: row.get("tflops", 0))
-    shape = {name: row[name] for name in ("block_q", "block_k", "causal", "heads", "batch")}
-    dtype_bytes = 4 if row["dtype"] == "float32" else 2
-    counted = traffic.flash_attention(row["n"], row["n"], row["head_dim"], dtype_bytes=dtype_bytes, **shape)
-    return Measured(row, len(rows), counted)
+    fastest = {}
+    for same, rows in tried.items():
+        row = max(rows, key=lambda row: row.get("tflops", 0))
+        shape = {name: row[name] for name in ("block_q", "block_k", "causal", "heads", "batch")}
+        shape["dtype_bytes"] = 4 if row["dtype"] == "float32" else 2
+        fastest[same] = Measured(row, len(rows), traffic.flash_attention(row["n"], row["n"], row["head_dim"], **shape))
+    return fastest
 
 
 def compile_now(settings):
@@ -226,16 +221,12 @@ def compile_now(settings):
 def describe(model, step=None):
     """The model in words, as HTML: a row for each panel, one for the compiler, and one for what was measured if
     anything was. step: as in `draw`."""
-    parts = {
-        "SRAM": _describe_sram,
-        "Bytes": _describe_bytes,
-        "Roofline": _describe_roofline,
-        "Programs": _describe_programs,
-        "Compiler": _describe_compiler,
-    }
+    parts = [_describe_sram, _describe_bytes, _describe_roofline, _describe_programs, _describe_compiler]
+    texts = [_describe_tiles(model, step), *(part(model) for part in parts)]
     if model.measured:
-        parts["Measured"] = _describe_measured
-    return table([("Tiles", _describe_tiles(model, step)), *((name, of(model)) for name, of in parts.items())])
+        texts.append(_describe_measured(model))
+    names = "Tiles", "SRAM", "Bytes", "Roofline", "Programs", "Compiler", "Measured"
+    return table(zip(names, texts, strict=False))
 
 
 def _describe_tiles(model, step):
@@ -308,8 +299,7 @@ def _describe_compiler(model):
             return "Our fast Triton kernel has queries outermost; for this order nothing is recorded."
         return f"Not recorded for this choice. To record it: <code>{RECORD_COMMAND}</code>"
     room = f"{used.shared_bytes:,} bytes of shared memory"
-    if used.shared_bytes > budget:
-        room = f"does not fit: needs {room}, there are {budget:,}"
+    room = room if used.shared_bytes <= budget else f"does not fit: needs {room}, there are {budget:,}"
     if used.tensor_memory_columns:
         room += f", {used.tensor_memory_columns} columns of tensor memory"
     # A division's subroutine takes up to 24 bytes; what is more than that was spilled.
@@ -379,16 +369,14 @@ def _draw_sram(axes, model):
     }
     budgets = [room, room, room, 4 * model.gpu.registers_per_sm]
     lengths = [sum(length for _, length, _ in parts) for parts in bars.values()]
-    notes = [
-        f"{length / 1024:,.1f} of {budget / 1024:,.0f}"
-        if length <= budget
-        else (f"{length / 1024:,.1f}, does not fit in {budget / 1024:,.0f}", VERMILLION)
-        for length, budget in zip(lengths, budgets, strict=True)
-    ]
+    notes = []
+    for length, budget in zip(lengths, budgets, strict=True):
+        fits, verb = (True, "of") if length <= budget else (False, "does not fit in")
+        notes.append((f"{length / 1024:,.1f} {verb} {budget / 1024:,.0f}", INK if fits else VERMILLION))
     if not used:
         notes[2:] = [("not recorded" if model.settings.order == "q_outer" else "not for this order", GREY)] * 2
     elif used.stack_bytes and lengths[3] <= budgets[3]:
-        notes[3] = f"{notes[3]}; stack: {used.stack_bytes:,} bytes a thread", VERMILLION
+        notes[3] = f"{notes[3][0]}; stack: {used.stack_bytes:,} bytes a thread", VERMILLION
     stacked(axes, bars, notes, end=1.5 * max(lengths + budgets), behind=budgets, scale=False)
     axes.vlines(budgets, np.arange(4) - 0.42, np.arange(4) + 0.42, color=INK, linewidth=1.8)
 
@@ -402,7 +390,7 @@ def _draw_bytes(axes, model):
     bars["Q, K, V, O once"] = [("", model.once_bytes, GREY)]
     bars["bound N\u00b2d\u00b2/M"] = [("", model.bound_bytes or 0, INK)]
     totals = model.standard.total_bytes, model.flash.total_bytes, model.once_bytes, model.bound_bytes
-    notes = ["no bound: K fits in SRAM" if total is None else _in_units(total) for total in totals]
+    notes = ["no bound: K fits in SRAM" if total is None else in_units(total, UNITS, ".3g") for total in totals]
     stacked(axes, bars, notes, room=1.3, scale=False)
 
 
@@ -422,13 +410,6 @@ def _draw_waves(axes, model):
     axes.set_yticks([model.at_a_time], [f"{model.at_a_time:,}"])
     axes.set_xticks([0, shown - 1][: model.waves], [f"wave {first:,}", f"{model.waves:,}"][: model.waves])
     axes.set(xlim=(-0.5, max(shown, 4) - 0.5), ylim=(0, 1.1 * model.at_a_time))
-
-
-def _in_units(n_bytes):
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if n_bytes >= size:
-            return f"{n_bytes / size:.3g} {unit}"
-    return f"{n_bytes / 1e3:.3g} kB"
 
 
 def explore():

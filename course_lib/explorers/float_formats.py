@@ -59,7 +59,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Model:
-    """logits: [n], as asked for. names: [n]. true: [n], their softmax in float64. rows: one a format."""
+    """logits: [n], before rounding. names: [n]. true: [n], their softmax in float64. rows: one a format."""
 
     logits: np.ndarray
     names: tuple

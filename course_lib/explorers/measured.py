@@ -3,7 +3,8 @@
 Each table is a function of rows as `course_lib.measure.records` hands them out, and each picture one of a table.
 """
 
-from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from course_lib import traffic
 from course_lib.hardware import GPUS
 from course_lib.measure import records
 
-from .drawing import log_axes, shaded
+from .drawing import curves, log_axes, shaded
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, legend, panel, panels, tidy
 from .roofline import roof_tflops
 
@@ -31,49 +32,37 @@ def growth(n, values):
 # The worklog.
 
 
-@dataclass(frozen=True)
-class Step:
-    """One rung of the worklog: what was predicted, and what came of it. Gains are speeds relative to the rung that it
-    builds on; those of the first are None. blind: it was predicted before anything like it had been timed."""
-
-    name: str
-    because: str
-    kept: bool
-    tflops: float
-    predicted: float | None
-    measured: float | None
-    blind: bool = True
-
-    @property
-    def verdict(self):
-        """The prediction against the clock. Within 5 % is as predicted; a gain under 2 % either way is no change."""
-        if self.measured is None:
-            return "where it begins"
-        if 1 / 1.05 <= self.measured / self.predicted <= 1.05:
-            return "as predicted"
-        if abs(self.measured - 1) < 0.02:
-            return "no change, predicted otherwise"
-        if abs(self.predicted - 1) >= 0.02 and (self.measured > 1) != (self.predicted > 1):
-            return "the other way"
-        return "more than predicted" if self.measured > self.predicted else "less than predicted"
+def verdict(predicted, measured):
+    """A predicted gain against the clock. Within 5 % is as predicted; a gain under 2 % either way is no change."""
+    if measured is None:
+        return "where it begins"
+    if 1 / 1.05 <= measured / predicted <= 1.05:
+        return "as predicted"
+    if abs(measured - 1) < 0.02:
+        return "no change, predicted otherwise"
+    if abs(predicted - 1) >= 0.02 and (measured > 1) != (predicted > 1):
+        return "the other way"
+    return "more than predicted" if measured > predicted else "less than predicted"
 
 
 def steps(rungs, rows, causal):
-    """The worklog as a list of Step, in the order of `rungs`, of the mask `causal`.
+    """The worklog of one mask: a namespace for each rung, in the order of `rungs`.
 
-    rungs: of kernels.ladder, with name, idea, because, kept, builds_on, predicted_gain, a number for each of "full" and
-    "causal", and timed_before. rows: of the record ladder-h100.
+    rungs: of kernels.ladder, with name, because, kept, builds_on, predicted_gain, a number for each of "full" and
+    "causal", and timed_before. rows: of the record ladder-h100. Each namespace has name, because, kept, tflops;
+    predicted and measured, its speed relative to the rung that it builds on, None for the first; verdict; and blind:
+    it was predicted before anything like it had been timed.
     """
     mask = "causal" if causal else "full"
     tflops = {row["rung"]: row["tflops"] for row in rows if row["causal"] == causal}
     worklog = []
     for rung in rungs:
-        predicted = measured = None
+        step = SimpleNamespace(name=rung.name, because=rung.because, kept=rung.kept, tflops=tflops[rung.name])
+        step.predicted = step.measured = None
         if rung.builds_on is not None:
-            predicted = rung.predicted_gain[mask]
-            measured = tflops[rung.name] / tflops[rung.builds_on]
-        numbers = tflops[rung.name], predicted, measured
-        worklog.append(Step(rung.name, rung.because, rung.kept, *numbers, blind=mask not in rung.timed_before))
+            step.predicted, step.measured = rung.predicted_gain[mask], step.tflops / tflops[rung.builds_on]
+        step.verdict, step.blind = verdict(step.predicted, step.measured), mask not in rung.timed_before
+        worklog.append(step)
     return worklog
 
 
@@ -123,27 +112,23 @@ def draw_memory(rows):
         if any(peak_bytes):
             axes.plot(n, peak_bytes, marker, color=colour, label=f"{NAMES[method]}, measured")
     n, d, heads = sorted({row["n"] for row in rows}), rows[0]["head_dim"], rows[0]["heads"]
-    for method, form, name in (
-        ("standard", traffic.standard_attention, "S and P: 4 N N bytes a head"),
-        ("flash", _flash_with_lse, "lse: 4 N bytes a head"),
-    ):
-        values = [form(length, length, d, heads=heads).peak_bytes for length in n]
-        axes.plot(n, values, ":", color=METHODS[method][0], label=name)
+    flash = {"block_q": 64, "block_k": 64, "return_lse": True, "heads": heads}
+    forms = {
+        "S and P: 4 N N bytes a head": [traffic.standard_attention(x, x, d, heads=heads).peak_bytes for x in n],
+        "lse: 4 N bytes a head": [traffic.flash_attention(x, x, d, **flash).peak_bytes for x in n],
+    }
+    curves(axes, n, forms, ((METHODS["standard"][0], ":"), (METHODS["flash"][0], ":")))
     _log_lengths(axes, n)
     legend(axes)
     return figure
-
-
-def _flash_with_lse(n_q, n_k, d, **sizes):
-    return traffic.flash_attention(n_q, n_k, d, block_q=64, block_k=64, return_lse=True, **sizes)
 
 
 def draw_times(forward, both):
     """Milliseconds against the length: the forward alone, one of back-to-back forwards, forward and backward alone."""
     figure, every = panels(3.4, 1, 1, 1, note=_shape_of(forward, "standard-h100"), wspace=0.16, sharey=True)
     titles = "forward", "forward, in back-to-back calls", "both passes"
-    curves = (forward, "ms"), (forward, "train_ms"), (both, "ms")
-    for axes, title, (rows, key) in zip(every, titles, curves, strict=True):
+    timed = (forward, "ms"), (forward, "train_ms"), (both, "ms")
+    for axes, title, (rows, key) in zip(every, titles, timed, strict=True):
         tidy(axes, title=title, x="N", y="milliseconds" if axes is every[0] else None)
         for method, (colour, marker) in METHODS.items():
             n, ms = by_length(rows, method, key)
@@ -179,10 +164,9 @@ def faster_from(rows, key="ms", method="flash", than="standard"):
 # Bytes that programs request by the closed form, and bytes that the hardware counted: the record dram-h100.
 
 
-@dataclass(frozen=True)
-class Moved:
-    """Bytes of one call, read and written: requested by the closed form; counted where they leave and reach the
-    multiprocessors, at L2, and at DRAM."""
+class Moved(NamedTuple):
+    """Bytes of one call, read and written: asked_bytes are requested by the closed form, the others counted where they
+    leave and reach the multiprocessors, at L2, and at DRAM."""
 
     method: str
     n: int

@@ -75,25 +75,28 @@ class _Watched(Machine):
         super().store(handle, rows, tile)
 
 
+def run_on(machine, n_q, n_k, d, dtype, *, order, **options):
+    """The course's tiled attention on a machine, with zeros; what it holds and moves does not depend on the numbers."""
+    shapes = {"Q": (n_q, d), "K": (n_k, d), "V": (n_k, d), "O": (n_q, d)}
+    handles = [machine.hbm(np.zeros(shape, dtype), name) for name, shape in shapes.items()]
+    kept = {name: machine.hbm(np.zeros(n_q, np.float32), name) for name in "lm"} if order == "kv_outer" else {}
+    tiled_attention_on_machine(machine, *handles, order=order, **options, **kept)
+    return machine.report()
+
+
 @lru_cache(maxsize=32)
 def run(n_q, n_k, *, block_q, block_k, causal=False, order="q_outer"):
     """Tiled attention on a watched machine, visit by visit: a Run. Arguments as those of `tile_grid`."""
     grid = tile_grid(n_q, n_k, block_q, block_k, causal, order)
-    rng, machine = np.random.default_rng(6), _Watched()
-    shapes = {"Q": (n_q, D), "K": (n_k, D), "V": (n_k, D), "O": (n_q, D)}
-    handles = [machine.hbm(rng.standard_normal(shape).astype(DTYPE), name) for name, shape in shapes.items()]
-    kept = {name: machine.hbm(np.zeros(n_q, np.float32), name) for name in "lm"} if order == "kv_outer" else {}
-    options = {"block_q": block_q, "block_k": block_k, "causal": causal, "order": order}
-    tiled_attention_on_machine(machine, *handles, **options, **kept)
+    machine, options = _Watched(), {"block_q": block_q, "block_k": block_k, "causal": causal}
+    events = run_on(machine, n_q, n_k, D, DTYPE, order=order, **options).events
     machine.mark()
-
-    events = machine.report().events
-    inner, outer = ("K", "Q") if order == "q_outer" else ("Q", "KV")
+    inner, outer, tensors = ("K", "Q", "QKVO") if order == "q_outer" else ("Q", "KV", "QKVOlm")
     ends = [*visit_starts(events, 0, len(events), inner, outer), len(events)]
     moments = [machine.fullest[start + 1 : end + 1] for start, end in pairwise(ends)]
     held = [_by_tensor(max(moment, key=lambda holders: sum(n_bytes for _, n_bytes in holders))) for moment in moments]
     standard = traffic.standard_attention(n_q, n_k, D, dtype_bytes=DTYPE().itemsize)
-    return Run(grid, bytes_moved(events, ends, (*shapes, *kept)), ({}, *held), standard.total_bytes)
+    return Run(grid, bytes_moved(events, ends, tensors), ({}, *held), standard.total_bytes)
 
 
 def _by_tensor(holders):

@@ -16,6 +16,12 @@ def vector(x, write=significant):
     return "(" + ", ".join(map(write, x)) + ")"
 
 
+def in_units(n_bytes, units, write):
+    """A number of bytes in the largest unit that it reaches, or in the last. units: (name, bytes), large ones first."""
+    name, size = next((unit for unit in units if n_bytes >= unit[1]), units[-1])
+    return f"{n_bytes / size:{write}} {name}"
+
+
 def table(rows, header=()):
     """An HTML table; the first cell of each row is its name. rows, header: texts that may hold HTML."""
     lines = [f"<th>{'</th><th>'.join(header)}</th>"] if header else []

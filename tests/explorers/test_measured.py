@@ -103,7 +103,7 @@ def test_a_verdict_compares_the_measured_gain_with_the_predicted_one():
         (1.0, 0.9, "less than predicted"),
         (1.0, 1.01, "as predicted"),
     ]:
-        assert measured.Step("", "", True, 1.0, predicted, gain).verdict == verdict, (predicted, gain)
+        assert measured.verdict(predicted, gain) == verdict, (predicted, gain)
 
 
 def test_growth_is_the_exponent_of_a_power_law():
