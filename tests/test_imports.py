@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "tracing": {"runtime"},
     "tracer": {"runtime", "tracing"},
     "measure": {"runtime", "language", "editing", "hardware", "traffic", "kernels"},
-    "explorers": {"hardware", "masks", "traffic", "machine", "reference", "kernels", "measure"},
+    "explorers": {"hardware", "masks", "traffic", "machine", "reference", "measure"},
     "grading": {"runtime", "editing", "language", "tracing", "tracer", "exercises"},
     "bug_hunt": {"runtime", "editing", "kernels", "measure"},
     "exercises": {"language", "traffic", "machine", "reference", "kernels", "measure", "bug_hunt", "grading"},

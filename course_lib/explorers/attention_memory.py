@@ -5,15 +5,16 @@
 `draw_on_chip` are the lesson's other figures. `explore` is the widget.
 """
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
-from matplotlib.colors import to_rgba
 
 from course_lib import traffic
 from course_lib.hardware import GIB, GPUS, KIB, MIB
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
+from .drawing import bare, cells, log_axes, names_below, pale, shaded, stacked
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panel, panels, tidy
+from .shell import Explorer, buttons, choice, menu
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 100_000, 131_072)
 HEAD_DIMS = (32, 64, 128, 256)
@@ -27,41 +28,6 @@ PASSES = {
     "O = P V": (("P", "read"), ("V", "read"), ("O", "written")),
 }
 COLOURS = {"Q": GREY, "K": GREY, "V": GREY, "O": GREEN, "S": BLUE, "P": ORANGE}
-
-
-@dataclass(frozen=True)
-class AttentionMemory:
-    """Standard attention of `heads` heads over n tokens on one GPU.
-
-    matrix_bytes: S, over all heads. held_bytes: Q, K, V, O, S and P at once. by_pass: pass -> bytes by (tensor,
-    "read" or "written"). memory_s, arithmetic_s: what the moved bytes take at the vendor's bandwidth, and the
-    two products' FLOPs at its peak for the dtype. ridge: FLOPs per byte at which the two would be equal.
-    """
-
-    n: int
-    d: int
-    heads: int
-    dtype: str
-    gpu: str
-    matrix_bytes: int
-    held_bytes: int
-    capacity_bytes: int
-    by_pass: dict
-    total_bytes: int
-    flops: int
-    intensity: float
-    ridge: float
-    memory_s: float
-    arithmetic_s: float
-    longest: int  # the longest sequence that fits
-
-    @property
-    def fits(self):
-        return self.held_bytes <= self.capacity_bytes
-
-    @property
-    def memory_bound(self):
-        return self.intensity < self.ridge
 
 
 def by_pass(by_tensor):
@@ -99,34 +65,28 @@ def longest_that_fits(d, heads, dtype_bytes, capacity_bytes):
     return fits
 
 
-def peak_flops_per_s(gpu, dtype):
-    """The vendor's peak: tensor cores for fp16, ordinary arithmetic for fp32."""
-    return 1e12 * (gpu.fp16_tensor_tflops if dtype == "fp16" else gpu.fp32_tflops)
-
-
 def run(n, d=64, heads=16, dtype="fp16", gpu="A100"):
-    """n: tokens; dtype: of DTYPE_BYTES; gpu: of `hardware.GPUS`. Returns an AttentionMemory."""
-    dtype_bytes, specification = DTYPE_BYTES[dtype], GPUS[gpu]
-    moved = traffic.standard_attention(n, n, d, dtype_bytes=dtype_bytes, heads=heads)
-    peak = peak_flops_per_s(specification, dtype)
-    return AttentionMemory(
-        n=n,
-        d=d,
-        heads=heads,
-        dtype=dtype,
-        gpu=gpu,
-        matrix_bytes=moved.by_tensor["S"].write_bytes,
-        held_bytes=held_bytes(n, d, heads, dtype_bytes),
-        capacity_bytes=specification.hbm_bytes,
-        by_pass=by_pass(moved.by_tensor),
-        total_bytes=moved.total_bytes,
-        flops=moved.flops,
-        intensity=moved.arithmetic_intensity,
-        ridge=peak / specification.hbm_bytes_per_s,
-        memory_s=moved.total_bytes / specification.hbm_bytes_per_s,
-        arithmetic_s=moved.flops / peak,
-        longest=longest_that_fits(d, heads, dtype_bytes, specification.hbm_bytes),
-    )
+    """Standard attention of `heads` heads over n tokens on one GPU, as a namespace.
+
+    dtype: of DTYPE_BYTES; gpu: of `hardware.GPUS`. The namespace has the arguments and, over all heads: moved, a
+    Traffic; matrix_bytes of S; held_bytes of Q, K, V, O, S and P at once; longest, the longest sequence that fits;
+    memory_s and arithmetic_s, what the moved bytes take at the vendor's bandwidth, and the two products at its peak for
+    the dtype; ridge, the FLOPs per byte at which the two would be equal.
+    """
+    model = SimpleNamespace(n=n, d=d, heads=heads, dtype=dtype, gpu=gpu)
+    of, dtype_bytes = GPUS[gpu], DTYPE_BYTES[dtype]
+    model.moved = traffic.standard_attention(n, n, d, dtype_bytes=dtype_bytes, heads=heads)
+    model.matrix_bytes = model.moved.by_tensor["S"].write_bytes
+    model.held_bytes, model.capacity_bytes = held_bytes(n, d, heads, dtype_bytes), of.hbm_bytes
+    model.fits = model.held_bytes <= model.capacity_bytes
+    model.longest = longest_that_fits(d, heads, dtype_bytes, of.hbm_bytes)
+    # Tensor cores for fp16, ordinary arithmetic for fp32.
+    flops_per_s = 1e12 * (of.fp16_tensor_tflops if dtype == "fp16" else of.fp32_tflops)
+    model.memory_s = model.moved.total_bytes / of.hbm_bytes_per_s
+    model.arithmetic_s = model.moved.flops / flops_per_s
+    model.intensity, model.ridge = model.moved.arithmetic_intensity, flops_per_s / of.hbm_bytes_per_s
+    model.memory_bound = model.intensity < model.ridge
+    return model
 
 
 def size(n_bytes):
@@ -145,7 +105,7 @@ def describe(model):
         f"<b>N = {model.n:,}, d = {model.d}, {model.heads} heads, {model.dtype}.</b> S over all heads: "
         f"{size(model.matrix_bytes)}. With P, Q, K, V and O: {size(model.held_bytes)}, which <b>{verdict}</b> in the "
         f"{size(model.capacity_bytes)} of one {model.gpu}; the longest that fits is N = {model.longest:,}.<br>"
-        f"Bytes asked for: {model.total_bytes / 1e6:,.1f} MB. FLOPs per byte: {model.intensity:.1f}; ridge: "
+        f"Bytes requested: {model.moved.total_bytes / 1e6:,.1f} MB. FLOPs per byte: {model.intensity:.1f}; ridge: "
         f"{model.ridge:.1f}. At the vendor's peaks the bytes take {1e3 * model.memory_s:,.3f} ms and the products "
         f"{1e3 * model.arithmetic_s:,.3f} ms: bound by <b>{bound}</b>."
     )
@@ -153,58 +113,37 @@ def describe(model):
 
 def draw(model):
     """Three panels: memory held at every length, bytes moved by pass, time for bytes and for arithmetic."""
-    figure = Picture(3.3)
-    held, moved, times = figure.panels(1.15, 1.15, 0.8)
-    figure.subplots_adjust(left=0.065, right=0.985, bottom=0.17, top=0.87, wspace=0.28)
-
-    # Linear axes of logarithms: matplotlib's own logarithmic axes are slow.
+    figure, (held, moved, times) = panels(3.3, 1.1, 1.25, 0.75, left=0.065, wspace=0.3)
     tidy(held, title=f"held on one {model.gpu} (dot: this N)", x="N")
-    at = np.log2(LENGTHS)
-    dtype_bytes = DTYPE_BYTES[model.dtype]
-    line = [held_bytes(n, model.d, model.heads, dtype_bytes) for n in LENGTHS]
-    held.plot(at, np.log2(line), color=BLUE, linewidth=1.8)
-    held.axhline(np.log2(model.capacity_bytes), color=VERMILLION, linewidth=1.4, linestyle="--")
-    held.text(at[0], np.log2(model.capacity_bytes) + 0.4, "its memory", fontsize=9, color=VERMILLION)
-    held.plot(np.log2(model.n), np.log2(model.held_bytes), "o", markersize=9, color=INK)
-    held.set_xticks((8, 11, 14, 17), ("256", "2k", "16k", "128k"))
-    held.set_yticks((20, 30, 40), ("1 MiB", "1 GiB", "1 TiB"))
-    held.set_ylim(17, 45)
+    line = [held_bytes(n, model.d, model.heads, DTYPE_BYTES[model.dtype]) for n in LENGTHS]
+    held.plot(LENGTHS, line, color=BLUE, linewidth=1.8)
+    held.axhline(model.capacity_bytes, color=VERMILLION, linewidth=1.4, linestyle="--")
+    label(held, LENGTHS[0], 1.3 * model.capacity_bytes, "its memory", color=VERMILLION, ha="left", va="bottom")
+    held.plot(model.n, model.held_bytes, "o", markersize=9, color=INK)
+    log_axes(held, (256, 2048, 16_384, 131_072), ("256", "2k", "16k", "128k"), y_base=2)
+    held.set_yticks((MIB, GIB, 1024 * GIB), ("1 MiB", "1 GiB", "1 TiB"))
+    held.set_ylim(2**17, 2**45)
 
-    tidy(moved, title=f"moved: {model.total_bytes / 1e6:,.0f} MB asked for", y="share of the bytes")
-    _draw_stacks(moved, model.by_pass, model.total_bytes)
-    moved.set_ylim(0, 0.62)
-    moved.set_yticks((0, 0.25, 0.5))
+    tidy(moved, title=f"requested: {model.moved.total_bytes / 1e6:,.0f} MB", x="share of the bytes")
+    _draw_passes(moved, by_pass(model.moved.by_tensor), model.moved.total_bytes, ("S = QK'", "softmax", "O = PV"), 0.6)
 
     tidy(times, title="time at the peaks", y="ms")
-    bars = 1e3 * model.memory_s, 1e3 * model.arithmetic_s
-    times.bars((0, 1), bars, width=0.6, facecolors=(BLUE, PURPLE))
-    times.set_xticks((0, 1), ("bytes", "FLOPs"))
-    times.set_xlim(-0.4, 1.4)
-    times.set_ylim(0, 1.05 * max(bars))
+    times.bar(range(2), (1e3 * model.memory_s, 1e3 * model.arithmetic_s), width=0.6, color=(BLUE, PURPLE))
+    names_below(times, ("bytes", "FLOPs"))
     times.locator_params(axis="y", nbins=3)
     return figure
 
 
-def _draw_stacks(axes, passes, unit_bytes):
-    """In a Panel, a stacked bar for each pass, by tensor, paler what is written. Labels stand where there is room."""
-    tallest = max(sum(moves.values()) for moves in passes.values()) / unit_bytes
-    parts, faces = [], []
-    for x, moves in enumerate(passes.values()):
-        bottom = 0
-        for (tensor, way), n_bytes in moves.items():
-            height = n_bytes / unit_bytes
-            alpha = 0.45 if way == "written" else 0.9
-            parts.append((x, bottom, height))
-            faces.append(to_rgba(COLOURS[tensor], alpha))
-            if height > 0.07 * tallest:
-                ink = "white" if (tensor, way) == ("S", "read") else INK
-                label = f"{tensor} {way}"
-                axes.text(x, bottom + height / 2, label, ha="center", va="center", fontsize=9, color=ink)
-            bottom += height
-    x, bottoms, heights = np.transpose(parts)
-    axes.bars(x, heights, bottom=bottoms, width=0.72, facecolors=faces)
-    axes.set_xlim(-0.5, len(passes) - 0.5)
-    axes.set_xticks(range(len(passes)), ("S = QK'", "softmax", "O = PV"))
+def _draw_passes(axes, passes, unit_bytes, names, end):
+    """A bar for each pass, by tensor, paler what is written."""
+    bars = {
+        name: [
+            (f"{tensor} {way}", n_bytes / unit_bytes, pale(COLOURS[tensor]) if way == "written" else COLOURS[tensor])
+            for (tensor, way), n_bytes in moves.items()
+        ]
+        for name, moves in zip(names, passes.values(), strict=True)
+    }
+    stacked(axes, bars, [""] * len(bars), end=end)
 
 
 def draw_weights(S, P, O, tokens):
@@ -212,72 +151,45 @@ def draw_weights(S, P, O, tokens):
 
     S, P: [n, n], S with -inf where hidden; O: [n, d]; tokens: [n]. Returns a figure.
     """
-    figure = Picture(3.0)
-    panels = figure.subplots(1, 3, width_ratios=(2, 2, 1.1))
-    figure.subplots_adjust(left=0.06, right=0.985, bottom=0.04, top=0.76, wspace=0.22)
+    figure, every = panels(3.0, 2, 2, 1.1, left=0.06, below=0.12, above=0.72)
     titles = "S: scores, scaled", "P: weights, each row adds up to 1", "O = P V: output"
-    for axes, matrix, title in zip(panels, (S, P, O), titles, strict=True):
-        _draw_matrix(axes, matrix)
-        axes.set_title(title, loc="left", y=1.14, fontsize=10.5, color=INK)
-        axes.set_yticks(range(len(tokens)), tokens)
+    for axes, matrix, title in zip(every, (S, P, O), titles, strict=True):
         columns = tokens if matrix.shape[1] == len(tokens) else [f"O{j}" for j in range(matrix.shape[1])]
-        axes.set_xticks(range(matrix.shape[1]), columns)
+        shaded(axes, matrix, tokens, columns, size=10)
+        axes.set_title(title, loc="left", y=1.14, fontsize=10.5, color=INK)
     return figure
-
-
-def _draw_matrix(axes, matrix):
-    shown = np.where(np.isfinite(matrix), matrix, 0)
-    axes.imshow(shown, cmap="Blues", vmin=min(shown.min(), 0), vmax=1.6 * max(abs(shown).max(), 1e-9), aspect="auto")
-    for i, j in np.ndindex(matrix.shape):
-        text = f"{matrix[i, j]:.2f}" if np.isfinite(matrix[i, j]) else "-inf"
-        axes.text(j, i, text, ha="center", va="center", fontsize=10, color=INK)
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0, colors=INK, labelsize=9.5)
-    axes.spines[:].set_visible(False)
 
 
 def draw_masks(masks):
     """Which query (row) sees which key (column). masks: title -> [n_q, n_k] of bool. Returns a figure."""
-    figure = Picture(2.6)
-    panels = figure.subplots(1, len(masks))
-    figure.subplots_adjust(left=0.05, right=0.985, bottom=0.05, top=0.74, wspace=0.3)
-    for axes, (title, mask) in zip(panels, masks.items(), strict=True):
-        axes.pcolormesh(mask, cmap="Blues", vmin=0, vmax=1.4, edgecolors=GREY, linewidth=0.8)
+    figure, every = panels(2.6, *[1] * len(masks), left=0.05, below=0.13, above=0.68, wspace=0.3)
+    for axes, (title, mask) in zip(every, masks.items(), strict=True):
+        cells(axes, mask, ("white", BLUE), edgecolors=GREY, linewidth=0.8)
         axes.invert_yaxis()
         axes.set_aspect("equal")
         axes.set_title(title, loc="left", pad=10, fontsize=10.5, color=INK)
         axes.set_xticks(np.arange(mask.shape[1]) + 0.5, range(mask.shape[1]))
         axes.set_yticks(np.arange(mask.shape[0]) + 0.5, range(mask.shape[0]))
         axes.xaxis.tick_top()
-        axes.tick_params(length=0, colors=INK, labelsize=9)
-        axes.spines[:].set_visible(False)
-    panels[0].set_ylabel("query", fontsize=9.5, color=INK)
-    panels[0].set_xlabel("key", fontsize=9.5, color=INK)
-    panels[0].xaxis.set_label_position("top")
+        bare(axes)
+    tidy(every[0], x="key", y="query")
+    every[0].xaxis.set_label_position("top")
     return figure
 
 
 def draw_matrix(heads, gpus):
     """What S and P take against N, in both dtypes, and the memory of some GPUs. Returns a figure."""
-    figure = Picture(3.6)
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.08, right=0.985, bottom=0.15, top=0.89)
-    tidy(axes, title=f"S and P of {heads} heads, held at once", x="N, tokens", y="GiB")
-    lengths = np.array(LENGTHS)
+    figure, axes = panel(3.6, title=f"S and P of {heads} heads, held at once", x="N, tokens", y="GiB")
     for (dtype, dtype_bytes), (colour, style) in zip(DTYPE_BYTES.items(), ((BLUE, "-"), (ORANGE, "--")), strict=True):
-        held = [
-            traffic.standard_attention(n, n, 64, dtype_bytes=dtype_bytes, heads=heads).peak_bytes / GIB for n in LENGTHS
-        ]
-        axes.plot(lengths, held, color=colour, linestyle=style, marker="o", markersize=4, label=dtype)
+        sizes = {"dtype_bytes": dtype_bytes, "heads": heads}
+        held = [traffic.standard_attention(n, n, 64, **sizes).peak_bytes / GIB for n in LENGTHS]
+        axes.plot(LENGTHS, held, color=colour, linestyle=style, marker="o", markersize=4, label=dtype)
     for name, gpu in gpus.items():
-        axes.axhline(gpu.hbm_bytes / GIB, color=VERMILLION, linewidth=0.9, linestyle=":")
-        label = f"{name}: {gpu.hbm_bytes / GIB:.0f} GiB"
-        axes.text(lengths[0], gpu.hbm_bytes / GIB * 1.12, label, fontsize=9, color=VERMILLION)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks((256, 2048, 32_768, 100_000), ("256", "2k", "32k", "100k"))
-    axes.minorticks_off()
-    axes.legend(frameon=False, fontsize=9, loc="lower right")
+        gib = gpu.hbm_bytes / GIB
+        axes.axhline(gib, color=VERMILLION, linewidth=0.9, linestyle=":")
+        label(axes, LENGTHS[0], 1.12 * gib, f"{name}: {gib:.0f} GiB", color=VERMILLION, ha="left", va="bottom")
+    log_axes(axes, (256, 2048, 32_768, 100_000), ("256", "2k", "32k", "100k"))
+    legend(axes, loc="lower right")
     return figure
 
 
@@ -286,60 +198,38 @@ def draw_passes(counted, stated):
 
     counted, stated: pass -> {(tensor, "read" or "written"): bytes}, as `by_pass` makes them. Returns a figure.
     """
-    figure = Picture(3.8)
-    (axes,) = figure.panels(1)
-    figure.subplots_adjust(left=0.08, right=0.985, bottom=0.1, top=0.89)
-    tidy(axes, title="bytes between HBM and SRAM, counted; paler: written; lines: the closed form", y="MB")
-    _draw_stacks(axes, counted, 1e6)
-    for x, moves in enumerate(stated.values()):
-        tops = np.cumsum(list(moves.values())) / 1e6
-        axes.hlines(tops, x - 0.42, x + 0.42, color=INK, linewidth=1.6)
-        axes.text(x, tops[-1] * 1.02, f"{tops[-1]:.2f} MB", ha="center", va="bottom", fontsize=9.5, color=INK)
-    axes.set_ylim(0, 1.15 * max(sum(moves.values()) for moves in stated.values()) / 1e6)
-    axes.set_xticks(range(len(PASSES)), ("first pass: S = Q K'", "second: P = softmax(S)", "third: O = P V"))
+    figure, (axes,) = panels(3.0, left=0.19)
+    title = "bytes between HBM and SRAM, counted; paler: written; lines: the closed form"
+    tidy(axes, title=title, x="MB")
+    totals = [sum(moves.values()) / 1e6 for moves in stated.values()]
+    names = "first pass: S = Q K'", "second: P = softmax(S)", "third: O = P V"
+    _draw_passes(axes, counted, 1e6, names, 1.12 * max(totals))
+    for y, (moves, total) in enumerate(zip(stated.values(), totals, strict=True)):
+        axes.vlines(np.cumsum(list(moves.values())) / 1e6, y - 0.42, y + 0.42, color=INK, linewidth=1.6)
+        label(axes, total, y, f"  {total:.2f} MB", ha="left")
     return figure
 
 
 def draw_on_chip(gpus):
     """Shared memory of all SMs, and what one program can have of it, on a logarithmic axis. Returns a figure."""
-    figure = Picture(3.0)
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.1, right=0.985, bottom=0.18, top=0.88)
-    tidy(axes, title="shared memory of the whole GPU, and of one program", x="KiB")
-    for y, gpu in enumerate(gpus.values()):
-        total, share = gpu.sms * gpu.shared_bytes_per_sm / KIB, gpu.shared_bytes_per_block / KIB
-        axes.barh(y, total, height=0.7, color=PALE, label="all SMs together" if y == 0 else None)
-        axes.barh(y, share, height=0.4, color=BLUE, label="one program" if y == 0 else None)
-        axes.text(total * 1.1, y, f"{total:,.0f}", va="center", fontsize=9, color=INK)
-        axes.text(share * 1.1, y, f"{share:.0f}", va="center", fontsize=9, color=INK)
-    axes.set_xscale("log")
+    figure, axes = panel(3.0, left=0.1, title="shared memory of the whole GPU, and of one program", x="KiB")
+    total = [gpu.sms * gpu.shared_bytes_per_sm / KIB for gpu in gpus.values()]
+    share = [gpu.shared_bytes_per_block / KIB for gpu in gpus.values()]
+    for sizes, height, colour, name in ((total, 0.7, PALE, "all SMs together"), (share, 0.4, BLUE, "one program")):
+        drawn = axes.barh(list(gpus), sizes, height=height, color=colour, label=name)
+        axes.bar_label(drawn, [f"{size:,.0f}" for size in sizes], padding=4, fontsize=9, color=INK)
+    log_axes(axes, (10, 100, 1000, 10_000), base=10, y_base=None)
     axes.set_xlim(10, 120_000)
-    axes.set_yticks(range(len(gpus)), list(gpus))
     axes.invert_yaxis()
-    axes.legend(frameon=False, fontsize=9, loc="lower right", ncols=2, bbox_to_anchor=(1, 1))
+    legend(axes, loc="lower right", ncols=2, bbox_to_anchor=(1, 1))
     return figure
 
 
 def explore():
-    """The explorer as an ipywidgets box: N, head dim, heads, dtype, GPU."""
-    import ipywidgets as widgets
-
-    wide = {"description_width": "70px"}
-    n = widgets.SelectionSlider(options=LENGTHS, value=2048, description="N", style=wide)
-    d = widgets.SelectionSlider(options=HEAD_DIMS, value=64, description="d", style=wide)
-    heads = widgets.SelectionSlider(options=HEADS, value=16, description="heads", style=wide)
-    dtype = widgets.ToggleButtons(
-        options=list(DTYPE_BYTES), value="fp16", description="dtype", style=wide | {"button_width": "auto"}
-    )
-    gpu = widgets.Dropdown(options=list(GPUS), value="A100", description="GPU", style=wide)
-    text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-
-    def redraw(_change=None):
-        model = run(n.value, d.value, heads.value, dtype.value, gpu.value)
-        text.value = describe(model)
-        image.value = png(draw(model))
-
-    for control in (n, d, heads, dtype, gpu):
-        control.observe(redraw, names="value")
-    redraw()
-    return widgets.VBox([widgets.HBox([n, d, heads]), gpu, dtype, text, image])
+    """The explorer as a widget: N, head dim, heads, dtype, GPU."""
+    return Explorer(
+        run, describe, draw,
+        {"n": choice("N", LENGTHS, 2048), "d": choice("d", HEAD_DIMS, 64)},
+        {"heads": choice("heads", HEADS, 16), "gpu": menu("GPU", GPUS, "A100")},
+        {"dtype": buttons("dtype", DTYPE_BYTES, "fp16")},
+    )  # fmt: skip

@@ -5,16 +5,17 @@
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from course_lib.machine import Machine
 from course_lib.reference.backward import tiled_backward_on_machine
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Picture, tidy
+from .drawing import shaded, stacked
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, panels, tidy
 from .tile_grid import TileGrid, draw_tile_grid, tile_grid
-from .tiled_attention import draw_moved
-from .visits import explore_visits
+from .visits import bytes_moved, draw_moved, explore_visits, visit_starts
 
 D = 8
 DTYPE, STATISTICS = np.float16, np.float32
@@ -61,6 +62,7 @@ class Run:
         raise ValueError(f"there are {self.n_visits} visits")
 
 
+@lru_cache(maxsize=32)
 def run(n_q, n_k, *, block_q, block_k, causal=False):
     """The backward's three passes, visit by visit: a Run. Sizes are counts of at least 1; lengths may differ."""
     passes = (
@@ -77,19 +79,9 @@ def run(n_q, n_k, *, block_q, block_k, causal=False):
     tiled_backward_on_machine(machine, **handles, block_q=block_q, block_k=block_k, causal=causal)
     events = machine.report().events
 
-    moved, flops = {name: (0, 0) for name in TENSORS}, 0
-    steps, all_flops = [moved], [0]
     starts = _starts(events)
-    for step, (start, end) in enumerate(zip(starts, [*starts[1:], len(events)], strict=True), start=1):
-        for event in events[start:end]:
-            read, write = moved[event.tensor]
-            is_load = event.kind == "load"
-            moved = moved | {event.tensor: (read + event.n_bytes * is_load, write + event.n_bytes * (not is_load))}
-        steps.append(moved)
-        index, visit = Run(passes, (), ()).place(step)
-        flops += 2 * D * passes[index].products * _pairs(passes[index].grid, visit)
-        all_flops.append(flops)
-    return Run(passes, tuple(steps), tuple(all_flops))
+    flops = [2 * D * one.products * pairs for one in passes for pairs in one.grid.pairs]
+    return Run(passes, bytes_moved(events, [0, *starts[1:], len(events)], TENSORS), (0, *np.cumsum(flops).tolist()))
 
 
 def _starts(events):
@@ -102,20 +94,9 @@ def _starts(events):
         (dkdv_begins, dq_begins, "Q", ("K", "V")),
         (dq_begins, len(events), "K", ("Q", "dO", "lse", "delta")),
     ):
-        first = len(starts)
-        for index in range(begin, end):
-            if events[index].kind == "load" and events[index].tensor == inner:
-                while index > begin and events[index - 1].kind == "load" and events[index - 1].tensor in outer:
-                    index -= 1
-                starts.append(index)
-        starts[first] = begin  # query tiles that see no key come first; they are not visits of their own
+        # Query tiles that see no key come first in their pass; they are not visits of their own.
+        starts += [begin, *visit_starts(events, begin, end, inner, outer)[1:]]
     return starts
-
-
-def _pairs(grid, visit):
-    i, j = grid.visits[visit - 1]
-    (q_start, q_stop), (k_start, k_stop) = grid.query_rows(i), grid.key_rows(j)
-    return (q_stop - q_start) * (k_stop - k_start)
 
 
 def describe(model, step):
@@ -130,9 +111,7 @@ def describe(model, step):
         return f"<b>Visit 0 of {model.n_visits}</b> ({visits}).<br>Nothing done yet.<br>{so_far}"
     index, visit = model.place(step)
     one = model.passes[index]
-    i, j = one.grid.visits[visit - 1]
-    (q_start, q_stop), (k_start, k_stop) = one.grid.query_rows(i), one.grid.key_rows(j)
-    queries, keys = f"queries {q_start} to {q_stop - 1}", f"keys {k_start} to {k_stop - 1}"
+    queries, keys = one.grid.rows_of(visit)
     what = (
         f"delta of {queries}: O times dO, summed along each row",
         f"{keys} stay, {queries} pass by: S, dP, and their parts of dV and dK, 4 products",
@@ -143,40 +122,25 @@ def describe(model, step):
 
 def draw(model, step):
     """Four panels after `step` visits: the tiles of the three passes, and bytes moved by tensor."""
-    figure = Picture(3.3)
-    *grids, hbm = figure.panels(0.3, 1.0, 1.0, 1.25)
-    figure.subplots_adjust(left=0.05, right=0.985, bottom=0.15, top=0.88, wspace=0.42)
+    figure, (*grids, hbm) = panels(3.3, 0.3, 1.0, 1.0, 1.25, left=0.05, wspace=0.42)
     done = step
     for number, (axes, one) in enumerate(zip(grids, model.passes, strict=True), start=1):
         draw_tile_grid(axes, one.grid, max(done, 0), MAX_NUMBERED)
-        axes.set_title(f"{number}: {one.name}", loc="left", y=1.03, fontsize=10.5, color=INK)
+        tidy(axes, title=f"{number}: {one.name}")
         done -= one.grid.n_visits
     grids[0].set_xticks([])
     grids[0].set_xlabel("")
-
-    tidy(hbm, title="bytes moved; dashed: in the end", y="bytes")
-    draw_moved(hbm, model.moved[step], model.moved[-1], COLOURS)
-    hbm.set_xticks(range(len(TENSORS)), ["Q", "K", "V", "O", "dO", "lse", "\u03b4", "dQ", "dK", "dV"])
-    hbm.set_ylim(0, 1.18 * max(map(sum, model.moved[-1].values())))
-    hbm.text(0.98, 0.98, "pale: written", transform=hbm.transAxes, va="top", ha="right", fontsize=9, color=INK)
+    names = ["\u03b4" if name == "delta" else name for name in TENSORS]
+    draw_moved(hbm, model.moved[step], model.moved[-1], COLOURS, names)
     return figure
 
 
 def draw_gradient(matrices, tokens):
     """Square matrices side by side with their numbers. matrices: name -> [n, n]; rows are queries, columns keys."""
-    figure = Picture(2.9)
-    panels = figure.subplots(1, len(matrices))
-    figure.subplots_adjust(left=0.06, right=0.985, bottom=0.1, top=0.84, wspace=0.3)
-    for axes, (name, matrix) in zip(panels, matrices.items(), strict=True):
-        most = np.abs(matrix).max()
-        axes.imshow(matrix, cmap="PuOr", vmin=-1.6 * most, vmax=1.6 * most)
-        for (i, j), number in np.ndenumerate(matrix):
-            axes.text(j, i, f"{round(number, 2) + 0.0:.2f}", ha="center", va="center", fontsize=9, color=INK)
-        axes.set_title(name, loc="left", fontsize=10.5, color=INK)
-        axes.set_xticks(range(len(tokens)), tokens, fontsize=9)
-        axes.set_yticks(range(len(tokens)), tokens, fontsize=9)
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0, colors=INK)
+    figure, every = panels(2.9, *[1] * len(matrices), left=0.06, below=0.1, above=0.6, wspace=0.3)
+    for axes, (name, matrix) in zip(every, matrices.items(), strict=True):
+        shaded(axes, matrix, tokens, tokens, signed=True)
+        axes.set_title(name, loc="left", y=1.14, fontsize=10.5, color=INK)
     return figure
 
 
@@ -188,25 +152,13 @@ PRODUCT_COLOURS = {
 
 def draw_products(programs):
     """A row of boxes for each program, a box for each matrix product, 2 n_q n_k d FLOPs. programs: name -> products."""
-    figure = Picture(0.9 + 0.42 * len(programs))
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.27, right=0.985, bottom=0.06, top=0.86)
+    figure, (axes,) = panels(0.9 + 0.42 * len(programs), left=0.27, below=0.1)
+    bars = {name: [(product, 1, PRODUCT_COLOURS[product]) for product in of] for name, of in programs.items()}
+    stacked(axes, bars, [str(len(products)) for products in programs.values()], scale=False)
     tidy(axes, title="matrix products; pale: only because something was not kept")
-    for y, products in enumerate(programs.values()):
-        for x, name in enumerate(products):
-            axes.barh(y, 0.94, left=x, height=0.66, color=PRODUCT_COLOURS[name], edgecolor="white")
-            dark = name in ("O", "dP", "dV", "dQ", "S")
-            axes.text(x + 0.47, y, name, ha="center", va="center", fontsize=9, color="white" if dark else INK)
-        axes.text(len(products) + 0.05, y, str(len(products)), va="center", fontsize=10, color=INK)
-    axes.set_yticks(range(len(programs)), programs, fontsize=9.5)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1 + max(map(len, programs.values())))
-    axes.set_xticks([])
-    axes.spines[["left", "bottom"]].set_visible(False)
-    axes.tick_params(length=0)
     return figure
 
 
 def explore():
-    """The explorer as an ipywidgets box: causal, lengths, block sizes, and the visit."""
+    """The explorer as a widget: causal, lengths, block sizes, and the visit."""
     return explore_visits(run, describe, draw, causal=True, visit=4)

@@ -12,7 +12,11 @@ import numpy as np
 
 from course_lib.reference import cosine_similarity, dot, entropy, scores, stable_softmax
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
+from .drawing import log_axes, names_below, shaded
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panels, tidy
+from .roofline import roof_tflops
+from .shell import Explorer, buttons, choice, slider
+from .words import number
 
 # d of the crowd: powers of two. The scales by name, as the factor that multiplies a dot product.
 DIMENSIONS = tuple(2**i for i in range(11))
@@ -58,30 +62,20 @@ def turned(degrees, length):
 
 def describe_pair(model):
     """The pair in words and numbers, as HTML: every number is the model's, to three decimals."""
-    a_1, a_2, b_1, b_2 = (_number(x) for x in (*model.a, *model.b))
+    numbers = (*model.a, *model.b, model.dot, model.length_a, model.length_b, model.cosine)
+    a_1, a_2, b_1, b_2, total, length_a, length_b, cosine = (number(x, 3) for x in numbers)
     angle = "no angle" if model.degrees is None else f"angle {model.degrees:.1f} degrees"
     return (
-        f"<b>a . b</b> = ({a_1})({b_1}) + ({a_2})({b_2}) = <b>{_number(model.dot)}</b>.<br>"
-        f"The same from lengths and angle: |a| |b| cos = {_number(model.length_a)} x "
-        f"{_number(model.length_b)} x {_number(model.cosine)}; {angle}."
+        f"<b>a . b</b> = ({a_1})({b_1}) + ({a_2})({b_2}) = <b>{total}</b>.<br>"
+        f"The same from lengths and angle: |a| |b| cos = {length_a} x {length_b} x {cosine}; {angle}."
     )
-
-
-def _number(x, digits=3):
-    """x to `digits` decimals, and 0 without a sign: the cosine of a right angle is a little off 0."""
-    return f"{round(x, digits) + 0.0:.{digits}f}"
 
 
 def draw_pair(model):
     """Two panels: the vectors with b's shadow on a, and the products that add up to the dot product."""
-    figure = Picture(3.4)
-    plane, sums = figure.panels(1, 1.25)
-    figure.subplots_adjust(left=0.05, right=0.985, bottom=0.1, top=0.88, wspace=0.14)
-
+    figure, (plane, sums) = panels(3.4, 1, 1.25, left=0.05, below=0.34, wspace=0.14)
     tidy(plane, title="a and b; green: b's shadow on a's line")
-    plane.set_aspect("equal")
-    plane.set_xlim(-3.7, 3.7)
-    plane.set_ylim(-3.7, 3.7)
+    plane.set(aspect="equal", xlim=(-3.7, 3.7), ylim=(-3.7, 3.7), xticks=(-2, 0, 2), yticks=(-2, 0, 2))
     plane.axhline(0, color=PALE, linewidth=0.8, zorder=0)
     plane.axvline(0, color=PALE, linewidth=0.8, zorder=0)
     plane.plot(*np.transpose([model.b, model.foot]), color=GREY, linestyle=":", linewidth=1.2)
@@ -90,22 +84,16 @@ def draw_pair(model):
         if vector.any():
             arrow = {"arrowstyle": "-|>", "color": colour, "linewidth": 2.2, "shrinkA": 0, "shrinkB": 0}
             plane.annotate("", vector, (0, 0), arrowprops=arrow)
-        out = vector / max(np.abs(vector).max(), 1e-9) * 0.35
-        plane.text(*(vector + out), name, color=INK, fontsize=11, ha="center", va="center")
-    plane.set_xticks((-2, 0, 2))
-    plane.set_yticks((-2, 0, 2))
+        label(plane, *(vector + 0.35 * vector / max(np.abs(vector).max(), 1e-9)), name, size=11)
 
     tidy(sums, title="a . b: the products and their sum")
     bars = (*model.products, model.dot)
-    sums.bar(range(3), bars, width=0.6, color=(PURPLE, PURPLE, GREEN if model.dot >= 0 else VERMILLION))
+    drawn = sums.bar(range(3), bars, width=0.6, color=(PURPLE, PURPLE, GREEN if model.dot >= 0 else VERMILLION))
+    sums.bar_label(drawn, [number(height) for height in bars], padding=3, color=INK)
     sums.axhline(0, color=GREY, linewidth=0.8)
     size = max(np.abs(bars).max(), 1)
     sums.set_ylim(-1.25 * size if min(bars) < 0 else 0, 1.25 * size if max(bars) > 0 else 0.2 * size)
-    for i, height in enumerate(bars):
-        above = height >= 0
-        place = height + (0.03 if above else -0.05) * size
-        sums.text(i, place, _number(height, 2), ha="center", va="bottom" if above else "top", color=INK)
-    sums.set_xticks(range(3), ("first product", "second product", "sum"))
+    names_below(sums, ("first product", "second product", "sum"))
     sums.locator_params(axis="y", nbins=4)
     return figure
 
@@ -162,10 +150,7 @@ def describe_crowd(model):
 
 def draw_crowd(model):
     """Three panels: the histogram of the scores, one query's weights, the entropy at every d."""
-    figure = Picture(3.2)
-    histogram, weights, curve = figure.panels(1, 1, 1)
-    figure.subplots_adjust(left=0.06, right=0.985, bottom=0.16, top=0.87, wspace=0.28)
-
+    figure, (histogram, weights, curve) = panels(3.2, 1, 1, 1, left=0.06, wspace=0.28)
     tidy(histogram, title=f"{model.scores.size} scores; lines: spread {model.spread:.2f}", x="score", y="count")
     edge = np.abs(model.scores).max()
     counts, edges = np.histogram(model.scores, bins=40, range=(-edge, edge))
@@ -175,28 +160,22 @@ def draw_crowd(model):
 
     tidy(weights, title="first query's weights, sorted", x="keys, heaviest first", y="softmax weight")
     weights.stairs(np.sort(model.weights[0])[::-1], fill=True, color=BLUE)
-    weights.set_ylim(0, 1.05)
-    weights.set_xticks((0, 32, 64))
-    weights.set_yticks((0, 0.5, 1))
+    weights.set(ylim=(0, 1.05), xticks=(0, 32, 64), yticks=(0, 0.5, 1))
 
-    _draw_entropy_curves(curve)
-    curve.set_title("entropy (dot: this setting)", loc="left", y=1.03, fontsize=10.5, color=INK)
-    curve.plot(np.log2(model.d), model.entropy, marker="o", markersize=9, color=INK)
+    _draw_entropy_curves(curve, "entropy (dot: this setting)")
+    curve.plot(model.d, model.entropy, marker="o", markersize=9, color=INK)
     return figure
 
 
-def _draw_entropy_curves(axes):
-    """Mean entropy against d, on a linear axis of log2(d): matplotlib's own logarithmic axes are slow."""
-    tidy(axes, x="d", y="nats")
-    styles = ((NONE, VERMILLION, "-"), (ROOT, GREEN, "-"), (INVERSE, PURPLE, "--"))
-    at = np.log2(DIMENSIONS)
-    for scale, colour, line in styles:
+def _draw_entropy_curves(axes, title):
+    """Mean entropy against d."""
+    tidy(axes, title=title, x="d", y="nats")
+    for scale, colour, line in ((NONE, VERMILLION, "-"), (ROOT, GREEN, "-"), (INVERSE, PURPLE, "--")):
         values = [crowd(d, scale).entropy for d in DIMENSIONS]
-        axes.plot(at, values, color=colour, linestyle=line, linewidth=1.8, label=f"scale {scale}")
+        axes.plot(DIMENSIONS, values, color=colour, linestyle=line, linewidth=1.8, label=f"scale {scale}")
     axes.axhline(np.log(N_KEYS), color=GREY, linewidth=0.8, linestyle=":")
-    axes.set_ylim(0, 1.12 * np.log(N_KEYS))
-    axes.set_xticks(at[::2], DIMENSIONS[::2])
-    axes.set_yticks(range(5))
+    log_axes(axes, DIMENSIONS[::2], DIMENSIONS[::2], y_base=None)
+    axes.set(ylim=(0, 1.12 * np.log(N_KEYS)), yticks=range(5))
 
 
 def draw_scores(S, queries, keys, title):
@@ -204,18 +183,10 @@ def draw_scores(S, queries, keys, title):
 
     S: [n_q, n_k]; queries: [n_q], keys: [n_k] names. Returns a figure.
     """
-    figure = Picture(2.9, 4.8)
-    axes = figure.add_axes((0.2, 0.05, 0.75, 0.7))
-    axes.imshow(S, cmap="Blues", vmin=min(S.min(), 0), vmax=1.6 * np.abs(S).max(), aspect="auto")
-    for i, j in np.ndindex(S.shape):
-        axes.text(j, i, f"{S[i, j]:.3g}", ha="center", va="center", fontsize=11, color=INK)
-    axes.set_xticks(range(len(keys)), keys)
-    axes.set_yticks(range(len(queries)), queries)
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0, colors=INK, labelsize=10)
-    axes.spines[:].set_visible(False)
-    axes.set_ylabel("queries", fontsize=9.5, color=INK)
-    figure.text(0.02, 0.93, title, fontsize=10.5, color=INK)
+    figure, (axes,) = panels(2.9, width=4.8, left=0.2, right=0.95, below=0.15, above=0.7)
+    shaded(axes, S, queries, keys, write="{:.3g}".format, size=11)
+    tidy(axes, y="queries")
+    label(figure, 0.02, 0.95, title, size=10.5, ha="left")
     return figure
 
 
@@ -224,31 +195,24 @@ def draw_growth(dimensions, spreads, cosines):
 
     dimensions: [n]; spreads, cosines: [n], standard deviations. Returns a figure.
     """
-    figure = Picture(3.0)
-    left, right = figure.subplots(1, 2)
-    figure.subplots_adjust(left=0.075, right=0.985, bottom=0.17, top=0.87, wspace=0.22)
-    tidy(left, title="spread of the dot products", x="d", y="standard deviation")
-    left.plot(dimensions, np.sqrt(dimensions), color=GREY, label=r"$\sqrt{d}$")
-    left.plot(dimensions, spreads, "o", color=BLUE, label="measured")
-    tidy(right, title="spread of the cosines", x="d", y="standard deviation")
-    right.plot(dimensions, 1 / np.sqrt(dimensions), color=GREY, label=r"$1/\sqrt{d}$")
-    right.plot(dimensions, cosines, "o", color=ORANGE, label="measured")
-    for axes in (left, right):
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=2)
-        axes.legend(frameon=False, fontsize=9)
+    figure, (left, right) = panels(3.0, 1, 1)
+    for axes, what, measured, derived, formula, colour in (
+        (left, "dot products", spreads, np.sqrt(dimensions), r"$\sqrt{d}$", BLUE),
+        (right, "cosines", cosines, 1 / np.sqrt(dimensions), r"$1/\sqrt{d}$", ORANGE),
+    ):
+        tidy(axes, title=f"spread of the {what}", x="d", y="standard deviation")
+        axes.plot(dimensions, derived, color=GREY, label=formula)
+        axes.plot(dimensions, measured, "o", color=colour, label="measured")
+        log_axes(axes, dimensions, y_base=2)
+        legend(axes)
     return figure
 
 
 def draw_entropy():
     """The mean entropy of 64 weights against d, for three scales. Returns a figure."""
-    figure = Picture(3.4)
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.075, right=0.985, bottom=0.15, top=0.88)
-    _draw_entropy_curves(axes)
-    title = "entropy of a softmax over 64 keys (dotted: 64 equal weights)"
-    axes.set_title(title, loc="left", y=1.03, fontsize=10.5, color=INK)
-    axes.legend(frameon=False, fontsize=9, loc="lower left")
+    figure, (axes,) = panels(3.4)
+    _draw_entropy_curves(axes, "entropy of a softmax over 64 keys (dotted: 64 equal weights)")
+    legend(axes, loc="lower left")
     return figure
 
 
@@ -258,75 +222,39 @@ def draw_roofline(gpus, points):
     gpus: name -> GPU of `course_lib.hardware`. points: name -> FLOPs per byte, a dotted line up to the
     highest roof. Returns a figure.
     """
-    figure = Picture(3.8)
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.075, right=0.985, bottom=0.14, top=0.89)
+    figure, (axes,) = panels(3.8)
     title = "rooflines: the most that memory and tensor cores allow (fp16, vendors' peaks)"
     tidy(axes, title=title, x="arithmetic intensity, FLOPs per byte of HBM traffic", y="TFLOP/s")
     intensity = 2.0 ** np.arange(-3, 13.25, 0.25)
     for (name, gpu), (colour, line) in zip(gpus.items(), ((BLUE, "-"), (GREEN, "--"), (PURPLE, "-.")), strict=False):
-        memory_tflops = intensity * gpu.hbm_bytes_per_s / 1e12
-        reach = np.minimum(memory_tflops, gpu.fp16_tensor_tflops)
-        label = f"{name}: ridge at {gpu.ridge_flops_per_byte:.0f}"
-        axes.plot(intensity, reach, color=colour, linestyle=line, linewidth=1.8, label=label)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=10)
-    axes.set_xticks(4.0 ** np.arange(-1, 7), ("1/4", "1", "4", "16", "64", "256", "1024", "4096"))
+        reach = [roof_tflops(gpu, x) for x in intensity]
+        ridge = f"{name}: ridge at {gpu.ridge_flops_per_byte:.0f}"
+        axes.plot(intensity, reach, color=colour, linestyle=line, linewidth=1.8, label=ridge)
+    log_axes(axes, 4.0 ** np.arange(-1, 7), ("1/4", "1", "4", "16", "64", "256", "1024", "4096"))
     axes.set_ylim(0.02, 4000)
-    roof = max(gpus.values(), key=lambda gpu: gpu.fp16_tensor_tflops)
+    highest = max(gpus.values(), key=lambda gpu: gpu.fp16_tensor_tflops)
     for i, (name, at) in enumerate(points.items()):
-        top = min(at * roof.hbm_bytes_per_s / 1e12, roof.fp16_tensor_tflops)
-        axes.vlines(at, 0, top, color=VERMILLION, linewidth=1.2, linestyle=":")
+        axes.vlines(at, 0, roof_tflops(highest, at), color=VERMILLION, linewidth=1.2, linestyle=":")
         side, place = ("left", at * 1.08) if at < 16 else ("right", at / 1.08)
-        axes.text(place, 0.03 * 2.6**i, f"{name}: {at:.4g}", ha=side, fontsize=9, color=INK)
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
+        label(axes, place, 0.03 * 2.6**i, f"{name}: {at:.4g}", ha=side, va="baseline")
+    legend(axes, loc="upper left")
     return figure
 
 
 def explore_pair():
-    """The first explorer as an ipywidgets box: angle and length of each of two vectors."""
-    import ipywidgets as widgets
+    """The first explorer as a widget: angle and length of each of two vectors."""
 
-    wide = {"description_width": "110px"}
+    def model_of(turn_a, length_a, turn_b, length_b):
+        return pair(turned(turn_a, length_a), turned(turn_b, length_b))
 
-    def slider(kind, value, low, high, step, name):
-        return kind(value, min=low, max=high, step=step, description=name, style=wide)
-
-    turn_a = slider(widgets.IntSlider, 60, -180, 180, 5, "turn a (degrees)")
-    turn_b = slider(widgets.IntSlider, 25, -180, 180, 5, "turn b (degrees)")
-    stretch_a = slider(widgets.FloatSlider, 2.0, 0, 3, 0.25, "length of a")
-    stretch_b = slider(widgets.FloatSlider, 2.0, 0, 3, 0.25, "length of b")
-    text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-
-    def redraw(_change=None):
-        model = pair(turned(turn_a.value, stretch_a.value), turned(turn_b.value, stretch_b.value))
-        text.value = describe_pair(model)
-        image.value = png(draw_pair(model))
-
-    for control in (turn_a, turn_b, stretch_a, stretch_b):
-        control.observe(redraw, names="value")
-    redraw()
-    a, b = widgets.HBox([turn_a, stretch_a]), widgets.HBox([turn_b, stretch_b])
-    return widgets.VBox([a, b, text, image])
+    return Explorer(
+        model_of, describe_pair, draw_pair,
+        {"turn_a": slider("turn a (degrees)", -180, 180, 60, 5), "length_a": slider("length of a", 0, 3, 2.0, 0.25)},
+        {"turn_b": slider("turn b (degrees)", -180, 180, 25, 5), "length_b": slider("length of b", 0, 3, 2.0, 0.25)},
+    )  # fmt: skip
 
 
 def explore_crowd():
-    """The second explorer as an ipywidgets box: the dimension and the scale of random scores."""
-    import ipywidgets as widgets
-
-    wide = {"description_width": "110px"}
-    d = widgets.SelectionSlider(options=DIMENSIONS, value=64, description="d", style=wide)
-    scale = widgets.ToggleButtons(
-        options=SCALES, value=ROOT, description="scale", style=wide | {"button_width": "auto"}
-    )
-    text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-
-    def redraw(_change=None):
-        model = crowd(d.value, scale.value)
-        text.value = describe_crowd(model)
-        image.value = png(draw_crowd(model))
-
-    for control in (d, scale):
-        control.observe(redraw, names="value")
-    redraw()
-    return widgets.VBox([d, scale, text, image])
+    """The second explorer as a widget: the dimension and the scale of random scores."""
+    controls = {"d": choice("d", DIMENSIONS, 64)}, {"scale": buttons("scale", SCALES, ROOT)}
+    return Explorer(crowd, describe_crowd, draw_crowd, *controls)

@@ -18,7 +18,9 @@ from course_lib.reference.formats import (
     smallest_exp_input,
 )
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, Picture, png, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, label, legend, panel, panels, tidy
+from .shell import Explorer, slider
+from .words import significant, vector
 
 LINE_END = 130  # of the number lines, in logits either way; the controls reach 120
 COLOURS = dict(zip(FORMATS, (BLUE, ORANGE, GREEN), strict=True))
@@ -83,17 +85,11 @@ def _row(number_format, logits):
 
 def describe(model):
     """The steps of each format in numbers, to four digits, and the verdict, as HTML."""
-    lines = [f"True softmax of {_vector(model.logits)}: {_vector(model.true)}."]
+    lines = [f"True softmax of {vector(model.logits)}: {vector(model.true)}."]
     for row in model.rows:
-        lines.append(
-            f"<b>{row.number_format.name}</b>: exp {_vector(row.exp_x)}, sum {row.total:.4g}, "
-            f"weights {_vector(row.weights)}. <b>{row.verdict}.</b>"
-        )
+        steps = f"exp {vector(row.exp_x)}, sum {significant(row.total)}, weights {vector(row.weights)}"
+        lines.append(f"<b>{row.number_format.name}</b>: {steps}. <b>{row.verdict}.</b>")
     return "<br>".join(lines)
-
-
-def _vector(x):
-    return "(" + ", ".join(f"{component:.4g}" for component in x) + ")"
 
 
 def draw(model):
@@ -101,9 +97,7 @@ def draw(model):
 
     Returns a figure.
     """
-    figure = Picture(3.8)
-    lines, weights = figure.panels(1.75, 1)
-    figure.subplots_adjust(left=0.085, right=0.985, bottom=0.12, top=0.9, wspace=0.16)
+    figure, (lines, weights) = panels(3.8, 1.75, 1, left=0.085, wspace=0.16)
     _draw_lines(lines, model)
     _draw_weights(weights, model)
     return figure
@@ -111,25 +105,23 @@ def draw(model):
 
 def _draw_lines(axes, model):
     tidy(axes, title="what exp makes of a logit, and the logits (dots)", x="logit")
-    axes.set_xlim(-LINE_END, LINE_END)
-    axes.set_ylim(-2.6, 1)
+    axes.set(xlim=(-LINE_END, LINE_END), ylim=(-2.6, 1), xticks=range(-120, 121, 40))
     axes.set_yticks([0, -1, -2], FORMATS)
-    axes.set_xticks(range(-120, 121, 40))
     faces, words = (PALE, "#F7DFA8", "#BFE3D6", "#F3C3A6"), ("0", "", "safe", "inf")
     for y, row in zip((0, -1, -2), model.rows, strict=True):
         edges = np.array([-LINE_END, *row.zones, LINE_END])
-        axes.boxes(edges[:-1], y - 0.25, np.diff(edges), 0.5, facecolors=faces)
+        axes.barh(y, np.diff(edges), left=edges[:-1], height=0.5, color=faces)
         for middle, word in zip((edges[:-1] + edges[1:]) / 2, words, strict=True):
-            axes.text(middle, y - 0.15, word, ha="center", va="center", fontsize=8, color=INK)
+            label(axes, middle, y - 0.15, word, size=8)
         for place, side in zip(row.zones, ("right", "left", "left"), strict=True):
-            axes.text(place, y - 0.29, f"{place:.2f}", ha=side, va="top", fontsize=8, color=INK)
+            label(axes, place, y - 0.29, f"{place:.2f}", size=8, ha=side, va="top")
         colours = [_colour(exp_x, row.number_format) for exp_x in row.exp_x]
         heights = np.full(len(row.logits), y + 0.08)
         axes.scatter(row.logits, heights, s=30, color=colours, edgecolors="white", linewidths=0.5, zorder=3)
     for step, (name, logit) in enumerate(zip(model.names, model.logits, strict=True)):
         height = 0.4 + 0.14 * (step % 4)
         axes.plot([logit, logit], [0.12, height - 0.04], color=GREY, linewidth=0.7)
-        axes.text(logit, height, name, ha="center", va="center", fontsize=8, color=INK)
+        label(axes, logit, height, name, size=8)
 
 
 def _colour(exp_x, number_format):
@@ -143,22 +135,16 @@ def _colour(exp_x, number_format):
 def _draw_weights(axes, model):
     tidy(axes, title="weights (outlines: the true softmax)")
     n = len(model.names)
-    axes.set_xlim(-1.2, 3 * n + 3)
-    axes.set_ylim(0, 1.25)
-    axes.set_yticks([0, 0.5, 1])
-    axes.set_xticks([])
-    x = np.arange(3)[:, None] * (n + 1.5) + np.arange(n)
-    weights = np.array([row.weights for row in model.rows])
-    true = np.tile(model.true, (3, 1))
-    broken = np.isnan(weights)
-    axes.bars(x.ravel(), np.where(broken, 0, weights).ravel(), width=0.8, facecolors=BLUE)
-    axes.bars(x.ravel(), true.ravel(), width=0.8, facecolors="none", edgecolors=INK, linewidths=0.9)
-    for place, top in zip(x[broken], true[broken], strict=True):
-        axes.text(place, top + 0.02, "NaN", ha="center", va="bottom", fontsize=8, color=VERMILLION)
-    for middle, row in zip(x.mean(axis=1), model.rows, strict=True):
-        axes.text(middle, -0.03, row.number_format.name, ha="center", va="top", fontsize=9, color=INK)
+    axes.set(xlim=(-1.2, 3 * n + 3), ylim=(0, 1.25), yticks=(0, 0.5, 1))
+    for row, left in zip(model.rows, (n + 1.5) * np.arange(3), strict=True):
+        x, broken = left + np.arange(n), np.isnan(row.weights)
+        axes.bar(x, np.where(broken, 0, row.weights), width=0.8, color=BLUE)
+        axes.bar(x, model.true, width=0.8, facecolor="none", edgecolor=INK, linewidth=0.9)
+        for place, top in zip(x[broken], model.true[broken], strict=True):
+            label(axes, place, top + 0.02, "NaN", color=VERMILLION, size=8, va="bottom")
         colour = INK if row.verdict == ORDINARY else VERMILLION
-        axes.text(middle, 1.2, row.verdict.replace(": ", ":\n"), ha="center", va="top", fontsize=8, color=colour)
+        label(axes, x.mean(), 1.2, row.verdict.replace(": ", ":\n"), color=colour, size=8, va="top")
+    axes.set_xticks((n + 1.5) * np.arange(3) + (n - 1) / 2, FORMATS)
 
 
 def draw_digits():
@@ -166,10 +152,7 @@ def draw_digits():
 
     Returns a figure.
     """
-    figure = Picture(3.4)
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.065, right=0.985, bottom=0.16, top=0.89)
-    tidy(axes, title="what each format can hold", x="size of the number", y="significant bits")
+    figure, axes = panel(3.4, title="what each format can hold", x="size of the number", y="significant bits")
     axes.set_xscale("log", base=2)
     for name, number_format in FORMATS.items():
         exponents = np.arange(round(np.log2(number_format.smallest)), number_format.largest_exponent + 1)
@@ -177,11 +160,10 @@ def draw_digits():
         digits = np.log2(x / number_format.gap(x)) + 1
         axes.plot(x, digits, color=COLOURS[name], linewidth=2)
         axes.vlines(number_format.largest, 0, digits[-1], color=COLOURS[name], linewidth=2)
-        words = f"{name}: up to {number_format.largest:.5g}"
         place = 1 if number_format.largest_exponent < 100 else 2.0**70
-        axes.text(place, digits[-1] + 0.5, words, ha="center", fontsize=9.5, color=COLOURS[name])
-    axes.set_ylim(0, 27)
-    axes.set_yticks([1, 8, 11, 24])
+        words = f"{name}: up to {number_format.largest:.5g}"
+        label(axes, place, digits[-1] + 0.5, words, color=COLOURS[name], size=9.5, va="bottom")
+    axes.set(ylim=(0, 27), yticks=(1, 8, 11, 24))
     axes.set_xticks([2.0**e for e in (-149, -126, -100, -75, -50, -24, 0, 15, 50, 75, 100, 127)])
     return figure
 
@@ -208,17 +190,14 @@ def broken_rows(sizes, *, n=256, d=64, scale=1.0, seed=0):
 
 def draw_broken_rows(sizes, found, title):
     """What `broken_rows` found: rows with a NaN as lines, rows of zeros as dotted lines. Returns a figure."""
-    figure = Picture(3.0)
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.075, right=0.985, bottom=0.17, top=0.89)
-    tidy(axes, title=title, x="standard deviation of the entries of Q and K", y="fraction of rows")
+    figure, axes = panel(3.0, title=title, x="standard deviation of the entries of Q and K", y="fraction of rows")
     # bfloat16 and float32 all but coincide: the one thick, the other thin on top of it.
     for (name, (nan, zero)), width in zip(found.items(), (2, 5, 1.5), strict=True):
         axes.plot(sizes, nan, color=COLOURS[name], linewidth=width, label=f"{name}: NaN")
         if zero.max() > 0.02:
             axes.plot(sizes, zero, ":", color=COLOURS[name], linewidth=width, label=f"{name}: all 0")
     axes.set_ylim(-0.04, 1.08)
-    axes.legend(fontsize=9, frameon=False, loc="center right")
+    legend(axes, loc="center right")
     return figure
 
 
@@ -228,23 +207,16 @@ def sentence_logits():
 
 
 def explore():
-    """The explorer as an ipywidgets box: one slider a token, and one that shifts all four."""
-    import ipywidgets as widgets
+    """The explorer as a widget: one slider a token, and one that shifts all four."""
 
-    def slider(value, reach, name):
-        style = {"description_width": "80px"}
-        return widgets.FloatSlider(value, min=-reach, max=reach, step=0.25, description=name, style=style)
+    def model_of(shift, **logits):
+        return run([logit + shift for logit in logits.values()])
 
-    logits = [slider(logit, 20, name) for name, logit in zip(example.TOKENS, sentence_logits(), strict=True)]
-    shift = slider(0, 100, "shift all")
-    text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-
-    def redraw(_change=None):
-        model = run([logit.value + shift.value for logit in logits])
-        text.value = describe(model)
-        image.value = png(draw(model))
-
-    for control in (*logits, shift):
-        control.observe(redraw, names="value")
-    redraw()
-    return widgets.VBox([widgets.HBox(logits[:2]), widgets.HBox(logits[2:]), shift, text, image])
+    starts = zip(example.TOKENS, sentence_logits(), strict=True)
+    logits = {name: slider(name, -20, 20, logit, 0.25) for name, logit in starts}
+    first, second, third, fourth = logits
+    return Explorer(
+        model_of, describe, draw,
+        {first: logits[first], second: logits[second]}, {third: logits[third], fourth: logits[fourth]},
+        {"shift": slider("shift all", -100, 100, 0, 0.25)},
+    )  # fmt: skip

@@ -6,18 +6,19 @@ Tiles are small here, for the eye: a kernel's have 16 rows or more.
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.colors import ListedColormap
-from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from course_lib import masks
 from course_lib.measure import records
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
+from .drawing import cells
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, legend, panels, tidy
+from .shell import Explorer, choice, slider, tick
 
 # What is at a place of a tile, and what becomes of its score.
 VISIBLE, HIDDEN, NO_KEY, NO_QUERY = range(4)
 NAMES = ("visible", "hidden: causal", "no such key: needs -inf too", "no such query: never stored")
-COLOURS = (BLUE, ORANGE, VERMILLION, PALE)
+COLOURS = (BLUE, GREY, VERMILLION, "#F0D8EC")
 KINDS = {"no mask": BLUE, "masked": ORANGE, "not visited": PALE}
 
 
@@ -78,59 +79,38 @@ def describe(model, step):
 
 def draw(model, step):
     """Two panels: all scores with the program's key tiles by kind, and the places of the tile at `step`."""
-    figure = Picture(3.4)
-    grid, tile = figure.panels(1.5, 1)
-    figure.subplots_adjust(left=0.06, right=0.8, bottom=0.15, top=0.88, wspace=0.2)
-    top, block_n = model.pid * model.block_m, model.block_n
-    left = block_n * np.arange(len(model.kinds))
-    width, height = np.minimum(block_n, model.n_k - left), min(model.block_m, model.n_q - top)
-    faces = [KINDS[kind] for kind in model.kinds]
-    grid.boxes(left, top, width, height, facecolors=faces, edgecolors="white", linewidths=1)
+    figure, (grid, tile) = panels(3.4, 1.5, 1, left=0.06, right=0.8, wspace=0.2)
+    top, block_n, n_tiles = model.pid * model.block_m, model.block_n, len(model.kinds)
+    columns = np.minimum(block_n * np.arange(n_tiles + 1), model.n_k)
+    kinds = [[list(KINDS).index(kind) for kind in model.kinds]]
+    cells(grid, kinds, KINDS.values(), x=columns, y=(top, min(top + model.block_m, model.n_q)))
     start = step * block_n
-    grid.boxes([start], top, block_n, model.block_m, facecolors="none", edgecolors=INK, linewidths=2, zorder=3)
-    grid.boxes([0], 0, model.n_k, model.n_q, facecolors="none", edgecolors=GREY, linewidths=1)
+    grid.bar(start, model.block_m, block_n, top, align="edge", facecolor="none", edgecolor=INK, linewidth=2, zorder=3)
+    grid.bar(0, model.n_q, model.n_k, align="edge", facecolor="none", edgecolor=GREY)
     grid.axvline(model.full_end, color=INK, linestyle=":", linewidth=1.2)
     grid.axvline(model.kv_end, color=INK, linestyle="--", linewidth=1.2)
     tidy(grid, title="the scores; dotted: full_end, dashed: kv_end", x="key", y="query")
     grid.locator_params(integer=True)
-    grid.set_xlim(-0.5, len(model.kinds) * block_n + 0.5)
-    grid.set_ylim(max(model.n_q, top + model.block_m) + 0.5, -0.5)
+    grid.set(xlim=(-0.5, n_tiles * block_n + 0.5), ylim=(max(model.n_q, top + model.block_m) + 0.5, -0.5))
 
     columns, rows = np.arange(start, start + block_n + 1) - 0.5, np.arange(top, top + model.block_m + 1) - 0.5
-    cells = ListedColormap(COLOURS)
-    tile.pcolormesh(columns, rows, model.tile(step), cmap=cells, vmin=-0.5, vmax=3.5, edgecolors="white", linewidth=1)
+    cells(tile, model.tile(step), COLOURS, x=columns, y=rows)
     tile.invert_yaxis()
-    tile.set_xticks(columns[:-1] + 0.5)
-    tile.set_yticks(rows[:-1] + 0.5)
+    tile.set(xticks=columns[:-1] + 0.5, yticks=rows[:-1] + 0.5)
     tidy(tile, title=f"tile {step}: {model.kinds[step]}", x="offs_n")
-    _draw_key(figure, "tiles", KINDS, 0.86)
-    _draw_key(figure, "places", dict(zip(NAMES, COLOURS, strict=True)), 0.56)
+    for title, colours, y in (("tiles", KINDS, 0.93), ("places", dict(zip(NAMES, COLOURS, strict=True)), 0.62)):
+        patches = [Patch(color=colour, label=name.replace(": ", ":\n")) for name, colour in colours.items()]
+        place = {"loc": "upper left", "bbox_to_anchor": (0.805, y), "alignment": "left"}
+        legend(figure, handles=patches, title=title, title_fontsize=9, handlelength=1.2, **place)
     return figure
-
-
-def _draw_key(figure, title, colours, top):
-    """What the colours mean, at the right of the picture. colours: name -> colour."""
-    figure.text(0.82, top, title, fontsize=9, color=INK)
-    rows = {"va": "center_baseline", "fontsize": 8.5, "color": INK}
-    y = top - 0.065
-    for name, colour in colours.items():
-        first, *rest = name.split(": ")
-        figure.add_artist(Line2D([0.82, 0.845], [y, y], color=colour, linewidth=6, solid_capstyle="butt"))
-        figure.text(0.855, y, f"{first}:" if rest else first, **rows)
-        for line in rest:
-            y -= 0.05
-            figure.text(0.855, y, line, **rows)
-        y -= 0.062
 
 
 def draw_nan(o, block_q):
     """Where an output [n, d] is NaN; lines between tiles of block_q queries."""
-    figure = Picture(2.6, 5.4)
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.12, right=0.97, bottom=0.2, top=0.86)
-    axes.imshow(np.isnan(o).T, cmap=ListedColormap([BLUE, VERMILLION]), vmin=0, vmax=1, aspect="auto")
+    figure, (axes,) = panels(2.6, width=5.4, left=0.12, right=0.97)
+    cells(axes, np.isnan(o).T, (BLUE, VERMILLION), edgecolors="none")
     for edge in range(block_q, len(o), block_q):
-        axes.axvline(edge - 0.5, color="white", linewidth=1.5)
+        axes.axvline(edge, color="white", linewidth=1.5)
     tidy(axes, title=f"o: {int(np.isnan(o).sum())} of {o.size} are NaN (red)", x="query", y="column")
     return figure
 
@@ -150,24 +130,20 @@ CONTESTANTS = {
 def draw_speed(record="attention-h100"):
     """TFLOP/s of a record's forward rows: a panel for each head dimension and mask, bars by length."""
     rows = records.rows(record, **{"pass": "forward"})
-    panels = sorted({(row["head_dim"], row["causal"]) for row in rows})
-    figure = Picture(3.2)
-    figure.subplots_adjust(left=0.06, right=0.985, bottom=0.25, top=0.8, wspace=0.15)
-    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axes, (d, causal) in zip(all_axes, panels, strict=True):
+    shapes = sorted({(row["head_dim"], row["causal"]) for row in rows})
+    tokens, hidden = ({row[a] * row[b] for row in rows} for a, b in (("batch", "n"), ("heads", "head_dim")))
+    sizes = f"batch x N = {_numbers(tokens)}, heads x d = {_numbers(hidden)}, {rows[0]['dtype']}"
+    place = {"left": 0.06, "above": 0.64, "wspace": 0.15, "note": f"{sizes}; {records.provenance(record)}"}
+    figure, every = panels(3.2, *[1] * len(shapes), sharey=True, **place)
+    for axes, (d, causal) in zip(every, shapes, strict=True):
         shown = sorted((r for r in rows if (r["head_dim"], r["causal"]) == (d, causal)), key=lambda r: r["n"])
-        for place, (key, (label, colour)) in enumerate(CONTESTANTS.items()):
+        for place, (key, (name, colour)) in enumerate(CONTESTANTS.items()):
             heights = [row["tflops"].get(key, 0) for row in shown]
             offset = 0.21 * (place - (len(CONTESTANTS) - 1) / 2)
-            axes.bar(np.arange(len(shown)) + offset, heights, width=0.19, color=colour, label=label)
+            axes.bar(np.arange(len(shown)) + offset, heights, width=0.19, color=colour, label=name)
         axes.set_xticks(range(len(shown)), [f"{row['n']:,}" for row in shown])
-        tidy(axes, title=f"d = {d}, {'causal' if causal else 'full'}", x="N")
-    all_axes[0].set_ylabel("TFLOP/s", fontsize=9.5, color=INK)
-    place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.1), "ncols": len(CONTESTANTS)}
-    all_axes[0].legend(frameon=False, fontsize=8.5, **place)
-    tokens, hidden = ({row[a] * row[b] for row in rows} for a, b in (("batch", "n"), ("heads", "head_dim")))
-    shapes = f"batch x N = {_numbers(tokens)}, heads x d = {_numbers(hidden)}, {rows[0]['dtype']}"
-    figure.text(0.985, 0.02, f"{shapes}; {records.provenance(record)}", ha="right", fontsize=8.5, color=INK)
+        tidy(axes, title=f"d = {d}, {'causal' if causal else 'full'}", x="N", y="TFLOP/s" if axes is every[0] else None)
+    legend(every[0], loc="lower left", bbox_to_anchor=(-0.02, 1.1), ncols=len(CONTESTANTS))
     return figure
 
 
@@ -176,37 +152,16 @@ BLOCKS = (2, 3, 4, 6, 8)
 
 
 def explore():
-    """The explorer as an ipywidgets box: lengths, block sizes, causal, the program and its tile."""
-    import ipywidgets as widgets
-
-    wide = {"description_width": "80px"}
-
-    def choice(options, value, description):
-        return widgets.SelectionSlider(options=options, value=value, description=description, style=wide)
-
-    n_q, n_k = choice(LENGTHS, 10, "queries"), choice(LENGTHS, 13, "keys")
-    block_m, block_n = choice(BLOCKS, 4, "BLOCK_M"), choice(BLOCKS, 4, "BLOCK_N")
-    causal = widgets.Checkbox(True, description="causal", indent=False)
-    pid = widgets.IntSlider(1, 0, 2, description="program", style=wide)
-    step = widgets.IntSlider(2, 0, 3, description="tile", style=wide)
-    text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-    busy = False
-
-    def show(_change=None):
-        nonlocal busy
-        if busy:
-            return
-        busy = True  # lowering a maximum may move a value, which would call again
-        pid.max = -(-n_q.value // block_m.value) - 1
-        step.max = -(-n_k.value // block_n.value) - 1
-        busy = False
-        sizes = {"block_m": block_m.value, "block_n": block_n.value}
-        model = program(n_q.value, n_k.value, **sizes, causal=causal.value, pid=pid.value)
-        text.value = describe(model, step.value)
-        image.value = png(draw(model, step.value))
-
-    for control in (n_q, n_k, block_m, block_n, causal, pid, step):
-        control.observe(show, names="value")
-    show()
-    rows = [[n_q, n_k], [block_m, block_n], [causal], [pid, step]]
-    return widgets.VBox([*map(widgets.HBox, rows), text, image])
+    """The explorer as a widget: lengths, block sizes, causal, the program and its tile."""
+    return Explorer(
+        program, describe, draw,
+        {"n_q": choice("queries", LENGTHS, 10), "n_k": choice("keys", LENGTHS, 13)},
+        {"block_m": choice("BLOCK_M", BLOCKS, 4), "block_n": choice("BLOCK_N", BLOCKS, 4)},
+        {"causal": tick("causal", True)},
+        {"pid": slider("program", 0, 2, 1), "step": slider("tile", 0, 3, 2)},
+        step="step",
+        ends={
+            "pid": lambda n_q, block_m, **_: -(-n_q // block_m) - 1,
+            "step": lambda n_k, block_n, **_: -(-n_k // block_n) - 1,
+        },
+    )  # fmt: skip

@@ -3,39 +3,20 @@
 Each table is a function of rows as `course_lib.measure.records` hands them out, and each picture one of a table.
 """
 
-import io
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
 
 from course_lib import traffic
 from course_lib.hardware import GPUS
 from course_lib.measure import records
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
+from .drawing import log_axes, shaded
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, legend, panel, panels, tidy
+from .roofline import roof_tflops
 
 METHODS = {"standard": (VERMILLION, "s"), "flash": (BLUE, "o"), "sdpa_flash": (ORANGE, "^")}
 NAMES = {"standard": "standard, in PyTorch", "flash": "this course", "sdpa_flash": "PyTorch's FlashAttention-2"}
-
-
-class Still(Picture):
-    """A Picture whose PNG has 256 colours at most and a third of the bytes: this lesson has many pictures."""
-
-    def _repr_png_(self):
-        buffer = io.BytesIO()
-        pixels = Image.open(io.BytesIO(png(self))).convert("RGB")
-        pixels.quantize(256, dither=Image.Dither.NONE).save(buffer, "png")
-        return buffer.getvalue()
-
-
-def _picture(height, columns, caption, *, bottom, wspace=0.22, left=0.075, **ratios):
-    """A figure with `columns` axes side by side, and the record's name and origin at the foot."""
-    figure = Still(height)
-    axes = figure.subplots(1, columns, squeeze=False, **ratios)[0]
-    figure.subplots_adjust(left=left, right=0.985, bottom=bottom, top=0.98 - 0.3 / height, wspace=wspace)
-    figure.text(0.985, 0.02, caption, ha="right", fontsize=8.5, color=INK)
-    return figure, axes
 
 
 def growth(n, values):
@@ -56,7 +37,6 @@ class Step:
     builds on; those of the first are None. blind: it was predicted before anything like it had been timed."""
 
     name: str
-    idea: str
     because: str
     kept: bool
     tflops: float
@@ -92,46 +72,37 @@ def steps(rungs, rows, causal):
         if rung.builds_on is not None:
             predicted = rung.predicted_gain[mask]
             measured = tflops[rung.name] / tflops[rung.builds_on]
-        texts, blind = (rung.name, rung.idea, rung.because), mask not in rung.timed_before
-        worklog.append(Step(*texts, rung.kept, tflops[rung.name], predicted, measured, blind))
+        numbers = tflops[rung.name], predicted, measured
+        worklog.append(Step(rung.name, rung.because, rung.kept, *numbers, blind=mask not in rung.timed_before))
     return worklog
 
 
 def draw_worklog(full, causal):
     """Two lists of Step: TFLOP/s as bars, and the predicted gain (open) against the measured one (filled)."""
-    names = [step.name for step in full]
-    at = {name: i for i, name in enumerate(names)}
-    row = records.rows("ladder-h100")[0]
-    caption = f"grey: rejected; N = {row['n']:,}, {_shape_of([row], 'ladder-h100')}"
-    height = 1.3 + 0.27 * len(names)
-    figure, (bars, gains) = _picture(
-        height, 2, caption, bottom=0.75 / height, left=0.2, wspace=0.05, sharey=True, width_ratios=(1, 1)
-    )
-    for worklog, offset, colour, label in ((full, -0.19, BLUE, "full"), (causal, 0.19, ORANGE, "causal")):
-        rows = [at[step.name] + offset for step in worklog]
-        colours = [colour if step.kept else PALE for step in worklog]
-        bars.barh(rows, [step.tflops for step in worklog], height=0.36, color=colours, label=label)
-        steps_with_gain = [(row, step) for row, step in zip(rows, worklog, strict=True) if step.measured]
-        for row, step in steps_with_gain:
-            shade = colour if step.kept else GREY
-            gains.plot([step.predicted, step.measured], [row, row], color=shade, linewidth=1)
-            gains.plot(step.predicted, row, "o", markersize=6, markerfacecolor="white", color=shade)
-            gains.plot(step.measured, row, "o", markersize=6, color=shade)
+    names, row = [step.name for step in full], records.rows("ladder-h100")[0]
+    note = f"grey: rejected; N = {row['n']:,}, {_shape_of([row], 'ladder-h100')}"
+    figure, (bars, gains) = panels(1.3 + 0.27 * len(names), 1, 1, left=0.2, note=note, wspace=0.05, sharey=True)
+    for worklog, offset, colour, name in ((full, -0.19, BLUE, "full"), (causal, 0.19, ORANGE, "causal")):
+        places = np.arange(len(names)) + offset
+        shades = [colour if step.kept else PALE for step in worklog]
+        bars.barh(places, [step.tflops for step in worklog], height=0.36, color=shades, label=name)
+        for place, step in zip(places, worklog, strict=True):
+            if step.measured:
+                style = {"color": colour if step.kept else GREY, "markersize": 6}
+                gains.plot([step.predicted, step.measured], [place, place], "o-", linewidth=1, **style)
+                gains.plot(step.predicted, place, "o", markerfacecolor="white", **style)
     bars.set_yticks(range(len(names)), names)
+    bars.margins(y=0.01)
     bars.invert_yaxis()
     tidy(bars, title="speed", x="TFLOP/s")
-    bars.legend(frameon=False, fontsize=9)
+    legend(bars)
     gains.set_xscale("log", base=2)
-    ticks = [tick for tick in (0.125, 0.25, 0.5, 0.8, 1, 1.25, 1.6, 2, 3, 4) if _in_range(tick, full + causal)]
-    gains.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    low, high = gains.get_xlim()
+    ticks = (0.125, 0.25, 0.5, 0.8, 1, 1.25, 1.6, 2, 3, 4)
+    log_axes(gains, [tick for tick in ticks if low < tick < high], y_base=None)
     gains.axvline(1, color=GREY, linewidth=0.8)
     tidy(gains, title="gain: open predicted, filled measured", x="times as fast as the rung that it builds on")
     return figure
-
-
-def _in_range(tick, worklog):
-    gains = [gain for step in worklog if step.measured for gain in (step.predicted, step.measured)] + [1]
-    return min(gains) / 1.3 <= tick <= max(gains) * 1.3
 
 
 # Memory and time against the length: the record standard-h100.
@@ -145,20 +116,21 @@ def by_length(rows, method, key):
 
 def draw_memory(rows):
     """Peak bytes over inputs and outputs, measured, with the closed forms for S and P, and for lse."""
-    figure, axes = _picture(3.4, 1, _shape_of(rows, "standard-h100"), bottom=0.23)
+    title, note = "peak memory of a forward over its inputs and output", _shape_of(rows, "standard-h100")
+    figure, axes = panel(3.4, note=note, title=title, x="N", y="bytes")
     for method, (colour, marker) in METHODS.items():
         n, peak_bytes = by_length(rows, method, "peak_bytes")
         if any(peak_bytes):
-            axes[0].plot(n, peak_bytes, marker, color=colour, label=f"{NAMES[method]}, measured")
-    n, heads = np.array(sorted({row["n"] for row in rows})), rows[0]["heads"]
-    forms = {"standard": traffic.standard_attention, "flash": _flash_with_lse}
-    for method, form in forms.items():
-        values = [form(length, length, rows[0]["head_dim"], heads=heads).peak_bytes for length in n]
-        name = "S and P: 4 N N bytes a head" if method == "standard" else "lse: 4 N bytes a head"
-        axes[0].plot(n, values, ":", color=METHODS[method][0], label=name)
-    _logarithmic(axes[0], n)
-    tidy(axes[0], title="peak memory of a forward over its inputs and output", x="N", y="bytes")
-    axes[0].legend(frameon=False, fontsize=9)
+            axes.plot(n, peak_bytes, marker, color=colour, label=f"{NAMES[method]}, measured")
+    n, d, heads = sorted({row["n"] for row in rows}), rows[0]["head_dim"], rows[0]["heads"]
+    for method, form, name in (
+        ("standard", traffic.standard_attention, "S and P: 4 N N bytes a head"),
+        ("flash", _flash_with_lse, "lse: 4 N bytes a head"),
+    ):
+        values = [form(length, length, d, heads=heads).peak_bytes for length in n]
+        axes.plot(n, values, ":", color=METHODS[method][0], label=name)
+    _log_lengths(axes, n)
+    legend(axes)
     return figure
 
 
@@ -167,21 +139,18 @@ def _flash_with_lse(n_q, n_k, d, **sizes):
 
 
 def draw_times(forward, both):
-    """Milliseconds against the length: the forward alone, one of a train of forwards, forward and backward alone."""
-    figure, axes = _picture(3.4, 3, _shape_of(forward, "standard-h100"), bottom=0.23, wspace=0.16, sharey=True)
-    panels = (
-        (forward, "ms", "forward"),
-        (forward, "train_ms", "forward, in a train of calls"),
-        (both, "ms", "both passes"),
-    )
-    for panel, (rows, key, title) in zip(axes, panels, strict=True):
+    """Milliseconds against the length: the forward alone, one of back-to-back forwards, forward and backward alone."""
+    figure, every = panels(3.4, 1, 1, 1, note=_shape_of(forward, "standard-h100"), wspace=0.16, sharey=True)
+    titles = "forward", "forward, in back-to-back calls", "both passes"
+    curves = (forward, "ms"), (forward, "train_ms"), (both, "ms")
+    for axes, title, (rows, key) in zip(every, titles, curves, strict=True):
+        tidy(axes, title=title, x="N", y="milliseconds" if axes is every[0] else None)
         for method, (colour, marker) in METHODS.items():
             n, ms = by_length(rows, method, key)
-            panel.plot(n, ms, marker=marker, markersize=5, color=colour, label=NAMES[method])
-        _logarithmic(panel, [row["n"] for row in rows])
-        tidy(panel, title=title, x="N")
-    axes[0].set_ylabel("milliseconds", fontsize=9.5, color=INK)
-    axes[0].legend(frameon=False, fontsize=9)
+            axes.plot(n, ms, marker=marker, markersize=5, color=colour, label=NAMES[method])
+        _log_lengths(axes, [row["n"] for row in rows])
+    every[0].margins(y=0.25)  # for the legend
+    legend(every[0], loc="upper left")
     return figure
 
 
@@ -190,12 +159,9 @@ def _shape_of(rows, name):
     return f"d = {row['head_dim']}, {row['heads']} heads, batch {row['batch']}, fp16; {records.provenance(name)}"
 
 
-def _logarithmic(axes, n):
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    ticks = sorted(set(map(int, n)))[:: 2 if len(set(n)) > 6 else 1]
-    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=9)
-    axes.minorticks_off()
+def _log_lengths(axes, n):
+    n = sorted(set(n))
+    log_axes(axes, n[:: 2 if len(n) > 6 else 1])
 
 
 def faster_from(rows, key="ms", method="flash", than="standard"):
@@ -215,7 +181,7 @@ def faster_from(rows, key="ms", method="flash", than="standard"):
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes of one call, read and written: asked for by the closed form; counted where they leave and reach the
+    """Bytes of one call, read and written: requested by the closed form; counted where they leave and reach the
     multiprocessors, at L2, and at DRAM."""
 
     method: str
@@ -230,37 +196,35 @@ def moved(rows):
     """A Moved for each row of the record dram-h100, all of the forward."""
     table = []
     for row in sorted(rows, key=lambda row: (row["method"], row["n"])):
-        sizes = {"heads": row["heads"], "batch": row["batch"]}
-        n, d = row["n"], row["head_dim"]
-        if row["method"] == "standard":
-            asked = traffic.standard_attention(n, n, d, **sizes)
-        else:
-            asked = traffic.flash_attention(n, n, d, block_q=row["block_q"], block_k=row["block_k"], **sizes)
+        shape = {key: row[key] for key in ("heads", "batch", "block_q", "block_k") if key in row}
+        form = traffic.standard_attention if row["method"] == "standard" else traffic.flash_attention
+        requested = form(row["n"], row["n"], row["head_dim"], **shape)
         counted = (row[f"{level}_read_bytes"] + row[f"{level}_write_bytes"] for level in ("sm", "l2", "dram"))
-        table.append(Moved(row["method"], n, asked.total_bytes, *counted))
+        table.append(Moved(row["method"], row["n"], requested.total_bytes, *counted))
     return table
 
 
 def draw_dram(rows):
     """Bytes against the length: by the closed form (dotted), counted at three places, and Q, K, V, O once."""
-    table, sizes = moved(rows), {key: rows[0][key] for key in ("heads", "batch")}
-    figure, (axes,) = _picture(4.2, 1, _shape_of(rows, "dram-h100"), bottom=0.19)
-    figure.subplots_adjust(right=0.72)
+    title, note = "bytes of one forward, all heads, read and written", _shape_of(rows, "dram-h100")
+    figure, axes = panel(4.2, right=0.7, note=note, title=title, x="N", y="bytes")
     for method in ("standard", "flash"):
         colour, marker = METHODS[method]
-        calls = [call for call in table if call.method == method]
+        calls = [call for call in moved(rows) if call.method == method]
         n = [call.n for call in calls]
-        axes.plot(n, [call.asked_bytes for call in calls], ":", color=colour, label=f"{NAMES[method]}: closed form")
-        axes.plot(n, [call.sm_bytes for call in calls], "+", markersize=9, color=colour, label="at the multiprocessors")
-        axes.plot(n, [call.l2_bytes for call in calls], "x", color=colour, label="at L2")
-        axes.plot(n, [call.dram_bytes for call in calls], marker=marker, color=colour, label="at DRAM")
-    d = rows[0]["head_dim"]
+        for what, style, name in (
+            ("asked_bytes", {"linestyle": ":"}, f"{NAMES[method]}: closed form"),
+            ("sm_bytes", {"linestyle": "", "marker": "+", "markersize": 9}, "at the multiprocessors"),
+            ("l2_bytes", {"linestyle": "", "marker": "x"}, "at L2"),
+            ("dram_bytes", {"marker": marker}, "at DRAM"),
+        ):
+            axes.plot(n, [getattr(call, what) for call in calls], color=colour, label=name, **style)
+    d, sizes = rows[0]["head_dim"], {key: rows[0][key] for key in ("heads", "batch")}
     once = [traffic.flash_attention(x, x, d, block_q=x, block_k=x, **sizes).total_bytes for x in n]
     axes.plot(n, once, "--", color=GREY, label="Q, K, V, O once")
     axes.axhline(GPUS["H100"].l2_bytes, color=GREEN, linewidth=1, label="the size of the H100's L2")
-    _logarithmic(axes, n)
-    tidy(axes, title="bytes of one forward, all heads, read and written", x="N", y="bytes")
-    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1.02))
+    _log_lengths(axes, n)
+    legend(axes, loc="upper left", bbox_to_anchor=(1.01, 1.02))
     return figure
 
 
@@ -270,19 +234,18 @@ def draw_dram(rows):
 def sweep_table(rows):
     """[(block_q, block_k, predicted TFLOP/s, measured)], the best of all warps and stages, of rows of one shape.
 
-    Predicted is the H100's roof at the bytes asked for. Measured is None where no configuration fitted.
+    Predicted is the H100's roof at the bytes requested. Measured is None where no configuration fitted.
     """
-    gpu, best = GPUS["H100"], {}
+    best = {}
     for row in rows:
         blocks = row["block_q"], row["block_k"]
         best[blocks] = max(best.get(blocks) or 0, row.get("tflops") or 0) or None
+    n, d, causal = (rows[0][key] for key in ("n", "head_dim", "causal"))
+    flops = traffic.attention_flops(n, n, d) / (2 if causal else 1)
     table = []
     for (block_q, block_k), measured in sorted(best.items()):
-        n, d, causal = rows[0]["n"], rows[0]["head_dim"], rows[0]["causal"]
-        asked = traffic.flash_attention(n, n, d, block_q=block_q, block_k=block_k, causal=causal)
-        flops = traffic.attention_flops(n, n, d) / (2 if causal else 1)
-        memory_tflops = flops / asked.total_bytes * gpu.hbm_bytes_per_s / 1e12
-        table.append((block_q, block_k, min(memory_tflops, gpu.fp16_tensor_tflops), measured))
+        requested = traffic.flash_attention(n, n, d, block_q=block_q, block_k=block_k, causal=causal)
+        table.append((block_q, block_k, roof_tflops(GPUS["H100"], flops / requested.total_bytes), measured))
     return table
 
 
@@ -299,29 +262,22 @@ def rank_agreement(a, b):
 def draw_sweep(rows):
     """Three panels of block_q by block_k: the roof's prediction, the measured rate, and one against the other."""
     table = sweep_table(rows)
-    caption = _shape_of(rows, "sweep-h100")
-    caption = f"N = {rows[0]['n']:,}, {'causal' if rows[0]['causal'] else 'full'}, {caption}"
-    figure, (left, middle, right) = _picture(3.6, 3, caption, bottom=0.22, left=0.06, wspace=0.3)
+    mask = "causal" if rows[0]["causal"] else "full"
+    note = f"N = {rows[0]['n']:,}, {mask}, {_shape_of(rows, 'sweep-h100')}"
+    figure, (left, middle, right) = panels(3.6, 1, 1, 1, left=0.06, above=0.66, note=note)
     sizes_q, sizes_k = (sorted({row[i] for row in table}) for i in (0, 1))
-    for axes, column, title in ((left, 2, "predicted, TFLOP/s"), (middle, 3, "measured, TFLOP/s")):
+    for axes, column, title in ((left, 2, "predicted TFLOP/s"), (middle, 3, "measured TFLOP/s")):
         values = {row[:2]: row[column] for row in table}
         grid = np.array([[values.get((q, k)) or np.nan for k in sizes_k] for q in sizes_q])
-        axes.imshow(grid, cmap="Blues", vmin=0, vmax=1.6 * np.nanmax(grid), aspect="auto", origin="lower")
-        for (i, j), value in np.ndenumerate(grid):
-            text = "-" if np.isnan(value) else f"{value:.0f}"
-            axes.text(j, i, text, ha="center", va="center", fontsize=9, color=INK)
-        axes.set_xticks(range(len(sizes_k)), sizes_k)
-        axes.set_yticks(range(len(sizes_q)), sizes_q)
-        tidy(axes, title=title, x="B_c", y="B_r" if axes is left else None)
-        axes.spines[:].set_visible(False)
-    colours = dict(zip(sizes_q, (PALE, GREY, PURPLE, BLUE, GREEN), strict=False))
-    for block_q in sizes_q:
+        shaded(axes, grid, sizes_q, sizes_k, write=lambda rate: "-" if np.isnan(rate) else f"{rate:.0f}")
+        axes.set_title(f"{title}: B_r by B_c", loc="left", y=1.1, fontsize=10.5, color=INK)
+    for block_q, colour in zip(sizes_q, (PALE, GREY, PURPLE, BLUE, GREEN), strict=False):
         pairs = [row[2:] for row in table if row[0] == block_q and row[3]]
-        right.plot(*zip(*pairs, strict=True), "o", color=colours[block_q], label=f"B_r = {block_q}")
+        right.plot(*zip(*pairs, strict=True), "o", color=colour, label=f"B_r = {block_q}")
     top = 1.08 * max(max(row[2], row[3] or 0) for row in table)
     right.plot([0, top], [0, top], ":", color=GREY, linewidth=1)
     tidy(right, title="measured against predicted", x="predicted, TFLOP/s")
-    right.legend(frameon=False, fontsize=8)
+    legend(right, loc="lower right", bbox_to_anchor=(0.9, 0))
     return figure
 
 
@@ -330,31 +286,28 @@ def draw_sweep(rows):
 
 def draw_ratios(rows):
     """How many times as fast as each of PyTorch's, for every shape: forward and backward."""
-    shapes = sorted({(row["head_dim"], row["causal"], row["n"]) for row in rows})
+    shapes = sorted(set(map(_shape, rows)))
     labels = [f"d={d} {'causal' if causal else 'full'} {n // 1024}k" for d, causal, n in shapes]
-    figure, axes = _picture(
-        3.9, 2, records.provenance("attention-h100"), bottom=0.2, left=0.14, wspace=0.06, sharey=True
-    )
-    for panel, which in zip(axes, ("forward", "backward"), strict=True):
-        ratios = {shape: {} for shape in shapes}
-        for row in rows:
-            if row["pass"] == which:
-                tflops = row["tflops"]
-                of = ratios[row["head_dim"], row["causal"], row["n"]]
-                of.update({peer: tflops["ours"] / tflops[peer] for peer in tflops if peer != "ours"})
-        for peer, name, colour, marker in (
-            ("sdpa_flash", "over FlashAttention-2", ORANGE, "s"),
-            ("sdpa_cudnn", "over cuDNN", GREEN, "^"),
-            ("flex", "over FlexAttention", PURPLE, "D"),
-        ):
-            points = [(ratios[shape][peer], i) for i, shape in enumerate(shapes) if peer in ratios[shape]]
-            panel.plot([x for x, _ in points], [y for _, y in points], marker, color=colour, label=name)
-        panel.axvline(1, color=GREY, linewidth=0.8)
-        panel.set_yticks(range(len(shapes)), labels)
-        tidy(panel, title=which, x="times as fast")
-    axes[0].invert_yaxis()
-    figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=9, ncols=3, loc="lower left")
+    note = records.provenance("attention-h100")
+    figure, every = panels(4.1, 1, 1, left=0.14, below=1, note=note, wspace=0.06, sharey=True)
+    peers = ("sdpa_flash", "FlashAttention-2", ORANGE, "s"), ("sdpa_cudnn", "cuDNN", GREEN, "^")
+    peers += (("flex", "FlexAttention", PURPLE, "D"),)
+    for axes, which in zip(every, ("forward", "backward"), strict=True):
+        tidy(axes, title=which, x="times as fast")
+        for peer, name, colour, marker in peers:
+            shown = [row for row in rows if row["pass"] == which and peer in row["tflops"]]
+            ratios = [row["tflops"]["ours"] / row["tflops"][peer] for row in shown]
+            places = [shapes.index(_shape(row)) for row in shown]
+            axes.plot(ratios, places, marker, color=colour, label=f"over {name}")
+        axes.axvline(1, color=GREY, linewidth=0.8)
+        axes.set_yticks(range(len(shapes)), labels)
+    every[0].invert_yaxis()
+    legend(figure, handles=every[0].get_lines()[:3], ncols=3, loc="lower left", bbox_to_anchor=(0.13, 0.05))
     return figure
+
+
+def _shape(row):
+    return row["head_dim"], row["causal"], row["n"]
 
 
 # Figure 2 of the FlashAttention paper (Dao et al., 2022): GPT-2 medium, N = 1024, d = 64, 16 heads, batch 64, forward
@@ -381,30 +334,26 @@ def figure_2(both, dram):
 
 def draw_figure_2(ratios):
     """What `figure_2` returned, as bars: how many times as much standard attention takes."""
-    caption = f"forward and backward; the paper: A100; here: {records.provenance('standard-h100')}"
-    figure, (axes,) = _picture(2.9, 1, caption, bottom=0.2, left=0.06)
-    for place, (label, colour) in enumerate((("the paper", GREY), ("here", BLUE))):
-        heights = [pair[place] for pair in ratios.values()]
+    note = f"forward and backward; the paper: A100; here: {records.provenance('standard-h100')}"
+    title = "standard attention over FlashAttention, GPT-2 medium's shape"
+    figure, axes = panel(2.9, left=0.06, below=0.6, note=note, title=title)
+    for place, (name, colour) in enumerate((("the paper", GREY), ("here", BLUE))):
         at = np.arange(len(ratios)) + 0.38 * (place - 0.5)
-        axes.bar(at, heights, width=0.36, color=colour, label=label)
-        for x, height in zip(at, heights, strict=True):
-            axes.text(x, height + 0.15, f"{height:.2f}", ha="center", fontsize=9, color=INK)
+        drawn = axes.bar(at, [pair[place] for pair in ratios.values()], width=0.36, color=colour, label=name)
+        axes.bar_label(drawn, fmt="%.2f", padding=2, fontsize=9, color=INK)
+    axes.margins(y=0.15)
     axes.axhline(1, color=INK, linewidth=0.8, linestyle=":")
     axes.set_xticks(range(len(ratios)), ("FLOPs", "bytes of HBM", "time"))
-    tidy(axes, title="standard attention over FlashAttention, GPT-2 medium's shape")
-    axes.legend(frameon=False, fontsize=9)
+    legend(axes)
     return figure
 
 
 def draw_timings(ms):
     """Milliseconds of calls in the order in which they ran, with their mean and median."""
-    figure = Still(2.5)
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.075, right=0.985, bottom=0.2, top=0.86)
+    figure, axes = panel(2.5, title="one function, timed again and again", x="call", y="milliseconds")
     axes.plot(range(1, len(ms) + 1), ms, "o", markersize=4, color=BLUE)
     axes.axhline(np.mean(ms), color=VERMILLION, linewidth=1.4, label=f"mean {np.mean(ms):.2f} ms")
     axes.axhline(np.median(ms), color=GREEN, linewidth=1.4, linestyle="--", label=f"median {np.median(ms):.2f} ms")
     axes.set_ylim(0, 1.1 * max(ms))
-    tidy(axes, title="one function, timed again and again", x="call", y="milliseconds")
-    axes.legend(frameon=False, fontsize=9)
+    legend(axes)
     return figure

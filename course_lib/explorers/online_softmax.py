@@ -7,15 +7,20 @@
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 
 from course_lib.reference import example, merge_states, online_softmax_update, scores, stable_softmax
 from course_lib.reference.softmax import normalise_state
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, png, tidy
+from . import figures
+from .drawing import curves, names_below
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, corner, label, legend, panel, tidy
+from .shell import Explorer, buttons, menu, slider
+from .words import number, vector
 
 ORDERS = ("as given", "ascending", "descending", "shuffled")
 AT_THE_END, EVERY_STEP = "once, at the end", "at every step"
+# Bars of what was there before a step.
+BEFORE = {"width": 0.7, "facecolor": "none", "edgecolor": VERMILLION, "linestyle": "--", "linewidth": 1.3}
 
 
 @dataclass(frozen=True)
@@ -112,38 +117,39 @@ def _step(keys, scores, values, m, l, alpha, acc, carried, seen):
 def describe(model):
     """The step in words and numbers, as HTML: every number is the model's, to three decimals."""
     now = model.now
+    m, alpha, l = (_decimals(x) for x in (now.m, now.alpha, now.l))
+    acc, carried, out, batch = (vector(x, _decimals) for x in (now.acc, now.carried, now.out, now.batch))
     if model.fed == 0:
-        state = f"m = {_number(now.m)}, l = {_number(now.l)}, acc = {_vector(now.acc)}"
-        return f"<b>0 of {model.n_blocks} blocks.</b> Nothing seen: {state}."
+        return f"<b>0 of {model.n_blocks} blocks.</b> Nothing seen: m = {m}, l = {l}, acc = {acc}."
     names = ", ".join(model.names[key] for key in now.keys)
-    carried = "output" if model.every_step else "acc"
-    divisions = model.fed if model.every_step else 1
     return (
-        f"<b>Block {model.fed} of {model.n_blocks}</b> (keys: {names}). "
-        f"m = {_number(now.m)}, alpha = {_number(now.alpha)}, l = {_number(now.l)}; "
-        f"carried: {carried} = {_vector(now.carried)}.<br>"
-        f"Output over the keys so far: {_vector(now.out)}; all at once: {_vector(now.batch)}. "
-        f"Divisions by l to get it: {divisions}."
+        f"<b>Block {model.fed} of {model.n_blocks}</b> (keys: {names}). m = {m}, alpha = {alpha}, l = {l}; "
+        f"carried: {'output' if model.every_step else 'acc'} = {carried}.<br>"
+        f"Output over the keys so far: {out}; all at once: {batch}. "
+        f"Divisions by l to get it: {model.fed if model.every_step else 1}."
     )
 
 
-def _number(x):
-    return f"{x:.3f}"
-
-
-def _vector(x):
-    return "(" + ", ".join(_number(component) for component in x) + ")"
+def _decimals(x):
+    return number(x, 3)
 
 
 def draw(model):
     """Three panels: scores with the running maximum, weights before and after alpha, the output's path."""
-    figure = Picture(3.4)
-    stream, weights, plane = figure.panels(1, 1, 1)
-    figure.subplots_adjust(left=0.055, right=0.985, bottom=0.15, top=0.88, wspace=0.24)
+    figure, (stream, weights, plane) = figures.panels(3.4, 1, 1, 1, left=0.055)
     _draw_stream(stream, model)
     _draw_weights(weights, model)
+    for axes in (stream, weights):
+        # Names of the keys in order of arrival below the plot, and a line between blocks.
+        names_below(axes, [model.names[key] for key in model.order])
+        _block_lines(axes, len(model.order), model.block)
     _draw_plane(plane, model)
     return figure
+
+
+def _block_lines(axes, n, block):
+    edges = np.arange(block, n, block) - 0.5
+    axes.vlines(edges, 0, 1, transform=axes.get_xaxis_transform(), color=PALE, linewidth=0.8, zorder=0)
 
 
 def _key_colours(model):
@@ -153,49 +159,32 @@ def _key_colours(model):
     return [BLUE] * (n_fed - n_now) + [ORANGE] * n_now + [PALE] * (len(model.order) - n_fed)
 
 
-def _key_axis(axes, model):
-    """Names of the keys in order of arrival below the plot, and a line between blocks."""
-    n = len(model.order)
-    axes.set_xticks(range(n), [model.names[key] for key in model.order])
-    axes.set_xlim(-0.7, n - 0.3)
-    edges = np.arange(model.block, n, model.block) - 0.5
-    axes.vlines(edges, 0, 1, transform=axes.get_xaxis_transform(), color=PALE, linewidth=0.8, zorder=0)
-
-
 def _draw_stream(axes, model):
     tidy(axes, title="scores; line: running maximum m", x="key")
     s = model.scores[model.order]
     visible = np.isfinite(s)
-    low, high = min(s[visible].min(), 0), max(s[visible].max(), 0)
-    margin = 0.08 * (high - low)
-    axes.set_ylim(low - margin, high + margin)
-    axes.bars(range(len(s)), np.where(visible, s, 0), facecolors=_key_colours(model))
+    axes.bar(range(len(s)), np.where(visible, s, 0), width=0.7, color=_key_colours(model))
     for i in np.flatnonzero(~visible):
-        axes.text(i, 0, "-inf", ha="center", va="bottom", fontsize=8, color=INK)
+        label(axes, i, 0, "-inf", size=8, va="bottom")
     axes.axhline(0, color=GREY, linewidth=0.8)
     ends = np.cumsum([len(step.keys) for step in model.steps]) - 0.5
     fed = model.steps[1 : model.fed + 1]
     axes.hlines([step.m for step in fed], ends[: model.fed], ends[1 : model.fed + 1], color=INK, linewidth=2)
-    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    _key_axis(axes, model)
+    axes.margins(y=0.08)
+    axes.locator_params(axis="y", nbins=4, integer=True)
 
 
 def _draw_weights(axes, model):
     what = "output: exp(s - m) / l" if model.every_step else "acc: exp(s - m)"
     tidy(axes, title=f"weights in {what}", x="key")
-    axes.set_ylim(0, 1.3)
-    axes.set_yticks([0, 0.5, 1])
+    axes.set(ylim=(0, 1.3), yticks=(0, 0.5, 1))
     now = model.now.weights[model.order]
-    axes.bars(range(len(now)), now, facecolors=_key_colours(model))
+    axes.bar(range(len(now)), now, width=0.7, color=_key_colours(model))
     if model.fed:
         before = model.steps[model.fed - 1].weights[model.order]
-        (old,) = np.nonzero(before)
-        axes.bars(old, before[old], facecolors="none", edgecolors=VERMILLION, linewidths=1.3, linestyles="--")
-    total = "1" if model.every_step and now.any() else f"l = {_number(model.now.l)}"
-    lines = (f"bars add up to {total}", INK), ("dashed: one block ago", VERMILLION)
-    for height, (line, colour) in zip((0.98, 0.91), lines, strict=True):
-        axes.text(0.02, height, line, transform=axes.transAxes, va="top", fontsize=9, color=colour)
-    _key_axis(axes, model)
+        axes.bar(np.flatnonzero(before), before[before > 0], **BEFORE)
+    corner(axes, f"bars add up to {'1' if model.every_step and now.any() else f'l = {_decimals(model.now.l)}'}")
+    corner(axes, "dashed: one block ago", line=1, color=VERMILLION)
 
 
 def _draw_plane(axes, model):
@@ -218,7 +207,7 @@ def draw_corrections(model):
 
     Returns a figure.
     """
-    figure = Picture(5.8)
+    figure = figures.Picture(5.8)
     top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1.3, 1))
     figure.subplots_adjust(left=0.065, right=0.985, bottom=0.085, top=0.95, hspace=0.36)
     steps = model.steps[1:]
@@ -231,18 +220,14 @@ def draw_corrections(model):
     top.stairs([step.m for step in steps], edges, baseline=None, color=INK, linewidth=1.8)
 
     tidy(middle, title=r"the running normaliser $l$: old terms shrink by $\alpha$, new ones join", y=r"$l$")
-    old_l = np.array([step.l for step in model.steps[:-1]])
-    kept_l = old_l * [step.alpha for step in steps]
-    new_l = np.array([step.l for step in steps])
-    middle.bar(j, kept_l, width=0.62, color=BLUE, label=r"old terms, $\alpha\, l_{old}$")
-    middle.bar(j, new_l - kept_l, bottom=kept_l, width=0.62, color=ORANGE, label="this block's terms")
-    moved = old_l > kept_l
-    middle.bar(
-        j[moved], old_l[moved], width=0.62, fill=False, edgecolor=VERMILLION, linestyle="--", linewidth=1.4,
-        label=r"$l_{old}$, before the maximum moved",
-    )  # fmt: skip
-    middle.set_ylim(0, 1.35 * max(new_l.max(), old_l.max()))
-    middle.legend(fontsize=9, frameon=False, loc="upper left", ncols=3)
+    l = np.array([step.l for step in model.steps])
+    kept_l = l[:-1] * [step.alpha for step in steps]
+    moved = l[:-1] > kept_l
+    middle.bar(j, kept_l, width=0.7, color=BLUE, label=r"old terms, $\alpha\, l_{old}$")
+    middle.bar(j, l[1:] - kept_l, bottom=kept_l, width=0.7, color=ORANGE, label="this block's terms")
+    middle.bar(j[moved], l[:-1][moved], label=r"$l_{old}$, before the maximum moved", **BEFORE)
+    middle.set_ylim(0, 1.35 * l.max())
+    legend(middle, loc="upper left", ncols=3)
 
     tidy(bottom, title="the output so far, and the answer over all keys (dashed)", x="blocks fed", y="output")
     for component, colour in enumerate((GREEN, PURPLE)):
@@ -250,7 +235,7 @@ def draw_corrections(model):
         bottom.plot(j, path, marker="o", markersize=4, color=colour, label=f"component {component + 1}")
         bottom.axhline(model.steps[-1].batch[component], color=colour, linewidth=1, linestyle="--")
     bottom.set_xticks(j)
-    bottom.legend(fontsize=9, frameon=False, loc="best", ncols=2)
+    legend(bottom, ncols=2)
     return figure
 
 
@@ -262,8 +247,8 @@ def draw_merge_trees(scores, values, names):
     empty = np.float64(-np.inf), np.float64(0), np.zeros(values.shape[1])
     states = [online_softmax_update(*empty, scores[i : i + 1], values[i : i + 1]) for i in range(len(scores))]
     leaves = [(x, 0, state) for x, state in enumerate(states)]
-    figure = Picture(3.9)
-    for axes, title in zip(figure.subplots(1, 2), ("one after another", "in pairs"), strict=True):
+    figure, every = figures.panels(3.9, 1, 1, left=0.01, right=0.99, below=0.1, wspace=0.05)
+    for axes, title in zip(every, ("one after another", "in pairs"), strict=True):
         tidy(axes, title=title)
         axes.set_axis_off()
         nodes = leaves
@@ -275,7 +260,6 @@ def draw_merge_trees(scores, values, names):
             _draw_state(axes, *leaf, name)
         axes.set_xlim(-0.6, len(leaves) - 0.4)
         axes.set_ylim(-0.5, nodes[0][1] + 0.5)
-    figure.subplots_adjust(left=0.01, right=0.99, bottom=0.02, top=0.88, wspace=0.05)
     return figure
 
 
@@ -291,9 +275,9 @@ def _draw_merge(axes, left, right):
 
 def _draw_state(axes, x, y, state, name):
     m, l, acc = state
-    label = f"{name}\nm {m:.0f}   l {l:.3f}\nacc ({acc[0]:.2f}, {acc[1]:.2f})"
+    text = f"{name}\nm {m:.0f}   l {l:.3f}\nacc ({acc[0]:.2f}, {acc[1]:.2f})"
     box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": BLUE}
-    axes.text(x, y, label, ha="center", va="center", fontsize=8, color=INK, bbox=box, zorder=2)
+    label(axes, x, y, text, size=8, bbox=box, zorder=2)
 
 
 def draw_weight_ratios(ratios, block):
@@ -301,19 +285,13 @@ def draw_weight_ratios(ratios, block):
 
     ratios: name of a formula -> [n], the weight it gives each key over the right one. Returns a figure.
     """
-    figure = Picture(3.0)
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.09, right=0.985, bottom=0.17, top=0.89)
-    tidy(axes, title="the weight each formula gives a key, over the right weight", x="key, counted from 0", y="ratio")
+    title, n = "the weight each formula gives a key, over the right weight", len(next(iter(ratios.values())))
+    figure, axes = panel(3.0, left=0.09, title=title, x="key, counted from 0", y="ratio")
     axes.set_yscale("log")
-    styles = ((GREEN, "o"), (VERMILLION, "v"), (PURPLE, "^"), (BLUE, "s"))
-    for (name, ratio), (colour, marker) in zip(ratios.items(), styles, strict=False):
-        axes.plot(ratio, linestyle="none", marker=marker, markersize=4, color=colour, label=name)
-    n = len(ratio)
-    edges = np.arange(block, n, block) - 0.5
-    axes.vlines(edges, 0, 1, transform=axes.get_xaxis_transform(), color=PALE, zorder=0)
+    curves(axes, range(n), ratios, ((GREEN, "o"), (VERMILLION, "v"), (PURPLE, "^"), (BLUE, "s")))
+    _block_lines(axes, n, block)
     axes.set_xticks(range(0, n, block))
-    axes.legend(fontsize=9, frameon=False, loc="best")
+    legend(axes)
     return figure
 
 
@@ -331,49 +309,21 @@ def streams():
 
 
 def explore():
-    """The explorer as an ipywidgets box: stream, order, block size, blocks fed, when to normalise."""
-    import ipywidgets as widgets
-
+    """The explorer as a widget: stream, order, block size, blocks fed, when to normalise."""
     choices = streams()
-    wide = {"description_width": "110px"}
-    stream = widgets.Dropdown(options=list(choices), description="stream", style=wide)
-    order = widgets.Dropdown(options=ORDERS, description="order", style=wide)
-    normalise = widgets.ToggleButtons(
-        options=(AT_THE_END, EVERY_STEP), description="divide by l", style=wide | {"button_width": "130px"}
-    )
-    block = widgets.IntSlider(1, 1, 4, description="block size", style=wide)
-    fed = widgets.IntSlider(1, 0, 4, description="blocks fed", style=wide)
-    sliders = widgets.HBox([block, fed])
-    text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
 
-    def up_to(end, slider):
-        """The slider, or if it ends elsewhere a new one: the End key of one drawn goes to the end it had then."""
-        if slider.max == end:
-            return slider
-        value = min(slider.value, end)
-        new = widgets.IntSlider(value, slider.min, end, description=slider.description, style=wide)
-        new.observe(redraw, names="value")
-        slider.close()
-        return new
+    def model_of(stream, **chosen):
+        stream_scores, values, names = choices[stream]
+        return run(stream_scores, values, names=names, **chosen)
 
-    def redraw(_change=None):
-        stream_scores, values, names = choices[stream.value]
-        block, fed = sliders.children
-        block = up_to(len(stream_scores), block)
-        model = run(
-            stream_scores,
-            values,
-            names=names,
-            block=block.value,
-            order=order.value,
-            fed=fed.value,
-            normalise=normalise.value,
-        )
-        sliders.children = block, up_to(model.n_blocks, fed)
-        text.value = describe(model)
-        image.value = png(draw(model))
-
-    for control in (stream, order, normalise, block, fed):
-        control.observe(redraw, names="value")
-    redraw()
-    return widgets.VBox([widgets.HBox([stream, order]), sliders, normalise, text, image])
+    return Explorer(
+        model_of, describe, draw,
+        {"stream": menu("stream", choices, "the sentence"), "order": menu("order", ORDERS, ORDERS[0])},
+        {"block": slider("block size", 1, 4, 1), "fed": slider("blocks fed", 0, 4, 1)},
+        {"normalise": buttons("divide by l", (AT_THE_END, EVERY_STEP), AT_THE_END)},
+        ends={
+            "block": lambda stream, **_: len(choices[stream][0]),
+            "fed": lambda **chosen: model_of(**chosen).n_blocks,
+        },
+        play="fed",
+    )  # fmt: skip

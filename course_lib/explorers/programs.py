@@ -6,9 +6,10 @@ The model is the offsets arithmetic of `course_lib.kernels.warmup`; in one dimen
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.colors import ListedColormap
 
-from course_lib.explorers.figures import BLUE, GREY, INK, PALE, VERMILLION, Picture, png, tidy
+from .drawing import bare, cells
+from .figures import BLUE, GREY, INK, PALE, VERMILLION, label, panels, tidy
+from .shell import Explorer, buttons, choice, slider
 
 
 @dataclass(frozen=True)
@@ -89,49 +90,37 @@ def draw(program, title="blue: touched by this program; hatched: masked off", la
     labels: what stands in each element, a list of rows; by default its number if there is one row. block: what the
     blocks of one row are called, if they are not one program each.
     """
-    blocks = [grid * block for grid, block in zip(program.grid, program.block, strict=True)]
-    n_rows, n_cols = blocks
-    figure = Picture(max(1.45, min(4.35, 0.9 + 0.33 * n_rows)))
-    (axes,) = figure.panels(1)
-    bottom = 0.57 / figure.get_figheight()
-    figure.subplots_adjust(left=0.06, right=0.985, bottom=bottom, top=1 - 0.35 / figure.get_figheight())
-    tidy(axes, title=title)
+    n_rows, n_cols = (grid * block for grid, block in zip(program.grid, program.block, strict=True))
+    figure, (axes,) = panels(max(1.45, min(4.35, 0.9 + 0.33 * n_rows)), left=0.06, below=0.57, above=0.35)
+    x, y = (block, None) if program.is_row else ("program_id(1)", "program_id(0)")
+    tidy(axes, title=title, x=x, y=y)
     touched = program.touched
-    # One mesh for all elements is several times faster to draw than a patch for each.
-    edges = np.arange(program.shape[1] + 1), np.arange(program.shape[0] + 1)
-    axes.pcolormesh(*edges, touched, cmap=ListedColormap([PALE, BLUE]), vmin=0, vmax=1, edgecolors="white", linewidth=1)
+    cells(axes, touched, (PALE, BLUE))
     if program.exists:
         row, col = np.nonzero(~program.mask)
-        masked = {"facecolors": "white", "edgecolors": VERMILLION, "hatch": "///", "linewidths": 1}
-        axes.boxes(program.cols[col], program.rows[row], 1, 1, **masked)
+        hatched = {"facecolor": "white", "edgecolor": VERMILLION, "hatch": "///", "linewidth": 1}
+        axes.bar(program.cols[col], 1, 1, program.rows[row], align="edge", **hatched)
     if labels is None and program.shape[0] == 1:
         labels = [range(program.shape[1])]
     for row, line in enumerate(labels or ()):
-        for col, label in enumerate(line):
-            colour = "white" if touched[row, col] else INK
-            axes.text(col + 0.5, row + 0.5, str(label), ha="center", va="center", fontsize=9, color=colour)
-    (height, width), (i, j) = program.block, np.indices(program.grid)
-    axes.boxes(j.ravel() * width, i.ravel() * height, width, height, facecolors="none", edgecolors=GREY, linewidths=1.2)
-    axes.set_xlim(-0.1, n_cols + 0.1)
-    axes.set_ylim(n_rows + 0.1, -0.1)
-    starts = [j * program.block[1] + program.block[1] / 2 for j in range(program.grid[1])]
-    axes.set_xticks(starts, range(len(starts)))
-    axes.set_yticks([])
-    axes.set_xlabel(block if program.is_row else "program_id(1)", fontsize=9.5, color=INK)
+        for col, text in enumerate(line):
+            label(axes, col + 0.5, row + 0.5, str(text), color="white" if touched[row, col] else INK)
+    # Drawn as lines, because there may be hundreds of blocks.
+    (height, width), (down, across) = program.block, program.grid
+    axes.hlines(height * np.arange(down + 1), 0, n_cols, color=GREY, linewidth=1.2)
+    axes.vlines(width * np.arange(across + 1), 0, n_rows, color=GREY, linewidth=1.2)
+    axes.set(xlim=(-0.1, n_cols + 0.1), ylim=(n_rows + 0.1, -0.1), yticks=[])
+    axes.set_xticks(width * (np.arange(across) + 0.5), range(across))
     if not program.is_row:
-        starts = [i * program.block[0] + program.block[0] / 2 for i in range(program.grid[0])]
-        axes.set_yticks(starts, range(len(starts)))
-        axes.set_ylabel("program_id(0)", fontsize=9.5, color=INK)
-    axes.xaxis.has_line = axes.yaxis.has_line = False
+        axes.set_yticks(height * (np.arange(down) + 0.5), range(down))
+    bare(axes)
     return figure
 
 
 def draw_counts(trace, **kinds):
     """Heat maps of a Trace side by side. kinds: tensor name -> "load" or "store"."""
-    figure = Picture(3.0)
-    panels = np.atleast_1d(figure.subplots(1, len(kinds)))
-    figure.subplots_adjust(left=0.05, right=0.97, bottom=0.15, top=0.86, wspace=0.3)
-    for axes, (name, kind) in zip(panels, kinds.items(), strict=True):
+    figure, every = panels(3.0, *[1] * len(kinds), left=0.05, right=0.97, wspace=0.3)
+    for axes, (name, kind) in zip(every, kinds.items(), strict=True):
         counts = np.atleast_2d(trace.heatmap(name, kind))
         tidy(axes, title=f"{name}: {kind}s per element", x="column", y="row")
         image = axes.imshow(counts, aspect="auto", cmap="viridis", vmin=0, vmax=max(counts.max(), 1) + 1)
@@ -140,40 +129,23 @@ def draw_counts(trace, **kinds):
 
 
 def explore():
-    """The explorer as an ipywidgets box: one dimension or two, shape, block and program id."""
-    import ipywidgets as widgets
+    """The explorer as a widget: one dimension or two, shape, block and program id."""
+    powers = (1, 2, 4, 8)
+    lines = (
+        {"grid": buttons("grid", ("1-D", "2-D"), "1-D")},
+        {"cols": slider("columns", 1, 24, 10), "rows": slider("rows", 1, 12, 5)},
+        {"block_n": choice("BLOCK_N", powers, 4), "block_m": choice("BLOCK_M", powers, 2)},
+        {"pid_1": slider("program_id(1)", 0, 23, 0), "pid_0": slider("program_id(0)", 0, 11, 0)},
+    )
 
-    wide = {"description_width": "100px"}
-    grid = widgets.ToggleButtons(options=("1-D", "2-D"), description="grid", style=wide | {"button_width": "90px"})
-
-    def slider(value, low, high, description):
-        return widgets.IntSlider(value, low, high, description=description, style=wide)
-
-    def power(value, description):
-        return widgets.SelectionSlider(options=(1, 2, 4, 8), value=value, description=description, style=wide)
-
-    rows, cols = slider(5, 1, 12, "rows"), slider(10, 1, 24, "columns")
-    block_m, block_n = power(2, "BLOCK_M"), power(4, "BLOCK_N")
-    pid_0, pid_1 = slider(0, 0, 11, ""), slider(0, 0, 23, "")
-    text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-
-    def show(_change=None):
-        two = grid.value == "2-D"
-        for control in (rows, block_m, pid_0):
-            control.layout.display = None if two else "none"
+    def model_of(grid, cols, rows, block_n, block_m, pid_1, pid_0):
+        two = grid == "2-D"
         # Named as in a kernel: columns are axis 1 of two, and axis 0 if there is one.
-        cols.description, block_n.description = ("columns", "BLOCK_N") if two else ("elements", "BLOCK")
-        pid_0.description, pid_1.description = "program_id(0)", f"program_id({int(two)})"
-        if two:
-            sizes = (rows.value, cols.value), (block_m.value, block_n.value), (pid_0.value, pid_1.value)
-            program = Program(*sizes)
-        else:
-            program = one_dimension(cols.value, block_n.value, pid_1.value)
-        text.value = describe(program)
-        image.value = png(draw(program))
+        names = ("columns", "BLOCK_N", "program_id(1)") if two else ("elements", "BLOCK", "program_id(0)")
+        for line, name in zip(lines[1:], names, strict=True):
+            of_columns, of_rows = line.values()
+            of_columns.description = name
+            of_rows.layout.display = None if two else "none"
+        return Program((rows, cols), (block_m, block_n), (pid_0, pid_1)) if two else one_dimension(cols, block_n, pid_1)
 
-    for control in (grid, rows, cols, block_m, block_n, pid_0, pid_1):
-        control.observe(show, names="value")
-    show()
-    lines = [[grid], [cols, rows], [block_n, block_m], [pid_1, pid_0]]
-    return widgets.VBox([*map(widgets.HBox, lines), text, image])
+    return Explorer(model_of, describe, draw, *lines)

@@ -1,7 +1,7 @@
 """The picture at the head of the README: `python -m course_lib.explorers.readme_figure` draws it anew.
 
 Above, the online softmax of lesson 05 over the course's sentence. Below, what it buys: memory held, and bytes
-asked of HBM, both from `course_lib.traffic`.
+requested from HBM, both from `course_lib.traffic`.
 """
 
 from pathlib import Path
@@ -12,7 +12,8 @@ from course_lib import traffic
 from course_lib.hardware import GPUS
 
 from . import online_softmax
-from .figures import BLUE, GREY, INK, ORANGE, VERMILLION, Picture, png, tidy
+from .drawing import log_axes
+from .figures import BLUE, GREY, INK, ORANGE, VERMILLION, Picture, label, png, tidy
 
 HEADS, HEAD_DIM, LENGTH = 32, 128, 4096
 
@@ -43,8 +44,7 @@ def _draw_steps(figure):
         tidy(axes, title=f"alpha = {step.alpha:.2f}, l = {step.l:.2f}")
         axes.bar(range(4), step.weights, width=0.7, color=[BLUE] * (j - 1) + [ORANGE] * (5 - j))
         (old,) = np.nonzero(before.weights)
-        outline = {"fill": False, "edgecolor": VERMILLION, "linestyle": "--", "linewidth": 1.3}
-        axes.bar(old, before.weights[old], width=0.7, **outline)
+        axes.bar(old, before.weights[old], **online_softmax.BEFORE)
         axes.set_xticks(range(4), names)
         axes.set_xlim(-0.6, 3.6)
         axes.set_yticks([0, 0.5, 1])
@@ -58,15 +58,14 @@ def _draw_memory(axes):
     standard = [traffic.standard_attention(int(n), int(n), HEAD_DIM, **layer).peak_bytes for n in lengths]
     flash = [traffic.flash_attention(int(n), int(n), HEAD_DIM, **layer, **blocks).peak_bytes for n in lengths]
     tidy(axes, title=f"memory beyond Q, K, V and O ({HEADS} heads, fp16)", x="length N", y="GiB")
-    axes.loglog(lengths, np.array(standard) / 2**30, marker="v", color=VERMILLION)
-    axes.loglog(lengths, np.array(flash) / 2**30, marker="o", color=BLUE)
+    axes.plot(lengths, np.array(standard) / 2**30, marker="v", color=VERMILLION)
+    axes.plot(lengths, np.array(flash) / 2**30, marker="o", color=BLUE)
     gpu = GPUS["A100"]
     axes.axhline(gpu.hbm_bytes / 2**30, color=GREY, linewidth=1, linestyle="--")
-    axes.text(lengths[0], gpu.hbm_bytes / 2**30 * 1.4, f"all of an {gpu.name}", fontsize=9, color=INK)
-    axes.text(lengths[2], standard[1] / 2**30, "standard", fontsize=9.5, color=VERMILLION)
-    axes.text(lengths[3], flash[4] / 2**30 * 3.5, "FlashAttention", fontsize=9.5, color=BLUE)
-    axes.set_xticks([2**10, 2**12, 2**14, 2**16], ["1k", "4k", "16k", "64k"])
-    axes.minorticks_off()
+    label(axes, lengths[0], gpu.hbm_bytes / 2**30 * 1.4, f"all of an {gpu.name}", ha="left", va="baseline")
+    label(axes, lengths[2], standard[1] / 2**30, "standard", size=9.5, ha="left", va="baseline", color=VERMILLION)
+    label(axes, lengths[3], flash[4] / 2**30 * 3.5, "FlashAttention", size=9.5, ha="left", va="baseline", color=BLUE)
+    log_axes(axes, [2**10, 2**12, 2**14, 2**16], ["1k", "4k", "16k", "64k"])
 
 
 def _draw_bytes(axes):
@@ -74,15 +73,14 @@ def _draw_bytes(axes):
     sizes = {"n_q": LENGTH, "n_k": LENGTH, "d": HEAD_DIM}
     standard = traffic.standard_attention(**sizes).total_bytes / 1e6
     flash = [traffic.flash_attention(**sizes, block_q=int(b), block_k=64).total_bytes / 1e6 for b in rows]
-    title = f"bytes asked of HBM (one head, N = {LENGTH}, d = {HEAD_DIM})"
+    title = f"bytes requested (one head, N = {LENGTH}, d = {HEAD_DIM})"
     tidy(axes, title=title, x="query rows in a tile", y="MB")
     axes.axhline(standard, color=VERMILLION)
     axes.plot(rows, flash, marker="o", color=BLUE)
-    axes.text(rows[-1], standard * 1.06, "standard", fontsize=9.5, ha="right", color=VERMILLION)
-    label = "FlashAttention: fewer only with large tiles"
-    axes.text(rows[1] * 1.1, flash[1], label, fontsize=9.5, color=BLUE)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(rows, rows)
+    label(axes, rows[-1], standard * 1.06, "standard", size=9.5, ha="right", va="baseline", color=VERMILLION)
+    words = "FlashAttention: fewer only with large tiles"
+    label(axes, rows[1] * 1.1, flash[1], words, size=9.5, ha="left", va="baseline", color=BLUE)
+    log_axes(axes, rows, y_base=None)
     axes.set_ylim(0, None)
 
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from matplotlib.collections import LineCollection
-from matplotlib.colors import ListedColormap
 
 from course_lib import masks, traffic
 
-from .figures import GREY, INK, ORANGE, VERMILLION, Labels, tidy
+from .drawing import cells
+from .figures import GREY, INK, ORANGE, VERMILLION, label, tidy
 
 ORDERS = ("q_outer", "kv_outer")
 VISITED, SKIPPED = "#9DCBEA", "#D5D5D5"
@@ -56,6 +55,17 @@ class TileGrid:
         """(start, stop) of key tile j."""
         return self.tiles.key_rows[j]
 
+    def rows_of(self, visit):
+        """What meets in a visit, counted from 1, in words: ("queries 4 to 7", "keys 0 to 2")."""
+        i, j = self.visits[visit - 1]
+        spans = ("queries", self.query_rows(i)), ("keys", self.key_rows(j))
+        return tuple(f"{name} {start} to {stop - 1}" for name, (start, stop) in spans)
+
+    @property
+    def pairs(self):
+        """How many scores each visit computes."""
+        return [int(np.diff(self.query_rows(i))[0] * np.diff(self.key_rows(j))[0]) for i, j in self.visits]
+
 
 def tile_grid(n_q, n_k, block_q, block_k, causal, order):
     """Which tiles are visited, in which order: a TileGrid.
@@ -83,39 +93,29 @@ def draw_tile_grid(axes, model, step=None, max_numbered=MAX_NUMBERED_TILES):
     to the visits there are. max_numbered: the largest number of tiles that get a number each, since numbers take most
     of the time of a redraw.
     """
-    tiles = model.tiles
+    tiles, number = model.tiles, model.visit_number
     step = model.n_visits if step is None else int(np.clip(step, 0, model.n_visits))
-    number = model.visit_number
     # 0: skipped, 1: to be visited, 2: visited, 3: being visited (none after the last visit).
     done = np.where(number == 0, 0, np.where(number > step, 1, 2))
     if 0 < step < model.n_visits:
         done[number == step] = 3
     x = np.array([0, *(stop for _, stop in tiles.key_rows)])
     y = np.array([0, *(stop for _, stop in tiles.query_rows)])
-    axes.pcolorfast(x, y, done, cmap=ListedColormap([SKIPPED, "white", VISITED, ORANGE]), vmin=0, vmax=3)
-    if max(number.shape) <= MAX_LINES:
-        lines = [((at, 0), (at, tiles.n_q)) for at in x] + [((0, at), (tiles.n_k, at)) for at in y]
-        axes.add_collection(LineCollection(lines, colors=GREY, linewidths=0.6), autolim=False)
+    lines = {"edgecolors": GREY, "linewidth": 0.6} if max(number.shape) <= MAX_LINES else {"edgecolors": "none"}
+    cells(axes, done, (SKIPPED, "white", VISITED, ORANGE), x=x, y=y, **lines)
     centre_x, centre_y = (x[:-1] + x[1:]) / 2, (y[:-1] + y[1:]) / 2
     if number.size <= max_numbered:
-        i, j = np.nonzero(number)
-        axes.add_artist(Labels(centre_x[j], centre_y[i], [str(visit) for visit in number[i, j]], fontsize=8.5))
+        for i, j in model.visits:
+            label(axes, centre_x[j], centre_y[i], str(number[i, j]), size=8.5)
     elif number.size <= MAX_PATH_TILES and step:
         i, j = np.array(model.visits[:step]).T
         axes.plot(centre_x[j], centre_y[i], color=INK, linewidth=0.6)
     if tiles.mask == masks.causal():
-        _draw_causal_bound(axes, tiles)
+        # Each query's end of what it sees, as a stair where there is room for one.
+        _, stop = tiles.mask.key_range(np.arange(tiles.n_q), tiles.n_q, tiles.n_k)
+        style = {"color": VERMILLION, "linewidth": 1.4, "drawstyle": "steps-pre" if tiles.n_q <= 64 else "default"}
+        axes.plot(np.append(stop, tiles.n_k), np.arange(tiles.n_q + 1), **style)
     tidy(axes, x="key", y="query")
     axes.set_xlim(0, tiles.n_k)
     axes.set_ylim(tiles.n_q, 0)
     axes.locator_params(nbins=3, integer=True)
-
-
-def _draw_causal_bound(axes, tiles):
-    """The line between visible scores on its left and hidden ones on its right."""
-    query = np.arange(tiles.n_q + 1)
-    _, stop = tiles.mask.key_range(query[:-1], tiles.n_q, tiles.n_k)
-    if tiles.n_q <= MAX_LINES:
-        axes.plot(np.repeat(stop, 2), np.repeat(query, 2)[1:-1], color=VERMILLION, linewidth=1.4)
-    else:
-        axes.plot(np.append(stop, tiles.n_k), query, color=VERMILLION, linewidth=1.4)

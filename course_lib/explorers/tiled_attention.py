@@ -5,6 +5,8 @@ shows one step of it; `draw_bytes`, `draw_growth` and `draw_budget` are the less
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,9 +14,10 @@ from course_lib import traffic
 from course_lib.machine import Machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, Picture, tidy
+from .drawing import curves, log_axes, names_below, pale, stacked
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, corner, legend, panel, panels, tidy
 from .tile_grid import ORDERS, TileGrid, draw_tile_grid, tile_grid
-from .visits import explore_visits
+from .visits import bytes_moved, draw_moved, explore_visits, visit_starts
 
 D = 8
 DTYPE = np.float16
@@ -72,6 +75,7 @@ class _Watched(Machine):
         super().store(handle, rows, tile)
 
 
+@lru_cache(maxsize=32)
 def run(n_q, n_k, *, block_q, block_k, causal=False, order="q_outer"):
     """Tiled attention on a watched machine, visit by visit: a Run. Arguments as those of `tile_grid`."""
     grid = tile_grid(n_q, n_k, block_q, block_k, causal, order)
@@ -84,32 +88,12 @@ def run(n_q, n_k, *, block_q, block_k, causal=False, order="q_outer"):
     machine.mark()
 
     events = machine.report().events
-    # A visit begins with the inner loop's first load, or with the outer loop's loads just before it.
-    inner, outer = ("K", ("Q",)) if order == "q_outer" else ("Q", ("K", "V"))
-    starts = []
-    for index, event in enumerate(events):
-        if (event.kind, event.tensor) == ("load", inner):
-            while index and events[index - 1].kind == "load" and events[index - 1].tensor in outer:
-                index -= 1
-            starts.append(index)
-    ends = [*starts, len(events)]
-
-    moved = {name: (0, 0) for name in ("Q", "K", "V", "O", *kept)}
-    steps, held, done = [], [{}], 0
-    for step, end in enumerate(ends):
-        for event in events[done:end]:
-            read, write = moved[event.tensor]
-            is_load = event.kind == "load"
-            moved = moved | {event.tensor: (read + event.n_bytes * is_load, write + event.n_bytes * (not is_load))}
-        if step:
-            fullest = max(
-                machine.fullest[done + 1 : end + 1], key=lambda holders: sum(n_bytes for _, n_bytes in holders)
-            )
-            held.append(_by_tensor(fullest))
-        steps.append(moved)
-        done = end
+    inner, outer = ("K", "Q") if order == "q_outer" else ("Q", "KV")
+    ends = [*visit_starts(events, 0, len(events), inner, outer), len(events)]
+    moments = [machine.fullest[start + 1 : end + 1] for start, end in pairwise(ends)]
+    held = [_by_tensor(max(moment, key=lambda holders: sum(n_bytes for _, n_bytes in holders))) for moment in moments]
     standard = traffic.standard_attention(n_q, n_k, D, dtype_bytes=DTYPE().itemsize)
-    return Run(grid, tuple(steps), tuple(held), standard.total_bytes)
+    return Run(grid, bytes_moved(events, ends, (*shapes, *kept)), ({}, *held), standard.total_bytes)
 
 
 def _by_tensor(holders):
@@ -126,95 +110,60 @@ def describe(model, step):
     grid = model.grid
     moved = ", ".join(f"{name} {read + write:,}" for name, (read, write) in model.moved[step].items())
     total = sum(map(sum, model.moved[step].values()))
-    bytes_moved = f"Bytes moved so far: {total:,} ({moved}); standard attention: {model.standard_bytes:,} in all."
+    so_far = f"Bytes moved so far: {total:,} ({moved}); standard attention: {model.standard_bytes:,} in all."
     skipped = f", {len(grid.skipped)} skipped" if grid.skipped else ""
     if step == 0:
-        return f"<b>Visit 0 of {grid.n_visits}</b>{skipped}.<br>{bytes_moved}"
-    i, j = grid.visits[step - 1]
-    (q_start, q_stop), (k_start, k_stop) = grid.query_rows(i), grid.key_rows(j)
+        return f"<b>Visit 0 of {grid.n_visits}</b>{skipped}.<br>{so_far}"
+    queries, keys = grid.rows_of(step)
     held = ", ".join(f"{name} {n_bytes:,}" for name, n_bytes in model.held[step].items())
     return (
-        f"<b>Visit {step} of {grid.n_visits}</b>{skipped}: queries {q_start} to {q_stop - 1}, "
-        f"keys {k_start} to {k_stop - 1}.<br>"
-        f"SRAM at its fullest: {sum(model.held[step].values()):,} bytes ({held}).<br>{bytes_moved}"
+        f"<b>Visit {step} of {grid.n_visits}</b>{skipped}: {queries}, {keys}.<br>"
+        f"SRAM at its fullest: {sum(model.held[step].values()):,} bytes ({held}).<br>{so_far}"
     )
 
 
 def draw(model, step):
     """Three panels after `step` visits: the grid, the SRAM at the visit's fullest moment, bytes moved by tensor."""
-    figure = Picture(3.5)
-    grid, sram, hbm = figure.panels(1.15, 0.8, 1.2)
-    figure.subplots_adjust(left=0.05, right=0.985, bottom=0.15, top=0.88, wspace=0.3)
+    figure, (grid, sram, hbm) = panels(3.5, 1.15, 0.8, 1.2, left=0.05, wspace=0.3)
     draw_tile_grid(grid, model.grid, step)
-    grid.set_title("tiles of the scores", loc="left", y=1.03, fontsize=10.5, color=INK)
+    tidy(grid, title="tiles of the scores")
 
     tidy(sram, title="in SRAM, at the fullest", y="bytes")
-    most = max(sum(held.values()) for held in model.held)
     names = list(model.held[-1])
-    sram.set_xlim(-0.6, len(names) - 0.4)
-    sram.set_ylim(0, 1.1 * max(max(held.values(), default=0) for held in model.held))
     held = [model.held[step].get(name, 0) for name in names]
-    sram.bars(range(len(names)), held, facecolors=[COLOURS[name] for name in names])
-    sram.set_xticks(range(len(names)), names)
-    total = sum(model.held[step].values())
-    sram.text(0.02, 0.98, f"total {total:,}\nmost {most:,}", transform=sram.transAxes, va="top", fontsize=9, color=INK)
-
-    tidy(hbm, title="bytes moved; dashed: in the end", y="bytes")
+    sram.bar(range(len(names)), held, color=[COLOURS[name] for name in names])
+    names_below(sram, names)
+    sram.set_ylim(0, 1.25 * max(max(held.values(), default=0) for held in model.held))
+    corner(sram, f"total {sum(model.held[step].values()):,}")
+    corner(sram, f"most {max(sum(held.values()) for held in model.held):,}", line=1)
     draw_moved(hbm, model.moved[step], model.moved[-1], COLOURS)
-    hbm.set_xticks(range(len(model.moved[-1])), model.moved[-1])
-    hbm.set_ylim(0, 1.12 * max(map(sum, model.moved[-1].values())))
-    hbm.text(0.02, 0.98, "pale: written", transform=hbm.transAxes, va="top", fontsize=9, color=INK)
     return figure
-
-
-def draw_moved(axes, so_far, in_the_end, colours):
-    """A bar for each tensor, in a Panel: read, above it paler what was written, and dashed what both will come to.
-
-    so_far, in_the_end: tensor -> (bytes read, bytes written).
-    """
-    places, faces = range(len(so_far)), [colours[name] for name in so_far]
-    read, written = zip(*so_far.values(), strict=True)
-    axes.bars(places, read, facecolors=faces)
-    axes.bars(places, written, bottom=read, facecolors=faces, alpha=0.45)
-    ends = [sum(moved) for moved in in_the_end.values()]
-    axes.bars(places, ends, facecolors="none", edgecolors=INK, linestyles="--", linewidths=1)
-    axes.set_xlim(-0.6, len(places) - 0.4)
 
 
 def draw_orders(n_q, n_k, block_q, block_k):
     """The visiting order of both loops, without and with causal. Returns a figure."""
-    figure = Picture(3.0)
-    figure.subplots_adjust(left=0.05, right=0.985, bottom=0.16, top=0.86, wspace=0.32)
+    figure, every = panels(3.0, 1, 1, 1, 1, left=0.05, wspace=0.32)
     cases = [(causal, order) for causal in (False, True) for order in ORDERS]
-    for axes, (causal, order) in zip(figure.subplots(1, 4), cases, strict=True):
+    for axes, (causal, order) in zip(every, cases, strict=True):
         draw_tile_grid(axes, tile_grid(n_q, n_k, block_q, block_k, causal, order))
-        axes.set_title(f"{order}{', causal' if causal else ''}", loc="left", y=1.03, fontsize=10.5, color=INK)
+        tidy(axes, title=f"{order}{', causal' if causal else ''}")
     return figure
 
 
 def draw_bytes(counts):
-    """Stacked bars of bytes by tensor. counts: what it is -> {tensor: (bytes read, bytes written)}."""
-    figure = Picture(2.2 + 0.32 * len(counts))
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.2, right=0.985, bottom=0.22, top=0.82)
-    tidy(axes, title="bytes by tensor", x="megabytes ($10^6$ bytes); hatched: written")
-    named = set()
-    for y, by_tensor in enumerate(counts.values()):
-        left = 0.0
-        for name, (read, write) in by_tensor.items():
-            for n_bytes, hatch in ((read, None), (write, "///")):
-                label = None if name in named or not n_bytes else name
-                named |= {name} if label else set()
-                axes.barh(
-                    y, n_bytes / 1e6, left=left, height=0.62, color=COLOURS[name], hatch=hatch, edgecolor="white",
-                    linewidth=0.6, label=label,
-                )  # fmt: skip
-                left += n_bytes / 1e6
-        axes.text(left, y, f" {left:.2f}", va="center", fontsize=9, color=INK)
-    axes.set_yticks(range(len(counts)), counts)
-    axes.invert_yaxis()
-    axes.margins(x=0.09)
-    axes.legend(frameon=False, fontsize=9, ncols=8, loc="lower right", bbox_to_anchor=(1.0, 0.98))
+    """Bars of bytes by tensor, paler what is written. counts: what it is -> {tensor: (bytes read, bytes written)}."""
+    height, x = 1.3 + 0.4 * len(counts), "megabytes ($10^6$ bytes)"
+    figure, axes = panel(height, left=0.12, title="bytes by tensor; pale: written", x=x)
+    bars = {
+        name: [
+            (tensor, n_bytes / 1e6, colour)
+            for tensor, (read, written) in by_tensor.items()
+            for n_bytes, colour in ((read, COLOURS[tensor]), (written, pale(COLOURS[tensor])))
+            if n_bytes
+        ]
+        for name, by_tensor in counts.items()
+    }
+    stacked(axes, bars, [f"{sum(map(sum, by_tensor.values())) / 1e6:.2f}" for by_tensor in counts.values()])
     return figure
 
 
@@ -223,44 +172,29 @@ def draw_growth(by_length, by_sram):
 
     by_length, by_sram: (x values, {name: elements moved at each x}). Returns a figure.
     """
-    figure = Picture(3.3)
-    panels = figure.subplots(1, 2, width_ratios=(1, 1))
-    figure.subplots_adjust(left=0.08, right=0.985, bottom=0.16, top=0.88, wspace=0.25)
-    styles = ((VERMILLION, "s"), (BLUE, "o"), (INK, None))
-    titles = ("elements moved against length", "elements moved against SRAM")
-    labels = ("N, queries and keys", "M, elements of SRAM")
-    for axes, (x, curves), title, label in zip(panels, (by_length, by_sram), titles, labels, strict=True):
-        tidy(axes, title=title, x=label, y="elements")
-        for (name, y), (colour, marker) in zip(curves.items(), styles, strict=False):
-            line = "--" if marker is None else "-"
-            axes.plot(x, y, color=colour, marker=marker, markersize=4, linestyle=line, label=name)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-    panels[0].legend(frameon=False, fontsize=9)
+    figure, (left, right) = panels(3.3, 1, 1)
+    tidy(left, title="elements moved against length", x="N, queries and keys", y="elements")
+    tidy(right, title="elements moved against SRAM", x="M, elements of SRAM", y="elements")
+    for axes, (x, named) in ((left, by_length), (right, by_sram)):
+        curves(axes, x, named, ((VERMILLION, "s-"), (BLUE, "o-"), (INK, "--")))
+        log_axes(axes, x)
+    legend(left)
     return figure
 
 
 def draw_budget(held, budget_bytes):
     """What lies in SRAM, stacked, for several cases against a budget. held: case -> {name: bytes}."""
-    figure = Picture(1.6 + 0.4 * len(held))
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.2, right=0.985, bottom=0.28, top=0.84)
-    tidy(axes, title="bytes in SRAM", x="bytes")
-    for y, parts in enumerate(held.values()):
-        left = 0
-        for name, n_bytes in parts.items():
-            axes.barh(y, n_bytes, left=left, height=0.62, color=COLOURS.get(name, PALE), edgecolor="white")
-            axes.text(left + n_bytes / 2, y, name, ha="center", va="center", fontsize=8.5, color=INK)
-            left += n_bytes
-        axes.text(left, y, f" {left:,}", va="center", fontsize=9, color=INK)
-    axes.axvline(budget_bytes, color=VERMILLION, linewidth=1.5, label=f"budget: {budget_bytes:,}")
-    axes.set_yticks(range(len(held)), held)
-    axes.invert_yaxis()
-    axes.margins(x=0.09)
-    axes.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1.0, 0.98))
+    title = f"bytes in SRAM; line: the budget of {budget_bytes:,}"
+    figure, axes = panel(1.5 + 0.4 * len(held), left=0.15, title=title, x="bytes")
+    bars = {
+        case: [(name, n_bytes, COLOURS.get(name, PALE)) for name, n_bytes in parts.items()]
+        for case, parts in held.items()
+    }
+    stacked(axes, bars, [f"{sum(parts.values()):,}" for parts in held.values()])
+    axes.axvline(budget_bytes, color=VERMILLION, linewidth=1.5)
     return figure
 
 
 def explore():
-    """The explorer as an ipywidgets box: loop order, causal, lengths, block sizes, and the visit."""
+    """The explorer as a widget: loop order, causal, lengths, block sizes, and the visit."""
     return explore_visits(run, describe, draw, causal=False, visit=1, orders=ORDERS)

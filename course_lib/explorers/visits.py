@@ -1,60 +1,67 @@
-"""The widget of a picture that grows visit by visit: lengths, block sizes, and a slider of visits."""
+"""What the explorers that go through a loop visit by visit share: bytes up to each visit, their bars, the widget."""
 
-from .figures import png
+from .drawing import names_below, pale
+from .figures import INK, corner, tidy
+from .shell import Explorer, buttons, choice, slider, tick
 
 LENGTHS = (4, 8, 12, 16, 20, 24)
 BLOCKS = (2, 3, 4, 6, 8)
 
 
-def explore_visits(run, describe, draw, *, causal, visit, orders=()):
-    """An ipywidgets box: loop order if there are `orders`, causal, lengths, block sizes, and the visit.
+def visit_starts(events, begin, end, inner, outer):
+    """Where visits begin in a machine's log: at the inner loop's load, or at the outer loop's loads just before it."""
+    starts = []
+    for index in range(begin, end):
+        if (events[index].kind, events[index].tensor) == ("load", inner):
+            while index > begin and events[index - 1].kind == "load" and events[index - 1].tensor in outer:
+                index -= 1
+            starts.append(index)
+    return starts
 
-    run(n_q, n_k, block_q=, block_k=, causal=, and order= if there are any) gives the model, which has n_visits;
-    describe(model, visit) gives HTML, draw(model, visit) a Picture. causal, visit: what is chosen at first.
+
+def bytes_moved(events, ends, names):
+    """tensor -> (bytes read, bytes written) of the log's first `end` events, for each of the ends: a tuple."""
+    moved, done, steps = dict.fromkeys(names, (0, 0)), 0, []
+    for end in ends:
+        for event in events[done:end]:
+            read, written = moved[event.tensor]
+            is_load = event.kind == "load"
+            moved = moved | {event.tensor: (read + event.n_bytes * is_load, written + event.n_bytes * (not is_load))}
+        steps.append(moved)
+        done = end
+    return tuple(steps)
+
+
+def draw_moved(axes, so_far, in_the_end, colours, names=None):
+    """A bar for each tensor: read, above it paler what was written, and dashed what both will come to.
+
+    so_far, in_the_end: tensor -> (bytes read, bytes written). names: what to write below the bars.
     """
-    import ipywidgets as widgets
+    places, faces = range(len(so_far)), [colours[name] for name in so_far]
+    read, written = zip(*so_far.values(), strict=True)
+    ends = [sum(moved) for moved in in_the_end.values()]
+    tidy(axes, title="bytes moved; dashed: in all", y="bytes")
+    axes.bar(places, read, width=0.7, color=faces)
+    axes.bar(places, written, bottom=read, width=0.7, color=[pale(face) for face in faces])
+    axes.bar(places, ends, width=0.7, facecolor="none", edgecolor=INK, linestyle="--", linewidth=1)
+    names_below(axes, names or list(so_far))
+    axes.set_ylim(0, 1.18 * max(ends))
+    corner(axes, "pale: written", right=names is not None)
 
-    wide = {"description_width": "80px"}
 
-    def choice(options, value, description):
-        return widgets.SelectionSlider(options=options, value=value, description=description, style=wide)
+def explore_visits(run, describe, draw, *, causal, visit, orders=()):
+    """The widget: loop order if there are `orders`, causal, lengths, block sizes, and the visit.
 
-    chosen = {}
-    if orders:
-        button = {"button_width": "90px"}
-        chosen["order"] = widgets.ToggleButtons(options=orders, description="loops", style=wide | button)
-    chosen["causal"] = widgets.Checkbox(causal, description="causal", indent=False)
-    first_row = list(chosen.values())
-    chosen["n_q"], chosen["n_k"] = choice(LENGTHS, 12, "queries"), choice(LENGTHS, 12, "keys")
-    chosen["block_q"], chosen["block_k"] = choice(BLOCKS, 4, "block_q"), choice(BLOCKS, 3, "block_k")
-    place = widgets.HBox()
-    text, image = widgets.HTML(), widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-    model = None
-
-    def show(_change=None):
-        (slider,) = place.children
-        text.value = describe(model, slider.value)
-        image.value = png(draw(model, slider.value))
-
-    def visit_up_to(end, value):
-        """A new slider: the End key of one that is drawn goes to the end that it had then."""
-        layout = widgets.Layout(width="600px")
-        slider = widgets.IntSlider(min(value, end), 0, end, description="visit", style=wide, layout=layout)
-        slider.observe(show, names="value")
-        for old in place.children:
-            old.close()
-        place.children = (slider,)
-
-    def rerun(_change=None):
-        nonlocal model
-        model = run(**{name: control.value for name, control in chosen.items()})
-        end, now = model.n_visits, [slider.value for slider in place.children]
-        if not now or place.children[0].max != end:
-            visit_up_to(end, *(now or [visit]))
-        show()
-
-    for control in chosen.values():
-        control.observe(rerun, names="value")
-    rerun()
-    rows = [first_row, [chosen["n_q"], chosen["n_k"]], [chosen["block_q"], chosen["block_k"]]]
-    return widgets.VBox([*map(widgets.HBox, rows), place, text, image])
+    run(n_q=, n_k=, block_q=, block_k=, causal=, and order= if there are any) gives the model, which has n_visits.
+    causal, visit: what is chosen at first.
+    """
+    loops = {"order": buttons("loops", orders, orders[0])} if orders else {}
+    sizes = {"n_q": 12, "n_k": 12, "block_q": 4, "block_k": 3}
+    return Explorer(
+        run, describe, draw,
+        loops | {"causal": tick("causal", causal)},
+        {"n_q": choice("queries", LENGTHS, 12), "n_k": choice("keys", LENGTHS, 12)},
+        {"block_q": choice("block_q", BLOCKS, 4), "block_k": choice("block_k", BLOCKS, 3)},
+        {"visit": slider("visit", 0, run(**sizes, causal=causal).n_visits, visit)},
+        step="visit", ends={"visit": lambda visit, **chosen: run(**chosen).n_visits}, play="visit",
+    )  # fmt: skip

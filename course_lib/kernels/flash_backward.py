@@ -180,8 +180,8 @@ def dkdv_kernel(
     q_start, full_start = q_loop_bounds(start_n, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
     masked_end = tl.minimum(full_start, n_q)
     if HEAD_DIM > 64:
-        # The compiler no longer knows a multiple of BLOCK_M where the loop starts, and orders its instructions otherwise:
-        # 4 % faster on an H200 for 128 columns. For 64 it would be 16 % slower.
+        # The compiler no longer knows that the loop starts at a multiple of BLOCK_M, and orders its instructions
+        # otherwise: 4 % faster on an H200 for 128 columns. For 64 it would be 16 % slower.
         full_start = masked_end
     # Run the unmasked loop first: otherwise ptxas serializes every wgmma (its warning C7515).
     dk, dv = dkdv_loop(

@@ -383,7 +383,7 @@ def test_performance(open_lesson):
     explorer = page.locator(".jp-OutputArea .widget-vbox").first
     press = keyboard(page, explorer)
     n, d, block_q = explorer.locator(".noUi-handle").all()
-    asked, once, dram = explorer.locator(".widget-toggle-button").all()
+    requested, once, dram = explorer.locator(".widget-toggle-button").all()
     (gpu,) = explorer.locator("select").all()
     (causal,) = explorer.locator("input[type=checkbox]").all()
 
@@ -391,8 +391,8 @@ def test_performance(open_lesson):
     assert "The arithmetic binds: at most 989 TFLOP/s" in press(once, "Enter")
     assert "N = 16,384, d = 128, full" in press(n, "ArrowRight")
     assert "N = 16,384, d = 64, full" in press(d, "ArrowLeft")
-    assert "asked for with 128 queries a tile" in press(asked, "Enter")
-    assert "asked for with 64 queries a tile" in press(block_q, "ArrowLeft")
+    assert "requested with 128 queries a tile" in press(requested, "Enter")
+    assert "requested with 64 queries a tile" in press(block_q, "ArrowLeft")
     assert "d = 64, causal" in press(causal, "Space")
     assert "nothing is measured here" in press(gpu, "Space", "ArrowDown", "Enter")
     assert "no counter was read" in press(dram, "Enter")

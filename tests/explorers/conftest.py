@@ -5,10 +5,10 @@ from course_lib.explorers.figures import png
 
 @pytest.fixture
 def heights():
-    """Heights of what Panel.boxes and Panel.bars drew; a bar that hangs below its base has a negative one."""
+    """Heights of what Axes.bar drew; a bar that hangs below its base has a negative one."""
 
-    def heights(boxes):
-        return [path.vertices[2, 1] - path.vertices[0, 1] for path in boxes.get_paths()]
+    def heights(bars):
+        return [bar.get_height() for bar in bars]
 
     return heights
 

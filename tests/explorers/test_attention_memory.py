@@ -30,7 +30,7 @@ def test_numbers_agree_with_the_closed_forms_and_the_gpu():
         assert model.held_bytes == heads * (2 * n * n + 4 * n * d) * size
         assert model.capacity_bytes == GPUS[gpu].hbm_bytes
         assert model.fits == (model.held_bytes <= GPUS[gpu].hbm_bytes)
-        assert (model.total_bytes, model.flops) == (moved.total_bytes, moved.flops)
+        assert model.moved == moved
         assert model.intensity == moved.flops / moved.total_bytes
         peak = GPUS[gpu].fp16_tensor_tflops if dtype == "fp16" else GPUS[gpu].fp32_tflops
         assert model.arithmetic_s == pytest.approx(moved.flops / peak / 1e12, rel=1e-12)
@@ -75,8 +75,8 @@ def test_no_sequence_fits_into_100_bytes():
 
 
 def test_the_statements_of_the_lesson_hold():
-    assert explorer.run(1024, 64, 1, "fp32").total_bytes == pytest.approx(17.8e6, rel=0.01)
-    assert explorer.run(1024, 64, 1, "fp16").total_bytes == pytest.approx(8.9e6, rel=0.01)
+    assert explorer.run(1024, 64, 1, "fp32").moved.total_bytes == pytest.approx(17.8e6, rel=0.01)
+    assert explorer.run(1024, 64, 1, "fp16").moved.total_bytes == pytest.approx(8.9e6, rel=0.01)
     assert explorer.run(100_000, 64, 1, "fp16", "H100").fits and not explorer.run(100_000, 64, 8, gpu="H100").fits
     assert all(explorer.run(n, gpu="H100").memory_bound for n in explorer.LENGTHS)
     assert not explorer.run(4096, dtype="fp32", gpu="A100").memory_bound
@@ -98,7 +98,7 @@ def test_every_number_in_the_text_comes_from_the_model():
         assert f"longest that fits is N = {model.longest:,}." in text
         found = [float(x.replace(",", "")) for x in re.findall(r"([\d,]+\.\d+)", text.split("<br>")[1])]
         expected = [
-            model.total_bytes / 1e6,
+            model.moved.total_bytes / 1e6,
             model.intensity,
             model.ridge,
             1e3 * model.memory_s,
@@ -112,16 +112,15 @@ def test_every_number_in_the_text_comes_from_the_model():
 def test_the_drawing_shows_the_model(n, dtype, heights):
     model = explorer.run(n, 128, 8, dtype, "T4")
     held, moved, times = explorer.draw(model).axes
-    assert held.lines[-1].get_xydata().tolist() == [[np.log2(n), np.log2(model.held_bytes)]]
-    line = dict(zip(held.lines[0].get_xdata(), held.lines[0].get_ydata(), strict=True))
-    assert line[np.log2(n)] == pytest.approx(np.log2(model.held_bytes))
-    assert held.lines[1].get_ydata()[0] == np.log2(model.capacity_bytes)
-    expected = np.array(list(elements_of(model.by_pass).values()))
-    shares = heights(*moved.collections)
-    np.testing.assert_allclose(shares, expected / model.total_bytes)
+    assert held.lines[-1].get_xydata().tolist() == [[n, model.held_bytes]]
+    assert dict(held.lines[0].get_xydata())[n] == model.held_bytes
+    assert held.lines[1].get_ydata()[0] == model.capacity_bytes
+    shares = [bar.get_width() for bar in moved.patches]
+    expected = elements_of(explorer.by_pass(model.moved.by_tensor))
+    np.testing.assert_allclose(shares, np.array(list(expected.values())) / model.moved.total_bytes)
     assert sum(shares) == pytest.approx(1)
-    assert max(map(sum, (moves.values() for moves in model.by_pass.values()))) / model.total_bytes < moved.get_ylim()[1]
-    assert heights(*times.collections) == [1e3 * model.memory_s, 1e3 * model.arithmetic_s]
+    assert max(bar.get_x() + bar.get_width() for bar in moved.patches) < moved.get_xlim()[1]
+    assert heights(times.patches) == [1e3 * model.memory_s, 1e3 * model.arithmetic_s]
     low, high = held.get_ylim()
     assert all(low < y < high for curve in held.lines for y in curve.get_ydata())
 
@@ -133,13 +132,13 @@ def test_all_lengths_and_sizes_stay_within_the_frame():
         assert all(low < y < high for curve in held.lines for y in curve.get_ydata()), (heads, d, dtype)
 
 
-def test_bars_of_the_passes_are_counted_bytes_and_lines_the_closed_form(heights):
+def test_bars_of_the_passes_are_counted_bytes_and_lines_the_closed_form():
     counted = explorer.by_pass(traffic.standard_attention(64, 64, 8, dtype_bytes=4).by_tensor)
     stated = explorer.by_pass(traffic.standard_attention(64, 64, 8, dtype_bytes=2).by_tensor)
     (axes,) = explorer.draw_passes(counted, stated).axes
-    bars, *stated_lines = axes.collections
-    np.testing.assert_allclose(heights(bars), np.array(list(elements_of(counted).values())) / 1e6)
-    tops = [y for lines in stated_lines for (_, y), _ in lines.get_segments()]
+    widths = [bar.get_width() for bar in axes.patches]
+    np.testing.assert_allclose(widths, np.array(list(elements_of(counted).values())) / 1e6)
+    tops = [x for lines in axes.collections for (x, _), _ in lines.get_segments()]
     expected = [np.cumsum(list(moves.values())) / 1e6 for moves in stated.values()]
     np.testing.assert_allclose(tops, np.concatenate(expected))
 
@@ -161,8 +160,8 @@ def test_curves_follow_the_closed_form_and_bars_the_table_of_gpus():
     assert axes.lines[2].get_ydata()[0] == 16
     (axes,) = explorer.draw_on_chip(GPUS).axes
     widths = [bar.get_width() * KIB for bar in axes.patches]
-    assert widths[::2] == [gpu.sms * gpu.shared_bytes_per_sm for gpu in GPUS.values()]
-    assert widths[1::2] == [gpu.shared_bytes_per_block for gpu in GPUS.values()]
+    assert widths[: len(GPUS)] == [gpu.sms * gpu.shared_bytes_per_sm for gpu in GPUS.values()]
+    assert widths[len(GPUS) :] == [gpu.shared_bytes_per_block for gpu in GPUS.values()]
 
 
 def test_the_explorer_follows_every_control(shell_of):

@@ -70,7 +70,7 @@ def test_drawing_shows_the_model(heights):
     model = model_of(12, 12, 4, 3, True)
     *grids, hbm = explorer.draw(model, 6).axes
     assert [axes.get_title(loc="left") for axes in grids] == ["1: delta", "2: dK and dV", "3: dQ"]
-    *read_and_written, ends = map(heights, hbm.collections)
+    *read_and_written, ends = map(heights, hbm.containers)
     assert list(zip(*read_and_written, strict=True)) == [model.moved[6][name] for name in explorer.TENSORS]
     assert ends == [sum(model.moved[-1][name]) for name in explorer.TENSORS]
     for step in (0, model.n_visits):
@@ -82,7 +82,8 @@ def test_figures_show_what_they_are_given():
     panels = explorer.draw_gradient(matrices, "abcd").axes
     assert [float(text.get_text()) for text in panels[1].texts] == (-np.eye(4)).ravel().tolist()
     (axes,) = explorer.draw_products({"forward": ("S", "O"), "backward": ("S again", "dP", "dV")}).axes
-    assert [text.get_text() for text in axes.texts] == ["S", "O", "2", "S again", "dP", "dV", "3"]
+    texts = ["forward", "S", "O", "2", "backward", "S again", "dP", "dV", "3"]
+    assert [text.get_text().strip() for text in axes.texts] == texts
 
 
 def test_the_explorer_follows_every_control(shell_of):

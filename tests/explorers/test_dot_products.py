@@ -122,7 +122,7 @@ def test_the_drawing_of_a_crowd_shows_the_model():
         counts, edges, _ = histogram.patches[0].get_data()
         assert counts.sum() == model.scores.size and edges[0] == -edges[-1] == -np.abs(model.scores).max()
         np.testing.assert_array_equal(weights.patches[0].get_data().values, np.sort(model.weights[0])[::-1])
-        np.testing.assert_array_equal(curve.lines[-1].get_xydata(), [[np.log2(d), model.entropy]])
+        np.testing.assert_array_equal(curve.lines[-1].get_xydata(), [[d, model.entropy]])
 
 
 @pytest.mark.parametrize("draw", [explorer.draw_entropy, lambda: explorer.draw_crowd(explorer.crowd(1))])
@@ -130,7 +130,7 @@ def test_entropy_curves_pass_through_every_crowd(draw):
     curves = [line for line in draw().axes[-1].lines if len(line.get_xdata()) == len(explorer.DIMENSIONS)]
     assert len(curves) == len(explorer.SCALES)
     for line, scale in zip(curves, explorer.SCALES, strict=True):
-        expected = [[np.log2(d), explorer.crowd(d, scale).entropy] for d in explorer.DIMENSIONS]
+        expected = [[d, explorer.crowd(d, scale).entropy] for d in explorer.DIMENSIONS]
         np.testing.assert_array_equal(line.get_xydata(), expected)
 
 

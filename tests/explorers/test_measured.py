@@ -103,7 +103,7 @@ def test_a_verdict_compares_the_measured_gain_with_the_predicted_one():
         (1.0, 0.9, "less than predicted"),
         (1.0, 1.01, "as predicted"),
     ]:
-        assert measured.Step("", "", "", True, 1.0, predicted, gain).verdict == verdict, (predicted, gain)
+        assert measured.Step("", "", True, 1.0, predicted, gain).verdict == verdict, (predicted, gain)
 
 
 def test_growth_is_the_exponent_of_a_power_law():
@@ -210,7 +210,8 @@ def test_worklog_picture_shows_both_masks_and_the_rejected(made_up):
     assert widths == [100, 150, 120, 153, 50, 75, 60, 76.5]
     pale = [patch.get_width() for patch in bars.patches if patch.get_facecolor()[:3] == pytest.approx((221 / 255,) * 3)]
     assert pale == [120, 60]
-    assert len([line for line in gains.lines if len(line.get_xdata()) == 1]) == 2 * 2 * 3
+    predicted = [line for line in gains.lines if len(line.get_xdata()) == 1]
+    assert len(predicted) == 2 * 3 and all(line.get_markerfacecolor() == "white" for line in predicted)
 
 
 def test_ratio_picture_has_ours_over_each_peer(made_up):
@@ -218,7 +219,7 @@ def test_ratio_picture_has_ours_over_each_peer(made_up):
     assert sorted(x for line in forward.lines for x in line.get_xdata()[:1]) == [0.75, 1, 1.5]
 
 
-def test_a_still_is_the_picture_in_fewer_bytes(made_up):
+def test_a_still_picture_takes_fewer_bytes(made_up):
     figure = pictures()["times"]
     still, full = (
         np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int) for data in (figure._repr_png_(), png(figure))

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from matplotlib.collections import PolyCollection
 from PIL import Image
 
 from course_lib.explorers import online_softmax as explorer
@@ -100,10 +99,6 @@ def test_text_names_the_keys_and_counts_the_divisions():
     assert "keys: cat" in text and "carried: acc" in text and "Divisions by l to get it: 1." in text
 
 
-def bars_of(axes):
-    return [artist for artist in axes.collections if isinstance(artist, PolyCollection)]
-
-
 @pytest.mark.parametrize("normalise", NORMALISE)
 @pytest.mark.parametrize("name", STREAMS)
 def test_drawing_shows_the_model(name, normalise, heights):
@@ -111,8 +106,8 @@ def test_drawing_shows_the_model(name, normalise, heights):
         model = model_of(name, order, 3, normalise, fed=2)
         stream, weights, plane = explorer.draw(model).axes
         s = model.scores[model.order]
-        np.testing.assert_array_equal(heights(bars_of(stream)[0]), np.where(np.isfinite(s), s, 0))
-        now, dashed = bars_of(weights)
+        np.testing.assert_array_equal(heights(stream.patches), np.where(np.isfinite(s), s, 0))
+        now, dashed = weights.containers
         before = model.steps[1].weights[model.order]
         np.testing.assert_array_equal(heights(now), model.now.weights[model.order])
         np.testing.assert_array_equal(heights(dashed), before[before > 0])

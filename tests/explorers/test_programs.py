@@ -56,12 +56,12 @@ def test_the_text_describes_the_program():
 def test_the_drawing_is_the_model():
     program = Program((5, 10), (2, 4), (2, 2))
     (axes,) = explorer.draw(program).axes
-    elements, masked, blocks = axes.collections
+    elements, down, across = axes.collections
     assert np.array_equal(elements.get_array(), program.touched)
-    lanes = [(path.get_extents().y0, path.get_extents().x0) for path in masked.get_paths()]
+    lanes = [(lane.get_y(), lane.get_x()) for lane in axes.patches]
     assert lanes == [(row, col) for row in (4, 5) for col in range(8, 12) if row > 4 or col > 9]
-    corners = {tuple(path.get_extents().p0) for path in blocks.get_paths()}
-    assert corners == {(col, row) for row in (0, 2, 4) for col in (0, 4, 8)}
+    assert [line[0, 1] for line in down.get_segments()] == [0, 2, 4, 6]
+    assert [line[0, 0] for line in across.get_segments()] == [0, 4, 8, 12]
     png(explorer.draw(one_dimension(10, 4, 5)))
 
 

@@ -102,7 +102,9 @@ SUBMISSIONS = {
         {
             FIRST: calling(FIRST, "from course_lib.reference.softmax import stable_softmax as f", "f"),
             SECOND: calling(SECOND, "import course_lib", "course_lib.reference.logsumexp"),
-            THIRD: calling(THIRD, "import sys", f"sys.modules['course_lib.exercises'].lesson_03.{NAME[THIRD]}.{NAME[THIRD]}"),
+            THIRD: calling(
+                THIRD, "import sys", f"sys.modules['course_lib.exercises'].lesson_03.{NAME[THIRD]}.{NAME[THIRD]}"
+            ),
         }
     ),
     "never_ends": Submission(

@@ -66,7 +66,7 @@ def test_honest_blank_wrong_endless_and_crashing(tmp_path):
     assert "ended its process (exit status 7)" in rows["00.softmax_scale"]["message"]
     assert "did not return within 2 s" in rows["05.online_normalizer"]["message"]
     assert "not attempted yet" in rows["05.online_softmax_update"]["message"]
-    assert "l is not: l_a + l_b adds numbers that are in different units" in " ".join(rows["05.merge_states"]["message"].split())
+    assert "l is not: l_a + l_b adds numbers" in " ".join(rows["05.merge_states"]["message"].split())
 
 
 def test_kernels_each_in_a_process_of_its_own(tmp_path):

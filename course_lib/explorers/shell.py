@@ -1,0 +1,107 @@
+"""The widget that every explorer is: rows of controls, the picture of what they choose, and its numbers in words.
+
+A widget shows nothing without a kernel, so lessons have a still picture of the same drawing beside it.
+"""
+
+import ipywidgets as widgets
+
+from .figures import png
+
+STYLE = {"description_width": "110px"}
+
+
+def slider(name, low, high, value, step=1):
+    """A slider over numbers: whole ones if `step` is whole."""
+    kind = widgets.IntSlider if isinstance(step, int) else widgets.FloatSlider
+    return kind(value, min=low, max=high, step=step, description=name, style=STYLE, layout={"width": "400px"})
+
+
+def choice(name, options, value):
+    """A slider over a few values: of options, texts or (text, value)."""
+    layout = {"width": "400px"}
+    return widgets.SelectionSlider(options=options, value=value, description=name, style=STYLE, layout=layout)
+
+
+def menu(name, options, value):
+    """A menu of options: texts, numbers, or the keys of a dictionary."""
+    return widgets.Dropdown(options=list(options), value=value, description=name, style=STYLE)
+
+
+def buttons(name, options, value):
+    """A row of buttons, one of which is pressed: options as of a menu."""
+    style = STYLE | {"button_width": "auto"}
+    return widgets.ToggleButtons(options=list(options), value=value, description=name, style=style)
+
+
+def tick(name, value):
+    return widgets.Checkbox(value, description=name, indent=False, layout={"width": "110px"})
+
+
+class Explorer(widgets.VBox):
+    """Rows of controls, and below them what model_of(**their values) gives, drawn and described.
+
+    rows: {name: control} for each row. describe(model) gives HTML, draw(model) a Picture. step: a slider whose value is
+    not the model's but the moment that is shown: describe(model, step), draw(model, step). ends: name of a slider ->
+    function of all values that gives the slider's end; one that stands at its end at first stays there as the end
+    moves. play: a slider that a button moves on by itself.
+    """
+
+    def __init__(self, model_of, describe, draw, *rows, step=None, ends=None, play=None):
+        self._shown = model_of, describe, draw, step
+        self.controls = {name: control for row in rows for name, control in row.items()}
+        self._ends, self._play = ends or {}, play
+        self._kept_at_end = {name for name in self._ends if self.controls[name].value == self.controls[name].max}
+        # At its own size: stretched over a wide page, a picture's text would blur.
+        self.image = widgets.Image(format="png", layout={"max_width": "100%", "align_self": "flex-start"})
+        self.text = widgets.HTML()
+        wrapped = {"flex_flow": "row wrap"}  # onto a next line where the page is narrow
+        self._rows = [widgets.HBox(list(row.values()), layout=wrapped) for row in rows]
+        super().__init__([*self._rows, self.image, self.text])
+        if play:
+            self._button, self._link = widgets.Play(interval=300, show_repeat=False), None
+            row = next(row for row in self._rows if self.controls[play] in row.children)
+            row.children = [*row.children, self._button]
+            self._play_with(self.controls[play])
+        for control in self.controls.values():
+            control.observe(self.redraw, names="value")
+        self.redraw()
+
+    @property
+    def values(self):
+        return {name: control.value for name, control in self.controls.items()}
+
+    def redraw(self, _change=None):
+        """Show what the controls choose now."""
+        self._move_ends()
+        model_of, describe, draw, step = self._shown
+        settings = self.values
+        moment = [settings.pop(step)] if step else []
+        model = model_of(**settings)
+        self.text.value = describe(model, *moment)
+        self.image.value = png(draw(model, *moment))
+
+    def _move_ends(self):
+        """New sliders where an end has moved: the End key of one that is drawn goes to the end that it had then."""
+        for name, end_of in self._ends.items():
+            old, end = self.controls[name], end_of(**self.values)
+            if old.max != end:
+                at_the_end = name in self._kept_at_end and old.value == old.max
+                new = slider(old.description, old.min, end, end if at_the_end else min(old.value, end))
+                new.observe(self.redraw, names="value")
+                self._replace(name, new)
+
+    def _replace(self, name, new):
+        old, self.controls[name] = self.controls[name], new
+        for row in self._rows:
+            row.children = [new if control is old else control for control in row.children]
+        old.close()
+        if name == self._play:
+            self._play_with(new)
+
+    def _play_with(self, slider):
+        """Link the button to the slider, so that it takes about 60 pictures to the end, however many the steps."""
+        if self._link:
+            self._link.unlink()
+        button, steps = self._button, slider.max - slider.min
+        button.min, button.max, button.step, button.value = slider.min, slider.max, -(-steps // 60), slider.value
+        self._link = widgets.link((slider, "value"), (button, "value"))

@@ -1,0 +1,24 @@
+"""Numbers as the explorers write them, in HTML and in pictures."""
+
+
+def number(x, digits=2):
+    """x to `digits` decimals, and 0 without a sign: the cosine of a right angle is a little off 0."""
+    return f"{round(float(x), digits) + 0.0:.{digits}f}"
+
+
+def significant(x):
+    """x to four significant digits."""
+    return f"{float(x):.4g}"
+
+
+def vector(x, write=significant):
+    """The components of x, in brackets."""
+    return "(" + ", ".join(map(write, x)) + ")"
+
+
+def table(rows, header=()):
+    """An HTML table; the first cell of each row is its name. rows, header: texts that may hold HTML."""
+    lines = [f"<th>{'</th><th>'.join(header)}</th>"] if header else []
+    lines += [f"<td><b>{name}</b></td><td>{'</td><td>'.join(cells)}</td>" for name, *cells in rows]
+    style = "<style>.explorer td, .explorer th { padding-right: 1.2em; text-align: left; vertical-align: top }</style>"
+    return f'{style}<table class="explorer"><tr>{"</tr><tr>".join(lines)}</tr></table>'
