@@ -1,6 +1,6 @@
 """The exercises, one module a lesson: answers, hints, properties, plausible wrong answers, and the quiz.
 
-Each lesson_NN has LESSON, TITLE, EXERCISES (a tuple of grading.exercise.Exercise) and QUIZ (questions for
-jupyterquiz). An answer is self-contained, given `import numpy as np`; the notebook's stub repeats its
-signature and docstring.
+Each lesson_NN has TITLE, EXERCISES (the exercises' names, in order) and quiz.md. An exercise is a module that ends with
+EXERCISE, a grading.exercise.Exercise, and a Markdown file of that name. An answer is self-contained, given
+`import numpy as np`; the notebook's stub repeats its signature and docstring.
 """

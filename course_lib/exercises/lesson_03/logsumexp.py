@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import NUMBERS
-from course_lib.exercises.lesson_03.inputs import HALF_ROW, HALF_ZEROS, case, index_of, keeps_promises, logits
+from course_lib.exercises.lesson_03.inputs import HALVES, case, index_of, keeps_promises, logits
 from course_lib.grading.checking import agrees
 from course_lib.grading.diagnosis import exact_and_plain
 from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput, Slip
@@ -90,7 +90,7 @@ check(
     Slip("-inf minus -inf", {SHIFT: "m"}),
     Slip("an epsilon is added inside the logarithm", {"np.log(l)": "np.log(l + 1e-9)"}),
 )
-check("float16 logits are added up in float32", [{"x": HALF_ROW}, {"x": HALF_ZEROS}], test=agrees(half_lse)).catches(
+check("float16 logits are added up in float32", HALVES, test=agrees(half_lse)).catches(
     Slip("the sum is float16", {"np.promote_types(x.dtype, np.float32)": "x.dtype"})
 )
 check(

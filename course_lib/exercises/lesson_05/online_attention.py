@@ -7,15 +7,7 @@ from course_lib import reference
 from course_lib.exercises.common.generators import LARGE_SCORES, NUMBERS, arrays, as_floats, case_of
 from course_lib.grading.checking import agrees, not_modified
 from course_lib.grading.diagnosis import compare, exact_and_plain, show
-from course_lib.grading.exercise import (
-    Before,
-    Checks,
-    Evidence,
-    Exercise,
-    ExpectedOutput,
-    Finding,
-    Slip,
-)
+from course_lib.grading.exercise import Before, Checks, Evidence, Exercise, ExpectedOutput, Finding, Slip
 from course_lib.grading.read_counting import Rows, growing
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import arrays, as_floats
-from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_delta, gradient_inputs
+from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_delta, small_inputs
 from course_lib.grading.checking import agrees, not_modified
 from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput, Slip
 
@@ -55,7 +55,7 @@ check("a number for each row", [TWO_ROWS, as_floats(o=[[1, 2], [3, 4], [0, 1]], 
 )
 check(
     "equals the sum over keys of P * dP",
-    [SENTENCE, SQUARE, gradient_inputs()],
+    [SENTENCE, SQUARE, small_inputs()],
     test=agrees(sum_over_keys),
     call="P = np.exp(q @ k.T / np.sqrt(q.shape[1]))\nP /= P.sum(axis=1, keepdims=True)\ndelta(P @ v, do)",
 )

@@ -40,9 +40,9 @@ def expected_delta(o, do):
 
 
 @st.composite
-def gradient_inputs(draw, square=False):
+def small_inputs(draw, square=False, most=3):
     """Small q, k, v and do. square: as many queries as keys and columns, so that no wrong transpose raises."""
-    n_q, n_k, d = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    n_q, n_k, d = draw(st.integers(1, most)), draw(st.integers(1, most)), draw(st.integers(1, 2))
     if square:
         n_q = n_k = d
     return {name: arrays(draw, n, d) for name, n in (("q", n_q), ("k", n_k), ("v", n_k), ("do", n_q))}

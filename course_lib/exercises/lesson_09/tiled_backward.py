@@ -4,15 +4,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference, traffic
-from course_lib.exercises.common.generators import arrays, as_floats
+from course_lib.exercises.common.generators import as_floats
 from course_lib.exercises.common.on_machine import compare_traffic, on_machine, own_work
-from course_lib.exercises.lesson_09.gradients import (
-    SENTENCE,
-    SQUARE,
-    expected_delta,
-    expected_gradients,
-    gradient_inputs,
-)
+from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_delta, expected_gradients, small_inputs
 from course_lib.grading.diagnosis import compare
 from course_lib.grading.exercise import Before, Checks, Exercise, ExpectedOutput, Slip, each_and_all
 from course_lib.reference.backward import tiled_backward_on_machine
@@ -118,15 +112,13 @@ def sized(n_q, n_k, d, block_q, block_k, causal=False):
 @st.composite
 def one_tile(draw):
     """As many queries as keys and columns, so that no wrong transpose raises, in one tile."""
-    inputs = draw(gradient_inputs(square=True))
+    inputs = draw(small_inputs(square=True))
     return tiled(inputs, len(inputs["q"]), len(inputs["k"]))
 
 
 @st.composite
 def any_tiles(draw):
-    n_q, n_k, d = draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.integers(1, 2))
-    inputs = {name: arrays(draw, n, d) for name, n in (("q", n_q), ("k", n_k), ("v", n_k), ("do", n_q))}
-    return tiled(inputs, draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.booleans()))
+    return tiled(draw(small_inputs(most=4)), draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.booleans()))
 
 
 CALL = """\
