@@ -1,12 +1,13 @@
-"""One module per widget: a pure model, a matplotlib drawing of it, a thin ipywidgets shell around the two.
+"""One module per widget: a pure model, a matplotlib drawing of it, and one shell of ipywidgets for all.
 
 The model computes nothing of its own: its numbers come from `reference`, `machine`, `traffic` or a recorded
-file. The drawing takes the model and returns a figure, so every picture of an explorer can also stand still
-in a notebook.
+file. The drawing takes the model and returns a figure, so that every picture of an explorer can also stand
+still in a notebook, where there is no kernel.
 
     dot_products     lesson 01: two vectors; scores, their scale and their softmax
     float_formats    lesson 02: logits on the number line of each format
     stable_softmax   lesson 03: naive, stable and log-sum-exp, step by step
+    attention_memory lesson 04: what standard attention holds in memory and moves through it
     online_softmax   lesson 05: feed a stream block by block
     tile_grid        lesson 06: the tiles of the scores, visited and skipped, in order
     tiled_attention  lesson 06: step through the visits; SRAM and bytes by tensor
@@ -16,8 +17,14 @@ in a notebook.
     programs         lesson 07: which elements one program touches, in one dimension and in two
     roofline         lesson 10: recorded calls under the roof of a GPU, by what is counted as bytes
     measured         lesson 10: tables and pictures of the records in data/
-    visits           the widget that tiled_attention and backward_passes share
     lesson_map       the table of lessons, and its picture
     readme_figure    the picture at the head of the README
-    figures          what all pictures share
+
+What they share:
+
+    figures          colours, sizes, panels with titles and labels, and how a figure becomes a PNG
+    drawing          logarithmic axes, curves, cells, matrices of numbers, stacked bars
+    shell            the widget: rows of controls, picture and text
+    visits           bytes up to each visit of a loop, and the widget of tiled_attention and backward_passes
+    words            numbers and tables in words and HTML
 """
