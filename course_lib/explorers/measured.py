@@ -87,7 +87,7 @@ def draw_worklog(full, causal):
     legend(bars)
     gains.set_xscale("log", base=2)
     low, high = gains.get_xlim()
-    ticks = (0.125, 0.25, 0.5, 0.8, 1, 1.25, 1.6, 2, 3, 4)
+    ticks = (0.125, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4)
     log_axes(gains, [tick for tick in ticks if low < tick < high], y_base=None)
     gains.axvline(1, color=GREY, linewidth=0.8)
     tidy(gains, title="gain: open predicted, filled measured", x="times as fast as the rung that it builds on")
@@ -261,7 +261,7 @@ def draw_sweep(rows):
     top = 1.08 * max(max(row[2], row[3] or 0) for row in table)
     right.plot([0, top], [0, top], ":", color=GREY, linewidth=1)
     tidy(right, title="measured against predicted", x="predicted, TFLOP/s")
-    legend(right, loc="lower right", bbox_to_anchor=(0.9, 0))
+    legend(right, loc="lower right", bbox_to_anchor=(0.94, 0))
     return figure
 
 
