@@ -16,9 +16,11 @@ import os
 import shutil
 from itertools import count
 from pathlib import Path
+from urllib.parse import urlencode
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST_LESSON = "00_start_here.ipynb"
+SETTINGS = ROOT / "course_lib/data/jupyterlab"  # no questions about news, and a save every 15 seconds
 
 
 def update(root: Path = ROOT) -> list[str]:
@@ -84,14 +86,47 @@ def _write_origins(work: Path, origins: dict[str, str]) -> None:
     (work / ".origins.json").write_text(json.dumps(origins, indent=1) + "\n")
 
 
+def address(port: int, base_url: str, token: str) -> str:
+    """What a browser opens: the first lesson, on a server of this machine."""
+    query = f"?{urlencode({'token': token})}" if token else ""
+    return f"http://localhost:{port}{base_url}lab/tree/{FIRST_LESSON}{query}"
+
+
+def running_address(root: Path = ROOT) -> str | None:
+    """The address of a server that already runs in root/work, or None."""
+    from jupyter_server.serverapp import list_running_servers
+
+    work = (root / "work").resolve()
+    for server in list_running_servers():
+        if Path(server["root_dir"]).resolve() == work:
+            return address(server["port"], server["base_url"], server["token"])
+    return None
+
+
 def open_lab(root: Path = ROOT) -> None:
-    """Run JupyterLab in root/work, on the first lesson, until it is stopped."""
+    """Run JupyterLab in root/work, on the first lesson, until it is stopped. Prints the one address to open.
+
+    A server that runs there already is left running: two would save over each other.
+    """
+    if already := running_address(root):
+        print(f"JupyterLab is already running. Open this:\n\n    {already}\n")
+        return
     from jupyterlab.labapp import LabApp
 
-    arguments = [str(root / "work" / FIRST_LESSON)]
+    arguments = [
+        f"--ServerApp.root_dir={root / 'work'}",
+        f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}",
+        f"--LabApp.app_settings_dir={SETTINGS}",
+        "--Application.log_level=ERROR",
+    ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         arguments.append("--allow-root")  # as in containers; JupyterLab refuses to run as root otherwise
-    LabApp.launch_instance(arguments)
+    server = LabApp.initialize_server(argv=arguments)
+    # Jupyter's own message gives three addresses, one of them a file's.
+    server.log.addFilter(lambda record: "To access the server" not in record.getMessage())
+    url = address(server.port, server.base_url, server.identity_provider.token)
+    print(f"Open this, if no browser has opened it:\n\n    {url}\n\nControl-C stops JupyterLab.", flush=True)
+    server.start()
 
 
 def main() -> None:

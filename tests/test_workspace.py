@@ -141,7 +141,7 @@ def request(url: str, method: str = "GET", body: dict | None = None) -> str:
         return response.read().decode()
 
 
-def test_saving_in_jupyterlab_stays_in_work(course, tmp_path_factory):
+def test_jupyterlab_opens_the_first_lesson_quietly_once_and_saves_in_work(course, tmp_path_factory):
     """Where jupytext is installed and finds its configuration, JupyterLab writes a text twin at each save."""
     (course / "jupytext.toml").write_bytes((ROOT / "jupytext.toml").read_bytes())
     workspace.update(course)
@@ -174,6 +174,21 @@ def test_saving_in_jupyterlab_stays_in_work(course, tmp_path_factory):
                     assert server.poll() is None and time.monotonic() < deadline, (home / "log").read_text()
                     time.sleep(0.1)
             assert "00_start_here.ipynb" in request(f"{url}/lab/tree/00_start_here.ipynb")
+            said = (home / "log").read_text()
+            first_lesson = f"http://localhost:{port}/lab/tree/00_start_here.ipynb\n"
+            assert said.count("http://") == 1
+            assert f"Open this, if no browser has opened it:\n\n    {first_lesson}" in said
+            for plugin, setting, value in (
+                ("docmanager-extension:plugin", "autosaveInterval", 15),
+                ("apputils-extension:notification", "fetchNews", "false"),
+            ):
+                schema = json.loads(request(f"{url}/lab/api/settings/@jupyterlab/{plugin}"))["schema"]
+                assert schema["properties"][setting]["default"] == value
+            second = subprocess.run(
+                [sys.executable, "-c", code], cwd=ROOT, env=os.environ | folders, capture_output=True, text=True,
+                timeout=60,
+            )  # fmt: skip
+            assert second.stdout == f"JupyterLab is already running. Open this:\n\n    {first_lesson}\n", second.stderr
             model = json.loads(request(f"{url}/api/contents/05_online_softmax.ipynb"))
             model["content"]["cells"][0]["source"] = "answer = 42"
             request(f"{url}/api/contents/05_online_softmax.ipynb", "PUT", model)
