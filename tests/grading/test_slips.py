@@ -5,8 +5,9 @@ import pytest
 
 from course_lib import grading
 from course_lib.grading import registry
+from course_lib.grading.calling import GuardedAnswer, attempt
 from course_lib.grading.exercise import Slip, edited
-from course_lib.grading.slips import same
+from course_lib.grading.slips import same, slip_behind
 
 EXERCISE = registry.find("05.merge_states")
 SLIPS = {slip.name: slip for slip in EXERCISE.slips}
@@ -44,6 +45,19 @@ def test_an_answer_that_differs_from_a_slip_on_one_later_case_is_not_given_its_n
 
     result = grading.grade(EXERCISE.id, only_for_single_queries)
     assert not result.passed and result.slip is None
+
+
+@pytest.mark.parametrize("names, named", [(("one",), "one"), (("one", "another"), None)])
+def test_of_two_slips_that_no_case_tells_apart_neither_is_named(names, named):
+    class Twins:
+        answer, properties = EXERCISE.answer, EXERCISE.properties
+        slips = tuple(Slip(name, *SLIPS["l is not rescaled"].forms) for name in names)
+
+    answer = GuardedAnswer(SLIPS["l is not rescaled"].answers(EXERCISE.answer)[0])
+    prop = EXERCISE.properties[0]
+    evidence = attempt(prop, answer, prop.cases[0])
+    slip = slip_behind(Twins, answer, prop, prop.cases[0], evidence)
+    assert (slip and slip.name) == named
 
 
 @pytest.mark.parametrize(
