@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from . import prose
-from .exercise import Evidence, Exercise, Property, Slip
+from .exercise import Evidence, Exercise, Property
 
 WIDTH = 96
 
@@ -57,16 +57,15 @@ def failed_message(
     prop: Property,
     inputs: dict,
     evidence: Evidence,
-    slip: Slip | None,
+    slip: prose.Slip | None,
     printed: str = "",
 ) -> str:
     """The diagnosis first, then the property, the input that shows it, and the hint for this mistake."""
     lines = [f"{exercise.id}: not passed yet"]
     found = "\n".join(finding.text for finding in evidence.findings)
     if slip is not None:
-        told = exercise.prose.slips[slip.name]
-        lines += _labelled("diagnosis ", "\n".join([*textwrap.wrap(told.diagnosis, WIDTH - 10), found]))
-        hint = told.hint or _general_hint(evidence)
+        lines += _labelled("diagnosis ", "\n".join([*textwrap.wrap(slip.diagnosis, WIDTH - 10), found]))
+        hint = slip.hint or _general_hint(evidence)
     else:
         lines += _labelled("diagnosis ", found)
         hint = _general_hint(evidence)

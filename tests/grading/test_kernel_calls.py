@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from course_lib import language, runtime
+from course_lib.editing import edited
 from course_lib.grading import calling, checking, kernel_calls, launched, registry
-from course_lib.grading.exercise import Exercise, ExpectedOutput, edited
+from course_lib.grading.exercise import Exercise, ExpectedOutput
 from course_lib.grading.kernel_calls import compare_bytes, compare_launch, kernel_checks
 from course_lib.grading.rules import objection
 
