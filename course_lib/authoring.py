@@ -200,6 +200,9 @@ def execute(notebook: NotebookNode, cwd: Path, scratch: Path, gpu: bool = False)
         if cell.cell_type == "code":
             cleared = CLEARED_TAGS & set(cell.metadata.get("tags", []))
             cell.outputs = [] if cleared else merge_streams(cell.outputs)
+            for output in cell.outputs:
+                # Its id is random. The HTML beside it says the same without a kernel.
+                output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
 
 
 def merge_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:

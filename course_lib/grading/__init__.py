@@ -8,7 +8,7 @@ read_counting  inputs that notice how they are read
 kernel_calls   answers that are Triton kernels, run under the tracer
 report         the text that a learner sees
 learner        check, hint, solution, progress, quiz
-progress_file  what has been passed, kept from one session to the next
+overview       how far the learner is, lesson by lesson
 cli            python -m course_lib grade NOTEBOOK
 """
 

@@ -5,8 +5,11 @@ import inspect
 import os
 import random
 
-from . import progress_file, registry, report
+from course_lib.components import page, progress_file
+
+from . import registry, report
 from .checking import grade
+from .overview import overview
 
 _hints_given: dict[str, int] = {}
 
@@ -75,7 +78,7 @@ def solution(exercise_id: str) -> None:
 def progress() -> None:
     """Show what is done, per lesson."""
     try:
-        report.show(progress_file.overview())
+        page.show(*overview(progress_file.load("exercises")))
     except OSError as error:
         report.show(f"progress could not be read from {progress_file.location()}: {error.strerror}")
 
@@ -84,7 +87,7 @@ def progress() -> None:
 def quiz(lesson: str) -> None:
     """Show a lesson's quiz with jupyterquiz, or as text without jupyterquiz or outside a notebook."""
     questions = registry.quiz(lesson)
-    if not report.in_notebook():
+    if not page.in_notebook():
         print(_quiz_text(questions))
         return
     try:

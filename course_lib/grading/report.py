@@ -1,11 +1,12 @@
 """The text that a learner sees. The same evidence makes the same text, on every machine."""
 
 import functools
-import html
 import textwrap
 from pathlib import Path
 
 import numpy as np
+
+from course_lib.components import page
 
 from . import prose
 from .exercise import Evidence, Exercise, Property, Slip
@@ -126,26 +127,6 @@ def _printed(printed):
     return ["", "Your answer printed:", textwrap.indent(printed, "    ")] if printed else []
 
 
-COLOURS = {"passed": "#1b9e77", "failed": "#d95f02", "quiet": "#888888"}  # legible on light and dark alike
-
-
-def in_notebook() -> bool:
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    return get_ipython() is not None
-
-
 def show(text: str, mood: str = "quiet") -> None:
-    """Display text in a notebook, with a coloured edge where HTML is understood; print it elsewhere."""
-    if not in_notebook():
-        print(text)
-        return
-    from IPython.display import display
-
-    page = (
-        f'<pre style="border-left: 4px solid {COLOURS[mood]}; padding-left: 0.8em; white-space: pre-wrap">'
-        f"{html.escape(text)}</pre>"
-    )
-    display({"text/plain": text, "text/html": page}, raw=True)
+    """Display text with a coloured edge."""
+    page.show(text, page.boxed(f"<pre>{page.escape(text)}</pre>", mood))

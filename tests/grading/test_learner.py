@@ -179,7 +179,7 @@ def test_in_a_notebook_text_and_html_say_the_same(monkeypatch):
     grading.check("00.softmax_scale", wrong)
     (shown,) = notebook.shown
     assert shown["text/plain"].startswith("00.softmax_scale: not passed yet")
-    assert shown["text/html"].startswith("<pre") and "does not hold: any head_dim" in shown["text/html"]
+    assert '<div class="course failed">' in shown["text/html"] and "does not hold: any head_dim" in shown["text/html"]
     notebook.shown.clear()
     grading.check("05.merge_states", lambda a, b: a["<x>"])
     assert "<x>" not in notebook.shown[0]["text/html"]
