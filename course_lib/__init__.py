@@ -29,7 +29,7 @@ and the glossary, is loaded when it is first used. Words and symbols are defined
 import importlib
 
 _FROM_COMPONENTS = {"predict", "table"}
-_FROM_GRADING = {"check", "hint", "solution", "progress", "quiz"}
+_FROM_GRADING = {"check", "hint", "solution", "restore", "progress", "quiz"}
 _FROM_GLOSSARY = {"GLOSSARY", "SYMBOLS", "TERMS"}
 _SUBMODULES = {
     "authoring", "components", "exercises", "explorers", "grading", "hardware", "kernels", "machine",

@@ -51,7 +51,8 @@ FOUND_BY_NUMBER = ("grading", "exercises")
 IMPORT_BY_VARIABLE = {"course_lib.__main__", "course_lib.tracing.interpreter_process", "course_lib.tracing.remote"}
 
 # What course_lib itself offers without being a part, and the module that it comes from.
-OFFERED = {f"course_lib.{name}": "course_lib.grading" for name in ("check", "hint", "solution", "progress", "quiz")}
+GRADING = ("check", "hint", "solution", "restore", "progress", "quiz")
+OFFERED = {f"course_lib.{name}": "course_lib.grading" for name in GRADING}
 OFFERED |= {f"course_lib.{name}": "course_lib.components" for name in ("predict", "table")}
 
 

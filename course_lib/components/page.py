@@ -11,8 +11,10 @@ STYLE = (
     "<style>"
     ".course{border-left:4px solid #888888;padding:.1em 0 .1em 1em;margin:.3em 0;line-height:1.45}"
     + "".join(f".course.{mood}{{border-color:{colour}}}" for mood, colour in EDGES.items())
-    + ".course p{margin:.3em 0}.course ul{margin:.3em 0;padding-left:1.4em}"
+    + ".course p{margin:.3em 0}.course ul{margin:.3em 0;padding-left:1.4em}.course .lines{white-space:pre-line}"
     ".course pre{margin:.3em 0;padding:.4em .7em;white-space:pre-wrap;background:rgba(128,128,128,.14)}"
+    ".course .right,.course .wrong{margin-left:1.1em;padding-left:.7em;border-left:3px solid #009E73}"
+    ".course .wrong{border-color:#D55E00}"
     ".course summary{cursor:pointer}.course-name{display:inline-block;min-width:15em}.course-done{color:#009E73}"
     ".course-table td,.course-table th{white-space:nowrap}.course-table{font-variant-numeric:tabular-nums}"
     ".course-bar{display:inline-block;width:8em;margin-left:.7em;text-align:left}"
