@@ -13,7 +13,21 @@ from course_lib import traffic
 from course_lib.hardware import GIB, GPUS, KIB, MIB
 
 from .drawing import bare, cells, log_axes, names_below, pale, shaded, stacked
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panel, panels, tidy
+from .figures import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    PALE,
+    PURPLE,
+    TENSOR_COLOURS,
+    VERMILLION,
+    label,
+    legend,
+    panel,
+    panels,
+    tidy,
+)
 from .shell import Explorer, buttons, choice, menu
 from .words import in_units
 
@@ -28,7 +42,6 @@ PASSES = {
     "P = softmax(S)": (("S", "read"), ("P", "written")),
     "O = P V": (("P", "read"), ("V", "read"), ("O", "written")),
 }
-COLOURS = {"Q": GREY, "K": GREY, "V": GREY, "O": GREEN, "S": BLUE, "P": ORANGE}
 
 
 def by_pass(by_tensor):
@@ -137,8 +150,9 @@ def _draw_passes(axes, passes, unit_bytes, names, end):
     """A bar for each pass, by tensor, paler what is written."""
     bars = {
         name: [
-            (f"{tensor} {way}", n_bytes / unit_bytes, pale(COLOURS[tensor]) if way == "written" else COLOURS[tensor])
+            (f"{tensor} {way}", n_bytes / unit_bytes, pale(colour) if way == "written" else colour)
             for (tensor, way), n_bytes in moves.items()
+            for colour in [TENSOR_COLOURS[tensor]]
         ]
         for name, moves in zip(names, passes.values(), strict=True)
     }

@@ -12,8 +12,8 @@ import numpy as np
 from course_lib.machine import Machine
 from course_lib.reference.backward import tiled_backward_on_machine
 
-from .drawing import shaded, stacked
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, panels, tidy
+from .drawing import pale, shaded, stacked
+from .figures import INK, TENSOR_COLOURS, panels, tidy
 from .tile_grid import TileGrid, draw_tile_grid, tile_grid
 from .visits import bytes_moved, draw_moved, explore_visits, visit_starts
 
@@ -21,10 +21,6 @@ D = 8
 DTYPE, STATISTICS = np.float16, np.float32
 MAX_NUMBERED = 36  # tiles of one grid; numbers take most of the time of a redraw
 TENSORS = ("Q", "K", "V", "O", "dO", "lse", "delta", "dQ", "dK", "dV")
-COLOURS = {
-    "Q": BLUE, "K": ORANGE, "V": GREEN, "O": PURPLE, "dO": VERMILLION, "lse": GREY, "delta": GREY,
-    "dQ": BLUE, "dK": ORANGE, "dV": GREEN,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,7 @@ def draw(model, step):
     grids[0].set_xticks([])
     grids[0].set_xlabel("")
     names = ["\u03b4" if name == "delta" else name for name in TENSORS]
-    draw_moved(hbm, model.moved[step], model.moved[-1], COLOURS, names)
+    draw_moved(hbm, model.moved[step], model.moved[-1], names)
     return figure
 
 
@@ -144,16 +140,15 @@ def draw_gradient(matrices, tokens):
     return figure
 
 
-PRODUCT_COLOURS = {
-    "S": GREY, "O": PURPLE, "S again": "#F0B090", "dP": VERMILLION, "dV": GREEN, "dK": ORANGE, "dQ": BLUE,
-    "dP again": "#F0B090",
-}  # fmt: skip
-
-
 def draw_products(programs):
     """A row of boxes for each program, a box for each matrix product, 2 n_q n_k d FLOPs. programs: name -> products."""
     figure, (axes,) = panels(0.9 + 0.42 * len(programs), left=0.27, below=0.1)
-    bars = {name: [(product, 1, PRODUCT_COLOURS[product]) for product in of] for name, of in programs.items()}
+
+    def colour(product):
+        tensor, *again = product.split()
+        return pale(TENSOR_COLOURS[tensor]) if again else TENSOR_COLOURS[tensor]
+
+    bars = {name: [(product, 1, colour(product)) for product in products] for name, products in programs.items()}
     stacked(axes, bars, [str(len(products)) for products in programs.values()], scale=False)
     tidy(axes, title="matrix products; pale: only because something was not kept")
     return figure

@@ -15,16 +15,13 @@ from course_lib.machine import Machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 
 from .drawing import curves, log_axes, names_below, pale, stacked
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, corner, legend, panel, panels, tidy
+from .figures import BLUE, INK, PALE, TENSOR_COLOURS, VERMILLION, corner, legend, panel, panels, tidy
 from .tile_grid import ORDERS, TileGrid, draw_tile_grid, tile_grid
 from .visits import bytes_moved, draw_moved, explore_visits, visit_starts
 
 D = 8
 DTYPE = np.float16
 WORK = "work"  # scores, statistics, accumulator, temporaries: what is loaded from no tensor
-COLOURS = {
-    "Q": BLUE, "K": ORANGE, "V": GREEN, "S": VERMILLION, "P": "#F0B090", "O": PURPLE, "l": GREY, "m": GREY, WORK: GREY,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -134,12 +131,12 @@ def draw(model, step):
     tidy(sram, title="in SRAM, at the fullest", y="bytes")
     names = list(model.held[-1])
     held = [model.held[step].get(name, 0) for name in names]
-    sram.bar(range(len(names)), held, color=[COLOURS[name] for name in names])
+    sram.bar(range(len(names)), held, color=[TENSOR_COLOURS.get(name, PALE) for name in names])
     names_below(sram, names)
     sram.set_ylim(0, 1.25 * max(max(held.values(), default=0) for held in model.held))
     corner(sram, f"total {sum(model.held[step].values()):,}")
     corner(sram, f"most {max(sum(held.values()) for held in model.held):,}", line=1)
-    draw_moved(hbm, model.moved[step], model.moved[-1], COLOURS)
+    draw_moved(hbm, model.moved[step], model.moved[-1])
     return figure
 
 
@@ -161,7 +158,7 @@ def draw_bytes(counts):
         name: [
             (tensor, n_bytes / 1e6, colour)
             for tensor, (read, written) in by_tensor.items()
-            for n_bytes, colour in ((read, COLOURS[tensor]), (written, pale(COLOURS[tensor])))
+            for n_bytes, colour in ((read, TENSOR_COLOURS[tensor]), (written, pale(TENSOR_COLOURS[tensor])))
             if n_bytes
         ]
         for name, by_tensor in counts.items()
@@ -190,7 +187,7 @@ def draw_budget(held, budget_bytes):
     title = f"bytes in SRAM; line: the budget of {budget_bytes:,}"
     figure, axes = panel(1.5 + 0.4 * len(held), left=0.15, title=title, x="bytes")
     bars = {
-        case: [(name, n_bytes, COLOURS.get(name, PALE)) for name, n_bytes in parts.items()]
+        case: [(name, n_bytes, TENSOR_COLOURS.get(name, PALE)) for name, n_bytes in parts.items()]
         for case, parts in held.items()
     }
     stacked(axes, bars, [f"{sum(parts.values()):,}" for parts in held.values()])
