@@ -30,7 +30,7 @@ from .roofline import draw_roof, roof_tflops
 from .shell import Explorer, buttons, choice, menu, slider, tick
 from .tile_grid import draw_tile_grid, tile_grid
 from .tiled_attention import run_on
-from .words import in_units, table
+from .words import in_units, plain, table
 
 RECORD = Path(__file__).parents[1] / "data" / "resources.json"
 RECORD_COMMAND = "python -m course_lib.measure.resources --record course_lib/data/resources.json"
@@ -327,7 +327,7 @@ def _describe_measured(model):
 
 def draw(model, step=None):
     """Tile grid after `step` visits (None: all), roofline, SRAM, bytes, waves. Returns a figure."""
-    figure = Picture(7.2)
+    figure = Picture(7.2, alt=f"Tiles, roofline, SRAM, bytes and waves of a choice. {plain(describe(model, step))}")
     grid = figure.add_axes((0.07, 0.555, 0.35, 0.39))
     draw_tile_grid(grid, model.grid, step, MAX_NUMBERED_TILES)
     title = "the first {} x {} of {:,} x {:,} tiles".format(*model.grid.visit_number.shape, *model.tiles)
