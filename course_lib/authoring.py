@@ -43,8 +43,8 @@ TEXT_METADATA = {
     "kernelspec": NOTEBOOK_METADATA["kernelspec"],
 }
 
-# These cells show widgets, whose random ids no second build reproduces. A static figure stands beside each.
-CLEARED_TAG = "explorer"
+# A widget's id is random, and no second build reproduces it.
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 CELL_TIMEOUT_S = 120
 
@@ -198,11 +198,15 @@ def execute(notebook: NotebookNode, cwd: Path, scratch: Path, gpu: bool = False)
     notebook.metadata = nbformat.from_dict(NOTEBOOK_METADATA)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cleared = CLEARED_TAG in cell.metadata.get("tags", [])
-            cell.outputs = [] if cleared else merge_streams(cell.outputs)
-            for output in cell.outputs:
-                # Its id is random. The HTML beside it says the same without a kernel.
-                output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
+            cell.outputs = without_widgets(merge_streams(cell.outputs))
+
+
+def without_widgets(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """`outputs` without widgets: of one that brings HTML along for a page without a kernel, the HTML stays."""
+    kept = [output for output in outputs if WIDGET not in output.get("data", {}) or "text/html" in output.data]
+    for output in kept:
+        output.get("data", {}).pop(WIDGET, None)
+    return kept
 
 
 def merge_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:
