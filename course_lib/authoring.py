@@ -43,7 +43,8 @@ TEXT_METADATA = {
     "kernelspec": NOTEBOOK_METADATA["kernelspec"],
 }
 
-# These cells show widgets, whose random ids no second build reproduces. A static figure stands beside each.
+# These cells show widgets, whose random ids no second build reproduces. Of an explorer that is a picture, too, the
+# picture stays; beside each other one stands a static figure.
 CLEARED_TAGS = {"explorer", "quiz"}
 
 CELL_TIMEOUT_S = 120
@@ -199,7 +200,11 @@ def execute(notebook: NotebookNode, cwd: Path, scratch: Path, gpu: bool = False)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cleared = CLEARED_TAGS & set(cell.metadata.get("tags", []))
-            cell.outputs = [] if cleared else merge_streams(cell.outputs)
+            still = [output for output in cell.outputs if "image/png" in output.get("data", {})]
+            cell.outputs = still if cleared else merge_streams(cell.outputs)
+            for output in cell.outputs:
+                # Its id is random. The HTML beside it says the same without a kernel.
+                output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
 
 
 def merge_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:

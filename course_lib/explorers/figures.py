@@ -5,12 +5,20 @@ import io
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
 # Okabe and Ito's palette: told apart with any common colour blindness, and in grey.
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#AA4499"
+SKY = "#56B4E9"
 INK, GREY, PALE = "#222222", "#888888", "#DDDDDD"
+
+# A tensor has the same colour in every picture of the course, and its gradient a darker shade of it.
+TENSOR_COLOURS = {"Q": BLUE, "K": ORANGE, "V": GREEN, "S": VERMILLION, "P": SKY, "O": PURPLE}
+TENSOR_COLOURS |= {f"d{name}": to_hex(0.62 * np.array(to_rgb(colour))) for name, colour in TENSOR_COLOURS.items()}
+# Numbers of a row, not tensors of the mathematics: greys.
+TENSOR_COLOURS |= {"m": "#333333", "l": "#666666", "lse": GREY, "delta": "#AAAAAA"}
 
 WIDTH_INCHES = 9.6
 DPI = 100

@@ -133,6 +133,11 @@ def keyboard(page, explorer):
     return press
 
 
+def centre(shape):
+    box = shape.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
 def test_start_here(open_lesson):
     page = open_lesson("00_start_here", whole=True)
     check = page.locator(".jp-OutputArea", has_text="00.softmax_scale").first
@@ -142,14 +147,19 @@ def test_start_here(open_lesson):
 def test_dot_products(open_lesson):
     page = open_lesson("01_dot_products")
 
-    pair, crowd = (page.locator(".jp-OutputArea .widget-vbox", has_text=name) for name in ("turn a", "scale"))
-    press_pair, press_crowd = keyboard(page, pair), keyboard(page, crowd)
-    turn_a, length_a, turn_b, length_b = pair.locator(".noUi-handle").all()
-    assert "angle 35.0 degrees" in pair.inner_text()
-    assert "angle 40.0 degrees" in press_pair(turn_a, "ArrowRight")
-    assert "angle 35.0 degrees" in press_pair(turn_b, "ArrowRight")
-    assert "2.250 x 2.000" in press_pair(length_a, "ArrowRight")
-    assert "2.250 x 1.750" in press_pair(length_b, "ArrowLeft")
+    pair, crowd = page.locator(".live").first, page.locator(".jp-OutputArea .widget-vbox", has_text="scale")
+    press_crowd = keyboard(page, crowd)
+    tip = pair.locator("circle.a")
+    assert "36.9\u00b0" in pair.inner_text()
+    tip.focus()
+    page.keyboard.press("ArrowRight")
+    pair.get_by_text("31.4\u00b0").wait_for()
+    assert tip.evaluate("node => node == document.activeElement"), "the focus stays with the tip"
+    page.mouse.move(*centre(tip))
+    page.mouse.down()
+    page.mouse.move(*centre(pair.locator("circle.b")))
+    page.mouse.up()
+    pair.get_by_text("1.000").wait_for()  # the cosine
 
     (d,) = crowd.locator(".noUi-handle").all()
     none, root, inverse = crowd.locator(".widget-toggle-button").all()

@@ -24,7 +24,6 @@ from course_lib.explorers import (
 LIMIT_MS = 300
 # Each explorer, settings under which its picture is full, and the control that is moved: between two values.
 EXPLORERS = {
-    "dot products": (dot_products.explore_pair, {}, "turn a (degrees)", (40, 45)),
     "crowd": (dot_products.explore_crowd, {}, "d", (64, 128)),
     "float formats": (float_formats.explore, {}, "shift all", (0, 90)),
     "stable softmax": (stable_softmax.explore, {"logits": "12 random logits"}, "times", (9, 10)),
