@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 STILL_WIDTH = 960
 COLOURS = TENSOR_COLOURS | {"good": GREEN}
 # The module and the function that makes each explorer.
-EXPLORERS = {"pair": ("dot_products", "explore_pair")}
+EXPLORERS = {"pair": ("dot_products", "explore_pair"), "stream": ("online_softmax", "explore")}
 _serial = count()
 
 
@@ -86,6 +86,7 @@ class Live:
         values, rows = {}, []
         for settings in self._grid:
             state = self._state_of(**settings)
+            state.pop("settings", None)
             texts = [json.dumps(value, separators=(",", ":")) for value in (*settings.values(), *state.values())]
             rows.append([values.setdefault(text, len(values)) for text in texts])
         found = {name: {json.dumps(settings[name]) for settings in self._grid} for name in settings}

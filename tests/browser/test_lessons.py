@@ -174,23 +174,24 @@ def test_dot_products(open_lesson):
 def test_online_softmax(open_lesson):
     page = open_lesson("05_online_softmax")
 
-    explorer = page.locator(".jp-OutputArea .widget-vbox").first
-    press = keyboard(page, explorer)
-    stream, order = explorer.locator("select").all()
-    block, fed = explorer.locator(".noUi-handle").all()
-    at_the_end, every_step = explorer.locator(".widget-toggle-button").all()
-
-    assert "Block 1 of 4" in explorer.inner_text()
-    assert "Block 1 of 12" in press(stream, "Space", "ArrowDown", "Enter")
-    press(order, "Space", "ArrowDown", "Enter")
-    assert "Block 12 of 12" in press(fed, "End")
-    press(fed, "Home")
-    press(fed, "ArrowRight")
-    assert "Block 2 of 12" in press(fed, "ArrowRight")
-    assert "Block 2 of 6" in press(block, "ArrowRight")
-    assert "Divisions by l to get it: 2" in press(every_step, "Enter")
-    assert "Divisions by l to get it: 1" in press(at_the_end, "Enter")
-    assert "Block 1 of 6" in press(fed, "ArrowLeft")
+    explorer = page.locator(".live").first
+    fed, block = explorer.get_by_label("blocks fed"), explorer.get_by_label("block size")
+    assert "Block 3 of 4: sat." in explorer.inner_text()
+    explorer.get_by_label("stream").select_option("12 random keys")
+    explorer.get_by_text("Block 3 of 12: 3.").wait_for()
+    explorer.get_by_label("order").select_option("descending")
+    block.press("ArrowRight")
+    explorer.get_by_text("Block 3 of 6").wait_for()
+    fed.press("End")
+    assert "Block 6 of 6" in explorer.inner_text() and fed.evaluate("node => node == document.activeElement")
+    explorer.get_by_text("at every step").click()
+    explorer.get_by_text("carried: output").wait_for()
+    explorer.get_by_label("stream").select_option("the sentence")
+    explorer.get_by_label("order").select_option("as given")
+    explorer.get_by_label("score of the").press("ArrowUp")
+    explorer.locator("[aria-valuetext='1.250']").wait_for()
+    explorer.get_by_label("score of the").press("ArrowRight")  # to the second place
+    explorer.get_by_text("cat, the.").wait_for()
 
     assert page.locator(".Quiz").count() > 0
     # The quiz has put a MathJax of its own into the page by now: formulas are still drawn.
