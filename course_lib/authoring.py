@@ -166,6 +166,7 @@ def kernel_environment(scratch: Path, gpu: bool = False) -> dict[str, str]:
     """
     fixed = {
         "COURSE_LIB_PROGRESS": str(scratch / "progress.json"),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis"),
         "IPYTHONDIR": str(scratch / "ipython"),
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "OMP_NUM_THREADS": "1",

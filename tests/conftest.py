@@ -42,7 +42,7 @@ def pytest_xdist_make_scheduler(config, log):
     class TogetherWhatShares(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file, _, test = nodeid.partition("::")
-            if file.endswith(("test_answers.py", "test_nbval.py")):
+            if file.endswith("test_nbval.py"):
                 return nodeid
             if runtime.mode() == "gpu" and file.startswith(("tests/kernels/", "tests/test_")):
                 return nodeid

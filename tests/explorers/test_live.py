@@ -4,6 +4,7 @@ import builtins
 import json
 import random
 import re
+from html import escape
 
 import pytest
 from PIL import Image
