@@ -80,9 +80,10 @@ def _described(value):
 
 def _first_failure(prop: Property, answer: GuardedAnswer, seed: int):
     """(inputs, Evidence) of a small input for which the property fails, or None."""
-    for place, inputs in enumerate(prop.cases):
+    for place in range(len(prop.cases)):
         _, evidence = on_case(prop, answer, place)
         if evidence is not None:
+            inputs = prop.cases[place]
             break
     else:
         return _search(prop, lambda drawn: attempt(prop, answer, drawn), seed)
