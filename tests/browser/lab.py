@@ -196,10 +196,11 @@ def _wait_for_counts(page, indices):
     """Waits until the code cells with these indices (None: all) have their numbers, or until one has failed."""
     error = ".jp-OutputArea [data-mime-type$='.error'], .jp-OutputArea [data-mime-type$='.stderr']"
     page.wait_for_function(
+        # Not by the prompts, of which a folded cell has none.
         """([error, indices]) => document.querySelector(error)
-            || [...document.querySelectorAll(".jp-Notebook .jp-Cell")]
-                .filter((cell, index) => indices ? indices.includes(index) : cell.matches(".jp-CodeCell"))
-                .every(cell => /\\d/.test(cell.querySelector(".jp-InputPrompt").textContent))""",
+            || jupyterapp.shell.currentWidget.content.widgets
+                .filter((cell, index) => indices ? indices.includes(index) : cell.model.type == "code")
+                .every(cell => cell.model.executionCount)""",
         arg=[error, indices],
         timeout=RUN_S * 1000,
     )

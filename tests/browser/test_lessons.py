@@ -133,8 +133,19 @@ def centre(shape):
 
 def test_start_here(open_lesson):
     page = open_lesson("00_start_here", whole=True)
-    check = page.locator(".jp-OutputArea", has_text="00.softmax_scale").first
-    assert "not attempted yet" in check.inner_text()
+    cells = page.locator(".jp-Notebook .jp-CodeCell")
+    check = cells.filter(has_text="not attempted yet (1 point").first
+    check.get_by_role("button", name="Next hint").click()
+    check.get_by_text("00.softmax_scale, hint 1 of 3").wait_for()
+
+    asked = cells.filter(has_text="guess = predict(").first
+    asked.locator("input[type=text]").fill("2")
+    page.keyboard.press("Enter")
+    asked.get_by_text("Your guess is kept.").wait_for()
+    compared = cells.filter(has_text="guess.compare(").first
+    compared.locator(".jp-InputPrompt").click()
+    page.keyboard.press("Shift+Enter")
+    compared.get_by_text("Your guess: 2. Result: 4, so the guess is too low by a factor of 2.").wait_for()
 
 
 def test_dot_products(open_lesson):
