@@ -132,9 +132,9 @@ def plain_python(lesson):
 def explorers_are_pictures(lesson):
     """Without a kernel an explorer is its first picture and the numbers below it; its widget is gone."""
     for cell in lesson.cells(tag="explorer"):
+        shown = [output.get("data", {}).get("text/html", "") for output in cell.outputs]
         assert "nbval-ignore-output" in tags(cell), place(cell)
-        (output,) = cell.outputs
-        assert "<img " in output.data["text/html"], place(cell)
+        assert len(shown) == 1 and "<img " in shown[0], place(cell)
 
 
 def pictures_say_what_they_show(lesson):
@@ -374,7 +374,7 @@ DAMAGES = [
     (explorers_are_pictures, lambda notebook: notebook.cells[EXPLORER].outputs.clear()),
     (explorers_are_pictures, output(EXPLORER, "display_data", data={"text/plain": "HBox()"})),
     (pictures_say_what_they_show, output(FIGURE, "display_data", data={"image/png": "iVBORw0KGgo="})),
-    (pictures_say_what_they_show, replace_in_picture("A line that rises", "")),
+    (pictures_say_what_they_show, replace_in_picture("A line that rises from 1 to 2 over", "")),
     (pictures_say_what_they_show, replace_in_picture('width="200"', 'width="400"')),
     (no_widget_is_kept, output(CHECK, "display_data", data={"application/vnd.jupyter.widget-view+json": {}})),
     (predictions_are_kept_and_compared, source(FIGURE, "show()", "guess = None")),
