@@ -12,7 +12,7 @@ if runtime.choose() == "interpreter":
     from triton.runtime import interpreter
 
     # At each launch, and at each call of one jitted function by another, Triton's interpreter searches the whole of
-    # triton.language for what it has to replace: a third of the time of our small launches. It finds the same each time.
+    # triton.language for what it has to replace: a third of the time of our small launches. It always finds the same.
     @functools.cache
     def builtins_of(package):
         is_builtin = interpreter.tl.core.is_builtin

@@ -78,12 +78,13 @@ def _described(value):
 
 def _first_failure(prop: Property, answer: GuardedAnswer, seed: int):
     """(inputs, Evidence) of a small input for which the property fails, or None."""
-    for place, inputs in enumerate(prop.cases):
+    for place in range(len(prop.cases)):
         _, evidence = on_case(prop, answer, place)
         if evidence is not None:
             break
     else:
         return _search(prop, lambda drawn: attempt(prop, answer, drawn), seed)
+    inputs = prop.cases[place]
     if _is_timeout(evidence):
         return inputs, evidence
 
