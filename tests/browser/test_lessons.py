@@ -50,25 +50,25 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def notebooks(tmp_path_factory):
-    """(address, folder) of one JupyterLab for all tests, because starting it takes seconds."""
+def jupyterlab(browser, tmp_path_factory):
+    """(page, address, folder, console errors) of one JupyterLab in one page for all tests."""
     scratch = tmp_path_factory.mktemp("lab")
     folder = scratch / "notebooks"
     folder.mkdir()
+    page = browser.new_page()
     with lab.jupyterlab(folder, scratch) as address:
-        yield address, folder
+        yield page, address, folder, console_errors(page)
+        page.close()
 
 
 @pytest.fixture
-def open_lesson(notebooks, browser):
+def open_lesson(jupyterlab):
     """`open_lesson(name)` gives the page of a committed notebook: formulas drawn, explorers run.
 
     whole: run every cell instead; nbval has run them all before. At the end of the test, the page's console must have
     stayed quiet.
     """
-    address, folder = notebooks
-    page = browser.new_page()
-    errors = console_errors(page)
+    page, address, folder, errors = jupyterlab
 
     def open_and_run(name, whole=False):
         needed = lab.copy_not_executed(authoring.NOTEBOOKS / f"{name}.ipynb", folder, outputs=not whole)
@@ -82,8 +82,8 @@ def open_lesson(notebooks, browser):
             assert_formulas_drawn(page)
         return page
 
+    errors.clear()
     yield open_and_run
-    page.close()
     assert errors == []
 
 
