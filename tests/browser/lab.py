@@ -150,20 +150,38 @@ def _answers(address):
 
 
 @contextlib.contextmanager
-def chromium():
-    """A headless Chromium that was found on the path. Yields a Playwright browser context: `.new_page()`."""
+def chromium(scale=1):
+    """A headless Chromium that was found on the path. Yields a Playwright browser context: `.new_page()`.
+
+    scale: pixels of the screen to one of the page.
+    """
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
         # Tall, so that no cell is taller than the window.
-        yield browser.new_context(viewport={"width": 1280, "height": 2400})
+        yield browser.new_context(viewport={"width": 1280, "height": 2400}, device_scale_factor=scale)
         browser.close()
 
 
 def open_notebook(page, address: str, name: str) -> None:
-    """Opens notebook `name` and returns when its kernel is ready."""
-    page.goto(f"{address}doc/tree/{name}?reset")
+    """Opens notebook `name` and returns when its kernel is ready.
+
+    In a page that shows a notebook already, it takes that one's place and its kernel: a page and a kernel that has
+    imported torch take seconds to start.
+    """
+    if page.url.startswith(address):
+        page.evaluate(
+            """async path => {
+                const {commands, shell} = window.jupyterapp, before = shell.currentWidget
+                const kernel = {id: before.sessionContext.session.kernel.id}
+                before.dispose()
+                await commands.execute("docmanager:open", {path, kernel})
+            }""",
+            name,
+        )
+    else:
+        page.goto(f"{address}doc/tree/{name}?reset")
     # Not by the indicator in the toolbar, which says idle while there is no kernel yet.
     page.wait_for_function(
         """() => {

@@ -50,25 +50,25 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def notebooks(tmp_path_factory):
-    """(address, folder) of one JupyterLab for all tests, because starting it takes seconds."""
+def jupyterlab(browser, tmp_path_factory):
+    """(page, address, folder, console errors) of one JupyterLab in one page for all tests."""
     scratch = tmp_path_factory.mktemp("lab")
     folder = scratch / "notebooks"
     folder.mkdir()
+    page = browser.new_page()
     with lab.jupyterlab(folder, scratch) as address:
-        yield address, folder
+        yield page, address, folder, console_errors(page)
+        page.close()
 
 
 @pytest.fixture
-def open_lesson(notebooks, browser):
+def open_lesson(jupyterlab):
     """`open_lesson(name)` gives the page of a committed notebook: formulas drawn, explorers run.
 
     whole: run every cell instead; nbval has run them all before. At the end of the test, the page's console must have
     stayed quiet.
     """
-    address, folder = notebooks
-    page = browser.new_page()
-    errors = console_errors(page)
+    page, address, folder, errors = jupyterlab
 
     def open_and_run(name, whole=False):
         needed = lab.copy_not_executed(authoring.NOTEBOOKS / f"{name}.ipynb", folder, outputs=not whole)
@@ -82,8 +82,8 @@ def open_lesson(notebooks, browser):
             assert_formulas_drawn(page)
         return page
 
+    errors.clear()
     yield open_and_run
-    page.close()
     assert errors == []
 
 
@@ -126,6 +126,11 @@ def keyboard(page, explorer):
     return press
 
 
+def centre(shape):
+    box = shape.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
 def test_start_here(open_lesson):
     page = open_lesson("00_start_here", whole=True)
     cells = page.locator(".jp-Notebook .jp-CodeCell")
@@ -146,14 +151,19 @@ def test_start_here(open_lesson):
 def test_dot_products(open_lesson):
     page = open_lesson("01_dot_products")
 
-    pair, crowd = (page.locator(".jp-OutputArea .widget-vbox", has_text=name) for name in ("turn a", "scale"))
-    press_pair, press_crowd = keyboard(page, pair), keyboard(page, crowd)
-    turn_a, length_a, turn_b, length_b = pair.locator(".noUi-handle").all()
-    assert "angle 35.0 degrees" in pair.inner_text()
-    assert "angle 40.0 degrees" in press_pair(turn_a, "ArrowRight")
-    assert "angle 35.0 degrees" in press_pair(turn_b, "ArrowRight")
-    assert "2.250 x 2.000" in press_pair(length_a, "ArrowRight")
-    assert "2.250 x 1.750" in press_pair(length_b, "ArrowLeft")
+    pair, crowd = page.locator(".live").first, page.locator(".jp-OutputArea .widget-vbox", has_text="scale")
+    press_crowd = keyboard(page, crowd)
+    tip = pair.locator("circle.a")
+    assert "36.9\u00b0" in pair.inner_text()
+    tip.focus()
+    page.keyboard.press("ArrowRight")
+    pair.get_by_text("31.4\u00b0").wait_for()
+    assert tip.evaluate("node => node == document.activeElement"), "the focus stays with the tip"
+    page.mouse.move(*centre(tip))
+    page.mouse.down()
+    page.mouse.move(*centre(pair.locator("circle.b")))
+    page.mouse.up()
+    pair.get_by_text("1.000").wait_for()  # the cosine
 
     (d,) = crowd.locator(".noUi-handle").all()
     none, root, inverse = crowd.locator(".widget-toggle-button").all()
@@ -168,23 +178,24 @@ def test_dot_products(open_lesson):
 def test_online_softmax(open_lesson):
     page = open_lesson("05_online_softmax")
 
-    explorer = page.locator(".jp-OutputArea .widget-vbox").first
-    press = keyboard(page, explorer)
-    stream, order = explorer.locator("select").all()
-    block, fed = explorer.locator(".noUi-handle").all()
-    at_the_end, every_step = explorer.locator(".widget-toggle-button").all()
-
-    assert "Block 1 of 4" in explorer.inner_text()
-    assert "Block 1 of 12" in press(stream, "Space", "ArrowDown", "Enter")
-    press(order, "Space", "ArrowDown", "Enter")
-    assert "Block 12 of 12" in press(fed, "End")
-    press(fed, "Home")
-    press(fed, "ArrowRight")
-    assert "Block 2 of 12" in press(fed, "ArrowRight")
-    assert "Block 2 of 6" in press(block, "ArrowRight")
-    assert "Divisions by l to get it: 2" in press(every_step, "Enter")
-    assert "Divisions by l to get it: 1" in press(at_the_end, "Enter")
-    assert "Block 1 of 6" in press(fed, "ArrowLeft")
+    explorer = page.locator(".live").first
+    fed, block = explorer.get_by_label("blocks fed"), explorer.get_by_label("block size")
+    assert "Block 3 of 4: sat." in explorer.inner_text()
+    explorer.get_by_label("stream").select_option("12 random keys")
+    explorer.get_by_text("Block 3 of 12: 3.").wait_for()
+    explorer.get_by_label("order").select_option("descending")
+    block.press("ArrowRight")
+    explorer.get_by_text("Block 3 of 6").wait_for()
+    fed.press("End")
+    assert "Block 6 of 6" in explorer.inner_text() and fed.evaluate("node => node == document.activeElement")
+    explorer.get_by_text("at every step").click()
+    explorer.get_by_text("carried: output").wait_for()
+    explorer.get_by_label("stream").select_option("the sentence")
+    explorer.get_by_label("order").select_option("as given")
+    explorer.get_by_label("score of the").press("ArrowUp")
+    explorer.locator("[aria-valuetext='1.250']").wait_for()
+    explorer.get_by_label("score of the").press("ArrowRight")  # to the second place
+    explorer.get_by_text("cat, the.").wait_for()
 
 
 def test_softmax_overflow(open_lesson):
