@@ -4,6 +4,7 @@ import ast
 import base64
 import copy
 import inspect
+import itertools
 import re
 import struct
 from dataclasses import dataclass
@@ -156,6 +157,17 @@ def no_widget_is_kept(lesson):
             assert not any("widget" in kind for kind in output.get("data", {})), place(cell)
 
 
+def predictions_are_kept_and_compared(lesson):
+    """Each under an id of its own, and before the next one is asked."""
+    code = "\n".join(cell.source for cell in lesson.cells("code"))
+    assert "guess = None" not in code
+    steps = re.findall(r'\bpredict\(\s*"([^"]+)"|\.compare\(', code)  # an id, or nothing for a comparison
+    ids = [step for step in steps if step]
+    assert len(set(ids)) == len(ids) and all(name.startswith(lesson.name[:2] + ".") for name in ids), ids
+    for step, following in itertools.pairwise([*steps, "the end"]):
+        assert not (step and following), f"{step} is not compared before {following}"
+
+
 def quizzes_hold_no_answers(lesson):
     for cell in lesson.cells(tag="quiz"):
         nodes = list(ast.walk(ast.parse(cell.source)))
@@ -234,6 +246,7 @@ RULES = [
     explorers_are_pictures,
     pictures_say_what_they_show,
     no_widget_is_kept,
+    predictions_are_kept_and_compared,
     quizzes_hold_no_answers,
     stubs_repeat_the_answers,
     checks_follow_their_stubs,
@@ -364,6 +377,10 @@ DAMAGES = [
     (pictures_say_what_they_show, replace_in_picture("A line that rises from 1 to 2 over", "")),
     (pictures_say_what_they_show, replace_in_picture('width="200"', 'width="400"')),
     (no_widget_is_kept, output(CHECK, "display_data", data={"application/vnd.jupyter.widget-view+json": {}})),
+    (predictions_are_kept_and_compared, source(FIGURE, "show()", "guess = None")),
+    (predictions_are_kept_and_compared, source(FIGURE, "show()", 'g = predict("05.x", "?", number=True)')),
+    (predictions_are_kept_and_compared, source(FIGURE, "show()", 'predict("04.x", "?", "ab").compare("a")')),
+    (predictions_are_kept_and_compared, source(FIGURE, "show()", 'predict("05.x", "?", "ab").compare("a")\n' * 2)),
     (quizzes_hold_no_answers, source(QUIZ, '"00"', '[{"answers": [{"correct": True}]}]')),
     (stubs_repeat_the_answers, source(EXERCISE, "head_dim)", "head_dim=64)")),
     (stubs_repeat_the_answers, source(EXERCISE, "softmax_scale", "scale")),
