@@ -40,7 +40,8 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
         return Result(False, True, {}, message)
     answer = plain(answer)
     if is_untouched(answer):
-        return Result(False, False, {}, not_attempted_message(exercise))
+        message, page = not_attempted_message(exercise)
+        return Result(False, False, {}, message, None, page)
 
     if not runs_here(exercise):
         return graded_elsewhere(exercise, answer, seed, "course_lib.grading.checking:serve")
@@ -54,9 +55,10 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
             inputs, evidence = failure
             slip = slip_behind(exercise, guarded, prop, inputs, evidence)
             attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
-            message = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
-            return Result(False, True, held, message, slip.name if slip else None)
-    return Result(True, True, held, passed_message(exercise, held, printed))
+            message, page = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
+            return Result(False, True, held, message, slip.name if slip else None, page)
+    message, page = passed_message(exercise, held, printed)
+    return Result(True, True, held, message, None, page)
 
 
 def serve(folder: str) -> None:
@@ -83,6 +85,7 @@ def _first_failure(prop: Property, answer: GuardedAnswer, seed: int):
     for place in range(len(prop.cases)):
         _, evidence = on_case(prop, answer, place)
         if evidence is not None:
+            inputs = prop.cases[place]
             break
     else:
         return _search(prop, lambda drawn: attempt(prop, answer, drawn), seed)
