@@ -13,7 +13,13 @@ const add = (parent, node, attributes, text) => {
   return node
 }
 
-const html = (parent, tag, attributes = {}, text) => add(parent, document.createElement(tag), attributes, text)
+// JupyterLab leaves alone the keys that are pressed on an element with this attribute.
+const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" }
+
+const html = (parent, tag, attributes = {}, text) => {
+  const own = ["input", "select", "button", "summary"].includes(tag) ? OWN_KEYS : {}
+  return add(parent, document.createElement(tag), { ...own, ...attributes }, text)
+}
 
 const svg = (parent, tag, attributes = {}, text) =>
   add(parent, document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, text)
@@ -75,7 +81,7 @@ function panel(box, title, width, height, margins = {}) {
 
 // A shape that can be taken hold of with mouse, finger or keyboard. onMove(event), onKey(right, up).
 function handle(node, label, onMove, onKey) {
-  set(node, { tabindex: 0, role: "slider", "aria-label": label, class: "handle" })
+  set(node, { tabindex: 0, role: "slider", "aria-label": label, class: "handle", ...OWN_KEYS })
   let held = false
   node.addEventListener("pointerdown", (event) => {
     event.preventDefault()
@@ -176,7 +182,7 @@ function control(box, { kind, name, label, options }, choose) {
 
 // Draws every state that the model sends. While one is on its way, what is chosen waits; only the last of it is sent.
 function render({ model, el }) {
-  const box = html(el, "div", { class: "live", "data-lm-suppress-shortcuts": "true" })
+  const box = html(el, "div", { class: "live" })
   const row = html(box, "div", { class: "controls" })
   let waiting = false
   let wanted
