@@ -162,10 +162,15 @@ function picture(box, choose) {
       roof.words ??= svg(roof.panel.root, "g")
       set(roof.line, { d: line(state.roof.line, roof.panel) })
       const { points } = state.roof
-      many(roof.dots, "circle", points.length).forEach((dot, i) =>
-        set(dot, { cx: roof.panel.x(points[i][0]), cy: roof.panel.y(points[i][1]), r: 6, class: points[i][3] }))
+      const { x: [start], y: [, top] } = roof.panel.span
+      const lineOf = (i) => top + 10 + 16 * i
+      many(roof.dots, "circle", 2 * points.length).forEach((dot, at) => {
+        const i = at >> 1
+        const [x, y] = at % 2 ? [start + 10, lineOf(i)] : [roof.panel.x(points[i][0]), roof.panel.y(points[i][1])]
+        set(dot, { cx: x, cy: y, r: 6, class: points[i][3] })
+      })
       many(roof.words, "text", points.length).forEach((text, i) => {
-        set(text, { x: roof.panel.span.x[0] + 8, y: roof.panel.span.y[1] + 14 + 15 * i, class: `word ${points[i][3]}` })
+        set(text, { x: start + 20, y: lineOf(i) + 4 })
         write(text, points[i][2])
       })
       waves.panel ??= panel(waves.box, "", 250, 120, { left: 44, top: 6, bottom: 20 })

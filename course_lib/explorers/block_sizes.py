@@ -193,32 +193,12 @@ def swept():
 
 
 def describe(model):
-    """The model in words, as HTML: a row for each panel, one for the compiler, and one for what was measured if
-    anything was."""
+    """What no panel says, as HTML: exact bytes, times, programs, the compiler, and what was measured, if anything."""
     parts = {
-        "Tiles": _describe_tiles, "SRAM": _describe_sram, "Bytes": _describe_bytes, "Roofline": _describe_roofline,
-        "Programs": _describe_programs, "Compiler": _describe_compiler,
+        "Bytes": _describe_bytes, "Roofline": _describe_roofline, "Programs": _describe_programs,
+        "Compiler": _describe_compiler,
     } | ({"Measured": _describe_measured} if model.measured else {})  # fmt: skip
     return table((name, part(model)) for name, part in parts.items())
-
-
-def _describe_tiles(model):
-    s = model.settings
-    return (
-        f"{model.tiles[0]:,} x {model.tiles[1]:,} tiles of {s.block_q} queries x {s.block_k} keys; "
-        f"{model.flash.flops // (4 * s.d * s.heads):,} of {s.n**2:,} scores are computed."
-    )
-
-
-def _describe_sram(model):
-    total, budget = sum(model.four_tiles_bytes.values()), model.gpu.shared_bytes_per_block
-    four = ", ".join(f"{name} {count:,}" for name, count in model.four_tiles_bytes.items())
-    return (
-        f"Four tiles in {model.settings.dtype}: {four}; {total:,} bytes, which "
-        f"{'fits in' if total <= budget else 'does not fit in'} the {budget:,} that one program can have. With fp32 "
-        f"statistics, accumulator and temporaries, our NumPy code peaks at {sum(model.sram.values()):,} on the memory "
-        "machine."
-    )
 
 
 def _describe_bytes(model):

@@ -36,7 +36,10 @@ const write = (node, text) => {
 }
 
 // A titled drawing of its own size, with places for x and y of the data between the margins.
-function panel(box, title, width, height, margins = {}) {
+function panel(box, title, size, height, margins = {}) {
+  // Never wider than there is room for when it is made: scaled down, its text would be too small.
+  const room = box.closest(".live").clientWidth - 26
+  const width = room > 0 ? Math.min(size, room) : size
   const { left = 40, right = 10, top = 10, bottom = 36 } = margins
   const figure = html(box, "figure", { style: `width: ${width}px` })
   const caption = html(figure, "figcaption", {}, title)
@@ -149,7 +152,7 @@ function control(box, { kind, name, label, options }, choose) {
   const value = (index) => ({ [name]: options[index][1] })
   const index = (settings) => options.findIndex(([, option]) => same(option, settings[name]))
   if (kind === "slider") {
-    const input = html(outer, "input", { type: "range", min: 0, max: options.length - 1, step: 1, name })
+    const input = html(outer, "input", { type: "range", min: 0, max: options.length - 1, step: 1, name, "aria-label": label })
     const text = html(outer, "output")
     input.addEventListener("input", () => choose(value(input.value)))
     return (settings) => {
@@ -159,7 +162,7 @@ function control(box, { kind, name, label, options }, choose) {
     }
   }
   if (kind === "menu") {
-    const input = html(outer, "select", { name })
+    const input = html(outer, "select", { name, "aria-label": label })
     const own = html(input, "option", { hidden: "" }, "your own")
     for (const [text] of options) html(input, "option", {}, text)
     input.addEventListener("change", () => choose(value(input.selectedIndex - 1)))

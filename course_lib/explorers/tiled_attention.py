@@ -19,10 +19,9 @@ from .drawing import curves, log_axes, pale, stacked
 from .figures import BLUE, INK, PALE, TENSOR_COLOURS, VERMILLION, legend, panel, panels, tidy
 from .live import Live, axis, choices
 from .tile_grid import ORDERS, TileGrid, draw_tile_grid, tile_grid
-from .visits import bytes_moved, visit_starts
+from .visits import BLOCKS, LENGTHS, bytes_moved, visit_starts
 
 D = 8
-LENGTHS, BLOCKS = (4, 8, 12, 16, 20, 24), (2, 3, 4, 6, 8)
 LOOPS = {"q_outer": "queries outermost", "kv_outer": "keys outermost"}
 # Rows of the bars: name, tensors, colour. Colours of parts of bars, by tensor.
 TENSORS = [(name, name, name) for name in "QKVO"] + [("l, m", "lm", "grey")]

@@ -132,8 +132,6 @@ def test_machine_counts_and_holds_what_is_shown():
         assert moved == {name: tuple(tensor) for name, tensor in model.flash.by_tensor.items()}, s
         assert sum(model.sram.values()) == report.peak_sram_bytes, s
         assert 3 * report.matmul_flops == model.flash.flops, s
-        text = lines_of(model)["SRAM"]
-        assert text.endswith(f"peaks at {report.peak_sram_bytes:,} on the memory machine."), s
 
 
 def test_the_four_tiles_are_summed_as_in_the_exercise():
@@ -142,16 +140,8 @@ def test_the_four_tiles_are_summed_as_in_the_exercise():
         total = BYTES[s.dtype] * (s.block_q * s.d + 2 * s.block_k * s.d + s.block_q * s.block_k)
         budget = GPUS[s.gpu].shared_bytes_per_block
         assert sum(model.four_tiles_bytes.values()) == total
-        text = lines_of(model)["SRAM"]
-        assert f"; {total:,} bytes, which {'fits in' if total <= budget else 'does not fit in'} the {budget:,} " in text
-
-
-def test_tiles_agree_with_traffic():
-    for s in ALL:
-        model = explorer.evaluate(s)
-        scores = model.flash.flops // (4 * s.d * s.heads)
-        tiles = ceil(s.n / s.block_q), ceil(s.n / s.block_k)
-        assert numbers(lines_of(model)["Tiles"]) == [*tiles, s.block_q, s.block_k, scores, s.n**2]
+        text, _, over = explorer._headline(model)[2]
+        assert numbers(text) == pytest.approx([total / 1024, budget / 1024], rel=5e-3) and over == (total > budget)
 
 
 def test_bytes_of_a_whole_grid_grow_to_those_of_traffic():
