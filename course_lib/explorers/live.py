@@ -6,7 +6,6 @@ GitHub and in print, NAME.png is shown, which tests/browser/stills.py photograph
 """
 
 import json
-from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from html import escape
@@ -14,7 +13,7 @@ from importlib import import_module
 from itertools import count
 from pathlib import Path
 
-from .figures import GREEN, ORANGE, TENSOR_COLOURS
+from .figures import GREEN, ORANGE, TENSOR_COLOURS, image_html
 
 HERE = Path(__file__).parent
 STILL_WIDTH = 960
@@ -53,13 +52,13 @@ class Live:
         return {"settings": settings} | self._state_of(**settings)
 
     def _repr_mimebundle_(self, **_kwargs):
-        png = b64encode((HERE / f"{self.name}.png").read_bytes()).decode()
-        bundle = {"text/plain": self.alt, "image/png": png}
+        still = image_html((HERE / f"{self.name}.png").read_bytes(), STILL_WIDTH, self.alt)
+        bundle = {"text/plain": self.alt, "text/html": still}
         try:
             bundle = self.widget()._repr_mimebundle_()[0] | bundle
         except ImportError:  # no anywidget: the picture stands still
             pass
-        return bundle, {"image/png": {"width": STILL_WIDTH, "alt": self.alt}}
+        return bundle
 
     def widget(self):
         """A new widget. Raises ImportError where anywidget is not installed."""

@@ -5,6 +5,7 @@
 """
 
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 
 import numpy as np
@@ -165,7 +166,13 @@ def draw_corrections(model):
 
     Returns a figure.
     """
-    figure = figures.Picture(5.8)
+    moved = [block for block, step in enumerate(model.steps[1:], start=1) if block > 1 and step.alpha < 1]
+    alt = (
+        f"Over {len(model.steps) - 1} blocks: scores with the running maximum, the running normaliser l, the output. "
+        f"The maximum moves at blocks {', '.join(map(str, moved))}, where the old terms shrink; in the end l is "
+        f"{_decimals(model.steps[-1].l)} and the output {vector(model.steps[-1].out, _decimals)}."
+    )
+    figure = figures.Picture(5.8, alt=alt)
     top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1.3, 1))
     figure.subplots_adjust(left=0.065, right=0.985, bottom=0.085, top=0.95, hspace=0.36)
     steps = model.steps[1:]
@@ -205,7 +212,12 @@ def draw_merge_trees(scores, values, names):
     empty = np.float64(-np.inf), np.float64(0), np.zeros(values.shape[1])
     states = [online_softmax_update(*empty, scores[i : i + 1], values[i : i + 1]) for i in range(len(scores))]
     leaves = [(x, 0, state) for x, state in enumerate(states)]
-    figure, every = figures.panels(3.9, 1, 1, left=0.01, right=0.99, below=0.1, wspace=0.05)
+    m, l, acc = reduce(merge_states, states)
+    alt = (
+        f"Two trees merge the states of {', '.join(names)}: one after another, and in pairs. Both end at m {m:.0f}, "
+        f"l {l:.3f}, acc {vector(acc, number)}."
+    )
+    figure, every = figures.panels(3.9, 1, 1, left=0.01, right=0.99, below=0.1, wspace=0.05, alt=alt)
     for axes, title in zip(every, ("one after another", "in pairs"), strict=True):
         tidy(axes, title=title)
         axes.set_axis_off()
@@ -244,7 +256,9 @@ def draw_weight_ratios(ratios, block):
     ratios: name of a formula -> [n], the weight it gives each key over the right one. Returns a figure.
     """
     title, n = "the weight each formula gives a key, over the right weight", len(next(iter(ratios.values())))
-    figure, axes = panel(3.0, left=0.09, title=title, x="key, counted from 0", y="ratio")
+    spans = [f"{name}: from {min(weights):.2g} to {max(weights):.2g}" for name, weights in ratios.items()]
+    alt = f"The weight that each formula gives a key, over the right weight, for {n} keys. {'; '.join(spans)}."
+    figure, axes = panel(3.0, left=0.09, alt=alt, title=title, x="key, counted from 0", y="ratio")
     axes.set_yscale("log")
     curves(axes, range(n), ratios, ((GREEN, "o"), (VERMILLION, "v"), (PURPLE, "^"), (BLUE, "s")))
     axes.vlines(np.arange(block, n, block) - 0.5, 0, 1, transform=axes.get_xaxis_transform(), color=PALE, linewidth=0.8)

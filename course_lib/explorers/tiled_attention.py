@@ -182,18 +182,26 @@ def visits_state(order, **sizes):
 
 def draw_orders(n_q, n_k, block_q, block_k):
     """The visiting order of both loops, without and with causal. Returns a figure."""
-    figure, every = panels(3.0, 1, 1, 1, 1, left=0.05, wspace=0.32)
-    cases = [(causal, order) for causal in (False, True) for order in ORDERS]
-    for axes, (causal, order) in zip(every, cases, strict=True):
-        draw_tile_grid(axes, tile_grid(n_q, n_k, block_q, block_k, causal, order))
-        tidy(axes, title=f"{order}{', causal' if causal else ''}")
+    grids = {
+        f"{order}{', causal' if causal else ''}": tile_grid(n_q, n_k, block_q, block_k, causal, order)
+        for causal in (False, True)
+        for order in ORDERS
+    }
+    orders = [f"{name}: {grid.visit_number.tolist()}" for name, grid in grids.items()]
+    alt = f"The order in which each loop visits the tiles, row by row, 0 for a skipped one. {'; '.join(orders)}."
+    figure, every = panels(3.0, 1, 1, 1, 1, left=0.05, wspace=0.32, alt=alt)
+    for axes, (name, grid) in zip(every, grids.items(), strict=True):
+        draw_tile_grid(axes, grid)
+        tidy(axes, title=name)
     return figure
 
 
 def draw_bytes(counts):
     """Bars of bytes by tensor, paler what is written. counts: what it is -> {tensor: (bytes read, bytes written)}."""
     height, x = 1.3 + 0.4 * len(counts), "megabytes ($10^6$ bytes)"
-    figure, axes = panel(height, left=0.12, title="bytes by tensor; pale: written", x=x)
+    totals = {name: sum(map(sum, by_tensor.values())) / 1e6 for name, by_tensor in counts.items()}
+    alt = f"Bars of megabytes by tensor. {', '.join(f'{name}: {total:.2f}' for name, total in totals.items())}."
+    figure, axes = panel(height, left=0.12, title="bytes by tensor; pale: written", x=x, alt=alt)
     bars = {
         name: [
             (tensor, n_bytes / 1e6, colour)
@@ -203,7 +211,7 @@ def draw_bytes(counts):
         ]
         for name, by_tensor in counts.items()
     }
-    stacked(axes, bars, [f"{sum(map(sum, by_tensor.values())) / 1e6:.2f}" for by_tensor in counts.values()])
+    stacked(axes, bars, [f"{total:.2f}" for total in totals.values()])
     return figure
 
 
@@ -212,7 +220,13 @@ def draw_growth(by_length, by_sram):
 
     by_length, by_sram: (x values, {name: elements moved at each x}). Returns a figure.
     """
-    figure, (left, right) = panels(3.3, 1, 1)
+    ends = [
+        f"from {what} = {x[0]:,} to {x[-1]:,}: "
+        + ", ".join(f"{name} {moved[0]:.2g} to {moved[-1]:.2g}" for name, moved in named.items())
+        for what, (x, named) in (("N", by_length), ("M", by_sram))
+    ]
+    alt = f"Elements moved, {'; '.join(ends)}."
+    figure, (left, right) = panels(3.3, 1, 1, alt=alt)
     tidy(left, title="elements moved against length", x="N, queries and keys", y="elements")
     tidy(right, title="elements moved against SRAM", x="M, elements of SRAM", y="elements")
     for axes, (x, named) in ((left, by_length), (right, by_sram)):
@@ -225,12 +239,15 @@ def draw_growth(by_length, by_sram):
 def draw_budget(held, budget_bytes):
     """What lies in SRAM, stacked, for several cases against a budget. held: case -> {name: bytes}."""
     title = f"bytes in SRAM; line: the budget of {budget_bytes:,}"
-    figure, axes = panel(1.5 + 0.4 * len(held), left=0.15, title=title, x="bytes")
+    totals = {case: f"{sum(parts.values()):,}" for case, parts in held.items()}
+    cases = "; ".join(f"{case}: {total}" for case, total in totals.items())
+    alt = f"Bars of bytes in SRAM by tensor, against a budget of {budget_bytes:,}. {cases}."
+    figure, axes = panel(1.5 + 0.4 * len(held), left=0.15, title=title, x="bytes", alt=alt)
     bars = {
         case: [(name, n_bytes, TENSOR_COLOURS.get(name, PALE)) for name, n_bytes in parts.items()]
         for case, parts in held.items()
     }
-    stacked(axes, bars, [f"{sum(parts.values()):,}" for parts in held.values()])
+    stacked(axes, bars, totals.values())
     axes.axvline(budget_bytes, color=VERMILLION, linewidth=1.5)
     return figure
 

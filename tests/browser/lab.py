@@ -41,7 +41,7 @@ def copy_not_executed(notebook: Path, folder: Path, outputs: bool = False) -> li
     """Copies `notebook` into `folder` without execution counts, so that a count seen later was made there.
 
     outputs: whether the committed outputs stay, which tests that they can be shown. Returns the indices of the cells
-    that explorers and quizzes need: the bootstrap, the cells that import what these call, and they themselves.
+    that explorers need: the bootstrap, the cells that import what these call, and they themselves.
     """
     copy = nbformat.read(notebook, as_version=4)
     code = {index: cell for index, cell in enumerate(copy.cells) if cell.cell_type == "code"}
@@ -50,7 +50,7 @@ def copy_not_executed(notebook: Path, folder: Path, outputs: bool = False) -> li
         cell.outputs = cell.outputs if outputs else []
     nbformat.write(copy, folder / notebook.name)
 
-    shown = {i for i, cell in code.items() if {"bootstrap", "explorer", "quiz"} & set(cell.metadata.get("tags", []))}
+    shown = {i for i, cell in code.items() if {"bootstrap", "explorer"} & set(cell.metadata.get("tags", []))}
     called = {node.id for i in shown for node in ast.walk(ast.parse(code[i].source)) if isinstance(node, ast.Name)}
     return sorted(shown | {i for i, cell in code.items() if called & set(imported_names(cell.source))})
 
@@ -165,8 +165,23 @@ def chromium(scale=1):
 
 
 def open_notebook(page, address: str, name: str) -> None:
-    """Opens notebook `name` and returns when its kernel is ready."""
-    page.goto(f"{address}doc/tree/{name}?reset")
+    """Opens notebook `name` and returns when its kernel is ready.
+
+    In a page that shows a notebook already, it takes that one's place and its kernel: a page and a kernel that has
+    imported torch take seconds to start.
+    """
+    if page.url.startswith(address):
+        page.evaluate(
+            """async path => {
+                const {commands, shell} = window.jupyterapp, before = shell.currentWidget
+                const kernel = {id: before.sessionContext.session.kernel.id}
+                before.dispose()
+                await commands.execute("docmanager:open", {path, kernel})
+            }""",
+            name,
+        )
+    else:
+        page.goto(f"{address}doc/tree/{name}?reset")
     # Not by the indicator in the toolbar, which says idle while there is no kernel yet.
     page.wait_for_function(
         """() => {
@@ -196,10 +211,11 @@ def _wait_for_counts(page, indices):
     """Waits until the code cells with these indices (None: all) have their numbers, or until one has failed."""
     error = ".jp-OutputArea [data-mime-type$='.error'], .jp-OutputArea [data-mime-type$='.stderr']"
     page.wait_for_function(
+        # Not by the prompts, of which a folded cell has none.
         """([error, indices]) => document.querySelector(error)
-            || [...document.querySelectorAll(".jp-Notebook .jp-Cell")]
-                .filter((cell, index) => indices ? indices.includes(index) : cell.matches(".jp-CodeCell"))
-                .every(cell => /\\d/.test(cell.querySelector(".jp-InputPrompt").textContent))""",
+            || jupyterapp.shell.currentWidget.content.widgets
+                .filter((cell, index) => indices ? indices.includes(index) : cell.model.type == "code")
+                .every(cell => cell.model.executionCount)""",
         arg=[error, indices],
         timeout=RUN_S * 1000,
     )

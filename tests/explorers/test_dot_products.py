@@ -119,7 +119,9 @@ def test_the_drawing_of_a_crowd_shows_the_model():
         model = explorer.crowd(d, scale)
         histogram, weights, curve = explorer.draw_crowd(model).axes
         counts, edges, _ = histogram.patches[0].get_data()
-        assert counts.sum() == model.scores.size and edges[0] == -edges[-1] == -np.abs(model.scores).max()
+        inside = np.abs(model.scores) <= explorer.SCORES_END
+        assert counts.sum() == pytest.approx(inside.mean()) and edges[0] == -edges[-1] == -explorer.SCORES_END
+        assert counts.max() < histogram.get_ylim()[1], "no bin leaves the picture"
         np.testing.assert_array_equal(weights.patches[0].get_data().values, np.sort(model.weights[0])[::-1])
         np.testing.assert_array_equal(curve.lines[-1].get_xydata(), [[d, model.entropy]])
 
@@ -176,8 +178,17 @@ def test_the_crowd_follows_both_controls(shell_of):
 
     moves = [
         ("d", 256, {"d": 256}),
-        ("scale", explorer.NONE, {"scale": explorer.NONE}),
+        ("scale", explorer.ROOT, {"scale": explorer.ROOT}),
         ("d", 128, {"d": 128}),
         ("scale", explorer.INVERSE, {"scale": explorer.INVERSE}),
     ]
-    shell_of(explorer.explore_crowd()).assert_follows(shown, {"d": 64, "scale": explorer.ROOT}, moves)
+    shell_of(explorer.explore_crowd()).assert_follows(shown, {"d": 64, "scale": explorer.NONE}, moves)
+
+
+def test_the_crowds_are_drawn_on_one_axis():
+    """A spread of 8 looks wider than one of 1, and d can be played."""
+    shell = explorer.explore_crowd()
+    views = {explorer.draw_crowd(explorer.crowd(64, scale)).axes[0].viewLim.bounds for scale in explorer.SCALES}
+    assert len(views) == 1
+    shell._button.value = 0
+    assert shell.controls["d"].value == explorer.DIMENSIONS[0] and shell._button.max == len(explorer.DIMENSIONS) - 1

@@ -1,9 +1,12 @@
 """Rules that every committed notebook follows. Each rule is also tested on a small notebook that breaks it."""
 
 import ast
+import base64
 import copy
 import inspect
+import itertools
 import re
+import struct
 from dataclasses import dataclass
 
 import nbformat
@@ -11,6 +14,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from course_lib import authoring
+from course_lib.explorers import figures
 from course_lib.grading import registry
 
 MARKDOWN_LINES = 12
@@ -73,7 +77,7 @@ def in_step_with_its_twin(lesson):
 
 
 def neutral_metadata(lesson):
-    assert lesson.notebook.metadata == authoring.NOTEBOOK_METADATA
+    assert lesson.notebook.metadata == authoring.notebook_metadata(lesson.notebook)
 
 
 def executed_in_order(lesson):
@@ -97,7 +101,8 @@ def opens_with_badge_and_bootstrap(lesson):
     url = authoring.repository_url()
     title, first_code = lesson.notebook.cells[:2]
     assert title.source.startswith("# ") and authoring.badge(lesson.name, url) in title.source.splitlines()
-    assert first_code.source == authoring.bootstrap_source(url) and tags(first_code) == ["bootstrap"]
+    assert first_code.source == authoring.bootstrap_source(url)
+    assert first_code.metadata == authoring.BOOTSTRAP_METADATA
     assert lesson.cells(tag="bootstrap") == [first_code]
 
 
@@ -124,26 +129,43 @@ def plain_python(lesson):
         ast.parse(cell.source)  # a magic, a shell command or a `?` is a SyntaxError
 
 
-def explorers_and_quizzes_are_cleared(lesson):
-    for cell in lesson.cells(tag="explorer") + lesson.cells(tag="quiz"):
+def explorers_are_pictures(lesson):
+    """Without a kernel an explorer is its first picture and the numbers below it; its widget is gone."""
+    for cell in lesson.cells(tag="explorer"):
+        shown = [output.get("data", {}).get("text/html", "") for output in cell.outputs]
         assert "nbval-ignore-output" in tags(cell), place(cell)
+        assert len(shown) == 1 and "<img " in shown[0], place(cell)
+
+
+def pictures_say_what_they_show(lesson):
+    """A picture has alternative text of some length, a width, and twice as many pixels; none is a bare PNG."""
+    for cell in lesson.cells("code"):
         for output in cell.outputs:
-            assert output.get("data", {}).keys() == {"image/png", "text/plain"}, place(cell)
+            data = output.get("data", {})
+            assert "image/png" not in data, place(cell)
+            for image in re.findall(r"<img [^>]*>", data.get("text/html", "")):
+                found = re.search(r'alt="(.*?)" width="(\d+)".*;base64,(.*?)"', image)
+                assert found, place(cell)
+                alt, width, source = found.groups()
+                pixels, _ = struct.unpack(">II", base64.b64decode(source)[16:24])
+                assert len(alt) >= 40 and pixels == 2 * int(width), place(cell)
 
 
-def explorers_have_a_static_figure(lesson):
-    code = lesson.cells("code")
-    for i, cell in enumerate(code):
-        if "explorer" in tags(cell):
-            beside = code[max(i - 1, 0) : i + 2]
-            outputs = [output for neighbour in beside for output in neighbour.outputs]
-            assert any("image/png" in output.get("data", {}) for output in outputs), place(cell)
-
-
-def no_widget_outside_an_explorer(lesson):
+def no_widget_is_kept(lesson):
     for cell in lesson.cells("code"):
         for output in cell.outputs:
             assert not any("widget" in kind for kind in output.get("data", {})), place(cell)
+
+
+def predictions_are_kept_and_compared(lesson):
+    """Each under an id of its own, and before the next one is asked."""
+    code = "\n".join(cell.source for cell in lesson.cells("code"))
+    assert "guess = None" not in code
+    steps = re.findall(r'\bpredict\(\s*"([^"]+)"|\.compare\(', code)  # an id, or nothing for a comparison
+    ids = [step for step in steps if step]
+    assert len(set(ids)) == len(ids) and all(name.startswith(lesson.name[:2] + ".") for name in ids), ids
+    for step, following in itertools.pairwise([*steps, "the end"]):
+        assert not (step and following), f"{step} is not compared before {following}"
 
 
 def quizzes_hold_no_answers(lesson):
@@ -175,7 +197,9 @@ def checks_follow_their_stubs(lesson):
         if "exercise" in tags(stub):
             name = ast.parse(stub.source).body[-1].name
             assert "check" in tags(check), place(check)
-            assert check.source.endswith(f'check("{stub.metadata.exercise}", {name})'), place(check)
+            # With its import, because it is the cell that is run after a restart.
+            expected = f'from course_lib import check\n\ncheck("{stub.metadata.exercise}", {name})'
+            assert check.source == expected, place(check)
 
 
 def renders_everywhere(lesson):
@@ -219,9 +243,10 @@ RULES = [
     no_base64_in_markdown,
     small_file,
     plain_python,
-    explorers_and_quizzes_are_cleared,
-    explorers_have_a_static_figure,
-    no_widget_outside_an_explorer,
+    explorers_are_pictures,
+    pictures_say_what_they_show,
+    no_widget_is_kept,
+    predictions_are_kept_and_compared,
     quizzes_hold_no_answers,
     stubs_repeat_the_answers,
     checks_follow_their_stubs,
@@ -263,25 +288,28 @@ def softmax_scale(head_dim):
     """{doc}"""
     raise NotImplementedError'''
 
+CHECK_SOURCE = 'from course_lib import check\n\ncheck("00.softmax_scale", softmax_scale)'
+
 
 def good_lesson():
     url = authoring.repository_url()
     answer = registry.find("00.softmax_scale").answer
-    figure = new_output("display_data", data={"image/png": "iVBORw0KGgo=", "text/plain": "<Figure>"})
+    picture = figures.Picture(1, 2, alt="A line that rises from 1 to 2 over the years 1970 to 1980.")
+    figure = new_output("display_data", data={"text/html": picture._repr_html_()})
     ignore = "nbval-ignore-output"
     cells = [
         new_markdown_cell(f"# Title\n\n{authoring.badge('05_online_softmax', url)}\n\nWhy `a != b`?"),
-        new_code_cell(authoring.bootstrap_source(url), metadata={"tags": ["bootstrap"]}),
+        new_code_cell(authoring.bootstrap_source(url), metadata=authoring.BOOTSTRAP_METADATA),
         new_code_cell("show()", outputs=[figure]),
-        new_code_cell("explore()", metadata={"tags": ["explorer", ignore]}),
+        new_code_cell("explore()", outputs=[figure], metadata={"tags": ["explorer", ignore]}),
         new_code_cell(STUB.format(doc=answer.__doc__), metadata={"tags": ["exercise"], "exercise": "00.softmax_scale"}),
-        new_code_cell('check("00.softmax_scale", softmax_scale)', metadata={"tags": ["check"]}),
+        new_code_cell(CHECK_SOURCE, metadata={"tags": ["check"]}),
         new_markdown_cell("$$\n\\begin{aligned} a &= b \\end{aligned}\n$$\n\nFrom $a$ to $b$ costs $n!$."),
-        new_code_cell('quiz("00")', metadata={"tags": ["quiz", ignore]}),
+        new_code_cell('quiz("00")', metadata={"tags": ["quiz"]}),
     ]
     for count, cell in enumerate((cell for cell in cells if cell.cell_type == "code"), start=1):
         cell.execution_count = count
-    notebook = new_notebook(cells=cells, metadata=authoring.NOTEBOOK_METADATA)
+    notebook = new_notebook(cells=cells, metadata=authoring.NOTEBOOK_METADATA | {"title": "Title"})
     return Lesson("05_online_softmax", notebook, copy.deepcopy(notebook))
 
 
@@ -294,6 +322,16 @@ def source(cell, old, new):
     def damage(notebook):
         assert old in notebook.cells[cell].source
         notebook.cells[cell].source = notebook.cells[cell].source.replace(old, new)
+
+    return damage
+
+
+def replace_in_picture(old, new):
+    """A damage: `old` becomes `new` in the HTML of the figure."""
+
+    def damage(notebook):
+        data = notebook.cells[FIGURE].outputs[0].data
+        data["text/html"] = data["text/html"].replace(old, new)
 
     return damage
 
@@ -322,6 +360,7 @@ DAMAGES = [
     (nothing_escapes_nbval, metadata(FIGURE, tags=["raises-exception"])),
     (opens_with_badge_and_bootstrap, source(TITLE, "/blob/main/notebooks/05", "/blob/main/notebooks/04")),
     (opens_with_badge_and_bootstrap, source(BOOTSTRAP, "runtime.start()", "runtime.choose()")),
+    (opens_with_badge_and_bootstrap, metadata(BOOTSTRAP, jupyter={"source_hidden": False})),
     (opens_with_badge_and_bootstrap, lambda notebook: notebook.cells.pop(BOOTSTRAP)),
     (short_cells, source(FORMULAS, "From", "\n" * 12 + "From")),
     (short_cells, source(FIGURE, "show()", "show()\n" * 26)),
@@ -332,19 +371,23 @@ DAMAGES = [
     (plain_python, source(FIGURE, "show()", "%matplotlib inline")),
     (plain_python, source(FIGURE, "show()", "!pip install torch")),
     (plain_python, source(FIGURE, "show()", "show?")),
-    (explorers_and_quizzes_are_cleared, output(EXPLORER, "display_data", data={"text/plain": "HBox()"})),
-    (explorers_and_quizzes_are_cleared, metadata(QUIZ, tags=["quiz"])),
-    (explorers_have_a_static_figure, lambda notebook: notebook.cells[FIGURE].outputs.clear()),
-    (
-        no_widget_outside_an_explorer,
-        output(CHECK, "display_data", data={"application/vnd.jupyter.widget-view+json": {}}),
-    ),
+    (explorers_are_pictures, lambda notebook: notebook.cells[EXPLORER].outputs.clear()),
+    (explorers_are_pictures, output(EXPLORER, "display_data", data={"text/plain": "HBox()"})),
+    (pictures_say_what_they_show, output(FIGURE, "display_data", data={"image/png": "iVBORw0KGgo="})),
+    (pictures_say_what_they_show, replace_in_picture("A line that rises from 1 to 2 over", "")),
+    (pictures_say_what_they_show, replace_in_picture('width="200"', 'width="400"')),
+    (no_widget_is_kept, output(CHECK, "display_data", data={"application/vnd.jupyter.widget-view+json": {}})),
+    (predictions_are_kept_and_compared, source(FIGURE, "show()", "guess = None")),
+    (predictions_are_kept_and_compared, source(FIGURE, "show()", 'g = predict("05.x", "?", number=True)')),
+    (predictions_are_kept_and_compared, source(FIGURE, "show()", 'predict("04.x", "?", "ab").compare("a")')),
+    (predictions_are_kept_and_compared, source(FIGURE, "show()", 'predict("05.x", "?", "ab").compare("a")\n' * 2)),
     (quizzes_hold_no_answers, source(QUIZ, '"00"', '[{"answers": [{"correct": True}]}]')),
     (stubs_repeat_the_answers, source(EXERCISE, "head_dim)", "head_dim=64)")),
     (stubs_repeat_the_answers, source(EXERCISE, "softmax_scale", "scale")),
     (stubs_repeat_the_answers, source(EXERCISE, "softmax", "soft-max")),
     (stubs_repeat_the_answers, source(EXERCISE, "raise NotImplementedError", "return head_dim**-0.5")),
     (checks_follow_their_stubs, source(CHECK, "00.softmax_scale", "00.softmax_scales")),
+    (checks_follow_their_stubs, source(CHECK, "from course_lib import check\n\n", "")),
     (checks_follow_their_stubs, lambda notebook: notebook.cells.pop(CHECK)),
     (renders_everywhere, source(FORMULAS, "aligned", "align*")),
     (renders_everywhere, source(FORMULAS, "$a$", r"$\operatorname{a}$")),
