@@ -1,43 +1,16 @@
-"""What every picture is to a page, and two that belong to no explorer: the map of lessons and the README's figure."""
+"""The two pictures that belong to no explorer: the map of lessons and the README's figure."""
 
-import base64
-import io
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from PIL import Image
 
 from course_lib import traffic
-from course_lib.explorers import float_formats, lesson_map, readme_figure
-from course_lib.explorers.figures import Picture
+from course_lib.explorers import lesson_map, readme_figure
 
 SOURCE = Path(__file__).parents[2] / "notebooks/source"
 LESSONS = [lesson for lessons in lesson_map.PARTS.values() for lesson in lessons]
-
-
-def test_a_picture_is_shown_at_half_its_pixels_with_its_alternative_text():
-    html = Picture(1, 3, alt='"a" < b')._repr_html_()
-    assert 'alt="&quot;a&quot; &lt; b" width="300"' in html
-    data = base64.b64decode(re.search(r'base64,(.*?)"', html).group(1))
-    assert Image.open(io.BytesIO(data)).size == (600, 200)
-
-
-def test_a_picture_without_alternative_text_is_refused():
-    with pytest.raises(ValueError, match="alternative text"):
-        Picture(1)._repr_html_()
-
-
-def test_an_explorer_brings_its_picture_and_its_numbers_for_a_page_without_a_kernel():
-    explorer = float_formats.explore()
-    bundle = explorer._repr_mimebundle_()
-    assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
-    assert explorer.figure._repr_html_() in bundle["text/html"]
-    assert f"<figcaption>{explorer.text.value}</figcaption>" in bundle["text/html"]
-    explorer.controls["shift"].value = -90
-    assert "every exp is 0" in explorer._repr_mimebundle_()["text/html"]
 
 
 def test_map_knows_which_lessons_are_there():
