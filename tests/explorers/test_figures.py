@@ -5,10 +5,11 @@ import io
 import re
 
 import pytest
+from matplotlib.colors import to_rgb
 from PIL import Image
 
-from course_lib.explorers import float_formats
-from course_lib.explorers.figures import Picture
+from course_lib.explorers import float_formats, roofline
+from course_lib.explorers.figures import BLUE, GREEN, INK, ORANGE, PURPLE, VERMILLION, Picture, png
 
 
 def test_a_picture_is_shown_at_half_its_pixels_with_its_alternative_text():
@@ -31,3 +32,10 @@ def test_an_explorer_brings_its_picture_and_its_numbers_for_a_page_without_a_ker
     assert f"<figcaption>{explorer.text.value}</figcaption>" in bundle["text/html"]
     explorer.controls["shift"].value = -90
     assert "every exp is 0" in explorer._repr_mimebundle_()["text/html"]
+
+
+def test_fewer_colours_leave_those_of_the_palette_as_they_are():
+    data = png(roofline.draw(roofline.evaluate(roofline.Settings())), colours=64)
+    shown = {colour for _, colour in Image.open(io.BytesIO(data)).convert("RGB").getcolors()}
+    palette = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, INK)
+    assert {tuple(round(255 * part) for part in to_rgb(colour)) for colour in palette} <= shown
