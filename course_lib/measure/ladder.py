@@ -39,8 +39,9 @@ def update(
     """
     if FUSED_SCALE:
         m_new = tl.maximum(m_i, tl.max(scores, axis=1) * scale)
-        if LAZY_RESCALE:
-            has_grown = tl.max(m_new - m_i, axis=0) > 8.0
+        if LAZY_RESCALE is not None:
+            growth = m_new - m_i if LAZY_RESCALE == "each row" else tl.max(m_new - m_i, axis=0)
+            has_grown = growth > 8.0
             m_new = tl.where(has_grown, m_new, m_i)
         exponents = scores * scale - m_new[:, None]
     else:
@@ -53,7 +54,7 @@ def update(
         p, alpha = tl.exp2(exponents), tl.exp2(m_i - m_new)
     l_new = l_i * alpha + tl.sum(p, axis=1)
     # [BLOCK_M, BLOCK_N] @ [BLOCK_N, HEAD_DIM]
-    if LAZY_RESCALE:
+    if LAZY_RESCALE == "skip":
         if has_grown:
             acc = acc * alpha[:, None]
         acc = tl.dot(p.to(v.dtype), v, acc, input_precision="ieee")
@@ -69,14 +70,15 @@ def attend(
     q, k_ptr, v_ptr, k_desc, v_desc, head, start_m, offs_m, n, scale,
     IS_CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     MASK_ENDS: tl.constexpr, FUSED_SCALE: tl.constexpr, EXP: tl.constexpr = False, SCALE_Q: tl.constexpr = False,
-    LAZY_RESCALE: tl.constexpr = False, DIVIDE_ALWAYS: tl.constexpr = False, VISIT_HIDDEN: tl.constexpr = False,
+    LAZY_RESCALE: tl.constexpr = None, DIVIDE_ALWAYS: tl.constexpr = False, VISIT_HIDDEN: tl.constexpr = False,
 ):  # fmt: skip
     """The output, fp32 [BLOCK_M, HEAD_DIM], of the query tile q. k_ptr, v_ptr: the first element of the head.
 
     MASK_ENDS: mask only the tiles that hide something from a query. FUSED_SCALE: scale and subtract in one instruction,
     as the shipped kernel does. EXP: natural exponentials. SCALE_Q: multiply q by the scale, and round it, instead of
-    the scores. LAZY_RESCALE: keep m_i, and with it acc, unless a row's maximum has grown by more than 8 (log2), so
-    p <= 256. DIVIDE_ALWAYS: acc is divided by l_i after every tile, as FA1 Alg. 1, line 12, keeps it. VISIT_HIDDEN:
+    the scores. LAZY_RESCALE: "skip": keep m_i, and with it acc, unless some row's maximum has grown by more than 8
+    (log2), so p <= 256; "vote": the same, but multiply acc all the same; "each row": and each row decides for itself.
+    DIVIDE_ALWAYS: acc is divided by l_i after every tile, as FA1 Alg. 1, line 12, keeps it. VISIT_HIDDEN:
     visit tiles that no query of the program sees, too.
     """
     if not EXP:
@@ -113,7 +115,7 @@ def ladder_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, q_desc, k_desc, v_desc, o_desc, n, scale,
     IS_CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     MASK_ENDS: tl.constexpr = False, FUSED_SCALE: tl.constexpr = False, EXP: tl.constexpr = False,
-    SCALE_Q: tl.constexpr = False, LAZY_RESCALE: tl.constexpr = False, DIVIDE_ALWAYS: tl.constexpr = False,
+    SCALE_Q: tl.constexpr = False, LAZY_RESCALE: tl.constexpr = None, DIVIDE_ALWAYS: tl.constexpr = False,
     VISIT_HIDDEN: tl.constexpr = False, LONGEST_FIRST: tl.constexpr = False, HEADS_FASTEST: tl.constexpr = False,
     GROUPED_HEADS: tl.constexpr = False,
 ):  # fmt: skip
