@@ -44,7 +44,7 @@ TEXT_METADATA = {
 }
 
 # These cells show widgets, whose random ids no second build reproduces. A static figure stands beside each.
-CLEARED_TAGS = {"explorer", "quiz"}
+CLEARED_TAG = "explorer"
 
 CELL_TIMEOUT_S = 120
 
@@ -198,8 +198,11 @@ def execute(notebook: NotebookNode, cwd: Path, scratch: Path, gpu: bool = False)
     notebook.metadata = nbformat.from_dict(NOTEBOOK_METADATA)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cleared = CLEARED_TAGS & set(cell.metadata.get("tags", []))
+            cleared = CLEARED_TAG in cell.metadata.get("tags", [])
             cell.outputs = [] if cleared else merge_streams(cell.outputs)
+            for output in cell.outputs:
+                # Its id is random. The HTML beside it says the same without a kernel.
+                output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
 
 
 def merge_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:

@@ -38,7 +38,8 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
         return Result(False, True, {}, message)
     answer = plain(answer)
     if is_untouched(answer):
-        return Result(False, False, {}, not_attempted_message(exercise))
+        message, page = not_attempted_message(exercise)
+        return Result(False, False, {}, message, None, page)
 
     if not runs_here(exercise):
         return graded_elsewhere(exercise, answer, seed, "course_lib.grading.checking:serve")
@@ -52,9 +53,10 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
             inputs, evidence = failure
             slip = slip_behind(exercise, guarded, prop, inputs, evidence)
             attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
-            message = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
-            return Result(False, True, held, message, slip.name if slip else None)
-    return Result(True, True, held, passed_message(exercise, held, printed))
+            message, page = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
+            return Result(False, True, held, message, slip.name if slip else None, page)
+    message, page = passed_message(exercise, held, printed)
+    return Result(True, True, held, message, None, page)
 
 
 def serve(folder: str) -> None:

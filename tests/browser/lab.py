@@ -41,7 +41,7 @@ def copy_not_executed(notebook: Path, folder: Path, outputs: bool = False) -> li
     """Copies `notebook` into `folder` without execution counts, so that a count seen later was made there.
 
     outputs: whether the committed outputs stay, which tests that they can be shown. Returns the indices of the cells
-    that explorers and quizzes need: the bootstrap, the cells that import what these call, and they themselves.
+    that explorers need: the bootstrap, the cells that import what these call, and they themselves.
     """
     copy = nbformat.read(notebook, as_version=4)
     code = {index: cell for index, cell in enumerate(copy.cells) if cell.cell_type == "code"}
@@ -50,7 +50,7 @@ def copy_not_executed(notebook: Path, folder: Path, outputs: bool = False) -> li
         cell.outputs = cell.outputs if outputs else []
     nbformat.write(copy, folder / notebook.name)
 
-    shown = {i for i, cell in code.items() if {"bootstrap", "explorer", "quiz"} & set(cell.metadata.get("tags", []))}
+    shown = {i for i, cell in code.items() if {"bootstrap", "explorer"} & set(cell.metadata.get("tags", []))}
     called = {node.id for i in shown for node in ast.walk(ast.parse(code[i].source)) if isinstance(node, ast.Name)}
     return sorted(shown | {i for i, cell in code.items() if called & set(imported_names(cell.source))})
 

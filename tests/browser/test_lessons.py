@@ -13,13 +13,8 @@ from course_lib import authoring
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
 
-# Console messages that do not mean that a lesson is broken. The last two come from jupyterquiz, which loads a MathJax
-# of its own from a CDN and looks for its version before it is loaded.
-HARMLESS = re.compile(
-    r"Failed to load resource: .* \(https://colab\.research\.google\.com/assets/colab-badge\.svg\)"
-    r"|Failed to load resource: .* \(https://cdn\.jsdelivr\.net/npm/mathjax@3/es5/tex-svg\.js\)"
-    r"|Cannot read properties of undefined \(reading '0'\) .*\n +at eval \(eval at evalInContext .*"
-)
+# Console messages that do not mean that a lesson is broken.
+HARMLESS = re.compile(r"Failed to load resource: .* \(https://colab\.research\.google\.com/assets/colab-badge\.svg\)")
 
 # Voila loads icons from a CDN, and all of JupyterLab's extensions, including those that only work in JupyterLab.
 HARMLESS_IN_VOILA = re.compile(
@@ -66,7 +61,7 @@ def notebooks(tmp_path_factory):
 
 @pytest.fixture
 def open_lesson(notebooks, browser):
-    """`open_lesson(name)` gives the page of a committed notebook: formulas drawn, explorers and quiz run.
+    """`open_lesson(name)` gives the page of a committed notebook: formulas drawn, explorers run.
 
     whole: run every cell instead; nbval has run them all before. At the end of the test, the page's console must have
     stayed quiet.
@@ -85,8 +80,6 @@ def open_lesson(notebooks, browser):
         cells = nbformat.read(folder / f"{name}.ipynb", as_version=4).cells
         if any("$" in cell.source for cell in cells if cell.cell_type == "markdown"):
             assert_formulas_drawn(page)
-        if any("quiz(" in cell.source for cell in cells if cell.cell_type == "code"):
-            page.locator(".Quiz").first.wait_for(state="attached")
         return page
 
     yield open_and_run
@@ -181,11 +174,6 @@ def test_online_softmax(open_lesson):
     assert "Divisions by l to get it: 2" in press(every_step, "Enter")
     assert "Divisions by l to get it: 1" in press(at_the_end, "Enter")
     assert "Block 1 of 6" in press(fed, "ArrowLeft")
-
-    assert page.locator(".Quiz").count() > 0
-    # The quiz has put a MathJax of its own into the page by now: formulas are still drawn.
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_role("menuitem", name="Render All Markdown Cells", exact=True).click()
 
 
 def test_softmax_overflow(open_lesson):

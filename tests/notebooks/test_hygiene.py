@@ -124,8 +124,8 @@ def plain_python(lesson):
         ast.parse(cell.source)  # a magic, a shell command or a `?` is a SyntaxError
 
 
-def explorers_and_quizzes_are_cleared(lesson):
-    for cell in lesson.cells(tag="explorer") + lesson.cells(tag="quiz"):
+def explorers_are_cleared(lesson):
+    for cell in lesson.cells(tag="explorer"):
         assert not cell.outputs and "nbval-ignore-output" in tags(cell), place(cell)
 
 
@@ -217,7 +217,7 @@ RULES = [
     no_base64_in_markdown,
     small_file,
     plain_python,
-    explorers_and_quizzes_are_cleared,
+    explorers_are_cleared,
     explorers_have_a_static_figure,
     no_widget_outside_an_explorer,
     quizzes_hold_no_answers,
@@ -275,7 +275,7 @@ def good_lesson():
         new_code_cell(STUB.format(doc=answer.__doc__), metadata={"tags": ["exercise"], "exercise": "00.softmax_scale"}),
         new_code_cell('check("00.softmax_scale", softmax_scale)', metadata={"tags": ["check"]}),
         new_markdown_cell("$$\n\\begin{aligned} a &= b \\end{aligned}\n$$\n\nFrom $a$ to $b$ costs $n!$."),
-        new_code_cell('quiz("00")', metadata={"tags": ["quiz", ignore]}),
+        new_code_cell('quiz("00")', metadata={"tags": ["quiz"]}),
     ]
     for count, cell in enumerate((cell for cell in cells if cell.cell_type == "code"), start=1):
         cell.execution_count = count
@@ -330,8 +330,8 @@ DAMAGES = [
     (plain_python, source(FIGURE, "show()", "%matplotlib inline")),
     (plain_python, source(FIGURE, "show()", "!pip install torch")),
     (plain_python, source(FIGURE, "show()", "show?")),
-    (explorers_and_quizzes_are_cleared, output(EXPLORER, "display_data", data={"text/plain": "HBox()"})),
-    (explorers_and_quizzes_are_cleared, metadata(QUIZ, tags=["quiz"])),
+    (explorers_are_cleared, output(EXPLORER, "display_data", data={"text/plain": "HBox()"})),
+    (explorers_are_cleared, metadata(EXPLORER, tags=["explorer"])),
     (explorers_have_a_static_figure, lambda notebook: notebook.cells[FIGURE].outputs.clear()),
     (
         no_widget_outside_an_explorer,
