@@ -1,4 +1,4 @@
-"""Lesson 10's explorer: the roofline of a GPU, and where measured calls stand under it, or above it.
+"""Lesson 10's explorer: the roofline of a GPU, the bound that an account of bytes gives, and what was measured.
 
 `evaluate` is the model: FLOPs and bytes from `traffic`, peaks from `hardware`, rates and counted bytes from the
 records. `draw` shows it, `explore` is the widget. Rates and FLOPs follow the records: 4 N N d a head, half if causal.
@@ -12,7 +12,7 @@ from course_lib.hardware import GPUS
 from course_lib.measure import records
 
 from .drawing import log_axes
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, label, panel
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, label, legend, panel
 from .shell import Explorer, buttons, choice, menu, tick
 
 # FlashAttention-3 (Shah et al., 2024), section 3.1: an H100 SXM5's special functions, exp2 among them, by 16 for each
@@ -25,9 +25,9 @@ LENGTHS = (1024, 4096, 16384)
 HEAD_DIMS = (64, 128)
 BLOCKS = (16, 32, 64, 128, 256)
 CALLS = {
-    "ours": ("this course", BLUE, "o"),
-    "sdpa_flash": ("PyTorch, FlashAttention-2", ORANGE, "s"),
-    "sdpa_cudnn": ("PyTorch, cuDNN", GREEN, "^"),
+    "ours": ("this course", BLUE),
+    "sdpa_flash": ("PyTorch, FlashAttention-2", ORANGE),
+    "sdpa_cudnn": ("PyTorch, cuDNN", GREEN),
 }
 
 
@@ -106,18 +106,18 @@ def describe(model):
     )
     if not model.measured:
         return text + f"On the {s.gpu} nothing is measured here."
-    parts = [
-        f"{CALLS[call][0]} {tflops:.0f} TFLOP/s ({tflops / roof:.0%} of the roof)"
-        for call, tflops in model.measured.items()
-    ]
-    text += f"Measured: {'; '.join(parts)}."
+    text += "Measured: "
+    for call, tflops in model.measured.items():
+        beside = f"{tflops / roof:.0%} of that" if tflops <= roof else "<b>more than that</b>"
+        text += f"{CALLS[call][0]} {tflops:.0f} TFLOP/s, {beside}; "
+    text = text.removesuffix("; ") + "."
     if max(model.measured.values()) > roof:
-        text += " <b>Above the roof:</b> some of these bytes never came from HBM."
+        text += " Where a measured rate passes its bound, some of these bytes never came from HBM."
     return text
 
 
 def draw(model):
-    """Roof, the intensity of the settings, and every measured call at it. Returns a figure."""
+    """The roof, the bound at the settings' intensity, and every measured rate. Returns a figure."""
     s, gpu = model.settings, model.gpu
     mask = "causal" if s.causal else "full"
     title = f"{s.gpu}, fp16, forward: N = {s.n:,}, d = {s.d}, {mask}; bytes {s.counted}"
@@ -133,19 +133,17 @@ def draw(model):
         axes.hlines(model.exp_roof_tflops, gpu.ridge_flops_per_byte, high, color=PURPLE, linestyle=":", linewidth=1.4)
         text = f"products and exponentials in turns, d = {s.d}: {model.exp_roof_tflops:.0f}"
         label(axes, high, 1.06 * model.exp_roof_tflops, text, color=PURPLE, **above)
+    # A rate was measured, whatever is taken for bytes: it stands over the whole width, and only the bound moves.
+    for name, colour, tflops in ((*CALLS[call], tflops) for call, tflops in model.measured.items()):
+        axes.axhline(tflops, color=colour, linewidth=1.4, label=f"measured, {name}: {tflops:.0f} TFLOP/s")
     if model.n_bytes:
-        at, reach = model.intensity, roof_tflops(gpu, model.intensity)
-        axes.vlines(at, bottom, reach, color=VERMILLION, linewidth=1.2, linestyle="--")
-        axes.plot(at, reach, "_", markersize=16, markeredgewidth=2, color=VERMILLION)
-        # Names in the corner that the points leave free.
-        x = 1120 if at < 800 else 140
-        for line, (call, tflops) in enumerate(model.measured.items()):
-            name, colour, marker = CALLS[call]
-            y = 70 * 0.7**line
-            axes.plot([at, x], [tflops, y], marker, markersize=10 - line, color=colour)
-            label(axes, 1.15 * x, y, f"{name}: {tflops:.0f} TFLOP/s", ha="left")
+        at, bound = model.intensity, roof_tflops(gpu, model.intensity)
+        axes.vlines(at, bottom, bound, color=VERMILLION, linewidth=1.2, linestyle="--")
+        text = f"bound of the bytes {s.counted}: {bound:.0f} TFLOP/s"
+        axes.plot(at, bound, "o", markersize=8, color=VERMILLION, label=text)
     else:
         label(axes, 450, 100, "no counter was read at this shape", color=GREY, size=10)
+    legend(axes, loc="lower right" if not model.n_bytes or at < 300 else "lower center")
     return figure
 
 

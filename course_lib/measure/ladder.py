@@ -199,19 +199,21 @@ def launch_ladder(q, k, v, *, causal, config, descriptors="", persistent=False, 
     )  # fmt: skip
     rows = {"q": block_m, "k": block_n, "v": block_n, "o": block_m}
     described = {name: descriptor(x, rows[name]) if name in descriptors else None for name, x in flat.items()}
-    sizes = (head_dim**-0.5, causal, head_dim, block_m, block_n)
-    options = {"num_warps": num_warps, "num_stages": num_stages}
+    options = {
+        "IS_CAUSAL": causal, "HEAD_DIM": head_dim, "BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": num_warps,
+        "num_stages": num_stages,
+    }  # fmt: skip
     if persistent:
         # As many programs as run at once: one of 8 warps, or two of 4, on a multiprocessor.
         on_gpu = runtime.mode() == "gpu"
         sms = torch.cuda.get_device_properties(q.device).multi_processor_count if on_gpu else 3
         persistent_kernel[(sms * 8 // num_warps,)](
-            flat["q"], flat["o"], described["k"], described["v"], batch * heads, n, *sizes, **options
+            flat["q"], flat["o"], described["k"], described["v"], batch * heads, n, head_dim**-0.5, **options
         )
     else:
         grid = (triton.cdiv(n, block_m), batch * heads)
         ladder_kernel[grid[::-1] if flags.get("HEADS_FASTEST") else grid](
-            *flat.values(), *described.values(), n, *sizes, **flags, **options
+            *flat.values(), *described.values(), n, head_dim**-0.5, **flags, **options
         )
     return tensors["o"]
 
