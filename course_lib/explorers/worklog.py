@@ -48,15 +48,14 @@ def evaluate(rung, n=4096, causal=False, gpu="H100"):
     model = SimpleNamespace(rung=found, n=n, causal=causal, gpu=gpu, counts=counts, parent=None, tflops=None)
     flops = 4 * rungs.HEAD_DIM * n * rungs.ROWS / (2 if causal else 1)
     useful = flops / (4 * rungs.HEAD_DIM * 64 * 64)
-    tiles, slots = counts["tiles"] * counts["programs"], rungs.GPU["sms"] * counts["resident"]
+    most = -(-counts["programs"] // rungs.GPU["sms"])  # programs of the busiest multiprocessor
     clocks = {
         "products": counts["product_clocks"],
         "instructions": counts["instructions"] * counts["warps"] / rungs.GPU["schedulers"],
-        "waiting": counts["wait_clocks"] / counts["resident"],
+        "waiting": counts["wait_clocks"] / min(counts["resident"], most),
     }
-    model.parts = {name: each * tiles / useful for name, each in clocks.items()}
-    rounds = -(-counts["programs"] // slots)
-    model.parts["empty places"] = (rounds * slots / counts["programs"] - 1) * sum(model.parts.values())
+    model.parts = {name: each * counts["tiles"] * counts["programs"] / useful for name, each in clocks.items()}
+    model.parts["empty places"] = (most * rungs.GPU["sms"] / counts["programs"] - 1) * sum(model.parts.values())
     model.formula_tflops = flops / rungs.predict_rung(counts, rungs.GPU) / 1e12
     for row in records.rows(RECORDS[gpu], rung=rung, n=n, causal=causal):
         model.tflops = row["tflops"]

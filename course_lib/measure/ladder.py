@@ -1,6 +1,6 @@
 """The forward kernel as a ladder: from the plain kernel to the shipped one, one idea a rung.
 
-ladder.toml lists the rungs in the order of lesson 10's worklog: the idea, how it changes the launch, and the speed that
+ladder.toml lists the rungs in the order of lesson 11's worklog: the idea, how it changes the launch, and the speed that
 was predicted before it was measured. The first rungs launch `kernels.plain_forward`, the last one
 `kernels.flash_forward`. Between them, `ladder_kernel` has every idea as a constexpr flag; without flags it is the plain
 kernel with cheaper addresses.

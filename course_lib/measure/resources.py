@@ -171,7 +171,9 @@ def resources_of(compiled, launched_with):
         tensor_cores=any(word in ptx for word in ("mma.sync", "wgmma", "tcgen05.mma")),
         serialized=serialized,
         config=(
-            launched_with["BLOCK_M"], launched_with["BLOCK_N"], compiled.metadata.num_warps,
+            launched_with["BLOCK_M"],
+            launched_with["BLOCK_N"],
+            compiled.metadata.num_warps,
             compiled.metadata.num_stages,
         ),  # fmt: skip
     )

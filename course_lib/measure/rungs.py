@@ -39,19 +39,19 @@ def predict_rung(counts, gpu):
         fetched ahead.
     gpu: a dict. "sms": multiprocessors; "schedulers" of each: one issues one instruction of one warp in a clock;
         "clock_hz": clocks in a second.
-    On an SM, products and instructions of all resident programs take turns. While one program waits for its tile,
-    the others work, so that an SM loses only wait_clocks / resident for each tile. Programs start in rounds, of as many
-    as all SMs run at a time, and the last round takes as long as a full one.
+    The programs are handed out evenly, and the launch takes as long as the SM with most of them. That SM runs
+    "resident" of its programs at a time, or all if it has fewer. Their products and instructions take turns; while one
+    of them waits for its tile the others work, so that a tile costs the SM only wait_clocks over their number.
 
     >>> counts = dict(programs=10, resident=2, tiles=5, product_clocks=600, instructions=200, warps=8, wait_clocks=1000)
     >>> predict_rung(counts, {"sms": 2, "schedulers": 4, "clock_hz": 1e6})
-    0.045
+    0.0375
     """
+    programs = -(-counts["programs"] // gpu["sms"])
+    at_once = min(counts["resident"], programs)
     issue_clocks = counts["instructions"] * counts["warps"] / gpu["schedulers"]
-    tile_clocks = counts["product_clocks"] + issue_clocks + counts["wait_clocks"] / counts["resident"]
-    rounds = -(-counts["programs"] // (gpu["sms"] * counts["resident"]))
-    clocks = rounds * counts["resident"] * counts["tiles"] * tile_clocks
-    return clocks / gpu["clock_hz"]
+    tile_clocks = counts["product_clocks"] + issue_clocks + counts["wait_clocks"] / at_once
+    return programs * counts["tiles"] * tile_clocks / gpu["clock_hz"]
 
 
 def find_the_waste(kernel):

@@ -5,23 +5,24 @@ import math
 import numpy as np
 
 
-def seconds_round_by_round(counts, gpu):
-    """Hands programs out until none is left."""
-    at_once, left, clocks = gpu["sms"] * counts["resident"], counts["programs"], 0.0
+def seconds_program_by_program(counts, gpu):
+    """Hands programs out, one to each SM in turn, until none is left."""
+    left, programs = counts["programs"], 0
     while left > 0:
-        for _ in range(counts["resident"]):
-            clocks += counts["tiles"] * counts["product_clocks"]
-            clocks += counts["tiles"] * counts["warps"] * counts["instructions"] / gpu["schedulers"]
-        clocks += counts["tiles"] * counts["wait_clocks"]  # which the resident programs share
-        left -= at_once
+        left, programs = left - gpu["sms"], programs + 1
+    clocks = 0.0
+    for _ in range(programs):
+        clocks += counts["tiles"] * counts["product_clocks"]
+        clocks += counts["tiles"] * counts["warps"] * counts["instructions"] / gpu["schedulers"]
+        clocks += counts["tiles"] * counts["wait_clocks"] / min(programs, counts["resident"])
     return clocks / gpu["clock_hz"]
 
 
 def seconds_by_numpy(counts, gpu):
     of_a_tile = np.array([counts["product_clocks"], counts["instructions"] * counts["warps"], counts["wait_clocks"]])
-    shares = of_a_tile / [1, gpu["schedulers"], counts["resident"]]
-    rounds = math.ceil(counts["programs"] / (counts["resident"] * gpu["sms"]))
-    return np.float32(shares.sum() * counts["tiles"] * counts["resident"] * rounds / gpu["clock_hz"])
+    programs = math.ceil(counts["programs"] / gpu["sms"])
+    shares = of_a_tile / [1, gpu["schedulers"], counts["resident"] if counts["resident"] < programs else programs]
+    return np.float32(shares.sum() * counts["tiles"] * programs / gpu["clock_hz"])
 
 
 def waste_pair_by_pair(kernel):
@@ -42,7 +43,7 @@ def waste_pair_by_pair(kernel):
 
 
 RIGHT_ANSWERS = {
-    "predict_rung": {"round by round": seconds_round_by_round, "by NumPy, in float32": seconds_by_numpy},
+    "predict_rung": {"program by program": seconds_program_by_program, "by NumPy, in float32": seconds_by_numpy},
     "find_the_waste": {
         "pair by pair, as a list": waste_pair_by_pair,
         "in float32": {'"waits": (': '"waits": np.float32('},
