@@ -80,8 +80,15 @@ def capability(device) -> tuple[int, int] | None:
 def start() -> None:
     """What a notebook's first cell calls: `choose`, and print one line that says where kernels run.
 
-    The line names neither versions nor the machine, so that tests can compare committed outputs anywhere.
+    The line names neither versions nor the machine, so that tests can compare committed outputs anywhere. A page that
+    Voila makes of a notebook does without it, and without the badge.
     """
+    if os.environ.get("SERVER_SOFTWARE", "").startswith("voila"):
+        from IPython.display import HTML, display
+
+        display(HTML('<style>a[href*="colab"] { display: none }</style>'))
+        mode()
+        return
     lines = {
         "gpu": "course_lib is ready. Triton kernels run compiled, on the GPU.",
         "interpreter": "course_lib is ready. Triton kernels run in Triton's interpreter, on the CPU.",

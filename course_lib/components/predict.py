@@ -49,28 +49,28 @@ class Guess:
             raise ValueError(f"the result {result!r} is none of the options {', '.join(self.options)}")
         guess, came = self.value, self._written(result)
         if guess is None:
-            said = f"It is {came}."
+            said = f"Result: {came}."
         elif self._written(guess) == came:
-            said = f"You guessed {came}, and it is."
+            said = f"Your guess: {came}. That is right."
         else:
-            said = f"You guessed {self._written(guess)}; it is {came}{self._off(guess, result)}."
+            said = f"Your guess: {self._written(guess)}. Result: {came}{self._off(guess, result)}."
         mood = "quiet" if guess is None else "passed" if self._written(guess) == came else "guess"
         more = f" {explanation}" if explanation else ""
         show(said + more, boxed(f"<p><b>{escape(said)}</b>{escape(more)}</p>", mood))
 
     def _written(self, value):
         if self.options:
-            return f'"{value}"'
-        whole = float(value).is_integer() and abs(value) < 1e15
-        text = f"{value:,.0f}" if whole or 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+            return value
+        value = float(value)
+        text = f"{value:,.0f}" if value.is_integer() or 1e4 <= abs(value) < 1e15 else f"{value:.6g}"
         return f"{text} {self.unit}".rstrip()
 
     def _off(self, guess, result):
         if self.options or guess * result <= 0:
             return ""
-        factor = guess / result
+        factor = guess / float(result)
         word = "high" if factor > 1 else "low"
-        return f", so your guess is too {word} by a factor of {max(factor, 1 / factor):.3g}"
+        return f", so the guess is too {word} by a factor of {max(factor, 1 / factor):.3g}"
 
 
 def _controls(guess, question):

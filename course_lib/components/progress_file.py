@@ -8,7 +8,8 @@ import os
 import tempfile
 from pathlib import Path
 
-DRIVE = Path("/content/drive/MyDrive")
+COLAB = Path("/content")
+DRIVE = COLAB / "drive/MyDrive"
 # exercises: id -> "passed" or "attempted". answers: id -> source of the answer that passed. guesses: id -> guess.
 KINDS = ("exercises", "answers", "guesses")
 

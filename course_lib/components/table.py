@@ -60,7 +60,7 @@ def table(
 def _text(cell):
     if cell is None or isinstance(cell, str):
         return cell or ""
-    if isinstance(cell, bool):
+    if type(cell).__name__ in ("bool", "bool_"):  # NumPy's, too
         return "yes" if cell else "no"
     if isinstance(cell, Integral):
         return f"{cell:,}"

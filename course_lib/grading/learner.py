@@ -136,6 +136,8 @@ def progress() -> None:
     """Show what is done, per lesson."""
     try:
         page.show(*overview(progress_file.load("exercises")))
+        if progress_file.COLAB.is_dir():  # where not every place outlives the session
+            report.show(f"This is kept in {progress_file.location().absolute()}.")
     except OSError as error:
         report.show(f"progress could not be read from {progress_file.location()}: {error.strerror}")
 

@@ -1,5 +1,6 @@
 """A prediction: asked, kept, compared; without a guess nothing but the result is said."""
 
+import numpy as np
 import pytest
 
 from course_lib import predict
@@ -39,30 +40,31 @@ def test_in_a_notebook_there_are_controls_and_a_page_without_them(shown):
 
 
 def test_without_a_guess_there_is_only_the_result(capsys, progress):
-    assert said(capsys, choice(), "three") == 'It is "three".'
-    assert said(capsys, number(), 32) == "It is 32 GiB."
+    assert said(capsys, choice(), "three") == "Result: three."
+    assert said(capsys, number(), 32) == "Result: 32 GiB."
     assert not progress.exists()
 
 
 def test_a_guess_stands_beside_the_result(capsys):
     choice().keep("two")
     # As after a restart: another question object, the same file.
-    assert said(capsys, choice(), "three", "Because.") == 'You guessed "two"; it is "three". Because.'
-    assert said(capsys, choice(), "two") == 'You guessed "two", and it is.'
+    assert said(capsys, choice(), "three", "Because.") == "Your guess: two. Result: three. Because."
+    assert said(capsys, choice(), "two") == "Your guess: two. That is right."
 
 
 @pytest.mark.parametrize(
     "guess, result, expected",
     [
-        (8.0, 32, "You guessed 8 GiB; it is 32 GiB, so your guess is too low by a factor of 4."),
-        (40.0, 32.0, "You guessed 40 GiB; it is 32 GiB, so your guess is too high by a factor of 1.25."),
-        (-1.0, 32, "You guessed -1 GiB; it is 32 GiB."),
-        (0.0, 2.5, "You guessed 0 GiB; it is 2.5 GiB."),
-        (1.5530, 1.55299, "You guessed 1.553 GiB, and it is."),
+        (8.0, 32, "Your guess: 8 GiB. Result: 32 GiB, so the guess is too low by a factor of 4."),
+        (40.0, 32.0, "Your guess: 40 GiB. Result: 32 GiB, so the guess is too high by a factor of 1.25."),
+        (-1.0, 32, "Your guess: -1 GiB. Result: 32 GiB."),
+        (0.0, 2.5, "Your guess: 0 GiB. Result: 2.5 GiB."),
+        (1.5530, 1.5530000001, "Your guess: 1.553 GiB. That is right."),
+        (2048.0, np.float16(2048), "Your guess: 2,048 GiB. That is right."),
         (
             1e6,
             1234567.8,
-            "You guessed 1,000,000 GiB; it is 1,234,568 GiB, so your guess is too low by a factor of 1.23.",
+            "Your guess: 1,000,000 GiB. Result: 1,234,568 GiB, so the guess is too low by a factor of 1.23.",
         ),
     ],
 )

@@ -35,7 +35,7 @@ def test_the_html_is_aligned_and_escaped(shown):
 
 
 def test_numbers_are_written_by_kind(capsys):
-    table([(np.int64(4096), np.float64(1 / 3), True, -1e-9)], ("n", "x", "right", "small"))
+    table([(np.int64(4096), np.float64(1 / 3), np.True_, -1e-9)], ("n", "x", "right", "small"))
     assert capsys.readouterr().out.splitlines()[1].split() == ["4,096", "0.3333", "yes", "-1e-09"]
 
 

@@ -154,6 +154,12 @@ def test_progress_is_drawn_per_lesson(capsys):
     assert lines[-1] == f"1 of {possible} points"
 
 
+def test_in_colab_progress_says_where_it_is_kept(capsys, monkeypatch, tmp_path, progress_file):
+    monkeypatch.setattr("course_lib.components.progress_file.COLAB", tmp_path)
+    grading.progress()
+    assert capsys.readouterr().out.endswith(f"This is kept in {progress_file}.\n")
+
+
 def test_a_quiz_is_text_outside_a_notebook(capsys):
     grading.quiz("05")
     said = capsys.readouterr().out

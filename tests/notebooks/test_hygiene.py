@@ -73,7 +73,7 @@ def in_step_with_its_twin(lesson):
 
 
 def neutral_metadata(lesson):
-    assert lesson.notebook.metadata == authoring.NOTEBOOK_METADATA
+    assert lesson.notebook.metadata == authoring.notebook_metadata(lesson.notebook)
 
 
 def executed_in_order(lesson):
@@ -97,7 +97,8 @@ def opens_with_badge_and_bootstrap(lesson):
     url = authoring.repository_url()
     title, first_code = lesson.notebook.cells[:2]
     assert title.source.startswith("# ") and authoring.badge(lesson.name, url) in title.source.splitlines()
-    assert first_code.source == authoring.bootstrap_source(url) and tags(first_code) == ["bootstrap"]
+    assert first_code.source == authoring.bootstrap_source(url)
+    assert first_code.metadata == authoring.BOOTSTRAP_METADATA
     assert lesson.cells(tag="bootstrap") == [first_code]
 
 
@@ -173,7 +174,9 @@ def checks_follow_their_stubs(lesson):
         if "exercise" in tags(stub):
             name = ast.parse(stub.source).body[-1].name
             assert "check" in tags(check), place(check)
-            assert check.source.endswith(f'check("{stub.metadata.exercise}", {name})'), place(check)
+            # With its import, because it is the cell that is run after a restart.
+            expected = f'from course_lib import check\n\ncheck("{stub.metadata.exercise}", {name})'
+            assert check.source == expected, place(check)
 
 
 def renders_everywhere(lesson):
@@ -261,6 +264,8 @@ def softmax_scale(head_dim):
     """{doc}"""
     raise NotImplementedError'''
 
+CHECK_SOURCE = 'from course_lib import check\n\ncheck("00.softmax_scale", softmax_scale)'
+
 
 def good_lesson():
     url = authoring.repository_url()
@@ -269,17 +274,17 @@ def good_lesson():
     ignore = "nbval-ignore-output"
     cells = [
         new_markdown_cell(f"# Title\n\n{authoring.badge('05_online_softmax', url)}\n\nWhy `a != b`?"),
-        new_code_cell(authoring.bootstrap_source(url), metadata={"tags": ["bootstrap"]}),
+        new_code_cell(authoring.bootstrap_source(url), metadata=authoring.BOOTSTRAP_METADATA),
         new_code_cell("show()", outputs=[figure]),
         new_code_cell("explore()", metadata={"tags": ["explorer", ignore]}),
         new_code_cell(STUB.format(doc=answer.__doc__), metadata={"tags": ["exercise"], "exercise": "00.softmax_scale"}),
-        new_code_cell('check("00.softmax_scale", softmax_scale)', metadata={"tags": ["check"]}),
+        new_code_cell(CHECK_SOURCE, metadata={"tags": ["check"]}),
         new_markdown_cell("$$\n\\begin{aligned} a &= b \\end{aligned}\n$$\n\nFrom $a$ to $b$ costs $n!$."),
         new_code_cell('quiz("00")', metadata={"tags": ["quiz"]}),
     ]
     for count, cell in enumerate((cell for cell in cells if cell.cell_type == "code"), start=1):
         cell.execution_count = count
-    notebook = new_notebook(cells=cells, metadata=authoring.NOTEBOOK_METADATA)
+    notebook = new_notebook(cells=cells, metadata=authoring.NOTEBOOK_METADATA | {"title": "Title"})
     return Lesson("05_online_softmax", notebook, copy.deepcopy(notebook))
 
 
@@ -320,6 +325,7 @@ DAMAGES = [
     (nothing_escapes_nbval, metadata(FIGURE, tags=["raises-exception"])),
     (opens_with_badge_and_bootstrap, source(TITLE, "/blob/main/notebooks/05", "/blob/main/notebooks/04")),
     (opens_with_badge_and_bootstrap, source(BOOTSTRAP, "runtime.start()", "runtime.choose()")),
+    (opens_with_badge_and_bootstrap, metadata(BOOTSTRAP, jupyter={"source_hidden": False})),
     (opens_with_badge_and_bootstrap, lambda notebook: notebook.cells.pop(BOOTSTRAP)),
     (short_cells, source(FORMULAS, "From", "\n" * 12 + "From")),
     (short_cells, source(FIGURE, "show()", "show()\n" * 26)),
@@ -343,6 +349,7 @@ DAMAGES = [
     (stubs_repeat_the_answers, source(EXERCISE, "softmax", "soft-max")),
     (stubs_repeat_the_answers, source(EXERCISE, "raise NotImplementedError", "return head_dim**-0.5")),
     (checks_follow_their_stubs, source(CHECK, "00.softmax_scale", "00.softmax_scales")),
+    (checks_follow_their_stubs, source(CHECK, "from course_lib import check\n\n", "")),
     (checks_follow_their_stubs, lambda notebook: notebook.cells.pop(CHECK)),
     (renders_everywhere, source(FORMULAS, "aligned", "align*")),
     (renders_everywhere, source(FORMULAS, "$a$", r"$\operatorname{a}$")),
