@@ -143,7 +143,8 @@ def draw(model):
         axes.plot(at, bound, "o", markersize=8, color=VERMILLION, label=text)
     else:
         label(axes, 450, 100, "no counter was read at this shape", color=GREY, size=10)
-    legend(axes, loc="lower right" if not model.n_bytes or at < 300 else "lower center")
+    if model.measured or model.n_bytes:
+        legend(axes, loc="lower right" if not model.n_bytes or at < 300 else "lower center")
     return figure
 
 

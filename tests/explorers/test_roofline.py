@@ -78,19 +78,25 @@ def test_dram_bytes_come_from_the_record_of_that_shape(tmp_path, monkeypatch):
 def test_description_says_what_binds_and_what_lies_above():
     text = describe(evaluate(Settings()))
     assert "69,206,016; 124.1 FLOPs a byte" in text and "The memory binds" in text and "416 TFLOP/s" in text
-    assert "Above the roof" in text
+    assert "more than that" in text and "never came from HBM" in text
     text = describe(evaluate(Settings(counted=ONCE)))
-    assert "The arithmetic binds</b>: at most 989 TFLOP/s" in text and "Above the roof" not in text
+    assert "The arithmetic binds</b>: at most 989 TFLOP/s" in text and "more than that" not in text
     assert "nothing is measured" in describe(evaluate(Settings(gpu="T4")))
 
 
-def test_picture_has_every_call_at_its_place():
-    model = evaluate(Settings())
-    (axes,) = draw(model).axes
-    drawn = {round(line.get_ydata()[0], 6) for line in axes.lines if len(line.get_xdata()) == 2}
-    assert {round(tflops, 6) for tflops in model.measured.values()} <= drawn
-    texts = " ".join(text.get_text() for text in axes.texts)
-    assert all(f": {tflops:.0f} TFLOP/s" in texts for tflops in model.measured.values())
+def test_measured_rates_stand_still_while_the_bound_moves():
+    bounds = set()
+    for block_q in (32, 64, 128):
+        model = evaluate(Settings(block_q=block_q))
+        (axes,) = draw(model).axes
+        flat = [line.get_ydata()[0] for line in axes.lines[1:] if list(line.get_xdata()) == [0, 1]]
+        assert flat == list(model.measured.values())
+        (point,) = (line for line in axes.lines[1:] if len(line.get_xdata()) == 1)
+        assert point.get_xdata()[0] == model.intensity
+        bounds.add(point.get_ydata()[0])
+        texts = " ".join(text.get_text() for text in axes.get_legend().texts)
+        assert all(f": {tflops:.0f} TFLOP/s" in texts for tflops in model.measured.values())
+    assert len(bounds) == 3
 
 
 def test_the_roof_lies_inside_the_picture():
