@@ -133,9 +133,10 @@ def draw(model):
         axes.hlines(model.exp_roof_tflops, gpu.ridge_flops_per_byte, high, color=PURPLE, linestyle=":", linewidth=1.4)
         text = f"products and exponentials in turns, d = {s.d}: {model.exp_roof_tflops:.0f}"
         label(axes, high, 1.06 * model.exp_roof_tflops, text, color=PURPLE, **above)
-    # A rate was measured, whatever is taken for bytes: it stands over the whole width, and only the bound moves.
+    # A rate was measured, whatever is taken for bytes: it has no place on x, and only the bound moves.
     for name, colour, tflops in ((*CALLS[call], tflops) for call, tflops in model.measured.items()):
-        axes.axhline(tflops, color=colour, linewidth=1.4, label=f"measured, {name}: {tflops:.0f} TFLOP/s")
+        ends, text = (low, gpu.ridge_flops_per_byte), f"measured, {name}: {tflops:.0f} TFLOP/s"
+        axes.plot(ends, 2 * [tflops], color=colour, linewidth=1.4, label=text)
     if model.n_bytes:
         at, bound = model.intensity, roof_tflops(gpu, model.intensity)
         axes.vlines(at, bottom, bound, color=VERMILLION, linewidth=1.2, linestyle="--")

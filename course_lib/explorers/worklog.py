@@ -13,7 +13,7 @@ from course_lib.hardware import GPUS
 from course_lib.measure import records, rungs
 
 from .drawing import shaded, stacked
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, legend, panels, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panels, tidy
 from .measured import shape_of
 from .roofline import roof_tflops
 from .shell import Explorer, buttons, choice, menu, tick
@@ -82,7 +82,7 @@ def draw(*models):
         for m in models
     ]
     ends = [max(sum(m.parts.values()), m.measured_clocks or 0) for m in models]
-    stacked(axes, bars, notes, end=1.42 * max(ends), behind=ends)
+    stacked(axes, bars, notes, end=1.5 * max(ends), behind=ends)
     for y, model in enumerate(models):
         if model.measured_clocks:
             axes.plot(2 * [model.measured_clocks], [y - 0.42, y + 0.42], color=VERMILLION, linewidth=2.5)
@@ -170,9 +170,9 @@ def draw_sweep(rows):
         axes.set_title(f"{title}: B_r by B_c", loc="left", y=1.1, fontsize=10.5, color=INK)
     for block_q, colour in zip(sizes_q, (PALE, GREY, PURPLE, BLUE, GREEN), strict=False):
         pairs = [row[2:] for row in table if row[0] == block_q and row[3]]
-        right.plot(*zip(*pairs, strict=True), "o", color=colour, label=f"B_r = {block_q}")
+        right.plot(*zip(*pairs, strict=True), "o", color=colour)
+        label(right, pairs[0][0], max(rate for _, rate in pairs) + 45, f"{block_q}", color=INK)
     top = 1.08 * max(max(row[2], row[3] or 0) for row in table)
     right.plot([0, top], [0, top], ":", color=GREY, linewidth=1)
-    tidy(right, title="measured against predicted", x="predicted, TFLOP/s")
-    legend(right, loc="lower right", bbox_to_anchor=(0.94, 0))
+    tidy(right, title="measured against predicted, by B_r", x="predicted, TFLOP/s")
     return figure
