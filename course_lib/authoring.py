@@ -46,8 +46,8 @@ TEXT_METADATA = {
 # Folded, in JupyterLab and in Colab.
 BOOTSTRAP_METADATA = {"tags": ["bootstrap"], "jupyter": {"source_hidden": True}, "cellView": "form"}
 
-# These cells show widgets, whose random ids no second build reproduces. A static figure stands beside each.
-CLEARED_TAG = "explorer"
+# A widget's id is random, and no second build reproduces it.
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 CELL_TIMEOUT_S = 120
 
@@ -180,6 +180,7 @@ def kernel_environment(scratch: Path, gpu: bool = False) -> dict[str, str]:
     """
     fixed = {
         "COURSE_LIB_PROGRESS": str(scratch / "progress.json"),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis"),
         "IPYTHONDIR": str(scratch / "ipython"),
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "OMP_NUM_THREADS": "1",
@@ -212,11 +213,15 @@ def execute(notebook: NotebookNode, cwd: Path, scratch: Path, gpu: bool = False)
     notebook.metadata = notebook_metadata(notebook)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cleared = CLEARED_TAG in cell.metadata.get("tags", [])
-            cell.outputs = [] if cleared else merge_streams(cell.outputs)
-            for output in cell.outputs:
-                # Its id is random. The HTML beside it says the same without a kernel.
-                output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
+            cell.outputs = without_widgets(merge_streams(cell.outputs))
+
+
+def without_widgets(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """`outputs` without widgets: of one that brings HTML along for a page without a kernel, the HTML stays."""
+    kept = [output for output in outputs if WIDGET not in output.get("data", {}) or "text/html" in output.data]
+    for output in kept:
+        output.get("data", {}).pop(WIDGET, None)
+    return kept
 
 
 def merge_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:

@@ -1,8 +1,8 @@
-"""Lesson 01's explorers: two vectors to turn and stretch; scores, their scale and their softmax.
+"""Lesson 01's explorers: two vectors to drag; scores, their scale and their softmax.
 
-`pair` and `crowd` are the models: every number comes from `course_lib.reference`. `draw_pair` and
-`draw_crowd` show one setting of each; `draw_scores`, `draw_growth`, `draw_entropy` and `draw_roofline` are
-the lesson's other figures. `explore_pair` and `explore_crowd` are the widgets.
+`pair` and `crowd` are the models: every number comes from `course_lib.reference`. pair.js draws `pair_state`, and
+`draw_crowd` a crowd; `draw_scores`, `draw_growth`, `draw_entropy` and `draw_roofline` are the lesson's other figures.
+`explore_pair` and `explore_crowd` are the widgets.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,13 @@ from functools import cache
 
 import numpy as np
 
-from course_lib.reference import cosine_similarity, dot, entropy, scores, stable_softmax
+from course_lib.reference import cosine_similarity, dot, entropy, example, scores, stable_softmax
 
-from .drawing import log_axes, names_below, shaded
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panels, tidy
+from .drawing import log_axes, shaded
+from .figures import BLUE, GREEN, GREY, INK, ON_WHITE, ORANGE, PURPLE, VERMILLION, label, legend, panels, tidy
+from .live import Live, axis
 from .roofline import roof_tflops
-from .shell import Explorer, buttons, choice, slider
+from .shell import Explorer, buttons, choice
 from .words import number
 
 # d of the crowd: powers of two. The scales by name, as the factor that multiplies a dot product.
@@ -23,6 +24,8 @@ DIMENSIONS = tuple(2**i for i in range(11))
 NONE, ROOT, INVERSE = "1 (no scale)", "1/sqrt(d)", "1/d"
 SCALES = (NONE, ROOT, INVERSE)
 N_QUERIES = N_KEYS = 64
+# The histogram's axis is the same for every crowd, so that a wider spread looks wider.
+SCORES_END, MOST_IN_A_BIN = 40, 0.55
 
 
 @dataclass(frozen=True)
@@ -54,48 +57,23 @@ def pair(a, b):
     return Pair(a, b, a * b, float(dot(a, b)), length_a, length_b, cosine, degrees, foot)
 
 
-def turned(degrees, length):
-    """The vector of this length at this angle from the first axis, counted against the clock. Returns [2]."""
-    angle = np.radians(degrees)
-    return length * np.array([np.cos(angle), np.sin(angle)])
-
-
-def describe_pair(model):
-    """The pair in words and numbers, as HTML: every number is the model's, to three decimals."""
-    numbers = (*model.a, *model.b, model.dot, model.length_a, model.length_b, model.cosine)
-    a_1, a_2, b_1, b_2, total, length_a, length_b, cosine = (number(x, 3) for x in numbers)
-    angle = "no angle" if model.degrees is None else f"angle {model.degrees:.1f} degrees"
-    return (
-        f"<b>a . b</b> = ({a_1})({b_1}) + ({a_2})({b_2}) = <b>{total}</b>.<br>"
-        f"The same from lengths and angle: |a| |b| cos = {length_a} x {length_b} x {cosine}; {angle}."
-    )
-
-
-def draw_pair(model):
-    """Two panels: the vectors with b's shadow on a, and the products that add up to the dot product."""
-    figure, (plane, sums) = panels(3.4, 1, 1.25, left=0.05, below=0.34, wspace=0.14)
-    tidy(plane, title="a and b; green: b's shadow on a's line")
-    plane.set(aspect="equal", xlim=(-3.7, 3.7), ylim=(-3.7, 3.7), xticks=(-2, 0, 2), yticks=(-2, 0, 2))
-    plane.axhline(0, color=PALE, linewidth=0.8, zorder=0)
-    plane.axvline(0, color=PALE, linewidth=0.8, zorder=0)
-    plane.plot(*np.transpose([model.b, model.foot]), color=GREY, linestyle=":", linewidth=1.2)
-    plane.plot(*np.transpose([np.zeros(2), model.foot]), color=GREEN, linewidth=6, alpha=0.55, zorder=1)
-    for vector, colour, name in ((model.a, BLUE, "a"), (model.b, ORANGE, "b")):
-        if vector.any():
-            arrow = {"arrowstyle": "-|>", "color": colour, "linewidth": 2.2, "shrinkA": 0, "shrinkB": 0}
-            plane.annotate("", vector, (0, 0), arrowprops=arrow)
-        label(plane, *(vector + 0.35 * vector / max(np.abs(vector).max(), 1e-9)), name, size=11)
-
-    tidy(sums, title="a . b: the products and their sum")
-    bars = (*model.products, model.dot)
-    drawn = sums.bar(range(3), bars, width=0.6, color=(PURPLE, PURPLE, GREEN if model.dot >= 0 else VERMILLION))
-    sums.bar_label(drawn, [number(height) for height in bars], padding=3, color=INK)
-    sums.axhline(0, color=GREY, linewidth=0.8)
-    size = max(np.abs(bars).max(), 1)
-    sums.set_ylim(-1.25 * size if min(bars) < 0 else 0, 1.25 * size if max(bars) > 0 else 0.2 * size)
-    names_below(sums, ("first product", "second product", "sum"))
-    sums.locator_params(axis="y", nbins=4)
-    return figure
+def pair_state(a, b, step):
+    """What pair.js draws for the tips a and b, [x, y], which are dragged in steps of `step`."""
+    model = pair(np.array(a, float), np.array(b, float))
+    shadow = model.length_b * model.cosine
+    degrees = "none" if model.degrees is None else f"{model.degrees:.1f}\u00b0"
+    numbers = [number(x, 3) for x in (model.length_b, model.length_a, shadow, model.cosine)]
+    values = [*model.products.tolist(), model.dot]
+    return {
+        "a": a, "b": b, "foot": model.foot.round(3).tolist(), "values": values,
+        "numbers": [*numbers[:3], number(model.dot, 3), numbers[3], degrees],
+        "texts": [number(x) for x in values], "kinds": ["term", "term", "plus" if model.dot >= 0 else "minus"],
+        "names": ["first product", "second product", "sum, a \u00b7 b"],
+        "cards": ["length |b|", "length |a|", "shadow of b", "|a| \u00d7 shadow, a \u00b7 b", "cosine", "angle"],
+        "plane": axis(-4.4, 4.4, range(-4, 5, 2)) | {"limit": 4, "step": step},
+        "area": [round(model.length_a, 3), round(shadow, 3)], "sides": [axis(0, 6, (0, 2, 4)), axis(-6, 6, (-4, 0, 4))],
+        "sums": axis(-32, 32, range(-30, 31, 10)),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -150,13 +128,21 @@ def describe_crowd(model):
 
 def draw_crowd(model):
     """Three panels: the histogram of the scores, one query's weights, the entropy at every d."""
-    figure, (histogram, weights, curve) = panels(3.2, 1, 1, 1, left=0.06, wspace=0.28)
-    tidy(histogram, title=f"{model.scores.size} scores; lines: spread {model.spread:.2f}", x="score", y="count")
-    edge = np.abs(model.scores).max()
-    counts, edges = np.histogram(model.scores, bins=40, range=(-edge, edge))
-    histogram.stairs(counts, edges, fill=True, color=BLUE)
-    histogram.vlines((-model.spread, model.spread), 0, 1.1 * counts.max(), color=ORANGE, linewidth=2)
-    histogram.locator_params(nbins=4)
+    outside = np.mean(np.abs(model.scores) > SCORES_END)
+    alt = (
+        f"A histogram of {model.scores.size} scores at d = {model.d} with scale {model.scale}, whose spread is "
+        f"{model.spread:.2f}; one query's 64 weights, of which the largest is {model.weights[0].max():.2f}; and the "
+        f"entropy against d for three scales, with a dot at {model.entropy:.2f} nats."
+    )
+    figure, (histogram, weights, curve) = panels(3.2, 1, 1, 1, left=0.06, wspace=0.28, alt=alt)
+    farther = f", {outside:.0%} outside" if outside else ""
+    tidy(histogram, title=f"scores; lines: spread {model.spread:.2f}{farther}", x="score", y="share of the scores")
+    counts, edges = np.histogram(model.scores, bins=2 * SCORES_END, range=(-SCORES_END, SCORES_END))
+    histogram.stairs(counts / model.scores.size, edges, fill=True, color=BLUE)
+    histogram.vlines((-model.spread, model.spread), 0, MOST_IN_A_BIN, color=ORANGE, linewidth=2)
+    histogram.set(
+        xlim=(-SCORES_END, SCORES_END), ylim=(0, MOST_IN_A_BIN), xticks=range(-40, 41, 20), yticks=(0, 0.25, 0.5)
+    )
 
     tidy(weights, title="first query's weights, sorted", x="keys, heaviest first", y="softmax weight")
     weights.stairs(np.sort(model.weights[0])[::-1], fill=True, color=BLUE)
@@ -183,7 +169,9 @@ def draw_scores(S, queries, keys, title):
 
     S: [n_q, n_k]; queries: [n_q], keys: [n_k] names. Returns a figure.
     """
-    figure, (axes,) = panels(2.9, width=4.8, left=0.2, right=0.95, below=0.15, above=0.7)
+    lines = "; ".join(f"{query}: {', '.join(f'{x:.3g}' for x in row)}" for query, row in zip(queries, S, strict=True))
+    alt = f"{title}. For the keys {', '.join(keys)}: {lines}."
+    figure, (axes,) = panels(2.9, width=4.8, left=0.2, right=0.95, below=0.15, above=0.7, alt=alt)
     shaded(axes, S, queries, keys, write="{:.3g}".format, size=11)
     tidy(axes, y="queries")
     label(figure, 0.02, 0.95, title, size=10.5, ha="left")
@@ -195,7 +183,12 @@ def draw_growth(dimensions, spreads, cosines):
 
     dimensions: [n]; spreads, cosines: [n], standard deviations. Returns a figure.
     """
-    figure, (left, right) = panels(3.0, 1, 1)
+    first, last = dimensions[0], dimensions[-1]
+    alt = (
+        f"From d = {first} to {last} the spread of dot products grows from {spreads[0]:.2f} to {spreads[-1]:.2f} "
+        f"along sqrt(d); that of cosines falls from {cosines[0]:.2f} to {cosines[-1]:.3f}, along 1/sqrt(d)."
+    )
+    figure, (left, right) = panels(3.0, 1, 1, alt=alt)
     for axes, what, measured, derived, formula, colour in (
         (left, "dot products", spreads, np.sqrt(dimensions), r"$\sqrt{d}$", BLUE),
         (right, "cosines", cosines, 1 / np.sqrt(dimensions), r"$1/\sqrt{d}$", ORANGE),
@@ -210,7 +203,12 @@ def draw_growth(dimensions, spreads, cosines):
 
 def draw_entropy():
     """The mean entropy of 64 weights against d, for three scales. Returns a figure."""
-    figure, (axes,) = panels(3.4)
+    ends = {scale: crowd(DIMENSIONS[-1], scale).entropy for scale in SCALES}
+    alt = (
+        f"Entropy against d, of at most {np.log(N_KEYS):.2f} nats. From {crowd(1, NONE).entropy:.2f} at d = 1 it comes "
+        f"at d = {DIMENSIONS[-1]} to {', '.join(f'{nats:.2f} with scale {scale}' for scale, nats in ends.items())}."
+    )
+    figure, (axes,) = panels(3.4, alt=alt)
     _draw_entropy_curves(axes, "entropy of a softmax over 64 keys (dotted: 64 equal weights)")
     legend(axes, loc="lower left")
     return figure
@@ -222,7 +220,10 @@ def draw_roofline(gpus, points):
     gpus: name -> GPU of `course_lib.hardware`. points: name -> FLOPs per byte, a dotted line up to the
     highest roof. Returns a figure.
     """
-    figure, (axes,) = panels(3.8)
+    ridges = ", ".join(f"{name} at {gpu.ridge_flops_per_byte:.0f}" for name, gpu in gpus.items())
+    places = ", ".join(f"{name} at {at:.4g}" for name, at in points.items())
+    alt = f"Rooflines with their ridges in FLOPs per byte: {ridges}. Lines up to the highest roof: {places}."
+    figure, (axes,) = panels(3.8, alt=alt)
     title = "rooflines: the most that memory and tensor cores allow (fp16, vendors' peaks)"
     tidy(axes, title=title, x="arithmetic intensity, FLOPs per byte of HBM traffic", y="TFLOP/s")
     intensity = 2.0 ** np.arange(-3, 13.25, 0.25)
@@ -236,25 +237,24 @@ def draw_roofline(gpus, points):
     for i, (name, at) in enumerate(points.items()):
         axes.vlines(at, 0, roof_tflops(highest, at), color=VERMILLION, linewidth=1.2, linestyle=":")
         side, place = ("left", at * 1.08) if at < 16 else ("right", at / 1.08)
-        label(axes, place, 0.03 * 2.6**i, f"{name}: {at:.4g}", ha=side, va="baseline")
+        label(axes, place, 0.03 * 2.6**i, f"{name}: {at:.4g}", ha=side, va="baseline", **ON_WHITE)
     legend(axes, loc="upper left")
     return figure
 
 
 def explore_pair():
-    """The first explorer as a widget: angle and length of each of two vectors."""
-
-    def model_of(turn_a, length_a, turn_b, length_b):
-        return pair(turned(turn_a, length_a), turned(turn_b, length_b))
-
-    return Explorer(
-        model_of, describe_pair, draw_pair,
-        {"turn_a": slider("turn a (degrees)", -180, 180, 60, 5), "length_a": slider("length of a", 0, 3, 2.0, 0.25)},
-        {"turn_b": slider("turn b (degrees)", -180, 180, 25, 5), "length_b": slider("length of b", 0, 3, 2.0, 0.25)},
-    )  # fmt: skip
+    """The first explorer: two vectors whose tips are dragged, at first a query and a key of the course's sentence."""
+    start = {"a": example.Q[3].tolist(), "b": example.K[3].tolist(), "step": 0.25}
+    tips = [[float(x), float(y)] for x in range(-3, 4) for y in range(-3, 4)]
+    grid = [{"a": a, "b": b, "step": 1} for a in tips for b in tips]
+    alt = (
+        "Arrows a = (1, 2) and b = (2, 1). The shadow of b on a's line is 1.789 long and a is 2.236; the dot product 4 "
+        "is the product of both, drawn as an area, and the sum of the products 2 and 2, drawn as bars."
+    )
+    return Live("pair", pair_state, start, grid=grid, alt=alt)
 
 
 def explore_crowd():
     """The second explorer as a widget: the dimension and the scale of random scores."""
-    controls = {"d": choice("d", DIMENSIONS, 64)}, {"scale": buttons("scale", SCALES, ROOT)}
-    return Explorer(crowd, describe_crowd, draw_crowd, *controls)
+    controls = {"d": choice("d", DIMENSIONS, 64)}, {"scale": buttons("scale", SCALES, NONE)}
+    return Explorer(crowd, describe_crowd, draw_crowd, *controls, play="d")

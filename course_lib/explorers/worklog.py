@@ -75,7 +75,10 @@ def draw(*models):
     shape = f"N = {first.n:,}, d = {rungs.HEAD_DIM}, {'causal' if first.causal else 'no mask'}, fp16"
     note = f"{shape}; {records.provenance(RECORDS[first.gpu])}; counted by triton {records.record('rungs')['triton']}"
     height = 1.5 + 0.42 * len(models)
-    figure, (axes,) = panels(height, left=0.16, below=0.85, above=0.62, note=note)
+    said = [f"{m.rung.name}: predicted {sum(m.parts.values()):,.0f} clocks" for m in models]
+    measured = [f", measured {m.measured_clocks:,.0f}" if m.tflops else "" for m in models]
+    alt = f"Clocks for each 64 x 64 scores. {'; '.join(map(''.join, zip(said, measured, strict=True)))}."
+    figure, (axes,) = panels(height, left=0.16, below=0.85, above=0.62, note=note, alt=alt)
     bars = {m.rung.name: [("", m.parts[part], colour) for part, colour in PARTS.items()] for m in models}
     notes = [
         f"predicted {m.formula_tflops:.0f}, measured {m.tflops:.0f} TFLOP/s" if m.tflops else "not measured here"
@@ -161,7 +164,12 @@ def draw_sweep(rows):
     table = sweep_table(rows)
     mask = "causal" if rows[0]["causal"] else "full"
     note = f"N = {rows[0]['n']:,}, {mask}, {shape_of(rows, 'sweep-h100')}"
-    figure, (left, middle, right) = panels(3.6, 1, 1, 1, left=0.06, above=0.66, note=note)
+    best = max(table, key=lambda row: row[3] or 0)
+    alt = (
+        f"Predicted and measured TFLOP/s of {len(table)} tiles, as tables, and one against the other. Measured best: "
+        f"{best[3]:.0f} with {best[0]} queries and {best[1]} keys a tile, predicted {best[2]:.0f}."
+    )
+    figure, (left, middle, right) = panels(3.6, 1, 1, 1, left=0.06, above=0.66, note=note, alt=alt)
     sizes_q, sizes_k = (sorted({row[i] for row in table}) for i in (0, 1))
     for axes, column, title in ((left, 2, "predicted TFLOP/s"), (middle, 3, "measured TFLOP/s")):
         values = {row[:2]: row[column] for row in table}

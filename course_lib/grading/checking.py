@@ -17,7 +17,7 @@ from .diagnosis import compare, show
 from .exercise import Evidence, ExpectedOutput, Finding, Property, Result, single_finding
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
-from .slips import slip_behind
+from .slips import on_case, slip_behind
 
 TRIES = 400  # random inputs and smaller ones together: counted, so that the same answer is told the same
 TRYING_LIMIT_S = 10.0  # of processor time, for an answer so slow that even these take too long
@@ -80,9 +80,10 @@ def _described(value):
 
 def _first_failure(prop: Property, answer: GuardedAnswer, seed: int):
     """(inputs, Evidence) of a small input for which the property fails, or None."""
-    for inputs in prop.cases:
-        evidence = attempt(prop, answer, inputs)
+    for place in range(len(prop.cases)):
+        _, evidence = on_case(prop, answer, place)
         if evidence is not None:
+            inputs = prop.cases[place]
             break
     else:
         return _search(prop, lambda drawn: attempt(prop, answer, drawn), seed)

@@ -150,14 +150,17 @@ def _answers(address):
 
 
 @contextlib.contextmanager
-def chromium():
-    """A headless Chromium that was found on the path. Yields a Playwright browser context: `.new_page()`."""
+def chromium(scale=1):
+    """A headless Chromium that was found on the path. Yields a Playwright browser context: `.new_page()`.
+
+    scale: pixels of the screen to one of the page.
+    """
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
         # Tall, so that no cell is taller than the window.
-        yield browser.new_context(viewport={"width": 1280, "height": 2400})
+        yield browser.new_context(viewport={"width": 1280, "height": 2400}, device_scale_factor=scale)
         browser.close()
 
 
