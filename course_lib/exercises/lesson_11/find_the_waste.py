@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.verdicts import says
-from course_lib.grading.exercise import Before, Checks, Exercise, Slip
+from course_lib.grading.exercise import Checks, Exercise
 from course_lib.measure.rungs import find_the_waste, suspects
 
 VERDICTS = ("computes", "reads", "waits", "nothing")
@@ -28,10 +28,6 @@ def kernels(**drawn):
 
 
 NUMBER = "the largest of the three ratios"
-NEEDED = "(n + 2 * block_k * pairs) * row_bytes"
-KEYS = 'start + block_q if kernel["causal"] else n'
-WAITS = '(kernel["work_clocks"] + kernel["wait_clocks"]) / kernel["work_clocks"]'
-SPILLED = 'kernel["spilled_bytes"] * pairs'
 check = Checks(find_the_waste, says(find_the_waste, VERDICTS, NUMBER))
 
 check(
@@ -43,15 +39,6 @@ check(
         kernel(True, 6, wait=100, spilled=40, times_q=2),
         kernels(causal=st.just(True), more_pairs=st.integers(1, 6)),
     ],
-).catches(
-    Slip("all pairs are needed, causal or not", {KEYS: "n"}),
-    Slip("the pairs on the diagonal are not needed", {KEYS: 'start if kernel["causal"] else n'}),
-    Slip(
-        "a pair is needed only if all its queries see all its keys",
-        {"seen += -(-keys // block_k)": ('seen += (start + 1) // block_k if kernel["causal"] else n // block_k')},
-    ),
-    Slip("the smallest ratio is taken", {"max(ratios": "min(ratios"}),
-    Slip("reading for hidden pairs is blamed twice", {NEEDED: "(n + 2 * block_k * seen) * row_bytes"}),
 )
 check(
     "reads: more bytes than the pairs need that are multiplied",
@@ -62,9 +49,6 @@ check(
         kernel(True, 1, times_q=6, k_again=5),
         kernels(times_q=st.integers(2, 5), causal=st.booleans()),
     ],
-).catches(
-    Slip("Q is needed again for each pair", {NEEDED: "(block_q + 2 * block_k) * pairs * row_bytes"}),
-    Slip("pairs are counted by the tiles of K", {'pairs = kernel["v_bytes"]': 'pairs = kernel["k_bytes"]'}),
 )
 check(
     "reads: what a program spills, for every pair",
@@ -73,9 +57,6 @@ check(
         kernel(True, spilled=800, times_q=2),
         kernels(spilled=st.integers(1, 9).map(lambda i: 100 * i)),
     ],
-).catches(
-    Slip("spilled bytes are left out", {f" + {SPILLED}": ""}),
-    Slip("what is spilled counts once", {SPILLED: 'kernel["spilled_bytes"]'}),
 )
 check(
     "waits: clocks with waiting, over those without",
@@ -85,21 +66,8 @@ check(
         kernel(True, wait=900, times_q=2),
         kernels(wait=st.integers(1, 9).map(lambda i: 100 * i)),
     ],
-).catches(
-    Slip("waiting is divided by work", {WAITS: 'kernel["wait_clocks"] / kernel["work_clocks"]'}),
-    Slip(
-        "waiting is taken as a share of the whole",
-        {WAITS: ('1 + kernel["wait_clocks"] / (kernel["work_clocks"] + kernel["wait_clocks"])')},
-    ),
 )
-check("nothing is wasted", [kernel(), kernel(True, block_q=32), kernels(causal=st.booleans())]).catches(
-    Slip("some verdict always", {' if ratios[verdict] > 1 else ("nothing", 1.0)': ""})
-)
-check("the five kernels of the lesson", [{"kernel": suspect} for suspect in suspects().values()]).catches(
-    Slip(
-        "a fixed number of bytes decides",
-        {Before("loaded_bytes ="): ('if kernel["spilled_bytes"] > 9000:\n    return "reads", 9.0')},
-    )
-)
+check("nothing is wasted", [kernel(), kernel(True, block_q=32), kernels(causal=st.booleans())])
+check("the five kernels of the lesson", ({"kernel": suspect} for suspect in suspects().values()))
 
 EXERCISE = Exercise(__file__, find_the_waste, check, points=3, minutes=15, difficulty="medium")
