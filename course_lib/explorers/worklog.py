@@ -100,11 +100,11 @@ def draw(*models):
 def describe(model):
     """The model in words and numbers, as HTML."""
     counts = model.counts
+    arrives = f"{counts['wait_clocks']:,} clocks until it is there" if counts["wait_clocks"] else "fetched ahead"
     text = (
         f"<b>{model.rung.name}</b>: {model.rung.idea}<br>{counts['programs']:,} programs of {counts['warps']} warps, "
-        f"{counts['resident']} at a time on a multiprocessor, {counts['tiles']:,.1f} tiles of keys each. For a tile: "
-        f"{counts['product_clocks']:,.0f} clocks of products, {counts['instructions']:,.0f} instructions, "
-        f"{counts['wait_clocks']:,} clocks until it is there.<br>"
+        f"{counts['resident']} at a time on a multiprocessor, {counts['tiles']:,g} tiles of keys each. For a tile: "
+        f"{counts['product_clocks']:,.0f} clocks of products, {counts['instructions']:,.0f} instructions, {arrives}.<br>"
     )
     if model.parent is None:
         return text + "The first rung is measured against none."
