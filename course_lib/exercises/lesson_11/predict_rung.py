@@ -53,7 +53,7 @@ check(
 check(
     "the SM with most programs decides",
     [
-        case(7, 2), case(10, 3, warps=4), {"counts": counts_of("fused scale", 4096, False), "gpu": GPU},
+        case(7, 2), case(10, 3, warps=4), {"counts": counts_of("fused scale", 4096, True), "gpu": GPU},
         st.builds(case, st.integers(7, 30), st.integers(1, 2), st.sampled_from([4, 8]), st.sampled_from([0, 900])),
     ],
 )  # fmt: skip
