@@ -15,8 +15,9 @@ notebook, where there is no kernel.
     forward_kernel   lesson 08: one program of the forward kernel, step by step
     backward_passes  lesson 09: the tiles that each of the backward's three passes visits; bytes by tensor
     programs         lesson 07: which elements one program touches, in one dimension and in two
-    roofline         lesson 10: recorded calls under the roof of a GPU, by what is counted as bytes
+    roofline         lesson 10: the bound that an account of bytes gives, and the recorded rates
     measured         lesson 10: tables and pictures of the records in data/
+    worklog          lesson 11: rungs of the ladder, predicted from their counts and measured; block sizes
     lesson_map       the table of lessons, and its picture
     readme_figure    the picture at the head of the README
 

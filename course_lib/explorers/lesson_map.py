@@ -34,14 +34,15 @@ PARTS = {
         Lesson("08", "FlashAttention forward", "05's update in 06's loop, as a kernel", ("06", "07"), ready=True),
         Lesson("09", "FlashAttention backward", "recompute instead of remember", ("08",), ready=True),
         Lesson("10", "Performance", "measure without fooling yourself", ("08",), ready=True),
+        Lesson("11", "Making it fast", "predict a change, then measure it", ("10",), ready=True),
     ),
     "Part III: beyond": (
-        Lesson("11", "Thread by thread", "the same in CUDA", ("08",)),
-        Lesson("12", "FlashAttention-2 and -3", "who does which work; Hopper", ("10",)),
-        Lesson("13", "Masks and variants", "windows, ALiBi, GQA, packed lengths", ("08",)),
+        Lesson("12", "Thread by thread", "the same in CUDA", ("08",)),
+        Lesson("13", "Masks and variants", "windows, ALiBi, packed lengths", ("08",)),
         Lesson("14", "Inference", "decoding, split-KV, paged caches", ("08",)),
-        Lesson("15", "Beyond one GPU", "ring attention", ("05", "08")),
-        Lesson("16", "In a model", "training with your own kernel", ("09",)),
+        Lesson("15", "Hopper", "warps with different jobs", ("11",)),
+        Lesson("16", "Beyond one GPU", "ring attention", ("05", "08")),
+        Lesson("17", "In a model", "training with your own kernel", ("09",)),
     ),
 }
 

@@ -1,9 +1,8 @@
-"""Lesson 10's tables and pictures: what the records in course_lib/data say, beside what was predicted.
+"""Lesson 10's tables and pictures, and lesson 11's last: what the records in course_lib/data say.
 
 Each table is a function of rows as `course_lib.measure.records` hands them out, and each picture one of a table.
 """
 
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +11,8 @@ from course_lib import traffic
 from course_lib.hardware import GPUS
 from course_lib.measure import records
 
-from .drawing import curves, log_axes, shaded
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, legend, panel, panels, tidy
-from .roofline import roof_tflops
+from .drawing import curves, log_axes
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, legend, panel, panels, tidy
 
 METHODS = {"standard": (VERMILLION, "s"), "flash": (BLUE, "o"), "sdpa_flash": (ORANGE, "^")}
 NAMES = {"standard": "standard, in PyTorch", "flash": "this course", "sdpa_flash": "PyTorch's FlashAttention-2"}
@@ -29,73 +27,6 @@ def growth(n, values):
     return float(np.polyfit(x, y, 1)[0])
 
 
-# The worklog.
-
-
-def verdict(predicted, measured):
-    """A predicted gain against the clock. Within 5 % is as predicted; a gain under 2 % either way is no change."""
-    if measured is None:
-        return "where it begins"
-    if 1 / 1.05 <= measured / predicted <= 1.05:
-        return "as predicted"
-    if abs(measured - 1) < 0.02:
-        return "no change, predicted otherwise"
-    if abs(predicted - 1) >= 0.02 and (measured > 1) != (predicted > 1):
-        return "the other way"
-    return "more than predicted" if measured > predicted else "less than predicted"
-
-
-def steps(rungs, rows, causal):
-    """The worklog of one mask: a namespace for each rung, in the order of `rungs`.
-
-    rungs: of kernels.ladder, with name, because, kept, builds_on, predicted_gain, a number for each of "full" and
-    "causal", and timed_before. rows: of the record ladder-h100. Each namespace has name, because, kept, tflops;
-    predicted and measured, its speed relative to the rung that it builds on, None for the first; verdict; and blind:
-    it was predicted before anything like it had been timed.
-    """
-    mask = "causal" if causal else "full"
-    tflops = {row["rung"]: row["tflops"] for row in rows if row["causal"] == causal}
-    worklog = []
-    for rung in rungs:
-        step = SimpleNamespace(name=rung.name, because=rung.because, kept=rung.kept, tflops=tflops[rung.name])
-        step.predicted = step.measured = None
-        if rung.builds_on is not None:
-            step.predicted, step.measured = rung.predicted_gain[mask], step.tflops / tflops[rung.builds_on]
-        step.verdict, step.blind = verdict(step.predicted, step.measured), mask not in rung.timed_before
-        worklog.append(step)
-    return worklog
-
-
-def draw_worklog(full, causal):
-    """Two lists of Step: TFLOP/s as bars, and the predicted gain (open) against the measured one (filled)."""
-    names, row = [step.name for step in full], records.rows("ladder-h100")[0]
-    note = f"grey: rejected; N = {row['n']:,}, {_shape_of([row], 'ladder-h100')}"
-    speeds = "; ".join(f"{step.name}: {step.tflops:.0f}" for step in full)
-    place = {"left": 0.2, "wspace": 0.05, "alt": f"TFLOP/s of each rung, full: {speeds}."}
-    figure, (bars, gains) = panels(1.3 + 0.27 * len(names), 1, 1, note=note, sharey=True, **place)
-    for worklog, offset, colour, name in ((full, -0.19, BLUE, "full"), (causal, 0.19, ORANGE, "causal")):
-        places = np.arange(len(names)) + offset
-        shades = [colour if step.kept else PALE for step in worklog]
-        bars.barh(places, [step.tflops for step in worklog], height=0.36, color=shades, label=name)
-        for place, step in zip(places, worklog, strict=True):
-            if step.measured:
-                style = {"color": colour if step.kept else GREY, "markersize": 6}
-                gains.plot([step.predicted, step.measured], [place, place], "o-", linewidth=1, **style)
-                gains.plot(step.predicted, place, "o", markerfacecolor="white", **style)
-    bars.set_yticks(range(len(names)), names)
-    bars.margins(y=0.01)
-    bars.invert_yaxis()
-    tidy(bars, title="speed", x="TFLOP/s")
-    legend(bars)
-    gains.set_xscale("log", base=2)
-    low, high = gains.get_xlim()
-    ticks = (0.125, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4)
-    log_axes(gains, [tick for tick in ticks if low < tick < high], y_base=None)
-    gains.axvline(1, color=GREY, linewidth=0.8)
-    tidy(gains, title="gain: open predicted, filled measured", x="times as fast as the rung that it builds on")
-    return figure
-
-
 # Memory and time against the length: the record standard-h100.
 
 
@@ -107,7 +38,7 @@ def by_length(rows, method, key):
 
 def draw_memory(rows):
     """Peak bytes over inputs and outputs, measured, with the closed forms for S and P, and for lse."""
-    title, note = "peak memory of a forward over its inputs and output", _shape_of(rows, "standard-h100")
+    title, note = "peak memory of a forward over its inputs and output", shape_of(rows, "standard-h100")
     alt = f"Peak bytes against N. {_ends(rows, 'peak_bytes', ',.0f', 'bytes')}."
     figure, axes = panel(3.4, note=note, alt=alt, title=title, x="N", y="bytes")
     for method, (colour, marker) in METHODS.items():
@@ -139,7 +70,7 @@ def draw_times(forward, both):
     """Milliseconds against the length: the forward alone, one of back-to-back forwards, forward and backward alone."""
     titles = "forward", "forward, in back-to-back calls", "both passes"
     timed = (forward, "ms"), (forward, "train_ms"), (both, "ms")
-    note = _shape_of(forward, "standard-h100")
+    note = shape_of(forward, "standard-h100")
     alt = ". ".join(f"{title}: {_ends(*of, '.3g', 'ms')}" for title, of in zip(titles, timed, strict=True))
     figure, every = panels(3.4, 1, 1, 1, note=note, alt=f"{alt}.", wspace=0.16, sharey=True)
     for axes, title, (rows, key) in zip(every, titles, timed, strict=True):
@@ -153,7 +84,8 @@ def draw_times(forward, both):
     return figure
 
 
-def _shape_of(rows, name):
+def shape_of(rows, name):
+    """Shape and provenance of a record's rows, for a caption."""
     row = rows[0]
     return f"d = {row['head_dim']}, {row['heads']} heads, batch {row['batch']}, fp16; {records.provenance(name)}"
 
@@ -204,7 +136,7 @@ def moved(rows):
 
 def draw_dram(rows):
     """Bytes against the length: by the closed form (dotted), counted at three places, and Q, K, V, O once."""
-    title, note = "bytes of one forward, all heads, read and written", _shape_of(rows, "dram-h100")
+    title, note = "bytes of one forward, all heads, read and written", shape_of(rows, "dram-h100")
     last = {call.method: call for call in moved(rows)}.values()
     ends = [
         f"{NAMES[call.method]}: {call.asked_bytes / 1e6:,.0f} MB in closed form, {call.dram_bytes / 1e6:,.0f} at DRAM"
@@ -229,64 +161,6 @@ def draw_dram(rows):
     axes.axhline(GPUS["H100"].l2_bytes, color=GREEN, linewidth=1, label="the size of the H100's L2")
     _log_lengths(axes, n)
     legend(axes, loc="upper left", bbox_to_anchor=(1.01, 1.02))
-    return figure
-
-
-# Block sizes, predicted and measured: the record sweep-h100.
-
-
-def sweep_table(rows):
-    """[(block_q, block_k, predicted TFLOP/s, measured)], the best of all warps and stages, of rows of one shape.
-
-    Predicted is the H100's roof at the bytes requested. Measured is None where no configuration fitted.
-    """
-    best = {}
-    for row in rows:
-        blocks = row["block_q"], row["block_k"]
-        best[blocks] = max(best.get(blocks) or 0, row.get("tflops") or 0) or None
-    n, d, causal = (rows[0][key] for key in ("n", "head_dim", "causal"))
-    flops = traffic.attention_flops(n, n, d) / (2 if causal else 1)
-    table = []
-    for (block_q, block_k), measured in sorted(best.items()):
-        requested = traffic.flash_attention(n, n, d, block_q=block_q, block_k=block_k, causal=causal)
-        table.append((block_q, block_k, roof_tflops(GPUS["H100"], flops / requested.total_bytes), measured))
-    return table
-
-
-def rank_agreement(a, b):
-    """Spearman's coefficient of two lists: 1 if they rank alike, -1 if one ranks the other way, near 0 if neither."""
-
-    def ranks(values):
-        values = np.asarray(values, dtype=np.float64)
-        return (values[:, None] > values).sum(axis=1) + ((values[:, None] == values).sum(axis=1) - 1) / 2
-
-    return float(np.corrcoef(ranks(a), ranks(b))[0, 1])
-
-
-def draw_sweep(rows):
-    """Three panels of block_q by block_k: the roof's prediction, the measured rate, and one against the other."""
-    table = sweep_table(rows)
-    mask = "causal" if rows[0]["causal"] else "full"
-    note = f"N = {rows[0]['n']:,}, {mask}, {_shape_of(rows, 'sweep-h100')}"
-    best = max(table, key=lambda row: row[3] or 0)
-    alt = (
-        f"Predicted and measured TFLOP/s of {len(table)} tiles, as tables, and one against the other. Measured best: "
-        f"{best[3]:.0f} with {best[0]} queries and {best[1]} keys a tile, predicted {best[2]:.0f}."
-    )
-    figure, (left, middle, right) = panels(3.6, 1, 1, 1, left=0.06, above=0.66, note=note, alt=alt)
-    sizes_q, sizes_k = (sorted({row[i] for row in table}) for i in (0, 1))
-    for axes, column, title in ((left, 2, "predicted TFLOP/s"), (middle, 3, "measured TFLOP/s")):
-        values = {row[:2]: row[column] for row in table}
-        grid = np.array([[values.get((q, k)) or np.nan for k in sizes_k] for q in sizes_q])
-        shaded(axes, grid, sizes_q, sizes_k, write=lambda rate: "-" if np.isnan(rate) else f"{rate:.0f}")
-        axes.set_title(f"{title}: B_r by B_c", loc="left", y=1.1, fontsize=10.5, color=INK)
-    for block_q, colour in zip(sizes_q, (PALE, GREY, PURPLE, BLUE, GREEN), strict=False):
-        pairs = [row[2:] for row in table if row[0] == block_q and row[3]]
-        right.plot(*zip(*pairs, strict=True), "o", color=colour, label=f"B_r = {block_q}")
-    top = 1.08 * max(max(row[2], row[3] or 0) for row in table)
-    right.plot([0, top], [0, top], ":", color=GREY, linewidth=1)
-    tidy(right, title="measured against predicted", x="predicted, TFLOP/s")
-    legend(right, loc="lower right", bbox_to_anchor=(0.94, 0))
     return figure
 
 

@@ -134,7 +134,8 @@ def draw(model):
     limits = f"memory: {gpu.hbm_bytes_per_s / 1e9:,.0f} GB/s; tensor cores: {peak:g} TFLOP/s"
     label(axes, high, 1.06 * peak, limits, **above)
     if model.exp_roof_tflops:
-        axes.hlines(model.exp_roof_tflops, gpu.ridge_flops_per_byte, high, color=PURPLE, linestyle=":", linewidth=1.4)
+        dotted = {"color": PURPLE, "linestyle": ":", "linewidth": 2, "zorder": 3}  # over a level that is as high
+        axes.hlines(model.exp_roof_tflops, gpu.ridge_flops_per_byte, high, **dotted)
         text = f"products and exponentials in turns: {model.exp_roof_tflops:.0f}"
         label(axes, high, 1.06 * model.exp_roof_tflops, text, color=PURPLE, **above)
     for call, tflops in model.measured.items():

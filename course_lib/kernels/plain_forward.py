@@ -93,6 +93,6 @@ def plain_attention(q, k, v, *, causal=False, scale=None, block_q=32, block_k=32
     flash_forward[triton.cdiv(n_q, block_q), batch * heads](
         q, k, v, o, lse, *(stride for x in (q, k, v, o) for stride in x.stride()[:2]), n_q,
         n_q, k.shape[1], head_dim**-0.5 if scale is None else scale, causal, head_dim,
-        block_q, block_k, BLOCK_D=max(16, triton.next_power_of_2(head_dim)), num_stages=1,
+        BLOCK_M=block_q, BLOCK_N=block_k, BLOCK_D=max(16, triton.next_power_of_2(head_dim)), num_stages=1,
     )  # fmt: skip
     return o.to(dtype).unflatten(0, (batch, heads)), lse.unflatten(0, (batch, heads))

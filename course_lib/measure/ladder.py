@@ -1,6 +1,6 @@
 """The forward kernel as a ladder: from the plain kernel to the shipped one, one idea a rung.
 
-ladder.toml lists the rungs in the order of lesson 10's worklog: the idea, how it changes the launch, and the speed that
+ladder.toml lists the rungs in the order of lesson 11's worklog: the idea, how it changes the launch, and the speed that
 was predicted before it was measured. The first rungs launch `kernels.plain_forward`, the last one
 `kernels.flash_forward`. Between them, `ladder_kernel` has every idea as a constexpr flag; without flags it is the plain
 kernel with cheaper addresses.
@@ -39,8 +39,9 @@ def update(
     """
     if FUSED_SCALE:
         m_new = tl.maximum(m_i, tl.max(scores, axis=1) * scale)
-        if LAZY_RESCALE:
-            has_grown = tl.max(m_new - m_i, axis=0) > 8.0
+        if LAZY_RESCALE is not None:
+            growth = m_new - m_i if LAZY_RESCALE == "each row" else tl.max(m_new - m_i, axis=0)
+            has_grown = growth > 8.0
             m_new = tl.where(has_grown, m_new, m_i)
         exponents = scores * scale - m_new[:, None]
     else:
@@ -53,7 +54,7 @@ def update(
         p, alpha = tl.exp2(exponents), tl.exp2(m_i - m_new)
     l_new = l_i * alpha + tl.sum(p, axis=1)
     # [BLOCK_M, BLOCK_N] @ [BLOCK_N, HEAD_DIM]
-    if LAZY_RESCALE:
+    if LAZY_RESCALE == "skip":
         if has_grown:
             acc = acc * alpha[:, None]
         acc = tl.dot(p.to(v.dtype), v, acc, input_precision="ieee")
@@ -69,14 +70,15 @@ def attend(
     q, k_ptr, v_ptr, k_desc, v_desc, head, start_m, offs_m, n, scale,
     IS_CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     MASK_ENDS: tl.constexpr, FUSED_SCALE: tl.constexpr, EXP: tl.constexpr = False, SCALE_Q: tl.constexpr = False,
-    LAZY_RESCALE: tl.constexpr = False, DIVIDE_ALWAYS: tl.constexpr = False, VISIT_HIDDEN: tl.constexpr = False,
+    LAZY_RESCALE: tl.constexpr = None, DIVIDE_ALWAYS: tl.constexpr = False, VISIT_HIDDEN: tl.constexpr = False,
 ):  # fmt: skip
     """The output, fp32 [BLOCK_M, HEAD_DIM], of the query tile q. k_ptr, v_ptr: the first element of the head.
 
     MASK_ENDS: mask only the tiles that hide something from a query. FUSED_SCALE: scale and subtract in one instruction,
     as the shipped kernel does. EXP: natural exponentials. SCALE_Q: multiply q by the scale, and round it, instead of
-    the scores. LAZY_RESCALE: keep m_i, and with it acc, unless a row's maximum has grown by more than 8 (log2), so
-    p <= 256. DIVIDE_ALWAYS: acc is divided by l_i after every tile, as FA1 Alg. 1, line 12, keeps it. VISIT_HIDDEN:
+    the scores. LAZY_RESCALE: "skip": keep m_i, and with it acc, unless some row's maximum has grown by more than 8
+    (log2), so p <= 256; "vote": the same, but multiply acc all the same; "each row": and each row decides for itself.
+    DIVIDE_ALWAYS: acc is divided by l_i after every tile, as FA1 Alg. 1, line 12, keeps it. VISIT_HIDDEN:
     visit tiles that no query of the program sees, too.
     """
     if not EXP:
@@ -113,7 +115,7 @@ def ladder_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, q_desc, k_desc, v_desc, o_desc, n, scale,
     IS_CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     MASK_ENDS: tl.constexpr = False, FUSED_SCALE: tl.constexpr = False, EXP: tl.constexpr = False,
-    SCALE_Q: tl.constexpr = False, LAZY_RESCALE: tl.constexpr = False, DIVIDE_ALWAYS: tl.constexpr = False,
+    SCALE_Q: tl.constexpr = False, LAZY_RESCALE: tl.constexpr = None, DIVIDE_ALWAYS: tl.constexpr = False,
     VISIT_HIDDEN: tl.constexpr = False, LONGEST_FIRST: tl.constexpr = False, HEADS_FASTEST: tl.constexpr = False,
     GROUPED_HEADS: tl.constexpr = False,
 ):  # fmt: skip
@@ -197,19 +199,21 @@ def launch_ladder(q, k, v, *, causal, config, descriptors="", persistent=False, 
     )  # fmt: skip
     rows = {"q": block_m, "k": block_n, "v": block_n, "o": block_m}
     described = {name: descriptor(x, rows[name]) if name in descriptors else None for name, x in flat.items()}
-    sizes = (head_dim**-0.5, causal, head_dim, block_m, block_n)
-    options = {"num_warps": num_warps, "num_stages": num_stages}
+    options = {
+        "IS_CAUSAL": causal, "HEAD_DIM": head_dim, "BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": num_warps,
+        "num_stages": num_stages,
+    }  # fmt: skip
     if persistent:
         # As many programs as run at once: one of 8 warps, or two of 4, on a multiprocessor.
         on_gpu = runtime.mode() == "gpu"
         sms = torch.cuda.get_device_properties(q.device).multi_processor_count if on_gpu else 3
         persistent_kernel[(sms * 8 // num_warps,)](
-            flat["q"], flat["o"], described["k"], described["v"], batch * heads, n, *sizes, **options
+            flat["q"], flat["o"], described["k"], described["v"], batch * heads, n, head_dim**-0.5, **options
         )
     else:
         grid = (triton.cdiv(n, block_m), batch * heads)
         ladder_kernel[grid[::-1] if flags.get("HEADS_FASTEST") else grid](
-            *flat.values(), *described.values(), n, *sizes, **flags, **options
+            *flat.values(), *described.values(), n, head_dim**-0.5, **flags, **options
         )
     return tensors["o"]
 

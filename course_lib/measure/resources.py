@@ -105,8 +105,8 @@ def forward_resources(requests):
 def compiling_for(arch):
     """Inside, launching a kernel compiles it for sm_<arch> and runs nothing; meta tensors will do.
 
-    Yields a list that collects (compiled kernel, keyword arguments of the launch). Works only where kernels are not
-    interpreted.
+    Yields a list that collects (compiled kernel, grid and keyword arguments of each launch). Works only where kernels
+    are not interpreted.
     """
     from triton.backends.compiler import GPUTarget
     from triton.runtime import JITFunction, driver
@@ -115,7 +115,7 @@ def compiling_for(arch):
     run = JITFunction.run
 
     def compile_only(kernel, *args, grid, warmup, **kwargs):
-        launches.append((run(kernel, *args, grid=grid, warmup=True, **kwargs), kwargs))
+        launches.append((run(kernel, *args, grid=grid, warmup=True, **kwargs), {"grid": grid, **kwargs}))
 
     # What Triton asks of a driver before it compiles. It caches by device, so every arch is a device of its own.
     gpu = SimpleNamespace(
@@ -160,7 +160,7 @@ def resources_of(compiled, launched_with):
     serialized = False
     if "wgmma" in ptx:
         # There is a wait (WARPGROUP.DEPBAR) for each product (HGMMA); otherwise one wait serves many products.
-        instructions = _cuobjdump("-sass", cubin)
+        instructions = instructions_of(compiled)
         serialized = instructions.count("WARPGROUP.DEPBAR") >= instructions.count("HGMMA")
     return Resources(
         shared_bytes=compiled.metadata.shared,
@@ -169,8 +169,18 @@ def resources_of(compiled, launched_with):
         stack_bytes=int(usage[2]),
         tensor_cores=any(word in ptx for word in ("mma.sync", "wgmma", "tcgen05.mma")),
         serialized=serialized,
-        config=tuple(launched_with[name] for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")),
+        config=(
+            launched_with["BLOCK_M"],
+            launched_with["BLOCK_N"],
+            compiled.metadata.num_warps,
+            compiled.metadata.num_stages,
+        ),  # fmt: skip
     )
+
+
+def instructions_of(compiled):
+    """The machine code, as text."""
+    return _cuobjdump("-sass", compiled.asm["cubin"])
 
 
 def _cuobjdump(option, cubin):

@@ -392,14 +392,14 @@ def test_flash_attention_forward(open_lesson):
 def test_performance(open_lesson):
     page = open_lesson("10_performance")
 
-    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    explorer = page.locator(".jp-OutputArea .widget-vbox", has=page.locator("select")).first
     press = keyboard(page, explorer)
     n, d, block_q = explorer.locator(".noUi-handle").all()
     requested, once, dram = explorer.locator(".widget-toggle-button").all()
     (gpu,) = explorer.locator("select").all()
     (causal,) = explorer.locator("input[type=checkbox]").all()
 
-    assert "Above the roof" in explorer.inner_text()
+    assert "Faster than HBM delivers these bytes: this course; PyTorch, cuDNN" in explorer.inner_text()
     assert "The arithmetic binds: at most 989 TFLOP/s" in press(once, "Enter")
     assert "N = 16,384, d = 128, full" in press(n, "ArrowRight")
     assert "N = 16,384, d = 64, full" in press(d, "ArrowLeft")
@@ -408,3 +408,20 @@ def test_performance(open_lesson):
     assert "d = 64, causal" in press(causal, "Space")
     assert "nothing is measured here" in press(gpu, "Space", "ArrowDown", "Enter")
     assert "no counter was read" in press(dram, "Enter")
+
+
+def test_making_it_fast(open_lesson):
+    page = open_lesson("11_making_it_fast")
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox", has=page.locator("select")).first
+    press = keyboard(page, explorer)
+    (n,) = explorer.locator(".noUi-handle").all()
+    _, h200 = explorer.locator(".widget-toggle-button").all()
+    (rung,) = explorer.locator("select").all()
+    (causal,) = explorer.locator("input[type=checkbox]").all()
+
+    assert "64 tiles of keys each" in explorer.inner_text()
+    assert "16 tiles of keys each" in press(n, "ArrowLeft")
+    assert "8.5 tiles of keys each" in press(causal, "Space")
+    assert "measured 1.19" in press(h200, "Enter")
+    assert "128 queries: Tiles of 128 x 64" in press(rung, "Space", "ArrowDown", "Enter")

@@ -2,8 +2,6 @@
 
 import io
 import json
-from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,24 +13,6 @@ from course_lib.explorers.figures import png
 from course_lib.measure import records
 
 LENGTHS = (64, 128, 1024, 4096)
-
-
-def rung(name, builds_on=None, gain=None, kept=True, timed_before=()):
-    predicted = None if gain is None else {"full": gain, "causal": 2 * gain}
-    text = {"idea": "I", "because": "B", "timed_before": timed_before}
-    return SimpleNamespace(name=name, builds_on=builds_on, predicted_gain=predicted, kept=kept, **text)
-
-
-RUNGS = (rung("a"), rung("b", "a", 1.5), rung("c", "b", 0.9, kept=False), rung("d", "b", 1.0, timed_before=("causal",)))
-
-
-def ladder_rows(**tflops):
-    shape = {"n": 4096, "head_dim": 128, "heads": 16, "batch": 4}
-    return [
-        shape | {"rung": name, "causal": causal, "tflops": rate / (2 if causal else 1)}
-        for name, rate in tflops.items()
-        for causal in (False, True)
-    ]
 
 
 def standard_rows():
@@ -55,55 +35,6 @@ def dram_rows():
         shape | {"method": "standard", "dram_read_bytes": 90.0, "dram_write_bytes": 10.0},
         shape | blocks | {"method": "flash", "dram_read_bytes": 15.0, "dram_write_bytes": 5.0},
     ]
-
-
-def sweep_rows():
-    shape = {"n": 4096, "head_dim": 64, "heads": 16, "batch": 4, "causal": False}
-    rates = {(32, 32): 100.0, (32, 64): 120.0, (64, 32): 200.0, (64, 64): None}
-    rows = [shape | {"block_q": q, "block_k": k, "tflops": rate} for (q, k), rate in rates.items() if rate]
-    rows += [shape | {"block_q": 32, "block_k": 32, "tflops": 90.0}]
-    return [*rows, shape | {"block_q": 64, "block_k": 64, "error": "does not fit"}]
-
-
-def test_a_gain_is_relative_to_the_rung_that_it_builds_on():
-    steps = measured.steps(RUNGS, ladder_rows(a=100, b=150, c=120, d=153), causal=False)
-    assert [step.measured for step in steps] == [None, 1.5, 0.8, 1.02]
-    assert [step.predicted for step in steps] == [None, 1.5, 0.9, 1.0]
-    assert [step.kept for step in steps] == [True, True, False, True]
-    assert all(step.blind for step in steps)
-    assert [step.verdict for step in steps] == [
-        "where it begins",
-        "as predicted",
-        "less than predicted",
-        "as predicted",
-    ]
-    causal = measured.steps(RUNGS, ladder_rows(a=100, b=150, c=120, d=153), causal=True)
-    assert [step.predicted for step in causal] == [None, 3.0, 1.8, 2.0] and causal[0].tflops == 50
-    assert [step.blind for step in causal] == [True, True, True, False]
-
-
-def test_every_rung_was_measured_with_both_masks_at_both_lengths():
-    from course_lib.measure.ladder import RUNGS
-
-    found = [(row["rung"], row["n"], row["causal"]) for row in records.rows("ladder-h100")]
-    assert sorted(found) == sorted(product((rung.name for rung in RUNGS), (1024, 4096), (False, True)))
-
-
-def test_a_verdict_compares_the_measured_gain_with_the_predicted_one():
-    for predicted, gain, verdict in [
-        (1.3, 1.3, "as predicted"),
-        (1.3, 1.25, "as predicted"),
-        (1.3, 1.2, "less than predicted"),
-        (1.3, 1.4, "more than predicted"),
-        (1.3, 1.01, "no change, predicted otherwise"),
-        (1.3, 0.9, "the other way"),
-        (0.9, 1.1, "the other way"),
-        (0.5, 0.3, "less than predicted"),
-        (1.0, 1.1, "more than predicted"),
-        (1.0, 0.9, "less than predicted"),
-        (1.0, 1.01, "as predicted"),
-    ]:
-        assert measured.verdict(predicted, gain) == verdict, (predicted, gain)
 
 
 def test_growth_is_the_exponent_of_a_power_law():
@@ -142,24 +73,6 @@ def test_requested_bytes_are_computed_for_the_shape_of_the_row():
     ]
 
 
-def test_sweep_takes_the_best_and_predicts_from_bytes():
-    table = measured.sweep_table(sweep_rows())
-    assert [(q, k, rate) for q, k, _, rate in table] == [
-        (32, 32, 100.0), (32, 64, 120.0), (64, 32, 200.0), (64, 64, None),
-    ]  # fmt: skip
-    # 2 N d + 2 N d N / 32 elements of 2 bytes for 4 N N d FLOPs, at 3,352 GB/s.
-    assert table[0][2] == pytest.approx(4 * 4096 / (4 * (1 + 4096 / 32)) * 3.352)
-
-
-def test_rank_agreement_is_spearmans_correlation():
-    assert measured.rank_agreement([1, 2, 3], [10, 20, 1000]) == pytest.approx(1)
-    assert measured.rank_agreement([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
-    # One pair of the three in the other order: 1 - 6 (0 + 1 + 1) / (3 * 8).
-    assert measured.rank_agreement([1, 2, 3], [1, 3, 2]) == pytest.approx(0.5)
-    # Ties share the mean of their ranks: (0.5, 0.5, 2) against (0, 1, 2).
-    assert measured.rank_agreement([5, 5, 9], [1, 2, 3]) == pytest.approx(np.sqrt(3) / 2)
-
-
 def test_figure_2_is_standard_over_flash():
     both = [{"method": "standard", "ms": 9.0}, {"method": "flash", "ms": 3.0}, {"method": "sdpa_flash", "ms": 1.0}]
     ratios = measured.figure_2(both, dram_rows())
@@ -169,14 +82,11 @@ def test_figure_2_is_standard_over_flash():
 
 
 def pictures():
-    full, causal = (measured.steps(RUNGS, records.rows("ladder-h100", n=4096), masked) for masked in (False, True))
     standard = records.rows("standard-h100")
     return {
-        "worklog": measured.draw_worklog(full, causal),
         "memory": measured.draw_memory(standard),
         "times": measured.draw_times(standard, standard),
         "dram": measured.draw_dram(records.rows("dram-h100")),
-        "sweep": measured.draw_sweep(records.rows("sweep-h100")),
         "ratios": measured.draw_ratios(records.rows("attention-h100")),
     }
 
@@ -185,8 +95,7 @@ def pictures():
 def made_up(tmp_path, monkeypatch):
     """Replaces the committed records by the invented ones of this file."""
     monkeypatch.setattr(records, "FOLDER", tmp_path)
-    every = {"ladder": ladder_rows(a=100, b=150, c=120, d=153), "standard": standard_rows()}
-    every |= {"dram": dram_rows(), "sweep": sweep_rows(), "attention": [attention_row()]}
+    every = {"standard": standard_rows(), "dram": dram_rows(), "attention": [attention_row()]}
     origin = {"gpu": "made up", "torch": "1", "triton": "2", "date": "2026-01-01"}
     for name, rows in every.items():
         (tmp_path / f"{name}-h100.json").write_text(json.dumps(origin | {"rows": rows}))
@@ -202,16 +111,6 @@ def test_pictures_name_where_their_figures_come_from(made_up):
         assert png(figure)
         caption = " ".join(text.get_text() for text in figure.texts)
         assert "made up, torch 1, triton 2, 2026-01-01" in caption, name
-
-
-def test_worklog_picture_shows_both_masks_and_the_rejected(made_up):
-    bars, gains = pictures()["worklog"].axes
-    widths = [patch.get_width() for patch in bars.patches]
-    assert widths == [100, 150, 120, 153, 50, 75, 60, 76.5]
-    pale = [patch.get_width() for patch in bars.patches if patch.get_facecolor()[:3] == pytest.approx((221 / 255,) * 3)]
-    assert pale == [120, 60]
-    predicted = [line for line in gains.lines if len(line.get_xdata()) == 1]
-    assert len(predicted) == 2 * 3 and all(line.get_markerfacecolor() == "white" for line in predicted)
 
 
 def test_ratio_picture_has_ours_over_each_peer(made_up):

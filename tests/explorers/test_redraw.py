@@ -17,6 +17,11 @@ from course_lib.explorers import (
     programs,
     roofline,
     stable_softmax,
+<<<<<<< HEAD
+=======
+    tiled_attention,
+    worklog,
+>>>>>>> lesson11
 )
 
 LIMIT_MS = 300
@@ -29,6 +34,7 @@ EXPLORERS = {
     "programs": (programs.explore, {"grid": "2-D", "rows": 12, "columns": 24, "BLOCK_N": 1}, "program_id(0)", (1, 2)),
     "forward": (forward_kernel.explore, {"BLOCK_M": 8, "BLOCK_N": 8}, "tile", (0, 1)),
     "roofline": (roofline.explore, {}, "B_r", (64, 128)),
+    "worklog": (worklog.explore, {}, "N", (1024, 4096)),
     "backward": (backward_passes.explore, {"queries": 24, "keys": 24, "causal": False}, "visit", (20, 21)),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The ladder of lesson 10's worklog: every rung computes attention, and differs from another by one idea."""
+"""The ladder of lesson 11's worklog: every rung computes attention, and differs from another by one idea."""
 
 import math
 import os

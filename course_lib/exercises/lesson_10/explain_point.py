@@ -1,40 +1,12 @@
 """Which resource binds a measured call."""
 
-import math
-
-import numpy as np
 from hypothesis import strategies as st
 
-from course_lib.grading.diagnosis import show
-from course_lib.grading.exercise import Checks, Evidence, Exercise, Finding
+from course_lib.exercises.common.verdicts import says
+from course_lib.grading.exercise import Checks, Exercise
 from course_lib.measure.bounds import explain_point, measured_cases
 
 VERDICTS = ("arithmetic", "memory", "launch", "none of these", "miscounted")
-
-
-def explains(answer, **point):
-    returned = answer(*point.values())
-    verdict, share = explain_point(**point)
-
-    def wrong(part, kind, text):
-        return Evidence((Finding(part, kind, text),), _shown(returned), f"({verdict!r}, {share:.6g})")
-
-    if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[0], str):
-        return wrong("", "type", "the answer did not return a verdict, as text, and a share")
-    said, of = returned
-    if said not in VERDICTS:
-        return wrong("the verdict", "word", f"{said!r} is none of {', '.join(map(repr, VERDICTS))}")
-    if said != verdict:
-        return wrong("the verdict", f"{said} for {verdict}", f"the verdict is {said!r}, not {verdict!r}")
-    if not isinstance(of, float | int | np.floating | np.integer) or not math.isclose(of, share, rel_tol=1e-5):
-        return wrong("the share", "values", "the share is not the longest need over the measured seconds")
-    return None
-
-
-def _shown(returned):
-    if not isinstance(returned, tuple):
-        return show(returned)
-    return f"({', '.join(repr(value) if isinstance(value, str) else show(value) for value in returned)})"
 
 
 def point(seconds, flops, n_bytes, launches=1, launch_s=0.5):
@@ -54,7 +26,7 @@ def points(draw, least_percent, most_percent, launches=(1, 4)):
     return point(300 / percent, 100.0 * arithmetic, 10.0 * memory, count, launch / count)
 
 
-check = Checks(explain_point, explains)
+check = Checks(explain_point, says(explain_point, VERDICTS, "the longest need over the measured seconds"))
 
 check(
     "the resource that needs longest binds; the share is its need over the seconds",

@@ -117,8 +117,7 @@ RIGHT_ANSWERS = {
         "by log-sum-exp": merge_by_lse,
         "in float32 throughout": {
             "    m_a, l_a, acc_a = a\n": (
-                "    a, b = ([np.asarray(x, np.float32) for x in state] for state in (a, b))\n"
-                "    m_a, l_a, acc_a = a\n"
+                "    a, b = ([np.asarray(x, np.float32) for x in state] for state in (a, b))\n    m_a, l_a, acc_a = a\n"
             )
         },
         "one factor, from the difference of the maxima": {

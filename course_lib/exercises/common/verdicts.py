@@ -1,0 +1,40 @@
+"""What exercises share whose answer is a verdict, one of a few words, and the number that it rests on."""
+
+import math
+from numbers import Real
+
+from course_lib.grading.diagnosis import show
+from course_lib.grading.exercise import Evidence, Finding
+
+
+def says(reference, verdicts, number):
+    """A test for `Checks`: the answer returns the verdict and the number that `reference` returns.
+
+    number: what the number is, in words.
+    """
+
+    def test(answer, **inputs):
+        returned = answer(*inputs.values())
+        verdict, expected = reference(**inputs)
+
+        def wrong(part, kind, text):
+            return Evidence((Finding(part, kind, text),), _shown(returned), f"({verdict!r}, {expected:.6g})")
+
+        if not isinstance(returned, tuple | list) or len(returned) != 2 or not isinstance(returned[0], str):
+            return wrong("", "type", "the answer did not return a verdict, as text, and a number")
+        said, found = returned
+        if said not in verdicts:
+            return wrong("the verdict", "word", f"{said!r} is none of {', '.join(map(repr, verdicts))}")
+        if said != verdict:
+            return wrong("the verdict", f"{said} for {verdict}", f"the verdict is {said!r}, not {verdict!r}")
+        if not isinstance(found, Real) or not math.isclose(found, expected, rel_tol=1e-5):
+            return wrong("the number", "values", f"the number is not {number}")
+        return None
+
+    return test
+
+
+def _shown(returned):
+    if not isinstance(returned, tuple | list):
+        return show(returned)
+    return f"({', '.join(repr(value) if isinstance(value, str) else show(value) for value in returned)})"

@@ -1,0 +1,65 @@
+"""The time that a rung of the ladder should take, from what is counted of it."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib.grading.checking import agrees
+from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
+from course_lib.measure.rungs import GPU, counts_of, predict_rung
+
+
+def least_time(counts, gpu):
+    of_each_sm = np.ceil(np.float64(counts["programs"]) / gpu["sms"])
+    of_a_tile = [
+        counts["product_clocks"],
+        counts["instructions"] * counts["warps"] / gpu["schedulers"],
+        counts["wait_clocks"] / np.minimum(counts["resident"], of_each_sm),
+    ]
+    exact = of_each_sm * counts["tiles"] * np.sum(of_a_tile) / gpu["clock_hz"]
+    return [ExpectedOutput("the time", exact, np.float64(np.float32(exact)), exact)]
+
+
+def case(programs, resident, warps=8, waits=900, instructions=250, sms=3, schedulers=4):
+    """Round numbers, so that the time can be followed: a clock is a microsecond."""
+    return {
+        "counts": {
+            "programs": programs, "resident": resident, "tiles": 5, "product_clocks": 600,
+            "instructions": instructions, "warps": warps, "wait_clocks": waits,
+        },
+        "gpu": {"sms": sms, "schedulers": schedulers, "clock_hz": 1e6},
+    }  # fmt: skip
+
+
+def alone(instructions):
+    return case(3, 1, warps=1, schedulers=1, instructions=instructions)
+
+
+ALONE = alone(250)
+INSTRUCTIONS = st.integers(1, 4).map(lambda i: 100 * i)
+check = Checks(predict_rung, agrees(least_time))
+
+check(
+    "one program of one warp on each SM: products, instructions and waiting add up",
+    [ALONE, ALONE | {"counts": ALONE["counts"] | {"wait_clocks": 0}}, st.builds(alone, INSTRUCTIONS)],
+)
+check(
+    "every warp executes the instructions, and a scheduler issues one in a clock",
+    [case(3, 1), case(3, 1, schedulers=2), st.builds(case, st.just(3), st.just(1), st.integers(1, 16))],
+)
+check(
+    "while one program waits, the SM's others work, and every SM runs all of its programs",
+    [case(6, 2), case(9, 3, warps=4), st.integers(2, 4).flatmap(lambda r: st.builds(case, st.just(3 * r), st.just(r)))],
+)
+check(
+    "the SM with most programs decides",
+    [
+        case(7, 2), case(10, 3, warps=4), {"counts": counts_of("fused scale", 4096, True), "gpu": GPU},
+        st.builds(case, st.integers(7, 30), st.integers(1, 2), st.sampled_from([4, 8]), st.sampled_from([0, 900])),
+    ],
+)  # fmt: skip
+check(
+    "an SM with fewer programs than places runs those that it has",
+    [case(3, 2), case(5, 4), st.builds(case, st.integers(1, 20), st.integers(1, 6))],
+)
+
+EXERCISE = Exercise(__file__, predict_rung, check, points=3, minutes=12, difficulty="medium")

@@ -1,0 +1,220 @@
+"""What the compiler makes of each rung of the ladder, and the time that follows from it. No GPU needed.
+
+    python -m course_lib.measure.rungs FILE     compile every rung for an H100, and write the record rungs
+
+The time is that of a crude model, which ladder.toml's predictions were made with: of what one multiprocessor does for a
+pair of tiles, nothing overlaps but the waits of one program with the work of the others. Lesson 11's exercises are
+`predict_rung` and `find_the_waste`.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import re
+from collections import Counter
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+from course_lib import traffic
+from course_lib.hardware import GPUS
+from course_lib.measure import records
+
+HEAD_DIM, ROWS = 128, 16384 * 16  # of the ladder's record: 16 heads, 16384 tokens
+# Clocks of one multiprocessor. Tensor cores do 4096 FLOPs in one (989 TFLOP/s is 132 of them at 1.83 GHz); fast matrix
+# products reach 80 % of that with wgmma, and mma.sync reaches 62 % of wgmma. A tile comes from L2 in about 1000.
+FLOPS_PER_CLOCK = {"wgmma": 0.8 * 4096, "mma.sync": 0.8 * 0.62 * 4096}
+WAIT_CLOCKS = 1000
+GPU = {"sms": 132, "schedulers": 4, "clock_hz": 1.83e9}
+
+
+def predict_rung(counts, gpu):
+    """The time that one launch of a rung takes if nothing overlaps, in seconds.
+
+    counts: a dict. "programs" of the launch; "resident": how many of them one SM runs at a time; "tiles": key tiles
+        that a program visits. For each of these tiles: "product_clocks": what the tensor cores need; "instructions":
+        what each of the program's "warps" executes besides; "wait_clocks": until the tile is there, 0 if it was
+        fetched ahead.
+    gpu: a dict. "sms": multiprocessors; "schedulers" of each: one issues one instruction of one warp in a clock;
+        "clock_hz": clocks in a second.
+    The programs are handed out evenly, and the launch takes as long as the SM with most of them. That SM runs
+    "resident" of its programs at a time, or all if it has fewer. Their products and instructions take turns; while one
+    of them waits for its tile the others work, so that a tile costs the SM only wait_clocks over their number.
+
+    >>> counts = dict(programs=10, resident=2, tiles=5, product_clocks=600, instructions=200, warps=8, wait_clocks=1000)
+    >>> predict_rung(counts, {"sms": 2, "schedulers": 4, "clock_hz": 1e6})
+    0.0375
+    """
+    programs = -(-counts["programs"] // gpu["sms"])
+    at_once = min(counts["resident"], programs)
+    issue_clocks = counts["instructions"] * counts["warps"] / gpu["schedulers"]
+    tile_clocks = counts["product_clocks"] + issue_clocks + counts["wait_clocks"] / at_once
+    return programs * counts["tiles"] * tile_clocks / gpu["clock_hz"]
+
+
+def find_the_waste(kernel):
+    """Which of three things a kernel does for nothing most, and how many times as much of it as it needs.
+
+    kernel: a dict. The launch: n queries and n keys of one head, d, block_q and block_k, which divide n, causal,
+        element_bytes. From the tracer: "q_bytes", "k_bytes", "v_bytes", loaded by all programs together. From the
+        compiler's report, for one pair of tiles: "spilled_bytes", what a program writes to the stack and reads back;
+        and the clocks that follow from it, "work_clocks" and "wait_clocks".
+    A pair of tiles is multiplied when a tile of V is loaded, which happens once for each pair. Three ratios:
+        "computes": pairs that are multiplied, over the pairs in which some query sees some key.
+        "reads": bytes of Q, K and V, and spilled bytes of all pairs, over what the multiplied pairs need: Q once, and a
+            tile of K and one of V for each pair.
+        "waits": clocks of a pair with waiting, over those without.
+    Returns (verdict, ratio): the name and value of the largest ratio, ("nothing", 1.0) if all are 1.
+
+    >>> kernel = dict(n=64, d=16, block_q=32, block_k=32, causal=False, element_bytes=2, q_bytes=2048, k_bytes=4096,
+    ...               v_bytes=4096, spilled_bytes=0, work_clocks=600, wait_clocks=300)
+    >>> find_the_waste(kernel)
+    ('waits', 1.5)
+    """
+    n, block_q, block_k = kernel["n"], kernel["block_q"], kernel["block_k"]
+    row_bytes = kernel["d"] * kernel["element_bytes"]
+    pairs = kernel["v_bytes"] // (block_k * row_bytes)
+    seen = 0
+    for start in range(0, n, block_q):
+        keys = start + block_q if kernel["causal"] else n
+        seen += -(-keys // block_k)
+    loaded_bytes = kernel["q_bytes"] + kernel["k_bytes"] + kernel["v_bytes"] + kernel["spilled_bytes"] * pairs
+    needed_bytes = (n + 2 * block_k * pairs) * row_bytes
+    ratios = {
+        "computes": pairs / seen,
+        "reads": loaded_bytes / needed_bytes,
+        "waits": (kernel["work_clocks"] + kernel["wait_clocks"]) / kernel["work_clocks"],
+    }
+    verdict = max(ratios, key=ratios.get)
+    return (verdict, ratios[verdict]) if ratios[verdict] > 1 else ("nothing", 1.0)
+
+
+def counts_of(rung, n, causal):
+    """`predict_rung`'s counts of a rung, by name, at the shapes of the record ladder-h100: n is 1024 or 4096."""
+    (row,) = records.rows("rungs", rung=rung, n=n, causal=causal)
+    block_q, block_k, first, last = row["block_q"], row["block_k"], row["loops"][0], row["loops"][-1]
+    pairs = _pairs(n, block_q, block_k, causal and rung != "visit every tile")
+    # Tiles that need no mask have a loop of their own, except in rungs that mask all.
+    masked = n // block_q * max(1, block_q // block_k) / pairs if causal else 0
+    resident = GPUS["H100"].resident_blocks(**{key: row[key] for key in ("shared_bytes", "registers", "num_warps")})
+    product_flops = 4 * block_q * block_k * HEAD_DIM
+    return {
+        "programs": row["programs"], "resident": min(resident.values()),
+        "tiles": pairs * ROWS / n / row["programs"],
+        "product_clocks": product_flops / FLOPS_PER_CLOCK[first["unit"]] if first["products"] else 0,
+        "instructions": (1 - masked) * first["instructions"] + masked * last["instructions"],
+        "warps": row["num_warps"], "wait_clocks": 0 if first["copies_ahead"] else WAIT_CLOCKS,
+    }  # fmt: skip
+
+
+# Lesson 11's five kernels: rungs of the ladder, under a causal mask.
+SUSPECTS = {
+    "A": "tiles of 64", "B": "visit every tile", "C": "256 queries", "D": "tensor descriptors", "E": "fp32 products"
+}  # fmt: skip
+SUSPECTS_N = 512
+
+
+def suspects():
+    """{letter: `find_the_waste`'s kernel} of SUSPECTS. Bytes are the closed form's, which the tracer counts, too."""
+    found = {}
+    for letter, rung in SUSPECTS.items():
+        (row,) = records.rows("rungs", rung=rung, n=4096, causal=True)
+        counts, element_bytes = counts_of(rung, 4096, True), 4 if rung == "fp32 products" else 2
+        blocks = {"block_q": row["block_q"], "block_k": row["block_k"]}
+        loaded = traffic.flash_attention(
+            SUSPECTS_N, SUSPECTS_N, HEAD_DIM, causal=rung != "visit every tile", dtype_bytes=element_bytes, **blocks
+        ).by_tensor
+        found[letter] = {
+            "n": SUSPECTS_N, "d": HEAD_DIM, **blocks, "causal": True, "element_bytes": element_bytes,
+            **{f"{name.lower()}_bytes": loaded[name].read_bytes for name in "QKV"},
+            "spilled_bytes": row["loops"][0]["spilled_bytes"] * 32 * row["num_warps"],
+            "work_clocks": counts["product_clocks"] + counts["instructions"] * row["num_warps"] / GPU["schedulers"],
+            "wait_clocks": counts["wait_clocks"] / counts["resident"],
+        }  # fmt: skip
+    return found
+
+
+def _pairs(n, block_q, block_k, causal):
+    """Pairs of tiles that are multiplied for one head: V is loaded once for each."""
+    loaded = traffic.flash_attention(n, n, HEAD_DIM, block_q=block_q, block_k=block_k, causal=causal).by_tensor["V"]
+    return loaded.read_bytes // (2 * block_k * HEAD_DIM)
+
+
+def compiled_rows():
+    """A row for each rung, length and mask of the record ladder-h100."""
+    import torch
+
+    from course_lib.kernels import flash
+    from course_lib.measure import resources
+    from course_lib.measure.ladder import RUNGS
+
+    properties = SimpleNamespace(multi_processor_count=GPU["sms"])
+    with (
+        mock.patch.object(flash, "COMPILED", False),  # which would refuse tensors that are on no GPU
+        mock.patch.object(torch.cuda, "get_device_properties", lambda device: properties),
+    ):
+        for rung, n, causal in itertools.product(RUNGS, (4096, 1024), (False, True)):
+            q = torch.empty(ROWS // n // 16, 16, n, HEAD_DIM, dtype=torch.float16, device="meta")
+            with resources.compiling_for(90) as launches:
+                rung.launch(q, q, q, causal=causal)
+            compiled, keywords = launches[-1]
+            used = resources.resources_of(compiled, keywords)
+            block_q, block_k, num_warps, _ = used.config
+            yield {
+                "rung": rung.name, "n": n, "causal": causal, "programs": math.prod(keywords["grid"]),
+                "block_q": block_q, "block_k": block_k,
+                "num_warps": num_warps, "registers": used.registers, "stack_bytes": used.stack_bytes,
+                "shared_bytes": used.shared_bytes, "loops": loops_of(resources.instructions_of(compiled)),
+            }  # fmt: skip
+
+
+def loops_of(sass):
+    """What stands in the loops over key tiles, in their order: at most one without a mask, and one with it.
+
+    sass: a listing by cuobjdump. A loop ends with a branch to an earlier address; those over key tiles are the ones
+    with the fewest matrix products, or the longest where there is none.
+    """
+    listed = re.findall(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?([A-Z0-9_.]+)([^;]*);", sass)
+    places = {int(address, 16): place for place, (address, _, _) in enumerate(listed)}
+    loops = []
+    for end, (_, operation, operands) in enumerate(listed):
+        target = re.search(r"0x([0-9a-f]+)\s*$", operands) if operation.startswith("BRA") else None
+        start = places.get(int(target[1], 16), end) if target else end
+        if start < end:
+            names = Counter(operation.split(".")[0] for _, operation, _ in listed[start : end + 1])
+            spilled = (re.search(r"\.(64|128)", name) for _, name, _ in listed[start : end + 1] if name[:3] in _STACK)
+            loops.append(
+                {
+                    "instructions": end + 1 - start, "products": names["HGMMA"] + names["HMMA"],
+                    "unit": "wgmma" if names["HGMMA"] else "mma.sync", "barriers": names["BAR"],
+                    "copies_ahead": names["LDGSTS"] + names["UTMALDG"],
+                    "spilled_bytes": sum(int(width[1]) // 8 if width else 4 for width in spilled),
+                }
+            )  # fmt: skip
+    with_products = [loop for loop in loops if loop["products"]]
+    fewest = min((loop["products"] for loop in with_products), default=0)
+    return [loop for loop in with_products if loop["products"] == fewest][:2] or [max(loops, key=_length)]
+
+
+_STACK = ("STL", "LDL")
+
+
+def _length(loop):
+    return loop["instructions"]
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="python -m course_lib.measure.rungs", description=__doc__.split("\n")[0])
+    parser.add_argument("file", type=Path)
+    path = parser.parse_args(argv).file
+    import triton
+
+    header = {"triton": triton.__version__, "date": date.today().isoformat()}
+    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in compiled_rows())
+    path.write_text(json.dumps(header)[:-1] + f', "rows": [\n{lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()
