@@ -117,7 +117,7 @@ def tiles_of(rows, size):
     return tiles
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:(invalid value|All-NaN):RuntimeWarning")
 @pytest.mark.parametrize("row, causal, by_descriptor", ((5, True, False), (47, True, True), (47, False, False)))
 def test_nan_reaches_what_depends_on_it_and_no_other_tile(row, causal, by_descriptor):
     """A NaN in one query or key becomes NaN in all gradients that depend on it. Gradients of rows that share no tile

@@ -38,10 +38,10 @@ def test_the_plain_kernel_is_run_with_ieee_products_and_without(monkeypatch):
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """Every input has two heads of 32 rows, and every time is made up, so that experiments run without a GPU."""
+    """Every input has one head of 32 rows, and every time is made up, so that experiments run without a GPU."""
 
     def random_inputs(batch, heads, length, head_dim, dtype, kv_heads=None, differentiable=False):
-        q, k, v, do = (torch.randn(1, 2, 32, 16, device=runtime.device()).to(dtype) for _ in range(4))
+        q, k, v, do = (torch.randn(1, 1, 32, 16, device=runtime.device()).to(dtype) for _ in range(4))
         return *(x.requires_grad_(differentiable) for x in (q, k, v)), do
 
     def made_up(contestants, **how):
