@@ -44,8 +44,9 @@ TEXT_METADATA = {
     "kernelspec": NOTEBOOK_METADATA["kernelspec"],
 }
 
-# These cells show widgets, whose random ids no second build reproduces. A static figure stands beside each.
+# These cells show widgets, whose random ids no second build reproduces. Of an explorer its picture stays.
 CLEARED_TAGS = {"explorer", "quiz"}
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 CELL_TIMEOUT_S = 120
 
@@ -208,8 +209,16 @@ def execute(notebook: NotebookNode, cwd: Path, scratch: Path, gpu: bool = False)
     notebook.metadata = nbformat.from_dict(NOTEBOOK_METADATA)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cleared = CLEARED_TAGS & set(cell.metadata.get("tags", []))
-            cell.outputs = [] if cleared else merge_streams(cell.outputs)
+            tags = set(cell.metadata.get("tags", []))
+            cell.outputs = stills(cell.outputs) if CLEARED_TAGS & tags else merge_streams(cell.outputs)
+
+
+def stills(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """`outputs` without widgets, and of those that bring a picture along for a page without a kernel, the picture."""
+    shown = [output for output in outputs if WIDGET in output.get("data", {}) and "text/html" in output.data]
+    for output in shown:
+        del output.data[WIDGET]
+    return shown
 
 
 def merge_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:

@@ -1,8 +1,8 @@
 """Lesson 04's explorer: what standard attention holds in memory and moves through it, and whether it fits.
 
 `run` is the model: bytes and FLOPs come from `course_lib.traffic`, the GPU's figures from
-`course_lib.hardware`. `draw` shows one setting; `draw_weights`, `draw_masks`, `draw_matrix`, `draw_passes` and
-`draw_on_chip` are the lesson's other figures. `explore` is the widget.
+`course_lib.hardware`. `draw` shows one setting; `draw_weights`, `draw_masks` and `draw_passes` are the
+lesson's other figures. `explore` is the widget.
 """
 
 from types import SimpleNamespace
@@ -13,9 +13,19 @@ from course_lib import traffic
 from course_lib.hardware import GIB, GPUS, KIB, MIB
 
 from .drawing import bare, cells, log_axes, names_below, pale, shaded, stacked
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panel, panels, tidy
+from .figures import (
+    BLUE,
+    GREY,
+    INK,
+    PURPLE,
+    TENSOR_COLOURS,
+    VERMILLION,
+    label,
+    panels,
+    tidy,
+)
 from .shell import Explorer, buttons, choice, menu
-from .words import in_units
+from .words import in_units, number, vector
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 100_000, 131_072)
 HEAD_DIMS = (32, 64, 128, 256)
@@ -28,7 +38,6 @@ PASSES = {
     "P = softmax(S)": (("S", "read"), ("P", "written")),
     "O = P V": (("P", "read"), ("V", "read"), ("O", "written")),
 }
-COLOURS = {"Q": GREY, "K": GREY, "V": GREY, "O": GREEN, "S": BLUE, "P": ORANGE}
 
 
 def by_pass(by_tensor):
@@ -112,7 +121,14 @@ def describe(model):
 
 def draw(model):
     """Three panels: memory held at every length, bytes moved by pass, time for bytes and for arithmetic."""
-    figure, (held, moved, times) = panels(3.3, 1.1, 1.25, 0.75, left=0.065, wspace=0.3)
+    moved_bytes = {name: sum(moves.values()) for name, moves in by_pass(model.moved.by_tensor).items()}
+    alt = (
+        f"Standard attention, N = {model.n:,}, {model.heads} heads, {model.dtype}: holds {size(model.held_bytes)} of "
+        f"the {model.gpu}'s {size(model.capacity_bytes)} and moves "
+        f"{', '.join(f'{n_bytes / 1e6:,.0f} MB for {name}' for name, n_bytes in moved_bytes.items())}. At the peaks "
+        f"the bytes take {1e3 * model.memory_s:,.2f} ms and the FLOPs {1e3 * model.arithmetic_s:,.2f} ms."
+    )
+    figure, (held, moved, times) = panels(3.3, 1.1, 1.25, 0.75, left=0.065, wspace=0.3, alt=alt)
     tidy(held, title=f"held on one {model.gpu} (dot: this N)", x="N")
     line = [held_bytes(n, model.d, model.heads, DTYPE_BYTES[model.dtype]) for n in LENGTHS]
     held.plot(LENGTHS, line, color=BLUE, linewidth=1.8)
@@ -137,8 +153,9 @@ def _draw_passes(axes, passes, unit_bytes, names, end):
     """A bar for each pass, by tensor, paler what is written."""
     bars = {
         name: [
-            (f"{tensor} {way}", n_bytes / unit_bytes, pale(COLOURS[tensor]) if way == "written" else COLOURS[tensor])
+            (f"{tensor} {way}", n_bytes / unit_bytes, pale(colour) if way == "written" else colour)
             for (tensor, way), n_bytes in moves.items()
+            for colour in [TENSOR_COLOURS[tensor]]
         ]
         for name, moves in zip(names, passes.values(), strict=True)
     }
@@ -150,7 +167,9 @@ def draw_weights(S, P, O, tokens):
 
     S, P: [n, n], S with -inf where hidden; O: [n, d]; tokens: [n]. Returns a figure.
     """
-    figure, every = panels(3.0, 2, 2, 1.1, left=0.06, below=0.12, above=0.72)
+    rows = "; ".join(f"{token} {vector(row, number)}" for token, row in zip(tokens, P, strict=True))
+    alt = f"Three matrices of numbers: scores S, weights P and output O. The rows of P: {rows}."
+    figure, every = panels(3.0, 2, 2, 1.1, left=0.06, below=0.12, above=0.72, alt=alt)
     titles = "S: scores, scaled", "P: weights, each row adds up to 1", "O = P V: output"
     for axes, matrix, title in zip(every, (S, P, O), titles, strict=True):
         columns = tokens if matrix.shape[1] == len(tokens) else [f"O{j}" for j in range(matrix.shape[1])]
@@ -161,7 +180,9 @@ def draw_weights(S, P, O, tokens):
 
 def draw_masks(masks):
     """Which query (row) sees which key (column). masks: title -> [n_q, n_k] of bool. Returns a figure."""
-    figure, every = panels(2.6, *[1] * len(masks), left=0.05, below=0.13, above=0.68, wspace=0.3)
+    seen = "; ".join(f"{title}: {', '.join(map(str, mask.sum(1)))}" for title, mask in masks.items())
+    alt = f"Grids of queries by keys, filled where a query sees a key. Keys that each query sees, of {seen}."
+    figure, every = panels(2.6, *[1] * len(masks), left=0.05, below=0.13, above=0.68, wspace=0.3, alt=alt)
     for axes, (title, mask) in zip(every, masks.items(), strict=True):
         cells(axes, mask, ("white", BLUE), edgecolors=GREY, linewidth=0.8)
         axes.invert_yaxis()
@@ -176,31 +197,19 @@ def draw_masks(masks):
     return figure
 
 
-def draw_matrix(heads, gpus):
-    """What S and P take against N, in both dtypes, and the memory of some GPUs. Returns a figure."""
-    figure, axes = panel(3.6, title=f"S and P of {heads} heads, held at once", x="N, tokens", y="GiB")
-    for (dtype, dtype_bytes), (colour, style) in zip(DTYPE_BYTES.items(), ((BLUE, "-"), (ORANGE, "--")), strict=True):
-        sizes = {"dtype_bytes": dtype_bytes, "heads": heads}
-        held = [traffic.standard_attention(n, n, 64, **sizes).peak_bytes / GIB for n in LENGTHS]
-        axes.plot(LENGTHS, held, color=colour, linestyle=style, marker="o", markersize=4, label=dtype)
-    for name, gpu in gpus.items():
-        gib = gpu.hbm_bytes / GIB
-        axes.axhline(gib, color=VERMILLION, linewidth=0.9, linestyle=":")
-        label(axes, LENGTHS[0], 1.12 * gib, f"{name}: {gib:.0f} GiB", color=VERMILLION, ha="left", va="bottom")
-    log_axes(axes, (256, 2048, 32_768, 100_000), ("256", "2k", "32k", "100k"))
-    legend(axes, loc="lower right")
-    return figure
-
-
 def draw_passes(counted, stated):
     """Bytes of each pass by tensor: counted by the machine (bars) and from the closed form (black lines).
 
     counted, stated: pass -> {(tensor, "read" or "written"): bytes}, as `by_pass` makes them. Returns a figure.
     """
-    figure, (axes,) = panels(3.0, left=0.19)
+    totals = [sum(moves.values()) / 1e6 for moves in stated.values()]
+    by_name = ", ".join(f"{name} {total:.2f} MB" for name, total in zip(stated, totals, strict=True))
+    alt = (
+        f"Bars of the bytes that the machine counted in each pass by tensor, with lines of the closed form: {by_name}."
+    )
+    figure, (axes,) = panels(3.0, left=0.19, alt=alt)
     title = "bytes between HBM and SRAM, counted; paler: written; lines: the closed form"
     tidy(axes, title=title, x="MB")
-    totals = [sum(moves.values()) / 1e6 for moves in stated.values()]
     names = "first pass: S = Q K'", "second: P = softmax(S)", "third: O = P V"
     _draw_passes(axes, counted, 1e6, names, 1.12 * max(totals))
     for y, (moves, total) in enumerate(zip(stated.values(), totals, strict=True)):
@@ -209,26 +218,11 @@ def draw_passes(counted, stated):
     return figure
 
 
-def draw_on_chip(gpus):
-    """Shared memory of all SMs, and what one program can have of it, on a logarithmic axis. Returns a figure."""
-    figure, axes = panel(3.0, left=0.1, title="shared memory of the whole GPU, and of one program", x="KiB")
-    total = [gpu.sms * gpu.shared_bytes_per_sm / KIB for gpu in gpus.values()]
-    share = [gpu.shared_bytes_per_block / KIB for gpu in gpus.values()]
-    for sizes, height, colour, name in ((total, 0.7, PALE, "all SMs together"), (share, 0.4, BLUE, "one program")):
-        drawn = axes.barh(list(gpus), sizes, height=height, color=colour, label=name)
-        axes.bar_label(drawn, [f"{size:,.0f}" for size in sizes], padding=4, fontsize=9, color=INK)
-    log_axes(axes, (10, 100, 1000, 10_000), base=10, y_base=None)
-    axes.set_xlim(10, 120_000)
-    axes.invert_yaxis()
-    legend(axes, loc="lower right", ncols=2, bbox_to_anchor=(1, 1))
-    return figure
-
-
 def explore():
     """The explorer as a widget: N, head dim, heads, dtype, GPU."""
     return Explorer(
         run, describe, draw,
-        {"n": choice("N", LENGTHS, 2048), "d": choice("d", HEAD_DIMS, 64)},
+        {"n": choice("N", LENGTHS, 32_768), "d": choice("d", HEAD_DIMS, 64)},
         {"heads": choice("heads", HEADS, 16), "gpu": menu("GPU", GPUS, "A100")},
         {"dtype": buttons("dtype", DTYPE_BYTES, "fp16")},
     )  # fmt: skip

@@ -12,19 +12,16 @@ import numpy as np
 from course_lib.machine import Machine
 from course_lib.reference.backward import tiled_backward_on_machine
 
-from .drawing import shaded, stacked
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, panels, tidy
+from .drawing import pale, shaded, stacked
+from .figures import INK, TENSOR_COLOURS, panels, tidy
 from .tile_grid import TileGrid, draw_tile_grid, tile_grid
 from .visits import bytes_moved, draw_moved, explore_visits, visit_starts
+from .words import number, plain, vector
 
 D = 8
 DTYPE, STATISTICS = np.float16, np.float32
 MAX_NUMBERED = 36  # tiles of one grid; numbers take most of the time of a redraw
 TENSORS = ("Q", "K", "V", "O", "dO", "lse", "delta", "dQ", "dK", "dV")
-COLOURS = {
-    "Q": BLUE, "K": ORANGE, "V": GREEN, "O": PURPLE, "dO": VERMILLION, "lse": GREY, "delta": GREY,
-    "dQ": BLUE, "dK": ORANGE, "dV": GREEN,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,38 +119,42 @@ def describe(model, step):
 
 def draw(model, step):
     """Four panels after `step` visits: the tiles of the three passes, and bytes moved by tensor."""
-    figure, (*grids, hbm) = panels(3.3, 0.3, 1.0, 1.0, 1.25, left=0.05, wspace=0.42)
+    alt = f"The tiles of three passes, those visited in blue, and bytes by tensor. {plain(describe(model, step))}"
+    figure, (*grids, hbm) = panels(3.3, 0.3, 1.0, 1.0, 1.25, left=0.05, wspace=0.42, alt=alt)
     done = step
-    for number, (axes, one) in enumerate(zip(grids, model.passes, strict=True), start=1):
+    for place, (axes, one) in enumerate(zip(grids, model.passes, strict=True), start=1):
         draw_tile_grid(axes, one.grid, max(done, 0), MAX_NUMBERED)
-        tidy(axes, title=f"{number}: {one.name}")
+        tidy(axes, title=f"{place}: {one.name}")
         done -= one.grid.n_visits
     grids[0].set_xticks([])
     grids[0].set_xlabel("")
     names = ["\u03b4" if name == "delta" else name for name in TENSORS]
-    draw_moved(hbm, model.moved[step], model.moved[-1], COLOURS, names)
+    draw_moved(hbm, model.moved[step], model.moved[-1], names)
     return figure
 
 
 def draw_gradient(matrices, tokens):
     """Square matrices side by side with their numbers. matrices: name -> [n, n]; rows are queries, columns keys."""
-    figure, every = panels(2.9, *[1] * len(matrices), left=0.06, below=0.1, above=0.6, wspace=0.3)
+    numbers = [f"{name}: {'; '.join(vector(row, number) for row in matrix)}" for name, matrix in matrices.items()]
+    alt = f"Matrices of numbers, a row for each query. {'. '.join(numbers)}."
+    figure, every = panels(2.9, *[1] * len(matrices), left=0.06, below=0.1, above=0.6, wspace=0.3, alt=alt)
     for axes, (name, matrix) in zip(every, matrices.items(), strict=True):
         shaded(axes, matrix, tokens, tokens, signed=True)
         axes.set_title(name, loc="left", y=1.14, fontsize=10.5, color=INK)
     return figure
 
 
-PRODUCT_COLOURS = {
-    "S": GREY, "O": PURPLE, "S again": "#F0B090", "dP": VERMILLION, "dV": GREEN, "dK": ORANGE, "dQ": BLUE,
-    "dP again": "#F0B090",
-}  # fmt: skip
-
-
 def draw_products(programs):
     """A row of boxes for each program, a box for each matrix product, 2 n_q n_k d FLOPs. programs: name -> products."""
-    figure, (axes,) = panels(0.9 + 0.42 * len(programs), left=0.27, below=0.1)
-    bars = {name: [(product, 1, PRODUCT_COLOURS[product]) for product in of] for name, of in programs.items()}
+    products = "; ".join(f"{name}: {len(products)}, {', '.join(products)}" for name, products in programs.items())
+    alt = f"Rows of boxes, one for each matrix product. {products}."
+    figure, (axes,) = panels(0.9 + 0.42 * len(programs), left=0.27, below=0.1, alt=alt)
+
+    def colour(product):
+        tensor, *again = product.split()
+        return pale(TENSOR_COLOURS[tensor]) if again else TENSOR_COLOURS[tensor]
+
+    bars = {name: [(product, 1, colour(product)) for product in products] for name, products in programs.items()}
     stacked(axes, bars, [str(len(products)) for products in programs.values()], scale=False)
     tidy(axes, title="matrix products; pale: only because something was not kept")
     return figure
@@ -161,4 +162,4 @@ def draw_products(programs):
 
 def explore():
     """The explorer as a widget: causal, lengths, block sizes, and the visit."""
-    return explore_visits(run, describe, draw, causal=True, visit=4)
+    return explore_visits(run, describe, draw, causal=True, visit=8)

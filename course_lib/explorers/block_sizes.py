@@ -25,12 +25,12 @@ from course_lib.machine import Machine
 from course_lib.measure import records
 
 from .drawing import stacked
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Picture, corner, label, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, TENSOR_COLOURS, VERMILLION, Picture, corner, label, tidy
 from .roofline import draw_roof, roof_tflops
 from .shell import Explorer, buttons, choice, menu, slider, tick
 from .tile_grid import draw_tile_grid, tile_grid
 from .tiled_attention import run_on
-from .words import in_units, table
+from .words import in_units, plain, table
 
 RECORD = Path(__file__).parents[1] / "data" / "resources.json"
 RECORD_COMMAND = "python -m course_lib.measure.resources --record course_lib/data/resources.json"
@@ -48,7 +48,6 @@ MAX_NUMBERED_TILES = 25
 MAX_DRAWN_WAVES = 10
 
 UNITS = ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)
-COLOURS = {"Q": BLUE, "K": ORANGE, "V": GREEN, "S": VERMILLION, "P": PURPLE, "O": GREY, "l": INK, "m": INK}
 
 
 @dataclass(frozen=True)
@@ -328,7 +327,7 @@ def _describe_measured(model):
 
 def draw(model, step=None):
     """Tile grid after `step` visits (None: all), roofline, SRAM, bytes, waves. Returns a figure."""
-    figure = Picture(7.2)
+    figure = Picture(7.2, alt=f"Tiles, roofline, SRAM, bytes and waves of a choice. {plain(describe(model, step))}")
     grid = figure.add_axes((0.07, 0.555, 0.35, 0.39))
     draw_tile_grid(grid, model.grid, step, MAX_NUMBERED_TILES)
     title = "the first {} x {} of {:,} x {:,} tiles".format(*model.grid.visit_number.shape, *model.tiles)
@@ -362,7 +361,7 @@ def _draw_sram(axes, model):
     used, room = model.compiled, model.gpu.shared_bytes_per_block
     tidy(axes, title=f"KiB of one program; lines: what a program can have on the {model.settings.gpu}")
     bars = {
-        "four tiles": [(name, count, COLOURS[name]) for name, count in model.four_tiles_bytes.items()],
+        "four tiles": [(name, count, TENSOR_COLOURS[name]) for name, count in model.four_tiles_bytes.items()],
         "NumPy, machine": list(zip(model.sram, model.sram.values(), (BLUE, GREY), strict=True)),
         "Triton, shared": [("", used.shared_bytes, PURPLE)] if used else [],
         "Triton, registers": [("", used.register_bytes, GREEN)] if used else [],
@@ -384,7 +383,7 @@ def _draw_sram(axes, model):
 def _draw_bytes(axes, model):
     tidy(axes, title="bytes requested, all heads")
     bars = {
-        name: [(tensor, sum(moved), COLOURS[tensor]) for tensor, moved in counted.by_tensor.items()]
+        name: [(tensor, sum(moved), TENSOR_COLOURS[tensor]) for tensor, moved in counted.by_tensor.items()]
         for name, counted in (("standard", model.standard), ("this choice", model.flash))
     }
     bars["Q, K, V, O once"] = [("", model.once_bytes, GREY)]

@@ -13,16 +13,18 @@ import numpy as np
 from course_lib.reference import cosine_similarity, dot, entropy, scores, stable_softmax
 
 from .drawing import log_axes, names_below, shaded
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panels, tidy
+from .figures import BLUE, GREEN, GREY, INK, ON_WHITE, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panels, tidy
 from .roofline import roof_tflops
 from .shell import Explorer, buttons, choice, slider
-from .words import number
+from .words import number, plain
 
 # d of the crowd: powers of two. The scales by name, as the factor that multiplies a dot product.
 DIMENSIONS = tuple(2**i for i in range(11))
 NONE, ROOT, INVERSE = "1 (no scale)", "1/sqrt(d)", "1/d"
 SCALES = (NONE, ROOT, INVERSE)
 N_QUERIES = N_KEYS = 64
+# The histogram's axis is the same for every crowd, so that a wider spread looks wider.
+SCORES_END, MOST_IN_A_BIN = 40, 0.55
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def describe_pair(model):
 
 def draw_pair(model):
     """Two panels: the vectors with b's shadow on a, and the products that add up to the dot product."""
-    figure, (plane, sums) = panels(3.4, 1, 1.25, left=0.05, below=0.34, wspace=0.14)
+    alt = f"Two arrows a and b with b's shadow on a, and bars of the products. {plain(describe_pair(model))}"
+    figure, (plane, sums) = panels(3.4, 1, 1.25, left=0.05, below=0.34, wspace=0.14, alt=alt)
     tidy(plane, title="a and b; green: b's shadow on a's line")
     plane.set(aspect="equal", xlim=(-3.7, 3.7), ylim=(-3.7, 3.7), xticks=(-2, 0, 2), yticks=(-2, 0, 2))
     plane.axhline(0, color=PALE, linewidth=0.8, zorder=0)
@@ -150,13 +153,21 @@ def describe_crowd(model):
 
 def draw_crowd(model):
     """Three panels: the histogram of the scores, one query's weights, the entropy at every d."""
-    figure, (histogram, weights, curve) = panels(3.2, 1, 1, 1, left=0.06, wspace=0.28)
-    tidy(histogram, title=f"{model.scores.size} scores; lines: spread {model.spread:.2f}", x="score", y="count")
-    edge = np.abs(model.scores).max()
-    counts, edges = np.histogram(model.scores, bins=40, range=(-edge, edge))
-    histogram.stairs(counts, edges, fill=True, color=BLUE)
-    histogram.vlines((-model.spread, model.spread), 0, 1.1 * counts.max(), color=ORANGE, linewidth=2)
-    histogram.locator_params(nbins=4)
+    outside = np.mean(np.abs(model.scores) > SCORES_END)
+    alt = (
+        f"A histogram of {model.scores.size} scores at d = {model.d} with scale {model.scale}, whose spread is "
+        f"{model.spread:.2f}; one query's 64 weights, of which the largest is {model.weights[0].max():.2f}; and the "
+        f"entropy against d for three scales, with a dot at {model.entropy:.2f} nats."
+    )
+    figure, (histogram, weights, curve) = panels(3.2, 1, 1, 1, left=0.06, wspace=0.28, alt=alt)
+    farther = f", {outside:.0%} outside" if outside else ""
+    tidy(histogram, title=f"scores; lines: spread {model.spread:.2f}{farther}", x="score", y="share of the scores")
+    counts, edges = np.histogram(model.scores, bins=2 * SCORES_END, range=(-SCORES_END, SCORES_END))
+    histogram.stairs(counts / model.scores.size, edges, fill=True, color=BLUE)
+    histogram.vlines((-model.spread, model.spread), 0, MOST_IN_A_BIN, color=ORANGE, linewidth=2)
+    histogram.set(
+        xlim=(-SCORES_END, SCORES_END), ylim=(0, MOST_IN_A_BIN), xticks=range(-40, 41, 20), yticks=(0, 0.25, 0.5)
+    )
 
     tidy(weights, title="first query's weights, sorted", x="keys, heaviest first", y="softmax weight")
     weights.stairs(np.sort(model.weights[0])[::-1], fill=True, color=BLUE)
@@ -183,7 +194,9 @@ def draw_scores(S, queries, keys, title):
 
     S: [n_q, n_k]; queries: [n_q], keys: [n_k] names. Returns a figure.
     """
-    figure, (axes,) = panels(2.9, width=4.8, left=0.2, right=0.95, below=0.15, above=0.7)
+    lines = "; ".join(f"{query}: {', '.join(f'{x:.3g}' for x in row)}" for query, row in zip(queries, S, strict=True))
+    alt = f"{title}. For the keys {', '.join(keys)}: {lines}."
+    figure, (axes,) = panels(2.9, width=4.8, left=0.2, right=0.95, below=0.15, above=0.7, alt=alt)
     shaded(axes, S, queries, keys, write="{:.3g}".format, size=11)
     tidy(axes, y="queries")
     label(figure, 0.02, 0.95, title, size=10.5, ha="left")
@@ -195,7 +208,12 @@ def draw_growth(dimensions, spreads, cosines):
 
     dimensions: [n]; spreads, cosines: [n], standard deviations. Returns a figure.
     """
-    figure, (left, right) = panels(3.0, 1, 1)
+    first, last = dimensions[0], dimensions[-1]
+    alt = (
+        f"From d = {first} to {last} the spread of dot products grows from {spreads[0]:.2f} to {spreads[-1]:.2f} "
+        f"along sqrt(d); that of cosines falls from {cosines[0]:.2f} to {cosines[-1]:.3f}, along 1/sqrt(d)."
+    )
+    figure, (left, right) = panels(3.0, 1, 1, alt=alt)
     for axes, what, measured, derived, formula, colour in (
         (left, "dot products", spreads, np.sqrt(dimensions), r"$\sqrt{d}$", BLUE),
         (right, "cosines", cosines, 1 / np.sqrt(dimensions), r"$1/\sqrt{d}$", ORANGE),
@@ -210,7 +228,12 @@ def draw_growth(dimensions, spreads, cosines):
 
 def draw_entropy():
     """The mean entropy of 64 weights against d, for three scales. Returns a figure."""
-    figure, (axes,) = panels(3.4)
+    ends = {scale: crowd(DIMENSIONS[-1], scale).entropy for scale in SCALES}
+    alt = (
+        f"Entropy against d, of at most {np.log(N_KEYS):.2f} nats. From {crowd(1, NONE).entropy:.2f} at d = 1 it comes "
+        f"at d = {DIMENSIONS[-1]} to {', '.join(f'{nats:.2f} with scale {scale}' for scale, nats in ends.items())}."
+    )
+    figure, (axes,) = panels(3.4, alt=alt)
     _draw_entropy_curves(axes, "entropy of a softmax over 64 keys (dotted: 64 equal weights)")
     legend(axes, loc="lower left")
     return figure
@@ -222,7 +245,10 @@ def draw_roofline(gpus, points):
     gpus: name -> GPU of `course_lib.hardware`. points: name -> FLOPs per byte, a dotted line up to the
     highest roof. Returns a figure.
     """
-    figure, (axes,) = panels(3.8)
+    ridges = ", ".join(f"{name} at {gpu.ridge_flops_per_byte:.0f}" for name, gpu in gpus.items())
+    places = ", ".join(f"{name} at {at:.4g}" for name, at in points.items())
+    alt = f"Rooflines with their ridges in FLOPs per byte: {ridges}. Lines up to the highest roof: {places}."
+    figure, (axes,) = panels(3.8, alt=alt)
     title = "rooflines: the most that memory and tensor cores allow (fp16, vendors' peaks)"
     tidy(axes, title=title, x="arithmetic intensity, FLOPs per byte of HBM traffic", y="TFLOP/s")
     intensity = 2.0 ** np.arange(-3, 13.25, 0.25)
@@ -236,7 +262,7 @@ def draw_roofline(gpus, points):
     for i, (name, at) in enumerate(points.items()):
         axes.vlines(at, 0, roof_tflops(highest, at), color=VERMILLION, linewidth=1.2, linestyle=":")
         side, place = ("left", at * 1.08) if at < 16 else ("right", at / 1.08)
-        label(axes, place, 0.03 * 2.6**i, f"{name}: {at:.4g}", ha=side, va="baseline")
+        label(axes, place, 0.03 * 2.6**i, f"{name}: {at:.4g}", ha=side, va="baseline", **ON_WHITE)
     legend(axes, loc="upper left")
     return figure
 
@@ -256,5 +282,5 @@ def explore_pair():
 
 def explore_crowd():
     """The second explorer as a widget: the dimension and the scale of random scores."""
-    controls = {"d": choice("d", DIMENSIONS, 64)}, {"scale": buttons("scale", SCALES, ROOT)}
-    return Explorer(crowd, describe_crowd, draw_crowd, *controls)
+    controls = {"d": choice("d", DIMENSIONS, 64)}, {"scale": buttons("scale", SCALES, NONE)}
+    return Explorer(crowd, describe_crowd, draw_crowd, *controls, play="d")

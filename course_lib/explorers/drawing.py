@@ -81,14 +81,14 @@ def stacked(axes, bars, notes, *, room=1.1, end=None, behind=None, scale=True):
     if not scale:
         axes.set_xticks([])
         bare(axes)
-    pixels = axes.bbox.width / axes.get_xlim()[1]
+    points = 72 * axes.bbox.width / axes.figure.dpi / axes.get_xlim()[1]
     drawn = []
     for y, (bar, parts, note) in enumerate(zip(bars, bars.values(), notes, strict=True)):
         label(axes, -0.01, y, bar, ha="right", transform=axes.get_yaxis_transform())
         left = 0
         for name, length, colour in parts:
             drawn.append((y, length, left, colour))
-            if length * pixels > 5 + 6.5 * len(name):
+            if length * points > 4 + 4.7 * len(name):
                 dark = np.dot(to_rgb(colour), (0.21, 0.72, 0.07)) < 0.5
                 label(axes, left + length / 2, y, name, color="white" if dark else INK)
             left += length

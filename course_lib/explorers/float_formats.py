@@ -97,7 +97,12 @@ def draw(model):
 
     Returns a figure.
     """
-    figure, (lines, weights) = panels(3.8, 1.75, 1, left=0.085, wspace=0.16)
+    found = "; ".join(f"{row.number_format.name}: {row.verdict}" for row in model.rows)
+    alt = (
+        f"The logits {vector(model.logits)} as dots on the number lines of three formats, which show where exp is 0, "
+        f"has lost digits, is safe and is inf; and the weights that each format returns. {found}."
+    )
+    figure, (lines, weights) = panels(3.8, 1.75, 1, left=0.085, wspace=0.16, alt=alt)
     _draw_lines(lines, model)
     _draw_weights(weights, model)
     return figure
@@ -152,7 +157,13 @@ def draw_digits():
 
     Returns a figure.
     """
-    figure, axes = panel(3.4, title="what each format can hold", x="size of the number", y="significant bits")
+    formats = "; ".join(
+        f"{name}: {round(np.log2(number_format.largest / number_format.gap(number_format.largest)))} bits, up to "
+        f"{number_format.largest:.5g}"
+        for name, number_format in FORMATS.items()
+    )
+    alt = f"Significant bits against the size of a number, falling off near the smallest ones. {formats}."
+    figure, axes = panel(3.4, alt=alt, title="what each format can hold", x="size of the number", y="significant bits")
     axes.set_xscale("log", base=2)
     for name, number_format in FORMATS.items():
         exponents = np.arange(round(np.log2(number_format.smallest)), number_format.largest_exponent + 1)
@@ -190,7 +201,14 @@ def broken_rows(sizes, *, n=256, d=64, scale=1.0, seed=0):
 
 def draw_broken_rows(sizes, found, title):
     """What `broken_rows` found: rows with a NaN as lines, rows of zeros as dotted lines. Returns a figure."""
-    figure, axes = panel(3.0, title=title, x="standard deviation of the entries of Q and K", y="fraction of rows")
+    halves = [
+        f"{name} from {sizes[nan >= 0.5][0]:g} on" if nan.max() >= 0.5 else f"{name} nowhere"
+        for name, (nan, _) in found.items()
+    ]
+    alt = f"{title}: half of the rows or more are NaN in {', '.join(halves)}, by the size of the entries."
+    figure, axes = panel(
+        3.0, alt=alt, title=title, x="standard deviation of the entries of Q and K", y="fraction of rows"
+    )
     # bfloat16 and float32 all but coincide: the one thick, the other thin on top of it.
     for (name, (nan, zero)), width in zip(found.items(), (2, 5, 1.5), strict=True):
         axes.plot(sizes, nan, color=COLOURS[name], linewidth=width, label=f"{name}: NaN")
@@ -218,5 +236,5 @@ def explore():
     return Explorer(
         model_of, describe, draw,
         {first: logits[first], second: logits[second]}, {third: logits[third], fourth: logits[fourth]},
-        {"shift": slider("shift all", -100, 100, 0, 0.25)},
+        {"shift": slider("shift all", -100, 100, 8, 0.25)},
     )  # fmt: skip

@@ -12,14 +12,17 @@ from course_lib import masks
 from course_lib.measure import records
 
 from .drawing import cells
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, legend, panels, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION, legend, panels, tidy
 from .shell import Explorer, choice, slider, tick
+from .words import plain
 
 # What is at a place of a tile, and what becomes of its score.
 VISIBLE, HIDDEN, NO_KEY, NO_QUERY = range(4)
 NAMES = ("visible", "hidden: causal", "no such key: needs -inf too", "no such query: never stored")
-COLOURS = (BLUE, GREY, VERMILLION, "#F0D8EC")
-KINDS = {"no mask": BLUE, "masked": ORANGE, "not visited": PALE}
+# Each has a look of its own: a colour, or hatching for what is not there. No two share one, tile or place.
+LOOKS = dict(zip(NAMES, ({"color": SKY}, {"color": GREY}, {"color": VERMILLION}, {"hatch": "...."}), strict=True))
+KINDS = {"no mask": {"color": BLUE}, "masked": {"color": ORANGE}, "not visited": {"hatch": "////"}}
+HATCHED = {"facecolor": "white", "edgecolor": GREY, "linewidth": 0.6}
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,14 @@ def describe(model, step):
 
 def draw(model, step):
     """Two panels: all scores with the program's key tiles by kind, and the places of the tile at `step`."""
-    figure, (grid, tile) = panels(3.4, 1.5, 1, left=0.06, right=0.8, wspace=0.2)
+    alt = (
+        f"The key tiles of one program among all scores, and the places of one of them. {plain(describe(model, step))}"
+    )
+    figure, (grid, tile) = panels(3.4, 1.5, 1, left=0.06, right=0.8, wspace=0.2, alt=alt)
     top, block_n, n_tiles = model.pid * model.block_m, model.block_n, len(model.kinds)
     columns = np.minimum(block_n * np.arange(n_tiles + 1), model.n_k)
-    kinds = [[list(KINDS).index(kind) for kind in model.kinds]]
-    cells(grid, kinds, KINDS.values(), x=columns, y=(top, min(top + model.block_m, model.n_q)))
+    kinds = np.array([[list(KINDS).index(kind) for kind in model.kinds]])
+    _looks(grid, kinds, KINDS, columns, (top, min(top + model.block_m, model.n_q)))
     start = step * block_n
     grid.bar(start, model.block_m, block_n, top, align="edge", facecolor="none", edgecolor=INK, linewidth=2, zorder=3)
     grid.bar(0, model.n_q, model.n_k, align="edge", facecolor="none", edgecolor=GREY)
@@ -94,25 +100,32 @@ def draw(model, step):
     grid.set(xlim=(-0.5, n_tiles * block_n + 0.5), ylim=(max(model.n_q, top + model.block_m) + 0.5, -0.5))
 
     columns, rows = np.arange(start, start + block_n + 1) - 0.5, np.arange(top, top + model.block_m + 1) - 0.5
-    cells(tile, model.tile(step), COLOURS, x=columns, y=rows)
+    places, looks = model.tile(step), LOOKS
+    if model.kinds[step] == "not visited":
+        places, looks = np.full(places.shape, list(KINDS).index("not visited")), KINDS
+    _looks(tile, places, looks, columns, rows)
     tile.invert_yaxis()
     tile.set(xticks=columns[:-1] + 0.5, yticks=rows[:-1] + 0.5)
     tidy(tile, title=f"tile {step}: {model.kinds[step]}", x="offs_n")
-    for title, colours, y in (("tiles", KINDS, 0.93), ("places", dict(zip(NAMES, COLOURS, strict=True)), 0.62)):
-        patches = [Patch(color=colour, label=name.replace(": ", ":\n")) for name, colour in colours.items()]
+    for title, looks, y in (("tiles", KINDS, 0.93), ("places", LOOKS, 0.62)):
+        patches = [Patch(**_face(look), label=name.replace(": ", ":\n")) for name, look in looks.items()]
         place = {"loc": "upper left", "bbox_to_anchor": (0.805, y), "alignment": "left"}
         legend(figure, handles=patches, title=title, title_fontsize=9, handlelength=1.2, **place)
     return figure
 
 
-def draw_nan(o, block_q):
-    """Where an output [n, d] is NaN; lines between tiles of block_q queries."""
-    figure, (axes,) = panels(2.6, width=5.4, left=0.12, right=0.97)
-    cells(axes, np.isnan(o).T, (BLUE, VERMILLION), edgecolors="none")
-    for edge in range(block_q, len(o), block_q):
-        axes.axvline(edge, color="white", linewidth=1.5)
-    tidy(axes, title=f"o: {int(np.isnan(o).sum())} of {o.size} are NaN (red)", x="query", y="column")
-    return figure
+def _looks(axes, values, looks, x, y):
+    """A grid of cells: each value is the index of its look. x, y: edges."""
+    cells(axes, values, [look.get("color", "white") for look in looks.values()], x=x, y=y)
+    for value, look in enumerate(looks.values()):
+        if "hatch" in look:
+            row, column = np.nonzero(values == value)
+            left, top = np.take(x, column), np.take(y, row)
+            axes.bar(left, np.take(y, row + 1) - top, np.take(x, column + 1) - left, top, align="edge", **_face(look))
+
+
+def _face(look):
+    return HATCHED | look if "hatch" in look else look
 
 
 def _numbers(values):
@@ -133,7 +146,13 @@ def draw_speed(record="attention-h100"):
     shapes = sorted({(row["head_dim"], row["causal"]) for row in rows})
     tokens, hidden = ({row[a] * row[b] for row in rows} for a, b in (("batch", "n"), ("heads", "head_dim")))
     sizes = f"batch x N = {_numbers(tokens)}, heads x d = {_numbers(hidden)}, {rows[0]['dtype']}"
+    rates = [
+        f"d = {row['head_dim']}, {'causal' if row['causal'] else 'full'}, N = {row['n']:,}: "
+        f"{row['tflops']['ours']:.0f} and {row['tflops']['sdpa_flash']:.0f}"
+        for row in rows
+    ]
     place = {"left": 0.06, "above": 0.64, "wspace": 0.15, "note": f"{sizes}; {records.provenance(record)}"}
+    place["alt"] = f"Bars of TFLOP/s, forward, of which this course and FlashAttention-2: {'; '.join(rates)}."
     figure, every = panels(3.2, *[1] * len(shapes), sharey=True, **place)
     for axes, (d, causal) in zip(every, shapes, strict=True):
         shown = sorted((r for r in rows if (r["head_dim"], r["causal"]) == (d, causal)), key=lambda r: r["n"])
@@ -159,7 +178,7 @@ def explore():
         {"block_m": choice("BLOCK_M", BLOCKS, 4), "block_n": choice("BLOCK_N", BLOCKS, 4)},
         {"causal": tick("causal", True)},
         {"pid": slider("program", 0, 2, 1), "step": slider("tile", 0, 3, 2)},
-        step="step",
+        step="step", play="step",
         ends={
             "pid": lambda n_q, block_m, **_: -(-n_q // block_m) - 1,
             "step": lambda n_k, block_n, **_: -(-n_k // block_n) - 1,

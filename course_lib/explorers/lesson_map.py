@@ -48,7 +48,8 @@ PARTS = {
 
 def lesson_map():
     """A box for each lesson: filled if it is there, dashed if it is not there yet. Returns a figure."""
-    figure = Picture(5.4)
+    parts = [f"{part}: {', '.join(f'{one.number} {one.title}' for one in lessons)}" for part, lessons in PARTS.items()]
+    figure = Picture(5.4, alt=f"The lessons as boxes, in three parts. {'. '.join(parts)}.")
     axes = figure.add_axes((0.005, 0.005, 0.99, 0.99))
     axes.set_axis_off()
     axes.set_xlim(0, 6)

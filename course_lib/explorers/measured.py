@@ -70,7 +70,9 @@ def draw_worklog(full, causal):
     """Two lists of Step: TFLOP/s as bars, and the predicted gain (open) against the measured one (filled)."""
     names, row = [step.name for step in full], records.rows("ladder-h100")[0]
     note = f"grey: rejected; N = {row['n']:,}, {_shape_of([row], 'ladder-h100')}"
-    figure, (bars, gains) = panels(1.3 + 0.27 * len(names), 1, 1, left=0.2, note=note, wspace=0.05, sharey=True)
+    speeds = "; ".join(f"{step.name}: {step.tflops:.0f}" for step in full)
+    place = {"left": 0.2, "wspace": 0.05, "alt": f"TFLOP/s of each rung, full: {speeds}."}
+    figure, (bars, gains) = panels(1.3 + 0.27 * len(names), 1, 1, note=note, sharey=True, **place)
     for worklog, offset, colour, name in ((full, -0.19, BLUE, "full"), (causal, 0.19, ORANGE, "causal")):
         places = np.arange(len(names)) + offset
         shades = [colour if step.kept else PALE for step in worklog]
@@ -106,7 +108,8 @@ def by_length(rows, method, key):
 def draw_memory(rows):
     """Peak bytes over inputs and outputs, measured, with the closed forms for S and P, and for lse."""
     title, note = "peak memory of a forward over its inputs and output", _shape_of(rows, "standard-h100")
-    figure, axes = panel(3.4, note=note, title=title, x="N", y="bytes")
+    alt = f"Peak bytes against N. {_ends(rows, 'peak_bytes', ',.0f', 'bytes')}."
+    figure, axes = panel(3.4, note=note, alt=alt, title=title, x="N", y="bytes")
     for method, (colour, marker) in METHODS.items():
         n, peak_bytes = by_length(rows, method, "peak_bytes")
         if any(peak_bytes):
@@ -123,11 +126,22 @@ def draw_memory(rows):
     return figure
 
 
+def _ends(rows, key, write, unit):
+    """What each method's values of `key` come to from the shortest to the longest length, in words."""
+    ends = []
+    for method in METHODS:
+        n, values = by_length(rows, method, key)
+        ends.append(f"{NAMES[method]}: {values[0]:{write}} {unit} at N = {n[0]:,}, {values[-1]:{write}} at {n[-1]:,}")
+    return "; ".join(ends)
+
+
 def draw_times(forward, both):
     """Milliseconds against the length: the forward alone, one of back-to-back forwards, forward and backward alone."""
-    figure, every = panels(3.4, 1, 1, 1, note=_shape_of(forward, "standard-h100"), wspace=0.16, sharey=True)
     titles = "forward", "forward, in back-to-back calls", "both passes"
     timed = (forward, "ms"), (forward, "train_ms"), (both, "ms")
+    note = _shape_of(forward, "standard-h100")
+    alt = ". ".join(f"{title}: {_ends(*of, '.3g', 'ms')}" for title, of in zip(titles, timed, strict=True))
+    figure, every = panels(3.4, 1, 1, 1, note=note, alt=f"{alt}.", wspace=0.16, sharey=True)
     for axes, title, (rows, key) in zip(every, titles, timed, strict=True):
         tidy(axes, title=title, x="N", y="milliseconds" if axes is every[0] else None)
         for method, (colour, marker) in METHODS.items():
@@ -191,7 +205,13 @@ def moved(rows):
 def draw_dram(rows):
     """Bytes against the length: by the closed form (dotted), counted at three places, and Q, K, V, O once."""
     title, note = "bytes of one forward, all heads, read and written", _shape_of(rows, "dram-h100")
-    figure, axes = panel(4.2, right=0.7, note=note, title=title, x="N", y="bytes")
+    last = {call.method: call for call in moved(rows)}.values()
+    ends = [
+        f"{NAMES[call.method]}: {call.asked_bytes / 1e6:,.0f} MB in closed form, {call.dram_bytes / 1e6:,.0f} at DRAM"
+        for call in last
+    ]
+    alt = f"Bytes against N, by the closed form and counted. At the longest, {'; '.join(ends)}."
+    figure, axes = panel(4.2, right=0.7, note=note, alt=alt, title=title, x="N", y="bytes")
     for method in ("standard", "flash"):
         colour, marker = METHODS[method]
         calls = [call for call in moved(rows) if call.method == method]
@@ -248,7 +268,12 @@ def draw_sweep(rows):
     table = sweep_table(rows)
     mask = "causal" if rows[0]["causal"] else "full"
     note = f"N = {rows[0]['n']:,}, {mask}, {_shape_of(rows, 'sweep-h100')}"
-    figure, (left, middle, right) = panels(3.6, 1, 1, 1, left=0.06, above=0.66, note=note)
+    best = max(table, key=lambda row: row[3] or 0)
+    alt = (
+        f"Predicted and measured TFLOP/s of {len(table)} tiles, as tables, and one against the other. Measured best: "
+        f"{best[3]:.0f} with {best[0]} queries and {best[1]} keys a tile, predicted {best[2]:.0f}."
+    )
+    figure, (left, middle, right) = panels(3.6, 1, 1, 1, left=0.06, above=0.66, note=note, alt=alt)
     sizes_q, sizes_k = (sorted({row[i] for row in table}) for i in (0, 1))
     for axes, column, title in ((left, 2, "predicted TFLOP/s"), (middle, 3, "measured TFLOP/s")):
         values = {row[:2]: row[column] for row in table}
@@ -276,6 +301,7 @@ def draw_ratios(rows):
     figure, every = panels(4.1, 1, 1, left=0.14, below=1, note=note, wspace=0.06, sharey=True)
     peers = ("sdpa_flash", "FlashAttention-2", ORANGE, "s"), ("sdpa_cudnn", "cuDNN", GREEN, "^")
     peers += (("flex", "FlexAttention", PURPLE, "D"),)
+    spans = []
     for axes, which in zip(every, ("forward", "backward"), strict=True):
         tidy(axes, title=which, x="times as fast")
         for peer, name, colour, marker in peers:
@@ -283,8 +309,10 @@ def draw_ratios(rows):
             ratios = [row["tflops"]["ours"] / row["tflops"][peer] for row in shown]
             places = [shapes.index(_shape(row)) for row in shown]
             axes.plot(ratios, places, marker, color=colour, label=f"over {name}")
+            spans.append(f"{which}, over {name}: {min(ratios):.2f} to {max(ratios):.2f}")
         axes.axvline(1, color=GREY, linewidth=0.8)
         axes.set_yticks(range(len(shapes)), labels)
+    figure.alt = f"How many times as fast this course is, over {len(shapes)} shapes. {'; '.join(spans)}."
     every[0].invert_yaxis()
     legend(figure, handles=every[0].get_lines()[:3], ncols=3, loc="lower left", bbox_to_anchor=(0.13, 0.05))
     return figure
@@ -320,7 +348,9 @@ def draw_figure_2(ratios):
     """What `figure_2` returned, as bars: how many times as much standard attention takes."""
     note = f"forward and backward; the paper: A100; here: {records.provenance('standard-h100')}"
     title = "standard attention over FlashAttention, GPT-2 medium's shape"
-    figure, axes = panel(2.9, left=0.06, below=0.6, note=note, title=title)
+    pairs = [f"{name}: {papers:.2f} in the paper, {ours:.2f} here" for name, (papers, ours) in ratios.items()]
+    alt = f"How many times as much standard attention takes. {'; '.join(pairs)}."
+    figure, axes = panel(2.9, left=0.06, below=0.6, note=note, alt=alt, title=title)
     for place, (name, colour) in enumerate((("the paper", GREY), ("here", BLUE))):
         at = np.arange(len(ratios)) + 0.38 * (place - 0.5)
         drawn = axes.bar(at, [pair[place] for pair in ratios.values()], width=0.36, color=colour, label=name)
@@ -334,7 +364,8 @@ def draw_figure_2(ratios):
 
 def draw_timings(ms):
     """Milliseconds of calls in the order in which they ran, with their mean and median."""
-    figure, axes = panel(2.5, title="one function, timed again and again", x="call", y="milliseconds")
+    alt = f"{len(ms)} timings of a function: mean {np.mean(ms):.2f} ms, median {np.median(ms):.2f}, most {max(ms):.2f}."
+    figure, axes = panel(2.5, alt=alt, title="one function, timed again and again", x="call", y="milliseconds")
     axes.plot(range(1, len(ms) + 1), ms, "o", markersize=4, color=BLUE)
     axes.axhline(np.mean(ms), color=VERMILLION, linewidth=1.4, label=f"mean {np.mean(ms):.2f} ms")
     axes.axhline(np.median(ms), color=GREEN, linewidth=1.4, linestyle="--", label=f"median {np.median(ms):.2f} ms")

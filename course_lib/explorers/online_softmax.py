@@ -5,6 +5,7 @@
 """
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from . import figures
 from .drawing import curves, names_below
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, corner, label, legend, panel, tidy
 from .shell import Explorer, buttons, menu, slider
-from .words import number, vector
+from .words import number, plain, vector
 
 ORDERS = ("as given", "ascending", "descending", "shuffled")
 AT_THE_END, EVERY_STEP = "once, at the end", "at every step"
@@ -136,7 +137,8 @@ def _decimals(x):
 
 def draw(model):
     """Three panels: scores with the running maximum, weights before and after alpha, the output's path."""
-    figure, (stream, weights, plane) = figures.panels(3.4, 1, 1, 1, left=0.055)
+    alt = f"The stream's scores with the running maximum, the weights, and the output's path. {plain(describe(model))}"
+    figure, (stream, weights, plane) = figures.panels(3.4, 1, 1, 1, left=0.055, alt=alt)
     _draw_stream(stream, model)
     _draw_weights(weights, model)
     for axes in (stream, weights):
@@ -207,7 +209,13 @@ def draw_corrections(model):
 
     Returns a figure.
     """
-    figure = figures.Picture(5.8)
+    moved = [block for block, step in enumerate(model.steps[1:], start=1) if block > 1 and step.alpha < 1]
+    alt = (
+        f"Over {model.n_blocks} blocks: scores with the running maximum, the running normaliser l, and the output. The "
+        f"maximum moves at blocks {', '.join(map(str, moved))}, where the old terms shrink; in the end l is "
+        f"{_decimals(model.steps[-1].l)} and the output {vector(model.steps[-1].out, _decimals)}."
+    )
+    figure = figures.Picture(5.8, alt=alt)
     top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1.3, 1))
     figure.subplots_adjust(left=0.065, right=0.985, bottom=0.085, top=0.95, hspace=0.36)
     steps = model.steps[1:]
@@ -247,7 +255,12 @@ def draw_merge_trees(scores, values, names):
     empty = np.float64(-np.inf), np.float64(0), np.zeros(values.shape[1])
     states = [online_softmax_update(*empty, scores[i : i + 1], values[i : i + 1]) for i in range(len(scores))]
     leaves = [(x, 0, state) for x, state in enumerate(states)]
-    figure, every = figures.panels(3.9, 1, 1, left=0.01, right=0.99, below=0.1, wspace=0.05)
+    m, l, acc = reduce(merge_states, states)
+    alt = (
+        f"Two trees merge the states of {', '.join(names)}: one after another, and in pairs. Both end at m {m:.0f}, "
+        f"l {l:.3f}, acc {vector(acc, number)}."
+    )
+    figure, every = figures.panels(3.9, 1, 1, left=0.01, right=0.99, below=0.1, wspace=0.05, alt=alt)
     for axes, title in zip(every, ("one after another", "in pairs"), strict=True):
         tidy(axes, title=title)
         axes.set_axis_off()
@@ -286,7 +299,9 @@ def draw_weight_ratios(ratios, block):
     ratios: name of a formula -> [n], the weight it gives each key over the right one. Returns a figure.
     """
     title, n = "the weight each formula gives a key, over the right weight", len(next(iter(ratios.values())))
-    figure, axes = panel(3.0, left=0.09, title=title, x="key, counted from 0", y="ratio")
+    spans = [f"{name}: from {min(weights):.2g} to {max(weights):.2g}" for name, weights in ratios.items()]
+    alt = f"The weight that each formula gives a key, over the right weight, for {n} keys. {'; '.join(spans)}."
+    figure, axes = panel(3.0, left=0.09, alt=alt, title=title, x="key, counted from 0", y="ratio")
     axes.set_yscale("log")
     curves(axes, range(n), ratios, ((GREEN, "o"), (VERMILLION, "v"), (PURPLE, "^"), (BLUE, "s")))
     _block_lines(axes, n, block)

@@ -10,6 +10,7 @@ import numpy as np
 from .drawing import bare, cells
 from .figures import BLUE, GREY, INK, PALE, VERMILLION, label, panels, tidy
 from .shell import Explorer, buttons, choice, slider
+from .words import plain
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ def draw(program, title="blue: touched by this program; hatched: masked off", la
     blocks of one row are called, if they are not one program each.
     """
     n_rows, n_cols = (grid * block for grid, block in zip(program.grid, program.block, strict=True))
-    figure, (axes,) = panels(max(1.45, min(4.35, 0.9 + 0.33 * n_rows)), left=0.06, below=0.57, above=0.35)
+    alt = f"A tensor's elements in blocks. {plain(describe(program))}"
+    figure, (axes,) = panels(max(1.45, min(4.35, 0.9 + 0.33 * n_rows)), left=0.06, below=0.57, above=0.35, alt=alt)
     x, y = (block, None) if program.is_row else ("program_id(1)", "program_id(0)")
     tidy(axes, title=title, x=x, y=y)
     touched = program.touched
@@ -117,25 +119,14 @@ def draw(program, title="blue: touched by this program; hatched: masked off", la
     return figure
 
 
-def draw_counts(trace, **kinds):
-    """Heat maps of a Trace side by side. kinds: tensor name -> "load" or "store"."""
-    figure, every = panels(3.0, *[1] * len(kinds), left=0.05, right=0.97, wspace=0.3)
-    for axes, (name, kind) in zip(every, kinds.items(), strict=True):
-        counts = np.atleast_2d(trace.heatmap(name, kind))
-        tidy(axes, title=f"{name}: {kind}s per element", x="column", y="row")
-        image = axes.imshow(counts, aspect="auto", cmap="viridis", vmin=0, vmax=max(counts.max(), 1) + 1)
-        figure.colorbar(image, ax=axes, ticks=range(int(counts.max()) + 2))
-    return figure
-
-
 def explore():
     """The explorer as a widget: one dimension or two, shape, block and program id."""
     powers = (1, 2, 4, 8)
     lines = (
-        {"grid": buttons("grid", ("1-D", "2-D"), "1-D")},
+        {"grid": buttons("grid", ("1-D", "2-D"), "2-D")},
         {"cols": slider("columns", 1, 24, 10), "rows": slider("rows", 1, 12, 5)},
         {"block_n": choice("BLOCK_N", powers, 4), "block_m": choice("BLOCK_M", powers, 2)},
-        {"pid_1": slider("program_id(1)", 0, 23, 0), "pid_0": slider("program_id(0)", 0, 11, 0)},
+        {"pid_1": slider("program_id(1)", 0, 23, 2), "pid_0": slider("program_id(0)", 0, 11, 2)},
     )
 
     def model_of(grid, cols, rows, block_n, block_m, pid_1, pid_0):

@@ -4,7 +4,7 @@
 records. `draw` shows it, `explore` is the widget. Rates and FLOPs follow the records: 4 N N d a head, half if causal.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 from course_lib import traffic
@@ -12,8 +12,9 @@ from course_lib.hardware import GPUS
 from course_lib.measure import records
 
 from .drawing import log_axes
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, label, panel
+from .figures import BLUE, GREEN, GREY, INK, ON_WHITE, ORANGE, PURPLE, VERMILLION, label, legend, panel
 from .shell import Explorer, buttons, choice, menu, tick
+from .words import plain
 
 # FlashAttention-3 (Shah et al., 2024), section 3.1: an H100 SXM5's special functions, exp2 among them, by 16 for each
 # SM and clock. Other GPUs' are left out.
@@ -60,14 +61,16 @@ def draw_roof(axes, gpu, intensities, peak_tflops):
 
 
 def evaluate(settings):
-    """Of one head, as a namespace: settings, gpu, flops, n_bytes and with it intensity (None if no counter was read at
-    this shape), measured (a key of CALLS -> TFLOP/s of the record attention-h100, empty on another GPU), and
-    exp_roof_tflops, the rate at which products and exponentials take turns (None where that of the exponentials is not
-    known)."""
+    """Of one head, as a namespace: settings, gpu, flops; n_bytes and intensity by the settings' way of counting, None
+    if no counter was read at this shape; intensities, those of all COUNTED; measured, TFLOP/s of the record
+    attention-h100 for each of CALLS, empty on another GPU; and exp_roof_tflops, the rate at which products and
+    exponentials take turns, None where that of the exponentials is not known."""
     s, gpu = settings, GPUS[settings.gpu]
     model = SimpleNamespace(settings=s, gpu=gpu, measured={}, exp_roof_tflops=None)
-    model.flops, model.n_bytes = traffic.attention_flops(s.n, s.n, s.d) // (2 if s.causal else 1), counted_bytes(s)
-    model.intensity = model.flops / model.n_bytes if model.n_bytes else None
+    model.flops = traffic.attention_flops(s.n, s.n, s.d) // (2 if s.causal else 1)
+    counts = {counted: counted_bytes(replace(s, counted=counted)) for counted in COUNTED}
+    model.intensities = {counted: n_bytes and model.flops / n_bytes for counted, n_bytes in counts.items()}
+    model.n_bytes, model.intensity = counts[s.counted], model.intensities[s.counted]
     if s.gpu == "H100":
         shape = {"pass": "forward", "n": s.n, "head_dim": s.d, "causal": s.causal}
         for row in records.rows("attention-h100", **shape):
@@ -96,7 +99,7 @@ def describe(model):
     mask = "causal" if s.causal else "full"
     text = f"<b>N = {s.n:,}, d = {s.d}, {mask}</b>, one head: {model.flops:,} FLOPs. "
     if model.n_bytes is None:
-        return text + "At this shape no counter was read, so that there is no point to draw."
+        return text + "At this shape no counter was read, so that its traffic is not known."
     how = f" with {s.block_q} queries a tile" if s.counted == REQUESTED else ""
     roof, ridge = roof_tflops(model.gpu, model.intensity), model.gpu.ridge_flops_per_byte
     binds = "memory" if model.intensity < ridge else "arithmetic"
@@ -106,45 +109,52 @@ def describe(model):
     )
     if not model.measured:
         return text + f"On the {s.gpu} nothing is measured here."
-    parts = [
-        f"{CALLS[call][0]} {tflops:.0f} TFLOP/s ({tflops / roof:.0%} of the roof)"
-        for call, tflops in model.measured.items()
-    ]
+    parts = [f"{CALLS[call][0]} {tflops:.0f} TFLOP/s" for call, tflops in model.measured.items()]
     text += f"Measured: {'; '.join(parts)}."
-    if max(model.measured.values()) > roof:
-        text += " <b>Above the roof:</b> some of these bytes never came from HBM."
+    if above := [CALLS[call][0] for call, tflops in model.measured.items() if tflops > roof]:
+        text += f" <b>Faster than HBM delivers these bytes:</b> {'; '.join(above)}. So part of them came from a cache."
     return text
 
 
 def draw(model):
-    """Roof, the intensity of the settings, and every measured call at it. Returns a figure."""
+    """The roof, the rates that were measured as levels, and where each way of counting bytes meets the roof.
+
+    A level does not move with the settings' bytes: only the place on it does where the call is thought to be.
+    """
     s, gpu = model.settings, model.gpu
     mask = "causal" if s.causal else "full"
     title = f"{s.gpu}, fp16, forward: N = {s.n:,}, d = {s.d}, {mask}; bytes {s.counted}"
     note = records.provenance("attention-h100") if model.measured else None
-    figure, axes = panel(4.2, below=0.75, note=note, title=title, x="FLOPs per byte", y="TFLOP/s")
-    low, high, bottom, peak = 10, 20_000, 20, gpu.fp16_tensor_tflops
+    alt = f"A roofline with measured rates as levels, and FLOPs per byte as vertical lines. {plain(describe(model))}"
+    figure, axes = panel(4.2, below=0.75, note=note, alt=alt, title=title, x="FLOPs per byte", y="TFLOP/s")
+    low, high, bottom, top, peak = 10, 20_000, 20, 3200, gpu.fp16_tensor_tflops
     draw_roof(axes, gpu, (low, high), peak)
-    axes.set_ylim(bottom, 3200)
+    axes.set_ylim(bottom, top)
     above = {"ha": "right", "va": "bottom"}
     limits = f"memory: {gpu.hbm_bytes_per_s / 1e9:,.0f} GB/s; tensor cores: {peak:g} TFLOP/s"
     label(axes, high, 1.06 * peak, limits, **above)
     if model.exp_roof_tflops:
         axes.hlines(model.exp_roof_tflops, gpu.ridge_flops_per_byte, high, color=PURPLE, linestyle=":", linewidth=1.4)
-        text = f"products and exponentials in turns, d = {s.d}: {model.exp_roof_tflops:.0f}"
+        text = f"products and exponentials in turns: {model.exp_roof_tflops:.0f}"
         label(axes, high, 1.06 * model.exp_roof_tflops, text, color=PURPLE, **above)
-    if model.n_bytes:
-        at, reach = model.intensity, roof_tflops(gpu, model.intensity)
-        axes.vlines(at, bottom, reach, color=VERMILLION, linewidth=1.2, linestyle="--")
-        axes.plot(at, reach, "_", markersize=16, markeredgewidth=2, color=VERMILLION)
-        # Names in the corner that the points leave free.
-        x = 1120 if at < 800 else 140
-        for line, (call, tflops) in enumerate(model.measured.items()):
-            name, colour, marker = CALLS[call]
-            y = 70 * 0.7**line
-            axes.plot([at, x], [tflops, y], marker, markersize=10 - line, color=colour)
-            label(axes, 1.15 * x, y, f"{name}: {tflops:.0f} TFLOP/s", ha="left")
-    else:
+    for call, tflops in model.measured.items():
+        name, colour, _ = CALLS[call]
+        axes.axhline(tflops, color=colour, linewidth=1.4, label=f"{name}: {tflops:.0f} TFLOP/s")
+    if model.measured:
+        legend(axes, loc="upper left")
+    for line, (counted, intensity) in enumerate(model.intensities.items()):
+        if intensity:
+            chosen = counted == s.counted
+            colour, reach = VERMILLION if chosen else GREY, roof_tflops(gpu, intensity)
+            axes.vlines(intensity, bottom, reach, color=colour, linewidth=1.8 if chosen else 1, linestyle="--")
+            axes.plot(intensity, reach, "_", markersize=16, markeredgewidth=2, color=colour)
+            side, place = ("left", 1.05) if intensity < 3000 else ("right", 1 / 1.05)
+            label(axes, place * intensity, 24 * 1.35**line, counted, color=colour, ha=side, **ON_WHITE)
+            # A counter was read for this course's kernel only.
+            calls = ["ours"] if counted == DRAM else CALLS
+            for call in model.measured.keys() & calls if chosen else ():
+                axes.plot(intensity, model.measured[call], CALLS[call][2], markersize=8, color=CALLS[call][1])
+    if not model.intensity:
         label(axes, 450, 100, "no counter was read at this shape", color=GREY, size=10)
     return figure
 

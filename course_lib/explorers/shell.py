@@ -1,6 +1,6 @@
 """The widget that every explorer is: rows of controls, the picture of what they choose, and its numbers in words.
 
-A widget shows nothing without a kernel, so lessons have a still picture of the same drawing beside it.
+Where there is no kernel, in a notebook on GitHub or in print, the same cell shows the first picture and its numbers.
 """
 
 import ipywidgets as widgets
@@ -8,18 +8,19 @@ import ipywidgets as widgets
 from .figures import png
 
 STYLE = {"description_width": "110px"}
+# Sliders share a row where the page has room for both, and keep a track that can be aimed at where it has not.
+TRACK = {"flex": "1 1 400px", "min_width": "340px", "max_width": "560px"}
 
 
 def slider(name, low, high, value, step=1):
     """A slider over numbers: whole ones if `step` is whole."""
     kind = widgets.IntSlider if isinstance(step, int) else widgets.FloatSlider
-    return kind(value, min=low, max=high, step=step, description=name, style=STYLE, layout={"width": "400px"})
+    return kind(value, min=low, max=high, step=step, description=name, style=STYLE, layout=TRACK)
 
 
 def choice(name, options, value):
     """A slider over a few values: of options, texts or (text, value)."""
-    layout = {"width": "400px"}
-    return widgets.SelectionSlider(options=options, value=value, description=name, style=STYLE, layout=layout)
+    return widgets.SelectionSlider(options=options, value=value, description=name, style=STYLE, layout=TRACK)
 
 
 def menu(name, options, value):
@@ -43,7 +44,7 @@ class Explorer(widgets.VBox):
     rows: {name: control} for each row. describe(model) gives HTML, draw(model) a Picture. step: a slider whose value is
     not the model's but the moment that is shown: describe(model, step), draw(model, step). ends: name of a slider ->
     function of all values that gives the slider's end; one that stands at its end at first stays there as the end
-    moves. play: a slider that a button moves on by itself.
+    moves. play: a slider, over numbers or over a few values, that a button moves on by itself.
     """
 
     def __init__(self, model_of, describe, draw, *rows, step=None, ends=None, play=None):
@@ -51,7 +52,7 @@ class Explorer(widgets.VBox):
         self.controls = {name: control for row in rows for name, control in row.items()}
         self._ends, self._play = ends or {}, play
         self._kept_at_end = {name for name in self._ends if self.controls[name].value == self.controls[name].max}
-        # At its own size: stretched over a wide page, a picture's text would blur.
+        # At its own size: stretched over a wide page, a picture would be larger than the text around it.
         self.image = widgets.Image(format="png", layout={"max_width": "100%", "align_self": "flex-start"})
         self.text = widgets.HTML()
         wrapped = {"flex_flow": "row wrap"}  # onto a next line where the page is narrow
@@ -78,7 +79,12 @@ class Explorer(widgets.VBox):
         moment = [settings.pop(step)] if step else []
         model = model_of(**settings)
         self.text.value = describe(model, *moment)
-        self.image.value = png(draw(model, *moment))
+        self.figure = draw(model, *moment)
+        self.image.value, self.image.layout.width = png(self.figure), f"{self.figure.shown_width}px"
+
+    def _repr_mimebundle_(self, **_kwargs):
+        still = f"<figure>{self.figure._repr_html_()}<figcaption>{self.text.value}</figcaption></figure>"
+        return super()._repr_mimebundle_() | {"text/plain": self.figure.alt, "text/html": still}
 
     def _move_ends(self):
         """New sliders where an end has moved: the End key of one that is drawn goes to the end that it had then."""
@@ -102,6 +108,8 @@ class Explorer(widgets.VBox):
         """Link the button to the slider, so that it takes about 60 pictures to the end, however many the steps."""
         if self._link:
             self._link.unlink()
-        button, steps = self._button, slider.max - slider.min
-        button.min, button.max, button.step, button.value = slider.min, slider.max, -(-steps // 60), slider.value
-        self._link = widgets.link((slider, "value"), (button, "value"))
+        over_values = isinstance(slider, widgets.SelectionSlider)
+        place, low, high = ("index", 0, len(slider.options) - 1) if over_values else ("value", slider.min, slider.max)
+        button = self._button
+        button.min, button.max, button.step, button.value = low, high, -(-(high - low) // 60), getattr(slider, place)
+        self._link = widgets.link((slider, place), (button, "value"))

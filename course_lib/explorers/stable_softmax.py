@@ -1,8 +1,8 @@
 """Lesson 03's explorer: softmax step by step, naive, stable and through log-sum-exp, in a chosen dtype.
 
 `run` is the model: every intermediate of a method, computed as `course_lib.reference` computes it. `draw`
-shows the steps taken so far, `describe` says them in numbers. `explore` is the widget. `draw_shifts`,
-`draw_passes` and `draw_sums` are the lesson's other figures; `count_passes` counts what the second one shows.
+shows the steps taken so far, `describe` says them in numbers. `explore` is the widget. `draw_shifts`
+is the lesson's other figure; `count_passes` counts the bytes of a softmax of several passes.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from course_lib.machine import Machine
 from course_lib.reference import example, scores, stable_softmax
 from course_lib.reference.softmax import log_sum_exp_of_state
 
-from .drawing import curves, names_below, stacked
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, label, legend, panel, panels, tidy
+from .drawing import curves, names_below
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, VERMILLION, label, legend, panel, panels, tidy
 from .shell import Explorer, buttons, menu, slider
 from .words import significant, table, vector
 
@@ -131,7 +131,12 @@ def limits(dtype):
 
 def draw(model):
     """Three panels: what exp is given, what it returns, the softmax; a panel stays empty until it is reached."""
-    figure, (exponents, terms, softmax) = panels(3.4, 1, 1, 1, left=0.055, above=0.61)
+    now = model.seen[-1]
+    alt = (
+        f"The {model.method} softmax of {vector(model.logits)} after {model.taken} of {len(model.steps)} steps: what "
+        f"exp is given, what it returns, and the softmax. The last step, {now.name}, gave {_numbers(now.value)}."
+    )
+    figure, (exponents, terms, softmax) = panels(3.4, 1, 1, 1, left=0.055, above=0.61, alt=alt)
     _draw_exponents(exponents, model)
 
     numbers = {step.name: step.value for step in model.seen}
@@ -199,10 +204,19 @@ def draw_shifts(rows, shifts):
     maximum. Returns a figure.
     """
     title = "any shift gives the same softmax, until exp runs out of range"
-    figure, axes = panel(3.2, left=0.085, title=title, x="constant c subtracted", y="largest error of a weight")
+    found = {name: shift_errors(x, shifts) for name, x in rows.items()}
+    ranges = [
+        f"{name}, finite from {shifts[finite].min():g} to {shifts[finite].max():g}"
+        for name, errors in found.items()
+        for finite in [np.isfinite(errors)]
+    ]
+    alt = f"The largest error of a weight against the constant subtracted: {'; '.join(ranges)}."
+    figure, axes = panel(
+        3.2, left=0.085, alt=alt, title=title, x="constant c subtracted", y="largest error of a weight"
+    )
     axes.set_yscale("log")
     styles = (BLUE, "-"), (VERMILLION, "--"), (GREEN, "-.")
-    curves(axes, shifts, {name: shift_errors(x, shifts) for name, x in rows.items()}, styles, linewidth=1.8)
+    curves(axes, shifts, found, styles, linewidth=1.8)
     for x, (colour, _) in zip(rows.values(), styles, strict=False):
         axes.plot(float(x.max()), shift_errors(x, [x.max()])[0], marker="v", markersize=9, color=colour)
     legend(axes, loc="center right")
@@ -220,25 +234,6 @@ def count_passes(algorithm, x, tile, sram_bytes):
     tiles = [(start, min(start + tile, len(x))) for start in range(0, len(x), tile)]
     algorithm(machine, X, P, tiles)
     return p, machine.report()
-
-
-def draw_passes(traffic, row_bytes):
-    """Bytes read and written by each version, in rows' worth. traffic: name -> (read_bytes, write_bytes)."""
-    figure, axes = panel(3.0, left=0.18, title="bytes moved between HBM and SRAM", x="bytes moved, over the bytes of x")
-    bars = {
-        name: [("read", read_bytes / row_bytes, BLUE), ("written", write_bytes / row_bytes, ORANGE)]
-        for name, (read_bytes, write_bytes) in traffic.items()
-    }
-    stacked(axes, bars, [f"{sum(moved) / row_bytes:.3g}" for moved in traffic.values()])
-    return figure
-
-
-def draw_sums(n, sums):
-    """What a running sum of ones has come to against the ones added. n: [k]; sums: name -> [k]. A figure."""
-    figure, axes = panel(3.0, left=0.085, title="a sum of ones, added one after another", x="ones added", y="the sum")
-    curves(axes, n, sums, ((VERMILLION, "-"), (PURPLE, "-"), (BLUE, "--")), linewidth=1.8)
-    legend(axes)
-    return figure
 
 
 def rows():
@@ -265,8 +260,8 @@ def explore():
     return Explorer(
         model_of, describe, draw,
         {"row": menu("logits", choices, "the sentence"), "dtype": menu("stored in", DTYPES, "float32")},
-        {"spread": slider("times", 1, 40, 1), "shift": slider("plus", -1000, 1000, 0, 10)},
-        {"method": buttons("method", METHODS, "naive")},
-        {"taken": slider("step", 1, 8, 4), "arithmetic": menu("computed in", arithmetics, AT_LEAST_FLOAT32)},
+        {"spread": slider("times", 1, 40, 1), "shift": slider("plus", -1000, 1000, 90, 10)},
+        {"method": buttons("method", METHODS, "stable")},
+        {"taken": slider("step", 1, 6, 6), "arithmetic": menu("computed in", arithmetics, AT_LEAST_FLOAT32)},
         ends={"taken": lambda **chosen: len(model_of(**chosen).steps)},
     )  # fmt: skip

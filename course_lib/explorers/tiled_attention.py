@@ -15,16 +15,14 @@ from course_lib.machine import Machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 
 from .drawing import curves, log_axes, names_below, pale, stacked
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, corner, legend, panel, panels, tidy
+from .figures import BLUE, INK, PALE, TENSOR_COLOURS, VERMILLION, corner, legend, panel, panels, tidy
 from .tile_grid import ORDERS, TileGrid, draw_tile_grid, tile_grid
 from .visits import bytes_moved, draw_moved, explore_visits, visit_starts
+from .words import plain
 
 D = 8
 DTYPE = np.float16
 WORK = "work"  # scores, statistics, accumulator, temporaries: what is loaded from no tensor
-COLOURS = {
-    "Q": BLUE, "K": ORANGE, "V": GREEN, "S": VERMILLION, "P": "#F0B090", "O": PURPLE, "l": GREY, "m": GREY, WORK: GREY,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,46 +125,55 @@ def describe(model, step):
 
 def draw(model, step):
     """Three panels after `step` visits: the grid, the SRAM at the visit's fullest moment, bytes moved by tensor."""
-    figure, (grid, sram, hbm) = panels(3.5, 1.15, 0.8, 1.2, left=0.05, wspace=0.3)
+    alt = f"The tiles of the scores, those visited in blue; SRAM and bytes by tensor. {plain(describe(model, step))}"
+    figure, (grid, sram, hbm) = panels(3.5, 1.15, 0.8, 1.2, left=0.05, wspace=0.3, alt=alt)
     draw_tile_grid(grid, model.grid, step)
     tidy(grid, title="tiles of the scores")
 
     tidy(sram, title="in SRAM, at the fullest", y="bytes")
     names = list(model.held[-1])
     held = [model.held[step].get(name, 0) for name in names]
-    sram.bar(range(len(names)), held, color=[COLOURS[name] for name in names])
+    sram.bar(range(len(names)), held, color=[TENSOR_COLOURS.get(name, PALE) for name in names])
     names_below(sram, names)
     sram.set_ylim(0, 1.25 * max(max(held.values(), default=0) for held in model.held))
     corner(sram, f"total {sum(model.held[step].values()):,}")
     corner(sram, f"most {max(sum(held.values()) for held in model.held):,}", line=1)
-    draw_moved(hbm, model.moved[step], model.moved[-1], COLOURS)
+    draw_moved(hbm, model.moved[step], model.moved[-1])
     return figure
 
 
 def draw_orders(n_q, n_k, block_q, block_k):
     """The visiting order of both loops, without and with causal. Returns a figure."""
-    figure, every = panels(3.0, 1, 1, 1, 1, left=0.05, wspace=0.32)
-    cases = [(causal, order) for causal in (False, True) for order in ORDERS]
-    for axes, (causal, order) in zip(every, cases, strict=True):
-        draw_tile_grid(axes, tile_grid(n_q, n_k, block_q, block_k, causal, order))
-        tidy(axes, title=f"{order}{', causal' if causal else ''}")
+    grids = {
+        f"{order}{', causal' if causal else ''}": tile_grid(n_q, n_k, block_q, block_k, causal, order)
+        for causal in (False, True)
+        for order in ORDERS
+    }
+    orders = [f"{name}: {grid.visit_number.tolist()}" for name, grid in grids.items()]
+    alt = f"The order in which each loop visits the tiles, row by row, 0 for a skipped one. {'; '.join(orders)}."
+    figure, every = panels(3.0, 1, 1, 1, 1, left=0.05, wspace=0.32, alt=alt)
+    for axes, (name, grid) in zip(every, grids.items(), strict=True):
+        draw_tile_grid(axes, grid)
+        tidy(axes, title=name)
     return figure
 
 
 def draw_bytes(counts):
     """Bars of bytes by tensor, paler what is written. counts: what it is -> {tensor: (bytes read, bytes written)}."""
     height, x = 1.3 + 0.4 * len(counts), "megabytes ($10^6$ bytes)"
-    figure, axes = panel(height, left=0.12, title="bytes by tensor; pale: written", x=x)
+    totals = {name: sum(map(sum, by_tensor.values())) / 1e6 for name, by_tensor in counts.items()}
+    alt = f"Bars of megabytes by tensor. {', '.join(f'{name}: {total:.2f}' for name, total in totals.items())}."
+    figure, axes = panel(height, left=0.12, title="bytes by tensor; pale: written", x=x, alt=alt)
     bars = {
         name: [
             (tensor, n_bytes / 1e6, colour)
             for tensor, (read, written) in by_tensor.items()
-            for n_bytes, colour in ((read, COLOURS[tensor]), (written, pale(COLOURS[tensor])))
+            for n_bytes, colour in ((read, TENSOR_COLOURS[tensor]), (written, pale(TENSOR_COLOURS[tensor])))
             if n_bytes
         ]
         for name, by_tensor in counts.items()
     }
-    stacked(axes, bars, [f"{sum(map(sum, by_tensor.values())) / 1e6:.2f}" for by_tensor in counts.values()])
+    stacked(axes, bars, [f"{total:.2f}" for total in totals.values()])
     return figure
 
 
@@ -175,7 +182,13 @@ def draw_growth(by_length, by_sram):
 
     by_length, by_sram: (x values, {name: elements moved at each x}). Returns a figure.
     """
-    figure, (left, right) = panels(3.3, 1, 1)
+    ends = [
+        f"from {what} = {x[0]:,} to {x[-1]:,}: "
+        + ", ".join(f"{name} {moved[0]:.2g} to {moved[-1]:.2g}" for name, moved in named.items())
+        for what, (x, named) in (("N", by_length), ("M", by_sram))
+    ]
+    alt = f"Elements moved, {'; '.join(ends)}."
+    figure, (left, right) = panels(3.3, 1, 1, alt=alt)
     tidy(left, title="elements moved against length", x="N, queries and keys", y="elements")
     tidy(right, title="elements moved against SRAM", x="M, elements of SRAM", y="elements")
     for axes, (x, named) in ((left, by_length), (right, by_sram)):
@@ -188,12 +201,15 @@ def draw_growth(by_length, by_sram):
 def draw_budget(held, budget_bytes):
     """What lies in SRAM, stacked, for several cases against a budget. held: case -> {name: bytes}."""
     title = f"bytes in SRAM; line: the budget of {budget_bytes:,}"
-    figure, axes = panel(1.5 + 0.4 * len(held), left=0.15, title=title, x="bytes")
+    totals = {case: f"{sum(parts.values()):,}" for case, parts in held.items()}
+    cases = "; ".join(f"{case}: {total}" for case, total in totals.items())
+    alt = f"Bars of bytes in SRAM by tensor, against a budget of {budget_bytes:,}. {cases}."
+    figure, axes = panel(1.5 + 0.4 * len(held), left=0.15, title=title, x="bytes", alt=alt)
     bars = {
-        case: [(name, n_bytes, COLOURS.get(name, PALE)) for name, n_bytes in parts.items()]
+        case: [(name, n_bytes, TENSOR_COLOURS.get(name, PALE)) for name, n_bytes in parts.items()]
         for case, parts in held.items()
     }
-    stacked(axes, bars, [f"{sum(parts.values()):,}" for parts in held.values()])
+    stacked(axes, bars, totals.values())
     axes.axvline(budget_bytes, color=VERMILLION, linewidth=1.5)
     return figure
 

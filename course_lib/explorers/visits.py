@@ -1,7 +1,7 @@
 """What the explorers that go through a loop visit by visit share: bytes up to each visit, their bars, the widget."""
 
 from .drawing import names_below, pale
-from .figures import INK, corner, tidy
+from .figures import INK, TENSOR_COLOURS, corner, tidy
 from .shell import Explorer, buttons, choice, slider, tick
 
 LENGTHS = (4, 8, 12, 16, 20, 24)
@@ -32,12 +32,12 @@ def bytes_moved(events, ends, names):
     return tuple(steps)
 
 
-def draw_moved(axes, so_far, in_the_end, colours, names=None):
+def draw_moved(axes, so_far, in_the_end, names=None):
     """A bar for each tensor: read, above it paler what was written, and dashed what both will come to.
 
     so_far, in_the_end: tensor -> (bytes read, bytes written). names: what to write below the bars.
     """
-    places, faces = range(len(so_far)), [colours[name] for name in so_far]
+    places, faces = range(len(so_far)), [TENSOR_COLOURS[name] for name in so_far]
     read, written = zip(*so_far.values(), strict=True)
     ends = [sum(moved) for moved in in_the_end.values()]
     tidy(axes, title="bytes moved; dashed: in all", y="bytes")

@@ -1,5 +1,7 @@
 """Numbers as the explorers write them, in HTML and in pictures."""
 
+import re
+
 
 def number(x, digits=2):
     """x to `digits` decimals, and 0 without a sign: the cosine of a right angle is a little off 0."""
@@ -14,6 +16,12 @@ def significant(x):
 def vector(x, write=significant):
     """The components of x, in brackets."""
     return "(" + ", ".join(map(write, x)) + ")"
+
+
+def plain(text):
+    """HTML without its tags, as alternative text."""
+    text = re.sub("<style>.*</style>|</?[bh][^r>]*>", "", text)
+    return re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", text)).strip()
 
 
 def in_units(n_bytes, units, write):

@@ -1,9 +1,11 @@
 """Rules that every committed notebook follows. Each rule is also tested on a small notebook that breaks it."""
 
 import ast
+import base64
 import copy
 import inspect
 import re
+import struct
 from dataclasses import dataclass
 
 import nbformat
@@ -11,6 +13,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from course_lib import authoring
+from course_lib.explorers import figures
 from course_lib.grading import registry
 
 MARKDOWN_LINES = 12
@@ -124,21 +127,34 @@ def plain_python(lesson):
         ast.parse(cell.source)  # a magic, a shell command or a `?` is a SyntaxError
 
 
-def explorers_and_quizzes_are_cleared(lesson):
-    for cell in lesson.cells(tag="explorer") + lesson.cells(tag="quiz"):
+def quizzes_are_cleared(lesson):
+    for cell in lesson.cells(tag="quiz"):
         assert not cell.outputs and "nbval-ignore-output" in tags(cell), place(cell)
 
 
-def explorers_have_a_static_figure(lesson):
-    code = lesson.cells("code")
-    for i, cell in enumerate(code):
-        if "explorer" in tags(cell):
-            beside = code[max(i - 1, 0) : i] + code[i + 1 : i + 2]
-            outputs = [output for neighbour in beside for output in neighbour.outputs]
-            assert any("image/png" in output.get("data", {}) for output in outputs), place(cell)
+def explorers_are_pictures(lesson):
+    """Without a kernel an explorer is its first picture and the numbers below it; its widget is gone."""
+    for cell in lesson.cells(tag="explorer"):
+        assert "nbval-ignore-output" in tags(cell), place(cell)
+        (output,) = cell.outputs
+        assert "<img " in output.data["text/html"], place(cell)
 
 
-def no_widget_outside_an_explorer(lesson):
+def pictures_say_what_they_show(lesson):
+    """A picture has alternative text of some length, a width, and twice as many pixels; none is a bare PNG."""
+    for cell in lesson.cells("code"):
+        for output in cell.outputs:
+            data = output.get("data", {})
+            assert "image/png" not in data, place(cell)
+            for image in re.findall(r"<img [^>]*>", data.get("text/html", "")):
+                found = re.search(r'alt="(.*?)" width="(\d+)".*;base64,(.*?)"', image)
+                assert found, place(cell)
+                alt, width, source = found.groups()
+                pixels, _ = struct.unpack(">II", base64.b64decode(source)[16:24])
+                assert len(alt) >= 40 and pixels == 2 * int(width), place(cell)
+
+
+def no_widget_is_kept(lesson):
     for cell in lesson.cells("code"):
         for output in cell.outputs:
             assert not any("widget" in kind for kind in output.get("data", {})), place(cell)
@@ -217,9 +233,10 @@ RULES = [
     no_base64_in_markdown,
     small_file,
     plain_python,
-    explorers_and_quizzes_are_cleared,
-    explorers_have_a_static_figure,
-    no_widget_outside_an_explorer,
+    quizzes_are_cleared,
+    explorers_are_pictures,
+    pictures_say_what_they_show,
+    no_widget_is_kept,
     quizzes_hold_no_answers,
     stubs_repeat_the_answers,
     checks_follow_their_stubs,
@@ -265,13 +282,14 @@ def softmax_scale(head_dim):
 def good_lesson():
     url = authoring.repository_url()
     answer = registry.find("00.softmax_scale").answer
-    figure = new_output("display_data", data={"image/png": "iVBORw0KGgo=", "text/plain": "<Figure>"})
+    picture = figures.Picture(1, 2, alt="A line that rises from 1 to 2 over the years 1970 to 1980.")
+    figure = new_output("display_data", data={"text/html": picture._repr_html_()})
     ignore = "nbval-ignore-output"
     cells = [
         new_markdown_cell(f"# Title\n\n{authoring.badge('05_online_softmax', url)}\n\nWhy `a != b`?"),
         new_code_cell(authoring.bootstrap_source(url), metadata={"tags": ["bootstrap"]}),
         new_code_cell("show()", outputs=[figure]),
-        new_code_cell("explore()", metadata={"tags": ["explorer", ignore]}),
+        new_code_cell("explore()", outputs=[figure], metadata={"tags": ["explorer", ignore]}),
         new_code_cell(STUB.format(doc=answer.__doc__), metadata={"tags": ["exercise"], "exercise": "00.softmax_scale"}),
         new_code_cell('check("00.softmax_scale", softmax_scale)', metadata={"tags": ["check"]}),
         new_markdown_cell("$$\n\\begin{aligned} a &= b \\end{aligned}\n$$\n\nFrom $a$ to $b$ costs $n!$."),
@@ -292,6 +310,16 @@ def source(cell, old, new):
     def damage(notebook):
         assert old in notebook.cells[cell].source
         notebook.cells[cell].source = notebook.cells[cell].source.replace(old, new)
+
+    return damage
+
+
+def replace_in_picture(old, new):
+    """A damage: `old` becomes `new` in the HTML of the figure."""
+
+    def damage(notebook):
+        data = notebook.cells[FIGURE].outputs[0].data
+        data["text/html"] = data["text/html"].replace(old, new)
 
     return damage
 
@@ -330,13 +358,14 @@ DAMAGES = [
     (plain_python, source(FIGURE, "show()", "%matplotlib inline")),
     (plain_python, source(FIGURE, "show()", "!pip install torch")),
     (plain_python, source(FIGURE, "show()", "show?")),
-    (explorers_and_quizzes_are_cleared, output(EXPLORER, "display_data", data={"text/plain": "HBox()"})),
-    (explorers_and_quizzes_are_cleared, metadata(QUIZ, tags=["quiz"])),
-    (explorers_have_a_static_figure, lambda notebook: notebook.cells[FIGURE].outputs.clear()),
-    (
-        no_widget_outside_an_explorer,
-        output(CHECK, "display_data", data={"application/vnd.jupyter.widget-view+json": {}}),
-    ),
+    (quizzes_are_cleared, output(QUIZ, "display_data", data={"text/plain": "HBox()"})),
+    (quizzes_are_cleared, metadata(QUIZ, tags=["quiz"])),
+    (explorers_are_pictures, lambda notebook: notebook.cells[EXPLORER].outputs.clear()),
+    (explorers_are_pictures, output(EXPLORER, "display_data", data={"text/plain": "HBox()"})),
+    (pictures_say_what_they_show, output(FIGURE, "display_data", data={"image/png": "iVBORw0KGgo="})),
+    (pictures_say_what_they_show, replace_in_picture("A line that rises", "")),
+    (pictures_say_what_they_show, replace_in_picture('width="200"', 'width="400"')),
+    (no_widget_is_kept, output(CHECK, "display_data", data={"application/vnd.jupyter.widget-view+json": {}})),
     (quizzes_hold_no_answers, source(QUIZ, '"00"', '[{"answers": [{"correct": True}]}]')),
     (stubs_repeat_the_answers, source(EXERCISE, "head_dim)", "head_dim=64)")),
     (stubs_repeat_the_answers, source(EXERCISE, "softmax_scale", "scale")),
