@@ -44,7 +44,8 @@ test-matrix: .venv-matrix/triton-3.9.0/ready .venv-matrix/triton-3.6.0/ready
 .venv/ready-for-test .venv-matrix/%: EXTRAS = triton,lab,test,site
 .venv/ready-for-site: EXTRAS = site
 .venv/ready-for-%: pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "Needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)"; \
+		echo "Found: $$(python3 --version 2>&1 || echo none)"; exit 1; }
 	@echo "Installing what make $* needs into .venv; the first time takes some minutes"
 	@$(PYTHON) -m venv .venv
 	@$(call INSTALL,.venv)

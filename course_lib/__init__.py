@@ -11,6 +11,7 @@ The map, in reading order:
     tracer       the bytes that a real Triton kernel requests, and what it touches out of bounds; tracing/ has its parts
     measure/     timing, experiments, the ladder, the compiler's reports, the error budget; the records are in data/
     exercises/   one module a lesson: answers, hints, properties and plausible wrong answers
+    components/  what notebooks show besides figures: predictions, tables, cards
     grading/     the engine behind check, hint, solution and progress
     explorers/   one module a widget: model, drawing, thin shell
     runtime      chooses GPU or interpreter before Triton is imported; `python -m course_lib doctor`
@@ -27,17 +28,20 @@ and the glossary, is loaded when it is first used. Words and symbols are defined
 
 import importlib
 
-_FROM_GRADING = {"check", "hint", "solution", "progress", "quiz"}
+_FROM_COMPONENTS = {"predict", "table"}
+_FROM_GRADING = {"check", "hint", "solution", "restore", "progress", "quiz"}
 _FROM_GLOSSARY = {"GLOSSARY", "SYMBOLS", "TERMS"}
 _SUBMODULES = {
-    "authoring", "exercises", "explorers", "grading", "hardware", "kernels", "machine",
+    "authoring", "components", "exercises", "explorers", "grading", "hardware", "kernels", "machine",
     "masks", "measure", "reference", "runtime", "tracer", "traffic", "workspace",
 }  # fmt: skip
 
-__all__ = sorted(_FROM_GRADING | _FROM_GLOSSARY | _SUBMODULES)
+__all__ = sorted(_FROM_COMPONENTS | _FROM_GRADING | _FROM_GLOSSARY | _SUBMODULES)
 
 
 def __getattr__(name):
+    if name in _FROM_COMPONENTS:
+        return getattr(importlib.import_module("course_lib.components"), name)
     if name in _FROM_GRADING:
         return getattr(importlib.import_module("course_lib.grading"), name)
     if name in _SUBMODULES:

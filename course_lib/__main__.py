@@ -36,6 +36,8 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m course_lib",
         description="FlashAttention from First Principles, from the command line.",
         epilog="Each command has its own --help.",
+        # Without indents, which argparse forgets when it decides whether a command and its help fit on one line.
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, indent_increment=0),
     )
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for name, (summary, _) in COMMANDS.items():

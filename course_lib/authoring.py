@@ -44,8 +44,10 @@ TEXT_METADATA = {
     "kernelspec": NOTEBOOK_METADATA["kernelspec"],
 }
 
-# These cells show widgets, whose random ids no second build reproduces. Of an explorer its picture stays.
-CLEARED_TAGS = {"explorer", "quiz"}
+# Folded, in JupyterLab and in Colab.
+BOOTSTRAP_METADATA = {"tags": ["bootstrap"], "jupyter": {"source_hidden": True}, "cellView": "form"}
+
+# A widget's id is random, and no second build reproduces it.
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 CELL_TIMEOUT_S = 120
@@ -83,22 +85,27 @@ def bootstrap_source(repository_url: str) -> str:
     """The first code cell of every notebook: finds `course_lib`, then picks GPU or CPU.
 
     repository_url: pip installs from this address after `git+`; https, or file:// in tests. The cell needs nothing
-    but Python, and leaves torch and triton as they are.
+    but Python, and leaves torch and triton as they are. Where it finds no course_lib, it says in one sentence what to
+    do: the method of Stop is what IPython shows in place of a traceback.
     """
+    advice = f"run pip install git+{repository_url}, then this cell again"
+    if "/OWNER/" in repository_url:
+        advice = "this copy does not say where the course is published, so open the notebook in a clone"
     return textwrap.dedent(f"""\
-        # Finds course_lib: in a folder above, installed, or (in Colab) by installing it from its repository.
+        # @title Setup: finds course_lib in a folder above, or installs it in Colab
         import subprocess
         import sys
         from importlib.util import find_spec
         from pathlib import Path
 
-        if home := [folder for folder in Path.cwd().parents if (folder / "course_lib/__init__.py").is_file()]:
-            sys.path.insert(0, str(home[0]))
-        elif not find_spec("course_lib"):
-            repository = "git+{repository_url}"
-            if "google.colab" not in sys.modules and not (find_spec("google") and find_spec("google.colab")):
-                raise ModuleNotFoundError("course_lib is not installed: pip install " + repository)
-            subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", repository], check=True)
+        Stop = type("Stop", (Exception,), {{"_render_traceback_": lambda self: [str(self)]}})
+        pip = [sys.executable, "-m", "pip", "install", "-q", "git+{repository_url}"]
+        homes = [str(home) for home in Path.cwd().parents if (home / "course_lib/__init__.py").is_file()]
+        sys.path[:0] = homes[:1]
+        if not find_spec("course_lib") and find_spec("google") and find_spec("google.colab"):
+            subprocess.run(pip, capture_output=True)
+        if not find_spec("course_lib"):
+            raise Stop("course_lib is not installed: {advice}.")
         from course_lib import runtime
 
         runtime.start()""")
@@ -141,7 +148,7 @@ def stamp(text: str, name: str, repository_url: str) -> str:
     body = "\n".join(lines[1:]).strip("\n")
     title.source = "\n\n".join(filter(None, [lines[0], badge(name, repository_url), body]))
 
-    bootstrap = nbformat.v4.new_code_cell(bootstrap_source(repository_url), metadata={"tags": ["bootstrap"]})
+    bootstrap = nbformat.v4.new_code_cell(bootstrap_source(repository_url), metadata=BOOTSTRAP_METADATA)
     others = [cell for cell in notebook.cells[1:] if "bootstrap" not in cell.metadata.get("tags", [])]
     notebook.cells = [title, bootstrap, *others]
 
@@ -154,13 +161,19 @@ def stamp_readme(text: str, homepage: str) -> str:
     return re.sub(r"^(\[site[\w-]*\]: ).*?(/(?:notebooks/.*)?)$", rf"\g<1>{homepage}\2", text, flags=re.MULTILINE)
 
 
+def notebook_metadata(notebook: NotebookNode) -> NotebookNode:
+    """NOTEBOOK_METADATA, and as the title that a page made of the notebook has, its first heading."""
+    heading, *_ = notebook.cells[0].source.splitlines()
+    return nbformat.from_dict({**NOTEBOOK_METADATA, "title": heading.removeprefix("# ")})
+
+
 def read_text(path: Path) -> NotebookNode:
     """The notebook that a twin describes, not executed.
 
     The id of a cell is made from its content, so that editing one cell leaves the ids of all others as they were.
     """
     notebook = jupytext.read(path, fmt="md:myst")
-    notebook.metadata = nbformat.from_dict(NOTEBOOK_METADATA)
+    notebook.metadata = notebook_metadata(notebook)
     seen = Counter()
     for cell in notebook.cells:
         digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:12]
@@ -177,6 +190,7 @@ def kernel_environment(scratch: Path, gpu: bool = False) -> dict[str, str]:
     """
     fixed = {
         "COURSE_LIB_PROGRESS": str(scratch / "progress.json"),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis"),
         "IPYTHONDIR": str(scratch / "ipython"),
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "OMP_NUM_THREADS": "1",
@@ -206,19 +220,18 @@ def execute(notebook: NotebookNode, cwd: Path, scratch: Path, gpu: bool = False)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise RuntimeError(f"cell {started[-1]}: {error}") from None
 
-    notebook.metadata = nbformat.from_dict(NOTEBOOK_METADATA)
+    notebook.metadata = notebook_metadata(notebook)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            tags = set(cell.metadata.get("tags", []))
-            cell.outputs = stills(cell.outputs) if CLEARED_TAGS & tags else merge_streams(cell.outputs)
+            cell.outputs = without_widgets(merge_streams(cell.outputs))
 
 
-def stills(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """`outputs` without widgets, and of those that bring a picture along for a page without a kernel, the picture."""
-    shown = [output for output in outputs if WIDGET in output.get("data", {}) and "text/html" in output.data]
-    for output in shown:
-        del output.data[WIDGET]
-    return shown
+def without_widgets(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """`outputs` without widgets: of one that brings HTML along for a page without a kernel, the HTML stays."""
+    kept = [output for output in outputs if WIDGET not in output.get("data", {}) or "text/html" in output.data]
+    for output in kept:
+        output.get("data", {}).pop(WIDGET, None)
+    return kept
 
 
 def merge_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:

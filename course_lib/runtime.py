@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 # The unpinned requirements in pyproject.toml, by the names under which they are imported.
-REQUIRED_MODULES = ("numpy", "matplotlib", "ipywidgets", "jupyterquiz", "hypothesis")
+REQUIRED_MODULES = ("numpy", "matplotlib", "ipywidgets", "hypothesis")
 
 # The Triton that each torch release is built and tested with. Its CUDA wheels require exactly this one. Its CPU
 # wheels require none, so pip installs the newest.
@@ -80,8 +80,15 @@ def capability(device) -> tuple[int, int] | None:
 def start() -> None:
     """What a notebook's first cell calls: `choose`, and print one line that says where kernels run.
 
-    The line names neither versions nor the machine, so that tests can compare committed outputs anywhere.
+    The line names neither versions nor the machine, so that tests can compare committed outputs anywhere. A page that
+    Voila makes of a notebook does without it, and without the badge.
     """
+    if os.environ.get("SERVER_SOFTWARE", "").startswith("voila"):
+        from IPython.display import HTML, display
+
+        display(HTML('<style>a[href*="colab"] { display: none }</style>'))
+        mode()
+        return
     lines = {
         "gpu": "course_lib is ready. Triton kernels run compiled, on the GPU.",
         "interpreter": "course_lib is ready. Triton kernels run in Triton's interpreter, on the CPU.",
@@ -211,9 +218,7 @@ RULES = {
     "no_compiler": lambda facts: facts.mode == "gpu" and not facts.compiler,
     "compiled_without_gpu": lambda facts: facts.mode == "gpu" and not facts.gpu,
     "gpu_left_idle": lambda facts: facts.gpu and facts.capability >= OLDEST_CAPABILITY and facts.mode == "interpreter",
-    "gpu_unseen_by_torch": lambda facts: (
-        facts.nvidia_smi and facts.torch and not facts.torch_error and not facts.gpu
-    ),
+    "gpu_unseen_by_torch": lambda facts: facts.nvidia_smi and facts.torch and not facts.torch_error and not facts.gpu,
     "gpu_too_old": lambda facts: facts.capability and facts.capability < OLDEST_CAPABILITY,
     "gpu_without_fast_code": lambda facts: (
         facts.capability and OLDEST_CAPABILITY <= facts.capability < TENSOR_CORE_CAPABILITY

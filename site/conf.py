@@ -11,7 +11,7 @@ import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
-from course_lib import explorers
+from course_lib.explorers import live
 
 ROOT = Path(__file__).parents[1]
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Homepage"]
@@ -70,12 +70,8 @@ docs/maintainers
 ```
 """
 
-# What these cells call moves on the page without a kernel, by explorers.static_html(name).
-LIVE = {
-    "dot_products.explore_pair()": "pair",
-    "online_softmax.explore()": "stream",
-    "block_sizes.explore()": "block_sizes",
-}
+# What a lesson calls -> the explorer that moves on its page without a kernel.
+LIVE = {f"{module}.{function}()": name for name, (module, function) in live.EXPLORERS.items()}
 
 
 def adapt(app, docname, source):
@@ -85,31 +81,29 @@ def adapt(app, docname, source):
         source[0] = text.replace(f"{HOME}/", "site:") + NAVIGATION
     elif docname.startswith("notebooks/") and source[0].startswith("{"):
         notebook = json.loads(source[0])
+        imports = " ".join(re.findall(r"from course_lib\.explorers import (.*)", source[0]))
+        modules = {alias: module for module, alias in re.findall(r"(\w+) as (\w+)", imports)}
         for cell in notebook["cells"]:
-            adapt_cell(cell)
+            adapt_cell(cell, modules)
         source[0] = json.dumps(notebook)
 
 
-def adapt_cell(cell):
-    """The badge as text, the first code cell folded, words for pictures, and the explorers that move on a page."""
+def adapt_cell(cell, modules):
+    """The badge as text, the first code cell folded, and a moving explorer for the picture of one.
+
+    modules: alias -> the module of course_lib.explorers that the notebook calls so.
+    """
     text = "".join(cell["source"])
     cell["source"] = re.sub(r"!\[(Open in Colab)\]\([^)]*\)", r"\1", text)
     tags = cell["metadata"].setdefault("tags", [])
     if "bootstrap" in tags:
         tags.append("hide-cell")
-    for output in cell.get("outputs", []):
-        # Where notebooks keep the alternative text is not where MyST-NB looks for it.
-        if alt := output.get("metadata", {}).get("image/png", {}).get("alt"):
-            cell["metadata"]["mystnb"] = {"image": {"alt": alt}}
-    name = LIVE.get(text.splitlines()[-1]) if "explorer" in tags else None
-    if name:
-        moving = explorers.static_html(name) if hasattr(explorers, "static_html") else ""
-        place = {
-            "data": {"text/html": f'<div id="{name}">{moving}</div>'},
-            "metadata": {},
-            "output_type": "display_data",
-        }
-        cell["outputs"] = [place, *([] if moving else cell["outputs"])]
+    if "explorer" in tags:
+        module, _, call = text.splitlines()[-1].partition(".")
+        name = LIVE.get(f"{modules.get(module, module)}.{call}")
+        if name:
+            html = f'<div id="{name}">{live.explorer(name).static_html()}</div>'
+            cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}]
 
 
 def add_index(app, error):

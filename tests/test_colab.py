@@ -155,6 +155,11 @@ def test_in_a_plain_folder_without_it_the_error_says_what_to_do(machine, empty_f
     result = machine.run_cells(f"file://{published}", empty_folder)
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("ModuleNotFoundError: course_lib is not installed")
-    assert f"pip install git+file://{published}" in last
+    assert "Stop: course_lib is not installed" in last and f"pip install git+file://{published}" in last
     assert machine.installed() == set()
+
+
+def test_in_colab_an_address_that_does_not_answer_is_said_in_one_sentence(machine, empty_folder):
+    result = machine.run_cells("file:///nowhere", empty_folder, colab=True)
+    assert result.returncode == 1 and "CalledProcessError" not in result.stderr
+    assert "Stop: course_lib is not installed" in result.stderr.splitlines()[-1]

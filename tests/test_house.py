@@ -111,7 +111,7 @@ def test_constraints_are_exact_and_portable():
 
 def test_the_package_leaves_torch_and_triton_alone():
     """In Colab its requirements are installed beside Colab's own torch and triton."""
-    hard = {"numpy", "matplotlib", "ipywidgets", "jupyterquiz", "hypothesis"}
+    hard = {"numpy", "matplotlib", "ipywidgets", "anywidget", "hypothesis"}
     assert set(project()["dependencies"]) == hard
 
 

@@ -32,10 +32,11 @@ MAY_IMPORT = {
     "tracer": {"runtime", "tracing"},
     "measure": {"runtime", "language", "editing", "hardware", "traffic", "kernels"},
     "explorers": {"hardware", "masks", "traffic", "machine", "reference", "measure"},
-    "grading": {"runtime", "editing", "language", "tracing", "tracer", "exercises"},
+    "components": set(),
+    "grading": {"components", "runtime", "editing", "language", "tracing", "tracer", "exercises"},
     "bug_hunt": {"runtime", "editing", "kernels", "measure"},
     "exercises": {"language", "traffic", "machine", "reference", "kernels", "measure", "bug_hunt", "grading"},
-    "__init__": {"grading"},
+    "__init__": {"components", "grading"},
     "authoring": {"__init__"},
     "__main__": {"runtime", "grading", "measure"},
 }  # fmt: skip
@@ -50,7 +51,9 @@ FOUND_BY_NUMBER = ("grading", "exercises")
 IMPORT_BY_VARIABLE = {"course_lib.__main__", "course_lib.tracing.interpreter_process", "course_lib.tracing.remote"}
 
 # What course_lib itself offers without being a part, and the module that it comes from.
-OFFERED = {f"course_lib.{name}": "course_lib.grading" for name in ("check", "hint", "solution", "progress", "quiz")}
+GRADING = ("check", "hint", "solution", "restore", "progress", "quiz")
+OFFERED = {f"course_lib.{name}": "course_lib.grading" for name in GRADING}
+OFFERED |= {f"course_lib.{name}": "course_lib.components" for name in ("predict", "table")}
 
 
 def module_of(path: Path) -> str:

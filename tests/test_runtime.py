@@ -158,9 +158,9 @@ CASES = {
     "missing_requirements": (
         [
             (
-                replace(LAPTOP, missing=("jupyterquiz", "hypothesis")),
+                replace(LAPTOP, missing=("ipywidgets", "hypothesis")),
                 "error",
-                "pip install jupyterquiz hypothesis",
+                "pip install ipywidgets hypothesis",
             )
         ],
         [],

@@ -24,7 +24,15 @@ What they share:
 
     figures          colours, sizes, panels with titles and labels, and how a figure becomes a PNG
     drawing          logarithmic axes, curves, cells, matrices of numbers, stacked bars
-    shell            the widget: rows of controls, picture and text
+    live             the shell of the explorers that one takes hold of: NAME.js draws in the browser what the model says
+    shell            the shell of all others: rows of controls, picture and text
     visits           bytes up to each visit of a loop, and the widget of tiled_attention and backward_passes
     words            numbers and tables in words and HTML
 """
+
+
+def static_html(name):
+    """The explorer "pair", "stream", "visits" or "block_sizes" as a piece of a page that needs no kernel."""
+    from . import live
+
+    return live.explorer(name).static_html()

@@ -1,8 +1,8 @@
-"""Lesson 01's explorers: two vectors to turn and stretch; scores, their scale and their softmax.
+"""Lesson 01's explorers: two vectors to drag; scores, their scale and their softmax.
 
-`pair` and `crowd` are the models: every number comes from `course_lib.reference`. `draw_pair` and
-`draw_crowd` show one setting of each; `draw_scores`, `draw_growth`, `draw_entropy` and `draw_roofline` are
-the lesson's other figures. `explore_pair` and `explore_crowd` are the widgets.
+`pair` and `crowd` are the models: every number comes from `course_lib.reference`. pair.js draws `pair_state`, and
+`draw_crowd` a crowd; `draw_scores`, `draw_growth`, `draw_entropy` and `draw_roofline` are the lesson's other figures.
+`explore_pair` and `explore_crowd` are the widgets.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,14 @@ from functools import cache
 
 import numpy as np
 
-from course_lib.reference import cosine_similarity, dot, entropy, scores, stable_softmax
+from course_lib.reference import cosine_similarity, dot, entropy, example, scores, stable_softmax
 
-from .drawing import log_axes, names_below, shaded
-from .figures import BLUE, GREEN, GREY, INK, ON_WHITE, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panels, tidy
+from .drawing import log_axes, shaded
+from .figures import BLUE, GREEN, GREY, INK, ON_WHITE, ORANGE, PURPLE, VERMILLION, label, legend, panels, tidy
+from .live import Live, axis
 from .roofline import roof_tflops
-from .shell import Explorer, buttons, choice, slider
-from .words import number, plain
+from .shell import Explorer, buttons, choice
+from .words import number
 
 # d of the crowd: powers of two. The scales by name, as the factor that multiplies a dot product.
 DIMENSIONS = tuple(2**i for i in range(11))
@@ -56,49 +57,23 @@ def pair(a, b):
     return Pair(a, b, a * b, float(dot(a, b)), length_a, length_b, cosine, degrees, foot)
 
 
-def turned(degrees, length):
-    """The vector of this length at this angle from the first axis, counted against the clock. Returns [2]."""
-    angle = np.radians(degrees)
-    return length * np.array([np.cos(angle), np.sin(angle)])
-
-
-def describe_pair(model):
-    """The pair in words and numbers, as HTML: every number is the model's, to three decimals."""
-    numbers = (*model.a, *model.b, model.dot, model.length_a, model.length_b, model.cosine)
-    a_1, a_2, b_1, b_2, total, length_a, length_b, cosine = (number(x, 3) for x in numbers)
-    angle = "no angle" if model.degrees is None else f"angle {model.degrees:.1f} degrees"
-    return (
-        f"<b>a . b</b> = ({a_1})({b_1}) + ({a_2})({b_2}) = <b>{total}</b>.<br>"
-        f"The same from lengths and angle: |a| |b| cos = {length_a} x {length_b} x {cosine}; {angle}."
-    )
-
-
-def draw_pair(model):
-    """Two panels: the vectors with b's shadow on a, and the products that add up to the dot product."""
-    alt = f"Two arrows a and b with b's shadow on a, and bars of the products. {plain(describe_pair(model))}"
-    figure, (plane, sums) = panels(3.4, 1, 1.25, left=0.05, below=0.34, wspace=0.14, alt=alt)
-    tidy(plane, title="a and b; green: b's shadow on a's line")
-    plane.set(aspect="equal", xlim=(-3.7, 3.7), ylim=(-3.7, 3.7), xticks=(-2, 0, 2), yticks=(-2, 0, 2))
-    plane.axhline(0, color=PALE, linewidth=0.8, zorder=0)
-    plane.axvline(0, color=PALE, linewidth=0.8, zorder=0)
-    plane.plot(*np.transpose([model.b, model.foot]), color=GREY, linestyle=":", linewidth=1.2)
-    plane.plot(*np.transpose([np.zeros(2), model.foot]), color=GREEN, linewidth=6, alpha=0.55, zorder=1)
-    for vector, colour, name in ((model.a, BLUE, "a"), (model.b, ORANGE, "b")):
-        if vector.any():
-            arrow = {"arrowstyle": "-|>", "color": colour, "linewidth": 2.2, "shrinkA": 0, "shrinkB": 0}
-            plane.annotate("", vector, (0, 0), arrowprops=arrow)
-        label(plane, *(vector + 0.35 * vector / max(np.abs(vector).max(), 1e-9)), name, size=11)
-
-    tidy(sums, title="a . b: the products and their sum")
-    bars = (*model.products, model.dot)
-    drawn = sums.bar(range(3), bars, width=0.6, color=(PURPLE, PURPLE, GREEN if model.dot >= 0 else VERMILLION))
-    sums.bar_label(drawn, [number(height) for height in bars], padding=3, color=INK)
-    sums.axhline(0, color=GREY, linewidth=0.8)
-    size = max(np.abs(bars).max(), 1)
-    sums.set_ylim(-1.25 * size if min(bars) < 0 else 0, 1.25 * size if max(bars) > 0 else 0.2 * size)
-    names_below(sums, ("first product", "second product", "sum"))
-    sums.locator_params(axis="y", nbins=4)
-    return figure
+def pair_state(a, b, step):
+    """What pair.js draws for the tips a and b, [x, y], which are dragged in steps of `step`."""
+    model = pair(np.array(a, float), np.array(b, float))
+    shadow = model.length_b * model.cosine
+    degrees = "none" if model.degrees is None else f"{model.degrees:.1f}\u00b0"
+    numbers = [number(x, 3) for x in (model.length_b, model.length_a, shadow, model.cosine)]
+    values = [*model.products.tolist(), model.dot]
+    return {
+        "a": a, "b": b, "foot": model.foot.round(3).tolist(), "values": values,
+        "numbers": [*numbers[:3], number(model.dot, 3), numbers[3], degrees],
+        "texts": [number(x) for x in values], "kinds": ["term", "term", "plus" if model.dot >= 0 else "minus"],
+        "names": ["first product", "second product", "sum, a \u00b7 b"],
+        "cards": ["length |b|", "length |a|", "shadow of b", "|a| \u00d7 shadow, a \u00b7 b", "cosine", "angle"],
+        "plane": axis(-4.4, 4.4, range(-4, 5, 2)) | {"limit": 4, "step": step},
+        "area": [round(model.length_a, 3), round(shadow, 3)], "sides": [axis(0, 6, (0, 2, 4)), axis(-6, 6, (-4, 0, 4))],
+        "sums": axis(-32, 32, range(-30, 31, 10)),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -268,16 +243,15 @@ def draw_roofline(gpus, points):
 
 
 def explore_pair():
-    """The first explorer as a widget: angle and length of each of two vectors."""
-
-    def model_of(turn_a, length_a, turn_b, length_b):
-        return pair(turned(turn_a, length_a), turned(turn_b, length_b))
-
-    return Explorer(
-        model_of, describe_pair, draw_pair,
-        {"turn_a": slider("turn a (degrees)", -180, 180, 60, 5), "length_a": slider("length of a", 0, 3, 2.0, 0.25)},
-        {"turn_b": slider("turn b (degrees)", -180, 180, 25, 5), "length_b": slider("length of b", 0, 3, 2.0, 0.25)},
-    )  # fmt: skip
+    """The first explorer: two vectors whose tips are dragged, at first a query and a key of the course's sentence."""
+    start = {"a": example.Q[3].tolist(), "b": example.K[3].tolist(), "step": 0.25}
+    tips = [[float(x), float(y)] for x in range(-3, 4) for y in range(-3, 4)]
+    grid = [{"a": a, "b": b, "step": 1} for a in tips for b in tips]
+    alt = (
+        "Arrows a = (1, 2) and b = (2, 1). The shadow of b on a's line is 1.789 long and a is 2.236; the dot product 4 "
+        "is the product of both, drawn as an area, and the sum of the products 2 and 2, drawn as bars."
+    )
+    return Live("pair", pair_state, start, grid=grid, alt=alt)
 
 
 def explore_crowd():

@@ -115,13 +115,13 @@ def draw(model, step):
 
 
 def _looks(axes, values, looks, x, y):
-    """A grid of cells: each value is the index of its look. x, y: edges."""
+    """A grid of cells: each value is the index of its look, and hatched ones lie side by side. x, y: edges."""
     cells(axes, values, [look.get("color", "white") for look in looks.values()], x=x, y=y)
     for value, look in enumerate(looks.values()):
-        if "hatch" in look:
-            row, column = np.nonzero(values == value)
-            left, top = np.take(x, column), np.take(y, row)
-            axes.bar(left, np.take(y, row + 1) - top, np.take(x, column + 1) - left, top, align="edge", **_face(look))
+        row, column = np.nonzero(values == value)
+        if "hatch" in look and len(row):
+            left, right, top, bottom = x[column.min()], x[column.max() + 1], y[row.min()], y[row.max() + 1]
+            axes.bar(left, bottom - top, right - left, top, align="edge", **_face(look))
 
 
 def _face(look):

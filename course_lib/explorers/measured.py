@@ -309,7 +309,7 @@ def draw_ratios(rows):
             ratios = [row["tflops"]["ours"] / row["tflops"][peer] for row in shown]
             places = [shapes.index(_shape(row)) for row in shown]
             axes.plot(ratios, places, marker, color=colour, label=f"over {name}")
-            spans.append(f"{which}, over {name}: {min(ratios):.2f} to {max(ratios):.2f}")
+            spans += [f"{which}, over {name}: {min(ratios):.2f} to {max(ratios):.2f}"] if ratios else []
         axes.axvline(1, color=GREY, linewidth=0.8)
         axes.set_yticks(range(len(shapes)), labels)
     figure.alt = f"How many times as fast this course is, over {len(shapes)} shapes. {'; '.join(spans)}."

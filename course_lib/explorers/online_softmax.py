@@ -1,11 +1,12 @@
 """Lesson 05's explorer: feed a stream of scores block by block and watch m, l, alpha and acc.
 
-`run` is the model: every step's state, computed by `course_lib.reference`. `draw` shows one moment of it,
+`run` is the model: every step's state, computed by `course_lib.reference`. stream.js draws one moment of it,
 `draw_corrections` all of it, `draw_merge_trees` two ways to merge the same states. `explore` is the widget.
 """
 
 from dataclasses import dataclass
 from functools import reduce
+from itertools import product
 
 import numpy as np
 
@@ -13,13 +14,15 @@ from course_lib.reference import example, merge_states, online_softmax_update, s
 from course_lib.reference.softmax import normalise_state
 
 from . import figures
-from .drawing import curves, names_below
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, corner, label, legend, panel, tidy
-from .shell import Explorer, buttons, menu, slider
-from .words import number, plain, vector
+from .drawing import curves
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panel, tidy
+from .live import Live, axis, choices
+from .words import number, vector
 
 ORDERS = ("as given", "ascending", "descending", "shuffled")
-AT_THE_END, EVERY_STEP = "once, at the end", "at every step"
+DRAGGED_BY = 0.25
+CARDS = ["maximum m", "alpha", "normaliser l", "carried: acc", "carried: output", "output so far", "all at once",
+         "divisions by l"]  # fmt: skip
 # Bars of what was there before a step.
 BEFORE = {"width": 0.7, "facecolor": "none", "edgecolor": VERMILLION, "linestyle": "--", "linewidth": 1.3}
 
@@ -50,7 +53,6 @@ class Run:
     """A stream of n keys, and the state after each block of it.
 
     scores: [n]; values: [n, d]; names: [n] labels of the keys; order: [n] indices in the order of feeding.
-    `fed` of the blocks have been taken in; steps holds the states of all blocks, fed or not.
     """
 
     scores: np.ndarray
@@ -58,35 +60,25 @@ class Run:
     names: tuple
     order: np.ndarray
     block: int
-    fed: int
     every_step: bool
     steps: tuple
 
-    @property
-    def n_blocks(self):
-        return len(self.steps) - 1
 
-    @property
-    def now(self):
-        return self.steps[self.fed]
-
-
-def run(scores, values, *, names=None, block=1, order="as given", fed=None, normalise=AT_THE_END):
+def run(scores, values, *, names=None, block=1, order="as given", every_step=False):
     """Feed scores [n] with values [n, d], float64, through the online softmax in blocks of `block` keys.
 
-    names: [n] labels of the keys (None: 1 to n). order: one of ORDERS. fed: how many blocks have been taken
-    in (None: all). normalise: AT_THE_END or EVERY_STEP. block and fed are clamped to what the stream allows.
-    Returns a Run.
+    names: [n] labels of the keys (None: 1 to n). order: one of ORDERS, or the keys' indices. every_step: whether acc is
+    divided by l at every step. block is clamped to what the stream allows. Returns a Run.
     """
     n, d = values.shape
     block = int(np.clip(block, 1, n))
-    permutation = {
+    named = {
         "as given": np.arange(n),
         "ascending": np.argsort(scores, kind="stable"),
         "descending": np.argsort(-scores, kind="stable"),
         "shuffled": np.random.default_rng(5).permutation(n),
-    }[order]
-    every_step = normalise == EVERY_STEP
+    }
+    permutation = named[order] if isinstance(order, str) else np.array(order)
     # One-hot columns beside the values: the weighted sum of those is the weights themselves.
     tracked = np.hstack([values, np.eye(n)])
 
@@ -103,9 +95,8 @@ def run(scores, values, *, names=None, block=1, order="as given", fed=None, norm
         alpha = merge_states((m_old, np.float64(1), acc), (m, np.float64(0), acc))[1]
         carried = normalise_state(l, acc) if every_step else acc
         steps.append(_step(keys, scores, values, m, l, alpha, acc, carried, permutation[: start + block]))
-    fed = len(steps) - 1 if fed is None else int(np.clip(fed, 0, len(steps) - 1))
     names = tuple(names) if names is not None else tuple(str(i + 1) for i in range(n))
-    return Run(scores, values, names, permutation, block, fed, every_step, tuple(steps))
+    return Run(scores, values, names, permutation, block, every_step, tuple(steps))
 
 
 def _step(keys, scores, values, m, l, alpha, acc, carried, seen):
@@ -115,93 +106,59 @@ def _step(keys, scores, values, m, l, alpha, acc, carried, seen):
     return Step(keys, float(m), float(l), float(alpha), acc[:d], out[:d], carried[:d], carried[d:], batch)
 
 
-def describe(model):
-    """The step in words and numbers, as HTML: every number is the model's, to three decimals."""
-    now = model.now
-    m, alpha, l = (_decimals(x) for x in (now.m, now.alpha, now.l))
-    acc, carried, out, batch = (vector(x, _decimals) for x in (now.acc, now.carried, now.out, now.batch))
-    if model.fed == 0:
-        return f"<b>0 of {model.n_blocks} blocks.</b> Nothing seen: m = {m}, l = {l}, acc = {acc}."
-    names = ", ".join(model.names[key] for key in now.keys)
-    return (
-        f"<b>Block {model.fed} of {model.n_blocks}</b> (keys: {names}). m = {m}, alpha = {alpha}, l = {l}; "
-        f"carried: {'output' if model.every_step else 'acc'} = {carried}.<br>"
-        f"Output over the keys so far: {out}; all at once: {batch}. "
-        f"Divisions by l to get it: {model.fed if model.every_step else 1}."
-    )
+def stream_state(stream, order, block, every_step, step):
+    """What stream.js draws.
+
+    stream: a key of `streams`, or (such a key, scores of its keys, None for a masked one). order, block, every_step: as
+    of `run`; an order of another stream's keys is taken for "as given". step: by which scores are dragged; None: not
+    at all.
+    """
+    name, own = (stream, None) if isinstance(stream, str) else stream
+    given, values, names = streams()[name]
+    stream_scores = given if own is None else np.array([-np.inf if x is None else x for x in own], float)
+    order = order if isinstance(order, str) or len(order) == len(given) else "as given"
+    model = run(stream_scores, values, names=names, block=block, order=order, every_step=every_step)
+    visible = given[np.isfinite(given)]
+    low, high = min(int(visible.min()) - 1, 0), int(visible.max()) + 3
+    arrived, of = model.order.tolist(), "the output, exp(s - m) / l" if every_step else "acc, exp(s - m)"
+    return {
+        "settings": {"stream": stream, "order": order, "block": model.block, "every_step": every_step, "step": step},
+        "stream": name, "order": arrived, "keys": [model.names[key] for key in arrived],
+        "scores": [_finite(score) for score in model.scores[arrived]],
+        "texts": [_decimals(score) for score in model.scores[arrived]],
+        "values": values[arrived].round(3).tolist(), "answer": model.steps[-1].batch.round(3).tolist(),
+        "captions": [f"{'Drag the scores' if step else 'Scores'}; line: maximum m", f"Weights in {of}; dashed: before"],
+        "cards": CARDS[:3] + [CARDS[3 + every_step]] + CARDS[5:], "opens": 3,
+        "axes": {
+            "score": axis(low, high, range(low, high + 1, 2)), "weight": axis(0, 1.12, (0, 0.5, 1)),
+            **{name: _around(column) for name, column in zip(("first", "second"), values.T, strict=True)},
+        },
+        "drag": {"low": low, "high": high, "step": step, "places": step == DRAGGED_BY},
+        "m": [_finite(step.m) for step in model.steps], "out": [step.out.round(3).tolist() for step in model.steps],
+        "fed": np.cumsum([len(step.keys) for step in model.steps]).tolist(),
+        "weights": [step.weights[arrived].round(3).tolist() for step in model.steps],
+        "numbers": [_numbers(model, fed) for fed in range(len(model.steps))],
+    }  # fmt: skip
+
+
+def _numbers(model, fed):
+    """What the cards say after `fed` blocks."""
+    now = model.steps[fed]
+    vectors = [vector(x, _decimals) for x in (now.carried, now.out, now.batch)]
+    return [*map(_decimals, (now.m, now.alpha, now.l)), *vectors, str(fed if model.every_step else min(fed, 1))]
+
+
+def _finite(x):
+    return float(x) if np.isfinite(x) else None
+
+
+def _around(numbers):
+    low, high = int(np.floor(numbers.min())), int(np.ceil(numbers.max()))
+    return axis(low - 0.3, high + 0.5, range(low, high + 1))
 
 
 def _decimals(x):
     return number(x, 3)
-
-
-def draw(model):
-    """Three panels: scores with the running maximum, weights before and after alpha, the output's path."""
-    alt = f"The stream's scores with the running maximum, the weights, and the output's path. {plain(describe(model))}"
-    figure, (stream, weights, plane) = figures.panels(3.4, 1, 1, 1, left=0.055, alt=alt)
-    _draw_stream(stream, model)
-    _draw_weights(weights, model)
-    for axes in (stream, weights):
-        # Names of the keys in order of arrival below the plot, and a line between blocks.
-        names_below(axes, [model.names[key] for key in model.order])
-        _block_lines(axes, len(model.order), model.block)
-    _draw_plane(plane, model)
-    return figure
-
-
-def _block_lines(axes, n, block):
-    edges = np.arange(block, n, block) - 0.5
-    axes.vlines(edges, 0, 1, transform=axes.get_xaxis_transform(), color=PALE, linewidth=0.8, zorder=0)
-
-
-def _key_colours(model):
-    """Colour of each key in order of arrival: fed before, fed in this step, not yet fed."""
-    n_fed = sum(len(step.keys) for step in model.steps[: model.fed + 1])
-    n_now = len(model.now.keys)
-    return [BLUE] * (n_fed - n_now) + [ORANGE] * n_now + [PALE] * (len(model.order) - n_fed)
-
-
-def _draw_stream(axes, model):
-    tidy(axes, title="scores; line: running maximum m", x="key")
-    s = model.scores[model.order]
-    visible = np.isfinite(s)
-    axes.bar(range(len(s)), np.where(visible, s, 0), width=0.7, color=_key_colours(model))
-    for i in np.flatnonzero(~visible):
-        label(axes, i, 0, "-inf", size=8, va="bottom")
-    axes.axhline(0, color=GREY, linewidth=0.8)
-    ends = np.cumsum([len(step.keys) for step in model.steps]) - 0.5
-    fed = model.steps[1 : model.fed + 1]
-    axes.hlines([step.m for step in fed], ends[: model.fed], ends[1 : model.fed + 1], color=INK, linewidth=2)
-    axes.margins(y=0.08)
-    axes.locator_params(axis="y", nbins=4, integer=True)
-
-
-def _draw_weights(axes, model):
-    what = "output: exp(s - m) / l" if model.every_step else "acc: exp(s - m)"
-    tidy(axes, title=f"weights in {what}", x="key")
-    axes.set(ylim=(0, 1.3), yticks=(0, 0.5, 1))
-    now = model.now.weights[model.order]
-    axes.bar(range(len(now)), now, width=0.7, color=_key_colours(model))
-    if model.fed:
-        before = model.steps[model.fed - 1].weights[model.order]
-        axes.bar(np.flatnonzero(before), before[before > 0], **BEFORE)
-    corner(axes, f"bars add up to {'1' if model.every_step and now.any() else f'l = {_decimals(model.now.l)}'}")
-    corner(axes, "dashed: one block ago", line=1, color=VERMILLION)
-
-
-def _draw_plane(axes, model):
-    tidy(axes, title="values, output (line), answer (star)", x="first component", y="second component")
-    values = model.values[model.order]
-    axes.scatter(*values.T, s=30, color=_key_colours(model), edgecolors=GREY, linewidths=0.5)
-    for key, value in zip(model.order, values, strict=True):
-        axes.annotate(model.names[key], value, xytext=(4, 4), textcoords="offset points", fontsize=8, color=INK)
-    axes.plot(*model.steps[-1].batch, marker="*", markersize=15, color="white", markeredgecolor=INK)
-    if model.fed:
-        path = np.array([step.out for step in model.steps[1 : model.fed + 1]])
-        axes.plot(*path.T, color=GREEN, linewidth=1.6, marker="o", markersize=3)
-        axes.plot(*path[-1], color=GREEN, marker="o", markersize=7)
-    axes.margins(0.16)
-    axes.locator_params(nbins=4, integer=True)
 
 
 def draw_corrections(model):
@@ -304,7 +261,7 @@ def draw_weight_ratios(ratios, block):
     figure, axes = panel(3.0, left=0.09, alt=alt, title=title, x="key, counted from 0", y="ratio")
     axes.set_yscale("log")
     curves(axes, range(n), ratios, ((GREEN, "o"), (VERMILLION, "v"), (PURPLE, "^"), (BLUE, "s")))
-    _block_lines(axes, n, block)
+    axes.vlines(np.arange(block, n, block) - 0.5, 0, 1, transform=axes.get_xaxis_transform(), color=PALE, linewidth=0.8)
     axes.set_xticks(range(0, n, block))
     legend(axes)
     return figure
@@ -324,21 +281,24 @@ def streams():
 
 
 def explore():
-    """The explorer as a widget: stream, order, block size, blocks fed, when to normalise."""
-    choices = streams()
-
-    def model_of(stream, **chosen):
-        stream_scores, values, names = choices[stream]
-        return run(stream_scores, values, names=names, **chosen)
-
-    return Explorer(
-        model_of, describe, draw,
-        {"stream": menu("stream", choices, "the sentence"), "order": menu("order", ORDERS, ORDERS[0])},
-        {"block": slider("block size", 1, 4, 1), "fed": slider("blocks fed", 0, 4, 1)},
-        {"normalise": buttons("divide by l", (AT_THE_END, EVERY_STEP), AT_THE_END)},
-        ends={
-            "block": lambda stream, **_: len(choices[stream][0]),
-            "fed": lambda **chosen: model_of(**chosen).n_blocks,
-        },
-        play="fed",
-    )  # fmt: skip
+    """The explorer: a stream to play, whose scores are dragged up, down and to another place."""
+    named, start = streams(), {"stream": "the sentence", "order": "as given", "block": 1, "every_step": False}
+    controls = [
+        choices("menu", "stream", "stream", dict(zip(named, named, strict=True))),
+        choices("menu", "order", "order", dict(zip(ORDERS, ORDERS, strict=True))),
+        choices("slider", "block", "block size", range(1, 13)),
+        choices("buttons", "every_step", "divide by l", {"once, at the end": False, "at every step": True}),
+    ]
+    # A page without a kernel has orders and blocks of the streams as they are; for the sentence, scores of 1 to 4.
+    grid = [
+        {"stream": name, "order": order, "block": block, "every_step": every_step, "step": 1 if len(s) == 4 else None}
+        for (name, (s, _, _)), order in product(named.items(), ORDERS)
+        for block, every_step in product([n for n in (1, 2, 3, 4, 6, 12) if n <= len(s)], (False, True))
+    ]
+    grid += [start | {"stream": ["the sentence", list(own)], "step": 1} for own in product(range(1, 5), repeat=4)]
+    alt = (
+        "Three panels after the third of four blocks. Scores 1, 2 and 3 have been fed, 4 waits; the running maximum is "
+        "3. The weights of the first two keys have shrunk to 0.135 and 0.368, below their dashed outlines of one block "
+        "ago, as the third key raised the maximum. In the plane of the values the output approaches the answer."
+    )
+    return Live("stream", stream_state, start | {"step": DRAGGED_BY}, controls=controls, grid=grid, alt=alt)

@@ -1,4 +1,4 @@
-"""The engine behind check, hint, solution, progress and quiz. It knows no lesson: see course_lib/exercises.
+"""The engine behind check, hint, solution, restore, progress and quiz. It knows no lesson: see course_lib/exercises.
 
 exercise       what an exercise is made of
 checking       tries the properties, shrinks the first failure
@@ -7,16 +7,28 @@ diagnosis      says where and how what came back differs from what was expected
 read_counting  inputs that notice how they are read
 kernel_calls   answers that are Triton kernels, run under the tracer
 report         the text that a learner sees
-learner        check, hint, solution, progress, quiz
-progress_file  what has been passed, kept from one session to the next
+learner        check, hint, solution, restore, progress, quiz
+overview       how far the learner is, lesson by lesson
 cli            python -m course_lib grade NOTEBOOK
 """
 
 from .checking import grade
 from .exercise import Result
 from .kernel_calls import launched
-from .learner import check, hint, progress, quiz, solution
+from .learner import check, hint, progress, quiz, restore, solution
 from .read_counting import Rows
 from .registry import exercises
 
-__all__ = ["Result", "Rows", "check", "exercises", "grade", "hint", "launched", "progress", "quiz", "solution"]
+__all__ = [
+    "Result",
+    "Rows",
+    "check",
+    "exercises",
+    "grade",
+    "hint",
+    "launched",
+    "progress",
+    "quiz",
+    "restore",
+    "solution",
+]

@@ -90,7 +90,8 @@ class GuardedAnswer:
             raise AnswerError(Finding("", "timeout", text)) from None
         except BaseException as error:  # SystemExit and KeyboardInterrupt too: a check never raises
             self.note(type(error).__name__)
-            raise AnswerError(Finding("", "exception", describe_exception(error))) from None
+            kind = "unknown name" if type(error) is NameError else "exception"
+            raise AnswerError(Finding("", kind, describe_exception(error))) from None
         finally:
             self.printed = printed.text()
 

@@ -17,7 +17,7 @@ from .diagnosis import compare, show
 from .exercise import Evidence, ExpectedOutput, Finding, Property, Result, single_finding
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
-from .slips import slip_behind
+from .slips import on_case, slip_behind
 
 TRIES = 400  # random inputs and smaller ones together: counted, so that the same answer is told the same
 TRYING_LIMIT_S = 10.0  # of processor time, for an answer so slow that even these take too long
@@ -38,7 +38,8 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
         return Result(False, True, {}, message)
     answer = plain(answer)
     if is_untouched(answer):
-        return Result(False, False, {}, not_attempted_message(exercise))
+        message, page = not_attempted_message(exercise)
+        return Result(False, False, {}, message, None, page)
 
     if not runs_here(exercise):
         return graded_elsewhere(exercise, answer, seed, "course_lib.grading.checking:serve")
@@ -52,9 +53,10 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
             inputs, evidence = failure
             slip = slip_behind(exercise, guarded, prop, inputs, evidence)
             attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
-            message = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
-            return Result(False, True, held, message, slip.name if slip else None)
-    return Result(True, True, held, passed_message(exercise, held, printed))
+            message, page = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
+            return Result(False, True, held, message, slip.name if slip else None, page)
+    message, page = passed_message(exercise, held, printed)
+    return Result(True, True, held, message, None, page)
 
 
 def serve(folder: str) -> None:
@@ -78,9 +80,10 @@ def _described(value):
 
 def _first_failure(prop: Property, answer: GuardedAnswer, seed: int):
     """(inputs, Evidence) of a small input for which the property fails, or None."""
-    for inputs in prop.cases:
-        evidence = attempt(prop, answer, inputs)
+    for place in range(len(prop.cases)):
+        _, evidence = on_case(prop, answer, place)
         if evidence is not None:
+            inputs = prop.cases[place]
             break
     else:
         return _search(prop, lambda drawn: attempt(prop, answer, drawn), seed)

@@ -181,7 +181,7 @@ class Exercise:
 class Result:
     """What `grade` found. properties: name -> whether it held; those after a failure were not tried.
 
-    slip: name of the slip whose results the answer's are, or None.
+    slip: name of the slip whose results the answer's are, or None. page: the message as HTML.
     """
 
     passed: bool
@@ -189,3 +189,4 @@ class Result:
     properties: dict[str, bool]
     message: str
     slip: str | None = None
+    page: str = ""

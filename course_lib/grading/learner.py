@@ -1,12 +1,16 @@
-"""What a learner calls in a notebook: check, hint, solution, progress, quiz. None raises in self-study."""
+"""What a learner calls in a notebook: check, hint, solution, restore, progress, quiz. None raises in self-study."""
 
 import functools
 import inspect
 import os
-import random
 
-from . import progress_file, registry, report
+from course_lib.components import page, progress_file
+from course_lib.components.quiz import show_quiz
+
+from . import registry, report
 from .checking import grade
+from .kernel_calls import plain
+from .overview import overview
 
 _hints_given: dict[str, int] = {}
 
@@ -41,24 +45,66 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
         if strict:
             raise AssertionError(str(error)) from None
         raise
-    if strict and not result.passed:
-        raise AssertionError(result.message)
-    mood = "passed" if result.passed else "failed" if result.attempted else "quiet"
-    if result.attempted and not strict:
-        try:
-            progress_file.record(exercise_id, result.passed)
-        except OSError as error:
-            report.show(f"progress could not be saved in {progress_file.location()}: {error.strerror}")
-    report.show(result.message, mood)
+    if strict:
+        if not result.passed:
+            raise AssertionError(result.message)
+        report.show(result.message, "passed")
+        return
+    try:
+        if result.attempted:
+            progress_file.record(exercise_id, result.passed, _source_of(answer) if result.passed else None)
+        elif progress_file.load("exercises").get(exercise_id) == "passed":
+            report.show(_passed_before(exercise_id))
+            return
+    except OSError as error:
+        report.show(f"progress could not be saved in {progress_file.location()}: {error.strerror}")
+    buttons = None if result.passed else lambda: _with_buttons(registry.find(exercise_id), result)
+    page.show(result.message, result.page or report.boxed(result.message), buttons)
+
+
+def _source_of(answer):
+    """The cell that defines the answer, helpers and all; of a function from a file, the function alone."""
+    try:
+        lines, _ = inspect.findsource(plain(answer))
+        return inspect.getsource(plain(answer)) if os.path.exists(inspect.getfile(plain(answer))) else "".join(lines)
+    except (OSError, TypeError):
+        return None
+
+
+def _passed_before(exercise_id):
+    text = f"{exercise_id}: passed before, but the cell above holds no answer now."
+    if exercise_id in progress_file.load("answers"):
+        return f'{text} To get yours back, run this in its place:\n\n    restore("{exercise_id}")'
+    return f"{text} It was not kept."
+
+
+def _with_buttons(exercise, result):
+    """The card, with buttons for what `hint` and `solution` say."""
+    import ipywidgets as widgets
+
+    said = widgets.HTML()
+    hint_button, solution_button = widgets.Button(description="Next hint"), widgets.Button(description="Solution")
+
+    def tell(text):
+        said.value = report.boxed(text)
+
+    hint_button.on_click(lambda _: tell(report.hint_message(exercise, _next_hint(exercise))))
+    solution_button.on_click(lambda _: tell(report.solution_message(exercise)))
+    card = widgets.HTML(result.page or report.boxed(result.message))
+    return widgets.VBox([card, widgets.HBox([hint_button, solution_button]), said])
+
+
+def _next_hint(exercise):
+    level = min(_hints_given.get(exercise.id, 0) + 1, len(exercise.prose.hints))
+    _hints_given[exercise.id] = level
+    return level
 
 
 @_told
 def hint(exercise_id: str, level: int | None = None) -> None:
     """Show one more hint at each call: a question, a nudge, an outline. level: 1, 2 or 3 shows that one."""
     exercise = registry.find(exercise_id)
-    if level is None:
-        level = min(_hints_given.get(exercise_id, 0) + 1, len(exercise.prose.hints))
-        _hints_given[exercise_id] = level
+    level = _next_hint(exercise) if level is None else level
     if level not in range(1, len(exercise.prose.hints) + 1):
         report.show(f"{exercise_id} has hints of level 1 to {len(exercise.prose.hints)}; there is no level {level!r}")
         return
@@ -68,50 +114,35 @@ def hint(exercise_id: str, level: int | None = None) -> None:
 @_told
 def solution(exercise_id: str) -> None:
     """Show the answer and why it is so."""
-    exercise = registry.find(exercise_id)
-    report.show(report.solution_message(exercise, inspect.getsource(exercise.answer)))
+    report.show(report.solution_message(registry.find(exercise_id)))
+
+
+@_told
+def restore(exercise_id: str) -> None:
+    """Put the answer that passed last into the cell that calls this, and show it."""
+    registry.find(exercise_id)
+    source = progress_file.load("answers").get(exercise_id)
+    if not isinstance(source, str):
+        report.show(f"no answer of {exercise_id} that passed is kept in {progress_file.location()}")
+        return
+    if page.in_notebook():
+        from IPython import get_ipython
+
+        get_ipython().set_next_input(source.rstrip(), replace=True)
+    report.show(f"Your answer to {exercise_id} that passed, now in this cell. Run it once more:\n\n{source.rstrip()}")
 
 
 def progress() -> None:
     """Show what is done, per lesson."""
     try:
-        report.show(progress_file.overview())
+        page.show(*overview(progress_file.load("exercises")))
+        if progress_file.COLAB.is_dir():  # where not every place outlives the session
+            report.show(f"This is kept in {progress_file.location().absolute()}.")
     except OSError as error:
         report.show(f"progress could not be read from {progress_file.location()}: {error.strerror}")
 
 
 @_told
 def quiz(lesson: str) -> None:
-    """Show a lesson's quiz with jupyterquiz, or as text without jupyterquiz or outside a notebook."""
-    questions = registry.quiz(lesson)
-    if not report.in_notebook():
-        print(_quiz_text(questions))
-        return
-    try:
-        from jupyterquiz import display_quiz
-    except ImportError:
-        report.show(_quiz_text(questions))
-        return
-    # display_quiz names its page element at random; the same quiz gets the same name.
-    state = random.getstate()
-    random.seed(f"quiz {lesson}")
-    try:
-        display_quiz(list(questions), shuffle_answers=False)
-    finally:
-        random.setstate(state)
-
-
-def _quiz_text(questions):
-    """The questions and options, then the feedback on every option."""
-    letters = "abcdefgh"
-    lines = []
-    for number, question in enumerate(questions, 1):
-        lines += [f"{number}. {question['question']}"]
-        lines += [f"   {x}) {a['answer']}" for x, a in zip(letters, question["answers"], strict=False)]
-    lines += ["", "Answers"]
-    for number, question in enumerate(questions, 1):
-        lines += [
-            f"{number}{x}) {'Right.' if a['correct'] else 'Not so.'} {a['feedback']}"
-            for x, a in zip(letters, question["answers"], strict=False)
-        ]
-    return "\n".join(lines)
+    """Show a lesson's quiz."""
+    show_quiz(registry.quiz(lesson))

@@ -52,7 +52,7 @@ def read_sections(path: Path) -> dict[str, str]:
 
 
 def read_quiz(path: Path) -> list[dict]:
-    """The questions as jupyterquiz takes them. Raises BadProse."""
+    """The questions: {"question", "answers": [{"answer", "correct", "feedback"}]}. Raises BadProse."""
     questions = []
     for question, body in _pieces(path, path.read_text(encoding="utf-8"), "##").items():
         before, *options = re.split(r"^- \[([ x])\] ", body, flags=re.MULTILINE)
@@ -66,7 +66,7 @@ def read_quiz(path: Path) -> list[dict]:
             answers.append(
                 {"answer": answer.strip(), "correct": mark == "x", "feedback": " ".join(_paragraphs(feedback))}
             )
-        questions.append({"question": question, "type": "multiple_choice", "answers": answers})
+        questions.append({"question": question, "answers": answers})
     return questions
 
 

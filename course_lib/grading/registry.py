@@ -58,5 +58,5 @@ def of_lesson(number: str) -> tuple[Exercise, ...]:
 
 
 def quiz(number: str) -> list[dict]:
-    """The questions of a lesson's quiz, as jupyterquiz takes them."""
+    """The questions of a lesson's quiz."""
     return prose.read_quiz(Path(lesson(number).__file__).with_name("quiz.md"))

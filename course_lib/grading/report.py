@@ -1,11 +1,14 @@
 """The text that a learner sees. The same evidence makes the same text, on every machine."""
 
 import functools
-import html
+import inspect
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+
+from course_lib.components import page
 
 from . import prose
 from .exercise import Evidence, Exercise, Property, Slip
@@ -38,17 +41,23 @@ def code_of_call(call: str, inputs: dict) -> str:
     return "\n".join([*imports, *(f"{name} = {code_of(value)}" for name, value in inputs.items()), call])
 
 
-def not_attempted_message(exercise: Exercise) -> str:
-    return (
-        f"{exercise.id}: not attempted yet ({_points(exercise)}, about {exercise.minutes} minutes, "
-        f"{exercise.difficulty})"
-    )
+class Message(NamedTuple):
+    """What is shown of an answer: the same words as text and as HTML."""
+
+    text: str
+    page: str
 
 
-def passed_message(exercise: Exercise, held: dict, printed: str = "") -> str:
-    lines = [f"{exercise.id}: passed, {exercise.points} of {_points(exercise)}"]
-    lines += [f"  holds: {name}" for name in held]
-    return "\n".join(lines + _printed(printed))
+def not_attempted_message(exercise: Exercise) -> Message:
+    what = f"{_points(exercise)}, about {exercise.minutes} minutes, {exercise.difficulty}"
+    title = f"{exercise.id}: not attempted yet"
+    return Message(f"{title} ({what})", _card("quiet", title, f" ({what})"))
+
+
+def passed_message(exercise: Exercise, held: dict, printed: str = "") -> Message:
+    title = f"{exercise.id}: passed, {exercise.points} of {_points(exercise)}"
+    text = "\n".join([title, *(f"  holds: {name}" for name in held), *_printed(printed)])
+    return Message(text, _card("passed", title, "", _holding(held), _printed_page(printed)))
 
 
 def failed_message(
@@ -59,29 +68,56 @@ def failed_message(
     evidence: Evidence,
     slip: Slip | None,
     printed: str = "",
-) -> str:
+) -> Message:
     """The diagnosis first, then the property, the input that shows it, and the hint for this mistake."""
-    lines = [f"{exercise.id}: not passed yet"]
-    found = "\n".join(finding.text for finding in evidence.findings)
-    if slip is not None:
-        told = exercise.prose.slips[slip.name]
-        lines += _labelled("diagnosis ", "\n".join([*textwrap.wrap(told.diagnosis, WIDTH - 10), found]))
-        hint = told.hint or _general_hint(evidence)
-    else:
-        lines += _labelled("diagnosis ", found)
-        hint = _general_hint(evidence)
+    told = exercise.prose.slips[slip.name] if slip else prose.SlipProse("", "")
+    hint = told.hint or _general_hint(evidence)
+    title, code = f"{exercise.id}: not passed yet", code_of_call(prop.call, inputs)
+    found = [finding.text for finding in evidence.findings]
+    holding = [name for name, holds in held.items() if holds]
+    values = [line for label, value in (("returned  ", evidence.returned), ("expected  ", evidence.expected)) if value
+              for line in _labelled(label, value)]  # fmt: skip
+
+    lines = [title, *_labelled("diagnosis ", "\n".join([*textwrap.wrap(told.diagnosis, WIDTH - 10), *found]))]
     lines += [f"  does not hold: {prop.name}", "", "The smallest input found that shows it:"]
-    lines += [textwrap.indent(code_of_call(prop.call, inputs), "    "), ""]
-    if evidence.returned:
-        lines += _labelled("returned  ", evidence.returned)
-    if evidence.expected:
-        lines += _labelled("expected  ", evidence.expected)
-    if any(held.values()):
-        lines += textwrap.wrap("; ".join(name for name, holds in held.items() if holds), WIDTH,
-                               initial_indent="  holds: ", subsequent_indent="         ")  # fmt: skip
+    lines += [textwrap.indent(code, "    "), "", *values]
+    if holding:
+        lines += textwrap.wrap("; ".join(holding), WIDTH, initial_indent="  holds: ", subsequent_indent="         ")
     if hint:
         lines += ["", *_wrapped(f"Hint: {hint}")]
-    return "\n".join(lines + _printed(printed))
+
+    content = [
+        _paragraph("\n".join(filter(None, [told.diagnosis, *found]))),
+        _paragraph(prop.name, "Does not hold:"),
+        _paragraph("The smallest input found that shows it:"),
+        _pre(code),
+        _pre("\n".join(values)),
+        _holding(holding),
+        _paragraph(hint, "Hint:"),
+        _printed_page(printed),
+    ]
+    return Message("\n".join(lines + _printed(printed)), _card("failed", title, "", *content))
+
+
+def _card(mood, title, *content):
+    return page.boxed(f"<p><b>{page.escape(title)}</b>{''.join(content)}", mood)
+
+
+def _paragraph(text, label=""):
+    head = f"<b>{label}</b> " if label else ""
+    return f"<p class='lines'>{head}{page.escape(text)}</p>" if text else ""
+
+
+def _pre(text):
+    return f"<pre>{page.escape(text)}</pre>" if text else ""
+
+
+def _holding(names):
+    return f"<p>Holds:</p><ul>{''.join(f'<li>{page.escape(name)}</li>' for name in names)}</ul>" if names else ""
+
+
+def _printed_page(printed):
+    return _paragraph("Your answer printed:") + _pre(printed) if printed else ""
 
 
 def _general_hint(evidence):
@@ -99,8 +135,8 @@ def hint_message(exercise: Exercise, level: int) -> str:
     return "\n".join(_wrapped(f"{exercise.id}, hint {level} of {len(hints)}: {hints[level - 1]}"))
 
 
-def solution_message(exercise: Exercise, source: str) -> str:
-    title, reasoning = exercise.prose.title, exercise.prose.reasoning
+def solution_message(exercise: Exercise) -> str:
+    title, reasoning, source = exercise.prose.title, exercise.prose.reasoning, inspect.getsource(exercise.answer)
     return "\n".join([f"{exercise.id}: {title}", "", source.rstrip(), "", *_wrapped(reasoning)])
 
 
@@ -126,26 +162,10 @@ def _printed(printed):
     return ["", "Your answer printed:", textwrap.indent(printed, "    ")] if printed else []
 
 
-COLOURS = {"passed": "#1b9e77", "failed": "#d95f02", "quiet": "#888888"}  # legible on light and dark alike
-
-
-def in_notebook() -> bool:
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    return get_ipython() is not None
-
-
 def show(text: str, mood: str = "quiet") -> None:
-    """Display text in a notebook, with a coloured edge where HTML is understood; print it elsewhere."""
-    if not in_notebook():
-        print(text)
-        return
-    from IPython.display import display
+    """Display text with a coloured edge."""
+    page.show(text, boxed(text, mood))
 
-    page = (
-        f'<pre style="border-left: 4px solid {COLOURS[mood]}; padding-left: 0.8em; white-space: pre-wrap">'
-        f"{html.escape(text)}</pre>"
-    )
-    display({"text/plain": text, "text/html": page}, raw=True)
+
+def boxed(text: str, mood: str = "quiet") -> str:
+    return page.boxed(_pre(text), mood)

@@ -20,37 +20,41 @@ def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, input
     """The Slip, or None if none fits, or more than one."""
     if any(finding.kind == "timeout" for finding in evidence.findings):
         return None
-    candidates = _forms(exercise)
+    candidates = forms(exercise)
     if not any(inputs is case for case in prop.cases):
-        seen = observed(prop, answer, inputs)
-        candidates = [(slip, form) for slip, form in candidates if same(seen, observed(prop, form, inputs))]
+        seen, _ = observed(prop, answer, inputs)
+        candidates = [(slip, form) for slip, form in candidates if same(seen, observed(prop, form, inputs)[0])]
     # The failing property first: its cases tell most of its slips apart.
     for tried in sorted(exercise.properties, key=lambda tried: tried is not prop):
-        for place, case in enumerate(tried.cases):
+        for place in range(len(tried.cases)):
             if not candidates:
                 return None
-            seen = observed(tried, answer, case)
-            candidates = [(slip, form) for slip, form in candidates if same(seen, _on_case(form, tried, place))]
+            seen, _ = on_case(tried, answer, place)
+            candidates = [(slip, form) for slip, form in candidates if same(seen, on_case(tried, form, place)[0])]
     slips = {slip.name: slip for slip, _ in candidates}
     return next(iter(slips.values())) if len(slips) == 1 else None
 
 
 @functools.cache
-def _forms(exercise):
+def forms(exercise: Exercise) -> list[tuple]:
+    """(slip, guarded answer) of every form of every slip."""
     return [(slip, GuardedAnswer(answer)) for slip in exercise.slips for answer in slip.answers(exercise.answer)]
 
 
 @functools.lru_cache(maxsize=8192)
-def _on_case(form, prop, place):
-    """What a slip does on a case: always the same, so it is observed once."""
-    return observed(prop, form, prop.cases[place])
+def on_case(prop: Property, answer: GuardedAnswer, place: int) -> tuple:
+    """`observed` on the property's case at this place, where each answer and each slip is run once."""
+    return observed(prop, answer, prop.cases[place])
 
 
 def observed(prop: Property, answer: GuardedAnswer, inputs: dict) -> tuple:
-    """What can be seen of an answer on one input: what its calls returned or changed, and what the property found."""
+    """(what can be seen of an answer on one input, the Evidence against it or None).
+
+    What can be seen is what its calls returned or changed, and what kind of thing the property found.
+    """
     answer.seen.clear()
     evidence = attempt(prop, answer, inputs)
-    return tuple(answer.seen), evidence.signature if evidence is not None else None
+    return (tuple(answer.seen), evidence.signature if evidence is not None else None), evidence
 
 
 def same(one, other) -> bool:

@@ -1,7 +1,7 @@
 """Triton kernels: one source that runs compiled on a GPU and interpreted on a CPU.
 
 plain_forward.py    lesson 08: the FlashAttention-2 forward as a learner writes it, whole
-plain_backward.py   lesson 09: the backward, likewise
+plain_backward.py   lesson 09: the backward, likewise; plain_dkdv.py has the kernel that the learner writes
 flash_attention     the public function: flash.py checks its inputs and connects it to autograd and torch.compile
 flash_forward.py    the shipped forward: the plain kernel, made fast
 flash_backward.py   the shipped backward: delta, dK and dV, dQ, without atomics

@@ -279,13 +279,16 @@ RUNGS = read_rungs(Path(__file__).with_suffix(".toml"))
 def run(rung, q, k, v, *, causal):
     """Attention by one rung: o, like q, k and v [batch, heads, n, head_dim], fp16 or bf16, contiguous, of one shape.
 
-    n is any length from 1 up, head_dim a power of two from 16 to 256, the scale 1/sqrt(head_dim). Raises TypeError or
+    n is any length from 2 up, head_dim a power of two from 16 to 256, the scale 1/sqrt(head_dim). Raises TypeError or
     ValueError for other inputs, Triton's OutOfResources where the tiles do not fit the GPU.
+    Triton compiles a length of 1 into the code, and there ptxas 12.8 crashes on two of the rungs.
     """
     check_tensors(q, k, v)
     head_dim = q.shape[-1]
     if q.shape != k.shape or not all(x.is_contiguous() for x in (q, k, v)):
         raise ValueError("q, k and v must be contiguous and have one shape")
+    if q.shape[2] < 2:
+        raise ValueError("rungs take 2 or more queries and keys, not 1")
     if q.dtype == torch.float32 or head_dim < 16 or head_dim & (head_dim - 1):
         raise ValueError(f"rungs take fp16 or bf16, head_dim 16, 32, 64, 128 or 256, not {q.dtype}, {head_dim}")
     return rung.launch(q, k, v, causal=causal)

@@ -10,6 +10,7 @@ The functions replaced are internal to Triton. tests/tracing run on every Triton
 
 import itertools
 from contextlib import ExitStack
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -47,6 +48,11 @@ class Recorder:
         ):
             replaced = _around(getattr(owner, name), replacement)
             self._patches.enter_context(mock.patch.object(owner, name, replaced))
+        # A GPU splits fp32 factors into bfloat16 parts for these two; the interpreter multiplies them whole.
+        builder = interpreter.interpreter_builder
+        known = (*builder.options.allowed_dot_input_precisions, "bf16x3", "bf16x6")
+        options = replace(builder.options, allowed_dot_input_precisions=known)
+        self._patches.enter_context(mock.patch.object(builder, "options", options))
         return self.trace
 
     def __exit__(self, *exception):

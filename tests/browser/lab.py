@@ -41,7 +41,7 @@ def copy_not_executed(notebook: Path, folder: Path, outputs: bool = False) -> li
     """Copies `notebook` into `folder` without execution counts, so that a count seen later was made there.
 
     outputs: whether the committed outputs stay, which tests that they can be shown. Returns the indices of the cells
-    that explorers and quizzes need: the bootstrap, the cells that import what these call, and they themselves.
+    that explorers need: the bootstrap, the cells that import what these call, and they themselves.
     """
     copy = nbformat.read(notebook, as_version=4)
     code = {index: cell for index, cell in enumerate(copy.cells) if cell.cell_type == "code"}
@@ -50,7 +50,7 @@ def copy_not_executed(notebook: Path, folder: Path, outputs: bool = False) -> li
         cell.outputs = cell.outputs if outputs else []
     nbformat.write(copy, folder / notebook.name)
 
-    shown = {i for i, cell in code.items() if {"bootstrap", "explorer", "quiz"} & set(cell.metadata.get("tags", []))}
+    shown = {i for i, cell in code.items() if {"bootstrap", "explorer"} & set(cell.metadata.get("tags", []))}
     called = {node.id for i in shown for node in ast.walk(ast.parse(code[i].source)) if isinstance(node, ast.Name)}
     return sorted(shown | {i for i, cell in code.items() if called & set(imported_names(cell.source))})
 
@@ -150,14 +150,17 @@ def _answers(address):
 
 
 @contextlib.contextmanager
-def chromium():
-    """A headless Chromium that was found on the path. Yields a Playwright browser context: `.new_page()`."""
+def chromium(scale=1):
+    """A headless Chromium that was found on the path. Yields a Playwright browser context: `.new_page()`.
+
+    scale: pixels of the screen to one of the page.
+    """
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
         # Tall, so that no cell is taller than the window.
-        yield browser.new_context(viewport={"width": 1280, "height": 2400})
+        yield browser.new_context(viewport={"width": 1280, "height": 2400}, device_scale_factor=scale)
         browser.close()
 
 

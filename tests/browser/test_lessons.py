@@ -13,13 +13,8 @@ from course_lib import authoring
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
 
-# Console messages that do not mean that a lesson is broken. The last two come from jupyterquiz, which loads a MathJax
-# of its own from a CDN and looks for its version before it is loaded.
-HARMLESS = re.compile(
-    r"Failed to load resource: .* \(https://colab\.research\.google\.com/assets/colab-badge\.svg\)"
-    r"|Failed to load resource: .* \(https://cdn\.jsdelivr\.net/npm/mathjax@3/es5/tex-svg\.js\)"
-    r"|Cannot read properties of undefined \(reading '0'\) .*\n +at eval \(eval at evalInContext .*"
-)
+# Console messages that do not mean that a lesson is broken.
+HARMLESS = re.compile(r"Failed to load resource: .* \(https://colab\.research\.google\.com/assets/colab-badge\.svg\)")
 
 # Voila loads icons from a CDN, and all of JupyterLab's extensions, including those that only work in JupyterLab.
 HARMLESS_IN_VOILA = re.compile(
@@ -66,7 +61,7 @@ def notebooks(tmp_path_factory):
 
 @pytest.fixture
 def open_lesson(notebooks, browser):
-    """`open_lesson(name)` gives the page of a committed notebook: formulas drawn, explorers and quiz run.
+    """`open_lesson(name)` gives the page of a committed notebook: formulas drawn, explorers run.
 
     whole: run every cell instead; nbval has run them all before. At the end of the test, the page's console must have
     stayed quiet.
@@ -85,8 +80,6 @@ def open_lesson(notebooks, browser):
         cells = nbformat.read(folder / f"{name}.ipynb", as_version=4).cells
         if any("$" in cell.source for cell in cells if cell.cell_type == "markdown"):
             assert_formulas_drawn(page)
-        if any("quiz(" in cell.source for cell in cells if cell.cell_type == "code"):
-            page.locator(".Quiz").first.wait_for(state="attached")
         return page
 
     yield open_and_run
@@ -133,6 +126,11 @@ def keyboard(page, explorer):
     return press
 
 
+def centre(shape):
+    box = shape.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
 def test_start_here(open_lesson):
     page = open_lesson("00_start_here", whole=True)
     check = page.locator(".jp-OutputArea", has_text="00.softmax_scale").first
@@ -142,14 +140,19 @@ def test_start_here(open_lesson):
 def test_dot_products(open_lesson):
     page = open_lesson("01_dot_products")
 
-    pair, crowd = (page.locator(".jp-OutputArea .widget-vbox", has_text=name) for name in ("turn a", "scale"))
-    press_pair, press_crowd = keyboard(page, pair), keyboard(page, crowd)
-    turn_a, length_a, turn_b, length_b = pair.locator(".noUi-handle").all()
-    assert "angle 35.0 degrees" in pair.inner_text()
-    assert "angle 40.0 degrees" in press_pair(turn_a, "ArrowRight")
-    assert "angle 35.0 degrees" in press_pair(turn_b, "ArrowRight")
-    assert "2.250 x 2.000" in press_pair(length_a, "ArrowRight")
-    assert "2.250 x 1.750" in press_pair(length_b, "ArrowLeft")
+    pair, crowd = page.locator(".live").first, page.locator(".jp-OutputArea .widget-vbox", has_text="scale")
+    press_crowd = keyboard(page, crowd)
+    tip = pair.locator("circle.a")
+    assert "36.9\u00b0" in pair.inner_text()
+    tip.focus()
+    page.keyboard.press("ArrowRight")
+    pair.get_by_text("31.4\u00b0").wait_for()
+    assert tip.evaluate("node => node == document.activeElement"), "the focus stays with the tip"
+    page.mouse.move(*centre(tip))
+    page.mouse.down()
+    page.mouse.move(*centre(pair.locator("circle.b")))
+    page.mouse.up()
+    pair.get_by_text("1.000").wait_for()  # the cosine
 
     (d,) = crowd.locator(".noUi-handle").all()
     none, root, inverse = crowd.locator(".widget-toggle-button").all()
@@ -164,28 +167,24 @@ def test_dot_products(open_lesson):
 def test_online_softmax(open_lesson):
     page = open_lesson("05_online_softmax")
 
-    explorer = page.locator(".jp-OutputArea .widget-vbox").first
-    press = keyboard(page, explorer)
-    stream, order = explorer.locator("select").all()
-    block, fed = explorer.locator(".noUi-handle").all()
-    at_the_end, every_step = explorer.locator(".widget-toggle-button").all()
-
-    assert "Block 1 of 4" in explorer.inner_text()
-    assert "Block 1 of 12" in press(stream, "Space", "ArrowDown", "Enter")
-    press(order, "Space", "ArrowDown", "Enter")
-    assert "Block 12 of 12" in press(fed, "End")
-    press(fed, "Home")
-    press(fed, "ArrowRight")
-    assert "Block 2 of 12" in press(fed, "ArrowRight")
-    assert "Block 2 of 6" in press(block, "ArrowRight")
-    assert "Divisions by l to get it: 2" in press(every_step, "Enter")
-    assert "Divisions by l to get it: 1" in press(at_the_end, "Enter")
-    assert "Block 1 of 6" in press(fed, "ArrowLeft")
-
-    assert page.locator(".Quiz").count() > 0
-    # The quiz has put a MathJax of its own into the page by now: formulas are still drawn.
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_role("menuitem", name="Render All Markdown Cells", exact=True).click()
+    explorer = page.locator(".live").first
+    fed, block = explorer.get_by_label("blocks fed"), explorer.get_by_label("block size")
+    assert "Block 3 of 4: sat." in explorer.inner_text()
+    explorer.get_by_label("stream").select_option("12 random keys")
+    explorer.get_by_text("Block 3 of 12: 3.").wait_for()
+    explorer.get_by_label("order").select_option("descending")
+    block.press("ArrowRight")
+    explorer.get_by_text("Block 3 of 6").wait_for()
+    fed.press("End")
+    assert "Block 6 of 6" in explorer.inner_text() and fed.evaluate("node => node == document.activeElement")
+    explorer.get_by_text("at every step").click()
+    explorer.get_by_text("carried: output").wait_for()
+    explorer.get_by_label("stream").select_option("the sentence")
+    explorer.get_by_label("order").select_option("as given")
+    explorer.get_by_label("score of the").press("ArrowUp")
+    explorer.locator("[aria-valuetext='1.250']").wait_for()
+    explorer.get_by_label("score of the").press("ArrowRight")  # to the second place
+    explorer.get_by_text("cat, the.").wait_for()
 
 
 def test_softmax_overflow(open_lesson):

@@ -7,7 +7,7 @@ from urllib.parse import urldefrag
 import lab
 import pytest
 
-from course_lib import authoring, explorers
+from course_lib import authoring
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
 
@@ -110,9 +110,14 @@ def test_links_inside_the_site_lead_somewhere(site, looked):
     assert broken == []
 
 
-@pytest.mark.skipif(not hasattr(explorers, "static_html"), reason="no explorer moves without a kernel yet")
 @pytest.mark.parametrize(
-    "place", ["01_dot_products.html#pair", "05_online_softmax.html#stream", "06_tiled_attention.html#block_sizes"]
+    "place",
+    [
+        "01_dot_products.html#pair",
+        "05_online_softmax.html#stream",
+        "06_tiled_attention.html#visits",
+        "06_tiled_attention.html#block_sizes",
+    ],
 )
 def test_explorer_moves_on_its_page(site, phone, place):
     phone.goto(f"{site.as_uri()}/notebooks/{place}")

@@ -99,7 +99,7 @@ def test_the_explorer_follows_every_control(shell_of):
         ("block_q", 8, {"block_q": 8}),
         ("block_k", 2, {"block_k": 2}),
     ]
-    start = {"n_q": 12, "n_k": 12, "block_q": 4, "block_k": 3, "causal": True, "visit": 4}
+    start = {"n_q": 12, "n_k": 12, "block_q": 4, "block_k": 3, "causal": True, "visit": 8}
     shell_of(explorer.explore()).assert_follows(shown, start, moves)
 
 

@@ -161,7 +161,7 @@ def test_the_explorer_follows_every_control(shell):
         return explorer.describe(model), explorer.draw(model)
 
     moves = [(name, value + 8, {name: 8}) for name, value in zip(example.TOKENS, SENTENCE, strict=True)]
-    shell.assert_follows(shown, {"shift_all": 0}, [*moves, ("shift all", 8, {"shift_all": 8})])
+    shell.assert_follows(shown, {"shift_all": 8}, [*moves, ("shift all", 0, {"shift_all": 0})])
 
 
 def test_the_controls_reach_every_verdict_and_no_dot_leaves_the_line(shell):

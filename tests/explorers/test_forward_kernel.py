@@ -92,11 +92,19 @@ def test_bars_are_those_of_the_record():
     assert "batch x N = 16,384, heads x d = 2,048, float16" in written
 
 
-def test_the_nan_picture_counts_its_nans():
-    o = np.zeros((64, 32))
-    o[:16] = np.nan
-    figure = forward_kernel.draw_nan(o, block_q=32)
-    assert figure.axes[0].get_title(loc="left") == "o: 512 of 2048 are NaN (red)"
+def test_every_kind_of_tile_and_place_has_a_look_of_its_own():
+    looks = [tuple(look.items()) for look in (*forward_kernel.KINDS.values(), *forward_kernel.LOOKS.values())]
+    assert len(set(looks)) == len(looks) == 7
+
+
+def test_nothing_is_shown_at_the_places_of_a_tile_that_is_not_visited():
+    """Hidden and missing keys are there in its model, and the kernel does not look."""
+    model = program(20, 4, block_m=8, block_n=3, causal=True, pid=0)
+    _, tile = draw(model, 1).axes
+    assert model.kinds == ("not visited", "not visited")
+    (patch,) = tile.patches
+    assert patch.get_hatch() == forward_kernel.KINDS["not visited"]["hatch"]
+    assert patch.get_width() * patch.get_height() == model.tile(1).size
 
 
 def test_the_explorer_follows_every_control(shell_of):

@@ -1,31 +1,31 @@
-import io
+import json
 import re
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from course_lib.explorers import online_softmax as explorer
-from course_lib.explorers.figures import png
 from course_lib.reference import example, logsumexp, online_softmax_update, stable_softmax
 
 STREAMS = explorer.streams()
-NORMALISE = (explorer.AT_THE_END, explorer.EVERY_STEP)
 
 
-def model_of(name, order="as given", block=1, normalise=explorer.AT_THE_END, fed=None):
+def model_of(name, order="as given", block=1, every_step=False):
     scores, values, names = STREAMS[name]
-    return explorer.run(scores, values, names=names, block=block, order=order, fed=fed, normalise=normalise)
+    return explorer.run(scores, values, names=names, block=block, order=order, every_step=every_step)
+
+
+def state_of(name, order="as given", block=1, every_step=False, step=0.25):
+    return json.loads(json.dumps(explorer.stream_state(name, order, block, every_step, step)))
 
 
 def every_model(name):
     """All that the controls can choose for a stream, with all blocks fed."""
     for order in explorer.ORDERS:
         for block in range(1, len(STREAMS[name][0]) + 1):
-            for normalise in NORMALISE:
-                yield model_of(name, order, block, normalise)
+            for every_step in (False, True):
+                yield model_of(name, order, block, every_step)
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -70,61 +70,62 @@ def test_orders_are_what_their_names_say():
     assert len({tuple(order) for order in (given, ascending, descending, shuffled)}) == 4
 
 
-@pytest.mark.parametrize(
-    "block, fed, expected", [(0, -1, (1, 0)), (-3, 99, (1, 12)), (99, 99, (12, 1)), (5, 2, (5, 2))]
-)
-def test_settings_out_of_range_are_clamped(block, fed, expected):
-    model = model_of("12 random keys", block=block, fed=fed)
-    assert (model.block, model.fed) == expected
+@pytest.mark.parametrize("block, expected", [(0, 1), (-3, 1), (99, 12), (5, 5)])
+def test_a_block_out_of_range_is_clamped(block, expected):
+    assert model_of("12 random keys", block=block).block == expected
+    assert state_of("12 random keys", block=block)["settings"]["block"] == expected
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_every_number_in_the_text_comes_from_the_model(name):
-    for all_fed in every_model(name):
-        for fed in range(all_fed.n_blocks + 1):
-            model = replace(all_fed, fed=fed)
-            numbers = [float(x) for x in re.findall(r"-?(?:\d+\.\d+|inf)\b", explorer.describe(model))]
-            now = model.now
-            expected = (
-                [now.m, now.alpha, now.l, *now.carried, *now.out, *now.batch] if fed else [now.m, now.l, *now.acc]
-            )
+def test_a_state_says_what_the_model_says(name):
+    for model in every_model(name):
+        order = model.order.tolist()
+        state = state_of(name, order, model.block, model.every_step)
+        scores = [-np.inf if x is None else x for x in state["scores"]]
+        np.testing.assert_array_equal(scores, model.scores[order])
+        assert state["keys"] == [model.names[key] for key in order]
+        np.testing.assert_allclose(state["values"], model.values[order], atol=5.0001e-4)
+        np.testing.assert_allclose(state["answer"], model.steps[-1].batch, atol=5.0001e-4)
+        for fed, step in enumerate(model.steps):
+            assert state["fed"][fed] == min(fed * model.block, len(order))
+            assert (-np.inf if state["m"][fed] is None else state["m"][fed]) == step.m
+            np.testing.assert_allclose(state["weights"][fed], step.weights[order], atol=5.0001e-4)
+            np.testing.assert_allclose(state["out"][fed], step.out, atol=5.0001e-4)
+            numbers = [float(x) for text in state["numbers"][fed] for x in re.findall(r"-?(?:[\d.]+|inf)", text)]
+            expected = [step.m, step.alpha, step.l, *step.carried, *step.out, *step.batch]
+            expected.append(fed if model.every_step else min(fed, 1))
             np.testing.assert_allclose(numbers, expected, atol=5.0001e-4)
-            assert f"{fed} of {model.n_blocks}" in explorer.describe(model)
 
 
-def test_text_names_the_keys_and_counts_the_divisions():
-    text = explorer.describe(model_of("the sentence", "descending", 2, explorer.EVERY_STEP, fed=2))
-    assert "keys: cat, the" in text and "carried: output" in text and "Divisions by l to get it: 2." in text
-    text = explorer.describe(model_of("the sentence", fed=2))
-    assert "keys: cat" in text and "carried: acc" in text and "Divisions by l to get it: 1." in text
+def test_every_score_is_on_its_axis_and_every_value_in_its_plane():
+    for name in STREAMS:
+        state = state_of(name)
+        low, high = state["axes"]["score"]["ends"]
+        assert all(low <= score <= high for score in state["scores"] if score is not None)
+        for axis, column in zip(("first", "second"), np.transpose(state["values"]), strict=True):
+            low, high = state["axes"][axis]["ends"]
+            assert low < column.min() and column.max() < high
 
 
-@pytest.mark.parametrize("normalise", NORMALISE)
-@pytest.mark.parametrize("name", STREAMS)
-def test_drawing_shows_the_model(name, normalise, heights):
-    for order in explorer.ORDERS:
-        model = model_of(name, order, 3, normalise, fed=2)
-        stream, weights, plane = explorer.draw(model).axes
-        s = model.scores[model.order]
-        np.testing.assert_array_equal(heights(stream.patches), np.where(np.isfinite(s), s, 0))
-        now, dashed = weights.containers
-        before = model.steps[1].weights[model.order]
-        np.testing.assert_array_equal(heights(now), model.now.weights[model.order])
-        np.testing.assert_array_equal(heights(dashed), before[before > 0])
-        (path,) = (line for line in plane.lines if len(line.get_xdata()) == 2)
-        np.testing.assert_array_equal(path.get_xydata(), [step.out for step in model.steps[1:3]])
+def test_scores_and_places_of_ones_own():
+    state = state_of(["the sentence", [4, 2, 3, 1]], [3, 2, 1, 0], 2)
+    assert state["scores"] == [1, 3, 2, 4] and state["keys"] == list(reversed(example.TOKENS))
+    assert state["m"] == [None, 3, 4] and state["drag"]["places"]
+    masked = state_of(["12 keys, first 4 masked", [None, *[1] * 11]])
+    assert masked["scores"][0] is None and masked["m"][:3] == [None, None, 1]
+    assert state_of("12 random keys", [3, 2, 1, 0])["order"] == list(range(12)), "an order of another stream"
 
 
-@pytest.mark.parametrize("name", STREAMS)
-def test_the_first_and_the_last_moment_can_be_drawn(name):
-    for block, fed in ((1, 0), (1, 99), (99, 0), (99, 1)):
-        png(explorer.draw(model_of(name, block=block, fed=fed)))
+def test_the_cards_say_what_is_carried():
+    assert "carried: acc" in state_of("the sentence")["cards"]
+    every = state_of("the sentence", every_step=True)
+    assert "carried: output" in every["cards"] and len(every["cards"]) == len(every["numbers"][0])
 
 
-def test_pictures_are_opaque_and_white_at_the_edge():
-    pixels = np.array(Image.open(io.BytesIO(png(explorer.draw(model_of("the sentence"))))).convert("RGBA"))
-    assert (pixels[..., 3] == 255).all()
-    assert (pixels[[0, -1]] == 255).all() and (pixels[:, [0, -1]] == 255).all()
+def test_it_opens_where_the_maximum_rises():
+    state = state_of("the sentence")
+    at = state["opens"]
+    assert state["m"][at] > state["m"][at - 1] and state["weights"][at][0] < state["weights"][at - 1][0]
 
 
 def test_corrections_stack_to_the_running_normaliser():
@@ -148,47 +149,3 @@ def test_both_merge_trees_end_in_the_state_of_the_stream():
     for pair in (slice(0, 2), slice(2, 4)):
         m, l, _ = online_softmax_update(*empty, scores[pair], values[pair])
         assert any(f"m {m:.0f}   l {l:.3f}" in text.get_text() for text in right.texts)
-
-
-@pytest.fixture
-def shell(shell_of):
-    return shell_of(explorer.explore())
-
-
-def test_the_explorer_follows_every_control(shell):
-    def shown(**settings):
-        model = model_of(**settings)
-        return explorer.describe(model), explorer.draw(model)
-
-    moves = [
-        ("stream", "12 random keys", {"name": "12 random keys"}),
-        ("order", "descending", {"order": "descending"}),
-        ("block size", 3, {"block": 3}),
-        ("blocks fed", 4, {"fed": 4}),
-        ("divide by l", explorer.EVERY_STEP, {"normalise": explorer.EVERY_STEP}),
-    ]
-    shell.assert_follows(shown, {"name": "the sentence", "fed": 1}, moves)
-
-
-def test_block_size_and_blocks_fed_stay_within_the_stream(shell):
-    shell["stream"].value = "12 random keys"
-    shell["block size"].value, shell["blocks fed"].value = 1, 12
-    shell["block size"].value = 5
-    assert (shell["blocks fed"].max, shell["blocks fed"].value) == (3, 3)
-    shell["block size"].value = 12
-    shell["stream"].value = "the sentence"
-    assert (shell["block size"].max, shell["block size"].value) == (4, 4)
-    assert (shell["blocks fed"].max, shell["blocks fed"].value) == (1, 1)
-    assert shell["HTML"].value == explorer.describe(model_of("the sentence", block=4, fed=1))
-
-
-def test_a_slider_is_replaced_when_its_range_changes(shell):
-    """In the browser, a slider's End key goes to the end it was drawn with."""
-    before = shell["block size"], shell["blocks fed"]
-    shell["stream"].value = "12 random keys"
-    after = shell["block size"], shell["blocks fed"]
-    assert [slider.max for slider in after] == [12, 12]
-    assert not set(before) & set(after)
-    shell["blocks fed"].value = 7
-    assert shell["blocks fed"] is after[1], "the focus would be lost"
-    assert "Block 7 of 12" in shell["HTML"].value

@@ -75,6 +75,9 @@ def test_the_explorer_follows_every_control(shell_of):
         return explorer.describe(model), explorer.draw(model)
 
     shell = shell_of(explorer.explore())
+    shell.assert_shows(*shown_in_2d((5, 10), (2, 4), (2, 2)))
+    shell["grid"].value = "1-D"
+    shell["program_id(0)"].value = 0
     moves = [("program_id(0)", 2, {"pid": 2}), ("elements", 9, {"n": 9}), ("BLOCK", 2, {"block": 2})]
     shell.assert_follows(shown_in_1d, {"n": 10, "block": 4, "pid": 0}, moves)
 
@@ -88,4 +91,4 @@ def test_the_explorer_follows_every_control(shell_of):
         ("BLOCK_M", 4, {"block": (4, 2)}),
         ("BLOCK_N", 4, {"block": (4, 4)}),
     ]
-    shell.assert_follows(shown_in_2d, {"shape": (5, 9), "block": (2, 2), "pid": (0, 2)}, moves)
+    shell.assert_follows(shown_in_2d, {"shape": (5, 9), "block": (2, 2), "pid": (2, 2)}, moves)

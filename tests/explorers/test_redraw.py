@@ -14,7 +14,6 @@ from course_lib.explorers import (
     dot_products,
     float_formats,
     forward_kernel,
-    online_softmax,
     programs,
     roofline,
     stable_softmax,
@@ -24,12 +23,10 @@ from course_lib.explorers import (
 LIMIT_MS = 300
 # Each explorer, settings under which its picture is full, and the control that is moved: between two values.
 EXPLORERS = {
-    "dot products": (dot_products.explore_pair, {}, "turn a (degrees)", (40, 45)),
     "crowd": (dot_products.explore_crowd, {}, "d", (64, 128)),
     "float formats": (float_formats.explore, {}, "shift all", (0, 90)),
     "stable softmax": (stable_softmax.explore, {"logits": "12 random logits"}, "times", (9, 10)),
     "attention memory": (attention_memory.explore, {}, "N", (1024, 2048)),
-    "online softmax": (online_softmax.explore, {"stream": "12 random keys"}, "blocks fed", (7, 8)),
     "tiled attention": (tiled_attention.explore, {"queries": 24, "keys": 24, "block_k": 4}, "visit", (20, 21)),
     "block sizes": (block_sizes.explore, {"causal": True}, "visits", (40, 41)),
     "many tiles": (block_sizes.explore, {"N": 131072, "B_r": 16, "B_c": 16}, "visits", (999, 1000)),

@@ -78,19 +78,39 @@ def test_dram_bytes_come_from_the_record_of_that_shape(tmp_path, monkeypatch):
 def test_description_says_what_binds_and_what_lies_above():
     text = describe(evaluate(Settings()))
     assert "69,206,016; 124.1 FLOPs a byte" in text and "The memory binds" in text and "416 TFLOP/s" in text
-    assert "Above the roof" in text
+    assert "Faster than HBM delivers these bytes:</b> this course; PyTorch, cuDNN." in text
     text = describe(evaluate(Settings(counted=ONCE)))
-    assert "The arithmetic binds</b>: at most 989 TFLOP/s" in text and "Above the roof" not in text
+    assert "The arithmetic binds</b>: at most 989 TFLOP/s" in text and "Faster than HBM" not in text and "%" not in text
     assert "nothing is measured" in describe(evaluate(Settings(gpu="T4")))
 
 
 def test_picture_has_every_call_at_its_place():
     model = evaluate(Settings())
     (axes,) = draw(model).axes
-    drawn = {round(line.get_ydata()[0], 6) for line in axes.lines if len(line.get_xdata()) == 2}
-    assert {round(tflops, 6) for tflops in model.measured.values()} <= drawn
-    texts = " ".join(text.get_text() for text in axes.texts)
-    assert all(f": {tflops:.0f} TFLOP/s" in texts for tflops in model.measured.values())
+    points = {tuple(line.get_xydata()[0]) for line in axes.lines if line.get_marker() in "os^"}
+    assert points == {(model.intensity, tflops) for tflops in model.measured.values()}
+    words = [text.get_text() for text in axes.get_legend().texts]
+    assert words == [f"{roofline.CALLS[call][0]}: {tflops:.0f} TFLOP/s" for call, tflops in model.measured.items()]
+
+
+def test_measured_rates_do_not_move_with_the_tile():
+    levels = [
+        sorted(line.get_ydata()[0] for line in draw(evaluate(Settings(block_q=rows))).axes[0].lines if is_level(line))
+        for rows in roofline.BLOCKS
+    ]
+    assert levels == [sorted(evaluate(Settings()).measured.values())] * len(roofline.BLOCKS)
+
+
+def is_level(line):
+    return list(line.get_xdata()) == [0, 1]
+
+
+def test_only_this_course_stands_where_the_counter_was_read():
+    """No other kernel's bytes were counted."""
+    model = evaluate(Settings(d=64, n=4096, counted=DRAM))
+    (axes,) = draw(model).axes
+    points = [tuple(line.get_xydata()[0]) for line in axes.lines if line.get_marker() in "os^"]
+    assert points == [(model.intensities[DRAM], model.measured["ours"])]
 
 
 def test_the_roof_lies_inside_the_picture():

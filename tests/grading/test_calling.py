@@ -39,6 +39,11 @@ def test_an_exception_is_told_at_the_learners_line_without_other_frames():
     ]
 
 
+def test_an_unknown_name_is_told_apart_for_its_hint():
+    assert finding(cell("def answer():\n    return npp.zeros(2)\n")["answer"]).kind == "unknown name"
+    assert finding(cell("def answer():\n    x += 1\n")["answer"]).kind == "exception"  # UnboundLocalError
+
+
 def test_an_address_in_a_message_is_left_out():
     told = finding(cell("def answer():\n    raise ValueError(object())\n")["answer"])
     assert told.text.splitlines()[0] == "the answer raised ValueError: <object object>"

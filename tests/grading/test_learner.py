@@ -1,7 +1,9 @@
 """What a learner sees of check, hint, solution, progress and quiz."""
 
+import html
 import json
-import sys
+import linecache
+import re
 
 import pytest
 
@@ -31,7 +33,7 @@ def progress_file(tmp_path, monkeypatch):
 
 
 def test_the_package_hands_these_out():
-    for name in ("check", "hint", "solution", "progress", "quiz"):
+    for name in ("check", "hint", "solution", "restore", "progress", "quiz"):
         assert getattr(course_lib, name) is getattr(grading, name)
 
 
@@ -49,7 +51,7 @@ def test_a_right_answer(capsys, progress_file):
         "  holds: head_dim = 1 gives 1",
         "  holds: any head_dim gives 1 / sqrt(head_dim)",
     ]
-    assert json.loads(progress_file.read_text()) == {"exercises": {"00.softmax_scale": "passed"}}
+    assert json.loads(progress_file.read_text())["exercises"] == {"00.softmax_scale": "passed"}
 
 
 def test_a_wrong_answer(capsys, progress_file):
@@ -152,6 +154,12 @@ def test_progress_is_drawn_per_lesson(capsys):
     assert lines[-1] == f"1 of {possible} points"
 
 
+def test_in_colab_progress_says_where_it_is_kept(capsys, monkeypatch, tmp_path, progress_file):
+    monkeypatch.setattr("course_lib.components.progress_file.COLAB", tmp_path)
+    grading.progress()
+    assert capsys.readouterr().out.endswith(f"This is kept in {progress_file}.\n")
+
+
 def test_a_quiz_is_text_outside_a_notebook(capsys):
     grading.quiz("05")
     said = capsys.readouterr().out
@@ -179,29 +187,93 @@ def test_in_a_notebook_text_and_html_say_the_same(monkeypatch):
     grading.check("00.softmax_scale", wrong)
     (shown,) = notebook.shown
     assert shown["text/plain"].startswith("00.softmax_scale: not passed yet")
-    assert shown["text/html"].startswith("<pre") and "does not hold: any head_dim" in shown["text/html"]
+    assert '<div class="course failed">' in shown["text/html"] and "any head_dim gives" in shown["text/html"]
     notebook.shown.clear()
     grading.check("05.merge_states", lambda a, b: a["<x>"])
     assert "<x>" not in notebook.shown[0]["text/html"]
 
 
-def test_in_a_notebook_a_quiz_is_shown_by_jupyterquiz_the_same_each_time(monkeypatch):
+def test_in_a_notebook_a_quiz_unfolds_without_a_script(monkeypatch):
     notebook = Notebook(monkeypatch)
-    import jupyterquiz.dynamic.display as jupyterquiz_display
-
-    shown = []
-    monkeypatch.setattr(jupyterquiz_display, "display", lambda part: shown.append(part.data))
     grading.quiz("05")
-    first = shown.copy()
-    shown.clear()
-    grading.quiz("05")
-    assert shown == first and first
-    assert "rescale" in " ".join(first) or "running max" in " ".join(first)
-    assert not notebook.shown
+    content = notebook.shown[0]["text/html"]
+    options = [option for question in registry.quiz("05") for option in question["answers"]]
+    assert content.count("<details>") == len(options)
+    assert content.count("class='right'") == sum(option["correct"] for option in options) > 0
+    assert "<script" not in content
 
 
-def test_in_a_notebook_without_jupyterquiz_a_quiz_is_text(monkeypatch):
+def test_the_card_says_what_the_text_says(monkeypatch):
     notebook = Notebook(monkeypatch)
-    monkeypatch.setitem(sys.modules, "jupyterquiz", None)
-    grading.quiz("00")
-    assert registry.quiz("00")[0]["question"] in notebook.shown[0]["text/plain"]
+    for answer in (stub, wrong, RIGHT):
+        grading.check("00.softmax_scale", answer)
+        shown = notebook.shown.pop()
+        words = re.sub(r"<style>.*?</style>|<[^>]*>", " ", shown["text/html"])
+        for word in re.findall(r"[\w.]+", shown["text/plain"]):
+            assert word in html.unescape(words) or word in ("diagnosis", "holds", "does"), word
+
+
+def test_the_card_s_buttons_give_hints_one_by_one_and_the_solution():
+    exercise = registry.find("00.softmax_scale")
+    card, row, said = learner._with_buttons(exercise, grading.grade("00.softmax_scale", wrong)).children
+    assert "not passed yet" in card.value
+    next_hint, solution = row.children
+    for level in (1, 2, 3, 3):
+        next_hint.click()
+        assert f"hint {level} of 3" in said.value
+    solution.click()
+    assert "def softmax_scale(head_dim):" in said.value
+
+
+def in_a_cell(source):
+    """The function that a notebook's cell of this source defines."""
+    filename, namespace = "/tmp/ipykernel_0/1.py", {"__name__": "__main__"}
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    exec(compile(source, filename, "exec"), namespace)
+    return namespace["softmax_scale"]
+
+
+CELL = """import math
+
+def helper(x):
+    return 1 / math.sqrt(x)
+
+def softmax_scale(head_dim):
+    return helper(head_dim)
+"""
+
+
+def test_an_answer_that_passed_comes_back_into_its_cell(monkeypatch, capsys, progress_file):
+    grading.check("00.softmax_scale", in_a_cell(CELL))
+    grading.check("00.softmax_scale", wrong)
+    assert json.loads(progress_file.read_text())["answers"] == {"00.softmax_scale": CELL}
+    capsys.readouterr()
+    grading.restore("00.softmax_scale")
+    assert CELL.rstrip() in capsys.readouterr().out
+
+    notebook = Notebook(monkeypatch)
+    put = []
+    notebook.set_next_input = lambda source, replace: put.append((source, replace))
+    grading.restore("00.softmax_scale")
+    assert put == [(CELL.rstrip(), True)] and "def helper(x):" in notebook.shown[0]["text/plain"]
+
+
+def test_of_a_kernel_in_a_file_the_function_alone_is_kept(progress_file):
+    grading.check("00.softmax_scale", RIGHT)
+    kept = json.loads(progress_file.read_text())["answers"]["00.softmax_scale"]
+    assert kept.startswith("def softmax_scale(head_dim):")
+
+
+def test_what_passed_before_a_stub_is_said(capsys, progress_file):
+    grading.check("00.softmax_scale", RIGHT)
+    capsys.readouterr()
+    grading.check("00.softmax_scale", stub)
+    said = capsys.readouterr().out
+    assert "passed before" in said and 'restore("00.softmax_scale")' in said
+    progress_file.write_text('{"exercises": {"00.softmax_scale": "passed"}}')  # from before answers were kept
+    grading.check("00.softmax_scale", stub)
+    assert "It was not kept" in capsys.readouterr().out
+    grading.restore("00.softmax_scale")
+    assert "no answer of 00.softmax_scale that passed is kept" in capsys.readouterr().out
+    grading.restore("00.none")
+    assert "There is no exercise" in capsys.readouterr().out

@@ -93,7 +93,6 @@ def test_a_quiz_is_read(tmp_path):
     (question,) = prose.read_quiz(written(tmp_path, QUIZ))
     assert question == {
         "question": "Which?",
-        "type": "multiple_choice",
         "answers": [
             {"answer": "this", "correct": False, "feedback": "Not so, since that."},
             {"answer": "that", "correct": True, "feedback": "Right."},

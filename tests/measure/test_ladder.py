@@ -27,7 +27,7 @@ def qkv(n, d, dtype=torch.float16, batch=1, heads=2):
 @pytest.mark.parametrize("causal", (False, True))
 @pytest.mark.parametrize("rung", ladder.RUNGS, ids=lambda rung: rung.name)
 def test_every_rung_computes_attention(rung, causal):
-    for n, d in ((1, 16), (150, 32)):
+    for n, d in ((2, 16), (150, 32)):
         q, k, v = qkv(n, d)
         check_attention(ladder.run(rung, q, k, v, causal=causal), q, k, v, causal=causal)
 
@@ -145,6 +145,7 @@ def test_other_inputs_are_refused():
     for wrong, message in (
         ((q[:, :, :10], k, v), "one shape"),
         ([x.transpose(1, 2) for x in (q, k, v)], "contiguous"),
+        (qkv(1, 16), "2 or more"),
         (qkv(20, 24), "head_dim 16"),
         (qkv(20, 16, torch.float32), "fp16 or bf16"),
     ):

@@ -80,7 +80,7 @@ def test_a_second_build_changes_nothing(course):
     assert explorer.outputs == [] and explorer.execution_count == 2
     assert exercise.metadata == {"tags": ["exercise"], "exercise": "00.softmax_scale"}
     assert "image/png" in figure.outputs[0].data
-    assert notebook.metadata == authoring.NOTEBOOK_METADATA
+    assert notebook.metadata == authoring.NOTEBOOK_METADATA | {"title": "Tiny"}
 
 
 def test_only_neighbouring_pieces_of_one_stream_are_joined():
@@ -166,7 +166,7 @@ def test_stamp_adds_two_things_and_keeps_the_rest(course):
     course("01_tiny", authoring.stamp(TEXT, "01_tiny", URL))
     title, bootstrap, *rest = authoring.read_text(authoring.SOURCE / "01_tiny.md").cells
     assert title.source == f"# Tiny\n\n{authoring.badge('01_tiny', URL)}\n\nOne line."
-    assert bootstrap.metadata == {"tags": ["bootstrap"]}
+    assert bootstrap.metadata == authoring.BOOTSTRAP_METADATA
     assert [(c.source, c.metadata) for c in rest] == [(c.source, c.metadata) for c in before[1:]]
 
 
@@ -180,5 +180,23 @@ def test_bootstrap_says_what_to_do_where_there_is_no_course(tmp_path):
         [sys.executable, "-I", "-S", "-c", authoring.bootstrap_source(URL)],  # -S: nothing installed is seen
         cwd=tmp_path, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True,
     )  # fmt: skip
-    assert run.stderr.strip().endswith(f"course_lib is not installed: pip install git+{URL}")
-    assert 10 <= len(authoring.bootstrap_source(URL).splitlines()) <= 16
+    assert f"course_lib is not installed: run pip install git+{URL}," in run.stderr
+    assert len(authoring.bootstrap_source(URL).splitlines()) <= 17
+
+
+def test_a_placeholder_for_the_address_is_not_advised():
+    said = authoring.bootstrap_source("https://github.com/OWNER/some-course")
+    assert "run pip install git+" not in said and "open the notebook in a clone" in said
+
+
+def test_in_a_notebook_the_first_cell_s_failure_is_one_sentence():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    *_, stop = [line for line in authoring.bootstrap_source(URL).splitlines() if line.startswith("Stop = ")]
+    shell, shown = InteractiveShell.instance(), []
+    shell._showtraceback = lambda etype, value, lines: shown.append(lines)
+    try:
+        shell.run_cell(f'{stop}\nraise Stop("one sentence.")')
+    finally:
+        InteractiveShell.clear_instance()
+    assert shown == [["one sentence."]]

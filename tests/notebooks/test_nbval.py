@@ -1,23 +1,41 @@
-"""Every notebook runs, and nbval finds every text output that a reader sees reproduced exactly."""
+"""Every notebook runs, nbval finds every text output that a reader sees reproduced, and every answer passes there."""
 
+import inspect
+import json
 import os
 import re
-import shutil
 import subprocess
 import sys
+import textwrap
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from course_lib import authoring, runtime
+from course_lib.grading import registry
 
 # Alternative texts have to reproduce, a picture's pixels need not.
 SANITIZE = '[pictures]\nregex: base64,[^"]*\nreplace: base64\n'
 NAMES = sorted(path.stem for path in authoring.NOTEBOOKS.glob("*.ipynb"))
 
 
+def with_answers(notebook, answer_of):
+    """Appends, for each exercise in the notebook, the answer that a learner would write, and its check."""
+    for exercise_id in exercises_in(notebook):
+        answer = answer_of(exercise_id)
+        check = f"from course_lib import check\n\ncheck({exercise_id!r}, {answer.__name__})"
+        for source in ("import numpy as np\n\n\n" + textwrap.dedent(inspect.getsource(answer)), check):
+            notebook.cells.append(new_code_cell(source, metadata={"tags": ["nbval-ignore-output"]}))
+    return notebook
+
+
+def exercises_in(notebook):
+    return [cell.metadata.exercise for cell in notebook.cells if "exercise" in cell.metadata]
+
+
 def validate(notebook, scratch, gpu=False):
-    """Runs nbval on a copy of the file `notebook` and returns the finished process.
+    """Runs nbval on `notebook`, saved in a folder of its own, and returns the finished process.
 
     gpu: kernels are compiled for the GPU, which changes what the first cell prints.
 
@@ -26,43 +44,53 @@ def validate(notebook, scratch, gpu=False):
     """
     folder = scratch / "notebooks"
     folder.mkdir()
-    copy = shutil.copy(notebook, folder)
-    if gpu:
-        changed = nbformat.read(copy, as_version=4)
-        for cell in changed.cells:
-            if "bootstrap" in cell.metadata.get("tags", []):
-                cell.metadata.tags.append("nbval-ignore-output")
-        nbformat.write(changed, copy)
+    for cell in notebook.cells:
+        if gpu and "bootstrap" in cell.metadata.get("tags", []):
+            cell.metadata.tags.append("nbval-ignore-output")
+    nbformat.write(notebook, folder / "lesson.ipynb")
     sanitize = scratch / "sanitize.cfg"
     sanitize.write_text(SANITIZE)
     environment = authoring.kernel_environment(scratch, gpu) | {"PYTHONPATH": str(authoring.ROOT)}
     environment.pop("PYTEST_ADDOPTS", None)
     finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", copy,
-         f"--nbval-cell-timeout={authoring.CELL_TIMEOUT_S}", "--nbval-sanitize-with", sanitize,
-         "--rootdir", scratch, "-c", os.devnull,
-         "-p", "no:cacheprovider", "--color=no", "--tb=short", "--quiet"],
-        env=environment, capture_output=True, text=True,
+        [sys.executable, "-m", "pytest", "-p", "nbval.plugin", "--nbval", "--nbval-current-env",
+         folder / "lesson.ipynb", f"--nbval-cell-timeout={authoring.CELL_TIMEOUT_S}", "--nbval-sanitize-with", sanitize,
+         "--rootdir", scratch, "-c", os.devnull, "-p", "no:cacheprovider", "--color=no", "--tb=short", "--quiet"],
+        env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, capture_output=True, text=True,
     )  # fmt: skip
-    assert [path.name for path in folder.iterdir()] == [notebook.name], "a notebook leaves no file"
+    assert [path.name for path in folder.iterdir()] == ["lesson.ipynb"], "a notebook leaves no file"
     return finished
+
+
+def states(scratch):
+    """What checks have written into the progress file: exercise id -> state."""
+    progress = scratch / "progress.json"
+    return json.loads(progress.read_text())["exercises"] if progress.exists() else {}
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"] if runtime.mode() == "gpu" else ["cpu"])
 @pytest.mark.parametrize("name", NAMES)
-def test_notebook_reproduces(name, device, tmp_path):
-    finished = validate(authoring.NOTEBOOKS / f"{name}.ipynb", tmp_path, gpu=device == "gpu")
+def test_notebook_reproduces_and_every_answer_passes(name, device, tmp_path):
+    notebook = nbformat.read(authoring.NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    expected = list(registry.ids_of(name[:2])) if name[:2] in registry.lessons() else []
+    assert exercises_in(notebook) == expected
+    notebook = with_answers(notebook, lambda exercise_id: registry.find(exercise_id).answer)
+    finished = validate(notebook, tmp_path, gpu=device == "gpu")
     assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert states(tmp_path) == dict.fromkeys(expected, "passed")
 
 
-def small_notebook(folder, printed):
+def test_every_lesson_with_exercises_has_a_notebook():
+    assert set(registry.lessons()) <= {name[:2] for name in NAMES}
+
+
+def small_notebook(printed):
     """A notebook with one cell for each pair of source and committed text in `printed`."""
     cells = []
     for count, (source, text) in enumerate(printed, start=1):
-        output = nbformat.v4.new_output("stream", name="stdout", text=text)
-        cells.append(nbformat.v4.new_code_cell(source, execution_count=count, outputs=[output]))
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "small.ipynb")
-    return folder / "small.ipynb"
+        output = new_output("stream", name="stdout", text=text)
+        cells.append(new_code_cell(source, execution_count=count, outputs=[output]))
+    return new_notebook(cells=cells)
 
 
 def test_validation_rejects_what_does_not_reproduce(tmp_path):
@@ -74,13 +102,29 @@ def test_validation_rejects_what_does_not_reproduce(tmp_path):
         ("raise ValueError", ""),
         ("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])", "\n"),
     ]
-    finished = validate(small_notebook(tmp_path, cells), tmp_path)
+    finished = validate(small_notebook(cells), tmp_path)
     assert finished.returncode == 1
     failed = re.findall(r"^FAILED .*::Cell (\d)", finished.stdout, flags=re.MULTILINE)
     assert failed == ["1", "2", "3", "4"], finished.stdout
 
 
+def test_a_stub_a_wrong_answer_and_a_right_one_are_told_apart(tmp_path):
+    def dot(a, b):
+        raise NotImplementedError
+
+    def cosine_similarity(a, b):
+        return 0.0
+
+    answers = {"01.dot": dot, "01.cosine_similarity": cosine_similarity}
+    right = registry.find("01.attention_flops").answer
+    cells = [new_code_cell("", metadata={"exercise": exercise_id}) for exercise_id in (*answers, "01.attention_flops")]
+    notebook = with_answers(new_notebook(cells=cells), lambda exercise_id: answers.get(exercise_id, right))
+    finished = validate(notebook, tmp_path)
+    assert finished.returncode == 0, finished.stdout
+    assert states(tmp_path) == {"01.cosine_similarity": "attempted", "01.attention_flops": "passed"}
+
+
 def test_validation_notices_a_file_left_behind(tmp_path):
-    notebook = small_notebook(tmp_path, [("print(1); open('left', 'w').close()", "1\n")])
+    notebook = small_notebook([("print(1); open('left', 'w').close()", "1\n")])
     with pytest.raises(AssertionError, match="leaves no file"):
         validate(notebook, tmp_path)

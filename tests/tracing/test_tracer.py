@@ -146,7 +146,7 @@ def test_tensor_descriptors():
 @interpreted
 @pytest.mark.parametrize(
     "dtype, precision, expected",
-    [("float32", None, 6), ("float32", "tf32x3", 0), ("float32", "ieee", 0), ("float16", None, 0)],
+    [("float32", None, 6), *(("float32", exact, 0) for exact in ("tf32x3", "bf16x6", "ieee")), ("float16", None, 0)],
 )
 def test_products_that_a_gpu_would_round_are_counted(dtype, precision, expected):
     x = torch.zeros(16, 16, dtype=getattr(torch, dtype))

@@ -8,9 +8,9 @@ from course_lib import reference, traffic
 from course_lib.exercises.lesson_09.gradients import expected_gradients
 from course_lib.grading.exercise import Before, Exercise, Slip, each_and_all
 from course_lib.grading.kernel_calls import TRITON, compare_bytes, compare_launch, kernel_checks, plain, rounds_products
-from course_lib.kernels import plain_backward
+from course_lib.kernels import plain_dkdv
 
-dkdv_tile = plain(plain_backward.dkdv_tile)
+dkdv_tile = plain(plain_dkdv.dkdv_tile)
 
 INPUTS = """\
 from course_lib import reference

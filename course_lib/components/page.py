@@ -1,0 +1,53 @@
+"""Displays a text and its HTML twin. The style is legible on light and dark alike, and each output carries it: a front
+end may draw one output without the others."""
+
+import html
+from collections.abc import Callable
+
+# Okabe and Ito's palette, as in the figures.
+EDGES = {"quiet": "#888888", "passed": "#009E73", "failed": "#D55E00", "guess": "#0072B2"}
+
+STYLE = (
+    "<style>"
+    ".course{border-left:4px solid #888888;padding:.1em 0 .1em 1em;margin:.3em 0;line-height:1.45}"
+    + "".join(f".course.{mood}{{border-color:{colour}}}" for mood, colour in EDGES.items())
+    + ".course p{margin:.3em 0}.course ul{margin:.3em 0;padding-left:1.4em}.course .lines{white-space:pre-line}"
+    ".course pre{margin:.3em 0;padding:.4em .7em;white-space:pre-wrap;background:rgba(128,128,128,.14)}"
+    ".course .right,.course .wrong{margin-left:1.1em;padding-left:.7em;border-left:3px solid #009E73}"
+    ".course .wrong{border-color:#D55E00}"
+    ".course summary{cursor:pointer}.course-name{display:inline-block;min-width:15em}.course-done{color:#009E73}"
+    ".course-table td,.course-table th{white-space:nowrap}.course-table{font-variant-numeric:tabular-nums}"
+    ".course-table td[align=left],.course-table th[align=left],.course-table caption{text-align:left}"
+    ".course-bar{display:inline-block;width:8em;margin-left:.7em;text-align:left}"
+    ".course-bar i{display:inline-block;height:.7em;background:#0072B2}"
+    "</style>"
+)
+
+escape = html.escape
+
+
+def in_notebook() -> bool:
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return False
+    return get_ipython() is not None
+
+
+def boxed(content: str, mood: str = "quiet") -> str:
+    """HTML with a coloured edge."""
+    return f'{STYLE}<div class="course {mood}">{content}</div>'
+
+
+def show(text: str, content: str, widget: Callable | None = None) -> None:
+    """Display the HTML `content` in a notebook, or the text where HTML is not understood; print it elsewhere.
+
+    widget: makes what is shown instead where there is a kernel.
+    """
+    if not in_notebook():
+        print(text)
+        return
+    from IPython.display import display
+
+    live = {} if widget is None else widget()._repr_mimebundle_()
+    display({**live, "text/plain": text, "text/html": content}, raw=True)

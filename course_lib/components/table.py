@@ -1,0 +1,112 @@
+"""Tables of numbers and words: aligned by the decimal point, long ones folded."""
+
+import re
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+
+from .page import STYLE, escape, show
+
+NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?P<decimals>\.\d+)?(?:e[-+]?\d+)?|inf|nan)[x%]?", re.IGNORECASE)
+FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit and as a point
+
+
+def table(
+    rows: Sequence[Sequence],
+    headers: Sequence[str],
+    *,
+    caption: str = "",
+    bar: str = "",
+    mark: Callable | None = None,
+    keep: Callable | None = None,
+) -> None:
+    """Show a table.
+
+    rows: their cells are texts, as f"{x:.2f}", or numbers: whole ones are written in full, others to four digits; None
+    leaves the cell empty. A column of numbers is aligned by the point. headers: with the unit, as in "traffic (MB)".
+    bar: the header of a column of numbers that are at least 0; each gets a bar beside it.
+    mark, keep: functions of a row. Marked rows are bold. The rows that are kept stand above, and the whole table is
+    folded below them.
+    """
+    rows = [list(row) for row in rows]
+    texts = [[_text(cell) for cell in row] for row in rows]
+    if any(len(row) != len(headers) for row in rows):
+        raise ValueError(f"every row needs {len(headers)} cells, one for each header")
+    if bar and bar not in headers:
+        raise ValueError(f"there is no column {bar!r} to draw bars for; there are {', '.join(headers)}")
+    columns = [_aligned(headers[i], [row[i] for row in texts]) for i in range(len(headers))]
+    cells = [list(row) for row in zip(*(texts for _, texts in columns), strict=True)]
+    marked = [mark is not None and bool(mark(row)) for row in rows]
+    bars = _bars([row[headers.index(bar)] for row in texts]) if bar else [""] * len(rows)
+    numeric = [is_numeric for is_numeric, _ in columns]
+
+    def page(indices):
+        lines = [_row("th", headers, numeric)]
+        for i in indices:
+            content = [f"<b>{escape(cell)}</b>" if marked[i] else escape(cell) for cell in cells[i]]
+            if bar:
+                content[headers.index(bar)] += bars[i]
+            lines.append(_row("td", content, numeric, escaped=True))
+        head = f"<caption>{escape(caption)}</caption>" if caption else ""
+        return f'<table class="course-table">{head}<thead>{lines[0]}</thead><tbody>{"".join(lines[1:])}</tbody></table>'
+
+    everything = range(len(rows))
+    kept = [i for i in everything if keep(rows[i])] if keep else everything
+    content = STYLE + page(kept)
+    if len(kept) < len(rows):
+        content += f"<details><summary>all {len(rows)} rows</summary>{page(everything)}</details>"
+    show(_as_text(headers, cells, numeric, marked, caption), content)
+
+
+def _text(cell):
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    if type(cell).__name__ in ("bool", "bool_"):  # NumPy's, too
+        return "yes" if cell else "no"
+    if isinstance(cell, Integral):
+        return f"{cell:,}"
+    return f"{cell:.4g}" if isinstance(cell, Real) else str(cell)
+
+
+def _aligned(header, texts):
+    """Whether a column is one of numbers, and its texts, numbers filled up to the same places after the point."""
+    found = [NUMBER.fullmatch(text) for text in texts]
+    if not any(found) or not all(match or text in ("", "-") for match, text in zip(found, texts, strict=True)):
+        return False, texts
+    decimals = [len(match["decimals"] or "") if match else 0 for match in found]
+    missing = [max(decimals) - places for places in decimals]
+    # A number without a point lacks that, too.
+    fill = [
+        (POINT_SPACE if not places else "") + FIGURE_SPACE * (lack - (not places)) if lack else ""
+        for places, lack in zip(decimals, missing, strict=True)
+    ]
+    return True, [text + spaces for text, spaces in zip(texts, fill, strict=True)]
+
+
+def _bars(texts):
+    values = [float(re.sub(r"[,x%]", "", text) or 0) for text in texts]
+    longest = max(values, default=0) or 1
+    return [f'<span class="course-bar"><i style="width:{100 * value / longest:.1f}%"></i></span>' for value in values]
+
+
+def _row(tag, cells, numeric, escaped=False):
+    places = ['align="right"' if is_numeric else 'align="left"' for is_numeric in numeric]
+    return "<tr>{}</tr>".format(
+        "".join(
+            f"<{tag} {place}>{cell if escaped else escape(cell)}</{tag}>"
+            for cell, place in zip(cells, places, strict=True)
+        )
+    )
+
+
+def _as_text(headers, cells, numeric, marked, caption):
+    widths = [max(len(row[i]) for row in [headers, *cells]) for i in range(len(headers))]
+
+    def line(row):
+        padded = (
+            cell.rjust(width) if is_numeric else cell.ljust(width)
+            for cell, width, is_numeric in zip(row, widths, numeric, strict=True)
+        )
+        return "  ".join(padded).translate({ord(FIGURE_SPACE): " ", ord(POINT_SPACE): " "}).rstrip()
+
+    lines = [line(row) + ("  <" if is_marked else "") for row, is_marked in zip(cells, marked, strict=True)]
+    return "\n".join([*filter(None, [caption]), line(headers), *lines])

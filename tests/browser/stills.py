@@ -1,0 +1,34 @@
+"""The still pictures of the explorers that move in a browser: python tests/browser/stills.py
+
+Photographs each as a page without a kernel shows it at first, with two pixels to one, and writes course_lib/explorers/
+NAME.png. Each holds the digest of what was drawn; a test says when one is out of date. Needs chromium on the path.
+"""
+
+import io
+import sys
+
+import lab
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from course_lib.explorers import live
+
+
+def main() -> None:
+    if not lab.CHROMIUM:
+        sys.exit("no chromium, chromium-browser or google-chrome on the path")
+    with lab.chromium(scale=2) as browser:
+        page = browser.new_page()
+        page.set_viewport_size({"width": live.STILL_WIDTH + 16, "height": 1200})
+        for name in live.EXPLORERS:
+            explorer = live.explorer(name)
+            page.set_content(f"<!doctype html><body>{explorer.static_html()}")
+            image = Image.open(io.BytesIO(page.locator(".live").screenshot()))
+            digest = PngInfo()
+            digest.add_text("digest", explorer.digest())
+            colours = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+            colours.save(live.HERE / f"{name}.png", optimize=True, pnginfo=digest)
+
+
+if __name__ == "__main__":
+    main()

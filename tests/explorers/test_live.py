@@ -1,0 +1,110 @@
+"""What the explorers that move in a browser share: the shell, the states written beforehand, the still pictures."""
+
+import builtins
+import json
+import random
+import re
+from html import escape
+
+import pytest
+from PIL import Image
+
+from course_lib import explorers
+from course_lib.explorers import live
+
+SMALL_BYTES = 400_000
+
+
+@pytest.fixture(scope="module", params=live.EXPLORERS)
+def explorer(request):
+    return live.explorer(request.param)
+
+
+def states_of(data):
+    """The (settings, state) of each row of static data."""
+    n = len(data["names"]["settings"])
+    for row in data["rows"]:
+        values = [data["values"][index] for index in row]
+        yield (
+            dict(zip(data["names"]["settings"], values[:n], strict=True)),
+            dict(zip(data["names"]["state"], values[n:], strict=True)),
+        )
+
+
+def test_states_written_beforehand_are_the_models(explorer):
+    data = json.loads(json.dumps(explorer.static_data()))
+    every = list(states_of(data))
+    for settings, state in random.Random(1).sample(every, 25):
+        expected = json.loads(json.dumps(explorer.state(settings)))
+        assert expected == state | {"settings": settings}
+    assert len({json.dumps(settings) for settings, _ in every}) == len(every), "a setting is written twice"
+
+
+def test_a_page_offers_what_it_holds(explorer):
+    data = explorer.static_data()
+    every = [settings for settings, _ in states_of(data)]
+    for control in data["controls"]:
+        for _, value in control["options"]:
+            assert any(settings[control["name"]] == value for settings in every), control["name"]
+
+
+def test_a_page_is_small_and_asks_for_nothing(explorer):
+    page = explorers.static_html(explorer.name)
+    assert len(page) < SMALL_BYTES
+    assert not re.search(r"(src|href)=|import |fetch\(|url\(", page)
+    data = re.search(r"written\((.*)\), el:", page)[1]
+    assert json.loads(data) == json.loads(json.dumps(explorer.static_data()))
+
+
+def test_two_of_one_explorer_fit_on_a_page(explorer):
+    first, second = (set(re.findall(r'id="([^"]+)"', explorer.static_html())) for _ in range(2))
+    assert first and not first & second
+
+
+def test_the_still_picture_is_of_what_is_drawn(explorer):
+    """If this fails: python tests/browser/stills.py"""
+    with Image.open(live.HERE / f"{explorer.name}.png") as still:
+        assert still.text["digest"] == explorer.digest()
+        assert still.width == 2 * live.STILL_WIDTH
+
+
+def test_a_notebook_keeps_the_picture_and_its_words(explorer):
+    bundle = explorer._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert bundle["text/plain"] == explorer.alt and len(explorer.alt) > 80
+    assert f'width="{live.STILL_WIDTH}"' in bundle["text/html"] and escape(explorer.alt) in bundle["text/html"]
+
+
+def test_without_anywidget_the_picture_stands_still(explorer, monkeypatch):
+    import_module = builtins.__import__
+
+    def without(name, *arguments, **options):
+        if name == "anywidget":
+            raise ImportError(name)
+        return import_module(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert explorer._repr_mimebundle_().keys() == {"text/html", "text/plain"}
+
+
+def test_the_widget_answers_every_change(explorer):
+    widget = explorer.widget()
+    assert widget.state == explorer.state(explorer.start)
+    for settings, _ in random.Random(2).sample(list(states_of(explorer.static_data())), 3):
+        widget.settings = settings
+        assert widget.state == explorer.state(settings)
+
+
+@pytest.mark.parametrize("path", sorted(live.HERE.glob("*.js")), ids=lambda path: path.name)
+def test_javascript_computes_places_only(path):
+    """No formula of the course: nothing beyond what puts a number of the model on the screen."""
+    code = re.sub(r"//.*", "", path.read_text())
+    assert set(re.findall(r"Math\.(\w+)", code)) <= {"abs", "ceil", "max", "min", "random", "round"}
+    assert "**" not in code and not re.search(r"\b(exp|sqrt|softmax)\b", code)
+    assert not re.search(r"(?<!u)\d{4}", code), "a number of the model's"
+
+
+def test_every_colour_of_a_tensor_reaches_the_page():
+    sheet, used = live.style(), set(re.findall(r"var\(--(\w+)\)", live.style()))
+    known = set(re.findall(r"--(\w+):", sheet))
+    assert used <= known
