@@ -2,6 +2,7 @@
 
 import inspect
 import linecache
+import re
 import textwrap
 import zlib
 
@@ -28,3 +29,25 @@ def with_edits(function, edits, name):
     namespace = {"np": np} | {key: plain.__globals__[key] for key in ("triton", "tl") if key in plain.__globals__}
     exec(compile(source, filename, "exec"), namespace)
     return namespace[plain.__name__]
+
+
+def edited(function, edits, name="edited"):
+    """`with_edits`, of a kernel the plain function inside @triton.jit."""
+    built = with_edits(function, edits, name)
+    return getattr(built, "fn", built)
+
+
+def edits_of(diff):
+    """The edits {old lines: new lines} that a diff stands for, to be made one after the other.
+
+    Lines that go begin with "-", those that come with "+", and those that stay and show the place with a space. A line
+    "@@" parts places that are not neighbours. Raises ValueError for a line that begins otherwise.
+    """
+    edits = {}
+    for part in re.split(r"^@@\n", diff, flags=re.MULTILINE):
+        lines = part.splitlines(keepends=True)
+        if strange := [line for line in lines if line[0] not in "-+ "]:
+            raise ValueError(f"the line {strange[0]!r} of a diff begins with none of '-', '+', ' '")
+        old, new = ("".join(line[1:] for line in lines if line[0] in kept) for kept in ("- ", "+ "))
+        edits[old] = new
+    return edits

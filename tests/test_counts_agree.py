@@ -21,7 +21,7 @@ LENGTHS = ((64, 64), (48, 80), (80, 48), (1, 70), (70, 1), (33, 47), (47, 33), (
 BLOCKS = ((16, 16), (16, 64), (64, 16), (32, 32))
 DTYPES = {np.float16: torch.float16, np.float32: torch.float32}
 # On a GPU each traced launch happens in another process: a sample will do there.
-SHAPES = list(itertools.product(LENGTHS, BLOCKS, (False, True), DTYPES))[:: 1 if runtime.device() == "cpu" else 16]
+SHAPES = list(itertools.product(LENGTHS, BLOCKS, (False, True)))[:: 1 if runtime.device() == "cpu" else 8]
 
 
 def by_machine(n_q, n_k, d, block_q, block_k, causal, dtype, order):
@@ -53,7 +53,8 @@ def by_tracer(n_q, n_k, d, block_q, block_k, causal, dtype, order):
 
 @pytest.mark.parametrize("order", ("q_outer", "kv_outer"))
 def test_machine_tracer_and_closed_form_agree(order):
-    for (n_q, n_k), (block_q, block_k), causal, dtype in SHAPES:
+    for number, ((n_q, n_k), (block_q, block_k), causal) in enumerate(SHAPES):
+        dtype = list(DTYPES)[number // 2 % 2]
         case = (n_q, n_k, 8, block_q, block_k, causal, dtype, order)
         traced, counted = by_tracer(*case), by_machine(*case)
         formula = closed_form(

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from course_lib import runtime
-from course_lib.editing import with_edits
+from course_lib.editing import edits_of, with_edits
 
 OFFSET = 1
 
@@ -32,6 +32,13 @@ def test_the_text_is_replaced_and_the_function_itself_stays():
 
 def test_edits_apply_one_after_another():
     assert with_edits(double, {"* 2": "* 3", "* 3": "* 4"}, "in turn")(1) == 4
+
+
+def test_a_diff_is_a_series_of_edits():
+    diff = " kept\n-old\n-    older\n+new\n@@\n-gone\n@@\n below\n+\n"
+    assert edits_of(diff) == {"kept\nold\n    older\n": "kept\nnew\n", "gone\n": "", "below\n": "below\n\n"}
+    with pytest.raises(ValueError, match=r"'without a sign\\n' of a diff begins with none"):
+        edits_of("-old\nwithout a sign\n")
 
 
 def test_a_kernel_is_launched_with_its_edits():

@@ -185,7 +185,8 @@ def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
 def code_of(text: Path) -> str:
     """The code of a notebook's text twin."""
     cells = re.findall(r"^```\{code-cell\}.*?\n(.*?)^```", text.read_text(), re.MULTILINE | re.DOTALL)
-    return "\n".join(re.sub(r"^:.*\n", "", cell, flags=re.MULTILINE) for cell in cells)
+    options = r"\A---\n(?s:.*?)^---\n|^:.*\n"  # of a cell, as a block or line by line
+    return "\n".join(re.sub(options, "", cell, flags=re.MULTILINE) for cell in cells)
 
 
 @pytest.mark.parametrize(

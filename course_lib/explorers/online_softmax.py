@@ -168,8 +168,8 @@ def draw_corrections(model):
     """
     moved = [block for block, step in enumerate(model.steps[1:], start=1) if block > 1 and step.alpha < 1]
     alt = (
-        f"Over {model.n_blocks} blocks: scores with the running maximum, the running normaliser l, and the output. The "
-        f"maximum moves at blocks {', '.join(map(str, moved))}, where the old terms shrink; in the end l is "
+        f"Over {len(model.steps) - 1} blocks: scores with the running maximum, the running normaliser l, and the output. "
+        f"The maximum moves at blocks {', '.join(map(str, moved))}, where the old terms shrink; in the end l is "
         f"{_decimals(model.steps[-1].l)} and the output {vector(model.steps[-1].out, _decimals)}."
     )
     figure = figures.Picture(5.8, alt=alt)

@@ -87,6 +87,7 @@ def _first_failure(prop: Property, answer: GuardedAnswer, seed: int):
             break
     else:
         return _search(prop, lambda drawn: attempt(prop, answer, drawn), seed)
+    inputs = prop.cases[place]
     if _is_timeout(evidence):
         return inputs, evidence
 

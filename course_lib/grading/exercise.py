@@ -2,16 +2,14 @@
 
 import functools
 import inspect
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from course_lib.editing import with_edits
-
 from . import prose
+from .prose import Slip
 
 
 @dataclass(frozen=True)
@@ -54,48 +52,6 @@ class ExpectedOutput:
     tile: int | None = None  # how many of them make a block
 
 
-class Slip:
-    """A plausible mistake, stated once: a wrong answer for the suite, a diagnosis for the learner.
-
-    name: a heading of the exercise's Markdown file. The first paragraph below it tells the learner what is wrong,
-        the rest is the hint.
-    forms: the mistake in code, each as edits of the right answer's source (old text -> new text) or as a function.
-        Several forms of one slip need not be told apart.
-    """
-
-    def __init__(self, name: str, *forms: Mapping[str, str] | Callable):
-        if not forms:
-            raise ValueError(f"the slip {name!r} has no form")
-        self.name, self.forms = name, forms
-
-    def answers(self, answer: Callable) -> list[Callable]:
-        """The wrong answers, one for each form."""
-        return [form if callable(form) else edited(answer, form, self.name) for form in self.forms]
-
-
-class Before(str):
-    """In edits, the beginning of a line of the source: what stands for it comes before that line, indented alike."""
-
-
-def each_and_all(edits: Mapping[str, str]) -> tuple[Mapping[str, str], ...]:
-    """The forms of a slip that makes one of these edits, or all of them."""
-    return *({old: new} for old, new in edits.items()), edits
-
-
-def edited(answer: Callable, edits: Mapping[str, str], name: str = "edited") -> Callable:
-    """`with_edits`, of a kernel the plain function inside @triton.jit. A key of the edits may be a Before."""
-    built = with_edits(answer, dict(_of_text(answer, old, new) for old, new in edits.items()), name)
-    return getattr(built, "fn", built)
-
-
-def _of_text(answer, old, new):
-    if not isinstance(old, Before):
-        return old, new
-    lines = inspect.getsource(getattr(answer, "fn", answer)).splitlines()
-    line = next(line for line in lines if line.lstrip().startswith(old))
-    return line, textwrap.indent(new, line[: -len(line.lstrip())]) + "\n" + line
-
-
 @dataclass(eq=False)
 class Property:
     """Something that holds for every right answer.
@@ -104,7 +60,6 @@ class Property:
     call: Python that reproduces the call, given the inputs as variables.
     test(answer, **inputs) returns None, or the Evidence against.
     cases: inputs that are tried first. draw: a Hypothesis strategy for `examples` more, and to shrink with.
-    slips: the mistakes that this property must be the first to catch.
     """
 
     name: str
@@ -112,12 +67,7 @@ class Property:
     test: Callable[..., Evidence | None]
     cases: tuple[dict, ...] = ()
     draw: object = None
-    slips: tuple[Slip, ...] = ()
     examples: int = 40
-
-    def catches(self, *slips: Slip) -> None:
-        """These are its slips."""
-        self.slips = slips
 
 
 class Checks:
@@ -141,7 +91,7 @@ class Checks:
             test = through(call, test)
         cases = tuple(given for given in inputs if isinstance(given, dict))
         (draw,) = [given for given in inputs if not isinstance(given, dict)] or [None]
-        self.properties.append(Property(name, call, test, cases, draw, (), self.examples))
+        self.properties.append(Property(name, call, test, cases, draw, self.examples))
         return self.properties[-1]
 
 
@@ -165,7 +115,7 @@ class Exercise:
 
     @functools.cached_property
     def prose(self) -> prose.Prose:
-        """Title, hints, reasoning, and what each slip is told."""
+        """Title, hints, reasoning and slips."""
         return prose.read(Path(self.file).with_suffix(".md"))
 
     @property
@@ -174,7 +124,7 @@ class Exercise:
 
     @property
     def slips(self) -> tuple[Slip, ...]:
-        return tuple(slip for prop in self.properties for slip in prop.slips)
+        return self.prose.slips
 
 
 @dataclass(frozen=True)

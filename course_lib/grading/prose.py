@@ -1,13 +1,17 @@
 """Reads what exercises and quizzes say from Markdown: a heading names a piece, the text below it is the piece.
 
 An exercise's file has its title as `#`, then `## Hint 1` to `## Hint 3`, `## Reasoning` and `## Slips`; below the
-last, a `###` for each slip: first paragraph what is wrong, further paragraphs the hint. A quiz has a `##` for each
-question and a list of options, `- [x]` before the right one, each with its feedback indented below.
+last, a `###` for each property that catches slips, and a `####` for each of these: the mistake as a diff of the right
+answer, a paragraph that says what is wrong, and further ones for the hint. A quiz has a `##` for each question and a
+list of options, `- [x]` before the right one, each with its feedback indented below.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from course_lib.editing import edited, edits_of
 
 
 class BadProse(ValueError):
@@ -15,9 +19,22 @@ class BadProse(ValueError):
 
 
 @dataclass(frozen=True)
-class SlipProse:
+class Slip:
+    """A plausible mistake, stated once: a wrong answer for the suite, a diagnosis for the learner.
+
+    prop: name of the property that must be the first to catch it. diffs: the mistake in code, each a diff of the right
+    answer's source; several diffs of one slip need not be told apart.
+    """
+
+    name: str
+    prop: str
+    diffs: tuple[str, ...]
     diagnosis: str
     hint: str  # empty if the diagnosis says enough
+
+    def answers(self, answer: Callable) -> list[Callable]:
+        """The wrong answers, one for each diff."""
+        return [edited(answer, edits_of(diff), self.name) for diff in self.diffs]
 
 
 @dataclass(frozen=True)
@@ -25,7 +42,7 @@ class Prose:
     title: str
     hints: tuple[str, str, str]  # a question, a nudge, an outline
     reasoning: str
-    slips: dict[str, SlipProse]
+    slips: tuple[Slip, ...]
 
 
 def read(path: Path) -> Prose:
@@ -38,12 +55,21 @@ def read(path: Path) -> Prose:
     wanted = ["Hint 1", "Hint 2", "Hint 3", "Reasoning", "Slips"]
     if list(pieces) != wanted:
         raise BadProse(f"{path.name} has the headings {', '.join(pieces)}; it needs {', '.join(wanted)}")
-    slips = {}
-    for name, body in _pieces(path, pieces["Slips"], "###").items():
-        diagnosis, *hint = _paragraphs(body)
-        slips[name] = SlipProse(diagnosis, "\n\n".join(hint))
+    slips = tuple(
+        _slip(path, name, prop, body)
+        for prop, caught in _pieces(path, pieces["Slips"], "###").items()
+        for name, body in _pieces(path, caught, "####").items()
+    )
     hints = tuple("\n\n".join(_paragraphs(pieces[name])) for name in wanted[:3])
     return Prose(match[1].strip(), hints, "\n\n".join(_paragraphs(pieces["Reasoning"])), slips)
+
+
+def _slip(path, name, prop, body):
+    diffs = re.findall(r"^```diff\n(.*?)^```$", body, flags=re.MULTILINE | re.DOTALL)
+    paragraphs = _paragraphs(re.sub(r"^```diff\n.*?^```$", "", body, flags=re.MULTILINE | re.DOTALL))
+    if not diffs or not paragraphs:
+        raise BadProse(f"{path.name}: the slip {name!r} needs a diff and what is wrong")
+    return Slip(name, prop, tuple(diffs), paragraphs[0], "\n\n".join(paragraphs[1:]))
 
 
 def read_sections(path: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ import numpy as np
 from course_lib.components import page
 
 from . import prose
-from .exercise import Evidence, Exercise, Property, Slip
+from .exercise import Evidence, Exercise, Property
 
 WIDTH = 96
 
@@ -66,19 +66,19 @@ def failed_message(
     prop: Property,
     inputs: dict,
     evidence: Evidence,
-    slip: Slip | None,
+    slip: prose.Slip | None,
     printed: str = "",
 ) -> Message:
     """The diagnosis first, then the property, the input that shows it, and the hint for this mistake."""
-    told = exercise.prose.slips[slip.name] if slip else prose.SlipProse("", "")
-    hint = told.hint or _general_hint(evidence)
+    diagnosis, hint = (slip.diagnosis, slip.hint) if slip else ("", "")
+    hint = hint or _general_hint(evidence)
     title, code = f"{exercise.id}: not passed yet", code_of_call(prop.call, inputs)
     found = [finding.text for finding in evidence.findings]
     holding = [name for name, holds in held.items() if holds]
     values = [line for label, value in (("returned  ", evidence.returned), ("expected  ", evidence.expected)) if value
               for line in _labelled(label, value)]  # fmt: skip
 
-    lines = [title, *_labelled("diagnosis ", "\n".join([*textwrap.wrap(told.diagnosis, WIDTH - 10), *found]))]
+    lines = [title, *_labelled("diagnosis ", "\n".join([*textwrap.wrap(diagnosis, WIDTH - 10), *found]))]
     lines += [f"  does not hold: {prop.name}", "", "The smallest input found that shows it:"]
     lines += [textwrap.indent(code, "    "), "", *values]
     if holding:
@@ -87,7 +87,7 @@ def failed_message(
         lines += ["", *_wrapped(f"Hint: {hint}")]
 
     content = [
-        _paragraph("\n".join(filter(None, [told.diagnosis, *found]))),
+        _paragraph("\n".join(filter(None, [diagnosis, *found]))),
         _paragraph(prop.name, "Does not hold:"),
         _paragraph("The smallest input found that shows it:"),
         _pre(code),

@@ -165,8 +165,23 @@ def chromium(scale=1):
 
 
 def open_notebook(page, address: str, name: str) -> None:
-    """Opens notebook `name` and returns when its kernel is ready."""
-    page.goto(f"{address}doc/tree/{name}?reset")
+    """Opens notebook `name` and returns when its kernel is ready.
+
+    In a page that shows a notebook already, it takes that one's place and its kernel: a page and a kernel that has
+    imported torch take seconds to start.
+    """
+    if page.url.startswith(address):
+        page.evaluate(
+            """async path => {
+                const {commands, shell} = window.jupyterapp, before = shell.currentWidget
+                const kernel = {id: before.sessionContext.session.kernel.id}
+                before.dispose()
+                await commands.execute("docmanager:open", {path, kernel})
+            }""",
+            name,
+        )
+    else:
+        page.goto(f"{address}doc/tree/{name}?reset")
     # Not by the indicator in the toolbar, which says idle while there is no kernel yet.
     page.wait_for_function(
         """() => {
@@ -196,10 +211,11 @@ def _wait_for_counts(page, indices):
     """Waits until the code cells with these indices (None: all) have their numbers, or until one has failed."""
     error = ".jp-OutputArea [data-mime-type$='.error'], .jp-OutputArea [data-mime-type$='.stderr']"
     page.wait_for_function(
+        # Not by the prompts, of which a folded cell has none.
         """([error, indices]) => document.querySelector(error)
-            || [...document.querySelectorAll(".jp-Notebook .jp-Cell")]
-                .filter((cell, index) => indices ? indices.includes(index) : cell.matches(".jp-CodeCell"))
-                .every(cell => /\\d/.test(cell.querySelector(".jp-InputPrompt").textContent))""",
+            || jupyterapp.shell.currentWidget.content.widgets
+                .filter((cell, index) => indices ? indices.includes(index) : cell.model.type == "code")
+                .every(cell => cell.model.executionCount)""",
         arg=[error, indices],
         timeout=RUN_S * 1000,
     )

@@ -50,25 +50,25 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def notebooks(tmp_path_factory):
-    """(address, folder) of one JupyterLab for all tests, because starting it takes seconds."""
+def jupyterlab(browser, tmp_path_factory):
+    """(page, address, folder, console errors) of one JupyterLab in one page for all tests."""
     scratch = tmp_path_factory.mktemp("lab")
     folder = scratch / "notebooks"
     folder.mkdir()
+    page = browser.new_page()
     with lab.jupyterlab(folder, scratch) as address:
-        yield address, folder
+        yield page, address, folder, console_errors(page)
+        page.close()
 
 
 @pytest.fixture
-def open_lesson(notebooks, browser):
+def open_lesson(jupyterlab):
     """`open_lesson(name)` gives the page of a committed notebook: formulas drawn, explorers run.
 
     whole: run every cell instead; nbval has run them all before. At the end of the test, the page's console must have
     stayed quiet.
     """
-    address, folder = notebooks
-    page = browser.new_page()
-    errors = console_errors(page)
+    page, address, folder, errors = jupyterlab
 
     def open_and_run(name, whole=False):
         needed = lab.copy_not_executed(authoring.NOTEBOOKS / f"{name}.ipynb", folder, outputs=not whole)
@@ -82,8 +82,8 @@ def open_lesson(notebooks, browser):
             assert_formulas_drawn(page)
         return page
 
+    errors.clear()
     yield open_and_run
-    page.close()
     assert errors == []
 
 
@@ -133,8 +133,19 @@ def centre(shape):
 
 def test_start_here(open_lesson):
     page = open_lesson("00_start_here", whole=True)
-    check = page.locator(".jp-OutputArea", has_text="00.softmax_scale").first
-    assert "not attempted yet" in check.inner_text()
+    cells = page.locator(".jp-Notebook .jp-CodeCell")
+    check = cells.filter(has_text="not attempted yet (1 point").first
+    check.get_by_role("button", name="Next hint").click()
+    check.get_by_text("00.softmax_scale, hint 1 of 3").wait_for()
+
+    asked = cells.filter(has_text="guess = predict(").first
+    asked.locator("input[type=text]").fill("2")
+    page.keyboard.press("Enter")
+    asked.get_by_text("Your guess is kept.").wait_for()
+    compared = cells.filter(has_text="guess.compare(").first
+    compared.locator(".jp-InputPrompt").click()
+    page.keyboard.press("Shift+Enter")
+    compared.get_by_text("Your guess: 2. Result: 4, so the guess is too low by a factor of 2.").wait_for()
 
 
 def test_dot_products(open_lesson):

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from course_lib import grading
+from course_lib.editing import edited
 from course_lib.grading import registry
 from course_lib.grading.calling import GuardedAnswer, attempt
-from course_lib.grading.exercise import edited
 from course_lib.grading.kernel_calls import runs_here
 from course_lib.grading.slips import forms, on_case, same
 from tests.exercises.right_answers import right_answers
@@ -24,8 +24,9 @@ SLIPS = [
     pytest.param(exercise, prop, slip, form, id=f"{exercise.id}-{slip.name}-{form}")
     for exercise in EXERCISES
     for prop in exercise.properties
-    for slip in prop.slips
-    for form in range(len(slip.forms))
+    for slip in exercise.slips
+    if slip.prop == prop.name
+    for form in range(len(slip.diffs))
 ]
 each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
 
@@ -54,8 +55,8 @@ def test_a_slip_is_refused_by_its_own_property_in_its_own_words(exercise, prop, 
     assert result.attempted and not result.passed
     assert [name for name, holds in result.properties.items() if not holds] == [prop.name], result.message
     assert result.slip == slip.name, result.message
-    said, told = " ".join(result.message.split()), exercise.prose.slips[slip.name]
-    assert told.diagnosis in said and told.hint in said
+    said = " ".join(result.message.split())
+    assert slip.diagnosis in said and slip.hint in said
     # The grader's own trouble with an answer must not pass for the answer's.
     assert "cannot be used" not in result.message
 
@@ -113,10 +114,12 @@ def test_right_answers_written_differently_pass(exercise):
 def test_an_exercise_is_whole(exercise):
     assert len(exercise.slips) >= 5
     names = [slip.name for slip in exercise.slips]
-    assert sorted(names) == sorted(exercise.prose.slips), "each slip has its words, and each piece of prose its slip"
-    for kind in (names, [prop.name for prop in exercise.properties]):
+    properties = [prop.name for prop in exercise.properties]
+    for kind in (names, properties):
         assert len(set(kind)) == len(kind)
-    unshown = [prop for prop in exercise.properties if not prop.slips]
+    catching = list(dict.fromkeys(slip.prop for slip in exercise.slips))
+    assert catching == [name for name in properties if name in catching], "a heading names no property, or is misplaced"
+    unshown = [prop for prop in exercise.properties if prop.name not in catching]
     for prop in unshown:  # never the first to fail: then it must catch some slip that another property catches first
         answers = (GuardedAnswer(answer) for slip in exercise.slips for answer in slip.answers(exercise.answer))
         assert not runs_here(exercise) or any(

@@ -1,6 +1,7 @@
 """Redrawing is fast enough to follow a control that is dragged.
 
-Times are the least CPU time of several redraws, because the machine may be busy. On an idle one they stay below 200 ms.
+Times are CPU time, and one redraw of several has to be fast enough, because the machine may be busy. On an idle one
+they stay below 200 ms.
 """
 
 import time
@@ -50,5 +51,7 @@ def test_a_redraw_takes_less_than_300_ms(name, shell_of, record_property):
         shell[moved].value = value
         times_ms.append(1e3 * (time.process_time() - start))
         assert shell["Image"].value != before
+        if times_ms[-1] < LIMIT_MS:
+            break
     record_property("redraw_ms", round(min(times_ms)))
     assert min(times_ms) < LIMIT_MS

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from course_lib import language, runtime
-from course_lib.grading import calling, checking, kernel_calls, launched, registry
-from course_lib.grading.exercise import Exercise, ExpectedOutput, edited
+from course_lib.editing import edited
+from course_lib.grading import calling, checking, kernel_calls, launched, prose, registry
+from course_lib.grading.exercise import Exercise, ExpectedOutput
 from course_lib.grading.kernel_calls import compare_bytes, compare_launch, kernel_checks
 from course_lib.grading.rules import objection
 
@@ -50,6 +51,7 @@ EXERCISE = Exercise(
     points=1, minutes=1, difficulty="easy",
     imports=kernel_calls.TRITON,
 )  # fmt: skip
+vars(EXERCISE)["prose"] = prose.Prose("Double", ("", "", ""), "", slips=())  # there is no Markdown file to read
 
 
 def diagnosis(monkeypatch, *edit):

@@ -29,7 +29,19 @@ Because.
 
 ## Slips
 
-### one thing
+### a property
+
+#### one thing
+
+```diff
+-right
++wrong
+```
+
+```diff
+ right
++wrong
+```
 
 It is wrong.
 
@@ -37,9 +49,13 @@ Look there.
 
 And there.
 
-### another thing
+#### another thing
 
 It is wrong, too.
+
+```diff
+-right
+```
 """
 QUIZ = """\
 ## Which?
@@ -67,10 +83,11 @@ def test_an_exercise_is_read(tmp_path):
         "An outline:\n\n    code = that(keeps)\n    its = lines",
     )
     assert read.reasoning == "Because."
-    assert read.slips == {
-        "one thing": prose.SlipProse("It is wrong.", "Look there.\n\nAnd there."),
-        "another thing": prose.SlipProse("It is wrong, too.", ""),
-    }
+    diffs = ("-right\n+wrong\n", " right\n+wrong\n")
+    assert read.slips == (
+        prose.Slip("one thing", "a property", diffs, "It is wrong.", "Look there.\n\nAnd there."),
+        prose.Slip("another thing", "a property", ("-right\n",), "It is wrong, too.", ""),
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,8 +95,10 @@ def test_an_exercise_is_read(tmp_path):
     [
         ("# A title\n", "", "does not begin with a title"),
         ("## Hint 2", "## Hint two", "it needs Hint 1, Hint 2, Hint 3, Reasoning, Slips"),
-        ("### another thing", "### one thing", "has a heading twice: one thing"),
-        ("It is wrong, too.", "", "has no text below another thing"),
+        ("#### another thing", "#### one thing", "has a heading twice: one thing"),
+        ("It is wrong, too.", "", "the slip 'another thing' needs a diff and what is wrong"),
+        ("```diff\n-right\n```\n", "", "the slip 'another thing' needs a diff and what is wrong"),
+        ("### a property", "", "'#### one thing' stands before the first '###' heading"),
         ("# A title\n", "# A title\n\nstray words\n", "'stray words' stands before"),
     ],
 )

@@ -25,9 +25,10 @@ def test_no_rule_stands_in_the_way_of_an_answer(exercise_id):
     exercise = registry.find(exercise_id)
     for source in sources(exercise):
         ast.parse(source)
-        # The slips that reach behind the memory machine are the only ones that the rules refuse before the checks do.
+        # The slips that reach behind the memory machine, or for a finished implementation, are the only ones that the
+        # rules refuse before the checks do.
         refused = rules.objection(source, exercise.imports) is not None
-        assert refused == ("._array" in source), source
+        assert refused == ("._array" in source or "\n    from course_lib." in source), source
 
 
 KERNEL_IMPORTS = ("torch", "triton", "triton.language", "course_lib.kernels.primitives")

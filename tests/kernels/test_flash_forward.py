@@ -167,8 +167,11 @@ def test_a_fully_masked_tile_is_no_nan():
 
 
 @pytest.mark.filterwarnings("ignore:(invalid value|All-NaN):RuntimeWarning")
-@pytest.mark.parametrize("value", (float("nan"), float("inf"), float("-inf")))
-@pytest.mark.parametrize("n_q,n_k,block_q,block_k", ((64, 64, 32, 16), (40, 64, 16, 64), (70, 33, 64, 32)))
+@pytest.mark.parametrize(
+    "n_q,n_k,block_q,block_k,value",
+    [(*shape, torch.nan) for shape in ((64, 64, 32, 16), (40, 64, 16, 64), (70, 33, 64, 32))]
+    + [(40, 64, 16, 64, torch.inf), (70, 33, 64, 32, -torch.inf)],
+)
 def test_nonfinite_inputs_reach_the_rows_that_see_them_and_no_other_tile(n_q, n_k, block_q, block_k, value):
     """0 * NaN is NaN in a matrix product, so what a query tile loads may reach all of its rows, but no other tile's."""
     q, k, v = qkv(n_q, n_k, 16, batch=2, heads=1)
@@ -218,7 +221,7 @@ def test_more_sequences_than_a_grid_has_room_for(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("d", (24, 64, 96, 128, 160, 256))
+@pytest.mark.parametrize("d", (24, 64, 96, 128, 160, 256) if DEVICE == "cuda" else (24, 256))
 def test_streams_long_enough_for_descriptors(d, dtype):
     """From 512 keys on, a GPU of 9.0 or newer fetches tiles by descriptor."""
     for causal, n_q, n_k in ((False, 100, 512), (True, 130, 600)):

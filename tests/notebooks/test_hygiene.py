@@ -4,6 +4,7 @@ import ast
 import base64
 import copy
 import inspect
+import itertools
 import re
 import struct
 from dataclasses import dataclass
@@ -131,9 +132,9 @@ def plain_python(lesson):
 def explorers_are_pictures(lesson):
     """Without a kernel an explorer is its first picture and the numbers below it; its widget is gone."""
     for cell in lesson.cells(tag="explorer"):
+        shown = [output.get("data", {}).get("text/html", "") for output in cell.outputs]
         assert "nbval-ignore-output" in tags(cell), place(cell)
-        (output,) = cell.outputs
-        assert "<img " in output.data["text/html"], place(cell)
+        assert len(shown) == 1 and "<img " in shown[0], place(cell)
 
 
 def pictures_say_what_they_show(lesson):
@@ -154,6 +155,17 @@ def no_widget_is_kept(lesson):
     for cell in lesson.cells("code"):
         for output in cell.outputs:
             assert not any("widget" in kind for kind in output.get("data", {})), place(cell)
+
+
+def predictions_are_kept_and_compared(lesson):
+    """Each under an id of its own, and before the next one is asked."""
+    code = "\n".join(cell.source for cell in lesson.cells("code"))
+    assert "guess = None" not in code
+    steps = re.findall(r'\bpredict\(\s*"([^"]+)"|\.compare\(', code)  # an id, or nothing for a comparison
+    ids = [step for step in steps if step]
+    assert len(set(ids)) == len(ids) and all(name.startswith(lesson.name[:2] + ".") for name in ids), ids
+    for step, following in itertools.pairwise([*steps, "the end"]):
+        assert not (step and following), f"{step} is not compared before {following}"
 
 
 def quizzes_hold_no_answers(lesson):
@@ -234,6 +246,7 @@ RULES = [
     explorers_are_pictures,
     pictures_say_what_they_show,
     no_widget_is_kept,
+    predictions_are_kept_and_compared,
     quizzes_hold_no_answers,
     stubs_repeat_the_answers,
     checks_follow_their_stubs,
@@ -361,9 +374,13 @@ DAMAGES = [
     (explorers_are_pictures, lambda notebook: notebook.cells[EXPLORER].outputs.clear()),
     (explorers_are_pictures, output(EXPLORER, "display_data", data={"text/plain": "HBox()"})),
     (pictures_say_what_they_show, output(FIGURE, "display_data", data={"image/png": "iVBORw0KGgo="})),
-    (pictures_say_what_they_show, replace_in_picture("A line that rises", "")),
+    (pictures_say_what_they_show, replace_in_picture("A line that rises from 1 to 2 over", "")),
     (pictures_say_what_they_show, replace_in_picture('width="200"', 'width="400"')),
     (no_widget_is_kept, output(CHECK, "display_data", data={"application/vnd.jupyter.widget-view+json": {}})),
+    (predictions_are_kept_and_compared, source(FIGURE, "show()", "guess = None")),
+    (predictions_are_kept_and_compared, source(FIGURE, "show()", 'g = predict("05.x", "?", number=True)')),
+    (predictions_are_kept_and_compared, source(FIGURE, "show()", 'predict("04.x", "?", "ab").compare("a")')),
+    (predictions_are_kept_and_compared, source(FIGURE, "show()", 'predict("05.x", "?", "ab").compare("a")\n' * 2)),
     (quizzes_hold_no_answers, source(QUIZ, '"00"', '[{"answers": [{"correct": True}]}]')),
     (stubs_repeat_the_answers, source(EXERCISE, "head_dim)", "head_dim=64)")),
     (stubs_repeat_the_answers, source(EXERCISE, "softmax_scale", "scale")),

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.grading.checking import agrees
-from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput, Slip
+from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
 
 
 def softmax_scale(head_dim):
@@ -26,18 +26,10 @@ def scale(head_dim):
 
 check = Checks(softmax_scale, agrees(scale))
 
-check("head_dim = 1 gives 1", [{"head_dim": 1}]).catches(
-    Slip("head_dim is off by one", {"head_dim**-0.5": "(head_dim + 1) ** -0.5"})
-)
+check("head_dim = 1 gives 1", [{"head_dim": 1}])
 check(
     "any head_dim gives 1 / sqrt(head_dim)",
     [{"head_dim": 2}, {"head_dim": 64}, st.fixed_dictionaries({"head_dim": st.integers(1, 256)})],
-).catches(
-    Slip("the inverse is missing", {"head_dim**-0.5": "head_dim**0.5"}),
-    Slip("the root is missing", {"head_dim**-0.5": "1 / head_dim"}),
-    Slip("the division is an integer one", {"head_dim**-0.5": "1 // head_dim**0.5"}),
-    Slip("the result is rounded", {"head_dim**-0.5": "round(head_dim**-0.5, 4)"}),
-    Slip("the scale is fixed", {"head_dim**-0.5": "0.125 if head_dim > 1 else 1.0"}),
 )
 
 EXERCISE = Exercise(__file__, softmax_scale, check, points=1, minutes=2, difficulty="easy")

@@ -8,7 +8,7 @@ from course_lib.exercises.common.generators import GAPS, arrays, as_floats
 from course_lib.exercises.lesson_01.dot import vectors
 from course_lib.grading.checking import agrees, not_modified
 from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Checks, Exercise, Slip
+from course_lib.grading.exercise import Checks, Exercise
 
 
 def cosine_similarity(a, b):
@@ -41,33 +41,24 @@ ANY = vectors(1, 4).filter(lambda pair: pair["a"].any() and pair["b"].any())
 STRETCHED = st.tuples(ANY, st.sampled_from([1e-6, 1e6])).map(
     lambda drawn: {name: vector * drawn[1] for name, vector in drawn[0].items()}
 )
-QUOTIENT = "return a @ b / lengths"
 check = Checks(cosine_similarity, agrees(cosine))
 
 check(
     "along, across and against one another: 1, 0, -1, whatever the lengths",
     [as_floats(a=[2, 0], b=[3, 0]), as_floats(a=[1, 0], b=[0, 2]), as_floats(a=[1, 1], b=[-2, -2]), on_a_line()],
-).catches(
-    Slip("the lengths are not divided by", {QUOTIENT: "return a @ b"}),
-    Slip("the roots are missing", {"np.sqrt(a @ a) * np.sqrt(b @ b)": "(a @ a) * (b @ b)"}),
-    Slip("the sign is lost", {"return a @ b": "return abs(a @ b)"}),
 )
 check(
     "any two vectors, in any number of dimensions",
     [as_floats(a=[1, 0, 0], b=[1, 0, 1]), as_floats(a=[1, 2], b=[2, 1]), as_floats(a=[3], b=[-2]), ANY],
-).catches(
-    Slip("only the plane is measured", {QUOTIENT: "return np.cos(np.arctan2(a[1], a[0]) - np.arctan2(b[1], b[0]))"})
 )
 check(
     "vectors a million times shorter or longer have the same cosine",
     [as_floats(a=[1e-6, 0], b=[1e-6, 1e-6]), as_floats(a=[1e6, 2e6], b=[2e6, 1e6]), STRETCHED],
-).catches(Slip("an epsilon is in the divisor", {"a @ b / lengths": "a @ b / (lengths + 1e-8)"}))
+)
 check(
     "a vector of zeros gives 0, not NaN",
     [as_floats(a=[0, 0], b=[1, 2]), as_floats(a=[1, 2], b=[0, 0]), as_floats(a=[0, 0], b=[0, 0])],
-).catches(Slip("0 / 0", {"    if lengths == 0:\n        return 0.0\n": ""}))
-check("the inputs are not modified", [as_floats(a=[3, 4], b=[4, 3])], test=not_modified).catches(
-    Slip("a is normalised in place", {QUOTIENT: "a /= np.sqrt(a @ a)\n    return a @ b / np.sqrt(b @ b)"})
 )
+check("the inputs are not modified", [as_floats(a=[3, 4], b=[4, 3])], test=not_modified)
 
 EXERCISE = Exercise(__file__, cosine_similarity, check, points=2, minutes=10, difficulty="easy")

@@ -4,7 +4,7 @@ import numpy as np
 
 from course_lib import reference
 from course_lib.grading.diagnosis import show
-from course_lib.grading.exercise import Checks, Exercise, Slip, single_finding
+from course_lib.grading.exercise import Checks, Exercise, single_finding
 from course_lib.reference import formats
 
 
@@ -72,26 +72,12 @@ def is_broken(fmt, x):
     return single_finding("finite", f"in {fmt.name} the naive weights are {show(weights)}, all finite", show(x))
 
 
-LOGITS = '{"float16": 12.0, "bfloat16": 89.0, "float32": 89.0}'
-EACH_DTYPE = tuple({"dtype": name} for name in formats.FORMATS)
+EACH_DTYPE = [{"dtype": name} for name in formats.FORMATS]
 check = Checks(breaking_input, on_logits(are_finite))
 
-check("two logits or more, all finite", [*EACH_DTYPE]).catches(
-    Slip("a logit is infinite", {"np.array([logit, logit])": "np.array([np.inf, logit])"})
-)
-check("the format holds each logit", [*EACH_DTYPE], test=on_logits(are_held)).catches(
-    Slip(
-        "the logit is just above the logarithm of the largest number",
-        {LOGITS: '{"float16": 11.09375, "bfloat16": 88.73, "float32": 89.0}'},
-    ),
-    Slip("the logit is beyond float16 itself", {'"float16": 12.0': '"float16": 1e5'}),
-)
-check("every weight of the true softmax is at least 0.01", [*EACH_DTYPE], test=on_logits(is_harmless)).catches(
-    Slip("one logit is large and one small", {"[logit, logit]": "[logit, 0.0]"})
-)
-check("the naive softmax is not finite in the format", [*EACH_DTYPE], test=on_logits(is_broken)).catches(
-    Slip("only the sum overflows", {LOGITS: '{"float16": 11.0, "bfloat16": 88.5, "float32": 88.5}'}),
-    Slip("float16's limit serves bfloat16", {'"bfloat16": 89.0': '"bfloat16": 12.0'}),
-)
+check("two logits or more, all finite", EACH_DTYPE)
+check("the format holds each logit", EACH_DTYPE, test=on_logits(are_held))
+check("every weight of the true softmax is at least 0.01", EACH_DTYPE, test=on_logits(is_harmless))
+check("the naive softmax is not finite in the format", EACH_DTYPE, test=on_logits(is_broken))
 
 EXERCISE = Exercise(__file__, breaking_input, check, points=2, minutes=10, difficulty="medium")

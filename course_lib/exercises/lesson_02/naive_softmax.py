@@ -7,7 +7,7 @@ from course_lib import reference
 from course_lib.exercises.common.generators import arrays
 from course_lib.grading.checking import agrees, not_modified
 from course_lib.grading.diagnosis import expected, show
-from course_lib.grading.exercise import Checks, Exercise, Slip, single_finding
+from course_lib.grading.exercise import Checks, Exercise, single_finding
 
 
 def naive_softmax(x):
@@ -56,18 +56,11 @@ def case(x, dtype=np.float64):
     return {"x": np.array(x, dtype)}
 
 
-SUM = "exp_x.sum(axis=-1, keepdims=True)"
 check = Checks(naive_softmax, agrees(weights))
 
-check("a row of logits gives exp(x) / sum(exp(x))", [case([0, 1]), case([1, 2, 3, 4]), logits(rows=False)]).catches(
-    Slip("the division is missing", {f" / {SUM}": ""}), Slip("2 ** x for exp(x)", {"np.exp(x)": "np.exp2(x)"})
-)
-check("each row of a matrix has a softmax of its own", [case([[0, 1], [2, 2]]), logits(rows=True)]).catches(
-    Slip("one sum serves all rows", {"axis=-1, keepdims=True": ""})
-)
-check("the weights have x's dtype", [case([0, 1], np.float16), case([0, 1], np.float32)], test=keeps_dtype).catches(
-    Slip("the weights are float64", {"np.exp(x)": "np.exp(x.astype(np.float64))"})
-)
+check("a row of logits gives exp(x) / sum(exp(x))", [case([0, 1]), case([1, 2, 3, 4]), logits(rows=False)])
+check("each row of a matrix has a softmax of its own", [case([[0, 1], [2, 2]]), logits(rows=True)])
+check("the weights have x's dtype", [case([0, 1], np.float16), case([0, 1], np.float32)], test=keeps_dtype)
 check(
     "it breaks where the formula breaks",
     [
@@ -80,18 +73,7 @@ check(
         case([[0, -18], [1, -17]], np.float16),
     ],
     test=breaks_as_written,
-).catches(
-    Slip("the max is subtracted", {"np.exp(x)": "np.exp(x - x.max(-1)[..., None])"}),
-    Slip(
-        "float64 is used on the way",
-        {
-            "np.exp(x)": "np.exp(x.astype(np.float64))",
-            f"return exp_x / {SUM}": f"return (exp_x / {SUM}).astype(x.dtype)",
-        },
-    ),
 )
-check("the inputs are not modified", [case([0, 1])], test=not_modified).catches(
-    Slip("exp is written into x", {"np.exp(x)": "np.exp(x, out=x)"})
-)
+check("the inputs are not modified", [case([0, 1])], test=not_modified)
 
 EXERCISE = Exercise(__file__, naive_softmax, check, points=1, minutes=5, difficulty="easy")

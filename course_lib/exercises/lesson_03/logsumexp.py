@@ -8,7 +8,7 @@ from course_lib.exercises.common.generators import NUMBERS
 from course_lib.exercises.lesson_03.inputs import HALVES, case, index_of, keeps_promises, logits
 from course_lib.grading.checking import agrees
 from course_lib.grading.diagnosis import exact_and_plain
-from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput, Slip
+from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
 
 
 def logsumexp(x, axis=-1):
@@ -43,13 +43,12 @@ def half_lse(x):
     return [ExpectedOutput("logsumexp", exact, np.float64(reference.logsumexp(x)), exact)]
 
 
-SHIFT, FLOAT32 = "np.where(m == -np.inf, 0, m)", "s = x.astype(np.promote_types(x.dtype, np.float32))"
 check = Checks("logsumexp(x)", agrees(lse))
 
 check(
     "a row gives the logarithm of the sum of exp(x)",
     [case([1, 2, 3, 4]), case([3]), case([0, 0]), logits(dimensions=(1, 1))],
-).catches(Slip("the max is not added back", {"shift.squeeze(axis) + np.log(l)": "np.log(l)"}))
+)
 check(
     "adding c to every logit adds c to the result, 1000 and -1000 included",
     [
@@ -63,20 +62,11 @@ check(
         ),
     ],
     call="logsumexp(x + c)",
-).catches(Slip("the max is not subtracted", {SHIFT: "0 * m"}))
+)
 check(
     "any axis of any array, which the result does not have any more",
     [case([[0, 1, 2], [2, 0, 0]], axis=-1), case([[0, 1], [2, 4]], axis=0), logits(dimensions=(1, 3), with_axis=True)],
     call="logsumexp(x, axis)",
-).catches(
-    Slip("maxima are taken along the last axis", {"s.max(axis=axis,": "s.max(axis=-1,"}),
-    Slip(
-        "an axis of length 1 is left",
-        {
-            ".sum(axis=axis)": ".sum(axis=axis, keepdims=x.ndim > 1)",
-            "shift.squeeze(axis)": "(shift if x.ndim > 1 else shift.squeeze(axis))",
-        },
-    ),
 )
 check(
     "entries of -inf add nothing, and nothing but -inf gives -inf",
@@ -86,25 +76,12 @@ check(
         case([[-np.inf, -np.inf], [1, -np.inf]]),
         logits(of=st.sampled_from([-np.inf, 0.0, 1.0, 2.0, -np.inf])),
     ],
-).catches(
-    Slip("-inf minus -inf", {SHIFT: "m"}),
-    Slip("an epsilon is added inside the logarithm", {"np.log(l)": "np.log(l + 1e-9)"}),
 )
-check("float16 logits are added up in float32", HALVES, test=agrees(half_lse)).catches(
-    Slip("the sum is float16", {"np.promote_types(x.dtype, np.float32)": "x.dtype"})
-)
+check("float16 logits are added up in float32", HALVES, test=agrees(half_lse))
 check(
     "x is not modified, and float16 gives float32",
     [{"x": np.array([[1, 2]], np.float64)}, {"x": np.array([1, 2], np.float16)}],
     test=keeps_promises(lambda dtype: np.promote_types(dtype, np.float32)),
-).catches(
-    Slip(
-        "x is changed in place",
-        {
-            FLOAT32: FLOAT32.replace("np.float32))", "np.float32), copy=False)"),
-            "    l = np.exp(s - shift)": "    s -= shift\n    l = np.exp(s)",
-        },
-    )
 )
 
 EXERCISE = Exercise(__file__, logsumexp, check, points=2, minutes=10, difficulty="medium")

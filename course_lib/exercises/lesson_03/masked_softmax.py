@@ -8,7 +8,7 @@ from course_lib.exercises.common.generators import NUMBERS, arrays
 from course_lib.exercises.lesson_03.inputs import index_of, keeps_promises
 from course_lib.grading.checking import agrees
 from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Checks, Exercise, Slip
+from course_lib.grading.exercise import Checks, Exercise
 
 
 def masked_softmax(x, mask):
@@ -56,31 +56,23 @@ def masked(draw, visible="some", hidden=None, offset=0.0):
     return {"x": x, "mask": mask}
 
 
-HIDE, SHIFT, DIVIDE = "np.where(mask, x, -np.inf)", "np.where(m == -np.inf, 0, m)", "np.where(l == 0, 1, l))"
-FIRST_LINE = f"    s = {HIDE}.astype"
 check = Checks(masked_softmax, agrees(softmax))
 
 check(
     "with everything visible it is the softmax",
     [case([1, 2, 3, 4], [1, 1, 1, 1]), case([[0, 1], [2, 4]], [[1, 1], [1, 1]]), masked(visible="all")],
-).catches(Slip("the mask is inverted", {"(mask, x, -np.inf)": "(mask, -np.inf, x)"}))
+)
 check(
     "hidden entries get 0, and the visible ones of a row add up to 1",
     [case([1, 2, 3, 4], [1, 1, 1, 0]), case([[0, 1], [2, 4]], [[1, 0], [1, 1]]), masked()],
-).catches(
-    Slip("weights are hidden after the softmax", {f"{HIDE}.astype": "x.astype", DIVIDE: f"{DIVIDE[:-1]} * mask)"}),
-    Slip("hidden scores are 0", {"(mask, x, -np.inf)": "(mask, x, 0.0)"}),
 )
 check(
     "hidden entries are not measured from: visible ones may lie 1000 below them",
     [case([-1000, 0], [1, 0]), case([[-1000, -1001, 0]], [[1, 1, 0]]), masked(offset=-1000.0, hidden=NUMBERS)],
-).catches(Slip("the max is taken over hidden entries too", {"s.max(": "x.max("}))
+)
 check(
     "a row in which nothing is visible is 0 throughout, and the other rows stay right",
     [case([0], [0]), case([[0, 1], [2, 4]], [[0, 0], [1, 1]]), masked(visible="any")],
-).catches(
-    Slip("-inf minus -inf", {SHIFT: "m"}),
-    Slip("-1e9 stands in for -inf", {"(mask, x, -np.inf)": "(mask, x.astype(np.float64), -1e9)"}),
 )
 check(
     "a hidden NaN or infinity reaches nothing",
@@ -89,23 +81,12 @@ check(
         case([[0, np.inf], [1, 2]], [[1, 0], [1, 1]]),
         masked(hidden=st.sampled_from([np.nan, np.inf, -np.inf, 0.0])),
     ],
-).catches(Slip("-inf is added to hidden scores", {HIDE: "(x + np.where(mask, 0, -np.inf))"}))
-check("one mask can serve all rows", [case([[0, 1, 2], [2, 4, 0]], [1, 1, 0])]).catches(
-    Slip(
-        "the mask indexes x as it is",
-        {
-            f"{FIRST_LINE}(np.promote_types(x.dtype, np.float32))\n": (
-                "    s = x.astype(np.promote_types(x.dtype, np.float32))\n    s[~mask] = -np.inf\n"
-            )
-        },
-    )
 )
+check("one mask can serve all rows", [case([[0, 1, 2], [2, 4, 0]], [1, 1, 0])])
 check(
     "x and mask are not modified, and x's dtype comes back",
     [case([[1, 2]], [[1, 0]]), {"x": np.array([1, 2], np.float16), "mask": np.array([True, False])}],
     test=keeps_promises(lambda dtype: dtype),
-).catches(
-    Slip("-inf is written into x", {FIRST_LINE: "    x[~np.broadcast_to(mask, x.shape)] = -np.inf\n    s = x.astype"})
 )
 
 EXERCISE = Exercise(__file__, masked_softmax, check, points=3, minutes=15, difficulty="medium")

@@ -7,7 +7,7 @@ from course_lib import reference
 from course_lib.exercises.lesson_03.inputs import FAR_ABOVE, HALVES, case, index_of, keeps_promises, logits
 from course_lib.grading.checking import agrees
 from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Before, Checks, Exercise, ExpectedOutput, Slip
+from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
 
 
 def stable_softmax(x, axis=-1):
@@ -37,28 +37,21 @@ def half_softmax(x):
     return [ExpectedOutput("softmax", exact, exact.astype(np.float16).astype(np.float64), exact, index_of(x))]
 
 
-FLOAT32 = "x.astype(np.promote_types(x.dtype, np.float32))"
-MAX, SUM = "s.max(axis=axis, keepdims=True)", "p.sum(axis=axis, keepdims=True)"
 check = Checks("stable_softmax(x)", agrees(softmax))
 
 check(
     "each row gives exp(x) over the sum of exp(x)",
     [case([1, 2, 3, 4]), case([3]), case([[0, 1, 2], [2, 0, 0]]), case([[0, 1], [2, 4]]), logits()],
-).catches(
-    Slip("maxima are not lined up with their rows", {MAX: "s.max(axis=axis)"}),
-    Slip("the terms are not divided by their sum", {f"(p / {SUM})": "p"}),
 )
-check("logits near 1000 do not overflow", [case([1000, 999]), logits(dimensions=(1, 1), offsets=FAR_ABOVE)]).catches(
-    Slip("F21: the max is not subtracted", {f"s - {MAX}": "s"})
-)
+check("logits near 1000 do not overflow", [case([1000, 999]), logits(dimensions=(1, 1), offsets=FAR_ABOVE)])
 check(
     "logits near -1000 do not vanish",
     [case([-1000, -1001]), logits(dimensions=(1, 1), offsets=FAR_ABOVE.map(lambda offset: -offset))],
-).catches(Slip("the largest absolute value is subtracted", {"s.max(axis": "abs(s).max(axis"}))
+)
 check(
     "rows that lie 1000 apart are each right",
     [case([[0, 1], [1000, 1001]]), logits(dimensions=(2, 2), offsets=st.sampled_from([0.0, 1000.0, -1000.0]))],
-).catches(Slip("one max serves the whole array", {MAX: "s.max()"}))
+)
 check(
     "any axis of any array can be the one that adds up to 1",
     [
@@ -68,25 +61,16 @@ check(
         logits(dimensions=(1, 3), with_axis=True),
     ],
     call="stable_softmax(x, axis)",
-).catches(
-    Slip("it is always the last axis", {MAX: "s.max(axis=-1, keepdims=True)", SUM: "p.sum(axis=-1, keepdims=True)"})
 )
 check(
     "an entry of -inf gets 0, and the others share the 1",
     [case([0, -np.inf]), case([[-np.inf, 1, 2], [0, -np.inf, -np.inf]])],
-).catches(Slip("the mean is subtracted", {Before("p = np.exp("): "s = s - s.mean(axis=axis, keepdims=True)"}))
-check("float16 logits are added up in float32", HALVES, test=agrees(half_softmax)).catches(
-    Slip("the sum is float16", {"np.promote_types(x.dtype, np.float32)": "x.dtype"})
 )
+check("float16 logits are added up in float32", HALVES, test=agrees(half_softmax))
 check(
     "x is not modified, and its dtype comes back",
     [{"x": np.array([[1, 2]], np.float64)}, {"x": np.array([1, 2], np.float16)}],
     test=keeps_promises(lambda dtype: dtype),
-).catches(
-    Slip(
-        "x is changed in place",
-        {FLOAT32: f"x\n    if x.dtype == np.float16:\n        s = x.astype(np.float32)\n    s -= {MAX}"},
-    )
 )
 
 EXERCISE = Exercise(__file__, stable_softmax, check, points=2, minutes=10, difficulty="easy")

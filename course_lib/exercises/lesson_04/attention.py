@@ -7,7 +7,7 @@ from course_lib import reference
 from course_lib.exercises.common.generators import NUMBERS, arrays, case_of
 from course_lib.grading.checking import agrees, not_modified
 from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Checks, Exercise, Slip
+from course_lib.grading.exercise import Checks, Exercise
 from course_lib.reference import example
 
 
@@ -63,30 +63,20 @@ def inputs(draw, causal=False, lengths="any", of=NUMBERS):
 
 
 Q, K, V = example.Q, example.K, example.V
-SCORES, GUARD = "S = Q @ K.T / np.sqrt(d)", "np.where(m == -np.inf, 0, m)"
 check = Checks(attention, agrees(output))
 
 check(
     "each output is the values' average, weighted by the softmax of its query's scaled scores",
     [case(Q, K, V), case([[1, 2]], K, V), inputs()],
-).catches(
-    Slip("the scale is missing", {" / np.sqrt(d)": ""}),
-    Slip("the scale is 1/d", {"np.sqrt(d)": "d"}),
-    Slip("the softmax runs over the queries", {"S.max(axis=1,": "S.max(axis=0,", "P.sum(axis=1,": "P.sum(axis=0,"}),
 )
 check(
     "causal: query i sees the keys 0 to i, and itself",
     [case(Q, K, V, causal=True), inputs(causal=True, lengths="equal")],
-).catches(
-    Slip("causal is ignored", {"if causal:": "if False:"}),
-    Slip("each query sees one key too many", {"+ n_k - n_q\n": "+ n_k - n_q + 1\n"}),
-    Slip("no query sees its own key", {"np.arange(n_k) <= ": "np.arange(n_k) < "}),
-    Slip("hidden scores are 0", {"np.where(visible, S, -np.inf)": "np.where(visible, S, 0)"}),
 )
 check(
     "causal with fewer queries than keys: the last query sees every key",
     [case(Q[2:], K, V, causal=True), case([[1, 2]], K, V, causal=True), inputs(causal=True, lengths="fewer queries")],
-).catches(Slip("the mask is aligned top-left", {"[:, None] + n_k - n_q": "[:, None]"}))
+)
 check(
     "scores near 1000 neither overflow nor vanish",
     [
@@ -94,13 +84,11 @@ check(
         case([[-32]], [[32], [30]], [[1], [2]]),
         inputs(of=st.sampled_from([32.0, 30.0, -32.0, 0.0])),
     ],
-).catches(Slip("the max is not subtracted", {GUARD: "0"}))
+)
 check(
     "causal with more queries than keys: a query that sees no key gives 0",
     [case(Q, K[:2], V[:2], causal=True), inputs(causal=True, lengths="more queries")],
-).catches(Slip("-inf minus -inf", {GUARD: "m"}), Slip("-1e9 stands in for -inf", {"S, -np.inf)": "S, -1e9)"}))
-check("the inputs are not modified", [case(Q, K, V, causal=True)], test=not_modified).catches(
-    Slip("Q is scaled in place", {SCORES: "Q /= np.sqrt(d)\n    S = Q @ K.T"})
 )
+check("the inputs are not modified", [case(Q, K, V, causal=True)], test=not_modified)
 
 EXERCISE = Exercise(__file__, attention, check, points=3, minutes=12, difficulty="medium")

@@ -7,7 +7,7 @@ from course_lib import reference
 from course_lib.exercises.common.generators import GAPS, arrays, as_floats, state
 from course_lib.grading.checking import agrees, keeps_dtype, not_modified
 from course_lib.grading.diagnosis import compare, expected
-from course_lib.grading.exercise import Before, Checks, Exercise, Slip
+from course_lib.grading.exercise import Checks, Exercise
 
 
 def merge_states(a, b):
@@ -77,45 +77,17 @@ def states(draw, names="ab", larger="", rows=False, empty=False, spread=1.0):
 
 EMPTY = -np.inf, 0, [0]
 ROWS = case(a=([0, 2], [1, 2], [[1, 4], [1, 3]]), b=([1, 1], [2, 1], [[3, 2], [1, 5]]))
-WEIGHTS = "np.exp(m_a - shift), np.exp(m_b - shift)"
-L, ACC = "w_a * l_a + w_b * l_b", "w_a[..., None] * acc_a + w_b[..., None] * acc_b"
 check = Checks(merge_states, agrees(merged))
 
 check(
     "the sum of a with the smaller max is rescaled",
     [case(a=(0, 1, [1]), b=(1, 2, [3])), case(a=(-3, 2, [1, 4]), b=(-1, 3, [2, -1])), states(larger="b")],
-).catches(
-    Slip("l is not rescaled", {L: "l_a + l_b"}),
-    Slip("acc is not rescaled", {ACC: "acc_a + acc_b"}),
-    Slip("claim B: neither sum is rescaled", {L: "l_a + l_b", ACC: "acc_a + acc_b"}),
-    Slip(
-        "the factors are upside down",
-        {
-            WEIGHTS: "np.exp(shift - np.where(m_a == -np.inf, shift, m_a)), "
-            "np.exp(shift - np.where(m_b == -np.inf, shift, m_b))"
-        },
-    ),
-    Slip("each state gets the other's factor", {"w_a, w_b = np.exp(": "w_b, w_a = np.exp("}),
-    Slip("2 ** x for exp(x)", {WEIGHTS: WEIGHTS.replace("exp", "exp2")}),
-    Slip(
-        "claim A: normalised outputs are added",
-        {
-            ACC: "(w_a / np.where(l_a == 0, 1, l_a))[..., None] * acc_a"
-            " + (w_b / np.where(l_b == 0, 1, l_b))[..., None] * acc_b"
-        },
-    ),
-    Slip("the weights are float16", {Before("return m,"): "w_a, w_b = np.float16(w_a), np.float16(w_b)"}),
 )
 check(
     "the sum of b with the smaller max is rescaled",
     [case(a=(1, 2, [3]), b=(0, 1, [1])), case(a=(-1, 3, [2, -1]), b=(-3, 2, [1, 4])), states(larger="a")],
-).catches(
-    Slip("claim C: b's max is taken for the running max", {"m = np.maximum(m_a, m_b)": "m = np.asarray(m_b)"}),
-    Slip("b is never rescaled", {"np.exp(m_b - shift)": "np.ones_like(shift) * (m_b > -np.inf)"}),
 )
-check("many queries at once, each with its own max", [ROWS, states(rows=True)]).catches(
-    Slip("one `if` decides for all rows", {"m = np.maximum(m_a, m_b)": "m = m_a if m_a > m_b else m_b"})
-)
+check("many queries at once, each with its own max", [ROWS, states(rows=True)])
 check(
     "the state of no keys, (-inf, 0, 0), changes nothing on either side",
     [
@@ -125,21 +97,11 @@ check(
         states(empty=True),
     ],
     test=commutes,
-).catches(Slip("-inf minus -inf", {"shift = np.where(m == -np.inf, 0.0, m)": "shift = m"}))
+)
 check(
     "maxima 1000 apart, and maxima near -1000",
     [case(a=(1000, 1, [1]), b=(0, 1, [1])), case(a=(-1000, 1, [1]), b=(-1001, 1, [2])), states(spread=500.0)],
     test=commutes,
-).catches(
-    Slip(
-        "one exponent serves both sides",
-        {
-            f"w_a, w_b = {WEIGHTS}": "ratio = np.exp(np.where(m_a == -np.inf, -2e3, m_a)"
-            " - np.where(m_b == -np.inf, -2e3, m_b))\n"
-            "    w_b = np.exp(m_b - shift)\n"
-            "    w_a = np.where(m_b == -np.inf, np.exp(m_a - shift), ratio * w_b)"
-        },
-    )
 )
 check(
     "merging is associative",
@@ -147,16 +109,11 @@ check(
     test=associates,
     call="merge_states(merge_states(a, b), c), merge_states(a, merge_states(b, c))",
 )
-check("the inputs are not modified", [ROWS], test=not_modified).catches(
-    Slip(
-        "acc is updated in place",
-        {Before("return m,"): "acc_a *= w_a[..., None]\nacc_a += w_b[..., None] * acc_b", ACC: "acc_a"},
-    )
-)
+check("the inputs are not modified", [ROWS], test=not_modified)
 check(
     "float32 in, float32 out",
     [{name: tuple(x.astype(np.float32) for x in state) for name, state in ROWS.items()}],
     test=keeps_dtype("m", "l", "acc"),
-).catches(Slip("float64 whatever came", {ACC: f"{ACC} + np.zeros(acc_a.shape)"}))
+)
 
 EXERCISE = Exercise(__file__, merge_states, check, points=3, minutes=6, difficulty="medium")

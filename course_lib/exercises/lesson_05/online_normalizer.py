@@ -7,7 +7,7 @@ from course_lib import reference
 from course_lib.exercises.common.generators import LARGE_SCORES, MASKED_SCORES, NUMBERS
 from course_lib.grading.checking import agrees
 from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Checks, Exercise, Slip
+from course_lib.grading.exercise import Checks, Exercise
 from course_lib.grading.read_counting import growing
 
 
@@ -63,28 +63,11 @@ def pairs(sign):
     return st.tuples(NUMBERS, steps).map(lambda pair: of(pair[0], pair[0] + sign * pair[1]))
 
 
-START, UPDATE = "m, l = -np.inf, 0.0", "l * np.exp(m - m_new)"
-GUARD = """\
-        if m_new == -np.inf:  # every score so far is masked, and -inf minus -inf would be NaN
-            continue
-"""
 check = Checks(online_normalizer, agrees(normalizer))
 
-check("one score alone: m is the score and l is 1", [of(0.0), of(-3.0), of(3.0), streams(max_size=1)]).catches(
-    Slip("the running max starts at 0", {START: "m, l = 0.0, 0.0"}),
-    Slip("the normaliser starts at 1", {START: "m, l = -np.inf, 1.0", UPDATE: f"({UPDATE} if m > -np.inf else l)"}),
-    Slip("the max is not subtracted", {f"{UPDATE} + np.exp(s - m_new)": "l + np.exp(s)"}),
-    Slip("(l, m) is returned", {"return m, l": "return l, m"}),
-)
-check("a smaller score leaves m alone and adds exp(s - m) to l", [of(2.0, 1.0), of(-1.0, -3.0), pairs(-1)]).catches(
-    Slip("claim C: the current score is taken for the running max", {"max(m, s)": "s"}),
-    Slip("2 ** x for exp(x)", {f"{UPDATE} + np.exp(": f"{UPDATE} + np.exp(".replace("exp", "exp2")}),
-    Slip("l is float16", {"        m = m_new\n": "        m, l = m_new, np.float16(l)\n"}),
-)
-check("a new max rescales the old sum", [of(1.0, 2.0), of(-3.0, -1.0), pairs(1)]).catches(
-    Slip("l is not rescaled", {UPDATE: "l"}),
-    Slip("the factor is upside down", {UPDATE: "l * (np.exp(m_new - m) if m > -np.inf else 0.0)"}),
-)
+check("one score alone: m is the score and l is 1", [of(0.0), of(-3.0), of(3.0), streams(max_size=1)])
+check("a smaller score leaves m alone and adds exp(s - m) to l", [of(2.0, 1.0), of(-1.0, -3.0), pairs(-1)])
+check("a new max rescales the old sum", [of(1.0, 2.0), of(-3.0, -1.0), pairs(1)])
 check(
     "any stream gives the max and the sum of exp(s - max)",
     [of(1.0, 2.0, 3.0, 4.0), of(*[2.0] * 5), of(*((i * 37 % 64) / 8 for i in range(64))), streams()],
@@ -92,21 +75,17 @@ check(
 check(
     "scores near 1000 and -1000 neither overflow nor vanish",
     [of(1000.0, 999.0), of(-1000.0, -1001.0), of(-1e30, -2e30), streams(LARGE_SCORES)],
-).catches(Slip("a finite number stands in for -inf", {START: "m, l = -1e6, 0.0"}))
+)
 check(
     "masked scores (-inf) add nothing, also when they come first",
     [of(-np.inf), of(-np.inf, 1.0), of(1.0, -np.inf), of(), streams(MASKED_SCORES, min_size=0, max_size=4)],
-).catches(Slip("-inf minus -inf", {GUARD: ""}))
-check("the stream is gone through once", [of(0.0, 1.0)], call="online_normalizer(iter(stream))").catches(
-    Slip("the stream is gone through twice", {START: "m, l = max(stream, default=-np.inf), 0.0"})
 )
+check("the stream is gone through once", [of(0.0, 1.0)], call="online_normalizer(iter(stream))")
 check(
     "what is kept does not grow with the stream",
     [{"n": 2048}],
     test=memory,
     call="online_normalizer(float(i % 7) for i in range(n))",
-).catches(
-    Slip("the scores are collected", {START: "stream = list(stream)\n    m, l = max(stream, default=-np.inf), 0.0"})
 )
 
 EXERCISE = Exercise(__file__, online_normalizer, check, points=2, minutes=8, difficulty="easy")

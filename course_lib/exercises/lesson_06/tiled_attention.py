@@ -8,9 +8,8 @@ from course_lib.exercises.common.generators import NUMBERS, arrays
 from course_lib.exercises.common.on_machine import compare_traffic, on_machine, own_work
 from course_lib.exercises.common.oracles import attention_output
 from course_lib.grading.diagnosis import compare
-from course_lib.grading.exercise import Before, Checks, Exercise, ExpectedOutput, Slip
+from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
 from course_lib.reference import example
-from course_lib.reference.tiled import tiled_attention_on_machine
 
 
 def tiled_attention(machine, Q, K, V, O, block_q, block_k, causal=False):
@@ -77,10 +76,6 @@ def moves_no_more(machine, n_q, n_k, d, block_q, block_k, causal, **names):
     return compare_traffic(machine, needed.by_tensor) or output_is_right(machine, causal=causal, **names)
 
 
-def finished(machine, Q, K, V, O, block_q, block_k, causal=False):
-    tiled_attention_on_machine(machine, Q, K, V, O, block_q=block_q, block_k=block_k, causal=causal)
-
-
 def case(q, k, v, block_q, block_k, causal=False):
     q, k, v = (np.array(matrix, dtype=np.float64) for matrix in (q, k, v))
     return {"q": q, "k": k, "v": v, "block_q": block_q, "block_k": block_k, "causal": causal}
@@ -124,9 +119,6 @@ handles = [machine.hbm(array, name) for array, name in zip((q, k, v, o), 'QKVO')
 tiled_attention(machine, *handles, block_q, block_k, causal)"""
 RANDOM_CALL = RANDOM + CALL
 LIMITED_CALL = RANDOM_CALL.replace("Machine()", "Machine(16 * (block_q * d + 2 * block_k * d + block_q * block_k))")
-ALPHA = "alpha = np.exp(m - shift)"
-KV_END = "if causal else n_k"
-STORE = "machine.store(O, (q_start, q_stop), out.astype(O.dtype))"
 check = Checks(CALL, output_is_right, on_machine)
 
 check(
@@ -136,56 +128,25 @@ check(
         case(example.Q, example.K, example.V, 4, 4),
         matrices(one_tile=True),
     ],
-).catches(
-    Slip("scale missing", {" * d**-0.5": ""}),
-    Slip("final division missing", {"acc / np.where(l == 0, 1.0, l)[:, None]": "acc"}),
 )
-check(
-    "tiles of keys that leave the max alone", [of_scores([2, 1], 1), of_scores([4, 3, 1, 0], 2), one_query(-1)]
-).catches(
-    Slip(
-        "each tile measured from its own max",
-        {"p = np.exp(s - shift[:, None])": "p = np.exp(s - s.max(axis=1)[:, None])"},
-    )
-)
+check("tiles of keys that leave the max alone", [of_scores([2, 1], 1), of_scores([4, 3, 1, 0], 2), one_query(-1)])
 check(
     "tiles of keys that raise the max, each of them", [of_scores([1, 2], 1), of_scores([0, 1, 3, 4], 2), one_query(1)]
-).catches(
-    Slip("no rescale of l", {"l = alpha * l": "l = l"}),
-    Slip("no rescale of acc", {"acc = alpha[:, None] * acc": "acc = acc"}),
-    Slip("alpha upside down", {ALPHA: "alpha = np.exp(np.where(m == -np.inf, 0.0, shift - m))"}),
 )
 check(
     "any lengths and any tiles: the last ones may be short",
     [of_scores([1, 2, 3], 2), of_scores([1, 2, 3, 0, 2], 3, rows=3), case([[1]] * 3, [[1]], [[2]], 2, 4), matrices()],
-).catches(
-    Slip(
-        "last tile of keys dropped",
-        {"range(0, kv_end, block_k)": "range(0, kv_end // block_k * block_k, block_k)"},
-        {"range(0, kv_end, block_k)": "range(0, kv_end // block_k * block_k or kv_end, block_k)"},
-    ),
-    Slip(
-        "short tile padded with zero keys",
-        {
-            Before("s = q @ k.T"): "rest, k_stop = block_k - len(k), k_start + block_k\n"
-            "k, v = (np.concatenate([t, np.zeros((rest, d), t.dtype)]) for t in (k, v))"
-        },
-    ),
 )
-check("scores near 1000 do not overflow", [of_scores([1000, 999], 2), of_scores([1000, 1001], 1)]).catches(
-    Slip("no max subtraction", {"0.0, m_new)": "0.0, 0.0)", ALPHA: "alpha = np.exp(shift)"})
-)
+check("scores near 1000 do not overflow", [of_scores([1000, 999], 2), of_scores([1000, 1001], 1)])
 check(
     "the max falls by 1000 from one tile of keys to the next",
     [of_scores([0, -1000], 1), of_scores([0, 1, -1000, -1001], 2)],
-).catches(Slip("tile max for running max", {"m_new = np.maximum(m, s.max(axis=1))": "m_new = s.max(axis=1)"}))
-check("all scores strongly negative", [of_scores([-1000, -1001], 2), of_scores([-1000, -1001], 1)]).catches(
-    Slip("running max starts at 0", {"machine.full(len(q), -np.inf)": "machine.full(len(q), 0.0)"})
 )
+check("all scores strongly negative", [of_scores([-1000, -1001], 2), of_scores([-1000, -1001], 1)])
 check(
     "each row has a max of its own: rows 1000 apart",
     [case([[1], [-1]], [[1000], [999]], [[1], [2]], 2, 1), case([[1], [-1]], [[900], [901]], [[4], [2]], 2, 2)],
-).catches(Slip("one max for all rows of the tile", {"s.max(axis=1))": "s.max())"}))
+)
 check(
     "causal, as many queries as keys: query i sees keys 0 to i",
     [
@@ -193,13 +154,6 @@ check(
         case(example.Q, example.K, example.V, 2, 2, True),
         matrices((0, 0), causal=True),
     ],
-).catches(
-    Slip("causal ignored", {KV_END: "if False else n_k", "if causal:": "if False:"}),
-    Slip(
-        "sees the next key", {"k_stop) > visible": "k_stop) > visible + 1", "max(q_stop + n_k": "max(q_stop + 1 + n_k"}
-    ),
-    Slip("does not see its own key", {"k_stop) > visible": "k_stop) >= visible"}),
-    Slip("hidden scores set to 0", {"visible] = -np.inf": "visible] = 0.0", KV_END: "if False else n_k"}),
 )
 check(
     "causal, more keys than queries: the last query sees the last key",
@@ -208,8 +162,6 @@ check(
         of_scores([1, 2, 3], 2, causal=True),
         matrices((1, 3), causal=True),
     ],
-).catches(
-    Slip("aligned at the top left", {"[:, None] + n_k - n_q": "[:, None]", "max(q_stop + n_k - n_q, 0)": "q_stop"})
 )
 check(
     "causal, more queries than keys: a query that sees no key gets 0, never NaN",
@@ -218,47 +170,30 @@ check(
         of_scores([1, 2], 1, rows=5, causal=True),
         matrices((-3, -1), causal=True),
     ],
-).catches(Slip("-inf minus -inf", {"np.where(m_new == -np.inf, 0.0, m_new)": "m_new"}))
-check("float16 comes in and goes out, and rounds once", [sized(32, 512, 16, 16, 16)], call=RANDOM_CALL).catches(
-    Slip("float16 accumulation", {"            m = m_new\n": "            m, acc = m_new, acc.astype(O.dtype)\n"})
 )
+check("float16 comes in and goes out, and rounds once", [sized(32, 512, 16, 16, 16)], call=RANDOM_CALL)
 check(
     "all the work is the answer's own, on tiles that it loaded",
     [sized(4, 6, 2, 2, 2)],
     test=own_work(output_is_right),
     call=RANDOM_CALL,
-).catches(
-    Slip("calls the finished implementation", finished),
-    Slip(
-        "reads the arrays behind the machine's back",
-        {"k = machine.load(K, (k_start, k_stop))": "k = K._array[k_start:k_stop]"},
-        {STORE: f"{STORE.replace('out', '0 * out')}\n        O._array[q_start:q_stop] = out._array"},
-    ),
 )
 check(
     "SRAM never holds more than 16 (block_q d + 2 block_k d + block_q block_k) bytes",
     [sized(192, 192, 16, 16, 16), sized(192, 192, 16, 16, 16, True)],
     call=LIMITED_CALL,
-).catches(
-    Slip("the N x N matrix in SRAM", {"    n_k = len(K)\n": "    n_k = len(K)\n    block_q, block_k = n_q, n_k\n"}),
-    Slip("tiles kept alive in a list", {Before("kv_end ="): "kept = []", "del k, v, s, p": "kept += [k, v, p]"}),
 )
 check(
     "Q read once, O written once, K and V read once for every query tile",
     [sized(8, 8, 4, 4, 2), sized(40, 56, 8, 16, 24)],
     test=moves_no_more,
     call=RANDOM_CALL,
-).catches(
-    Slip(
-        "K and V loaded twice", {Before("s = q @ k.T"): "k, v = (machine.load(t, (k_start, k_stop)) for t in (K, V))"}
-    ),
-    Slip("O written at every step", {Before("del k, v"): STORE.replace("out", "acc")}),
 )
 check(
     "causal: tiles that no query of the tile sees are not read",
     [sized(8, 8, 4, 2, 2, True), sized(40, 56, 8, 16, 24, True), sized(9, 5, 4, 2, 2, True)],
     test=moves_no_more,
     call=RANDOM_CALL,
-).catches(Slip("hidden tiles not skipped", {KV_END: "if False else n_k"}))
+)
 
 EXERCISE = Exercise(__file__, tiled_attention, check, points=6, minutes=20, difficulty="hard")

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import arrays
 from course_lib.exercises.lesson_07.launches import agrees
-from course_lib.grading.exercise import Before, Exercise, ExpectedOutput, Slip, each_and_all
+from course_lib.grading.exercise import Exercise, ExpectedOutput
 from course_lib.grading.kernel_calls import TRITON, kernel_checks, plain
 from course_lib.kernels import warmup
 
@@ -31,49 +31,14 @@ def vectors(draw, lengths):
 
 
 CALL = 'launched(vector_add, (-(-len(x) // BLOCK),), {"out_ptr": x.shape}, x_ptr=x, y_ptr=y, n=len(x), BLOCK=BLOCK)'
-X, Y = "tl.load(x_ptr + offs, mask=mask)", "tl.load(y_ptr + offs, mask=mask)"
-BODY = f"""\
-    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offs < n
-    x = {X}
-    y = {Y}
-    tl.store(out_ptr + offs, x + y, mask=mask)
-"""
 check = kernel_checks(CALL, agrees(sums))
 
-check("one whole block: out is x + y", [case(4, 4), case(1, 1), vectors([4])]).catches(
-    Slip("x added to itself", {"tl.load(y_ptr": "tl.load(x_ptr"}),
-    Slip("product for sum", {"x + y, mask": "x * y, mask"}),
-    Slip("mask one too narrow", {"offs < n": "offs < n - 1"}),
-)
-check("several whole blocks: every program does its own", [case(8, 4), case(96, 32), vectors([8, 12])]).catches(
-    Slip("program id not times BLOCK", {"tl.program_id(0) * BLOCK +": "tl.program_id(0) +"}),
-    Slip(
-        "every program does the first block",
-        {"tl.program_id(0) * BLOCK + ": ""},
-        {"tl.program_id(0) * B": "tl.program_id(1) * B"},
-    ),
-)
+check("one whole block: out is x + y", [case(4, 4), case(1, 1), vectors([4])])
+check("several whole blocks: every program does its own", [case(8, 4), case(96, 32), vectors([8, 12])])
 check(
     "a length that no block divides: nothing outside is touched",
     [case(5, 4), case(3, 4), case(1, 4), case(1000, 256), vectors([1, 2, 3, 5, 6, 7, 9])],
-).catches(
-    Slip("no mask on a load", *each_and_all({X: "tl.load(x_ptr + offs)", Y: "tl.load(y_ptr + offs)"})),
-    Slip("no mask on the store", {"x + y, mask=mask": "x + y"}),
-    Slip("mask one too wide", {"offs < n": "offs <= n"}),
-    Slip("whole blocks only", {"offs < n": "offs < n // BLOCK * BLOCK"}),
 )
-check(
-    "each element is read once and written once", [case(8, 4), case(5, 4), case(100, 32)], test=agrees(sums, once)
-).catches(
-    Slip("an input loaded twice", {Before("y ="): f"x = {X}"}, {Before("y ="): f"y = {Y}"}),
-    Slip(
-        "every program does all blocks",
-        {
-            BODY: "    for i in range(0, n, BLOCK):\n"
-            + BODY.replace("    ", "        ").replace("tl.program_id(0) * BLOCK", "i")
-        },
-    ),
-)
+check("each element is read once and written once", [case(8, 4), case(5, 4), case(100, 32)], test=agrees(sums, once))
 
 EXERCISE = Exercise(__file__, vector_add, check, points=2, minutes=8, difficulty="easy", imports=TRITON)

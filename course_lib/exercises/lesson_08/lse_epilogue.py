@@ -4,7 +4,7 @@ import numpy as np
 
 from course_lib import reference
 from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Exercise, Slip
+from course_lib.grading.exercise import Exercise
 from course_lib.grading.kernel_calls import TRITON, compare_launch, kernel_checks
 from course_lib.language import WRITTEN
 
@@ -73,33 +73,12 @@ def case(n_q, d, empty_rows=0, block_d=16):
     return {"n_q": n_q, "d": d, "empty_rows": empty_rows, "block_d": block_d}
 
 
-SUM, STORE_O = "(m_i + tl.log2(l_safe))", "tl.store(o_ptr + places, o.to(o_ptr.dtype.element_ty), mask=mask)"
 check = kernel_checks(CALL, gives_o)
 
-check("o is acc divided by l", [case(32, 16)]).catches(
-    Slip("acc is stored undivided", {"o = acc / l_safe[:, None]": "o = acc"}),
-    Slip("o is never stored", {STORE_O: "pass"}),
-)
-check("lse is the natural log-sum-exp", [case(32, 16)], test=gives_lse).catches(
-    Slip("lse is in base 2", {" * 0.6931471805599453": ""}),
-    Slip("lse has the wrong sign", {SUM: f"-{SUM}"}),
-    Slip("lse is the maximum alone", {SUM: "m_i"}),
-    Slip("a natural logarithm is added to a base-2 maximum", {"tl.log2(l_safe)": "tl.log(l_safe)"}),
-)
-check("any number of queries, any head dimension", [case(5, 3), case(70, 20, block_d=32)]).catches(
-    Slip(
-        "acc is loaded without a mask", {"tl.load(acc_ptr + places, mask=mask, other=0.0)": "tl.load(acc_ptr + places)"}
-    ),
-    Slip("columns are not masked", {" & (offs_d < HEAD_DIM)[None, :]": " & (offs_d < BLOCK_D)[None, :]"}),
-    Slip("lse is stored without a mask", {"lse, mask=mask_m)": "lse)"}),
-)
-check("a query that saw no key: o is 0", [case(32, 16, empty_rows=3)]).catches(
-    Slip("0 / 0 in an empty row", {"tl.where(l_i == 0.0, 1.0, l_i)": "l_i"})
-)
-check("a query that saw no key: lse is -inf", [case(32, 16, empty_rows=3)], test=gives_lse).catches(
-    Slip(
-        "lse of an empty row is finite", {'tl.where(l_i == 0.0, float("-inf"), (m_i': "tl.where(l_i == 0.0, 0.0, (m_i"}
-    )
-)
+check("o is acc divided by l", [case(32, 16)])
+check("lse is the natural log-sum-exp", [case(32, 16)], test=gives_lse)
+check("any number of queries, any head dimension", [case(5, 3), case(70, 20, block_d=32)])
+check("a query that saw no key: o is 0", [case(32, 16, empty_rows=3)])
+check("a query that saw no key: lse is -inf", [case(32, 16, empty_rows=3)], test=gives_lse)
 
 EXERCISE = Exercise(__file__, lse_epilogue, check, points=2, minutes=7, difficulty="medium", imports=TRITON)

@@ -5,7 +5,7 @@ lesson_NN.py holds RIGHT_ANSWERS: exercise -> {what is different: edits of the a
 
 import importlib
 
-from course_lib.grading.exercise import edited
+from course_lib.editing import edited
 
 
 def right_answers(exercise) -> dict:
