@@ -7,57 +7,16 @@ and `error_beyond_budget` says whether an input shows that the kernel is wrong.
 import functools
 import inspect
 import re
+import tomllib
+from pathlib import Path
 
 import numpy as np
 
 from course_lib import runtime
-from course_lib.editing import with_edits
+from course_lib.editing import edits_of, with_edits
 
-# Kernel -> its mistake, as edits of the right kernel's source.
-MISTAKES = {
-    # FlashAttention-1's update, as it is widely copied: each tile is measured from its own max. Where a tile is hidden
-    # from a row, that max is -inf, and -inf - -inf is NaN.
-    "A": {
-        "        m_new = tl.maximum(m_i, tl.max(scores, axis=1))\n"
-        '        m_ref = tl.where(m_new == float("-inf"), 0.0, m_new)  # -inf - (-inf) is never computed\n'
-        "        alpha = tl.exp2(m_i - m_ref)\n"
-        "        p = tl.exp2(scores - m_ref[:, None])\n":
-        "        m_ij = tl.max(scores, axis=1)\n"
-        "        m_new = tl.maximum(m_i, m_ij)\n"
-        "        p = tl.exp2(scores - m_ij[:, None])\n"
-        "        alpha = tl.exp2(m_i - m_new)\n"
-        "        beta = tl.exp2(m_ij - m_new)\n"
-        "        p = p * beta[:, None]\n",
-    },
-    # The loads of the last tile are masked, but its scores are not: a padded key has the score 0 and gets a weight.
-    "B": {
-        "        visible = mask_n[None, :]\n"
-        "        if IS_CAUSAL:\n"
-        "            visible = visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)\n"
-        '        scores = tl.where(visible, scores, float("-inf"))\n':
-        "        if IS_CAUSAL:\n"
-        "            visible = offs_n[None, :] <= offs_m[:, None] + n_k - n_q\n"
-        '            scores = tl.where(visible, scores, float("-inf"))\n',
-    },
-    # The causal mask is aligned at the top left.
-    "C": {
-        "<= offs_m[:, None] + n_k - n_q": "<= offs_m[:, None]",
-        "tl.minimum(tl.maximum(tl.minimum(start_m + BLOCK_M, n_q) + n_k - n_q, 0), n_k)":
-        "tl.minimum(start_m + BLOCK_M, n_k)",
-    },
-    # The accumulator has the inputs' dtype.
-    "D": {
-        "acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)": "acc = tl.zeros([BLOCK_M, BLOCK_D], q.dtype)",
-        "acc = acc * alpha[:, None]": "acc = (acc * alpha[:, None]).to(q.dtype)",
-        'acc += tl.dot(p.to(v.dtype), v, input_precision="ieee")':
-        'acc += tl.dot(p.to(v.dtype), v, input_precision="ieee").to(q.dtype)',
-        "o = acc / l_safe[:, None]": "o = acc.to(tl.float32) / l_safe[:, None]",
-    },
-    # The scale is derived from the padded head dimension.
-    "E": {"(scale * 1.4426950408889634)": "(BLOCK_D ** -0.5 * 1.4426950408889634)"},
-    # The running max starts at 0, which strongly negative scores never reach.
-    "F": {'m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)': "m_i = tl.zeros([BLOCK_M], tl.float32)"},
-}  # fmt: skip
+# Kernel -> its mistake, as a diff of the right kernel.
+MISTAKES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 NAMES = tuple(MISTAKES)
 
 
@@ -67,7 +26,8 @@ def _kernel(name):
 
     if name not in (*NAMES, "right"):
         raise ValueError(f"there is no kernel {name!r}; there are {', '.join(NAMES)}")
-    return with_edits(flash_forward, MISTAKES.get(name, {}), f"kernel {name}")
+    edits = edits_of(MISTAKES[name]) if name in MISTAKES else {}
+    return with_edits(flash_forward, edits, f"kernel {name}")
 
 
 def source(name):

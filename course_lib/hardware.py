@@ -1,10 +1,13 @@
-"""GPU specifications, each figure with the vendor document it was read from.
+"""GPU specifications, read from hardware.toml, each figure with the vendor document that it is from.
 
 Rates are the vendor's peaks at boost clock, an upper bound that kernels seldom reach. Vendors write KB and MB of
 on-chip memory, and GB of device memory, for powers of two; GB/s and TFLOP/s are powers of ten.
 """
 
+import re
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
 KIB = 1024
 MIB = 1024**2
@@ -79,109 +82,15 @@ def _round_up(count, unit):
     return -(-count // unit) * unit
 
 
-GPUS = {
-    "T4": GPU(
-        name="Tesla T4",
-        compute_capability=(7, 5),
-        sms=40,
-        shared_bytes_per_sm=64 * KIB,
-        shared_bytes_per_block=64 * KIB,
-        registers_per_sm=65_536,
-        threads_per_sm=1024,
-        blocks_per_sm=16,
-        l2_bytes=4 * MIB,
-        hbm_bytes=16 * GIB,
-        hbm_bytes_per_s=320e9,
-        fp16_tensor_tflops=65.0,
-        fp32_tflops=8.1,
-        sources=(
-            CUDA_GUIDE,
-            "NVIDIA Turing GPU Architecture whitepaper, Table 5, Tesla T4: SMs, L2, memory, bandwidth, "
-            "fp16 and fp32 peaks (the T4 datasheet prints 300 GB/s)",
-        ),
-    ),
-    "A100": GPU(
-        name="A100 80GB SXM4",
-        compute_capability=(8, 0),
-        sms=108,
-        shared_bytes_per_sm=164 * KIB,
-        shared_bytes_per_block=163 * KIB,
-        registers_per_sm=65_536,
-        threads_per_sm=2048,
-        blocks_per_sm=32,
-        l2_bytes=40 * MIB,
-        hbm_bytes=80 * GIB,
-        hbm_bytes_per_s=2039e9,
-        fp16_tensor_tflops=312.0,
-        fp32_tflops=19.5,
-        sources=(
-            CUDA_GUIDE,
-            "NVIDIA A100 Tensor Core GPU Architecture whitepaper, table of data center GPUs: SMs, L2",
-            "NVIDIA A100 Tensor Core GPU datasheet, A100 80GB SXM: memory, bandwidth, fp16 and fp32 peaks",
-        ),
-    ),
-    "RTX 4090": GPU(
-        name="GeForce RTX 4090",
-        compute_capability=(8, 9),
-        sms=128,
-        shared_bytes_per_sm=100 * KIB,
-        shared_bytes_per_block=99 * KIB,
-        registers_per_sm=65_536,
-        threads_per_sm=1536,
-        blocks_per_sm=24,
-        l2_bytes=72 * MIB,
-        hbm_bytes=24 * GIB,
-        hbm_bytes_per_s=1008e9,
-        fp16_tensor_tflops=165.2,
-        fp32_tflops=82.6,
-        sources=(
-            CUDA_GUIDE,
-            "NVIDIA Ada GPU Architecture whitepaper, Appendix A, Table 2: SMs, L2, memory, bandwidth, "
-            "fp16 (fp32 accumulate) and fp32 peaks",
-        ),
-    ),
-    "H100": GPU(
-        name="H100 SXM5",
-        compute_capability=(9, 0),
-        sms=132,
-        shared_bytes_per_sm=228 * KIB,
-        shared_bytes_per_block=227 * KIB,
-        registers_per_sm=65_536,
-        threads_per_sm=2048,
-        blocks_per_sm=32,
-        l2_bytes=50 * MIB,
-        hbm_bytes=80 * GIB,
-        hbm_bytes_per_s=3352e9,
-        fp16_tensor_tflops=989.4,
-        fp32_tflops=66.9,
-        sources=(
-            CUDA_GUIDE,
-            "NVIDIA H100 Tensor Core GPU Architecture whitepaper, table of A100 and H100, SXM5: SMs, L2, "
-            "memory, bandwidth, fp16 and fp32 peaks",
-        ),
-    ),
-    "B200": GPU(
-        name="B200 (HGX)",
-        compute_capability=(10, 0),
-        sms=148,
-        shared_bytes_per_sm=228 * KIB,
-        shared_bytes_per_block=227 * KIB,
-        registers_per_sm=65_536,
-        threads_per_sm=2048,
-        blocks_per_sm=32,
-        l2_bytes=132_644_864,
-        hbm_bytes=180 * GIB,
-        hbm_bytes_per_s=8e12,
-        fp16_tensor_tflops=2250.0,
-        fp32_tflops=80.0,
-        tensor_memory_columns_per_sm=512,
-        sources=(
-            CUDA_GUIDE,
-            "PTX ISA, tcgen05.alloc: tensor memory",
-            "CUDA device properties multiProcessorCount and l2CacheSize, as a B200 reports them: SMs, L2",
-            "NVIDIA DGX B200 datasheet, an eighth of the system: memory, bandwidth "
-            "(bus width and clock that a B200 reports give 7.67 TB/s)",
-            "NVIDIA Blackwell Architecture Technical Brief, Table 3, HGX B200: fp16 and fp32 peaks",
-        ),
-    ),
-}
+def _gpu(fields):
+    """The GPU of a table in hardware.toml, where a text such as "64 KiB" is a number of bytes."""
+    for name, value in fields.items():
+        if isinstance(value, list):
+            fields[name] = tuple(value)
+        elif found := re.fullmatch(r"(\d+) ([KMG])iB", str(value)):
+            fields[name] = int(found[1]) * {"K": KIB, "M": MIB, "G": GIB}[found[2]]
+    return GPU(**fields | {"sources": (CUDA_GUIDE, *fields["sources"])})
+
+
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+GPUS = {name: _gpu(fields) for name, fields in _TABLES.items()}

@@ -11,7 +11,7 @@ STYLE = (
     "<style>"
     ".course{border-left:4px solid #888888;padding:.1em 0 .1em 1em;margin:.3em 0;line-height:1.45}"
     + "".join(f".course.{mood}{{border-color:{colour}}}" for mood, colour in EDGES.items())
-    + ".course p{margin:.3em 0}.course ul{margin:.3em 0;padding-left:1.4em}.course .lines{white-space:pre-line}"
+    + ".course p{margin:.3em 0}.course ul{margin:.3em 0;padding-left:1.4em}"
     ".course pre{margin:.3em 0;padding:.4em .7em;white-space:pre-wrap;background:rgba(128,128,128,.14)}"
     ".course .right,.course .wrong{margin-left:1.1em;padding-left:.7em;border-left:3px solid #009E73}"
     ".course .wrong{border-color:#D55E00}"

@@ -6,7 +6,8 @@ from numbers import Integral, Real
 
 from .page import STYLE, escape, show
 
-NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?P<decimals>\.\d+)?(?:e[-+]?\d+)?|inf|nan)[x%]?", re.IGNORECASE)
+NUMBER = re.compile(r"[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf|nan)[x%]?")
+DIGITS = tuple("0123456789%x")  # what a number ends with that is neither inf nor nan
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit and as a point
 
 
@@ -33,7 +34,7 @@ def table(
         raise ValueError(f"every row needs {len(headers)} cells, one for each header")
     if bar and bar not in headers:
         raise ValueError(f"there is no column {bar!r} to draw bars for; there are {', '.join(headers)}")
-    columns = [_aligned(headers[i], [row[i] for row in texts]) for i in range(len(headers))]
+    columns = [_aligned([row[i] for row in texts]) for i in range(len(headers))]
     cells = [list(row) for row in zip(*(texts for _, texts in columns), strict=True)]
     marked = [mark is not None and bool(mark(row)) for row in rows]
     bars = _bars([row[headers.index(bar)] for row in texts]) if bar else [""] * len(rows)
@@ -67,19 +68,20 @@ def _text(cell):
     return f"{cell:.4g}" if isinstance(cell, Real) else str(cell)
 
 
-def _aligned(header, texts):
+def _aligned(texts):
     """Whether a column is one of numbers, and its texts, numbers filled up to the same places after the point."""
     found = [NUMBER.fullmatch(text) for text in texts]
     if not any(found) or not all(match or text in ("", "-") for match, text in zip(found, texts, strict=True)):
         return False, texts
-    decimals = [len(match["decimals"] or "") if match else 0 for match in found]
-    missing = [max(decimals) - places for places in decimals]
-    # A number without a point lacks that, too.
-    fill = [
-        (POINT_SPACE if not places else "") + FIGURE_SPACE * (lack - (not places)) if lack else ""
-        for places, lack in zip(decimals, missing, strict=True)
-    ]
-    return True, [text + spaces for text, spaces in zip(texts, fill, strict=True)]
+    places = [len(text.partition(".")[2]) for text in texts]
+    if not any(places) or any("e" in text for text in texts):
+        return True, texts  # whole numbers, or 1.5e-05, whose point is not where that of 0.002 is
+
+    def filled(text, lack):
+        point = "" if "." in text else POINT_SPACE
+        return text + point + FIGURE_SPACE * lack if text[-1:] in DIGITS else text
+
+    return True, [filled(text, max(places) - count) for text, count in zip(texts, places, strict=True)]
 
 
 def _bars(texts):

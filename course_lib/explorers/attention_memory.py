@@ -1,8 +1,7 @@
 """Lesson 04's explorer: what standard attention holds in memory and moves through it, and whether it fits.
 
 `run` is the model: bytes and FLOPs come from `course_lib.traffic`, the GPU's figures from
-`course_lib.hardware`. `draw` shows one setting; `draw_weights`, `draw_masks` and `draw_passes` are the
-lesson's other figures. `explore` is the widget.
+`course_lib.hardware`. `draw` shows one setting, `draw_masks` who sees whom. `explore` is the widget.
 """
 
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import numpy as np
 from course_lib import traffic
 from course_lib.hardware import GIB, GPUS, KIB, MIB
 
-from .drawing import bare, cells, log_axes, names_below, pale, shaded, stacked
+from .drawing import bare, cells, log_axes, names_below, pale, stacked
 from .figures import (
     BLUE,
     GREY,
@@ -25,7 +24,7 @@ from .figures import (
     tidy,
 )
 from .shell import Explorer, buttons, choice, menu
-from .words import in_units, number, vector
+from .words import in_units, plain
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 100_000, 131_072)
 HEAD_DIMS = (32, 64, 128, 256)
@@ -120,14 +119,8 @@ def describe(model):
 
 
 def draw(model):
-    """Three panels: memory held at every length, bytes moved by pass, time for bytes and for arithmetic."""
-    moved_bytes = {name: sum(moves.values()) for name, moves in by_pass(model.moved.by_tensor).items()}
-    alt = (
-        f"Standard attention, N = {model.n:,}, {model.heads} heads, {model.dtype}: holds {size(model.held_bytes)} of "
-        f"the {model.gpu}'s {size(model.capacity_bytes)} and moves "
-        f"{', '.join(f'{n_bytes / 1e6:,.0f} MB for {name}' for name, n_bytes in moved_bytes.items())}. At the peaks "
-        f"the bytes take {1e3 * model.memory_s:,.2f} ms and the FLOPs {1e3 * model.arithmetic_s:,.2f} ms."
-    )
+    """Three panels: memory held at every length, bytes moved by pass, paler what is written, and times."""
+    alt = f"Memory held against N, bytes by pass, and times at the peaks. {plain(describe(model))}"
     figure, (held, moved, times) = panels(3.3, 1.1, 1.25, 0.75, left=0.065, wspace=0.3, alt=alt)
     tidy(held, title=f"held on one {model.gpu} (dot: this N)", x="N")
     line = [held_bytes(n, model.d, model.heads, DTYPE_BYTES[model.dtype]) for n in LENGTHS]
@@ -140,41 +133,21 @@ def draw(model):
     held.set_ylim(2**17, 2**45)
 
     tidy(moved, title=f"requested: {model.moved.total_bytes / 1e6:,.0f} MB", x="share of the bytes")
-    _draw_passes(moved, by_pass(model.moved.by_tensor), model.moved.total_bytes, ("S = QK'", "softmax", "O = PV"), 0.6)
+    passes = by_pass(model.moved.by_tensor).values()
+    bars = {
+        name: [
+            (f"{tensor} {way}", n_bytes / model.moved.total_bytes, pale(colour) if way == "written" else colour)
+            for (tensor, way), n_bytes in moves.items()
+            for colour in [TENSOR_COLOURS[tensor]]
+        ]
+        for name, moves in zip(("S = QK'", "softmax", "O = PV"), passes, strict=True)
+    }
+    stacked(moved, bars, [""] * len(bars), end=0.6)
 
     tidy(times, title="time at the peaks", y="ms")
     times.bar(range(2), (1e3 * model.memory_s, 1e3 * model.arithmetic_s), width=0.6, color=(BLUE, PURPLE))
     names_below(times, ("bytes", "FLOPs"))
     times.locator_params(axis="y", nbins=3)
-    return figure
-
-
-def _draw_passes(axes, passes, unit_bytes, names, end):
-    """A bar for each pass, by tensor, paler what is written."""
-    bars = {
-        name: [
-            (f"{tensor} {way}", n_bytes / unit_bytes, pale(colour) if way == "written" else colour)
-            for (tensor, way), n_bytes in moves.items()
-            for colour in [TENSOR_COLOURS[tensor]]
-        ]
-        for name, moves in zip(names, passes.values(), strict=True)
-    }
-    stacked(axes, bars, [""] * len(bars), end=end)
-
-
-def draw_weights(S, P, O, tokens):
-    """Scores, weights and output of a few tokens as numbers on a ground that darkens with them.
-
-    S, P: [n, n], S with -inf where hidden; O: [n, d]; tokens: [n]. Returns a figure.
-    """
-    rows = "; ".join(f"{token} {vector(row, number)}" for token, row in zip(tokens, P, strict=True))
-    alt = f"Three matrices of numbers: scores S, weights P and output O. The rows of P: {rows}."
-    figure, every = panels(3.0, 2, 2, 1.1, left=0.06, below=0.12, above=0.72, alt=alt)
-    titles = "S: scores, scaled", "P: weights, each row adds up to 1", "O = P V: output"
-    for axes, matrix, title in zip(every, (S, P, O), titles, strict=True):
-        columns = tokens if matrix.shape[1] == len(tokens) else [f"O{j}" for j in range(matrix.shape[1])]
-        shaded(axes, matrix, tokens, columns, size=10)
-        axes.set_title(title, loc="left", y=1.14, fontsize=10.5, color=INK)
     return figure
 
 
@@ -194,27 +167,6 @@ def draw_masks(masks):
         bare(axes)
     tidy(every[0], x="key", y="query")
     every[0].xaxis.set_label_position("top")
-    return figure
-
-
-def draw_passes(counted, stated):
-    """Bytes of each pass by tensor: counted by the machine (bars) and from the closed form (black lines).
-
-    counted, stated: pass -> {(tensor, "read" or "written"): bytes}, as `by_pass` makes them. Returns a figure.
-    """
-    totals = [sum(moves.values()) / 1e6 for moves in stated.values()]
-    by_name = ", ".join(f"{name} {total:.2f} MB" for name, total in zip(stated, totals, strict=True))
-    alt = (
-        f"Bars of the bytes that the machine counted in each pass by tensor, with lines of the closed form: {by_name}."
-    )
-    figure, (axes,) = panels(3.0, left=0.19, alt=alt)
-    title = "bytes between HBM and SRAM, counted; paler: written; lines: the closed form"
-    tidy(axes, title=title, x="MB")
-    names = "first pass: S = Q K'", "second: P = softmax(S)", "third: O = P V"
-    _draw_passes(axes, counted, 1e6, names, 1.12 * max(totals))
-    for y, (moves, total) in enumerate(zip(stated.values(), totals, strict=True)):
-        axes.vlines(np.cumsum(list(moves.values())) / 1e6, y - 0.42, y + 0.42, color=INK, linewidth=1.6)
-        label(axes, total, y, f"  {total:.2f} MB", ha="left")
     return figure
 
 

@@ -1,7 +1,7 @@
 """Lesson 09's explorer, which shows the tiles that each of the backward's three passes visits; the lesson's figures.
 
 `run` is the model: it runs the course's tiled backward on a memory machine and cuts the machine's log into visits.
-`draw` shows one step; `draw_gradient` and `draw_products` are the lesson's figures. `explore` is the widget.
+`draw` shows one step, `draw_products` the matrix products of each pass. `explore` is the widget.
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ import numpy as np
 from course_lib.machine import Machine
 from course_lib.reference.backward import tiled_backward_on_machine
 
-from .drawing import pale, shaded, stacked
-from .figures import INK, TENSOR_COLOURS, panels, tidy
+from .drawing import pale, stacked
+from .figures import TENSOR_COLOURS, panels, tidy
 from .tile_grid import TileGrid, draw_tile_grid, tile_grid
 from .visits import bytes_moved, draw_moved, explore_visits, visit_starts
-from .words import number, plain, vector
+from .words import plain
 
 D = 8
 DTYPE, STATISTICS = np.float16, np.float32
@@ -130,17 +130,6 @@ def draw(model, step):
     grids[0].set_xlabel("")
     names = ["\u03b4" if name == "delta" else name for name in TENSORS]
     draw_moved(hbm, model.moved[step], model.moved[-1], names)
-    return figure
-
-
-def draw_gradient(matrices, tokens):
-    """Square matrices side by side with their numbers. matrices: name -> [n, n]; rows are queries, columns keys."""
-    numbers = [f"{name}: {'; '.join(vector(row, number) for row in matrix)}" for name, matrix in matrices.items()]
-    alt = f"Matrices of numbers, a row for each query. {'. '.join(numbers)}."
-    figure, every = panels(2.9, *[1] * len(matrices), left=0.06, below=0.1, above=0.6, wspace=0.3, alt=alt)
-    for axes, (name, matrix) in zip(every, matrices.items(), strict=True):
-        shaded(axes, matrix, tokens, tokens, signed=True)
-        axes.set_title(name, loc="left", y=1.14, fontsize=10.5, color=INK)
     return figure
 
 

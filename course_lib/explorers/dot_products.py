@@ -1,7 +1,7 @@
 """Lesson 01's explorers: two vectors to drag; scores, their scale and their softmax.
 
 `pair` and `crowd` are the models: every number comes from `course_lib.reference`. pair.js draws `pair_state`, and
-`draw_crowd` a crowd; `draw_scores`, `draw_growth`, `draw_entropy` and `draw_roofline` are the lesson's other figures.
+`draw_crowd` a crowd; `draw_growth` and `draw_roofline` are the lesson's other figures.
 `explore_pair` and `explore_crowd` are the widgets.
 """
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from course_lib.reference import cosine_similarity, dot, entropy, example, scores, stable_softmax
 
-from .drawing import log_axes, shaded
+from .drawing import log_axes
 from .figures import BLUE, GREEN, GREY, INK, ON_WHITE, ORANGE, PURPLE, VERMILLION, label, legend, panels, tidy
 from .live import Live, axis
 from .roofline import roof_tflops
 from .shell import Explorer, buttons, choice
-from .words import number
+from .words import number, plain
 
 # d of the crowd: powers of two. The scales by name, as the factor that multiplies a dot product.
 DIMENSIONS = tuple(2**i for i in range(11))
@@ -129,11 +129,8 @@ def describe_crowd(model):
 def draw_crowd(model):
     """Three panels: the histogram of the scores, one query's weights, the entropy at every d."""
     outside = np.mean(np.abs(model.scores) > SCORES_END)
-    alt = (
-        f"A histogram of {model.scores.size} scores at d = {model.d} with scale {model.scale}, whose spread is "
-        f"{model.spread:.2f}; one query's 64 weights, of which the largest is {model.weights[0].max():.2f}; and the "
-        f"entropy against d for three scales, with a dot at {model.entropy:.2f} nats."
-    )
+    panes = "A histogram of the scores, one query's weights, and the entropy against d."
+    alt = f"{panes} {plain(describe_crowd(model))}"
     figure, (histogram, weights, curve) = panels(3.2, 1, 1, 1, left=0.06, wspace=0.28, alt=alt)
     farther = f", {outside:.0%} outside" if outside else ""
     tidy(histogram, title=f"scores; lines: spread {model.spread:.2f}{farther}", x="score", y="share of the scores")
@@ -148,33 +145,17 @@ def draw_crowd(model):
     weights.stairs(np.sort(model.weights[0])[::-1], fill=True, color=BLUE)
     weights.set(ylim=(0, 1.05), xticks=(0, 32, 64), yticks=(0, 0.5, 1))
 
-    _draw_entropy_curves(curve, "entropy (dot: this setting)")
-    curve.plot(model.d, model.entropy, marker="o", markersize=9, color=INK)
-    return figure
-
-
-def _draw_entropy_curves(axes, title):
-    """Mean entropy against d."""
-    tidy(axes, title=title, x="d", y="nats")
-    for scale, colour, line in ((NONE, VERMILLION, "-"), (ROOT, GREEN, "-"), (INVERSE, PURPLE, "--")):
+    tidy(curve, title="mean entropy (dot: this setting)", x="d", y="nats")
+    for scale, colour, line, place in (
+        (NONE, VERMILLION, "-", (3, 1.4)), (ROOT, GREEN, "-", (200, 3.35)), (INVERSE, PURPLE, "--", (500, 4.4))
+    ):  # fmt: skip
         values = [crowd(d, scale).entropy for d in DIMENSIONS]
-        axes.plot(DIMENSIONS, values, color=colour, linestyle=line, linewidth=1.8, label=f"scale {scale}")
-    axes.axhline(np.log(N_KEYS), color=GREY, linewidth=0.8, linestyle=":")
-    log_axes(axes, DIMENSIONS[::2], DIMENSIONS[::2], y_base=None)
-    axes.set(ylim=(0, 1.12 * np.log(N_KEYS)), yticks=range(5))
-
-
-def draw_scores(S, queries, keys, title):
-    """The matrix of scores as numbers on a ground that darkens with them.
-
-    S: [n_q, n_k]; queries: [n_q], keys: [n_k] names. Returns a figure.
-    """
-    lines = "; ".join(f"{query}: {', '.join(f'{x:.3g}' for x in row)}" for query, row in zip(queries, S, strict=True))
-    alt = f"{title}. For the keys {', '.join(keys)}: {lines}."
-    figure, (axes,) = panels(2.9, width=4.8, left=0.2, right=0.95, below=0.15, above=0.7, alt=alt)
-    shaded(axes, S, queries, keys, write="{:.3g}".format, size=11)
-    tidy(axes, y="queries")
-    label(figure, 0.02, 0.95, title, size=10.5, ha="left")
+        curve.plot(DIMENSIONS, values, color=colour, linestyle=line, linewidth=1.8)
+        label(curve, *place, scale, color=colour)
+    curve.axhline(np.log(N_KEYS), color=GREY, linewidth=0.8, linestyle=":")
+    log_axes(curve, DIMENSIONS[::2], DIMENSIONS[::2], y_base=None)
+    curve.set(ylim=(0, 1.12 * np.log(N_KEYS)), yticks=range(5))
+    curve.plot(model.d, model.entropy, marker="o", markersize=9, color=INK)
     return figure
 
 
@@ -198,19 +179,6 @@ def draw_growth(dimensions, spreads, cosines):
         axes.plot(dimensions, measured, "o", color=colour, label="measured")
         log_axes(axes, dimensions, y_base=2)
         legend(axes)
-    return figure
-
-
-def draw_entropy():
-    """The mean entropy of 64 weights against d, for three scales. Returns a figure."""
-    ends = {scale: crowd(DIMENSIONS[-1], scale).entropy for scale in SCALES}
-    alt = (
-        f"Entropy against d, of at most {np.log(N_KEYS):.2f} nats. From {crowd(1, NONE).entropy:.2f} at d = 1 it comes "
-        f"at d = {DIMENSIONS[-1]} to {', '.join(f'{nats:.2f} with scale {scale}' for scale, nats in ends.items())}."
-    )
-    figure, (axes,) = panels(3.4, alt=alt)
-    _draw_entropy_curves(axes, "entropy of a softmax over 64 keys (dotted: 64 equal weights)")
-    legend(axes, loc="lower left")
     return figure
 
 

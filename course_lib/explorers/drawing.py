@@ -3,8 +3,8 @@
 import numpy as np
 from matplotlib.colors import ListedColormap, to_rgb
 
-from .figures import INK, label
-from .words import number
+from .figures import INK, label, panels
+from .words import number, vector
 
 
 def log_axes(axes, ticks, names=None, *, base=2, y_base=10):
@@ -65,6 +65,26 @@ def shaded(axes, matrix, rows, columns, *, write=number, signed=False, size=9.5)
     axes.set_yticks(range(len(rows)), rows)
     axes.xaxis.tick_top()
     bare(axes)
+
+
+def draw_matrices(matrices, rows, columns, *, signed=False):
+    """Matrices as numbers, side by side. rows, columns: names; other columns are numbered.
+
+    matrices: title -> [n, k]. signed: as of `shaded`. Returns a figure.
+    """
+    writes = ["{:.0f}".format if np.array_equal(m, np.round(m)) else number for m in matrices.values()]
+    numbers = [
+        f"{title}: {'; '.join(f'{name} {vector(line, write)}' for name, line in zip(rows, matrix, strict=True))}"
+        for (title, matrix), write in zip(matrices.items(), writes, strict=True)
+    ]
+    widths, alone = [matrix.shape[1] for matrix in matrices.values()], len(matrices) == 1
+    place = {"width": 4.8, "left": 0.13} if alone else {"left": 0.06, "wspace": 0.25}
+    figure, every = panels(2.9, *widths, below=0.12, above=0.68, alt=f"Numbers. {'. '.join(numbers)}.", **place)
+    for axes, (title, matrix), write in zip(every, matrices.items(), writes, strict=True):
+        named = columns if matrix.shape[1] == len(columns) else [f"{title[0]}{j}" for j in range(matrix.shape[1])]
+        shaded(axes, matrix, rows, named, write=write, signed=signed, size=10)
+        axes.set_title(title, loc="left", y=1.14, fontsize=10.5, color=INK)
+    return figure
 
 
 def stacked(axes, bars, notes, *, room=1.1, end=None, behind=None, scale=True):

@@ -20,7 +20,7 @@ from course_lib.reference.formats import (
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, label, legend, panel, panels, tidy
 from .shell import Explorer, slider
-from .words import significant, vector
+from .words import plain, significant, vector
 
 LINE_END = 130  # of the number lines, in logits either way; the controls reach 120
 COLOURS = dict(zip(FORMATS, (BLUE, ORANGE, GREEN), strict=True))
@@ -97,11 +97,7 @@ def draw(model):
 
     Returns a figure.
     """
-    found = "; ".join(f"{row.number_format.name}: {row.verdict}" for row in model.rows)
-    alt = (
-        f"The logits {vector(model.logits)} as dots on the number lines of three formats, which show where exp is 0, "
-        f"has lost digits, is safe and is inf; and the weights that each format returns. {found}."
-    )
+    alt = f"Logits on the number line of each format, and the weights that it returns. {plain(describe(model))}"
     figure, (lines, weights) = panels(3.8, 1.75, 1, left=0.085, wspace=0.16, alt=alt)
     _draw_lines(lines, model)
     _draw_weights(weights, model)
@@ -157,11 +153,7 @@ def draw_digits():
 
     Returns a figure.
     """
-    formats = "; ".join(
-        f"{name}: {round(np.log2(number_format.largest / number_format.gap(number_format.largest)))} bits, up to "
-        f"{number_format.largest:.5g}"
-        for name, number_format in FORMATS.items()
-    )
+    formats = "; ".join(f"{name} up to {one.largest:.5g}" for name, one in FORMATS.items())
     alt = f"Significant bits against the size of a number, falling off near the smallest ones. {formats}."
     figure, axes = panel(3.4, alt=alt, title="what each format can hold", x="size of the number", y="significant bits")
     axes.set_xscale("log", base=2)

@@ -14,8 +14,7 @@ from course_lib.reference import example, merge_states, online_softmax_update, s
 from course_lib.reference.softmax import normalise_state
 
 from . import figures
-from .drawing import curves
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panel, tidy
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, label, legend, tidy
 from .live import Live, axis, choices
 from .words import number, vector
 
@@ -168,7 +167,7 @@ def draw_corrections(model):
     """
     moved = [block for block, step in enumerate(model.steps[1:], start=1) if block > 1 and step.alpha < 1]
     alt = (
-        f"Over {len(model.steps) - 1} blocks: scores with the running maximum, the running normaliser l, and the output. "
+        f"Over {len(model.steps) - 1} blocks: scores with the running maximum, the running normaliser l, the output. "
         f"The maximum moves at blocks {', '.join(map(str, moved))}, where the old terms shrink; in the end l is "
         f"{_decimals(model.steps[-1].l)} and the output {vector(model.steps[-1].out, _decimals)}."
     )
@@ -248,23 +247,6 @@ def _draw_state(axes, x, y, state, name):
     text = f"{name}\nm {m:.0f}   l {l:.3f}\nacc ({acc[0]:.2f}, {acc[1]:.2f})"
     box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": BLUE}
     label(axes, x, y, text, size=8, bbox=box, zorder=2)
-
-
-def draw_weight_ratios(ratios, block):
-    """By what factor a formula weighs each key too much or too little, key by key, on a logarithmic axis.
-
-    ratios: name of a formula -> [n], the weight it gives each key over the right one. Returns a figure.
-    """
-    title, n = "the weight each formula gives a key, over the right weight", len(next(iter(ratios.values())))
-    spans = [f"{name}: from {min(weights):.2g} to {max(weights):.2g}" for name, weights in ratios.items()]
-    alt = f"The weight that each formula gives a key, over the right weight, for {n} keys. {'; '.join(spans)}."
-    figure, axes = panel(3.0, left=0.09, alt=alt, title=title, x="key, counted from 0", y="ratio")
-    axes.set_yscale("log")
-    curves(axes, range(n), ratios, ((GREEN, "o"), (VERMILLION, "v"), (PURPLE, "^"), (BLUE, "s")))
-    axes.vlines(np.arange(block, n, block) - 0.5, 0, 1, transform=axes.get_xaxis_transform(), color=PALE, linewidth=0.8)
-    axes.set_xticks(range(0, n, block))
-    legend(axes)
-    return figure
 
 
 def streams():

@@ -16,7 +16,7 @@ from course_lib.reference.softmax import log_sum_exp_of_state
 from .drawing import curves, names_below
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, VERMILLION, label, legend, panel, panels, tidy
 from .shell import Explorer, buttons, menu, slider
-from .words import significant, table, vector
+from .words import plain, significant, table, vector
 
 METHODS = ("naive", "stable", "log-sum-exp")
 DTYPES = ("float16", "float32", "float64")
@@ -131,11 +131,7 @@ def limits(dtype):
 
 def draw(model):
     """Three panels: what exp is given, what it returns, the softmax; a panel stays empty until it is reached."""
-    now = model.seen[-1]
-    alt = (
-        f"The {model.method} softmax of {vector(model.logits)} after {model.taken} of {len(model.steps)} steps: what "
-        f"exp is given, what it returns, and the softmax. The last step, {now.name}, gave {_numbers(now.value)}."
-    )
+    alt = f"What exp is given, what it returns, and the softmax. {plain(describe(model))}"
     figure, (exponents, terms, softmax) = panels(3.4, 1, 1, 1, left=0.055, above=0.61, alt=alt)
     _draw_exponents(exponents, model)
 

@@ -1,5 +1,7 @@
 """Tries an exercise's properties on an answer, and shrinks the first failure to the smallest input."""
 
+import contextlib
+import functools
 import itertools
 import json
 import linecache
@@ -113,7 +115,7 @@ def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int)
     """
     if prop.draw is None:
         return None
-    from hypothesis import HealthCheck, Phase, errors, find, settings
+    from hypothesis import errors
 
     deadline_s = time.thread_time() + TRYING_LIMIT_S
     tries, found = itertools.count(), {}
@@ -126,6 +128,31 @@ def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int)
             found[code_of_call(prop.call, inputs)] = inputs, evidence
         return evidence is not None
 
+    if not any(map(condition, _drawn(prop, seed))):
+        return None
+    tries = itertools.count()
+    try:
+        return found[code_of_call(prop.call, _find(prop, condition, seed))]
+    except (errors.NoSuchExample, errors.Flaky):
+        # The tries ran out while shrinking, or the answer is not the same function twice.
+        return found[min(reversed(found), key=len)]
+
+
+@functools.lru_cache(maxsize=256)
+def _drawn(prop: Property, seed: int) -> list[dict]:
+    """What Hypothesis draws as long as nothing fails. Drawing takes longer than most answers do, and an answer may be
+    checked often."""
+    from hypothesis import errors
+
+    drawn = []
+    with contextlib.suppress(errors.NoSuchExample):
+        _find(prop, drawn.append, seed)
+    return drawn
+
+
+def _find(prop, condition, seed):
+    from hypothesis import HealthCheck, Phase, find, settings
+
     quiet = settings(
         max_examples=prop.examples,
         database=None,
@@ -133,13 +160,7 @@ def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int)
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
-    try:
-        smallest = find(prop.draw, condition, settings=quiet, random=random.Random(seed))
-        return found[code_of_call(prop.call, smallest)]
-    except errors.NoSuchExample:
-        return None
-    except errors.Flaky:  # the tries ran out while shrinking, or the answer is not the same function twice
-        return found[min(reversed(found), key=len)]
+    return find(prop.draw, condition, settings=quiet, random=random.Random(seed))
 
 
 def agrees(oracle: Callable[..., list[ExpectedOutput]]) -> Callable[..., Evidence | None]:

@@ -19,49 +19,8 @@ from .marking import answer_cell, check_cell
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 STUB = "raise NotImplementedError"
 
-CONFIG = f'''\
-"""nbgrader's settings for this course. Hand out only what is in release/: source/ holds answers and hidden tests."""
-
-from nbconvert.preprocessors import ClearMetadataPreprocessor, CSSHTMLHeaderPreprocessor
-from nbgrader import preprocessors as nbg
-
-from course_lib.grading.autograding import MarkAnswers, RestoreMetadata
-
-c = get_config()
-
-c.CourseDirectory.course_id = "flash-attention"
-
-# Release: the stub comes back where the answer stands, and nothing is put before a lesson or after it.
-c.IncludeHeaderFooter.header = ""
-c.ClearSolutions.code_stub = {{"python": "{STUB}"}}
-
-# Autograde, first: locked cells become what was released, whatever was done to them.
-c.Autograde.sanitize_preprocessors = [
-    nbg.ClearOutput,
-    RestoreMetadata,
-    nbg.OverwriteKernelspec,
-    nbg.OverwriteCells,
-    nbg.CheckCellMetadata,
-]
-
-# Autograde, then: the answers are marked from their source, each in a process of its own; no kernel is started.
-c.Autograde.autograde_preprocessors = [
-    MarkAnswers,
-    nbg.IgnorePattern,
-    ClearMetadataPreprocessor,
-    nbg.LimitOutput,
-    nbg.SaveAutoGrades,
-    nbg.AssignLatePenalties,
-    nbg.CheckCellMetadata,
-]
-c.MarkAnswers.limit_s = 20
-
-# Feedback: without the hidden tests.
-c.GenerateFeedback.preprocessors = [nbg.GetGrades, nbg.ClearHiddenTests, CSSHTMLHeaderPreprocessor]
-
-# `nbgrader validate` runs a whole notebook.
-c.Execute.timeout = 120
-'''
+# What each course gets as its nbgrader_config.py; {STUB} stands in it for the stub.
+CONFIG = Path(__file__).with_name("nbgrader_config.py.txt")
 
 
 class NotACourse(Exception):
@@ -138,7 +97,8 @@ def write_course(folder: Path, seed: int | None = None) -> None:
         for target in beside:
             (home / target).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(NOTEBOOKS / target, home / target)
-    (folder / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
+    config = CONFIG.read_text(encoding="utf-8").replace("{STUB}", STUB)
+    (folder / "nbgrader_config.py").write_text(config, encoding="utf-8")
 
 
 def _convert(notebook: dict, seed: int, names: set[str]) -> set[str]:

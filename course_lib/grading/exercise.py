@@ -140,3 +140,7 @@ class Result:
     message: str
     slip: str | None = None
     page: str = ""
+
+    def _repr_mimebundle_(self, **_):
+        """As `check` shows it."""
+        return {"text/plain": self.message} | ({"text/html": self.page} if self.page else {})

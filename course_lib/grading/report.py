@@ -104,8 +104,10 @@ def _card(mood, title, *content):
 
 
 def _paragraph(text, label=""):
-    head = f"<b>{label}</b> " if label else ""
-    return f"<p class='lines'>{head}{page.escape(text)}</p>" if text else ""
+    if not text:
+        return ""
+    head, lines = f"<b>{label}</b> " if label else "", page.escape(text).replace("\n", "<br>")
+    return f"<p>{head}{lines}</p>"
 
 
 def _pre(text):

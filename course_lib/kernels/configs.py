@@ -10,12 +10,14 @@ explorers and the tests. A row says where its numbers come from:
     interpreter      the interpreter's time grows with the number of operations, so the tiles are the largest
 """
 
+import tomllib
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 BLOCK_SIZES = (16, 32, 64, 128)  # what a caller of `flash_attention` may choose
-ANY = None
+ANY = "any"
 
 
 class Config(NamedTuple):
@@ -31,7 +33,7 @@ class Row(NamedTuple):
     """The Config for every launch that the row matches; ANY in a column matches everything.
 
     kernel: "forward", "dkdv" or "dq". arch: see `arch_of`. dtype: "half" for fp16 and bf16, or "fp32".
-    head_dims: (lowest, highest). mask: "full" or "causal". more_keys_than, more_rows_than: the number of keys in a
+    head_dims: [lowest, highest]. mask: "full" or "causal". more_keys_than, more_rows_than: the number of keys in a
     sequence, and of query rows in all heads and sequences together, must exceed them. by_descriptor: whether the tiles
     in the loop come by tensor descriptor.
     """
@@ -39,7 +41,7 @@ class Row(NamedTuple):
     kernel: str
     arch: str
     dtype: str
-    head_dims: tuple
+    head_dims: list
     mask: str
     more_keys_than: int
     more_rows_than: int
@@ -48,90 +50,10 @@ class Row(NamedTuple):
     source: str
 
 
-# The first row that matches is taken. Large tiles pay only for long sequences, because filling the first ones takes
-# long (a causal query tile sees half of the keys on average, so it needs twice the length), and only where there are
-# query rows enough to keep every multiprocessor busy.
 TABLE = tuple(
     Row(*row[:8], Config(*row[8]), row[9])
-    for row in (
-        # kernel   arch      dtype   head_dims   mask      keys> rows>  desc.  (m, n, warps, stages)  source
-        (ANY,   "interpreter", ANY,    (1, 256),   ANY,      0,    0,     ANY,   (128, 128, 4, 1), "interpreter"),
-
-        ("forward", "sm_75",   "fp32", (1, 32),    ANY,      0,    0,     ANY,   (32, 32, 8, 1),   "compiler report"),
-        ("forward", "sm_75",   "fp32", (33, 64),   ANY,      0,    0,     ANY,   (64, 32, 8, 1),   "compiler report"),
-        ("forward", "sm_75",   "fp32", (65, 128),  ANY,      0,    0,     ANY,   (32, 16, 4, 1),   "compiler report"),
-        ("forward", "sm_75",   "fp32", (129, 256), ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
-        ("forward", "sm_75",   "half", (1, 256),   ANY,      0,    0,     ANY,   (32, 16, 8, 1),   "compiler report"),
-
-        ("forward", "sm_90",   "fp32", (1, 64),    ANY,      0,    0,     ANY,   (64, 64, 4, 2),   "timed-h100"),
-        ("forward", "sm_90",   "fp32", (65, 128),  ANY,      0,    12288, ANY,   (128, 64, 8, 1),  "timed-h100"),
-        ("forward", "sm_90",   "fp32", (65, 128),  ANY,      0,    4096,  ANY,   (32, 64, 4, 2),   "timed-h100"),
-        ("forward", "sm_90",   "fp32", (65, 128),  ANY,      0,    0,     ANY,   (16, 64, 4, 2),   "timed-h100"),
-        ("forward", "sm_90",   "fp32", (129, 256), ANY,      0,    0,     ANY,   (64, 64, 8, 1),   "timed-h100"),
-        ("forward", "sm_100",  "fp32", (1, 64),    ANY,      0,    0,     ANY,   (64, 32, 4, 2),   "compiler report"),
-        ("forward", "sm_100",  "fp32", (65, 128),  ANY,      0,    0,     ANY,   (32, 32, 4, 1),   "compiler report"),
-        ("forward", "sm_100",  "fp32", (129, 256), ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
-        ("forward", "sm_80",   "fp32", (1, 64),    ANY,      0,    0,     ANY,   (128, 32, 8, 1),  "compiler report"),
-        ("forward", "sm_80",   "fp32", (65, 128),  ANY,      0,    0,     ANY,   (32, 32, 4, 1),   "compiler report"),
-        ("forward", "sm_80",   "fp32", (129, 256), ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
-
-        ("forward", "sm_90",   "half", (1, 32),    "full",   0,    0,     True,  (64, 128, 4, 3),  "timed-h100"),
-        ("forward", "sm_90",   "half", (1, 32),    "causal", 0,    0,     True,  (64, 64, 4, 3),   "timed-h100"),
-        ("forward", "sm_90",   "half", (33, 64),   "full",   0,    0,     True,  (64, 128, 4, 2),  "sweep-h100"),
-        ("forward", "sm_90",   "half", (33, 64),   "causal", 2048, 0,     True,  (64, 128, 4, 2),  "sweep-h100"),
-        ("forward", "sm_90",   "half", (33, 64),   "causal", 0,    0,     True,  (64, 64, 4, 3),   "timed-h100"),
-        ("forward", "sm_90",   "half", (65, 127),  ANY,      0,    0,     True,  (128, 128, 8, 3), "timed-h100"),
-        ("forward", "sm_90",   "half", (128, 128), "full",   1536, 0,     True,  (128, 128, 8, 3), "sweep-h100"),
-        ("forward", "sm_90",   "half", (128, 128), "causal", 3073, 0,     True,  (128, 128, 8, 3), "sweep-h100"),
-        ("forward", "sm_90",   "half", (128, 128), ANY,      0,    0,     True,  (64, 64, 4, 3),   "timed-h100"),
-        ("forward", "sm_90",   "half", (129, 255), ANY,      0,    0,     True,  (128, 64, 8, 2),  "timed-h100"),
-        ("forward", "sm_90",   "half", (256, 256), ANY,      0,    0,     True,  (64, 64, 4, 3),   "timed-h100"),
-        ("forward", "sm_90",   "half", (65, 128),  "causal", 0,    0,     False, (128, 64, 8, 3),  "timed-h100"),
-        ("forward", "sm_90",   "half", (1, 128),   ANY,      0,    0,     False, (64, 64, 4, 3),   "timed-h100"),
-        ("forward", "sm_90",   "half", (129, 256), "full",   0,    0,     False, (128, 64, 8, 2),  "timed-h100"),
-        ("forward", "sm_90",   "half", (129, 256), "causal", 0,    0,     False, (128, 32, 8, 2),  "timed-h100"),
-
-        ("forward", "sm_100",  "half", (1, 64),    ANY,      0,    0,     ANY,   (128, 64, 8, 3),  "compiler report"),
-        ("forward", "sm_100",  "half", (65, 128),  ANY,      0,    0,     ANY,   (128, 64, 8, 2),  "compiler report"),
-        ("forward", "sm_100",  "half", (129, 256), ANY,      0,    0,     ANY,   (64, 32, 8, 2),   "compiler report"),
-
-        ("forward", "sm_80",   "half", (1, 64),    ANY,      0,    0,     ANY,   (128, 64, 8, 2),  "compiler report"),
-        ("forward", "sm_80",   "half", (128, 128), "full",   0,    0,     ANY,   (128, 64, 8, 2),  "compiler report"),
-        ("forward", "sm_80",   "half", (65, 128),  ANY,      0,    0,     ANY,   (64, 32, 4, 2),   "compiler report"),
-        ("forward", "sm_80",   "half", (129, 256), ANY,      0,    0,     ANY,   (64, 32, 8, 2),   "compiler report"),
-
-        ("dkdv",    "sm_75",   ANY,    (1, 256),   ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
-        ("dkdv",    ANY,       "fp32", (1, 64),    ANY,      0,    0,     ANY,   (64, 32, 8, 1),   "compiler report"),
-        ("dkdv",    ANY,       "fp32", (65, 128),  ANY,      0,    0,     ANY,   (32, 32, 8, 1),   "compiler report"),
-        ("dkdv",    ANY,       "fp32", (129, 256), ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
-        ("dkdv",    "sm_90",   "half", (1, 32),    ANY,      0,    0,     ANY,   (128, 64, 4, 3),  "timed-h100"),
-        ("dkdv",    "sm_90",   "half", (33, 64),   ANY,      0,    0,     ANY,   (64, 64, 4, 3),   "timed-h100"),
-        ("dkdv",    "sm_90",   "half", (65, 128),  ANY,      0,    0,     True,  (64, 64, 4, 2),   "timed-h100"),
-        ("dkdv",    "sm_90",   "half", (129, 256), ANY,      0,    0,     True,  (64, 64, 8, 2),   "timed-h100"),
-        ("dkdv",    "sm_90",   "half", (65, 128),  ANY,      0,    0,     False, (64, 128, 8, 3),  "timed-h100"),
-        ("dkdv",    "sm_90",   "half", (129, 256), ANY,      0,    0,     False, (64, 32, 4, 2),   "compiler report"),
-        ("dkdv",    "sm_100",  "half", (1, 128),   ANY,      0,    0,     ANY,   (64, 64, 8, 2),   "compiler report"),
-        ("dkdv",    ANY,       "half", (1, 64),    ANY,      0,    0,     ANY,   (32, 64, 4, 2),   "compiler report"),
-        ("dkdv",    ANY,       "half", (65, 128),  ANY,      0,    0,     ANY,   (32, 64, 8, 2),   "compiler report"),
-        ("dkdv",    ANY,       "half", (129, 256), ANY,      0,    0,     ANY,   (16, 32, 8, 1),   "compiler report"),
-
-        ("dq",      "sm_75",   ANY,    (1, 256),   ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
-        ("dq",      ANY,       "fp32", (1, 64),    ANY,      0,    0,     ANY,   (64, 32, 8, 1),   "compiler report"),
-        ("dq",      ANY,       "fp32", (65, 128),  ANY,      0,    0,     ANY,   (32, 32, 8, 1),   "compiler report"),
-        ("dq",      ANY,       "fp32", (129, 256), ANY,      0,    0,     ANY,   (16, 16, 8, 1),   "compiler report"),
-        ("dq",      "sm_90",   "half", (1, 32),    ANY,      0,    0,     ANY,   (64, 64, 4, 3),   "timed-h100"),
-        ("dq",      "sm_90",   "half", (33, 64),   ANY,      0,    0,     True,  (128, 64, 4, 3),  "timed-h100"),
-        ("dq",      "sm_90",   "half", (33, 64),   "full",   0,    0,     False, (64, 64, 4, 2),   "timed-h100"),
-        ("dq",      "sm_90",   "half", (33, 64),   "causal", 0,    0,     False, (64, 64, 4, 3),   "timed-h100"),
-        ("dq",      "sm_90",   "half", (65, 128),  ANY,      0,    0,     ANY,   (128, 64, 8, 3),  "timed-h100"),
-        ("dq",      "sm_90",   "half", (129, 256), ANY,      0,    0,     True,  (128, 32, 8, 3),  "timed-h100"),
-        ("dq",      "sm_90",   "half", (129, 256), ANY,      0,    0,     False, (128, 32, 8, 3),  "compiler report"),
-        ("dq",      "sm_100",  "half", (1, 128),   ANY,      0,    0,     ANY,   (64, 64, 8, 2),   "compiler report"),
-        ("dq",      ANY,       "half", (1, 64),    ANY,      0,    0,     ANY,   (128, 64, 8, 2),  "compiler report"),
-        ("dq",      ANY,       "half", (65, 128),  ANY,      0,    0,     ANY,   (64, 32, 8, 2),   "compiler report"),
-        ("dq",      ANY,       "half", (129, 256), ANY,      0,    0,     ANY,   (64, 16, 8, 1),   "compiler report"),
-    )
-)  # fmt: skip
+    for row in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["rows"]
+)
 
 
 def arch_of(capability):

@@ -39,6 +39,13 @@ def test_numbers_are_written_by_kind(capsys):
     assert capsys.readouterr().out.splitlines()[1].split() == ["4,096", "0.3333", "yes", "-1e-09"]
 
 
+def test_what_has_no_point_is_not_filled_up(shown):
+    html = page(shown, [("0.125",), ("nan",), ("-inf",)], ("x",))
+    assert '<td align="right">nan</td>' in html and '<td align="right">-inf</td>' in html
+    html = page(shown, [("1.5e-05",), ("0.25",)], ("x",))
+    assert '<td align="right">0.25</td>' in html
+
+
 def test_a_column_with_words_is_not_one_of_numbers(shown):
     assert '<td align="left">7</td>' in page(shown, [("7",), ("seven",)], ("count",))
 

@@ -6,6 +6,7 @@ import pytest
 
 from course_lib import traffic
 from course_lib.explorers import attention_memory as explorer
+from course_lib.explorers import drawing
 from course_lib.hardware import GIB, GPUS, KIB, MIB
 from course_lib.machine import Machine
 from course_lib.reference.attention import causal_mask, standard_attention_on_machine
@@ -132,22 +133,12 @@ def test_all_lengths_and_sizes_stay_within_the_frame():
         assert all(low < y < high for curve in held.lines for y in curve.get_ydata()), (heads, d, dtype)
 
 
-def test_bars_of_the_passes_are_counted_bytes_and_lines_the_closed_form():
-    counted = explorer.by_pass(traffic.standard_attention(64, 64, 8, dtype_bytes=4).by_tensor)
-    stated = explorer.by_pass(traffic.standard_attention(64, 64, 8, dtype_bytes=2).by_tensor)
-    (axes,) = explorer.draw_passes(counted, stated).axes
-    widths = [bar.get_width() for bar in axes.patches]
-    np.testing.assert_allclose(widths, np.array(list(elements_of(counted).values())) / 1e6)
-    tops = [x for lines in axes.collections for (x, _), _ in lines.get_segments()]
-    expected = [np.cumsum(list(moves.values())) / 1e6 for moves in stated.values()]
-    np.testing.assert_allclose(tops, np.concatenate(expected))
-
-
 def test_matrices_and_masks_are_written_out():
     S = np.where(causal_mask(2, 2), [[0.5, 1.0], [0.25, -1.0]], -np.inf)
-    panels = explorer.draw_weights(S, np.eye(2), np.ones((2, 1)), ("a", "b")).axes
-    shown = [[text.get_text() for text in axes.texts] for axes in panels]
-    assert shown == [["0.50", "-inf", "0.25", "-1.00"], ["1.00", "0.00", "0.00", "1.00"], ["1.00", "1.00"]]
+    figure = drawing.draw_matrices({"S": S, "P": np.eye(2), "O": np.ones((2, 1))}, ("a", "b"), ("c", "d"))
+    shown = [[text.get_text() for text in axes.texts] for axes in figure.axes]
+    assert shown == [["0.50", "-inf", "0.25", "-1.00"], ["1", "0", "0", "1"], ["1", "1"]]
+    assert figure.alt == "Numbers. S: a (0.50, -inf); b (0.25, -1.00). P: a (1, 0); b (0, 1). O: a (1); b (1)."
     mask = causal_mask(2, 4)
     (axes,) = explorer.draw_masks({"2 queries, 4 keys": mask, "4 queries, 2 keys": causal_mask(4, 2)}).axes[:1]
     np.testing.assert_array_equal(axes.collections[0].get_array().reshape(mask.shape), mask)

@@ -6,6 +6,7 @@ import pytest
 
 from course_lib import traffic
 from course_lib.explorers import backward_passes as explorer
+from course_lib.explorers import drawing
 from course_lib.explorers.figures import png
 
 CASES = [
@@ -79,7 +80,7 @@ def test_drawing_shows_the_model(heights):
 
 def test_figures_show_what_they_are_given():
     matrices = {"P": np.eye(4), "dS": -np.eye(4)}
-    panels = explorer.draw_gradient(matrices, "abcd").axes
+    panels = drawing.draw_matrices(matrices, "abcd", "abcd", signed=True).axes
     assert [float(text.get_text()) for text in panels[1].texts] == (-np.eye(4)).ravel().tolist()
     (axes,) = explorer.draw_products({"forward": ("S", "O"), "backward": ("S again", "dP", "dV")}).axes
     texts = ["forward", "S", "O", "2", "backward", "S again", "dP", "dV", "3"]

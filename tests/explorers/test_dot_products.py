@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from course_lib.explorers import dot_products as explorer
+from course_lib.explorers import drawing
 from course_lib.explorers.figures import png
 from course_lib.hardware import GPUS
 from course_lib.reference import cosine_similarity, dot, entropy, example, scores, stable_softmax
@@ -126,9 +127,9 @@ def test_the_drawing_of_a_crowd_shows_the_model():
         np.testing.assert_array_equal(curve.lines[-1].get_xydata(), [[d, model.entropy]])
 
 
-@pytest.mark.parametrize("draw", [explorer.draw_entropy, lambda: explorer.draw_crowd(explorer.crowd(1))])
-def test_entropy_curves_pass_through_every_crowd(draw):
-    curves = [line for line in draw().axes[-1].lines if len(line.get_xdata()) == len(explorer.DIMENSIONS)]
+def test_entropy_curves_pass_through_every_crowd():
+    axes = explorer.draw_crowd(explorer.crowd(1)).axes[-1]
+    curves = [line for line in axes.lines if len(line.get_xdata()) == len(explorer.DIMENSIONS)]
     assert len(curves) == len(explorer.SCALES)
     for line, scale in zip(curves, explorer.SCALES, strict=True):
         expected = [[d, explorer.crowd(d, scale).entropy] for d in explorer.DIMENSIONS]
@@ -137,7 +138,7 @@ def test_entropy_curves_pass_through_every_crowd(draw):
 
 def test_the_score_matrix_is_written_out():
     S = scores(example.Q, example.K, 1.0)
-    (axes,) = explorer.draw_scores(S, example.TOKENS, example.TOKENS, "S").axes
+    (axes,) = drawing.draw_matrices({"S": S}, example.TOKENS, example.TOKENS).axes
     assert [text.get_text() for text in axes.texts] == [f"{s:.0f}" for s in S.ravel()]
     assert [label.get_text() for label in axes.get_xticklabels()] == list(example.TOKENS)
 
