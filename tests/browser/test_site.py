@@ -8,6 +8,7 @@ import lab
 import pytest
 
 from course_lib import authoring
+from course_lib.explorers import live
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
 
@@ -110,18 +111,10 @@ def test_links_inside_the_site_lead_somewhere(site, looked):
     assert broken == []
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "01_dot_products.html#pair",
-        "05_online_softmax.html#stream",
-        "06_tiled_attention.html#visits",
-        "06_tiled_attention.html#block_sizes",
-    ],
-)
-def test_explorer_moves_on_its_page(site, phone, place):
-    phone.goto(f"{site.as_uri()}/notebooks/{place}")
-    explorer = phone.locator("#" + urldefrag(place).fragment)
+@pytest.mark.parametrize("name", live.EXPLORERS)
+def test_explorer_moves_on_its_page(phone, looked, name):
+    phone.goto(next(page for page, found in looked.items() if name in found["ids"]))
+    explorer = phone.locator(f"#{name}")
     before = explorer.inner_html()
     explorer.get_by_role("slider").first.press("ArrowRight")
     assert explorer.locator("svg").first.is_visible()
