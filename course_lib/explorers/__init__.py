@@ -1,8 +1,8 @@
-"""One module per widget: a pure model, a matplotlib drawing of it, and one shell of ipywidgets for all.
+"""One module per widget: a pure model, and what draws it, in matplotlib or, where one takes hold of it, in JavaScript.
 
 The model computes nothing of its own: its numbers come from `reference`, `machine`, `traffic` or a recorded
-file. The drawing takes the model and returns a figure, so that every picture of an explorer can also stand
-still in a notebook, where there is no kernel.
+file. A drawing takes the model and computes nothing, so that every picture of an explorer can also stand still in a
+notebook, where there is no kernel.
 
     dot_products     lesson 01: two vectors; scores, their scale and their softmax
     float_formats    lesson 02: logits on the number line of each format
@@ -10,7 +10,7 @@ still in a notebook, where there is no kernel.
     attention_memory lesson 04: what standard attention holds in memory and moves through it
     online_softmax   lesson 05: feed a stream block by block
     tile_grid        lesson 06: the tiles of the scores, visited and skipped, in order
-    tiled_attention  lesson 06: step through the visits; SRAM and bytes by tensor
+    tiled_attention  lesson 06: both loops visit by visit; SRAM and bytes by tensor
     block_sizes      lesson 06: a choice of tile sizes, from the grid of tiles to the programs on a GPU
     forward_kernel   lesson 08: one program of the forward kernel, step by step
     backward_passes  lesson 09: the tiles that each of the backward's three passes visits; bytes by tensor
@@ -26,7 +26,7 @@ What they share:
     drawing          logarithmic axes, curves, cells, matrices of numbers, stacked bars
     live             the shell of the explorers that one takes hold of: NAME.js draws in the browser what the model says
     shell            the shell of all others: rows of controls, picture and text
-    visits           bytes up to each visit of a loop, and the widget of tiled_attention and backward_passes
+    visits           bytes up to each visit of a loop, and the widget of backward_passes
     words            numbers and tables in words and HTML
 """
 

@@ -13,7 +13,13 @@ const add = (parent, node, attributes, text) => {
   return node
 }
 
-const html = (parent, tag, attributes = {}, text) => add(parent, document.createElement(tag), attributes, text)
+// JupyterLab leaves alone the keys that are pressed on an element with this attribute.
+const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" }
+
+const html = (parent, tag, attributes = {}, text) => {
+  const own = ["input", "select", "button", "summary"].includes(tag) ? OWN_KEYS : {}
+  return add(parent, document.createElement(tag), { ...own, ...attributes }, text)
+}
 
 const svg = (parent, tag, attributes = {}, text) =>
   add(parent, document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, text)
@@ -30,7 +36,10 @@ const write = (node, text) => {
 }
 
 // A titled drawing of its own size, with places for x and y of the data between the margins.
-function panel(box, title, width, height, margins = {}) {
+function panel(box, title, size, height, margins = {}) {
+  // Never wider than there is room for when it is made: scaled down, its text would be too small.
+  const room = box.closest(".live").clientWidth - 26
+  const width = room > 0 ? Math.min(size, room) : size
   const { left = 40, right = 10, top = 10, bottom = 36 } = margins
   const figure = html(box, "figure", { style: `width: ${width}px` })
   const caption = html(figure, "figcaption", {}, title)
@@ -75,7 +84,7 @@ function panel(box, title, width, height, margins = {}) {
 
 // A shape that can be taken hold of with mouse, finger or keyboard. onMove(event), onKey(right, up).
 function handle(node, label, onMove, onKey) {
-  set(node, { tabindex: 0, role: "slider", "aria-label": label, class: "handle" })
+  set(node, { tabindex: 0, role: "slider", "aria-label": label, class: "handle", ...OWN_KEYS })
   let held = false
   node.addEventListener("pointerdown", (event) => {
     event.preventDefault()
@@ -143,7 +152,7 @@ function control(box, { kind, name, label, options }, choose) {
   const value = (index) => ({ [name]: options[index][1] })
   const index = (settings) => options.findIndex(([, option]) => same(option, settings[name]))
   if (kind === "slider") {
-    const input = html(outer, "input", { type: "range", min: 0, max: options.length - 1, step: 1, name })
+    const input = html(outer, "input", { type: "range", min: 0, max: options.length - 1, step: 1, name, "aria-label": label })
     const text = html(outer, "output")
     input.addEventListener("input", () => choose(value(input.value)))
     return (settings) => {
@@ -153,7 +162,7 @@ function control(box, { kind, name, label, options }, choose) {
     }
   }
   if (kind === "menu") {
-    const input = html(outer, "select", { name })
+    const input = html(outer, "select", { name, "aria-label": label })
     const own = html(input, "option", { hidden: "" }, "your own")
     for (const [text] of options) html(input, "option", {}, text)
     input.addEventListener("change", () => choose(value(input.selectedIndex - 1)))
@@ -176,7 +185,7 @@ function control(box, { kind, name, label, options }, choose) {
 
 // Draws every state that the model sends. While one is on its way, what is chosen waits; only the last of it is sent.
 function render({ model, el }) {
-  const box = html(el, "div", { class: "live", "data-lm-suppress-shortcuts": "true" })
+  const box = html(el, "div", { class: "live" })
   const row = html(box, "div", { class: "controls" })
   let waiting = false
   let wanted

@@ -13,13 +13,14 @@ from importlib import import_module
 from itertools import count
 from pathlib import Path
 
-from .figures import GREEN, TENSOR_COLOURS, image_html
+from .figures import GREEN, ORANGE, TENSOR_COLOURS, image_html
 
 HERE = Path(__file__).parent
 STILL_WIDTH = 960
-COLOURS = TENSOR_COLOURS | {"good": GREEN}
+COLOURS = TENSOR_COLOURS | {"good": GREEN, "now": ORANGE}
 # The module and the function that makes each explorer.
-EXPLORERS = {"pair": ("dot_products", "explore_pair"), "stream": ("online_softmax", "explore")}
+EXPLORERS = {"pair": ("dot_products", "explore_pair"), "stream": ("online_softmax", "explore"),
+             "visits": ("tiled_attention", "explore"), "block_sizes": ("block_sizes", "explore")}  # fmt: skip
 _serial = count()
 
 
@@ -37,12 +38,14 @@ def axis(low, high, ticks):
 class Live:
     """An explorer, as the value of a cell.
 
-    state_of(**settings) gives what is drawn: a dictionary that JSON can hold. start: the settings at first. grid: an
-    iterable of the settings at which a page without a kernel can stand. alt: what the still picture shows, in words.
+    state_of(**settings) gives what is drawn: a dictionary that JSON can hold. start: the settings at first. grid: a
+    list of the settings at which a page without a kernel can stand. alt: what the still picture shows, in words.
+    module: whose JavaScript draws it, if not that of its own name.
     """
 
-    def __init__(self, name, state_of, start, *, controls=(), grid=(), alt):
+    def __init__(self, name, state_of, start, *, controls=(), grid=(), alt, module=None):
         self.name, self.start, self.controls, self.alt = name, start, list(controls), alt
+        self.module = module or name
         self._state_of, self._grid = state_of, grid
 
     def state(self, settings):
@@ -63,7 +66,7 @@ class Live:
         from traitlets import Dict, List
 
         class Widget(anywidget.AnyWidget):
-            _esm, _css = script(self.name), style()
+            _esm, _css = script(self.module), style()
             controls = List(self.controls).tag(sync=True)
             settings = Dict(self.start).tag(sync=True)
             state = Dict(self.state(self.start)).tag(sync=True)
@@ -74,7 +77,7 @@ class Live:
 
     def digest(self):
         """Changes with what is drawn at first, by which the still picture is known to be out of date."""
-        drawn = json.dumps([script(self.name), style(), self.state(self.start)])
+        drawn = json.dumps([script(self.module), style(), self.state(self.start)])
         return sha256(drawn.encode()).hexdigest()
 
     def static_data(self):
@@ -104,7 +107,7 @@ class Live:
         place = f"live-{self.name}-{next(_serial)}"
         return (
             f'<div id="{place}" role="group" aria-label="{escape(self.alt)}"></div>\n<style>{style()}</style>\n'
-            f'<script type="module">\n{script(self.name)}\n'
+            f'<script type="module">\n{script(self.module)}\n'
             f'render({{ model: written({data}), el: document.getElementById("{place}") }})\n</script>\n'
         )
 

@@ -1,43 +1,48 @@
 """Lesson 06's stepping explorer: one visit after another, what lies in SRAM and what has moved, and its figures.
 
-`run` is the model: the course's own tiled attention on a memory machine that is watched while it works. `draw`
-shows one step of it; `draw_bytes`, `draw_growth` and `draw_budget` are the lesson's figures. `explore` is the widget.
+`run` is the model: the course's own tiled attention on a memory machine that is watched while it works.
+block_sizes.js draws both loops as `race_state` says; `draw_bytes`, `draw_growth` and `draw_budget` are the lesson's
+figures. `explore` is the widget.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
-from course_lib import traffic
+from course_lib import masks
 from course_lib.machine import Machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 
-from .drawing import curves, log_axes, names_below, pale, stacked
-from .figures import BLUE, INK, PALE, TENSOR_COLOURS, VERMILLION, corner, legend, panel, panels, tidy
+from .drawing import curves, log_axes, pale, stacked
+from .figures import BLUE, INK, PALE, TENSOR_COLOURS, VERMILLION, legend, panel, panels, tidy
+from .live import Live, axis, choices
 from .tile_grid import ORDERS, TileGrid, draw_tile_grid, tile_grid
-from .visits import bytes_moved, draw_moved, explore_visits, visit_starts
-from .words import plain
+from .visits import BLOCKS, LENGTHS, bytes_moved, visit_starts
 
 D = 8
+LOOPS = {"q_outer": "queries outermost", "kv_outer": "keys outermost"}
+# Rows of the bars: name, tensors, colour. Colours of parts of bars, by tensor.
+TENSORS = [(name, name, name) for name in "QKVO"] + [("l, m", "lm", "grey")]
+KINDS = {name: name for name in "QKVSPO"} | dict.fromkeys("lm", "grey")
 DTYPE = np.float16
 WORK = "work"  # scores, statistics, accumulator, temporaries: what is loaded from no tensor
 
 
 @dataclass(frozen=True)
 class Run:
-    """Tiled attention on n_q queries and n_k keys of D float16 numbers, and its state after each visit.
+    """Tiled attention on n_q queries and n_k keys of d float16 numbers, and its state after each visit.
 
     moved: for step 0 to grid.n_visits, tensor -> (bytes read, bytes written) so far; what precedes a visit counts
         to it, what follows the last visit counts to that one. held: tensor or WORK -> bytes in SRAM at the fullest
-        moment of the visit; empty for step 0. standard_bytes: what standard attention moves in all.
+        moment of the visit; empty for step 0. row_bytes: of a row of Q, K, V or O.
     """
 
     grid: TileGrid
     moved: tuple[dict[str, tuple[int, int]], ...]
     held: tuple[dict[str, int], ...]
-    standard_bytes: int
+    row_bytes: int
 
     @property
     def n_visits(self):
@@ -83,18 +88,17 @@ def run_on(machine, n_q, n_k, d, dtype, *, order, **options):
 
 
 @lru_cache(maxsize=32)
-def run(n_q, n_k, *, block_q, block_k, causal=False, order="q_outer"):
-    """Tiled attention on a watched machine, visit by visit: a Run. Arguments as those of `tile_grid`."""
+def run(n_q, n_k, *, block_q, block_k, causal=False, order="q_outer", d=D):
+    """Tiled attention on a watched machine, visit by visit: a Run. Arguments as those of `tile_grid`; d: head_dim."""
     grid = tile_grid(n_q, n_k, block_q, block_k, causal, order)
     machine, options = _Watched(), {"block_q": block_q, "block_k": block_k, "causal": causal}
-    events = run_on(machine, n_q, n_k, D, DTYPE, order=order, **options).events
+    events = run_on(machine, n_q, n_k, d, DTYPE, order=order, **options).events
     machine.mark()
     inner, outer, tensors = ("K", "Q", "QKVO") if order == "q_outer" else ("Q", "KV", "QKVOlm")
     ends = [*visit_starts(events, 0, len(events), inner, outer), len(events)]
     moments = [machine.fullest[start + 1 : end + 1] for start, end in pairwise(ends)]
     held = [_by_tensor(max(moment, key=lambda holders: sum(n_bytes for _, n_bytes in holders))) for moment in moments]
-    standard = traffic.standard_attention(n_q, n_k, D, dtype_bytes=DTYPE().itemsize)
-    return Run(grid, bytes_moved(events, ends, tensors), ({}, *held), standard.total_bytes)
+    return Run(grid, bytes_moved(events, ends, tensors), ({}, *held), d * DTYPE().itemsize)
 
 
 def _by_tensor(holders):
@@ -106,40 +110,74 @@ def _by_tensor(holders):
     return {name: n_bytes for name, n_bytes in held.items() if n_bytes}
 
 
-def describe(model, step):
-    """The step in words and numbers, as HTML."""
-    grid = model.grid
-    moved = ", ".join(f"{name} {read + write:,}" for name, (read, write) in model.moved[step].items())
-    total = sum(map(sum, model.moved[step].values()))
-    so_far = f"Bytes moved so far: {total:,} ({moved}); standard attention: {model.standard_bytes:,} in all."
-    skipped = f", {len(grid.skipped)} skipped" if grid.skipped else ""
-    if step == 0:
-        return f"<b>Visit 0 of {grid.n_visits}</b>{skipped}.<br>{so_far}"
-    queries, keys = grid.rows_of(step)
-    held = ", ".join(f"{name} {n_bytes:,}" for name, n_bytes in model.held[step].items())
-    return (
-        f"<b>Visit {step} of {grid.n_visits}</b>{skipped}: {queries}, {keys}.<br>"
-        f"SRAM at its fullest: {sum(model.held[step].values()):,} bytes ({held}).<br>{so_far}"
-    )
+def race_state(runs, order, *, row_bytes=None):
+    """What block_sizes.js draws of both loops.
+
+    runs: order -> Run of the same tiles. order: the one whose visits are counted; the other is shown as far as the same
+    bytes take it. row_bytes: of a row of Q, K, V or O, if not the runs' own.
+    """
+    factor = (row_bytes or D * DTYPE().itemsize) // runs[order].row_bytes
+    grid, totals, moved, costs, loops = runs[order].grid, {}, [], {}, []
+    for name, run in runs.items():
+        steps = [{tensor: tuple(n * factor if tensor in "QKVO" else n for n in both) for tensor, both in step.items()}
+                 for step in run.moved]  # fmt: skip
+        totals[name] = [sum(map(sum, step.values())) for step in steps]
+        moved.append([_series(steps, tensors) for _, tensors, _ in TENSORS])
+        about = [costs.setdefault(_cost(*pair), len(costs)) for pair in pairwise(steps)]
+        visits, number = run.grid.visits, run.grid.visit_number.tolist()
+        loops.append({"name": name, "title": LOOPS[name], "visits": visits, "number": number, "about": about})
+    other = next(name for name in runs if name != order)
+    reached = np.searchsorted(totals[other], totals[order], side="right") - 1
+    q, k = ([0, *(stop for _, stop in rows)] for rows in (grid.tiles.query_rows, grid.tiles.key_rows))
+    most = max(read[-1] + written[-1] for by in moved for read, written in by)
+    return {
+        "chosen": list(runs).index(order), "other": np.maximum(reached, 0).tolist(),
+        "loops": loops, "costs": list(costs),
+        "edges": {"q": q, "k": k}, "stair": _stair(grid.tiles), "moved": moved, "totals": list(totals.values()),
+        "tensors": [(name, kind) for name, _, kind in TENSORS],
+        "axes": {
+            "q": axis(q[-1], 0, (0, q[-1])), "k": axis(0, k[-1], (0, k[-1])),
+            "bytes": {"ends": [0, most], "ticks": [(0, "0"), (most, f"{most:,}")]},
+        },
+    }  # fmt: skip
 
 
-def draw(model, step):
-    """Three panels after `step` visits: the grid, the SRAM at the visit's fullest moment, bytes moved by tensor."""
-    alt = f"The tiles of the scores, those visited in blue; SRAM and bytes by tensor. {plain(describe(model, step))}"
-    figure, (grid, sram, hbm) = panels(3.5, 1.15, 0.8, 1.2, left=0.05, wspace=0.3, alt=alt)
-    draw_tile_grid(grid, model.grid, step)
-    tidy(grid, title="tiles of the scores")
+def _series(steps, tensors):
+    """Bytes read, and bytes written, of these tensors after each of the steps."""
+    return [[sum(step.get(tensor, (0, 0))[i] for tensor in tensors) for step in steps] for i in (0, 1)]
 
-    tidy(sram, title="in SRAM, at the fullest", y="bytes")
-    names = list(model.held[-1])
-    held = [model.held[step].get(name, 0) for name in names]
-    sram.bar(range(len(names)), held, color=[TENSOR_COLOURS.get(name, PALE) for name in names])
-    names_below(sram, names)
-    sram.set_ylim(0, 1.25 * max(max(held.values(), default=0) for held in model.held))
-    corner(sram, f"total {sum(model.held[step].values()):,}")
-    corner(sram, f"most {max(sum(held.values()) for held in model.held):,}", line=1)
-    draw_moved(hbm, model.moved[step], model.moved[-1])
-    return figure
+
+def _cost(before, after):
+    """What a visit moves, in words."""
+    texts = []
+    for i, verb in enumerate(("reads", "writes")):
+        parts = [f"{name} {after[name][i] - before[name][i]:,}" for name in after if after[name][i] > before[name][i]]
+        texts += [f"{verb} {', '.join(parts)}"] if parts else []
+    return "; ".join(texts) + " bytes"
+
+
+def _stair(tiles):
+    """Each query's end of what it sees, as corners [key, query] of a line; None without a mask."""
+    if tiles.mask != masks.causal():
+        return None
+    every = np.arange(tiles.n_q) if tiles.n_q <= 64 else np.array([0, tiles.n_q - 1])
+    _, stop = tiles.mask.key_range(every, tiles.n_q, tiles.n_k)
+    return [[int(x), int(y)] for query, x in zip(every, stop, strict=True) for x, y in ((x, query), (x, query + 1))]
+
+
+def visits_state(order, **sizes):
+    """What block_sizes.js draws of `run` for both orders. order: the one whose visits are counted."""
+    runs = {name: run(order=name, **sizes) for name in ORDERS}
+    held = runs[order].held
+    most = max(sum(parts.values()) for parts in held)
+    return race_state(runs, order) | {
+        "opens": 5, "note": f"{len(runs[order].grid.skipped)} tiles are skipped.",
+        "sram": {"title": "SRAM at the visit's fullest moment; line: at any", "end": most, "mark": most},
+        "held": [
+            {"parts": [(name, n_bytes, KINDS.get(name, "programs")) for name, n_bytes in parts.items()],
+             "note": f"{sum(parts.values()):,} bytes"} for parts in held
+        ],
+    }  # fmt: skip
 
 
 def draw_orders(n_q, n_k, block_q, block_k):
@@ -215,5 +253,21 @@ def draw_budget(held, budget_bytes):
 
 
 def explore():
-    """The explorer as a widget: loop order, causal, lengths, block sizes, and the visit."""
-    return explore_visits(run, describe, draw, causal=False, visit=1, orders=ORDERS)
+    """The explorer of both loops on small tiles: lengths, block sizes, causal, and the visits one by one."""
+    start = {"order": "q_outer", "causal": False, "n_q": 12, "n_k": 12, "block_q": 4, "block_k": 3}
+    controls = [
+        choices("buttons", "order", "count visits of", {name: name for name in ORDERS}),
+        choices("tick", "causal", "causal", (False, True)),
+        choices("slider", "n_q", "queries", LENGTHS), choices("slider", "n_k", "keys", LENGTHS),
+        choices("slider", "block_q", "block_q", BLOCKS), choices("slider", "block_k", "block_k", BLOCKS),
+    ]  # fmt: skip
+    grid = [
+        start | {"order": order, "causal": causal, "block_q": block_q, "block_k": block_k}
+        for order, causal, block_q, block_k in product(ORDERS, (False, True), (3, 4, 6), (3, 4, 6))
+    ]
+    alt = (
+        "Two grids of 3 x 4 tiles of scores with the order of their visits, for queries outermost and for keys "
+        "outermost, and bars of the bytes read and written so far by tensor. With the bytes of the first five visits, "
+        "keys outermost have made one."
+    )
+    return Live("visits", visits_state, start, controls=controls, grid=grid, alt=alt, module="block_sizes")

@@ -2,7 +2,7 @@
 
 from .drawing import names_below, pale
 from .figures import INK, TENSOR_COLOURS, corner, tidy
-from .shell import Explorer, buttons, choice, slider, tick
+from .shell import Explorer, choice, slider, tick
 
 LENGTHS = (4, 8, 12, 16, 20, 24)
 BLOCKS = (2, 3, 4, 6, 8)
@@ -49,17 +49,16 @@ def draw_moved(axes, so_far, in_the_end, names=None):
     corner(axes, "pale: written", right=names is not None)
 
 
-def explore_visits(run, describe, draw, *, causal, visit, orders=()):
-    """The widget: loop order if there are `orders`, causal, lengths, block sizes, and the visit.
+def explore_visits(run, describe, draw, *, causal, visit):
+    """The widget: causal, lengths, block sizes, and the visit.
 
-    run(n_q=, n_k=, block_q=, block_k=, causal=, and order= if there are any) gives the model, which has n_visits.
-    causal, visit: what is chosen at first.
+    run(n_q=, n_k=, block_q=, block_k=, causal=) gives the model, which has n_visits. causal, visit: what is chosen at
+    first.
     """
-    loops = {"order": buttons("loops", orders, orders[0])} if orders else {}
     sizes = {"n_q": 12, "n_k": 12, "block_q": 4, "block_k": 3}
     return Explorer(
         run, describe, draw,
-        loops | {"causal": tick("causal", causal)},
+        {"causal": tick("causal", causal)},
         {"n_q": choice("queries", LENGTHS, 12), "n_k": choice("keys", LENGTHS, 12)},
         {"block_q": choice("block_q", BLOCKS, 4), "block_k": choice("block_k", BLOCKS, 3)},
         {"visit": slider("visit", 0, run(**sizes, causal=causal).n_visits, visit)},

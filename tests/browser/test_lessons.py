@@ -195,7 +195,9 @@ def test_online_softmax(open_lesson):
     explorer.get_by_label("score of the").press("ArrowUp")
     explorer.locator("[aria-valuetext='1.250']").wait_for()
     explorer.get_by_label("score of the").press("ArrowRight")  # to the second place
-    explorer.get_by_text("cat, the.").wait_for()
+    fed.press("Home")
+    fed.press("ArrowRight")
+    explorer.get_by_text("Block 1 of 2: cat, the.").wait_for()
 
 
 def test_softmax_overflow(open_lesson):
@@ -261,41 +263,40 @@ def test_attention(open_lesson):
     assert "which fits in" in press(n, "Home")
 
 
-def move_every_control(page, explorer):
-    """The block-size explorer: each control by keyboard, and what it must then say."""
-    press = keyboard(page, explorer)
-    block_q, block_k, visits = explorer.locator(".noUi-handle").all()
-    gpu, n, d, dtype, heads = explorer.locator("select").all()
-    fa2, fa1 = explorer.locator(".widget-toggle-button").all()
-    causal = explorer.locator("input[type=checkbox]")
-
-    assert "16 x 16 tiles of 64 queries x 64 keys" in explorer.inner_text()
-    assert "8 x 16 tiles of 128 queries x 64 keys" in press(block_q, "ArrowRight")
-    assert "8 x 32 tiles of 128 queries x 32 keys" in press(block_k, "ArrowLeft")
-    assert "on 148 SMs" in press(gpu, "Space", "ArrowDown", "Enter")
-    assert "32 x 128 tiles" in press(n, "Space", "ArrowDown", "Enter")
-    assert "Q 32,768, K 8,192" in press(d, "Space", "ArrowDown", "Enter")
-    assert "Four tiles in bf16" in press(dtype, "Space", "ArrowDown", "Enter")
-    assert "2,048 (one for each query tile" in press(heads, "Space", "ArrowDown", "Enter")
-    assert "64 (one for each head)" in press(fa1, "Enter")
-    assert "(one for each query tile of each head)" in press(fa2, "Enter")
-    assert "8,646,529 of 16,769,025 scores" in press(causal, "Space")
-    visits = explorer.locator(".noUi-handle").last
-    assert "Nothing visited yet" in press(visits, "Home")
-    assert "Visit 1 of" in press(visits, "ArrowRight")
-    assert "queries 0 to 127 meet keys 0 to 31" in explorer.inner_text()
-
-    explorer.locator(".widget-play button").first.press("Enter")
-    page.wait_for_function(
-        "text => /Visit ([3-9]|[1-9][0-9]+) of/.test(text.innerText)",
-        arg=explorer.locator(".widget-html-content").last.element_handle(),
-    )
+def move_every_control(explorer):
+    """The block-size explorer: each control, and what it must then say."""
+    headline, said = explorer.locator(".headline"), explorer.locator("p").first
+    steps = [
+        ("B_r", lambda control: control.press("ArrowRight"), "75.5 MB"),
+        ("B_c", lambda control: control.press("ArrowLeft"), "36 of 227 KiB"),
+        ("GPU", lambda control: control.select_option("A100"), "of 163 KiB"),
+        ("N", lambda control: control.select_option("4,095"), "1.11 GB"),
+        ("d", lambda control: control.select_option("128"), "2.21 GB"),
+        ("dtype", lambda control: control.select_option("fp32"), "4.43 GB"),
+        ("heads x batch", lambda control: control.select_option("64"), "8.86 GB"),
+        ("keys outermost (FA1)", lambda control: control.check(), "of 64 programs"),
+        ("causal", lambda control: control.check(), "of 64 programs"),
+        ("queries outermost (FA2)", lambda control: control.check(), "of 2,048 programs"),
+    ]
+    for name, move, expected in steps:
+        before = headline.inner_text()
+        move(explorer.get_by_label(name, exact=True))
+        headline.get_by_text(expected).wait_for()
+        assert name == "causal" or headline.inner_text() != before, name
+    visits = explorer.get_by_label("visits")
+    visits.press("Home")
+    assert "Nothing visited yet" in said.inner_text()
+    visits.press("ArrowRight")
+    assert "queries 0 to 127 and keys 0 to 31: visit 1, reads Q 65,536" in said.inner_text()
+    explorer.get_by_role("button", name="play").press("Enter")
+    explorer.get_by_text(re.compile("visit [3-9],|visit [0-9]{2,},")).wait_for()
+    explorer.locator("summary").press("Enter")
+    assert "registers a thread" in explorer.locator("details").inner_text()
 
 
 def test_block_size_explorer(open_lesson):
     page = open_lesson("block_size_explorer")
-    explorer = page.locator(".jp-OutputArea .widget-vbox").first
-    assert "8 x 16 tiles" in keyboard(page, explorer)(explorer.locator(".noUi-handle").first, "ArrowRight")
+    move_every_control(page.locator(".live").first)
 
 
 def test_block_size_explorer_as_a_page(browser, tmp_path):
@@ -304,9 +305,10 @@ def test_block_size_explorer_as_a_page(browser, tmp_path):
         page = browser.new_page()
         errors = console_errors(page, HARMLESS_IN_VOILA)
         page.goto(address)
-        explorer = page.locator(".widget-vbox").first
-        explorer.locator("img").wait_for(timeout=60_000)
-        move_every_control(page, explorer)
+        explorer = page.locator(".live").first
+        explorer.wait_for(timeout=60_000)
+        explorer.get_by_label("B_r").press("ArrowRight")
+        explorer.get_by_text("75.5 MB").first.wait_for()
         assert "block_sizes.explore()" not in page.locator("body").inner_text()
         assert errors == []
 
@@ -333,22 +335,22 @@ def test_flash_attention_backward(open_lesson):
 def test_tiled_attention(open_lesson):
     page = open_lesson("06_tiled_attention")
 
-    explorer = page.locator(".jp-OutputArea .widget-vbox").first
-    press = keyboard(page, explorer)
-    q_outer, kv_outer = explorer.locator(".widget-toggle-button").all()
-    (causal,) = explorer.locator("input[type=checkbox]").all()
-    queries, keys, block_q, block_k, visit = explorer.locator(".noUi-handle").all()
-
-    assert "Visit 1 of 12" in explorer.inner_text()
-    assert "queries 0 to 3, keys 3 to 5" in press(visit, "ArrowRight")
-    assert "queries 4 to 7, keys 0 to 2" in press(kv_outer, "Enter")
-    assert "Visit 2 of 9, 3 skipped" in press(causal, "Space")
-    assert "queries 0 to 3, keys 3 to 5" in press(q_outer, "Enter")
-    assert "Visit 2 of 6" in press(block_k, "ArrowRight")
-    assert "Visit 2 of 5" in press(block_q, "ArrowRight")
-    assert "Visit 2 of 6" in press(queries, "ArrowRight")
-    assert "Visit 2 of 9" in press(keys, "ArrowRight")
-    assert "Visit 9 of 9" in press(explorer.locator(".noUi-handle").last, "End")
+    explorer = page.locator(".live").first
+    said = explorer.locator("p").first
+    assert "visit 5, reads Q 64, K 48, V 48 bytes" in said.inner_text()
+    explorer.get_by_label("visits").press("ArrowRight")
+    assert "q_outer: queries 4 to 7 and keys 3 to 5: visit 6" in said.inner_text()
+    explorer.get_by_label("kv_outer").check()
+    explorer.get_by_text("kv_outer: queries 8 to 11 and keys 3 to 5: visit 6").wait_for()
+    for name, key, expected in (
+        ("causal", "Space", "of 9"),
+        ("block_k", "ArrowRight", "of 6"),
+        ("block_q", "ArrowRight", "of 5"),
+        ("queries", "ArrowRight", "of 6"),
+        ("keys", "ArrowRight", "of 9"),
+    ):
+        explorer.get_by_label(name, exact=True).press(key)
+        explorer.locator(".player").get_by_text(expected).wait_for()
 
 
 def test_first_triton_kernels(open_lesson):

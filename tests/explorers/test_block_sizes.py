@@ -1,18 +1,18 @@
 import json
 import random
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from math import ceil
 
-import ipywidgets as widgets
 import numpy as np
 import pytest
 
 from course_lib import traffic
 from course_lib.explorers import block_sizes as explorer
 from course_lib.explorers.block_sizes import BLOCKS, DTYPES, HEAD_DIMS, HEADS, LENGTHS, ORDERS, Settings
-from course_lib.explorers.figures import png
+from course_lib.explorers.tile_grid import tile_grid
+from course_lib.explorers.tiled_attention import TENSORS
 from course_lib.hardware import GPUS
 from course_lib.machine import Machine
 from course_lib.measure import records
@@ -60,9 +60,13 @@ def invented(settings, **values):
     return {settings.row: explorer.Compiled(**used | values)}
 
 
-def lines_of(model, step=None):
+def lines_of(model):
     """Title of a line -> its text."""
-    return dict(re.findall(r"<td><b>(\w+)</b></td><td>(.*?)</td></tr>", explorer.describe(model, step)))
+    return dict(re.findall(r"<td><b>(\w+)</b></td><td>(.*?)</td></tr>", explorer.describe(model)))
+
+
+def state_of(settings, full=True):
+    return explorer.block_sizes_state(full, **asdict(settings))
 
 
 def numbers(text):
@@ -128,8 +132,6 @@ def test_machine_counts_and_holds_what_is_shown():
         assert moved == {name: tuple(tensor) for name, tensor in model.flash.by_tensor.items()}, s
         assert sum(model.sram.values()) == report.peak_sram_bytes, s
         assert 3 * report.matmul_flops == model.flash.flops, s
-        text = lines_of(model)["SRAM"]
-        assert text.endswith(f"peaks at {report.peak_sram_bytes:,} on the memory machine."), s
 
 
 def test_the_four_tiles_are_summed_as_in_the_exercise():
@@ -138,49 +140,47 @@ def test_the_four_tiles_are_summed_as_in_the_exercise():
         total = BYTES[s.dtype] * (s.block_q * s.d + 2 * s.block_k * s.d + s.block_q * s.block_k)
         budget = GPUS[s.gpu].shared_bytes_per_block
         assert sum(model.four_tiles_bytes.values()) == total
-        text = lines_of(model)["SRAM"]
-        assert f"; {total:,} bytes, which {'fits in' if total <= budget else 'does not fit in'} the {budget:,} " in text
+        text, _, over = explorer._headline(model)[2]
+        assert numbers(text) == pytest.approx([total / 1024, budget / 1024], rel=5e-3) and over == (total > budget)
 
 
-def test_tiles_agree_with_traffic_and_a_window_is_labelled():
-    for s in ALL:
-        model = explorer.evaluate(s)
-        tiles = ceil(s.n / s.block_q), ceil(s.n / s.block_k)
-        scores = model.flash.flops // (4 * s.d * s.heads)
-        text = lines_of(model)["Tiles"]
-        assert numbers(text)[:6] == [*tiles, s.block_q, s.block_k, scores, s.n**2]
-        window = model.grid.visit_number.shape
-        assert max(window) <= explorer.MAX_DRAWN_TILES and all(a <= b for a, b in zip(window, tiles, strict=True))
-        assert model.is_window == (window != tiles) == ("Drawn: the first" in text)
-        if not model.is_window:
-            pairs = sum(
-                np.subtract(*model.grid.query_rows(i)) * np.subtract(*model.grid.key_rows(j))
-                for i, j in model.grid.visits
-            )
-            assert pairs == scores
+def test_bytes_of_a_whole_grid_grow_to_those_of_traffic():
+    """For one head, by tensor: what the two loops have moved after their last visits."""
+    shapes = [(100, 16, 32), (100, 128, 64), (512, 64, 128), (1000, 128, 128)]
+    for (n, block_q, block_k), causal, (d, dtype) in product(shapes, (False, True), [(32, "fp16"), (64, "fp32")]):
+        s = Settings(block_q, block_k, n, d, dtype, causal)
+        state = state_of(s)
+        sizes = {"block_q": block_q, "block_k": block_k, "causal": causal, "dtype_bytes": BYTES[dtype]}
+        assert state["note"] == "Drawn: all tiles of one head."
+        for order, moved, totals in zip(ORDERS.values(), state["moved"], state["totals"], strict=True):
+            flash = traffic.flash_attention(n, n, d, order=order, **sizes)
+            assert totals[-1] == flash.total_bytes
+            for (_, tensors, _), (read, written) in zip(TENSORS, moved, strict=True):
+                by_tensor = [flash.by_tensor.get(tensor, (0, 0)) for tensor in tensors]
+                assert (read[-1], written[-1]) == tuple(map(sum, zip(*by_tensor, strict=True))), (s, order, tensors)
 
 
 def test_a_window_shows_the_same_tiles_as_the_whole_grid():
     for order, causal in product(ORDERS.values(), (False, True)):
         s = Settings(16, 32, 4095, causal=causal, order=order)
-        window = explorer.evaluate(s).grid
-        whole = explorer.tile_grid(s.n, s.n, s.block_q, s.block_k, causal, order)
-        rows, columns = window.visit_number.shape
-        corner = whole.visit_number[:rows, :columns]
-        np.testing.assert_array_equal(window.visit_number > 0, corner > 0)
+        state = state_of(s)
+        assert state["note"] == "Drawn: the first 16 x 8 of 256 x 128 tiles of one head."
+        loop = state["loops"][state["chosen"]]
+        assert loop["name"] == order
+        whole = tile_grid(s.n, s.n, s.block_q, s.block_k, causal, order).visit_number[:16, :8]
+        window = np.array(loop["number"])
+        np.testing.assert_array_equal(window > 0, whole > 0)
         # The order is the same, whatever the whole grid visits in between.
-        visited = window.visit_number > 0
-        assert (np.argsort(window.visit_number[visited]) == np.argsort(corner[visited])).all()
+        visited = window > 0
+        assert (np.argsort(window[visited]) == np.argsort(whole[visited])).all()
 
 
-def test_each_visit_is_named_by_its_rows():
-    model = explorer.evaluate(Settings(64, 32, 100, causal=True))
-    assert "Nothing visited yet" in lines_of(model, 0)["Tiles"]
-    for step, (i, j) in enumerate(model.grid.visits[:-1], start=1):
-        text = lines_of(model, step)["Tiles"]
-        last_q, last_k = min(64 * i + 63, 99), min(32 * j + 31, 99)
-        assert f"Visit {step} of 6: queries {64 * i} to {last_q} meet keys {32 * j} to {last_k}." in text
-    assert "All 6 visits" in lines_of(model, 6)["Tiles"] and "All 6 visits" in lines_of(model)["Tiles"]
+def test_the_headline_has_the_four_numbers():
+    state = state_of(Settings())
+    assert [value for value, _, _ in state["headline"]] == ["143 MB", "0.50 \u00d7", "32 of 227 KiB", "4 on an SM"]
+    assert not any(over for _, _, over in state["headline"])
+    state = state_of(Settings(16, 128, d=128, dtype="fp32", gpu="T4"))
+    assert [over for _, _, over in state["headline"]] == [False, True, True, True]
 
 
 def test_compiler_figures_come_from_the_record():
@@ -252,40 +252,44 @@ def test_what_does_not_fit_or_is_not_recorded_says_so():
     model = explorer.evaluate(s, {})
     assert explorer.RECORD_COMMAND in lines_of(model)["Compiler"]
     assert "not recorded" in lines_of(model)["Programs"]
-    texts = [text.get_text().strip() for text in explorer.draw(model).axes[2].texts]
-    assert texts.count("not recorded") == 2
+    assert [row["note"] for row in explorer._sram_rows(model)["rows"][2:]] == ["not recorded"] * 2
 
 
 def test_bars_are_as_long_as_their_numbers():
     for s in [*SINGLES[::2], *SAMPLE[:15]]:
         model = explorer.evaluate(s)
-        sram, moved, waves = explorer.draw(model).axes[2:]
-        used = model.compiled
+        used, rows = model.compiled, explorer._sram_rows(model)
         expected = [*model.four_tiles_bytes.values(), *model.sram.values()]
         expected += [used.shared_bytes, used.register_bytes] if used else []
-        np.testing.assert_allclose([bar.get_width() for bar in sram.patches], expected)
+        drawn = [size for row in rows["rows"] for _, size, _ in row["parts"]]
+        np.testing.assert_allclose(np.array(drawn) * 1024, expected, atol=6)
+        assert rows["end"] * 1024 >= max(expected) - 6
+        for row in rows["rows"]:
+            assert row["over"] == (sum(size for _, size, _ in row["parts"]) > row["mark"])
+        rows = explorer._byte_rows(model)["rows"]
         tensors = [tensor for counted in (model.standard, model.flash) for tensor in counted.by_tensor.values()]
-        expected = [*map(sum, tensors), model.once_bytes, model.bound_bytes or 0]
-        np.testing.assert_allclose([bar.get_width() for bar in moved.patches], expected)
-        drawn = [bar.get_height() for bar in waves.patches]
-        assert len(drawn) == (min(model.waves, explorer.MAX_DRAWN_WAVES) if model.limits else 0)
-        if drawn:
-            assert drawn[-1] == model.last_wave and set(drawn[:-1]) <= {model.at_a_time}
+        expected = [*map(sum, tensors), model.once_bytes, *([model.bound_bytes] if model.bound_bytes else [])]
+        np.testing.assert_allclose([size * 1e6 for row in rows for _, size, _ in row["parts"]], expected, rtol=5.1e-4)
+        heights = explorer._waves(model)["heights"]
+        assert len(heights) == (min(model.waves, explorer.MAX_DRAWN_WAVES) if model.limits else 0)
+        if heights:
+            assert heights[-1] == pytest.approx(model.last_wave / model.at_a_time, abs=5.1e-4)
+            assert set(heights[:-1]) <= {1}
 
 
 def test_points_are_on_the_roof():
     for s in SINGLES:
         model = explorer.evaluate(s)
-        roofline = explorer.draw(model).axes[1]
-        for (x, y), counted in zip(points_of(roofline)[:2], (model.standard, model.flash), strict=True):
-            assert x == pytest.approx(counted.flops / counted.total_bytes)
-            assert y == pytest.approx(explorer.at_the_roof(model, counted)[0])
-            assert roofline.get_xlim()[0] <= x <= roofline.get_xlim()[1]
-            assert roofline.get_ylim()[0] <= y <= roofline.get_ylim()[1]
+        roof = explorer._roof(model)
+        for (x, y), counted in zip(points_of(roof)[:2], (model.standard, model.flash), strict=True):
+            assert 10**x == pytest.approx(counted.flops / counted.total_bytes, rel=2e-3)
+            assert 10**y == pytest.approx(explorer.at_the_roof(model, counted)[0], rel=2e-3)
+            for value, axis in ((x, roof["x"]), (y, roof["y"])):
+                assert axis["ends"][0] <= value <= axis["ends"][1]
 
 
-def points_of(roofline):
-    return [line.get_xydata()[0] for line in roofline.lines if line.get_marker() not in ("None", None)]
+def points_of(roof):
+    return [(x, y) for x, y, _, _ in roof["points"]]
 
 
 def synthetic(block_q, block_k, num_warps, num_stages, *, causal=False, **result):
@@ -332,10 +336,10 @@ def test_the_fastest_of_the_swept_configurations_is_shown(sweep):
     allowed = GPUS["H100"].hbm_bytes_per_s * counted.arithmetic_intensity / 1e12  # left of the ridge
     assert f"allows {allowed:.1f} (NVIDIA H100 80GB HBM3, torch 0.1, triton 0.2, 2000-01-01)" in text
     assert "(8 warps, 3 stages, tiles by descriptor)" in text
-    roofline = explorer.draw(model).axes[1]
-    x, y = points_of(roofline)[2]
-    assert (x, y) == pytest.approx((counted.arithmetic_intensity, 137.438953472))
-    assert roofline.texts[-1].get_text() == "measured, N = 4,096: 137 TFLOP/s"
+    roof = explorer._roof(model)
+    x, y = points_of(roof)[2]
+    assert (10**x, 10**y) == pytest.approx((counted.arithmetic_intensity, 137.438953472), rel=2e-3)
+    assert roof["points"][-1][2] == f"measured, N = 4,096: {counted.arithmetic_intensity:.3g}, 137 TFLOP/s"
 
 
 def test_what_is_allowed_counts_flops_as_the_measurement_does(sweep):
@@ -350,14 +354,14 @@ def test_tiles_that_never_ran_say_so_and_have_no_point(sweep):
     model = explorer.evaluate(Settings(128, 128), sweep=sweep)
     text = lines_of(model)["Measured"]
     assert text.startswith("N = 4,096, 64 heads: none of 1 configuration with these tiles ran, needs &lt;much&gt; (")
-    assert len(points_of(explorer.draw(model).axes[1])) == 2
+    assert len(points_of(explorer._roof(model))) == 2
 
 
 def test_what_was_not_swept_shows_no_measurement(sweep):
     for other in ({"gpu": "A100"}, {"dtype": "bf16"}, {"d": 128}, {"block_q": 32}, {"order": "kv_outer"}):
         model = explorer.evaluate(replace(Settings(), **other), sweep=sweep)
         assert model.measured is None and "Measured" not in lines_of(model), other
-        assert len(points_of(explorer.draw(model).axes[1])) == 2, other
+        assert len(points_of(explorer._roof(model))) == 2, other
 
 
 def test_without_a_sweep_nothing_measured_is_shown(folder):
@@ -365,115 +369,20 @@ def test_without_a_sweep_nothing_measured_is_shown(folder):
     assert sweep == {} and explorer.evaluate(Settings(), sweep=sweep).measured is None
 
 
-def test_texts_of_the_roofline_overlap_neither_each_other_nor_the_roof(sweep):
-    """The text of the measured point stays left of the roof."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = explorer.draw(explorer.evaluate(Settings(), sweep=sweep))
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    roofline = figure.axes[1]
-    boxes = [text.get_window_extent(renderer) for text in roofline.texts]
-    assert not any(a.overlaps(b) for index, a in enumerate(boxes) for b in boxes[index + 1 :])
-    roof = roofline.lines[0].get_path().interpolated(200).transformed(roofline.transData)
-    assert not any(boxes[-1].contains(*point) for point in roof.vertices)
+def test_every_setting_has_a_state_that_json_can_hold():
+    """Every 31st corner; 31 is odd, so both ends of every control occur."""
+    for s in [*CORNERS[::31], *SAMPLE[40:45]]:
+        state = json.loads(json.dumps(state_of(s), allow_nan=False))
+        assert state["opens"] == len(state["loops"][state["chosen"]]["visits"])
 
 
-def test_no_combination_fails_to_draw():
-    """Every 31st corner at the first, a middle or the last visit; 31 is odd, so both ends of every control occur."""
-    for index, s in enumerate([*CORNERS[::31], *SAMPLE[40:45]]):
-        model = explorer.evaluate(s)
-        step = (0, model.grid.n_visits // 2, None)[index % 3]
-        assert png(explorer.draw(model, step)).startswith(b"\x89PNG")
+def test_every_choice_is_recorded():
+    """Or the explorer would have to say so."""
+    for dtype, d, causal, block_q, block_k, gpu in product(DTYPES, HEAD_DIMS, (False, True), BLOCKS, BLOCKS, GPUS):
+        s = Settings(block_q, block_k, d=d, dtype=dtype, causal=causal, gpu=gpu)
+        assert s.row in explorer.recorded(), s
 
 
-def test_no_text_leaves_the_picture():
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    for s in [*SINGLES[::2], Settings(128, 128, 131072, 128, "fp32", False, "kv_outer", "T4", 1024)]:
-        figure = explorer.draw(explorer.evaluate(s))
-        renderer = FigureCanvasAgg(figure).get_renderer()
-        width, height = figure.bbox.size
-        for text in [*figure.texts, *(text for axes in figure.axes for text in (*axes.texts, axes.title))]:
-            box = text.get_window_extent(renderer)
-            assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height, (s, text.get_text())
-
-
-def test_compile_now_gives_the_row_in_the_records_form():
-    """With the compiler version of the record, its figures are also the same."""
-    triton = pytest.importorskip("triton")
-    s = Settings()
-    (row,) = explorer.compile_now(s).items()
-    assert row[0] == s.row and row[1].num_warps == 4 and row[1].tensor_cores
-    if triton.__version__ == RAW["triton"]:
-        assert row[1] == explorer.recorded()[s.row]
-
-
-@pytest.fixture
-def shell(shell_of):
-    return shell_of(explorer.explore())
-
-
-def test_the_explorer_follows_every_control(shell):
-    def shown(**settings):
-        model = explorer.evaluate(Settings(**settings))
-        return explorer.describe(model), explorer.draw(model)
-
-    moves = [
-        ("B_r", 16, {"block_q": 16}),
-        ("B_c", 128, {"block_k": 128}),
-        ("d", 128, {"d": 128}),
-        ("N", 4095, {"n": 4095}),
-        ("dtype", "fp32", {"dtype": "fp32"}),
-        ("causal", True, {"causal": True}),
-        ("ToggleButtons", "kv_outer", {"order": "kv_outer"}),
-        ("GPU", "T4", {"gpu": "T4"}),
-        ("heads x batch", 1024, {"heads": 1024}),
-    ]
-    shell.assert_follows(shown, {}, moves)
-
-
-def test_the_explorer_steps_through_the_visits_and_plays(shell):
-    shell["N"].value = 100
-    assert (shell["visits"].max, shell["visits"].value) == (4, 4)
-    model = explorer.evaluate(Settings(n=100))
-    for step in (0, 1, 2):
-        shell["visits"].value = step
-        assert shell["HTML"].value == explorer.describe(model, step)
-        assert shell["Image"].value == png(explorer.draw(model, step))
-    shell["Play"].value = 3
-    assert shell["visits"].value == 3 and "Visit 3 of 4" in shell["HTML"].value
-    slider = shell["visits"]
-    shell["GPU"].value = "A100"
-    assert shell["visits"] is slider, "the focus would be lost"
-    shell["B_r"].value = 128
-    assert shell["visits"] is not slider and (shell["visits"].max, shell["visits"].value) == (2, 2)
-    shell["visits"].value = 1
-    shell["B_r"].value = 16
-    assert (shell["visits"].max, shell["visits"].value) == (14, 1), "not at the end, so it stays where it was"
-
-
-def test_the_explorer_compiles_what_is_missing(shell_of, monkeypatch):
-    monkeypatch.setattr(explorer, "recorded", dict)
-    shell = shell_of(explorer.explore())
-    button = shell["compile it now"]
-    assert button.layout.display is None and "Not recorded" in shell["HTML"].value
-    monkeypatch.setattr(explorer, "compile_now", lambda settings: invented(settings, shared_bytes=12_345))
-    button.click()
-    assert button.layout.display == "none" and "12,345 bytes of shared memory" in shell["HTML"].value
-
-    def fail(settings):
-        raise RuntimeError("the compiler failed: <b>")
-
-    monkeypatch.setattr(explorer, "compile_now", fail)
-    shell["d"].value = 128
-    button.click()
-    assert "the compiler failed: &lt;b&gt;" in shell["HTML"].value and not button.disabled
-    shell["ToggleButtons"].value = "kv_outer"
-    assert button.layout.display == "none"
-
-
-def test_the_explorer_has_every_option(shell):
-    menus = {"B_r": BLOCKS, "B_c": BLOCKS, "d": HEAD_DIMS, "GPU": tuple(GPUS), "heads x batch": HEADS}
-    for name, options in menus.items():
-        assert tuple(shell[name].options) == options
-    assert isinstance(shell["visits"], widgets.IntSlider)
+def test_the_controls_offer_every_setting():
+    controls = {control["name"]: [value for _, value in control["options"]] for control in explorer.explore().controls}
+    assert {name: tuple(options) for name, options in controls.items()} == RANGES

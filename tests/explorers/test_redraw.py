@@ -11,14 +11,12 @@ import pytest
 from course_lib.explorers import (
     attention_memory,
     backward_passes,
-    block_sizes,
     dot_products,
     float_formats,
     forward_kernel,
     programs,
     roofline,
     stable_softmax,
-    tiled_attention,
 )
 
 LIMIT_MS = 300
@@ -28,9 +26,6 @@ EXPLORERS = {
     "float formats": (float_formats.explore, {}, "shift all", (0, 90)),
     "stable softmax": (stable_softmax.explore, {"logits": "12 random logits"}, "times", (9, 10)),
     "attention memory": (attention_memory.explore, {}, "N", (1024, 2048)),
-    "tiled attention": (tiled_attention.explore, {"queries": 24, "keys": 24, "block_k": 4}, "visit", (20, 21)),
-    "block sizes": (block_sizes.explore, {"causal": True}, "visits", (40, 41)),
-    "many tiles": (block_sizes.explore, {"N": 131072, "B_r": 16, "B_c": 16}, "visits", (999, 1000)),
     "programs": (programs.explore, {"grid": "2-D", "rows": 12, "columns": 24, "BLOCK_N": 1}, "program_id(0)", (1, 2)),
     "forward": (forward_kernel.explore, {"BLOCK_M": 8, "BLOCK_N": 8}, "tile", (0, 1)),
     "roofline": (roofline.explore, {}, "B_r", (64, 128)),

@@ -1,3 +1,4 @@
+import json
 import re
 from itertools import product
 
@@ -6,7 +7,6 @@ import pytest
 
 from course_lib import traffic
 from course_lib.explorers import tiled_attention as explorer
-from course_lib.explorers.figures import png
 from course_lib.machine import Machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 
@@ -41,7 +41,6 @@ def test_the_last_step_is_the_closed_form_and_the_fullest_moment_is_the_peak():
         assert model.moved[-1] == traffic.flash_attention(n_q, n_k, explorer.D, **sizes).by_tensor, case
         assert len(model.moved) == len(model.held) == model.grid.n_visits + 1, case
         assert max(sum(held.values()) for held in model.held) == report.peak_sram_bytes, case
-        assert model.standard_bytes == traffic.standard_attention(n_q, n_k, explorer.D).total_bytes, case
 
 
 def test_each_visit_loads_its_own_tiles():
@@ -61,30 +60,59 @@ def test_each_visit_loads_its_own_tiles():
             assert held["K"] == held["V"] == (k_stop - k_start) * row_bytes, (case, step)
 
 
-def test_the_text_has_the_numbers_of_the_model():
-    model = model_of(12, 12, 4, 3, True, "kv_outer")
-    for step in range(model.grid.n_visits + 1):
-        text = explorer.describe(model, step)
-        total = int(re.search(r"so far: ([\d,]+)", text)[1].replace(",", ""))
-        assert total == sum(map(sum, model.moved[step].values()))
-        if step:
-            fullest = int(re.search(r"fullest: ([\d,]+)", text)[1].replace(",", ""))
-            assert fullest == sum(model.held[step].values())
-    assert "Visit 5 of 9" in explorer.describe(model, 5) and "3 skipped" in explorer.describe(model, 0)
-    assert "queries 4 to 7, keys 3 to 5" in explorer.describe(model, 5)
+def state_of(n_q, n_k, block_q, block_k, causal, order):
+    sizes = {"n_q": n_q, "n_k": n_k, "block_q": block_q, "block_k": block_k, "causal": causal}
+    return json.loads(json.dumps(explorer.visits_state(order, **sizes)))
 
 
-def test_drawing_shows_the_model(heights):
-    model = model_of(12, 12, 4, 3, False, "kv_outer")
-    _, sram, hbm = explorer.draw(model, 4).axes
-    names = [text.get_text() for text in sram.texts if -1 < text.get_position()[1] < 0]
-    assert dict(zip(names, heights(sram.patches), strict=True)) == model.held[4]
-    assert [text.get_text() for text in hbm.texts if -1 < text.get_position()[1] < 0] == list(model.moved[4])
-    *read_and_written, ends = map(heights, hbm.containers)
-    assert list(zip(*read_and_written, strict=True)) == list(model.moved[4].values())
-    assert ends == [sum(moved) for moved in model.moved[-1].values()]
-    for step in (0, model.grid.n_visits):
-        png(explorer.draw(model, step))
+def test_a_state_has_the_bytes_of_both_runs():
+    for *sizes, order in CASES:
+        state = state_of(*sizes, order)
+        for name, loop, moved, totals in zip(
+            explorer.ORDERS, state["loops"], state["moved"], state["totals"], strict=True
+        ):
+            model = model_of(*sizes, name)
+            assert (loop["name"], [tuple(tile) for tile in loop["visits"]]) == (name, list(model.grid.visits))
+            assert loop["number"] == model.grid.visit_number.tolist()
+            assert totals == [sum(map(sum, step.values())) for step in model.moved]
+            for step, by_tensor in enumerate(model.moved):
+                for (_, tensors, _), series in zip(explorer.TENSORS, moved, strict=True):
+                    expected = [sum(by_tensor.get(tensor, (0, 0))[i] for tensor in tensors) for i in (0, 1)]
+                    assert [numbers[step] for numbers in series] == expected, (sizes, name, step, tensors)
+
+
+def test_the_other_loop_gets_as_far_as_the_same_bytes():
+    for case in CASES:
+        state = state_of(*case)
+        mine, other = state["totals"][state["chosen"]], state["totals"][1 - state["chosen"]]
+        assert explorer.ORDERS[state["chosen"]] == case[-1]
+        for spent, visits in zip(mine, state["other"], strict=True):
+            assert visits == 0 or other[visits] <= spent, case
+            assert visits + 1 == len(other) or other[visits + 1] > spent, case
+
+
+def test_the_words_for_a_visit_add_up_to_its_bytes():
+    state = state_of(12, 12, 4, 3, True, "kv_outer")
+    for loop, totals in zip(state["loops"], state["totals"], strict=True):
+        costs = [state["costs"][about] for about in loop["about"]]
+        spent = [sum(int(n.replace(",", "")) for n in re.findall(r"[a-zA-Z] ([\d,]+)", cost)) for cost in costs]
+        assert spent == np.diff(totals).tolist()
+    assert state["costs"][state["loops"][0]["about"][0]] == "reads Q 64, K 48, V 48 bytes"
+
+
+def test_sram_is_that_of_the_visits():
+    for case in CASES:
+        state, model = state_of(*case), model_of(*case)
+        held = [{name: n_bytes for name, n_bytes, _ in moment["parts"]} for moment in state["held"]]
+        assert held == list(model.held)
+        assert state["sram"]["mark"] == plain_report(*case).peak_sram_bytes
+
+
+def test_the_stair_ends_what_each_query_sees():
+    state = state_of(4, 24, 3, 8, True, "q_outer")
+    corners = {tuple(corner) for corner in state["stair"]}
+    assert corners == {(21 + query, row) for query in range(4) for row in (query, query + 1)}
+    assert state_of(4, 24, 3, 8, False, "q_outer")["stair"] is None
 
 
 def test_figures_show_what_they_are_given():
@@ -102,30 +130,3 @@ def test_figures_show_what_they_are_given():
     left, right = explorer.draw_growth(([2, 4], {"a": [1, 4]}), ([2, 4], {"a": [4, 2], "b": [3, 1]})).axes
     assert [list(line.get_ydata()) for line in (*left.lines, *right.lines)] == [[1, 4], [4, 2], [3, 1]]
     assert len(explorer.draw_orders(10, 10, 4, 3).axes) == 4
-
-
-def test_the_explorer_follows_every_control(shell_of):
-    def shown(visit, **sizes):
-        model = explorer.run(**sizes)
-        return explorer.describe(model, visit), explorer.draw(model, visit)
-
-    moves = [
-        ("visit", 3, {"visit": 3}),
-        ("loops", "kv_outer", {"order": "kv_outer"}),
-        ("causal", True, {"causal": True}),
-        ("queries", 24, {"n_q": 24}),
-        ("keys", 8, {"n_k": 8}),
-        ("block_q", 8, {"block_q": 8}),
-        ("block_k", 2, {"block_k": 2}),
-    ]
-    start = {"n_q": 12, "n_k": 12, "block_q": 4, "block_k": 3, "causal": False, "order": "q_outer", "visit": 1}
-    shell_of(explorer.explore()).assert_follows(shown, start, moves)
-
-
-def test_the_visit_stays_within_fewer_visits(shell_of):
-    shell = shell_of(explorer.explore())
-    shell["visit"].value = shell["visit"].max
-    before = shell["visit"].max
-    shell["block_k"].value = 8
-    end = shell["visit"].max
-    assert shell["visit"].value == end < before and f"Visit {end} of {end}" in shell["HTML"].value
