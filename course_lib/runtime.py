@@ -77,6 +77,12 @@ def capability(device) -> tuple[int, int] | None:
     return torch.cuda.get_device_capability(device)
 
 
+def environment(*, interpreting: bool) -> dict[str, str]:
+    """For a process that this one starts: it imports from the same places, and interprets kernels or compiles them."""
+    path = os.pathsep.join(str(entry) for entry in sys.path if entry)
+    return os.environ | {"TRITON_INTERPRET": str(int(interpreting)), "PYTHONPATH": path}
+
+
 def start() -> None:
     """What a notebook's first cell calls: `choose`, and print one line that says where kernels run.
 

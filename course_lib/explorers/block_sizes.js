@@ -173,7 +173,7 @@ function picture(box, choose) {
         set(text, { x: start + 20, y: lineOf(i) + 4 })
         write(text, points[i][2])
       })
-      waves.panel ??= panel(waves.box, "", 250, 120, { left: 44, top: 6, bottom: 20 })
+      waves.panel ??= panel(waves.box, "", 216, 120, { left: 44, top: 6, bottom: 20 })
       write(waves.panel.caption, state.waves.title)
       waves.panel.axes({ ends: [-0.6, 9.6], ticks: state.waves.ticks }, state.waves.y)
       waves.bars ??= svg(waves.panel.root, "g")

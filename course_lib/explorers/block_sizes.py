@@ -409,7 +409,7 @@ def explore():
     alt = (
         "For 1,024 queries and keys in tiles of 64 x 64 on an H100: 143 MB requested, half of standard attention's 285 "
         "MB; 32 of 227 KiB of SRAM. Below, two grids of tiles: when the loop with queries outermost has visited all of "
-        "its tiles, the same bytes have taken the one with keys outermost through two thirds. Then bars of SRAM and "
-        "bytes by tensor, the roofline with this choice right of standard attention, and the programs in waves."
+        "its tiles, the same bytes have taken the one with keys outermost less than two thirds of the way. Then bars "
+        "of SRAM and bytes by tensor, the roofline with this choice right of standard attention, and the waves."
     )
     return Live("block_sizes", block_sizes_state, start, controls=controls, grid=grid, alt=alt)

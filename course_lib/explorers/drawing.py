@@ -79,7 +79,9 @@ def draw_matrices(matrices, rows, columns, *, signed=False):
     ]
     widths, alone = [matrix.shape[1] for matrix in matrices.values()], len(matrices) == 1
     place = {"width": 4.8, "left": 0.13} if alone else {"left": 0.06, "wspace": 0.25}
-    figure, every = panels(2.9, *widths, below=0.12, above=0.68, alt=f"Numbers. {'. '.join(numbers)}.", **place)
+    figure, every = panels(
+        2.9, *widths, below=0.12, above=0.68, alt=f"Numbers, row by row. {'. '.join(numbers)}.", **place
+    )
     for axes, (title, matrix), write in zip(every, matrices.items(), writes, strict=True):
         named = columns if matrix.shape[1] == len(columns) else [f"{title[0]}{j}" for j in range(matrix.shape[1])]
         shaded(axes, matrix, rows, named, write=write, signed=signed, size=10)

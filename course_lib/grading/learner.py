@@ -73,9 +73,10 @@ def _source_of(answer):
 
 def _passed_before(exercise_id):
     text = f"{exercise_id}: passed before, but the cell above holds no answer now."
-    if exercise_id in progress_file.load("answers"):
-        return f'{text} To get yours back, run this in its place:\n\n    restore("{exercise_id}")'
-    return f"{text} It was not kept."
+    if exercise_id not in progress_file.load("answers"):
+        return f"{text} It was not kept."
+    call = f'from course_lib import restore\n    restore("{exercise_id}")'
+    return f"{text} To get yours back, run this in its place:\n\n    {call}"
 
 
 def _with_buttons(exercise, result):

@@ -1,9 +1,9 @@
 """Lesson 07's first kernels: a vector sum, one tile of scores for each program, and what the compiler says of it."""
 
-import os
 import subprocess
 import sys
 
+from course_lib import runtime
 from course_lib.language import tl, triton
 
 
@@ -66,21 +66,18 @@ def scores_tile(
     tl.store(s_ptrs, s, mask=mask_m[:, None] & mask_n[None, :])
 
 
-def compile_scores_tile(block_d, arch=90):
-    """The compiler's word on `scores_tile` for tiles of 16 x 16 and this BLOCK_D: "compiled", or why not.
+def compile_scores_tile(block_d):
+    """What the compiler says of `scores_tile` for tiles of 16 x 16 and this BLOCK_D: "compiled", or why not.
 
-    arch: 90 for sm_90; no GPU is needed. In a process of its own, for one that interprets cannot compile.
+    It compiles for sm_90, without a GPU, in a process of its own, because one that interprets cannot compile.
     """
-    code = "import sys; from course_lib.kernels.warmup import _compile_scores_tile as c; c(*map(int, sys.argv[1:]))"
-    environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(block_d), str(arch)],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    code = f"from course_lib.kernels import warmup; warmup._compile_scores_tile({block_d})"
+    environment = runtime.environment(interpreting=False)
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     return "compiled" if run.returncode == 0 else run.stderr.strip().splitlines()[-1]
 
 
-def _compile_scores_tile(block_d, arch):
+def _compile_scores_tile(block_d):
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -88,4 +85,4 @@ def _compile_scores_tile(block_d, arch):
     sizes = {"HEAD_DIM": block_d, "BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": block_d}
     types = {name: "*fp32" if name.endswith("_ptr") else "i32" for name in scores_tile.arg_names}
     types |= {"scale": "fp32"} | dict.fromkeys(sizes, "constexpr")
-    triton.compile(ASTSource(scores_tile, types, sizes), target=GPUTarget("cuda", arch, 32))
+    triton.compile(ASTSource(scores_tile, types, sizes), target=GPUTarget("cuda", 90, 32))

@@ -94,8 +94,7 @@ def forward_resources(requests):
     run = subprocess.run(
         [sys.executable, "-m", "course_lib.measure.resources", "--stdin"],
         input=json.dumps([asdict(request) for request in requests]),
-        env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True, text=True, check=False,
+        env=runtime.environment(interpreting=False), capture_output=True, text=True, check=False,
     )  # fmt: skip
     if run.returncode:
         raise RuntimeError(f"the compiler failed:\n{run.stderr.strip()}")

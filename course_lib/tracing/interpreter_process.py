@@ -17,6 +17,8 @@ import time
 import traceback
 from pathlib import Path
 
+from course_lib import runtime
+
 _lock = threading.RLock()
 _server = None  # (id of the process that started it, its Popen)
 
@@ -65,12 +67,8 @@ def start():
     with _lock:
         if _server and _server[0] == os.getpid() and _server[1].poll() is None:
             return
-        environment = os.environ | {
-            "TRITON_INTERPRET": "1",
-            "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1",  # a fork copies no thread but the one that forks
-            "PYTHONPATH": os.pathsep.join(str(entry) for entry in sys.path if entry),
-        }
+        # One thread, because a fork copies no thread but the one that forks.
+        environment = runtime.environment(interpreting=True) | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         server = subprocess.Popen(
             [sys.executable, "-c", "from course_lib.tracing import interpreter_process; interpreter_process.serve()"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -97,8 +95,6 @@ def _stop():
 
 def serve():
     """In the interpreting process: fork for each line of stdin, a request of `run`, and print the exit status."""
-    from course_lib import runtime
-
     runtime.choose()
     # The slow imports that calls need, once for all of them.
     import hypothesis.extra.numpy  # noqa: F401

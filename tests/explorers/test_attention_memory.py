@@ -138,7 +138,9 @@ def test_matrices_and_masks_are_written_out():
     figure = drawing.draw_matrices({"S": S, "P": np.eye(2), "O": np.ones((2, 1))}, ("a", "b"), ("c", "d"))
     shown = [[text.get_text() for text in axes.texts] for axes in figure.axes]
     assert shown == [["0.50", "-inf", "0.25", "-1.00"], ["1", "0", "0", "1"], ["1", "1"]]
-    assert figure.alt == "Numbers. S: a (0.50, -inf); b (0.25, -1.00). P: a (1, 0); b (0, 1). O: a (1); b (1)."
+    assert (
+        figure.alt == "Numbers, row by row. S: a (0.50, -inf); b (0.25, -1.00). P: a (1, 0); b (0, 1). O: a (1); b (1)."
+    )
     mask = causal_mask(2, 4)
     (axes,) = explorer.draw_masks({"2 queries, 4 keys": mask, "4 queries, 2 keys": causal_mask(4, 2)}).axes[:1]
     np.testing.assert_array_equal(axes.collections[0].get_array().reshape(mask.shape), mask)
