@@ -1,5 +1,5 @@
 # Each target sets itself up: on a fresh Linux machine with Python 3.11 or newer, `make lab` or `make test` is all.
-.PHONY: lab test test-matrix notebooks stamp lint classroom
+.PHONY: lab test test-matrix notebooks stamp lint classroom site
 
 # The first Python that is new enough and can make environments (Debian keeps that part in python3-venv).
 PYTHON = $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
@@ -21,6 +21,12 @@ stamp: .venv/ready-for-test
 	.venv/bin/python -m course_lib.authoring stamp
 	.venv/bin/python -m course_lib.authoring glossary
 
+# The course as pages. Afresh each time: it takes seconds, and nothing stays of a lesson that is gone.
+site: .venv/ready-for-site
+	rm -rf site/_build
+	.venv/bin/python -m sphinx --quiet --fail-on-warning --keep-going -c site -d site/_build/doctrees . site/_build/html
+	@echo "Open site/_build/html/index.html"
+
 lint: .venv/ready-for-test
 	.venv/bin/ruff check .
 
@@ -35,7 +41,8 @@ test-matrix: .venv-matrix/triton-3.9.0/ready .venv-matrix/triton-3.6.0/ready
 
 # A learner's environment has no test tools in it: JupyterLab would show their menus, and jupytext act on saves.
 .venv/ready-for-lab: EXTRAS = triton,lab
-.venv/ready-for-test .venv-matrix/%: EXTRAS = triton,lab,test
+.venv/ready-for-test .venv-matrix/%: EXTRAS = triton,lab,test,site
+.venv/ready-for-site: EXTRAS = site
 .venv/ready-for-%: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)"; \
 		echo "Found: $$(python3 --version 2>&1 || echo none)"; exit 1; }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import sys
 import tempfile
 import textwrap
@@ -71,9 +72,13 @@ it. `make stamp` writes this page from `course_lib/glossary.toml`: edit that fil
 """
 
 
+def urls() -> dict[str, str]:
+    """Where the course (Repository) and its pages (Homepage) are published. Only pyproject.toml states it."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+
+
 def repository_url() -> str:
-    """The course's address. Only [project.urls] in pyproject.toml states it."""
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    return urls()["Repository"]
 
 
 def bootstrap_source(repository_url: str) -> str:
@@ -149,6 +154,11 @@ def stamp(text: str, name: str, repository_url: str) -> str:
 
     notebook.metadata = nbformat.from_dict(TEXT_METADATA)
     return jupytext.writes(notebook, fmt="md:myst")
+
+
+def stamp_readme(text: str, homepage: str) -> str:
+    """The README `text` with this address in its links to the course's pages: the lines that begin with `[site`."""
+    return re.sub(r"^(\[site[\w-]*\]: ).*?(/(?:notebooks/.*)?)$", rf"\g<1>{homepage}\2", text, flags=re.MULTILINE)
 
 
 def notebook_metadata(notebook: NotebookNode) -> NotebookNode:
@@ -247,7 +257,7 @@ def build(name: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser("python -m course_lib.authoring", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("stamp", help="write the Colab badge and the first code cell into every text twin")
+    commands.add_parser("stamp", help="write the first code cell, and the addresses of the course and its pages")
     commands.add_parser("glossary", help="write notebooks/glossary.md from course_lib/glossary.toml")
     builder = commands.add_parser("build", help="execute the text twins into notebooks")
     builder.add_argument("names", nargs="*", metavar="NAME", help="such as 05_online_softmax; all by default")
@@ -256,6 +266,8 @@ def main() -> None:
     if arguments.command == "stamp":
         for path in SOURCE.glob("*.md"):
             path.write_text(stamp(path.read_text("utf-8"), path.stem, repository_url()), encoding="utf-8")
+        readme = ROOT / "README.md"
+        readme.write_text(stamp_readme(readme.read_text("utf-8"), urls()["Homepage"]), encoding="utf-8")
         return
     if arguments.command == "glossary":
         (NOTEBOOKS / "glossary.md").write_text(glossary(), encoding="utf-8")

@@ -135,10 +135,13 @@ def makefile_targets() -> set[str]:
     return set(phony.split())
 
 
-def test_readme_and_makefile_agree():
-    readme, makefile = (ROOT / "README.md").read_text(), (ROOT / "Makefile").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_readme_docs_and_makefile_agree():
+    pages, makefile = "\n".join(path.read_text() for path in PAGES), (ROOT / "Makefile").read_text()
     targets = makefile_targets()
-    assert set(re.findall(r"\bmake ((?!on\b)[a-z]+(?:-[a-z]+)*)", readme)) == targets
+    assert set(re.findall(r"\bmake ([a-z]+(?:-[a-z]+)*)", pages)) == targets
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
@@ -149,11 +152,10 @@ def test_ci_runs_the_readme_command_and_nothing_after_it():
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
 
 
-def test_readme_links_lead_somewhere():
-    readme = (ROOT / "README.md").read_text()
-    targets = [target for target in re.findall(r"\]\(([^)]+)\)", readme) if "://" not in target]
-    assert len(targets) >= 3
-    assert not [target for target in targets if not (ROOT / target).exists()]
+def test_links_of_the_readme_and_the_docs_lead_somewhere():
+    targets = [(path, target) for path in PAGES for target in re.findall(r"\]\(([^)]+)\)", path.read_text())]
+    assert len(targets) >= 15
+    assert not [target for path, target in targets if "://" not in target and not (path.parent / target).exists()]
 
 
 def project_files() -> list[Path]:

@@ -31,11 +31,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m course_lib classroom",
         description="Write an nbgrader course of all lessons: DIR/nbgrader_config.py and DIR/source/. "
-        "The README says how to hand out, collect and grade. The exit status is 2 if DIR is not empty.",
+        "docs/instructors.md says how to hand out, collect and grade. The exit status is 2 if DIR is not empty.",
     )
     parser.add_argument("dir", nargs="?", type=Path, help="a folder that does not exist yet, or an empty one")
     parser.add_argument("--json", action="store_true", help="write lessons, points and minutes as JSON")
-    parser.add_argument("--table", action="store_true", help="only print the README's table; needs no DIR")
+    parser.add_argument("--table", action="store_true", help="only print docs/instructors.md's table; needs no DIR")
     arguments = parser.parse_args(argv)
     if arguments.table:
         print(table())
@@ -69,7 +69,7 @@ def lessons() -> list[dict]:
 
 
 def table() -> str:
-    """The points and minutes of each lesson and exercise, as the README shows them."""
+    """The points and minutes of each lesson and exercise, as docs/instructors.md shows them."""
     lines = ["| lesson | points | minutes for the exercises | points by exercise |", "|---|---|---|---|"]
     for lesson in lessons():
         each = ", ".join(f"`{exercise['id'].split('.')[1]}` {exercise['points']}" for exercise in lesson["exercises"])

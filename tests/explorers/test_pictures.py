@@ -1,13 +1,17 @@
 """The two pictures that belong to no explorer: the map of lessons and the README's figure."""
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
 
 from course_lib import traffic
 from course_lib.explorers import lesson_map, readme_figure
+from course_lib.explorers.figures import png
+from course_lib.measure import records
 
 SOURCE = Path(__file__).parents[2] / "notebooks/source"
 LESSONS = [lesson for lessons in lesson_map.PARTS.values() for lesson in lessons]
@@ -55,3 +59,24 @@ def test_readme_curves_are_the_closed_forms():
     assert standard_mb == pytest.approx(traffic.standard_attention(4096, 4096, 128).total_bytes / 1e6)
     assert break_even[32] > standard_mb > break_even[64]  # even at d / 2 = 64, but for the smaller terms
     assert len(steps.patches) == 4 + 3
+
+
+def test_readme_bars_are_the_record():
+    speed = readme_figure.draw_for_readme().axes[-1]
+    rows = {
+        of: records.rows("attention-h100", n=16_384, head_dim=128, causal=False, **{"pass": of})[0]["tflops"]
+        for of in ("forward", "backward")
+    }
+    recorded = [rows[of][method] for of in rows for method in readme_figure.METHODS]
+    assert [bar.get_width() for bar in speed.patches] == recorded
+    assert sorted(rows["forward"].values(), reverse=True) == [bar.get_width() for bar in speed.patches[:4]]
+    texts = {text.get_text() for text in speed.texts}
+    assert {f"{tflops:.0f}" for tflops in recorded} <= {text.split()[0] for text in texts}
+
+
+def test_the_readme_shows_what_is_drawn_today():
+    """Nearly, for machines round differently."""
+    shown = Image.open(SOURCE.parent / "images/readme.png").convert("L")
+    drawn = Image.open(io.BytesIO(png(readme_figure.draw_for_readme(), colours=64))).convert("L")
+    apart = np.abs(np.asarray(shown, dtype=int) - np.asarray(drawn, dtype=int))
+    assert np.count_nonzero(apart > 96) < 20, "run `python -m course_lib.explorers.readme_figure`"

@@ -341,8 +341,8 @@ def test_the_command_writes_a_course_once_and_never_overwrites_it(tmp_path):
     assert {path: path.read_bytes() for path in (tmp_path / "course").rglob("*") if path.is_file()} == before
 
 
-def test_the_readme_shows_the_points_and_minutes():
-    readme = (authoring.ROOT / "README.md").read_text()
-    assert classroom.table() in readme, (
-        "the table of points in README.md is old; put there what this prints: python -m course_lib classroom --table"
+def test_the_page_for_instructors_shows_the_points_and_minutes():
+    page = (authoring.ROOT / "docs/instructors.md").read_text()
+    assert classroom.table() in page, (
+        "its table of points is old; put there what this prints: python -m course_lib classroom --table"
     )

@@ -151,6 +151,15 @@ def test_stamp_replaces_another_address_and_then_changes_nothing():
     assert authoring.stamp(stamped, "01_tiny", URL) == stamped
 
 
+def test_the_readme_is_stamped():
+    readme = (authoring.ROOT / "README.md").read_text(encoding="utf-8")
+    home = authoring.urls()["Homepage"]
+    assert authoring.stamp_readme(readme, home) == readme, "run `make stamp`"
+    elsewhere = authoring.stamp_readme(readme, "https://example.org/pages")
+    assert home not in elsewhere and elsewhere.count("https://example.org/pages/") == readme.count(f"{home}/") == 4
+    assert authoring.stamp_readme(elsewhere, home) == readme
+
+
 def test_stamp_adds_two_things_and_keeps_the_rest(course):
     course("01_tiny", TEXT)
     before = authoring.read_text(authoring.SOURCE / "01_tiny.md").cells
