@@ -17,11 +17,7 @@ from course_lib.explorers import (
     programs,
     roofline,
     stable_softmax,
-<<<<<<< HEAD
-=======
-    tiled_attention,
     worklog,
->>>>>>> lesson11
 )
 
 LIMIT_MS = 300
