@@ -15,11 +15,11 @@ test: .venv/ready-for-test
 	$(call PYTEST,.venv)
 
 notebooks: stamp
-	.venv/bin/python -m course_lib.authoring build
+	.venv/bin/python -m tools.authoring build
 
 stamp: .venv/ready-for-test
-	.venv/bin/python -m course_lib.authoring stamp
-	.venv/bin/python -m course_lib.authoring glossary
+	.venv/bin/python -m tools.authoring stamp
+	.venv/bin/python -m tools.authoring glossary
 
 # The course as pages. Afresh each time: it takes seconds, and nothing stays of a lesson that is gone.
 site: .venv/ready-for-site

@@ -17,7 +17,6 @@ The map, in reading order:
     runtime      chooses GPU or interpreter before Triton is imported; `python -m course_lib doctor`
     language     Triton's names where it is installed, and stand-ins to write kernels with where it is not
     workspace    a learner's working copies of the notebooks
-    authoring    stamps and builds the notebooks from their text twins
 
 `reference` and `kernels` never import each other: they are two independent statements of one mathematics.
 
@@ -32,7 +31,7 @@ _FROM_COMPONENTS = {"predict", "table"}
 _FROM_GRADING = {"check", "hint", "solution", "restore", "progress", "quiz"}
 _FROM_GLOSSARY = {"GLOSSARY", "SYMBOLS", "TERMS"}
 _SUBMODULES = {
-    "authoring", "components", "exercises", "explorers", "grading", "hardware", "kernels", "machine",
+    "components", "exercises", "explorers", "grading", "hardware", "kernels", "machine",
     "masks", "measure", "reference", "runtime", "tracer", "traffic", "workspace",
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.authoring import bootstrap_source
+from tools.authoring import bootstrap_source
 
 ROOT = Path(__file__).resolve().parents[1]
 READY = "course_lib is ready. Triton kernels run in Triton's interpreter, on the CPU.\n"

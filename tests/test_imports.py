@@ -37,7 +37,6 @@ MAY_IMPORT = {
     "bug_hunt": {"runtime", "editing", "kernels", "measure"},
     "exercises": {"language", "traffic", "machine", "reference", "kernels", "measure", "bug_hunt", "grading"},
     "__init__": {"components", "grading"},
-    "authoring": {"__init__"},
     "__main__": {"runtime", "grading", "measure"},
 }  # fmt: skip
 NUMPY_ONLY = {"hardware", "machine", "traffic", "masks", "reference"}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import nbformat
 
-from course_lib import authoring
+from tools import authoring
 
 START_S = 60
 RUN_S = 180

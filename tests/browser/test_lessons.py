@@ -9,7 +9,7 @@ import lab
 import nbformat
 import pytest
 
-from course_lib import authoring
+from tools import authoring
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
 

@@ -7,8 +7,8 @@ from urllib.parse import urldefrag
 import lab
 import pytest
 
-from course_lib import authoring
 from course_lib.explorers import live
+from tools import authoring
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
 

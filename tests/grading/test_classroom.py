@@ -21,8 +21,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell
 
-from course_lib import authoring
 from course_lib.grading import classroom, marking, registry
+from tools import authoring
 
 LESSON, KERNEL_LESSON = "03_stable_softmax", "07_first_triton_kernels"
 SEED = "3141592653"  # as text, because files are searched for it

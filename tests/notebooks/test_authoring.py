@@ -7,7 +7,7 @@ import sys
 import nbformat
 import pytest
 
-from course_lib import authoring
+from tools import authoring
 
 URL = "https://github.com/someone/some-course"
 

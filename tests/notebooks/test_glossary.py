@@ -3,7 +3,7 @@
 import re
 
 import course_lib
-from course_lib import authoring
+from tools import authoring
 
 LESSONS = {path.stem[:2]: path.stem for path in authoring.SOURCE.glob("[0-9]*.md")}
 

@@ -13,9 +13,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course_lib import authoring
 from course_lib.explorers import figures
 from course_lib.grading import registry
+from tools import authoring
 
 MARKDOWN_LINES = 12
 CODE_LINES = 25

@@ -12,8 +12,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from course_lib import authoring, runtime
+from course_lib import runtime
 from course_lib.grading import registry
+from tools import authoring
 
 # Alternative texts have to reproduce, a picture's pixels need not.
 SANITIZE = '[pictures]\nregex: base64,[^"]*\nreplace: base64\n'

@@ -1,4 +1,4 @@
-"""Builds the notebooks from their text twins: `python -m course_lib.authoring stamp`, `glossary` and `build`.
+"""Builds the notebooks from their text twins: `python -m tools.authoring stamp`, `glossary` and `build`.
 
 A maintainer edits `notebooks/source/NN_name.md` (MyST, read by jupytext). `stamp` writes into it what is the
 same in every lesson, and `build` executes it into `notebooks/NN_name.ipynb`. The same text gives the same
@@ -255,7 +255,7 @@ def build(name: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser("python -m course_lib.authoring", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser("python -m tools.authoring", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("stamp", help="write the first code cell, and the addresses of the course and its pages")
     commands.add_parser("glossary", help="write notebooks/glossary.md from course_lib/glossary.toml")
