@@ -16,9 +16,9 @@ STYLE = (
     ".course .right,.course .wrong{margin-left:1.1em;padding-left:.7em;border-left:3px solid #009E73}"
     ".course .wrong{border-color:#D55E00}"
     ".course summary{cursor:pointer}.course-name{display:inline-block;min-width:15em}.course-done{color:#009E73}"
-    ".course-table td,.course-table th{white-space:nowrap}.course-table{font-variant-numeric:tabular-nums}"
+    ".course-table td{white-space:nowrap}.course-table{font-variant-numeric:tabular-nums}"
     ".course-table td[align=left],.course-table th[align=left],.course-table caption{text-align:left}"
-    ".course-table td[align=left]:last-child{white-space:normal}"
+    ".course-table td p{white-space:normal;min-width:18em;margin:0}"  # a sentence
     ".course-bar{display:inline-block;width:8em;margin-left:.7em;text-align:left}"
     ".course-bar i{display:inline-block;height:.7em;background:#0072B2}"
     "</style>"

@@ -8,6 +8,7 @@ from .page import STYLE, escape, show
 
 NUMBER = re.compile(r"[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf|nan)[x%]?")
 DIGITS = tuple("0123456789%x")  # what a number ends with that is neither inf nor nan
+A_SENTENCE = 40  # characters: what is longer may wrap
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit and as a point
 
 
@@ -44,6 +45,7 @@ def table(
         lines = [_row("th", headers, numeric)]
         for i in indices:
             content = [f"<b>{escape(cell)}</b>" if marked[i] else escape(cell) for cell in cells[i]]
+            content = [f"<p>{cell}</p>" if len(cell) > A_SENTENCE else cell for cell in content]
             if bar:
                 content[headers.index(bar)] += bars[i]
             lines.append(_row("td", content, numeric, escaped=True))

@@ -73,3 +73,8 @@ def test_rows_that_do_not_fit_are_refused():
         table([(1, 2)], HEADERS)
     with pytest.raises(ValueError, match="no column 'time'"):
         table(ROWS, HEADERS, bar="time")
+
+
+def test_a_sentence_may_wrap(shown):
+    html = page(shown, [("plain", "one program computes a tile of queries and visits every key")], ("rung", "idea"))
+    assert html.count("<p>") == 1 and "<p>one program" in html
