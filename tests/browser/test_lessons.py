@@ -167,12 +167,12 @@ def test_dot_products(open_lesson):
 
     (d,) = crowd.locator(".noUi-handle").all()
     none, root, inverse = crowd.locator(".widget-toggle-button").all()
-    assert "d = 64, scale 1/sqrt(d)" in crowd.inner_text()
-    assert "d = 128, scale 1/sqrt(d)" in press_crowd(d, "ArrowRight")
-    assert "d = 128, scale 1 (no scale)" in press_crowd(none, "Enter")
-    assert "d = 128, scale 1/d" in press_crowd(inverse, "Enter")
+    assert "d = 64, scale 1 (no scale)" in crowd.inner_text()
+    assert "d = 128, scale 1 (no scale)" in press_crowd(d, "ArrowRight")
     assert "d = 128, scale 1/sqrt(d)" in press_crowd(root, "Enter")
-    assert "d = 64, scale 1/sqrt(d)" in press_crowd(d, "ArrowLeft")
+    assert "d = 128, scale 1/d" in press_crowd(inverse, "Enter")
+    assert "d = 128, scale 1 (no scale)" in press_crowd(none, "Enter")
+    assert "d = 64, scale 1 (no scale)" in press_crowd(d, "ArrowLeft")
 
 
 def test_online_softmax(open_lesson):
@@ -207,11 +207,12 @@ def test_softmax_overflow(open_lesson):
     press = keyboard(page, explorer)
     the, cat, sat, down, shift = explorer.locator(".noUi-handle").all()
 
-    assert "True softmax of (1.25, 2, 3, 4)" in press(the, "ArrowRight")
-    assert "True softmax of (1.25, 1.75, 3, 4)" in press(cat, "ArrowLeft")
-    assert "True softmax of (1.25, 1.75, 3.25, 4)" in press(sat, "ArrowRight")
-    text = press(down, "End")  # 20: beyond float16
-    assert "(1.25, 1.75, 3.25, 20)" in text and text.count("NaN: exp overflows") == 1
+    # All are shifted by 8.
+    assert "True softmax of (9.25, 10, 11, 12)" in press(the, "ArrowRight")
+    assert "True softmax of (9.25, 9.75, 11, 12)" in press(cat, "ArrowLeft")
+    assert "True softmax of (9.25, 9.75, 11.25, 12)" in press(sat, "ArrowRight")
+    text = press(down, "End")  # 28: beyond float16
+    assert "(9.25, 9.75, 11.25, 28)" in text and text.count("NaN: exp overflows") == 1
     assert press(shift, "End").count("NaN: exp overflows") == 3
     assert "NaN: every exp is 0" in press(shift, "Home")
 
@@ -225,12 +226,11 @@ def test_stable_softmax(open_lesson):
     spread, shift, step = explorer.locator(".noUi-handle").all()
     naive, stable, lse = explorer.locator(".widget-toggle-button").all()
 
-    assert "Step 4 of 4 (naive)" in explorer.inner_text()
-    for _ in range(8):
-        assert "Largest error" in press(shift, "ArrowRight")
-    assert "Not finite" in press(shift, "ArrowRight")
-    assert "Step 4 of 6 (stable)" in press(stable, "Enter")
-    press(step, "ArrowRight")
+    assert "Step 6 of 6 (stable)" in explorer.inner_text()
+    assert "Not finite" in press(naive, "Enter")
+    assert "Largest error" in press(shift, "ArrowLeft")
+    assert "Step 6 of 6 (stable)" in press(stable, "Enter")
+    assert "Step 5 of 6 (stable)" in press(step, "ArrowLeft")
     assert "Largest error" in press(step, "ArrowRight")
     # Random numbers, which float16 rounds by more than a pixel at this shift; small whole numbers it does not round.
     press(logits, "Space", "ArrowDown", "ArrowDown", "ArrowDown", "Enter")
@@ -251,7 +251,7 @@ def test_attention(open_lesson):
     fp16, fp32 = explorer.locator(".widget-toggle-button").all()
     (gpu,) = explorer.locator("select").all()
 
-    assert "N = 2,048, d = 64, 16 heads, fp16" in explorer.inner_text()
+    assert "N = 32,768, d = 64, 16 heads, fp16" in explorer.inner_text()
     text = press(n, "End")
     assert "N = 131,072" in text and "does not fit" in text
     assert "N = 100,000" in press(n, "ArrowLeft")
@@ -321,11 +321,11 @@ def test_flash_attention_backward(open_lesson):
     (causal,) = explorer.locator("input[type=checkbox]").all()
     queries, keys, block_q, block_k, visit = explorer.locator(".noUi-handle").all()
 
-    assert "Visit 4 of 21" in explorer.inner_text() and "keys 0 to 2 stay" in explorer.inner_text()
-    assert "keys 0 to 2 stay, queries 4 to 7 pass by" in press(visit, "ArrowRight")
-    assert "Visit 5 of 27" in press(causal, "Space")
-    assert "Visit 5 of 21" in press(explorer.locator(".noUi-handle").nth(3), "ArrowRight")
-    assert "Visit 5 of 14" in press(explorer.locator(".noUi-handle").nth(2), "ArrowRight")
+    assert "Visit 8 of 21" in explorer.inner_text() and "keys 3 to 5 stay" in explorer.inner_text()
+    assert "keys 3 to 5 stay, queries 8 to 11 pass by" in press(visit, "ArrowRight")
+    assert "Visit 9 of 27" in press(causal, "Space")
+    assert "Visit 9 of 21" in press(explorer.locator(".noUi-handle").nth(3), "ArrowRight")
+    assert "Visit 9 of 14" in press(explorer.locator(".noUi-handle").nth(2), "ArrowRight")
     assert "3 for delta, 9 for dK and dV" in press(queries, "ArrowRight")
     assert "3 for delta, 12 for dK and dV, 12 for dQ" in press(keys, "ArrowRight")
     assert "Visit 27 of 27" in press(explorer.locator(".noUi-handle").last, "End")
@@ -359,14 +359,15 @@ def test_first_triton_kernels(open_lesson):
     explorer = page.locator(".jp-OutputArea .widget-vbox").first
     press = keyboard(page, explorer)
     columns, rows, block_n, block_m, pid_1, pid_0 = explorer.locator(".noUi-handle").all()
-    two = explorer.locator(".widget-toggle-button").last
+    one, two = explorer.locator(".widget-toggle-button").all()
 
-    assert "Program 0 of a grid of 3" in explorer.inner_text()
-    assert "offsets 4 to 7" in press(pid_1, "ArrowRight")
+    assert "Program (2, 2) of a grid of 3 x 3" in explorer.inner_text()
+    assert "Program 2 of a grid of 3" in press(one, "Enter")
+    assert "offsets 4 to 7" in press(pid_1, "ArrowLeft")
     assert "offsets 8 to 15" in press(block_n, "ArrowRight")
     assert "3 inside the tensor, 5 masked off" in press(columns, "ArrowRight")
-    assert "rows 0 to 1, columns 8 to 15" in press(two, "Enter")
-    assert "rows 2 to 3" in press(pid_0, "ArrowRight")
+    assert "rows 4 to 5, columns 8 to 15" in press(two, "Enter")
+    assert "rows 2 to 3" in press(pid_0, "ArrowLeft")
     assert "Program (1, 1) of a grid of 2 x 2: rows 4 to 7" in press(block_m, "ArrowRight")
     assert "8 masked off" not in press(rows, "ArrowRight")
 

@@ -69,8 +69,11 @@ def tiny(monkeypatch):
     ],
 )
 def test_an_experiment_runs_and_its_rows_are_those_of_the_record(tiny, record, rows):
-    found = list(rows())
-    committed = records.rows(record)
+    found, committed = list(rows()), records.rows(record)
+    if record == "ladder-h100":  # two rungs came later, and were measured on another GPU
+        later = {"vote alone", "each row for itself"}
+        assert later <= {row["rung"] for row in records.rows("ladder-h200")}
+        found = [row for row in found if row["rung"] not in later]
     assert {tuple(row) for row in found} == {tuple(row) for row in committed}
     if record == "attention-h100":
         assert [row["pass"] for row in found] == ["forward", "backward"]
