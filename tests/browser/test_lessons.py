@@ -83,6 +83,7 @@ def open_lesson(jupyterlab):
         return page
 
     errors.clear()
+    page.bring_to_front()  # a page behind another opens no menus
     yield open_and_run
     assert errors == []
 
