@@ -181,6 +181,7 @@ def test_jupyterlab_opens_the_first_lesson_quietly_once_and_saves_in_work(course
             for plugin, setting, value in (
                 ("docmanager-extension:plugin", "autosaveInterval", 15),
                 ("apputils-extension:notification", "fetchNews", "false"),
+                ("filebrowser-extension:browser", "showLastModifiedColumn", False),  # room for the lessons' names
             ):
                 schema = json.loads(request(f"{url}/lab/api/settings/@jupyterlab/{plugin}"))["schema"]
                 assert schema["properties"][setting]["default"] == value
