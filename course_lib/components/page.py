@@ -9,18 +9,19 @@ EDGES = {"quiet": "#888888", "passed": "#009E73", "failed": "#D55E00", "guess": 
 
 STYLE = (
     "<style>"
-    ".course{border-left:4px solid #888888;padding:.1em 0 .1em 1em;margin:.3em 0;line-height:1.45}"
+    f".course{{border-left:4px solid {EDGES['quiet']};padding:.1em 0 .1em 1em;margin:.3em 0;line-height:1.45}}"
     + "".join(f".course.{mood}{{border-color:{colour}}}" for mood, colour in EDGES.items())
     + ".course p{margin:.3em 0}.course ul{margin:.3em 0;padding-left:1.4em}"
     ".course pre{margin:.3em 0;padding:.4em .7em;white-space:pre-wrap;background:rgba(128,128,128,.14)}"
-    ".course .right,.course .wrong{margin-left:1.1em;padding-left:.7em;border-left:3px solid #009E73}"
-    ".course .wrong{border-color:#D55E00}"
-    ".course summary{cursor:pointer}.course-name{display:inline-block;min-width:15em}.course-done{color:#009E73}"
+    f".course .right,.course .wrong{{margin-left:1.1em;padding-left:.7em;border-left:3px solid {EDGES['passed']}}}"
+    f".course .wrong{{border-color:{EDGES['failed']}}}"
+    ".course summary{cursor:pointer}.course-name{display:inline-block;min-width:15em}"
+    f".course-done{{color:{EDGES['passed']}}}"
     ".course-table td{white-space:nowrap}.course-table{font-variant-numeric:tabular-nums}"
     ".course-table td[align=left],.course-table th[align=left],.course-table caption{text-align:left}"
     ".course-table td p{white-space:normal;min-width:18em;margin:0}"  # a sentence
     ".course-bar{display:inline-block;width:8em;margin-left:.7em;text-align:left}"
-    ".course-bar i{display:inline-block;height:.7em;background:#0072B2}"
+    f".course-bar i{{display:inline-block;height:.7em;background:{EDGES['guess']}}}"
     "</style>"
 )
 
