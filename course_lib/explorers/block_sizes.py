@@ -148,7 +148,7 @@ def recorded():
 
 
 def compiled(triton, row):
-    """The columns of a record's row as a namespace, with the version of Triton and register_bytes of a whole program."""
+    """The columns of a record's row as a namespace, with Triton's version, and register_bytes of a whole program."""
     return SimpleNamespace(**row, triton=triton, register_bytes=4 * row["registers"] * 32 * row["num_warps"])
 
 
@@ -260,7 +260,7 @@ def block_sizes_state(full, **chosen):
     # One number a row tells what a row takes, since every byte belongs to a row.
     runs = {order: run(drawn, drawn, order=order, d=1, **sizes) for order in ORDERS.values()}
     return race_state(runs, s.order, row_bytes=s.d * s.dtype_bytes) | {
-        "opens": runs[s.order].n_visits, "note": _note(model, drawn), "headline": _headline(model),
+        "opens": runs[s.order].grid.n_visits, "note": _note(model, drawn), "headline": _headline(model),
         "sram": _sram_rows(model), "bytes": _byte_rows(model), "roof": _roof(model), "waves": _waves(model),
         "details": describe(model) if full else None,
     }  # fmt: skip

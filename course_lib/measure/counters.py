@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from course_lib.measure.experiments import FIGURE_2, HEADS, attention_methods, one_pass
+from course_lib.measure.experiments import GPT2_MEDIUM, HEADS, attention_methods, one_pass
 from course_lib.measure.sweep import shipped
 from course_lib.measure.timing import L2_FLUSH_BYTES, random_inputs
 
@@ -32,7 +32,7 @@ def dram_cases():
     """[(method, pass, shape)] in the order in which they run."""
     lengths = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": d} for d in (64, 128) for i in range(9, 15)]
     one_head = {"batch": 1, "heads": 1, "n": 1024, "head_dim": 64}
-    cases = [("forward", shape) for shape in (one_head, *lengths, FIGURE_2)] + [("both", FIGURE_2)]
+    cases = [("forward", shape) for shape in (one_head, *lengths, GPT2_MEDIUM)] + [("both", GPT2_MEDIUM)]
     return [(method, which, shape) for which, shape in cases for method in ("standard", "flash")]
 
 

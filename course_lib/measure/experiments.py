@@ -16,7 +16,7 @@ from course_lib.measure.accuracy import check_answers, exact_attention, relative
 
 HEADS, HEAD_DIM = 16, 64
 # GPT-2 medium's attention as the first FlashAttention paper's Figure 2 has it.
-FIGURE_2 = {"batch": 64, "heads": 16, "n": 1024, "head_dim": 64}
+GPT2_MEDIUM = {"batch": 64, "heads": 16, "n": 1024, "head_dim": 64}
 
 
 def standard_attention(q, k, v):
@@ -51,7 +51,7 @@ def standard_rows():
 
     Back-to-back calls take as long as the slower of host and GPU. Where kernels are short, that is the host.
     """
-    shapes = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": HEAD_DIM} for i in range(6, 15)] + [FIGURE_2]
+    shapes = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": HEAD_DIM} for i in range(6, 15)] + [GPT2_MEDIUM]
     # Entered once: entering it in every call would add the host's time to back-to-back calls.
     with sdpa_kernel(timing.PEERS["sdpa_flash"]):
         for shape, which in itertools.product(shapes, ("forward", "both")):
