@@ -186,6 +186,8 @@ def main(argv=None):
         chosen = {"archs": options.arch, "dtypes": options.dtype, "head_dims": options.head_dim}
         record_resources(options.file, **chosen, jobs=options.jobs)
     else:
+        os.environ["TRITON_INTERPRET"] = "0"  # this process compiles, and there need be no GPU
+        runtime.choose()
         import triton
 
         write(options.file, {"triton": triton.__version__}, rung_rows())

@@ -37,10 +37,11 @@ def dram_cases():
 
 
 def dram_rows():
-    """A row for each case: the bytes moved, summed over its kernels.
+    """Bytes by the GPU's own counters, standard and FlashAttention; needs Nsight Compute's ncu on the path.
 
-    The first kernel of a case finds its inputs in DRAM, and each later one finds the caches as the one before left
-    them. Data still dirty in L2 when the case ends is not counted.
+    A row for each case: the bytes moved, summed over its kernels. The first kernel of a case finds its inputs in DRAM,
+    and each later one finds the caches as the one before left them. Data still dirty in L2 when the case ends is not
+    counted.
     """
     counted = [{} for _ in dram_cases()]
     for counters in COUNTERS:
