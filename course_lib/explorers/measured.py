@@ -95,9 +95,9 @@ def _log_lengths(axes, n):
     log_axes(axes, n[:: 2 if len(n) > 6 else 1])
 
 
-def faster_from(rows, key="ms", method="flash", than="standard"):
-    """[(n, how many times as fast `method` is as `than`)] and the length from which on it is never slower, or None."""
-    fast, slow = (dict(zip(*by_length(rows, name, key), strict=True)) for name in (method, than))
+def faster_from(rows, key="ms", than="standard"):
+    """[(n, how many times as fast flash is as `than`)] and the length from which on it is never slower, or None."""
+    fast, slow = (dict(zip(*by_length(rows, method, key), strict=True)) for method in ("flash", than))
     ratios = [(n, slow[n] / fast[n]) for n in sorted(fast.keys() & slow.keys())]
     from_n = None
     for n, ratio in reversed(ratios):

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from course_lib.reference import example, merge_states, online_softmax_update, scores, stable_softmax
+from course_lib.reference import example, merge_states, online_softmax_update, stable_softmax
 from course_lib.reference.softmax import normalise_state
 
 from . import figures
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, label, legend, tidy
+from .float_formats import sentence_logits
 from .live import Live, axis, choices
 from .words import number, vector
 
@@ -230,9 +231,8 @@ def streams():
     random = np.random.default_rng(9)
     twelve = random.normal(0, 2, 12), random.normal(0, 1, (12, 2)), None
     masked = np.where(np.arange(12) < 4, -np.inf, twelve[0]), twelve[1], None
-    last_query = scores(example.Q[3:], example.K, 1.0)[0]
     return {
-        "the sentence": (last_query, example.V, example.TOKENS),
+        "the sentence": (sentence_logits(), example.V, example.TOKENS),
         "12 random keys": twelve,
         "12 keys, first 4 masked": masked,
     }

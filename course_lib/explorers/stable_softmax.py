@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from course_lib.machine import Machine
-from course_lib.reference import example, scores, stable_softmax
+from course_lib.reference import example, stable_softmax
 from course_lib.reference.softmax import log_sum_exp_of_state
 
 from .drawing import curves, names_below
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, VERMILLION, label, legend, panel, panels, tidy
+from .float_formats import sentence_logits
 from .shell import Explorer, buttons, menu, slider
 from .words import plain, significant, table, vector
 
@@ -212,7 +213,7 @@ def count_passes(algorithm, x, tile, sram_bytes):
 
 def rows():
     """The rows one can choose from: name -> (base logits [n], names [n])."""
-    sentence = scores(example.Q[3:], example.K, 1.0)[0]
+    sentence = sentence_logits()
     hidden = np.array([False, True, False, True])
     return {
         "the sentence": (sentence, example.TOKENS),
