@@ -19,7 +19,7 @@ notebook, where there is no kernel.
     measured         lesson 10: tables and pictures of the records in data/
     worklog          lesson 11: rungs of the ladder, predicted from their counts and measured; block sizes
     lesson_map       the table of lessons, and its picture
-    readme_figure    the picture at the head of the README
+    overview         lesson 00: the picture at its head
 
 What they share:
 
