@@ -1,7 +1,6 @@
-"""The CUDA kernels of lesson 12: their ladder, its times beside PyTorch's, and a profiler's counters beside ours.
+"""The ladder of lesson 12's CUDA kernels, and what each rung's counts let us expect of its time.
 
-cuda_rungs.toml lists the rungs. `counts` runs one thread by thread on a CPU, `least_ms` says how fast its counts let it
-be, `rows` times all on a GPU, and `counter_rows` asks Nsight Compute.
+cuda_rungs.toml lists the rungs. cuda_kernels.py times them on a GPU, and asks Nsight Compute for its counters.
 """
 
 import functools
@@ -12,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from course_lib.editing import edits_of
-from course_lib.hardware import GPUS
-from course_lib.kernels.cuda import launches
+from course_lib.kernels.cuda import launches, runner
 
 
 @dataclass(frozen=True)
@@ -60,3 +58,11 @@ def _edited(text, edits, name):
             raise ValueError(f"{name}: {old!r} occurs {text.count(old)} times, not once")
         text = text.replace(old, new) if old else text
     return text
+
+
+def counted(rung, M, N, d):
+    """The runner's Report of a rung, thread by thread on this CPU, where its keys are not split."""
+    (launch,) = rung.launches(M, N, d, sms=1, max_shared_bytes=runner.MAX_DYNAMIC_SHARED_BYTES)
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal((rows, d), dtype=np.float32) for name, rows in (("Q", M), ("K", N), ("V", N))}
+    return runner.run(launch, arrays | {"output": np.empty((M, d), np.float32), "states": np.empty(1, np.float32)})

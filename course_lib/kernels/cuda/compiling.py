@@ -154,9 +154,7 @@ class _Build:
     def _thread_locals(self, file):
         """[(symbol, offset, bytes, whether it is only declared)] of the variables in shared memory."""
         found = [
-            (row[7], int(row[1], 16), int(row[2], 0), row[6] == "UND")
-            for row in self._symbols(file)
-            if row[3] == "TLS"
+            (row[7], int(row[1], 16), int(row[2], 0), row[6] == "UND") for row in self._symbols(file) if row[3] == "TLS"
         ]
         return sorted(set(found), key=lambda symbol: symbol[1])
 
