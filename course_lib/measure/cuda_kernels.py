@@ -21,7 +21,8 @@ SHAPES = (
     (16, 4096, 4096, 64), (16, 4096, 4096, 128),
     *((1, m, 32768, 128) for m in (1, 16, 64, 256)),
 )  # fmt: skip
-LADDER_SHAPES = ((1024, 1024, 128), (8192, 8192, 128), (8192, 8192, 64))
+# 16,896 queries are a block of 128 for each of an H200's 132 multiprocessors; 1,024 are eight.
+LADDER_SHAPES = ((16896, 8192, 128), (1024, 1024, 128))
 # What Nsight Compute counts: every rung on a small shape, the plain and the shipped kernel on ragged ones, and the
 # plain kernel on the shape of the published profile.
 COUNTED_SHAPES = ((256, 256, 128), (200, 100, 80), (100, 77, 50), (1024, 1024, 128))
@@ -100,12 +101,14 @@ def ladder_rows():
     """Every rung of the ladder, all on the same inputs."""
     for M, N, d in LADDER_SHAPES:
         arrays = random_arrays(M, N, d)
-        exact = exact_attention(*(arrays[name][None, None] for name in ("Q", "K", "V")))[0][0, 0]
+        exact = exact_attention(arrays["Q"][None, None, :1024], *(arrays[name][None, None] for name in ("K", "V")))[0][
+            0, 0
+        ]
         calls = {name: partial(gpu.run, planned(name, M, N, d), arrays) for name in rungs()}
         errors = {}
         for name, call in calls.items():
             call()
-            errors[name] = relative_error(arrays["output"], exact)
+            errors[name] = relative_error(arrays["output"][:1024], exact)
         for name, ms in timing.median_ms(calls, rounds=10).items():
             yield {
                 "rung": name, "m": M, "n": N, "head_dim": d, "ms": ms, "speed_tflops": 4e-9 * M * N * d / ms,
