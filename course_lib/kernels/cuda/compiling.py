@@ -17,7 +17,7 @@ SOURCE_NAME = "kernel.cu"
 # kernels read arrays of float as float4.
 COMPILE = (
     "-std=c++17 -O1 -g1 -gdwarf-4 -w -fPIE -fsanitize=thread -fno-strict-aliasing -fno-exceptions -fno-math-errno "
-    "-fno-tree-vectorize -fno-tree-slp-vectorize"
+    "-fno-tree-vectorize -fno-tree-slp-vectorize -fstack-clash-protection"
 ).split()
 # Of `x[i] += 1`, clang announces the load only on request.
 CLANG = "-mllvm -tsan-instrument-read-before-write=1".split()
@@ -49,7 +49,7 @@ class Program:
                 "Without a GPU, a CUDA kernel is compiled with the machine's C++ compiler, and there is none. Install "
                 "one on Linux: apt-get install g++ (or clang). CXX may hold the path of another."
             )
-        ours = [(HERE / name).read_text() for name in ("device.h", "runner.cc")]
+        ours = [(HERE / name).read_text() for name in ("device.h", "threads.h", "accesses.h", "runner.cc")]
         folder = _cache() / _key(compiler, COMPILE, CLANG, COMPILE_RUNNER, ours, source, kernel)
         if folder.exists():
             os.utime(folder)  # its latest use
@@ -65,16 +65,18 @@ class Program:
         self.path = folder / "program"
         self.shared = json.loads((folder / "shared.json").read_text())
 
-    def lines(self, addresses):
-        """{address of an instruction: line of the source that it belongs to, or None}."""
-        if not addresses or shutil.which("addr2line") is None:
-            return dict.fromkeys(addresses)
-        # Instructions are known by the address after the call that announces them.
-        command = ["addr2line", "-a", "-i", "-e", str(self.path), *(hex(address - 1) for address in addresses)]
+    def lines(self, instructions, begin):
+        """{instruction: the line of the source that it belongs to, or None}, for a program that begins at `begin`.
+
+        An instruction is given by the address behind it, or behind the call that announces it.
+        """
+        command = ["addr2line", "-a", "-i", "-e", str(self.path), *(hex(code - 1 - begin) for code in instructions)]
+        if shutil.which(command[0]) is None:
+            return dict.fromkeys(instructions)
         listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         found = {}
-        for address, frames in zip(addresses, re.split(r"^0x.*\n", listing, flags=re.MULTILINE)[1:], strict=True):
-            # What is inlined from device.h belongs to the line that it is inlined into.
+        for address, frames in zip(instructions, re.split(r"^0x.*\n", listing, flags=re.MULTILINE)[1:], strict=True):
+            # What is inlined from device.h belongs to the line of the kernel that it is inlined into.
             line = re.search(rf"{re.escape(SOURCE_NAME)}:(\d+)", frames)
             found[address] = line and int(line[1])
         return found
@@ -116,6 +118,8 @@ class _Build:
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if run.returncode:
+            if "launch.cc" not in arguments and "launch.o" not in arguments:
+                raise RuntimeError(f"{self.compiler} does not compile the runner:\n{run.stderr}")
             raise self._error(run.stderr)
 
     def _error(self, messages):
@@ -156,7 +160,7 @@ class _Build:
 
 def _name(symbol):
     """ "tile" of _ZZ7softmaxPKfE4tile, which is how compilers write a function's own variable."""
-    found = re.search(r"E(\d+)(\w+)$", symbol)
+    found = re.search(r"E(\d+)(\w+)(\.\d+)?$", symbol)
     return found[2][: int(found[1])] if found else symbol
 
 
