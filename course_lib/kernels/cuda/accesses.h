@@ -86,10 +86,11 @@ static void count_passes(const Request& request, const Site& site, Counts& count
   }
   if (in_pairs && lanes_at_once < 32) lanes_at_once *= 2;
   for (int first = 0; first < LANES; first += lanes_at_once) {
-    Address words[32][LANES];
+    Address words[32][LANES], previous = 0;
     int in_bank[32] = {}, most = 0;
     for (int lane = first; lane < first + lanes_at_once; lane++) {
-      if (!(request.lanes >> lane & 1)) continue;
+      if (!(request.lanes >> lane & 1) || request.address[lane] == previous) continue;
+      previous = request.address[lane];
       for (Address word = request.address[lane] / 4; word * 4 < request.address[lane] + site.size; word++) {
         Address* bank = words[word % 32];
         int& count = in_bank[word % 32];

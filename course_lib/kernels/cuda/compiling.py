@@ -50,18 +50,15 @@ class Program:
                 "one on Linux: apt-get install g++ (or clang). CXX may hold the path of another."
             )
         ours = [(HERE / name).read_text() for name in ("device.h", "threads.h", "accesses.h", "runner.cc")]
-        folder = _cache() / _key(compiler, COMPILE, CLANG, COMPILE_RUNNER, ours, source, kernel)
+        cache = _cache()
+        folder = cache / _key(compiler, COMPILE, CLANG, COMPILE_RUNNER, ours, source, kernel)
         if folder.exists():
             os.utime(folder)  # its latest use
         else:
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix="new-") as new:
-                runner = folder.parent / f"{_key(compiler, COMPILE_RUNNER, ours)}.o"
-                build = Path(new, "build")
-                build.mkdir()
-                _Build(compiler, build, source, kernel).run(runner)
-                if not folder.exists():
-                    build.rename(folder)
-            _forget_old_programs(folder.parent)
+            with tempfile.TemporaryDirectory(prefix="cuda-") as name:
+                _Build(compiler, Path(name), source, kernel).run(cache / f"{_key(compiler, COMPILE_RUNNER, ours)}.o")
+                _keep(folder, Path(name, "program"), Path(name, "shared.json"))
+            _forget_old_programs(cache)
         self.path = folder / "program"
         self.shared = json.loads((folder / "shared.json").read_text())
 
@@ -93,7 +90,7 @@ class _Build:
         )
         if not runner.exists():
             self._compile(*COMPILE_RUNNER, "-c", HERE / "runner.cc", "-o", "runner.o")
-            (self.folder / "runner.o").replace(runner)
+            _keep(runner, self.folder / "runner.o")
         flags = COMPILE + (CLANG if "clang" in Path(self.compiler).name else [])
         self._compile(*flags, f"-I{HERE}", "-c", "launch.cc", "-o", "launch.o")
         # Arrays declared `extern __shared__ float x[]` are the ones that are still missing.
@@ -182,7 +179,22 @@ def _cache():
     raise OSError("there is no folder to keep compiled kernels in; set XDG_CACHE_HOME to one")
 
 
+def _keep(path, *files):
+    """Put a file, or a folder of files, into the cache at once, so that no other process finds a part of it."""
+    new = path.with_name(f"new-{os.getpid()}-{path.name}")
+    if path.suffix:
+        shutil.copy(*files, new)
+    else:
+        new.mkdir(exist_ok=True)
+        for file in files:
+            shutil.copy(file, new)
+    try:
+        new.rename(path)
+    except OSError:  # another process was first
+        shutil.rmtree(new)
+
+
 def _forget_old_programs(cache):
-    programs = sorted((path for path in cache.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    for path in programs[:-MAX_CACHED_PROGRAMS]:
+    programs = [path for path in cache.iterdir() if path.is_dir()]
+    for path in sorted(programs, key=lambda path: path.stat().st_mtime)[:-MAX_CACHED_PROGRAMS]:
         shutil.rmtree(path, ignore_errors=True)

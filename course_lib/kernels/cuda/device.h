@@ -2,7 +2,6 @@
 // for a CPU, and runner.cc runs it thread by thread. With -fsanitize=thread, both compilers announce every access to
 // memory to runner.cc. What they cannot know of is declared here: barriers, shuffles, the indices of a thread.
 #pragma once
-#include <algorithm>
 #include <cfloat>
 #include <climits>
 #include <cmath>
@@ -23,8 +22,14 @@
 // runs all threads of the kernel, and one block after the other, in one thread of its own, so that they all share it.
 #define __shared__ __attribute__((aligned(128))) thread_local
 
-using std::max;
-using std::min;
+template <class A, class B> inline typename std::common_type<A, B>::type min(A a, B b) {
+  if constexpr (std::is_floating_point<decltype(a + b)>::value) return std::fmin(a, b);
+  else return b < a ? b : a;
+}
+template <class A, class B> inline typename std::common_type<A, B>::type max(A a, B b) {
+  if constexpr (std::is_floating_point<decltype(a + b)>::value) return std::fmax(a, b);
+  else return a < b ? b : a;
+}
 
 struct uint3 { unsigned x, y, z; };
 struct dim3 {

@@ -45,21 +45,22 @@ class Memory:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong with a kernel. text: a sentence or two for whoever wrote it.
+    """Something that is wrong with a kernel. text: a sentence or two for whoever wrote it; code: the line in question.
 
     kind: "race", "unwritten", "out of bounds", "misaligned", "barrier", "shuffle", "shared memory", "time limit",
         "division by zero", "stack overflow", "aborted", "printed too much" or "crash".
-    line: of the kernel's source. block: its number. thread: its number in the block. None where there is no one answer.
+    line: its number. block: its number. thread: its number in the block. None where there is no one answer.
     """
 
     kind: str
     text: str
+    code: str | None = None
     line: int | None = None
     block: int | None = None
     thread: int | None = None
 
     def __str__(self):
-        return self.text
+        return self.text + (f"\n    {self.code}" if self.code else "")
 
 
 @dataclass
@@ -85,7 +86,8 @@ class Report:
 class Reader:
     """Makes a Report of what the program writes: names and lines of the source instead of addresses."""
 
-    def __init__(self, program, arguments, shared, block):
+    def __init__(self, source, program, arguments, shared, block):
+        self.source_lines = source.splitlines()
         self.program, self.names, self.shared, self.block = program, list(arguments), shared, block
         self.arrays = [(name, value) for name, value in arguments.items() if isinstance(value, np.ndarray)]
 
@@ -203,8 +205,9 @@ class Reader:
         return self._finding(kind, text, line, int(block), int(thread))
 
     def _finding(self, kind, text, line, block, thread):
-        where = f"Line {line}: " if line else ""
-        return Finding(kind, where + text, line, block, thread)
+        if not line:
+            return Finding(kind, text, None, None, block, thread)
+        return Finding(kind, f"Line {line}: {text}", self.source_lines[line - 1].strip(), line, block, thread)
 
     def _thread(self, number):
         x, y, z = self.block

@@ -238,7 +238,8 @@ RIGHT = {
     ),
     "votes": (
         "unsigned b = __ballot_sync(~0u, threadIdx.x % 2);\n"
-        " y[threadIdx.x] = __popc(b) + 100 * __any_sync(~0u, threadIdx.x > 30) + 1000 * __all_sync(~0u, threadIdx.x > 30);",
+        " bool last = threadIdx.x == 31; y[threadIdx.x] = __popc(b) + 100 * __any_sync(~0u, last)"
+        " + 1000 * __all_sync(~0u, last);",
         {}, np.full(32, 116),
     ),
     "a warp's own shared memory": (
@@ -287,16 +288,23 @@ def test_nothing_is_found_in_a_right_kernel_and_its_answer_is_right(name):
     np.testing.assert_array_equal(arguments["y"][: len(expected)], expected)
 
 
-# Index of the element, with t for threadIdx.x -> sectors of 32 bytes in which 32 floats lie.
+def indices(of_t):
+    """An index for each of 32 threads, from an expression in t. Given to a kernel, it need not be compiled for each."""
+    return np.broadcast_to(eval(of_t, {"t": np.arange(32)}), 32).astype(np.int32)
+
+
+# Which element each thread loads -> sectors of 32 bytes in which they lie.
 @pytest.mark.parametrize(
-    "index,sectors",
-    [("t", 4), ("t + 1", 5), ("31 - t", 4), ("2 * t", 8), ("3 * t", 12), ("8 * t", 32), ("t / 8 * 8", 4), ("0", 1)],
+    "of_t,sectors",
+    [("t", 4), ("t + 1", 5), ("31 - t", 4), ("2 * t", 8), ("3 * t", 12), ("8 * t", 32), ("t // 8 * 8", 4), ("0", 1)],
 )
-def test_sectors_of_a_load(index, sectors):
-    report, _, _ = run(f"int t = threadIdx.x; y[t] = x[{index}];")
-    loads, stores = report.tensors["x"].loads, report.tensors["y"].stores
-    assert (loads.requests, loads.bytes, loads.sectors) == (1, 128, sectors)
-    assert (stores.requests, stores.bytes, stores.sectors) == (1, 128, 4)
+def test_sectors_of_a_load(of_t, sectors):
+    report, _, _ = run(
+        "y[threadIdx.x] = x[index[threadIdx.x]];", parameters="const float* x, float* y, const int* index",
+        x=X.copy(), y=X.copy(), index=indices(of_t),
+    )  # fmt: skip
+    assert report.tensors["x"].loads == Accesses(requests=1, bytes=128, sectors=sectors)
+    assert report.tensors["y"].stores == Accesses(requests=1, bytes=128, sectors=4)
 
 
 def test_only_active_lanes_count():
@@ -313,28 +321,29 @@ def test_loads_in_a_loop_are_requests_of_their_own():
     assert report.tensors["x"].by_line == {(line, "load"): report.tensors["x"].loads}
 
 
-# Index of the element, with t for threadIdx.x -> passes and conflicts of a load of float, float2 or float4.
+# Which float, float2 or float4 each thread loads -> passes and conflicts.
 @pytest.mark.parametrize(
-    "width,index,passes,conflicts",
+    "width,of_t,passes,conflicts",
     [
-        (1, "t", 1, 0), (1, "0", 1, 0), (1, "31 - t", 1, 0), (1, "t / 2", 1, 0), (1, "2 * t", 2, 1), (1, "4 * t", 4, 3),
-        (1, "32 * t", 32, 31), (1, "33 * t", 1, 0), (1, "32 * (t / 16)", 2, 1), (1, "3 * t", 1, 0),
-        (2, "t", 2, 0), (2, "16 * t", 32, 30), (2, "17 * t", 2, 0), (2, "t / 2", 1, 0), (2, "0", 1, 0),
-        (4, "t", 4, 0), (4, "0", 2, 0), (4, "t / 2", 2, 0), (4, "t / 16", 2, 0), (4, "8 * t", 32, 28),
+        (1, "t", 1, 0), (1, "0", 1, 0), (1, "31 - t", 1, 0), (1, "t // 2", 1, 0), (1, "2 * t", 2, 1),
+        (1, "4 * t", 4, 3), (1, "32 * t", 32, 31), (1, "33 * t", 1, 0), (1, "t // 16 * 32", 2, 1), (1, "3 * t", 1, 0),
+        (2, "t", 2, 0), (2, "16 * t", 32, 30), (2, "17 * t", 2, 0), (2, "t // 2", 1, 0), (2, "0", 1, 0),
+        (4, "t", 4, 0), (4, "0", 2, 0), (4, "t // 2", 2, 0), (4, "t // 16", 2, 0), (4, "8 * t", 32, 28),
         (4, "9 * t", 4, 0), (4, "t % 2", 2, 0), (4, "t % 4", 4, 0), (4, "t % 8", 4, 0), (4, "32 * (t % 2)", 4, 2),
     ],
 )  # fmt: skip
-def test_passes_and_conflicts_of_a_load_from_shared_memory(width, index, passes, conflicts):
+def test_passes_and_conflicts_of_a_load_from_shared_memory(width, of_t, passes, conflicts):
     kind = {1: "float", 2: "float2", 4: "float4"}[width]
     body = f"""
       extern __shared__ float4 s[];
       for (int i = threadIdx.x; i < 1024; i += 32) s[i] = make_float4(1, 1, 1, 1);
       __syncthreads();
-      int t = threadIdx.x;
-      {kind} v = (({kind}*)s)[{index}];
-      y[t] = *(float*)&v;
+      {kind} v = (({kind}*)s)[index[threadIdx.x]];
+      y[threadIdx.x] = *(float*)&v;
     """
-    report, _, _ = run(body, shared_bytes=16384, x=X.copy(), y=X.copy(), n=0)
+    report, _, _ = run(
+        body, parameters="const int* index, float* y", shared_bytes=16384, index=indices(of_t), y=X.copy()
+    )
     assert report.shared.loads == Accesses(requests=1, bytes=128 * width, passes=passes, conflicts=conflicts)
     # 16 bytes a lane, side by side: four passes for each of the 32 requests.
     assert report.shared.stores == Accesses(requests=32, bytes=16384, passes=128)
