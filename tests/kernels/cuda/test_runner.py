@@ -143,6 +143,10 @@ MISTAKES = {
         "if (threadIdx.x < 16)\n  __syncthreads(); // here\n else\n  y[threadIdx.x] = 0;\n __syncthreads();", {},
         "barrier", ["thread 0 and 15 more wait at __syncthreads() in line 4, thread 16 and 15 more wait at", "line 7"],
     ),
+    "a barrier for some, when others have returned": (
+        "if (threadIdx.x >= 20) return;\n if (threadIdx.x < 16)\n  __syncthreads(); // here\n else\n  __syncthreads();",
+        {}, "barrier", ["thread 0 and 15 more wait", "thread 16 and 3 more wait", "thread 20 and 11 more returned"],
+    ),
     "a barrier in a loop of unequal length": (
         "for (unsigned i = 0; i <= threadIdx.x / 32; i++)\n  __syncthreads(); // here\n __syncthreads();",
         {"block": 64}, "barrier", ["line 4", "line 5"],
@@ -347,6 +351,19 @@ def test_passes_and_conflicts_of_a_load_from_shared_memory(width, of_t, passes, 
     assert report.shared.loads == Accesses(requests=1, bytes=128 * width, passes=passes, conflicts=conflicts)
     # 16 bytes a lane, side by side: four passes for each of the 32 requests.
     assert report.shared.stores == Accesses(requests=32, bytes=16384, passes=128)
+
+
+def test_in_a_store_each_lane_has_words_of_its_own():
+    """Every second lane of a warp: a load would be paired with the neighbour that takes no part."""
+    body = """
+      extern __shared__ float4 s[];
+      int t = threadIdx.x;
+      if (t % 2 == 0) s[t / 2] = make_float4(1, 1, 1, 1);
+      __syncthreads();
+      y[t] = s[0].x;
+    """
+    report, _, _ = run(body, parameters="float* y", shared_bytes=512, y=X.copy())
+    assert report.shared.stores == Accesses(requests=1, bytes=256, passes=4)
 
 
 @pytest.mark.parametrize(
