@@ -30,10 +30,3 @@ What they share:
     visits           bytes up to each visit of a loop, and the widget of backward_passes
     words            numbers and tables in words and HTML
 """
-
-
-def static_html(name):
-    """The explorer "pair", "stream", "visits" or "block_sizes" as a piece of a page that needs no kernel."""
-    from . import live
-
-    return live.explorer(name).static_html()
