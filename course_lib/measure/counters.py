@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from course_lib.measure.experiments import FIGURE_2, HEADS, attention_methods, one_pass
+from course_lib.measure.experiments import ATTENTION, GPT2_MEDIUM, HEADS, one_pass
 from course_lib.measure.sweep import shipped
 from course_lib.measure.timing import L2_FLUSH_BYTES, random_inputs
 
@@ -32,15 +32,16 @@ def dram_cases():
     """[(method, pass, shape)] in the order in which they run."""
     lengths = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": d} for d in (64, 128) for i in range(9, 15)]
     one_head = {"batch": 1, "heads": 1, "n": 1024, "head_dim": 64}
-    cases = [("forward", shape) for shape in (one_head, *lengths, FIGURE_2)] + [("both", FIGURE_2)]
+    cases = [("forward", shape) for shape in (one_head, *lengths, GPT2_MEDIUM)] + [("both", GPT2_MEDIUM)]
     return [(method, which, shape) for which, shape in cases for method in ("standard", "flash")]
 
 
 def dram_rows():
-    """A row for each case: the bytes moved, summed over its kernels.
+    """Bytes by the GPU's own counters, standard and FlashAttention; needs Nsight Compute's ncu on the path.
 
-    The first kernel of a case finds its inputs in DRAM, and each later one finds the caches as the one before left
-    them. Data still dirty in L2 when the case ends is not counted.
+    A row for each case: the bytes moved, summed over its kernels. The first kernel of a case finds its inputs in DRAM,
+    and each later one finds the caches as the one before left them. Data still dirty in L2 when the case ends is not
+    counted.
     """
     counted = [{} for _ in dram_cases()]
     for counters in COUNTERS:
@@ -101,7 +102,7 @@ def run_cases():
     driver = torch.cuda.cudart()
     for method, which, shape in dram_cases():
         q, k, v, do = random_inputs(*shape.values(), torch.float16, differentiable=True)
-        call = one_pass(attention_methods()[method], which, q, k, v, do)
+        call = one_pass(ATTENTION[method], which, q, k, v, do)
         call()
         clean.sum()  # flushes L2 by reading: lines that a write leaves dirty would be written back during the case
         torch.cuda.synchronize()
