@@ -10,12 +10,12 @@ MARKS = {"passed": "passed", "attempted": "tried, not passed yet", None: "not at
 def overview(states: dict[str, str]) -> tuple[str, str]:
     """As text and as HTML, in which the exercises of each lesson are folded. states: exercise id -> state."""
     lines, folds, points, possible = [], [], 0, 0
-    for number in registry.lessons():
+    for number, lesson in registry.lessons().items():
         exercises = registry.of_lesson(number)
         done = [exercise for exercise in exercises if states.get(exercise.id) == "passed"]
         points += sum(exercise.points for exercise in done)
         possible += sum(exercise.points for exercise in exercises)
-        title = f"{number} {registry.lesson(number).TITLE}"
+        title = f"{number} {lesson['title']}"
         bar = "█" * len(done), "░" * (len(exercises) - len(done))
         count = f"{len(done)} of {len(exercises)}"
         lines += [f"{title:<27} {''.join(bar)}  {count}"]
