@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from . import registry
-from .calling import AnswerError, GuardedAnswer, attempt, is_untouched, judging
-from .diagnosis import compare, show
-from .exercise import Evidence, ExpectedOutput, Finding, Property, Result, single_finding
+from .calling import GuardedAnswer, attempt, is_untouched
+from .exercise import Evidence, Property, Result
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 from .slips import on_case, slip_behind
@@ -162,53 +161,3 @@ def _find(prop, condition, seed):
         suppress_health_check=list(HealthCheck),
     )
     return find(prop.draw, condition, settings=quiet, random=random.Random(seed))
-
-
-def agrees(oracle: Callable[..., list[ExpectedOutput]]) -> Callable[..., Evidence | None]:
-    """A test for `Checks`: the call, as it is printed, returns what oracle(**names) states, within the error budget.
-
-    The names are those of the inputs and of what statements before the call define.
-    """
-
-    def test(returned, **names):
-        return compare(returned, oracle(**names))
-
-    test.through = judging
-    return test
-
-
-def not_modified(answer, **inputs) -> Evidence | None:
-    """A test for Property: the arguments are the same after the call as before."""
-    answer(*inputs.values())
-    if not answer.modified:
-        return None
-    changed = " and ".join(list(inputs)[i] for i in answer.modified)
-    return single_finding("modified", f"the call changed its argument {changed} in place")
-
-
-def raises_value_error(answer, **inputs) -> Evidence | None:
-    """A test for Property: the call raises ValueError."""
-    try:
-        returned = answer(*inputs.values())
-    except AnswerError as error:
-        if error.finding.text.startswith("the answer raised ValueError"):
-            return None
-        return Evidence((error.finding,), expected="a ValueError")
-    return single_finding("accepted", "nothing was raised", show(returned), "a ValueError")
-
-
-def keeps_dtype(*names: str) -> Callable[..., Evidence | None]:
-    """A test for Property: outputs called `names` come back in float32, which the cases' arrays have."""
-
-    def test(answer, **inputs):
-        returned = answer(*inputs.values())
-        dtypes = [np.asarray(part).dtype for part in (returned if len(names) > 1 else [returned])]
-        findings = tuple(
-            Finding(name, "dtype", f"{name} came back as {found}")
-            for name, found in zip(names, dtypes, strict=True)
-            if found != np.float32
-        )
-        wanted = ", ".join(["float32"] * len(names))
-        return Evidence(findings, ", ".join(map(str, dtypes)), wanted) if findings else None
-
-    return test

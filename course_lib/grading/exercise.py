@@ -1,7 +1,6 @@
 """What an exercise is made of. `course_lib/exercises/` fills these in; nothing here knows a lesson."""
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +34,9 @@ class Evidence:
         return tuple((finding.part, finding.kind) for finding in self.findings)
 
 
-def single_finding(kind: str, text: str, returned: str = "", expected: str = "") -> Evidence:
-    """Evidence of one finding that concerns no output in particular."""
-    return Evidence((Finding("", kind, text),), returned, expected)
+def single_finding(kind: str, text: str, returned: str = "", expected: str = "", part: str = "") -> Evidence:
+    """Evidence of one Finding."""
+    return Evidence((Finding(part, kind, text),), returned, expected)
 
 
 @dataclass(frozen=True)
@@ -70,38 +69,13 @@ class Property:
     examples: int = 40
 
 
-class Checks:
-    """Makes the properties of an exercise, most of which have the call and the test in common, and keeps them in order.
-
-    call: as in Property; the answer itself stands for a call with each of its parameters.
-    through(call, test), here or as the test's attribute, is the Property's test, where `test` does not judge the answer
-    but what the call makes.
-    """
-
-    def __init__(self, call: str | Callable, test: Callable[..., Evidence | None], through=None, examples=40):
-        if callable(call):
-            call = f"{call.__name__}({', '.join(inspect.signature(call).parameters)})"
-        self.call, self.test, self.through, self.examples = call, test, through, examples
-        self.properties = []
-
-    def __call__(self, name: str, inputs, call=None, test=None) -> Property:
-        """The next property. inputs: cases, and after them a Hypothesis strategy or none."""
-        call, test = call or self.call, test or self.test
-        if through := self.through or getattr(test, "through", None):
-            test = through(call, test)
-        cases = tuple(given for given in inputs if isinstance(given, dict))
-        (draw,) = [given for given in inputs if not isinstance(given, dict)] or [None]
-        self.properties.append(Property(name, call, test, cases, draw, self.examples))
-        return self.properties[-1]
-
-
 @dataclass(frozen=True, eq=False)
 class Exercise:
     """file: `__file__` of the exercise's module, exercises/lesson_NN/name.py; its Markdown file lies beside it."""
 
     file: str
     answer: Callable
-    checks: Checks
+    properties: Sequence[Property]
     points: int
     minutes: int
     difficulty: str  # "easy", "medium" or "hard"
@@ -117,10 +91,6 @@ class Exercise:
     def prose(self) -> prose.Prose:
         """Title, hints, reasoning and slips."""
         return prose.read(Path(self.file).with_suffix(".md"))
-
-    @property
-    def properties(self) -> Sequence[Property]:
-        return self.checks.properties
 
     @property
     def slips(self) -> tuple[Slip, ...]:

@@ -25,7 +25,8 @@ from course_lib.tracing import interpreter_process
 
 from .calling import GuardedAnswer, judging
 from .diagnosis import compare, named
-from .exercise import Checks, Evidence, Exercise, ExpectedOutput, Finding, Result
+from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Result
+from .properties import Checks
 
 # What Exercise.imports of a kernel exercise is.
 TRITON = ("triton", "triton.language")
@@ -130,14 +131,28 @@ def _runnable(function):
     return names["triton"].jit(kernel)
 
 
-def kernel_checks(call: str, test: Callable[..., Evidence | None]) -> Checks:
+def kernel_checks(call: str, test: Callable[..., Evidence | None], case=None) -> Checks:
     """`Checks` of a kernel, whose tests are test(launch, **inputs).
 
     call: "launched(its_name, ...)" in terms of the inputs. Statements may stand before it, a line each, to make arrays
     that are too long to print; the test receives what they define along with the inputs.
     """
+    return Checks(call, test, case, functools.partial(judging, launched=launched), EXAMPLES)
 
-    return Checks(call, test, functools.partial(judging, launched=launched), EXAMPLES)
+
+def launch_agrees(oracle, requested_bytes=None) -> Callable[..., Evidence | None]:
+    """A test for `kernel_checks`: no access out of bounds, the outputs that oracle(**inputs) states, no other bytes.
+
+    requested_bytes(**inputs): as `compare_bytes` takes them; None leaves them open.
+    """
+
+    def test(launch, **inputs):
+        wrong = compare_launch(launch, oracle(**inputs))
+        if wrong is None and requested_bytes is not None:
+            wrong = compare_bytes(launch, requested_bytes(**inputs))
+        return wrong
+
+    return test
 
 
 def compare_launch(launch: Launch, parts: list[ExpectedOutput]) -> Evidence | None:

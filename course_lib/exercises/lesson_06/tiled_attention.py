@@ -7,8 +7,7 @@ from course_lib import reference, traffic
 from course_lib.exercises.common.generators import NUMBERS, arrays
 from course_lib.exercises.common.on_machine import compare_traffic, on_machine, own_work
 from course_lib.exercises.common.oracles import attention_output
-from course_lib.grading.diagnosis import compare
-from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
+from course_lib.grading import Checks, Exercise, ExpectedOutput, compare
 from course_lib.reference import example
 
 
@@ -119,7 +118,7 @@ handles = [machine.hbm(array, name) for array, name in zip((q, k, v, o), 'QKVO')
 tiled_attention(machine, *handles, block_q, block_k, causal)"""
 RANDOM_CALL = RANDOM + CALL
 LIMITED_CALL = RANDOM_CALL.replace("Machine()", "Machine(16 * (block_q * d + 2 * block_k * d + block_q * block_k))")
-check = Checks(CALL, output_is_right, on_machine)
+check = Checks(CALL, output_is_right, sized, on_machine)
 
 check(
     "one tile that holds everything gives softmax(Q K^T / sqrt(d)) V",
@@ -171,27 +170,27 @@ check(
         matrices((-3, -1), causal=True),
     ],
 )
-check("float16 comes in and goes out, and rounds once", [sized(32, 512, 16, 16, 16)], call=RANDOM_CALL)
+check("float16 comes in and goes out, and rounds once", [(32, 512, 16, 16, 16)], call=RANDOM_CALL)
 check(
     "all the work is the answer's own, on tiles that it loaded",
-    [sized(4, 6, 2, 2, 2)],
+    [(4, 6, 2, 2, 2)],
     test=own_work(output_is_right),
     call=RANDOM_CALL,
 )
 check(
     "SRAM never holds more than 16 (block_q d + 2 block_k d + block_q block_k) bytes",
-    [sized(192, 192, 16, 16, 16), sized(192, 192, 16, 16, 16, True)],
+    [(192, 192, 16, 16, 16), (192, 192, 16, 16, 16, True)],
     call=LIMITED_CALL,
 )
 check(
     "Q read once, O written once, K and V read once for every query tile",
-    [sized(8, 8, 4, 4, 2), sized(40, 56, 8, 16, 24)],
+    [(8, 8, 4, 4, 2), (40, 56, 8, 16, 24)],
     test=moves_no_more,
     call=RANDOM_CALL,
 )
 check(
     "causal: tiles that no query of the tile sees are not read",
-    [sized(8, 8, 4, 2, 2, True), sized(40, 56, 8, 16, 24, True), sized(9, 5, 4, 2, 2, True)],
+    [(8, 8, 4, 2, 2, True), (40, 56, 8, 16, 24, True), (9, 5, 4, 2, 2, True)],
     test=moves_no_more,
     call=RANDOM_CALL,
 )

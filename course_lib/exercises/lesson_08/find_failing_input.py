@@ -3,7 +3,7 @@
 import numpy as np
 
 from course_lib import bug_hunt
-from course_lib.grading.exercise import Checks, Exercise, single_finding
+from course_lib.grading import Checks, Exercise, single_finding
 from course_lib.grading.kernel_calls import TRITON
 
 
@@ -95,9 +95,9 @@ LOOK_AT = {
     "F": "Look at what the running max starts from.",
 }
 
-check = Checks(find_failing_input, shows_the_mistake)
+check = Checks(find_failing_input)
 
 for kernel in bug_hunt.NAMES:
-    check(f"kernel {kernel} is wrong on its input", [{"kernel": kernel}])
+    check(f"kernel {kernel} is wrong on its input", [(kernel,)], calls=shows_the_mistake)
 
 EXERCISE = Exercise(__file__, find_failing_input, check, points=6, minutes=20, difficulty="hard", imports=TRITON)

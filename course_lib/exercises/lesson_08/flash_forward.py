@@ -4,8 +4,7 @@ import numpy as np
 
 from course_lib import reference, traffic
 from course_lib.exercises.common.oracles import attention_output
-from course_lib.grading.diagnosis import compare, expected
-from course_lib.grading.exercise import Exercise, ExpectedOutput
+from course_lib.grading import Exercise, ExpectedOutput, compare, expected
 from course_lib.grading.kernel_calls import TRITON, compare_bytes, kernel_checks, plain, rounds_products, wrong_accesses
 from course_lib.kernels import plain_forward
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from course_lib import reference, traffic
 from course_lib.exercises.lesson_09.gradients import expected_gradients
-from course_lib.grading.exercise import Exercise
+from course_lib.grading import Exercise
 from course_lib.grading.kernel_calls import TRITON, compare_bytes, compare_launch, kernel_checks, plain, rounds_products
 from course_lib.kernels import plain_dkdv
 
