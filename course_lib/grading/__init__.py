@@ -15,7 +15,6 @@ overview       how far the learner is, lesson by lesson
 cli            python -m course_lib grade NOTEBOOK
 """
 
-# ruff: noqa: F401
 from .calling import judging
 from .checking import grade
 from .diagnosis import compare, exact_and_plain, expected, show

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import itertools
 import json
-import linecache
 import random
 import time
 from collections.abc import Callable
@@ -12,6 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+
+from course_lib.editing import run_source
 
 from . import registry
 from .calling import GuardedAnswer, attempt, is_untouched
@@ -52,8 +53,9 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
         held[prop.name] = failure is None
         if failure is not None:
             inputs, evidence = failure
-            slip = slip_behind(exercise, guarded, prop, inputs, evidence)
-            if not _is_timeout(evidence):
+            slip = None
+            if not evidence.timed_out:
+                slip = slip_behind(exercise, guarded, prop, inputs)
                 attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
             message, page = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
             return Result(False, True, held, message, slip.name if slip else None, page)
@@ -69,8 +71,7 @@ def serve(folder: str) -> None:
     # The blank lines give the answer the line numbers of its own cell.
     sources = {"<helpers>": "\n".join(helpers), "<answer>": "\n" * (request["line"] - 1) + answer}
     for filename, source in sources.items():
-        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-        exec(compile(source, filename, "exec"), namespace)
+        run_source(source, filename, namespace)
     name = registry.find(request["id"]).answer.__name__
     result = grade(request["id"], namespace[name], seed=request["seed"])
     (Path(folder) / "result").write_text(json.dumps(asdict(result)))
@@ -82,15 +83,12 @@ def _described(value):
 
 def _first_failure(prop: Property, answer: GuardedAnswer, seed: int):
     """(inputs, Evidence) of a small input for which the property fails, or None."""
-    for place in range(len(prop.cases)):
-        _, evidence = on_case(prop, answer, place)
-        if evidence is not None:
-            inputs = prop.cases[place]
-            break
-    else:
+    evidences = (on_case(prop, answer, place)[1] for place in range(len(prop.cases)))
+    failing = next(((inputs, e) for inputs, e in zip(prop.cases, evidences, strict=True) if e is not None), None)
+    if failing is None:
         return _search(prop, lambda drawn: attempt(prop, answer, drawn), seed)
-    inputs = prop.cases[place]
-    if _is_timeout(evidence):
+    inputs, evidence = failing
+    if evidence.timed_out:
         return inputs, evidence
 
     def fails_alike(drawn):
@@ -101,11 +99,6 @@ def _first_failure(prop: Property, answer: GuardedAnswer, seed: int):
     if smaller is not None and len(code_of_call(prop.call, smaller[0])) < len(code_of_call(prop.call, inputs)):
         return smaller
     return inputs, evidence
-
-
-def _is_timeout(evidence):
-    """If so, smaller inputs are not looked for: each try would take the whole limit."""
-    return evidence.findings[0].kind == "timeout"
 
 
 def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int):
@@ -121,7 +114,7 @@ def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int)
     tries, found = itertools.count(), {}
 
     def condition(inputs):
-        if next(tries) >= TRIES or time.thread_time() > deadline_s or any(_is_timeout(e) for _, e in found.values()):
+        if next(tries) >= TRIES or time.thread_time() > deadline_s or any(e.timed_out for _, e in found.values()):
             return False
         evidence = finds(inputs)
         if evidence is not None:

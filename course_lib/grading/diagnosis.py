@@ -1,5 +1,6 @@
 """Compares what an answer returned with what it should be, and says where and how the two differ."""
 
+import itertools
 import numbers
 from dataclasses import replace
 
@@ -56,16 +57,11 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
         wanted = f"a tuple of {len(parts)}: ({', '.join(part.name for part in parts)})"
         return evidence(Finding("", *_not_what(returned, wanted)))
 
-    arrays, wrong = [], []
-    for part, value in zip(parts, values, strict=True):
-        problem = _not_numbers(part, value)
-        if problem:
-            wrong.append(Finding(part.name, *problem))
-        else:
-            arrays.append(np.atleast_1d(np.asarray(value, dtype=np.float64)))
-    if wrong:
+    problems = [(part.name, _not_numbers(part, value)) for part, value in zip(parts, values, strict=True)]
+    if wrong := [Finding(name, *problem) for name, problem in problems if problem]:
         return evidence(*wrong)
     # From here on a number is an array of one element.
+    arrays = [np.atleast_1d(np.asarray(value, dtype=np.float64)) for value in values]
     rows = [replace(part, expected=np.atleast_1d(part.expected), plain=np.atleast_1d(part.plain)) for part in parts]
     off = [(a, part) for a, part in zip(arrays, rows, strict=True) if not _within_budget(a, part)]
     if not off:
@@ -119,14 +115,12 @@ def _budget(part):
 
 def _swapped(arrays, parts):
     """Two outputs in each other's place."""
-    for i in range(len(parts)):
-        for j in range(i):
-            if arrays[i].shape != arrays[j].shape:
-                continue
-            crossed = list(arrays)
-            crossed[i], crossed[j] = crossed[j], crossed[i]
-            if all(_within_budget(a, part) for a, part in zip(crossed, parts, strict=True)):
-                return Finding("", "swapped", f"{parts[j].name} and {parts[i].name} are swapped")
+    for i, j in itertools.combinations(range(len(parts)), 2):
+        crossed = list(arrays)
+        crossed[i], crossed[j] = arrays[j], arrays[i]
+        fit = arrays[i].shape == arrays[j].shape
+        if fit and all(_within_budget(a, part) for a, part in zip(crossed, parts, strict=True)):
+            return Finding("", "swapped", f"{parts[i].name} and {parts[j].name} are swapped")
     return None
 
 

@@ -29,6 +29,11 @@ class Evidence:
     expected: str = ""
 
     @property
+    def timed_out(self) -> bool:
+        """If so, no other inputs are tried: each try would take the whole limit."""
+        return self.findings[0].kind == "timeout"
+
+    @property
     def signature(self) -> tuple:
         """The wrong outputs and the kind of what is wrong with each: what shrinking an input must not change."""
         return tuple((finding.part, finding.kind) for finding in self.findings)

@@ -239,30 +239,30 @@ def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None, s
     serve: "module:function" that is called there with a folder. It reads the JSON file "request" (id, seed, the pieces
     of the answer's source, the line where the answer begins) and writes the fields of the Result to "result".
     """
+
+    def failed(why):
+        return Result(False, True, {}, f"{exercise.id}: {why}")
+
     if runtime.mode() == "numpy":
-        message = (
-            f"{exercise.id}: not checked, for this exercise needs Triton, which cannot run here. The lesson's badge "
+        return failed(
+            "not checked, for this exercise needs Triton, which cannot run here. The lesson's badge "
             "opens it in Colab, where it can; python -m course_lib doctor says what is missing on this machine."
         )
-        return Result(False, True, {}, message)
     from course_lib.tracer import sources
 
     try:
         pieces = sources(function, given=("np", "tl", "triton"))
     except (OSError, TypeError, ValueError, SyntaxError) as error:
-        message = f"{exercise.id}: not checked, for the kernel's source cannot be read: {error}"
-        return Result(False, True, {}, message)
+        return failed(f"not checked, for the kernel's source cannot be read: {error}")
     request = {"id": exercise.id, "seed": seed, "pieces": pieces, "line": function.__code__.co_firstlineno}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "request").write_text(json.dumps(request))
         try:
             status, errors = interpreter_process.run(serve, folder, ELSEWHERE_LIMIT_S)
         except TimeoutError:
-            message = f"{exercise.id}: the answer did not return within {ELSEWHERE_LIMIT_S:g} s"
-            return Result(False, True, {}, message)
+            return failed(f"the answer did not return within {ELSEWHERE_LIMIT_S:g} s")
         result = Path(folder) / "result"
         if status or not result.exists():
             why = "".join(f"\n{line}" for line in errors.strip().splitlines()[-1:])
-            message = f"{exercise.id}: the answer ended its process (exit status {status}){why}"
-            return Result(False, True, {}, message)
+            return failed(f"the answer ended its process (exit status {status}){why}")
         return Result(**json.loads(result.read_text()))

@@ -39,20 +39,21 @@ class Checks(list):
         return row if isinstance(row, dict) else self.case(*row)
 
 
-def case_of(answer: Callable, **defaults) -> Callable[..., dict]:
-    """A function that makes inputs of the answer's arguments, given as in a call: lists become float64 arrays.
+def case_of(names: str | Callable, **defaults) -> Callable[..., dict]:
+    """A function that makes inputs of these names from arguments, given as in a call: lists become float64 arrays.
 
-    defaults: of parameters, beside those in the signature.
+    names: with spaces between them, or the answer whose arguments they are. defaults: besides those of the answer.
     """
-    signature = inspect.signature(answer)
-    defaults = {name: p.default for name, p in signature.parameters.items() if p.default is not p.empty} | defaults
+    if callable(names):
+        parameters = inspect.signature(names).parameters.values()
+        names = " ".join(parameter.name for parameter in parameters)
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty} | defaults
+    names = names.split()
 
     def case(*arguments, **named):
-        given = defaults | signature.bind_partial(*arguments, **named).arguments
-        return {
-            name: np.array(given[name], dtype=np.float64) if isinstance(given[name], list) else given[name]
-            for name in signature.parameters
-        }
+        given = defaults | dict(zip(names, arguments, strict=False)) | named
+        lists = {name: np.array(given[name], dtype=np.float64) for name in names if isinstance(given[name], list)}
+        return {name: given[name] for name in names} | lists
 
     return case
 

@@ -7,7 +7,7 @@ from course_lib import reference, traffic
 from course_lib.exercises.common.generators import NUMBERS, arrays
 from course_lib.exercises.common.on_machine import compare_traffic, on_machine, own_work
 from course_lib.exercises.common.oracles import attention_output
-from course_lib.grading import Checks, Exercise, ExpectedOutput, compare
+from course_lib.grading import Checks, Exercise, ExpectedOutput, case_of, compare
 from course_lib.reference import example
 
 
@@ -75,19 +75,13 @@ def moves_no_more(machine, n_q, n_k, d, block_q, block_k, causal, **names):
     return compare_traffic(machine, needed.by_tensor) or output_is_right(machine, causal=causal, **names)
 
 
-def case(q, k, v, block_q, block_k, causal=False):
-    q, k, v = (np.array(matrix, dtype=np.float64) for matrix in (q, k, v))
-    return {"q": q, "k": k, "v": v, "block_q": block_q, "block_k": block_k, "causal": causal}
+case = case_of("q k v block_q block_k causal", causal=False)
 
 
 def of_scores(scores, block_k, rows=1, causal=False):
     """With d = 1 and queries of 1 the keys are the scores, and no scale can hide or make a mistake."""
     values = [[2.0**-i] for i in range(len(scores))]
     return case([[1]] * rows, [[s] for s in scores], values, rows, block_k, causal)
-
-
-def sized(n_q, n_k, d, block_q, block_k, causal=False):
-    return {"n_q": n_q, "n_k": n_k, "d": d, "block_q": block_q, "block_k": block_k, "causal": causal}
 
 
 @st.composite
@@ -118,6 +112,7 @@ handles = [machine.hbm(array, name) for array, name in zip((q, k, v, o), 'QKVO')
 tiled_attention(machine, *handles, block_q, block_k, causal)"""
 RANDOM_CALL = RANDOM + CALL
 LIMITED_CALL = RANDOM_CALL.replace("Machine()", "Machine(16 * (block_q * d + 2 * block_k * d + block_q * block_k))")
+sized = case_of("n_q n_k d block_q block_k causal", causal=False)
 check = Checks(CALL, output_is_right, sized, on_machine)
 
 check(

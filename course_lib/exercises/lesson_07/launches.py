@@ -4,12 +4,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import NUMBERS, arrays
+from course_lib.grading import case_of
 
+rows_case = case_of("x BLOCK")
 WIDE = np.random.default_rng(7).standard_normal((3, 45)).round(3)
-
-
-def rows_case(x, block):
-    return {"x": np.array(x, dtype=np.float64), "BLOCK": block}
 
 
 @st.composite
