@@ -15,7 +15,7 @@ import numpy as np
 from course_lib import runtime
 from course_lib.editing import edits_of, with_edits
 
-# Kernel -> its mistake, as a diff of the right kernel.
+# Kernel -> "mistake", a diff of the right kernel, and "look_at", a hint.
 MISTAKES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 NAMES = tuple(MISTAKES)
 
@@ -26,7 +26,7 @@ def _kernel(name):
 
     if name not in (*NAMES, "right"):
         raise ValueError(f"there is no kernel {name!r}; there are {', '.join(NAMES)}")
-    edits = edits_of(MISTAKES[name]) if name in MISTAKES else {}
+    edits = edits_of(MISTAKES[name]["mistake"]) if name in MISTAKES else {}
     return with_edits(flash_forward, edits, f"kernel {name}")
 
 

@@ -11,7 +11,6 @@ read_counting  inputs that notice how they are read
 kernel_calls   answers that are Triton kernels, run under the tracer
 report         the text that a learner sees
 learner        check, hint, solution, restore, progress, quiz
-overview       how far the learner is, lesson by lesson
 cli            python -m course_lib grade NOTEBOOK
 """
 

@@ -31,18 +31,13 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
     Nothing that the answer does is raised. Raises UnknownExercise for an id that is none.
     """
     exercise = registry.find(exercise_id)
-    name = exercise.answer.__name__
     if not callable(answer):
-        message = (
-            f"{exercise.id}: pass the function itself, check({exercise.id!r}, {name}). "
-            f"What came is {_described(answer)}."
-        )
-        return Result(False, True, {}, message)
+        call = f"check({exercise.id!r}, {exercise.answer.__name__})"
+        came = "None" if answer is None else f"of type {type(answer).__name__}: was the function called already?"
+        return Result(False, True, {}, f"{exercise.id}: pass the function itself, {call}. What came is {came}.")
     answer = plain(answer)
     if is_untouched(answer):
-        message, page = not_attempted_message(exercise)
-        return Result(False, False, {}, message, None, page)
-
+        return Result(False, False, {}, *not_attempted_message(exercise))
     if not runs_here(exercise):
         return graded_elsewhere(exercise, answer, seed, "course_lib.grading.checking:serve")
     guarded = GuardedAnswer(answer)
@@ -57,10 +52,9 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
             if not evidence.timed_out:
                 slip = slip_behind(exercise, guarded, prop, inputs)
                 attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
-            message, page = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
-            return Result(False, True, held, message, slip.name if slip else None, page)
-    message, page = passed_message(exercise, held, printed)
-    return Result(True, True, held, message, None, page)
+            message = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
+            return Result(False, True, held, *message, slip.name if slip else None)
+    return Result(True, True, held, *passed_message(exercise, held, printed))
 
 
 def serve(folder: str) -> None:
@@ -75,10 +69,6 @@ def serve(folder: str) -> None:
     name = registry.find(request["id"]).answer.__name__
     result = grade(request["id"], namespace[name], seed=request["seed"])
     (Path(folder) / "result").write_text(json.dumps(asdict(result)))
-
-
-def _described(value):
-    return "None" if value is None else f"of type {type(value).__name__}: was the function called already?"
 
 
 def _first_failure(prop: Property, answer: GuardedAnswer, seed: int):

@@ -63,7 +63,7 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
     # From here on a number is an array of one element.
     arrays = [np.atleast_1d(np.asarray(value, dtype=np.float64)) for value in values]
     rows = [replace(part, expected=np.atleast_1d(part.expected), plain=np.atleast_1d(part.plain)) for part in parts]
-    off = [(a, part) for a, part in zip(arrays, rows, strict=True) if not _within_budget(a, part)]
+    off = [(a, part) for a, part in zip(arrays, rows, strict=True) if _wrong(a, part).any()]
     if not off:
         return None
     if swapped := _swapped(arrays, rows):
@@ -99,18 +99,14 @@ def _a(noun):
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
-def _within_budget(array, part):
-    """Infinities must be equal; elsewhere the error budget of the part decides."""
-    finite = np.isfinite(part.expected)
-    if not np.array_equal(array[~finite], part.expected[~finite], equal_nan=True):
-        return False
-    return bool(np.all(np.abs(array[finite] - part.expected[finite]) <= _budget(part)[finite]))
-
-
-def _budget(part):
-    finite = np.isfinite(part.expected)
-    plain_error = np.abs(part.plain[finite] - part.expected[finite]).max(initial=0.0)
-    return 2 * plain_error + FLOOR * np.maximum(part.terms, np.abs(part.expected))
+def _wrong(array, part):
+    """Which elements are wrong: infinities must be equal, and elsewhere the error budget of the part decides."""
+    expected, finite = part.expected, np.isfinite(part.expected)
+    plain_error = np.abs(part.plain[finite] - expected[finite]).max(initial=0.0)
+    budget = 2 * plain_error + FLOOR * np.maximum(part.terms, np.abs(expected))
+    with np.errstate(invalid="ignore"):  # inf - inf, where the two are compared instead
+        close = np.abs(array - expected) <= budget
+    return ~np.where(finite, close, (array == expected) | (np.isnan(array) & np.isnan(expected)))
 
 
 def _swapped(arrays, parts):
@@ -119,7 +115,7 @@ def _swapped(arrays, parts):
         crossed = list(arrays)
         crossed[i], crossed[j] = arrays[j], arrays[i]
         fit = arrays[i].shape == arrays[j].shape
-        if fit and all(_within_budget(a, part) for a, part in zip(crossed, parts, strict=True)):
+        if fit and not any(_wrong(a, part).any() for a, part in zip(crossed, parts, strict=True)):
             return Finding("", "swapped", f"{parts[i].name} and {parts[j].name} are swapped")
     return None
 
@@ -130,8 +126,7 @@ def _differs(array, part):
     finite = np.isfinite(expected)
     if np.isnan(array).any():
         return Finding(name, "nan", f"{name} is NaN{_where(np.isnan(array), part)}")
-    wrong = ~finite & (array != expected)
-    wrong[finite] = (np.abs(array - expected) > _budget(part))[finite]
+    wrong = _wrong(array, part)
     if not np.isfinite(array[finite]).all():
         return Finding(name, "inf", f"{name} is infinite{_where(np.isinf(array) & finite, part)}")
     if not finite[wrong].all():

@@ -106,15 +106,15 @@ class Exercise:
 class Result:
     """What `grade` found. properties: name -> whether it held; those after a failure were not tried.
 
-    slip: name of the slip whose results the answer's are, or None. page: the message as HTML.
+    page: the message as HTML. slip: name of the slip whose results the answer's are, or None.
     """
 
     passed: bool
     attempted: bool
     properties: dict[str, bool]
     message: str
-    slip: str | None = None
     page: str = ""
+    slip: str | None = None
 
     def _repr_mimebundle_(self, **_):
         """As `check` shows it."""

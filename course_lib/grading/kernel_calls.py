@@ -87,12 +87,9 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
         column_stride = 2 + i if 1 < value.ndim == len(strides.get(name, ())) else 1
         tensors[name] = _tensor(torch, value, GAP_ELEMS + i, column_stride)
     given_names()  # imports Triton now, and not within the answer's time limit
-    call = {
-        parameter: tensors[name].stride(axis)
-        for name, parameters in strides.items()
-        for axis, parameter in enumerate(parameters)
-    }
-    call |= arguments | tensors
+    call = arguments | tensors
+    for name, parameters in strides.items():
+        call |= {parameter: tensors[name].stride(axis) for axis, parameter in enumerate(parameters)}
 
     def run():
         _runnable(function)[grid](**call)

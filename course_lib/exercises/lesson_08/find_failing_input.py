@@ -82,18 +82,8 @@ def shows_the_mistake(answer, kernel):
     sizes = ", ".join(f"{name} {list(given[name].shape)}" for name in "qkv")
     settings = f"causal={given['causal']}, block_q={given['block_q']}, block_k={given['block_k']}"
     text = f"kernel {kernel} is right on this input: {sizes}, {given['q'].dtype}, {settings}"
-    return single_finding("right", f"{text}\n{LOOK_AT[kernel]}")
+    return single_finding("right", f"{text}\n{bug_hunt.MISTAKES[kernel]['look_at']}")
 
-
-# Kernel -> where to look, for a learner whose input does not show that it is wrong.
-LOOK_AT = {
-    "A": "Look at m_ij: where does A take the max that it subtracts?",
-    "B": "Look at tl.where: which scores does B hide if it is not causal?",
-    "C": "Look at the causal mask, and at the end of the loop: which lengths do not occur there?",
-    "D": "Look at the dtype of acc, and at what acc holds before the division.",
-    "E": "Look at the scale: which head dimension is it taken from?",
-    "F": "Look at what the running max starts from.",
-}
 
 check = Checks(find_failing_input)
 
