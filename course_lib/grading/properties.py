@@ -14,7 +14,7 @@ class Checks(list):
     """The properties of an exercise, most of which have the call and the test in common; calling it adds the next.
 
     call: as in Property; the answer itself stands for a call with each of its parameters.
-    test(outcome, **names): finds what is wrong with what the call makes, as `through` hands it over; see `judging`.
+    test(outcome, **names): judges what comes of the call; through(call, test) makes the Property's test of it.
     case: makes inputs of a row of arguments; by default `case_of` the answer.
     """
 
@@ -44,16 +44,19 @@ def case_of(names: str | Callable, **defaults) -> Callable[..., dict]:
 
     names: with spaces between them, or the answer whose arguments they are. defaults: besides those of the answer.
     """
-    if callable(names):
-        parameters = inspect.signature(names).parameters.values()
-        names = " ".join(parameter.name for parameter in parameters)
-        defaults = {p.name: p.default for p in parameters if p.default is not p.empty} | defaults
-    names = names.split()
+    if isinstance(names, str):
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        signature = inspect.Signature([inspect.Parameter(name, kind) for name in names.split()])
+    else:
+        signature = inspect.signature(names)
+    defaults = {name: p.default for name, p in signature.parameters.items() if p.default is not p.empty} | defaults
 
     def case(*arguments, **named):
-        given = defaults | dict(zip(names, arguments, strict=False)) | named
-        lists = {name: np.array(given[name], dtype=np.float64) for name in names if isinstance(given[name], list)}
-        return {name: given[name] for name in names} | lists
+        given = defaults | signature.bind_partial(*arguments, **named).arguments
+        return {
+            name: np.array(given[name], dtype=np.float64) if isinstance(given[name], list) else given[name]
+            for name in signature.parameters
+        }
 
     return case
 
