@@ -1,6 +1,6 @@
 """Which query sees which key, stated once. Every other part of the library that needs to know asks here.
 
-A mask is a rule that says whether query i sees key j when there are n_q queries and n_k keys.
+A mask is a rule: `visible(i, j, n_q, n_k)` says whether query i sees key j when there are n_q queries and n_k keys.
 Masks are aligned bottom-right: the last query and the last key stand at the same position, so that query i stands at
 the position of key i + n_k - n_q. Masks combine with `&` and `|`.
 
@@ -94,8 +94,16 @@ class Mask:
 
     is_band = False
 
+    def visible(self, i, j, n_q, n_k):
+        """Whether query i sees key j: bool, of the shape that i and j broadcast to.
+
+        i: whole numbers from 0 to n_q - 1; j: from 0 to n_k - 1; single numbers or arrays.
+        """
+        self.check_lengths(n_q, n_k)
+        return self._rule(_positions("i", i, n_q), _positions("j", j, n_k), n_q, n_k)
+
     def dense(self, n_q, n_k):
-        """Whether query i sees key j, for all pairs: [n_q, n_k] of bool."""
+        """`visible` for all pairs: [n_q, n_k] of bool."""
         self.check_lengths(n_q, n_k)
         return self._rule(np.arange(n_q)[:, None], np.arange(n_k), n_q, n_k)
 
@@ -120,7 +128,7 @@ class Mask:
         return Combined(self, other, either=True) if isinstance(other, Mask) else NotImplemented
 
     def _rule(self, i, j, n_q, n_k):
-        """Whether query i sees key j: bool, of the shape that the integer arrays i and j broadcast to."""
+        """`visible` for integer arrays within bounds."""
         start, stop = self.key_range(i, n_q, n_k)
         return (start <= j) & (j < stop)
 
@@ -330,6 +338,16 @@ def _edges(length, block):
     """(starts, stops) of the tiles of a sequence, two integer arrays."""
     starts = np.arange(0, length, block)
     return starts, np.minimum(starts + block, length)
+
+
+def _positions(name, positions, length):
+    """`positions` as an int64 array; TypeError or ValueError if they are not from 0 to length - 1."""
+    positions = np.asarray(positions)
+    if positions.dtype.kind not in "iu":
+        raise TypeError(f"{name} has dtype {positions.dtype}; accepted: whole numbers")
+    if positions.size and not 0 <= positions.min() <= positions.max() < length:
+        raise ValueError(f"{name} has entries from {positions.min()} to {positions.max()}; accepted: 0 to {length - 1}")
+    return positions.astype(np.int64)
 
 
 def check_counts(**counts):

@@ -159,6 +159,13 @@ def test_laws(n_q, n_k):
     assert masks.causal().dense(n_q, n_k)[-1].all(), "the last query sees every key"
 
 
+def test_visible_broadcasts():
+    seen = masks.causal().visible(np.array([[0], [2]]), np.array([0, 1, 3]), 3, 4)
+    assert seen.dtype == bool and seen.tolist() == [[True, True, False], [True, True, True]]
+    assert masks.causal().visible(0, 1, 3, 4) and not masks.causal().visible(0, 2, 3, 4)
+    assert masks.full().visible(np.zeros((0, 1), int), np.arange(4), 3, 4).shape == (0, 4)
+
+
 def test_equal_masks_are_equal():
     assert masks.causal() == masks.sliding_window(None, 0) == masks.prefix_lm(0) != masks.full()
     assert hash(masks.causal() & masks.sliding_window(4, 0)) == hash(masks.causal() & masks.sliding_window(4, 0))
@@ -200,9 +207,12 @@ def test_a_change_of_the_caller_s_array_does_not_reach_the_mask():
         (lambda: masks.block_sparse(np.ones(3, bool), 2), TypeError, r"layout has shape \(3,\)"),
         (lambda: masks.block_sparse([[True]], 0), ValueError, "block is 0"),
         (lambda: masks.block_sparse([[True]], 2).dense(2, 3), ValueError, r"layout .* \(1, 1\); accepted: \(1, 2\)"),
-        (lambda: (masks.causal() & masks.documents([0])).dense(1, 2), ValueError, "ids has length 1"),
+        (lambda: (masks.causal() & masks.documents([0])).visible(0, 0, 1, 2), ValueError, "ids has length 1"),
         (lambda: masks.causal().dense(0, 3), ValueError, "n_q is 0"),
-        (lambda: masks.causal().dense(3, 2.0), TypeError, "n_k is 2.0"),
+        (lambda: masks.causal().visible(0, 0, 3, 2.0), TypeError, "n_k is 2.0"),
+        (lambda: masks.causal().visible(3, 0, 3, 2), ValueError, "i has entries from 3 to 3; accepted: 0 to 2"),
+        (lambda: masks.causal().visible(0, [-1, 1], 3, 2), ValueError, "j has entries from -1 to 1; accepted: 0 to 1"),
+        (lambda: masks.causal().visible(0.5, 0, 3, 2), TypeError, "i has dtype float64"),
         (lambda: masks.causal().tiles(3, 2, 0, 1), ValueError, "block_q is 0"),
         (lambda: masks.causal().tiles(3, 2, 1, 1.5), TypeError, "block_k is 1.5"),
         (lambda: masks.documents([0, 1, 0]).key_range(0, 3, 3), TypeError, "not a band"),

@@ -1,4 +1,4 @@
-"""Finds the lessons that course_lib/exercises/lessons.toml lists, and their exercises, loaded when first asked for."""
+"""Finds the lessons and their exercises: every folder course_lib/exercises/lesson_NN, loaded when first asked for."""
 
 import difflib
 import importlib
@@ -19,8 +19,9 @@ FOLDER = Path(__file__).parents[1] / "exercises"
 
 @cache
 def lessons() -> dict[str, dict]:
-    """Number of each lesson that has exercises -> {"title": ..., "exercises": names in order}."""
-    return tomllib.loads((FOLDER / "lessons.toml").read_text(encoding="utf-8"))
+    """Number of each lesson that has exercises -> its lesson.toml: {"title": ..., "exercises": names in order}."""
+    files = sorted(FOLDER.glob("lesson_*/lesson.toml"))
+    return {file.parent.name.removeprefix("lesson_"): tomllib.loads(file.read_text(encoding="utf-8")) for file in files}
 
 
 def lesson(number: str) -> dict:

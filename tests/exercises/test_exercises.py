@@ -118,7 +118,7 @@ def test_right_answers_written_differently_pass(exercise):
         assert result.passed, f"{name}\n{result.message}"
 
 
-def test_lessons_toml_lists_every_exercise():
+def test_lesson_toml_lists_every_exercise_of_its_folder():
     files = registry.FOLDER.glob("lesson_*/*.md")
     names = {f"{file.parent.name[-2:]}.{file.stem}" for file in files if file.stem != "quiz"}
     assert set(registry.exercises()) == names and len(registry.exercises()) == len(names)
