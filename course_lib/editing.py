@@ -22,13 +22,17 @@ def with_edits(function, edits, name):
         if source.count(old) != 1:
             raise ValueError(f"{name}: {old!r} occurs {source.count(old)} times in {plain.__name__}, not once")
         source = source.replace(old, new)
-    # Tracebacks look for the source here, and so does Triton when it compiles or interprets a kernel. Each source needs
-    # a file name of its own: of two kernels that share one, Triton would run the second in place of the first.
-    filename = f"<{name} {zlib.crc32(source.encode()):08x}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace = {"np": np} | {key: plain.__globals__[key] for key in ("triton", "tl") if key in plain.__globals__}
-    exec(compile(source, filename, "exec"), namespace)
+    # Of two kernels that share a file name, Triton would run the second in place of the first.
+    run_source(source, f"<{name} {zlib.crc32(source.encode()):08x}>", namespace)
     return namespace[plain.__name__]
+
+
+def run_source(source, filename, namespace):
+    """Run a piece of Python, as if from a file of that name, such as "<answer>"."""
+    # Tracebacks look for the source here, and so does Triton when it compiles or interprets a kernel.
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    exec(compile(source, filename, "exec"), namespace)
 
 
 def edited(function, edits, name="edited"):

@@ -88,11 +88,10 @@ class HBMArray:
     def __repr__(self):
         return f"<{self.name} in HBM: {list(self.shape)} {self.dtype}>"
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, *_, **__):
         raise TypeError(f"{self.name} is in HBM: read it with machine.load({self.name}, (start, stop))")
 
-    def __getitem__(self, rows):
-        raise TypeError(f"{self.name} is in HBM: read it with machine.load({self.name}, (start, stop))")
+    __getitem__ = __array__
 
 
 class Machine:
@@ -255,6 +254,10 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
+def _reduction(function):
+    return lambda self, axis=None, **kwargs: function(self, axis, **kwargs)
+
+
 class Tile(np.lib.mixins.NDArrayOperatorsMixin):
     """Values in SRAM, made by `Machine.load`, by `Machine.full`, or by computing with tiles.
 
@@ -272,6 +275,7 @@ class Tile(np.lib.mixins.NDArrayOperatorsMixin):
     nbytes = property(lambda self: self._array.nbytes)
     name = property(lambda self: self._storage.name)
     T = property(lambda self: np.transpose(self))
+    max, min, sum, mean, all, any = map(_reduction, (np.max, np.min, np.sum, np.mean, np.all, np.any))
 
     def __len__(self):
         return len(self._array)
@@ -296,24 +300,6 @@ class Tile(np.lib.mixins.NDArrayOperatorsMixin):
         if self.dtype == dtype and not copy:
             return self
         return self._compute(f"astype {np.dtype(dtype)}", lambda array: array.astype(dtype), (self,), {})
-
-    def max(self, axis=None, **kwargs):
-        return np.max(self, axis, **kwargs)
-
-    def min(self, axis=None, **kwargs):
-        return np.min(self, axis, **kwargs)
-
-    def sum(self, axis=None, **kwargs):
-        return np.sum(self, axis, **kwargs)
-
-    def mean(self, axis=None, **kwargs):
-        return np.mean(self, axis, **kwargs)
-
-    def all(self, axis=None, **kwargs):
-        return np.all(self, axis, **kwargs)
-
-    def any(self, axis=None, **kwargs):
-        return np.any(self, axis, **kwargs)
 
     def reshape(self, *shape):
         return np.reshape(self, shape[0] if len(shape) == 1 else shape)

@@ -113,15 +113,6 @@ class Mask:
         self.check_lengths(n_q, n_k)
         return Tiles(self, n_q, n_k, block_q, block_k)
 
-    def count_visible(self, n_q, n_k):
-        """How many of the n_q n_k pairs are visible."""
-        self.check_lengths(n_q, n_k)
-        if self.is_band:
-            start, stop = self.key_range(np.arange(n_q), n_q, n_k)
-            return int((stop - start).sum())
-        tiles = self.tiles(n_q, n_k, 128, 128)
-        return sum(int(tiles.visible(i, j).sum()) for i, j in np.argwhere(tiles.kinds))
-
     def key_range(self, i, n_q, n_k):
         """(start, stop): query i sees the keys from start to stop - 1. i: integer array. Bands only."""
         raise TypeError(f"this {type(self).__name__} mask is not a band: a query may see several ranges of keys")

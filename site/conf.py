@@ -11,7 +11,7 @@ import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
-from course_lib.explorers import live, static_html
+from course_lib.explorers import live
 
 ROOT = Path(__file__).parents[1]
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Homepage"]
@@ -102,7 +102,7 @@ def adapt_cell(cell, modules):
         module, _, call = text.splitlines()[-1].partition(".")
         name = LIVE.get(f"{modules.get(module, module)}.{call}")
         if name:
-            html = f'<div id="{name}">{static_html(name)}</div>'
+            html = f'<div id="{name}">{live.explorer(name).static_html()}</div>'
             cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}]
 
 

@@ -2,7 +2,7 @@
 
 The model computes nothing of its own: its numbers come from `reference`, `machine`, `traffic` or a recorded
 file. A drawing takes the model and computes nothing, so that every picture of an explorer can also stand still in a
-notebook, where there is no kernel.
+notebook, where there is no kernel. What is named draw returns a figure, a `figures.Picture`, unless it takes axes.
 
     dot_products     lesson 01: two vectors; scores, their scale and their softmax
     float_formats    lesson 02: logits on the number line of each format
@@ -30,10 +30,3 @@ What they share:
     visits           bytes up to each visit of a loop, and the widget of backward_passes
     words            numbers and tables in words and HTML
 """
-
-
-def static_html(name):
-    """The explorer "pair", "stream", "visits" or "block_sizes" as a piece of a page that needs no kernel."""
-    from . import live
-
-    return live.explorer(name).static_html()

@@ -133,7 +133,7 @@ def draw(model):
 
 
 def draw_masks(masks):
-    """Which query (row) sees which key (column). masks: title -> [n_q, n_k] of bool. Returns a figure."""
+    """Which query (row) sees which key (column). masks: title -> [n_q, n_k] of bool."""
     seen = "; ".join(f"{title}: {', '.join(map(str, mask.sum(1)))}" for title, mask in masks.items())
     alt = f"Grids of queries by keys, filled where a query sees a key. Keys that each query sees, of {seen}."
     figure, every = panels(2.6, *[1] * len(masks), left=0.05, below=0.13, above=0.68, wspace=0.3, alt=alt)

@@ -135,7 +135,7 @@ def draw_crowd(model):
 def draw_spreads(dimensions, spreads, cosines):
     """How dot products and cosines of random vectors spread, measured (dots) and as derived (lines).
 
-    dimensions: [n]; spreads, cosines: [n], standard deviations. Returns a figure.
+    dimensions: [n]; spreads, cosines: [n], standard deviations.
     """
     first, last = dimensions[0], dimensions[-1]
     alt = (
@@ -158,8 +158,7 @@ def draw_spreads(dimensions, spreads, cosines):
 def draw_roofline(gpus, points):
     """What a GPU can reach at each arithmetic intensity, and where some computations stand.
 
-    gpus: name -> GPU of `course_lib.hardware`. points: name -> FLOPs per byte, a dotted line up to the
-    highest roof. Returns a figure.
+    gpus: name -> GPU of `course_lib.hardware`. points: name -> FLOPs per byte, a dotted line up to the highest roof.
     """
     ridges = ", ".join(f"{name} at {gpu.ridge_flops_per_byte:.0f}" for name, gpu in gpus.items())
     places = ", ".join(f"{name} at {at:.4g}" for name, at in points.items())

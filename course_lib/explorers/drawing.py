@@ -70,7 +70,7 @@ def shaded(axes, matrix, rows, columns, *, write=number, signed=False, size=9.5)
 def draw_matrices(matrices, rows, columns, *, signed=False):
     """Matrices as numbers, side by side. rows, columns: names; other columns are numbered.
 
-    matrices: title -> [n, k]. signed: as of `shaded`. Returns a figure.
+    matrices: title -> [n, k]. signed: as of `shaded`.
     """
     writes = ["{:.0f}".format if np.array_equal(m, np.round(m)) else number for m in matrices.values()]
     numbers = [

@@ -67,10 +67,7 @@ def describe(model):
 
 
 def draw(model):
-    """Left, the logits on each format's number line; right, the weights that each format returns.
-
-    Returns a figure.
-    """
+    """Left, the logits on each format's number line; right, the weights that each format returns."""
     alt = f"Logits on the number line of each format, and the weights that it returns. {plain(describe(model))}"
     figure, (lines, weights) = panels(3.8, 1.75, 1, left=0.085, wspace=0.16, alt=alt)
     _draw_lines(lines, model)
@@ -123,10 +120,7 @@ def _draw_weights(axes, model):
 
 
 def draw_digits():
-    """How many significant bits a number of each format has, at every size that the format holds.
-
-    Returns a figure.
-    """
+    """How many significant bits a number of each format has, at every size that the format holds."""
     formats = "; ".join(f"{name} up to {one.largest:.5g}" for name, one in FORMATS.items())
     alt = f"Significant bits against the size of a number, falling off near the smallest ones. {formats}."
     figure, axes = panel(3.4, alt=alt, title="what each format can hold", x="size of the number", y="significant bits")
@@ -166,7 +160,7 @@ def broken_rows(sizes, *, n=256, d=64, scale=1.0, seed=0):
 
 
 def draw_broken_rows(sizes, found, title):
-    """What `broken_rows` found: rows with a NaN as lines, rows of zeros as dotted lines. Returns a figure."""
+    """What `broken_rows` found: rows with a NaN as lines, rows of zeros as dotted lines."""
     halves = [
         f"{name} from {sizes[nan >= 0.5][0]:g} on" if nan.max() >= 0.5 else f"{name} nowhere"
         for name, (nan, _) in found.items()

@@ -138,10 +138,7 @@ def _decimals(x):
 
 
 def draw_corrections(model):
-    """The running state over the whole stream: m, l with each fall by alpha and each rise, the output.
-
-    Returns a figure.
-    """
+    """The running state over the whole stream: m, l with each fall by alpha and each rise, the output."""
     moved = [block for block, step in enumerate(model.steps[1:], start=1) if block > 1 and step.alpha < 1]
     alt = (
         f"Over {len(model.steps) - 1} blocks: scores with the running maximum, the running normaliser l, the output. "
@@ -183,7 +180,7 @@ def draw_corrections(model):
 def draw_merge_trees(scores, values, names):
     """Two trees that merge the states of single keys, one after another and in pairs; m, l, acc at each node.
 
-    scores: [n]; values: [n, 2]; names: [n]; n a power of two; float64. Returns a figure.
+    scores: [n]; values: [n, 2]; names: [n]; n a power of two; float64.
     """
     empty = np.float64(-np.inf), np.float64(0), np.zeros(values.shape[1])
     states = [online_softmax_update(*empty, scores[i : i + 1], values[i : i + 1]) for i in range(len(scores))]

@@ -175,8 +175,7 @@ def shift_errors(x, shifts):
 def draw_shifts(rows, shifts):
     """The error of the softmax against the constant subtracted, one line for each row of logits.
 
-    rows: name -> x [n]; shifts: [k]. A line ends where the result is not finite. The triangle is the row's
-    maximum. Returns a figure.
+    rows: name -> x [n]; shifts: [k]. A line ends where the result is not finite. The triangle is the row's maximum.
     """
     title = "any shift gives the same softmax, until exp runs out of range"
     found = {name: shift_errors(x, shifts) for name, x in rows.items()}

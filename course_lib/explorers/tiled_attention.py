@@ -168,7 +168,7 @@ def visits_state(order, **sizes):
 
 
 def draw_orders(n_q, n_k, block_q, block_k):
-    """The visiting order of both loops, without and with causal. Returns a figure."""
+    """The visiting order of both loops, without and with causal."""
     grids = {
         f"{order}{', causal' if causal else ''}": tile_grid(n_q, n_k, block_q, block_k, causal, order)
         for causal in (False, True)
@@ -205,7 +205,7 @@ def draw_bytes(counts):
 def draw_elements(by_length, by_sram):
     """Two panels on logarithmic axes: elements moved against N, and against M.
 
-    by_length, by_sram: (x values, {name: elements moved at each x}). Returns a figure.
+    by_length, by_sram: (x values, {name: elements moved at each x}).
     """
     ends = [
         f"from {what} = {x[0]:,} to {x[-1]:,}: "

@@ -70,7 +70,7 @@ def evaluate(rung, n=4096, causal=False, gpu="H100"):
 
 
 def draw(*models):
-    """Each model's clocks as a bar of its parts, and a mark where its measured time is. Returns a figure."""
+    """Each model's clocks as a bar of its parts, and a mark where its measured time is."""
     first = models[0]
     shape = f"N = {first.n:,}, d = {rungs.HEAD_DIM}, {'causal' if first.causal else 'no mask'}, fp16"
     note = f"{shape}; {records.provenance(RECORDS[first.gpu])}; counted by triton {records.record('rungs')['triton']}"

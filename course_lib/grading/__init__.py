@@ -1,6 +1,9 @@
 """The engine behind check, hint, solution, restore, progress and quiz. It knows no lesson: see course_lib/exercises.
 
+What a notebook calls, and what exercises are written with, is imported from here.
+
 exercise       what an exercise is made of
+properties     states the properties of an exercise, and tests that many have in common
 checking       tries the properties, shrinks the first failure
 calling        calls an answer under a time limit, its exceptions told at the learner's own line
 diagnosis      says where and how what came back differs from what was expected
@@ -8,27 +11,15 @@ read_counting  inputs that notice how they are read
 kernel_calls   answers that are Triton kernels, run under the tracer
 report         the text that a learner sees
 learner        check, hint, solution, restore, progress, quiz
-overview       how far the learner is, lesson by lesson
 cli            python -m course_lib grade NOTEBOOK
 """
 
+from .calling import judging
 from .checking import grade
-from .exercise import Result
+from .diagnosis import compare, exact_and_plain, expected, show
+from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Result, single_finding
 from .kernel_calls import launched
 from .learner import check, hint, progress, quiz, restore, solution
+from .properties import Checks, agrees, case_of, keeps_dtype, not_modified, raises_value_error
 from .read_counting import Rows
 from .registry import exercises
-
-__all__ = [
-    "Result",
-    "Rows",
-    "check",
-    "exercises",
-    "grade",
-    "hint",
-    "launched",
-    "progress",
-    "quiz",
-    "restore",
-    "solution",
-]

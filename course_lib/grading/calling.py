@@ -182,11 +182,10 @@ def _instructions(code):
     return [(instruction.opname, instruction.argval) for instruction in dis.get_instructions(code)]
 
 
-def _stub(body):
-    return compile(f"def stub():\n    {body}", "<stub>", "exec").co_consts[0]
-
-
-_STUBS = [_instructions(_stub(body)) for body in ("raise NotImplementedError", "raise NotImplementedError()", "pass")]
+_STUBS = [
+    _instructions(compile(f"def stub():\n    {body}", "<stub>", "exec").co_consts[0])
+    for body in ("raise NotImplementedError", "raise NotImplementedError()", "pass")
+]
 
 
 class _ShortBuffer(io.StringIO):

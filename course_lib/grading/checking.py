@@ -4,7 +4,6 @@ import contextlib
 import functools
 import itertools
 import json
-import linecache
 import random
 import time
 from collections.abc import Callable
@@ -13,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from course_lib.editing import run_source
+
 from . import registry
-from .calling import AnswerError, GuardedAnswer, attempt, is_untouched, judging
-from .diagnosis import compare, show
-from .exercise import Evidence, ExpectedOutput, Finding, Property, Result, single_finding
+from .calling import GuardedAnswer, attempt, is_untouched
+from .exercise import Evidence, Property, Result
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 from .slips import on_case, slip_behind
@@ -31,18 +31,13 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
     Nothing that the answer does is raised. Raises UnknownExercise for an id that is none.
     """
     exercise = registry.find(exercise_id)
-    name = exercise.answer.__name__
     if not callable(answer):
-        message = (
-            f"{exercise.id}: pass the function itself, check({exercise.id!r}, {name}). "
-            f"What came is {_described(answer)}."
-        )
-        return Result(False, True, {}, message)
+        call = f"check({exercise.id!r}, {exercise.answer.__name__})"
+        came = "None" if answer is None else f"of type {type(answer).__name__}: was the function called already?"
+        return Result(False, True, {}, f"{exercise.id}: pass the function itself, {call}. What came is {came}.")
     answer = plain(answer)
     if is_untouched(answer):
-        message, page = not_attempted_message(exercise)
-        return Result(False, False, {}, message, None, page)
-
+        return Result(False, False, {}, *not_attempted_message(exercise))
     if not runs_here(exercise):
         return graded_elsewhere(exercise, answer, seed, "course_lib.grading.checking:serve")
     guarded = GuardedAnswer(answer)
@@ -53,13 +48,13 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
         held[prop.name] = failure is None
         if failure is not None:
             inputs, evidence = failure
-            slip = slip_behind(exercise, guarded, prop, inputs, evidence)
-            if not _is_timeout(evidence):
+            slip = None
+            if not evidence.timed_out:
+                slip = slip_behind(exercise, guarded, prop, inputs)
                 attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
-            message, page = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
-            return Result(False, True, held, message, slip.name if slip else None, page)
-    message, page = passed_message(exercise, held, printed)
-    return Result(True, True, held, message, None, page)
+            message = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
+            return Result(False, True, held, *message, slip.name if slip else None)
+    return Result(True, True, held, *passed_message(exercise, held, printed))
 
 
 def serve(folder: str) -> None:
@@ -70,28 +65,20 @@ def serve(folder: str) -> None:
     # The blank lines give the answer the line numbers of its own cell.
     sources = {"<helpers>": "\n".join(helpers), "<answer>": "\n" * (request["line"] - 1) + answer}
     for filename, source in sources.items():
-        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-        exec(compile(source, filename, "exec"), namespace)
+        run_source(source, filename, namespace)
     name = registry.find(request["id"]).answer.__name__
     result = grade(request["id"], namespace[name], seed=request["seed"])
     (Path(folder) / "result").write_text(json.dumps(asdict(result)))
 
 
-def _described(value):
-    return "None" if value is None else f"of type {type(value).__name__}: was the function called already?"
-
-
 def _first_failure(prop: Property, answer: GuardedAnswer, seed: int):
     """(inputs, Evidence) of a small input for which the property fails, or None."""
-    for place in range(len(prop.cases)):
-        _, evidence = on_case(prop, answer, place)
-        if evidence is not None:
-            inputs = prop.cases[place]
-            break
-    else:
+    evidences = (on_case(prop, answer, place)[1] for place in range(len(prop.cases)))
+    failing = next(((inputs, e) for inputs, e in zip(prop.cases, evidences, strict=True) if e is not None), None)
+    if failing is None:
         return _search(prop, lambda drawn: attempt(prop, answer, drawn), seed)
-    inputs = prop.cases[place]
-    if _is_timeout(evidence):
+    inputs, evidence = failing
+    if evidence.timed_out:
         return inputs, evidence
 
     def fails_alike(drawn):
@@ -102,11 +89,6 @@ def _first_failure(prop: Property, answer: GuardedAnswer, seed: int):
     if smaller is not None and len(code_of_call(prop.call, smaller[0])) < len(code_of_call(prop.call, inputs)):
         return smaller
     return inputs, evidence
-
-
-def _is_timeout(evidence):
-    """If so, smaller inputs are not looked for: each try would take the whole limit."""
-    return evidence.findings[0].kind == "timeout"
 
 
 def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int):
@@ -122,7 +104,7 @@ def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int)
     tries, found = itertools.count(), {}
 
     def condition(inputs):
-        if next(tries) >= TRIES or time.thread_time() > deadline_s or any(_is_timeout(e) for _, e in found.values()):
+        if next(tries) >= TRIES or time.thread_time() > deadline_s or any(e.timed_out for _, e in found.values()):
             return False
         evidence = finds(inputs)
         if evidence is not None:
@@ -162,53 +144,3 @@ def _find(prop, condition, seed):
         suppress_health_check=list(HealthCheck),
     )
     return find(prop.draw, condition, settings=quiet, random=random.Random(seed))
-
-
-def agrees(oracle: Callable[..., list[ExpectedOutput]]) -> Callable[..., Evidence | None]:
-    """A test for `Checks`: the call, as it is printed, returns what oracle(**names) states, within the error budget.
-
-    The names are those of the inputs and of what statements before the call define.
-    """
-
-    def test(returned, **names):
-        return compare(returned, oracle(**names))
-
-    test.through = judging
-    return test
-
-
-def not_modified(answer, **inputs) -> Evidence | None:
-    """A test for Property: the arguments are the same after the call as before."""
-    answer(*inputs.values())
-    if not answer.modified:
-        return None
-    changed = " and ".join(list(inputs)[i] for i in answer.modified)
-    return single_finding("modified", f"the call changed its argument {changed} in place")
-
-
-def raises_value_error(answer, **inputs) -> Evidence | None:
-    """A test for Property: the call raises ValueError."""
-    try:
-        returned = answer(*inputs.values())
-    except AnswerError as error:
-        if error.finding.text.startswith("the answer raised ValueError"):
-            return None
-        return Evidence((error.finding,), expected="a ValueError")
-    return single_finding("accepted", "nothing was raised", show(returned), "a ValueError")
-
-
-def keeps_dtype(*names: str) -> Callable[..., Evidence | None]:
-    """A test for Property: outputs called `names` come back in float32, which the cases' arrays have."""
-
-    def test(answer, **inputs):
-        returned = answer(*inputs.values())
-        dtypes = [np.asarray(part).dtype for part in (returned if len(names) > 1 else [returned])]
-        findings = tuple(
-            Finding(name, "dtype", f"{name} came back as {found}")
-            for name, found in zip(names, dtypes, strict=True)
-            if found != np.float32
-        )
-        wanted = ", ".join(["float32"] * len(names))
-        return Evidence(findings, ", ".join(map(str, dtypes)), wanted) if findings else None
-
-    return test

@@ -8,11 +8,12 @@ import argparse
 import contextlib
 import io
 import json
-import linecache
 import multiprocessing
 import os
 import sys
 from pathlib import Path
+
+from course_lib.editing import run_source
 
 from . import registry
 from .checking import grade
@@ -49,23 +50,14 @@ def grade_notebook(path: Path, limit_s: float = LIMIT_S) -> dict:
     """The marks of every exercise of the notebook's lessons; one whose cell is missing has no points."""
     cells = answer_cells(path)
     lessons = sorted({exercise_id.split(".")[0] for exercise_id in cells})
-    rows, sources = [], []
+    rows, before = [], []
     for number in lessons:
         for exercise in registry.of_lesson(number):
-            row = {
-                "id": exercise.id,
-                "points": 0,
-                "possible": exercise.points,
-                "passed": False,
-                "attempted": False,
-            }
+            row = {"id": exercise.id, "points": 0, "possible": exercise.points, "passed": False, "attempted": False}
             if exercise.id not in cells:
                 rows.append(row | {"message": f"{exercise.id}: its cell is not in the notebook"})
                 continue
-            sources.append((exercise.id, cells[exercise.id]))
-            outcome = in_own_process(exercise.id, exercise.answer.__name__, sources, limit_s)
-            if not outcome.pop("cell_runs"):
-                sources.pop()  # it would take the later exercises down too
+            outcome = in_own_process(exercise, cells[exercise.id], before, limit_s)
             rows.append(row | outcome | {"points": exercise.points if outcome["passed"] else 0})
     return {
         "notebook": str(path),
@@ -96,14 +88,16 @@ def answer_cells(path: Path) -> dict[str, str]:
     return found
 
 
-def in_own_process(exercise_id, name, sources, limit_s, test=None):
-    """Run the answer cells and grade the last one's answer, in a process that is killed after limit_s.
+def in_own_process(exercise, source, before, limit_s, test=None):
+    """Run an answer cell after those before it, and grade its answer, in a process that is killed after limit_s.
 
+    before: (id, source) of answer cells. This one joins them if it runs; otherwise it would take later ones down too.
     test: source of a cell that decides instead of `grade`, by raising or not; `check` is strict in it.
     """
+    sources = [*before, (exercise.id, source)]
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(sender, exercise_id, name, sources, test), daemon=True)
+    process = context.Process(target=_work, args=(sender, sources, test), daemon=True)
     process.start()
     sender.close()
     outcome = {"passed": False, "attempted": True, "cell_runs": False}
@@ -111,31 +105,33 @@ def in_own_process(exercise_id, name, sources, limit_s, test=None):
         # First comes whether the cell ran, then the marks.
         while "message" not in outcome:
             if not receiver.poll(limit_s):
-                outcome["message"] = f"{exercise_id}: the answer did not return within {limit_s:g} s"
+                outcome["message"] = f"{exercise.id}: the answer did not return within {limit_s:g} s"
                 break
             outcome |= receiver.recv()
     except EOFError:
         process.join()
-        outcome["message"] = f"{exercise_id}: the answer ended its process (exit status {process.exitcode})"
+        outcome["message"] = f"{exercise.id}: the answer ended its process (exit status {process.exitcode})"
     finally:
         process.kill()
         process.join()
+    if outcome.pop("cell_runs"):
+        before.append(sources[-1])
     return outcome
 
 
-def _work(sender, exercise_id, name, sources, test):
+def _work(sender, sources, test):
     # What cells and answers write, at whatever level, must not mix with the marks.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    exercise = registry.find(sources[-1][0])
+    exercise_id, name = exercise.id, exercise.answer.__name__
     namespace = {"__name__": "__main__"}
     exec("import numpy as np", namespace)
-    if "triton" in registry.find(exercise_id).imports:
+    if "triton" in exercise.imports:
         namespace |= given_names()
     for cell_id, source in sources:
-        filename = f"<cell {cell_id}>"
-        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                exec(compile(source, filename, "exec"), namespace)
+                run_source(source, f"<cell {cell_id}>", namespace)
         except BaseException as error:
             # An earlier answer's cell that fails is that answer's loss alone.
             if cell_id == exercise_id:

@@ -1,5 +1,6 @@
 """Compares what an answer returned with what it should be, and says where and how the two differ."""
 
+import itertools
 import numbers
 from dataclasses import replace
 
@@ -56,18 +57,13 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
         wanted = f"a tuple of {len(parts)}: ({', '.join(part.name for part in parts)})"
         return evidence(Finding("", *_not_what(returned, wanted)))
 
-    arrays, wrong = [], []
-    for part, value in zip(parts, values, strict=True):
-        problem = _not_numbers(part, value)
-        if problem:
-            wrong.append(Finding(part.name, *problem))
-        else:
-            arrays.append(np.atleast_1d(np.asarray(value, dtype=np.float64)))
-    if wrong:
+    problems = [(part.name, _not_numbers(part, value)) for part, value in zip(parts, values, strict=True)]
+    if wrong := [Finding(name, *problem) for name, problem in problems if problem]:
         return evidence(*wrong)
     # From here on a number is an array of one element.
+    arrays = [np.atleast_1d(np.asarray(value, dtype=np.float64)) for value in values]
     rows = [replace(part, expected=np.atleast_1d(part.expected), plain=np.atleast_1d(part.plain)) for part in parts]
-    off = [(a, part) for a, part in zip(arrays, rows, strict=True) if not _within_budget(a, part)]
+    off = [(a, part) for a, part in zip(arrays, rows, strict=True) if _wrong(a, part).any()]
     if not off:
         return None
     if swapped := _swapped(arrays, rows):
@@ -103,30 +99,24 @@ def _a(noun):
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
-def _within_budget(array, part):
-    """Infinities must be equal; elsewhere the error budget of the part decides."""
-    finite = np.isfinite(part.expected)
-    if not np.array_equal(array[~finite], part.expected[~finite], equal_nan=True):
-        return False
-    return bool(np.all(np.abs(array[finite] - part.expected[finite]) <= _budget(part)[finite]))
-
-
-def _budget(part):
-    finite = np.isfinite(part.expected)
-    plain_error = np.abs(part.plain[finite] - part.expected[finite]).max(initial=0.0)
-    return 2 * plain_error + FLOOR * np.maximum(part.terms, np.abs(part.expected))
+def _wrong(array, part):
+    """Which elements are wrong: infinities must be equal, and elsewhere the error budget of the part decides."""
+    expected, finite = part.expected, np.isfinite(part.expected)
+    plain_error = np.abs(part.plain[finite] - expected[finite]).max(initial=0.0)
+    budget = 2 * plain_error + FLOOR * np.maximum(part.terms, np.abs(expected))
+    with np.errstate(invalid="ignore"):  # inf - inf, where the two are compared instead
+        close = np.abs(array - expected) <= budget
+    return ~np.where(finite, close, (array == expected) | (np.isnan(array) & np.isnan(expected)))
 
 
 def _swapped(arrays, parts):
     """Two outputs in each other's place."""
-    for i in range(len(parts)):
-        for j in range(i):
-            if arrays[i].shape != arrays[j].shape:
-                continue
-            crossed = list(arrays)
-            crossed[i], crossed[j] = crossed[j], crossed[i]
-            if all(_within_budget(a, part) for a, part in zip(crossed, parts, strict=True)):
-                return Finding("", "swapped", f"{parts[j].name} and {parts[i].name} are swapped")
+    for i, j in itertools.combinations(range(len(parts)), 2):
+        crossed = list(arrays)
+        crossed[i], crossed[j] = arrays[j], arrays[i]
+        fit = arrays[i].shape == arrays[j].shape
+        if fit and not any(_wrong(a, part).any() for a, part in zip(crossed, parts, strict=True)):
+            return Finding("", "swapped", f"{parts[i].name} and {parts[j].name} are swapped")
     return None
 
 
@@ -136,8 +126,7 @@ def _differs(array, part):
     finite = np.isfinite(expected)
     if np.isnan(array).any():
         return Finding(name, "nan", f"{name} is NaN{_where(np.isnan(array), part)}")
-    wrong = ~finite & (array != expected)
-    wrong[finite] = (np.abs(array - expected) > _budget(part))[finite]
+    wrong = _wrong(array, part)
     if not np.isfinite(array[finite]).all():
         return Finding(name, "inf", f"{name} is infinite{_where(np.isinf(array) & finite, part)}")
     if not finite[wrong].all():

@@ -1,7 +1,6 @@
 """What an exercise is made of. `course_lib/exercises/` fills these in; nothing here knows a lesson."""
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +29,19 @@ class Evidence:
     expected: str = ""
 
     @property
+    def timed_out(self) -> bool:
+        """If so, no other inputs are tried: each try would take the whole limit."""
+        return self.findings[0].kind == "timeout"
+
+    @property
     def signature(self) -> tuple:
         """The wrong outputs and the kind of what is wrong with each: what shrinking an input must not change."""
         return tuple((finding.part, finding.kind) for finding in self.findings)
 
 
-def single_finding(kind: str, text: str, returned: str = "", expected: str = "") -> Evidence:
-    """Evidence of one finding that concerns no output in particular."""
-    return Evidence((Finding("", kind, text),), returned, expected)
+def single_finding(kind: str, text: str, returned: str = "", expected: str = "", part: str = "") -> Evidence:
+    """Evidence of one Finding."""
+    return Evidence((Finding(part, kind, text),), returned, expected)
 
 
 @dataclass(frozen=True)
@@ -70,38 +74,13 @@ class Property:
     examples: int = 40
 
 
-class Checks:
-    """Makes the properties of an exercise, most of which have the call and the test in common, and keeps them in order.
-
-    call: as in Property; the answer itself stands for a call with each of its parameters.
-    through(call, test), here or as the test's attribute, is the Property's test, where `test` does not judge the answer
-    but what the call makes.
-    """
-
-    def __init__(self, call: str | Callable, test: Callable[..., Evidence | None], through=None, examples=40):
-        if callable(call):
-            call = f"{call.__name__}({', '.join(inspect.signature(call).parameters)})"
-        self.call, self.test, self.through, self.examples = call, test, through, examples
-        self.properties = []
-
-    def __call__(self, name: str, inputs, call=None, test=None) -> Property:
-        """The next property. inputs: cases, and after them a Hypothesis strategy or none."""
-        call, test = call or self.call, test or self.test
-        if through := self.through or getattr(test, "through", None):
-            test = through(call, test)
-        cases = tuple(given for given in inputs if isinstance(given, dict))
-        (draw,) = [given for given in inputs if not isinstance(given, dict)] or [None]
-        self.properties.append(Property(name, call, test, cases, draw, self.examples))
-        return self.properties[-1]
-
-
 @dataclass(frozen=True, eq=False)
 class Exercise:
     """file: `__file__` of the exercise's module, exercises/lesson_NN/name.py; its Markdown file lies beside it."""
 
     file: str
     answer: Callable
-    checks: Checks
+    properties: Sequence[Property]
     points: int
     minutes: int
     difficulty: str  # "easy", "medium" or "hard"
@@ -119,10 +98,6 @@ class Exercise:
         return prose.read(Path(self.file).with_suffix(".md"))
 
     @property
-    def properties(self) -> Sequence[Property]:
-        return self.checks.properties
-
-    @property
     def slips(self) -> tuple[Slip, ...]:
         return self.prose.slips
 
@@ -131,15 +106,15 @@ class Exercise:
 class Result:
     """What `grade` found. properties: name -> whether it held; those after a failure were not tried.
 
-    slip: name of the slip whose results the answer's are, or None. page: the message as HTML.
+    page: the message as HTML. slip: name of the slip whose results the answer's are, or None.
     """
 
     passed: bool
     attempted: bool
     properties: dict[str, bool]
     message: str
-    slip: str | None = None
     page: str = ""
+    slip: str | None = None
 
     def _repr_mimebundle_(self, **_):
         """As `check` shows it."""

@@ -25,7 +25,8 @@ from course_lib.tracing import interpreter_process
 
 from .calling import GuardedAnswer, judging
 from .diagnosis import compare, named
-from .exercise import Checks, Evidence, Exercise, ExpectedOutput, Finding, Result
+from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Result
+from .properties import Checks
 
 # What Exercise.imports of a kernel exercise is.
 TRITON = ("triton", "triton.language")
@@ -86,12 +87,9 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
         column_stride = 2 + i if 1 < value.ndim == len(strides.get(name, ())) else 1
         tensors[name] = _tensor(torch, value, GAP_ELEMS + i, column_stride)
     given_names()  # imports Triton now, and not within the answer's time limit
-    call = {
-        parameter: tensors[name].stride(axis)
-        for name, parameters in strides.items()
-        for axis, parameter in enumerate(parameters)
-    }
-    call |= arguments | tensors
+    call = arguments | tensors
+    for name, parameters in strides.items():
+        call |= {parameter: tensors[name].stride(axis) for axis, parameter in enumerate(parameters)}
 
     def run():
         _runnable(function)[grid](**call)
@@ -130,14 +128,28 @@ def _runnable(function):
     return names["triton"].jit(kernel)
 
 
-def kernel_checks(call: str, test: Callable[..., Evidence | None]) -> Checks:
+def kernel_checks(call: str, test: Callable[..., Evidence | None], case=None) -> Checks:
     """`Checks` of a kernel, whose tests are test(launch, **inputs).
 
     call: "launched(its_name, ...)" in terms of the inputs. Statements may stand before it, a line each, to make arrays
     that are too long to print; the test receives what they define along with the inputs.
     """
+    return Checks(call, test, case, functools.partial(judging, launched=launched), EXAMPLES)
 
-    return Checks(call, test, functools.partial(judging, launched=launched), EXAMPLES)
+
+def launch_agrees(oracle, requested_bytes=None) -> Callable[..., Evidence | None]:
+    """A test for `kernel_checks`: no access out of bounds, the outputs that oracle(**inputs) states, no other bytes.
+
+    requested_bytes(**inputs): as `compare_bytes` takes them; None leaves them open.
+    """
+
+    def test(launch, **inputs):
+        wrong = compare_launch(launch, oracle(**inputs))
+        if wrong is None and requested_bytes is not None:
+            wrong = compare_bytes(launch, requested_bytes(**inputs))
+        return wrong
+
+    return test
 
 
 def compare_launch(launch: Launch, parts: list[ExpectedOutput]) -> Evidence | None:
@@ -224,30 +236,30 @@ def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None, s
     serve: "module:function" that is called there with a folder. It reads the JSON file "request" (id, seed, the pieces
     of the answer's source, the line where the answer begins) and writes the fields of the Result to "result".
     """
+
+    def failed(why):
+        return Result(False, True, {}, f"{exercise.id}: {why}")
+
     if runtime.mode() == "numpy":
-        message = (
-            f"{exercise.id}: not checked, for this exercise needs Triton, which cannot run here. The lesson's badge "
+        return failed(
+            "not checked, for this exercise needs Triton, which cannot run here. The lesson's badge "
             "opens it in Colab, where it can; python -m course_lib doctor says what is missing on this machine."
         )
-        return Result(False, True, {}, message)
     from course_lib.tracer import sources
 
     try:
         pieces = sources(function, given=("np", "tl", "triton"))
     except (OSError, TypeError, ValueError, SyntaxError) as error:
-        message = f"{exercise.id}: not checked, for the kernel's source cannot be read: {error}"
-        return Result(False, True, {}, message)
+        return failed(f"not checked, for the kernel's source cannot be read: {error}")
     request = {"id": exercise.id, "seed": seed, "pieces": pieces, "line": function.__code__.co_firstlineno}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "request").write_text(json.dumps(request))
         try:
             status, errors = interpreter_process.run(serve, folder, ELSEWHERE_LIMIT_S)
         except TimeoutError:
-            message = f"{exercise.id}: the answer did not return within {ELSEWHERE_LIMIT_S:g} s"
-            return Result(False, True, {}, message)
+            return failed(f"the answer did not return within {ELSEWHERE_LIMIT_S:g} s")
         result = Path(folder) / "result"
         if status or not result.exists():
             why = "".join(f"\n{line}" for line in errors.strip().splitlines()[-1:])
-            message = f"{exercise.id}: the answer ended its process (exit status {status}){why}"
-            return Result(False, True, {}, message)
+            return failed(f"the answer ended its process (exit status {status}){why}")
         return Result(**json.loads(result.read_text()))

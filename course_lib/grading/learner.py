@@ -10,7 +10,6 @@ from course_lib.components.quiz import show_quiz
 from . import registry, report
 from .checking import grade
 from .kernel_calls import plain
-from .overview import overview
 
 _hints_given: dict[str, int] = {}
 
@@ -136,7 +135,7 @@ def restore(exercise_id: str) -> None:
 def progress() -> None:
     """Show what is done, per lesson."""
     try:
-        page.show(*overview(progress_file.load("exercises")))
+        page.show(*report.overview(progress_file.load("exercises")))
         if progress_file.COLAB.is_dir():  # where not every place outlives the session
             report.show(f"This is kept in {progress_file.location().absolute()}.")
     except OSError as error:

@@ -25,23 +25,20 @@ def check_cell(exercise_id: str) -> str:
 
 def mark(cells: dict[str, str], limit_s: float = LIMIT_S) -> dict[str, dict]:
     """nbgrader's cell id -> source  to  id of each check cell -> {"passed": ..., "message": ...}."""
-    marks, sources = {}, []
+    marks, before = {}, []
     for exercise_id in registry.exercises():
         if check_cell(exercise_id) not in cells:
             continue
         exercise, source = registry.find(exercise_id), cells.get(answer_cell(exercise_id))
-        outcome = {"passed": False}
+        passed = False
         if source is None:
-            outcome["message"] = f"{exercise_id}: its answer cell is not in the notebook"
+            message = f"{exercise_id}: its answer cell is not in the notebook"
         elif reason := objection(source, exercise.imports):
-            outcome["message"] = f"{exercise_id}: not run, for a rule of the class is broken. {reason}"
+            message = f"{exercise_id}: not run, for a rule of the class is broken. {reason}"
         else:
-            sources.append((exercise_id, source))
-            test = cells[check_cell(exercise_id)]
-            outcome |= in_own_process(exercise_id, exercise.answer.__name__, sources, limit_s, test)
-            if not outcome["cell_runs"]:
-                sources.pop()  # it would take the later exercises down too
-        marks[check_cell(exercise_id)] = {"passed": outcome["passed"], "message": outcome["message"]}
+            outcome = in_own_process(exercise, source, before, limit_s, cells[check_cell(exercise_id)])
+            passed, message = outcome["passed"], outcome["message"]
+        marks[check_cell(exercise_id)] = {"passed": passed, "message": message}
     return marks
 
 

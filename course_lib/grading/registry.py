@@ -2,7 +2,7 @@
 
 import difflib
 import importlib
-import pkgutil
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -14,31 +14,26 @@ class UnknownExercise(LookupError):
     """The message says which ids there are."""
 
 
-@cache
-def lessons() -> tuple[str, ...]:
-    """The numbers of the lessons that have exercises, as in ("00", "05")."""
-    from course_lib import exercises
-
-    names = sorted(module.name for module in pkgutil.iter_modules(exercises.__path__) if module.ispkg)
-    return tuple(name.removeprefix("lesson_") for name in names if name.startswith("lesson_"))
+FOLDER = Path(__file__).parents[1] / "exercises"
 
 
 @cache
-def lesson(number: str):
-    """The package of a lesson: TITLE and EXERCISES, the exercises' names in order. UnknownExercise if there is none."""
+def lessons() -> dict[str, dict]:
+    """Number of each lesson that has exercises -> its lesson.toml: {"title": ..., "exercises": names in order}."""
+    files = sorted(FOLDER.glob("lesson_*/lesson.toml"))
+    return {file.parent.name.removeprefix("lesson_"): tomllib.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def lesson(number: str) -> dict:
+    """The entry of a lesson in `lessons`. UnknownExercise if there is none."""
     if number not in lessons():
         raise UnknownExercise(f"there is no lesson {number!r} with exercises; there are {', '.join(lessons())}")
-    return importlib.import_module(f"course_lib.exercises.lesson_{number}")
-
-
-def ids_of(number: str) -> tuple[str, ...]:
-    """The ids of a lesson's exercises, in its order."""
-    return tuple(f"{number}.{name}" for name in lesson(number).EXERCISES)
+    return lessons()[number]
 
 
 def exercises() -> tuple[str, ...]:
     """The ids of all exercises, in lesson order."""
-    return tuple(exercise_id for number in lessons() for exercise_id in ids_of(number))
+    return tuple(f"{number}.{name}" for number in lessons() for name in lesson(number)["exercises"])
 
 
 @cache
@@ -54,9 +49,10 @@ def find(exercise_id: str) -> Exercise:
 
 def of_lesson(number: str) -> tuple[Exercise, ...]:
     """The exercises of a lesson, in its order."""
-    return tuple(map(find, ids_of(number)))
+    return tuple(find(f"{number}.{name}") for name in lesson(number)["exercises"])
 
 
 def quiz(number: str) -> list[dict]:
     """The questions of a lesson's quiz."""
-    return prose.read_quiz(Path(lesson(number).__file__).with_name("quiz.md"))
+    lesson(number)
+    return prose.read_quiz(FOLDER / f"lesson_{number}" / "quiz.md")

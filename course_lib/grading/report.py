@@ -10,7 +10,7 @@ import numpy as np
 
 from course_lib.components import page
 
-from . import prose
+from . import prose, registry
 from .exercise import Evidence, Exercise, Property
 
 WIDTH = 96
@@ -71,7 +71,7 @@ def failed_message(
 ) -> Message:
     """The diagnosis first, then the property, the input that shows it, and the hint for this mistake."""
     diagnosis, hint = (slip.diagnosis, slip.hint) if slip else ("", "")
-    hint = hint or _general_hint(evidence)
+    hint = hint or next((general_hints()[f.kind] for f in evidence.findings if f.kind in general_hints()), "")
     title, code = f"{exercise.id}: not passed yet", code_of_call(prop.call, inputs)
     found = [finding.text for finding in evidence.findings]
     holding = [name for name, holds in held.items() if holds]
@@ -122,10 +122,6 @@ def _printed_page(printed):
     return _paragraph("Your answer printed:") + _pre(printed) if printed else ""
 
 
-def _general_hint(evidence):
-    return next((general_hints()[f.kind] for f in evidence.findings if f.kind in general_hints()), "")
-
-
 @functools.cache
 def general_hints() -> dict:
     """Kind of finding -> what can be said about it in any exercise."""
@@ -140,6 +136,31 @@ def hint_message(exercise: Exercise, level: int) -> str:
 def solution_message(exercise: Exercise) -> str:
     title, reasoning, source = exercise.prose.title, exercise.prose.reasoning, inspect.getsource(exercise.answer)
     return "\n".join([f"{exercise.id}: {title}", "", source.rstrip(), "", *_wrapped(reasoning)])
+
+
+MARKS = {"passed": "passed", "attempted": "tried, not passed yet", None: "not attempted yet"}
+
+
+def overview(states: dict[str, str]) -> tuple[str, str]:
+    """As text and as HTML, in which the exercises of each lesson are folded. states: exercise id -> state."""
+    lines, folds, points, possible = [], [], 0, 0
+    for number, lesson in registry.lessons().items():
+        exercises = registry.of_lesson(number)
+        done = [exercise for exercise in exercises if states.get(exercise.id) == "passed"]
+        points += sum(exercise.points for exercise in done)
+        possible += sum(exercise.points for exercise in exercises)
+        title = f"{number} {lesson['title']}"
+        bar = "█" * len(done), "░" * (len(exercises) - len(done))
+        count = f"{len(done)} of {len(exercises)}"
+        lines += [f"{title:<27} {''.join(bar)}  {count}"]
+        lines += [f"     {e.id:<28} {MARKS[states.get(e.id)]}" for e in exercises]
+        items = "".join(f"<li><code>{e.id}</code> {MARKS[states.get(e.id)]}</li>" for e in exercises)
+        folds.append(
+            f"<details><summary><span class='course-name'>{page.escape(title)}</span> "
+            f"<span class='course-done'>{bar[0]}</span>{bar[1]} {count}</summary><ul>{items}</ul></details>"
+        )
+    total = f"{points} of {possible} points"
+    return "\n".join([*lines, total]), page.boxed(f"{''.join(folds)}<p><b>{total}</b></p>")
 
 
 def _points(exercise):

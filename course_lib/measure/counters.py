@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from course_lib.measure.experiments import GPT2_MEDIUM, HEADS, attention_methods, one_pass
+from course_lib.measure.experiments import ATTENTION, GPT2_MEDIUM, HEADS, one_pass
 from course_lib.measure.sweep import shipped
 from course_lib.measure.timing import L2_FLUSH_BYTES, random_inputs
 
@@ -121,7 +121,7 @@ def run_cases():
     clean = torch.zeros(L2_FLUSH_BYTES, dtype=torch.int8, device="cuda")
     for method, which, shape in dram_cases():
         q, k, v, do = random_inputs(*shape.values(), torch.float16, differentiable=True)
-        call = one_pass(attention_methods()[method], which, q, k, v, do)
+        call = one_pass(ATTENTION[method], which, q, k, v, do)
         call()
         clean.sum()  # flushes L2 by reading: lines that a write leaves dirty would be written back during the case
         profiled(call)

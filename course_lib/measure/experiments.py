@@ -26,13 +26,10 @@ def standard_attention(q, k, v):
     return torch.bmm(torch.softmax(scores, dim=-1), flat_v).view_as(q)
 
 
-def attention_methods():
-    """{name: attention(q, k, v)}, not causal. The caller chooses PyTorch's backend."""
-    return {
-        "standard": standard_attention,
-        "flash": kernels.flash_attention,
-        "sdpa_flash": scaled_dot_product_attention,
-    }
+# Each is called with q, k and v, not causal, where the caller has chosen PyTorch's backend.
+ATTENTION = {
+    "standard": standard_attention, "flash": kernels.flash_attention, "sdpa_flash": scaled_dot_product_attention
+}  # fmt: skip
 
 
 def one_pass(attention, which, q, k, v, do):
@@ -57,7 +54,7 @@ def standard_rows():
     with sdpa_kernel(timing.PEERS["sdpa_flash"]):
         for shape, which in itertools.product(shapes, ("forward", "both")):
             inputs = timing.random_inputs(*shape.values(), torch.float16, differentiable=True)
-            calls = {name: one_pass(method, which, *inputs) for name, method in attention_methods().items()}
+            calls = {name: one_pass(method, which, *inputs) for name, method in ATTENTION.items()}
             answers = {name: call() for name, call in calls.items()}
             check_answers(answers, inputs[:3] if which == "forward" else inputs)
             times_ms = timing.median_ms(calls, rounds=20)

@@ -9,20 +9,3 @@ from .dot import cosine_similarity, dot, scores
 from .entropy import entropy
 from .softmax import logsumexp, merge_states, naive_softmax, online_softmax_update, stable_softmax
 from .tiled import tiled_attention
-
-__all__ = [
-    "attention",
-    "attention_backward",
-    "cosine_similarity",
-    "dot",
-    "entropy",
-    "logsumexp",
-    "merge_states",
-    "naive_softmax",
-    "online_softmax_update",
-    "scores",
-    "softmax_vjp",
-    "stable_softmax",
-    "tiled_attention",
-    "tiled_backward",
-]

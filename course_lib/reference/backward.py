@@ -100,14 +100,11 @@ def tiled_backward_on_machine(
     dq_grid = mask.tiles(len(Q), len(K), dq_block_q, dq_block_k)
     scale = resolve_scale(scale, Q.shape[1])
     for q_rows in grid.query_rows:  # FA2 Alg. 2, line 4
-        _store_delta(machine, O, dO, delta, q_rows)
+        O_i, dO_i = (machine.load(handle, q_rows).astype(delta.dtype, copy=False) for handle in (O, dO))
+        machine.store(delta, q_rows, (O_i * dO_i).sum(axis=-1))
+        del O_i, dO_i  # otherwise they would still take SRAM in the next round
     _dkdv_pass(machine, Q, K, V, lse, dO, dK, dV, delta, grid, scale)
     _dq_pass(machine, Q, K, V, lse, dO, dQ, delta, dq_grid, scale)
-
-
-def _store_delta(machine, O, dO, delta, rows):
-    O_i, dO_i = machine.load(O, rows), machine.load(dO, rows)
-    machine.store(delta, rows, (O_i.astype(delta.dtype) * dO_i.astype(delta.dtype)).sum(axis=-1))
 
 
 def _dkdv_pass(machine, Q, K, V, lse, dO, dK, dV, delta, grid, scale):

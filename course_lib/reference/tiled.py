@@ -36,20 +36,7 @@ def tiled_attention(q, k, v, *, block_q, block_k, causal=False, scale=None, orde
 
 
 def tiled_attention_on_machine(
-    machine,
-    Q,
-    K,
-    V,
-    O,
-    *,
-    block_q,
-    block_k,
-    causal=False,
-    scale=None,
-    order="q_outer",
-    lse=None,
-    l=None,
-    m=None,
+    machine, Q, K, V, O, *, block_q, block_k, causal=False, scale=None, order="q_outer", lse=None, l=None, m=None
 ):
     """`tiled_attention` on handles of `machine`; the result is stored in O, loads and stores are counted.
 

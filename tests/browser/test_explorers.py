@@ -9,12 +9,12 @@ from functools import cache
 import lab
 import pytest
 
-from course_lib.explorers import live, static_html
+from course_lib.explorers import live
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
 
 
-html_of = cache(static_html)
+html_of = cache(lambda name: live.explorer(name).static_html())
 
 
 @pytest.fixture(scope="module")

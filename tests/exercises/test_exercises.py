@@ -118,6 +118,12 @@ def test_right_answers_written_differently_pass(exercise):
         assert result.passed, f"{name}\n{result.message}"
 
 
+def test_lesson_toml_lists_every_exercise_of_its_folder():
+    files = registry.FOLDER.glob("lesson_*/*.md")
+    names = {f"{file.parent.name[-2:]}.{file.stem}" for file in files if file.stem != "quiz"}
+    assert set(registry.exercises()) == names and len(registry.exercises()) == len(names)
+
+
 @each_exercise
 def test_an_exercise_is_whole(exercise):
     assert len(exercise.slips) >= 5

@@ -9,7 +9,6 @@ from html import escape
 import pytest
 from PIL import Image
 
-from course_lib import explorers
 from course_lib.explorers import live
 
 SMALL_BYTES = 400_000
@@ -49,7 +48,7 @@ def test_a_page_offers_what_it_holds(explorer):
 
 
 def test_a_page_is_small_and_asks_for_nothing(explorer):
-    page = explorers.static_html(explorer.name)
+    page = explorer.static_html()
     assert len(page) < SMALL_BYTES
     assert not re.search(r"(src|href)=|import |fetch\(|url\(", page)
     data = re.search(r"written\((.*)\), el:", page)[1]

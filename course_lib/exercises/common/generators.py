@@ -1,7 +1,5 @@
 """Random inputs: Hypothesis strategies whose smallest values are the simplest to read."""
 
-import inspect
-
 import numpy as np
 from hypothesis import strategies as st
 
@@ -19,24 +17,6 @@ GAPS = st.integers(1, 4).map(float)
 def arrays(draw, *shape, of=NUMBERS):
     """A float64 array of `shape` drawn element by element, so that each shrinks on its own."""
     return np.array([draw(of) for _ in range(int(np.prod(shape)))], dtype=np.float64).reshape(shape)
-
-
-def case_of(answer, **defaults):
-    """A function that makes a case of the answer's arguments, given as in a call: lists become float64 arrays.
-
-    defaults: of parameters, beside those in the signature.
-    """
-    signature = inspect.signature(answer)
-    defaults = {name: p.default for name, p in signature.parameters.items() if p.default is not p.empty} | defaults
-
-    def case(*arguments, **named):
-        given = defaults | signature.bind_partial(*arguments, **named).arguments
-        return {
-            name: np.array(given[name], dtype=np.float64) if isinstance(given[name], list) else given[name]
-            for name in signature.parameters
-        }
-
-    return case
 
 
 def state(draw, m, d_v, empty=False):

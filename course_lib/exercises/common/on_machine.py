@@ -4,9 +4,7 @@ import sys
 
 import numpy as np
 
-from course_lib.grading.calling import judging
-from course_lib.grading.diagnosis import show
-from course_lib.grading.exercise import Evidence, Finding, single_finding
+from course_lib.grading import Evidence, Finding, judging, show, single_finding
 from course_lib.machine import HBMArray, Machine, Tile
 
 

@@ -3,8 +3,7 @@
 import math
 from numbers import Real
 
-from course_lib.grading.diagnosis import show
-from course_lib.grading.exercise import Evidence, Finding
+from course_lib.grading import show, single_finding
 
 
 def says(reference, verdicts, number):
@@ -13,12 +12,11 @@ def says(reference, verdicts, number):
     number: what the number is, in words.
     """
 
-    def test(answer, **inputs):
-        returned = answer(*inputs.values())
+    def test(returned, **inputs):
         verdict, expected = reference(**inputs)
 
         def wrong(part, kind, text):
-            return Evidence((Finding(part, kind, text),), _shown(returned), f"({verdict!r}, {expected:.6g})")
+            return single_finding(kind, text, _shown(returned), f"({verdict!r}, {expected:.6g})", part)
 
         if not isinstance(returned, tuple | list) or len(returned) != 2 or not isinstance(returned[0], str):
             return wrong("", "type", "the answer did not return a verdict, as text, and a number")

@@ -3,8 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib.grading.checking import agrees
-from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
+from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees
 
 
 def softmax_scale(head_dim):
@@ -26,10 +25,7 @@ def scale(head_dim):
 
 check = Checks(softmax_scale, agrees(scale))
 
-check("head_dim = 1 gives 1", [{"head_dim": 1}])
-check(
-    "any head_dim gives 1 / sqrt(head_dim)",
-    [{"head_dim": 2}, {"head_dim": 64}, st.fixed_dictionaries({"head_dim": st.integers(1, 256)})],
-)
+check("head_dim = 1 gives 1", [(1,)])
+check("any head_dim gives 1 / sqrt(head_dim)", [(2,), (64,), st.tuples(st.integers(1, 256))])
 
 EXERCISE = Exercise(__file__, softmax_scale, check, points=1, minutes=2, difficulty="easy")

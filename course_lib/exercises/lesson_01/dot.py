@@ -4,10 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import NUMBERS, arrays, as_floats
-from course_lib.grading.checking import agrees, not_modified, raises_value_error
-from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Checks, Exercise
+from course_lib.exercises.common.generators import NUMBERS, arrays
+from course_lib.grading import Checks, Exercise, agrees, expected, not_modified, raises_value_error
 
 
 def dot(a, b):
@@ -40,26 +38,18 @@ check = Checks(dot, agrees(product))
 
 check(
     "two components each: a[0] b[0] + a[1] b[1]",
-    [as_floats(a=[1, 2], b=[3, 1]), as_floats(a=[2, 0], b=[1, 4]), vectors(2, 2, st.integers(0, 4).map(float))],
+    [([1, 2], [3, 1]), ([2, 0], [1, 4]), vectors(2, 2, st.integers(0, 4).map(float))],
 )
-check(
-    "products of unlike signs cancel",
-    [as_floats(a=[1, -2], b=[3, 1]), as_floats(a=[1, 1], b=[1, -1]), as_floats(a=[-1, -2], b=[1, 2]), vectors(2, 2)],
-)
+check("products of unlike signs cancel", [([1, -2], [3, 1]), ([1, 1], [1, -1]), ([-1, -2], [1, 2]), vectors(2, 2)])
 check(
     "any number of components, from one up",
-    [
-        as_floats(a=[1, 2, 3], b=[1, 1, 2]),
-        as_floats(a=[3], b=[2]),
-        as_floats(a=range(64), b=[1, -1] * 32),
-        vectors(1, 5),
-    ],
+    [([1, 2, 3], [1, 1, 2]), ([3], [2]), (list(range(64)), [1, -1] * 32), vectors(1, 5)],
 )
 check(
     "vectors of different lengths are refused with a ValueError",
-    [as_floats(a=[1, 2], b=[3]), as_floats(a=[1, 2], b=[3, 4, 5]), vectors(1, 3, more=2)],
-    test=raises_value_error,
+    [([1, 2], [3]), ([1, 2], [3, 4, 5]), vectors(1, 3, more=2)],
+    calls=raises_value_error,
 )
-check("the inputs are not modified", [as_floats(a=[1, 2], b=[3, 1])], test=not_modified)
+check("the inputs are not modified", [([1, 2], [3, 1])], calls=not_modified)
 
 EXERCISE = Exercise(__file__, dot, check, points=1, minutes=5, difficulty="easy")

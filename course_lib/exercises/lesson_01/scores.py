@@ -4,10 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import GAPS, NUMBERS, arrays, case_of
-from course_lib.grading.checking import agrees, not_modified
-from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Checks, Exercise
+from course_lib.exercises.common.generators import GAPS, NUMBERS, arrays
+from course_lib.grading import Checks, Exercise, agrees, expected, not_modified
 from course_lib.reference.dot import resolve_scale
 
 
@@ -33,39 +31,31 @@ def score_matrix(Q, K, scale):
     return expected("S", lambda Q, K: reference.scores(Q, K, scale), Q, K, terms=terms, index="query")
 
 
-case = case_of(scores)
-
-
 @st.composite
 def matrices(draw, *scales, of=NUMBERS):
     n_q, n_k, d = (draw(st.integers(1, 3)) for _ in range(3))
-    return {"Q": arrays(draw, n_q, d, of=of), "K": arrays(draw, n_k, d, of=of), "scale": draw(st.sampled_from(scales))}
+    return arrays(draw, n_q, d, of=of), arrays(draw, n_k, d, of=of), draw(st.sampled_from(scales))
 
 
-WIDE = case([[1, 1, 1, 1], [2, 0, 1, -1]], [[1, 2, 3, 4], [0, 0, 1, 0], [2, 1, 0, 1]], None)
 check = Checks(scores, agrees(score_matrix))
 
 check(
     "row i, column j is the dot product of query i and key j",
-    [
-        case([[1, 2]], [[1, 0], [0, 1], [2, 1]], 1.0),
-        case([[1, 0], [0, 1]], [[1, 2], [3, 4]], 1.0),
-        matrices(1.0, of=GAPS),
-    ],
+    [([[1, 2]], [[1, 0], [0, 1], [2, 1]], 1.0), ([[1, 0], [0, 1]], [[1, 2], [3, 4]], 1.0), matrices(1.0, of=GAPS)],
 )
 check(
     "without a scale, 1 / sqrt(d)",
     [
-        case([[1, 1, 1, 1]], [[1, 2, 3, 4], [0, 0, 1, 0]], None),
-        WIDE,
-        case([[1, 2]], [[1, 0], [0, 1], [1, 1], [2, 1]], None),
+        ([[1, 1, 1, 1]], [[1, 2, 3, 4], [0, 0, 1, 0]]),
+        ([[1, 1, 1, 1], [2, 0, 1, -1]], [[1, 2, 3, 4], [0, 0, 1, 0], [2, 1, 0, 1]]),
+        ([[1, 2]], [[1, 0], [0, 1], [1, 1], [2, 1]]),
         matrices(None),
     ],
 )
 check(
     "a scale that is given is used as it is, 0 too",
-    [case([[1, 2]], [[2, 1]], 0.5), case([[1, 2]], [[2, 1]], 0.0), matrices(0.5, 0.0, 2.0, -1.0)],
+    [([[1, 2]], [[2, 1]], 0.5), ([[1, 2]], [[2, 1]], 0.0), matrices(0.5, 0.0, 2.0, -1.0)],
 )
-check("the inputs are not modified", [case([[1, 2]], [[1, 0], [2, 1]], None)], test=not_modified)
+check("the inputs are not modified", [([[1, 2]], [[1, 0], [2, 1]])], calls=not_modified)
 
 EXERCISE = Exercise(__file__, scores, check, points=2, minutes=10, difficulty="easy")

@@ -5,9 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import arrays
-from course_lib.grading.checking import agrees, not_modified
-from course_lib.grading.diagnosis import expected, show
-from course_lib.grading.exercise import Checks, Exercise, single_finding
+from course_lib.grading import Checks, Exercise, agrees, expected, not_modified, show, single_finding
 
 
 def naive_softmax(x):
@@ -28,18 +26,15 @@ def weights(x):
     return expected("weights", reference.naive_softmax, x)
 
 
-def keeps_dtype(answer, x):
-    returned = answer(x)
+def keeps_dtype(returned, x):
     if isinstance(returned, (np.ndarray, np.generic)) and returned.dtype == x.dtype:
         return None
     came = getattr(returned, "dtype", type(returned).__name__)
     return single_finding("dtype", f"{x.dtype} went in, {came} came back", str(came), str(x.dtype))
 
 
-def breaks_as_written(answer, x):
-    with np.errstate(all="ignore"):
-        expected = reference.naive_softmax(x)
-    returned = answer(x)
+def breaks_as_written(returned, x):
+    expected = reference.naive_softmax(x)
     if np.array_equal(returned, expected, equal_nan=True):
         return None
     text = f"in {x.dtype} the formula, as written, does not give this"
@@ -74,6 +69,6 @@ check(
     ],
     test=breaks_as_written,
 )
-check("the inputs are not modified", [case([0, 1])], test=not_modified)
+check("the inputs are not modified", [case([0, 1])], calls=not_modified)
 
 EXERCISE = Exercise(__file__, naive_softmax, check, points=1, minutes=5, difficulty="easy")

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import NUMBERS, arrays
-from course_lib.grading.checking import not_modified
-from course_lib.grading.exercise import single_finding
+from course_lib.grading import not_modified, single_finding
 
 FAR_ABOVE = st.integers(3, 8).map(lambda i: i * 250.0)
 # Two rows of float16; the second has more terms of exp(0) = 1 than float16's largest number.
@@ -33,7 +32,7 @@ def logits(draw, dimensions=(1, 2), of=NUMBERS, offsets=None, with_axis=False):
 
 
 def keeps_promises(dtype_of):
-    """A test: the arguments are the same after the call, and the result has dtype dtype_of(x.dtype)."""
+    """A test that calls the answer: it modifies no argument, and its result has dtype dtype_of(x.dtype)."""
 
     def test(answer, **inputs):
         if evidence := not_modified(answer, **inputs):

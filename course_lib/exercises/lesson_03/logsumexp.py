@@ -4,11 +4,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import NUMBERS
+from course_lib.exercises.common.generators import LARGE_SCORES, NUMBERS
 from course_lib.exercises.lesson_03.inputs import HALVES, case, index_of, keeps_promises, logits
-from course_lib.grading.checking import agrees
-from course_lib.grading.diagnosis import exact_and_plain
-from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
+from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, exact_and_plain
 
 
 def logsumexp(x, axis=-1):
@@ -54,12 +52,7 @@ check(
     [
         case([0, 1], c=1000.0),
         case([0, 1], c=-1000.0),
-        st.fixed_dictionaries(
-            {
-                "x": st.lists(NUMBERS, min_size=1, max_size=3).map(np.array),
-                "c": st.integers(-8, 8).map(lambda i: i * 250.0),
-            }
-        ),
+        st.builds(case, st.lists(NUMBERS, min_size=1, max_size=3), c=LARGE_SCORES),
     ],
     call="logsumexp(x + c)",
 )
@@ -80,8 +73,8 @@ check(
 check("float16 logits are added up in float32", HALVES, test=agrees(half_lse))
 check(
     "x is not modified, and float16 gives float32",
-    [{"x": np.array([[1, 2]], np.float64)}, {"x": np.array([1, 2], np.float16)}],
-    test=keeps_promises(lambda dtype: np.promote_types(dtype, np.float32)),
+    [case([[1, 2]]), {"x": np.array([1, 2], np.float16)}],
+    calls=keeps_promises(lambda dtype: np.promote_types(dtype, np.float32)),
 )
 
 EXERCISE = Exercise(__file__, logsumexp, check, points=2, minutes=10, difficulty="medium")

@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 from course_lib import reference
 from course_lib.exercises.common.generators import NUMBERS, arrays
 from course_lib.exercises.lesson_03.inputs import index_of, keeps_promises
-from course_lib.grading.checking import agrees
-from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Checks, Exercise
+from course_lib.grading import Checks, Exercise, agrees, expected
 
 
 def masked_softmax(x, mask):
@@ -56,37 +54,34 @@ def masked(draw, visible="some", hidden=None, offset=0.0):
     return {"x": x, "mask": mask}
 
 
-check = Checks(masked_softmax, agrees(softmax))
+check = Checks(masked_softmax, agrees(softmax), case)
 
 check(
     "with everything visible it is the softmax",
-    [case([1, 2, 3, 4], [1, 1, 1, 1]), case([[0, 1], [2, 4]], [[1, 1], [1, 1]]), masked(visible="all")],
+    [([1, 2, 3, 4], [1, 1, 1, 1]), ([[0, 1], [2, 4]], [[1, 1], [1, 1]]), masked(visible="all")],
 )
 check(
     "hidden entries get 0, and the visible ones of a row add up to 1",
-    [case([1, 2, 3, 4], [1, 1, 1, 0]), case([[0, 1], [2, 4]], [[1, 0], [1, 1]]), masked()],
+    [([1, 2, 3, 4], [1, 1, 1, 0]), ([[0, 1], [2, 4]], [[1, 0], [1, 1]]), masked()],
 )
 check(
     "hidden entries are not measured from: visible ones may lie 1000 below them",
-    [case([-1000, 0], [1, 0]), case([[-1000, -1001, 0]], [[1, 1, 0]]), masked(offset=-1000.0, hidden=NUMBERS)],
+    [([-1000, 0], [1, 0]), ([[-1000, -1001, 0]], [[1, 1, 0]]), masked(offset=-1000.0, hidden=NUMBERS)],
 )
 check(
     "a row in which nothing is visible is 0 throughout, and the other rows stay right",
-    [case([0], [0]), case([[0, 1], [2, 4]], [[0, 0], [1, 1]]), masked(visible="any")],
+    [([0], [0]), ([[0, 1], [2, 4]], [[0, 0], [1, 1]]), masked(visible="any")],
 )
+NO_NUMBERS = st.sampled_from([np.nan, np.inf, -np.inf, 0.0])
 check(
     "a hidden NaN or infinity reaches nothing",
-    [
-        case([0, np.nan], [1, 0]),
-        case([[0, np.inf], [1, 2]], [[1, 0], [1, 1]]),
-        masked(hidden=st.sampled_from([np.nan, np.inf, -np.inf, 0.0])),
-    ],
+    [([0, np.nan], [1, 0]), ([[0, np.inf], [1, 2]], [[1, 0], [1, 1]]), masked(hidden=NO_NUMBERS)],
 )
-check("one mask can serve all rows", [case([[0, 1, 2], [2, 4, 0]], [1, 1, 0])])
+check("one mask can serve all rows", [([[0, 1, 2], [2, 4, 0]], [1, 1, 0])])
 check(
     "x and mask are not modified, and x's dtype comes back",
-    [case([[1, 2]], [[1, 0]]), {"x": np.array([1, 2], np.float16), "mask": np.array([True, False])}],
-    test=keeps_promises(lambda dtype: dtype),
+    [([[1, 2]], [[1, 0]]), {"x": np.array([1, 2], np.float16), "mask": np.array([True, False])}],
+    calls=keeps_promises(lambda dtype: dtype),
 )
 
 EXERCISE = Exercise(__file__, masked_softmax, check, points=3, minutes=15, difficulty="medium")

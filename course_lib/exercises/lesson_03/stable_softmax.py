@@ -5,9 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.lesson_03.inputs import FAR_ABOVE, HALVES, case, index_of, keeps_promises, logits
-from course_lib.grading.checking import agrees
-from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
+from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, expected
 
 
 def stable_softmax(x, axis=-1):
@@ -69,8 +67,8 @@ check(
 check("float16 logits are added up in float32", HALVES, test=agrees(half_softmax))
 check(
     "x is not modified, and its dtype comes back",
-    [{"x": np.array([[1, 2]], np.float64)}, {"x": np.array([1, 2], np.float16)}],
-    test=keeps_promises(lambda dtype: dtype),
+    [case([[1, 2]]), {"x": np.array([1, 2], np.float16)}],
+    calls=keeps_promises(lambda dtype: dtype),
 )
 
 EXERCISE = Exercise(__file__, stable_softmax, check, points=2, minutes=10, difficulty="easy")

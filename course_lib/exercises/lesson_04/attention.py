@@ -4,10 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import NUMBERS, arrays, case_of
-from course_lib.grading.checking import agrees, not_modified
-from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Checks, Exercise
+from course_lib.exercises.common.generators import NUMBERS, arrays
+from course_lib.grading import Checks, Exercise, agrees, expected, not_modified
 from course_lib.reference import example
 
 
@@ -45,21 +43,13 @@ def output(Q, K, V, causal):
     return expected("the output", of, Q, K, V, terms=of(Q, K, abs(V)))
 
 
-case = case_of(attention)
-
-
 @st.composite
-def inputs(draw, causal=False, lengths="any", of=NUMBERS):
-    """lengths: "equal", "fewer queries", "more queries", or "any"."""
-    n_q, extra, d = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
-    n_q, n_k = {
-        "equal": (n_q, n_q),
-        "fewer queries": (n_q, n_q + extra),
-        "more queries": (n_q + extra, n_q),
-        "any": (n_q, draw(st.integers(1, 3))),
-    }[lengths]
+def inputs(draw, more_keys=(-2, 2), causal=False, of=NUMBERS):
+    """more_keys: the least and the greatest n_k - n_q."""
+    shorter, more, d = draw(st.integers(1, 3)), draw(st.integers(*more_keys)), draw(st.integers(1, 3))
+    n_q, n_k = shorter + max(-more, 0), shorter + max(more, 0)
     Q, K = (arrays(draw, n, d, of=of) for n in (n_q, n_k))
-    return {"Q": Q, "K": K, "V": arrays(draw, n_k, d), "causal": causal}
+    return Q, K, arrays(draw, n_k, d), causal
 
 
 Q, K, V = example.Q, example.K, example.V
@@ -67,28 +57,25 @@ check = Checks(attention, agrees(output))
 
 check(
     "each output is the values' average, weighted by the softmax of its query's scaled scores",
-    [case(Q, K, V), case([[1, 2]], K, V), inputs()],
+    [(Q, K, V), ([[1, 2]], K, V), inputs()],
 )
-check(
-    "causal: query i sees the keys 0 to i, and itself",
-    [case(Q, K, V, causal=True), inputs(causal=True, lengths="equal")],
-)
+check("causal: query i sees the keys 0 to i, and itself", [(Q, K, V, True), inputs((0, 0), causal=True)])
 check(
     "causal with fewer queries than keys: the last query sees every key",
-    [case(Q[2:], K, V, causal=True), case([[1, 2]], K, V, causal=True), inputs(causal=True, lengths="fewer queries")],
+    [(Q[2:], K, V, True), ([[1, 2]], K, V, True), inputs((1, 2), causal=True)],
 )
 check(
     "scores near 1000 neither overflow nor vanish",
     [
-        case([[32]], [[32], [30]], [[1], [2]]),
-        case([[-32]], [[32], [30]], [[1], [2]]),
+        ([[32]], [[32], [30]], [[1], [2]]),
+        ([[-32]], [[32], [30]], [[1], [2]]),
         inputs(of=st.sampled_from([32.0, 30.0, -32.0, 0.0])),
     ],
 )
 check(
     "causal with more queries than keys: a query that sees no key gives 0",
-    [case(Q, K[:2], V[:2], causal=True), inputs(causal=True, lengths="more queries")],
+    [(Q, K[:2], V[:2], True), inputs((-2, -1), causal=True)],
 )
-check("the inputs are not modified", [case(Q, K, V, causal=True)], test=not_modified)
+check("the inputs are not modified", [(Q, K, V, True)], calls=not_modified)
 
 EXERCISE = Exercise(__file__, attention, check, points=3, minutes=12, difficulty="medium")

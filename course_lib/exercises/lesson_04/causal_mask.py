@@ -5,9 +5,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib.exercises.common.generators import case_of
-from course_lib.grading.diagnosis import compare, show
-from course_lib.grading.exercise import Checks, Evidence, Exercise, ExpectedOutput, Finding
+from course_lib.grading import Checks, Exercise, ExpectedOutput, compare, show, single_finding
 from course_lib.reference.attention import causal_mask as reference_mask
 
 
@@ -26,9 +24,8 @@ def causal_mask(n_q, n_k):
     return np.arange(n_k) <= np.arange(n_q)[:, None] + (n_k - n_q)
 
 
-def is_mask(answer, n_q, n_k):
+def is_mask(returned, n_q, n_k):
     """Whatever dtype stands for True and False: that is a property of its own."""
-    returned = answer(n_q, n_k)
     exact = reference_mask(n_q, n_k).astype(np.float64)
     expected = [ExpectedOutput("the mask", exact, exact, 1.0)]
     if not isinstance(returned, np.ndarray) or returned.dtype != bool:
@@ -37,30 +34,28 @@ def is_mask(answer, n_q, n_k):
     return evidence and replace(evidence, returned=show(returned), expected=show(reference_mask(n_q, n_k)))
 
 
-def is_bool(answer, n_q, n_k):
-    returned = answer(n_q, n_k)
+def is_bool(returned, **_):
     if isinstance(returned, np.ndarray) and returned.dtype == bool:
         return None
-    dtype = np.asarray(returned).dtype
-    return Evidence((Finding("the mask", "dtype", f"the mask has dtype {dtype}"),), str(dtype), "bool")
+    dtype = str(np.asarray(returned).dtype)
+    return single_finding("dtype", f"the mask has dtype {dtype}", dtype, "bool", "the mask")
 
 
-case = case_of(causal_mask)
 PAIRS = st.tuples(st.integers(1, 6), st.integers(1, 6))
 check = Checks(causal_mask, is_mask)
 
 check(
     "as many queries as keys: a triangle with its diagonal",
-    [case(2, 2), case(4, 4), case(1, 1), st.integers(2, 7).map(lambda n: case(n, n))],
+    [(2, 2), (4, 4), (1, 1), st.integers(2, 7).map(lambda n: (n, n))],
 )
 check(
     "fewer queries than keys: the last query sees every key",
-    [case(1, 4), case(2, 5), PAIRS.map(lambda drawn: case(drawn[0], drawn[0] + drawn[1]))],
+    [(1, 4), (2, 5), PAIRS.map(lambda drawn: (drawn[0], sum(drawn)))],
 )
 check(
     "more queries than keys: the first queries see none",
-    [case(4, 1), case(5, 2), PAIRS.map(lambda drawn: case(drawn[0] + drawn[1], drawn[0]))],
+    [(4, 1), (5, 2), PAIRS.map(lambda drawn: (sum(drawn), drawn[0]))],
 )
-check("the mask is an array of bool", [case(2, 3)], test=is_bool)
+check("the mask is an array of bool", [(2, 3)], test=is_bool)
 
 EXERCISE = Exercise(__file__, causal_mask, check, points=1, minutes=6, difficulty="easy")

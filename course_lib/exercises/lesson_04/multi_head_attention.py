@@ -5,9 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import arrays
-from course_lib.grading.checking import agrees, not_modified
-from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Checks, Exercise
+from course_lib.grading import Checks, Exercise, agrees, expected, not_modified
 
 
 def multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads, causal=False):
@@ -52,26 +50,23 @@ def output(X, Wq, Wk, Wv, Wo, n_heads, causal):
     return expected("the output", of, X, Wq, Wk, Wv, Wo, terms=terms)
 
 
-def case(seed, n, d_model, n_heads, causal=False):
+def seeded(seed, n, d_model, n_heads, causal=False):
     rng = np.random.default_rng(seed)
-    matrices = (rng.integers(-3, 4, (rows, d_model)) / 2 for rows in (n, *[d_model] * 4))
-    return dict(zip(MATRICES, matrices, strict=True)) | {"n_heads": n_heads, "causal": causal}
+    return *(rng.integers(-3, 4, (rows, d_model)) / 2 for rows in (n, *[d_model] * 4)), n_heads, causal
 
 
 @st.composite
 def inputs(draw, n_heads, causal=False):
     n, d_model = draw(st.integers(1, 3)), n_heads * draw(st.integers(1, 2))
     small = st.sampled_from([0.0, 1.0, -1.0, 2.0, 0.5])
-    matrices = (arrays(draw, rows, d_model, of=small) for rows in (n, *[d_model] * 4))
-    return dict(zip(MATRICES, matrices, strict=True)) | {"n_heads": n_heads, "causal": causal}
+    return *(arrays(draw, rows, d_model, of=small) for rows in (n, *[d_model] * 4)), n_heads, causal
 
 
-MATRICES = ("X", "Wq", "Wk", "Wv", "Wo")
 check = Checks(multi_head_attention, agrees(output))
 
-check("one head: attention of X Wq, X Wk, X Wv, times Wo", [case(1, 3, 2, 1), inputs(1)])
-check("two heads: each attends with its own d columns", [case(2, 3, 4, 2), case(5, 4, 6, 3), inputs(2)])
-check("causal: every head hides what comes later", [case(3, 4, 4, 2, causal=True), inputs(2, causal=True)])
-check("the inputs are not modified", [case(4, 3, 4, 2)], test=not_modified)
+check("one head: attention of X Wq, X Wk, X Wv, times Wo", [seeded(1, 3, 2, 1), inputs(1)])
+check("two heads: each attends with its own d columns", [seeded(2, 3, 4, 2), seeded(5, 4, 6, 3), inputs(2)])
+check("causal: every head hides what comes later", [seeded(3, 4, 4, 2, causal=True), inputs(2, causal=True)])
+check("the inputs are not modified", [seeded(4, 3, 4, 2)], calls=not_modified)
 
 EXERCISE = Exercise(__file__, multi_head_attention, check, points=3, minutes=14, difficulty="hard")

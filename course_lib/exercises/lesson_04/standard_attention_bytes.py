@@ -6,9 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import traffic
-from course_lib.exercises.common.generators import case_of
-from course_lib.grading.diagnosis import compare, show
-from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput, single_finding
+from course_lib.grading import Checks, Exercise, ExpectedOutput, compare, show, single_finding
 
 
 def standard_attention_bytes(n, d, bytes_per_element):
@@ -49,9 +47,8 @@ def stages(n, d, bytes_per_element):
 def right_stages(names):
     """A test: the returned dict has these of the six stages right."""
 
-    def test(answer, n, d, bytes_per_element):
-        returned = answer(n, d, bytes_per_element)
-        expected = stages(n, d, bytes_per_element)
+    def test(returned, **sizes):
+        expected = stages(**sizes)
         if not isinstance(returned, dict):
             return single_finding("type", f"the answer returned {show(returned)}, not a dict")
         if set(returned) != set(expected):
@@ -67,30 +64,21 @@ def right_stages(names):
     return test
 
 
-def whole(answer, n, d, bytes_per_element):
-    returned = answer(n, d, bytes_per_element)
-    names = [name for name, value in returned.items() if not isinstance(value, numbers.Integral)]
-    if not names:
-        return None
-    text = f"{names[0]} came back as {type(returned[names[0]]).__name__}, not as an int"
-    return single_finding("float", text)
+def whole(returned, **_):
+    for name, value in returned.items():
+        if not isinstance(value, numbers.Integral):
+            return single_finding("float", f"{name} came back as {type(value).__name__}, not as an int")
+    return None
 
 
-case = case_of(standard_attention_bytes)
-SIZES = st.fixed_dictionaries(
-    {"n": st.integers(1, 64), "d": st.integers(1, 64), "bytes_per_element": st.sampled_from([2, 4, 8])}
-)
+SIZES = st.tuples(st.integers(1, 64), st.integers(1, 64), st.sampled_from([2, 4, 8]))
 SQUARES = ("S written", "S read", "P written", "P read")
 MATRICES = ("Q K V read", "O written")
 check = Checks(standard_attention_bytes, right_stages(SQUARES))
 
-check("S and P: written once and read once, n n elements each", [case(4, 2, 8), case(1024, 64, 2), SIZES])
-check(
-    "Q, K and V read, O written: n d elements each",
-    [case(4, 2, 8), case(1024, 64, 2), SIZES],
-    test=right_stages(MATRICES),
-)
-check("131072 tokens do not overflow", [case(131072, 128, 4)], test=right_stages(SQUARES + MATRICES))
-check("the bytes are whole numbers, of type int", [case(3, 5, 2)], test=whole)
+check("S and P: written once and read once, n n elements each", [(4, 2, 8), (1024, 64, 2), SIZES])
+check("Q, K and V read, O written: n d elements each", [(4, 2, 8), (1024, 64, 2), SIZES], test=right_stages(MATRICES))
+check("131072 tokens do not overflow", [(131072, 128, 4)], test=right_stages(SQUARES + MATRICES))
+check("the bytes are whole numbers, of type int", [(3, 5, 2)], test=whole)
 
 EXERCISE = Exercise(__file__, standard_attention_bytes, check, points=2, minutes=8, difficulty="easy")

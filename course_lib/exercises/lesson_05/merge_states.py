@@ -5,9 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import GAPS, arrays, as_floats, state
-from course_lib.grading.checking import agrees, keeps_dtype, not_modified
-from course_lib.grading.diagnosis import compare, expected
-from course_lib.grading.exercise import Checks, Exercise
+from course_lib.grading import Checks, Exercise, agrees, compare, expected, keeps_dtype, not_modified
 
 
 def merge_states(a, b):
@@ -56,9 +54,9 @@ def associates(answer, a, b, c):
     return None
 
 
-def case(**states):
-    """{name: state} of (m, l, acc) as lists and numbers."""
-    return {name: tuple(as_floats(m=m, l=l, acc=acc).values()) for name, (m, l, acc) in states.items()}
+def case(*states):
+    """a, b and, of three states, c: each from (m, l, acc) as lists and numbers."""
+    return {"abc"[i]: tuple(as_floats(m=m, l=l, acc=acc).values()) for i, (m, l, acc) in enumerate(states)}
 
 
 @st.composite
@@ -76,43 +74,43 @@ def states(draw, names="ab", larger="", rows=False, empty=False, spread=1.0):
 
 
 EMPTY = -np.inf, 0, [0]
-ROWS = case(a=([0, 2], [1, 2], [[1, 4], [1, 3]]), b=([1, 1], [2, 1], [[3, 2], [1, 5]]))
-check = Checks(merge_states, agrees(merged))
+ROWS = ([0, 2], [1, 2], [[1, 4], [1, 3]]), ([1, 1], [2, 1], [[3, 2], [1, 5]])
+check = Checks(merge_states, agrees(merged), case)
 
 check(
     "the sum of a with the smaller max is rescaled",
-    [case(a=(0, 1, [1]), b=(1, 2, [3])), case(a=(-3, 2, [1, 4]), b=(-1, 3, [2, -1])), states(larger="b")],
+    [((0, 1, [1]), (1, 2, [3])), ((-3, 2, [1, 4]), (-1, 3, [2, -1])), states(larger="b")],
 )
 check(
     "the sum of b with the smaller max is rescaled",
-    [case(a=(1, 2, [3]), b=(0, 1, [1])), case(a=(-1, 3, [2, -1]), b=(-3, 2, [1, 4])), states(larger="a")],
+    [((1, 2, [3]), (0, 1, [1])), ((-1, 3, [2, -1]), (-3, 2, [1, 4])), states(larger="a")],
 )
 check("many queries at once, each with its own max", [ROWS, states(rows=True)])
 check(
     "the state of no keys, (-inf, 0, 0), changes nothing on either side",
     [
-        case(a=EMPTY, b=(-2, 1, [1])),
-        case(a=EMPTY, b=EMPTY),
-        case(a=([-np.inf, 1], [0, 1], [[0], [2]]), b=([-np.inf, -np.inf], [0, 0], [[0], [0]])),
+        (EMPTY, (-2, 1, [1])),
+        (EMPTY, EMPTY),
+        (([-np.inf, 1], [0, 1], [[0], [2]]), ([-np.inf, -np.inf], [0, 0], [[0], [0]])),
         states(empty=True),
     ],
-    test=commutes,
+    calls=commutes,
 )
 check(
     "maxima 1000 apart, and maxima near -1000",
-    [case(a=(1000, 1, [1]), b=(0, 1, [1])), case(a=(-1000, 1, [1]), b=(-1001, 1, [2])), states(spread=500.0)],
-    test=commutes,
+    [((1000, 1, [1]), (0, 1, [1])), ((-1000, 1, [1]), (-1001, 1, [2])), states(spread=500.0)],
+    calls=commutes,
 )
 check(
     "merging is associative",
-    [case(a=(0, 1, [1]), b=(2, 1, [2]), c=(1, 1, [3])), states("abc", empty=True)],
-    test=associates,
+    [((0, 1, [1]), (2, 1, [2]), (1, 1, [3])), states("abc", empty=True)],
+    calls=associates,
     call="merge_states(merge_states(a, b), c), merge_states(a, merge_states(b, c))",
 )
-check("the inputs are not modified", [ROWS], test=not_modified)
+check("the inputs are not modified", [ROWS], calls=not_modified)
 check(
     "float32 in, float32 out",
-    [{name: tuple(x.astype(np.float32) for x in state) for name, state in ROWS.items()}],
+    [{name: tuple(x.astype(np.float32) for x in state) for name, state in case(*ROWS).items()}],
     test=keeps_dtype("m", "l", "acc"),
 )
 

@@ -4,10 +4,19 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import LARGE_SCORES, NUMBERS, arrays, as_floats, case_of
-from course_lib.grading.checking import agrees, not_modified
+from course_lib.exercises.common.generators import LARGE_SCORES, NUMBERS, arrays, as_floats
+from course_lib.grading import (
+    Checks,
+    Evidence,
+    Exercise,
+    ExpectedOutput,
+    Finding,
+    agrees,
+    case_of,
+    not_modified,
+    single_finding,
+)
 from course_lib.grading.diagnosis import compare, exact_and_plain, show
-from course_lib.grading.exercise import Checks, Evidence, Exercise, ExpectedOutput, Finding
 from course_lib.grading.read_counting import Rows, growing
 
 
@@ -83,16 +92,12 @@ def memory(answer, n, block):
     return growing(lambda size: answer(q, *served[size], block), n, text)
 
 
-def keeps_precision(answer, q, K, V, block):
-    returned = answer(q, K, V, block)
+def keeps_precision(returned, q, K, V, block):
     if evidence := compare(returned, attention_output(*(x.astype(np.float64) for x in (q, K, V)), block)):
         return evidence
     if returned.dtype in (np.float32, np.float64):
         return None
-    return Evidence((Finding("out", "precision", f"the output came back as {returned.dtype}"),), str(returned.dtype))
-
-
-case = case_of(online_attention)
+    return single_finding("precision", f"the output came back as {returned.dtype}", str(returned.dtype), part="out")
 
 
 def score_case(scores, block):
@@ -121,45 +126,30 @@ def streams(draw, order="any", of=NUMBERS, full_blocks=False):
 def inputs(draw, shuffled=False):
     n, d, d_v = draw(st.integers(1, 6)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
     drawn = {"q": arrays(draw, d), "K": arrays(draw, n, d), "V": arrays(draw, n, d_v)}
-    if shuffled:
-        drawn["order"] = draw(st.permutations(range(n)))
-    return drawn | {"block": draw(st.integers(1, 4))}
+    order = {"order": draw(st.permutations(range(n)))} if shuffled else {}
+    return drawn | order | {"block": draw(st.integers(1, 4))}
 
 
 CALL = "online_attention(q, K, V, block)"
+case = case_of(online_attention)
 EXAMPLE = case([1, 2], [[1, 0], [0, 1], [1, 1], [2, 1]], [[2, 0], [0, 2], [1, 1], [3, -1]], 2)
-check = Checks("online_attention(q, K, np.eye(len(K)), block)", agrees(weights))
+check = Checks("online_attention(q, K, np.eye(len(K)), block)", agrees(weights), score_case)
 
 check(
     "one block that holds every key gives softmax(K q / sqrt(d))",
-    [
-        as_floats(q=[1, 1, 1, 1], K=[[1, 1, 1, 1], [0, 0, 0, 0]]) | {"block": 2},
-        score_case([2, 0, 1], 3),
-        score_case([5], 1),
-        one_block(),
-    ],
+    [as_floats(q=[1, 1, 1, 1], K=[[1, 1, 1, 1], [0, 0, 0, 0]]) | {"block": 2}, ([2, 0, 1], 3), ([5], 1), one_block()],
 )
 check(
     "blocks that leave the max alone",
-    [
-        score_case([1, 1], 1),
-        score_case([2, 1, 0, 1], 2),
-        score_case([0, 0, 0, 0], 2),
-        streams("falling", full_blocks=True),
-    ],
+    [([1, 1], 1), ([2, 1, 0, 1], 2), ([0, 0, 0, 0], 2), streams("falling", full_blocks=True)],
 )
 check(
     "blocks that raise the max, each of them",
-    [
-        score_case([0, 1], 1),
-        score_case([0, 1, 2, 3], 2),
-        score_case([-4, -3, -1], 1),
-        streams("rising", full_blocks=True),
-    ],
+    [([0, 1], 1), ([0, 1, 2, 3], 2), ([-4, -3, -1], 1), streams("rising", full_blocks=True)],
 )
 check(
     "the last block may be short, and a block may be longer than the sequence",
-    [score_case([0, 0, 0], 2), score_case([1, 0, 2, 1, 0], 3), score_case([1, 0], 4), streams()],
+    [([0, 0, 0], 2), ([1, 0, 2, 1, 0], 3), ([1, 0], 4), streams()],
 )
 check(
     "any q, K, V and block give attention's output",
@@ -167,15 +157,12 @@ check(
     test=agrees(attention_output),
     call=CALL,
 )
-check("scores near 1000 in one block do not overflow", [score_case([1000, 999], 2), score_case([1000], 1)])
+check("scores near 1000 in one block do not overflow", [([1000, 999], 2), ([1000], 1)])
 check(
     "the max falls by 1000 from one block to the next",
-    [score_case([1000, 0], 1), score_case([1000, 999, 0, -1], 2), streams("falling", of=LARGE_SCORES.map(abs))],
+    [([1000, 0], 1), ([1000, 999, 0, -1], 2), streams("falling", of=LARGE_SCORES.map(abs))],
 )
-check(
-    "all scores strongly negative",
-    [score_case([-1000, -1001], 1), score_case([-1000] * 3, 2), streams(of=LARGE_SCORES)],
-)
+check("all scores strongly negative", [([-1000, -1001], 1), ([-1000] * 3, 2), streams(of=LARGE_SCORES)])
 check(
     "permuting the keys together with their values changes nothing",
     [{name: EXAMPLE[name] for name in ("q", "K", "V")} | {"order": [3, 1, 0, 2], "block": 2}, inputs(shuffled=True)],
@@ -185,13 +172,13 @@ check(
 check(
     "every row of K and V is read once, at most `block` rows at a time",
     [EXAMPLE, case([1], [[0], [1], [2]], [[1], [2], [3]], 2)],
-    test=reads,
+    calls=reads,
     call="online_attention(q, Rows(K), Rows(V), block)",
 )
 check(
     "what is kept between two blocks does not grow with n",
     [{"n": 2048, "block": 64}],
-    test=memory,
+    calls=memory,
     call="online_attention(np.ones(4), Rows(np.ones((n, 4))), Rows(np.ones((n, 4))), block)",
 )
 check(
@@ -200,6 +187,6 @@ check(
     test=keeps_precision,
     call=CALL,
 )
-check("the inputs are not modified", [EXAMPLE], test=not_modified, call=CALL)
+check("the inputs are not modified", [EXAMPLE], calls=not_modified, call=CALL)
 
 EXERCISE = Exercise(__file__, online_attention, check, points=4, minutes=9, difficulty="hard")

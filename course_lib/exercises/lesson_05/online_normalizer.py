@@ -5,9 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import LARGE_SCORES, MASKED_SCORES, NUMBERS
-from course_lib.grading.checking import agrees
-from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Checks, Exercise
+from course_lib.grading import Checks, Exercise, agrees, expected
 from course_lib.grading.read_counting import growing
 
 
@@ -84,7 +82,7 @@ check("the stream is gone through once", [of(0.0, 1.0)], call="online_normalizer
 check(
     "what is kept does not grow with the stream",
     [{"n": 2048}],
-    test=memory,
+    calls=memory,
     call="online_normalizer(float(i % 7) for i in range(n))",
 )
 

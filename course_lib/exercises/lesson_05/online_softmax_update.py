@@ -5,9 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import GAPS, LARGE_SCORES, MASKED_SCORES, NUMBERS, arrays, as_floats, state
-from course_lib.grading.checking import agrees, keeps_dtype, not_modified
-from course_lib.grading.diagnosis import compare, expected
-from course_lib.grading.exercise import Checks, Exercise
+from course_lib.grading import Checks, Exercise, agrees, compare, expected, keeps_dtype, not_modified
 
 
 def online_softmax_update(m, l, acc, scores, values):
@@ -78,46 +76,42 @@ def case(m, l, acc, scores, values):
 
 
 TWO = [[1], [2]]  # values of two keys
-ROWS = case([0, 2], [1, 3], [[1, 2], [1, 4]], [[1, 0, 2], [0, 1, -1]], [[1, 3], [2, -1], [4, 1]])
-check = Checks(online_softmax_update, agrees(updated))
+ROWS = [0, 2], [1, 3], [[1, 2], [1, 4]], [[1, 0, 2], [0, 1, -1]], [[1, 3], [2, -1], [4, 1]]
+check = Checks(online_softmax_update, agrees(updated), case)
 
 check(
     "the first block, from the state (-inf, 0, 0)",
-    [
-        case(-np.inf, 0, [0], [-1, -2], TWO),
-        case(-np.inf, 0, [0, 0], [1, 2, 4], [[2, 0], [0, 2], [3, 1]]),
-        updates(empty=True),
-    ],
+    [(-np.inf, 0, [0], [-1, -2], TWO), (-np.inf, 0, [0, 0], [1, 2, 4], [[2, 0], [0, 2], [3, 1]]), updates(empty=True)],
 )
 check(
     "a block below the running max leaves m and the old sums alone",
-    [case(2, 1, [1], [1], [[1]]), case(0, 2, [1, 4], [-1, -2], [[1, 2], [3, -1]]), updates("below")],
+    [(2, 1, [1], [1], [[1]]), (0, 2, [1, 4], [-1, -2], [[1, 2], [3, -1]]), updates("below")],
 )
 check(
     "a block above the running max rescales l and acc",
-    [case(1, 1, [1], [2], [[1]]), case(-3, 2, [3, 5], [-2, -1], [[1, 2], [2, -1]]), updates("above")],
+    [(1, 1, [1], [2], [[1]]), (-3, 2, [3, 5], [-2, -1], [[1, 2], [2, -1]]), updates("above")],
 )
 check(
     "many queries at once, each with its own max",
     [
         ROWS,
-        case([0, 0, 5], [1, 2, 1], [[1, 0], [1, 1], [0, 1]], [[1], [-2], [3]], [[1, 2]]),
-        case([[0, 1]], [[1, 1]], [[[1], [1]]], [[[1, 0], [0, 2]]], [[1], [2]]),
+        ([0, 0, 5], [1, 2, 1], [[1, 0], [1, 1], [0, 1]], [[1], [-2], [3]], [[1, 2]]),
+        ([[0, 1]], [[1, 1]], [[[1], [1]]], [[[1, 0], [0, 2]]], [[1], [2]]),
         updates(rows=True),
     ],
 )
 check(
     "a block in which every key is masked changes nothing",
     [
-        case(1, 1, [1], [-np.inf], [[1]]),
-        case(-np.inf, 0, [0], [-np.inf], [[1]]),
-        case([-np.inf, 0], [0, 1], [[0], [1]], [[-np.inf, -np.inf], [-np.inf, 1]], [[1], [2]]),
+        (1, 1, [1], [-np.inf], [[1]]),
+        (-np.inf, 0, [0], [-np.inf], [[1]]),
+        ([-np.inf, 0], [0, 1], [[0], [1]], [[-np.inf, -np.inf], [-np.inf, 1]], [[1], [2]]),
         updates(of=MASKED_SCORES, empty=True),
     ],
 )
 check(
     "scores near 1000 and -1000 neither overflow nor vanish",
-    [case(1000, 1, [1], [999, 1001], TWO), case(-np.inf, 0, [0], [-1000, -1001], TWO), updates(of=LARGE_SCORES)],
+    [(1000, 1, [1], [999, 1001], TWO), (-np.inf, 0, [0], [-1000, -1001], TWO), updates(of=LARGE_SCORES)],
 )
 check(
     "block after block gives the state of all blocks at once, whatever the blocks' sizes",
@@ -126,16 +120,16 @@ check(
         {"blocks": [(np.array([3.0, 0.0]), np.eye(2)), (np.array([1.0]), np.ones((1, 2)))]},
         streams_of_blocks(),
     ],
-    test=chain,
+    calls=chain,
     call="m, l, acc = np.float64(-np.inf), np.float64(0.0), np.zeros(blocks[0][1].shape[1])\n"
     "for scores, values in blocks:\n"
     "    m, l, acc = online_softmax_update(m, l, acc, scores, values)\n"
     "m, l, acc",
 )
-check("the inputs are not modified", [ROWS], test=not_modified)
+check("the inputs are not modified", [ROWS], calls=not_modified)
 check(
     "float32 in, float32 out",
-    [{name: x.astype(np.float32) for name, x in ROWS.items()}],
+    [{name: x.astype(np.float32) for name, x in case(*ROWS).items()}],
     test=keeps_dtype("m", "l", "acc"),
 )
 

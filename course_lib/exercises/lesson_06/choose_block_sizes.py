@@ -3,18 +3,14 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib.exercises.common.generators import case_of
-from course_lib.grading.checking import raises_value_error
-from course_lib.grading.diagnosis import show
-from course_lib.grading.exercise import Checks, Evidence, Exercise, Finding, single_finding
+from course_lib.grading import Checks, Evidence, Exercise, Finding, raises_value_error, show, single_finding
 from course_lib.traffic import choose_block_sizes
 
 
 def judges(wrong):
     """A test: the answer returns two counts of at least 1, and wrong(block_q, block_k, **inputs) finds nothing."""
 
-    def test(answer, **inputs):
-        returned = answer(*inputs.values())
+    def test(returned, **inputs):
         pair = isinstance(returned, tuple) and len(returned) == 2
         if not pair or not all(isinstance(size, int | np.integer) and size >= 1 for size in returned):
             text = "the answer did not return two whole numbers of at least 1"
@@ -56,29 +52,26 @@ def wrong_tie(block_q, block_k, **inputs):
     )
 
 
-case = case_of(choose_block_sizes)
-DRAW = st.builds(case, st.integers(800, 6000), st.integers(1, 12), st.sampled_from([2, 4]), st.sampled_from([1, 2, 4]))
+SIZES = st.tuples(st.integers(800, 6000), st.integers(1, 12), st.sampled_from([2, 4]), st.sampled_from([1, 2, 4]))
 check = Checks(choose_block_sizes, judges(too_large))
 
 check(
     "the four tiles fit in sram_bytes",
-    [case(2048, 16, 2, 16), case(8192, 32, 2, 16), case(100_000, 64, 2, 16), case(100_000, 64, 4, 16), DRAW],
+    [(2048, 16, 2, 16), (8192, 32, 2, 16), (100_000, 64, 2, 16), (100_000, 64, 4, 16), SIZES],
 )
 check(
-    "both sizes are multiples of multiple_of",
-    [case(4000, 12, 2, 8), case(40_000, 48, 2, 32), DRAW],
-    test=judges(no_multiple),
+    "both sizes are multiples of multiple_of", [(4000, 12, 2, 8), (40_000, 48, 2, 32), SIZES], test=judges(no_multiple)
 )
 check(
     "no pair that fits makes more scores",
-    [case(2048, 16, 2, 16), case(3072, 16, 4, 8), case(100_000, 64, 2, 16), DRAW],
+    [(2048, 16, 2, 16), (3072, 16, 4, 8), (100_000, 64, 2, 16), SIZES],
     test=judges(too_small),
 )
-check("of equal products, the larger block_q", [case(1000, 4, 2, 4), case(900, 1, 2, 1), DRAW], test=judges(wrong_tie))
+check("of equal products, the larger block_q", [(1000, 4, 2, 4), (900, 1, 2, 1), SIZES], test=judges(wrong_tie))
 check(
     "ValueError if the smallest tiles do not fit",
-    [case(2047, 16, 2, 16), case(100, 64, 2, 16), case(1023, 5, 4, 16)],
-    test=raises_value_error,
+    [(2047, 16, 2, 16), (100, 64, 2, 16), (1023, 5, 4, 16)],
+    calls=raises_value_error,
 )
 
 EXERCISE = Exercise(__file__, choose_block_sizes, check, points=2, minutes=8, difficulty="easy")

@@ -7,8 +7,7 @@ from course_lib import reference, traffic
 from course_lib.exercises.common.generators import NUMBERS, arrays
 from course_lib.exercises.common.on_machine import compare_traffic, on_machine, own_work
 from course_lib.exercises.common.oracles import attention_output
-from course_lib.grading.diagnosis import compare
-from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
+from course_lib.grading import Checks, Exercise, ExpectedOutput, case_of, compare
 from course_lib.reference import example
 
 
@@ -76,19 +75,13 @@ def moves_no_more(machine, n_q, n_k, d, block_q, block_k, causal, **names):
     return compare_traffic(machine, needed.by_tensor) or output_is_right(machine, causal=causal, **names)
 
 
-def case(q, k, v, block_q, block_k, causal=False):
-    q, k, v = (np.array(matrix, dtype=np.float64) for matrix in (q, k, v))
-    return {"q": q, "k": k, "v": v, "block_q": block_q, "block_k": block_k, "causal": causal}
+case = case_of("q k v block_q block_k causal", causal=False)
 
 
 def of_scores(scores, block_k, rows=1, causal=False):
     """With d = 1 and queries of 1 the keys are the scores, and no scale can hide or make a mistake."""
     values = [[2.0**-i] for i in range(len(scores))]
     return case([[1]] * rows, [[s] for s in scores], values, rows, block_k, causal)
-
-
-def sized(n_q, n_k, d, block_q, block_k, causal=False):
-    return {"n_q": n_q, "n_k": n_k, "d": d, "block_q": block_q, "block_k": block_k, "causal": causal}
 
 
 @st.composite
@@ -119,7 +112,8 @@ handles = [machine.hbm(array, name) for array, name in zip((q, k, v, o), 'QKVO')
 tiled_attention(machine, *handles, block_q, block_k, causal)"""
 RANDOM_CALL = RANDOM + CALL
 LIMITED_CALL = RANDOM_CALL.replace("Machine()", "Machine(16 * (block_q * d + 2 * block_k * d + block_q * block_k))")
-check = Checks(CALL, output_is_right, on_machine)
+sized = case_of("n_q n_k d block_q block_k causal", causal=False)
+check = Checks(CALL, output_is_right, sized, on_machine)
 
 check(
     "one tile that holds everything gives softmax(Q K^T / sqrt(d)) V",
@@ -171,27 +165,27 @@ check(
         matrices((-3, -1), causal=True),
     ],
 )
-check("float16 comes in and goes out, and rounds once", [sized(32, 512, 16, 16, 16)], call=RANDOM_CALL)
+check("float16 comes in and goes out, and rounds once", [(32, 512, 16, 16, 16)], call=RANDOM_CALL)
 check(
     "all the work is the answer's own, on tiles that it loaded",
-    [sized(4, 6, 2, 2, 2)],
+    [(4, 6, 2, 2, 2)],
     test=own_work(output_is_right),
     call=RANDOM_CALL,
 )
 check(
     "SRAM never holds more than 16 (block_q d + 2 block_k d + block_q block_k) bytes",
-    [sized(192, 192, 16, 16, 16), sized(192, 192, 16, 16, 16, True)],
+    [(192, 192, 16, 16, 16), (192, 192, 16, 16, 16, True)],
     call=LIMITED_CALL,
 )
 check(
     "Q read once, O written once, K and V read once for every query tile",
-    [sized(8, 8, 4, 4, 2), sized(40, 56, 8, 16, 24)],
+    [(8, 8, 4, 4, 2), (40, 56, 8, 16, 24)],
     test=moves_no_more,
     call=RANDOM_CALL,
 )
 check(
     "causal: tiles that no query of the tile sees are not read",
-    [sized(8, 8, 4, 2, 2, True), sized(40, 56, 8, 16, 24, True), sized(9, 5, 4, 2, 2, True)],
+    [(8, 8, 4, 2, 2, True), (40, 56, 8, 16, 24, True), (9, 5, 4, 2, 2, True)],
     test=moves_no_more,
     call=RANDOM_CALL,
 )

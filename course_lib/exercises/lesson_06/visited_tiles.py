@@ -3,9 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib.exercises.common.generators import case_of
-from course_lib.grading.diagnosis import show
-from course_lib.grading.exercise import Checks, Evidence, Exercise, Finding, single_finding
+from course_lib.grading import Checks, Evidence, Exercise, Finding, case_of, show, single_finding
 from course_lib.reference.attention import causal_mask
 
 
@@ -35,8 +33,8 @@ def right_tiles(n_q, n_k, block_q, block_k, causal):
     return sorted({(query // block_q, key // block_k) for query, key in np.argwhere(visible).tolist()})
 
 
-def agrees_with_the_mask(answer, **inputs):
-    returned, right = answer(*inputs.values()), right_tiles(**inputs)
+def agrees_with_the_mask(returned, **inputs):
+    right = right_tiles(**inputs)
     if not isinstance(returned, list | tuple) or not all(
         isinstance(tile, list | tuple) and len(tile) == 2 for tile in returned
     ):
@@ -56,35 +54,30 @@ def agrees_with_the_mask(answer, **inputs):
     return Evidence(tuple(findings), show(tiles), show(right)) if findings else None
 
 
-case = case_of(visited_tiles, causal=True)
-LENGTHS, BLOCKS = st.integers(1, 9), st.integers(1, 4)
-check = Checks(visited_tiles, agrees_with_the_mask)
+LENGTH, BLOCK = st.integers(1, 9), st.integers(1, 4)
+check = Checks(visited_tiles, agrees_with_the_mask, case_of(visited_tiles, causal=True))
 
 check(
     "not causal: every tile, the short last ones too",
     [
-        case(4, 4, 2, 2, False),
-        case(5, 7, 2, 3, False),
-        case(1, 1, 4, 4, False),
-        st.builds(case, LENGTHS, LENGTHS, BLOCKS, BLOCKS, st.just(False)),
+        (4, 4, 2, 2, False),
+        (5, 7, 2, 3, False),
+        (1, 1, 4, 4, False),
+        st.tuples(LENGTH, LENGTH, BLOCK, BLOCK, st.just(False)),
     ],
 )
 check(
     "causal, square tiles: those that the diagonal touches, and those before it",
-    [case(4, 4, 2, 2), case(3, 3, 1, 1), case(6, 6, 2, 2)],
+    [(4, 4, 2, 2), (3, 3, 1, 1), (6, 6, 2, 2)],
 )
-check("causal, query tiles and key tiles of different sizes", [case(8, 8, 4, 2), case(8, 8, 2, 4), case(12, 12, 4, 3)])
+check("causal, query tiles and key tiles of different sizes", [(8, 8, 4, 2), (8, 8, 2, 4), (12, 12, 4, 3)])
 check(
     "causal, more keys than queries: the last query sees the last key",
-    [
-        case(2, 6, 2, 2),
-        case(4, 8, 2, 2),
-        st.builds(lambda n, *blocks: case(n, n + 4, *blocks), LENGTHS, BLOCKS, BLOCKS),
-    ],
+    [(2, 6, 2, 2), (4, 8, 2, 2), st.builds(lambda n, *blocks: (n, n + 4, *blocks), LENGTH, BLOCK, BLOCK)],
 )
 check(
     "causal, any lengths and any tiles",
-    [case(5, 9, 4, 1), case(6, 2, 2, 2), case(5, 5, 4, 1), st.builds(case, LENGTHS, LENGTHS, BLOCKS, BLOCKS)],
+    [(5, 9, 4, 1), (6, 2, 2, 2), (5, 5, 4, 1), st.tuples(LENGTH, LENGTH, BLOCK, BLOCK)],
 )
 
 EXERCISE = Exercise(__file__, visited_tiles, check, points=2, minutes=7, difficulty="easy")

@@ -3,10 +3,9 @@
 import numpy as np
 
 from course_lib.exercises.common.generators import MASKED_SCORES
-from course_lib.exercises.lesson_07.launches import WIDE, agrees, rows, rows_case
-from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Exercise
-from course_lib.grading.kernel_calls import TRITON, kernel_checks, plain
+from course_lib.exercises.lesson_07.launches import WIDE, rows, rows_case
+from course_lib.grading import Exercise, expected
+from course_lib.grading.kernel_calls import TRITON, kernel_checks, launch_agrees, plain
 from course_lib.kernels import softmax as kernels
 
 online_row_stats = plain(kernels.online_row_stats)
@@ -29,43 +28,34 @@ def once(x, BLOCK):
 CALL = """\
 launched(online_row_stats, (len(x),), {"m_ptr": (len(x),), "l_ptr": (len(x),)}, x_ptr=x, n_cols=x.shape[1], BLOCK=BLOCK,
          strides={"x_ptr": ("stride_xm", "stride_xn")})"""
-check = kernel_checks(CALL, agrees(stats))
+check = kernel_checks(CALL, launch_agrees(stats), rows_case)
 
 check(
     "one block: the max, and the sum of exp(score - max)",
-    [rows_case([[1, 2, 3, 4]]), rows_case([[-1, -3]]), rows_case([[-2.0]]), rows([1], [4])],
+    [([[1, 2, 3, 4]], 4), ([[-1, -3]], 2), ([[-2.0]], 1), rows([1], [4])],
 )
-check(
-    "a later block with a smaller max leaves m alone",
-    [rows_case([[4, 3, 2, 1]], 2), rows_case([[2, 1, 0, -1, -2, -3]], 2)],
-)
+check("a later block with a smaller max leaves m alone", [([[4, 3, 2, 1]], 2), ([[2, 1, 0, -1, -2, -3]], 2)])
 check(
     "a new max rescales the old sum",
-    [rows_case([[1, 2, 3, 4]], 2), rows_case([[1, 2]], 1), rows_case([[0, 0, 3, 3, 5, 4]], 2), rows([1], [4], block=2)],
+    [([[1, 2, 3, 4]], 2), ([[1, 2]], 1), ([[0, 0, 3, 3, 5, 4]], 2), rows([1], [4], block=2)],
 )
 check(
     "a length that no block divides: all of the row, and nothing else",
-    [
-        rows_case([[-1, -2, -5]], 2),
-        rows_case([[1, 2, 3]], 4),
-        rows_case(WIDE[:1], 16),
-        rows_case([[1, 2, 3, 4, 5]], 2),
-        rows([1], [1, 2, 3, 5]),
-    ],
+    [([[-1, -2, -5]], 2), ([[1, 2, 3]], 4), (WIDE[:1], 16), ([[1, 2, 3, 4, 5]], 2), rows([1], [1, 2, 3, 5])],
 )
 check(
     "every program has its row, wherever it begins",
-    [rows_case([[1, 2, 3, 4], [8, 7, 6, 7]], 2), rows_case([[0, 1], [2, 3], [5, 9]], 2), rows([2, 3], [4], block=2)],
+    [([[1, 2, 3, 4], [8, 7, 6, 7]], 2), ([[0, 1], [2, 3], [5, 9]], 2), rows([2, 3], [4], block=2)],
 )
 check(
     "masked scores (-inf) add nothing, also when they come first",
     [
-        rows_case([[-np.inf, -np.inf, 1, 2]], 2),
-        rows_case([[-np.inf, -np.inf]], 2),
-        rows_case([[1, -np.inf, 0, 1]], 2),
+        ([[-np.inf, -np.inf, 1, 2]], 2),
+        ([[-np.inf, -np.inf]], 2),
+        ([[1, -np.inf, 0, 1]], 2),
         rows([1], [4], block=2, of=MASKED_SCORES),
     ],
 )
-check("each element is read once", [rows_case([[1, 2, 3, 4, 5]], 2), rows_case(WIDE, 16)], test=agrees(stats, once))
+check("each element is read once", [([[1, 2, 3, 4, 5]], 2), (WIDE, 16)], test=launch_agrees(stats, once))
 
 EXERCISE = Exercise(__file__, online_row_stats, check, points=4, minutes=15, difficulty="hard", imports=TRITON)

@@ -4,10 +4,9 @@ import numpy as np
 
 from course_lib import reference
 from course_lib.exercises.common.generators import LARGE_SCORES
-from course_lib.exercises.lesson_07.launches import WIDE, agrees, rows, rows_case
-from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Exercise
-from course_lib.grading.kernel_calls import TRITON, kernel_checks, plain
+from course_lib.exercises.lesson_07.launches import WIDE, rows, rows_case
+from course_lib.grading import Exercise, expected
+from course_lib.grading.kernel_calls import TRITON, kernel_checks, launch_agrees, plain
 from course_lib.kernels import softmax as kernels
 
 row_softmax = plain(kernels.row_softmax)
@@ -25,32 +24,25 @@ def once(x, BLOCK):
 CALL = """\
 launched(row_softmax, (len(x),), {"out_ptr": x.shape}, x_ptr=x, n_cols=x.shape[1], BLOCK=BLOCK,
          strides={"x_ptr": ("stride_xm", "stride_xn"), "out_ptr": ("stride_om", "stride_on")})"""
-check = kernel_checks(CALL, agrees(softmax))
+check = kernel_checks(CALL, launch_agrees(softmax), rows_case)
 
-check(
-    "a row as long as the block", [rows_case([[0, 1, 2, 3]]), rows_case([[1.0]]), rows_case([[2, 1]]), rows([1], [4])]
-)
+check("a row as long as the block", [([[0, 1, 2, 3]], 4), ([[1.0]], 1), ([[2, 1]], 2), rows([1], [4])])
 check(
     "every program has its row, wherever it begins",
-    [rows_case([[0, 1, 2, 3], [3, 1, 0, 0]]), rows_case([[0, 1], [1, 0], [2, 5]]), rows([2, 3], [4])],
+    [([[0, 1, 2, 3], [3, 1, 0, 0]], 4), ([[0, 1], [1, 0], [2, 5]], 2), rows([2, 3], [4])],
 )
 check(
     "rows shorter than the block: the rest of it counts for nothing",
-    [rows_case([[1, 2, 3]], 4), rows_case([[-3, -5, -4]], 8), rows_case(WIDE), rows([1, 2], [1, 2, 3])],
+    [([[1, 2, 3]], 4), ([[-3, -5, -4]], 8), (WIDE, 64), rows([1, 2], [1, 2, 3])],
 )
 check(
     "scores near 1000 and -1000 neither overflow nor vanish",
-    [
-        rows_case([[1000, 999]]),
-        rows_case([[-1000, -999]]),
-        rows_case([[-1e4, 1e4, 0]]),
-        rows([1], [2, 3, 4], of=LARGE_SCORES),
-    ],
+    [([[1000, 999]], 2), ([[-1000, -999]], 2), ([[-1e4, 1e4, 0]], 4), rows([1], [2, 3, 4], of=LARGE_SCORES)],
 )
 check(
     "each element is read once and written once",
-    [rows_case([[1, 2, 3], [2, 2, 2]]), rows_case(WIDE)],
-    test=agrees(softmax, once),
+    [([[1, 2, 3], [2, 2, 2]], 4), (WIDE, 64)],
+    test=launch_agrees(softmax, once),
 )
 
 EXERCISE = Exercise(__file__, row_softmax, check, points=3, minutes=10, difficulty="medium", imports=TRITON)

@@ -4,10 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import arrays
-from course_lib.exercises.lesson_07.launches import agrees
-from course_lib.grading.diagnosis import expected
-from course_lib.grading.exercise import Exercise
-from course_lib.grading.kernel_calls import TRITON, kernel_checks, plain, rounds_products
+from course_lib.grading import Exercise, expected
+from course_lib.grading.kernel_calls import TRITON, kernel_checks, launch_agrees, plain, rounds_products
 from course_lib.kernels import warmup
 
 scores_tile = plain(warmup.scores_tile)
@@ -45,26 +43,26 @@ launched(scores_tile, (-(-len(q) // BLOCK_M), -(-len(k) // BLOCK_N)), {"s_ptr": 
          n_q=len(q), n_k=len(k), scale=scale, HEAD_DIM=q.shape[1], BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
          strides={"q_ptr": ("stride_qm", "stride_qd"), "k_ptr": ("stride_kn", "stride_kd"),
                   "s_ptr": ("stride_sm", "stride_sn")})"""
-check = kernel_checks(CALL, agrees(scores))
+check = kernel_checks(CALL, launch_agrees(scores), case)
 
-check("one tile: scale times Q K^T", [case(2, 4, 2, 2, 4), case(4, 4, 4, 4, 4), queries_and_keys([2], [4], [2], 2)])
+check("one tile: scale times Q K^T", [(2, 4, 2, 2, 4), (4, 4, 4, 4, 4), queries_and_keys([2], [4], [2], 2)])
 check(
     "several tiles: axis 0 counts query tiles, axis 1 key tiles",
-    [case(4, 4, 2, 2, 4), case(2, 8, 2, 2, 4), case(6, 8, 2, 2, 4), queries_and_keys([2, 4], [4, 8], [2], 2)],
+    [(4, 4, 2, 2, 4), (2, 8, 2, 2, 4), (6, 8, 2, 2, 4), queries_and_keys([2, 4], [4, 8], [2], 2)],
 )
 check(
     "lengths that no tile divides: nothing outside is touched",
-    [case(3, 4, 2, 2, 4), case(2, 5, 2, 2, 4), case(5, 9, 2, 2, 4), queries_and_keys([1, 2, 3], [1, 2, 3, 5], [2], 2)],
+    [(3, 4, 2, 2, 4), (2, 5, 2, 2, 4), (5, 9, 2, 2, 4), queries_and_keys([1, 2, 3], [1, 2, 3, 5], [2], 2)],
 )
 check(
     "a head_dim that is no power of two",
-    [case(2, 4, 3, 2, 4), case(2, 4, 1, 2, 4, 4), case(18, 33, 20, 16, 16), queries_and_keys([2], [4], [1, 3], 4)],
+    [(2, 4, 3, 2, 4), (2, 4, 1, 2, 4, 4), (18, 33, 20, 16, 16), queries_and_keys([2], [4], [1, 3], 4)],
 )
 check(
     "each program reads its rows once and writes its tile once",
-    [case(4, 8, 2, 2, 4), case(5, 9, 3, 2, 4)],
-    test=agrees(scores, once),
+    [(4, 8, 2, 2, 4), (5, 9, 3, 2, 4)],
+    test=launch_agrees(scores, once),
 )
-check("float32 products: nothing is rounded to TF32 on a GPU", [case(2, 4, 2, 2, 4)], test=rounds_products)
+check("float32 products: nothing is rounded to TF32 on a GPU", [(2, 4, 2, 2, 4)], test=rounds_products)
 
 EXERCISE = Exercise(__file__, scores_tile, check, points=3, minutes=12, difficulty="medium", imports=TRITON)

@@ -4,9 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import arrays
-from course_lib.exercises.lesson_07.launches import agrees
-from course_lib.grading.exercise import Exercise, ExpectedOutput
-from course_lib.grading.kernel_calls import TRITON, kernel_checks, plain
+from course_lib.grading import Exercise, ExpectedOutput
+from course_lib.grading.kernel_calls import TRITON, kernel_checks, launch_agrees, plain
 from course_lib.kernels import warmup
 
 vector_add = plain(warmup.vector_add)
@@ -31,14 +30,14 @@ def vectors(draw, lengths):
 
 
 CALL = 'launched(vector_add, (-(-len(x) // BLOCK),), {"out_ptr": x.shape}, x_ptr=x, y_ptr=y, n=len(x), BLOCK=BLOCK)'
-check = kernel_checks(CALL, agrees(sums))
+check = kernel_checks(CALL, launch_agrees(sums), case)
 
-check("one whole block: out is x + y", [case(4, 4), case(1, 1), vectors([4])])
-check("several whole blocks: every program does its own", [case(8, 4), case(96, 32), vectors([8, 12])])
+check("one whole block: out is x + y", [(4, 4), (1, 1), vectors([4])])
+check("several whole blocks: every program does its own", [(8, 4), (96, 32), vectors([8, 12])])
 check(
     "a length that no block divides: nothing outside is touched",
-    [case(5, 4), case(3, 4), case(1, 4), case(1000, 256), vectors([1, 2, 3, 5, 6, 7, 9])],
+    [(5, 4), (3, 4), (1, 4), (1000, 256), vectors([1, 2, 3, 5, 6, 7, 9])],
 )
-check("each element is read once and written once", [case(8, 4), case(5, 4), case(100, 32)], test=agrees(sums, once))
+check("each element is read once and written once", [(8, 4), (5, 4), (100, 32)], test=launch_agrees(sums, once))
 
 EXERCISE = Exercise(__file__, vector_add, check, points=2, minutes=8, difficulty="easy", imports=TRITON)

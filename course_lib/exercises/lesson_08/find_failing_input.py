@@ -3,7 +3,7 @@
 import numpy as np
 
 from course_lib import bug_hunt
-from course_lib.grading.exercise import Checks, Exercise, single_finding
+from course_lib.grading import Checks, Exercise, single_finding
 from course_lib.grading.kernel_calls import TRITON
 
 
@@ -82,22 +82,12 @@ def shows_the_mistake(answer, kernel):
     sizes = ", ".join(f"{name} {list(given[name].shape)}" for name in "qkv")
     settings = f"causal={given['causal']}, block_q={given['block_q']}, block_k={given['block_k']}"
     text = f"kernel {kernel} is right on this input: {sizes}, {given['q'].dtype}, {settings}"
-    return single_finding("right", f"{text}\n{LOOK_AT[kernel]}")
+    return single_finding("right", f"{text}\n{bug_hunt.MISTAKES[kernel]['look_at']}")
 
 
-# Kernel -> where to look, for a learner whose input does not show that it is wrong.
-LOOK_AT = {
-    "A": "Look at m_ij: where does A take the max that it subtracts?",
-    "B": "Look at tl.where: which scores does B hide if it is not causal?",
-    "C": "Look at the causal mask, and at the end of the loop: which lengths do not occur there?",
-    "D": "Look at the dtype of acc, and at what acc holds before the division.",
-    "E": "Look at the scale: which head dimension is it taken from?",
-    "F": "Look at what the running max starts from.",
-}
-
-check = Checks(find_failing_input, shows_the_mistake)
+check = Checks(find_failing_input)
 
 for kernel in bug_hunt.NAMES:
-    check(f"kernel {kernel} is wrong on its input", [{"kernel": kernel}])
+    check(f"kernel {kernel} is wrong on its input", [(kernel,)], calls=shows_the_mistake)
 
 EXERCISE = Exercise(__file__, find_failing_input, check, points=6, minutes=20, difficulty="hard", imports=TRITON)

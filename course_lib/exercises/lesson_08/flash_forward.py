@@ -4,8 +4,7 @@ import numpy as np
 
 from course_lib import reference, traffic
 from course_lib.exercises.common.oracles import attention_output
-from course_lib.grading.diagnosis import compare, expected
-from course_lib.grading.exercise import Exercise, ExpectedOutput
+from course_lib.grading import Exercise, ExpectedOutput, case_of, compare, expected
 from course_lib.grading.kernel_calls import TRITON, compare_bytes, kernel_checks, plain, rounds_products, wrong_accesses
 from course_lib.kernels import plain_forward
 
@@ -31,11 +30,6 @@ def launch(scores=None, float16=False):
     """The call of a property. scores: those of every query, as an expression in n_k; None if they are random."""
     set_scores = SET_SCORES.replace("SCORES", scores) if scores else ""
     return MAKE_INPUTS + set_scores + (ROUND_INPUTS if float16 else "") + LAUNCH
-
-
-def case(n_q, n_k, d=16, *, heads=1, causal=False, block_m=16, block_n=16):
-    sizes = {"heads": heads, "n_q": n_q, "n_k": n_k, "d": d}
-    return sizes | {"causal": causal, "block_m": block_m, "block_n": block_n}
 
 
 def of_each_head(oracle):
@@ -82,21 +76,22 @@ def requests_the_closed_form(launch, heads, n_q, n_k, d, causal, block_m, block_
     return compare_bytes(launch, {name.lower(): tuple(moved) for name, moved in expected.by_tensor.items()})
 
 
-check = kernel_checks(launch(), gives_o)
+case = case_of("n_q n_k d heads causal block_m block_n", d=16, heads=1, causal=False, block_m=16, block_n=16)
+check = kernel_checks(launch(), gives_o, case)
 
 check("one tile of queries and one of keys: softmax(scale q k^T) v", [case(32, 64, block_m=32, block_n=64)])
-check("tiles of keys that leave the max alone", [case(16, 48)], call=launch("-np.arange(n_k) / 4"))
-check("tiles of keys that raise the max, each of them", [case(16, 48)], call=launch("np.arange(n_k) / 4"))
-check("lengths that no tile divides", [case(16, 7), case(5, 16), case(20, 40), case(1, 1)])
-check("head dimensions that are no power of two", [case(16, 16, 3), case(16, 16, 20)])
+check("tiles of keys that leave the max alone", [(16, 48)], call=launch("-np.arange(n_k) / 4"))
+check("tiles of keys that raise the max, each of them", [(16, 48)], call=launch("np.arange(n_k) / 4"))
+check("lengths that no tile divides", [(16, 7), (5, 16), (20, 40), (1, 1)])
+check("head dimensions that are no power of two", [(16, 16, 3), (16, 16, 20)])
 check("several heads, each with its own keys", [case(16, 32, heads=2), case(32, 16, heads=3)])
-check("scores near 1000 do not overflow", [case(16, 32)], call=launch("1000 - np.arange(n_k) % 2 / 4"))
+check("scores near 1000 do not overflow", [(16, 32)], call=launch("1000 - np.arange(n_k) % 2 / 4"))
 check(
     "the max falls by 1000 from one tile of keys to the next",
-    [case(16, 32)],
+    [(16, 32)],
     call=launch("-1000.0 * (np.arange(n_k) >= 16)"),
 )
-check("all scores strongly negative", [case(16, 32)], call=launch("-1000 - np.arange(n_k) % 2 / 4"))
+check("all scores strongly negative", [(16, 32)], call=launch("-1000 - np.arange(n_k) % 2 / 4"))
 check(
     "causal, as many queries as keys: query i sees keys 0 to i", [case(16, 16, causal=True), case(40, 40, causal=True)]
 )
@@ -114,11 +109,11 @@ check(
 )
 check(
     "lse is the natural log-sum-exp of the scores, -inf where there are none",
-    [case(16, 16), case(20, 33, heads=2), case(20, 5, causal=True)],
+    [(16, 16), case(20, 33, heads=2), case(20, 5, causal=True)],
     test=gives_lse,
 )
-check("float16 inputs, float32 sums", [case(16, 128)], test=gives_o_from_float16, call=launch("0.0", float16=True))
-check("float16 inputs with random scores", [case(16, 64)], test=gives_o_from_float16, call=launch(float16=True))
+check("float16 inputs, float32 sums", [(16, 128)], test=gives_o_from_float16, call=launch("0.0", float16=True))
+check("float16 inputs with random scores", [(16, 64)], test=gives_o_from_float16, call=launch(float16=True))
 check(
     "q loaded once, k and v once for every tile of queries, o and lse stored once",
     [case(20, 24, 20, heads=2)],

@@ -3,8 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib.grading.diagnosis import show
-from course_lib.grading.exercise import Checks, Evidence, Exercise, Finding, single_finding
+from course_lib.grading import Checks, Evidence, Exercise, Finding, show, single_finding
 from course_lib.reference.attention import causal_mask
 
 
@@ -35,8 +34,8 @@ def bounds_from_the_mask(start_m, n_q, n_k, causal, block_m, block_n):
     return int(keys_seen.min()) // block_n * block_n, int(keys_seen.max())
 
 
-def agrees_with_the_mask(answer, **inputs):
-    returned, right = answer(*inputs.values()), bounds_from_the_mask(**inputs)
+def agrees_with_the_mask(returned, **inputs):
+    right = bounds_from_the_mask(**inputs)
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         text = "the answer did not return two whole numbers"
         return single_finding("type", text, show(returned), "(full_end, kv_end)")
@@ -48,37 +47,33 @@ def agrees_with_the_mask(answer, **inputs):
     return Evidence(tuple(findings), show(tuple(returned)), show(right)) if findings else None
 
 
-def case(start_m, n_q, n_k, block_m, block_n, causal=True):
-    return {"start_m": start_m, "n_q": n_q, "n_k": n_k, "causal": causal, "block_m": block_m, "block_n": block_n}
-
-
 @st.composite
 def tiles(draw, causal):
     """Causal, there are at least as many queries as keys, so that some tiles see no key."""
     n_k, block_m, block_n = draw(st.integers(1, 12)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
     n_q = draw(st.integers(n_k if causal else 1, 12))
     start_m = draw(st.integers(0, (n_q - 1) // block_m)) * block_m
-    return case(start_m, n_q, n_k, block_m, block_n, causal)
+    return start_m, n_q, n_k, causal, block_m, block_n
 
 
 check = Checks(kv_loop_bounds, agrees_with_the_mask)
 
 check(
     "not causal: every key, a mask for the ragged tail only",
-    [case(0, 4, 4, 2, 2, False), case(0, 4, 5, 2, 2, False), case(0, 3, 1, 2, 4, False), tiles(causal=False)],
+    [(0, 4, 4, False, 2, 2), (0, 4, 5, False, 2, 2), (0, 3, 1, False, 2, 4), tiles(causal=False)],
 )
 check(
     "causal, as many queries as keys: the loop ends after the tile's last query",
-    [case(2, 4, 4, 2, 2), case(0, 8, 8, 2, 2), case(4, 8, 8, 2, 2)],
+    [(2, 4, 4, True, 2, 2), (0, 8, 8, True, 2, 2), (4, 8, 8, True, 2, 2)],
 )
 check(
     "causal, query tiles and key tiles of different sizes",
-    [case(4, 16, 16, 4, 8), case(4, 12, 12, 4, 2), case(4, 12, 12, 4, 3)],
+    [(4, 16, 16, True, 4, 8), (4, 12, 12, True, 4, 2), (4, 12, 12, True, 4, 3)],
 )
-check("causal, more keys than queries", [case(0, 2, 6, 2, 2), case(2, 4, 9, 2, 3)])
+check("causal, more keys than queries", [(0, 2, 6, True, 2, 2), (2, 4, 9, True, 2, 3)])
 check(
     "causal, any lengths: also a tile that sees no key, and a short last tile",
-    [case(0, 6, 2, 2, 2), case(4, 5, 9, 4, 2), case(4, 5, 2, 4, 2), tiles(causal=True)],
+    [(0, 6, 2, True, 2, 2), (4, 5, 9, True, 4, 2), (4, 5, 2, True, 4, 2), tiles(causal=True)],
 )
 
 EXERCISE = Exercise(__file__, kv_loop_bounds, check, points=2, minutes=8, difficulty="medium")

@@ -4,9 +4,7 @@ import numpy as np
 
 from course_lib.exercises.common.generators import as_floats
 from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_gradients, small_inputs
-from course_lib.grading.checking import not_modified
-from course_lib.grading.diagnosis import compare
-from course_lib.grading.exercise import Checks, Evidence, Exercise
+from course_lib.grading import Checks, Evidence, Exercise, compare, not_modified
 
 
 def attention_backward(Q, K, V, dO):
@@ -35,8 +33,8 @@ def attention_backward(Q, K, V, dO):
 def gives(*names):
     """A test of these outputs alone, so that the learner meets one gradient after the other."""
 
-    def test(answer, **inputs):
-        evidence = compare(answer(*inputs.values()), expected_gradients(**inputs))
+    def test(returned, **inputs):
+        evidence = compare(returned, expected_gradients(**inputs))
         if evidence is None:
             return None
         findings = tuple(finding for finding in evidence.findings if finding.part in ("", *names))
@@ -60,6 +58,6 @@ check(
     ],
 )
 check("scores near 1000 do not overflow", [LARGE])
-check("the inputs are not modified", [SQUARE], test=not_modified)
+check("the inputs are not modified", [SQUARE], calls=not_modified)
 
 EXERCISE = Exercise(__file__, attention_backward, check, points=3, minutes=12, difficulty="medium")

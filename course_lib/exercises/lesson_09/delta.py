@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import arrays, as_floats
 from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_delta, small_inputs
-from course_lib.grading.checking import agrees, not_modified
-from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
+from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, not_modified
 
 
 def delta(O, dO):
@@ -49,7 +48,7 @@ check(
     test=agrees(sum_over_keys),
     call="P = np.exp(q @ k.T / np.sqrt(q.shape[1]))\nP /= P.sum(axis=1, keepdims=True)\ndelta(P @ v, do)",
 )
-check("the inputs are not modified", [TWO_ROWS], test=not_modified)
+check("the inputs are not modified", [TWO_ROWS], calls=not_modified)
 check(
     "float16 comes in, and is summed in float32",
     [{"n_q": 4, "d": 64}],

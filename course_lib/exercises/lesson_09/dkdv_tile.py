@@ -6,8 +6,8 @@ import numpy as np
 
 from course_lib import reference, traffic
 from course_lib.exercises.lesson_09.gradients import expected_gradients
-from course_lib.grading.exercise import Exercise
-from course_lib.grading.kernel_calls import TRITON, compare_bytes, compare_launch, kernel_checks, plain, rounds_products
+from course_lib.grading import Exercise, case_of
+from course_lib.grading.kernel_calls import TRITON, kernel_checks, launch_agrees, plain, rounds_products
 from course_lib.kernels import plain_dkdv
 
 dkdv_tile = plain(plain_dkdv.dkdv_tile)
@@ -31,53 +31,41 @@ made = {"dk_ptr": k.shape, "dv_ptr": v.shape}
 launched(dkdv_tile, (-(-n_k // block_n),), made, strides=strides, **given, **sizes)"""
 
 
-def case(n_q, n_k, d=16, *, causal=False, block_m=16, block_n=16):
-    return {"n_q": n_q, "n_k": n_k, "d": d, "causal": causal, "block_m": block_m, "block_n": block_n}
+def dk_and_dv(q, k, v, do, causal, **_):
+    parts = expected_gradients(q, k, v, do, causal, scale=0.3)[1:]
+    return [replace(part, name=part.name.lower()) for part in parts]
 
 
-def gives_dk_and_dv(launch, q, k, v, do, causal, **_):
-    expected = expected_gradients(q, k, v, do, causal, scale=0.3)
-    return compare_launch(launch, [replace(output, name=output.name.lower()) for output in expected[1:]])
-
-
-def sums_in_float32(launch, q, k, v, do, **_):
+def dk_and_dv_from_float16(q, k, v, do, **_):
     """float16 weights and gradients of scores, each rounded once, are allowed; a float16 accumulator is not."""
     q, k, v, do = (x.astype(np.float64) for x in (q, k, v, do))
     P = reference.stable_softmax(reference.scores(q, k, 0.3))
     dS = reference.softmax_vjp(P, do @ v.T)
     rounded = 0.3 * dS.astype(np.float16).T @ q, P.astype(np.float16).T @ do
-    expected = expected_gradients(q, k, v, do, scale=0.3)[1:]
-    return compare_launch(
-        launch,
-        [
-            replace(output, name=output.name.lower(), plain=plain)
-            for output, plain in zip(expected, rounded, strict=True)
-        ],
-    )
+    parts = dk_and_dv(q, k, v, do, causal=False)
+    return [replace(part, plain=plain) for part, plain in zip(parts, rounded, strict=True)]
 
 
-def requests_the_closed_form(launch, q, k, v, do, causal, n_q, n_k, d, block_m, block_n, **_):
+def closed_form(n_q, n_k, d, causal, block_m, block_n, **_):
     # With keys outermost, Q passes by as in FlashAttention-1's forward, and lse and delta as l does there.
     sizes = {"block_q": block_m, "block_k": block_n, "dtype_bytes": 4, "causal": causal}
     forward = traffic.flash_attention(n_q, n_k, d, order="kv_outer", **sizes).by_tensor
     rows, statistics, once = forward["Q"].read_bytes, forward["l"].read_bytes, forward["K"].read_bytes
     loads = {"q": rows, "do": rows, "lse": statistics, "delta": statistics, "k": once, "v": once}
-    expected = {name: (n_bytes, 0) for name, n_bytes in loads.items()} | {"dk": (0, once), "dv": (0, once)}
-    return gives_dk_and_dv(launch, q, k, v, do, causal) or compare_bytes(launch, expected)
+    return {name: (n_bytes, 0) for name, n_bytes in loads.items()} | {"dk": (0, once), "dv": (0, once)}
 
 
-P = "tl.where(visible, tl.exp(s - lse[:, None]), 0.0)"
+case = case_of("n_q n_k d causal block_m block_n", d=16, causal=False, block_m=16, block_n=16)
+check = kernel_checks(INPUTS + LAUNCH, launch_agrees(dk_and_dv), case)
 
-check = kernel_checks(INPUTS + LAUNCH, gives_dk_and_dv)
-
-check("one tile of queries and one of keys", [case(16, 16)])
-check("several tiles of queries pass by", [case(48, 16), case(32, 32, block_n=32)])
-check("several programs: each has key tile program_id", [case(16, 48), case(32, 32, block_m=32)])
+check("one tile of queries and one of keys", [(16, 16)])
+check("several tiles of queries pass by", [(48, 16), case(32, 32, block_n=32)])
+check("several programs: each has key tile program_id", [(16, 48), case(32, 32, block_m=32)])
 check(
     "any lengths: nothing beyond n_q and n_k is read, written or counted",
-    [case(20, 16), case(16, 23), case(1, 1), case(20, 23, block_m=32)],
+    [(20, 16), (16, 23), (1, 1), case(20, 23, block_m=32)],
 )
-check("any HEAD_DIM: columns beyond it are neither read nor written", [case(16, 16, 5), case(20, 23, 24)])
+check("any HEAD_DIM: columns beyond it are neither read nor written", [(16, 16, 5), (20, 23, 24)])
 check(
     "causal: query i sees keys 0 to i + n_k - n_q",
     [
@@ -91,17 +79,22 @@ check(
     "causal, more queries than keys: those that see no key have no part in it, and nothing is NaN",
     [case(20, 16, causal=True), case(34, 17, causal=True)],
 )
-check("float16 inputs, float32 sums", [case(64, 16)], test=sums_in_float32, call=INPUTS + GROWING + LAUNCH)
+check(
+    "float16 inputs, float32 sums",
+    [(64, 16)],
+    test=launch_agrees(dk_and_dv_from_float16),
+    call=INPUTS + GROWING + LAUNCH,
+)
 check(
     "K and V are read once, the rest once for each key tile",
-    [case(32, 32), case(20, 23, 24)],
-    test=requests_the_closed_form,
+    [(32, 32), (20, 23, 24)],
+    test=launch_agrees(dk_and_dv, closed_form),
 )
 check(
     "causal: query tiles that see none of the keys are not read",
     [case(32, 32, causal=True), case(24, 20, causal=True)],
-    test=requests_the_closed_form,
+    test=launch_agrees(dk_and_dv, closed_form),
 )
-check("float32 products: nothing is rounded to TF32 on a GPU", [case(32, 16)], test=rounds_products)
+check("float32 products: nothing is rounded to TF32 on a GPU", [(32, 16)], test=rounds_products)
 
 EXERCISE = Exercise(__file__, dkdv_tile, check, points=5, minutes=20, difficulty="hard", imports=TRITON)

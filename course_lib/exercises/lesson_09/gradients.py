@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import arrays, as_floats
-from course_lib.grading.diagnosis import exact_and_plain, expected
-from course_lib.grading.exercise import ExpectedOutput
+from course_lib.grading import ExpectedOutput, exact_and_plain, expected
 from course_lib.reference import example
 from course_lib.reference.attention import causal_mask
 

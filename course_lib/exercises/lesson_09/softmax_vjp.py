@@ -4,10 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import arrays, as_floats
-from course_lib.grading.checking import agrees, not_modified
-from course_lib.grading.diagnosis import expected, show
-from course_lib.grading.exercise import Checks, Exercise, single_finding
+from course_lib.exercises.common.generators import arrays
+from course_lib.grading import Checks, Exercise, agrees, expected, not_modified, show, single_finding
 
 
 def softmax_vjp(P, dP):
@@ -28,8 +26,7 @@ def gradient_of_scores(P, dP):
     return expected("dS", reference.softmax_vjp, P, dP, terms=np.abs(dP).max())
 
 
-def rows_sum_to_zero(answer, P, dP):
-    dS = answer(P, dP)
+def rows_sum_to_zero(dS, P, dP):
     if np.shape(dS) != P.shape:
         return single_finding("shape", f"dS has shape {np.shape(dS)}, not {P.shape}", show(dS))
     sums = np.asarray(dS).sum(axis=1)
@@ -46,16 +43,15 @@ PROBABILITIES = {1: [[1.0]], 2: [[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]], 3: [[0.5
 def probabilities(draw, least_rows=1, most_rows=3):
     n_q, n_k = draw(st.integers(least_rows, most_rows)), draw(st.integers(1, 3))
     P = [draw(st.sampled_from(PROBABILITIES[n_k])) for _ in range(n_q)]
-    return as_floats(P=P, dP=arrays(draw, n_q, n_k))
+    return P, arrays(draw, n_q, n_k)
 
 
-ONE_ROW = as_floats(P=[[0.25, 0.75]], dP=[[1, 3]])
-TWO_ROWS = as_floats(P=[[0.5, 0.5], [0.25, 0.75]], dP=[[1, 0], [2, 4]])
+TWO_ROWS = ([[0.5, 0.5], [0.25, 0.75]], [[1, 0], [2, 4]])
 check = Checks(softmax_vjp, agrees(gradient_of_scores))
 
 check(
     "one row: p * (dp - p . dp)",
-    [ONE_ROW, as_floats(P=[[0.5, 0.5]], dP=[[1, 0]]), as_floats(P=[[1]], dP=[[2]]), probabilities(most_rows=1)],
+    [([[0.25, 0.75]], [[1, 3]]), ([[0.5, 0.5]], [[1, 0]]), ([[1]], [[2]]), probabilities(most_rows=1)],
 )
 check("several rows: each has a sum of its own", [TWO_ROWS, probabilities(least_rows=2)])
 check(
@@ -65,8 +61,8 @@ check(
 )
 check(
     "a row of P that is 0 throughout gets 0, never NaN",
-    [as_floats(P=[[0, 0]], dP=[[1, 2]]), as_floats(P=[[0, 0], [0.5, 0.5]], dP=[[1, 2], [2, 1]])],
+    [([[0, 0]], [[1, 2]]), ([[0, 0], [0.5, 0.5]], [[1, 2], [2, 1]])],
 )
-check("the inputs are not modified", [TWO_ROWS], test=not_modified)
+check("the inputs are not modified", [TWO_ROWS], calls=not_modified)
 
 EXERCISE = Exercise(__file__, softmax_vjp, check, points=2, minutes=8, difficulty="easy")

@@ -7,8 +7,7 @@ from course_lib import reference, traffic
 from course_lib.exercises.common.generators import as_floats
 from course_lib.exercises.common.on_machine import compare_traffic, on_machine, own_work
 from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_delta, expected_gradients, small_inputs
-from course_lib.grading.diagnosis import compare
-from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
+from course_lib.grading import Checks, Exercise, ExpectedOutput, compare
 
 
 def tiled_backward(machine, Q, K, V, O, lse, dO, delta, dQ, dK, dV, block_q, block_k, causal=False):
@@ -139,26 +138,22 @@ THREE = as_floats(q=[[1], [1], [1]], k=[[1], [2], [3]], v=[[1], [2], [4]], do=[[
 TWO = as_floats(q=[[1], [1]], k=[[1], [2]], v=[[1], [2]], do=[[1], [2]])
 MORE_KEYS = as_floats(q=[[1], [1]], k=[[1], [2], [3]], v=[[1], [2], [4]], do=[[1], [2]])
 MORE_QUERIES = as_floats(q=[[1], [1]], k=[[2]], v=[[3]], do=[[1], [2]])
+check = Checks(CALL, right_results, tiled, on_machine)
 
-
-check = Checks(CALL, right_results, on_machine)
-
-check("one tile that holds everything", [tiled(SQUARE, 2, 2), one_tile()])
-check("several tiles of queries: dK and dV add up", [tiled(THREE, 1, 3), tiled(SENTENCE, 2, 4)])
-check("several tiles of keys: dQ adds up, and P is that of the whole row", [tiled(THREE, 3, 1), tiled(SENTENCE, 4, 2)])
-check("the last tile of queries or of keys may be short", [tiled(THREE, 2, 2), tiled(SENTENCE, 3, 3)])
-check(
-    "causal, as many queries as keys: query i sees keys 0 to i", [tiled(TWO, 2, 2, True), tiled(SENTENCE, 2, 2, True)]
-)
+check("one tile that holds everything", [(SQUARE, 2, 2), one_tile()])
+check("several tiles of queries: dK and dV add up", [(THREE, 1, 3), (SENTENCE, 2, 4)])
+check("several tiles of keys: dQ adds up, and P is that of the whole row", [(THREE, 3, 1), (SENTENCE, 4, 2)])
+check("the last tile of queries or of keys may be short", [(THREE, 2, 2), (SENTENCE, 3, 3)])
+check("causal, as many queries as keys: query i sees keys 0 to i", [(TWO, 2, 2, True), (SENTENCE, 2, 2, True)])
 check(
     "causal, more keys than queries: the last query sees the last key",
-    [tiled(MORE_KEYS, 2, 3, True), tiled(MORE_KEYS, 1, 2, True)],
+    [(MORE_KEYS, 2, 3, True), (MORE_KEYS, 1, 2, True)],
 )
 check(
     "causal, more queries than keys: a query that sees no key has no part in it, and nothing is NaN",
-    [tiled(MORE_QUERIES, 2, 1, True), tiled(THREE | {"k": TWO["k"], "v": TWO["v"]}, 2, 2, True)],
+    [(MORE_QUERIES, 2, 1, True), (THREE | {"k": TWO["k"], "v": TWO["v"]}, 2, 2, True)],
 )
-check("any numbers of queries and keys, any tiles, causal or not", [tiled(SENTENCE, 3, 2, True), any_tiles()])
+check("any numbers of queries and keys, any tiles, causal or not", [(SENTENCE, 3, 2, True), any_tiles()])
 check("float16 comes in and goes out, and rounds once", [sized(512, 32, 8, 16, 16)], call=RANDOM_CALL)
 check(
     "all the work is the answer's own, on tiles that it loaded",

@@ -4,9 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import traffic
-from course_lib.exercises.common.generators import case_of
-from course_lib.grading.checking import agrees
-from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
+from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, case_of
 
 
 def arithmetic_intensity(n, d, bytes_per_element, block_q=None):
@@ -40,26 +38,23 @@ def intensity(n, d, bytes_per_element, block_q):
     return [ExpectedOutput("the intensity", exact, np.float32(exact), exact)]
 
 
-case = case_of(arithmetic_intensity, bytes_per_element=2)
+def sizes(n, block_q):
+    return st.tuples(n, st.integers(1, 6), st.sampled_from([2, 4]), block_q)
 
 
-def cases(n, block_q):
-    return st.builds(case, n, st.integers(1, 6), st.sampled_from([2, 4]), block_q)
-
-
-check = Checks(arithmetic_intensity, agrees(intensity))
+check = Checks(arithmetic_intensity, agrees(intensity), case_of(arithmetic_intensity, bytes_per_element=2))
 
 check(
     "standard attention: Q, K, V, O once, S and P written and read back",
-    [case(4, 2, 8), case(1024, 64), case(7, 3, 4), cases(st.integers(1, 12), st.none())],
+    [(4, 2, 8), (1024, 64), (7, 3, 4), sizes(st.integers(1, 12), st.none())],
 )
 check(
     "FlashAttention: K and V once for every query tile",
-    [case(4, 2, 8, 2), case(4096, 128, 2, 128), cases(st.sampled_from([2, 4, 8]), st.integers(1, 2))],
+    [(4, 2, 8, 2), (4096, 128, 2, 128), sizes(st.sampled_from([2, 4, 8]), st.integers(1, 2))],
 )
 check(
     "a short last tile reads every key too",
-    [case(5, 2, 2, 2), case(100, 64, 2, 32), case(3, 2, 2, 16), cases(st.integers(1, 12), st.integers(1, 16))],
+    [(5, 2, 2, 2), (100, 64, 2, 32), (3, 2, 2, 16), sizes(st.integers(1, 12), st.integers(1, 16))],
 )
 
 EXERCISE = Exercise(__file__, arithmetic_intensity, check, points=2, minutes=7, difficulty="easy")

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.verdicts import says
-from course_lib.grading.exercise import Checks, Exercise
+from course_lib.grading import Checks, Exercise
 from course_lib.measure.bounds import explain_point, measured_cases
 
 VERDICTS = ("arithmetic", "memory", "launch", "none of these", "miscounted")
@@ -23,33 +23,27 @@ def points(draw, least_percent, most_percent, launches=(1, 4)):
     arithmetic, memory, launch = draw(st.permutations([1, 2, 3]))
     percent = draw(st.integers(least_percent, most_percent).filter(lambda share: share not in (50, 100)))
     count = draw(st.integers(*launches))
-    return point(300 / percent, 100.0 * arithmetic, 10.0 * memory, count, launch / count)
+    return 300 / percent, 100.0 * arithmetic, 10.0 * memory, count, launch / count
 
 
-check = Checks(explain_point, says(explain_point, VERDICTS, "the longest need over the measured seconds"))
+check = Checks(explain_point, says(explain_point, VERDICTS, "the longest need over the measured seconds"), point)
 
 check(
     "the resource that needs longest binds; the share is its need over the seconds",
     [
-        point(4.0, 300.0, 20.0),
-        point(4.0, 100.0, 30.0),
-        point(4.0, 100.0, 20.0, 1, 3.0),
-        point(4.0, 200.0, 10.0),
+        (4.0, 300.0, 20.0),
+        (4.0, 100.0, 30.0),
+        (4.0, 100.0, 20.0, 1, 3.0),
+        (4.0, 200.0, 10.0),
         points(55, 95, launches=(1, 1)),
     ],
 )
 check(
     "every launch takes launch_s",
-    [point(4.0, 200.0, 10.0, 6, 0.5), point(8.0, 300.0, 20.0, 3, 2.0), points(55, 95, launches=(2, 4))],
+    [(4.0, 200.0, 10.0, 6, 0.5), (8.0, 300.0, 20.0, 3, 2.0), points(55, 95, launches=(2, 4))],
 )
-check(
-    "less than half of the time explained: none of these",
-    [point(8.0, 300.0, 20.0), point(8.0, 100.0, 30.0), points(5, 45)],
-)
-check(
-    "more than the whole time explained: miscounted",
-    [point(2.0, 100.0, 30.0), point(2.0, 300.0, 20.0), points(105, 300)],
-)
+check("less than half of the time explained: none of these", [(8.0, 300.0, 20.0), (8.0, 100.0, 30.0), points(5, 45)])
+check("more than the whole time explained: miscounted", [(2.0, 100.0, 30.0), (2.0, 300.0, 20.0), points(105, 300)])
 check("the measured cases", measured_cases().values())
 
 EXERCISE = Exercise(__file__, explain_point, check, points=3, minutes=12, difficulty="medium")

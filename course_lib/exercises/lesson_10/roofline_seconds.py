@@ -3,8 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib.grading.checking import agrees
-from course_lib.grading.exercise import Checks, Exercise, ExpectedOutput
+from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees
 from course_lib.measure.bounds import STANDARD_4096, roofline_seconds
 
 

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.verdicts import says
-from course_lib.grading.exercise import Checks, Exercise
+from course_lib.grading import Checks, Exercise
 from course_lib.measure.rungs import find_the_waste, suspects
 
 VERDICTS = ("computes", "reads", "waits", "nothing")

@@ -1,0 +1,98 @@
+"""How an exercise states its properties: `Checks`, and the tests that many of them share."""
+
+import inspect
+from collections.abc import Callable
+
+import numpy as np
+
+from .calling import AnswerError, judging
+from .diagnosis import compare, show
+from .exercise import Evidence, ExpectedOutput, Finding, Property, single_finding
+
+
+class Checks(list):
+    """The properties of an exercise, most of which have the call and the test in common; calling it adds the next.
+
+    call: as in Property; the answer itself stands for a call with each of its parameters.
+    test(outcome, **names): judges what comes of the call; through(call, test) makes the Property's test of it.
+    case: makes inputs of a row of arguments; by default `case_of` the answer.
+    """
+
+    def __init__(self, call: str | Callable, test=None, case=None, through=judging, examples=40):
+        if callable(call):
+            case = case or case_of(call)
+            call = f"{call.__name__}({', '.join(inspect.signature(call).parameters)})"
+        self.call, self.test, self.case, self.through, self.examples = call, test, case, through, examples
+
+    def __call__(self, name: str, rows, call=None, test=None, calls=None) -> None:
+        """rows: inputs, each a dictionary or a tuple of arguments for `case`; the last may be a strategy of such rows.
+
+        calls(answer, **inputs): a test that calls the answer itself.
+        """
+        call = call or self.call
+        test = calls or self.through(call, test or self.test)
+        rows = list(rows)
+        draw = None if isinstance(rows[-1], dict | tuple) else rows.pop().map(self._inputs)
+        self.append(Property(name, call, test, tuple(map(self._inputs, rows)), draw, self.examples))
+
+    def _inputs(self, row):
+        return row if isinstance(row, dict) else self.case(*row)
+
+
+def case_of(names: str | Callable, **defaults) -> Callable[..., dict]:
+    """A function that makes inputs of these names from arguments, given as in a call: lists become float64 arrays.
+
+    names: with spaces between them, or the answer whose arguments they are. defaults: besides those of the answer.
+    """
+    if isinstance(names, str):
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        signature = inspect.Signature([inspect.Parameter(name, kind) for name in names.split()])
+    else:
+        signature = inspect.signature(names)
+    defaults = {name: p.default for name, p in signature.parameters.items() if p.default is not p.empty} | defaults
+
+    def case(*arguments, **named):
+        given = defaults | signature.bind_partial(*arguments, **named).arguments
+        return {
+            name: np.array(given[name], dtype=np.float64) if isinstance(given[name], list) else given[name]
+            for name in signature.parameters
+        }
+
+    return case
+
+
+def agrees(oracle: Callable[..., list[ExpectedOutput]]) -> Callable[..., Evidence | None]:
+    """A test for `Checks`: the call returns what oracle(**names) states, within the error budget."""
+    return lambda returned, **names: compare(returned, oracle(**names))
+
+
+def keeps_dtype(*names: str) -> Callable[..., Evidence | None]:
+    """A test for `Checks`: outputs called `names` come back in float32, which the cases' arrays have."""
+
+    def test(returned, **_):
+        dtypes = {name: str(np.asarray(part).dtype) for name, part in zip(names, returned, strict=True)}
+        wrong = [(name, dtype) for name, dtype in dtypes.items() if dtype != "float32"]
+        findings = tuple(Finding(name, "dtype", f"{name} came back as {dtype}") for name, dtype in wrong)
+        return Evidence(findings, ", ".join(dtypes.values()), ", ".join(["float32"] * len(names))) if findings else None
+
+    return test
+
+
+def not_modified(answer, **inputs) -> Evidence | None:
+    """A test that calls the answer itself: the arguments are the same after the call as before."""
+    answer(*inputs.values())
+    if not answer.modified:
+        return None
+    changed = " and ".join(list(inputs)[i] for i in answer.modified)
+    return single_finding("modified", f"the call changed its argument {changed} in place")
+
+
+def raises_value_error(answer, **inputs) -> Evidence | None:
+    """A test that calls the answer itself: the call raises ValueError."""
+    try:
+        returned = answer(*inputs.values())
+    except AnswerError as error:
+        if error.finding.text.startswith("the answer raised ValueError"):
+            return None
+        return Evidence((error.finding,), expected="a ValueError")
+    return single_finding("accepted", "nothing was raised", show(returned), "a ValueError")

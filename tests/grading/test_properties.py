@@ -1,0 +1,53 @@
+"""Rows of a table become inputs, and a test gets what it asks for."""
+
+import numpy as np
+import pytest
+from hypothesis import find
+from hypothesis import strategies as st
+
+from course_lib.grading import Checks, case_of
+from course_lib.grading.calling import GuardedAnswer
+
+
+def scaled(x, scale=2.0):
+    return x * scale
+
+
+def test_a_row_is_the_arguments_or_the_inputs_themselves_or_drawn():
+    checks = Checks(scaled, lambda returned, **_: None)
+    checks("of all kinds", [([1, 2],), {"x": np.ones(1), "scale": 3.0}, st.tuples(st.just([4]), st.just(5.0))])
+    (prop,) = checks
+    assert prop.call == "scaled(x, scale)"
+    first, second = prop.cases
+    assert first["x"].dtype == np.float64 and first["x"].tolist() == [1, 2] and first["scale"] == 2.0
+    assert second == {"x": np.ones(1), "scale": 3.0}
+    drawn = find(prop.draw, lambda inputs: True)
+    assert drawn["x"].tolist() == [4] and drawn["scale"] == 5.0
+
+
+@pytest.mark.parametrize("names", ["x scale", scaled])
+def test_a_row_that_does_not_fit_is_refused(names):
+    case = case_of(names, scale=3.0)
+    assert case(1.0) == {"x": 1.0, "scale": 3.0}
+    with pytest.raises(TypeError):
+        case(1.0, 2.0, 3.0)
+    with pytest.raises(TypeError):
+        case(1.0, scael=2.0)
+    with pytest.raises(KeyError):
+        case()
+
+
+def test_a_test_judges_what_the_call_returns_unless_it_makes_the_call():
+    seen = []
+    checks = Checks(scaled, lambda returned, x, scale: seen.append((returned, x, scale)))
+    checks("judged", [(1.5,)])
+    checks(
+        "of a call of its own",
+        [(1.5,)],
+        call="2 * scaled(x, 4.0)",
+        calls=lambda answer, x, scale: seen.append(answer(x, 4.0)),
+    )
+    for prop in checks:
+        assert prop.test(GuardedAnswer(scaled), **prop.cases[0]) is None
+    assert seen == [(3.0, 1.5, 2.0), 6.0]
+    assert [prop.call for prop in checks] == ["scaled(x, scale)", "2 * scaled(x, 4.0)"]
