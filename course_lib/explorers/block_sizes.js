@@ -5,7 +5,7 @@ function picture(box, choose) {
   const play = player(box, "visits", (visit) => show(visit))
   const said = html(box, "p")
   const row = html(box, "div", { class: "panels" })
-  const margins = { left: 44, top: 8, right: 6, bottom: 32 }
+  const margins = { left: 44, top: 8, right: 6, bottom: 32, half: true }
   const grids = [0, 1].map(() => {
     const of = panel(row, "", 236, 236, margins)
     const [tiles, numbers] = [svg(of.root, "g"), svg(of.root, "g", { class: "numbers" })]
