@@ -5,9 +5,9 @@ function picture(box, choose) {
   const play = player(box, "blocks fed", (fed) => show(fed))
   const row = html(box, "div", { class: "panels" })
   const margins = { left: 34, bottom: 40, top: 14, right: 6, half: true }
-  const stream = panel(row, "", 310, 250, margins)
-  const weights = panel(row, "", 310, 250, margins)
-  const plane = panel(row, "Values; line: the output so far; star: the answer", 310, 250, { ...margins, left: 42 })
+  const stream = panel(row, "", 300, 250, margins)
+  const weights = panel(row, "", 300, 250, margins)
+  const plane = panel(row, "Values; line: the output so far; star: the answer", 300, 250, { ...margins, left: 42 })
   const cards = html(row, "div", { class: "cards" })
   const layer = (of, name) => svg(of.root, "g", { class: name, "aria-hidden": "true" })
   const bands = [stream, weights].map((of) => layer(of, "band"))
