@@ -137,7 +137,8 @@ function picture(box, choose) {
         if (!number[i][j]) set(node, { class: "tile skipped" })
         node.onpointerenter = node.onpointerdown = () => tell(loop, i, j)
       })
-      tiles.onpointerleave = () => show(play.at())
+      // A finger leaves as soon as it is lifted: what it has tapped stays named.
+      tiles.onpointerleave = ({ pointerType }) => pointerType === "touch" || show(play.at())
       many(texts, "text", labelled ? high * wide : 0).forEach((text, at) => {
         const [i, j] = [Math.trunc(at / wide), at % wide]
         set(text, { x: of.x((edges.k[j] + edges.k[j + 1]) / 2), y: of.y((edges.q[i] + edges.q[i + 1]) / 2) + 4, class: "middle" })

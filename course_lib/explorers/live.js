@@ -88,6 +88,8 @@ function panel(box, title, size, height, margins = {}) {
 function handle(node, label, onMove, onKey) {
   set(node, { tabindex: 0, role: "slider", "aria-label": label, class: "handle", ...OWN_KEYS })
   let held = false
+  // Or the page scrolls, and the drag ends: Chromium heeds no touch-action on a shape.
+  node.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false })
   node.addEventListener("pointerdown", (event) => {
     event.preventDefault()
     node.focus()
