@@ -5,47 +5,12 @@ They are buttons of HTML over the picture, so that they say it on a page without
 
 import json
 from html import escape
+from pathlib import Path
 
 import numpy as np
 
+HERE = Path(__file__).parent
 POINT_PIXELS = 10  # from a point to each edge of its button
-
-# What a button says stands above it, as far to the right as it is to the left of the picture's middle.
-STYLE = (
-    "<style>.spots{position:relative}.spots img{display:block}"
-    ".spots button{position:absolute;padding:0;border:0;background:none}"
-    ".spots button:is(:hover,:focus-visible){outline:2px solid #222}"
-    ".spots button:is(:hover,:focus)::after{content:attr(aria-label);position:absolute;bottom:100%;z-index:1;"
-    "left:50%;transform:translateX(calc(-1 * var(--at)));"
-    "width:max-content;max-width:min(30em,60vw);padding:3px 8px;border-radius:4px;background:#222;color:#fff;"
-    "font:13px/1.4 system-ui,sans-serif;text-align:left;pointer-events:none}"
-    ".widget-gridbox [data-chosen]{cursor:pointer}</style>"
-)
-
-# Where a narrow page has made the picture small, a click on it shows it at its own size, and the next one ends that.
-SCRIPT = """
-function render({ model, el }) {
-  el.classList.add("spots")
-  const box = () => el.closest(".widget-gridbox")
-  const large = () => box().style.getPropertyValue("--least")
-  const draw = () => {
-    const focused = [...el.children].indexOf(document.activeElement)
-    el.innerHTML = model.get("html")
-    el.children[focused]?.focus()
-  }
-  model.on("change:html", draw)
-  el.addEventListener("click", ({ target }) => {
-    if (target.dataset.chosen) model.send(JSON.parse(target.dataset.chosen))
-    if (target === el) box().style.setProperty("--least", large() ? "" : "100000px")
-  })
-  el.addEventListener("pointermove", () => {
-    const small = el.clientWidth < box().querySelector("img").naturalWidth / 2 - 8
-    el.style.cursor = small ? "zoom-in" : large() ? "zoom-out" : ""
-  })
-  draw()
-}
-export default { render }
-"""
 
 
 def spot(axes, x, y, text, **chosen):
@@ -76,7 +41,7 @@ def spots_html(figure):
         about = f'style="{place}" aria-label="{escape(text)}"{data}'
         # JupyterLab leaves alone the keys that are pressed on an element with this attribute.
         buttons.append(f'<button type="button" data-lm-suppress-shortcuts {about}></button>')
-    return STYLE + "".join(buttons) if buttons else ""
+    return f"<style>{(HERE / 'spots.css').read_text()}</style>{''.join(buttons)}" if buttons else ""
 
 
 def overlay(choose):
@@ -85,7 +50,7 @@ def overlay(choose):
     from traitlets import Unicode
 
     class Spots(anywidget.AnyWidget):
-        _esm = SCRIPT
+        _esm = (HERE / "spots.js").read_text()
         html = Unicode().tag(sync=True)
 
     spots = Spots(layout={"grid_area": "1 / 1"})
