@@ -26,6 +26,7 @@ What they share:
     figures          colours, sizes, panels with titles and labels, and how a figure becomes a PNG
     drawing          logarithmic axes, curves, cells, matrices of numbers, stacked bars
     live             the shell of the explorers that one takes hold of: NAME.js draws in the browser what the model says
+    spots            places of a picture that say something when one points at them, and may be chosen by a click
     shell            the shell of all others: rows of controls, picture and text
     visits           bytes up to each visit of a loop, and the widget of backward_passes
     words            numbers and tables in words and HTML

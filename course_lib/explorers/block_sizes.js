@@ -5,7 +5,7 @@ function picture(box, choose) {
   const play = player(box, "visits", (visit) => show(visit))
   const said = html(box, "p")
   const row = html(box, "div", { class: "panels" })
-  const margins = { left: 44, top: 8, right: 6, bottom: 32 }
+  const margins = { left: 44, top: 8, right: 6, bottom: 32, half: true }
   const grids = [0, 1].map(() => {
     const of = panel(row, "", 236, 236, margins)
     const [tiles, numbers] = [svg(of.root, "g"), svg(of.root, "g", { class: "numbers" })]
@@ -137,7 +137,8 @@ function picture(box, choose) {
         if (!number[i][j]) set(node, { class: "tile skipped" })
         node.onpointerenter = node.onpointerdown = () => tell(loop, i, j)
       })
-      tiles.onpointerleave = () => show(play.at())
+      // A finger leaves as soon as it is lifted: what it has tapped stays named.
+      tiles.onpointerleave = ({ pointerType }) => pointerType === "touch" || show(play.at())
       many(texts, "text", labelled ? high * wide : 0).forEach((text, at) => {
         const [i, j] = [Math.trunc(at / wide), at % wide]
         set(text, { x: of.x((edges.k[j] + edges.k[j + 1]) / 2), y: of.y((edges.q[i] + edges.q[i + 1]) / 2) + 4, class: "middle" })

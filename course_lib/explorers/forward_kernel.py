@@ -14,6 +14,7 @@ from course_lib.measure import records
 from .drawing import cells
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION, legend, panels, tidy
 from .shell import Explorer, choice, slider, tick
+from .spots import spot
 from .words import plain
 
 # What is at a place of a tile, and what becomes of its score.
@@ -47,6 +48,14 @@ class Program:
         """The places of key tile j."""
         return self.places[:, j * self.block_n : (j + 1) * self.block_n]
 
+    def queries(self, pid):
+        """(start, stop) of the queries of any program of the launch."""
+        return pid * self.block_m, min((pid + 1) * self.block_m, self.n_q)
+
+    def keys(self, j):
+        """Keys and kind of key tile j, in words."""
+        return f"keys {j * self.block_n} to {min((j + 1) * self.block_n, self.n_k) - 1}: {self.kinds[j]}"
+
 
 def program(n_q, n_k, *, block_m, block_n, causal, pid):
     """The loop of program `pid`, derived from the mask: a Program."""
@@ -67,17 +76,15 @@ def program(n_q, n_k, *, block_m, block_n, causal, pid):
 
 def describe(model, step):
     """Key tile `step`, counted from 0 as programs are, in words and numbers, as HTML."""
-    first, last = model.pid * model.block_m, min((model.pid + 1) * model.block_m, model.n_q) - 1
+    start, stop = model.queries(model.pid)
     kinds = ", ".join(f"{model.kinds.count(kind)} {kind}" for kind in KINDS)
     text = (
-        f"<b>Program {model.pid}</b>: queries {first} to {last}. Key tiles: {kinds}. "
+        f"<b>Program {model.pid}</b>: queries {start} to {stop - 1}. Key tiles: {kinds}. "
         f"full_end = {model.full_end}, kv_end = {model.kv_end}.<br>"
     )
-    start, kind = step * model.block_n, model.kinds[step]
     tile = model.tile(step)
     counts = ", ".join(f"{int((tile == what).sum())} {name.split(':')[0]}" for what, name in enumerate(NAMES))
-    keys = f"keys {start} to {min(start + model.block_n, model.n_k) - 1}"
-    return f"{text}<b>Tile {step}</b> of tiles 0 to {len(model.kinds) - 1}, {keys}: {kind}. Places: {counts}."
+    return f"{text}<b>Tile {step}</b> of tiles 0 to {len(model.kinds) - 1}, {model.keys(step)}. Places: {counts}."
 
 
 def draw(model, step):
@@ -89,7 +96,7 @@ def draw(model, step):
     top, block_n, n_tiles = model.pid * model.block_m, model.block_n, len(model.kinds)
     columns = np.minimum(block_n * np.arange(n_tiles + 1), model.n_k)
     kinds = np.array([[list(KINDS).index(kind) for kind in model.kinds]])
-    _looks(grid, kinds, KINDS, columns, (top, min(top + model.block_m, model.n_q)))
+    _looks(grid, kinds, KINDS, columns, model.queries(model.pid))
     start = step * block_n
     grid.bar(start, model.block_m, block_n, top, align="edge", facecolor="none", edgecolor=INK, linewidth=2, zorder=3)
     grid.bar(0, model.n_q, model.n_k, align="edge", facecolor="none", edgecolor=GREY)
@@ -98,6 +105,13 @@ def draw(model, step):
     tidy(grid, title="the scores; dotted: full_end, dashed: kv_end", x="key", y="query")
     grid.locator_params(integer=True)
     grid.set(xlim=(-0.5, n_tiles * block_n + 0.5), ylim=(max(model.n_q, top + model.block_m) + 0.5, -0.5))
+    for pid in range(-(-model.n_q // model.block_m)):
+        queries = model.queries(pid)
+        if pid != model.pid:
+            spot(grid, (0, model.n_k), queries, f"Program {pid}: queries {queries[0]} to {queries[1] - 1}", pid=pid)
+            continue
+        for j in range(n_tiles):
+            spot(grid, columns[j : j + 2], queries, f"Tile {j}, {model.keys(j)}", step=j)
 
     columns, rows = np.arange(start, start + block_n + 1) - 0.5, np.arange(top, top + model.block_m + 1) - 0.5
     places, looks = model.tile(step), LOOKS

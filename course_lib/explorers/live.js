@@ -35,12 +35,14 @@ const write = (node, text) => {
   if (node.textContent !== text) node.textContent = text
 }
 
-// A titled drawing of its own size, with places for x and y of the data between the margins.
+// A titled drawing of its own size, with places for x and y of the data between the margins. half: where the page is
+// too narrow for two of its size in a row, but not much, it is smaller, so that two fit.
 function panel(box, title, size, height, margins = {}) {
+  const { left = 40, right = 10, top = 10, bottom = 36, half = false } = margins
   // Never wider than there is room for when it is made: scaled down, its text would be too small.
   const room = box.closest(".live").clientWidth - 26
-  const width = room > 0 ? Math.min(size, room) : size
-  const { left = 40, right = 10, top = 10, bottom = 36 } = margins
+  const most = half && room > 420 ? Math.trunc(room / 2) - 6 : room
+  const width = room > 0 ? Math.min(size, most) : size
   const figure = html(box, "figure", { style: `width: ${width}px` })
   const caption = html(figure, "figcaption", {}, title)
   const root = svg(figure, "svg", { viewBox: `0 0 ${width} ${height}`, width, height })
@@ -86,6 +88,8 @@ function panel(box, title, size, height, margins = {}) {
 function handle(node, label, onMove, onKey) {
   set(node, { tabindex: 0, role: "slider", "aria-label": label, class: "handle", ...OWN_KEYS })
   let held = false
+  // Or the page scrolls, and the drag ends: Chromium heeds no touch-action on a shape.
+  node.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false })
   node.addEventListener("pointerdown", (event) => {
     event.preventDefault()
     node.focus()

@@ -6,7 +6,8 @@ function picture(box, choose) {
   const line = svg(plane.root, "line", { class: "faint" })
   const drop = svg(plane.root, "line", { class: "dotted" })
   const shadow = svg(plane.root, "line", { class: "shadow" })
-  const side = html(row, "div", { class: "side" })
+  const cards = html(row, "div", { class: "cards", "aria-live": "polite" })
+  const side = html(row, "div")
   const sums = panel(side, "a \u00b7 b: the products and their sum", 310, 160, { left: 100, right: 36 })
   const zero = svg(sums.root, "line", { class: "axis" })
   const bars = svg(sums.root, "g")
@@ -14,7 +15,6 @@ function picture(box, choose) {
   const size = panel(side, "The same as an area: |a| times the shadow", 310, 200)
   const area = svg(size.root, "rect")
   const level = svg(size.root, "line", { class: "axis" })
-  const cards = html(row, "div", { class: "cards", "aria-live": "polite" })
 
   let state
   const nearest = (value) => {

@@ -14,6 +14,7 @@ from course_lib.measure import records
 from .drawing import log_axes
 from .figures import BLUE, GREEN, GREY, INK, ON_WHITE, ORANGE, PURPLE, VERMILLION, label, legend, panel
 from .shell import Explorer, buttons, choice, menu, tick
+from .spots import spot
 from .words import plain
 
 # FlashAttention-3 (Shah et al., 2024), section 3.1: an H100 SXM5's special functions, exp2 among them, by 16 for each
@@ -122,8 +123,8 @@ def draw(model):
     A level does not move with the settings' bytes: only the place on it does where the call is thought to be.
     """
     s, gpu = model.settings, model.gpu
-    mask = "causal" if s.causal else "full"
-    title = f"{s.gpu}, fp16, forward: N = {s.n:,}, d = {s.d}, {mask}; bytes {s.counted}"
+    shape = f"N = {s.n:,}, d = {s.d}, {'causal' if s.causal else 'full'}"
+    title = f"{s.gpu}, fp16, forward: {shape}; bytes {s.counted}"
     note = records.provenance("attention-h100") if model.measured else None
     alt = f"A roofline with measured rates as levels, and FLOPs per byte as vertical lines. {plain(describe(model))}"
     figure, axes = panel(4.2, below=0.75, note=note, alt=alt, title=title, x="FLOPs per byte", y="TFLOP/s")
@@ -151,10 +152,14 @@ def draw(model):
             axes.plot(intensity, reach, "_", markersize=16, markeredgewidth=2, color=colour)
             side, place = ("left", 1.05) if intensity < 3000 else ("right", 1 / 1.05)
             label(axes, place * intensity, 24 * 1.35**line, counted, color=colour, ha=side, **ON_WHITE)
+            at = f"{intensity:,.1f} FLOPs a byte, bytes {counted}"
+            spot(axes, intensity, reach, f"The roof of the {s.gpu} at {at}: {reach:,.0f} TFLOP/s")
             # A counter was read for this course's kernel only.
             calls = ["ours"] if counted == DRAM else CALLS
             for call in model.measured.keys() & calls if chosen else ():
-                axes.plot(intensity, model.measured[call], CALLS[call][2], markersize=8, color=CALLS[call][1])
+                (name, colour, marker), tflops = CALLS[call], model.measured[call]
+                axes.plot(intensity, tflops, marker, markersize=8, color=colour)
+                spot(axes, intensity, tflops, f"{name}, {shape}: {tflops:.0f} TFLOP/s measured, at {at}")
     if not model.intensity:
         label(axes, 450, 100, "no counter was read at this shape", color=GREY, size=10)
     return figure

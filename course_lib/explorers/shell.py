@@ -6,6 +6,7 @@ Where there is no kernel, in a notebook on GitHub or in print, the same cell sho
 import ipywidgets as widgets
 
 from .figures import png
+from .spots import overlay, spots_html
 
 STYLE = {"description_width": "110px"}
 # Sliders share a row where the page has room for both, and keep a track that can be aimed at where it has not.
@@ -31,7 +32,8 @@ def menu(name, options, value):
 def buttons(name, options, value):
     """A row of buttons, one of which is pressed: options as of a menu."""
     style = STYLE | {"button_width": "auto"}
-    return widgets.ToggleButtons(options=list(options), value=value, description=name, style=style)
+    beside = {"display": "flex", "width": "auto"}  # their name, as that of the other controls
+    return widgets.ToggleButtons(options=list(options), value=value, description=name, style=style, layout=beside)
 
 
 def tick(name, value):
@@ -52,12 +54,13 @@ class Explorer(widgets.VBox):
         self.controls = {name: control for row in rows for name, control in row.items()}
         self._ends, self._play = ends or {}, play
         self._kept_at_end = {name for name in self._ends if self.controls[name].value == self.controls[name].max}
-        # At its own size: stretched over a wide page, a picture would be larger than the text around it.
-        self.image = widgets.Image(format="png", layout={"max_width": "100%", "align_self": "flex-start"})
+        self.image = widgets.Image(format="png", layout={"grid_area": "1 / 1", "width": "100%", "margin": "0"})
+        self.spots = overlay(self.choose)
+        self.picture = widgets.GridBox([self.image, self.spots])
         self.text = widgets.HTML()
         wrapped = {"flex_flow": "row wrap"}  # onto a next line where the page is narrow
         self._rows = [widgets.HBox(list(row.values()), layout=wrapped) for row in rows]
-        super().__init__([*self._rows, self.image, self.text])
+        super().__init__([*self._rows, self.picture, self.text])
         if play:
             self._button, self._link = widgets.Play(interval=300, show_repeat=False), None
             row = next(row for row in self._rows if self.controls[play] in row.children)
@@ -80,7 +83,15 @@ class Explorer(widgets.VBox):
         model = model_of(**settings)
         self.text.value = describe(model, *moment)
         self.figure = draw(model, *moment)
-        self.image.value, self.image.layout.width = png(self.figure), f"{self.figure.shown_width}px"
+        self.image.value, self.spots.html = png(self.figure), spots_html(self.figure)
+        # As wide as it is drawn, or as there is room for; a click on it makes --least large (see overlay).
+        width = f"{self.figure.shown_width}px"
+        self.picture.layout.grid_template_columns = f"minmax(min(var(--least, 0px), {width}), {width})"
+
+    def choose(self, values):
+        """Set controls, by name."""
+        for name, value in values.items():
+            self.controls[name].value = value
 
     def _repr_mimebundle_(self, **_kwargs):
         still = f"<figure>{self.figure._repr_html_()}<figcaption>{self.text.value}</figcaption></figure>"

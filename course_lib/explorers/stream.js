@@ -4,10 +4,10 @@ function picture(box, choose) {
   const said = html(box, "p", { "aria-live": "polite" })
   const play = player(box, "blocks fed", (fed) => show(fed))
   const row = html(box, "div", { class: "panels" })
-  const margins = { left: 34, bottom: 40, top: 14, right: 6 }
-  const stream = panel(row, "", 310, 250, margins)
-  const weights = panel(row, "", 310, 250, margins)
-  const plane = panel(row, "Values; line: the output so far; star: the answer", 310, 250, { ...margins, left: 42 })
+  const margins = { left: 34, bottom: 40, top: 14, right: 6, half: true }
+  const stream = panel(row, "", 300, 250, margins)
+  const weights = panel(row, "", 300, 250, margins)
+  const plane = panel(row, "Values; line: the output so far; star: the answer", 300, 250, { ...margins, left: 42 })
   const cards = html(row, "div", { class: "cards" })
   const layer = (of, name) => svg(of.root, "g", { class: name, "aria-hidden": "true" })
   const bands = [stream, weights].map((of) => layer(of, "band"))
@@ -119,7 +119,9 @@ function picture(box, choose) {
       }),
     )
     many(labels, "text", keys.length).forEach((text, i) => {
-      set(text, { x: plane.x(state.values[i][0]) + 8, y: plane.y(state.values[i][1]) - 6 })
+      const x = plane.x(state.values[i][0])
+      const left = x + 8 + 7 * keys[i].length > plane.span.x[1] + 6
+      set(text, { x: left ? x - 8 : x + 8, y: plane.y(state.values[i][1]) - 6, class: left ? "end" : "" })
       write(text, keys[i])
     })
     set(answer, { x: plane.x(state.answer[0]), y: plane.y(state.answer[1]) + 6 })

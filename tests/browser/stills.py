@@ -26,7 +26,9 @@ def main() -> None:
             image = Image.open(io.BytesIO(page.locator(".live").screenshot()))
             digest = PngInfo()
             digest.add_text("digest", explorer.digest())
-            colours = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+            # The usual method makes one colour of two where one of them is rare.
+            method = {"method": Image.Quantize.MAXCOVERAGE, "kmeans": 1, "dither": Image.Dither.NONE}
+            colours = image.convert("RGB").quantize(64, **method)
             colours.save(live.HERE / f"{name}.png", optimize=True, pnginfo=digest)
 
 

@@ -76,6 +76,42 @@ def test_a_score_is_raised_and_the_stream_played(opened):
     page.get_by_text("Block 1 of 4: the.").wait_for()
 
 
+def touch(page, shape, *moves):
+    """A finger on the middle of a shape, moved so many pixels down by each of the moves, and lifted."""
+    box, session = shape.bounding_box(), page.context.new_cdp_session(page)
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    steps = [("touchStart", y), *(("touchMove", y := y + down) for down in moves), ("touchEnd", None)]
+    session.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    for kind, at in steps:
+        points = [] if at is None else [{"x": x, "y": at}]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+
+@pytest.mark.parametrize(
+    "name, label, y, before, after",
+    [("pair", "tip of a", 124, "(1, 2)", "(1, -1)"), ("stream", "score of the", -84, "1.000", "4.000")],
+)
+def test_a_finger_drags_and_the_page_stays(opened, name, label, y, before, after):
+    page = opened(name)
+    page.evaluate("document.body.style.margin = '600px 0 2000px'")
+    page.evaluate("scrollTo(0, 500)")
+    shape = page.get_by_label(label)
+    assert shape.get_attribute("aria-valuetext") == before
+    touch(page, shape, y / 3, y / 3, y / 3)
+    page.wait_for_timeout(200)
+    assert shape.get_attribute("aria-valuetext") == after
+    assert page.evaluate("scrollY") == 500
+
+
+@pytest.mark.parametrize("name", ["visits", "block_sizes"])
+def test_a_tap_on_a_tile_names_it(opened, name):
+    page = opened(name)
+    page.get_by_label("visits", exact=True).fill("0")
+    touch(page, page.locator(".tile").nth(1))
+    page.wait_for_timeout(200)
+    assert "visit 2, reads" in page.locator(".live p").first.inner_text()
+
+
 @pytest.mark.parametrize("name", ["visits", "block_sizes"])
 def test_tiles_are_played_and_pointed_at(opened, name):
     page = opened(name)
@@ -103,6 +139,12 @@ def test_a_larger_tile_moves_fewer_bytes(opened):
     assert "64 KiB" in page.locator(".headline").inner_text()
     page.get_by_label("B_r").press("End")
     assert "128" in page.locator("output").first.inner_text()
+
+
+@pytest.mark.parametrize("name", ["stream", "visits", "block_sizes"])
+def test_panels_that_belong_together_stay_in_a_row_on_a_narrow_page(opened, name):
+    left, right = (figure.bounding_box() for figure in opened(name, width=480).locator("figure").all()[:2])
+    assert left["y"] == right["y"] and left["x"] + left["width"] < right["x"]
 
 
 @pytest.mark.parametrize("name", live.EXPLORERS)

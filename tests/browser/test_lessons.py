@@ -127,6 +127,14 @@ def keyboard(page, explorer):
     return press
 
 
+def said_by(place):
+    """What a place of a picture says while one points at it, and nothing before."""
+    said = "node => getComputedStyle(node, '::after').content"
+    assert place.evaluate(said) == "none"
+    place.hover()
+    return place.evaluate(said)
+
+
 def centre(shape):
     box = shape.bounding_box()
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
@@ -382,6 +390,20 @@ def test_flash_attention_forward(open_lesson):
     (causal,) = explorer.locator("input[type=checkbox]").all()
 
     assert "Tile 2 of tiles 0 to 3, keys 8 to 11: masked" in explorer.inner_text()
+    first = explorer.get_by_label("Tile 0")
+    assert said_by(first) == '"Tile 0, keys 0 to 3: no mask"'
+    first.click()
+    explorer.get_by_text("Tile 0 of tiles 0 to 3").wait_for()
+    assert tile.get_attribute("aria-valuenow") == "0.0"
+    explorer.get_by_label("Program 0").click()
+    explorer.get_by_text("queries 0 to 3").wait_for()
+    explorer.get_by_label("Program 1").focus()
+    page.keyboard.press("Enter")
+    explorer.get_by_text("queries 4 to 7").wait_for()
+    explorer.locator(".widget-play button").first.click()
+    explorer.get_by_text("Tile 3 of tiles 0 to 3").wait_for()
+    explorer.get_by_label("Tile 2").click()
+    explorer.get_by_text("Tile 2 of tiles 0 to 3").wait_for()
     assert "Tile 3 of tiles 0 to 3, keys 12 to 12: not visited" in press(tile, "ArrowRight")
     assert "full_end = 12, kv_end = 13" in press(causal, "Space")
     assert "queries 8 to 9" in press(program, "ArrowRight")
@@ -402,6 +424,8 @@ def test_performance(open_lesson):
     (causal,) = explorer.locator("input[type=checkbox]").all()
 
     assert "Faster than HBM delivers these bytes: this course; PyTorch, cuDNN" in explorer.inner_text()
+    ours = "this course, N = 4,096, d = 128, full: 593 TFLOP/s measured, at 124.1 FLOPs a byte, bytes requested"
+    assert said_by(explorer.get_by_label("this course")) == f'"{ours}"'
     assert "The arithmetic binds: at most 989 TFLOP/s" in press(once, "Enter")
     assert "N = 16,384, d = 128, full" in press(n, "ArrowRight")
     assert "N = 16,384, d = 64, full" in press(d, "ArrowLeft")
@@ -410,6 +434,21 @@ def test_performance(open_lesson):
     assert "d = 64, causal" in press(causal, "Space")
     assert "nothing is measured here" in press(gpu, "Space", "ArrowDown", "Enter")
     assert "no counter was read" in press(dram, "Enter")
+    assert explorer.get_by_label("measured, at").count() == 0
+
+
+def test_a_click_enlarges_a_picture_that_a_narrow_page_has_made_small(open_lesson):
+    page = open_lesson("10_performance")
+    picture = page.locator(".widget-gridbox").first
+    image, place = picture.locator("img"), {"position": {"x": 60, "y": 10}}
+    wide = page.viewport_size
+    page.set_viewport_size(wide | {"width": 600})
+    page.wait_for_function("image => image.clientWidth < 560", arg=image.element_handle())
+    picture.click(**place)
+    assert image.evaluate("image => image.clientWidth") == 960 > picture.evaluate("box => box.clientWidth")
+    picture.click(**place)
+    assert image.evaluate("image => image.clientWidth") < 560
+    page.set_viewport_size(wide)
 
 
 def test_making_it_fast(open_lesson):

@@ -1,13 +1,18 @@
 """The course as pages, built once as `make site` does and read on a phone: complete, offline, legible."""
 
+import io
 import subprocess
 import sys
 from urllib.parse import urldefrag
 
 import lab
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
+from PIL import Image
 
 from course_lib.explorers import live
+from course_lib.explorers.figures import ORANGE
 from tools import authoring
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
@@ -120,6 +125,21 @@ def test_explorer_moves_on_its_page(phone, looked, name):
     explorer.get_by_role("slider").first.press("ArrowRight")
     assert explorer.locator("svg").first.is_visible()
     assert explorer.inner_html() != before
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_a_point_of_the_roofline_says_its_values_where_it_is(site, phone, width):
+    phone.set_viewport_size({"width": width, "height": 844})
+    phone.goto(address(site, "notebooks/10_performance"))
+    point = phone.locator(".spots").first.get_by_label("PyTorch, FlashAttention-2")
+    point.scroll_into_view_if_needed()
+    pixels = np.asarray(Image.open(io.BytesIO(phone.screenshot(clip=point.bounding_box()))).convert("RGB"), dtype=int)
+    orange = np.abs(pixels - 255 * np.array(to_rgb(ORANGE))).max(axis=-1) < 40
+    assert orange.mean() > 0.25, "the square lies below its button; its line alone would be a tenth"
+    point.hover()
+    said = point.evaluate("node => getComputedStyle(node, '::after').content")
+    assert "N = 4,096, d = 128, full: 355 TFLOP/s measured, at 124.1 FLOPs a byte" in said
+    phone.set_viewport_size({"width": 390, "height": 844})
 
 
 def test_navigation_has_every_page_in_order(site, looked):
