@@ -137,21 +137,22 @@ attention(const float* Q, const float* K, const float* V, float* output, float* 
     // line 9: the online softmax, in units of log2(e). The 8 lanes of a row differ in bits 1 to 3 of their number.
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-      float m_new = m_i[i];
+      float m_new = -infinity();
 #pragma unroll
       for (int j = 0; j < KEYS; j++) {
-        s[i][j] = start_n + tx + 8 * j < end_n ? s[i][j] * scale_log2 : -infinity();
+        if (start_n + tx + 8 * j >= end_n) s[i][j] = -infinity();
         m_new = fmaxf(m_new, s[i][j]);
       }
 #pragma unroll
       for (int bit = 2; bit <= 8; bit *= 2) m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffffu, m_new, bit));
+      m_new = fmaxf(m_i[i], m_new * scale_log2);
       const float m_ref = m_new == -infinity() ? 0.0f : m_new;  // -inf - (-inf) is never computed
       const float alpha = exp2f(m_i[i] - m_ref);
       m_i[i] = m_new;
       l_i[i] *= alpha;  // of this thread's keys alone, until the end
 #pragma unroll
       for (int j = 0; j < KEYS; j++) {
-        const float p = exp2f(s[i][j] - m_ref);
+        const float p = exp2f(fmaf(s[i][j], scale_log2, -m_ref));  // rounded once, not twice
         l_i[i] += p;
         p_tile[(ty + 32 * i) * P_STRIDE + tx + 8 * j] = p;
       }
