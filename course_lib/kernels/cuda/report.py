@@ -177,8 +177,9 @@ class Reader:
                 "barrier": f"{who} {verb} at __syncthreads() in line {line}",
                 "returned": f"{who} returned",
             }[state])  # fmt: skip
-            lines.append(int(line))
-        kind = "shuffle" if groups[0].startswith("exchange") else "barrier"
+            if state != "returned":
+                lines.append(int(line))
+        kind = "shuffle" if any(group.startswith("exchange") for group in groups) else "barrier"
         rule = {
             "barrier": "All threads of a block that have not returned must reach the same barrier.",
             "shuffle": "All lanes that the mask names must take part, unless they have returned.",

@@ -113,10 +113,10 @@ static void make_threads() {
 
 // What the kernel calls.
 extern "C" {
-uint3 runner_thread_index() { return threads[me].index; }
-uint3 runner_block_index() { return block_index; }
-uint3 runner_block_size() { return block; }
-uint3 runner_grid_size() { return grid; }
+unsigned runner_index(int of, int axis) {
+  const uint3 index[] = {threads[me].index, block_index, block, grid};
+  return axis == 0 ? index[of].x : axis == 1 ? index[of].y : index[of].z;
+}
 
 void runner_barrier(int line) {
   latest_call = Address(__builtin_return_address(0));
