@@ -233,7 +233,9 @@ def test_a_launch_takes_exactly_what_select_says(kernels, monkeypatch, capabilit
     for n, d, causal in ((300, 64, True), (600, 128, False), (4096, 128, True), (4096, 64, True), (2000, 96, False)):
         q, k, v, do = (x.requires_grad_() for x in inputs(n, n, d, heads=2, kv_heads=1, dtype=dtype))
         by_descriptor = capability is not None and capability >= (9, 0) and n >= 512
-        how = dict(dtype=dtype, head_dim=d, causal=causal, capability=capability, n_k=n, by_descriptor=by_descriptor)
+        how = dict(
+            dtype=dtype, head_dim=d, causal=causal, capability=capability, n_k=n, by_descriptor=by_descriptor
+        )
         forward = select("forward", n_rows=2 * n, **how)
         for blocks in ({}, {"block_q": 32}, {"block_k": 16}, {"block_q": 16, "block_k": 128}):
             o = flash_attention(q, k, v, causal=causal, **blocks)
