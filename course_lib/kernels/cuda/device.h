@@ -17,7 +17,9 @@
 #define __constant__ static
 #define __forceinline__ __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __noinline__ __attribute__((noinline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
+#define alignas(bytes) __attribute__((aligned(bytes)))  // CUDA C++ takes it behind __shared__, too
 // Thread-local is the one kind of variable that C++ lets a function declare both with `extern` and without it. The CPU
 // runs all threads of the kernel, and one block after the other, in one thread of its own, so that they all share it.
 #define __shared__ __attribute__((aligned(128))) thread_local
