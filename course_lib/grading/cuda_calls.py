@@ -146,6 +146,14 @@ def compare_shared_loads(report, enough: int) -> Evidence | None:
     return single_finding(f"loads {count / enough:.2g} times", text)
 
 
+def compare_variables(report, enough_bytes: int) -> Evidence | None:
+    """None if a thread's own variables took no more than this."""
+    if report.stack_bytes <= enough_bytes:
+        return None
+    text = f"the variables of a thread take {report.stack_bytes:,} bytes, where {enough_bytes:,} are enough"
+    return single_finding("variables", text)
+
+
 def lacks_compiler(exercise: Exercise) -> bool:
     """Whether the exercise is checked with a C++ compiler that this machine does not have."""
     return exercise.checks.through is _through and runtime.cxx_compiler() is None

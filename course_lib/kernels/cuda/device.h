@@ -43,12 +43,11 @@ struct dim3 {
 // One for each number, not for a uint3: calls of a const function that return a structure are not merged, and neither would
 // be two loads of x[threadIdx.x].
 extern "C" unsigned runner_index(int of, int axis) __attribute__((const));
-enum { OF_THREAD, OF_BLOCK, SIZE_OF_BLOCK, SIZE_OF_GRID };
 #define RUNNER_INDEX(of) (uint3{runner_index(of, 0), runner_index(of, 1), runner_index(of, 2)})
-#define threadIdx RUNNER_INDEX(OF_THREAD)
-#define blockIdx RUNNER_INDEX(OF_BLOCK)
-#define blockDim RUNNER_INDEX(SIZE_OF_BLOCK)
-#define gridDim RUNNER_INDEX(SIZE_OF_GRID)
+#define threadIdx RUNNER_INDEX(0)
+#define blockIdx RUNNER_INDEX(1)
+#define blockDim RUNNER_INDEX(2)
+#define gridDim RUNNER_INDEX(3)
 constexpr int warpSize = 32;
 
 // Vectors, which a GPU loads and stores with one instruction. `asm` keeps the compiler from taking that access apart.

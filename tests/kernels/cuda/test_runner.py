@@ -350,6 +350,12 @@ def test_only_active_lanes_count():
     assert report.tensors["x"].loads == Accesses(requests=1, bytes=36, sectors=2)
 
 
+def test_variables_of_a_thread_are_measured():
+    kept = "float s[{}]; for (int i = 0; i < n; i++) s[i % {}] = x[i];\n __syncthreads(); y[threadIdx.x] = s[n % 7];"
+    few, many = (run(kept.format(count, count))[0].stack_bytes for count in (10, 1010))
+    assert few < 400 and many - few == 4000
+
+
 def test_an_element_that_is_named_twice_is_loaded_once():
     element = "x[blockIdx.x * blockDim.x + threadIdx.x]"
     report, *_ = run(f"y[threadIdx.x] = {element} * {element};")
