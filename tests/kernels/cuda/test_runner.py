@@ -226,6 +226,7 @@ def test_a_mistake_is_found_and_its_line_is_named(name):
 # name: (body, options of run, what y holds then)
 X = np.arange(1024, dtype=np.float32)
 RIGHT = {
+    "nothing": ("", {}, []),
     "copy": ("for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = x[i];", {}, X),
     "copy, four at once": (
         "for (int i = threadIdx.x; i < n / 4; i += 32) ((float4*)y)[i] = ((const float4*)x)[i];", {}, X,
@@ -299,6 +300,12 @@ RIGHT = {
         " y[threadIdx.x] = min(sum, 100) + max(n, blockDim.x) + __fdividef(1, 2) + __expf(0) + rsqrtf(4);",
         {"before": "template <int W> __device__ __noinline__ float at(const float* __restrict__ x, int i) {"
                    " return __ldg(x + i % W); }"}, np.full(32, 28 + 1024 + 2),
+    ),
+    "names that the runner has, too": (
+        "int grid = 1, block = 2, shared = 3; y[threadIdx.x] = SYNC + grid + block + shared + call(access.x);",
+        {"before": "enum { SYNC, LOAD }; struct Argument { int x; } __device__ constexpr access = {4}, threads = {5};\n"
+                   "struct Thread { int x; }; struct Register {}; __device__ int call(int v) { return v; }"},
+        np.full(32, 10),
     ),
     "a constant table, a function and local arrays": (
         "int local[4]; for (int i = 0; i < 4; i++) local[(i + n) % 4] = i;\n"
