@@ -40,8 +40,8 @@ struct dim3 {
 };
 
 // These look like variables. They are functions, because reading a variable would be announced as an access to memory.
-// One for each number, not for a uint3: calls of a const function that return a structure are not merged, and neither would
-// be two loads of x[threadIdx.x].
+// One for each number, not for a uint3: compilers do not merge calls that return a structure, and so would not merge two
+// loads of x[threadIdx.x] either.
 extern "C" unsigned runner_index(int of, int axis) __attribute__((const));
 #define RUNNER_INDEX(of) (uint3{runner_index(of, 0), runner_index(of, 1), runner_index(of, 2)})
 #define threadIdx RUNNER_INDEX(0)
