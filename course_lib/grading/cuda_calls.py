@@ -65,7 +65,8 @@ def run_cuda(source: str, kernel: str, grid, block, **arguments):
         first = report.findings[0]
         kind, text = KINDS.get(first.kind, first.kind), first.text
         if kind == "timeout":  # which of the threads had its turn is a matter of chance
-            text = f"the kernel was still running after {LIMIT_S:g} s, in line {first.line}"
+            where = f", in line {first.line}" if first.line else ""
+            text = f"the kernel was still running after {LIMIT_S:g} s{where}"
         raise _noted(answer, kind, _with_lines(text, source))
     return report
 

@@ -15,13 +15,13 @@ from course_lib.kernels.cuda import counts
 def solve():
     """CUDA C++ of a kernel that writes softmax(Q K^T / sqrt(d)) V to output, and nowhere keeps the scores of a row.
 
-    Its head: extern "C" __global__ void solve(
+    Its signature: extern "C" __global__ void solve(
         const float* Q, const float* K, const float* V, float* output, int M, int N, int d)
     Q, output: [M, d]. K, V: [N, d]. All row after row; M and N at least 1, and 1 <= d <= 128.
     Launched with ceil(M / 16) blocks of 32 x 16 threads: threadIdx.x is the lane, and threadIdx.y the warp. Warp w of
         block b has row 16 b + w, which may be beyond the last one.
-    The keys pass by in tiles of 16: the block copies a tile of K and one of V to shared memory, all warps use them. Of
-        its own, a thread has at most 1,000 floats, so that N may be larger than what it could keep.
+    A block goes through the keys in tiles of 16. It copies a tile of K and a tile of V to shared memory, where all of
+        its warps use them. A thread's own variables hold at most 1,000 floats, however large N is.
     Q is read and output written once, K and V once for each block, in requests for 32 consecutive elements of a row.
     The scores are split over the lanes of a warp: lane i multiplies elements i, i + 32, i + 64 and so on of a query and
         a key, and shuffles add up the 32 sums. So a warp reads each element of a tile of K and of V, and of its row of

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device.h"
+using namespace runner;
 #undef threadIdx
 #undef blockIdx
 #undef blockDim
