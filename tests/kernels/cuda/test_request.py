@@ -1,0 +1,85 @@
+"""The rules for one request of a warp give what Nsight Compute counted on an H200."""
+
+import pytest
+
+from course_lib.kernels.cuda.request import conflicts, groups, passes, sectors
+
+# (bytes of an element, address of a lane, passes, conflicts): wavefronts of a warp's load from shared memory.
+MEASURED = [
+    (16, lambda lane: 0, 2, 0),
+    (16, lambda lane: lane // 16 * 16, 2, 0),
+    (16, lambda lane: lane // 8 * 16, 2, 0),
+    (16, lambda lane: lane // 4 * 16, 2, 0),
+    (16, lambda lane: lane // 2 * 16, 2, 0),
+    (16, lambda lane: lane % 16 * 16, 4, 0),
+    (16, lambda lane: lane % 8 * 16, 4, 0),
+    (16, lambda lane: lane * 16, 4, 0),
+    (16, lambda lane: lane * 128, 32, 28),
+    (16, lambda lane: lane % 2 * 128, 4, 2),
+    (16, lambda lane: lane // 8 * 128, 4, 2),
+    (16, lambda lane: lane // 16 * 128, 2, 0),
+    (8, lambda lane: 0, 1, 0),
+    (8, lambda lane: lane * 8, 2, 0),
+    (8, lambda lane: lane % 16 * 8, 2, 0),
+    (8, lambda lane: lane // 16 * 8, 1, 0),
+    (8, lambda lane: lane // 2 * 8, 1, 0),
+    (8, lambda lane: lane * 128, 32, 30),
+    (8, lambda lane: lane // 16 * 128, 2, 1),
+    (8, lambda lane: lane * 16, 4, 2),
+]
+
+
+@pytest.mark.parametrize("element_bytes, address_of, n_passes, n_conflicts", MEASURED)
+def test_passes_are_those_that_were_measured(element_bytes, address_of, n_passes, n_conflicts):
+    addresses = [address_of(lane) for lane in range(32)]
+    assert len(passes(addresses, element_bytes)) == n_passes
+    assert conflicts(addresses, element_bytes) == n_conflicts
+
+
+def test_every_lane_gets_each_of_its_words_once_and_a_bank_delivers_one_word_a_pass():
+    for element_bytes, address_of, *_ in MEASURED:
+        addresses = [address_of(lane) for lane in range(32)]
+        served = [
+            (lane, bank)
+            for of_banks in passes(addresses, element_bytes)
+            for bank, lanes in of_banks.items()
+            for lane in lanes
+        ]
+        words = [range(address // 4, (address + element_bytes) // 4) for address in addresses]
+        expected = [(lane, word % 32) for lane, of_lane in enumerate(words) for word in of_lane]
+        assert sorted(served) == sorted(expected)
+
+
+@pytest.mark.parametrize("words, expected", [(1, 1), (2, 2), (3, 1), (8, 8), (16, 16), (32, 32), (33, 1), (48, 16)])
+def test_4_byte_words_that_lie_apart_share_banks_by_their_common_divisors(words, expected):
+    assert len(passes([4 * words * lane for lane in range(32)], 4)) == expected
+
+
+def test_lanes_that_are_off_want_nothing():
+    assert passes([None] * 32, 16) == [] and sectors([None] * 32, 4) == set() and conflicts([None] * 32, 8) == 0
+    first_quarter = [16 * lane if lane < 8 else None for lane in range(32)]
+    assert len(passes(first_quarter, 16)) == 1 and conflicts(first_quarter, 16) == 0
+    # A lane that is off has the same address as its neighbour as far as pairs are concerned.
+    every_other = [128 * lane if lane % 2 else None for lane in range(32)]
+    assert len(groups(every_other, 16)) == 2
+    assert sectors([0, 28, *[None] * 30], 4) == {0}
+
+
+def test_sectors_are_counted_once():
+    assert sectors([0] * 32, 16) == {0}
+    assert len(sectors([4 * lane + 4 for lane in range(32)], 4)) == 5
+    assert len(sectors([16 * lane for lane in range(32)], 16)) == 16
+
+
+@pytest.mark.parametrize(
+    "addresses, element_bytes, said",
+    [
+        ([0] * 32, 2, "accepted: 4, 8 and 16"),
+        ([0] * 31, 4, "31 addresses"),
+        ([2] * 32, 4, "lane 0"),
+        ([-4] * 32, 4, "lane 0"),
+    ],
+)
+def test_what_no_gpu_does_is_refused(addresses, element_bytes, said):
+    with pytest.raises(ValueError, match=said):
+        passes(addresses, element_bytes)
