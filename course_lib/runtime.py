@@ -122,6 +122,8 @@ class Facts:
     gpu: str | None  # name of the first GPU that torch can use
     capability: tuple[int, int] | None  # its compute capability
     compiler: str | None  # path of the C compiler that Triton would call
+    cxx_compiler: str | None  # path of the C++ compiler with which CUDA kernels run on the CPU
+    cuda_core: str | None  # the package with which CUDA kernels are compiled for a GPU
 
     @property
     def mode(self) -> str:
@@ -164,7 +166,16 @@ def gather() -> Facts:
         capability=capability,
         # Where Triton looks: CC, then gcc, then clang.
         compiler=os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"),
+        cxx_compiler=cxx_compiler(),
+        cuda_core=_version("cuda-core"),
     )
+
+
+def cxx_compiler() -> str | None:
+    """Path of the C++ compiler with which CUDA kernels run on the CPU, which is possible on Linux. None: there is none."""
+    if platform.system() != "Linux":
+        return None
+    return shutil.which(os.environ.get("CXX", "")) or shutil.which("g++") or shutil.which("clang++")
 
 
 def _version(distribution: str) -> str | None:
@@ -222,6 +233,8 @@ RULES = {
         facts.triton and TRITON_OF_TORCH.get(_release(facts.torch), _release(facts.triton)) != _release(facts.triton)
     ),
     "no_compiler": lambda facts: facts.mode == "gpu" and not facts.compiler,
+    "no_cxx_compiler": lambda facts: facts.system == "Linux" and not facts.cxx_compiler,
+    "no_cuda_core": lambda facts: facts.mode == "gpu" and facts.gpu and not facts.cuda_core,
     "compiled_without_gpu": lambda facts: facts.mode == "gpu" and not facts.gpu,
     "gpu_left_idle": lambda facts: facts.gpu and facts.capability >= OLDEST_CAPABILITY and facts.mode == "interpreter",
     "gpu_unseen_by_torch": lambda facts: facts.nvidia_smi and facts.torch and not facts.torch_error and not facts.gpu,
@@ -292,9 +305,11 @@ class Report:
             "triton": facts.triton or "not installed",
             "GPU": f"{facts.gpu}, compute capability {_dotted(facts.capability)}" if facts.gpu else "none",
             "C compiler": facts.compiler or "none",
+            "C++ compiler": facts.cxx_compiler or "none",
+            "cuda-core": facts.cuda_core or "not installed",
             "kernels": kernels[facts.mode],
         }
-        lines = [f"{name:11} {value}" for name, value in rows.items()]
+        lines = [f"{name:12} {value}" for name, value in rows.items()]
         for finding in self.findings:
             lines += ["", f"{finding.level}: {finding.title}.", f"  fix: {finding.fix}"]
         if not self.findings:

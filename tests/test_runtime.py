@@ -122,9 +122,13 @@ GPU = Facts(
     gpu="NVIDIA H100 80GB HBM3",
     capability=(9, 0),
     compiler="/usr/bin/gcc",
+    cxx_compiler="/usr/bin/g++",
+    cuda_core="1.2.2",
 )
-LAPTOP = replace(GPU, torch="2.13.0+cpu", nvidia_smi=False, gpu=None, capability=None)
-MACBOOK = replace(LAPTOP, system="Darwin", machine="arm64", torch="2.13.0", triton=None, compiler="/usr/bin/clang")
+LAPTOP = replace(GPU, torch="2.13.0+cpu", nvidia_smi=False, gpu=None, capability=None, cuda_core=None)
+MACBOOK = replace(
+    LAPTOP, system="Darwin", machine="arm64", torch="2.13.0", triton=None, compiler="/usr/bin/clang", cxx_compiler=None
+)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +227,17 @@ CASES = {
         [(replace(GPU, compiler=None), "error", "apt-get install gcc")],
         [replace(LAPTOP, compiler=None)],
     ),
+    "no_cxx_compiler": (
+        [
+            (replace(LAPTOP, cxx_compiler=None), "warning", "apt-get install g++"),
+            (replace(GPU, cxx_compiler=None), "warning", "set CXX to its path"),
+        ],
+        [MACBOOK],
+    ),
+    "no_cuda_core": (
+        [(replace(GPU, cuda_core=None), "warning", "'cuda-core[cu13]'")],
+        [LAPTOP, replace(LAPTOP, triton_interpret="0"), replace(GPU, cuda_core=None, triton_interpret="1")],
+    ),
     "compiled_without_gpu": (
         [(replace(LAPTOP, triton_interpret="0"), "error", "Unset TRITON_INTERPRET")],
         [replace(GPU, triton_interpret="0"), replace(LAPTOP, triton_interpret="1")],
@@ -279,18 +294,20 @@ def test_health_is_the_absence_of_errors_and_errors_come_first():
 
 def test_report_names_what_it_found():
     assert repr(runtime.Report(GPU, ())).splitlines() == [
-        "python      3.11.9 on Linux x86_64",
-        "numpy       2.4.6",
-        "torch       2.13.0+cu130",
-        "triton      3.7.1",
-        "GPU         NVIDIA H100 80GB HBM3, compute capability 9.0",
-        "C compiler  /usr/bin/gcc",
-        "kernels     run compiled, on NVIDIA H100 80GB HBM3",
+        "python       3.11.9 on Linux x86_64",
+        "numpy        2.4.6",
+        "torch        2.13.0+cu130",
+        "triton       3.7.1",
+        "GPU          NVIDIA H100 80GB HBM3, compute capability 9.0",
+        "C compiler   /usr/bin/gcc",
+        "C++ compiler /usr/bin/g++",
+        "cuda-core    1.2.2",
+        "kernels      run compiled, on NVIDIA H100 80GB HBM3",
         "",
         "Nothing is in the way.",
     ]
     macbook = repr(runtime.Report(MACBOOK, tuple(diagnose(MACBOOK))))
-    assert "triton      not installed\nGPU         none" in macbook
+    assert "triton       not installed\nGPU          none" in macbook
     assert "warning: There are no Triton wheels for macOS" in macbook
 
 

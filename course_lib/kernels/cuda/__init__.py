@@ -1,0 +1,60 @@
+"""Attention in CUDA C++, thread by thread, for lesson 12.
+
+attention.cu   the plain kernel
+launches.py    how the kernels are launched: grid, block, shared memory
+counts.py      what the plain kernel costs, as closed forms
+gpu.py         compiles with NVRTC and launches on a GPU
+runner.py      compiles with the machine's C++ compiler and runs thread by thread on a CPU: every access is seen. Its
+               parts: compiling.py; device.h and runner.cc in C++; report.py
+"""
+
+import numbers
+
+from . import launches
+
+
+def solve(Q, K, V, output, M, N, d):
+    """Write softmax(Q K^T / sqrt(d)) V to output, without the M x N matrix.
+
+    Q, output: [M, d]. K, V: [N, d]. float32 torch tensors, contiguous and on one device. M, N: at least 1; d: 1 to 128.
+    On a GPU, CUDA tensors are launched on torch's current stream. CPU tensors are for small sizes: the same kernel runs
+    thread by thread (see runner.py, whose NoCompiler it may raise), a second for about 10,000,000 of M * N * d.
+    Raises TypeError or ValueError, naming the argument, before anything runs.
+    """
+    _check(Q, K, V, output, M, N, d)
+    if Q.is_cuda:
+        from .gpu import on_gpu
+
+        on_gpu(Q, K, V, output, M, N, d)
+        return
+    from . import runner
+
+    launch = launches.plain(M, N, d)
+    tensors = {"Q": Q, "K": K, "V": V, "output": output}
+    arguments = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+    report = runner.run(launch, arguments | {"M": M, "N": N, "d": d, "scale": d**-0.5}, limit_s=3600)
+    if report.findings:
+        raise RuntimeError(str(report.findings[0]))
+
+
+def _check(Q, K, V, output, M, N, d):
+    import torch  # not at the top: the runner does without
+
+    for name, size, largest in (("M", M, None), ("N", N, None), ("d", d, launches.MAX_HEAD_DIM)):
+        if not isinstance(size, numbers.Integral) or isinstance(size, bool):
+            raise TypeError(f"{name} must be an integer, got {size!r}")
+        if size < 1 or (largest and size > largest):
+            raise ValueError(f"{name} must be {f'1 to {largest}' if largest else 'at least 1'}, got {size}")
+    for name, tensor, rows in (("Q", Q, M), ("K", K, N), ("V", V, N), ("output", output, M)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+        if tensor.dtype != torch.float32:
+            raise TypeError(f"{name} has dtype {str(tensor.dtype).removeprefix('torch.')}; accepted: float32")
+        if tensor.shape != (rows, d):
+            raise ValueError(f"{name} must have shape {[rows, d]}, got {list(tensor.shape)}")
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name} must be contiguous, got strides {tensor.stride()}")
+        if tensor.device != Q.device:
+            raise ValueError(f"{name} is on {tensor.device} but Q is on {Q.device}; they must be on one device")
+    if Q.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"Q is on {Q.device}; accepted: cpu and cuda")

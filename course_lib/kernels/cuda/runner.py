@@ -1,0 +1,97 @@
+"""Runs a CUDA kernel on a CPU, thread by thread, and reports what its accesses to memory cost and what is wrong.
+
+    report = launch(source, "plain_attention<64>", grid=4, block=(32, 16), arguments={"Q": Q, "K": K, ..., "M": 64})
+    report.tensors["K"].loads.sectors, report.shared.loads.conflicts, report.findings
+
+The source is the CUDA C++ that NVRTC or nvcc compiles for a GPU, unmodified: see device.h for what it may use. The
+kernel runs in a process of its own and under a time limit, so that nothing that it does can harm the caller.
+"""
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from .compiling import MAX_DYNAMIC_SHARED_BYTES, Program
+from .report import Reader
+
+MAX_THREADS = 1024
+
+
+def launch(source, kernel, *, grid, block, arguments, shared_bytes=0, limit_s=10.0):
+    """Run a kernel once and return the Report.
+
+    source: CUDA C++. kernel: an expression for its __global__ function, such as "softmax" or "plain_attention<64>".
+    grid, block: an int or a tuple of up to three. shared_bytes: dynamic shared memory of a block.
+    arguments: {name: value}, in the order of the kernel's parameters: ints, floats, and C-contiguous NumPy arrays, in
+        which the kernel's stores are found afterwards. In the kernel, every array begins at a multiple of 4,096 bytes.
+    limit_s: of processor time.
+    Raises CompileError, or NoCompiler; TypeError or ValueError, naming the argument, for what CUDA would not launch.
+    """
+    grid, block = _three_sizes("grid", grid), _three_sizes("block", block)
+    if np.prod(block) > MAX_THREADS:
+        raise ValueError(f"block is {block}, {np.prod(block)} threads; accepted: at most {MAX_THREADS}")
+    if not 0 <= shared_bytes <= MAX_DYNAMIC_SHARED_BYTES:
+        raise ValueError(f"shared_bytes is {shared_bytes}; accepted: 0 to {MAX_DYNAMIC_SHARED_BYTES}")
+    words = [_word(name, value) for name, value in arguments.items()]
+    arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
+    program = Program(source, kernel)
+    shared = [(name, offset, shared_bytes if size is None else size) for name, offset, size in program.shared]
+    with tempfile.TemporaryDirectory(prefix="cuda-") as name:
+        folder = Path(name)
+        offsets = _write(folder / "data", arrays)
+        places = ",".join(f"{offset}:{size}" for _, offset, size in shared)
+        command = [program.path, folder / "data", folder / "report", limit_s, *grid, *block, places, *words]
+        with (folder / "printed").open("wb") as printed:
+            run = subprocess.run(
+                list(map(str, command)), stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, check=False,
+                timeout=60 + 10 * limit_s,  # by the clock: far beyond the limit that the process keeps by itself
+            )  # fmt: skip
+        for array_name, array in arrays.items():
+            array.flat = np.fromfile(folder / "data", array.dtype, array.size, offset=offsets[array_name])
+        rows = [line.split("\t") for line in (folder / "report").read_text().splitlines()]
+        printed = (folder / "printed").read_text(errors="replace")
+    if run.returncode:
+        raise RuntimeError(f"the runner ended with status {run.returncode}: {printed}")
+    return Reader(program, arguments, shared, block).read(rows, printed)
+
+
+def _three_sizes(name, sizes):
+    sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and size >= 1 for size in sizes):
+        raise ValueError(f"{name} is {sizes}; accepted: one to three integers, each at least 1")
+    return sizes + (1,) * (3 - len(sizes))
+
+
+def _word(name, value):
+    """An argument as the program takes it."""
+    if isinstance(value, np.ndarray):
+        if not value.flags.c_contiguous or not value.size:
+            raise ValueError(f"{name} must be a C-contiguous array with at least one element")
+        return f"*{value.dtype.kind.replace('u', 'i')}{value.itemsize}:{value.nbytes}"
+    if isinstance(value, int | np.integer):
+        return f"i8:{int(value)}"
+    if isinstance(value, float | np.floating):
+        return f"f8:{float(value)!r}"
+    raise TypeError(f"{name} is a {type(value).__name__}; accepted: NumPy arrays, ints and floats")
+
+
+def _write(path, arrays):
+    """Write the arrays, each from a new page on; {name: where}."""
+    offsets, page = {}, os.sysconf("SC_PAGESIZE")
+    with path.open("wb") as file:
+        for name, array in arrays.items():
+            offsets[name] = file.seek(-(-file.tell() // page) * page)
+            array.tofile(file)
+        file.truncate(-(-file.tell() // page) * page)
+    return offsets
+
+
+def run(what, arguments, **options):
+    """`launch` for a `launches.Launch`."""
+    return launch(
+        what.source, what.kernel, grid=what.grid, block=what.block, shared_bytes=what.shared_bytes, arguments=arguments,
+        **options,
+    )  # fmt: skip
