@@ -20,7 +20,7 @@ still in a notebook, where there is no kernel.
     worklog          lesson 11: rungs of the ladder, predicted from their counts and measured; block sizes
     warp             lesson 12: one load of a warp, on the sectors of device memory and on the banks
     lesson_map       the table of lessons, and its picture
-    readme_figure    the picture at the head of the README
+    overview         lesson 00: the picture at its head
 
 What they share:
 

@@ -4,6 +4,7 @@
 `course_lib.hardware`. `draw` shows one setting, `draw_masks` who sees whom. `explore` is the widget.
 """
 
+from bisect import bisect_right
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,17 +13,7 @@ from course_lib import traffic
 from course_lib.hardware import GIB, GPUS, KIB, MIB
 
 from .drawing import bare, cells, log_axes, names_below, pale, stacked
-from .figures import (
-    BLUE,
-    GREY,
-    INK,
-    PURPLE,
-    TENSOR_COLOURS,
-    VERMILLION,
-    label,
-    panels,
-    tidy,
-)
+from .figures import BLUE, GREY, INK, PURPLE, TENSOR_COLOURS, VERMILLION, label, panels, tidy
 from .shell import Explorer, buttons, choice, menu
 from .words import in_units, plain
 
@@ -44,11 +35,9 @@ def by_pass(by_tensor):
 
     Returns pass -> {(tensor, "read" or "written"): bytes}. No tensor is read, or written, by two passes.
     """
+    field = {"read": "read_bytes", "written": "write_bytes"}
     return {
-        name: {
-            (tensor, way): by_tensor[tensor].read_bytes if way == "read" else by_tensor[tensor].write_bytes
-            for tensor, way in moves
-        }
+        name: {(tensor, way): getattr(by_tensor[tensor], field[way]) for tensor, way in moves}
         for name, moves in PASSES.items()
     }
 
@@ -61,17 +50,9 @@ def held_bytes(n, d, heads, dtype_bytes):
 
 
 def longest_that_fits(d, heads, dtype_bytes, capacity_bytes):
-    """The largest n whose `held_bytes` are within capacity_bytes, by bisection; 0 if not even one token is."""
-    fits, too_long = 0, 1
-    while held_bytes(too_long, d, heads, dtype_bytes) <= capacity_bytes:
-        fits, too_long = too_long, 2 * too_long
-    while too_long - fits > 1:
-        middle = (fits + too_long) // 2
-        if held_bytes(middle, d, heads, dtype_bytes) <= capacity_bytes:
-            fits = middle
-        else:
-            too_long = middle
-    return fits
+    """The largest n, up to 2^40, whose `held_bytes` are within capacity_bytes; 0 if not even one token is."""
+    lengths = range(1, 2**40 + 1)
+    return bisect_right(lengths, capacity_bytes, key=lambda n: held_bytes(n, d, heads, dtype_bytes))
 
 
 def run(n, d=64, heads=16, dtype="fp16", gpu="A100"):

@@ -4,8 +4,8 @@
 `draw` shows one step, `draw_products` the matrix products of each pass. `explore` is the widget.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from course_lib.reference.backward import tiled_backward_on_machine
 
 from .drawing import pale, stacked
 from .figures import TENSOR_COLOURS, panels, tidy
-from .tile_grid import TileGrid, draw_tile_grid, tile_grid
+from .tile_grid import draw_tile_grid, tile_grid
 from .visits import bytes_moved, draw_moved, explore_visits, visit_starts
 from .words import plain
 
@@ -22,63 +22,37 @@ D = 8
 DTYPE, STATISTICS = np.float16, np.float32
 MAX_NUMBERED = 36  # tiles of one grid; numbers take most of the time of a redraw
 TENSORS = ("Q", "K", "V", "O", "dO", "lse", "delta", "dQ", "dK", "dV")
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One of the three passes: its tiles, the order of visiting them, and the matrix products for each tile."""
-
-    name: str
-    grid: TileGrid
-    products: int
-
-
-@dataclass(frozen=True)
-class Run:
-    """The tiled backward on n_q queries and n_k keys of D float16 numbers, and what has been done after each visit.
-
-    passes: delta (whose grid has one column), dK and dV, dQ. moved: for each step from 0 to n_visits, tensor -> (bytes
-    read, bytes written) so far; accesses between two visits count as part of the first. flops: of matrix products so
-    far, for each step.
-    """
-
-    passes: tuple[Pass, Pass, Pass]
-    moved: tuple[dict[str, tuple[int, int]], ...]
-    flops: tuple[int, ...]
-
-    @property
-    def n_visits(self):
-        return sum(one.grid.n_visits for one in self.passes)
-
-    def place(self, step):
-        """(index of the pass, number of the visit within it) for a step; steps and visits are numbered from 1."""
-        for index, one in enumerate(self.passes):
-            if step <= one.grid.n_visits:
-                return index, step
-            step -= one.grid.n_visits
-        raise ValueError(f"there are {self.n_visits} visits")
+# The passes, and the matrix products for each of their tiles.
+PRODUCTS = {"delta": 0, "dK and dV": 4, "dQ": 3}
 
 
 @lru_cache(maxsize=32)
 def run(n_q, n_k, *, block_q, block_k, causal=False):
-    """The backward's three passes, visit by visit: a Run. Sizes are counts of at least 1; lengths may differ."""
-    passes = (
-        Pass("delta", tile_grid(n_q, 1, block_q, 1, False, "q_outer"), 0),
-        Pass("dK and dV", tile_grid(n_q, n_k, block_q, block_k, causal, "kv_outer"), 4),
-        Pass("dQ", tile_grid(n_q, n_k, block_q, block_k, causal, "q_outer"), 3),
-    )
-    rng, machine = np.random.default_rng(9), Machine()
-    handles = {}
+    """The tiled backward on n_q queries and n_k keys of D float16 numbers, visit by visit. Returns a namespace.
+
+    grids: the TileGrid of each of the passes; delta's has one column. n_visits: of all. places: for each visit, its
+    pass, and its number within that, from 1. moved: for each step from 0 to n_visits, tensor -> (bytes read, bytes
+    written) so far; accesses between two visits count as part of the first. flops: of matrix products so far, for each
+    step.
+    """
+    grids = {
+        "delta": tile_grid(n_q, 1, block_q, 1, False, "q_outer"),
+        "dK and dV": tile_grid(n_q, n_k, block_q, block_k, causal, "kv_outer"),
+        "dQ": tile_grid(n_q, n_k, block_q, block_k, causal, "q_outer"),
+    }
+    machine, handles = Machine(), {}
     for name in TENSORS:
         rows = n_k if name[-1] in "KV" else n_q
-        array = np.zeros(rows, STATISTICS) if name in ("lse", "delta") else rng.standard_normal((rows, D)).astype(DTYPE)
+        array = np.zeros(rows, STATISTICS) if name in ("lse", "delta") else np.zeros((rows, D), DTYPE)
         handles[name] = machine.hbm(array, name)
     tiled_backward_on_machine(machine, **handles, block_q=block_q, block_k=block_k, causal=causal)
     events = machine.report().events
 
-    starts = _starts(events)
-    flops = [2 * D * one.products * pairs for one in passes for pairs in one.grid.pairs]
-    return Run(passes, bytes_moved(events, [0, *starts[1:], len(events)], TENSORS), (0, *np.cumsum(flops).tolist()))
+    places = [(name, visit) for name, grid in grids.items() for visit in range(1, grid.n_visits + 1)]
+    moved = bytes_moved(events, [0, *_starts(events)[1:], len(events)], TENSORS)
+    flops = [2 * D * PRODUCTS[name] * pairs for name, grid in grids.items() for pairs in grid.pairs]
+    flops = [0, *np.cumsum(flops).tolist()]
+    return SimpleNamespace(grids=grids, n_visits=len(places), places=places, moved=moved, flops=flops)
 
 
 def _starts(events):
@@ -98,23 +72,22 @@ def _starts(events):
 
 def describe(model, step):
     """The step in words and numbers, as HTML."""
-    delta, dkdv, dq = (one.grid.n_visits for one in model.passes)
-    skipped = len(model.passes[1].grid.skipped)
+    skipped = len(model.grids["dQ"].skipped)
     total = sum(map(sum, model.moved[step].values()))
     so_far = f"Bytes moved so far: {total:,}; FLOPs of matrix products: {model.flops[step]:,}."
-    visits = f"{delta} for delta, {dkdv} for dK and dV, {dq} for dQ"
+    visits = ", ".join(f"{grid.n_visits} for {name}" for name, grid in model.grids.items())
     visits += f"; {skipped} skipped in each of the last two" if skipped else ""
     if step == 0:
         return f"<b>Visit 0 of {model.n_visits}</b> ({visits}).<br>Nothing done yet.<br>{so_far}"
-    index, visit = model.place(step)
-    one = model.passes[index]
-    queries, keys = one.grid.rows_of(visit)
-    what = (
-        f"delta of {queries}: O times dO, summed along each row",
-        f"{keys} stay, {queries} pass by: S, dP, and their parts of dV and dK, 4 products",
-        f"{queries} stay, {keys} pass by: S and dP again, and their part of dQ, 3 products",
-    )[index]
-    return f"<b>Visit {step} of {model.n_visits}</b> ({visits}).<br>Pass {index + 1}, {one.name}: {what}.<br>{so_far}"
+    name, visit = model.places[step - 1]
+    queries, keys = model.grids[name].rows_of(visit)
+    what = {
+        "delta": f"delta of {queries}: O times dO, summed along each row",
+        "dK and dV": f"{keys} stay, {queries} pass by: S, dP, and their parts of dV and dK, 4 products",
+        "dQ": f"{queries} stay, {keys} pass by: S and dP again, and their part of dQ, 3 products",
+    }[name]
+    number = 1 + list(model.grids).index(name)
+    return f"<b>Visit {step} of {model.n_visits}</b> ({visits}).<br>Pass {number}, {name}: {what}.<br>{so_far}"
 
 
 def draw(model, step):
@@ -122,10 +95,10 @@ def draw(model, step):
     alt = f"The tiles of three passes, those visited in blue, and bytes by tensor. {plain(describe(model, step))}"
     figure, (*grids, hbm) = panels(3.3, 0.3, 1.0, 1.0, 1.25, left=0.05, wspace=0.42, alt=alt)
     done = step
-    for place, (axes, one) in enumerate(zip(grids, model.passes, strict=True), start=1):
-        draw_tile_grid(axes, one.grid, max(done, 0), MAX_NUMBERED)
-        tidy(axes, title=f"{place}: {one.name}")
-        done -= one.grid.n_visits
+    for place, (axes, (name, grid)) in enumerate(zip(grids, model.grids.items(), strict=True), start=1):
+        draw_tile_grid(axes, grid, max(done, 0), MAX_NUMBERED)
+        tidy(axes, title=f"{place}: {name}")
+        done -= grid.n_visits
     grids[0].set_xticks([])
     grids[0].set_xlabel("")
     names = ["\u03b4" if name == "delta" else name for name in TENSORS]

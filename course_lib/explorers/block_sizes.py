@@ -5,15 +5,12 @@ compiler uses from the record `course_lib/data/resources.json`, what an H100 rea
 `course_lib/data/sweep-h100.json` where there is one. block_sizes.js draws `block_sizes_state`; `explore` is the widget.
 """
 
-import json
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from html import escape
 from itertools import product
 from math import ceil, log10
-from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +24,6 @@ from .roofline import roof_tflops
 from .tiled_attention import KINDS, race_state, run, run_on
 from .words import in_units, table
 
-RECORD = Path(__file__).parents[1] / "data" / "resources.json"
-RECORD_COMMAND = "python -m course_lib.measure.resources --record course_lib/data/resources.json"
 SWEEP, SWEPT_GPU = "sweep-h100", "H100"
 
 BLOCKS = (16, 32, 64, 128)
@@ -75,44 +70,19 @@ class Settings:
         return 10 * major + minor, *self.swept
 
 
-class Compiled(NamedTuple):
-    """One row of the record: what the compiler used for the Triton kernel, whose queries are outermost."""
-
-    num_warps: int
-    num_stages: int
-    shared_bytes: int
-    tensor_memory_columns: int
-    registers: int
-    stack_bytes: int
-    tensor_cores: bool
-    triton: str  # the version that compiled it
-
-    @property
-    def register_bytes(self):
-        """Of all threads of a program."""
-        return 4 * self.registers * 32 * self.num_warps
-
-
-class Measured(NamedTuple):
-    """The fastest of the `tried` configurations that a sweep ran with the same tiles, or if none ran, the first."""
-
-    row: dict  # the sweep's, with its own n and heads
-    tried: int
-    counted: traffic.Traffic  # of the row's shape
-
-
 def evaluate(settings, record=None, sweep=None):
     """All that is shown for `settings`, as a namespace.
 
     record, sweep: where to look, as `recorded` and `swept` give them (None: the committed ones). The namespace has
-    settings, gpu, compiled (None if not recorded, or not for this order), measured (None if no sweep has these tiles
-    on this GPU), what this function computes, and if a program fits on an SM what `_occupancy` does.
+    settings, gpu, compiled (None with keys outermost: the Triton kernel has queries outermost), measured (None if no
+    sweep has these tiles on this GPU), what this function computes, and if a program fits on an SM what `_occupancy`
+    does.
     """
     s, gpu = settings, GPUS[settings.gpu]
     sizes = {"dtype_bytes": s.dtype_bytes, "causal": s.causal, "heads": s.heads}
     model = SimpleNamespace(settings=s, gpu=gpu, compiled=None, measured=None, limits=None)
     if s.order == "q_outer":
-        model.compiled = (recorded() if record is None else record).get(s.row)
+        model.compiled = (recorded() if record is None else record)[s.row]
         if s.gpu == SWEPT_GPU:
             model.measured = (swept() if sweep is None else sweep).get(s.swept)
 
@@ -171,24 +141,34 @@ def machine_sram(n, block_q, block_k, d, dtype_bytes, causal, order):
 
 @lru_cache(maxsize=1)
 def recorded():
-    """The committed record's rows: Settings.row -> Compiled."""
-    record = json.loads(RECORD.read_text())
-    return {tuple(row[:6]): Compiled(*row[6:], record["triton"]) for row in record["rows"]}
+    """The committed record's rows: Settings.row -> what `compiled` makes of the row."""
+    record = records.record("resources")
+    rows = (dict(zip(record["columns"], row, strict=True)) for row in record["rows"])
+    return {tuple(row.values())[:6]: compiled(record["triton"], row) for row in rows}
+
+
+def compiled(triton, row):
+    """The columns of a record's row as a namespace, with Triton's version, and register_bytes of a whole program."""
+    return SimpleNamespace(**row, triton=triton, register_bytes=4 * row["registers"] * 32 * row["num_warps"])
 
 
 @lru_cache(maxsize=1)
 def swept():
-    """The committed sweep of block sizes: Settings.swept -> Measured; empty where none is committed."""
-    sweep, tried = records.record(SWEEP), {}
-    for row in sweep["rows"] if sweep else ():
+    """The committed sweep of block sizes: Settings.swept -> namespace; empty where none is committed.
+
+    row: the fastest of the `tried` configurations that the sweep ran with these tiles, with its own n and heads, or if
+    none ran, the first. counted: the Traffic of the row's shape.
+    """
+    tried, fastest = {}, {}
+    for row in records.rows(SWEEP):
         same = tuple(row[column] for column in ("dtype", "head_dim", "causal", "block_q", "block_k"))
         tried.setdefault(same, []).append(row)
-    fastest = {}
     for same, rows in tried.items():
         row = max(rows, key=lambda row: row.get("tflops", 0))
         shape = {name: row[name] for name in ("block_q", "block_k", "causal", "heads", "batch")}
         shape["dtype_bytes"] = 4 if row["dtype"] == "float32" else 2
-        fastest[same] = Measured(row, len(rows), traffic.flash_attention(row["n"], row["n"], row["head_dim"], **shape))
+        counted = traffic.flash_attention(row["n"], row["n"], row["head_dim"], **shape)
+        fastest[same] = SimpleNamespace(row=row, tried=len(rows), counted=counted)
     return fastest
 
 
@@ -235,15 +215,13 @@ def _describe_programs(model):
     if model.settings.order == "kv_outer":
         idle = max(model.gpu.sms - model.programs, 0)
         return text + f"At least {idle} SMs have nothing to do, however many fit on one."
-    return text + ("None fits on an SM." if model.compiled else "How many fit on one SM is not recorded.")
+    return text + "None fits on an SM."
 
 
 def _describe_compiler(model):
     used, budget = model.compiled, model.gpu.shared_bytes_per_block
     if used is None:
-        if model.settings.order == "kv_outer":
-            return "Our fast Triton kernel has queries outermost; for this order nothing is recorded."
-        return f"Not recorded for this choice. To record it: <code>{RECORD_COMMAND}</code>"
+        return "Our fast Triton kernel has queries outermost; for this order nothing is recorded."
     room = f"{used.shared_bytes:,} bytes of shared memory"
     room = room if used.shared_bytes <= budget else f"does not fit: needs {room}, there are {budget:,}"
     if used.tensor_memory_columns:
@@ -282,7 +260,7 @@ def block_sizes_state(full, **chosen):
     # One number a row tells what a row takes, since every byte belongs to a row.
     runs = {order: run(drawn, drawn, order=order, d=1, **sizes) for order in ORDERS.values()}
     return race_state(runs, s.order, row_bytes=s.d * s.dtype_bytes) | {
-        "opens": runs[s.order].n_visits, "note": _note(model, drawn), "headline": _headline(model),
+        "opens": runs[s.order].grid.n_visits, "note": _note(model, drawn), "headline": _headline(model),
         "sram": _sram_rows(model), "bytes": _byte_rows(model), "roof": _roof(model), "waves": _waves(model),
         "details": describe(model) if full else None,
     }  # fmt: skip
@@ -325,7 +303,7 @@ def _sram_rows(model):
         kib = sum(n_bytes for _, n_bytes, _ in parts) / 1024
         note = f"{kib:,.1f} of {budget / 1024:,.0f}"
         if not parts:
-            note = "not recorded" if model.settings.order == "q_outer" else "not for this order"
+            note = "not for this order"
         elif name == "Triton, registers" and used.stack_bytes:
             note += f", spills {used.stack_bytes:,}"
         parts = [(label, round(n_bytes / 1024, 2), kind) for label, n_bytes, kind in parts]

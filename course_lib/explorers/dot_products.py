@@ -1,19 +1,19 @@
 """Lesson 01's explorers: two vectors to drag; scores, their scale and their softmax.
 
 `pair` and `crowd` are the models: every number comes from `course_lib.reference`. pair.js draws `pair_state`, and
-`draw_crowd` a crowd; `draw_growth` and `draw_roofline` are the lesson's other figures.
+`draw_crowd` a crowd; `draw_spreads` and `draw_roofline` are the lesson's other figures.
 `explore_pair` and `explore_crowd` are the widgets.
 """
 
-from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 
 from course_lib.reference import cosine_similarity, dot, entropy, example, scores, stable_softmax
 
 from .drawing import log_axes
-from .figures import BLUE, GREEN, GREY, INK, ON_WHITE, ORANGE, PURPLE, VERMILLION, label, legend, panels, tidy
+from .figures import BLUE, GREEN, GREY, INK, ON_WHITE, ORANGE, PURPLE, VERMILLION, label, legend, panel, panels, tidy
 from .live import Live, axis
 from .roofline import roof_tflops
 from .shell import Explorer, buttons, choice
@@ -28,33 +28,19 @@ N_QUERIES = N_KEYS = 64
 SCORES_END, MOST_IN_A_BIN = 40, 0.55
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two vectors of the plane, and what the dot product says of them.
+def pair(a, b):
+    """What the dot product says of two vectors of the plane, a and b: [2], float64. Returns a namespace.
 
-    a, b: [2]; products: [2], a[i] b[i]; dot: their sum; length_a, length_b; cosine: 0 if a length is 0;
+    It has a and b; products: [2], a[i] b[i]; dot: their sum; length_a, length_b; cosine: 0 if a length is 0;
     degrees: the angle between them, None if a length is 0; foot: [2], the point of a's line nearest to b.
     """
-
-    a: np.ndarray
-    b: np.ndarray
-    products: np.ndarray
-    dot: float
-    length_a: float
-    length_b: float
-    cosine: float
-    degrees: float | None
-    foot: np.ndarray
-
-
-def pair(a, b):
-    """a, b: [2], float64. Returns a Pair."""
-    length_a, length_b = (float(np.sqrt(dot(v, v))) for v in (a, b))
-    cosine = float(cosine_similarity(a, b))
-    has_angle = length_a > 0 and length_b > 0
-    degrees = float(np.degrees(np.arccos(cosine))) if has_angle else None
-    foot = length_b * cosine * a / length_a if has_angle else np.zeros(2)
-    return Pair(a, b, a * b, float(dot(a, b)), length_a, length_b, cosine, degrees, foot)
+    model = SimpleNamespace(a=a, b=b, products=a * b, dot=float(dot(a, b)), degrees=None, foot=np.zeros(2))
+    model.length_a, model.length_b = (float(np.sqrt(dot(v, v))) for v in (a, b))
+    model.cosine = float(cosine_similarity(a, b))
+    if model.length_a > 0 and model.length_b > 0:
+        model.degrees = float(np.degrees(np.arccos(model.cosine)))
+        model.foot = model.length_b * model.cosine * a / model.length_a
+    return model
 
 
 def pair_state(a, b, step):
@@ -76,27 +62,6 @@ def pair_state(a, b, step):
     }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Crowd:
-    """Random queries and keys with normal entries, and the softmax of their scores.
-
-    d; scale: one of SCALES; factor: what it multiplies the dot products by. scores: [n_q, n_k].
-    spread: the standard deviation of all scores. weights: [n_q, n_k], each row a softmax.
-    entropy: the mean over queries, in nats. effective_keys: its exponential. largest: the largest weight,
-    mean over queries.
-    """
-
-    d: int
-    scale: str
-    factor: float
-    scores: np.ndarray
-    spread: float
-    weights: np.ndarray
-    entropy: float
-    effective_keys: float
-    largest: float
-
-
 @cache
 def _entries():
     """Queries [64, 1024] and keys [64, 1024]; a crowd of dimension d takes their first d columns."""
@@ -106,14 +71,22 @@ def _entries():
 
 @cache
 def crowd(d, scale=ROOT):
-    """64 queries and 64 keys with d independent normal entries each, always the same. Returns a Crowd."""
+    """64 queries and 64 keys with d independent normal entries each, always the same. Returns a namespace.
+
+    It has d; scale: one of SCALES; factor: what it multiplies the dot products by; scores: [n_q, n_k]; spread: their
+    standard deviation; weights: [n_q, n_k], each row a softmax; entropy: its mean over queries, in nats;
+    effective_keys: the exponential of that; largest: the largest weight, mean over queries.
+    """
     Q, K = (entries[:, :d] for entries in _entries())
-    factor = {NONE: 1.0, ROOT: 1 / np.sqrt(d), INVERSE: 1 / d}[scale]
-    S = scores(Q, K, factor)
-    P = stable_softmax(S)
-    H = float(entropy(P).mean())
-    largest = float(P.max(axis=1).mean())
-    return Crowd(d, scale, float(factor), S, float(S.std()), P, H, float(np.exp(H)), largest)
+    model = SimpleNamespace(d=d, scale=scale)
+    model.factor = {NONE: 1.0, ROOT: float(1 / np.sqrt(d)), INVERSE: 1 / d}[scale]
+    model.scores = scores(Q, K, model.factor)
+    model.spread = float(model.scores.std())
+    model.weights = stable_softmax(model.scores)
+    model.entropy = float(entropy(model.weights).mean())
+    model.effective_keys = float(np.exp(model.entropy))
+    model.largest = float(model.weights.max(axis=1).mean())
+    return model
 
 
 def describe_crowd(model):
@@ -128,9 +101,9 @@ def describe_crowd(model):
 
 def draw_crowd(model):
     """Three panels: the histogram of the scores, one query's weights, the entropy at every d."""
-    outside = np.mean(np.abs(model.scores) > SCORES_END)
     panes = "A histogram of the scores, one query's weights, and the entropy against d."
     alt = f"{panes} {plain(describe_crowd(model))}"
+    outside = np.mean(np.abs(model.scores) > SCORES_END)
     figure, (histogram, weights, curve) = panels(3.2, 1, 1, 1, left=0.06, wspace=0.28, alt=alt)
     farther = f", {outside:.0%} outside" if outside else ""
     tidy(histogram, title=f"scores; lines: spread {model.spread:.2f}{farther}", x="score", y="share of the scores")
@@ -159,7 +132,7 @@ def draw_crowd(model):
     return figure
 
 
-def draw_growth(dimensions, spreads, cosines):
+def draw_spreads(dimensions, spreads, cosines):
     """How dot products and cosines of random vectors spread, measured (dots) and as derived (lines).
 
     dimensions: [n]; spreads, cosines: [n], standard deviations. Returns a figure.
@@ -191,9 +164,9 @@ def draw_roofline(gpus, points):
     ridges = ", ".join(f"{name} at {gpu.ridge_flops_per_byte:.0f}" for name, gpu in gpus.items())
     places = ", ".join(f"{name} at {at:.4g}" for name, at in points.items())
     alt = f"Rooflines with their ridges in FLOPs per byte: {ridges}. Lines up to the highest roof: {places}."
-    figure, (axes,) = panels(3.8, alt=alt)
     title = "rooflines: the most that memory and tensor cores allow (fp16, vendors' peaks)"
-    tidy(axes, title=title, x="arithmetic intensity, FLOPs per byte of HBM traffic", y="TFLOP/s")
+    x = "arithmetic intensity, FLOPs per byte of HBM traffic"
+    figure, axes = panel(3.8, alt=alt, title=title, x=x, y="TFLOP/s")
     intensity = 2.0 ** np.arange(-3, 13.25, 0.25)
     for (name, gpu), (colour, line) in zip(gpus.items(), ((BLUE, "-"), (GREEN, "--"), (PURPLE, "-.")), strict=False):
         reach = [roof_tflops(gpu, x) for x in intensity]

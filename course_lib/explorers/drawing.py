@@ -7,9 +7,9 @@ from .figures import INK, label, panels
 from .words import number, vector
 
 
-def log_axes(axes, ticks, names=None, *, base=2, y_base=10):
+def log_axes(axes, ticks, names=None, *, y_base=10):
     """Logarithmic axes, with these ticks on x and no others; y_base None: y stays linear."""
-    axes.set_xscale("log", base=base)
+    axes.set_xscale("log", base=2)
     if y_base:
         axes.set_yscale("log", base=y_base)
     axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks] if names is None else names)
@@ -89,15 +89,15 @@ def draw_matrices(matrices, rows, columns, *, signed=False):
     return figure
 
 
-def stacked(axes, bars, notes, *, room=1.1, end=None, behind=None, scale=True):
+def stacked(axes, bars, notes, *, end=None, behind=None, scale=True):
     """Horizontal bars from the top down, each of parts end to end, with a note behind it.
 
     bars: name -> [(label, length, colour)]; a label is written where its part has room for it. notes: a text for each
-    bar, or (text, colour). The axis ends at `end`, or at `room` times the longest bar. behind: for each bar, a place
-    that its note has to stay behind. scale: whether the axis below is drawn.
+    bar. The axis ends at `end`, or a tenth behind the longest bar. behind: for each bar, a place that its note has to
+    stay behind. scale: whether the axis below is drawn.
     """
     longest = max(sum(length for _, length, _ in parts) for parts in bars.values())
-    axes.set_xlim(0, end or room * longest)
+    axes.set_xlim(0, end or 1.1 * longest)
     axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.set_yticks([])
     if not scale:
@@ -114,7 +114,6 @@ def stacked(axes, bars, notes, *, room=1.1, end=None, behind=None, scale=True):
                 dark = np.dot(to_rgb(colour), (0.21, 0.72, 0.07)) < 0.5
                 label(axes, left + length / 2, y, name, color="white" if dark else INK)
             left += length
-        text, colour = (note, INK) if isinstance(note, str) else note
-        label(axes, max(left, behind[y]) if behind else left, y, f"  {text}", color=colour, ha="left")
+        label(axes, max(left, behind[y]) if behind else left, y, f"  {note}", ha="left")
     places, lengths, lefts, colours = zip(*drawn, strict=True)
     axes.barh(places, lengths, left=lefts, height=0.66, color=colours, edgecolor="white", linewidth=0.6)

@@ -118,11 +118,10 @@ def label(axes, x, y, text, *, color=INK, size=9, ha="center", va="center", **st
 ON_WHITE = {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1.5}}
 
 
-def corner(axes, text, *, line=0, right=False, color=INK):
-    """A small text in the upper left or right corner of the axes, `line` lines below the first."""
+def corner(axes, text, *, right=False):
+    """A small text in the upper left or right corner of the axes."""
     x, ha = (0.98, "right") if right else (0.02, "left")
-    below = {"xytext": (0, -12 * line), "textcoords": "offset points"}
-    axes.annotate(text, (x, 0.98), xycoords=axes.transAxes, ha=ha, va="top", fontsize=9, color=color, **below)
+    label(axes, x, 0.98, text, ha=ha, va="top", transform=axes.transAxes)
 
 
 def legend(of, **place):

@@ -5,18 +5,12 @@
 lesson's other pictures, `broken_rows` the count behind the second.
 """
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 
 from course_lib.reference import example, scores, stable_softmax
-from course_lib.reference.formats import (
-    FORMATS,
-    FloatFormat,
-    largest_exp_input,
-    naive_softmax_steps,
-    smallest_exp_input,
-)
+from course_lib.reference.formats import FORMATS, largest_exp_input, naive_softmax_steps, smallest_exp_input
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, label, legend, panel, panels, tidy
 from .shell import Explorer, slider
@@ -31,56 +25,36 @@ LOST = "some weights are 0"
 ORDINARY = "no weight lost"
 
 
-@dataclass(frozen=True)
-class Row:
-    """One format's naive softmax. logits, exp_x, weights: [n], numbers of the format. total: their sum.
-
-    zones: three logits, at the borders between where exp is 0, has lost digits (is subnormal), is safe, is
-    infinite: the first that is not 0, the first with all its digits, the last that is finite.
-    """
-
-    number_format: FloatFormat
-    logits: np.ndarray
-    exp_x: np.ndarray
-    total: float
-    weights: np.ndarray
-    zones: tuple
-
-    @property
-    def verdict(self):
-        if np.isinf(self.exp_x).any():
-            return NAN_OVERFLOW
-        if self.total == 0:
-            return NAN_UNDERFLOW
-        if np.isinf(self.total):
-            return ZEROS
-        return LOST if (self.weights == 0).any() else ORDINARY
-
-
-@dataclass(frozen=True)
-class Model:
-    """logits: [n], before rounding. names: [n]. true: [n], their softmax in float64. rows: one a format."""
-
-    logits: np.ndarray
-    names: tuple
-    true: np.ndarray
-    rows: tuple
-
-
 def run(logits, *, names=example.TOKENS):
-    """The logits [n] in each of the three formats, rounded to it first. Returns a Model."""
+    """The logits [n] in each of the three formats, rounded to it first. Returns a namespace.
+
+    It has logits: [n], before rounding; names: [n]; true: [n], their softmax in float64; rows: one a format.
+    """
     logits = np.asarray(logits, dtype=np.float64)
-    return Model(logits, tuple(names), stable_softmax(logits), tuple(_row(f, logits) for f in FORMATS.values()))
+    rows = [naive_softmax_in(number_format, logits) for number_format in FORMATS.values()]
+    return SimpleNamespace(logits=logits, names=names, true=stable_softmax(logits), rows=rows)
 
 
-def _row(number_format, logits):
-    exp_x, total, weights = naive_softmax_steps(logits, number_format)
-    zones = (
-        smallest_exp_input(number_format),
-        smallest_exp_input(number_format, number_format.smallest_normal),
-        largest_exp_input(number_format),
-    )
-    return Row(number_format, number_format.round(logits), exp_x, float(total[0]), weights, zones)
+def naive_softmax_in(number_format, logits):
+    """The naive softmax of logits, [n], in one format, as a namespace.
+
+    It has number_format; logits, exp_x, weights: [n], numbers of the format; total: their sum; verdict; zones: three
+    logits, at the borders between where exp is 0, has lost digits (is subnormal), is safe, is infinite: the first that
+    is not 0, the first with all its digits, the last that is finite.
+    """
+    row = SimpleNamespace(number_format=number_format, logits=number_format.round(logits))
+    row.exp_x, (row.total,), row.weights = naive_softmax_steps(logits, number_format)
+    begins = [smallest_exp_input(number_format, least) for least in (None, number_format.smallest_normal)]
+    row.zones = *begins, largest_exp_input(number_format)
+    if np.isinf(row.exp_x).any():
+        row.verdict = NAN_OVERFLOW
+    elif row.total == 0:
+        row.verdict = NAN_UNDERFLOW
+    elif np.isinf(row.total):
+        row.verdict = ZEROS
+    else:
+        row.verdict = LOST if (row.weights == 0).any() else ORDINARY
+    return row
 
 
 def describe(model):

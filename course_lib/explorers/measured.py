@@ -95,9 +95,9 @@ def _log_lengths(axes, n):
     log_axes(axes, n[:: 2 if len(n) > 6 else 1])
 
 
-def faster_from(rows, key="ms", method="flash", than="standard"):
-    """[(n, how many times as fast `method` is as `than`)] and the length from which on it is never slower, or None."""
-    fast, slow = (dict(zip(*by_length(rows, name, key), strict=True)) for name in (method, than))
+def faster_from(rows, key="ms", than="standard"):
+    """[(n, how many times as fast flash is as `than`)] and the length from which on it is never slower, or None."""
+    fast, slow = (dict(zip(*by_length(rows, method, key), strict=True)) for method in ("flash", than))
     ratios = [(n, slow[n] / fast[n]) for n in sorted(fast.keys() & slow.keys())]
     from_n = None
     for n, ratio in reversed(ratios):
@@ -199,16 +199,16 @@ def _shape(row):
 # Figure 2 of the FlashAttention paper (Dao et al., 2022): GPT-2 medium, N = 1024, d = 64, 16 heads, batch 64, forward
 # and backward, on an A100: standard, FlashAttention.
 PAPER = {"GFLOPs": (66.6, 75.2), "HBM, GB": (40.3, 4.4), "time, ms": (41.7, 7.3)}
-FIGURE_2 = {"n": 1024, "head_dim": 64, "heads": 16, "batch": 64, "pass": "both"}
+GPT2_MEDIUM = {"n": 1024, "head_dim": 64, "heads": 16, "batch": 64, "pass": "both"}
 
 
-def figure_2(both, dram):
-    """{name: (the paper's ratio standard / flash, ours)} from the rows at the shape FIGURE_2.
+def standard_over_flash(both, dram):
+    """{name: (the paper's ratio standard / flash, ours)} from the rows at the shape GPT2_MEDIUM.
 
     both: of standard-h100, dram: of dram-h100, forward and backward either. FLOPs are counted: six
     products against the nine that the course's forward and two-pass backward execute.
     """
-    n, d = FIGURE_2["n"], FIGURE_2["head_dim"]
+    n, d = GPT2_MEDIUM["n"], GPT2_MEDIUM["head_dim"]
     product = traffic.attention_flops(n, n, d) / 2
     executed = 2 * product + traffic.flash_attention_backward(n, n, d, block_q=64, block_k=64).flops
     ms = {row["method"]: row["ms"] for row in both}
@@ -218,8 +218,8 @@ def figure_2(both, dram):
     return dict(zip(PAPER, zip(papers, ours, strict=True), strict=True))
 
 
-def draw_figure_2(ratios):
-    """What `figure_2` returned, as bars: how many times as much standard attention takes."""
+def draw_standard_over_flash(ratios):
+    """What `standard_over_flash` returned, as bars: how many times as much standard attention takes."""
     note = f"forward and backward; the paper: A100; here: {records.provenance('standard-h100')}"
     title = "standard attention over FlashAttention, GPT-2 medium's shape"
     pairs = [f"{name}: {papers:.2f} in the paper, {ours:.2f} here" for name, (papers, ours) in ratios.items()]

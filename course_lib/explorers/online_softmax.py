@@ -4,17 +4,18 @@
 `draw_corrections` all of it, `draw_merge_trees` two ways to merge the same states. `explore` is the widget.
 """
 
-from dataclasses import dataclass
 from functools import reduce
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 
-from course_lib.reference import example, merge_states, online_softmax_update, scores, stable_softmax
+from course_lib.reference import example, merge_states, online_softmax_update, stable_softmax
 from course_lib.reference.softmax import normalise_state
 
 from . import figures
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, label, legend, tidy
+from .float_formats import sentence_logits
 from .live import Live, axis, choices
 from .words import number, vector
 
@@ -26,48 +27,14 @@ CARDS = ["maximum m", "alpha", "normaliser l", "carried: acc", "carried: output"
 BEFORE = {"width": 0.7, "facecolor": "none", "edgecolor": VERMILLION, "linestyle": "--", "linewidth": 1.3}
 
 
-@dataclass(frozen=True)
-class Step:
-    """The state after one block; `steps[0]` is the state before the first.
-
-    keys: this block's keys, as indices into the stream. m, l, alpha: floats. acc, out: [d], out = acc / l.
-    carried: [d], what is kept until the next block: acc, or out if normalised at every step.
-    weights: [n], what each key counts in `carried`: exp(s - m), divided by l if normalised at every step.
-    batch: [d], the softmax average over all keys fed so far, computed at one go.
-    """
-
-    keys: np.ndarray
-    m: float
-    l: float
-    alpha: float
-    acc: np.ndarray
-    out: np.ndarray
-    carried: np.ndarray
-    weights: np.ndarray
-    batch: np.ndarray
-
-
-@dataclass(frozen=True)
-class Run:
-    """A stream of n keys, and the state after each block of it.
-
-    scores: [n]; values: [n, d]; names: [n] labels of the keys; order: [n] indices in the order of feeding.
-    """
-
-    scores: np.ndarray
-    values: np.ndarray
-    names: tuple
-    order: np.ndarray
-    block: int
-    every_step: bool
-    steps: tuple
-
-
 def run(scores, values, *, names=None, block=1, order="as given", every_step=False):
     """Feed scores [n] with values [n, d], float64, through the online softmax in blocks of `block` keys.
 
     names: [n] labels of the keys (None: 1 to n). order: one of ORDERS, or the keys' indices. every_step: whether acc is
-    divided by l at every step. block is clamped to what the stream allows. Returns a Run.
+    divided by l at every step. block is clamped to what the stream allows.
+
+    Returns a namespace of these: order as [n] indices in the order of feeding, and steps, what `_step` gives after each
+    block; steps[0] is the state before the first.
     """
     n, d = values.shape
     block = int(np.clip(block, 1, n))
@@ -94,15 +61,25 @@ def run(scores, values, *, names=None, block=1, order="as given", every_step=Fal
         alpha = merge_states((m_old, np.float64(1), acc), (m, np.float64(0), acc))[1]
         carried = normalise_state(l, acc) if every_step else acc
         steps.append(_step(keys, scores, values, m, l, alpha, acc, carried, permutation[: start + block]))
-    names = tuple(names) if names is not None else tuple(str(i + 1) for i in range(n))
-    return Run(scores, values, names, permutation, block, every_step, tuple(steps))
+    return SimpleNamespace(
+        scores=scores, values=values, names=names or [str(i + 1) for i in range(n)], order=permutation, block=block,
+        every_step=every_step, steps=steps,
+    )  # fmt: skip
 
 
 def _step(keys, scores, values, m, l, alpha, acc, carried, seen):
-    d = values.shape[1]
-    batch = stable_softmax(scores[seen]) @ values[seen]
-    out = normalise_state(l, acc)
-    return Step(keys, float(m), float(l), float(alpha), acc[:d], out[:d], carried[:d], carried[d:], batch)
+    """The state after a block, as a namespace.
+
+    keys: this block's keys, as indices into the stream. m, l, alpha: floats. acc, out: [d], out = acc / l.
+    carried: [d], what is kept until the next block: acc, or out if normalised at every step. weights: [n], what each
+    key counts in `carried`: exp(s - m), divided by l if normalised at every step. batch: [d], the softmax average over
+    all keys fed so far, computed at one go.
+    """
+    d, out, batch = values.shape[1], normalise_state(l, acc), stable_softmax(scores[seen]) @ values[seen]
+    return SimpleNamespace(
+        keys=keys, m=float(m), l=float(l), alpha=float(alpha), acc=acc[:d], out=out[:d], carried=carried[:d],
+        weights=carried[d:], batch=batch,
+    )  # fmt: skip
 
 
 def stream_state(stream, order, block, every_step, step):
@@ -254,9 +231,8 @@ def streams():
     random = np.random.default_rng(9)
     twelve = random.normal(0, 2, 12), random.normal(0, 1, (12, 2)), None
     masked = np.where(np.arange(12) < 4, -np.inf, twelve[0]), twelve[1], None
-    last_query = scores(example.Q[3:], example.K, 1.0)[0]
     return {
-        "the sentence": (last_query, example.V, example.TOKENS),
+        "the sentence": (sentence_logits(), example.V, example.TOKENS),
         "12 random keys": twelve,
         "12 keys, first 4 masked": masked,
     }

@@ -5,16 +5,18 @@ shows the steps taken so far, `describe` says them in numbers. `explore` is the 
 is the lesson's other figure; `count_passes` counts the bytes of a softmax of several passes.
 """
 
-from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 
 from course_lib.machine import Machine
-from course_lib.reference import example, scores, stable_softmax
+from course_lib.reference import example, stable_softmax
 from course_lib.reference.softmax import log_sum_exp_of_state
 
 from .drawing import curves, names_below
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, VERMILLION, label, legend, panel, panels, tidy
+from .float_formats import sentence_logits
 from .shell import Explorer, buttons, menu, slider
 from .words import plain, significant, table, vector
 
@@ -23,41 +25,13 @@ DTYPES = ("float16", "float32", "float64")
 AT_LEAST_FLOAT32, AS_STORED = "float32 or better", "the logits' own dtype"
 
 
-@dataclass(frozen=True)
-class Step:
-    """One line of a method. value: [n] or a number, in the dtype that it was computed in.
-
-    place: what it is in the picture: "exponents" that exp is given, "terms" that it returned, "softmax", or
-    "line" for a number.
-    """
+class Step(NamedTuple):
+    """One line of a method."""
 
     name: str
     formula: str
-    value: np.ndarray
-    place: str
-
-
-@dataclass(frozen=True)
-class Run:
-    """A method's steps on one row of logits, of which `taken` have been taken.
-
-    logits: [n], in the dtype they are stored in. exact: [n], the softmax of these logits in float64.
-    """
-
-    names: tuple
-    logits: np.ndarray
-    method: str
-    steps: tuple
-    taken: int
-    exact: np.ndarray
-
-    @property
-    def seen(self):
-        return self.steps[: self.taken]
-
-    def last(self, place):
-        """The last step taken at a place of the picture, or None."""
-        return next((step for step in reversed(self.seen) if step.place == place), None)
+    value: np.ndarray  # [n] or a number, in the dtype that it was computed in
+    place: str  # in the picture: "exponents" that exp is given, "terms" that it returned, "softmax", a "line"
 
 
 def run(base, *, names=None, spread=1.0, shift=0.0, dtype="float32", method="stable", arithmetic=None, taken=None):
@@ -65,8 +39,10 @@ def run(base, *, names=None, spread=1.0, shift=0.0, dtype="float32", method="sta
 
     base: [n] float64, -inf where masked. names: [n] labels (None: 1 to n). method: one of METHODS.
     arithmetic: AT_LEAST_FLOAT32 (the default; what `reference.stable_softmax` does) or AS_STORED. The softmax
-    is rounded to dtype at the end. taken: how many steps have been taken (None: all), clamped to what there
-    is. Returns a Run.
+    is rounded to dtype at the end. taken: how many steps have been taken (None: all), clamped to what there is.
+
+    Returns a namespace: names; logits, [n], in dtype; exact, [n], their softmax in float64; method; steps, all of them;
+    taken; seen, the steps taken; last, place -> the last step taken there.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # overflow and 0/0 are the subject
         logits = (spread * base + shift).astype(dtype)
@@ -74,8 +50,11 @@ def run(base, *, names=None, spread=1.0, shift=0.0, dtype="float32", method="sta
         work = logits.dtype if arithmetic == AS_STORED else np.promote_types(logits.dtype, np.float32)
         steps = _steps(method, logits.astype(work), logits.dtype)
     taken = len(steps) if taken is None else int(np.clip(taken, 1, len(steps)))
-    names = tuple(names) if names is not None else tuple(str(i + 1) for i in range(len(base)))
-    return Run(names, logits, method, steps, taken, exact)
+    names, seen = names or [str(i + 1) for i in range(len(base))], steps[:taken]
+    return SimpleNamespace(
+        names=names, logits=logits, exact=exact, method=method, steps=steps, taken=taken, seen=seen,
+        last={step.place: step for step in seen},
+    )  # fmt: skip
 
 
 def _steps(method, x, dtype):
@@ -138,12 +117,12 @@ def draw(model):
     numbers = {step.name: step.value for step in model.seen}
     found = [f"{name} = {significant(numbers[name])}" for name in ("l", "lse") if name in numbers]
     tidy(terms, title="terms: what exp returns\n" + "   ".join(found))
-    _draw_values(terms, model.last("terms"), BLUE)
+    _draw_values(terms, model.last.get("terms"), BLUE)
 
     tidy(softmax, title="softmax\ndashed: exact, in float64")
     outline = {"facecolor": "none", "edgecolor": INK, "linestyle": "--", "zorder": 3}
     softmax.bar(range(len(model.exact)), model.exact, width=0.7, **outline)
-    _draw_values(softmax, model.last("softmax"), GREEN)
+    _draw_values(softmax, model.last.get("softmax"), GREEN)
     for axes in (terms, softmax):
         axes.set_ylim(0, 1.12 * axes.dataLim.ymax if 0 < axes.dataLim.ymax < np.inf else 1.1)
     for axes in (exponents, terms, softmax):
@@ -153,7 +132,7 @@ def draw(model):
 
 
 def _draw_exponents(axes, model):
-    step, line = model.last("exponents"), model.last("line")
+    step, line = model.last["exponents"], model.last.get("line")
     low, high = limits(step.value.dtype)
     tidy(axes, title=f"{step.name}: what exp is given\n{step.value.dtype}: inf above {high:.1f}, 0 below {low:.1f}")
     _draw_values(axes, step, [BLUE if low <= value <= high else VERMILLION for value in step.value])
@@ -234,7 +213,7 @@ def count_passes(algorithm, x, tile, sram_bytes):
 
 def rows():
     """The rows one can choose from: name -> (base logits [n], names [n])."""
-    sentence = scores(example.Q[3:], example.K, 1.0)[0]
+    sentence = sentence_logits()
     hidden = np.array([False, True, False, True])
     return {
         "the sentence": (sentence, example.TOKENS),

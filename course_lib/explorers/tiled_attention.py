@@ -1,13 +1,13 @@
 """Lesson 06's stepping explorer: one visit after another, what lies in SRAM and what has moved, and its figures.
 
 `run` is the model: the course's own tiled attention on a memory machine that is watched while it works.
-block_sizes.js draws both loops as `race_state` says; `draw_bytes`, `draw_growth` and `draw_budget` are the lesson's
+block_sizes.js draws both loops as `race_state` says; `draw_bytes`, `draw_elements` and `draw_budget` are the lesson's
 figures. `explore` is the widget.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from course_lib.reference.tiled import tiled_attention_on_machine
 from .drawing import curves, log_axes, pale, stacked
 from .figures import BLUE, INK, PALE, TENSOR_COLOURS, VERMILLION, legend, panel, panels, tidy
 from .live import Live, axis, choices
-from .tile_grid import ORDERS, TileGrid, draw_tile_grid, tile_grid
+from .tile_grid import ORDERS, draw_tile_grid, tile_grid
 from .visits import BLOCKS, LENGTHS, bytes_moved, visit_starts
 
 D = 8
@@ -28,25 +28,6 @@ TENSORS = [(name, name, name) for name in "QKVO"] + [("l, m", "lm", "grey")]
 KINDS = {name: name for name in "QKVSPO"} | dict.fromkeys("lm", "grey")
 DTYPE = np.float16
 WORK = "work"  # scores, statistics, accumulator, temporaries: what is loaded from no tensor
-
-
-@dataclass(frozen=True)
-class Run:
-    """Tiled attention on n_q queries and n_k keys of d float16 numbers, and its state after each visit.
-
-    moved: for step 0 to grid.n_visits, tensor -> (bytes read, bytes written) so far; what precedes a visit counts
-        to it, what follows the last visit counts to that one. held: tensor or WORK -> bytes in SRAM at the fullest
-        moment of the visit; empty for step 0. row_bytes: of a row of Q, K, V or O.
-    """
-
-    grid: TileGrid
-    moved: tuple[dict[str, tuple[int, int]], ...]
-    held: tuple[dict[str, int], ...]
-    row_bytes: int
-
-    @property
-    def n_visits(self):
-        return self.grid.n_visits
 
 
 class _Watched(Machine):
@@ -89,7 +70,12 @@ def run_on(machine, n_q, n_k, d, dtype, *, order, **options):
 
 @lru_cache(maxsize=32)
 def run(n_q, n_k, *, block_q, block_k, causal=False, order="q_outer", d=D):
-    """Tiled attention on a watched machine, visit by visit: a Run. Arguments as those of `tile_grid`; d: head_dim."""
+    """Tiled attention of rows of d float16 numbers on a watched machine, visit by visit. Arguments as of `tile_grid`.
+
+    Returns a namespace. grid: the TileGrid. moved: for step 0 to grid.n_visits, tensor -> (bytes read, bytes written)
+    so far; what precedes a visit counts to it, what follows the last visit counts to that one. held: tensor or WORK ->
+    bytes in SRAM at the fullest moment of the visit; empty for step 0. row_bytes: of a row of Q, K, V or O.
+    """
     grid = tile_grid(n_q, n_k, block_q, block_k, causal, order)
     machine, options = _Watched(), {"block_q": block_q, "block_k": block_k, "causal": causal}
     events = run_on(machine, n_q, n_k, d, DTYPE, order=order, **options).events
@@ -98,7 +84,8 @@ def run(n_q, n_k, *, block_q, block_k, causal=False, order="q_outer", d=D):
     ends = [*visit_starts(events, 0, len(events), inner, outer), len(events)]
     moments = [machine.fullest[start + 1 : end + 1] for start, end in pairwise(ends)]
     held = [_by_tensor(max(moment, key=lambda holders: sum(n_bytes for _, n_bytes in holders))) for moment in moments]
-    return Run(grid, bytes_moved(events, ends, tensors), ({}, *held), d * DTYPE().itemsize)
+    moved = bytes_moved(events, ends, tensors)
+    return SimpleNamespace(grid=grid, moved=moved, held=({}, *held), row_bytes=d * DTYPE().itemsize)
 
 
 def _by_tensor(holders):
@@ -113,8 +100,8 @@ def _by_tensor(holders):
 def race_state(runs, order, *, row_bytes=None):
     """What block_sizes.js draws of both loops.
 
-    runs: order -> Run of the same tiles. order: the one whose visits are counted; the other is shown as far as the same
-    bytes take it. row_bytes: of a row of Q, K, V or O, if not the runs' own.
+    runs: order -> what `run` gives of the same tiles. order: the one whose visits are counted; the other is shown as
+    far as the same bytes take it. row_bytes: of a row of Q, K, V or O, if not the runs' own.
     """
     factor = (row_bytes or D * DTYPE().itemsize) // runs[order].row_bytes
     grid, totals, moved, costs, loops = runs[order].grid, {}, [], {}, []
@@ -215,7 +202,7 @@ def draw_bytes(counts):
     return figure
 
 
-def draw_growth(by_length, by_sram):
+def draw_elements(by_length, by_sram):
     """Two panels on logarithmic axes: elements moved against N, and against M.
 
     by_length, by_sram: (x values, {name: elements moved at each x}). Returns a figure.

@@ -6,10 +6,9 @@ records      the recorded measurements in data/: reading, writing, and rows in w
 experiments  lesson 10's: standard attention, the ladder, fp32 products
 counters     bytes by the GPU's own counters
 sweep        every configuration of the shipped kernels
-correctness  the test suite and sanitizers on a GPU
 bounds       how fast a call can be at best, and what binds a measured one
 bench        python -m course_lib bench: runs all of these
 ladder       the forward kernel's worklog, one idea at a time
-rungs        what the compiler makes of each rung, the time that follows, and what a kernel does for nothing
+rungs        the time that follows from what the compiler makes of each rung, and what a kernel does for nothing
 resources    shared memory, registers and spills by the compiler, without a GPU
 """

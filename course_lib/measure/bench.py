@@ -15,7 +15,7 @@ from torch.nn.attention import sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib import kernels, runtime
-from course_lib.measure import correctness, counters, experiments, records, sweep, timing
+from course_lib.measure import counters, cuda_kernels, experiments, records, sweep, timing
 from course_lib.measure.accuracy import check_answers, exact_attention, exact_gradients, relative_error
 from course_lib.measure.timing import PEERS, backward_of, median_ms, random_inputs
 
@@ -117,36 +117,21 @@ def memory_and_host_time():
 
 
 def shapes():
+    """Our kernels alone: dtypes, ragged lengths, head dimensions, grouped heads, memory, the host's time."""
     return {"rows": shown(shape_rows())} | memory_and_host_time()
 
 
-# Option -> (what it measures, a function that returns the record's contents, or its rows one by one).
+# Option -> a function that returns the record's contents, or its rows one by one; its first line of documentation is
+# the option's help.
 EXPERIMENTS = {
-    "shapes": (
-        "our kernels alone: dtypes, ragged lengths, head dimensions, grouped heads, memory, the host's time",
-        shapes,
-    ),
-    "standard": (
-        "standard attention against FlashAttention over the lengths: time and peak memory",
-        experiments.standard_rows,
-    ),
-    "ladder": ("every rung of the forward kernel's ladder, kept and rejected", experiments.ladder_rows),
-    "dram": (
-        "bytes by the GPU's own counters, standard and FlashAttention; needs Nsight Compute's ncu on the path",
-        counters.dram_rows,
-    ),
-    "tf32": (
-        "errors of lesson 08's kernel on fp32 inputs, with TF32 and with IEEE products",
-        experiments.precision_errors,
-    ),
-    "fp32": (
-        "fp32 inputs, beside PyTorch's memory-efficient and unfused kernels: speed and error",
-        experiments.fp32_rows,
-    ),
-    "correctness": (
-        "no times: the test suite on this GPU, and some calls under NVIDIA's compute-sanitizer",
-        correctness.correctness,
-    ),
+    "shapes": shapes,
+    "standard": experiments.standard_rows,
+    "ladder": experiments.ladder_rows,
+    "dram": counters.dram_rows,
+    "tf32": experiments.precision_errors,
+    "fp32": experiments.fp32_rows,
+    "cuda": cuda_kernels.cuda_rows,
+    "cuda-counters": cuda_kernels.cuda_counter_rows,
 }
 
 
@@ -175,8 +160,9 @@ def _parser():
     shapes.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
     shapes.add_argument("--flex", action="store_true", help="add FlexAttention, which compiles for every shape anew")
     group = parser.add_argument_group("experiments").add_mutually_exclusive_group()
-    for name, (help_text, measure) in EXPERIMENTS.items():
-        group.add_argument(f"--{name}", dest="measure", action="store_const", const=measure, help=help_text)
+    for name, measure in EXPERIMENTS.items():
+        described = measure.__doc__.splitlines()[0]
+        group.add_argument(f"--{name}", dest="measure", action="store_const", const=measure, help=described)
     group.add_argument(
         "--tune", nargs="?", choices=tuple(sweep.KERNELS), const="forward",
         help="every configuration of the forward kernel, or of the backward's two; takes minutes",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from course_lib.measure.experiments import FIGURE_2, HEADS, attention_methods, one_pass
+from course_lib.measure.experiments import GPT2_MEDIUM, HEADS, attention_methods, one_pass
 from course_lib.measure.sweep import shipped
 from course_lib.measure.timing import L2_FLUSH_BYTES, random_inputs
 
@@ -32,28 +32,21 @@ def dram_cases():
     """[(method, pass, shape)] in the order in which they run."""
     lengths = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": d} for d in (64, 128) for i in range(9, 15)]
     one_head = {"batch": 1, "heads": 1, "n": 1024, "head_dim": 64}
-    cases = [("forward", shape) for shape in (one_head, *lengths, FIGURE_2)] + [("both", FIGURE_2)]
+    cases = [("forward", shape) for shape in (one_head, *lengths, GPT2_MEDIUM)] + [("both", GPT2_MEDIUM)]
     return [(method, which, shape) for which, shape in cases for method in ("standard", "flash")]
 
 
 def dram_rows():
-    """A row for each case: the bytes moved, summed over its kernels.
+    """Bytes by the GPU's own counters, standard and FlashAttention; needs Nsight Compute's ncu on the path.
 
-    The first kernel of a case finds its inputs in DRAM, and each later one finds the caches as the one before left
-    them. Data still dirty in L2 when the case ends is not counted.
+    A row for each case: the bytes moved, summed over its kernels. The first kernel of a case finds its inputs in DRAM,
+    and each later one finds the caches as the one before left them. Data still dirty in L2 when the case ends is not
+    counted.
     """
     counted = [{} for _ in dram_cases()]
     for counters in COUNTERS:
-        with tempfile.TemporaryDirectory() as folder:
-            log = Path(folder) / "counters.csv"
-            subprocess.run(
-                ["ncu", "--metrics", ",".join(counters.values()), "--csv", "--print-units", "base", "--log-file", log,
-                 "--profile-from-start", "off", "--cache-control", "none", "--clock-control", "none",
-                 sys.executable, "-m", "course_lib.measure.counters"],
-                check=True,
-            )  # fmt: skip
-            for case, sums in zip(counted, sums_by_case(log.read_text(), counters), strict=True):
-                case.update(sums)
+        for case, sums in zip(counted, counted_by_ncu(__name__, counters), strict=True):
+            case.update(in_bytes(sums))
     for (method, which, shape), sums in zip(dram_cases(), counted, strict=True):
         row = {"method": method, "pass": which, **shape, "causal": False, "dtype": "float16"}
         if method == "flash":
@@ -61,6 +54,38 @@ def dram_rows():
             config, _ = shipped("forward", x, x, x, causal=False)
             row |= {"block_q": config.block_m, "block_k": config.block_n}
         yield row | sums
+
+
+def in_bytes(sums):
+    """The same counters, with the bytes of sectors in place of their number."""
+    return {
+        name.replace("sectors", "bytes"): value * (SECTOR_BYTES if "sectors" in name else 1)
+        for name, value in sums.items()
+    }
+
+
+def counted_by_ncu(module, counters):
+    """`sums_by_case` of a module that runs its cases as a program. counters: {name: ncu's metric}, of one pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "counters.csv"
+        subprocess.run(
+            ["ncu", "--metrics", ",".join(counters.values()), "--csv", "--print-units", "base", "--log-file", log,
+             "--profile-from-start", "off", "--cache-control", "none", "--clock-control", "none",
+             sys.executable, "-m", module],
+            check=True,
+        )  # fmt: skip
+        return sums_by_case(log.read_text(), counters)
+
+
+def profiled(call):
+    """Run a call with ncu's profiler on, and the separator's kernel after it."""
+    driver = torch.cuda.cudart()
+    torch.cuda.synchronize()
+    driver.cudaProfilerStart()
+    call()
+    torch.cuda._sleep(1)
+    torch.cuda.synchronize()
+    driver.cudaProfilerStop()
 
 
 def sums_by_case(text, counters):
@@ -85,11 +110,7 @@ def sums_by_case(text, counters):
         return sum(int(float(value.replace(",", ""))) for value in found)
 
     return [
-        {
-            name.replace("sectors", "bytes"): total(kernels, counter) * (SECTOR_BYTES if "sectors" in name else 1)
-            for name, counter in counters.items()
-        }
-        | {"kernels": len(kernels)}
+        {name: total(kernels, counter) for name, counter in counters.items()} | {"kernels": len(kernels)}
         for kernels in cases[:-1]
     ]
 
@@ -98,18 +119,12 @@ def run_cases():
     """The program that ncu watches: run each case once with the profiler on, and the separator's kernel after it."""
     torch.manual_seed(0)
     clean = torch.zeros(L2_FLUSH_BYTES, dtype=torch.int8, device="cuda")
-    driver = torch.cuda.cudart()
     for method, which, shape in dram_cases():
         q, k, v, do = random_inputs(*shape.values(), torch.float16, differentiable=True)
         call = one_pass(attention_methods()[method], which, q, k, v, do)
         call()
         clean.sum()  # flushes L2 by reading: lines that a write leaves dirty would be written back during the case
-        torch.cuda.synchronize()
-        driver.cudaProfilerStart()
-        call()
-        torch.cuda._sleep(1)
-        torch.cuda.synchronize()
-        driver.cudaProfilerStop()
+        profiled(call)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from course_lib.measure.accuracy import check_answers, exact_attention, relative
 
 HEADS, HEAD_DIM = 16, 64
 # GPT-2 medium's attention as the first FlashAttention paper's Figure 2 has it.
-FIGURE_2 = {"batch": 64, "heads": 16, "n": 1024, "head_dim": 64}
+GPT2_MEDIUM = {"batch": 64, "heads": 16, "n": 1024, "head_dim": 64}
 
 
 def standard_attention(q, k, v):
@@ -47,11 +47,12 @@ def one_pass(attention, which, q, k, v, do):
 
 
 def standard_rows():
-    """Time with a cold L2, time of one of 20 back-to-back calls, and peak bytes over inputs and results.
+    """Standard attention against FlashAttention over the lengths: time and peak memory.
 
-    Back-to-back calls take as long as the slower of host and GPU. Where kernels are short, that is the host.
+    Time with a cold L2, time of one of 20 back-to-back calls, and peak bytes over inputs and results. Back-to-back
+    calls take as long as the slower of host and GPU. Where kernels are short, that is the host.
     """
-    shapes = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": HEAD_DIM} for i in range(6, 15)] + [FIGURE_2]
+    shapes = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": HEAD_DIM} for i in range(6, 15)] + [GPT2_MEDIUM]
     # Entered once: entering it in every call would add the host's time to back-to-back calls.
     with sdpa_kernel(timing.PEERS["sdpa_flash"]):
         for shape, which in itertools.product(shapes, ("forward", "both")):
@@ -71,9 +72,10 @@ def standard_rows():
 
 
 def ladder_rows():
-    """Every rung of the ladder at 16 heads of head_dim 128, fp16, 16384 tokens in sequences of 4096 and of 1024.
+    """Every rung of the forward kernel's ladder, kept and rejected.
 
-    All rungs take turns. Raises RuntimeError, before anything is timed, if the answer of one is wrong.
+    At 16 heads of head_dim 128, fp16, 16384 tokens in sequences of 4096 and of 1024. All rungs take turns. Raises
+    RuntimeError, before anything is timed, if the answer of one is wrong.
     """
     from course_lib.measure.ladder import RUNGS, run
 
@@ -124,7 +126,10 @@ TF32_EDITS = {
 
 
 def precision_errors():
-    """Relative Frobenius errors of lesson 08's kernel on fp32 inputs of 3 heads, 128 rows and head_dim 64."""
+    """Relative errors of lesson 08's kernel on fp32 inputs, with TF32 and with IEEE products.
+
+    In the Frobenius norm, against float64; 3 heads, 128 rows, head_dim 64.
+    """
     from course_lib.kernels.plain_forward import flash_forward
 
     q, k, v, _ = timing.random_inputs(1, 3, 128, 64, torch.float32)

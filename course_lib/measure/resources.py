@@ -2,7 +2,6 @@
 
     python -m course_lib.measure.resources --head-dim 64 --arch 75 80 90 100 [--config 64 64 4 2] [--json]
     python -m course_lib.measure.resources --kernel dkdv --head-dim 64 128 --causal
-    python -m course_lib.measure.resources --record FILE     every block size of the block-size explorer, resumable
 
 Triton compiles for GPUs that are not there, but not in a process where it interprets, so `forward_resources` asks a
 subprocess. That subprocess calls the same functions that launch the kernels on a GPU, and compiles where they would
@@ -11,12 +10,7 @@ take are register spills.
 """
 
 import argparse
-import ast
-import concurrent.futures
 import contextlib
-import datetime
-import hashlib
-import inspect
 import itertools
 import json
 import os
@@ -24,9 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
-import textwrap
-from dataclasses import asdict, astuple, dataclass, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from unittest import mock
 
@@ -35,6 +27,8 @@ from course_lib.hardware import GPUS
 from course_lib.measure import records
 
 DTYPES = ("float16", "bfloat16", "float32")
+ARCHS = tuple(10 * major + minor for major, minor in (gpu.compute_capability for gpu in GPUS.values()))
+LENGTH = 4096  # of the sequences whose kernels are compiled; a multiple of every tile size
 
 
 @dataclass(frozen=True)
@@ -73,17 +67,6 @@ class Resources:
     tensor_cores: bool
     serialized: bool
     config: tuple
-
-
-# What `record` compiles: everything that the block-size explorer can be set to.
-BLOCK_SIZES = (16, 32, 64, 128)
-HEAD_DIMS = (32, 64, 128)
-ARCHS = tuple(10 * major + minor for major, minor in (gpu.compute_capability for gpu in GPUS.values()))
-LENGTH = 4096  # of the sequences whose kernels are compiled; a multiple of every tile size
-COLUMNS = (
-    "arch", "dtype", "head_dim", "causal", "block_q", "block_k", "num_warps", "num_stages",
-    *(field.name for field in fields(Resources)[:5]),
-)  # fmt: skip
 
 
 def forward_resources(requests):
@@ -155,7 +138,7 @@ def compile_request(request):
 
 def resources_of(compiled, launched_with):
     """The Resources of one launch of `compiling_for`."""
-    ptx, cubin = compiled.asm["ptx"], compiled.asm["cubin"]
+    ptx, cubin, metadata = compiled.asm["ptx"], compiled.asm["cubin"], compiled.metadata
     usage = re.search(r"REG:(\d+) STACK:(\d+)", _cuobjdump("-res-usage", cubin))
     serialized = False
     if "wgmma" in ptx:
@@ -163,18 +146,13 @@ def resources_of(compiled, launched_with):
         instructions = instructions_of(compiled)
         serialized = instructions.count("WARPGROUP.DEPBAR") >= instructions.count("HGMMA")
     return Resources(
-        shared_bytes=compiled.metadata.shared,
-        tensor_memory_columns=getattr(compiled.metadata, "tmem_size", None) or 0,
+        shared_bytes=metadata.shared,
+        tensor_memory_columns=getattr(metadata, "tmem_size", None) or 0,
         registers=int(usage[1]),
         stack_bytes=int(usage[2]),
         tensor_cores=any(word in ptx for word in ("mma.sync", "wgmma", "tcgen05.mma")),
         serialized=serialized,
-        config=(
-            launched_with["BLOCK_M"],
-            launched_with["BLOCK_N"],
-            compiled.metadata.num_warps,
-            compiled.metadata.num_stages,
-        ),  # fmt: skip
+        config=(launched_with["BLOCK_M"], launched_with["BLOCK_N"], metadata.num_warps, metadata.num_stages),
     )
 
 
@@ -194,111 +172,24 @@ def _cuobjdump(option, cubin):
         return subprocess.run([tool, option, file.name], capture_output=True, text=True, check=True).stdout
 
 
-def kernel_sha256():
-    """Hash of what is compiled: the forward kernel, and all the jitted functions and constants that it reaches.
-
-    Comments, docstrings and host code do not count; configurations are in the rows themselves.
-    """
-    import triton.language as tl
-
-    from course_lib.kernels.flash_forward import flash_forward_kernel
-
-    found, pending = {}, [flash_forward_kernel]
-    while pending:
-        function = pending.pop().fn
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-        if ast.get_docstring(tree) is not None:
-            tree.body = tree.body[1:]
-        found[function.__name__] = ast.unparse(tree)
-        for name in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - found.keys():
-            value = function.__globals__.get(name)
-            if hasattr(value, "fn"):
-                pending.append(value)
-            elif isinstance(value, tl.constexpr) and name != "INTERPRETED":  # false wherever kernels are compiled
-                found[name] = repr(value.value)
-    return hashlib.sha256("\n".join(f"{name}: {found[name]}" for name in sorted(found)).encode()).hexdigest()
-
-
-def record(path, *, archs=ARCHS, dtypes=DTYPES, head_dims=HEAD_DIMS, block_sizes=BLOCK_SIZES, jobs=None):
-    """Compile the forward kernel as `flash_attention(block_q=, block_k=)` launches it, and write JSON to `path`.
-
-    Rows that the file already has, of the same kernel and Triton, are kept: an interrupted run continues, and a run for
-    other `archs` adds to the file. jobs: how many compilers run at a time, None for one per core. A row takes about a
-    second, and up to 40 for sm_75, whose products are unrolled. Raises RuntimeError if one does not compile.
-    """
-    runtime.choose()  # interpreted: this process reads kernels, and others compile them
-    import triton
-
-    path = Path(path)
-    header = {"triton": triton.__version__, "kernel_sha256": kernel_sha256(), "columns": list(COLUMNS)}
-    before = json.loads(path.read_text()) if path.exists() else {}
-    rows = {tuple(row[:8]): row for row in before["rows"]} if header.items() <= before.items() else {}
-    header["date"] = datetime.date.today().isoformat()
-
-    batches = []
-    for shape in itertools.product(archs, dtypes, head_dims, (False, True)):
-        arch, dtype, head_dim, causal = shape
-        configs = [chosen_config(*shape, *pair) for pair in itertools.product(block_sizes, repeat=2)]
-        missing = [config for config in configs if (*shape, *config) not in rows]
-        batches.append([Request(head_dim, arch, dtype, causal, config) for config in missing])
-    batches = list(filter(None, batches))
-    with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
-        for done, results in enumerate(pool.map(forward_resources, batches), start=1):
-            for request, used in zip(batches[done - 1], results, strict=True):
-                key = (request.arch, request.dtype, request.head_dim, request.causal, *request.config)
-                rows[key] = [*key, *astuple(used)[:5]]
-            _write(path, header, rows)
-            print(f"{done} of {len(batches)} batches, {len(rows)} rows", flush=True)
-
-
-def chosen_config(arch, dtype, head_dim, causal, block_q, block_k):
-    """What `flash_attention(block_q=, block_k=)` is launched with."""
-    import torch
-
-    from course_lib.kernels.configs import select
-
-    return select(
-        "forward", dtype=getattr(torch, dtype), head_dim=head_dim, causal=causal, capability=divmod(arch, 10),
-        n_k=LENGTH, by_descriptor=arch >= 90, block_q=block_q, block_k=block_k,
-    )  # fmt: skip
-
-
-def _write(path, header, rows):
-    """One line per row, in order. The file is replaced at once, so that it is never half written."""
-    lines = ",\n".join(json.dumps(rows[key], separators=(",", ":")) for key in sorted(rows))
-    scratch = path.with_suffix(".tmp")
-    scratch.write_text(json.dumps(header)[:-1] + f', "rows": [\n{lines}\n]}}\n')
-    scratch.replace(path)
-
-
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m course_lib.measure.resources", description=__doc__.split("\n")[0])
-    parser.add_argument("--head-dim", type=int, nargs="+", help="64 and 128 by default; 32 too for --record")
+    parser.add_argument("--head-dim", type=int, nargs="+", default=(64, 128), help="64 and 128 by default")
     parser.add_argument("--arch", type=int, nargs="+", default=ARCHS, help="90 means sm_90; all of hardware.GPUS")
-    parser.add_argument("--dtype", choices=DTYPES, nargs="+", help="float16 by default; all for --record")
+    parser.add_argument("--dtype", choices=DTYPES, nargs="+", default=("float16",), help="float16 by default")
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--kernel", choices=("forward", "dkdv", "dq"), default="forward")
     parser.add_argument("--config", type=int, nargs=4, metavar=("BLOCK_M", "BLOCK_N", "WARPS", "STAGES"))
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--record", metavar="FILE", help="write or complete a record of all block sizes")
-    parser.add_argument("--jobs", type=int, help="processes for --record; one a core by default")
     parser.add_argument("--stdin", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.stdin:
         requests = [Request(**item) for item in json.load(sys.stdin)]
         print(json.dumps([asdict(compile_request(request)) for request in requests]))
         return
-    if options.record:
-        record(
-            options.record, archs=options.arch, dtypes=options.dtype or DTYPES,
-            head_dims=options.head_dim or HEAD_DIMS, jobs=options.jobs,
-        )  # fmt: skip
-        return
     requests = [
         Request(head_dim, arch, dtype, options.causal, options.config, kernel=options.kernel)
-        for arch, head_dim, dtype in itertools.product(
-            options.arch, options.head_dim or (64, 128), options.dtype or ("float16",)
-        )
+        for arch, head_dim, dtype in itertools.product(options.arch, options.head_dim, options.dtype)
     ]
     both = [asdict(a) | asdict(b) for a, b in zip(requests, forward_resources(requests), strict=True)]
     if options.json:

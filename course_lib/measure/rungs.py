@@ -1,22 +1,9 @@
-"""What the compiler makes of each rung of the ladder, and the time that follows from it. No GPU needed.
-
-    python -m course_lib.measure.rungs FILE     compile every rung for an H100, and write the record rungs
+"""The time that follows from what the compiler makes of each rung of the ladder, by the record rungs. No GPU needed.
 
 The time is that of a crude model, which ladder.toml's predictions were made with: of what one multiprocessor does for a
 pair of tiles, nothing overlaps but the waits of one program with the work of the others. Lesson 11's exercises are
 `predict_rung` and `find_the_waste`.
 """
-
-import argparse
-import itertools
-import json
-import math
-import re
-from collections import Counter
-from datetime import date
-from pathlib import Path
-from types import SimpleNamespace
-from unittest import mock
 
 from course_lib import traffic
 from course_lib.hardware import GPUS
@@ -140,81 +127,3 @@ def _pairs(n, block_q, block_k, causal):
     """Pairs of tiles that are multiplied for one head: V is loaded once for each."""
     loaded = traffic.flash_attention(n, n, HEAD_DIM, block_q=block_q, block_k=block_k, causal=causal).by_tensor["V"]
     return loaded.read_bytes // (2 * block_k * HEAD_DIM)
-
-
-def compiled_rows():
-    """A row for each rung, length and mask of the record ladder-h100."""
-    import torch
-
-    from course_lib.kernels import flash
-    from course_lib.measure import resources
-    from course_lib.measure.ladder import RUNGS
-
-    properties = SimpleNamespace(multi_processor_count=GPU["sms"])
-    with (
-        mock.patch.object(flash, "COMPILED", False),  # which would refuse tensors that are on no GPU
-        mock.patch.object(torch.cuda, "get_device_properties", lambda device: properties),
-    ):
-        for rung, n, causal in itertools.product(RUNGS, (4096, 1024), (False, True)):
-            q = torch.empty(ROWS // n // 16, 16, n, HEAD_DIM, dtype=torch.float16, device="meta")
-            with resources.compiling_for(90) as launches:
-                rung.launch(q, q, q, causal=causal)
-            compiled, keywords = launches[-1]
-            used = resources.resources_of(compiled, keywords)
-            block_q, block_k, num_warps, _ = used.config
-            yield {
-                "rung": rung.name, "n": n, "causal": causal, "programs": math.prod(keywords["grid"]),
-                "block_q": block_q, "block_k": block_k,
-                "num_warps": num_warps, "registers": used.registers, "stack_bytes": used.stack_bytes,
-                "shared_bytes": used.shared_bytes, "loops": loops_of(resources.instructions_of(compiled)),
-            }  # fmt: skip
-
-
-def loops_of(sass):
-    """What stands in the loops over key tiles, in their order: at most one without a mask, and one with it.
-
-    sass: a listing by cuobjdump. A loop ends with a branch to an earlier address; those over key tiles are the ones
-    with the fewest matrix products, or the longest where there is none.
-    """
-    listed = re.findall(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?([A-Z0-9_.]+)([^;]*);", sass)
-    places = {int(address, 16): place for place, (address, _, _) in enumerate(listed)}
-    loops = []
-    for end, (_, operation, operands) in enumerate(listed):
-        target = re.search(r"0x([0-9a-f]+)\s*$", operands) if operation.startswith("BRA") else None
-        start = places.get(int(target[1], 16), end) if target else end
-        if start < end:
-            names = Counter(operation.split(".")[0] for _, operation, _ in listed[start : end + 1])
-            spilled = (re.search(r"\.(64|128)", name) for _, name, _ in listed[start : end + 1] if name[:3] in _STACK)
-            loops.append(
-                {
-                    "instructions": end + 1 - start, "products": names["HGMMA"] + names["HMMA"],
-                    "unit": "wgmma" if names["HGMMA"] else "mma.sync", "barriers": names["BAR"],
-                    "copies_ahead": names["LDGSTS"] + names["UTMALDG"],
-                    "spilled_bytes": sum(int(width[1]) // 8 if width else 4 for width in spilled),
-                }
-            )  # fmt: skip
-    with_products = [loop for loop in loops if loop["products"]]
-    fewest = min((loop["products"] for loop in with_products), default=0)
-    return [loop for loop in with_products if loop["products"] == fewest][:2] or [max(loops, key=_length)]
-
-
-_STACK = ("STL", "LDL")
-
-
-def _length(loop):
-    return loop["instructions"]
-
-
-def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m course_lib.measure.rungs", description=__doc__.split("\n")[0])
-    parser.add_argument("file", type=Path)
-    path = parser.parse_args(argv).file
-    import triton
-
-    header = {"triton": triton.__version__, "date": date.today().isoformat()}
-    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in compiled_rows())
-    path.write_text(json.dumps(header)[:-1] + f', "rows": [\n{lines}\n]}}\n')
-
-
-if __name__ == "__main__":
-    main()

@@ -40,7 +40,7 @@ SAMPLE = [Settings(**{name: _random.choice(options) for name, options in RANGES.
 ALL = [*CORNERS, *SINGLES, *SAMPLE]
 
 BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
-RAW = json.loads(explorer.RECORD.read_text())
+RAW = records.record("resources")
 
 
 def row_of(settings):
@@ -48,16 +48,16 @@ def row_of(settings):
     major, minor = GPUS[settings.gpu].compute_capability
     shape = [settings.d, settings.causal, settings.block_q, settings.block_k]
     wanted = [10 * major + minor, DTYPES[settings.dtype], *shape]
-    return next((dict(zip(RAW["columns"], row, strict=True)) for row in RAW["rows"] if row[:6] == wanted), None)
+    return next(dict(zip(RAW["columns"], row, strict=True)) for row in RAW["rows"] if row[:6] == wanted)
 
 
 def invented(settings, **values):
     """A record with one row."""
     used = dict(
         num_warps=4, num_stages=1, shared_bytes=40_000, tensor_memory_columns=0, registers=128, stack_bytes=0,
-        tensor_cores=True, triton="0.0",
+        tensor_cores=True,
     )  # fmt: skip
-    return {settings.row: explorer.Compiled(**used | values)}
+    return {settings.row: explorer.compiled("0.0", used | values)}
 
 
 def lines_of(model):
@@ -190,8 +190,6 @@ def test_compiler_figures_come_from_the_record():
         text = lines_of(model)["Compiler"]
         if s.order == "kv_outer":
             assert model.compiled is None and "nothing is recorded" in text
-        elif row is None:
-            assert model.compiled is None and explorer.RECORD_COMMAND in text and "ot recorded" in text
         else:
             seen += 1
             expected = [row["num_warps"], row["shared_bytes"]]
@@ -242,17 +240,15 @@ def test_programs_by_hand():
     assert model.programs == 32 and "At least 100 SMs have nothing to do" in lines_of(model)["Programs"]
 
 
-def test_what_does_not_fit_or_is_not_recorded_says_so():
+def test_what_does_not_fit_or_has_the_other_order_says_so():
     s = Settings(gpu="T4")
     model = explorer.evaluate(s, invented(s, shared_bytes=65_537))
     assert "does not fit: needs 65,537 bytes of shared memory, there are 65,536" in lines_of(model)["Compiler"]
     assert "None fits on an SM" in lines_of(model)["Programs"]
     model = explorer.evaluate(s, invented(s, shared_bytes=65_536))
     assert model.per_sm == 1
-    model = explorer.evaluate(s, {})
-    assert explorer.RECORD_COMMAND in lines_of(model)["Compiler"]
-    assert "not recorded" in lines_of(model)["Programs"]
-    assert [row["note"] for row in explorer._sram_rows(model)["rows"][2:]] == ["not recorded"] * 2
+    model = explorer.evaluate(replace(s, order="kv_outer"))
+    assert [row["note"] for row in explorer._sram_rows(model)["rows"][2:]] == ["not for this order"] * 2
 
 
 def test_bars_are_as_long_as_their_numbers():
@@ -377,7 +373,7 @@ def test_every_setting_has_a_state_that_json_can_hold():
 
 
 def test_every_choice_is_recorded():
-    """Or the explorer would have to say so."""
+    """The explorer takes it for granted."""
     for dtype, d, causal, block_q, block_k, gpu in product(DTYPES, HEAD_DIMS, (False, True), BLOCKS, BLOCKS, GPUS):
         s = Settings(block_q, block_k, d=d, dtype=dtype, causal=causal, gpu=gpu)
         assert s.row in explorer.recorded(), s

@@ -143,9 +143,9 @@ def test_the_score_matrix_is_written_out():
     assert [label.get_text() for label in axes.get_xticklabels()] == list(example.TOKENS)
 
 
-def test_growth_is_drawn_beside_the_root():
+def test_spreads_are_drawn_beside_the_root():
     d, spreads, cosines = np.array([2, 8]), np.array([1.5, 2.9]), np.array([0.7, 0.3])
-    left, right = explorer.draw_growth(d, spreads, cosines).axes
+    left, right = explorer.draw_spreads(d, spreads, cosines).axes
     for axes, line, dots in ((left, np.sqrt(d), spreads), (right, 1 / np.sqrt(d), cosines)):
         np.testing.assert_array_equal(axes.lines[0].get_ydata(), line)
         np.testing.assert_array_equal(axes.lines[1].get_xydata(), np.transpose([d, dots]))

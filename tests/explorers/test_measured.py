@@ -73,9 +73,9 @@ def test_requested_bytes_are_computed_for_the_shape_of_the_row():
     ]
 
 
-def test_figure_2_is_standard_over_flash():
+def test_the_ratios_are_of_standard_over_flash():
     both = [{"method": "standard", "ms": 9.0}, {"method": "flash", "ms": 3.0}, {"method": "sdpa_flash", "ms": 1.0}]
-    ratios = measured.figure_2(both, dram_rows())
+    ratios = measured.standard_over_flash(both, dram_rows())
     assert ratios["GFLOPs"] == pytest.approx((66.6 / 75.2, 6 / 9))
     assert ratios["HBM, GB"] == pytest.approx((40.3 / 4.4, 5.0))
     assert ratios["time, ms"] == pytest.approx((41.7 / 7.3, 3.0))
@@ -127,7 +127,8 @@ def test_a_still_picture_takes_fewer_bytes(made_up):
     assert len(png(figure, colours=64)) < 0.6 * len(png(figure))
 
 
-def test_figure_2_and_timings_are_drawn():
-    assert png(measured.draw_figure_2({"GFLOPs": (0.9, 0.7), "HBM, GB": (9.0, 14.0), "time, ms": (5.7, 4.0)}))
+def test_ratios_and_timings_are_drawn():
+    ratios = {"GFLOPs": (0.9, 0.7), "HBM, GB": (9.0, 14.0), "time, ms": (5.7, 4.0)}
+    assert png(measured.draw_standard_over_flash(ratios))
     figure = measured.draw_timings([1.0, 1.0, 10.0])
     assert [text.get_text() for text in figure.axes[0].get_legend().texts] == ["mean 4.00 ms", "median 1.00 ms"]

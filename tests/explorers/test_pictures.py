@@ -1,4 +1,4 @@
-"""The two pictures that belong to no explorer: the map of lessons and the README's figure."""
+"""The pictures that belong to no explorer: the map of lessons, lesson 00's overview and the README's."""
 
 import io
 from pathlib import Path
@@ -9,9 +9,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from course_lib import traffic
-from course_lib.explorers import lesson_map, readme_figure
+from course_lib.explorers import lesson_map, overview
 from course_lib.explorers.figures import png
 from course_lib.measure import records
+from tools import readme_picture
 
 SOURCE = Path(__file__).parents[2] / "notebooks/source"
 LESSONS = [lesson for lessons in lesson_map.PARTS.values() for lesson in lessons]
@@ -47,8 +48,8 @@ def test_map_shows_every_lesson_inside_its_box():
     assert len(outside) == headings, outside
 
 
-def test_readme_curves_are_the_closed_forms():
-    steps, memory, moved = (axes for axes in readme_figure.draw().axes[3:])
+def test_curves_are_the_closed_forms():
+    steps, memory, moved = (axes for axes in overview.draw().axes[3:])
     standard, flash = memory.lines[:2]
     n = standard.get_xdata().astype(int)
     np.testing.assert_allclose(standard.get_ydata() * 2**30, 2 * 32 * n.astype(float) ** 2 * 2)
@@ -62,12 +63,12 @@ def test_readme_curves_are_the_closed_forms():
 
 
 def test_readme_bars_are_the_record():
-    speed = readme_figure.draw_for_readme().axes[-1]
+    speed = readme_picture.draw().axes[-1]
     rows = {
         of: records.rows("attention-h100", n=16_384, head_dim=128, causal=False, **{"pass": of})[0]["tflops"]
         for of in ("forward", "backward")
     }
-    recorded = [rows[of][method] for of in rows for method in readme_figure.METHODS]
+    recorded = [rows[of][method] for of in rows for method in readme_picture.METHODS]
     assert [bar.get_width() for bar in speed.patches] == recorded
     assert sorted(rows["forward"].values(), reverse=True) == [bar.get_width() for bar in speed.patches[:4]]
     texts = {text.get_text() for text in speed.texts}
@@ -77,6 +78,6 @@ def test_readme_bars_are_the_record():
 def test_the_readme_shows_what_is_drawn_today():
     """Nearly, for machines round differently."""
     shown = Image.open(SOURCE.parent / "images/readme.png").convert("L")
-    drawn = Image.open(io.BytesIO(png(readme_figure.draw_for_readme(), colours=64))).convert("L")
+    drawn = Image.open(io.BytesIO(png(readme_picture.draw(), colours=64))).convert("L")
     apart = np.abs(np.asarray(shown, dtype=int) - np.asarray(drawn, dtype=int))
-    assert np.count_nonzero(apart > 96) < 20, "run `python -m course_lib.explorers.readme_figure`"
+    assert np.count_nonzero(apart > 96) < 20, "run `python -m tools.readme_picture`"

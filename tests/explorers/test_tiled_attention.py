@@ -127,6 +127,6 @@ def test_figures_show_what_they_are_given():
         assert sum(bar.get_width() for bar in bars) == pytest.approx(total)
     (axes,) = explorer.draw_budget({"four tiles": {"Q": 10, "K": 20}, "more": {"Q": 10, "": 5}}, 30).axes
     assert [bar.get_width() for bar in axes.patches] == [10, 20, 10, 5]
-    left, right = explorer.draw_growth(([2, 4], {"a": [1, 4]}), ([2, 4], {"a": [4, 2], "b": [3, 1]})).axes
+    left, right = explorer.draw_elements(([2, 4], {"a": [1, 4]}), ([2, 4], {"a": [4, 2], "b": [3, 1]})).axes
     assert [list(line.get_ydata()) for line in (*left.lines, *right.lines)] == [[1, 4], [4, 2], [3, 1]]
     assert len(explorer.draw_orders(10, 10, 4, 3).axes) == 4

@@ -7,7 +7,6 @@ import itertools
 import json
 import textwrap
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,11 +16,12 @@ import triton.language as tl
 from course_lib.hardware import GPUS
 from course_lib.kernels import flash_forward
 from course_lib.kernels.configs import select
-from course_lib.measure import resources
-from course_lib.measure.resources import LENGTH, Request, Resources, chosen_config, forward_resources
+from course_lib.measure import records, resources
+from course_lib.measure.resources import ARCHS, DTYPES, LENGTH, Request, Resources, forward_resources
+from tools import compiler_records
+from tools.compiler_records import BLOCK_SIZES, COLUMNS, chosen_config, kernel_sha256
 
-RECORD = Path(resources.__file__).parents[1] / "data" / "resources.json"
-COMMAND = "python -m course_lib.measure.resources --record course_lib/data/resources.json"
+COMMAND = "python -m tools.compiler_records resources"
 
 # sm_89 runs what is shipped for sm_80, in less shared memory.
 SHARED_BYTES = {
@@ -137,7 +137,7 @@ def test_bf16_takes_what_fp16_takes():
 
 def test_larger_tiles_would_spill_on_a_t4():
     """sm_75: no tensor cores from this compiler, hence slow; larger tiles spill thousands of bytes a thread."""
-    record = json.loads(RECORD.read_text())
+    record = records.record("resources")
     rows = [dict(zip(record["columns"], row, strict=True)) for row in record["rows"]]
     large = {"arch": 75, "dtype": "float16", "head_dim": 64, "causal": False, "block_q": 64, "block_k": 64}
     (row,) = [row for row in rows if large.items() <= row.items()]
@@ -167,18 +167,16 @@ def test_a_report_is_of_the_launch():
 
 
 def test_the_record_is_of_this_kernel():
-    record = json.loads(RECORD.read_text())
-    assert record["kernel_sha256"] == resources.kernel_sha256(), f"the kernel has changed; run: {COMMAND}"
-    assert record["columns"] == list(resources.COLUMNS)
+    record = records.record("resources")
+    assert record["kernel_sha256"] == kernel_sha256(), f"the kernel has changed; run: {COMMAND}"
+    assert record["columns"] == list(COLUMNS)
     for row in record["rows"]:
         assert tuple(row[4:8]) == chosen_config(*row[:6]), f"launches have changed; delete it and run: {COMMAND}"
 
 
 def test_the_record_is_complete():
-    record = json.loads(RECORD.read_text())
-    expected = itertools.product(
-        resources.ARCHS, resources.DTYPES, resources.HEAD_DIMS, (False, True), *[resources.BLOCK_SIZES] * 2
-    )
+    record = records.record("resources")
+    expected = itertools.product(ARCHS, DTYPES, compiler_records.HEAD_DIMS, (False, True), BLOCK_SIZES, BLOCK_SIZES)
     rows = [tuple(row[:6]) for row in record["rows"]]
     missing = set(expected) - set(rows)
     assert not missing, f"{len(missing)} rows are missing; run: {COMMAND}"
@@ -198,7 +196,7 @@ def test_the_record_is_complete():
 )
 def test_a_changed_kernel_has_another_hash(monkeypatch, function, old, new):
     """Each function that the forward kernel reaches, in whichever file it stands."""
-    before, getsource = resources.kernel_sha256(), inspect.getsource
+    before, getsource = kernel_sha256(), inspect.getsource
 
     def changed(code):
         source = ast.unparse(ast.parse(textwrap.dedent(getsource(code))))
@@ -208,15 +206,15 @@ def test_a_changed_kernel_has_another_hash(monkeypatch, function, old, new):
         return source
 
     monkeypatch.setattr(inspect, "getsource", changed)
-    assert resources.kernel_sha256() != before
+    assert kernel_sha256() != before
 
 
 def test_a_changed_constant_has_another_hash_and_a_changed_comment_has_not(monkeypatch):
-    before, getsource = resources.kernel_sha256(), inspect.getsource
+    before, getsource = kernel_sha256(), inspect.getsource
     monkeypatch.setattr(inspect, "getsource", lambda code: getsource(code).replace("    # ", "    # Or so: "))
-    assert resources.kernel_sha256() == before
+    assert kernel_sha256() == before
     monkeypatch.setattr(flash_forward, "LN_2", tl.constexpr(0.7))
-    assert resources.kernel_sha256() != before
+    assert kernel_sha256() != before
 
 
 @pytest.fixture
@@ -236,7 +234,7 @@ def small_record(tmp_path, monkeypatch):
     def record(**options):
         compiled.clear()
         small = {"archs": (80,), "dtypes": ("float16",), "head_dims": (64,), "block_sizes": (16, 32), "jobs": 1}
-        resources.record(path, **small | options)
+        compiler_records.record_resources(path, **small | options)
         return json.loads(path.read_text()), list(compiled)
 
     return record
@@ -258,7 +256,7 @@ def test_recording_goes_on_where_it_was(small_record):
 
 def test_recording_starts_afresh_for_another_kernel(small_record, monkeypatch):
     small_record()
-    monkeypatch.setattr(resources, "kernel_sha256", lambda: "another")
+    monkeypatch.setattr(compiler_records, "kernel_sha256", lambda: "another")
     record, compiled = small_record(block_sizes=(32,))
     assert record["kernel_sha256"] == "another" and len(record["rows"]) == len(compiled) == 2
 
@@ -272,11 +270,12 @@ def test_what_was_recorded_before_a_failure_stays(small_record, tmp_path):
 def test_the_command_records(tmp_path, monkeypatch, capsys):
     """With the compiler: one line a row, the figures that it gives for the same request."""
     path = tmp_path / "resources.json"
-    monkeypatch.setattr(resources.record, "__kwdefaults__", resources.record.__kwdefaults__ | {"block_sizes": (16,)})
+    record = compiler_records.record_resources
+    monkeypatch.setattr(record, "__kwdefaults__", record.__kwdefaults__ | {"block_sizes": (16,)})
     options = ["--arch", "80", "--head-dim", "32", "--dtype", "float16", "--jobs", "1"]
-    resources.main(["--record", str(path), *options])
+    compiler_records.main(["resources", "--file", str(path), *options])
     record = json.loads(path.read_text())
-    assert record["triton"] == triton.__version__ and record["kernel_sha256"] == resources.kernel_sha256()
+    assert record["triton"] == triton.__version__ and record["kernel_sha256"] == kernel_sha256()
     assert len(path.read_text().splitlines()) == 1 + 2 + 1
     used = compiled(RECORDED)
     row = dict(zip(record["columns"], record["rows"][1], strict=True))

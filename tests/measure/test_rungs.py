@@ -13,6 +13,7 @@ import triton
 from course_lib import runtime
 from course_lib.measure import ladder, records, rungs
 from course_lib.tracer import trace
+from tools.compiler_records import loops_of
 
 RUNGS = {rung.name: rung for rung in ladder.RUNGS}
 SASS = """
@@ -33,7 +34,7 @@ SASS = """
 
 
 def test_loops_are_those_with_the_fewest_products():
-    first, last = rungs.loops_of(SASS)
+    first, last = loops_of(SASS)
     assert first == {
         "instructions": 5, "products": 1, "unit": "wgmma", "barriers": 1, "copies_ahead": 1, "spilled_bytes": 8
     }  # fmt: skip
@@ -41,7 +42,7 @@ def test_loops_are_those_with_the_fewest_products():
 
 
 def test_a_loop_without_products_is_the_longest():
-    (loop,) = rungs.loops_of(SASS.replace("HGMMA.64x64x16.F32", "FFMA"))
+    (loop,) = loops_of(SASS.replace("HGMMA.64x64x16.F32", "FFMA"))
     assert loop["instructions"] == 12 and loop["products"] == 0
 
 
@@ -63,14 +64,15 @@ def test_what_the_record_says_is_what_the_rungs_launch():
 
 COMPILE = """
 import json, torch
-from course_lib.measure import ladder, resources, rungs
+from course_lib.measure import ladder, resources
+from tools.compiler_records import loops_of
 q = torch.empty(4, 16, 4096, 128, dtype=torch.float16, device="meta")
 for rung in ladder.RUNGS:
     if rung.name in ("fused scale", "prefetch"):
         with resources.compiling_for(90) as launches:
             rung.launch(q, q, q, causal=False)
         used = resources.resources_of(*launches[-1])
-        print(json.dumps([rung.name, used.registers, rungs.loops_of(resources.instructions_of(launches[-1][0]))]))
+        print(json.dumps([rung.name, used.registers, loops_of(resources.instructions_of(launches[-1][0]))]))
 """
 
 

@@ -96,13 +96,14 @@ class _Build:
         self._compile(*flags, f"-I{HERE}", "-c", "launch.cc", "-o", "launch.o")
         # Arrays declared `extern __shared__ float x[]` are the ones that are still missing.
         dynamic = [symbol for symbol, _, _, missing in self._thread_locals("launch.o") if missing]
-        (self.folder / "dynamic.cc").write_text(
-            "".join(
-                f'__thread char dynamic_{i}[{MAX_DYNAMIC_SHARED_BYTES}] __asm__("{symbol}") '
-                "__attribute__((aligned(128)));\n"
-                for i, symbol in enumerate(dynamic)
-            )
-        )
+        definitions = [
+            f'__thread char dynamic_{i}[{MAX_DYNAMIC_SHARED_BYTES}] __asm__("{symbol}") __attribute__((aligned(128)));'
+            for i, symbol in enumerate(dynamic)
+        ]
+        # Before such an array is used, compilers call a function that initialises it, in case it is defined elsewhere.
+        # g++ with -fPIE calls it even where there is none.
+        definitions += [f'extern "C" void {symbol}() {{}}' for symbol in self._missing("_ZTH", "launch.o")]
+        (self.folder / "dynamic.cc").write_text("\n".join(definitions) + "\n")
         self._compile("-pie", "launch.o", "dynamic.cc", runner, "-o", "program")
         shared = [
             (_name(symbol), offset, None if symbol in dynamic else size)
@@ -141,15 +142,19 @@ class _Build:
         text = f"\n    {lines[line - 1].strip()}" if line and line <= len(lines) else ""
         return CompileError(where + message + text, line)
 
-    def _thread_locals(self, file):
-        """[(symbol, offset, bytes, whether it is only declared)] of the variables in shared memory."""
+    def _symbols(self, file):
+        """The rows of readelf's table: number, value, size, type, binding, visibility, section, name."""
         command = ["readelf", "--wide", "--symbols", file]
         listing = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=True).stdout
-        rows = [line.split() for line in listing.splitlines()]
+        return [row for row in map(str.split, listing.splitlines()) if len(row) == 8]
+
+    def _missing(self, prefix, file):
+        return sorted({row[7] for row in self._symbols(file) if row[6] == "UND" and row[7].startswith(prefix)})
+
+    def _thread_locals(self, file):
+        """[(symbol, offset, bytes, whether it is only declared)] of the variables in shared memory."""
         found = [
-            (row[7], int(row[1], 16), int(row[2], 0), row[6] == "UND")
-            for row in rows
-            if len(row) == 8 and row[3] == "TLS"
+            (row[7], int(row[1], 16), int(row[2], 0), row[6] == "UND") for row in self._symbols(file) if row[3] == "TLS"
         ]
         return sorted(set(found), key=lambda symbol: symbol[1])
 

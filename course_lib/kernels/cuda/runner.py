@@ -89,8 +89,10 @@ def _write(path, arrays):
     return offsets
 
 
-def run(what, arguments, **options):
-    """`launch` for a `launches.Launch`."""
+def run(launch_of_kernel, arrays, **options):
+    """`launch` for a `launches.Launch`. arrays: of every parameter whose value there is None."""
+    what = launch_of_kernel
+    arguments = {name: arrays[name] if value is None else value for name, value in what.arguments.items()}
     return launch(
         what.source, what.kernel, grid=what.grid, block=what.block, shared_bytes=what.shared_bytes, arguments=arguments,
         **options,

@@ -1,6 +1,11 @@
-"""Whether compiled kernels are right on this GPU: the test suite, and some calls under NVIDIA's compute-sanitizer."""
+"""Records whether compiled kernels are right on this GPU: `python -m tools.correctness FILE`.
 
+It runs the test suite, and some calls under NVIDIA's compute-sanitizer, which has to be on the path.
+"""
+
+import argparse
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -9,6 +14,7 @@ from xml.etree import ElementTree
 
 import torch
 
+from course_lib.measure import records
 from course_lib.measure.accuracy import check_attention, check_gradients
 
 
@@ -16,7 +22,7 @@ def correctness():
     """The record's contents: numbers of tests passed, failed and skipped (without the browser's), and what two
     sanitizers found.
     """
-    calls = [sys.executable, "-m", "course_lib.measure.correctness"]
+    calls = [sys.executable, "-m", "tools.correctness", "--calls"]
     sanitizers = {
         tool: subprocess.Popen(["compute-sanitizer", "--tool", tool, *calls], stdout=subprocess.PIPE, text=True)
         for tool in ("memcheck", "racecheck")
@@ -61,5 +67,22 @@ def sanitized_calls():
     print(f"{len(shapes)} forward and {len(shapes)} backward calls agree with float64")
 
 
+def main():
+    parser = argparse.ArgumentParser("python -m tools.correctness", description=__doc__.splitlines()[0])
+    parser.add_argument("file", nargs="?", help="the record to write, in the form of course_lib/data/")
+    parser.add_argument("--commit", help="the commit measured, where the files come without their git history")
+    parser.add_argument("--calls", action="store_true", help="only the calls that the sanitizers watch")
+    options = parser.parse_args()
+    if options.calls:
+        sanitized_calls()
+    elif options.file is None:
+        parser.error("FILE is missing")
+    else:
+        command = shlex.join(["python", "-m", "tools.correctness", Path(options.file).name])
+        found = correctness()
+        print(records.in_words(found))
+        records.write(options.file, found, command=command, commit=options.commit)
+
+
 if __name__ == "__main__":
-    sanitized_calls()
+    main()

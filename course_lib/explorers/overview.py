@@ -1,43 +1,27 @@
-"""Lesson 00's picture, and the README's, which `python -m course_lib.explorers.readme_figure` draws anew.
+"""Lesson 00's picture: above, the online softmax of lesson 05 over the course's sentence; below, what it buys.
 
-Above, the online softmax of lesson 05 over the course's sentence. Below, what it buys: memory held and, in lesson 00,
-bytes requested from HBM, both from `course_lib.traffic`; in the README, the finished kernel's speed as recorded.
+That is memory held, and bytes requested from HBM, both from `course_lib.traffic`.
 """
-
-from pathlib import Path
 
 import numpy as np
 
 from course_lib import traffic
 from course_lib.hardware import GPUS
-from course_lib.measure import records
 
 from . import online_softmax
 from .drawing import log_axes
-from .figures import BLUE, GREY, INK, ORANGE, PALE, SKY, VERMILLION, Picture, label, png, tidy
+from .figures import BLUE, GREY, INK, ORANGE, VERMILLION, Picture, label, tidy
 
 HEADS, HEAD_DIM, LENGTH = 32, 128, 4096
-
-
 ALT = (
     "Four steps of the online softmax over a sentence of four tokens: each new key that raises the maximum shrinks "
     "the weights before it by 0.37. Below, against the length, the memory of standard attention grows with its "
     "square and FlashAttention's with the length; and "
 )
-# Of the record attention-h100, the fastest first.
-METHODS = {"sdpa_cudnn": "cuDNN", "ours": "this course", "flex": "FlexAttention", "sdpa_flash": "FlashAttention-2"}
 
 
-def draw():
-    """Lesson 00's picture. Returns a figure."""
-    return _draw(_draw_bytes, "FlashAttention's bytes fall as a tile holds more query rows.")
-
-
-def draw_for_readme():
-    return _draw(_draw_speed, "on an H100, the course's kernel is slower than cuDNN and faster than FlashAttention-2.")
-
-
-def _draw(draw_right, alt):
+def draw(draw_right=None, alt="FlashAttention's bytes fall as a tile holds more query rows."):
+    """Returns a figure. draw_right(axes): draws the panel below right, if not the bytes; alt: what that panel shows."""
     figure = Picture(5.6, alt=ALT + alt)
     strip, curves = figure.subfigures(2, 1, height_ratios=(1, 1.25))
     for part in (strip, curves):
@@ -46,7 +30,7 @@ def _draw(draw_right, alt):
     memory, right = curves.subplots(1, 2)
     curves.subplots_adjust(left=0.075, right=0.985, bottom=0.17, top=0.85, wspace=0.24)
     _draw_memory(memory)
-    draw_right(right)
+    (draw_right or _draw_bytes)(right)
     return figure
 
 
@@ -100,28 +84,3 @@ def _draw_bytes(axes):
     label(axes, rows[1] * 1.1, flash[1], words, size=9.5, ha="left", va="baseline", color=BLUE)
     log_axes(axes, rows, y_base=None)
     axes.set_ylim(0, None)
-
-
-def _draw_speed(axes):
-    setting = {"n": 16_384, "head_dim": 128, "causal": False}
-    for of, shift, shades in (("forward", -0.2, (BLUE, GREY)), ("backward", 0.2, (SKY, PALE))):
-        (row,) = records.rows("attention-h100", **setting, **{"pass": of})
-        for place, method in enumerate(METHODS):
-            tflops, ours = row["tflops"][method], method == "ours"
-            axes.barh(place + shift, tflops, height=0.36, color=shades[not ours])
-            label(axes, tflops + 8, place + shift, f"{tflops:.0f} {of}" if ours else f"{tflops:.0f}", ha="left")
-            if of == "forward":
-                label(axes, 10, place + shift, METHODS[method], ha="left", color="white" if ours else INK)
-    where = f"fp16, N = {setting['n']:,}, d = {setting['head_dim']}"
-    tidy(axes, title=f"speed, beside PyTorch's ({where})", x="TFLOP/s")
-    machine = records.provenance("attention-h100").replace(", ", "\n")
-    label(axes, 815, 3.4, machine, size=8.5, ha="right", va="bottom")
-    axes.set_yticks([])
-    axes.invert_yaxis()
-    axes.set_xlim(0, 815)
-
-
-if __name__ == "__main__":
-    path = Path(__file__).parents[2] / "notebooks/images/readme.png"
-    path.write_bytes(png(draw_for_readme(), colours=64))
-    print(path)

@@ -1,0 +1,197 @@
+"""Writes what the compiler makes of the kernels into records: `python -m tools.compiler_records resources`, or `rungs`.
+
+`resources` compiles every block size of the block-size explorer for every GPU in `hardware`, and goes on where an
+earlier run stopped. `rungs` compiles every rung of the ladder for an H100. Neither needs a GPU.
+"""
+
+import argparse
+import ast
+import concurrent.futures
+import datetime
+import hashlib
+import inspect
+import itertools
+import json
+import math
+import os
+import re
+import textwrap
+from collections import Counter
+from dataclasses import astuple, fields
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+from course_lib import runtime
+from course_lib.measure import records, resources
+from course_lib.measure.resources import ARCHS, DTYPES, LENGTH, Request, Resources
+from course_lib.measure.rungs import GPU, HEAD_DIM, ROWS
+
+# What is compiled: everything that the block-size explorer can be set to.
+BLOCK_SIZES = (16, 32, 64, 128)
+HEAD_DIMS = (32, 64, 128)
+COLUMNS = (
+    "arch", "dtype", "head_dim", "causal", "block_q", "block_k", "num_warps", "num_stages",
+    *(field.name for field in fields(Resources)[:5]),
+)  # fmt: skip
+
+
+def kernel_sha256():
+    """Hash of what is compiled: the forward kernel, and all the jitted functions and constants that it reaches.
+
+    Comments, docstrings and host code do not count; configurations are in the rows themselves.
+    """
+    import triton.language as tl
+
+    from course_lib.kernels.flash_forward import flash_forward_kernel
+
+    found, pending = {}, [flash_forward_kernel]
+    while pending:
+        function = pending.pop().fn
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+        if ast.get_docstring(tree) is not None:
+            tree.body = tree.body[1:]
+        found[function.__name__] = ast.unparse(tree)
+        for name in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - found.keys():
+            value = function.__globals__.get(name)
+            if hasattr(value, "fn"):
+                pending.append(value)
+            elif isinstance(value, tl.constexpr) and name != "INTERPRETED":  # false wherever kernels are compiled
+                found[name] = repr(value.value)
+    return hashlib.sha256("\n".join(f"{name}: {found[name]}" for name in sorted(found)).encode()).hexdigest()
+
+
+def record_resources(path, *, archs=ARCHS, dtypes=DTYPES, head_dims=HEAD_DIMS, block_sizes=BLOCK_SIZES, jobs=None):
+    """Compile the forward kernel as `flash_attention(block_q=, block_k=)` launches it, and write JSON to `path`.
+
+    Rows that the file already has, of the same kernel and Triton, are kept: an interrupted run continues, and a run for
+    other `archs` adds to the file. jobs: how many compilers run at a time, None for one per core. A row takes about a
+    second, and up to 40 for sm_75, whose products are unrolled. Raises RuntimeError if one does not compile.
+    """
+    runtime.choose()  # interpreted: this process reads kernels, and others compile them
+    import triton
+
+    path = Path(path)
+    header = {"triton": triton.__version__, "kernel_sha256": kernel_sha256(), "columns": list(COLUMNS)}
+    before = json.loads(path.read_text()) if path.exists() else {}
+    rows = {tuple(row[:8]): row for row in before["rows"]} if header.items() <= before.items() else {}
+
+    batches = []
+    for shape in itertools.product(archs, dtypes, head_dims, (False, True)):
+        arch, dtype, head_dim, causal = shape
+        configs = [chosen_config(*shape, *pair) for pair in itertools.product(block_sizes, repeat=2)]
+        missing = [config for config in configs if (*shape, *config) not in rows]
+        batches.append([Request(head_dim, arch, dtype, causal, config) for config in missing])
+    batches = list(filter(None, batches))
+    with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
+        for done, results in enumerate(pool.map(resources.forward_resources, batches), start=1):
+            for request, used in zip(batches[done - 1], results, strict=True):
+                key = (request.arch, request.dtype, request.head_dim, request.causal, *request.config)
+                rows[key] = [*key, *astuple(used)[:5]]
+            write(path, header, [rows[key] for key in sorted(rows)])
+            print(f"{done} of {len(batches)} batches, {len(rows)} rows", flush=True)
+
+
+def chosen_config(arch, dtype, head_dim, causal, block_q, block_k):
+    """What `flash_attention(block_q=, block_k=)` is launched with."""
+    import torch
+
+    from course_lib.kernels.configs import select
+
+    return select(
+        "forward", dtype=getattr(torch, dtype), head_dim=head_dim, causal=causal, capability=divmod(arch, 10),
+        n_k=LENGTH, by_descriptor=arch >= 90, block_q=block_q, block_k=block_k,
+    )  # fmt: skip
+
+
+def write(path, header, rows):
+    """Today's date and one line per row. The file is replaced at once, so that it is never half written."""
+    header = json.dumps(header | {"date": datetime.date.today().isoformat()})
+    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(f'{header[:-1]}, "rows": [\n{lines}\n]}}\n')
+    scratch.replace(path)
+
+
+def rung_rows():
+    """A row for each rung, length and mask of the record ladder-h100."""
+    import torch
+
+    from course_lib.kernels import flash
+    from course_lib.measure.ladder import RUNGS
+
+    properties = SimpleNamespace(multi_processor_count=GPU["sms"])
+    with (
+        mock.patch.object(flash, "COMPILED", False),  # which would refuse tensors that are on no GPU
+        mock.patch.object(torch.cuda, "get_device_properties", lambda device: properties),
+    ):
+        for rung, n, causal in itertools.product(RUNGS, (4096, 1024), (False, True)):
+            q = torch.empty(ROWS // n // 16, 16, n, HEAD_DIM, dtype=torch.float16, device="meta")
+            with resources.compiling_for(90) as launches:
+                rung.launch(q, q, q, causal=causal)
+            compiled, keywords = launches[-1]
+            used = resources.resources_of(compiled, keywords)
+            block_q, block_k, num_warps, _ = used.config
+            yield {
+                "rung": rung.name, "n": n, "causal": causal, "programs": math.prod(keywords["grid"]),
+                "block_q": block_q, "block_k": block_k,
+                "num_warps": num_warps, "registers": used.registers, "stack_bytes": used.stack_bytes,
+                "shared_bytes": used.shared_bytes, "loops": loops_of(resources.instructions_of(compiled)),
+            }  # fmt: skip
+
+
+def loops_of(sass):
+    """What stands in the loops over key tiles, in their order: at most one without a mask, and one with it.
+
+    sass: a listing by cuobjdump. A loop ends with a branch to an earlier address; those over key tiles are the ones
+    with the fewest matrix products, or the longest where there is none.
+    """
+    listed = re.findall(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?([A-Z0-9_.]+)([^;]*);", sass)
+    places = {int(address, 16): place for place, (address, _, _) in enumerate(listed)}
+    loops = []
+    for end, (_, operation, operands) in enumerate(listed):
+        target = re.search(r"0x([0-9a-f]+)\s*$", operands) if operation.startswith("BRA") else None
+        start = places.get(int(target[1], 16), end) if target else end
+        if start < end:
+            operations = [operation for _, operation, _ in listed[start : end + 1]]
+            names = Counter(operation.split(".")[0] for operation in operations)
+            spilled = [re.search(r"\.(64|128)", name) for name in operations if name.startswith(("STL", "LDL"))]
+            loops.append(
+                {
+                    "instructions": end + 1 - start, "products": names["HGMMA"] + names["HMMA"],
+                    "unit": "wgmma" if names["HGMMA"] else "mma.sync", "barriers": names["BAR"],
+                    "copies_ahead": names["LDGSTS"] + names["UTMALDG"],
+                    "spilled_bytes": sum(int(width[1]) // 8 if width else 4 for width in spilled),
+                }
+            )  # fmt: skip
+    with_products = [loop for loop in loops if loop["products"]]
+    fewest = min((loop["products"] for loop in with_products), default=0)
+    longest = max(loops, key=lambda loop: loop["instructions"])
+    return [loop for loop in with_products if loop["products"] == fewest][:2] or [longest]
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser("python -m tools.compiler_records", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    of_resources = commands.add_parser("resources", help="every block size of the block-size explorer")
+    of_resources.add_argument("--arch", type=int, nargs="+", default=ARCHS, help="90 means sm_90; all by default")
+    of_resources.add_argument("--head-dim", type=int, nargs="+", default=HEAD_DIMS)
+    of_resources.add_argument("--dtype", choices=DTYPES, nargs="+", default=DTYPES)
+    of_resources.add_argument("--jobs", type=int, help="compilers at a time; one a core by default")
+    of_rungs = commands.add_parser("rungs", help="every rung of the ladder, for an H100")
+    for command, name in ((of_resources, "resources"), (of_rungs, "rungs")):
+        command.add_argument("--file", type=Path, default=records.FOLDER / f"{name}.json", help="the committed one")
+    options = parser.parse_args(argv)
+    if options.command == "resources":
+        chosen = {"archs": options.arch, "dtypes": options.dtype, "head_dims": options.head_dim}
+        record_resources(options.file, **chosen, jobs=options.jobs)
+    else:
+        os.environ["TRITON_INTERPRET"] = "0"  # this process compiles, and there need be no GPU
+        runtime.choose()
+        import triton
+
+        write(options.file, {"triton": triton.__version__}, rung_rows())
+
+
+if __name__ == "__main__":
+    main()
