@@ -139,7 +139,7 @@ def compile_request(request):
 def resources_of(compiled, launched_with):
     """The Resources of one launch of `compiling_for`."""
     ptx, cubin, metadata = compiled.asm["ptx"], compiled.asm["cubin"], compiled.metadata
-    usage = re.search(r"REG:(\d+) STACK:(\d+)", _cuobjdump("-res-usage", cubin))
+    registers, stack_bytes = registers_and_stack(cubin)
     serialized = False
     if "wgmma" in ptx:
         # There is a wait (WARPGROUP.DEPBAR) for each product (HGMMA); otherwise one wait serves many products.
@@ -148,12 +148,18 @@ def resources_of(compiled, launched_with):
     return Resources(
         shared_bytes=metadata.shared,
         tensor_memory_columns=getattr(metadata, "tmem_size", None) or 0,
-        registers=int(usage[1]),
-        stack_bytes=int(usage[2]),
+        registers=registers,
+        stack_bytes=stack_bytes,
         tensor_cores=any(word in ptx for word in ("mma.sync", "wgmma", "tcgen05.mma")),
         serialized=serialized,
         config=(launched_with["BLOCK_M"], launched_with["BLOCK_N"], metadata.num_warps, metadata.num_stages),
     )
+
+
+def registers_and_stack(cubin):
+    """(registers, bytes of stack) of a thread of the first kernel in a cubin."""
+    usage = re.search(r"REG:(\d+) STACK:(\d+)", _cuobjdump("-res-usage", cubin))
+    return int(usage[1]), int(usage[2])
 
 
 def instructions_of(compiled):

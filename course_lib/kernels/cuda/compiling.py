@@ -14,10 +14,10 @@ from course_lib import runtime
 HERE = Path(__file__).parent
 SOURCE_NAME = "kernel.cu"
 # Level 1 removes loads that a GPU's compiler removes, too, and invents no vectors. -fno-strict-aliasing, because
-# kernels read arrays of float as float4.
+# kernels read arrays of float as float4. -fno-tree-loop-im, because g++ would store once more after some loops.
 COMPILE = (
     "-std=c++17 -O1 -g1 -gdwarf-4 -w -fPIE -fsanitize=thread -fno-strict-aliasing -fno-exceptions -fno-math-errno "
-    "-fno-tree-vectorize -fno-tree-slp-vectorize"
+    "-fno-tree-vectorize -fno-tree-slp-vectorize -fno-tree-loop-im"
 ).split()
 # Of `x[i] += 1`, clang announces the load only on request.
 CLANG = "-mllvm -tsan-instrument-read-before-write=1".split()

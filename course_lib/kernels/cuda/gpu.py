@@ -51,9 +51,10 @@ def cuda_core():
     try:
         import cuda.core as core
     except ImportError as error:
+        version = (torch.version.cuda or "13").split(".")[0]
         raise ImportError(
-            "CUDA kernels on a GPU need NVIDIA's cuda-core, which is not installed: pip install 'cuda-core[cu13]', "
-            "or cuda-core[cu12] where the driver is one for CUDA 12"
+            "CUDA kernels are compiled for a GPU with NVIDIA's cuda-core, which is not installed: "
+            f"pip install 'cuda-core[cu{version}]'"
         ) from error
     return core
 
