@@ -11,7 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from course_lib.editing import edits_of
+from course_lib.hardware import GPUS
 from course_lib.kernels.cuda import launches, runner
+from course_lib.measure import records
+
+# An H200 computes as an H100 does. A multiprocessor multiplies and adds 128 times in a clock.
+SMS = GPUS["H100"].sms
+CLOCK_HZ = GPUS["H100"].fp32_tflops * 1e12 / (SMS * 128 * 2)
 
 
 @dataclass(frozen=True)
@@ -66,3 +72,44 @@ def counted(rung, M, N, d):
     rng = np.random.default_rng(0)
     arrays = {name: rng.standard_normal((rows, d), dtype=np.float32) for name, rows in (("Q", M), ("K", N), ("V", N))}
     return runner.run(launch, arrays | {"output": np.empty((M, d), np.float32), "states": np.empty(1, np.float32)})
+
+
+def profile(report):
+    """A runner's Report by the names that Nsight Compute's counters have in the record cuda-counters-h200."""
+    tensors, shared = report.tensors.values(), report.shared
+    return {
+        "load_requests": sum(memory.loads.requests for memory in tensors),
+        "load_sectors": sum(memory.loads.sectors for memory in tensors),
+        "store_requests": sum(memory.stores.requests for memory in tensors),
+        "store_sectors": sum(memory.stores.sectors for memory in tensors),
+        "shared_loads": shared.loads.requests,
+        "shared_stores": shared.stores.requests,
+        "shared_load_passes": shared.loads.passes,
+        "shared_store_passes": shared.stores.passes,
+        "shared_load_conflicts": shared.loads.conflicts,
+        "shared_store_conflicts": shared.stores.conflicts,
+    }
+
+
+def clocks(rung):
+    """What a rung takes of one multiprocessor for each query and key, d = 128: (passes, conflicts, shuffles, issue).
+
+    In clocks: shared memory makes one pass, or one shuffle, in each, and the schedulers issue four instructions.
+    conflicts: of the passes. Passes and shuffles are the runner's. Instructions are Nsight Compute's, by the record,
+    because a GPU's compiler makes them. Without a C++ compiler here the passes are its too, and there are no shuffles.
+    """
+    (on_gpu,) = records.rows("cuda-counters-h200", rung=rung.name, m=256, n=256, head_dim=128)
+    try:
+        report = counted(rung, 128, 128, 128)
+        seen, pairs, shuffles = profile(report), 128 * 128, report.shuffles
+    except runner.NoCompiler:
+        seen, pairs, shuffles = on_gpu, 256 * 256, 0
+    passes, conflicts = (seen[f"shared_load_{kind}"] + seen[f"shared_store_{kind}"] for kind in ("passes", "conflicts"))
+    return passes / pairs, conflicts / pairs, shuffles / pairs, on_gpu["instructions"] / 4 / 256**2
+
+
+def tflops(rung, clocks, M):
+    """The speed of an H200, d = 128, whose multiprocessors take so many clocks for each query and key of their blocks."""
+    blocks = -(-M // (launches.PLAIN_BLOCK_M if rung.file == "plain_attention.cu" else 128))
+    busy = blocks / -(-blocks // SMS)  # multiprocessors, on average
+    return 4 * 128 * busy * CLOCK_HZ / clocks / 1e12
