@@ -232,21 +232,22 @@ def _write(axes, left, top, lanes, width, colour):
             break
 
 
-def draw_copies(rows, columns, copies):
-    """Which warp loads what of a tile, 32 elements at a time, and in which step. Returns a figure.
-
-    columns: a multiple of 32. copies: title -> {(row, chunk of 32 columns): (warp, step)}.
-    """
-    chunks = columns // request.LANES
-    first = [f"{title}, row 0 by warps {', '.join(str(of[0, chunk][0]) for chunk in range(chunks))}" for title, of in copies.items()]
-    alt = f"Who copies what of a tile of {rows} x {columns}: {'; '.join(first)}."
-    figure, every = panels(0.95 + 0.19 * rows, *([1] * len(copies)), wspace=0.14, alt=alt)
-    for axes, (title, of) in zip(every, copies.items(), strict=True):
-        steps = np.array([[of[row, chunk][1] for chunk in range(chunks)] for row in range(rows)])
-        tidy(axes, title=title, x="column", y="row" if axes is every[0] else None)
-        cells(axes, steps, (TOUCHED, "#F5D58A"), x=request.LANES * np.arange(chunks + 1))
-        for (row, chunk), (warp, step) in of.items():
-            label(axes, request.LANES * (chunk + 0.5), row + 0.5, f"warp {warp}, step {step}", size=8)
+def draw_copies(rows, columns, warps):
+    """Two ways in which the warps of a block copy a tile, 32 elements of a row at a time. Returns a figure."""
+    pieces = np.arange(rows * columns // request.LANES).reshape(rows, -1)
+    row, chunk = np.indices(pieces.shape)
+    ways = {
+        "a warp takes a row": (row % warps, row // warps * pieces.shape[1] + chunk),
+        "consecutive threads, consecutive elements": (pieces % warps, pieces // warps),
+    }
+    first = [f"{title}: row 0 by warps {', '.join(map(str, warp[0]))}" for title, (warp, _) in ways.items()]
+    alt = f"Who copies what of a tile of {rows} x {columns}. {'; '.join(first)}."
+    figure, every = panels(0.95 + 0.19 * rows, 1, 1, wspace=0.14, alt=alt)
+    for axes, (title, (warp, step)) in zip(every, ways.items(), strict=True):
+        tidy(axes, title=title, x="column", y="row")
+        cells(axes, step, (TOUCHED, "#F5D58A"), x=range(0, columns + 1, request.LANES))
+        for i, j in np.ndindex(pieces.shape):
+            label(axes, request.LANES * (j + 0.5), i + 0.5, f"warp {warp[i, j]}, step {step[i, j]}", size=8)
         axes.set(ylim=(rows, 0), yticks=np.arange(0, rows, 4) + 0.5, yticklabels=range(0, rows, 4))
         axes.set_xticks(range(0, columns + 1, request.LANES))
         bare(axes)
@@ -256,19 +257,21 @@ def draw_copies(rows, columns, copies):
 def draw_ladder(rungs, peak_tflops, note):
     """For each rung, what its counts allow, and what was measured. Returns a figure.
 
-    rungs: name -> (TFLOP/s if nothing overlaps, if everything does, measured; None if it was not).
+    rungs: name -> TFLOP/s (if nothing overlaps, if everything does, measured).
     """
-    said = [f"{name}: {low:.1f} to {high:.1f}, measured {measured:.1f}" for name, (low, high, measured) in rungs.items()]
+    said = [f"{name}: {low:.1f} to {high:.1f}, measured {found:.1f}" for name, (low, high, found) in rungs.items()]
     alt = f"TFLOP/s of each rung by its counts, and measured. {'; '.join(said)}."
     figure, axes = panel(1.5 + 0.3 * len(rungs), title="", left=0.17, above=0.5, note=note, alt=alt, x="TFLOP/s")
-    for y, (low, high, measured) in enumerate(rungs.values()):
-        axes.plot([low, high], [y, y], color=TOUCHED, linewidth=9, solid_capstyle="butt", label="by the counts" if not y else None)
-        axes.plot(measured, y, "o", color=VERMILLION, label="measured" if not y else None)
-        label(axes, measured, y - 0.36, f"{measured:.1f}", size=8)
+    low, high, measured = np.array(list(rungs.values())).T
+    y = np.arange(len(rungs))
+    axes.hlines(y, low, high, color=TOUCHED, linewidth=9, label="by the counts")
+    axes.plot(measured, y, "o", color=VERMILLION, label="measured")
+    for place, found in enumerate(measured):
+        label(axes, found, place - 0.36, f"{found:.1f}", size=8)
     axes.axvline(peak_tflops, color=GREY, linestyle=":", label="peak of fp32")
     log_axes(axes, (1, 2, 4, 8, 16, 32, 64), y_base=None)
     axes.set(xlim=(0.7, 90), ylim=(len(rungs) - 0.4, -0.8))
-    axes.set_yticks(range(len(rungs)), list(rungs))
+    axes.set_yticks(y, list(rungs))
     legend(figure, ncols=3, loc="upper left", bbox_to_anchor=(0.16, 1.0))
     return figure
 

@@ -7,12 +7,14 @@ import functools
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from course_lib.editing import edits_of
 from course_lib.hardware import GPUS
-from course_lib.kernels.cuda import launches, runner
+from course_lib.kernels.cuda import counts, launches, runner
+from course_lib.kernels.cuda.compiling import NoCompiler
 from course_lib.measure import records
 
 # An H200 computes as an H100 does. A multiprocessor multiplies and adds 128 times in a clock.
@@ -91,25 +93,59 @@ def profile(report):
     }
 
 
-def clocks(rung):
-    """What a rung takes of one multiprocessor for each query and key, d = 128: (passes, conflicts, shuffles, issue).
+def profile_of_plain(M, N, d):
+    """The closed forms of counts.py for the plain kernel, by the same names."""
+    form = counts.plain_attention(M, N, d)
+    return {
+        "load_requests": sum(form.by_tensor[name][0] for name in "QKV"),
+        "load_sectors": sum(form.by_tensor[name][1] for name in "QKV"),
+        "store_requests": form.by_tensor["output"][0],
+        "store_sectors": form.by_tensor["output"][1],
+        "shared_loads": form.shared_loads,
+        "shared_stores": form.shared_stores,
+    }
 
-    In clocks: shared memory makes one pass, or one shuffle, in each, and the schedulers issue four instructions.
-    conflicts: of the passes. Passes and shuffles are the runner's. Instructions are Nsight Compute's, by the record,
-    because a GPU's compiler makes them. Without a C++ compiler here the passes are its too, and there are no shuffles.
+
+class Clocks(NamedTuple):
+    """Clocks of one multiprocessor for each query and key, d = 128.
+
+    passes, shuffles: shared memory makes one of them in a clock. conflicts: of the passes. issue: four instructions are
+    issued in a clock.
+    """
+
+    passes: float
+    conflicts: float
+    shuffles: float
+    issue: float
+
+    @property
+    def in_turn(self):
+        """If nothing overlaps."""
+        return self.passes + self.shuffles + self.issue
+
+    @property
+    def overlapping(self):
+        """If shared memory and the schedulers never wait for each other."""
+        return max(self.passes + self.shuffles, self.issue)
+
+
+def clocks(rung):
+    """The Clocks of a rung. Passes and shuffles are the runner's; without a C++ compiler, the record's, and no shuffles.
+
+    Instructions are Nsight Compute's, by the record, because a GPU's compiler makes them.
     """
     (on_gpu,) = records.rows("cuda-counters-h200", rung=rung.name, m=256, n=256, head_dim=128)
     try:
         report = counted(rung, 128, 128, 128)
         seen, pairs, shuffles = profile(report), 128 * 128, report.shuffles
-    except runner.NoCompiler:
+    except NoCompiler:
         seen, pairs, shuffles = on_gpu, 256 * 256, 0
     passes, conflicts = (seen[f"shared_load_{kind}"] + seen[f"shared_store_{kind}"] for kind in ("passes", "conflicts"))
-    return passes / pairs, conflicts / pairs, shuffles / pairs, on_gpu["instructions"] / 4 / 256**2
+    return Clocks(passes / pairs, conflicts / pairs, shuffles / pairs, on_gpu["instructions"] / 4 / 256**2)
 
 
 def tflops(rung, clocks, M):
-    """The speed of an H200, d = 128, whose multiprocessors take so many clocks for each query and key of their blocks."""
+    """The speed of an H200, d = 128, whose multiprocessors take so many clocks for each query and key of a block."""
     blocks = -(-M // (launches.PLAIN_BLOCK_M if rung.file == "plain_attention.cu" else 128))
     busy = blocks / -(-blocks // SMS)  # multiprocessors, on average
     return 4 * 128 * busy * CLOCK_HZ / clocks / 1e12

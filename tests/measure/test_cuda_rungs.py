@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from course_lib.kernels.cuda import launches, runner
+from course_lib.kernels.cuda.compiling import NoCompiler
 from course_lib.measure import cuda_rungs, records
 from course_lib.measure.cuda_rungs import counted, profile, rungs
 
@@ -59,13 +60,22 @@ def test_the_published_profile_on_a_gpu():
     assert row["shared_store_conflicts"] == 0
 
 
+def test_the_closed_forms_go_by_the_same_names():
+    seen = profile(counted(rungs()["plain"], 20, 37, 50))
+    form = cuda_rungs.profile_of_plain(20, 37, 50)
+    assert form == {name: seen[name] for name in form} and len(form) == 6
+
+
 def test_clocks_of_a_query_and_a_key():
-    passes, conflicts, shuffles, issue = cuda_rungs.clocks(rungs()["plain"])
+    plain = cuda_rungs.clocks(rungs()["plain"])
     # For a row and 16 keys: 2 passes for each of 32 + 16 * 32 loads of four floats, and one for each of 16 * 4 values.
-    assert passes == pytest.approx((2 * (32 + 16 * 32) + 16 * 4) / 16, rel=0.01) and conflicts == shuffles == 0
-    assert issue > 128 / 4  # each lane multiplies all of them
-    assert cuda_rungs.clocks(rungs()["shared scores"])[2] == 5
-    assert cuda_rungs.clocks(rungs()["register tiles"])[1] > 0 == cuda_rungs.clocks(rungs()["padding"])[1]
+    assert plain.passes == pytest.approx((2 * (32 + 16 * 32) + 16 * 4) / 16, rel=0.01)
+    assert plain.conflicts == plain.shuffles == 0
+    assert plain.issue > 128 / 4  # each lane multiplies all of them
+    assert plain.overlapping == plain.passes and plain.in_turn == plain.passes + plain.issue
+    shared = cuda_rungs.clocks(rungs()["shared scores"])
+    assert shared.shuffles == 5 and shared.overlapping == shared.passes + 5
+    assert cuda_rungs.clocks(rungs()["register tiles"]).conflicts > 0 == cuda_rungs.clocks(rungs()["padding"]).conflicts
 
 
 def test_clocks_without_a_compiler_are_nearly_the_same(monkeypatch):
@@ -75,7 +85,7 @@ def test_clocks_without_a_compiler_are_nearly_the_same(monkeypatch):
 
 
 def no_compiler(*_, **__):
-    raise runner.NoCompiler
+    raise NoCompiler
 
 
 def test_speed_counts_the_multiprocessors_that_have_a_block():
@@ -85,3 +95,14 @@ def test_speed_counts_the_multiprocessors_that_have_a_block():
     assert cuda_rungs.tflops(shipped, 2.0, 1024) == pytest.approx(full * 8 / 132)
     assert cuda_rungs.tflops(shipped, 2.0, 133 * 128) == pytest.approx(full * 133 / 264)
     assert cuda_rungs.tflops(plain, 2.0, 1024) == pytest.approx(full * 64 / 132)
+
+
+def test_measured_speeds_lie_between_the_two_that_the_counts_give():
+    """Where no multiprocessor is without a block."""
+    rows = [row for row in records.rows("cuda-h200", m=16896, head_dim=128) if "rung" in row]
+    for row in rows:
+        rung = rungs()[row["rung"]]
+        if rung.name != "keys split" and (rung.kept or rung.name == "vector loads"):
+            clocks = cuda_rungs.clocks(rung)
+            slow, fast = (cuda_rungs.tflops(rung, of, row["m"]) for of in (clocks.in_turn, clocks.overlapping))
+            assert slow < row["speed_tflops"] < fast, rung.name
