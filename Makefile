@@ -41,7 +41,7 @@ test-matrix: .venv-matrix/triton-3.9.0/ready .venv-matrix/triton-3.6.0/ready
 
 # A learner's environment has no test tools in it: JupyterLab would show their menus, and jupytext act on saves.
 .venv/ready-for-lab: EXTRAS = triton,lab
-.venv/ready-for-test .venv-matrix/%: EXTRAS = triton,lab,test,site
+.venv/ready-for-test .venv-matrix/%: EXTRAS = triton,lab,cuda,test,site
 .venv/ready-for-site: EXTRAS = site
 .venv/ready-for-%: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)"; \

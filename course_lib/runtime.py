@@ -172,7 +172,7 @@ def gather() -> Facts:
 
 
 def cxx_compiler() -> str | None:
-    """Path of the C++ compiler with which CUDA kernels run on the CPU, on Linux. None: there is none."""
+    """Path of the C++ compiler with which CUDA kernels run on the CPU; None if there is none, and outside Linux."""
     if platform.system() != "Linux":
         return None
     return shutil.which(os.environ.get("CXX", "")) or shutil.which("g++") or shutil.which("clang++")

@@ -1,4 +1,4 @@
-"""Triton kernels: one source that runs compiled on a GPU and interpreted on a CPU.
+"""Triton kernels, one source that runs compiled on a GPU and interpreted on a CPU; and, in cuda/, kernels in CUDA C++.
 
 plain_forward.py    lesson 08: the FlashAttention-2 forward as a learner writes it, whole
 plain_backward.py   lesson 09: the backward, likewise; plain_dkdv.py has the kernel that the learner writes
@@ -13,6 +13,7 @@ primitives.py       the online-softmax update, and what the interpreter needs fo
 warmup.py           lesson 07: vector_add, scores_tile
 softmax.py          lesson 07: row_softmax, online_row_stats
 flash1_forward.py   the FlashAttention-1 forward (keys outermost), kept to be counted, not to be fast
+cuda/               lesson 12: attention thread by thread, in CUDA C++
 """
 
 from course_lib import runtime

@@ -120,9 +120,7 @@ def flash_forward_kernel(
 
 
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
-def plan(
-    q, k, v, capability, causal, scale, store_lse, *, block_q=None, block_k=None, config=None, by_descriptor=None
-):
+def plan(q, k, v, capability, causal, scale, store_lse, *, block_q=None, block_k=None, config=None, by_descriptor=None):
     """(Launch, rows of the tiles that descriptors load, or None) for tensors of this metadata.
 
     capability: of the GPU, None for the interpreter. scale: positive. The others are `flash_forward`'s.

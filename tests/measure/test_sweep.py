@@ -24,9 +24,10 @@ def test_candidates_have_the_shipped_configurations_among_them(head_dim):
             assert shipped_on_h100(kernel, head_dim, causal) in configs, kernel
 
 
+@pytest.mark.parametrize("record", ("sweep-h100", "sweep-h200"))
 @pytest.mark.parametrize("head_dim, causal", [(64, False), (64, True), (128, False), (128, True)])
-def test_what_is_shipped_was_swept_and_is_within_3_percent_of_the_fastest(head_dim, causal):
-    rows = [row for row in records.rows("sweep-h100", head_dim=head_dim, causal=causal) if "ms" in row]
+def test_what_is_shipped_was_swept_and_is_within_3_percent_of_the_fastest(head_dim, causal, record):
+    rows = [row for row in records.rows(record, head_dim=head_dim, causal=causal) if "ms" in row]
     (shipped,) = [row for row in rows if row["shipped"]]
     config = shipped_on_h100("forward", head_dim, causal, shipped["n"], shipped["tma"])
     assert config == tuple(shipped[name] for name in sweep.CHOICES)

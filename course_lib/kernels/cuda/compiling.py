@@ -17,7 +17,7 @@ SOURCE_NAME = "kernel.cu"
 # kernels read arrays of float as float4. -fno-tree-loop-im, because g++ would store once more after some loops.
 COMPILE = (
     "-std=c++17 -O1 -g1 -gdwarf-4 -w -fPIE -fsanitize=thread -fno-strict-aliasing -fno-exceptions -fno-math-errno "
-    "-fno-tree-vectorize -fno-tree-slp-vectorize -fno-tree-loop-im"
+    "-fno-tree-vectorize -fno-tree-slp-vectorize -fno-tree-loop-im -fstack-clash-protection"
 ).split()
 # Of `x[i] += 1`, clang announces the load only on request.
 CLANG = "-mllvm -tsan-instrument-read-before-write=1".split()
@@ -49,32 +49,31 @@ class Program:
                 "Without a GPU, a CUDA kernel is compiled with the machine's C++ compiler, and there is none. Install "
                 "one on Linux: apt-get install g++ (or clang). CXX may hold the path of another."
             )
-        ours = [(HERE / name).read_text() for name in ("device.h", "runner.cc")]
-        folder = _cache() / _key(compiler, COMPILE, CLANG, COMPILE_RUNNER, ours, source, kernel)
+        ours = [(HERE / name).read_text() for name in ("device.h", "threads.h", "accesses.h", "runner.cc")]
+        cache = _cache()
+        folder = cache / _key(compiler, COMPILE, CLANG, COMPILE_RUNNER, ours, source, kernel)
         if folder.exists():
             os.utime(folder)  # its latest use
         else:
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix="new-") as new:
-                runner = folder.parent / f"{_key(compiler, COMPILE_RUNNER, ours)}.o"
-                build = Path(new, "build")
-                build.mkdir()
-                _Build(compiler, build, source, kernel).run(runner)
-                if not folder.exists():
-                    build.rename(folder)
-            _forget_old_programs(folder.parent)
+            with tempfile.TemporaryDirectory(prefix="cuda-") as name:
+                _Build(compiler, Path(name), source, kernel).run(cache / f"{_key(compiler, COMPILE_RUNNER, ours)}.o")
+                _keep(folder, Path(name, "program"), Path(name, "shared.json"))
+            _forget_old_programs(cache)
         self.path = folder / "program"
         self.shared = json.loads((folder / "shared.json").read_text())
 
-    def lines(self, addresses):
-        """{address of an instruction: line of the source that it belongs to, or None}."""
-        if not addresses or shutil.which("addr2line") is None:
-            return dict.fromkeys(addresses)
-        # Instructions are known by the address after the call that announces them.
-        command = ["addr2line", "-a", "-i", "-e", str(self.path), *(hex(address - 1) for address in addresses)]
+    def lines(self, instructions, begin):
+        """{instruction: the line of the source that it belongs to, or None}, for a program that begins at `begin`.
+
+        An instruction is given by the address behind it, or behind the call that announces it.
+        """
+        command = ["addr2line", "-a", "-i", "-e", str(self.path), *(hex(code - 1 - begin) for code in instructions)]
+        if shutil.which(command[0]) is None:
+            return dict.fromkeys(instructions)
         listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         found = {}
-        for address, frames in zip(addresses, re.split(r"^0x.*\n", listing, flags=re.MULTILINE)[1:], strict=True):
-            # What is inlined from device.h belongs to the line that it is inlined into.
+        for address, frames in zip(instructions, re.split(r"^0x.*\n", listing, flags=re.MULTILINE)[1:], strict=True):
+            # What is inlined from device.h belongs to the line of the kernel that it is inlined into.
             line = re.search(rf"{re.escape(SOURCE_NAME)}:(\d+)", frames)
             found[address] = line and int(line[1])
         return found
@@ -91,7 +90,7 @@ class _Build:
         )
         if not runner.exists():
             self._compile(*COMPILE_RUNNER, "-c", HERE / "runner.cc", "-o", "runner.o")
-            (self.folder / "runner.o").replace(runner)
+            _keep(runner, self.folder / "runner.o")
         flags = COMPILE + (CLANG if "clang" in Path(self.compiler).name else [])
         self._compile(*flags, f"-I{HERE}", "-c", "launch.cc", "-o", "launch.o")
         # Arrays declared `extern __shared__ float x[]` are the ones that are still missing.
@@ -117,6 +116,8 @@ class _Build:
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if run.returncode:
+            if "launch.cc" not in arguments and "launch.o" not in arguments:
+                raise RuntimeError(f"{self.compiler} does not compile the runner:\n{run.stderr}")
             raise self._error(run.stderr)
 
     def _error(self, messages):
@@ -161,7 +162,7 @@ class _Build:
 
 def _name(symbol):
     """ "tile" of _ZZ7softmaxPKfE4tile, which is how compilers write a function's own variable."""
-    found = re.search(r"E(\d+)(\w+)$", symbol)
+    found = re.search(r"E(\d+)(\w+)(\.\d+)?$", symbol)
     return found[2][: int(found[1])] if found else symbol
 
 
@@ -183,7 +184,22 @@ def _cache():
     raise OSError("there is no folder to keep compiled kernels in; set XDG_CACHE_HOME to one")
 
 
+def _keep(path, *files):
+    """Put a file, or a folder of files, into the cache at once, so that no other process finds a part of it."""
+    new = path.with_name(f"new-{os.getpid()}-{path.name}")
+    if path.suffix:
+        shutil.copy(*files, new)
+    else:
+        new.mkdir(exist_ok=True)
+        for file in files:
+            shutil.copy(file, new)
+    try:
+        new.rename(path)
+    except OSError:  # another process was first
+        shutil.rmtree(new)
+
+
 def _forget_old_programs(cache):
-    programs = sorted((path for path in cache.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    for path in programs[:-MAX_CACHED_PROGRAMS]:
+    programs = [path for path in cache.iterdir() if path.is_dir()]
+    for path in sorted(programs, key=lambda path: path.stat().st_mtime)[:-MAX_CACHED_PROGRAMS]:
         shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What `plain_attention` of plain_attention.cu costs, as closed forms: what a profiler counts, predicted from the mapping.
+"""What `plain_attention` costs, as closed forms: what a profiler counts, predicted from the mapping of its threads.
 
 A request is one instruction of one warp that accesses memory. Device memory is moved in sectors of 32 bytes. Arrays
 begin at multiples of 32 bytes, as all that CUDA allocates do.

@@ -1,8 +1,7 @@
-// What CUDA C++ gives to a kernel, for a C++ compiler: with this header, g++ or clang++ compiles the kernel's unmodified
-// source for a CPU, and runner.cc runs it thread by thread. With -fsanitize=thread, both compilers announce every access
-// to memory to runner.cc. What they cannot know of is declared here: barriers, shuffles, the indices of a thread.
+// What CUDA C++ gives to a kernel, for a C++ compiler: with this header, g++ or clang++ compiles the unmodified source
+// for a CPU, and runner.cc runs it thread by thread. With -fsanitize=thread, both compilers announce every access to
+// memory to runner.cc. What they cannot know of is declared here: barriers, shuffles, the indices of a thread.
 #pragma once
-#include <algorithm>
 #include <cfloat>
 #include <climits>
 #include <cmath>
@@ -23,8 +22,14 @@
 // runs all threads of the kernel, and one block after the other, in one thread of its own, so that they all share it.
 #define __shared__ __attribute__((aligned(128))) thread_local
 
-using std::max;
-using std::min;
+template <class A, class B> inline typename std::common_type<A, B>::type min(A a, B b) {
+  if constexpr (std::is_floating_point<decltype(a + b)>::value) return std::fmin(a, b);
+  else return b < a ? b : a;
+}
+template <class A, class B> inline typename std::common_type<A, B>::type max(A a, B b) {
+  if constexpr (std::is_floating_point<decltype(a + b)>::value) return std::fmax(a, b);
+  else return a < b ? b : a;
+}
 
 struct uint3 { unsigned x, y, z; };
 struct dim3 {
@@ -134,28 +139,27 @@ struct Argument {
   double real;
 };
 #define NOT_ANNOUNCED __attribute__((no_sanitize("thread")))
-template <class... T> struct Kernel {
-  void (*function)(T...);
-  Kernel(void (*function)(T...)) : function(function) {}
-
-  template <class P> static const char* kind_of() {
-    static char kind[8];
-    typedef typename std::remove_cv<typename std::remove_pointer<P>::type>::type Value;
-    char type = std::is_floating_point<Value>::value ? 'f' : std::is_integral<Value>::value ? 'i' : 'V';
-    snprintf(kind, sizeof kind, "%s%c%d", std::is_pointer<P>::value ? "*" : "", type, int(sizeof(Value)));
-    return kind;
-  }
-  static void kinds(const char** out) { ((*out++ = kind_of<T>()), ...), *out = nullptr; }
-
-  template <class P> NOT_ANNOUNCED static P value_of(const Argument& argument) {
-    if constexpr (std::is_pointer<P>::value) return reinterpret_cast<P>(argument.array);
-    else return std::is_floating_point<P>::value ? P(argument.real) : P(argument.integer);
-  }
-  template <size_t... I> NOT_ANNOUNCED void call(const Argument* arguments, std::index_sequence<I...>) const {
-    function(value_of<T>(arguments[I])...);
-  }
-  NOT_ANNOUNCED void call(const Argument* arguments) const { call(arguments, std::index_sequence_for<T...>()); }
-};
-#define KERNEL_TO_RUN(...)                                                           \
-  extern "C" void kernel_kinds(const char** out) { Kernel(__VA_ARGS__).kinds(out); } \
-  extern "C" NOT_ANNOUNCED void kernel_call(const Argument* arguments) { Kernel(__VA_ARGS__).call(arguments); }
+template <class P> NOT_ANNOUNCED const char* kind_of() {
+  static char kind[8];
+  typedef typename std::remove_cv<typename std::remove_pointer<P>::type>::type Value;
+  char type = std::is_floating_point<Value>::value ? 'f' : std::is_integral<Value>::value ? 'i' : 'V';
+  snprintf(kind, sizeof kind, "%s%c%d", std::is_pointer<P>::value ? "*" : "", type, int(sizeof(Value)));
+  return kind;
+}
+template <class... P> NOT_ANNOUNCED void write_kinds(void (*)(P...), const char** out) {
+  ((*out++ = kind_of<P>()), ...), *out = nullptr;
+}
+template <class P> NOT_ANNOUNCED P value_of(const Argument& argument) {
+  if constexpr (std::is_pointer<P>::value) return reinterpret_cast<P>(argument.array);
+  else return std::is_floating_point<P>::value ? P(argument.real) : P(argument.integer);
+}
+template <class... P, size_t... I>
+NOT_ANNOUNCED void call(void (*kernel)(P...), const Argument* arguments, std::index_sequence<I...>) {
+  kernel(value_of<P>(arguments[I])...);
+}
+template <class... P> NOT_ANNOUNCED void call(void (*kernel)(P...), const Argument* arguments) {
+  call(kernel, arguments, std::index_sequence_for<P...>());
+}
+#define KERNEL_TO_RUN(...)                                                                            \
+  extern "C" NOT_ANNOUNCED void kernel_kinds(const char** out) { write_kinds(__VA_ARGS__, out); }     \
+  extern "C" NOT_ANNOUNCED void kernel_call(const Argument* arguments) { call(__VA_ARGS__, arguments); }

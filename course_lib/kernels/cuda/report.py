@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 MAX_STATIC_SHARED_BYTES = 48 << 10  # nvcc compiles no more; dynamic shared memory may be larger
+MAX_FINDINGS = 20
+WARP = 32
+SHARED, NOWHERE = -1, -2  # where the program writes the number of an array
 
 
 @dataclass
@@ -42,30 +45,31 @@ class Memory:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong with a kernel. text: a sentence for whoever wrote it.
+    """Something that is wrong with a kernel. text: a sentence or two for whoever wrote it; code: the line in question.
 
-    kind: "race", "out of bounds", "misaligned", "unwritten", "barrier", "shuffle", "shared memory", "time limit",
-        "division by zero", "stack overflow", "aborted" or "crash".
-    line: of the kernel's source. block: its number. thread: its number in the block. None where there is no one answer.
+    kind: "race", "unwritten", "out of bounds", "misaligned", "barrier", "shuffle", "shared memory", "time limit",
+        "division by zero", "stack overflow", "aborted", "printed too much" or "crash".
+    line: its number. block: its number. thread: its number in the block. None where there is no one answer.
     """
 
     kind: str
     text: str
+    code: str | None = None
     line: int | None = None
     block: int | None = None
     thread: int | None = None
 
     def __str__(self):
-        return self.text
+        return self.text + (f"\n    {self.code}" if self.code else "")
 
 
 @dataclass
 class Report:
     """What one launch did.
 
-    tensors: {name: Memory} of the arrays among the arguments. shared: Memory. shared_bytes: of a block.
-    barriers: __syncthreads that a block has passed, of all blocks. shuffles: shuffles and votes, of all warps.
-    findings: after a race or a read of unwritten memory, the kernel goes on; any other finding is its last.
+    tensors: {name: Memory} of the arrays among the arguments. shared: Memory. shared_bytes: of a block, in the arrays
+        that it uses. barriers: __syncthreads that a block has passed, of all blocks. shuffles: and votes, of all warps.
+    findings: after a race or a read of unwritten memory, the kernel goes on; at any other finding it is stopped.
     complete: whether it ran to its end. If not, the counts are those of a part. printed: what it printed.
     """
 
@@ -80,9 +84,10 @@ class Report:
 
 
 class Reader:
-    """Makes a Report of the rows that the program writes: names instead of addresses, sentences instead of numbers."""
+    """Makes a Report of what the program writes: names and lines of the source instead of addresses."""
 
-    def __init__(self, program, arguments, shared, block):
+    def __init__(self, source, program, arguments, shared, block):
+        self.source_lines = source.splitlines()
         self.program, self.names, self.shared, self.block = program, list(arguments), shared, block
         self.arrays = [(name, value) for name, value in arguments.items() if isinstance(value, np.ndarray)]
 
@@ -92,130 +97,131 @@ class Reader:
             of[kind].append([int(text, 16) if text.startswith("0x") else text for text in fields])
         for index, wanted in of["refused"]:
             self._refuse(int(index), wanted)
+        ((begin,),) = of["begin"]
+        addresses = {field for rows in of.values() for row in rows for field in row if isinstance(field, int)}
+        self.line_at = defaultdict(lambda: None, self.program.lines([x for x in addresses if x > begin], begin))
+
         report = Report({name: Memory() for name, _ in self.arrays}, printed=printed)
-        addresses = {word for rows in of.values() for row in rows for word in row if isinstance(word, int)}
-        self.line_at = self.program.lines(sorted(addresses))
         for code, array, access, *counts in of["site"]:
-            memory = report.shared if array == "shared" else report.tensors[self.arrays[int(array)][0]]
+            memory = report.shared if int(array) == SHARED else report.tensors[self.arrays[int(array)][0]]
             for accesses in (getattr(memory, access + "s"), memory.by_line[self.line_at[code], access]):
                 accesses.add(*map(int, counts))
-        for barriers, shuffles, complete, *touched in of["end"]:
-            report.barriers, report.shuffles, report.complete = int(barriers), int(shuffles), complete == "complete"
-            report.shared_bytes = sum(self.shared[int(index)][2] for index in touched)
-            static_bytes = sum(self.program.shared[int(index)][2] or 0 for index in touched)
-        if static_bytes > MAX_STATIC_SHARED_BYTES:
-            report.findings.append(Finding("shared memory", (
-                f"The kernel declares {static_bytes:,} bytes of shared memory. nvcc accepts at most "
-                f"{MAX_STATIC_SHARED_BYTES:,}; beyond that it has to be dynamic (extern __shared__)."
-            )))  # fmt: skip
-        report.findings += map(self._of_access, of["finding"])
-        report.findings += map(self._of_waiting, of["waiting"])
-        report.findings += map(self._of_lane, of["lane"])
-        report.findings += map(self._of_stop, of["stopped"])
+        ((complete, barriers, shuffles, *used),) = of["end"]
+        report.complete, report.barriers, report.shuffles = complete == "complete", int(barriers), int(shuffles)
+        report.shared_bytes = sum(self.shared[int(index)][2] for index in used)
+        report.findings = [
+            *self._static_shared_memory(used),
+            *self._races_between_warps_first(map(self._of_access, of["finding"])),
+            *map(self._of_waiting, of["waiting"]),
+            *map(self._of_lane, of["lane"]),
+            *map(self._of_stop, of["stopped"]),
+        ][:MAX_FINDINGS]
         return report
 
     def _refuse(self, index, wanted):
-        if index >= len(self.names):
-            raise TypeError(f"the kernel takes more than these {len(self.names)} arguments: {', '.join(self.names)}")
-        if wanted == "nothing":
-            raise TypeError(f"the kernel takes {index} arguments, and {self.names[index]} is one more")
+        if index == len(self.names):
+            raise TypeError(f"the kernel takes more arguments than these {index}: {', '.join(self.names)}")
+        if not wanted:
+            raise TypeError(f"{self.names[index]} is one argument too many: the kernel takes {index}")
         raise TypeError(f"{self.names[index]} does not fit the kernel's parameter, which takes {wanted}")
+
+    def _static_shared_memory(self, used):
+        static_bytes = sum(self.program.shared[int(index)][2] or 0 for index in used)
+        if static_bytes > MAX_STATIC_SHARED_BYTES:
+            text = (
+                f"The kernel declares {static_bytes:,} bytes of shared memory, and nvcc accepts at most "
+                f"{MAX_STATIC_SHARED_BYTES:,}. More than that must be dynamic: extern __shared__."
+            )
+            yield Finding("shared memory", text)
 
     def _of_access(self, row):
         kind, code, block, thread, array, offset, size, access, *other = row
-        line, block, thread, offset, size = self.line_at[code], int(block), int(thread), int(offset), int(size)
-        who, what = self._thread(thread), self._element(array, offset, size)
-        did = f"{self._line(line)}{who} of block {block} {access}s {what}"
+        line, (block, thread, array, offset, size) = self.line_at[code], map(int, (block, thread, array, offset, size))
+        text = f"{self._thread(thread)} of block {block} {access}s {self._element(array, offset, size)}"
         if kind == "out of bounds":
-            text = f"{did}, outside {self._extent(array, offset)}."
+            text += f", outside {self._extent(array, offset)}."
         elif kind == "misaligned":
-            text = (
-                f"{did} and the elements after it, {size} bytes at once, from an address that {size} does not divide."
-            )
+            text += f" and what follows, {size} bytes at once, from an address that is no multiple of {size}."
         elif kind == "unwritten":
-            text = f"{did}, which no thread of the block has stored before."
+            text += ", which no thread of the block has stored."
         else:
-            text = did + self._race(*other, block, thread)
-        return Finding(kind, text, line, block, thread)
+            other_code, other_block, other_thread, other_access = other
+            text += f", which {self._thread(int(other_thread))}"
+            text += f" of block {other_block}" if int(other_block) != block else ""
+            text += f" {other_access}s in line {self.line_at[other_code]}"
+            if int(other_block) != block:
+                text += ". Blocks run in any order, and none can wait for another."
+            elif int(other_thread) // WARP == thread // WARP:
+                text += ", and nothing decides which is first. Both are in one warp: __syncwarp() would order them."
+            else:
+                text += ", and no barrier decides which is first."
+        return self._finding(kind, text, line, block, thread)
 
-    def _race(self, code, other_block, other_thread, other_access, block, thread):
-        other_block, other_thread, line = int(other_block), int(other_thread), self.line_at[code]
-        done = {"load": "loads", "store": "stores"}[other_access]
-        if other_block != block:
-            return (
-                f", which {self._thread(other_thread)} of block {other_block} {done}{self._in_line(line)}. "
-                "Blocks run in any order, and none can wait for another."
-            )
-        text = (
-            f", which {self._thread(other_thread)} {done}{self._in_line(line)}, and no barrier decides which is first."
-        )
-        if thread // 32 == other_thread // 32:
-            text += " Threads of one warp need one, too: __syncwarp()."
-        return text
+    def _races_between_warps_first(self, findings):
+        """Races within a warp only where the same lines do not race between warps, which takes a barrier to cure."""
+        findings = list(findings)
+        cured = {(finding.kind, finding.line) for finding in findings if "__syncwarp" not in finding.text}
+        return [x for x in findings if "__syncwarp" not in x.text or (x.kind, x.line) not in cured]
 
     def _of_waiting(self, row):
         block, *groups = row
-        parts, line, kind = [], None, "barrier"
-        for group in groups:
-            state, at, *threads = map(int, group.split(","))
-            who = self._thread(threads[0]) + (f" and {len(threads) - 1} more" if len(threads) > 1 else "")
-            does = "wait" if len(threads) > 1 else "waits"
-            if state == 2:
-                parts.append(f"{who} returned")
-                continue
-            if state == 1:
-                kind = "shuffle"
-            where = ("at __syncthreads()", "for other lanes of the warp")[state]
-            parts.append(f"{who} {does} {where} in line {at}")
-            line = line or at
+        parts, lines = [], []
+        for state, line, count, first in (group.split(",") for group in groups):
+            who = self._thread(int(first)) + (f" and {int(count) - 1} more" if count != "1" else "")
+            verb = "waits" if count == "1" else "wait"
+            parts.append({
+                "exchange": f"{who} {verb} for other lanes of the warp in line {line}",
+                "barrier": f"{who} {verb} at __syncthreads() in line {line}",
+                "returned": f"{who} returned",
+            }[state])  # fmt: skip
+            lines.append(int(line))
+        kind = "shuffle" if groups[0].startswith("exchange") else "barrier"
         rule = {
             "barrier": "All threads of a block that have not returned must reach the same barrier.",
             "shuffle": "All lanes that the mask names must take part, unless they have returned.",
         }[kind]
-        return Finding(kind, f"{self._line(line)}in block {block}, {', '.join(parts)}. {rule}", line, int(block))
+        return self._finding(kind, f"in block {block}, {', '.join(parts)}. {rule}", lines[0], int(block), None)
 
     def _of_lane(self, row):
         what, block, thread, line, other = row
-        texts = {
-            "not in its own mask": "exchanges values with a mask that does not name its own lane",
-            "reads from a lane that takes no part": f"reads from lane {other}, which takes no part in the shuffle",
-        }
-        text = f"{self._line(int(line))}{self._thread(int(thread))} of block {block} {texts[what]}."
-        return Finding("shuffle", text, int(line), int(block), int(thread))
+        did = {
+            "not in its own mask": "calls this with a mask that does not name its own lane",
+            "its source takes no part": f"reads from lane {other}, which takes no part",
+        }[what]
+        text = f"{self._thread(int(thread))} of block {block} {did}."
+        return self._finding("shuffle", text, int(line), int(block), int(thread))
 
     def _of_stop(self, row):
-        kind, code, block, thread = row
-        line = self.line_at[code]
-        texts = {
-            "time limit": "was still running when the time limit was reached",
+        kind, code, latest_call, block, thread = row
+        did = {
+            "time limit": "was running when the time limit was reached",
             "division by zero": "divides an integer by zero",
-            "stack overflow": "has more variables than fit on its stack",
+            "stack overflow": "has more variables than fit into its memory",
             "aborted": "failed an assertion",
-            "crash": "crashed",
-        }
-        text = f"{self._line(line)}{self._thread(int(thread))} of block {block} {texts[kind]}."
-        return Finding(kind, text, line, int(block), int(thread))
+            "printed too much": "printed more than the runner keeps",
+        }.get(kind, "crashed")
+        line = self.line_at[code] or self.line_at[latest_call]
+        text = f"{self._thread(int(thread))} of block {block} {did}."
+        return self._finding(kind, text, line, int(block), int(thread))
 
-    def _line(self, line):
-        return f"Line {line}: " if line else ""
-
-    def _in_line(self, line):
-        return f" in line {line}" if line else ""
+    def _finding(self, kind, text, line, block, thread):
+        if not line:
+            return Finding(kind, text, None, None, block, thread)
+        return Finding(kind, f"Line {line}: {text}", self.source_lines[line - 1].strip(), line, block, thread)
 
     def _thread(self, number):
-        x, y, _ = self.block
-        index = (number % x, number // x % y, number // x // y)
-        index = index[: max(axis for axis in range(3) if axis == 0 or self.block[axis] > 1) + 1]
-        return f"thread {index[0]}" if len(index) == 1 else f"thread {index}"
+        x, y, z = self.block
+        index = number % x, number // x % y, number // x // y
+        return f"thread {index[: 3 if z > 1 else 2]}" if y > 1 or z > 1 else f"thread {number}"
 
     def _element(self, array, offset, size):
-        """The name of what lies in an array at an offset in bytes."""
-        if array == "nowhere":
+        """The name of what lies in an array, `offset` bytes behind its beginning."""
+        if array == NOWHERE:
             return f"from address {offset % 2**64:#x}"
-        if array == "shared":
+        if array == SHARED:
             name, begin = self._shared_array(offset)
             return f"element {(offset - begin) // min(size, 4)} of {name}"
-        name, values = self.arrays[int(array)]
+        name, values = self.arrays[array]
         index, indices = offset // values.itemsize, []
         for extent in values.shape[:0:-1]:
             index, last = divmod(index, extent)
@@ -223,14 +229,13 @@ class Reader:
         return f"{name}{[index, *indices]}"  # the first index takes the excess
 
     def _extent(self, array, offset):
-        if array == "nowhere":
+        if array == NOWHERE:
             return "every array"
-        if array == "shared":
+        if array == SHARED:
             return self._shared_array(offset)[0]
-        name, values = self.arrays[int(array)]
+        name, values = self.arrays[array]
         return f"{name}, whose shape is {list(values.shape)}"
 
     def _shared_array(self, offset):
-        """Name and offset of the array in shared memory that an offset lies in or behind."""
-        name, begin, _ = [row for row in self.shared if row[1] <= offset][-1]
-        return name, begin
+        """Name and offset of the array in shared memory in which, or behind which, an offset lies."""
+        return max((row for row in self.shared if row[1] <= offset), key=lambda row: row[1], default=self.shared[0])[:2]

@@ -41,7 +41,7 @@ def launch(source, kernel, *, grid, block, arguments, shared_bytes=0, limit_s=10
     shared = [(name, offset, shared_bytes if size is None else size) for name, offset, size in program.shared]
     with tempfile.TemporaryDirectory(prefix="cuda-") as name:
         folder = Path(name)
-        offsets = _write(folder / "data", arrays)
+        offsets = _write(folder / "data", arrays.values())
         places = ",".join(f"{offset}:{size}" for _, offset, size in shared)
         command = [program.path, folder / "data", folder / "report", limit_s, *grid, *block, places, *words]
         with (folder / "printed").open("wb") as printed:
@@ -49,13 +49,14 @@ def launch(source, kernel, *, grid, block, arguments, shared_bytes=0, limit_s=10
                 list(map(str, command)), stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, check=False,
                 timeout=60 + 10 * limit_s,  # by the clock: far beyond the limit that the process keeps by itself
             )  # fmt: skip
-        for array_name, array in arrays.items():
-            array.flat = np.fromfile(folder / "data", array.dtype, array.size, offset=offsets[array_name])
+        for array, offset in zip(arrays.values(), offsets, strict=True):
+            if array.flags.writeable:
+                array.flat = np.fromfile(folder / "data", array.dtype, array.size, offset=offset)
         rows = [line.split("\t") for line in (folder / "report").read_text().splitlines()]
         printed = (folder / "printed").read_text(errors="replace")
     if run.returncode:
         raise RuntimeError(f"the runner ended with status {run.returncode}: {printed}")
-    return Reader(program, arguments, shared, block).read(rows, printed)
+    return Reader(source, program, arguments, shared, block).read(rows, printed)
 
 
 def _three_sizes(name, sizes):
@@ -70,7 +71,8 @@ def _word(name, value):
     if isinstance(value, np.ndarray):
         if not value.flags.c_contiguous or not value.size:
             raise ValueError(f"{name} must be a C-contiguous array with at least one element")
-        return f"*{value.dtype.kind.replace('u', 'i')}{value.itemsize}:{value.nbytes}"
+        kind = {"u": "i", "b": "i"}.get(value.dtype.kind, value.dtype.kind)
+        return f"*{kind}{value.itemsize}:{value.nbytes}"
     if isinstance(value, int | np.integer):
         return f"i8:{int(value)}"
     if isinstance(value, float | np.floating):
@@ -79,11 +81,11 @@ def _word(name, value):
 
 
 def _write(path, arrays):
-    """Write the arrays, each from a new page on; {name: where}."""
-    offsets, page = {}, os.sysconf("SC_PAGESIZE")
+    """Write the arrays, each from a new page on, and return where."""
+    offsets, page = [], os.sysconf("SC_PAGESIZE")
     with path.open("wb") as file:
-        for name, array in arrays.items():
-            offsets[name] = file.seek(-(-file.tell() // page) * page)
+        for array in arrays:
+            offsets.append(file.seek(-(-file.tell() // page) * page))
             array.tofile(file)
         file.truncate(-(-file.tell() // page) * page)
     return offsets
