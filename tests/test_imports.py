@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "measure": {"runtime", "language", "editing", "hardware", "traffic", "kernels"},
     "explorers": {"hardware", "masks", "traffic", "machine", "reference", "kernels", "measure"},
     "components": set(),
-    "grading": {"components", "runtime", "editing", "language", "tracing", "tracer", "exercises"},
+    "grading": {"components", "runtime", "editing", "language", "kernels", "tracing", "tracer", "exercises"},
     "bug_hunt": {"runtime", "editing", "kernels", "measure"},
     "exercises": {"language", "traffic", "machine", "reference", "kernels", "measure", "bug_hunt", "grading"},
     "__init__": {"components", "grading"},

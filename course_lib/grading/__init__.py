@@ -6,6 +6,7 @@ calling        calls an answer under a time limit, its exceptions told at the le
 diagnosis      says where and how what came back differs from what was expected
 read_counting  inputs that notice how they are read
 kernel_calls   answers that are Triton kernels, run under the tracer
+cuda_calls     answers in CUDA C++, run thread by thread
 report         the text that a learner sees
 learner        check, hint, solution, restore, progress, quiz
 overview       how far the learner is, lesson by lesson
@@ -13,6 +14,7 @@ cli            python -m course_lib grade NOTEBOOK
 """
 
 from .checking import grade
+from .cuda_calls import run_cuda
 from .exercise import Result
 from .kernel_calls import launched
 from .learner import check, hint, progress, quiz, restore, solution
@@ -30,5 +32,6 @@ __all__ = [
     "progress",
     "quiz",
     "restore",
+    "run_cuda",
     "solution",
 ]

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import registry
 from .calling import AnswerError, GuardedAnswer, attempt, is_untouched, judging
+from .cuda_calls import lacks_compiler
 from .diagnosis import compare, show
 from .exercise import Evidence, ExpectedOutput, Finding, Property, Result, single_finding
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
@@ -43,6 +44,12 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
         message, page = not_attempted_message(exercise)
         return Result(False, False, {}, message, None, page)
 
+    if lacks_compiler(exercise):
+        message = (
+            f"{exercise.id}: not checked, for this exercise needs Linux and a C++ compiler (g++ or clang++). The lesson's "
+            "badge opens it in Colab, where both are there; python -m course_lib doctor says what is missing here."
+        )
+        return Result(False, True, {}, message)
     if not runs_here(exercise):
         return graded_elsewhere(exercise, answer, seed, "course_lib.grading.checking:serve")
     guarded = GuardedAnswer(answer)

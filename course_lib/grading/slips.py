@@ -20,7 +20,9 @@ def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, input
     """The Slip, or None if none fits, or more than one."""
     if any(finding.kind == "timeout" for finding in evidence.findings):
         return None
-    candidates = forms(exercise)
+    # The answer holds every property before this one. A slip that another property catches first does not, or it holds
+    # this one.
+    candidates = [(slip, form) for slip, form in forms(exercise) if slip.prop == prop.name]
     if not any(inputs is case for case in prop.cases):
         seen, _ = observed(prop, answer, inputs)
         candidates = [(slip, form) for slip, form in candidates if same(seen, observed(prop, form, inputs)[0])]

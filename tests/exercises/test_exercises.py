@@ -52,7 +52,7 @@ def test_the_answer_passes_alone_and_its_docstring_is_right(exercise):
     assert list(result.properties) == [prop.name for prop in exercise.properties]
 
     module = importlib.import_module(exercise.answer.__module__)
-    names = {**vars(module), "np": np, "launched": grading.launched}
+    names = {**vars(module), "np": np, "launched": grading.launched, "run_cuda": grading.run_cuda}
     test = doctest.DocTestFinder().find(exercise.answer, module=module, globs=names)[0]
     assert test.examples and doctest.DocTestRunner().run(test).failed == 0
 

@@ -47,8 +47,8 @@ class Memory:
 class Finding:
     """Something that is wrong with a kernel. text: a sentence or two for whoever wrote it; code: the line in question.
 
-    kind: "race", "unwritten", "out of bounds", "misaligned", "barrier", "shuffle", "shared memory", "time limit",
-        "division by zero", "stack overflow", "aborted", "printed too much" or "crash".
+    kind: "race", "unwritten", "out of bounds", "misaligned", "global variable", "barrier", "shuffle", "shared memory",
+        "time limit", "division by zero", "stack overflow", "aborted", "printed too much" or "crash".
     line: its number. block: its number. thread: its number in the block. None where there is no one answer.
     """
 
@@ -138,7 +138,10 @@ class Reader:
         kind, code, block, thread, array, offset, size, access, *other = row
         line, (block, thread, array, offset, size) = self.line_at[code], map(int, (block, thread, array, offset, size))
         text = f"{self._thread(thread)} of block {block} {access}s {self._element(array, offset, size)}"
-        if kind == "out of bounds":
+        if kind == "global variable":
+            text = f"{self._thread(thread)} of block {block} stores to a variable outside the kernel. "
+            text += "The runner counts accesses to shared memory and to arrays among the arguments only."
+        elif kind == "out of bounds":
             text += f", outside {self._extent(array, offset)}."
         elif kind == "misaligned":
             text += f" and what follows, {size} bytes at once, from an address that is no multiple of {size}."

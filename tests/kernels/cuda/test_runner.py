@@ -118,6 +118,10 @@ MISTAKES = {
         "const float* none = (const float*)(size_t)n;\n y[threadIdx.x] = none[7]; // here", {}, "out of bounds",
         ["from address 0x41c"],
     ),
+    "a variable outside the kernel": (
+        "kept[threadIdx.x] = x[threadIdx.x]; // here\n y[threadIdx.x] = kept[threadIdx.x];",
+        {"before": "__device__ float kept[32];"}, "global variable", ["thread 0 of block 0 stores to a variable"],
+    ),
     "shared memory, one behind the end": (
         "__shared__ float s[32];\n s[threadIdx.x + 1] = 1; // here\n __syncthreads(); y[threadIdx.x] = s[0];", {},
         "out of bounds", ["thread 31 ", "stores element 32 of s"],
