@@ -1,15 +1,17 @@
 """Lesson 12's explorer, and its pictures: one load of a warp, on the sectors of device memory and on the 32 banks.
 
 The counts are those of `kernels.cuda.request`, the rules of one request. `draw_copies` and `draw_ladder` are pictures
-of their own: which warp copies what, and the rungs of the CUDA ladder.
+of their own: which warp copies what, and the rungs of the CUDA ladder. `line_beside_line` is lesson 12's last table.
 """
 
+import inspect
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from course_lib.kernels.cuda import request
+from course_lib.kernels import plain_forward
+from course_lib.kernels.cuda import launches, request
 
 from .drawing import bare, cells, log_axes
 from .figures import BLUE, GREY, INK, ORANGE, PALE, VERMILLION, Picture, label, legend, panel, panels, tidy
@@ -274,6 +276,32 @@ def draw_ladder(rungs, peak_tflops, note):
     axes.set_yticks(y, list(rungs))
     legend(figure, ncols=3, loc="upper left", bbox_to_anchor=(0.16, 1.0))
     return figure
+
+
+# What lesson 08's Triton program leaves to its compiler: a fragment of its line, and of the plain CUDA kernel's.
+DECIDED = {
+    "which warp takes which row": ("offs_m = ", "long long row ="),
+    "which lane loads what, and so the sectors": ("q = tl.load(", "q_row[c] = row < M"),
+    "what goes through shared memory, and the banks": ("k = tl.load(", "k_row[c] = k;"),
+    "where the block waits": (None, "the tile is complete"),
+    "how products are divided among threads": ("scores = tl.dot(", "scores[j] += q.x"),
+    "how lanes learn a row's maximum": ("m_new = tl.maximum(", "m_new = fmaxf(m_new, scores[j])"),
+    "which registers hold acc": ("acc += tl.dot(", "acc[i] += p * v_tile"),
+}
+
+
+def line_beside_line():
+    """[(line of lesson 08's kernel or None, line of plain_attention.cu, what Triton decides)], for a table."""
+    sources = inspect.getsource(plain_forward), launches.source("plain_attention.cu")
+    return [(*map(_line, sources, fragments), what) for what, fragments in DECIDED.items()]
+
+
+def _line(source, fragment):
+    """The one line with this fragment, without its comment, as code."""
+    if fragment is None:
+        return None
+    (found,) = (line for line in source.splitlines() if fragment in line)
+    return f"`{found.split('  // ')[0].strip()}`"
 
 
 def explore():

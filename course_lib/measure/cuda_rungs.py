@@ -24,14 +24,14 @@ CLOCK_HZ = GPUS["H100"].fp32_tflops * 1e12 / (SMS * 128 * 2)
 
 @dataclass(frozen=True)
 class Rung:
-    """file: of kernels/cuda, which diff changes. fma_per_pair: in terms of D. idea: in a sentence."""
+    """file: of kernels/cuda, which diff changes. idea: in a sentence. shuffles: for each score."""
 
     name: str
     file: str
     idea: str
-    fma_per_pair: str
     diff: str = ""
     kept: bool = True
+    shuffles: int = 0
 
     @functools.cached_property
     def source(self):
@@ -74,6 +74,25 @@ def counted(rung, M, N, d):
     rng = np.random.default_rng(0)
     arrays = {name: rng.standard_normal((rows, d), dtype=np.float32) for name, rows in (("Q", M), ("K", N), ("V", N))}
     return runner.run(launch, arrays | {"output": np.empty((M, d), np.float32), "states": np.empty(1, np.float32)})
+
+
+def split_states(N, d, sms):
+    """One query whose keys the shipped kernel splits, run on this CPU: (states, output).
+
+    sms: of the GPU for which the launch is planned. states: (m, l, acc [d]) of each split, as lesson 05 has them.
+    output: [d], what merge_splits makes of them.
+    """
+    planned = launches.shipped(1, N, d, sms=sms, max_shared_bytes=runner.MAX_DYNAMIC_SHARED_BYTES)
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal((rows, d), dtype=np.float32) for name, rows in (("Q", 1), ("K", N), ("V", N))}
+    arrays |= {"output": np.empty(d, np.float32), "states": np.empty(launches.states_floats(planned), np.float32)}
+    for launch in planned:
+        runner.run(launch, arrays)
+    splits = planned[0].grid[1]
+    acc, statistics = np.split(arrays["states"], [splits * d])
+    m, l = statistics.reshape(splits, 2).T
+    # The kernel's m belongs to powers of two.
+    return list(zip(m * np.log(2), l, acc.reshape(splits, d), strict=True)), arrays["output"]
 
 
 def profile(report):
@@ -130,7 +149,7 @@ class Clocks(NamedTuple):
 
 
 def clocks(rung):
-    """The Clocks of a rung. Passes and shuffles are the runner's; without a C++ compiler, the record's, and no shuffles.
+    """The Clocks of a rung. Passes and shuffles are the runner's; without a C++ compiler, the record's and the table's.
 
     Instructions are Nsight Compute's, by the record, because a GPU's compiler makes them.
     """
@@ -139,7 +158,7 @@ def clocks(rung):
         report = counted(rung, 128, 128, 128)
         seen, pairs, shuffles = profile(report), 128 * 128, report.shuffles
     except NoCompiler:
-        seen, pairs, shuffles = on_gpu, 256 * 256, 0
+        seen, pairs, shuffles = on_gpu, 256 * 256, rung.shuffles * 256 * 256
     passes, conflicts = (seen[f"shared_load_{kind}"] + seen[f"shared_store_{kind}"] for kind in ("passes", "conflicts"))
     return Clocks(passes / pairs, conflicts / pairs, shuffles / pairs, on_gpu["instructions"] / 4 / 256**2)
 

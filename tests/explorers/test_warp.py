@@ -97,6 +97,35 @@ def test_the_banks_name_the_lanes_that_they_serve():
     assert [text.get_text() for text in banks.texts] == ["0-31"]
 
 
+def test_a_copy_is_divided_among_all_warps_in_every_step():
+    for axes in explorer.draw_copies(16, 64, warps=16).axes:
+        pieces = [text.get_text() for text in axes.texts]
+        assert sorted(pieces) == sorted(f"warp {warp}, step {step}" for warp in range(16) for step in (0, 1))
+        steps = axes.collections[0].get_array()
+        assert [f"step {step}" for step in np.ravel(steps)] == [piece.split(", ")[1] for piece in pieces]
+    by_row, in_turn = ([text.get_text() for text in axes.texts] for axes in explorer.draw_copies(8, 32, warps=4).axes)
+    assert by_row == in_turn  # a row is one request
+    by_row, in_turn = ([text.get_text() for text in axes.texts] for axes in explorer.draw_copies(4, 64, warps=4).axes)
+    assert by_row[:2] == ["warp 0, step 0", "warp 0, step 1"] and in_turn[:2] == ["warp 0, step 0", "warp 1, step 0"]
+
+
+def test_the_ladder_shows_what_counts_allow_and_what_was_measured():
+    rungs = {"plain": (1.0, 1.8, 1.5), "padding": (26.0, 52.0, 35.0)}
+    figure = explorer.draw_ladder(rungs, 66.9, "a note")
+    (axes,) = figure.axes
+    spans = [tuple(segment[:, 0]) for segment in axes.collections[0].get_segments()]
+    assert spans == [(1.0, 1.8), (26.0, 52.0)] and axes.lines[0].get_xdata().tolist() == [1.5, 35.0]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == list(rungs)
+    assert "padding: 26.0 to 52.0, measured 35.0" in figure.alt
+
+
+def test_lines_are_those_of_the_two_kernels():
+    rows = explorer.line_beside_line()
+    assert rows[0][1] == "`const long long row = (long long)blockIdx.x * BLOCK_M + warp;`"
+    assert [row[:2] for row in rows if row[0] is None] == [(None, "`__syncthreads();`")]
+    assert all(part is None or part[0] == part[-1] == "`" for row in rows for part in row[:2])
+
+
 def test_the_explorer_follows_every_control(shell_of):
     def shown(**settings):
         load = Load(**settings)

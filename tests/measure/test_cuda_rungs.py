@@ -1,5 +1,7 @@
 """The CUDA ladder: every rung is right, and the CPU's counts of it are those of Nsight Compute on a GPU."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from course_lib.kernels.cuda import launches, runner
 from course_lib.kernels.cuda.compiling import NoCompiler
 from course_lib.measure import cuda_rungs, records
 from course_lib.measure.cuda_rungs import counted, profile, rungs
+from course_lib.reference.softmax import merge_states
 
 RECORD = "cuda-counters-h200"
 
@@ -78,10 +81,18 @@ def test_clocks_of_a_query_and_a_key():
     assert cuda_rungs.clocks(rungs()["register tiles"]).conflicts > 0 == cuda_rungs.clocks(rungs()["padding"]).conflicts
 
 
-def test_clocks_without_a_compiler_are_nearly_the_same(monkeypatch):
-    here = cuda_rungs.clocks(rungs()["padding"])
+def test_the_states_of_split_keys_merge_to_the_output():
+    states, output = cuda_rungs.split_states(200, 64, sms=4)
+    assert len(states) == 4
+    m, l, acc = functools.reduce(merge_states, states)
+    assert acc / l == pytest.approx(output, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ("shared scores", "padding"))
+def test_clocks_without_a_compiler_are_nearly_the_same(name, monkeypatch):
+    here = cuda_rungs.clocks(rungs()[name])
     monkeypatch.setattr(cuda_rungs.runner, "launch", no_compiler)
-    assert cuda_rungs.clocks(rungs()["padding"]) == pytest.approx(here, abs=0.1)
+    assert cuda_rungs.clocks(rungs()[name]) == pytest.approx(here, abs=0.1)
 
 
 def no_compiler(*_, **__):
