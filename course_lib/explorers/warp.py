@@ -23,7 +23,7 @@ TOUCHED = "#9DCBEA"
 # Where there are more of them, there is no room for text.
 MOST_NAMED_PASSES, MOST_NAMED_LOADS = 8, 40
 CHARACTERS_PER_INCH = 17
-# (row, load of that row) of a lane in a step of the loop; a row has `loads` of them.
+# (row, load of that row) of a lane in a step of the loop, here from 0; a row has `loads` of them.
 MAPPINGS = {
     "along the row": lambda lane, step, loads: divmod(32 * step + lane, loads),
     "down the column": lambda lane, step, loads: (lane, step),
@@ -39,15 +39,15 @@ class Load:
     """One load of a warp from a matrix of floats in rows.
 
     mapping: which lane loads from where, a key of MAPPINGS. columns: floats of a row, a multiple of 8 * floats.
-    padding: floats behind each row that hold nothing. floats: that a lane loads at once, 1, 2 or 4. step: how often
-    the loop around the load has gone round before; from steps on it begins again.
+    padding: floats behind each row that hold nothing. floats: that a lane loads at once, 1, 2 or 4. step: of the
+    loop around the load, from 1; after the last of its steps it begins again.
     """
 
     mapping: str
     columns: int = 32
     padding: int = 0
     floats: int = 1
-    step: int = 0
+    step: int = 1
 
     @property
     def element_bytes(self):
@@ -72,7 +72,7 @@ class Load:
     @cached_property
     def places(self):
         """(row, column) of the first float that each lane loads."""
-        place_of, step = MAPPINGS[self.mapping], self.step % self.steps
+        place_of, step = MAPPINGS[self.mapping], (self.step - 1) % self.steps
         places = (place_of(lane, step, self.columns // self.floats) for lane in range(request.LANES))
         return tuple((row, load * self.floats) for row, load in places)
 
@@ -126,8 +126,8 @@ class Load:
 def describe(load):
     """The load in words and numbers, as HTML."""
     floats = "one float" if load.floats == 1 else f"{load.floats} floats"
-    head = f"<b>{load.mapping}</b>: each lane loads {floats} from rows of {load.columns}"
-    head += f" and {load.padding} of padding. " if load.padding else ". "
+    rows = f"rows of {load.columns}" + (f" and {load.padding} of padding" if load.padding else "")
+    head = f"<b>{load.mapping}</b>, step {load.step} of {load.steps}: each lane loads {floats} from {rows}. "
     if load.misaligned is not None:
         return (
             f"{head}A lane loads {load.element_bytes} bytes from address {load.misaligned}, which {load.element_bytes} "
@@ -310,10 +310,10 @@ def explore():
         {"mapping": menu("mapping", MAPPINGS, "down the column")},
         {"columns": choice("row (floats)", (32, 64, 128), 32), "padding": choice("padding", (0, 1, 2, 4, 8), 0)},
         {"floats": choice("a lane loads", [("4 bytes", 1), ("8 bytes", 2), ("16 bytes", 4)], 1)},
-        {"step": slider("step", 0, 31, 0)},
+        {"step": slider("step", 1, 32, 1)},
     )
 
     def last_step(**settings):
-        return Load(**settings).steps - 1
+        return Load(**settings).steps
 
     return Explorer(Load, describe, draw, *rows, ends={"step": last_step}, play="step")

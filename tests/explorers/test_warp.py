@@ -19,7 +19,7 @@ LOADS = [
 @pytest.mark.parametrize("load", LOADS, ids=str)
 def test_every_step_stays_inside_the_matrix_and_a_copy_visits_each_element_once(load):
     visited = np.zeros((load.rows, load.columns), dtype=int)
-    for step in range(load.steps):
+    for step in range(1, load.steps + 1):
         now = Load(load.mapping, load.columns, load.padding, load.floats, step)
         for row, column in now.places:
             assert 0 <= row < load.rows and 0 <= column <= load.columns - load.floats
@@ -28,7 +28,7 @@ def test_every_step_stays_inside_the_matrix_and_a_copy_visits_each_element_once(
         assert now.misaligned is None and len(now.group_of_pass) == len(now.passes)
     if load.mapping in ("along the row", "down the column", "4 rows of 8 lanes"):
         assert (visited == 1).all()
-    assert Load(load.mapping, load.columns, load.padding, load.floats, load.steps).places == load.places
+    assert Load(load.mapping, load.columns, load.padding, load.floats, load.steps + 1).places == load.places
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_text_says_the_counts():
 
 
 def test_the_drawing_is_the_model():
-    load = Load("4 rows of 8 lanes", 32, 8, 1, step=1)
+    load = Load("4 rows of 8 lanes", 32, 8, 1, step=2)
     memory, banks = explorer.draw(load).axes
     assert np.array_equal(memory.collections[0].get_array(), load.memory)
     assert [text.get_text() for text in memory.texts] == [str(lane) for lane in range(32)]
@@ -140,8 +140,8 @@ def test_the_explorer_follows_every_control(shell_of):
         ("mapping", "row lane // 2 % 8", {"mapping": "row lane // 2 % 8"}),
     ]
     shell.assert_follows(
-        shown, {"mapping": "down the column", "columns": 32, "padding": 0, "floats": 1, "step": 0}, moves
+        shown, {"mapping": "down the column", "columns": 32, "padding": 0, "floats": 1, "step": 1}, moves
     )
-    assert shell["step"].max == 15
+    assert shell["step"].max == 16
     shell["mapping"].value = "along the row"
-    assert shell["step"].max == 3
+    assert shell["step"].max == 4
