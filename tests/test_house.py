@@ -4,11 +4,13 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 import rattler
 import yaml
+from flit_core import buildapi
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -128,6 +130,16 @@ def test_environment_yml_agrees_with_the_pins():
     stated = {canonicalize_name(r.name): (str(r.specifier), r.marker and str(r.marker)) for r in requirements}
     pinned = pins()
     assert stated == {name: (f"=={pinned[name]}", marker) for name, marker in direct_requirements().items()}
+
+
+def test_a_wheel_holds_every_file_of_the_library(tmp_path, monkeypatch):
+    """Those that Python does not import, too: kernels in CUDA C++, tables, records, hints."""
+    monkeypatch.chdir(ROOT)
+    with zipfile.ZipFile(tmp_path / buildapi.build_wheel(tmp_path)) as wheel:
+        held = set(wheel.namelist())
+    files = {str(path.relative_to(ROOT)) for path in project_files() if path.is_relative_to(ROOT / "course_lib")}
+    assert {".py", ".cu", ".h", ".cc", ".toml", ".json", ".md"} <= {Path(name).suffix for name in files}
+    assert files - held == set()
 
 
 def makefile_targets() -> set[str]:

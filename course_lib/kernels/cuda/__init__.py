@@ -20,8 +20,8 @@ def solve(Q, K, V, output, M, N, d):
     """Write softmax(Q K^T / sqrt(d)) V to output, without the M x N matrix.
 
     Q, output: [M, d]. K, V: [N, d]. float32 torch tensors, contiguous and on one device. M, N: at least 1; d: 1 to 128.
-    On a GPU, CUDA tensors are launched on torch's current stream. CPU tensors are for small sizes: the same kernel runs
-    thread by thread (see runner.py, whose NoCompiler it may raise), a second for about 10,000,000 of M * N * d.
+    CUDA tensors are launched on torch's current stream. For CPU tensors a kernel runs thread by thread (see runner.py),
+    which takes a second for each 3,000,000 of M * N * d, and raises NoCompiler where there is no C++ compiler.
     Raises TypeError or ValueError, naming the argument, before anything runs.
     """
     _check(Q, K, V, output, M, N, d)

@@ -69,38 +69,45 @@ static int count_sectors(const Request& request) {
 }
 
 // Shared memory has 32 banks, and in one pass each delivers one word of 4 bytes, to all lanes that want it. Further
-// words of the same bank take further passes: conflicts. A pass moves at most 128 bytes, so that lanes with 8 bytes each
-// are served half a warp at a time, and with 16 bytes a quarter; twice as many in a load for which each lane's address
-// is that of lane ^ 1, or each that of lane ^ 2. (NVIDIA developer forum, "Unexpected shared memory bank conflict", for
-// compute capability 7.0 and later.)
-static void count_passes(const Request& request, const Site& site, Counts& counts) {
-  int lanes_at_once = site.size <= 4 ? 32 : 128 / site.size;
-  bool in_pairs = false;
-  for (int apart = 1; apart <= 2 && site.access == LOAD; apart++) {
-    bool equal = true;
-    for (int lane = 0; lane < LANES; lane++) {
-      bool both = request.lanes >> lane & 1 && request.lanes >> (lane ^ apart) & 1;
-      equal &= !both || request.address[lane] == request.address[lane ^ apart];
-    }
-    in_pairs |= equal;
-  }
-  if (in_pairs && lanes_at_once < 32) lanes_at_once *= 2;
+// words of the same bank take further passes: conflicts.
+struct Passes { int all, conflicts; };
+static Passes serve(const Request& request, unsigned size, int lanes_at_once) {
+  Passes passes{};
   for (int first = 0; first < LANES; first += lanes_at_once) {
     Address words[32][LANES], previous = 0;
     int in_bank[32] = {}, most = 0;
     for (int lane = first; lane < first + lanes_at_once; lane++) {
       if (!(request.lanes >> lane & 1) || request.address[lane] == previous) continue;
       previous = request.address[lane];
-      for (Address word = request.address[lane] / 4; word * 4 < request.address[lane] + site.size; word++) {
+      for (Address word = previous / 4; word * 4 < previous + size; word++) {
         Address* bank = words[word % 32];
         int& count = in_bank[word % 32];
         if (std::find(bank, bank + count, word) == bank + count) bank[count++] = word;
         most = max(most, count);
       }
     }
-    counts.passes += most;
-    counts.conflicts += max(most - 1, 0);
+    passes.all += most;
+    passes.conflicts += max(most - 1, 0);
   }
+  return passes;
+}
+
+// A pass moves at most 128 bytes: lanes with 8 bytes each are served half a warp at a time, and with 16 bytes a quarter.
+// Twice as many are, in a load, if each lane's address is that of lane ^ 1, or each that of lane ^ 2. (NVIDIA developer
+// forum, "Unexpected shared memory bank conflict", for compute capability 7.0 and later.)
+static Passes count_passes(const Request& request, const Site& site) {
+  if (site.size <= 4) return serve(request, site.size, LANES);
+  Passes passes = serve(request, site.size, 128 / site.size);
+  for (int apart = 1; apart <= 2 && site.access == LOAD; apart++) {
+    bool paired = true;
+    for (int lane = 0; lane < LANES; lane++) {
+      bool both = request.lanes >> lane & 1 && request.lanes >> (lane ^ apart) & 1;
+      paired &= !both || request.address[lane] == request.address[lane ^ apart];
+    }
+    Passes in_pairs = serve(request, site.size, 256 / site.size);
+    if (paired && in_pairs.all < passes.all) passes = in_pairs;
+  }
+  return passes;
 }
 
 // Counts the requests of the warp that ran last. All its lanes wait, so that no request is still growing.
@@ -116,8 +123,13 @@ static void end_interval() {
         Counts& counts = site->counts[array];
         counts.requests++;
         counts.bytes += site->size * __builtin_popcount(request.lanes);
-        if (array == SHARED) count_passes(request, *site, counts);
-        else counts.sectors += count_sectors(request);
+        if (array == SHARED) {
+          Passes passes = count_passes(request, *site);
+          counts.passes += passes.all;
+          counts.conflicts += passes.conflicts;
+        } else {
+          counts.sectors += count_sectors(request);
+        }
       }
     }
   }

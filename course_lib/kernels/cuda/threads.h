@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device.h"
+using namespace runner;
 #undef threadIdx
 #undef blockIdx
 #undef blockDim
@@ -26,7 +27,8 @@ extern "C" void kernel_call(const Argument* arguments);
 static void end_interval();
 static void end_epoch();
 
-enum State { READY, AT_BARRIER, IN_EXCHANGE, RETURNED };
+enum State { READY, IN_EXCHANGE, AT_BARRIER, RETURNED };
+static const char* const STATES[] = {"ready", "exchange", "barrier", "returned"};
 struct Thread {
   jmp_buf context;
   uint3 index;
@@ -148,7 +150,6 @@ static bool complete_exchange(int warp, int lane) {
   int count = min(LANES, int(threads.size()) - warp * LANES);
   const Thread one = lanes[lane];
   if (!(one.mask >> lane & 1)) stop_for_lane("not in its own mask", warp * LANES + lane, lane);
-  std::vector<int> there;
   uint64_t values[LANES] = {}, votes = 0;
   bool takes_part[LANES] = {};
   for (int i = 0; i < count; i++) {
@@ -156,19 +157,21 @@ static bool complete_exchange(int warp, int lane) {
     if (!(one.mask >> i & 1) || other.state == RETURNED) continue;
     if (other.state != IN_EXCHANGE || other.what != one.what || other.mask != one.mask || other.line != one.line)
       return false;
-    there.push_back(i);
     takes_part[i] = true;
     values[i] = other.value;
     votes |= other.value << i;  // if this is a vote
   }
   if (one.what == SYNC) warps[warp].step++;
   else shuffles++;
-  for (int i : there) {
+  for (int i = 0; i < count; i++) {
+    if (!takes_part[i]) continue;
     Thread& thread = lanes[i];
     if (!takes_part[thread.source]) stop_for_lane("its source takes no part", warp * LANES + i, thread.source);
     thread.value = one.what == VOTE ? votes : values[thread.source];
     thread.state = READY;
-    if (one.what == SYNC) for (int other : there) warps[warp].together[i][other] = warps[warp].step;
+    if (one.what != SYNC) continue;
+    for (int other = 0; other < count; other++)
+      if (takes_part[other]) warps[warp].together[i][other] = warps[warp].step;
   }
   return true;
 }
@@ -186,13 +189,11 @@ static void run_warp(int warp) {
 
 // No thread can go on: for each group that waits alike, its state, line and threads.
 [[noreturn]] static void stop_waiting() {
-  std::map<std::pair<int, int>, std::vector<size_t>> groups;
-  for (size_t i = 0; i < threads.size(); i++) groups[{-threads[i].state, threads[i].line}].push_back(i);
+  std::map<std::pair<State, int>, std::vector<size_t>> groups;
+  for (size_t i = 0; i < threads.size(); i++) groups[{threads[i].state, threads[i].line}].push_back(i);
   fprintf(report, "waiting\t%u", block_number());
-  for (const auto& [how, group] : groups) {
-    const char* state = how.first == -RETURNED ? "returned" : how.first == -AT_BARRIER ? "barrier" : "exchange";
-    fprintf(report, "\t%s,%d,%zu,%zu", state, how.second, group.size(), group[0]);
-  }
+  for (const auto& [how, group] : groups)
+    fprintf(report, "\t%s,%d,%zu,%zu", STATES[how.first], how.second, group.size(), group[0]);
   fprintf(report, "\n");
   stop();
 }

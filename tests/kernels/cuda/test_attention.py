@@ -74,3 +74,78 @@ def test_lengths(M, N):
     Q, K, V, output = inputs(M, N, 8)
     cuda.solve(Q, K, V, output, M, N, 8)
     assert_within_budget(output, Q, K, V)
+
+
+def test_inputs_stay_as_they_are():
+    Q, K, V, output = inputs(20, 20, 20)
+    before = [x.clone() for x in (Q, K, V)]
+    assert cuda.solve(Q, K, V, output, 20, 20, 20) is None
+    assert all(torch.equal(x, y) for x, y in zip((Q, K, V), before, strict=True))
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        lambda i, j: 1e3 * torch.sin(7 * i + 3 * j),
+        lambda i, j: 1e3 * j,  # the maximum moves in every tile
+        lambda i, j: -1e3 * j,
+        lambda i, j: -500.0 + 0 * j,
+        lambda i, j: torch.where(j == 37, 80.0, -80.0),
+        lambda i, j: torch.where(j < 16, -1e30, 1.0 * j),
+    ],
+)
+def test_scores_of_every_size(scores):
+    """Q is the identity, so that K^T holds the scores."""
+    M, N = 32, 40
+    i, j = torch.arange(M)[:, None].float(), torch.arange(N)[None, :].float()
+    Q = torch.eye(M) * M**0.5
+    K = scores(i, j).expand(M, N).T.contiguous()
+    _, _, V, output = inputs(M, N, M)
+    cuda.solve(Q, K, V, output, M, N, M)
+    assert_within_budget(output, Q, K, V)
+
+
+def test_a_tile_whose_scores_are_all_minus_infinity():
+    """1e30 times -1e30 overflows: the first 16 keys have no weight, and the answer is that of the others."""
+    Q, K, V, output = inputs(3, 40, 4)
+    Q[:, 0], K[:, 0], K[:16, 0] = 1e30, 0.0, -1e30
+    cuda.solve(Q, K, V, output, 3, 40, 4)
+    # Without the first column, head_dim is 3, and the scale 1 / sqrt(3).
+    assert_within_budget(output, Q[:, 1:], K[16:, 1:] * (3 / 4) ** 0.5, V[16:])
+
+
+def test_nan_reaches_the_rows_that_see_it_and_no_others():
+    Q, K, V, output = inputs(20, 20, 8)
+    Q[17, 3] = float("nan")
+    cuda.solve(Q, K, V, output, 20, 20, 8)
+    assert output.isnan().any(1).tolist() == [row == 17 for row in range(20)]
+    Q, K, V, output = inputs(20, 20, 8)
+    K[5, 2] = float("nan")
+    cuda.solve(Q, K, V, output, 20, 20, 8)
+    assert output.isnan().all()
+
+
+@pytest.mark.parametrize(
+    "changes,error,words",
+    [
+        ({"Q": [[1.0]]}, TypeError, "Q must be a torch.Tensor, got list"),
+        ({"K": torch.zeros(6, 4, dtype=torch.float64)}, TypeError, "K has dtype float64; accepted: float32"),
+        ({"V": torch.zeros(6, 4, dtype=torch.int32)}, TypeError, "V has dtype int32"),
+        ({"Q": torch.zeros(4, 4)}, ValueError, r"Q must have shape \[5, 4\], got \[4, 4\]"),
+        ({"K": torch.zeros(6, 3)}, ValueError, r"K must have shape \[6, 4\], got \[6, 3\]"),
+        ({"V": torch.zeros(1, 6, 4)}, ValueError, r"V must have shape \[6, 4\]"),
+        ({"output": torch.zeros(6, 4)}, ValueError, r"output must have shape \[5, 4\]"),
+        ({"K": torch.zeros(4, 6).T}, ValueError, "K must be contiguous"),
+        ({"V": torch.zeros(6, 4, device="meta")}, ValueError, "V is on meta but Q is on cpu"),
+        ({"M": 0, "Q": torch.zeros(0, 4), "output": torch.zeros(0, 4)}, ValueError, "M must be at least 1, got 0"),
+        ({"N": 0}, ValueError, "N must be at least 1, got 0"),
+        ({"d": 129}, ValueError, "d must be 1 to 128, got 129"),
+        ({"d": 4.0}, TypeError, "d must be an integer, got 4.0"),
+        ({"M": True}, TypeError, "M must be an integer, got True"),
+    ],
+)
+def test_bad_input_is_refused_by_name(changes, error, words):
+    arguments = {"Q": torch.zeros(5, 4), "K": torch.zeros(6, 4), "V": torch.zeros(6, 4), "output": torch.zeros(5, 4)}
+    arguments |= {"M": 5, "N": 6, "d": 4}
+    with pytest.raises(error, match=words):
+        cuda.solve(**arguments | changes)

@@ -82,8 +82,20 @@ MISTAKES = {
         " y[threadIdx.x] = v + s[threadIdx.x ^ 1]; // here", {}, "race", ["__syncwarp()"],
     ),
     "__syncwarp between two warps": (
-        "__shared__ float s[64]; s[threadIdx.x] = 1; // here\n __syncwarp();\n"
-        " y[threadIdx.x] = s[threadIdx.x ^ 32];", {"block": 64}, "race", ["thread 0 loads in line 5", "no barrier"],
+        "__shared__ float s[32]; if (threadIdx.x < 32) s[threadIdx.x] = 1; else __syncwarp();\n"
+        " if (threadIdx.x >= 32) y[threadIdx.x] = s[threadIdx.x - 32]; // here", {"block": 64}, "race",
+        ["thread 32 ", "thread 0 stores in line 3", "no barrier"],
+    ),
+    "a store of what others load, by the first that loaded it": (
+        "__shared__ float s; if (threadIdx.x == 0) s = 1;\n __syncthreads(); float v = s;\n"
+        " v += __shfl_xor_sync(~0u, v, 1); if (threadIdx.x == 0) s = v; // here\n y[threadIdx.x] = v;", {}, "race",
+        ["thread 0 of block 0 stores element 0 of s", "thread 1 loads in line 4"],
+    ),
+    "a store long after the load of another warp": (
+        "__shared__ float s; if (threadIdx.x == 0) s = 1;\n __syncthreads(); float v = s; __syncwarp();\n"
+        " if (threadIdx.x < 32) for (int i = 0; i < 20000; i++) ((volatile float*)y)[threadIdx.x] = i;\n"
+        " if (threadIdx.x == 0) s = v; // here\n y[threadIdx.x] = v;", {"block": 64}, "race",
+        ["thread 0 of block 0 stores element 0 of s", "thread 32 loads in line 4", "no barrier"],
     ),
     "the same value stored by all": (
         "__shared__ float s[1];\n s[0] = 1; // here\n __syncthreads(); y[threadIdx.x] = s[0];", {}, "race",
@@ -147,6 +159,10 @@ MISTAKES = {
         "if (threadIdx.x < 16)\n  __syncthreads(); // here\n else\n  y[threadIdx.x] = 0;\n __syncthreads();", {},
         "barrier", ["thread 0 and 15 more wait at __syncthreads() in line 4, thread 16 and 15 more wait at", "line 7"],
     ),
+    "a barrier for some, when others have returned": (
+        "if (threadIdx.x >= 20) return;\n if (threadIdx.x < 16)\n  __syncthreads(); // here\n else\n  __syncthreads();",
+        {}, "barrier", ["thread 0 and 15 more wait", "thread 16 and 3 more wait", "thread 20 and 11 more returned"],
+    ),
     "a barrier in a loop of unequal length": (
         "for (unsigned i = 0; i <= threadIdx.x / 32; i++)\n  __syncthreads(); // here\n __syncthreads();",
         {"block": 64}, "barrier", ["line 4", "line 5"],
@@ -204,7 +220,7 @@ def test_a_mistake_is_found_and_its_line_is_named(name):
     report, line, _ = run(body, **options)
     assert report.findings, "nothing was found"
     finding = report.findings[0]
-    assert finding.kind == kind, finding
+    assert {finding.kind for finding in report.findings} == {kind}, report.findings
     if line is not None and kind not in ("stack overflow", "aborted"):
         assert finding.line == line and str(finding).startswith(f"Line {line}: "), finding
     for word in words:
@@ -214,6 +230,7 @@ def test_a_mistake_is_found_and_its_line_is_named(name):
 # name: (body, options of run, what y holds then)
 X = np.arange(1024, dtype=np.float32)
 RIGHT = {
+    "nothing": ("", {}, []),
     "copy": ("for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = x[i];", {}, X),
     "copy, four at once": (
         "for (int i = threadIdx.x; i < n / 4; i += 32) ((float4*)y)[i] = ((const float4*)x)[i];", {}, X,
@@ -274,12 +291,32 @@ RIGHT = {
         " y[threadIdx.x] = s[threadIdx.x ^ 3];",
         {}, X[:32].astype(int) ^ 3,
     ),
+    "all ways to declare shared memory": (
+        "extern __shared__ __align__(16) float a[];\n static __shared__ float b[32], c[2][16];\n"
+        " __shared__ __align__(16) float d[32]; __shared__ alignas(16) float4 e[8];\n int t = threadIdx.x;"
+        " a[t] = x[t]; __syncwarp(); b[31 - t] = a[31 - t]; __syncwarp(); c[t / 16][t % 16] = b[t]; __syncwarp();"
+        " d[t] = c[t / 16][t % 16]; __syncwarp(); if (t < 8) e[t] = *(float4*)(d + 4 * t); __syncwarp();"
+        " y[t] = ((float*)e)[t];",
+        {"shared_bytes": 128, "x": X[:32].copy(), "y": np.zeros(32, np.float32), "n": 0}, X[:32],
+    ),
+    "templates, bounds, restricted pointers, unrolled loops": (
+        "float sum = 0;\n#pragma unroll 4\n for (int i = 0; i < 8; i++) sum += at<8>(x, i);\n"
+        " y[threadIdx.x] = min(sum, 100) + max(n, blockDim.x) + __fdividef(1, 2) + __expf(0) + rsqrtf(4);",
+        {"before": "template <int W> __device__ __noinline__ float at(const float* __restrict__ x, int i) {"
+                   " return __ldg(x + i % W); }"}, np.full(32, 28 + 1024 + 2),
+    ),
+    "names that the runner has, too": (
+        "int grid = 1, block = 2, shared = 3; y[threadIdx.x] = SYNC + grid + block + shared + call(access.x);",
+        {"before": "enum { SYNC, LOAD }; struct Argument { int x; } __device__ constexpr access = {4}, threads = {5};\n"
+                   "struct Thread { int x; }; struct Register {}; __device__ int call(int v) { return v; }"},
+        np.full(32, 10),
+    ),
     "a constant table, a function and local arrays": (
         "int local[4]; for (int i = 0; i < 4; i++) local[(i + n) % 4] = i;\n"
-        " y[threadIdx.x] = twice(table[local[threadIdx.x % 4]]);",
-        {"before": "__constant__ const float table[4] = {0, 10, 20, 30};\n"
+        " y[threadIdx.x] = twice(table[local[threadIdx.x % 4]]) + ones[n % 2];",
+        {"before": "__constant__ float table[4] = {0, 10, 20, 30};\n__device__ int ones[2] = {1, 1};\n"
                    "__device__ __forceinline__ float twice(float v) { return 2 * v; }"},
-        20 * (X[:32] % 4),
+        20 * (X[:32] % 4) + 1,
     ),
 }  # fmt: skip
 
@@ -290,6 +327,32 @@ def test_nothing_is_found_in_a_right_kernel_and_its_answer_is_right(name):
     report, _, arguments = run(body, **dict(options))
     assert report.findings == [] and report.complete
     np.testing.assert_array_equal(arguments["y"][: len(expected)], expected)
+
+
+@pytest.mark.parametrize("width", (2, 8, 32))
+@pytest.mark.parametrize("by", (1, 3, 7))
+def test_shuffles(width, by):
+    """A lane whose source lies outside its segment keeps its own value; a source lane is counted modulo the width."""
+    body = """
+      int t = threadIdx.x, v = 100 + t;
+      y[t] = __shfl_sync(~0u, v, by, width);
+      y[32 + t] = __shfl_up_sync(~0u, v, by, width);
+      y[64 + t] = __shfl_down_sync(~0u, v, by, width);
+      y[96 + t] = __shfl_xor_sync(~0u, v, by, width);
+    """
+    y = np.zeros((4, 32), np.int32)
+    report, _, _ = run(body, parameters="int* y, int by, int width", y=y, by=by, width=width)
+    assert report.findings == [] and report.shuffles == 4
+    lanes = range(32)
+    segment = [lane // width * width for lane in lanes]
+    sources = [
+        [segment[lane] + by % width for lane in lanes],
+        [lane - by if lane - by >= segment[lane] else lane for lane in lanes],
+        [lane + by if lane + by < segment[lane] + width else lane for lane in lanes],
+        # A lane may read from an earlier segment, but not from a later one.
+        [lane ^ by if (lane ^ by) < segment[lane] + width else lane for lane in lanes],
+    ]
+    assert y.tolist() == [[100 + source for source in row] for row in sources]
 
 
 def indices(of_t):
@@ -351,6 +414,19 @@ def test_passes_and_conflicts_of_a_load_from_shared_memory(width, of_t, passes, 
     assert report.shared.loads == Accesses(requests=1, bytes=128 * width, passes=passes, conflicts=conflicts)
     # 16 bytes a lane, side by side: four passes for each of the 32 requests.
     assert report.shared.stores == Accesses(requests=32, bytes=16384, passes=128)
+
+
+def test_in_a_store_each_lane_has_words_of_its_own():
+    """Every second lane of a warp: a load would be paired with the neighbour that takes no part."""
+    body = """
+      extern __shared__ float4 s[];
+      int t = threadIdx.x;
+      if (t % 2 == 0) s[t / 2] = make_float4(1, 1, 1, 1);
+      __syncthreads();
+      y[t] = s[0].x;
+    """
+    report, _, _ = run(body, parameters="float* y", shared_bytes=512, y=X.copy())
+    assert report.shared.stores == Accesses(requests=1, bytes=256, passes=4)
 
 
 @pytest.mark.parametrize(
