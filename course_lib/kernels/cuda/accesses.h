@@ -105,7 +105,7 @@ static Passes count_passes(const Request& request, const Site& site) {
       paired &= !both || request.address[lane] == request.address[lane ^ apart];
     }
     Passes in_pairs = serve(request, site.size, 256 / site.size);
-    if (paired && in_pairs.all < passes.all) passes = in_pairs;
+    if (paired && in_pairs.all <= passes.all) passes = in_pairs;
   }
   return passes;
 }
