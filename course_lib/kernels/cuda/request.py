@@ -4,7 +4,7 @@ A request is one instruction of one warp that accesses memory. `addresses` has 3
 the lane's element begins, or None for a lane that is off. element_bytes is 4, 8 or 16 and divides every address, or the
 GPU refuses the request.
 
-The rules are those by which runner.cc counts. Nsight Compute counts the same on an H200 (data/cuda-h200.json).
+The rules are those of the runner, in accesses.h. The tests compare the two, and both with what an H200's counters say.
 """
 
 from collections import defaultdict

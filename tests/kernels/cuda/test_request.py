@@ -1,7 +1,9 @@
-"""The rules for one request of a warp give what Nsight Compute counted on an H200."""
+"""The rules for one request of a warp give what Nsight Compute counted on an H200, and what the runner counts."""
 
+import numpy as np
 import pytest
 
+from course_lib.kernels.cuda import runner
 from course_lib.kernels.cuda.request import conflicts, groups, passes, sectors
 
 # (bytes of an element, address of a lane, passes, conflicts): wavefronts of a warp's load from shared memory.
@@ -83,3 +85,35 @@ def test_sectors_are_counted_once():
 def test_what_no_gpu_does_is_refused(addresses, element_bytes, said):
     with pytest.raises(ValueError, match=said):
         passes(addresses, element_bytes)
+
+
+GATHER = r"""extern "C" __global__ void gather(const VECTOR* x, const int* place, VECTOR* out) {
+  __shared__ VECTOR tile[256];
+  for (int i = threadIdx.x; i < 256; i += 32) tile[i] = make_VECTOR;
+  __syncthreads();
+  out[threadIdx.x] = tile[place[threadIdx.x]];
+  out[threadIdx.x + 32] = x[place[threadIdx.x]];
+}"""
+KINDS = {4: ("float", "0.0f"), 8: ("float2", "make_float2(0, 0)"), 16: ("float4", "make_float4(0, 0, 0, 0)")}
+
+
+@pytest.mark.parametrize("element_bytes", KINDS)
+def test_the_runner_counts_by_the_same_rules(element_bytes):
+    vector, zero = KINDS[element_bytes]
+    source = GATHER.replace("make_VECTOR", zero).replace("VECTOR", vector)
+    rng = np.random.default_rng(0)
+    lane = np.arange(32)
+    patterns = [lane, lane // 8 * 8, lane % 2 * 64, lane // 2 % 8 * 9, lane % 8 * 9, lane ^ 1, 8 * lane]
+    patterns += [rng.integers(0, most, 32) for most in (4, 32, 256)]
+    patterns += [np.repeat(rng.integers(0, 256, 16), 2), np.tile(rng.integers(0, 256, (8, 2)), (1, 2)).ravel()]
+    for places in patterns:
+        width = element_bytes // 4
+        x, out = np.zeros((256, width), np.float32), np.zeros((64, width), np.float32)
+        arguments = {"x": x, "place": places.astype(np.int32), "out": out}
+        report = runner.launch(source, "gather", grid=1, block=32, arguments=arguments)
+        addresses = [element_bytes * int(place) for place in places]
+        loads = report.shared.loads
+        assert report.findings == [] and loads.requests == 1
+        assert loads.passes == len(passes(addresses, element_bytes)), places
+        assert loads.conflicts == conflicts(addresses, element_bytes), places
+        assert report.tensors["x"].loads.sectors == len(sectors(addresses, element_bytes)), places
