@@ -46,8 +46,8 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
 
     if lacks_compiler(exercise):
         message = (
-            f"{exercise.id}: not checked, for this exercise needs Linux and a C++ compiler (g++ or clang++). The lesson's "
-            "badge opens it in Colab, where both are there; python -m course_lib doctor says what is missing here."
+            f"{exercise.id}: not checked, for this exercise needs Linux and a C++ compiler. The lesson's badge opens "
+            "it in Colab, which has both; python -m course_lib doctor says what is missing on this machine."
         )
         return Result(False, True, {}, message)
     if not runs_here(exercise):

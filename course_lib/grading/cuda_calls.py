@@ -42,16 +42,18 @@ def run_cuda(source: str, kernel: str, grid, block, **arguments):
 
     A property's source comes from a guarded answer: AnswerError for whatever the compiler or the runner finds wrong.
     """
-    from course_lib.kernels.cuda import runner  # not at the top: it imports PyTorch
+    # Not at the top: this imports PyTorch.
+    from course_lib.kernels.cuda.compiling import CompileError
+    from course_lib.kernels.cuda.runner import launch
 
     answer = getattr(source, "answer", None)
     made = [value for value in arguments.values() if isinstance(value, np.ndarray) and np.isnan(value).all()]
     try:
-        report = runner.launch(source, kernel, grid=grid, block=block, arguments=arguments, limit_s=LIMIT_S)
-    except (runner.CompileError, TypeError, ValueError) as error:
+        report = launch(source, kernel, grid=grid, block=block, arguments=arguments, limit_s=LIMIT_S)
+    except (CompileError, TypeError, ValueError) as error:
         if answer is None:
             raise
-        compiles = not isinstance(error, runner.CompileError)
+        compiles = not isinstance(error, CompileError)
         what = "the kernel cannot be launched" if compiles else "the CUDA source does not compile"
         raise _noted(answer, "launch" if compiles else "compile error", f"{what}: {error}") from None
     if answer is None:
@@ -60,7 +62,11 @@ def run_cuda(source: str, kernel: str, grid, block, **arguments):
         answer.note(*made)
     if report.findings:
         first = report.findings[0]
-        raise _noted(answer, KINDS.get(first.kind, first.kind), _with_lines(first.text, source))
+        kind, text = KINDS.get(first.kind, first.kind), first.text
+        if kind == "timeout":  # which of the threads had its turn is a matter of chance
+            where = f", in line {first.line}" if first.line else ""
+            text = f"the kernel was still running after {LIMIT_S:g} s{where}"
+        raise _noted(answer, kind, _with_lines(text, source))
     return report
 
 
@@ -139,6 +145,14 @@ def compare_shared_loads(report, enough: int) -> Evidence | None:
         return None
     text = f"{count} requests load from shared memory, where {enough} are enough"
     return single_finding(f"loads {count / enough:.2g} times", text)
+
+
+def compare_variables(report, enough_bytes: int) -> Evidence | None:
+    """None if a thread's own variables took no more than this."""
+    if report.stack_bytes <= enough_bytes:
+        return None
+    text = f"the variables of a thread take {report.stack_bytes:,} bytes, where {enough_bytes:,} are enough"
+    return single_finding("variables", text)
 
 
 def lacks_compiler(exercise: Exercise) -> bool:

@@ -113,7 +113,7 @@ def _hidden(name, in_numpy):
 CUDA_NAMES = re.compile(
     r"\b(system|popen|exec[lv]\w*|posix_spawn\w*|v?fork|clone|kill|raise|signal|sigaction|open(at)?|[fp]open|freopen|"
     r"fdopen|creat|remove|rename|unlink(at)?|rmdir|mkdir|tmpfile|mmap|mprotect|syscall|socket|dlopen|dlsym|getenv|"
-    r"setenv|environ|_?exit|abort|longjmp|ptrace|prctl|pthread\w*|[io]?fstream|filebuf|filesystem|runner_\w+|"
+    r"setenv|environ|_?exit|abort|longjmp|ptrace|prctl|pthread\w*|[io]?fstream|filebuf|filesystem|runner\w*|"
     r"kernel_(call|kinds)|__\w+_chk|__tsan\w*|__builtin\w*|__attribute__|(__)?asm(__)?|_Pragma)\b"
 )
 CUDA_DIRECTIVES = "define undef if ifdef ifndef else elif endif".split()

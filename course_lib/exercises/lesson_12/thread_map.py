@@ -10,9 +10,9 @@ from course_lib.grading.exercise import Checks, Exercise, single_finding
 def thread_map(thread, step, n_threads, rows, columns):
     """The element of a tile that one thread copies in one step: (row, column), or None if none is left for it.
 
-    The threads of a block copy a tile together, one element a thread and step, and every element once. The tile is
-    stored row after row. In a step, consecutive threads take consecutive elements, and the next step goes on where the
-    last thread of the step before has stopped.
+    The threads of a block copy a tile together. In each step, every thread copies one element, as long as there are
+    any left. The tile is stored row after row: consecutive threads take consecutive elements, and the next step goes on
+    with the element after the last one that was taken.
 
     thread: its number in the block, 0 to n_threads - 1. step: counted from 0. rows, columns: of the tile.
 

@@ -12,7 +12,7 @@ from course_lib.kernels.cuda.counts import row_sectors
 def warp_softmax():
     """CUDA C++ of a kernel that writes the softmax of each row of x to y, with one warp for each row.
 
-    Its head: extern "C" __global__ void warp_softmax(const float* x, float* y, int n_rows, int n)
+    Its signature: extern "C" __global__ void warp_softmax(const float* x, float* y, int n_rows, int n)
     x, y: [n_rows, n], row after row; n_rows and n at least 1. A row may hold -inf, whose weight is 0, but has at least
         one finite element. Elements of size 1000, and rows 1000 apart, must do no harm.
     Launched with ceil(n_rows / 4) blocks of 32 x 4 threads: threadIdx.x is the lane, and threadIdx.y the warp. Warp w

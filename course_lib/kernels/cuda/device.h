@@ -40,14 +40,14 @@ struct dim3 {
 };
 
 // These look like variables. They are functions, because reading a variable would be announced as an access to memory.
-extern "C" uint3 runner_thread_index() __attribute__((const));
-extern "C" uint3 runner_block_index() __attribute__((const));
-extern "C" uint3 runner_block_size() __attribute__((const));
-extern "C" uint3 runner_grid_size() __attribute__((const));
-#define threadIdx (runner_thread_index())
-#define blockIdx (runner_block_index())
-#define blockDim (runner_block_size())
-#define gridDim (runner_grid_size())
+// One for each number, not for a uint3: calls of a const function that return a structure are not merged, and neither would
+// be two loads of x[threadIdx.x].
+extern "C" unsigned runner_index(int of, int axis) __attribute__((const));
+#define RUNNER_INDEX(of) (uint3{runner_index(of, 0), runner_index(of, 1), runner_index(of, 2)})
+#define threadIdx RUNNER_INDEX(0)
+#define blockIdx RUNNER_INDEX(1)
+#define blockDim RUNNER_INDEX(2)
+#define gridDim RUNNER_INDEX(3)
 constexpr int warpSize = 32;
 
 namespace runner {

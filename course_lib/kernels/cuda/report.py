@@ -69,6 +69,7 @@ class Report:
 
     tensors: {name: Memory} of the arrays among the arguments. shared: Memory. shared_bytes: of a block, in the arrays
         that it uses. barriers: __syncthreads that a block has passed, of all blocks. shuffles: and votes, of all warps.
+    stack_bytes: of a thread's own variables, as the CPU's compiler lays them out; some 200 more than they have.
     findings: after a race or a read of unwritten memory, the kernel goes on; at any other finding it is stopped.
     complete: whether it ran to its end. If not, the counts are those of a part. printed: what it printed.
     """
@@ -78,6 +79,7 @@ class Report:
     shared_bytes: int = 0
     barriers: int = 0
     shuffles: int = 0
+    stack_bytes: int = 0
     findings: list = field(default_factory=list)
     complete: bool = False
     printed: str = ""
@@ -106,8 +108,9 @@ class Reader:
             memory = report.shared if int(array) == SHARED else report.tensors[self.arrays[int(array)][0]]
             for accesses in (getattr(memory, access + "s"), memory.by_line[self.line_at[code], access]):
                 accesses.add(*map(int, counts))
-        ((complete, barriers, shuffles, *used),) = of["end"]
+        ((complete, barriers, shuffles, stack_bytes, *used),) = of["end"]
         report.complete, report.barriers, report.shuffles = complete == "complete", int(barriers), int(shuffles)
+        report.stack_bytes = int(stack_bytes)
         report.shared_bytes = sum(self.shared[int(index)][2] for index in used)
         report.findings = [
             *self._static_shared_memory(used),
@@ -177,8 +180,9 @@ class Reader:
                 "barrier": f"{who} {verb} at __syncthreads() in line {line}",
                 "returned": f"{who} returned",
             }[state])  # fmt: skip
-            lines.append(int(line))
-        kind = "shuffle" if groups[0].startswith("exchange") else "barrier"
+            if state != "returned":
+                lines.append(int(line))
+        kind = "shuffle" if any(group.startswith("exchange") for group in groups) else "barrier"
         rule = {
             "barrier": "All threads of a block that have not returned must reach the same barrier.",
             "shuffle": "All lanes that the mask names must take part, unless they have returned.",

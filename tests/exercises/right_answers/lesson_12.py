@@ -79,10 +79,10 @@ __device__ float highest(float value) {
 extern "C" __global__ void warp_softmax(const float* __restrict__ x, float* __restrict__ y, int n_rows, int n) {
   const size_t row = blockIdx.x * blockDim.y + threadIdx.y;
   if (row < n_rows) {
-    float m = -FLT_MAX, l = 0;
+    float m = -3.4e38f, l = 0;
     for (int start = 0; start < n; start += 32) {
       const int i = start + threadIdx.x;
-      const float value = i < n ? x[row * n + i] : -FLT_MAX;
+      const float value = i < n ? x[row * n + i] : -3.4e38f;
       const float before = m;
       m = fmaxf(m, highest(value));
       l *= __expf(before - m);
@@ -109,13 +109,13 @@ __device__ State merged(State a, State b) {
 extern "C" __global__ void warp_softmax(const float* x, float* y, int n_rows, int n) {
   const int lane = threadIdx.x, row = blockIdx.x * 4 + threadIdx.y;
   if (row >= n_rows) return;
-  State mine = {-INFINITY, 0.0f};
+  State mine = {__int_as_float(0xff800000), 0.0f};
   for (int i = lane; i < n; i += 32) {
     const float value = __ldg(&x[(long long)row * n + i]) * 1.44269504f;
     if (value > mine.m) {
       mine.l = 1.0f + mine.l * exp2f(mine.m - value);
       mine.m = value;
-    } else if (value > -INFINITY) {
+    } else if (value > __int_as_float(0xff800000)) {
       mine.l += exp2f(value - mine.m);
     }
   }
@@ -149,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(512) solve(const float* __restrict_
   const int lane = threadIdx.x, thread = threadIdx.y * 32 + lane;
   const int row = blockIdx.x * KEYS + threadIdx.y;
   const float scale = rsqrtf(d) * 1.44269504f;  // in base 2
-  float q[MAX_D / 32] = {}, acc[MAX_D / 32] = {}, m = -FLT_MAX, l = 0.0f;
+  float q[MAX_D / 32] = {}, acc[MAX_D / 32] = {}, m = -3.4e38f, l = 0.0f;
   if (row < M)
     for (int c = lane; c < d; c += 32) q[c / 32] = Q[(size_t)row * d + c] * scale;
   for (int start = 0; start < N; start += KEYS) {
@@ -161,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(512) solve(const float* __restrict_
     }
     __syncthreads();
     if (row >= M) continue;
-    float mine = -FLT_MAX;  // lane j's: key j
+    float mine = -3.4e38f;  // lane j's: key j
     for (int j = 0; j < n; j++) {
       float part = 0;
       for (int c = lane; c < d; c += 32) part = fmaf(q[c / 32], keys[j * d + c], part);

@@ -147,6 +147,10 @@ MISTAKES = {
         "float4 v = *(const float4*)(x + threadIdx.x); // here\n y[threadIdx.x] = v.x;", {}, "misaligned",
         ["thread 1 ", "x[1]", "16 bytes"],
     ),
+    "lanes that wait for each other while the other warp has returned": (
+        "if (threadIdx.x >= 32) return;\n if (threadIdx.x) y[threadIdx.x] = __shfl_xor_sync(~0u, 1.0f, 1); // here\n"
+        " else __syncwarp();", {"block": 64}, "shuffle", ["thread 1 and 30 more wait for other lanes", "line 5"],
+    ),
     "shared memory that nobody has stored": (
         "__shared__ float s[32]; if (threadIdx.x) s[threadIdx.x] = 1;\n __syncthreads();\n"
         " y[threadIdx.x] = s[threadIdx.x]; // here", {}, "unwritten", ["thread 0 ", "element 0 of s"],
@@ -377,6 +381,18 @@ def test_sectors_of_a_load(of_t, sectors):
 def test_only_active_lanes_count():
     report, _, _ = run("if (threadIdx.x < 9) y[threadIdx.x] = x[threadIdx.x];", block=64)
     assert report.tensors["x"].loads == Accesses(requests=1, bytes=36, sectors=2)
+
+
+def test_variables_of_a_thread_are_measured():
+    kept = "float s[{}]; for (int i = 0; i < n; i++) s[i % {}] = x[i];\n __syncthreads(); y[threadIdx.x] = s[n % 7];"
+    few, many = (run(kept.format(count, count))[0].stack_bytes for count in (10, 1010))
+    assert few < 400 and many - few == 4000
+
+
+def test_an_element_that_is_named_twice_is_loaded_once():
+    element = "x[blockIdx.x * blockDim.x + threadIdx.x]"
+    report, *_ = run(f"y[threadIdx.x] = {element} * {element};")
+    assert report.tensors["x"].loads.requests == 1
 
 
 def test_loads_in_a_loop_are_requests_of_their_own():
