@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "tracing": {"runtime"},
     "tracer": {"runtime", "tracing"},
     "measure": {"runtime", "language", "editing", "hardware", "traffic", "kernels"},
-    "explorers": {"hardware", "masks", "traffic", "machine", "reference", "measure"},
+    "explorers": {"hardware", "masks", "traffic", "machine", "reference", "kernels", "measure"},
     "components": set(),
     "grading": {"components", "runtime", "editing", "language", "kernels", "tracing", "tracer", "exercises"},
     "bug_hunt": {"runtime", "editing", "kernels", "measure"},
