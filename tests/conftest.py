@@ -26,6 +26,14 @@ if runtime.choose() == "interpreter":
     interpreter._patch_builtin = patch_builtin
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_compiled_cuda_kernels(tmp_path_factory):
+    """Those of tests stay out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """With several workers, a worker gets a whole file, except that each notebook goes alone and the tests of one

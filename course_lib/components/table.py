@@ -24,7 +24,8 @@ def table(
     """Show a table.
 
     rows: their cells are texts, as f"{x:.2f}", or numbers: whole ones are written in full, others to four digits; None
-    leaves the cell empty. A column of numbers is aligned by the point. headers: with the unit, as in "traffic (MB)".
+    leaves the cell empty. A text between backticks is code. A column of numbers is aligned by the point. headers: with
+    the unit, as in "traffic (MB)".
     bar: the header of a column of numbers that are at least 0; each gets a bar beside it.
     mark, keep: functions of a row. Marked rows are bold. The rows that are kept stand above, and the whole table is
     folded below them.
@@ -44,7 +45,8 @@ def table(
     def page(indices):
         lines = [_row("th", headers, numeric)]
         for i in indices:
-            content = [f"<b>{escape(cell)}</b>" if marked[i] else escape(cell) for cell in cells[i]]
+            content = [re.sub("^`(.*)`$", r"<code>\1</code>", escape(cell)) for cell in cells[i]]
+            content = [f"<b>{cell}</b>" if marked[i] else cell for cell in content]
             content = [f"<p>{cell}</p>" if len(cell) > A_SENTENCE else cell for cell in content]
             if bar:
                 content[headers.index(bar)] += bars[i]

@@ -1,8 +1,9 @@
 """One module per widget: a pure model, and what draws it, in matplotlib or, where one takes hold of it, in JavaScript.
 
-The model computes nothing of its own: its numbers come from `reference`, `machine`, `traffic` or a recorded
-file. A drawing takes the model and computes nothing, so that every picture of an explorer can also stand still in a
-notebook, where there is no kernel. What is named draw returns a figure, a `figures.Picture`, unless it takes axes.
+The model computes nothing of its own: its numbers come from `reference`, `machine`, `traffic`, `kernels.cuda.request`
+or a recorded file. A drawing takes the model and computes nothing, so that every picture of an explorer can also stand
+still in a notebook, where there is no kernel. What is named draw returns a figure, a `figures.Picture`, unless it takes
+axes.
 
     dot_products     lesson 01: two vectors; scores, their scale and their softmax
     float_formats    lesson 02: logits on the number line of each format
@@ -18,6 +19,7 @@ notebook, where there is no kernel. What is named draw returns a figure, a `figu
     roofline         lesson 10: the bound that an account of bytes gives, and the recorded rates
     measured         lesson 10: tables and pictures of the records in data/
     worklog          lesson 11: rungs of the ladder, predicted from their counts and measured; block sizes
+    warp             lesson 12: one load of a warp, on the sectors of device memory and on the banks
     lesson_map       the table of lessons, and its picture
     overview         lesson 00: the picture at its head
 

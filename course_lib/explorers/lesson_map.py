@@ -37,7 +37,7 @@ PARTS = {
         Lesson("11", "Making it fast", "predict a change, then measure it", ("10",), ready=True),
     ),
     "Part III: beyond": (
-        Lesson("12", "Thread by thread", "the same in CUDA", ("08",)),
+        Lesson("12", "Thread by thread", "the same in CUDA C++", ("05", "08"), ready=True),
         Lesson("13", "Masks and variants", "windows, ALiBi, packed lengths", ("08",)),
         Lesson("14", "Inference", "decoding, split-KV, paged caches", ("08",)),
         Lesson("15", "Hopper", "warps with different jobs", ("11",)),

@@ -9,6 +9,7 @@ calling        calls an answer under a time limit, its exceptions told at the le
 diagnosis      says where and how what came back differs from what was expected
 read_counting  inputs that notice how they are read
 kernel_calls   answers that are Triton kernels, run under the tracer
+cuda_calls     answers in CUDA C++, run thread by thread
 report         the text that a learner sees
 learner        check, hint, solution, restore, progress, quiz
 cli            python -m course_lib grade NOTEBOOK
@@ -16,6 +17,7 @@ cli            python -m course_lib grade NOTEBOOK
 
 from .calling import judging
 from .checking import grade
+from .cuda_calls import run_cuda
 from .diagnosis import compare, exact_and_plain, expected, show
 from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Result, single_finding
 from .kernel_calls import launched

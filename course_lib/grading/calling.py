@@ -135,6 +135,7 @@ def judging(call: str, test: Callable, **given) -> Callable:
     """
     *statements, last = ast.parse(call).body
     called = last.value.func if last.value.func.id not in given else last.value.args[0]
+    called = called.func if isinstance(called, ast.Call) else called
     kept = [s for s in statements if not (isinstance(s, ast.ImportFrom) and s.names[0].name in given)]
     prepare = compile(ast.Module(kept, []), "<call>", "exec")
     run = compile(ast.Expression(last.value), "<call>", "eval")

@@ -16,6 +16,7 @@ from course_lib.editing import run_source
 
 from . import registry
 from .calling import GuardedAnswer, attempt, is_untouched
+from .cuda_calls import lacks_compiler
 from .exercise import Evidence, Property, Result
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
@@ -38,6 +39,12 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
     answer = plain(answer)
     if is_untouched(answer):
         return Result(False, False, {}, *not_attempted_message(exercise))
+    if lacks_compiler(exercise):
+        message = (
+            f"{exercise.id}: not checked, for this exercise needs Linux and a C++ compiler. The lesson's badge opens "
+            "it in Colab, which has both; python -m course_lib doctor says what is missing on this machine."
+        )
+        return Result(False, True, {}, message)
     if not runs_here(exercise):
         return graded_elsewhere(exercise, answer, seed, "course_lib.grading.checking:serve")
     guarded = GuardedAnswer(answer)

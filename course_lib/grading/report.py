@@ -36,7 +36,7 @@ def code_of(value) -> str:
 
 def code_of_call(call: str, inputs: dict) -> str:
     """The inputs as assignments, then the call."""
-    names = [name for name in ("Rows", "launched") if f"{name}(" in call]
+    names = [name for name in ("Rows", "launched", "run_cuda") if f"{name}(" in call]
     imports = [f"from course_lib.grading import {', '.join(names)}"] if names else []
     return "\n".join([*imports, *(f"{name} = {code_of(value)}" for name, value in inputs.items()), call])
 

@@ -107,3 +107,27 @@ def _hidden(name, in_numpy):
         or FRAMES.fullmatch(name)
         or (in_numpy and name in NUMPY_NAMES)
     )
+
+
+# In CUDA C++, where the same holds: what leads to other processes, files and memory, or past the compiler.
+CUDA_NAMES = re.compile(
+    r"\b(system|popen|exec[lv]\w*|posix_spawn\w*|v?fork|clone|kill|raise|signal|sigaction|open(at)?|[fp]open|freopen|"
+    r"fdopen|creat|remove|rename|unlink(at)?|rmdir|mkdir|tmpfile|mmap|mprotect|syscall|socket|dlopen|dlsym|getenv|"
+    r"setenv|environ|_?exit|abort|longjmp|ptrace|prctl|pthread\w*|[io]?fstream|filebuf|filesystem|runner\w*|"
+    r"kernel_(call|kinds)|__\w+_chk|__tsan\w*|__builtin\w*|__attribute__|(__)?asm(__)?|_Pragma)\b"
+)
+CUDA_DIRECTIVES = "define undef if ifdef ifndef else elif endif".split()
+
+
+def objection_to_cuda(source: str) -> str | None:
+    """Why a kernel with this source is not run, or None."""
+    code = re.sub(r"//.*|/\*(?s:.*?)\*/", lambda comment: "\n" * comment[0].count("\n"), source)
+    for number, line in enumerate(code.replace("\\\n", "").splitlines(), 1):
+        directive = re.match(r"\s*(?:#|%:)\s*(\w*)", line)
+        if directive and directive[1] not in CUDA_DIRECTIVES and not re.match(r"\s*#\s*pragma unroll\b", line):
+            return f"line {number}: it may not use #{directive[1]}; what CUDA offers a kernel needs no header"
+        if "##" in line:
+            return f"line {number}: it may not paste names together with ##"
+        if name := CUDA_NAMES.search(line):
+            return f"line {number}: it may not use {name[0]}"
+    return None

@@ -18,7 +18,9 @@ RELATIVE, OF_LARGEST = 2e-3, 1e-5
 
 def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict):
     """The Slip, or None if none fits, or more than one."""
-    candidates = forms(exercise)
+    # The answer holds every property before this one. A slip that another property catches first does not, or it holds
+    # this one.
+    candidates = [(slip, form) for slip, form in forms(exercise) if slip.prop == prop.name]
     if not any(inputs is case for case in prop.cases):
         seen, _ = observed(prop, answer, inputs)
         candidates = [(slip, form) for slip, form in candidates if same(seen, observed(prop, form, inputs)[0])]

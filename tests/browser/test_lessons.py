@@ -466,3 +466,27 @@ def test_making_it_fast(open_lesson):
     assert "8.5 tiles of keys each" in press(causal, "Space")
     assert "measured 1.19" in press(h200, "Enter")
     assert "128 queries: Tiles of 128 x 64" in press(rung, "Space", "ArrowDown", "Enter")
+
+
+def test_cuda(open_lesson):
+    page = open_lesson("12_cuda")
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox").first
+    press = keyboard(page, explorer)
+    (mapping,) = explorer.locator("select").all()
+    columns, padding, lane_loads, step = explorer.locator(".noUi-handle").all()
+
+    assert "32 passes, 31 of them conflicts" in explorer.inner_text()
+    assert "1 pass, no conflict" in press(padding, "ArrowRight")
+    assert "2 passes, 1 of them a conflict" in press(padding, "ArrowRight")
+    assert "4 passes, 3 of them conflicts" in press(padding, "ArrowRight")
+    assert "rows of 64 and 4 of padding" in press(columns, "ArrowRight")
+    assert "4 passes, 2 of them conflicts" in press(lane_loads, "ArrowRight")
+    assert "4 passes, no conflict" in press(lane_loads, "ArrowRight")
+    assert "step 2 of 16" in press(explorer.locator(".noUi-handle").nth(3), "ArrowRight")
+    text = press(mapping, "Space", *3 * ["ArrowDown"], "Enter")
+    assert "row lane // 2 % 8" in text and "2 passes, no conflict" in text
+    assert "misaligned address" in press(padding, "ArrowLeft")
+    assert "2 passes, no conflict" in press(padding, "ArrowRight")
+    explorer.get_by_role("button").first.click()  # play
+    explorer.get_by_text(re.compile("step ([4-9]|1[0-6]) of 16")).wait_for()

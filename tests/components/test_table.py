@@ -50,6 +50,11 @@ def test_a_column_with_words_is_not_one_of_numbers(shown):
     assert '<td align="left">7</td>' in page(shown, [("7",), ("seven",)], ("count",))
 
 
+def test_code_is_shown_as_code(shown, capsys):
+    html = page(shown, [("`a[0] < b`", "`a` and b")], ("line", "words"))
+    assert "<code>a[0] &lt; b</code>" in html and "`a` and b" in html
+
+
 def test_bars_are_as_long_as_their_numbers(shown):
     html = page(shown, [("a", 50), ("b", 200), ("c", 0)], ("name", "bytes"), bar="bytes")
     assert re.findall(r"width:([\d.]+)%", html) == ["25.0", "100.0", "0.0"]

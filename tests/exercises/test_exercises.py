@@ -16,20 +16,29 @@ from course_lib import grading
 from course_lib.editing import edited
 from course_lib.grading import checking, registry
 from course_lib.grading.calling import GuardedAnswer, attempt
+from course_lib.grading.cuda_calls import lacks_compiler
 from course_lib.grading.kernel_calls import runs_here
 from course_lib.grading.slips import forms, on_case, same
 from tests.exercises.right_answers import right_answers
 
 EXERCISES = [registry.find(exercise_id) for exercise_id in registry.exercises()]
+
+
+def checkable(exercise):
+    return [pytest.mark.skipif(lacks_compiler(exercise), reason="there is no C++ compiler")]
+
+
 SLIPS = [
-    pytest.param(exercise, prop, slip, form, id=f"{exercise.id}-{slip.name}-{form}")
+    pytest.param(exercise, prop, slip, form, id=f"{exercise.id}-{slip.name}-{form}", marks=checkable(exercise))
     for exercise in EXERCISES
     for prop in exercise.properties
     for slip in exercise.slips
     if slip.prop == prop.name
     for form in range(len(slip.diffs))
 ]
-each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+each_exercise = pytest.mark.parametrize(
+    "exercise", [pytest.param(exercise, id=exercise.id, marks=checkable(exercise)) for exercise in EXERCISES]
+)
 
 
 @cache
@@ -52,7 +61,7 @@ def test_the_answer_passes_alone_and_its_docstring_is_right(exercise):
     assert list(result.properties) == [prop.name for prop in exercise.properties]
 
     module = importlib.import_module(exercise.answer.__module__)
-    names = {**vars(module), "np": np, "launched": grading.launched}
+    names = {**vars(module), "np": np, "launched": grading.launched, "run_cuda": grading.run_cuda}
     test = doctest.DocTestFinder().find(exercise.answer, module=module, globs=names)[0]
     assert test.examples and doctest.DocTestRunner().run(test).failed == 0
 

@@ -17,6 +17,7 @@ from course_lib.explorers import (
     programs,
     roofline,
     stable_softmax,
+    warp,
     worklog,
 )
 
@@ -30,6 +31,7 @@ EXPLORERS = {
     "programs": (programs.explore, {"grid": "2-D", "rows": 12, "columns": 24, "BLOCK_N": 1}, "program_id(0)", (1, 2)),
     "forward": (forward_kernel.explore, {"BLOCK_M": 8, "BLOCK_N": 8}, "tile", (0, 1)),
     "roofline": (roofline.explore, {}, "B_r", (64, 128)),
+    "warp": (warp.explore, {"row (floats)": 128, "padding": 1}, "step", (8, 9)),
     "worklog": (worklog.explore, {}, "N", (1024, 4096)),
     "backward": (backward_passes.explore, {"queries": 24, "keys": 24, "causal": False}, "visit", (20, 21)),
 }  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 
 from course_lib import grading
 from course_lib.editing import edited
-from course_lib.grading import registry
+from course_lib.grading import registry, slips
 from course_lib.grading.calling import GuardedAnswer
 from course_lib.grading.slips import same, slip_behind
 
@@ -47,6 +47,17 @@ def test_an_answer_that_differs_from_a_slip_on_one_later_case_is_not_given_its_n
 
     result = grading.grade(EXERCISE.id, only_for_single_queries)
     assert not result.passed and result.slip is None
+
+
+def test_slips_that_another_property_catches_first_are_not_even_run(monkeypatch):
+    """With an exercise in CUDA C++, each would have to be compiled."""
+    ran, observed = set(), slips.observed
+    monkeypatch.setattr(slips, "observed", lambda prop, form, inputs: ran.add(form) or observed(prop, form, inputs))
+    slips.on_case.cache_clear()
+    slip = SLIPS["l is not rescaled"]
+    assert grading.grade(EXERCISE.id, in_float32(*slip.answers(EXERCISE.answer))).slip == slip.name
+    run = {its.prop for its, form in slips.forms(EXERCISE) if form in ran}
+    assert run == {slip.prop} and len({its.prop for its in EXERCISE.slips}) > 1
 
 
 @pytest.mark.parametrize("names, named", [(("one",), "one"), (("one", "another"), None)])

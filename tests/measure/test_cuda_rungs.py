@@ -1,11 +1,15 @@
 """The CUDA ladder: every rung is right, and the CPU's counts of it are those of Nsight Compute on a GPU."""
 
+import functools
+
 import numpy as np
 import pytest
 
 from course_lib.kernels.cuda import launches, runner
-from course_lib.measure import records
-from course_lib.measure.cuda_rungs import counted, rungs
+from course_lib.kernels.cuda.compiling import NoCompiler
+from course_lib.measure import cuda_rungs, records
+from course_lib.measure.cuda_rungs import counted, profile, rungs
+from course_lib.reference.softmax import merge_states
 
 RECORD = "cuda-counters-h200"
 
@@ -41,23 +45,75 @@ def cases():
 
 @pytest.mark.parametrize("row", cases(), ids=lambda row: f"{row['rung']}-{row['m']}-{row['n']}-{row['head_dim']}")
 def test_the_runner_counts_what_the_gpu_counted(row):
-    report = counted(rungs()[row["rung"]], row["m"], row["n"], row["head_dim"])
-    tensors, shared = report.tensors.values(), report.shared
-    assert sum(tensor.loads.requests for tensor in tensors) == row["load_requests"]
-    assert sum(tensor.loads.sectors for tensor in tensors) == row["load_sectors"]
-    assert sum(tensor.stores.requests for tensor in tensors) == row["store_requests"]
-    assert sum(tensor.stores.sectors for tensor in tensors) == row["store_sectors"]
-    assert shared.loads.requests == row["shared_loads"]
+    seen = profile(counted(rungs()[row["rung"]], row["m"], row["n"], row["head_dim"]))
+    apart = {name: row[name] - count for name, count in seen.items()}
     # The GPU's compiler stores the zeros of "vector loads" with an instruction of their own, which no lane executes.
-    assert shared.stores.requests == row["shared_stores"] or row["rung"] == "vector loads"
-    assert (shared.loads.passes, shared.loads.conflicts) == (row["shared_load_passes"], row["shared_load_conflicts"])
+    assert apart.pop("shared_stores") == 0 or row["rung"] == "vector loads"
     # A store may have to wait for others: the GPU counts a few passes, and conflicts, more than a store alone takes.
-    assert 0 <= row["shared_store_passes"] - shared.stores.passes <= 0.01 * shared.stores.passes
-    assert 0 <= row["shared_store_conflicts"] - shared.stores.conflicts <= 0.01 * shared.stores.passes
+    for name in ("shared_store_passes", "shared_store_conflicts"):
+        assert 0 <= apart.pop(name) <= 0.01 * seen["shared_store_passes"]
+    assert set(apart.values()) == {0}
 
 
 def test_the_published_profile_on_a_gpu():
     (row,) = records.rows(RECORD, rung="plain", m=1024, n=1024, head_dim=128)
-    found = [row[name] for name in ("load_sectors", "store_sectors", "shared_stores", "shared_loads")]
-    assert found == [2_113_536, 16_384, 528_384, 39_845_888]
-    assert row["shared_load_conflicts"] == row["shared_store_conflicts"] == 0
+    published = records.record("published-profile")
+    names = ("load_sectors", "store_sectors", "shared_stores", "shared_loads", "shared_load_conflicts")
+    assert [row[name] for name in names] == [published[name] for name in names]
+    assert row["shared_store_conflicts"] == 0
+
+
+def test_the_closed_forms_go_by_the_same_names():
+    seen = profile(counted(rungs()["plain"], 20, 37, 50))
+    form = cuda_rungs.profile_of_plain(20, 37, 50)
+    assert form == {name: seen[name] for name in form} and len(form) == 6
+
+
+def test_clocks_of_a_query_and_a_key():
+    plain = cuda_rungs.clocks(rungs()["plain"])
+    # For a row and 16 keys: 2 passes for each of 32 + 16 * 32 loads of four floats, and one for each of 16 * 4 values.
+    assert plain.passes == pytest.approx((2 * (32 + 16 * 32) + 16 * 4) / 16, rel=0.01)
+    assert plain.conflicts == plain.shuffles == 0
+    assert plain.issue > 128 / 4  # each lane multiplies all of them
+    assert plain.overlapping == plain.passes and plain.in_turn == plain.passes + plain.issue
+    shared = cuda_rungs.clocks(rungs()["shared scores"])
+    assert shared.shuffles == 5 and shared.overlapping == shared.passes + 5
+    assert cuda_rungs.clocks(rungs()["register tiles"]).conflicts > 0 == cuda_rungs.clocks(rungs()["padding"]).conflicts
+
+
+def test_the_states_of_split_keys_merge_to_the_output():
+    states, output = cuda_rungs.split_states(200, 64, sms=4)
+    assert len(states) == 4
+    m, l, acc = functools.reduce(merge_states, states)
+    assert acc / l == pytest.approx(output, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ("shared scores", "padding"))
+def test_clocks_without_a_compiler_are_nearly_the_same(name, monkeypatch):
+    here = cuda_rungs.clocks(rungs()[name])
+    monkeypatch.setattr(cuda_rungs.runner, "launch", no_compiler)
+    assert cuda_rungs.clocks(rungs()[name]) == pytest.approx(here, abs=0.1)
+
+
+def no_compiler(*_, **__):
+    raise NoCompiler
+
+
+def test_speed_counts_the_multiprocessors_that_have_a_block():
+    shipped, plain = rungs()["prefetch"], rungs()["plain"]
+    full = cuda_rungs.tflops(shipped, 2.0, 132 * 128)
+    assert full == pytest.approx(4 * 128 / 2.0 * 66.9 / 256)  # 66.9 TFLOP/s are 256 FLOPs a clock
+    assert cuda_rungs.tflops(shipped, 2.0, 1024) == pytest.approx(full * 8 / 132)
+    assert cuda_rungs.tflops(shipped, 2.0, 133 * 128) == pytest.approx(full * 133 / 264)
+    assert cuda_rungs.tflops(plain, 2.0, 1024) == pytest.approx(full * 64 / 132)
+
+
+def test_measured_speeds_lie_between_the_two_that_the_counts_give():
+    """Where no multiprocessor is without a block."""
+    rows = [row for row in records.rows("cuda-h200", m=16896, head_dim=128) if "rung" in row]
+    for row in rows:
+        rung = rungs()[row["rung"]]
+        if rung.name != "keys split" and (rung.kept or rung.name == "vector loads"):
+            clocks = cuda_rungs.clocks(rung)
+            slow, fast = (cuda_rungs.tflops(rung, of, row["m"]) for of in (clocks.in_turn, clocks.overlapping))
+            assert slow < row["speed_tflops"] < fast, rung.name

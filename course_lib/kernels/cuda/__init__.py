@@ -4,6 +4,7 @@ plain_attention.cu   the plain kernel
 attention.cu   the shipped one: the same algorithm, with what makes it fast
 launches.py    how the kernels are launched: grid, block, shared memory
 counts.py      what the plain kernel costs, as closed forms
+request.py     what one request of a warp costs: sectors, and passes over the banks
 gpu.py         compiles with NVRTC and launches on a GPU
 runner.py      compiles with the machine's C++ compiler and runs thread by thread on a CPU: every access is seen. Its
                parts: compiling.py; device.h and runner.cc in C++; report.py

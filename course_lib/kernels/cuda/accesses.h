@@ -228,8 +228,13 @@ static void access(Address a, unsigned size, Access kind, Address code) {
   latest_call = code;
   if (a >= stacks_begin && a < stacks_end) return;  // a variable of the thread's own
   int number = array_of(a);
-  if (number == NOWHERE && a >= code_begin && a < code_end) return;  // a constant
+  const bool outside = number == NOWHERE && a >= code_begin && a < code_end;  // a constant, or a __device__ variable
+  if (outside && kind == LOAD) return;
   in_runner = true;
+  if (outside) {
+    find("global variable", code, a, size, kind, me);
+    stop();
+  }
   const Array& array = number >= 0 ? arrays[number] : shared;
   size_t offset = a - array.begin, last = offset + size - 1;
   bool exists = number != NOWHERE && offset < array.bytes && last < array.bytes;

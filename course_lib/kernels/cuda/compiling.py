@@ -68,7 +68,7 @@ class Program:
         An instruction is given by the address behind it, or behind the call that announces it.
         """
         command = ["addr2line", "-a", "-i", "-e", str(self.path), *(hex(code - 1 - begin) for code in instructions)]
-        if shutil.which(command[0]) is None:
+        if not instructions or shutil.which(command[0]) is None:
             return dict.fromkeys(instructions)
         listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         found = {}

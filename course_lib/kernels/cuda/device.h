@@ -40,16 +40,17 @@ struct dim3 {
 };
 
 // These look like variables. They are functions, because reading a variable would be announced as an access to memory.
-extern "C" uint3 runner_thread_index() __attribute__((const));
-extern "C" uint3 runner_block_index() __attribute__((const));
-extern "C" uint3 runner_block_size() __attribute__((const));
-extern "C" uint3 runner_grid_size() __attribute__((const));
-#define threadIdx (runner_thread_index())
-#define blockIdx (runner_block_index())
-#define blockDim (runner_block_size())
-#define gridDim (runner_grid_size())
+// One for each number, not for a uint3: compilers do not merge calls that return a structure, and so would not merge two
+// loads of x[threadIdx.x] either.
+extern "C" unsigned runner_index(int of, int axis) __attribute__((const));
+#define RUNNER_INDEX(of) (uint3{runner_index(of, 0), runner_index(of, 1), runner_index(of, 2)})
+#define threadIdx RUNNER_INDEX(0)
+#define blockIdx RUNNER_INDEX(1)
+#define blockDim RUNNER_INDEX(2)
+#define gridDim RUNNER_INDEX(3)
 constexpr int warpSize = 32;
 
+namespace runner {
 // Vectors, which a GPU loads and stores with one instruction. `asm` keeps the compiler from taking that access apart.
 #if defined(__x86_64__)
 #define IN_ONE_REGISTER(value) asm("" : "+x"(value))
@@ -79,25 +80,28 @@ template <class T> struct alignas(4 * sizeof(T)) Vector4 {
   __forceinline__ Vector4(const Vector4& from) { copy_in_one_piece(this, &from); }
   __forceinline__ Vector4& operator=(const Vector4& from) { return copy_in_one_piece(this, &from), *this; }
 };
-typedef Vector2<float> float2;
-typedef Vector4<float> float4;
-typedef Vector2<int> int2;
-typedef Vector4<int> int4;
+}  // namespace runner
+typedef runner::Vector2<float> float2;
+typedef runner::Vector4<float> float4;
+typedef runner::Vector2<int> int2;
+typedef runner::Vector4<int> int4;
 __forceinline__ inline float2 make_float2(float x, float y) { return {x, y}; }
 __forceinline__ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 __forceinline__ inline int2 make_int2(int x, int y) { return {x, y}; }
 __forceinline__ inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 
+namespace runner {
 template <class To, class From> __forceinline__ inline To same_bits(From from) {
   static_assert(sizeof(To) <= 8 && sizeof(From) <= 8 && std::is_trivially_copyable<From>::value, "at most 8 bytes");
   To to = To();
   memcpy(&to, &from, sizeof(To) < sizeof(From) ? sizeof(To) : sizeof(From));
   return to;
 }
-inline float __int_as_float(int bits) { return same_bits<float>(bits); }
-inline float __uint_as_float(unsigned bits) { return same_bits<float>(bits); }
-inline int __float_as_int(float x) { return same_bits<int>(x); }
-inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
+}  // namespace runner
+inline float __int_as_float(int bits) { return runner::same_bits<float>(bits); }
+inline float __uint_as_float(unsigned bits) { return runner::same_bits<float>(bits); }
+inline int __float_as_int(float x) { return runner::same_bits<int>(x); }
+inline unsigned __float_as_uint(float x) { return runner::same_bits<unsigned>(x); }
 inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
 inline float __log2f(float x) { return log2f(x); }
@@ -109,32 +113,40 @@ inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 template <class T> __forceinline__ inline T __ldg(const T* from) { return *from; }
 
-// Barriers, and exchanges among the lanes of a warp. `line` becomes the line in which the kernel calls the function.
+// Barriers, and exchanges among the lanes of a warp. `line` is the line in which the kernel calls the function.
+#define CALLING_LINE int line = __builtin_LINE()
+namespace runner {
 enum Exchange { SYNC, VOTE, SHUFFLE, SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_XOR };
 extern "C" void runner_barrier(int line);
 extern "C" uint64_t runner_exchange(Exchange what, unsigned mask, uint64_t value, int operand, int width, int line);
-#define CALLING_LINE int line = __builtin_LINE()
-inline void __syncthreads(CALLING_LINE) { runner_barrier(line); }
-inline void __syncwarp(unsigned mask = ~0u, CALLING_LINE) { runner_exchange(SYNC, mask, 0, 0, 32, line); }
+template <class T> T shuffle(Exchange how, unsigned mask, T value, int operand, int width, int line) {
+  return same_bits<T>(runner_exchange(how, mask, same_bits<uint64_t>(value), operand, width, line));
+}
+}  // namespace runner
+inline void __syncthreads(CALLING_LINE) { runner::runner_barrier(line); }
+inline void __syncwarp(unsigned mask = ~0u, CALLING_LINE) {
+  runner::runner_exchange(runner::SYNC, mask, 0, 0, warpSize, line);
+}
 inline unsigned __ballot_sync(unsigned mask, int vote, CALLING_LINE) {
-  return unsigned(runner_exchange(VOTE, mask, vote != 0, 0, 32, line));
+  return unsigned(runner::runner_exchange(runner::VOTE, mask, vote != 0, 0, warpSize, line));
 }
 inline int __any_sync(unsigned mask, int vote, CALLING_LINE) { return __ballot_sync(mask, vote, line) != 0; }
 inline int __all_sync(unsigned mask, int vote, CALLING_LINE) { return __ballot_sync(mask, !vote, line) == 0; }
-template <class T> T __shfl_sync(unsigned mask, T value, int source, int width = 32, CALLING_LINE) {
-  return same_bits<T>(runner_exchange(SHUFFLE, mask, same_bits<uint64_t>(value), source, width, line));
+template <class T> T __shfl_sync(unsigned mask, T value, int source, int width = warpSize, CALLING_LINE) {
+  return runner::shuffle(runner::SHUFFLE, mask, value, source, width, line);
 }
-template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, CALLING_LINE) {
-  return same_bits<T>(runner_exchange(SHUFFLE_UP, mask, same_bits<uint64_t>(value), int(by), width, line));
+template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = warpSize, CALLING_LINE) {
+  return runner::shuffle(runner::SHUFFLE_UP, mask, value, by, width, line);
 }
-template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32, CALLING_LINE) {
-  return same_bits<T>(runner_exchange(SHUFFLE_DOWN, mask, same_bits<uint64_t>(value), int(by), width, line));
+template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = warpSize, CALLING_LINE) {
+  return runner::shuffle(runner::SHUFFLE_DOWN, mask, value, by, width, line);
 }
-template <class T> T __shfl_xor_sync(unsigned mask, T value, int with, int width = 32, CALLING_LINE) {
-  return same_bits<T>(runner_exchange(SHUFFLE_XOR, mask, same_bits<uint64_t>(value), with, width, line));
+template <class T> T __shfl_xor_sync(unsigned mask, T value, int with, int width = warpSize, CALLING_LINE) {
+  return runner::shuffle(runner::SHUFFLE_XOR, mask, value, with, width, line);
 }
 
 // How runner.cc calls a kernel. Kinds of parameters are written as in NumPy: f4, i8, and *f4 for an array.
+namespace runner {
 struct Argument {
   char* array;
   long long integer;
@@ -162,6 +174,9 @@ NOT_ANNOUNCED void call(void (*kernel)(P...), const Argument* arguments, std::in
 template <class... P> NOT_ANNOUNCED void call(void (*kernel)(P...), const Argument* arguments) {
   call(kernel, arguments, std::index_sequence_for<P...>());
 }
-#define KERNEL_TO_RUN(...)                                                                            \
-  extern "C" NOT_ANNOUNCED void kernel_kinds(const char** out) { write_kinds(__VA_ARGS__, out); }     \
-  extern "C" NOT_ANNOUNCED void kernel_call(const Argument* arguments) { call(__VA_ARGS__, arguments); }
+}  // namespace runner
+#define KERNEL_TO_RUN(...)                                                                                \
+  extern "C" NOT_ANNOUNCED void kernel_kinds(const char** out) { runner::write_kinds(__VA_ARGS__, out); } \
+  extern "C" NOT_ANNOUNCED void kernel_call(const runner::Argument* arguments) {                          \
+    runner::call(__VA_ARGS__, arguments);                                                                 \
+  }

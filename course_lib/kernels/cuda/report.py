@@ -47,8 +47,8 @@ class Memory:
 class Finding:
     """Something that is wrong with a kernel. text: a sentence or two for whoever wrote it; code: the line in question.
 
-    kind: "race", "unwritten", "out of bounds", "misaligned", "barrier", "shuffle", "shared memory", "time limit",
-        "division by zero", "stack overflow", "aborted", "printed too much" or "crash".
+    kind: "race", "unwritten", "out of bounds", "misaligned", "global variable", "barrier", "shuffle", "shared memory",
+        "time limit", "division by zero", "stack overflow", "aborted", "printed too much" or "crash".
     line: its number. block: its number. thread: its number in the block. None where there is no one answer.
     """
 
@@ -69,6 +69,7 @@ class Report:
 
     tensors: {name: Memory} of the arrays among the arguments. shared: Memory. shared_bytes: of a block, in the arrays
         that it uses. barriers: __syncthreads that a block has passed, of all blocks. shuffles: and votes, of all warps.
+    stack_bytes: of a thread's own variables, as the CPU's compiler lays them out; some 200 more than they have.
     findings: after a race or a read of unwritten memory, the kernel goes on; at any other finding it is stopped.
     complete: whether it ran to its end. If not, the counts are those of a part. printed: what it printed.
     """
@@ -78,6 +79,7 @@ class Report:
     shared_bytes: int = 0
     barriers: int = 0
     shuffles: int = 0
+    stack_bytes: int = 0
     findings: list = field(default_factory=list)
     complete: bool = False
     printed: str = ""
@@ -106,8 +108,9 @@ class Reader:
             memory = report.shared if int(array) == SHARED else report.tensors[self.arrays[int(array)][0]]
             for accesses in (getattr(memory, access + "s"), memory.by_line[self.line_at[code], access]):
                 accesses.add(*map(int, counts))
-        ((complete, barriers, shuffles, *used),) = of["end"]
+        ((complete, barriers, shuffles, stack_bytes, *used),) = of["end"]
         report.complete, report.barriers, report.shuffles = complete == "complete", int(barriers), int(shuffles)
+        report.stack_bytes = int(stack_bytes)
         report.shared_bytes = sum(self.shared[int(index)][2] for index in used)
         report.findings = [
             *self._static_shared_memory(used),
@@ -138,7 +141,10 @@ class Reader:
         kind, code, block, thread, array, offset, size, access, *other = row
         line, (block, thread, array, offset, size) = self.line_at[code], map(int, (block, thread, array, offset, size))
         text = f"{self._thread(thread)} of block {block} {access}s {self._element(array, offset, size)}"
-        if kind == "out of bounds":
+        if kind == "global variable":
+            text = f"{self._thread(thread)} of block {block} stores to a variable outside the kernel. "
+            text += "The runner counts accesses to shared memory and to arrays among the arguments only."
+        elif kind == "out of bounds":
             text += f", outside {self._extent(array, offset)}."
         elif kind == "misaligned":
             text += f" and what follows, {size} bytes at once, from an address that is no multiple of {size}."
@@ -174,8 +180,9 @@ class Reader:
                 "barrier": f"{who} {verb} at __syncthreads() in line {line}",
                 "returned": f"{who} returned",
             }[state])  # fmt: skip
-            lines.append(int(line))
-        kind = "shuffle" if groups[0].startswith("exchange") else "barrier"
+            if state != "returned":
+                lines.append(int(line))
+        kind = "shuffle" if any(group.startswith("exchange") for group in groups) else "barrier"
         rule = {
             "barrier": "All threads of a block that have not returned must reach the same barrier.",
             "shuffle": "All lanes that the mask names must take part, unless they have returned.",

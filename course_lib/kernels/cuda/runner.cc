@@ -115,7 +115,7 @@ static void write_counts(bool complete) {
     for (const auto& [array, counts] : site.counts)
       fprintf(report, "site\t0x%zx\t%d\t%s\t%lld\t%lld\t%lld\t%lld\t%lld\n", size_t(site.code), array,
               name_of(site.access), counts.requests, counts.bytes, counts.sectors, counts.passes, counts.conflicts);
-  fprintf(report, "end\t%s\t%lld\t%lld", complete ? "complete" : "stopped", barriers, shuffles);
+  fprintf(report, "end\t%s\t%lld\t%lld\t%zu", complete ? "complete" : "stopped", barriers, shuffles, stack_bytes);
   for (size_t i = 0; i < shared_arrays.size(); i++) {
     const Array& array = shared_arrays[i];
     auto is_used = [](const Word& word) { return word.stored.epoch || word.loaded.epoch; };

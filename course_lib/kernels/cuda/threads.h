@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device.h"
+using namespace runner;
 #undef threadIdx
 #undef blockIdx
 #undef blockDim
@@ -30,6 +31,7 @@ enum State { READY, IN_EXCHANGE, AT_BARRIER, RETURNED };
 static const char* const STATES[] = {"ready", "exchange", "barrier", "returned"};
 struct Thread {
   jmp_buf context;
+  Address stack_top;  // where the kernel's own variables begin, downwards
   uint3 index;
   State state;
   int line;           // where it waits
@@ -57,6 +59,7 @@ static jmp_buf scheduler, launch_end;
 static unsigned epoch, first_epoch_of_block;
 static std::vector<unsigned> first_epochs;
 static long long barriers, shuffles;
+static size_t stack_bytes;  // the most that a thread's variables took while it waited
 static volatile bool in_runner, out_of_time;
 static Address latest_call;  // from the kernel: the instruction after it
 
@@ -74,6 +77,9 @@ static void wait_as(State state, int line) {
   in_runner = true;
   threads[me].state = state;
   threads[me].line = line;
+  Address here = Address(__builtin_frame_address(0));
+  if (state == RETURNED) threads[me].stack_top = here;
+  stack_bytes = max(stack_bytes, size_t(threads[me].stack_top - here));
   if (!_setjmp(threads[me].context)) _longjmp(scheduler, 1);
   in_runner = false;
   if (out_of_time) stop_because("time limit", 0);
@@ -114,10 +120,10 @@ static void make_threads() {
 
 // What the kernel calls.
 extern "C" {
-uint3 runner_thread_index() { return threads[me].index; }
-uint3 runner_block_index() { return block_index; }
-uint3 runner_block_size() { return block; }
-uint3 runner_grid_size() { return grid; }
+unsigned runner_index(int of, int axis) {
+  const uint3 index[] = {threads[me].index, block_index, block, grid};  // in the order of device.h
+  return axis == 0 ? index[of].x : axis == 1 ? index[of].y : index[of].z;
+}
 
 void runner_barrier(int line) {
   latest_call = Address(__builtin_return_address(0));

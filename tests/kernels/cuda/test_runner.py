@@ -130,6 +130,10 @@ MISTAKES = {
         "const float* none = (const float*)(size_t)n;\n y[threadIdx.x] = none[7]; // here", {}, "out of bounds",
         ["from address 0x41c"],
     ),
+    "a variable outside the kernel": (
+        "kept[threadIdx.x] = x[threadIdx.x]; // here\n y[threadIdx.x] = kept[threadIdx.x];",
+        {"before": "__device__ float kept[32];"}, "global variable", ["thread 0 of block 0 stores to a variable"],
+    ),
     "shared memory, one behind the end": (
         "__shared__ float s[32];\n s[threadIdx.x + 1] = 1; // here\n __syncthreads(); y[threadIdx.x] = s[0];", {},
         "out of bounds", ["thread 31 ", "stores element 32 of s"],
@@ -142,6 +146,10 @@ MISTAKES = {
     "an address that float4 cannot have": (
         "float4 v = *(const float4*)(x + threadIdx.x); // here\n y[threadIdx.x] = v.x;", {}, "misaligned",
         ["thread 1 ", "x[1]", "16 bytes"],
+    ),
+    "lanes that wait for each other while the other warp has returned": (
+        "if (threadIdx.x >= 32) return;\n if (threadIdx.x) y[threadIdx.x] = __shfl_xor_sync(~0u, 1.0f, 1); // here\n"
+        " else __syncwarp();", {"block": 64}, "shuffle", ["thread 1 and 30 more wait for other lanes", "line 5"],
     ),
     "shared memory that nobody has stored": (
         "__shared__ float s[32]; if (threadIdx.x) s[threadIdx.x] = 1;\n __syncthreads();\n"
@@ -216,7 +224,7 @@ def test_a_mistake_is_found_and_its_line_is_named(name):
     report, line, _ = run(body, **options)
     assert report.findings, "nothing was found"
     finding = report.findings[0]
-    assert finding.kind == kind, finding
+    assert {finding.kind for finding in report.findings} == {kind}, report.findings
     if line is not None and kind not in ("stack overflow", "aborted"):
         assert finding.line == line and str(finding).startswith(f"Line {line}: "), finding
     for word in words:
@@ -226,6 +234,7 @@ def test_a_mistake_is_found_and_its_line_is_named(name):
 # name: (body, options of run, what y holds then)
 X = np.arange(1024, dtype=np.float32)
 RIGHT = {
+    "nothing": ("", {}, []),
     "copy": ("for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = x[i];", {}, X),
     "copy, four at once": (
         "for (int i = threadIdx.x; i < n / 4; i += 32) ((float4*)y)[i] = ((const float4*)x)[i];", {}, X,
@@ -300,12 +309,18 @@ RIGHT = {
         {"before": "template <int W> __device__ __noinline__ float at(const float* __restrict__ x, int i) {"
                    " return __ldg(x + i % W); }"}, np.full(32, 28 + 1024 + 2),
     ),
+    "names that the runner has, too": (
+        "int grid = 1, block = 2, shared = 3; y[threadIdx.x] = SYNC + grid + block + shared + call(access.x);",
+        {"before": "enum { SYNC, LOAD }; struct Argument { int x; } __device__ constexpr access = {4}, threads = {5};\n"
+                   "struct Thread { int x; }; struct Register {}; __device__ int call(int v) { return v; }"},
+        np.full(32, 10),
+    ),
     "a constant table, a function and local arrays": (
         "int local[4]; for (int i = 0; i < 4; i++) local[(i + n) % 4] = i;\n"
-        " y[threadIdx.x] = twice(table[local[threadIdx.x % 4]]);",
-        {"before": "__constant__ const float table[4] = {0, 10, 20, 30};\n"
+        " y[threadIdx.x] = twice(table[local[threadIdx.x % 4]]) + ones[n % 2];",
+        {"before": "__constant__ float table[4] = {0, 10, 20, 30};\n__device__ int ones[2] = {1, 1};\n"
                    "__device__ __forceinline__ float twice(float v) { return 2 * v; }"},
-        20 * (X[:32] % 4),
+        20 * (X[:32] % 4) + 1,
     ),
 }  # fmt: skip
 
@@ -316,6 +331,32 @@ def test_nothing_is_found_in_a_right_kernel_and_its_answer_is_right(name):
     report, _, arguments = run(body, **dict(options))
     assert report.findings == [] and report.complete
     np.testing.assert_array_equal(arguments["y"][: len(expected)], expected)
+
+
+@pytest.mark.parametrize("width", (2, 8, 32))
+@pytest.mark.parametrize("by", (1, 3, 7))
+def test_shuffles(width, by):
+    """A lane whose source lies outside its segment keeps its own value; a source lane is counted modulo the width."""
+    body = """
+      int t = threadIdx.x, v = 100 + t;
+      y[t] = __shfl_sync(~0u, v, by, width);
+      y[32 + t] = __shfl_up_sync(~0u, v, by, width);
+      y[64 + t] = __shfl_down_sync(~0u, v, by, width);
+      y[96 + t] = __shfl_xor_sync(~0u, v, by, width);
+    """
+    y = np.zeros((4, 32), np.int32)
+    report, _, _ = run(body, parameters="int* y, int by, int width", y=y, by=by, width=width)
+    assert report.findings == [] and report.shuffles == 4
+    lanes = range(32)
+    segment = [lane // width * width for lane in lanes]
+    sources = [
+        [segment[lane] + by % width for lane in lanes],
+        [lane - by if lane - by >= segment[lane] else lane for lane in lanes],
+        [lane + by if lane + by < segment[lane] + width else lane for lane in lanes],
+        # A lane may read from an earlier segment, but not from a later one.
+        [lane ^ by if (lane ^ by) < segment[lane] + width else lane for lane in lanes],
+    ]
+    assert y.tolist() == [[100 + source for source in row] for row in sources]
 
 
 def indices(of_t):
@@ -340,6 +381,18 @@ def test_sectors_of_a_load(of_t, sectors):
 def test_only_active_lanes_count():
     report, _, _ = run("if (threadIdx.x < 9) y[threadIdx.x] = x[threadIdx.x];", block=64)
     assert report.tensors["x"].loads == Accesses(requests=1, bytes=36, sectors=2)
+
+
+def test_variables_of_a_thread_are_measured():
+    kept = "float s[{}]; for (int i = 0; i < n; i++) s[i % {}] = x[i];\n __syncthreads(); y[threadIdx.x] = s[n % 7];"
+    few, many = (run(kept.format(count, count))[0].stack_bytes for count in (10, 1010))
+    assert few < 400 and many - few == 4000
+
+
+def test_an_element_that_is_named_twice_is_loaded_once():
+    element = "x[blockIdx.x * blockDim.x + threadIdx.x]"
+    report, *_ = run(f"y[threadIdx.x] = {element} * {element};")
+    assert report.tensors["x"].loads.requests == 1
 
 
 def test_loads_in_a_loop_are_requests_of_their_own():
