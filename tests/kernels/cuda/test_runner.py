@@ -212,8 +212,10 @@ MISTAKES = {
     "a failed assertion": (
         "assert(threadIdx.x < 31); // here", {"before": "#include <cassert>"}, "aborted", ["thread 31 "],
     ),
-    "more variables than fit": (
-        "volatile float v[1 << 17]; // here\n v[n] = 1; y[threadIdx.x] = v[n];", {}, "stack overflow", [],
+    "more variables than fit, in one thread": (
+        "y[threadIdx.x] = threadIdx.x == 5 ? many(n) : 0;",
+        {"before": "__device__ __noinline__ float many(int n) {\n volatile float v[1 << 17]; v[n] = 1; return v[n]; }"},
+        "stack overflow", ["thread 5 "],
     ),
 }  # fmt: skip
 
