@@ -21,7 +21,10 @@ ANY = "any"
 
 
 class Config(NamedTuple):
-    """A tile has block_m queries or block_n keys; num_stages tiles are prefetched ahead of the one in use."""
+    """A tile has block_m queries or block_n keys; num_stages tiles are prefetched ahead of the one in use.
+
+    For "decode", block_m is the most rows that a tile may have; where there are fewer, it is smaller.
+    """
 
     block_m: int
     block_n: int
@@ -32,7 +35,7 @@ class Config(NamedTuple):
 class Row(NamedTuple):
     """The Config for every launch that the row matches; ANY in a column matches everything.
 
-    kernel: "forward", "dkdv" or "dq". arch: see `arch_of`. dtype: "half" for fp16 and bf16, or "fp32".
+    kernel: "forward", "dkdv", "dq" or "decode". arch: see `arch_of`. dtype: "half" for fp16 and bf16, or "fp32".
     head_dims: [lowest, highest]. mask: "full" or "causal". more_keys_than, more_rows_than: the number of keys in a
     sequence, and of query rows in all heads and sequences together, must exceed them. by_descriptor: whether the tiles
     in the loop come by tensor descriptor.
@@ -71,9 +74,9 @@ def arch_of(capability):
 def select(kernel, *, dtype, head_dim, causal, capability, n_k, by_descriptor, n_rows=None, block_q=None, block_k=None):
     """The Config that a kernel is launched with.
 
-    kernel: "forward", "dkdv" or "dq"; dtype: torch's; capability: (major, minor) of the GPU, None where kernels are
-    interpreted; n_k: keys in a sequence; by_descriptor: whether the tiles in the loop come by tensor descriptor;
-    n_rows: query rows in all heads and sequences together, None for as many as the GPU can use.
+    kernel: as in a Row; dtype: torch's; capability: (major, minor) of the GPU, None where kernels are interpreted;
+    n_k: keys in a sequence; by_descriptor: whether the tiles in the loop come by tensor descriptor; n_rows: query rows
+    in all heads and sequences together, None for as many as the GPU can use.
     block_q, block_k: the caller's own choice. It is launched without prefetching, which would take more shared memory;
     a block that is None comes from the table.
     """
