@@ -5,6 +5,7 @@ explorers and the tests. A row says where its numbers come from:
 
     sweep-h100       the fastest of a recorded sweep (`python -m course_lib bench --tune`), or within 3 % of it
     timed-h100       the fastest of the candidates that were timed on an H100, without a record
+    timed-h200       likewise, on an H200
     compiler report  not timed: the largest tiles whose loop the compiler keeps in registers and shared memory (in fp32
                      with more than 128 columns, the smallest tiles: none fits)
     interpreter      the interpreter's time grows with the number of operations, so the tiles are the largest
