@@ -77,6 +77,16 @@ def capability(device) -> tuple[int, int] | None:
     return torch.cuda.get_device_capability(device)
 
 
+@functools.cache
+def multiprocessors(device) -> int:
+    """How many multiprocessors a GPU has, given as a torch device or its index. 1 where kernels are interpreted."""
+    if mode() != "gpu":
+        return 1
+    import torch
+
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 def environment(*, interpreting: bool) -> dict[str, str]:
     """For a process that this one starts: it imports from the same places, and interprets kernels or compiles them."""
     path = os.pathsep.join(str(entry) for entry in sys.path if entry)

@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "workspace": set(),
     "hardware": set(),
     "masks": set(),
+    "paged_cache": set(),
     "traffic": {"masks"},
     "machine": {"traffic"},
     "reference": {"machine", "masks"},
@@ -39,7 +40,7 @@ MAY_IMPORT = {
     "__init__": {"components", "grading"},
     "__main__": {"runtime", "grading", "measure"},
 }  # fmt: skip
-NUMPY_ONLY = {"hardware", "machine", "traffic", "masks", "reference"}
+NUMPY_ONLY = {"hardware", "machine", "traffic", "masks", "paged_cache", "reference"}
 
 # The one arrow that may close a circle: grading finds the lessons by number when a learner needs one, and the lessons
 # are made of grading's classes.

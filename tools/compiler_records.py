@@ -117,12 +117,12 @@ def rung_rows():
     """A row for each rung, length and mask of the record ladder-h100."""
     import torch
 
-    from course_lib.kernels import flash
+    from course_lib.kernels import checks
     from course_lib.measure.ladder import RUNGS
 
     properties = SimpleNamespace(multi_processor_count=GPU["sms"])
     with (
-        mock.patch.object(flash, "COMPILED", False),  # which would refuse tensors that are on no GPU
+        mock.patch.object(checks, "COMPILED", False),  # which would refuse tensors that are on no GPU
         mock.patch.object(torch.cuda, "get_device_properties", lambda device: properties),
     ):
         for rung, n, causal in itertools.product(RUNGS, (4096, 1024), (False, True)):

@@ -2,9 +2,11 @@
 
 plain_forward.py    lesson 08: the FlashAttention-2 forward as a learner writes it, whole
 plain_backward.py   lesson 09: the backward, likewise; plain_dkdv.py has the kernel that the learner writes
-flash_attention     the public function: flash.py checks its inputs and connects it to autograd and torch.compile
+flash_attention     and flash_decode, the public functions: flash.py connects them to autograd and torch.compile
+checks.py           what the public functions accept and refuse
 flash_forward.py    the shipped forward: the plain kernel, made fast
 flash_backward.py   the shipped backward: delta, dK and dV, dQ, without atomics
+decode.py           a few queries to the keys of a cache: keys split over programs, in pages or not
 configs.py          tile sizes and launch options as one table, and `select`, which everyone asks
 launch.py           the host's side of a launch: descriptors, padding, cached preparation
 masks.py            which keys a query sees, and which tiles a tile visits
@@ -21,13 +23,13 @@ from course_lib import runtime
 # Triton reads TRITON_INTERPRET when it is imported, so the mode is settled before any kernel module loads.
 runtime.choose()
 
-__all__ = ["flash_attention"]
+__all__ = ["flash_attention", "flash_decode"]
 
 
 def __getattr__(name):
     # Loaded on first use: the plain kernels can be read where neither torch nor Triton is installed.
-    if name != "flash_attention":
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from course_lib.kernels.flash import flash_attention
+    from course_lib.kernels import flash
 
-    return flash_attention
+    return getattr(flash, name)

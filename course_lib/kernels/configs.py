@@ -5,6 +5,7 @@ explorers and the tests. A row says where its numbers come from:
 
     sweep-h100       the fastest of a recorded sweep (`python -m course_lib bench --tune`), or within 3 % of it
     timed-h100       the fastest of the candidates that were timed on an H100, without a record
+    timed-h200       likewise, on an H200
     compiler report  not timed: the largest tiles whose loop the compiler keeps in registers and shared memory (in fp32
                      with more than 128 columns, the smallest tiles: none fits)
     interpreter      the interpreter's time grows with the number of operations, so the tiles are the largest
@@ -21,7 +22,10 @@ ANY = "any"
 
 
 class Config(NamedTuple):
-    """A tile has block_m queries or block_n keys; num_stages tiles are prefetched ahead of the one in use."""
+    """A tile has block_m queries or block_n keys; num_stages tiles are prefetched ahead of the one in use.
+
+    For "decode", block_m is the most rows that a tile may have; where there are fewer, it is smaller.
+    """
 
     block_m: int
     block_n: int
@@ -32,7 +36,7 @@ class Config(NamedTuple):
 class Row(NamedTuple):
     """The Config for every launch that the row matches; ANY in a column matches everything.
 
-    kernel: "forward", "dkdv" or "dq". arch: see `arch_of`. dtype: "half" for fp16 and bf16, or "fp32".
+    kernel: "forward", "dkdv", "dq" or "decode". arch: see `arch_of`. dtype: "half" for fp16 and bf16, or "fp32".
     head_dims: [lowest, highest]. mask: "full" or "causal". more_keys_than, more_rows_than: the number of keys in a
     sequence, and of query rows in all heads and sequences together, must exceed them. by_descriptor: whether the tiles
     in the loop come by tensor descriptor.
@@ -71,9 +75,9 @@ def arch_of(capability):
 def select(kernel, *, dtype, head_dim, causal, capability, n_k, by_descriptor, n_rows=None, block_q=None, block_k=None):
     """The Config that a kernel is launched with.
 
-    kernel: "forward", "dkdv" or "dq"; dtype: torch's; capability: (major, minor) of the GPU, None where kernels are
-    interpreted; n_k: keys in a sequence; by_descriptor: whether the tiles in the loop come by tensor descriptor;
-    n_rows: query rows in all heads and sequences together, None for as many as the GPU can use.
+    kernel: as in a Row; dtype: torch's; capability: (major, minor) of the GPU, None where kernels are interpreted;
+    n_k: keys in a sequence; by_descriptor: whether the tiles in the loop come by tensor descriptor; n_rows: query rows
+    in all heads and sequences together, None for as many as the GPU can use.
     block_q, block_k: the caller's own choice. It is launched without prefetching, which would take more shared memory;
     a block that is None comes from the table.
     """

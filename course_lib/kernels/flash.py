@@ -1,22 +1,28 @@
-"""The public `flash_attention`: what it accepts, what it refuses, and how it meets autograd."""
-
-import math
-import numbers
+"""The public `flash_attention` and `flash_decode`: what they accept and refuse, and how they meet autograd."""
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from course_lib import runtime
+from course_lib.kernels import checks
+from course_lib.kernels.checks import (
+    DTYPES,
+    check_caches,
+    check_flag,
+    check_scale,
+    check_tensors,
+    check_values,
+    check_whole,
+)
 from course_lib.kernels.configs import BLOCK_SIZES
+from course_lib.kernels.decode import MAX_SPLITS, decode
 from course_lib.kernels.flash_backward import flash_backward
 from course_lib.kernels.flash_forward import flash_forward
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-MAX_HEAD_DIM = 256
-MAX_HEADS = 65_535  # what the second axis of a CUDA grid holds
 # Offsets inside a tile are 32-bit: 128 rows of at most 2^24 elements.
 MAX_ROW_STRIDE = 2**24 - 1
-COMPILED = runtime.mode() == "gpu"
+# Up to so many query rows that share keys, and from so many keys on, `flash_attention` decodes.
+MAX_DECODED_ROWS, MIN_DECODED_KEYS = 16, 512
 
 
 def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, block_q=None, block_k=None):
@@ -42,6 +48,9 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, bloc
     may make all rows of a query tile NaN that loads it, even if they do not see it, because 0 * NaN is NaN in a matrix
     product. Rows of other query tiles, heads and sequences keep their bits.
 
+    Where no more than 16 query rows share 512 keys or more, several programs read parts of the keys (decode.py), unless
+    block_q or block_k is given.
+
     Differentiable once, with respect to q, k and v, through o and through lse (FlashAttention-2, Alg. 2). The backward
     keeps q, k, v, o and lse, and nothing of size N x N. Gradients have the inputs' dtype, and the same call gives the
     same bits. Rows with no visible key give and receive zero gradients. block_q and block_k apply to the forward only.
@@ -51,10 +60,10 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, bloc
     Raises TypeError or ValueError before any launch, naming the argument, and ValueError with the bytes needed if the
     tiles do not fit the GPU's shared memory.
     """
-    causal, return_lse = _flag("causal", causal), _flag("return_lse", return_lse)
+    causal, return_lse = check_flag("causal", causal), check_flag("return_lse", return_lse)
     q, k, v = _cast_by_autocast(q, k, v)
     check_tensors(q, k, v)
-    scale = _check_scale(scale, q.shape[-1])
+    scale = check_scale(scale, q.shape[-1])
     _check_blocks(block_q=block_q, block_k=block_k)
     q, k, v = _addressable(q), _addressable(k), _addressable(v)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
@@ -62,6 +71,47 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, bloc
     else:
         o, lse = _forward(q, k, v, causal, scale, return_lse, block_q, block_k)
     return (o, lse) if return_lse else o
+
+
+def flash_decode(
+    q, k_cache, v_cache, lengths, *, block_table=None, causal=True, scale=None, window_left=None, num_splits=None
+):  # fmt: skip
+    """Attention of each sequence's newest tokens to the keys and values in its cache: softmax(q k^T * scale) v.
+
+    q: [batch, heads, n_new, head_dim], fp16, bf16 or fp32, head_dim 1 to 256. n_new is 1 in decoding, and more where
+    several tokens of a sequence come at once. k_cache, v_cache: [batch, kv_heads, capacity, head_dim], q's dtype, any
+    strides with the last dimension contiguous; the new tokens' keys and values are in them already. kv_heads divides
+    heads: consecutive query heads share one.
+    lengths: int32 or int64 [batch], how many keys each sequence has: n_new to capacity, the new tokens' counted, or 0
+    for a place in the batch that is empty.
+    block_table: int32 [batch, pages], for caches in pages, [n_pages, kv_heads, page_size, head_dim] with page_size a
+    power of two from 16 up. Key j of sequence b is row j % page_size of page block_table[b, j // page_size]. Entries
+    beyond a sequence's keys are not read. The capacity is pages * page_size.
+    causal: of n keys, new token i sees those j <= n - n_new + i. window_left: and those j >= n - n_new + i -
+    window_left; None for no such limit. scale: None means 1/sqrt(head_dim).
+    num_splits: 1 to 512, how many programs share the keys of a sequence; None for `decode.splits`.
+
+    Returns o, with q's dtype and shape. Rows with no visible key are 0. Precision, NaN and inf as `flash_attention`.
+    With the same num_splits, a sequence's bits depend neither on the others in the batch nor on which pages it has.
+
+    The host reads neither lengths nor block_table, so no call waits for the GPU, and a call in a CUDA graph can be
+    replayed after they have changed. Wrong values make the kernel read another sequence's memory, or memory outside the
+    cache. With `checks.DEBUG = True`, and always in the interpreter, they raise ValueError.
+    Not differentiable. Nothing is modified.
+
+    Raises TypeError or ValueError before any launch, naming the argument.
+    """
+    causal = check_flag("causal", causal)
+    check_caches(q, k_cache, v_cache, lengths, block_table)
+    scale = check_scale(scale, q.shape[-1])
+    check_whole("window_left", window_left, 0, 2**30)
+    check_whole("num_splits", num_splits, 1, MAX_SPLITS)
+    if torch.is_grad_enabled():
+        for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+            if x.requires_grad:
+                raise ValueError(f"{name} requires a gradient, which flash_decode has not; call it under no_grad")
+    run = _decode_in_graph if torch.compiler.is_compiling() else _decode
+    return run(q, k_cache, v_cache, lengths, block_table, causal, scale, window_left, num_splits)
 
 
 class _FlashAttention(torch.autograd.Function):
@@ -93,6 +143,14 @@ class _FlashAttention(torch.autograd.Function):
 def _forward(q, k, v, causal, scale, store_lse, block_q, block_k):
     if torch.compiler.is_compiling():
         return _forward_in_graph(q, k, v, causal, scale, block_q, block_k)
+    return _launch_forward(q, k, v, causal, scale, store_lse, block_q, block_k)
+
+
+def _launch_forward(q, k, v, causal, scale, store_lse, block_q, block_k):
+    """(o, lse) by the kernel that suits the shapes. Both compute one function, so the backward is the same."""
+    rows, n_k = q.shape[1] // k.shape[1] * q.shape[2], k.shape[2]
+    if block_q is None and block_k is None and rows <= MAX_DECODED_ROWS and n_k >= MIN_DECODED_KEYS:
+        return decode(q, k, v, causal=causal, scale=scale, store_lse=store_lse)
     return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=store_lse, block_q=block_q, block_k=block_k)
 
 
@@ -103,7 +161,7 @@ def _forward_in_graph(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float,
     block_q: int | None, block_k: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=True, block_q=block_q, block_k=block_k)
+    return _launch_forward(q, k, v, causal, scale, True, block_q, block_k)
 
 
 @_forward_in_graph.register_fake
@@ -124,6 +182,31 @@ def _(q, k, v, *_):
     return tuple(x.new_empty(x.shape) for x in (q, k, v))
 
 
+def _decode(q, k_cache, v_cache, lengths, block_table, causal, scale, window_left, num_splits):
+    if checks.DEBUG or runtime.mode() == "interpreter":
+        check_values(lengths, block_table, k_cache, q.shape[2], window_left)
+    q = q if q.stride(-1) == 1 else q.contiguous()
+    if block_table is not None and block_table.stride(-1) != 1:
+        block_table = block_table.contiguous()
+    return decode(
+        q, k_cache, v_cache, lengths.contiguous(), block_table, causal=causal, scale=scale, window_left=window_left,
+        num_splits=num_splits,
+    )[0]  # fmt: skip
+
+
+@torch.library.custom_op("course_lib::flash_decode", mutates_args=())
+def _decode_in_graph(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, lengths: torch.Tensor,
+    block_table: torch.Tensor | None, causal: bool, scale: float, window_left: int | None, num_splits: int | None,
+) -> torch.Tensor:  # fmt: skip
+    return _decode(q, k_cache, v_cache, lengths, block_table, causal, scale, window_left, num_splits)
+
+
+@_decode_in_graph.register_fake
+def _(q, *_):
+    return q.new_empty(q.shape)
+
+
 def _cast_by_autocast(*tensors):
     """The tensors, in the dtype that autocast uses for matrix products if it is on."""
     if not torch.is_autocast_enabled("cuda") and not torch.is_autocast_enabled("cpu"):
@@ -141,69 +224,6 @@ def _addressable(x):
     """x, or a copy that the kernels' offsets can address."""
     _, _, row_stride, stride = x.stride()
     return x if stride == 1 and row_stride <= MAX_ROW_STRIDE else x.contiguous()
-
-
-def _name(dtype):
-    return str(dtype).removeprefix("torch.")
-
-
-def _flag(name, value):
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return value
-
-
-def check_tensors(q, k, v):
-    """Raise TypeError or ValueError, naming the argument, unless q, k and v are as `flash_attention` takes them."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
-        if x.dim() != 4:
-            raise ValueError(f"{name} must have 4 dimensions [batch, heads, seq, head_dim], got {_shape(x)}")
-        if x.dtype not in DTYPES:
-            raise TypeError(f"{name} has dtype {_name(x.dtype)}; accepted: {', '.join(map(_name, DTYPES))}")
-    batch, n_heads, n_q, head_dim = q.shape
-    _, n_kv_heads, n_k, _ = k.shape
-    dtype, device = q.dtype, q.device
-    for name, x in (("k", k), ("v", v)):
-        if x.dtype != dtype:
-            raise TypeError(f"{name} has dtype {_name(x.dtype)} but q has {_name(dtype)}; they must be equal")
-        if x.device != device:
-            raise ValueError(f"{name} is on {x.device} but q is on {device}; they must be on one device")
-        x_batch, _, _, x_head_dim = x.shape
-        if x_batch != batch:
-            raise ValueError(f"{name} has batch {x_batch} but q has {batch}; they must be equal")
-        if x_head_dim != head_dim:
-            raise ValueError(f"{name} has head_dim {x_head_dim} but q has {head_dim}; they must be equal")
-    if COMPILED and not q.is_cuda:
-        raise ValueError(f"q, k and v are on {device}; kernels run compiled here and take CUDA tensors")
-    if v.shape != k.shape:
-        raise ValueError(f"v must have k's shape {_shape(k)}, got {_shape(v)}")
-    if not 1 <= head_dim <= MAX_HEAD_DIM:
-        raise ValueError(f"head_dim must be 1 to {MAX_HEAD_DIM}, got {head_dim}")
-    for name, heads, length in (("q", n_heads, n_q), ("k", n_kv_heads, n_k)):
-        if length < 1:
-            raise ValueError(f"{name} has sequence length 0; it must be at least 1")
-        if heads < 1:
-            raise ValueError(f"{name} has 0 heads; it must have at least 1")
-    if n_heads > MAX_HEADS:
-        raise ValueError(f"q has {n_heads} heads; at most {MAX_HEADS} are accepted (the batch may be larger)")
-    if n_heads % n_kv_heads:
-        raise ValueError(f"k and v have {n_kv_heads} heads, which do not divide q's {n_heads}")
-
-
-def _shape(x):
-    return str(list(x.shape))
-
-
-def _check_scale(scale, head_dim):
-    if scale is None:
-        return 1.0 / math.sqrt(head_dim)
-    if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
-        raise TypeError(f"scale must be a real number or None, got {scale!r}")
-    if not abs(float(scale)) <= 1e38:
-        raise ValueError(f"scale must be finite in fp32 (at most 1e38 in size), got {scale!r}")
-    return float(scale)
 
 
 def _check_blocks(**blocks):

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from course_lib.kernels.flash import check_tensors
+from course_lib.kernels.checks import check_tensors
 from course_lib.kernels.launch import padded_head_dim
 from course_lib.kernels.primitives import LN_2, LOG2_E, online_softmax_update, round_to, upcast_if_interpreted
 

@@ -27,6 +27,7 @@ from course_lib.kernels.launch import (
     padded_head_dim,
     takes_descriptors,
     tensor_meta,
+    with_positive_scale,
 )  # fmt: skip
 from course_lib.kernels.masks import kv_loop_bounds, visible
 from course_lib.kernels.primitives import LN_2, LOG2_E, online_softmax_update
@@ -168,11 +169,7 @@ def flash_forward(
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if store_lse else None
     if o.numel() == 0:
         return o, lse
-    # The kernel scales the largest score of a row after it has found it, so its scale must be positive.
-    if scale < 0:
-        q, scale = -q, -scale
-    elif scale == 0:
-        q, scale = q * 0, 1.0
+    q, scale = with_positive_scale(q, scale)
     launch, desc_rows = plan(
         tensor_meta(q), tensor_meta(k), tensor_meta(v), runtime.capability(q.device), causal, scale, store_lse,
         block_q=block_q, block_k=block_k, config=config, by_descriptor=by_descriptor,

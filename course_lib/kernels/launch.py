@@ -58,6 +58,16 @@ def padded_head_dim(head_dim):
     return max(16, 1 << (head_dim - 1).bit_length())
 
 
+def with_positive_scale(q, scale):
+    """(q, scale) whose products are the same, with scale above 0.
+
+    Kernels scale the largest score of a row after they have found it. That takes a positive scale.
+    """
+    if scale < 0:
+        return -q, -scale
+    return (q, scale) if scale else (q * 0, 1.0)
+
+
 def takes_descriptors(capability, *metas):
     """Whether a kernel fetches tiles of these [batch, heads, seq, head_dim] tensors by tensor descriptor.
 

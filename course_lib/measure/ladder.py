@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from course_lib import runtime
+from course_lib.kernels.checks import check_tensors
 from course_lib.kernels.configs import select
-from course_lib.kernels.flash import check_tensors
 from course_lib.kernels.flash1_forward import flash1_attention
 from course_lib.kernels.flash_forward import flash_forward
 from course_lib.kernels.launch import descriptor

@@ -4,7 +4,7 @@ import pytest
 import torch
 from triton.runtime.errors import OutOfResources
 
-from course_lib.kernels import flash, flash_attention, flash_backward, flash_forward, launch
+from course_lib.kernels import checks, flash_attention, flash_backward, flash_forward, launch
 from course_lib.kernels.configs import Config, select
 
 
@@ -99,7 +99,7 @@ def kernels(monkeypatch, nvidia):
     stand_ins = {}
     # They run anywhere, on tensors of the CPU.
     monkeypatch.setattr(flash_forward.runtime, "capability", lambda device: None)
-    monkeypatch.setattr(flash, "COMPILED", False)
+    monkeypatch.setattr(checks, "COMPILED", False)
     for module, names in (
         (flash_forward, ["flash_forward_kernel"]),
         (flash_backward, ["delta_kernel", "dkdv_kernel", "dq_kernel"]),

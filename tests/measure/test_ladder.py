@@ -69,10 +69,10 @@ def test_a_rung_is_one_change(rung):
 COMPILE = """
 import hashlib, torch
 from types import SimpleNamespace
-from course_lib.kernels import flash
+from course_lib.kernels import checks
 from course_lib.measure import ladder, resources
 
-flash.COMPILED = False  # which would refuse tensors that are on no GPU
+checks.COMPILED = False  # which would refuse tensors that are on no GPU
 torch.cuda.get_device_properties = lambda device: SimpleNamespace(multi_processor_count=132)
 q = torch.empty(1, 2, 1024, 64, dtype=torch.float16, device="meta")
 for rung in ladder.RUNGS:

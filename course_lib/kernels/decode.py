@@ -1,0 +1,263 @@
+"""Attention of a few new queries to the keys of a cache, as in decoding, in Triton.
+
+One new query of each sequence is little to compute with, and all of its cache has to be read. The forward kernel reads
+it with one program for each head: too few to keep the memory busy, and every head reads again what heads share. Here
+
+    the keys are split       several programs share a sequence's keys; each stores the state (m, l, acc) of its part,
+                             which `merge_kernel` merges as in lesson 05 (Flash-Decoding, Dao et al. 2023)
+    query heads are grouped  the query heads that share keys are rows of one tile, so that K and V are read once
+    keys may lie in pages    a block table says which page holds which keys (PagedAttention, Kwon et al. 2023)
+
+The host decides everything from shapes. Lengths and pages are read by the kernels alone, so no call waits for the GPU,
+and a CUDA graph that captured one can be replayed with other lengths and pages.
+
+Reading order: the kernel, the merge, the number of splits, launch.
+"""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+
+from course_lib import runtime
+from course_lib.kernels.configs import dot_precision, select
+from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, padded_head_dim, tensor_meta, with_positive_scale
+from course_lib.kernels.masks import visible
+from course_lib.kernels.primitives import LN_2, LOG2_E, online_softmax_update, round_to, upcast_if_interpreted
+
+MAX_SPLITS = 512  # as many states as a program of `merge_kernel` can hold in registers
+# What `splits` assumes: how many programs run on a multiprocessor at a time, and in how many tiles' time one starts.
+PROGRAMS_PER_MULTIPROCESSOR, START_TILES = 2, 2
+
+
+@triton.jit
+def load_page(
+    table_ptr, stride_tb, batch, start_n, kv_start, kv_end, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """The pages that hold the tile of keys from start_n on, int64: a number if it is one page, else [BLOCK_N].
+
+    Entries of the table without a key from kv_start to kv_end - 1 are not read. A cache that is not paged is one page
+    for each sequence, and the sequence's number is the page's.
+    """
+    if PAGE_SIZE is None:
+        page = batch
+    else:
+        table_ptr += batch * stride_tb
+        if PAGE_SIZE >= BLOCK_N:
+            page = tl.load(table_ptr + start_n // PAGE_SIZE, mask=start_n < kv_end, other=0)
+        else:
+            offs_n = start_n + tl.arange(0, BLOCK_N)
+            page = tl.load(table_ptr + offs_n // PAGE_SIZE, mask=(offs_n >= kv_start) & (offs_n < kv_end), other=0)
+    return tl.cast(page, tl.int64)
+
+
+@triton.jit(do_not_specialize=["n_new", "n_keys", "window_left"])
+def decode_kernel(
+    q_ptr, k_ptr, v_ptr, lengths_ptr, table_ptr, o_ptr, stats_ptr,
+    stride_qb, stride_qh, stride_qm,
+    stride_kb, stride_kh, stride_kn,
+    stride_vb, stride_vh, stride_vn,
+    stride_tb, n_new, n_keys, window_left, scale_log2,
+    GROUP_SIZE: tl.constexpr, IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, IS_SPLIT: tl.constexpr,
+    STORE_LSE: tl.constexpr, INPUT_PRECISION: tl.constexpr, PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Program (t, h, s) computes row tile t, counted through all sequences, of kv head h over split s of the keys.
+
+    q: [batch, n_heads, n_new, HEAD_DIM]. k, v: [batch, n_heads / GROUP_SIZE, n_keys, HEAD_DIM], or, unless PAGE_SIZE is
+    None, [n_pages, n_heads / GROUP_SIZE, PAGE_SIZE, HEAD_DIM]; unit stride last. lengths: [batch] integers, how many
+    keys each sequence has; None: n_keys. table: int32 [batch, pages]; key j is in page table[b, j // PAGE_SIZE].
+    Query i stands at the position of key length - n_new + i. IS_CAUSAL: it sees no key behind that. HAS_WINDOW: it sees
+    no key more than window_left before it. scale_log2: positive.
+    o: [batch, n_heads, n_new, HEAD_DIM], contiguous. stats: lse, fp32 [batch, n_heads, n_new], if STORE_LSE.
+    If IS_SPLIT, they take the states instead: o is acc, fp32 [batch, n_heads, n_new, n_splits, HEAD_DIM], and stats are
+    m, in units of log2(e), and l, fp32 [batch, n_heads, n_new, n_splits, 2]. Without keys, a state is (-inf, 0, 0).
+    """
+    n_row_tiles = tl.cdiv(n_new * GROUP_SIZE, BLOCK_M)
+    start_row = tl.program_id(0) % n_row_tiles * BLOCK_M
+    # 64 bits before these multiply a stride: a cache may have more than 2^31 elements.
+    batch, kv_head = tl.cast(tl.program_id(0) // n_row_tiles, tl.int64), tl.cast(tl.program_id(1), tl.int64)
+    split, n_splits = tl.program_id(2), tl.num_programs(2)
+    length = n_keys if lengths_ptr is None else tl.load(lengths_ptr + batch).to(tl.int32)
+
+    # Row r is query r // GROUP_SIZE of one of the GROUP_SIZE heads that share these keys.
+    offs_r = start_row + tl.arange(0, BLOCK_M)
+    offs_m, head = offs_r // GROUP_SIZE, kv_head * GROUP_SIZE + offs_r % GROUP_SIZE
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_m, mask_d = offs_m < n_new, (offs_d < HEAD_DIM)[None, :]
+    q_rows = batch * stride_qb + head * stride_qh + tl.cast(offs_m, tl.int64) * stride_qm
+    q = tl.load(q_ptr + q_rows[:, None] + offs_d[None, :], mask=mask_m[:, None] & mask_d, other=0.0)
+    q = upcast_if_interpreted(q)
+    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+
+    # Some row sees the keys from kv_start to kv_end - 1. Their tiles are dealt out to the splits, in order.
+    kv_start, kv_end = 0, length
+    if IS_CAUSAL:
+        last_query = tl.minimum((start_row + BLOCK_M - 1) // GROUP_SIZE, n_new - 1)
+        kv_end = tl.maximum(length - n_new + last_query + 1, 0)
+    if HAS_WINDOW:
+        kv_start = tl.maximum(length - n_new + start_row // GROUP_SIZE - window_left, 0)
+    first_tile = kv_start // BLOCK_N
+    n_tiles = tl.cdiv(kv_end, BLOCK_N) - first_tile
+    share, left_over = n_tiles // n_splits, n_tiles % n_splits
+    begin = (first_tile + split * share + tl.minimum(split, left_over)) * BLOCK_N
+    end = (first_tile + (split + 1) * share + tl.minimum(split + 1, left_over)) * BLOCK_N
+
+    k_ptr += kv_head * stride_kh
+    v_ptr += kv_head * stride_vh
+    page = load_page(table_ptr, stride_tb, batch, begin, kv_start, kv_end, PAGE_SIZE, BLOCK_N)
+    for start_n in range(begin, end, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        in_page = tl.cast(offs_n if PAGE_SIZE is None else offs_n % PAGE_SIZE, tl.int64)
+        k_rows, v_rows = page * stride_kb + in_page * stride_kn, page * stride_vb + in_page * stride_vn
+        mask_kv = ((offs_n >= kv_start) & (offs_n < kv_end))[:, None] & mask_d
+        k = upcast_if_interpreted(tl.load(k_ptr + k_rows[:, None] + offs_d[None, :], mask=mask_kv, other=0.0))
+        v = upcast_if_interpreted(tl.load(v_ptr + v_rows[:, None] + offs_d[None, :], mask=mask_kv, other=0.0))
+        # One tile ahead. If a tile began by asking for its page, its keys could not be prefetched.
+        page = load_page(table_ptr, stride_tb, batch, start_n + BLOCK_N, kv_start, kv_end, PAGE_SIZE, BLOCK_N)
+        # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
+        scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
+        is_visible = visible(offs_m[:, None], offs_n[None, :], n_new, length, IS_CAUSAL)
+        if HAS_WINDOW:
+            is_visible &= offs_n[None, :] >= offs_m[:, None] + length - n_new - window_left
+        scores = tl.where(is_visible, scores, float("-inf"))
+        m_i, l_i, acc = online_softmax_update(
+            m_i, l_i, acc, scores, v, scale_log2, MAY_BE_EMPTY=IS_CAUSAL or HAS_WINDOW, INPUT_PRECISION=INPUT_PRECISION
+        )
+
+    row = (batch * tl.num_programs(1) * GROUP_SIZE + head) * n_new + offs_m
+    if IS_SPLIT:
+        row = row * n_splits + split
+        tl.store(stats_ptr + 2 * row, m_i, mask=mask_m)
+        tl.store(stats_ptr + 2 * row + 1, l_i, mask=mask_m)
+    else:
+        # A row without keys has l = 0, and gets 0 and -inf.
+        l_safe = tl.where(l_i == 0.0, 1.0, l_i)
+        acc = acc * (1.0 / l_safe)[:, None]
+        if STORE_LSE:
+            lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * LN_2)
+            tl.store(stats_ptr + row, lse, mask=mask_m)
+    o_ptrs = o_ptr + row[:, None] * HEAD_DIM + offs_d[None, :]
+    tl.store(o_ptrs, round_to(acc, o_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_d)
+
+
+@triton.jit(do_not_specialize=["n_splits"])
+def merge_kernel(
+    acc_ptr, stats_ptr, o_ptr, lse_ptr, n_splits,
+    STORE_LSE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Program (r, c) merges the states of row r, in columns c * BLOCK_D to (c + 1) * BLOCK_D - 1.
+
+    acc: fp32 [rows, n_splits, HEAD_DIM]; stats: m and l, fp32 [rows, n_splits, 2]; as `decode_kernel` stores them.
+    o: [rows, HEAD_DIM]; lse: fp32 [rows], if STORE_LSE. BLOCK_S: a power of two, at least n_splits.
+    """
+    row = tl.cast(tl.program_id(0), tl.int64)
+    offs_s = tl.arange(0, BLOCK_S)
+    offs_d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    mask_s, mask_d = offs_s < n_splits, offs_d < HEAD_DIM
+    state = row * n_splits + offs_s
+    m = tl.load(stats_ptr + 2 * state, mask=mask_s, other=float("-inf"))
+    l = tl.load(stats_ptr + 2 * state + 1, mask=mask_s, other=0.0)
+    acc_ptrs = acc_ptr + state[:, None] * HEAD_DIM + offs_d[None, :]
+    acc = tl.load(acc_ptrs, mask=mask_s[:, None] & mask_d[None, :], other=0.0)
+    # Lesson 05's `merge_states`, for all states at once.
+    m_merged = tl.max(m, axis=0)
+    alpha = tl.exp2(m - tl.where(m_merged == float("-inf"), 0.0, m_merged))
+    l_merged = tl.sum(alpha * l, axis=0)
+    acc_merged = tl.sum(alpha[:, None] * acc, axis=0)
+    l_safe = tl.where(l_merged == 0.0, 1.0, l_merged)
+    tl.store(o_ptr + row * HEAD_DIM + offs_d, round_to(acc_merged / l_safe, o_ptr.dtype.element_ty), mask=mask_d)
+    if STORE_LSE:
+        lse = tl.where(l_merged == 0.0, float("-inf"), (m_merged + tl.log2(l_safe)) * LN_2)
+        tl.store(lse_ptr + row, lse, mask=tl.program_id(1) == 0)
+
+
+def splits(n_programs, n_tiles, n_slots):
+    """Into how many parts the keys of each sequence are split.
+
+    n_programs: how many there would be without splits; n_tiles: key tiles of a full cache; n_slots: how many programs
+    the GPU runs at a time. Each slot runs one program after another. With s splits, it runs ceil(n_programs * s /
+    n_slots) of them, and each takes the time of ceil(n_tiles / s) tiles, and START_TILES more before its first tile is
+    there. The result is the smallest s for which that is within 5 % of the least.
+    """
+
+    def tiles_of_a_slot(s):
+        return -(-n_programs * s // n_slots) * (-(-n_tiles // s) + START_TILES)
+
+    choices = range(1, min(n_tiles, MAX_SPLITS) + 1)
+    enough = 1.05 * min(map(tiles_of_a_slot, choices))
+    return next(s for s in choices if tiles_of_a_slot(s) <= enough)
+
+
+@functools.lru_cache(MAX_CACHED_LAUNCHES)
+def plan(
+    q, k, v, lengths, block_table, capability, multiprocessors,
+    causal, scale, window_left, store_lse, num_splits, config,
+):  # fmt: skip
+    """(Launch of `decode_kernel`, Launch of `merge_kernel`, number of splits) for tensors of this metadata.
+
+    lengths, block_table: None if there are none. capability: of the GPU, None for the interpreter; multiprocessors: how
+    many the GPU has. scale: positive. The others are `decode`'s.
+    """
+    batch, n_heads, n_new, head_dim = q.shape
+    _, n_kv_heads, page_size, _ = k.shape
+    n_keys = page_size if block_table is None else block_table.shape[1] * page_size
+    group_size = n_heads // n_kv_heads
+    most_rows, block_n, num_warps, num_stages = config or select(
+        "decode", dtype=q.dtype, head_dim=head_dim, causal=causal, capability=capability, n_k=n_keys,
+        by_descriptor=False,
+    )  # fmt: skip
+    block_m = min(most_rows, max(16, triton.next_power_of_2(n_new * group_size)))
+    n_row_tiles = batch * -(-n_new * group_size // block_m)
+    num_splits = num_splits or splits(
+        n_row_tiles * n_kv_heads, -(-n_keys // block_n), PROGRAMS_PER_MULTIPROCESSOR * multiprocessors
+    )
+    launch = Launch(
+        decode_kernel, (n_row_tiles, n_kv_heads, num_splits),
+        *q.strides[:3], *k.strides[:3], *v.strides[:3], block_table.strides[0] if block_table else 0,
+        n_new, n_keys, window_left or 0, scale * LOG2_E.value,
+        # A single query sees every key, causal or not.
+        GROUP_SIZE=group_size, IS_CAUSAL=causal and n_new > 1, HAS_WINDOW=window_left is not None,
+        IS_SPLIT=num_splits > 1, STORE_LSE=store_lse, INPUT_PRECISION=dot_precision(q.dtype, capability),
+        PAGE_SIZE=page_size if block_table else None, HEAD_DIM=head_dim,
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=padded_head_dim(head_dim),
+        num_warps=num_warps, num_stages=num_stages,
+    )  # fmt: skip
+    block_d = min(32, padded_head_dim(head_dim))  # few columns, so that even one row's merge has several programs
+    merge = Launch(
+        merge_kernel, (batch * n_heads * n_new, -(-head_dim // block_d), 1), num_splits,
+        STORE_LSE=store_lse, HEAD_DIM=head_dim, BLOCK_S=triton.next_power_of_2(num_splits), BLOCK_D=block_d,
+    )  # fmt: skip
+    return launch, merge, num_splits
+
+
+def decode(
+    q, k, v, lengths=None, block_table=None, *, causal, scale, window_left=None, store_lse=False, num_splits=None,
+    config=None,
+):  # fmt: skip
+    """Launch the kernels on checked inputs; returns (o, lse), with lse None unless store_lse.
+
+    Arguments as `flash_decode`'s; scale finite; lengths None where every sequence fills its cache. To measure other
+    choices, config replaces the result of `configs.select`; its block_m is the most rows that a tile may have.
+    """
+    o = torch.empty_like(q, memory_format=torch.contiguous_format)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if store_lse else None
+    if o.numel() == 0:
+        return o, lse
+    q, scale = with_positive_scale(q, scale)
+    metas = [None if x is None else tensor_meta(x) for x in (q, k, v, lengths, block_table)]
+    launch, merge, num_splits = plan(
+        *metas, runtime.capability(q.device), runtime.multiprocessors(q.device), causal, scale, window_left, store_lse,
+        num_splits, config,
+    )  # fmt: skip
+    if num_splits == 1:
+        launch(q, k, v, lengths, block_table, o, lse)
+        return o, lse
+    acc = torch.empty((*q.shape[:3], num_splits, q.shape[3]), dtype=torch.float32, device=q.device)
+    stats = torch.empty((*q.shape[:3], num_splits, 2), dtype=torch.float32, device=q.device)
+    launch(q, k, v, lengths, block_table, acc, stats)
+    merge(acc, stats, o, lse)
+    return o, lse
