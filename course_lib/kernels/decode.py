@@ -28,7 +28,7 @@ from course_lib.kernels.primitives import LN_2, LOG2_E, online_softmax_update, r
 
 MAX_SPLITS = 512  # as many states as a program of `merge_kernel` can hold in registers
 # What `splits` assumes: how many programs run on a multiprocessor at a time, and in how many tiles' time one starts.
-PROGRAMS_PER_MULTIPROCESSOR, START_TILES = 2, 2
+PROGRAMS_PER_MULTIPROCESSOR, START_TILES = 1, 2
 
 
 @triton.jit
