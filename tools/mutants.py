@@ -35,7 +35,7 @@ from course_lib.measure import records
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = ROOT / "tests/exercises/equivalent_mutants.toml"
 RECORD = ROOT / "course_lib/data/mutants.json"
-LIMIT_S = 120.0  # of one mutant, by the clock: the check has limits of its own, which code stuck in C escapes
+LIMIT_S = 600.0  # of one mutant, by the clock: the check has limits of its own, which code stuck in C escapes
 
 OPERATORS = {
     ast.Lt: [ast.LtE, ast.GtE], ast.LtE: [ast.Lt, ast.Gt], ast.Gt: [ast.GtE, ast.LtE], ast.GtE: [ast.Gt, ast.Lt],
@@ -234,7 +234,7 @@ def accepted(exercise_id, source) -> bool:
         inputs = itertools.chain(prop.cases, checking.drawn(prop, 0) if prop.draw is not None else ())
         if any(attempt(prop, guarded, given) is not None for given in inputs):
             return False
-    return grading.grade(exercise_id, answer).passed
+    return True
 
 
 def equivalents() -> dict[str, list[dict]]:
@@ -276,20 +276,20 @@ def main():
     runtime.choose()
     names = [name for name in grading.exercises() if not only or {name, name[:2]} & only]
     made = {name: mutants(registry.find(name).answer) for name in names}
-    exercises, holes = {}, []
+    exercises, holes = {}, 0
     for name, found in survivors(made):
         entries = equivalents().get(name, [])
         equivalent = {mutant[:2] for mutant in found if entry_of(mutant, entries)}
-        holes += [(name, "accepted", *mutant[:2]) for mutant in found if mutant[:2] not in equivalent]
-        listed = [(entry["line"], becomes) for entry in entries for becomes in entry["becomes"]]
-        holes += [(name, "listed as equivalent, but refused", *pair) for pair in listed if pair not in equivalent]
+        listed = {(entry["line"], becomes) for entry in entries for becomes in entry["becomes"]}
         counts = len(made[name]), len(made[name]) - len(found), sum(mutant[:2] in equivalent for mutant in found)
         exercises[name] = dict(zip(("made", "refused", "equivalent"), counts, strict=True))
         print(f"{name:<28} {records.in_words(exercises[name])}", flush=True)
+        for what, pairs in (("accepted", {m[:2] for m in found}), ("listed as equivalent, but refused", listed)):
+            for line, becomes in sorted(pairs - equivalent):
+                print(f"  {what}:\n    {line}\n    {becomes}", flush=True)
+                holes += 1
     total = {key: sum(counts[key] for counts in exercises.values()) for key in ("made", "refused", "equivalent")}
     print(f"{'all':<28} {records.in_words(total)}")
-    for name, what, line, becomes in holes:
-        print(f"{name}: {what}\n    {line}\n    {becomes}")
     if not only:
         origin = {"date": datetime.date.today().isoformat(), "commit": records.head(), "command": "make mutants"}
         RECORD.write_text(json.dumps(origin | total | {"exercises": exercises}, indent=1) + "\n", encoding="utf-8")

@@ -74,6 +74,7 @@ check(
         case(24, 24, causal=True),
         case(20, 40, causal=True),
         case(40, 40, causal=True, block_n=32),
+        case(64, 64, causal=True, block_m=32),
     ],
 )
 check(
@@ -93,7 +94,7 @@ check(
 )
 check(
     "causal: query tiles that see none of the keys are not read",
-    [case(32, 32, causal=True), case(24, 20, causal=True)],
+    [case(32, 32, causal=True), case(24, 20, causal=True), case(64, 64, causal=True, block_n=32)],
     test=launch_agrees(dk_and_dv, closed_form),
 )
 check("float32 products: nothing is rounded to TF32 on a GPU", [(32, 16)], test=rounds_products)
