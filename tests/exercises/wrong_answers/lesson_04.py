@@ -1,0 +1,103 @@
+"""Lesson 04: wrong answers, and what the check has to say of each."""
+
+import numpy as np
+
+MASK = "np.arange(n_k) <= np.arange(n_q)[:, None] + (n_k - n_q)"
+SCALED = "S = Q @ K.T / np.sqrt(d)"
+HIDE = "S = np.where(visible, S, -np.inf)"
+VISIBLE = "visible = np.arange(n_k) <= np.arange(n_q)[:, None] + n_k - n_q"
+SHIFT = "np.where(m == -np.inf, 0, m)"
+LAST = "P / np.where(l == 0, 1, l) @ V"
+MHA_S = "S = Q @ K.transpose(0, 2, 1) / np.sqrt(d)"
+BACK = "O.transpose(1, 0, 2).reshape(n, d_model) @ Wo"
+
+WRONG_ANSWERS = {
+    "causal_mask": {
+        "square": (lambda n_q, n_k: np.tri(n_q, dtype=bool), ""),
+        "np.tri": (lambda n_q, n_k: np.tri(n_q, n_k, dtype=bool), ""),
+        "np.triu": (lambda n_q, n_k: np.triu(np.ones((n_q, n_k), bool), n_k - n_q), ""),
+        "shift off by one": (lambda n_q, n_k: np.tri(n_q, n_k, n_k - n_q - 1, dtype=bool), ""),
+        "all": (lambda n_q, n_k: np.ones((n_q, n_k), bool), ""),
+        "diagonal": (lambda n_q, n_k: np.eye(n_q, n_k, n_k - n_q, dtype=bool), ""),
+        "int": (lambda n_q, n_k: np.tri(n_q, n_k, n_k - n_q, dtype=int), ""),
+        "a list": (lambda n_q, n_k: np.tri(n_q, n_k, n_k - n_q, dtype=bool).tolist(), ""),
+        "-inf and 0": (lambda n_q, n_k: np.where(np.tri(n_q, n_k, n_k - n_q, dtype=bool), 0.0, -np.inf), ""),
+        "last key hidden": ({MASK: f"({MASK}) & (np.arange(n_k) < n_k - (n_k > n_q))"}, ""),
+        "abs": ({MASK: "np.arange(n_k) <= np.arange(n_q)[:, None] + abs(n_k - n_q)"}, ""),
+        "[n_k, n_q]": ({MASK: "(np.arange(n_k)[:, None] <= np.arange(n_q) + (n_k - n_q))"}, ""),
+        "raises for more queries": ({"    return": "    if n_q > n_k:\n        raise ValueError\n    return"}, ""),
+        "only n_q rows of n_k": (lambda n_q, n_k: np.tri(n_k, n_k, dtype=bool)[-n_q:], ""),
+        "the first n_q rows": (lambda n_q, n_k: np.tri(max(n_q, n_k), n_k, dtype=bool)[:n_q], ""),
+        "upside down": ({MASK: f"({MASK})[::-1]"}, ""),
+    },
+    "attention": {
+        "the maximum over hidden keys too": ({"m = S.max(axis=1, keepdims=True)": "m = (Q @ K.T / np.sqrt(d)).max(axis=1, keepdims=True)"}, ""),
+        "-1e4": ({HIDE: HIDE.replace("-np.inf", "-1e4"), LAST: "(P / l * visible.any(1, keepdims=True) if causal else P / l) @ V"}, ""),
+        "-2000": ({HIDE: HIDE.replace("-np.inf", "-2000"), LAST: "(P / l * visible.any(1, keepdims=True) if causal else P / l) @ V"}, ""),
+        "-1e9 and zeroed": ({HIDE: HIDE.replace("-np.inf", "-1e9"), LAST: "(P / l * visible.any(1, keepdims=True) if causal else P / l) @ V"}, ""),
+        "1 / sqrt(n_k)": ({"/ np.sqrt(d)": "/ np.sqrt(n_k)"}, ""),
+        "1 / sqrt(n_q)": ({"/ np.sqrt(d)": "/ np.sqrt(n_q)"}, ""),
+        "0.5": ({"/ np.sqrt(d)": "* 0.5"}, ""),
+        "0.125": ({"/ np.sqrt(d)": "/ 8"}, ""),
+        "times sqrt(d)": ({"/ np.sqrt(d)": "* np.sqrt(d)"}, ""),
+        "weights transposed": ({LAST: "(P / np.where(l == 0, 1, l)).T @ V if n_q == n_k else P / np.where(l == 0, 1, l) @ V"}, ""),
+        "not normalised": ({LAST: "P @ V"}, ""),
+        "K for V": ({LAST: LAST.replace("V", "K")}, ""),
+        "the weights come back": ({LAST: "P / np.where(l == 0, 1, l)"}, ""),
+        "hidden after the softmax": ({HIDE: "pass", "P = np.exp(": "P = (visible if causal else 1) * np.exp(", "l = P.sum(axis=1, keepdims=True)": "l = np.exp(S - S.max(1, keepdims=True)).sum(axis=1, keepdims=True)"}, ""),
+        "a global maximum": ({"S.max(axis=1, keepdims=True)": "S.max()"}, ""),
+        "shifted by the mean": ({"m = S.max(axis=1, keepdims=True)": "m = np.where(np.isfinite(S), S, 0).mean(axis=1, keepdims=True)"}, ""),
+        "one sum for all": ({"l = P.sum(axis=1, keepdims=True)": "l = P.sum()"}, ""),
+        "an epsilon": ({"np.where(l == 0, 1, l)": "(l + 1e-6)"}, ""),
+        "always causal": ({"if causal:": "if True:"}, ""),
+        "mask inverted": ({HIDE: "S = np.where(visible, -np.inf, S)"}, ""),
+        "causal shift reversed": ({VISIBLE: "visible = np.arange(n_k) <= np.arange(n_q)[:, None] + n_q - n_k"}, ""),
+        "aligned at the top for more queries": ({VISIBLE: "visible = np.arange(n_k) <= np.arange(n_q)[:, None] + max(n_k - n_q, 0)"}, ""),
+        "blind queries get the mean of V": ({LAST: "np.where(l == 0, V.mean(0), P / np.where(l == 0, 1, l) @ V)"}, ""),
+        "blind queries get the first value": ({LAST: "np.where(l == 0, V[0], P / np.where(l == 0, 1, l) @ V)"}, ""),
+        "float16 weights": ({LAST: "(P / np.where(l == 0, 1, l)).astype(np.float16) @ V"}, ""),
+        "float16 comes back": ({LAST: "(P / np.where(l == 0, 1, l) @ V).astype(np.float16)"}, ""),
+        "exp2": ({"np.exp(S": "np.exp2(S"}, ""),
+        "a softmax of a softmax": ({"    return P": "    P = np.exp(P / np.where(l == 0, 1, l))\n    l = P.sum(axis=1, keepdims=True)\n    return P"}, ""),
+        "only visible keys before max, multiplied": ({HIDE: "S = S * visible"}, ""),
+        "V is scaled": ({LAST: f"{LAST} / np.sqrt(d)"}, ""),
+        "Q and K exchanged": ({"S = Q @ K.T / np.sqrt(d)": "S = (K @ Q.T / np.sqrt(d)).reshape(n_q, n_k)"}, ""),
+    },
+    "multi_head_attention": {
+        "no maximum": ({"P = np.exp(S - S.max(axis=-1, keepdims=True))": "P = np.exp(S)"}, ""),
+        "a global maximum": ({"S.max(axis=-1, keepdims=True)": "S.max()"}, ""),
+        "a maximum per query over heads": ({"S.max(axis=-1, keepdims=True)": "S.max(axis=0).max(axis=-1)[:, None]"}, ""),
+        "one sum over heads": ({"P.sum(axis=-1, keepdims=True)": "P.sum(axis=-1, keepdims=True).sum(axis=0)"}, ""),
+        "no scale": ({" / np.sqrt(d)": ""}, ""),
+        "1/d": ({"/ np.sqrt(d)": "/ d"}, ""),
+        "1/sqrt(n)": ({"/ np.sqrt(d)": "/ np.sqrt(n)"}, ""),
+        "Wo twice": ({BACK: f"{BACK} @ Wo"}, ""),
+        "Wo transposed": ({BACK: f"{BACK}.T"}, ""),
+        "Wq transposed": ({"(X @ W)": "(X @ W.T)"}, ""),
+        "values from Wk": ({"for W in (Wq, Wk, Wv)": "for W in (Wq, Wk, Wk)"}, ""),
+        "Wv unused": ({"for W in (Wq, Wk, Wv)": "for W in (Wq, Wk, np.eye(d_model))"}, ""),
+        "heads averaged": ({BACK: "np.tile(O.mean(axis=0), (1, n_heads)) @ Wo"}, ""),
+        "out not transposed": ({BACK: "O.reshape(n, d_model) @ Wo"}, ""),
+        "heads in reverse": ({BACK: "O[::-1].transpose(1, 0, 2).reshape(n, d_model) @ Wo"}, ""),
+        "only the first head": ({BACK: "np.concatenate([O[0]] * n_heads, axis=1) @ Wo"}, ""),
+        "causal strict": ({"np.tri(n, dtype=bool)": "np.tri(n, k=-1, dtype=bool) | (np.arange(n)[:, None] == 0)"}, ""),
+        "causal mask inverted": ({"S = np.where(np.tri(n, dtype=bool), S, -np.inf)": "S = np.where(np.tri(n, dtype=bool).T, S, -np.inf)"}, ""),
+        "hidden are 0": ({"S, -np.inf": "S, 0"}, ""),
+        "-1e4": ({"S, -np.inf": "S, -1e4"}, ""),
+        "causal in the first head alone": ({"S = np.where(np.tri(n, dtype=bool), S, -np.inf)": "S[0] = np.where(np.tri(n, dtype=bool), S[0], -np.inf)"}, ""),
+        "heads added": ({BACK: "O.sum(axis=0) @ Wo[:d]"}, ""),
+        "softmax over queries": ({"P.sum(axis=-1, keepdims=True)": "P.sum(axis=-2, keepdims=True)"}, ""),
+        "n_heads for d": ({"d = d_model // n_heads": "d = n_heads", "n, n_heads, d)": "n, d_model // d, d)"}, ""),
+    },
+    "standard_attention_bytes": {
+        "bytes of 2 for all": ({"square = n * n * bytes_per_element": "square = n * n * 2"}, ""),
+        "4 hard-coded": ({"square = n * n * bytes_per_element": "square = n * n * 4", "matrix = n * d * bytes_per_element": "matrix = n * d * 4"}, ""),
+        "reads twice": ({'"S read": square': '"S read": 2 * square'}, ""),
+        "d squared": ({"matrix = n * d * bytes_per_element": "matrix = d * d * bytes_per_element"}, ""),
+        "a list": ({"    return {": "    return [*{", "matrix,\n    }": "matrix,\n    }.values()]"}, ""),
+        "O counted three times": ({'"O written": matrix': '"O written": 3 * matrix'}, ""),
+        "wrong name": ({'"O written"': '"O write"'}, ""),
+        "kilobytes": ({"square = n * n * bytes_per_element": "square = n * n * bytes_per_element // 1000"}, ""),
+        "elements throughout": ({"square = n * n * bytes_per_element": "square = n * n", "matrix = n * d * bytes_per_element": "matrix = n * d"}, ""),
+    },
+}
