@@ -47,11 +47,11 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
 
     def evidence(*findings):
         expected = [part.expected for part in parts]
-        shown = returned
         if len(parts) == 1 and np.ndim(expected[0]) == 2 and np.shape(returned) == np.shape(expected[0]):
-            row = int(np.flatnonzero(_wrong(np.asarray(returned, dtype=np.float64), parts[0]).any(axis=1))[0])
-            shown, label = returned[row], f"{parts[0].index} {row}: "
-            return Evidence(findings, label + show(shown), label + show(expected[0][row]))
+            rows = np.flatnonzero(_wrong(np.asarray(returned, dtype=np.float64), parts[0]).any(axis=1))
+            if len(rows):  # one row is enough
+                label = f"{parts[0].index} {rows[0]}: "
+                return Evidence(findings, label + show(returned[rows[0]]), label + show(expected[0][rows[0]]))
         return Evidence(findings, show_returned(returned, parts), show_parts([part.name for part in parts], expected))
 
     if len(parts) == 1:

@@ -44,7 +44,8 @@ def code_of_call(call: str, inputs: dict) -> str:
     """
     *statements, last = call.split("\n")
     codes = {name: code_of(value) for name, value in inputs.items()}
-    if not statements and (tree := ast.parse(call, mode="eval").body) and isinstance(tree, ast.Call):
+    used = [name for name in ("Rows", "launched", "run_cuda") if f"{name}(" in call]
+    if not statements and not used and (tree := ast.parse(call, mode="eval").body) and isinstance(tree, ast.Call):
         name = re.compile(rf"\b({'|'.join(codes)})\b(?!\s*=)")
         filled = [name.sub(lambda found: codes[found[1]], ast.unparse(argument)) for argument in tree.args]
         lines = [f"{ast.unparse(tree.func)}("]
@@ -54,9 +55,8 @@ def code_of_call(call: str, inputs: dict) -> str:
                 lines[-1] += code
             else:
                 lines += [f"    {code}"]
-        if len(lines) <= 5:
+        if len(lines) <= 6:
             return "\n".join(line.rstrip() for line in lines)
-    used = [name for name in ("Rows", "launched", "run_cuda") if f"{name}(" in call]
     imports = [f"from course_lib.grading import {', '.join(used)}"] if used else []
     lines = [f"{name} = {code}" for name, code in codes.items() if not isinstance(inputs[name], int)]
     if counts := [name for name in codes if isinstance(inputs[name], int)]:
