@@ -124,7 +124,7 @@ def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int)
             found[code_of_call(prop.call, inputs)] = inputs, evidence
         return evidence is not None
 
-    if not any(map(condition, _drawn(prop, seed))):
+    if not any(map(condition, drawn(prop, seed))):
         return None
     tries = itertools.count()
     try:
@@ -135,15 +135,15 @@ def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int)
 
 
 @functools.lru_cache(maxsize=256)
-def _drawn(prop: Property, seed: int) -> list[dict]:
+def drawn(prop: Property, seed: int) -> list[dict]:
     """What Hypothesis draws as long as nothing fails. Drawing takes longer than most answers do, and an answer may be
     checked often."""
     from hypothesis import errors
 
-    drawn = []
+    inputs = []
     with contextlib.suppress(errors.NoSuchExample):
-        _find(prop, drawn.append, seed)
-    return drawn
+        _find(prop, inputs.append, seed)
+    return inputs
 
 
 def _find(prop, condition, seed):

@@ -130,7 +130,8 @@ def test_slips_are_told_apart(exercise, record_property):
     """
     if not runs_here(exercise):
         pytest.skip("slips are observed in another process, which is asked by the tests of each slip")
-    cases = [(prop, place) for prop in exercise.properties for place in range(len(prop.cases))]
+    quick = [prop for prop in exercise.properties if not prop.slow]
+    cases = [(prop, place) for prop in quick for place in range(len(prop.cases))]
 
     def alike(one, other):
         return all(same(on_case(prop, one, place)[0], on_case(prop, other, place)[0]) for prop, place in cases)
@@ -166,7 +167,7 @@ def test_an_exercise_is_whole(exercise):
         assert len(set(kind)) == len(kind)
     catching = list(dict.fromkeys(slip.prop for slip in exercise.slips))
     assert catching == [name for name in properties if name in catching], "a heading names no property, or is misplaced"
-    unshown = [prop for prop in exercise.properties if prop.name not in catching]
+    unshown = [prop for prop in exercise.properties if prop.name not in catching and not prop.slow]
     for prop in unshown:  # never the first to fail: then it must catch some slip that another property catches first
         answers = (GuardedAnswer(answer) for slip in exercise.slips for answer in slip.answers(exercise.answer))
         assert not runs_here(exercise) or any(
