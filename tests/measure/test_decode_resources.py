@@ -25,8 +25,13 @@ def requests(arch):
     return [*found, *(Request(d, arch, kernel="merge", num_splits=splits) for d, splits in ((128, 32), (256, 512)))]
 
 
-# (arch, dtype, head_dim, n_new): bytes of stack, which are register spills.
-KNOWN_SPILLS = {}
+# (arch, dtype, head_dim, n_new): bytes of stack, which are register spills. In fp32 with 256 columns, even the smallest
+# tiles spill. On sm_90, the tiles of 128 columns are the fastest for few rows; full ones spill.
+KNOWN_SPILLS = {
+    (80, "float32", 256, 1): 0,
+    (90, "float32", 256, 1): 144, (90, "float16", 128, 16): 80,
+    (100, "float32", 256, 1): 320,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("arch", (75, 80, 90, 100))
