@@ -25,7 +25,9 @@ def every_model(name, taken=None):
     choices = itertools.product(explorer.METHODS, explorer.DTYPES, ARITHMETIC, MOVES)
     for method, dtype, arithmetic, (spread, shift) in choices:
         yield (
-            model_of(name, method=method, dtype=dtype, arithmetic=arithmetic, spread=spread, shift=shift, taken=taken),
+            model_of(
+                name, method=method, dtype=dtype, arithmetic=arithmetic, spread=spread, shift=shift, taken=taken
+            ),
             arithmetic,
         )
 
