@@ -72,11 +72,11 @@ class Step:
 class Server:
     """Serves requests with a `TinyModel`. The text of each is what `tiny_model.generate` gives.
 
-    n_pages, page_size: of the pool; `flash_decode` takes pages of 16, 32, 64, ... tokens. shares: whether a request that
-    begins like a running one gets its pages for as long as they agree, if they agree for a page or more. attention: what
+    n_pages, page_size: of the pool; `flash_decode` takes pages of 16, 32, 64, ... tokens. shares: whether a request
+    that begins like a running one gets its pages for as long as they agree, if that is a page or more. attention: what
     computes it, called as `flash_decode` is. Keys and values are on the model's device and in its dtype.
-    pool: the PagePool. k_cache, v_cache: [n_layers, n_pages, kv_heads, page_size, head_dim]. waiting, running: requests,
-    in the order of arrival. log: a Step for each step so far.
+    pool: the PagePool. k_cache, v_cache: [n_layers, n_pages, kv_heads, page_size, head_dim]. waiting, running:
+    requests, in the order of arrival. log: a Step for each step so far.
     """
 
     def __init__(self, model, *, n_pages, page_size, shares=True, attention=flash_decode):
@@ -90,8 +90,8 @@ class Server:
     def submit(self, prompt, n_new):
         """Queue a request for the n_new characters after `prompt`; returns its number.
 
-        Raises ValueError if the prompt is empty or has characters that the model does not know, if n_new is less than 1,
-        and if the request would not fit into the pool even if it were alone.
+        Raises ValueError if the prompt is empty or has characters that the model does not know, if n_new is less than
+        1, and if the request would not fit into the pool even if it were alone.
         """
         tokens = encode(prompt)
         if not tokens:

@@ -1,8 +1,8 @@
 """A small language model, character by character, to serve in lesson 14: a decoder with grouped-query attention.
 
-It is built like the large ones (RMSNorm, rotary positions, heads that share keys), and is the size of a picture. How its
-attention is computed, the caller decides: `forward` takes a function. Training and `generate` pass PyTorch's attention
-over the whole text; `serving` passes one that keeps keys and values in pages.
+It is built like the large ones (RMSNorm, rotary positions, heads that share keys) and is the size of a picture. The
+caller decides how attention is computed, by passing a function to `forward`. Training and `generate` pass PyTorch's
+attention over the whole text; `serving` passes one that keeps keys and values in pages.
 
 `python -m tools.train_tiny_model` trains it on the course's own prose, and writes data/tiny-model.npz (the weights, in
 fp16) and data/tiny-model.json (how they were made, and how well they predict text that they were not trained on).
