@@ -18,7 +18,9 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-ALPHABET = "\n abcdefghijklmnopqrstuvwxyz0123456789.,:;?'()-"
+ALPHABET = "\n abcdefghijklmnopqrstuvwxyz0123456789.,:;?'()/-"
+# Added to the mean square in every RMSNorm: fp32's epsilon, in every dtype. PyTorch's default changes with the dtype.
+EPSILON = 2.0**-23
 WEIGHTS = Path(__file__).with_name("data") / "tiny-model.npz"
 
 
@@ -51,7 +53,7 @@ class Block(nn.Module):
     def __init__(self, width, heads, kv_heads, head_dim):
         super().__init__()
         self.heads = (heads, kv_heads, kv_heads)
-        self.norm_1, self.norm_2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.norm_1, self.norm_2 = (nn.RMSNorm(width, EPSILON) for _ in range(2))
         self.qkv = nn.Linear(width, sum(self.heads) * head_dim, bias=False)
         self.out = nn.Linear(heads * head_dim, width, bias=False)
         self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
@@ -73,7 +75,7 @@ class TinyModel(nn.Module):
         self.n_layers, self.kv_heads, self.head_dim = n_layers, kv_heads, head_dim
         self.embedding = nn.Embedding(len(ALPHABET), width)
         self.blocks = nn.ModuleList(Block(width, heads, kv_heads, head_dim) for _ in range(n_layers))
-        self.norm = nn.RMSNorm(width)
+        self.norm = nn.RMSNorm(width, EPSILON)
         for weight in self.parameters():
             if weight.dim() == 2:
                 nn.init.normal_(weight, std=0.5 / math.sqrt(weight.shape[1]))
