@@ -8,10 +8,10 @@ PagedAttention (Kwon et al. 2023), section 4.5.
 
     from course_lib import serving, tiny_model
 
-    server = serving.Server(tiny_model.load(), n_pages=8, page_size=16)
-    for prompt, n_new in (("the softmax of ", 20), ("a page ", 30), ("the softmax is ", 10)):
+    server = serving.Server(tiny_model.load(), n_pages=5, page_size=16)
+    for prompt, n_new in (("tile: ", 20), ("online softmax: ", 30), ("key: ", 10)):
         server.submit(prompt, n_new)
-    texts = server.run()        # one string of new characters for each request
+    texts = server.run()    # one string of new characters for each request
     for step in server.log:
         print(step.new, step.pages, step.references)
 
@@ -49,20 +49,19 @@ class Request:
 class Step:
     """What happened in one step. Requests are known by their numbers, in the order of arrival; so are pages.
 
-    preempted, admitted, finished: requests. waiting: those that wait when the step ends.
-    new: {request: its new character}, of every request that ran. shared: {admitted request: how many of its tokens were
-    in pages already, those of another request}. copies: [(source, target)], pages that were copied before a write,
-    because other requests have the source, too.
+    preempted: requests, the newest first. admitted: {request: how many of its tokens were in pages already, those of
+    another request}. finished, waiting: requests; waiting are those that wait when the step ends.
+    new: {request: its new character}, of every request that ran. copies: [(source, target)], pages that were copied
+    before a write, because other requests have the source, too.
     When the model has run, and before finished requests give back their pages: pages: {request: its pages}; lengths:
     {request: how many tokens are in them}; references: [n_pages], how many requests have each page, 0 where it is free.
     """
 
     preempted: list
-    admitted: list
+    admitted: dict
     finished: list
     waiting: list
     new: dict
-    shared: dict
     copies: list
     pages: dict
     lengths: dict
@@ -118,21 +117,42 @@ class Server:
 
     def step(self):
         """One more character for every running request, and the first for each that is admitted. Returns the Step."""
-        copies, preempted, places, admitted, shared = [], [], [], [], {}
-        for request in list(self.running):
-            # The oldest first: only those behind it give way to a request, so each is the oldest one day, and finishes.
-            while request in self.running:
-                try:
-                    places.append(self._room(request, 1, copies))
-                    break
-                except OutOfPages:
-                    preempted.append(self._preempt())
+        copies = []
+        places, preempted = self._make_room(copies)
         if self.running:
             self._forward(self.running, places)
-        # After a preemption there are hardly pages to spare: who was preempted now waits for the next step.
-        while self.waiting and not preempted:
+        # After a preemption hardly a page is to spare, and whoever took it would be the next to give it up.
+        admitted = {} if preempted else self._admit(copies)
+        finished = [request for request in self.running if request.is_finished]
+        self.log.append(self._record(preempted, admitted, finished, copies))
+        for request in finished:
+            self.running.remove(request)
+            self._drop(request)
+        return self.log[-1]
+
+    def _make_room(self, copies):
+        """(where each running request's next token goes, the requests that were preempted for it).
+
+        The oldest request is first, and takes pages from the newest. So it always runs, finishes, and another becomes
+        the oldest: no request waits for ever.
+        """
+        places, preempted = [], []
+        while len(places) < len(self.running):
+            try:
+                places.append(self._room(self.running[len(places)], 1, copies))
+            except OutOfPages:
+                newest = self.running.pop()
+                self._drop(newest)
+                self.waiting.appendleft(newest)
+                preempted.append(newest)
+        return places, preempted
+
+    def _admit(self, copies):
+        """Start requests, in the order of arrival, while there are pages for their texts: {request: tokens shared}."""
+        admitted = {}
+        while self.waiting:
             request = self.waiting[0]
-            n_shared = self._share(request)
+            n_shared = self._start(request)
             try:
                 place = self._room(request, len(request.tokens) - n_shared, copies)
             except OutOfPages:
@@ -140,29 +160,19 @@ class Server:
                 break
             self.running.append(self.waiting.popleft())
             self._forward([request], [place])
-            admitted.append(request)
-            if n_shared:
-                shared[request.number] = n_shared
-        finished = [request for request in self.running if request.is_finished]
-        self.log.append(self._record(preempted, admitted, finished, shared, copies))
-        for request in finished:
-            self.running.remove(request)
-            self._drop(request)
-        return self.log[-1]
+            admitted[request.number] = n_shared
+        return admitted
 
-    def _share(self, request):
+    def _start(self, request):
         """Start a sequence in the pool; returns how many of the request's tokens are in its pages already."""
-        # Each running request's newest token is not stored yet; and a request needs one token to compute.
-        agree, donor = max(
-            ((agreeing(request.tokens[:-1], other.tokens[:-1]), other) for other in self.running if self.shares),
-            key=lambda pair: pair[0],
-            default=(0, None),
-        )
-        if agree < self.pool.page_size:
+        # A running request's newest token is not stored yet, and of this request, the last one has to be computed.
+        alike = {other.sequence: n_alike(request.tokens[:-1], other.tokens[:-1]) for other in self.running}
+        donor = max(alike, key=alike.get, default=None)
+        if not self.shares or donor is None or alike[donor] < self.pool.page_size:
             request.sequence = self.pool.start()
             return 0
-        request.sequence = self.pool.share(donor.sequence, agree)
-        return agree
+        request.sequence = self.pool.share(donor, alike[donor])
+        return alike[donor]
 
     def _room(self, request, n_tokens, copies):
         """Where the request's next n_tokens go, (pages, rows). Copies pages, and adds them to `copies`."""
@@ -172,6 +182,10 @@ class Server:
                 cache[:, target] = cache[:, source]
         copies += copied
         return pages, rows
+
+    def _drop(self, request):
+        self.pool.drop(request.sequence)
+        request.sequence = None
 
     def _forward(self, requests, places):
         """One new token for each request. places: where the keys of its last tokens go, of as many of each request."""
@@ -193,34 +207,23 @@ class Server:
         for request, token in zip(requests, logits.argmax(-1).tolist(), strict=True):
             request.tokens.append(token)
 
-    def _preempt(self):
-        """Take its pages from the running request that came last, and let it wait; returns it."""
-        request = self.running.pop()
-        self._drop(request)
-        self.waiting.appendleft(request)
-        return request
-
-    def _drop(self, request):
-        self.pool.drop(request.sequence)
-        request.sequence = None
-
-    def _record(self, preempted, admitted, finished, shared, copies):
+    def _record(self, preempted, admitted, finished, copies):
         tables, lengths = self.pool.tables([request.sequence for request in self.running])
         ran = [request.number for request in self.running]
+        n_pages = -(-lengths // self.pool.page_size)
         return Step(
-            *([request.number for request in each] for each in (preempted, admitted, finished, self.waiting)),
+            preempted=[request.number for request in preempted],
+            admitted=admitted,
+            finished=[request.number for request in finished],
+            waiting=[request.number for request in self.waiting],
             new={request.number: decode(request.tokens[-1:]) for request in self.running},
-            shared=shared,
             copies=copies,
-            pages={
-                number: table[: -(-length // self.pool.page_size)].tolist()
-                for number, table, length in zip(ran, tables, lengths, strict=True)
-            },
+            pages={number: table[:n].tolist() for number, table, n in zip(ran, tables, n_pages, strict=True)},
             lengths=dict(zip(ran, lengths.tolist(), strict=True)),
             references=list(self.pool.references),
         )
 
 
-def agreeing(a, b):
-    """How many tokens two lists begin with alike."""
+def n_alike(a, b):
+    """With how many equal tokens two lists begin."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
