@@ -156,6 +156,18 @@ def test_requests_that_begin_alike_share_pages_until_they_differ():
     assert used == {True: 10, False: 12}
 
 
+def test_a_character_whose_keys_are_not_stored_yet_is_not_shared():
+    """The second prompt goes on as the first one's text does."""
+    prompt = PROMPTS[2]
+    server = serve([(0, prompt, 8), (0, prompt + text(prompt, 5), 3)], n_pages=8, page_size=4)
+    assert server.log[0].admitted == {0: 0, 1: len(prompt)} and server.log[0].lengths[0] == len(prompt)
+
+
+def test_of_a_text_that_is_all_there_the_last_character_is_computed_again():
+    server = serve([(0, PROMPTS[0], 3), (0, PROMPTS[0], 3), (0, PROMPTS[6], 3)], n_pages=30, page_size=4)
+    assert server.log[0].admitted == {0: 0, 1: len(PROMPTS[0]) - 1, 2: len(PROMPTS[6]) - 1}
+
+
 def test_who_came_last_is_preempted_and_computed_again():
     server = serve([(0, "tile: ", 11), (0, "q", 12), (0, "online softmax: ", 2)], n_pages=3, page_size=8, shares=False)
     assert list(server.log[0].admitted) == [0, 1] and server.log[0].waiting == [2], "one page is left, and it needs two"

@@ -1,7 +1,6 @@
 """The character model: what it computes, the weights that are shipped, and the command that trained them."""
 
 import json
-import re
 from functools import cache
 
 import pytest
@@ -53,7 +52,7 @@ def test_the_shipped_weights_are_small_and_as_good_as_recorded():
     assert tiny_model.WEIGHTS.stat().st_size < 2**20
     loss = train_tiny_model.held_out_loss(load(), "\n".join(RECORD["held_out"]))
     assert loss == pytest.approx(RECORD["held_out_loss_nats"], abs=1e-4)
-    assert loss < 1.4, "guessing among all characters costs 3.8 nats"
+    assert loss < 2, "guessing among all characters costs 3.9 nats"
 
 
 @cache
@@ -61,12 +60,12 @@ def texts():
     return train_tiny_model.training_and_held_out()
 
 
-def test_greedy_text_is_made_of_the_course_s_words():
-    words = set(re.findall("[a-z]+", "\n".join(texts())))
-    made = [
-        word for prompt in train_tiny_model.PROMPTS for word in re.findall("[a-z]+", generate(load(), prompt, 40))[:-1]
-    ]
-    assert len(made) > 12 and sum(word in words for word in made) > 0.9 * len(made), made
+def test_asked_for_a_word_it_gives_the_glossary_s_meaning():
+    """Of most words; and the glossary may change a little before the model has to be trained again."""
+    entries = dict(entry.split(": ", 1) for entry in train_tiny_model.entries())
+    words = list(entries)[::10]
+    right = [word for word in words if entries[word].startswith(generate(load(), f"{word}: ", 15))]
+    assert len(right) > 0.6 * len(words), right
 
 
 def test_training_learns_and_repeats():
