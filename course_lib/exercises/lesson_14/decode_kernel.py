@@ -1,6 +1,7 @@
 """One new query of each sequence, with the keys split over programs and the heads that share them in one tile."""
 
 import numpy as np
+from hypothesis import strategies as st
 
 from course_lib import traffic
 from course_lib.grading import Evidence, Exercise, ExpectedOutput, Finding
@@ -83,7 +84,7 @@ def decode_kernel(
 
 
 INPUTS = """\
-rng = np.random.default_rng(0)
+rng = np.random.default_rng(seed)
 batch, heads, capacity = len(lengths), kv_heads * group, max(lengths) + 2
 q = rng.standard_normal((batch, heads, d))
 k, v = rng.standard_normal((2, batch, kv_heads, capacity, d))
@@ -151,8 +152,15 @@ def requests_no_more(launch, q, k, v, lengths, splits, group, block_n, **_):
     return Evidence(tuple(findings)) if findings else None
 
 
-def step(lengths, kv_heads=1, group=1, d=16, splits=1, block_m=16, block_n=16):
+def step(lengths, kv_heads=1, group=1, d=16, splits=1, block_m=16, block_n=16, seed=0):
     return locals()
+
+
+@st.composite
+def steps(draw):
+    lengths = draw(st.lists(st.sampled_from([1, 16, 0, 5, 20, 33]), min_size=1, max_size=2))
+    sizes = (draw(st.integers(1, most)) for most in (2, 3))
+    return step(lengths, *sizes, draw(st.sampled_from([1, 3, 16])), draw(st.integers(1, 3)), seed=draw(st.integers(0, 99)))
 
 
 check = kernel_checks(call(), gives_states)
@@ -160,28 +168,29 @@ check = kernel_checks(call(), gives_states)
 check("one tile of keys, one query: m, l and acc", [step([16]), step([32], block_n=32)])
 check("tiles that leave the max alone", [step([48])], call=call("-np.arange(capacity) / 4"))
 check("tiles that raise the max, each of them", [step([48])], call=call("np.arange(capacity) / 4"))
-check("all scores strongly negative", [step([20])], call=call("-1000 - np.arange(capacity) % 2 / 4"))
-check("lengths that no tile divides", [step([5]), step([39]), step([70], block_n=32)])
-check("several sequences, each with its own keys and length", [step([16, 32]), step([39, 5, 20])])
-check(
-    "query heads that share keys are rows of one tile",
-    [step([16], group=3), step([20], kv_heads=2, group=3), step([20, 33], kv_heads=3, group=16), step([20], group=20, block_m=32)],
-)
-check("head dimensions that are no power of two", [step([16], d=5), step([20, 7], kv_heads=2, group=3, d=24)])
-check(
-    "several splits, each with its own tiles",
-    [step([32], splits=2), step([64], splits=2), step([61, 80], kv_heads=2, group=3, splits=2), step([96, 70], splits=3)],
-)
-check("splits without keys, and sequences without keys", [step([20], splits=4), step([0, 70], group=3, splits=4)])
 check("scores near 1000 do not overflow", [step([32])], call=call("1000 - np.arange(capacity) % 2 / 4"))
 check(
     "the max falls by 1000 from one tile to the next", [step([32])], call=call("-1000.0 * (np.arange(capacity) >= 16)")
 )
+check("all scores strongly negative", [step([32])], call=call("-1000 - np.arange(capacity) % 2 / 4"))
+check("lengths that no tile divides", [step([5]), step([39]), step([40], block_n=32)])
+check("several sequences, each with its own keys and length", [step([16, 32]), step([33, 5, 16])])
+check(
+    "query heads that share keys are rows of one tile",
+    [step([16], group=3), step([16, 5], kv_heads=2, group=3), step([16], group=20, block_m=32)],
+)
+check("head dimensions that are no power of two", [step([16], d=5), step([20, 7], kv_heads=2, group=3, d=24)])
+check(
+    "several splits, each with its own tiles",
+    [step([32], splits=2), step([80, 61], group=3, splits=2), step([90], kv_heads=2, splits=3)],
+)
+check("splits without keys, and sequences without keys", [step([20], splits=4), step([0, 40], group=3, splits=2)])
 check(
     "q is loaded once by each program, k and v once for all heads that share them, each state stored once",
     [step([40, 21], kv_heads=2, group=3, splits=2, d=20)],
     test=requests_no_more,
 )
 check("float32 products: nothing is rounded to TF32 on a GPU", [step([32])], test=rounds_products)
+check("any step", [step([21, 0, 50], 3, 5, 6, splits=2, block_n=32), steps()])
 
 EXERCISE = Exercise(__file__, decode_kernel, check, points=7, minutes=25, difficulty="hard", imports=TRITON)

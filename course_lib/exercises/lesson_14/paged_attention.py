@@ -60,10 +60,13 @@ block_table[np.arange(block_table.shape[1]) * page_size >= lengths[:, None]] = 1
 paged_attention(q, k_pages, v_pages, block_table, lengths, 0.3)"""
 
 
-def with_scores(scores):
-    """The call in which every query of sequence b has these scores with its n keys, as an expression in b and n."""
-    line = f"q[:], q[..., 0], k = 0, 1 / 0.3, [np.resize({scores}, (d, kv_heads, n)).T for b, n in enumerate(lengths)]\n"
-    return CALL.replace("rng.shuffle", line + "rng.shuffle")
+def with_scores(scores, factors="1"):
+    """The call in which queries have these scores with the n keys of sequence b, times a factor for each new token."""
+    lines = f"""\
+scores = [{scores} for b, n in enumerate(lengths)]
+q[:], q[..., 0], k = 0, {factors} / 0.3, [np.resize(s, (d, kv_heads, len(s))).T for s in scores]
+rng.shuffle"""
+    return CALL.replace("rng.shuffle", lines)
 
 
 def expected_output(q, k, v):
@@ -122,7 +125,11 @@ check(
     [batch([3], n_new=3), batch([6], n_new=3), batch([5, 11], heads=4, kv_heads=2, n_new=2, page_size=3)],
 )
 check("scores near 1000", [batch([5, 7])], call=with_scores("1000 - np.arange(n) / 4"))
-check("scores that differ by 1000 from sequence to sequence", [batch([5, 7])], call=with_scores("1000 * b - np.arange(n) / 4"))
+check(
+    "scores that differ by 1000 from token to token, and from sequence to sequence",
+    [batch([5, 7], n_new=3)],
+    call=with_scores("1000 * (b + 1) - np.arange(n) / 4", "np.arange(n_new)"),
+)
 check("hidden scores far above the visible ones", [batch([6], n_new=3)], call=with_scores("1000 * np.arange(n) - 20000"))
 check("an empty place in the batch gets 0", [batch([5, 0, 3]), batch([0], n_new=2, heads=2)])
 check("the inputs are not modified", [batch([5, 3], heads=4, kv_heads=2)], calls=not_modified)
