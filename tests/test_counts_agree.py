@@ -11,9 +11,9 @@ from course_lib import runtime
 from course_lib.kernels import decode, flash_attention
 from course_lib.kernels.flash1_forward import flash1_attention
 from course_lib.machine import Machine
+from course_lib.paged_cache import PagePool
 from course_lib.reference.attention import standard_attention_on_machine
 from course_lib.reference.tiled import tiled_attention_on_machine
-from course_lib.paged_cache import PagePool
 from course_lib.tracer import trace
 from course_lib.traffic import decode as decode_closed_form
 from course_lib.traffic import flash_attention as closed_form
@@ -94,7 +94,8 @@ def test_tracer_and_closed_form_agree_on_decoding(lengths, d, heads, kv_heads, s
     assert traced.violations == []
     formula = decode_closed_form(lengths, d, heads=heads, kv_heads=kv_heads, splits=splits)
     # The kernel stores its states where it would store o.
-    names = {"Q": "q", "K": "k", "V": "v", "O": "o"} | ({"acc": "o", "stats": "stats", "O": "o#2"} if splits > 1 else {})
+    names = {"Q": "q", "K": "k", "V": "v", "O": "o"}
+    names |= {"acc": "o", "stats": "stats", "O": "o#2"} if splits > 1 else {}
     assert formula.by_tensor == {name: traced.by_tensor[seen] for name, seen in names.items()}
     others = sum(traced.by_tensor[name][0] for name in ("lengths", "table"))
     assert (traced.load_bytes - others, traced.store_bytes) == (formula.read_bytes, formula.write_bytes)

@@ -15,9 +15,9 @@ def append_to_pages(pages, length, n_tokens, page_size, free, references):
     The sequence takes as few pages as it can, one after the other from the end of free. It never writes a token into a
         page that other sequences have: if the next token belongs into one, the sequence first takes a page for a copy
         of it and has that in its place.
-    Returns None if there are too few free pages. Otherwise (pages, free, references, copies, places), the first three as
-        they are then; copies: a list of (source, target), pages to be copied before anything is written, at most one;
-        places: a list of (page, row), where each of the new tokens goes.
+    Returns None if there are too few free pages. Otherwise (pages, free, references, copies, places), the first three
+        as they are then; copies: a list of (source, target), pages to be copied before anything is written, at most
+        one; places: a list of (page, row), where each of the new tokens goes.
     The arguments stay as they are.
 
     >>> append_to_pages([2], 3, 2, page_size=4, free=[1, 0], references=[0, 0, 1])
@@ -107,8 +107,10 @@ def states(draw):
     pages, free = list(order[:n_pages]), list(order[n_pages:])
     # A sequence shares its first pages.
     shared = pages[: draw(st.integers(0, n_pages))]
-    return state(pages, length, draw(st.integers(0, 8)), page_size, free, shared) if order else (
-        case([], 0, 0, page_size, [], [1])
+    return (
+        state(pages, length, draw(st.integers(0, 8)), page_size, free, shared)
+        if order
+        else (case([], 0, 0, page_size, [], [1]))
     )
 
 

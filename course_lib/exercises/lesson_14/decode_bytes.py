@@ -12,8 +12,8 @@ from course_lib.paged_cache import PagePool
 def decode_bytes(lengths, heads, kv_heads, d, page_size, splits, bytes_per_element):
     """Bytes of one decoding step, with one new query for each sequence: (held, read, written).
 
-    lengths: how many keys each sequence has, a list; 0 is possible. heads: of q and o; kv_heads: of the keys and values,
-        a divisor of heads. Rows of q, k, v and o have d elements of bytes_per_element bytes.
+    lengths: how many keys each sequence has, a list; 0 is possible. heads: of q and o; kv_heads: of keys and values, a
+        divisor of heads. Rows of q, k, v and o have d elements of bytes_per_element bytes.
     held: by the keys and values in the cache. They lie in pages, each with room for page_size keys of one sequence, for
         all kv_heads, and for their values. No sequences share a page.
     read and written: by programs, one for each sequence, head of keys and split. A program reads the rows of q that use

@@ -14,9 +14,9 @@ from course_lib.reference.softmax import log_sum_exp_of_state, normalise_state
 def merge_splits(m, l, acc):
     """Output and log-sum-exp of rows whose keys were split, from the states of all splits at once.
 
-    m, l: [..., n_splits]; acc: [..., n_splits, d]. A split's m is its largest score, l its sum of exp(s - m) and acc its
-        sum of exp(s - m) * value, as in lesson 05. A split without keys has m = -inf, l = 0, acc = 0, and there may be
-        rows all of whose splits have none. [...] is any leading shape: none for one row, [rows] for many.
+    m, l: [..., n_splits]; acc: [..., n_splits, d]. A split's m is its largest score, l its sum of exp(s - m) and acc
+        its sum of exp(s - m) * value, as in lesson 05. A split without keys has m = -inf, l = 0, acc = 0, and there may
+        be rows all of whose splits have none. [...] is any leading shape: none for one row, [rows] for many.
     Returns (o, lse), o: [..., d], lse: [...], in the inputs' dtype: softmax(s) times the values, over the keys of all
         splits, and the natural logarithm of their sum of exp(s). Without any key they are 0 and -inf.
     The inputs are not modified. A loop over rows or splits is not needed.

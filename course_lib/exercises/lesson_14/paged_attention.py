@@ -14,7 +14,8 @@ def paged_attention(q, k_pages, v_pages, block_table, lengths, scale):
         consecutive query heads share one head of keys: with 6 heads and 2 kv_heads, heads 0 to 2 use kv head 0.
     lengths: [batch], how many keys each sequence has, those of the n_new newest tokens counted: n_new or more, or 0 for
         a place in the batch that is empty. block_table: [batch, most pages], whole numbers. The keys and values of
-        sequence b are in the pages block_table[b, 0], block_table[b, 1] and so on, page_size in each, fewer in the last.
+        sequence b are in the pages block_table[b, 0], block_table[b, 1] and so on, page_size in each, fewer in the
+        last.
     Causal: the last new token sees all keys of its sequence, the one before it all but the last, and so on. The scores
         are multiplied by scale.
     What lies behind a sequence's last key may be anything: rows of its last page and pages of nobody may be NaN, and
@@ -80,7 +81,7 @@ def expected_output(q, k, v):
         for b in range(len(q))
         for head in range(q.shape[1])
     ]
-    parts = ([h.expected for h in heads], [h.plain for h in heads], [np.broadcast_to(h.terms, zeros.shape) for h in heads])
+    parts = zip(*((head.expected, head.plain, zeros + head.terms) for head in heads), strict=True)
     return [ExpectedOutput("o", *(np.array(part).reshape(q.shape) for part in parts), index="sequence")]
 
 
@@ -130,7 +131,8 @@ check(
     [batch([5, 7], n_new=3)],
     call=with_scores("1000 * (b + 1) - np.arange(n) / 4", "np.arange(n_new)"),
 )
-check("hidden scores far above the visible ones", [batch([6], n_new=3)], call=with_scores("1000 * np.arange(n) - 20000"))
+rising = with_scores("1000 * np.arange(n) - 20000")
+check("hidden scores far above the visible ones", [batch([6], n_new=3)], call=rising)
 check("an empty place in the batch gets 0", [batch([5, 0, 3]), batch([0], n_new=2, heads=2)])
 check("the inputs are not modified", [batch([5, 3], heads=4, kv_heads=2)], calls=not_modified)
 check("any batch", [batch([7, 0, 13], heads=6, kv_heads=3, n_new=2, page_size=5, d=4), batches()])

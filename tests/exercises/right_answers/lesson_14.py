@@ -115,7 +115,7 @@ def paged_in_the_order_of_a_kernel(q, k_pages, v_pages, block_table, lengths, sc
 
 def paged_in_one_gather(q, k_pages, v_pages, block_table, lengths, scale):
     """All sequences padded to the longest, with what does not exist replaced before it is used."""
-    (batch, heads, n_new, _), (_, kv_heads, page_size, d) = q.shape, k_pages.shape
+    (_, heads, n_new, _), (_, kv_heads, page_size, _) = q.shape, k_pages.shape
     lengths = np.asarray(lengths)
     keys = np.arange(max(1, lengths.max()))
     exists = keys < lengths[:, None]
@@ -164,9 +164,9 @@ RIGHT_ANSWERS = {
                 "n_tiles = (length + BLOCK_N - 1) // BLOCK_N\n"
                 "    share = (n_tiles + n_splits - 1) // n_splits * BLOCK_N"
             ),
-            "k_ptrs = k_ptr + batch * stride_kb + kv_head * stride_kh + offs_n[:, None] * stride_kn + offs_d[None, :]": (
+            "k_ptrs = k_ptr + batch * stride_kb + kv_head * stride_kh + offs_n[:, None] * stride_kn": (
                 "k_tile = k_ptr + batch * stride_kb + kv_head * stride_kh + start_n * stride_kn\n"
-                "        k_ptrs = k_tile + tl.arange(0, BLOCK_N)[:, None] * stride_kn + offs_d[None, :]"
+                "        k_ptrs = k_tile + tl.arange(0, BLOCK_N)[:, None] * stride_kn"
             ),
         },
     },
