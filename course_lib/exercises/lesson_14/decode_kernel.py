@@ -96,7 +96,7 @@ sizes = dict(GROUP_SIZE=group, HEAD_DIM=d, BLOCK_M=block_m, BLOCK_N=block_n, BLO
 states = batch * heads * splits
 launched(
     decode_kernel, (batch, kv_heads, splits), {"m_ptr": states, "l_ptr": states, "acc_ptr": states * d},
-    q_ptr=q, k_ptr=k, v_ptr=v, lengths_ptr=np.array(lengths, np.int32), scale=0.3, **sizes,
+    q_ptr=q, k_ptr=k, v_ptr=v, lengths_ptr=np.array(lengths, np.int32), scale=scale, **sizes,
     strides={"q_ptr": ("stride_qb", "stride_qh"), "k_ptr": ("stride_kb", "stride_kh", "stride_kn"),
              "v_ptr": ("stride_vb", "stride_vh", "stride_vn")},
 )"""
@@ -104,11 +104,11 @@ launched(
 
 def call(scores=None):
     """The call of a property. scores: those of every query, as an expression in capacity; None if they are random."""
-    set_scores = f"q[:], q[..., 0], k[:] = 0, 1 / 0.3, np.where(np.isnan(k), k, ({scores})[:, None])\n"
+    set_scores = f"q[:], q[..., 0], k[:] = 0, 1 / scale, np.where(np.isnan(k), k, ({scores})[:, None])\n"
     return INPUTS + (set_scores if scores else "") + LAUNCH
 
 
-def states_of(dtype, q, k, v, lengths, splits, group, block_n):
+def states_of(dtype, q, k, v, lengths, splits, group, block_n, scale):
     """m, l and acc in this dtype, for each split of each head of each sequence, from all scores at once."""
     q, k, v = (x.astype(np.float32).astype(dtype) for x in (q, k, v))
     m = np.full((*q.shape[:2], splits), -np.inf, dtype)
@@ -118,27 +118,27 @@ def states_of(dtype, q, k, v, lengths, splits, group, block_n):
         share = -(-tiles // splits) * block_n
         keys = slice(s * share, min((s + 1) * share, lengths[b]))
         if keys.start < keys.stop:
-            scores = k[b, h // group, keys] @ q[b, h] * dtype(0.3)
+            scores = k[b, h // group, keys] @ q[b, h] * dtype(scale)
             m[b, h, s] = scores.max()
             p = np.exp(scores - m[b, h, s])
             l[b, h, s], acc[b, h, s] = p.sum(), p @ v[b, h // group, keys]
     return m, l, acc
 
 
-def gives_states(launch, q, k, v, lengths, splits, group, block_n, **_):
+def gives_states(launch, q, k, v, lengths, splits, group, block_n, scale, **_):
     k, v = np.nan_to_num(k), np.nan_to_num(v)
-    given = q, k, v, lengths, splits, group, block_n
+    given = q, k, v, lengths, splits, group, block_n, scale
     exact, plain = states_of(np.float64, *given), states_of(np.float32, *given)
     # A score's own rounding, relative to its terms, is a relative error of its weight.
-    size = 0.3 * np.abs(k).max() * np.abs(q).sum(axis=-1).max()
+    size = scale * np.abs(k).max() * np.abs(q).sum(axis=-1).max()
     terms = size, (1 + size) * exact[1], (1 + size) * exact[1][..., None] * np.abs(v).max()
     parts = zip(("m", "l", "acc"), exact, plain, terms, strict=True)
     return compare_launch(launch, [ExpectedOutput(*part, index="sequence") for part in parts])
 
 
-def requests_no_more(launch, q, k, v, lengths, splits, group, block_n, **_):
+def requests_no_more(launch, q, k, v, lengths, splits, group, block_n, scale, **_):
     """Of each tensor at most what the closed form says, whose last queries, keys and values are read once."""
-    if evidence := gives_states(launch, q, k, v, lengths, splits, group, block_n):
+    if evidence := gives_states(launch, q, k, v, lengths, splits, group, block_n, scale):
         return evidence
     (_, heads, d), kv_heads = q.shape, k.shape[1]
     enough = traffic.decode(lengths, d, heads=heads, kv_heads=kv_heads, splits=splits, dtype_bytes=4).by_tensor
@@ -154,7 +154,7 @@ def requests_no_more(launch, q, k, v, lengths, splits, group, block_n, **_):
     return Evidence(tuple(findings)) if findings else None
 
 
-def step(lengths, kv_heads=1, group=1, d=16, splits=1, block_m=16, block_n=16, seed=0):
+def step(lengths, kv_heads=1, group=1, d=16, splits=1, block_m=16, block_n=16, scale=0.3, seed=0):
     return locals()
 
 
@@ -166,7 +166,7 @@ def steps(draw):
         "d": draw(st.sampled_from([1, 3, 16])),
         "splits": draw(st.integers(1, 2)),
     }
-    return step(lengths, **sizes, seed=draw(st.integers(0, 99)))
+    return step(lengths, **sizes, scale=draw(st.sampled_from([0.3, 1.5])), seed=draw(st.integers(0, 99)))
 
 
 check = kernel_checks(call(), gives_states)
@@ -198,6 +198,6 @@ check(
 )
 check("float32 products: nothing is rounded to TF32 on a GPU", [step([32])], test=rounds_products)
 check.examples = 8
-check("any step", [step([21, 0, 50], 2, 5, 6, splits=2, block_n=32), steps()])
+check("any step", [step([21, 0, 50], 2, 5, 6, splits=2, block_n=32, scale=0.7), steps()])
 
 EXERCISE = Exercise(__file__, decode_kernel, check, points=7, minutes=25, difficulty="hard", imports=TRITON)

@@ -44,7 +44,6 @@ def paged_attention(q, k_pages, v_pages, block_table, lengths, scale):
     return o
 
 
-SCALE = 0.3  # not the usual 1/sqrt(d)
 CALL = """\
 from course_lib.paged_cache import PagePool
 rng, pool = np.random.default_rng(seed), PagePool(24, page_size)
@@ -58,24 +57,24 @@ for b, n in enumerate(lengths):
     k_pages[pages, :, rows], v_pages[pages, :, rows] = k[b], v[b]
 block_table, lengths = pool.tables(sequences)
 block_table[np.arange(block_table.shape[1]) * page_size >= lengths[:, None]] = 10**6
-paged_attention(q, k_pages, v_pages, block_table, lengths, 0.3)"""
+paged_attention(q, k_pages, v_pages, block_table, lengths, scale)"""
 
 
 def with_scores(scores, factors="1"):
     """The call in which queries have these scores with the n keys of sequence b, times a factor for each new token."""
     lines = f"""\
 scores = [{scores} for b, n in enumerate(lengths)]
-q[:], q[..., 0], k = 0, {factors} / 0.3, [np.resize(s, (d, kv_heads, len(s))).T for s in scores]
+q[:], q[..., 0], k = 0, {factors} / scale, [np.resize(s, (d, kv_heads, len(s))).T for s in scores]
 rng.shuffle"""
     return CALL.replace("rng.shuffle", lines)
 
 
-def expected_output(q, k, v):
+def expected_output(q, k, v, scale):
     """o of the whole batch, from the keys and values of each sequence side by side."""
     group, zeros = q.shape[1] // k[0].shape[1], np.zeros(q.shape[2:])
     no_keys = ExpectedOutput("o", zeros, zeros, 0.0)
     heads = [
-        attention_output("o", q[b, head], k[b][:, head // group], v[b][:, head // group], True, SCALE)[0]
+        attention_output("o", q[b, head], k[b][:, head // group], v[b][:, head // group], True, scale)[0]
         if len(k[b])
         else no_keys
         for b in range(len(q))
@@ -85,8 +84,8 @@ def expected_output(q, k, v):
     return [ExpectedOutput("o", *(np.array(part).reshape(q.shape) for part in parts), index="sequence")]
 
 
-def gives_attention(returned, q, k, v, **_):
-    return compare(returned, expected_output(q, k, v))
+def gives_attention(returned, q, k, v, scale, **_):
+    return compare(returned, expected_output(q, k, v, scale))
 
 
 def not_modified(answer, **inputs):
@@ -96,7 +95,7 @@ def not_modified(answer, **inputs):
     return Evidence(tuple(findings)) if findings else None
 
 
-def batch(lengths, heads=1, kv_heads=1, n_new=1, d=3, page_size=4, seed=0):
+def batch(lengths, heads=1, kv_heads=1, n_new=1, d=3, page_size=4, scale=0.3, seed=0):
     return locals()
 
 
@@ -105,6 +104,7 @@ def batches(draw):
     n_new, kv_heads = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     lengths = draw(st.lists(st.integers(n_new, 9) | st.just(0), min_size=1, max_size=2))
     sizes = {"page_size": draw(st.integers(1, 4)), "d": draw(st.integers(1, 3)), "seed": draw(st.integers(0, 9))}
+    sizes["scale"] = draw(st.sampled_from([0.3, 0.7, 1.5]))
     return batch(lengths, heads=kv_heads * draw(st.integers(1, 3)), kv_heads=kv_heads, n_new=n_new, **sizes)
 
 
@@ -135,6 +135,6 @@ rising = with_scores("1000 * np.arange(n) - 20000")
 check("hidden scores far above the visible ones", [batch([6], n_new=3)], call=rising)
 check("an empty place in the batch gets 0", [batch([5, 0, 3]), batch([0], n_new=2, heads=2)])
 check("the inputs are not modified", [batch([5, 3], heads=4, kv_heads=2)], calls=not_modified)
-check("any batch", [batch([7, 0, 13], heads=6, kv_heads=3, n_new=2, page_size=5, d=4), batches()])
+check("any batch", [batch([7, 0, 13], heads=6, kv_heads=3, n_new=2, page_size=5, d=4, scale=0.7), batches()])
 
 EXERCISE = Exercise(__file__, paged_attention, check, points=5, minutes=15, difficulty="hard")
