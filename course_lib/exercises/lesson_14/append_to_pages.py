@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from course_lib.grading import Checks, Evidence, Exercise, Finding, not_modified, show, single_finding
+from course_lib.grading import Checks, Exercise, not_modified, show, single_finding
 from course_lib.paged_cache import OutOfPages, PagePool
 
 
@@ -74,9 +74,11 @@ def agrees_with_the_pool(returned, **inputs):
         text = f"the answer returned neither None nor ({', '.join(NAMES)})"
         return single_finding("type", text, show(returned), show(right))
     wrong = [i for i in range(len(NAMES)) if _listed(returned[i]) != _listed(right[i])]
-    findings = tuple(Finding(NAMES[i], "list", f"{NAMES[i]} is not right") for i in wrong)
+    if not wrong:
+        return None
+    names = ", ".join(NAMES[i] for i in wrong)
     shown = ("\n".join(f"{NAMES[i]}: {show(_listed(values[i]))}" for i in wrong) for values in (returned, right))
-    return Evidence(findings, *shown) if findings else None
+    return single_finding("list", f"not as it should be: {names}", *shown, part=names)
 
 
 def _listed(value):
@@ -86,16 +88,13 @@ def _listed(value):
 
 
 def state(pages, length, n_tokens, page_size, free, shared=()):
-    """shared: pages of the sequence that others have, too. The pages with higher numbers belong to others alone."""
-    references = [1] * (max([*pages, *free]) + 2)
+    """shared: pages of the sequence that others have, too. Pages that are neither its own nor free belong to others."""
+    references = [1] * (max([0, *pages, *free]) + 2)
     for page in free:
         references[page] = 0
     for page in shared:
         references[page] += 1 + page % 2
-    return case(list(pages), length, n_tokens, page_size, list(free), references)
-
-
-def case(*values):
+    values = list(pages), length, n_tokens, page_size, list(free), references
     return dict(zip(("pages", "length", "n_tokens", "page_size", "free", "references"), values, strict=True))
 
 
@@ -107,14 +106,10 @@ def states(draw):
     pages, free = list(order[:n_pages]), list(order[n_pages:])
     # A sequence shares its first pages.
     shared = pages[: draw(st.integers(0, n_pages))]
-    return (
-        state(pages, length, draw(st.integers(0, 8)), page_size, free, shared)
-        if order
-        else (case([], 0, 0, page_size, [], [1]))
-    )
+    return state(pages, length, draw(st.integers(0, 8)), page_size, free, shared)
 
 
-check = Checks(append_to_pages, agrees_with_the_pool, case)
+check = Checks(append_to_pages, agrees_with_the_pool)
 
 check(
     "the last page has room for the new tokens",
