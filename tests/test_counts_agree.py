@@ -78,8 +78,9 @@ def test_heads_sharing_keys_read_them_once_each():
 
 
 @pytest.mark.parametrize("splits", (1, 2, 5))
-@pytest.mark.parametrize("heads, kv_heads", ((1, 1), (6, 2), (6, 6)))
-@pytest.mark.parametrize("lengths, d", (((37,), 8), ((50, 0, 1, 16), 40), ((33, 64), 80)))
+@pytest.mark.parametrize(
+    "lengths, d, heads, kv_heads", (((37,), 8, 1, 1), ((50, 0, 1, 16), 40, 6, 2), ((33, 64), 80, 2, 2))
+)
 def test_tracer_and_closed_form_agree_on_decoding(lengths, d, heads, kv_heads, splits):
     """From pages: of the last one, only the rows that are filled are read."""
     pool = PagePool(n_pages=12, page_size=16)

@@ -38,7 +38,9 @@ MAY_IMPORT = {
     "components": set(),
     "grading": {"components", "runtime", "editing", "language", "kernels", "tracing", "tracer", "exercises"},
     "bug_hunt": {"runtime", "editing", "kernels", "measure"},
-    "exercises": {"language", "traffic", "machine", "reference", "kernels", "measure", "bug_hunt", "grading"},
+    "exercises": {
+        "language", "traffic", "paged_cache", "machine", "reference", "kernels", "measure", "bug_hunt", "grading",
+    },
     "__init__": {"components", "grading"},
     "__main__": {"runtime", "grading", "measure"},
 }  # fmt: skip
