@@ -29,6 +29,8 @@ MAY_IMPORT = {
     "reference": {"machine", "masks"},
     "language": {"runtime"},
     "kernels": {"runtime", "language"},
+    "tiny_model": set(),
+    "serving": {"kernels", "paged_cache", "tiny_model"},
     "tracing": {"runtime"},
     "tracer": {"runtime", "tracing"},
     "measure": {"runtime", "language", "editing", "hardware", "traffic", "kernels"},
