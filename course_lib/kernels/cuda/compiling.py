@@ -74,7 +74,7 @@ def program_of(source, kernel):
             "Without a GPU, a CUDA kernel is compiled with the machine's C++ compiler, and there is none. Install "
             "one on Linux: apt-get install g++ (or clang). CXX may hold the path of another."
         )
-    ours = [(HERE / name).read_text() for name in ("device.h", "threads.h", "accesses.h", "runner.cc")]
+    ours = [(HERE / name).read_text() for name in ("compiling.py", "device.h", "threads.h", "accesses.h", "runner.cc")]
     tools = compiler, COMPILE, CLANG, COMPILE_RUNNER, ours
 
     def compile_runner(folder):
@@ -88,10 +88,12 @@ def program_of(source, kernel):
 
 def _build(compiler, folder, runner, source, kernel):
     (folder / SOURCE_NAME).write_text(source)
-    # Arrays declared `extern __shared__ float x[]` are defined here, whatever their type.
+    # Arrays declared `extern __shared__ float x[]` are defined here, whatever their type, and so are the functions that
+    # initialise them: g++ calls these before it uses the arrays.
     dynamic = sorted(set(re.findall(r"\bextern\s+__shared__[^;=]*?(\w+)\s*\[\s*\]", source)))
     definitions = (
         f'__thread char dynamic_{i}[{MAX_DYNAMIC_SHARED_BYTES}] __asm__("{name}") __attribute__((aligned(128)));\n'
+        f'extern "C" void _ZTH{len(name)}{name}() {{}}\n'
         for i, name in enumerate(dynamic)
     )
     text = f'#include "device.h"\n#include "{SOURCE_NAME}"\nKERNEL_TO_RUN({kernel})\n{"".join(definitions)}'
