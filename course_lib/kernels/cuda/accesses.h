@@ -59,18 +59,18 @@ static void record(Address a, unsigned size, Access access, int array, Address c
   if (site->requests.empty()) active_sites.push_back(site);
   size_t& n = site->executed[me % LANES];
   while (n < site->requests.size() && site->requests[n].first != array) n++;
-  if (n == site->requests.size()) site->requests.push_back({array, {}});
+  if (n == site->requests.size()) site->requests.emplace_back(array, std::array<Address, LANES>{});
   site->requests[n++].second[me % LANES] = a;
 }
 
 // All lanes of the warp that ran last wait, so that no request is still growing.
 static void end_interval() {
   for (Site* site : active_sites) {
-    for (auto& [array, addresses] : site->requests) {
+    for (Request& request : site->requests) {
       Address least = ~Address(0);
-      for (Address a : addresses) if (a) least = min(least, a);
-      for (Address& a : addresses) if (a) a = a - least / 128 * 128 + 128;
-      site->counts[{array, addresses}]++;
+      for (Address a : request.second) if (a) least = std::min(least, a);
+      for (Address& a : request.second) if (a) a = a - least / 128 * 128 + 128;
+      site->counts[request]++;
     }
     site->requests.clear();
     memset(site->executed, 0, sizeof site->executed);
@@ -96,10 +96,12 @@ static void find(const char* kind, Address code, int array, Address a, unsigned 
   fprintf(report, "\n");
 }
 
+static bool of_one_warp(int thread, int other) { return (thread ^ other) < LANES; }
+
 // Whether what a thread of this block did comes before all that this thread does from now on.
-static bool is_over(const Event& event) {
+static inline __attribute__((always_inline)) bool is_over(const Event& event) {
   if (event.time < barrier_time || event.thread == me) return true;
-  return event.thread / LANES == me / LANES && event.time < threads[me].synced[event.thread % LANES];
+  return of_one_warp(event.thread, me) && event.time < threads[me].synced[event.thread % LANES];
 }
 
 static void access(Address a, unsigned size, Access kind, Address code) {
@@ -127,10 +129,10 @@ static void access(Address a, unsigned size, Access kind, Address code) {
     const Address at = max(a, array.begin + 4 * i);
     auto check = [&](const Event& other, Access other_kind) {
       if (!other.time || !(other.bytes & bytes)) return;
-      const bool same_block = other.block == event.block, same_warp = other.thread / LANES == me / LANES;
-      if (same_block ? is_over(other) : number == SHARED) return;  // each block has shared memory of its own
-      find(!same_block ? "race between blocks" : same_warp ? "race within a warp" : "race between warps", code, number,
-           at, min(size, 4u), kind, &other, other_kind);
+      if (other.block == event.block ? is_over(other) : number == SHARED) return;  // each block has its own
+      const char* race = of_one_warp(other.thread, me) ? "race within a warp" : "race between warps";
+      find(other.block == event.block ? race : "race between blocks", code, number, at, min(size, 4u), kind, &other,
+           other_kind);
     };
     check(word.stored, STORE);
     if (kind == STORE) {
@@ -141,9 +143,9 @@ static void access(Address a, unsigned size, Access kind, Address code) {
       if (number == SHARED && (!word.stored.time || word.stored.block != event.block))
         find("unwritten", code, number, at, 4, LOAD);
       // A later store races with one of two threads that load, whichever it comes from. They should be of two warps.
-      const int warp = word.loaded.thread / LANES;
+      const bool both_of_one = of_one_warp(word.loaded.thread, word.also_loaded.thread);
       if (is_over(word.loaded)) word.loaded = event;
-      else if (is_over(word.also_loaded) || (warp == word.also_loaded.thread / LANES && warp != me / LANES))
+      else if (is_over(word.also_loaded) || (both_of_one && !of_one_warp(word.loaded.thread, me)))
         word.also_loaded = event;
     }
   }

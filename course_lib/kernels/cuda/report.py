@@ -1,5 +1,6 @@
 """What the runner reports of a launch, and the sentences in which it says what is wrong with a kernel."""
 
+import functools
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -98,26 +99,21 @@ class Report:
 
 # What the program calls a finding: its kind, and what the thread did.
 BY_THREAD = {
-    "race between warps": (
-        "race", "{access}s {element}, which {other} {other_access}s in line {line}, and no barrier decides which is first"
-    ),
-    "race between blocks": (
-        "race", "{access}s {element}, which {other} of block {other_block} {other_access}s in line {line}. Blocks run in "
-        "any order, and none can wait for another",
-    ),
+    "race between warps": ("race", "{access}s {which}, and no barrier decides which is first"),
+    "race between blocks": ("race", "{access}s {which}. Blocks run in any order, and none can wait for another"),
     "race within a warp": (
-        "race", "{access}s {element}, which {other} {other_access}s in line {line}, and nothing decides which is first. "
-        "Both are in one warp: __syncwarp() would order them",
+        "race", "{access}s {which}, and nothing decides which is first. Both are in one warp: __syncwarp() would order "
+        "them",
     ),
     "unwritten": ("unwritten", "loads {element}, which no thread of the block has stored"),
     "out of bounds": ("out of bounds", "{access}s {element}, outside {array}"),
     "misaligned": (
-        "misaligned", "{access}s {element} and what follows, {size} bytes at once, from an address that is no multiple of "
-        "{size}",
+        "misaligned", "{access}s {element} and what follows, {size} bytes at once, from an address that is no multiple "
+        "of {size}",
     ),
     "global variable": (
-        "global variable", "stores to a variable outside the kernel. The runner counts accesses to shared memory and to "
-        "arrays among the arguments only",
+        "global variable", "stores to a variable outside the kernel. The runner counts accesses to shared memory and "
+        "to arrays among the arguments only",
     ),
     "not in its own mask": ("shuffle", "calls this with a mask that does not name its own lane"),
     "its source takes no part": ("shuffle", "reads from lane {lane}, which takes no part"),
@@ -150,8 +146,8 @@ class Reader:
         of = defaultdict(list)
         for kind, *fields in rows:
             of[kind].append(fields)
-        codes = {code for row in of["requests"] + of["found"] for field in row for code in field.split() if "0x" in code}
-        self.line_at = self.program.lines(codes)
+        fields = {field for row in of["requests"] + of["found"] for field in row if "0x" in field}
+        self.line_at = self.program.lines({code for field in fields for code in field.split()})
 
         ((complete, barriers, shuffles, stack_bytes),) = (map(int, row) for row in of["end"])
         tensors = {name: Memory() for name, _ in self.arrays}
@@ -159,7 +155,8 @@ class Reader:
         memories = [report.shared, *tensors.values()]
         for code, access, *numbers in of["requests"]:
             size, array, count, *addresses = map(int, numbers)
-            memories[array].add(self.line_at[code], access, _cost(array == SHARED, access, size, count, addresses))
+            one = _cost(array == SHARED, access, size, tuple(addresses))
+            memories[array].add(self.line_at[code], access, Accesses(*(count * number for number in one)))
         told_of = next((names for names in ONE_AT_A_TIME if any(row[0] in names for row in of["found"])), set())
         not_told = set.union(*ONE_AT_A_TIME) - told_of
         report.findings = [
@@ -182,15 +179,16 @@ class Reader:
     def _of_thread(self, name, places, block, thread, *more):
         words = {"lane": more[0]} if more else {}
         if len(more) > 1:
-            array, offset, size, words["access"], *other = more
-            words["element"], words["array"] = self._element(int(array), int(offset), int(size))
-            words["size"] = size
+            array, offset, size, access, *other = more
+            element, words["array"] = self._element(int(array), int(offset), int(size))
+            words |= {"access": access, "element": element, "size": size}
             if other:
-                code, words["other_block"], thread_of_other, words["other_access"] = other
-                words |= {"line": self.line_at[code], "other": self._thread(int(thread_of_other))}
+                code, other_block, other_thread, other_access = other
+                who = self._thread(int(other_thread)) + (f" of block {other_block}" if other_block != block else "")
+                words["which"] = f"{element}, which {who} {other_access}s in line {self.line_at[code]}"
         kind, did = BY_THREAD.get(name, ("crash", "crashed"))
         text = f"{self._thread(int(thread))} of block {block} {did.format(**words)}."
-        # A place is a line or an instruction, or what led to it, one call after the other.
+        # A place is a line, or an instruction and those that called it.
         lines = (self.line_at[place] if "0x" in place else int(place) for place in places.split())
         return self._finding(kind, text, next(filter(None, lines), None), int(block), int(thread))
 
@@ -236,12 +234,13 @@ class Reader:
         return f"{name}{[index, *indices]}", f"{name}, whose shape is {list(values.shape)}"
 
 
-def _cost(in_shared, access, size, count, addresses):
-    """The Accesses of `count` requests that are alike. addresses: of the lanes, 0 for one that is off."""
+@functools.lru_cache(maxsize=1 << 14)
+def _cost(in_shared, access, size, addresses):
+    """The Accesses of one request. addresses: of its lanes, 0 for one that is off."""
     # Elements of less than a word are served as the words in which they lie.
-    words, width = [address // 4 * 4 or None if size < 4 else address or None for address in addresses], max(size, 4)
-    n_lanes = sum(map(bool, addresses))
+    words, width = [(address if size >= 4 else address // 4 * 4) or None for address in addresses], max(size, 4)
+    moved_bytes = size * sum(map(bool, addresses))
     if not in_shared:
-        return Accesses(count, count * size * n_lanes, count * len(request.sectors(words, width)))
-    passes, conflicts = (rule(words, width, access) for rule in (request.passes, request.conflicts))
-    return Accesses(count, count * size * n_lanes, 0, count * len(passes), count * conflicts)
+        return Accesses(1, moved_bytes, len(request.sectors(words, width)))
+    passes = len(request.passes(words, width, access))
+    return Accesses(1, moved_bytes, 0, passes, request.conflicts(words, width, access))

@@ -42,7 +42,7 @@ def groups(addresses, element_bytes, access="load"):
 
 
 def passes(addresses, element_bytes, access="load"):
-    """How shared memory serves a warp's load, or "store", pass by pass: a list of {bank: lanes}, in the order of the groups.
+    """How shared memory serves a warp's load, or its "store", pass by pass: a list of {bank: lanes}, group by group.
 
     In a pass, each of the 32 banks delivers at most one word of 4 bytes, to all lanes of the group that want it. Word w
     lies in bank w % 32. So a group takes as many passes as one bank has different words to deliver; a group whose lanes
