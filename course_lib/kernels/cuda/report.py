@@ -79,8 +79,8 @@ class Finding:
 class Report:
     """What one launch did.
 
-    tensors: {name: Memory} of the arrays among the arguments. shared: Memory. shared_bytes: of a block. barriers:
-        __syncthreads that a block has passed, of all blocks. shuffles: and votes, of all warps.
+    tensors: {name: Memory} of the arrays among the arguments. shared: Memory. barriers: __syncthreads that a block has
+        passed, of all blocks. shuffles: and votes, of all warps.
     stack_bytes: of a thread's own variables, as the CPU's compiler lays them out; some 200 more than they have.
     findings: after a race or a read of unwritten memory, the kernel goes on; at any other finding it is stopped.
     complete: whether it ran to its end. If not, the counts are those of a part. printed: what it printed.
@@ -88,7 +88,6 @@ class Report:
 
     tensors: dict
     shared: Memory = field(default_factory=Memory)
-    shared_bytes: int = 0
     barriers: int = 0
     shuffles: int = 0
     stack_bytes: int = 0
@@ -151,7 +150,7 @@ class Reader:
 
         ((complete, barriers, shuffles, stack_bytes),) = (map(int, row) for row in of["end"])
         tensors = {name: Memory() for name, _ in self.arrays}
-        report = Report(tensors, Memory(), sum(size for *_, size in self.shared), barriers, shuffles, stack_bytes)
+        report = Report(tensors, Memory(), barriers, shuffles, stack_bytes)
         memories = [report.shared, *tensors.values()]
         for code, access, *numbers in of["requests"]:
             size, array, count, *addresses = map(int, numbers)
