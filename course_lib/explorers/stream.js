@@ -119,10 +119,16 @@ function picture(box, choose) {
         write(text, keys[j])
       }),
     )
+    const placed = [] // each name beside its point where none before it stands: [left, base, width]
     many(labels, "text", keys.length).forEach((text, i) => {
-      const x = plane.x(state.values[i][0])
-      const left = x + 8 + 7 * keys[i].length > plane.span.x[1] + 6
-      set(text, { x: left ? x - 8 : x + 8, y: plane.y(state.values[i][1]) - 6, class: left ? "end" : "" })
+      const [x, y, width] = [plane.x(state.values[i][0]), plane.y(state.values[i][1]), 7 * keys[i].length]
+      const spots = [x + 8, x - 8 - width].flatMap((left) => [y - 6, y + 14].map((base) => [left, base]))
+      const free = ([left, base]) =>
+        left + width <= plane.span.x[1] + 6 &&
+        placed.every(([at, other, wide]) => Math.abs(base - other) > 11 || left + width < at || left > at + wide)
+      const [left, base] = spots.find(free) ?? spots[0]
+      placed.push([left, base, width])
+      set(text, { x: left, y: base })
       write(text, keys[i])
     })
     set(answer, { x: plane.x(state.answer[0]), y: plane.y(state.answer[1]) + 6 })
