@@ -55,9 +55,9 @@ def _outcomes(prop, answer, inputs):
 
 
 def _relation(exercise, prop, right, answer, place):
-    """What came back in place of what was expected, if that is the same on all cases of the properties so far."""
-    so_far = exercise.properties[: exercise.properties.index(prop) + 1]
-    cases = [(case, *(_outcomes(p, each, case)[place:] for each in (right, answer))) for p in so_far for case in p.cases]
+    """What came back in place of what was expected, if that is the same on all cases of the same call."""
+    alike = [p for p in exercise.properties if p.call == prop.call]
+    cases = [(case, *(_outcomes(p, each, case)[place:] for each in (right, answer))) for p in alike for case in p.cases]
     cases = [(case, exact[0], came[0]) for case, exact, came in cases if exact and came]
     wrong = [(case, exact, came) for case, exact, came in cases if not same(exact, came)]
     if sum(exact.size for _, exact, _ in wrong) < 2:

@@ -48,7 +48,6 @@ WRONG_ANSWERS = {
         "a global maximum": ({"S.max(axis=1, keepdims=True)": "S.max()"}, ""),
         "shifted by the mean": ({"m = S.max(axis=1, keepdims=True)": "m = np.where(np.isfinite(S), S, 0).mean(axis=1, keepdims=True)"}, ""),
         "one sum for all": ({"l = P.sum(axis=1, keepdims=True)": "l = P.sum()"}, ""),
-        "an epsilon": ({"np.where(l == 0, 1, l)": "(l + 1e-6)"}, ""),
         "always causal": ({"if causal:": "if True:"}, ""),
         "mask inverted": ({HIDE: "S = np.where(visible, -np.inf, S)"}, ""),
         "causal shift reversed": ({VISIBLE: "visible = np.arange(n_k) <= np.arange(n_q)[:, None] + n_q - n_k"}, ""),
