@@ -5,6 +5,7 @@ import numpy as np
 from course_lib import reference, traffic
 from course_lib.exercises.common.oracles import attention_output
 from course_lib.grading import Exercise, ExpectedOutput, case_of, compare, expected
+from course_lib.grading.compile_calls import compiles
 from course_lib.grading.kernel_calls import TRITON, compare_bytes, kernel_checks, plain, rounds_products, wrong_accesses
 from course_lib.kernels import plain_forward
 
@@ -129,5 +130,6 @@ check(
     [case(32, 64, block_m=32, block_n=64)],
     test=rounds_products,
 )
+compiles(check, 20, 40, 20, 2, True)
 
 EXERCISE = Exercise(__file__, flash_forward, check, points=8, minutes=25, difficulty="hard", imports=TRITON)
