@@ -65,7 +65,10 @@ WRONG_ANSWERS = {
         "from the first score": (normalizer_from_the_first, ""),
         "l = 1 at a new maximum": (normalizer_l_1_at_a_new_max, ""),
         "a tie is lost": (normalizer_strict, ""),
-        "start at -1e6": ({"-np.inf, 0.0\n    for": "-1e6, 0.0\n    for", "if m_new == -np.inf:": "if m_new == -1e6:"}, ""),
+        "start at -1e6": (
+            {"-np.inf, 0.0\n    for": "-1e6, 0.0\n    for", "if m_new == -np.inf:": "if m_new == -1e6:"},
+            "",
+        ),
         "start at 0, l guarded": ({"m, l = -np.inf, 0.0": "m, l = 0.0, 0.0"}, ""),
         "m is not updated": ({"        m = m_new\n": ""}, ""),
         "l is the log": ({"return m, l": "return m, np.log(l)"}, ""),
@@ -79,13 +82,25 @@ WRONG_ANSWERS = {
         "empty gives 0, 0": ({"    return m, l": "    return (m, l) if l else (0.0, 0.0)"}, ""),
         "masked counts": ({"            continue": "            l += 1\n            continue"}, ""),
         "abs max": ({"max(m, s)": "max(m, abs(s)) if s > -np.inf else m"}, ""),
-        "in chunks of two": (lambda stream: (lambda x: (max(x, default=-np.inf), sum(np.exp(s - max(x)) for s in x)) if x and max(x) > -np.inf else (-np.inf, 0.0))(list(stream)), ""),
+        "in chunks of two": (
+            lambda stream: (
+                lambda x: (
+                    (max(x, default=-np.inf), sum(np.exp(s - max(x)) for s in x))
+                    if x and max(x) > -np.inf
+                    else (-np.inf, 0.0)
+                )
+            )(list(stream)),
+            "",
+        ),
         "the softmax too": ({"return m, l": "return m, l, 1 / l"}, ""),
         "sorted": ({"for s in stream:": "for s in sorted(stream):"}, ""),
         "len": ({"    m, l =": "    n = len(stream)\n    m, l ="}, ""),
     },
     "online_softmax_update": {
-        "acc not rescaled when below": ({UPDATED: UPDATED.replace("alpha[..., None] * acc", "np.where(m == m_new, 1, 0)[..., None] * acc")}, ""),
+        "acc not rescaled when below": (
+            {UPDATED: UPDATED.replace("alpha[..., None] * acc", "np.where(m == m_new, 1, 0)[..., None] * acc")},
+            "",
+        ),
         "l = block sum": ({UPDATED: UPDATED.replace("alpha * l + p.sum(axis=-1)", "p.sum(axis=-1)")}, ""),
         "acc = block acc": ({UPDATED: UPDATED.replace("alpha[..., None] * acc + p @ values", "p @ values")}, ""),
         "alpha without the axis": ({UPDATED: UPDATED.replace("alpha[..., None] * acc", "alpha * acc")}, ""),
@@ -93,13 +108,19 @@ WRONG_ANSWERS = {
         "start -1e6": ({"np.where(m_new == -np.inf, 0.0, m_new)": "np.maximum(m_new, -1e6)"}, ""),
         "scores not shifted": ({"p = np.exp(scores - shift[..., None])": "p = np.exp(scores - m[..., None])"}, ""),
         "m comes back old": ({"return m_new,": "return m,"}, ""),
-        "acc, l exchanged": ({UPDATED: "return m_new, alpha[..., None] * acc + p @ values, alpha * l + p.sum(axis=-1)"}, ""),
+        "acc, l exchanged": (
+            {UPDATED: "return m_new, alpha[..., None] * acc + p @ values, alpha * l + p.sum(axis=-1)"},
+            "",
+        ),
         "sum over all": ({"p.sum(axis=-1)": "p.sum()"}, ""),
         "values weighted by scores": ({"p @ values": "scores @ values"}, ""),
         "values summed": ({"p @ values": "values.sum(axis=0)"}, ""),
         "alpha rescales p": ({"alpha[..., None] * acc + p @ values": "alpha[..., None] * (acc + p @ values)"}, ""),
         "mean": ({"p.sum(axis=-1)": "p.mean(axis=-1)"}, ""),
-        "guard by the whole": ({"np.where(m_new == -np.inf, 0.0, m_new)": "m_new if np.any(m_new > -np.inf) else 0 * l"}, ""),
+        "guard by the whole": (
+            {"np.where(m_new == -np.inf, 0.0, m_new)": "m_new if np.any(m_new > -np.inf) else 0 * l"},
+            "",
+        ),
         "a list": ({UPDATED: UPDATED.replace("return ", "return [") + ", 0]"}, ""),
         "one query only": ({"p @ values": "sum(w * v for w, v in zip(p, values, strict=True))"}, ""),
         "reset when the maximum rises": ({"alpha = np.exp(m - shift)": "alpha = (m == m_new) * 1.0"}, ""),
@@ -107,21 +128,53 @@ WRONG_ANSWERS = {
     "merge_states": {
         "guarded as a whole": (merge_guarded_as_a_whole, ""),
         "weighted by l": (merge_weighted_by_l, ""),
-        "a mean": ({MERGED: "return m, (w_a * l_a + w_b * l_b) / 2, (w_a[..., None] * acc_a + w_b[..., None] * acc_b) / 2"}, ""),
-        "normalised": ({MERGED: "l = w_a * l_a + w_b * l_b\n    return m, l, (w_a[..., None] * acc_a + w_b[..., None] * acc_b) / l[..., None]"}, ""),
+        "a mean": (
+            {MERGED: "return m, (w_a * l_a + w_b * l_b) / 2, (w_a[..., None] * acc_a + w_b[..., None] * acc_b) / 2"},
+            "",
+        ),
+        "normalised": (
+            {
+                MERGED: "l = w_a * l_a + w_b * l_b\n    return m, l, (w_a[..., None] * acc_a + w_b[..., None] * acc_b) / l[..., None]"
+            },
+            "",
+        ),
         "min": ({"np.maximum(m_a, m_b)": "np.minimum(m_a, m_b)"}, ""),
         "sum of the maxima": ({"m = np.maximum(m_a, m_b)": "m = m_a + m_b"}, ""),
         "larger l wins": ({"m = np.maximum(m_a, m_b)": "m = np.where(l_a > l_b, m_a, m_b)"}, ""),
-        "only the larger state": ({MERGED: "return m, np.where(m_a > m_b, l_a, l_b), np.where((m_a > m_b)[..., None], acc_a, acc_b)"}, ""),
+        "only the larger state": (
+            {MERGED: "return m, np.where(m_a > m_b, l_a, l_b), np.where((m_a > m_b)[..., None], acc_a, acc_b)"},
+            "",
+        ),
         "m_a": ({"m = np.maximum(m_a, m_b)": "m = np.where(m_a == -np.inf, m_b, m_a)"}, ""),
         "axis missing": ({"w_a[..., None] * acc_a + w_b[..., None] * acc_b": "w_a * acc_a + w_b * acc_b"}, ""),
-        "order (l, m, acc)": ({MERGED: MERGED.replace("return m, w_a * l_a + w_b * l_b,", "return w_a * l_a + w_b * l_b, m,")}, ""),
+        "order (l, m, acc)": (
+            {MERGED: MERGED.replace("return m, w_a * l_a + w_b * l_b,", "return w_a * l_a + w_b * l_b, m,")},
+            "",
+        ),
         "shift -1e9": ({"np.where(m == -np.inf, 0.0, m)": "np.maximum(m, -1e9)"}, ""),
         "m of nothing is 0": ({MERGED: MERGED.replace("return m,", "return shift,")}, ""),
-        "ties doubled": ({"w_a, w_b = np.exp(m_a - shift), np.exp(m_b - shift)": "w_a, w_b = np.exp(m_a - shift), np.where(m_a == m_b, 0, np.exp(m_b - shift))"}, ""),
-        "a single factor": ({"w_a, w_b = np.exp(m_a - shift), np.exp(m_b - shift)": "w_a = w_b = np.exp(np.minimum(m_a, m_b) - shift)"}, ""),
-        "1-d only": ({"w_a[..., None] * acc_a + w_b[..., None] * acc_b": "np.array([w_a * x + w_b * y for x, y in zip(acc_a, acc_b, strict=True)])"}, ""),
-        "float16": ({MERGED: "return tuple(np.float16(x) for x in (m, w_a * l_a + w_b * l_b, w_a[..., None] * acc_a + w_b[..., None] * acc_b))"}, ""),
+        "ties doubled": (
+            {
+                "w_a, w_b = np.exp(m_a - shift), np.exp(m_b - shift)": "w_a, w_b = np.exp(m_a - shift), np.where(m_a == m_b, 0, np.exp(m_b - shift))"
+            },
+            "",
+        ),
+        "a single factor": (
+            {"w_a, w_b = np.exp(m_a - shift), np.exp(m_b - shift)": "w_a = w_b = np.exp(np.minimum(m_a, m_b) - shift)"},
+            "",
+        ),
+        "1-d only": (
+            {
+                "w_a[..., None] * acc_a + w_b[..., None] * acc_b": "np.array([w_a * x + w_b * y for x, y in zip(acc_a, acc_b, strict=True)])"
+            },
+            "",
+        ),
+        "float16": (
+            {
+                MERGED: "return tuple(np.float16(x) for x in (m, w_a * l_a + w_b * l_b, w_a[..., None] * acc_a + w_b[..., None] * acc_b))"
+            },
+            "",
+        ),
     },
     "online_attention": {
         "an acc of length d": ({"np.zeros(V.shape[1])": "np.zeros(d)"}, ""),
@@ -133,14 +186,35 @@ WRONG_ANSWERS = {
         "sqrt(block)": ({"/ np.sqrt(d)": "/ np.sqrt(block)"}, ""),
         "l = block": ({"l = alpha * l + p.sum()": "l = p.sum()"}, ""),
         "starts at -1e6": ({"m, l, acc = -np.inf": "m, l, acc = -1e6"}, ""),
-        "V by one block late": ({ACC: "acc = alpha * acc + p @ V[max(start - block, 0) : max(start - block, 0) + block][: len(p)]"}, ""),
+        "V by one block late": (
+            {ACC: "acc = alpha * acc + p @ V[max(start - block, 0) : max(start - block, 0) + block][: len(p)]"},
+            "",
+        ),
         "alpha applied twice": ({ACC: "acc = alpha * alpha * acc + p @ V[start : start + block]"}, ""),
         "m stays": ({"        m = m_new\n": ""}, ""),
-        "scores kept": ({"    for start": "    kept = []\n    for start", "        m_new =": "        kept.append(scores)\n        m_new ="}, ""),
-        "two passes": ({"    for start": "    for start in range(0, n, block):\n        K[start : start + block]\n    for start"}, ""),
+        "scores kept": (
+            {
+                "    for start": "    kept = []\n    for start",
+                "        m_new =": "        kept.append(scores)\n        m_new =",
+            },
+            "",
+        ),
+        "two passes": (
+            {"    for start": "    for start in range(0, n, block):\n        K[start : start + block]\n    for start"},
+            "",
+        ),
         "float16 output": ({"return acc / l": "return np.float16(acc / l)"}, ""),
         "weights come back": ({"return acc / l": "return acc, l"}, ""),
-        "an average of block outputs": (lambda q, K, V, block: np.mean([(lambda p: p @ V[i : i + block] / p.sum())(np.exp(K[i : i + block] @ q / np.sqrt(len(q)))) for i in range(0, len(K), block)], axis=0), ""),
+        "an average of block outputs": (
+            lambda q, K, V, block: np.mean(
+                [
+                    (lambda p: p @ V[i : i + block] / p.sum())(np.exp(K[i : i + block] @ q / np.sqrt(len(q))))
+                    for i in range(0, len(K), block)
+                ],
+                axis=0,
+            ),
+            "",
+        ),
         "block is ignored": ({"    m, l, acc": "    block = n\n    m, l, acc"}, ""),
         "blocks of 2": ({"    m, l, acc": "    block = 2\n    m, l, acc"}, ""),
         "backwards with a gap": ({"range(0, n, block)": "range(0, n - 1, block)"}, ""),
