@@ -159,10 +159,8 @@ WRONG_ANSWERS = {
             lse_with(
                 lambda s, axis: (
                     -np.log(
-
-                            np.exp(s - s.max(axis, keepdims=True))
-                            / np.exp(s - s.max(axis, keepdims=True)).sum(axis, keepdims=True)
-
+                        np.exp(s - s.max(axis, keepdims=True))
+                        / np.exp(s - s.max(axis, keepdims=True)).sum(axis, keepdims=True)
                     ).max(axis)
                 )
             ),
