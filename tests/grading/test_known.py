@@ -16,7 +16,10 @@ def scores(Q, K, scale=None):
         (lambda *given: scores(*given) ** 2, "what comes back is the square of the right result"),
         (lambda *given: np.round(scores(*given)), "the right result rounded to 0 decimal places"),
         (lambda *given: 3 * scores(*given), "the right result times 3, where it is not right"),
-        (lambda Q, K, scale=None: scores(Q[:1] + 0 * Q, K, scale), "changing Q[1] changes nothing"),
+        (
+            lambda Q, K, scale=None: scores(Q[:1] + 0 * Q, K, scale),
+            "changing Q[0] changes rows 0 to 1 of what comes back; it should change row 0",
+        ),
         (lambda Q, K, scale=None: scores(Q, K), "changing scale changes nothing; it should change rows 0 to 1"),
     ],
 )
