@@ -115,7 +115,9 @@ def _law(numbers, sizes, exponents, most):
     for count in range(1, most + 1) if len(numbers) > 2 else ():
         for chosen in itertools.combinations(names, count):
             for powers in itertools.product(exponents, repeat=count):
-                law = np.prod([[of_one[n] ** float(e) for n, e in zip(chosen, powers, strict=True)] for of_one in sizes], axis=1)
+                law = np.prod(
+                    [[of_one[n] ** float(e) for n, e in zip(chosen, powers, strict=True)] for of_one in sizes], axis=1
+                )
                 constants = numbers / law
                 if np.ptp(constants) <= 1e-3 * abs(constants[0]):
                     parts = [n if e == 1 else f"{n}**{e:g}" for n, e in zip(chosen, powers, strict=True)]
@@ -140,7 +142,8 @@ def _influence(prop, right, answer, inputs, place):
         else:
             should, did = ("nothing" if not rows else "the result" if whole else named("row", rows) for rows in moved)
             if should != did:
-                return f"changing {what} changes {did}{' of what comes back' * (not whole and did != 'nothing')}; it should change {should}"
+                place_of = "" if whole or did == "nothing" else " of what comes back"
+                return f"changing {what} changes {did}{place_of}; it should change {should}"
     return ""
 
 

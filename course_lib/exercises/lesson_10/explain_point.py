@@ -26,7 +26,11 @@ def points(draw, least_percent, most_percent, launches=(1, 4)):
     return 300 / percent, 100.0 * arithmetic, 10.0 * memory, count, launch / count
 
 
-check = Checks(explain_point, says(explain_point, VERDICTS, "the longest of the three least times over the measured seconds"), point)
+check = Checks(
+    explain_point,
+    says(explain_point, VERDICTS, "the longest of the three least times over the measured seconds"),
+    point,
+)
 
 check(
     "the resource with the longest least time binds; the share is this time over the seconds",
