@@ -35,7 +35,7 @@ def _compiled(kernel, grid, outputs, *, strides=None, **arguments):
     arguments |= {name: 1 for names in (strides or {}).values() for name in names}
     refusal = _refusal(plain(kernel.answer), {name: np.asarray(value) for name, value in arguments.items()})
     if refusal:
-        kernel.note("compiler")
+        kernel.note(refusal)
         raise AnswerError(Finding("", "compiler", f"Triton's compiler refuses it: {refusal}"))
 
 

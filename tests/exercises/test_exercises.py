@@ -130,8 +130,8 @@ def test_slips_are_told_apart(exercise, record_property):
     """
     if not runs_here(exercise):
         pytest.skip("slips are observed in another process, which is asked by the tests of each slip")
-    quick = [prop for prop in exercise.properties if not prop.slow]
-    cases = [(prop, place) for prop in quick for place in range(len(prop.cases))]
+    slow_last = sorted(exercise.properties, key=lambda prop: prop.slow)
+    cases = [(prop, place) for prop in slow_last for place in range(len(prop.cases))]
 
     def alike(one, other):
         return all(same(on_case(prop, one, place)[0], on_case(prop, other, place)[0]) for prop, place in cases)
