@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
+from course_lib.exercises.common.generators import as_floats
 from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, small_inputs
 from course_lib.grading import Checks, Exercise, compare, expected
 from course_lib.reference.attention import causal_mask
@@ -85,5 +86,10 @@ check(
     "causal, more queries than keys: a query that sees no key has P = 0 and dS = 0, never NaN",
     [(FEWER_KEYS, (0, 3), (0, 2), True), (FEWER_KEYS, (1, 4), (1, 2), True), any_tile()],
 )
+check(
+    "very negative scores: what is hidden stays hidden",
+    [(as_floats(q=[[1], [1]], k=[[-4e6], [-4e6]], v=[[1], [2]], do=[[1], [2]]), (0, 2), (0, 2), True)],
+)
+check("causal is off unless it is given", [(SENTENCE, (0, 2), (1, 4))], call=CALL.replace("len(k), causal)", "len(k))"))
 
 EXERCISE = Exercise(__file__, p_and_ds, check, points=3, minutes=10, difficulty="medium")

@@ -13,7 +13,7 @@ def warp_softmax():
 
     Its signature: extern "C" __global__ void warp_softmax(const float* x, float* y, int n_rows, int n)
     x, y: [n_rows, n], row after row; n_rows and n at least 1. A row may hold -inf, whose weight is 0, but has at least
-        one finite element. Elements of size 1000, and rows 1000 apart, must do no harm.
+        one finite element. Elements of size 1e7, and rows 1000 apart, must do no harm.
     Launched with ceil(n_rows / 4) blocks of 32 x 4 threads: threadIdx.x is the lane, and threadIdx.y the warp. Warp w
         of block b has row 4 b + w, which may be beyond the last one.
     x is read at most twice and y written once, in requests for 32 consecutive elements: lane i takes elements i,
@@ -88,6 +88,11 @@ check("several elements for each lane", [case(4, 64), case(4, 96)])
 check("any length", [case(4, 1), case(4, 5), case(4, 40), case(4, 70)])
 check("any number of rows", [case(1, 32), case(6, 40), case(9, 5)])
 check("elements of size 1000", [case(1, 8), case(3, 40), case(2, 96)], call=INPUTS + LARGE + LAUNCH)
+check(
+    "elements of size 1e7",
+    [case(1, 8), case(3, 40)],
+    call=INPUTS + "x = np.round(x) - np.float32(1e7)\n" + LAUNCH,
+)
 check("elements of -inf", [case(1, 8), case(2, 40), case(5, 96)], call=INPUTS + MASKED + LAUNCH)
 check(
     "x is read twice, y written once, 32 elements at a time", [case(2, 32), case(3, 70), case(5, 96)], test=reads_twice

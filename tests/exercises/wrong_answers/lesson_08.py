@@ -26,7 +26,6 @@ WRONG_ANSWERS = {
         "HEAD_DIM for BLOCK_D": ({"offs_m[:, None] * HEAD_DIM": "offs_m[:, None] * BLOCK_D"}, ""),
         "multiplied by l": ({"acc / l_safe[:, None]": "acc * l_safe[:, None]"}, ""),
         "lse of an empty row is 0": ({'float("-inf"), (m_i': "0.0, (m_i"}, ""),
-        "an epsilon": ({"l_safe = tl.where(l_i == 0.0, 1.0, l_i)": "l_safe = l_i + 1e-6"}, ""),
     },
     "flash_forward": {
         "scale is 1 / sqrt(d)": ({"(scale * 1.4426950408889634)": "(HEAD_DIM ** -0.5 * 1.4426950408889634)"}, ""),
