@@ -89,9 +89,7 @@ def describe(model, step):
 
 def draw(model, step):
     """Two panels: all scores with the program's key tiles by kind, and the lanes of the tile at `step`."""
-    alt = (
-        f"The key tiles of one program among all scores, and the lanes of one of them. {plain(describe(model, step))}"
-    )
+    alt = f"The key tiles of one program among all scores, and the lanes of one of them. {plain(describe(model, step))}"
     figure, (grid, tile) = panels(3.4, 1.5, 1, left=0.06, right=0.8, wspace=0.2, alt=alt)
     top, block_n, n_tiles = model.pid * model.block_m, model.block_n, len(model.kinds)
     columns = np.minimum(block_n * np.arange(n_tiles + 1), model.n_k)
