@@ -6,6 +6,8 @@ The map, in reading order:
     machine      a memory of two levels that counts every byte moved and refuses a tile that does not fit
     masks        which query sees which key, and so which tiles are visited
     paged_cache  a cache of keys and values in pages: which sequence has which, shared pages, copy on write
+    tiny_model   a character model trained on the course's own prose, to be served
+    serving      requests that come and go, in one batch, with their keys and values in pages
     traffic      the same counts as closed forms: bytes, FLOPs, peak memory
     hardware     GPU specifications, each with its source
     kernels/     the same mathematics in Triton, compiled on a GPU or interpreted without one
@@ -33,7 +35,8 @@ _FROM_GRADING = {"check", "hint", "solution", "restore", "progress", "quiz"}
 _FROM_GLOSSARY = {"GLOSSARY", "SYMBOLS", "TERMS"}
 _SUBMODULES = {
     "components", "exercises", "explorers", "grading", "hardware", "kernels", "machine",
-    "masks", "measure", "paged_cache", "reference", "runtime", "tracer", "traffic", "workspace",
+    "masks", "measure", "paged_cache", "reference", "runtime", "serving", "tiny_model", "tracer", "traffic",
+    "workspace",
 }  # fmt: skip
 
 __all__ = sorted(_FROM_COMPONENTS | _FROM_GRADING | _FROM_GLOSSARY | _SUBMODULES)

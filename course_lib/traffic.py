@@ -146,6 +146,48 @@ def flash_attention(
     return _traffic(by_tensor, 4 * d * visited.pairs, peak_bytes, heads * batch)
 
 
+def decode(lengths, d, *, heads=1, kv_heads=None, splits=1, dtype_bytes=2, stat_bytes=4):
+    """Traffic of decoding with split keys: one new query of each sequence, and the keys of its cache.
+
+    lengths: how many keys each sequence has, whole numbers of at least 0. heads: query heads; kv_heads: key and value
+    heads, a divisor of heads, heads itself if None; the query heads that share keys are rows of one tile.
+    Per sequence of n keys, in elements:
+
+        read   Q: splits heads d, K and V: kv_heads n d each, the page's other rows not, if there are pages
+        write  O: heads d
+
+    and if splits > 1, in statistics of stat_bytes, whether a split has keys or not:
+
+        write  acc: splits heads d, stats (m and l): 2 splits heads
+        read   acc: splits heads d, stats: 2 splits heads ceil(d / 32), since a program merges 32 columns of a row
+
+    Lengths and block tables, a few bytes for each tile of keys, are left out. flops: 4 d for each pair of a query and a
+    key. peak_bytes: the states. Sizes are counts of at least 1 (ValueError, TypeError).
+    """
+    kv_heads = heads if kv_heads is None else kv_heads
+    check_counts(
+        d=d, heads=heads, kv_heads=kv_heads, splits=splits, dtype_bytes=dtype_bytes, stat_bytes=stat_bytes,
+        sequences=len(lengths),
+    )  # fmt: skip
+    if heads % kv_heads:
+        raise ValueError(f"kv_heads is {kv_heads}; accepted: a divisor of heads, {heads}")
+    if min(lengths) < 0:
+        raise ValueError(f"lengths holds {min(lengths)}; accepted: whole numbers of at least 0")
+    n_keys, rows = sum(lengths), len(lengths) * heads
+    row_bytes = d * dtype_bytes
+    by_tensor = {
+        "Q": (splits * rows * row_bytes, 0),
+        "K": (kv_heads * n_keys * row_bytes, 0),
+        "V": (kv_heads * n_keys * row_bytes, 0),
+        "O": (0, rows * row_bytes),
+    }
+    acc_bytes, stats_bytes = splits * rows * d * stat_bytes, splits * rows * 2 * stat_bytes
+    if splits > 1:
+        by_tensor |= {"acc": (acc_bytes, acc_bytes), "stats": (stats_bytes * -(-d // 32), stats_bytes)}
+    peak_bytes = acc_bytes + stats_bytes if splits > 1 else 0
+    return _traffic(by_tensor, 4 * d * heads * n_keys, peak_bytes, 1)
+
+
 def flash_attention_backward(
     n_q,
     n_k,

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from course_lib import runtime
-from course_lib.kernels import flash_attention
+from course_lib.kernels import decode, flash_attention
 from course_lib.kernels.flash1_forward import flash1_attention
 from course_lib.machine import Machine
+from course_lib.paged_cache import PagePool
 from course_lib.reference.attention import standard_attention_on_machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 from course_lib.tracer import trace
+from course_lib.traffic import decode as decode_closed_form
 from course_lib.traffic import flash_attention as closed_form
 from course_lib.traffic import standard_attention as standard_closed_form
 
@@ -73,6 +75,31 @@ def test_heads_sharing_keys_read_them_once_each():
         flash_attention(q, k, k.clone(), block_q=16, block_k=32)
     formula = closed_form(40, 50, 8, block_q=16, block_k=32, dtype_bytes=4, heads=6, batch=2)
     assert (traced.load_bytes, traced.store_bytes) == (formula.read_bytes, formula.write_bytes)
+
+
+@pytest.mark.parametrize("splits", (1, 2, 5))
+@pytest.mark.parametrize(
+    "lengths, d, heads, kv_heads", (((37,), 8, 1, 1), ((50, 0, 1, 16), 40, 6, 2), ((33, 64), 80, 2, 2))
+)
+def test_tracer_and_closed_form_agree_on_decoding(lengths, d, heads, kv_heads, splits):
+    """From pages: of the last one, only the rows that are filled are read."""
+    pool = PagePool(n_pages=12, page_size=16)
+    sequences = [pool.start() for _ in lengths]
+    for sequence, n in zip(sequences, lengths, strict=True):
+        pool.append(sequence, n)
+    table, n_keys = (torch.from_numpy(x).to(runtime.device()) for x in pool.tables(sequences))
+    q = torch.randn(len(lengths), heads, 1, d, dtype=torch.float16, device=runtime.device())
+    k, v = torch.randn(2, 12, kv_heads, 16, d, dtype=torch.float16, device=runtime.device())
+    with trace(q=q, k=k, v=v) as traced:
+        decode.decode(q, k, v, n_keys, table, causal=True, scale=0.3, num_splits=splits, config=(16, 16, 4, 1))
+    assert traced.violations == []
+    formula = decode_closed_form(lengths, d, heads=heads, kv_heads=kv_heads, splits=splits)
+    # The kernel stores its states where it would store o.
+    names = {"Q": "q", "K": "k", "V": "v", "O": "o"}
+    names |= {"acc": "o", "stats": "stats", "O": "o#2"} if splits > 1 else {}
+    assert formula.by_tensor == {name: traced.by_tensor[seen] for name, seen in names.items()}
+    others = sum(traced.by_tensor[name][0] for name in ("lengths", "table"))
+    assert (traced.load_bytes - others, traced.store_bytes) == (formula.read_bytes, formula.write_bytes)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -29,14 +29,20 @@ MAY_IMPORT = {
     "reference": {"machine", "masks"},
     "language": {"runtime"},
     "kernels": {"runtime", "language"},
+    "tiny_model": set(),
+    "serving": {"kernels", "paged_cache", "tiny_model"},
     "tracing": {"runtime"},
     "tracer": {"runtime", "tracing"},
-    "measure": {"runtime", "language", "editing", "hardware", "traffic", "kernels"},
-    "explorers": {"hardware", "masks", "traffic", "machine", "reference", "kernels", "measure"},
+    "measure": {"runtime", "language", "editing", "hardware", "traffic", "kernels", "serving", "tiny_model"},
+    "explorers": {
+        "hardware", "masks", "traffic", "machine", "reference", "kernels", "measure", "serving", "tiny_model",
+    },
     "components": set(),
     "grading": {"components", "runtime", "editing", "language", "kernels", "tracing", "tracer", "exercises"},
     "bug_hunt": {"runtime", "editing", "kernels", "measure"},
-    "exercises": {"language", "traffic", "machine", "reference", "kernels", "measure", "bug_hunt", "grading"},
+    "exercises": {
+        "language", "traffic", "paged_cache", "machine", "reference", "kernels", "measure", "bug_hunt", "grading",
+    },
     "__init__": {"components", "grading"},
     "__main__": {"runtime", "grading", "measure"},
 }  # fmt: skip

@@ -132,6 +132,16 @@ def test_arithmetic_intensity_is_flops_over_bytes():
     assert form.arithmetic_intensity == 4 * 64 * 64 * 16 / (2 * (4 * 64 * 64 + 4 * 64 * 16))
 
 
+def test_folklore_f25_decoding_is_about_one_flop_a_byte_and_head():
+    """fp16 and many keys: a FLOP for each byte, times the query heads that share the keys. Splits hardly matter."""
+    for group in (1, 4, 8):
+        form = traffic.decode([8192, 5000], 128, heads=8, kv_heads=8 // group)
+        assert 0.995 * group < form.arithmetic_intensity < group
+    split = traffic.decode([8192, 5000], 128, heads=8, kv_heads=1, splits=8)
+    assert split.peak_bytes == 2 * 8 * 8 * 130 * 4 and split.flops == form.flops == 4 * 8 * 13_192 * 128
+    assert form.total_bytes < split.total_bytes < 1.2 * form.total_bytes
+
+
 def test_the_lower_bound_takes_elements_and_follows_the_traffic_of_flash():
     assert traffic.lower_bound_elems(4096, 64, 65_536) == 4096**2 * 64**2 / 65_536
     # FA1 Alg. 1 with tiles that fill the SRAM: B_c = M / 4d, B_r = min(B_c, d).
@@ -154,6 +164,10 @@ def test_the_lower_bound_takes_elements_and_follows_the_traffic_of_flash():
         (lambda: traffic.flash_attention(4, 4, 4, block_q=-1, block_k=4), ValueError, "block_q is -1"),
         (lambda: flash(4, 4, 4, order="FA2"), ValueError, "order is 'FA2'"),
         (lambda: flash(4, 4, 4, heads=True), TypeError, "heads is True"),
+        (lambda: traffic.decode([4], 4.0), TypeError, "d is 4.0"),
+        (lambda: traffic.decode([4, -1], 4), ValueError, "lengths holds -1"),
+        (lambda: traffic.decode([], 4), ValueError, "sequences is 0"),
+        (lambda: traffic.decode([4], 4, heads=6, kv_heads=4), ValueError, "kv_heads is 4; accepted: a divisor of"),
     ],
 )
 def test_bad_input_is_refused_by_name(call, error, message):

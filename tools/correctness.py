@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 import torch
 
+from course_lib import runtime
 from course_lib.measure import records
 from course_lib.measure.accuracy import check_attention, check_gradients
 
@@ -47,24 +48,55 @@ def correctness():
     return {"correctness": result}
 
 
+# What the sanitizers watch: shapes that take every path, and few of them, because a sanitizer slows each a lot.
+# (n_q, n_k, head_dim, causal): ragged and unequal lengths by pointers; then keys enough for tensor descriptors.
+ATTENTION = ((130, 200, 64, True), (129, 77, 40, False), (600, 600, 128, True), (640, 640, 128, False))
+# (n_new, head_dim, page_size, num_splits): a token, several, and more than one tile of rows, of three ragged sequences.
+DECODING = ((1, 64, None, 1), (4, 40, None, 3), (1, 128, 16, 4), (40, 128, 256, 1), (3, 80, 64, 2))
+CAPACITY = 512  # of each sequence's cache
+
+
+def random(*shape):
+    return torch.randn(shape, device=runtime.device(), dtype=torch.float16)
+
+
 def sanitized_calls():
-    """Forward and backward on shapes that take every path. They are few, because a sanitizer slows each a lot."""
+    """Forward, backward and decoding, in 4 heads of which two share keys, against float64."""
+    torch.manual_seed(0)
+    for shape in ATTENTION:
+        differentiate(*shape)
+    for shape in DECODING:
+        decode(*shape)
+    print(f"{len(ATTENTION)} forward, {len(ATTENTION)} backward and {len(DECODING)} decoding calls agree with float64")
+
+
+def differentiate(n_q, n_k, head_dim, causal):
     from course_lib.kernels import flash_attention
 
-    torch.manual_seed(0)
-    # Ragged and unequal lengths by pointers, grouped heads; then keys enough for tensor descriptors.
-    shapes = [(130, 200, 64, True), (129, 77, 40, False), (600, 600, 128, True), (640, 640, 128, False)]
-    for n_q, n_k, head_dim, causal in shapes:
-        q, do, k, v = (
-            torch.randn(1, heads, n, head_dim, device="cuda", dtype=torch.float16)
-            for heads, n in ((4, n_q), (4, n_q), (2, n_k), (2, n_k))
-        )
-        inputs = [x.requires_grad_() for x in (q, k, v)]
-        o, lse = flash_attention(*inputs, causal=causal, return_lse=True)
-        check_attention((o.detach(), lse.detach()), q.detach(), k.detach(), v.detach(), causal=causal)
-        gradients = torch.autograd.grad(o, inputs, do)
-        check_gradients(gradients, q.detach(), k.detach(), v.detach(), do, causal=causal)
-    print(f"{len(shapes)} forward and {len(shapes)} backward calls agree with float64")
+    q, do, k, v = (random(1, heads, n, head_dim) for heads, n in ((4, n_q), (4, n_q), (2, n_k), (2, n_k)))
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    o, lse = flash_attention(*inputs, causal=causal, return_lse=True)
+    check_attention((o.detach(), lse.detach()), q.detach(), k.detach(), v.detach(), causal=causal)
+    gradients = torch.autograd.grad(o, inputs, do)
+    check_gradients(gradients, q.detach(), k.detach(), v.detach(), do, causal=causal)
+
+
+def decode(n_new, head_dim, page_size, num_splits):
+    from course_lib.kernels import flash_decode
+
+    lengths = torch.tensor([CAPACITY, n_new, CAPACITY * 2 // 3], dtype=torch.int32, device=runtime.device())
+    q, k, v = random(3, 4, n_new, head_dim), *(random(3, 2, CAPACITY, head_dim) for _ in range(2))
+    caches, table = (k, v), None
+    if page_size:
+        table = torch.randperm(3 * CAPACITY // page_size, device=q.device).view(3, -1)
+        caches = [torch.empty(table.numel(), 2, page_size, head_dim).to(q) for _ in range(2)]
+        for pages, cache in zip(caches, (k, v), strict=True):
+            pages[table] = cache.unflatten(2, (-1, page_size)).transpose(1, 2)
+        table = table.int()
+    o = flash_decode(q, *caches, lengths, block_table=table, num_splits=num_splits)
+    for b, length in enumerate(lengths.tolist()):
+        one = slice(b, b + 1)
+        check_attention(o[one], q[one], k[one, :, :length], v[one, :, :length], causal=True)
 
 
 def main():

@@ -1,6 +1,6 @@
 """One module per widget: a pure model, and what draws it, in matplotlib or, where one takes hold of it, in JavaScript.
 
-The model computes nothing of its own: its numbers come from `reference`, `machine`, `traffic`, `kernels.cuda.request`
+The model computes nothing of its own: its numbers come from `reference`, `machine`, `traffic`, `kernels`, `serving`
 or a recorded file. A drawing takes the model and computes nothing, so that every picture of an explorer can also stand
 still in a notebook, where there is no kernel. What is named draw returns a figure, a `figures.Picture`, unless it takes
 axes.
@@ -20,6 +20,7 @@ axes.
     measured         lesson 10: tables and pictures of the records in data/
     worklog          lesson 11: rungs of the ladder, predicted from their counts and measured; block sizes
     warp             lesson 12: one load of a warp, on the sectors of device memory and on the banks
+    pages            lesson 14: what a pool's pages hold as requests come and go; split keys
     lesson_map       the table of lessons, and its picture
     overview         lesson 00: the picture at its head
 

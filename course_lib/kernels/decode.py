@@ -175,21 +175,21 @@ def merge_kernel(
         tl.store(lse_ptr + row, lse, mask=tl.program_id(1) == 0)
 
 
-def splits(n_programs, n_tiles, n_slots):
-    """Into how many parts the keys of each sequence are split.
+def tiles_of_a_slot(n_programs, n_tiles, n_slots, num_splits):
+    """In how many tiles' time the GPU is done, if every program's keys are split into num_splits parts.
 
     n_programs: how many there would be without splits; n_tiles: key tiles of a full cache; n_slots: how many programs
-    the GPU runs at a time. Each slot runs one program after another. With s splits, it runs ceil(n_programs * s /
-    n_slots) of them, and each takes the time of ceil(n_tiles / s) tiles, and START_TILES more before its first tile is
-    there. The result is the smallest s for which that is within 5 % of the least.
+    the GPU runs at a time. A slot runs one program after another, and each takes the time of its share of the tiles,
+    and START_TILES more before its first tile is there.
     """
+    return -(-n_programs * num_splits // n_slots) * (-(-n_tiles // num_splits) + START_TILES)
 
-    def tiles_of_a_slot(s):
-        return -(-n_programs * s // n_slots) * (-(-n_tiles // s) + START_TILES)
 
+def splits(n_programs, n_tiles, n_slots):
+    """Into how many parts the keys are split: the fewest for which `tiles_of_a_slot` is within 5 % of the least."""
     choices = range(1, min(n_tiles, MAX_SPLITS) + 1)
-    enough = 1.05 * min(map(tiles_of_a_slot, choices))
-    return next(s for s in choices if tiles_of_a_slot(s) <= enough)
+    tiles = {num_splits: tiles_of_a_slot(n_programs, n_tiles, n_slots, num_splits) for num_splits in choices}
+    return next(num_splits for num_splits in choices if tiles[num_splits] <= 1.05 * min(tiles.values()))
 
 
 @functools.lru_cache(MAX_CACHED_LAUNCHES)

@@ -15,7 +15,7 @@ from torch.nn.attention import sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib import kernels, runtime
-from course_lib.measure import counters, cuda_kernels, experiments, records, sweep, timing
+from course_lib.measure import counters, cuda_kernels, decoding, experiments, records, served, sweep, timing
 from course_lib.measure.accuracy import check_answers, exact_attention, exact_gradients, relative_error
 from course_lib.measure.timing import PEERS, backward_of, median_ms, random_inputs
 
@@ -132,6 +132,9 @@ EXPERIMENTS = {
     "fp32": experiments.fp32_rows,
     "cuda": cuda_kernels.cuda_rows,
     "cuda-counters": cuda_kernels.cuda_counter_rows,
+    "decode": decoding.decode_rows,
+    "decode-counters": decoding.counter_rows,
+    "serve": served.served_rows,
 }
 
 
@@ -140,7 +143,8 @@ def shown(rows):
     found = []
     for row in rows:
         found.append(row)
-        speeds = row["tflops"] if isinstance(row.get("tflops"), dict) else {}
+        speeds = row.get("tflops", row.get("gb_per_s"))
+        speeds = speeds if isinstance(speeds, dict) else {}
         ratios = {f"ours / {peer}": speeds["ours"] / speed for peer, speed in speeds.items() if peer != "ours"}
         print(records.in_words(row | ratios), flush=True)
     return found

@@ -33,11 +33,13 @@ LENGTH = 4096  # of the sequences whose kernels are compiled; a multiple of ever
 
 @dataclass(frozen=True)
 class Request:
-    """One compilation. dtype: torch's name. arch: 75 for sm_75. kernel: "forward", or of the backward "dkdv" or "dq".
+    """One compilation. dtype: torch's name. arch: 75 for sm_75.
 
+    kernel: "forward", of the backward "dkdv" or "dq", of decoding "decode" or, with num_splits > 1, "merge".
     config: (BLOCK_M, BLOCK_N, num_warps, num_stages), or None for the shipped one. tail: whether the last tiles end
     beyond the sequences. by_descriptor: whether the tiles in the loop come by tensor descriptor; None for what a launch
     on that GPU would do.
+    Of decoding: n_new: new tokens of each sequence, in 4 heads that share keys; page_size: None without pages.
     """
 
     head_dim: int
@@ -48,6 +50,9 @@ class Request:
     tail: bool = True
     kernel: str = "forward"
     by_descriptor: bool | None = None
+    n_new: int = 1
+    page_size: int | None = None
+    num_splits: int = 1
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,7 @@ def compiling_for(arch):
     with (
         mock.patch.object(JITFunction, "run", compile_only),
         mock.patch.object(runtime, "capability", lambda device: divmod(arch, 10)),
+        mock.patch.object(runtime, "multiprocessors", lambda device: 1),
     ):
         yield launches
 
@@ -117,16 +123,29 @@ def compile_request(request):
     """The Resources of a Request, compiled in this process, which must not interpret."""
     import torch
 
+    from course_lib.kernels.decode import decode
     from course_lib.kernels.flash_backward import flash_backward
     from course_lib.kernels.flash_forward import flash_forward
 
     config = request.config and tuple(request.config)  # JSON has made a list of it
     n = LENGTH - request.tail
-    q = torch.empty(2, 2, n, request.head_dim, dtype=getattr(torch, request.dtype), device="meta")
+    on_gpu = {"dtype": getattr(torch, request.dtype), "device": "meta"}
+    q = torch.empty(2, 2, n, request.head_dim, **on_gpu)
     how = {"causal": request.causal, "scale": 1.0, "by_descriptor": request.by_descriptor}
     with compiling_for(request.arch) as launches:
         if request.kernel == "forward":
             flash_forward(q, q, q, store_lse=True, config=config, **how)
+        elif request.kernel in ("decode", "merge"):
+            lengths, table = torch.empty(2, dtype=torch.int32, device="meta"), None
+            cache = torch.empty(2, 1, n, request.head_dim, **on_gpu)
+            if request.page_size:
+                cache = torch.empty(9, 1, request.page_size, request.head_dim, **on_gpu)
+                table = torch.empty(2, LENGTH // request.page_size, dtype=torch.int32, device="meta")
+            decode(
+                torch.empty(2, 4, request.n_new, request.head_dim, **on_gpu), cache, cache, lengths, table,
+                causal=request.causal, scale=1.0, store_lse=True, num_splits=request.num_splits, config=config,
+            )  # fmt: skip
+            launches = launches[: 2 if request.kernel == "merge" else 1]
         else:
             lse = torch.empty(2, 2, n, device="meta")
             flash_backward(
@@ -145,6 +164,8 @@ def resources_of(compiled, launched_with):
         # There is a wait (WARPGROUP.DEPBAR) for each product (HGMMA); otherwise one wait serves many products.
         instructions = instructions_of(compiled)
         serialized = instructions.count("WARPGROUP.DEPBAR") >= instructions.count("HGMMA")
+    # A merge has a tile of BLOCK_S states and BLOCK_D columns.
+    names = ("BLOCK_S", "BLOCK_D") if "BLOCK_S" in launched_with else ("BLOCK_M", "BLOCK_N")
     return Resources(
         shared_bytes=metadata.shared,
         tensor_memory_columns=getattr(metadata, "tmem_size", None) or 0,
@@ -152,7 +173,7 @@ def resources_of(compiled, launched_with):
         stack_bytes=stack_bytes,
         tensor_cores=any(word in ptx for word in ("mma.sync", "wgmma", "tcgen05.mma")),
         serialized=serialized,
-        config=(launched_with["BLOCK_M"], launched_with["BLOCK_N"], metadata.num_warps, metadata.num_stages),
+        config=(*(launched_with[name] for name in names), metadata.num_warps, metadata.num_stages),
     )
 
 

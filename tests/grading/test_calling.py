@@ -166,6 +166,14 @@ def test_inputs_are_copies_and_changes_are_noticed():
     assert guarded.modified == ()
 
 
+def test_a_number_replaced_in_a_list_is_noticed():
+    guarded = GuardedAnswer(lambda numbers, words, n: numbers.__setitem__(1, 5))
+    guarded([3, 4], ["load"], 3)
+    assert guarded.modified == (0,)
+    guarded([3, 5], ["load"], 3)
+    assert guarded.modified == ()
+
+
 def test_numpys_warnings_are_quiet(recwarn):
     GuardedAnswer(lambda: np.exp(np.array(1e4)) - np.array(np.inf))()
     assert not recwarn.list

@@ -1,0 +1,118 @@
+"""Merge the states of any number of splits at once, to the output and its log-sum-exp."""
+
+import functools
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib import reference
+from course_lib.exercises.common.generators import COUNTS, arrays, as_floats
+from course_lib.grading import Checks, Exercise, agrees, expected, keeps_dtype, not_modified
+from course_lib.reference.softmax import log_sum_exp_of_state, normalise_state
+
+
+def merge_splits(m, l, acc):
+    """Output and log-sum-exp of rows whose keys were split, from the states of all splits at once.
+
+    m, l: [..., n_splits]; acc: [..., n_splits, d]. A split's m is its largest score, l its sum of exp(s - m) and acc
+        its sum of exp(s - m) * value, as in lesson 05. A split without keys has m = -inf, l = 0, acc = 0, and there may
+        be rows all of whose splits have none. [...] is any leading shape: none for one row, [rows] for many.
+    Returns (o, lse), o: [..., d], lse: [...], in the inputs' dtype: softmax(s) times the values, over the keys of all
+        splits, and the natural logarithm of their sum of exp(s). Without any key they are 0 and -inf.
+    The inputs are not modified. A loop over rows or splits is not needed.
+
+    >>> m, l = np.array([1.0, 3.0]), np.array([2.0, 1.0])
+    >>> o, lse = merge_splits(m, l, acc=np.array([[6.0, 2.0], [0.0, 4.0]]))
+    >>> print(o.round(3), lse.round(3))
+    [0.639 3.361] 3.24
+    """
+    m_all = m.max(axis=-1, keepdims=True)
+    shift = np.where(m_all == -np.inf, 0.0, m_all)
+    alpha = np.exp(m - shift)
+    l_all = (alpha * l).sum(axis=-1)
+    acc_all = (alpha[..., None] * acc).sum(axis=-2)
+    l_safe = np.where(l_all == 0, 1.0, l_all)
+    return acc_all / l_safe[..., None], m_all[..., 0] + np.log(l_safe)
+
+
+def merged_in_turn(m, l, acc):
+    """The whole state (m, l, acc), two states at a time."""
+    states = ((m[..., s], l[..., s], acc[..., s, :]) for s in range(m.shape[-1]))
+    return functools.reduce(reference.merge_states, states)
+
+
+def o_and_lse(m, l, acc, **_):
+    def merged(*splits):
+        m, l, acc = merged_in_turn(*splits)
+        return normalise_state(l, acc), log_sum_exp_of_state(m, l)
+
+    largest, weight, terms = merged_in_turn(m, l, np.abs(acc))
+    sizes = normalise_state(weight, terms), np.maximum(1, np.abs(np.where(np.isinf(largest), 0, largest)))
+    return expected(("o", "lse"), merged, m, l, acc, terms=sizes)
+
+
+def case(m, l, acc):
+    return as_floats(m=m, l=l, acc=acc)
+
+
+@st.composite
+def splits(draw, rows=0, empty=False, spread=1.0):
+    """rows: at most so many; 0 for one row without an axis. empty: splits may be without keys."""
+    n_splits, d = draw(st.integers(2, 3)), draw(st.integers(1, 2))
+    shape = (draw(st.integers(1, rows)), n_splits) if rows else (n_splits,)
+    m, l, acc = spread * arrays(draw, *shape), 1 + arrays(draw, *shape, of=COUNTS), arrays(draw, *shape, d)
+    if empty:
+        without = arrays(draw, *shape, of=st.booleans()) == 1
+        m, l, acc = np.where(without, -np.inf, m), np.where(without, 0, l), np.where(without[..., None], 0, acc)
+    return case(m, l, acc)
+
+
+E = -np.inf
+ROWS = case([[0, 2, 1], [3, -1, 2]], [[1, 2, 3], [2, 1, 4]], [[[1, 4], [1, 3], [2, 2]], [[5, 1], [3, 2], [-1, 6]]])
+SOME_EMPTY = case([[E, -2, -1], [1, E, E]], [[0, 2, 1], [4, 0, 0]], [[[0], [6], [5]], [[3], [0], [0]]])
+check = Checks(merge_splits, agrees(o_and_lse), case)
+
+check(
+    "one split: o is acc / l, and lse is m + log(l)",
+    [case([2], [4], [[6, -2]]), case([-1], [3], [[5, 1, -4]])],
+)
+check(
+    "splits with the same max: their sums add up",
+    [case([1, 1], [2, 3], [[6], [2]]), case([-1] * 3, [1, 4, 2], [[1, 5], [2, 2], [7, 3]])],
+)
+check(
+    "splits with different maxima",
+    [case([1, 3], [2, 1], [[6, 2], [0, 4]]), case([0, -1, -3], [3, 1, 2], [[1], [8], [5]]), splits()],
+)
+check("several rows, each with its own max", [ROWS, case(**{n: x[None] for n, x in ROWS.items()}), splits(rows=2)])
+check("splits without keys change nothing", [SOME_EMPTY, case([E, 2], [0, 3], [[0], [7]])])
+check(
+    "a row without any key: o is 0, lse is -inf",
+    [
+        case([E, E], [0, 0], [[0], [0]]),
+        case([[E, E], [1, E]], [[0, 0], [2, 0]], [[[0], [0]], [[5], [0]]]),
+        splits(rows=2, empty=True),
+    ],
+)
+check(
+    "maxima 1000 apart, from split to split and from row to row",
+    [
+        case([1000, 0], [1, 2], [[3], [5]]),
+        case([[0, 1], [1000, 1001]], [[1, 2], [3, 1]], [[[1], [4]], [[7], [2]]]),
+        case([-1000, -1001], [2, 1], [[3], [5]]),
+        splits(rows=2, spread=500.0),
+    ],
+)
+check(
+    "the order of the splits changes nothing",
+    [ROWS | {"order": [2, 0, 1]}],
+    call="merge_splits(m[..., order], l[..., order], acc[..., order, :])",
+)
+check(
+    "float32 in, float32 out",
+    [{name: x.astype(np.float32) for name, x in ROWS.items()}],
+    test=keeps_dtype("o", "lse"),
+)
+check("the inputs are not modified", [ROWS, SOME_EMPTY], calls=not_modified)
+
+EXERCISE = Exercise(__file__, merge_splits, check, points=3, minutes=10, difficulty="medium")

@@ -1,0 +1,140 @@
+"""Attention of the newest tokens of several sequences, over keys and values that lie in pages."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib.exercises.common.oracles import attention_output
+from course_lib.grading import Checks, Evidence, Exercise, ExpectedOutput, Finding, compare, judging
+
+
+def paged_attention(q, k_pages, v_pages, block_table, lengths, scale):
+    """Attention of each sequence's newest tokens to its keys and values, which lie in pages.
+
+    q: [batch, heads, n_new, d]. k_pages, v_pages: [n_pages, kv_heads, page_size, d]. kv_heads divides heads, and
+        consecutive query heads share one head of keys: with 6 heads and 2 kv_heads, heads 0 to 2 use kv head 0.
+    lengths: [batch], how many keys each sequence has, those of the n_new newest tokens counted: n_new or more, or 0 for
+        a place in the batch that is empty. block_table: [batch, most pages], whole numbers. The keys and values of
+        sequence b are in the pages block_table[b, 0], block_table[b, 1] and so on, page_size in each, fewer in the
+        last.
+    Causal: the last new token sees all keys of its sequence, the one before it all but the last, and so on. The scores
+        are multiplied by scale.
+    What lies behind a sequence's last key may be anything: rows of its last page and pages of nobody may be NaN, and
+        further entries of its row in the table need not be the numbers of pages. None of it may be used.
+    Returns o, [batch, heads, n_new, d], in float32 or float64, 0 for an empty place. The inputs are not modified.
+
+    >>> k_pages = v_pages = np.array([[[[5.0], [np.nan]]], [[[1.0], [3.0]]]])
+    >>> paged_attention(np.zeros((1, 1, 1, 1)), k_pages, v_pages, np.array([[1, 0]]), np.array([3]), 1.0)
+    array([[[[3.]]]])
+    """
+    batch, heads, n_new, d = q.shape
+    _, kv_heads, page_size, _ = k_pages.shape
+    o = np.zeros((batch, heads, n_new, d))
+    for b, length in enumerate(lengths):
+        if length == 0:
+            continue
+        keys = np.arange(length)
+        pages, rows = block_table[b, keys // page_size], keys % page_size
+        K, V = k_pages[pages, :, rows], v_pages[pages, :, rows]  # [length, kv_heads, d]
+        visible = keys <= length - n_new + np.arange(n_new)[:, None]
+        for head in range(heads):
+            kv_head = head // (heads // kv_heads)
+            scores = np.where(visible, q[b, head] @ K[:, kv_head].T * scale, -np.inf)
+            p = np.exp(scores - scores.max(axis=1, keepdims=True))
+            o[b, head] = p @ V[:, kv_head] / p.sum(axis=1, keepdims=True)
+    return o
+
+
+CALL = """\
+from course_lib.paged_cache import PagePool
+rng, pool = np.random.default_rng(seed), PagePool(24, page_size)
+q = rng.standard_normal((len(lengths), heads, n_new, d))
+k, v = ([rng.standard_normal((n, kv_heads, d)) for n in lengths] for _ in "kv")
+rng.shuffle(pool.free)
+k_pages, v_pages = np.full((2, 24, kv_heads, page_size, d), np.nan)
+sequences = [pool.start() for _ in lengths]
+for b, n in enumerate(lengths):
+    pages, rows, _ = pool.append(sequences[b], n)
+    k_pages[pages, :, rows], v_pages[pages, :, rows] = k[b], v[b]
+block_table, lengths = pool.tables(sequences)
+block_table[np.arange(block_table.shape[1]) * page_size >= lengths[:, None]] = 10**6
+paged_attention(q, k_pages, v_pages, block_table, lengths, scale)"""
+
+
+def with_scores(scores, factors="1"):
+    """The call in which queries have these scores with the n keys of sequence b, times a factor for each new token."""
+    lines = f"""\
+scores = [{scores} for b, n in enumerate(lengths)]
+q[:], q[..., 0], k = 0, {factors} / scale, [np.resize(s, (d, kv_heads, len(s))).T for s in scores]
+rng.shuffle"""
+    return CALL.replace("rng.shuffle", lines)
+
+
+def expected_output(q, k, v, scale):
+    """o of the whole batch, from the keys and values of each sequence side by side."""
+    group, zeros = q.shape[1] // k[0].shape[1], np.zeros(q.shape[2:])
+    no_keys = ExpectedOutput("o", zeros, zeros, 0.0)
+    heads = [
+        attention_output("o", q[b, head], k[b][:, head // group], v[b][:, head // group], True, scale)[0]
+        if len(k[b])
+        else no_keys
+        for b in range(len(q))
+        for head in range(q.shape[1])
+    ]
+    parts = zip(*((head.expected, head.plain, zeros + head.terms) for head in heads), strict=True)
+    return [ExpectedOutput("o", *(np.array(part).reshape(q.shape) for part in parts), index="sequence")]
+
+
+def gives_attention(returned, q, k, v, scale, **_):
+    return compare(returned, expected_output(q, k, v, scale))
+
+
+def not_modified(answer, **inputs):
+    judging(CALL, lambda returned, **_: None)(answer, **inputs)
+    names = ("q", "k_pages", "v_pages", "block_table", "lengths", "scale")
+    findings = [Finding("", "modified", f"the call changed its argument {names[i]} in place") for i in answer.modified]
+    return Evidence(tuple(findings)) if findings else None
+
+
+def batch(lengths, heads=1, kv_heads=1, n_new=1, d=3, page_size=4, scale=0.3, seed=0):
+    return locals()
+
+
+@st.composite
+def batches(draw):
+    n_new, kv_heads = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    lengths = draw(st.lists(st.integers(n_new, 9) | st.just(0), min_size=1, max_size=2))
+    sizes = {"page_size": draw(st.integers(1, 4)), "d": draw(st.integers(1, 3)), "seed": draw(st.integers(0, 9))}
+    sizes["scale"] = draw(st.sampled_from([0.3, 0.7, 1.5]))
+    return batch(lengths, heads=kv_heads * draw(st.integers(1, 3)), kv_heads=kv_heads, n_new=n_new, **sizes)
+
+
+check = Checks(CALL, gives_attention)
+
+check("one sequence in one full page", [batch([4]), batch([4], d=5, seed=2)])
+check(
+    "one sequence in several full pages, which lie anywhere",
+    [batch([8]), batch([15], d=2, page_size=5), batch([6], page_size=1), batch([9], page_size=3, seed=3)],
+)
+check("a last page that is not full", [batch([3]), batch([5]), batch([11], page_size=5)])
+check("sequences of unequal lengths", [batch([5, 9, 2]), batch([1, 7], page_size=3, d=2), batch([9, 2])])
+check(
+    "query heads that share keys",
+    [batch([5], heads=6, kv_heads=2), batch([6, 3], heads=6, kv_heads=3, d=2), batch([5], heads=4)],
+)
+check(
+    "several new tokens: the last one sees all keys",
+    [batch([3], n_new=3), batch([6], n_new=3), batch([5, 11], heads=4, kv_heads=2, n_new=2, page_size=3)],
+)
+check("scores near 1000", [batch([5, 7])], call=with_scores("1000 - np.arange(n) / 4"))
+check(
+    "scores that differ by 1000 from token to token, and from sequence to sequence",
+    [batch([5, 7], n_new=3)],
+    call=with_scores("1000 * (b + 1) - np.arange(n) / 4", "np.arange(n_new)"),
+)
+rising = with_scores("1000 * np.arange(n) - 20000")
+check("hidden scores far above the visible ones", [batch([6], n_new=3)], call=rising)
+check("an empty place in the batch gets 0", [batch([5, 0, 3]), batch([0], n_new=2, heads=2)])
+check("the inputs are not modified", [batch([5, 3], heads=4, kv_heads=2)], calls=not_modified)
+check("any batch", [batch([7, 0, 13], heads=6, kv_heads=3, n_new=2, page_size=5, d=4, scale=0.7), batches()])
+
+EXERCISE = Exercise(__file__, paged_attention, check, points=5, minutes=15, difficulty="hard")

@@ -1,0 +1,99 @@
+"""Our kernels behind the public signatures of flash-attention (github.com/Dao-AILab/flash-attention, version 2).
+
+Its own tests can then be run against them (`tools/peer_tests.py`). Its tensors are [batch, seq, heads, head_dim], ours
+[batch, heads, seq, head_dim]. Its window (left, right) counts keys on either side of the query's own position, and -1
+is no limit. What our kernels do not do raises NotImplementedError, which begins with the argument's name.
+"""
+
+import torch
+
+from course_lib.kernels import checks, flash_attention
+from course_lib.kernels.decode import decode
+
+
+def flash_attn_func(
+    q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
+    deterministic=False, return_attn_probs=False,
+):  # fmt: skip
+    """o, or (o, lse, None) with return_attn_probs. The gradients are always deterministic."""
+    _refuse(dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
+    causal, left = _window(causal, window_size, n_q=q.shape[1], n_k=k.shape[1])
+    _refuse(window_size=None if left is None else tuple(map(int, window_size)))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    o, lse = flash_attention(q, k, v, causal=causal, scale=softmax_scale, return_lse=True)
+    o = o.transpose(1, 2)
+    return (o, lse, None) if return_attn_probs else o
+
+
+def flash_attn_kvpacked_func(q, kv, *arguments, **options):
+    """kv: [batch, seq, 2, kv_heads, head_dim]; the others as in `flash_attn_func`."""
+    return flash_attn_func(q, *kv.unbind(2), *arguments, **options)
+
+
+def flash_attn_qkvpacked_func(qkv, *arguments, **options):
+    """qkv: [batch, seq, 3, heads, head_dim]; the others as in `flash_attn_func`."""
+    return flash_attn_func(*qkv.unbind(2), *arguments, **options)
+
+
+def flash_attn_with_kvcache(
+    q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None, cache_batch_idx=None,
+    cache_leftpad=None, block_table=None, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+    rotary_interleaved=True, alibi_slopes=None, num_splits=0, return_softmax_lse=False,
+):  # fmt: skip
+    """o, or (o, lse). Caches: [batch, capacity, kv_heads, head_dim], or pages [n_pages, page_size, kv_heads, head_dim].
+
+    cache_seqlens: an int or [batch], how many keys were there before this call; None: the caches are full. The new
+    keys k, v [batch, n_appended, kv_heads, head_dim] are first written into the caches behind them.
+    """
+    _refuse(
+        rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
+        softcap=softcap, alibi_slopes=alibi_slopes,
+    )  # fmt: skip
+    batch, n_new, _, head_dim = q.shape
+    capacity = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
+    if cache_seqlens is None or isinstance(cache_seqlens, int):
+        full = capacity if cache_seqlens is None else cache_seqlens
+        cache_seqlens = torch.full((batch,), full, dtype=torch.int32, device=q.device)
+    lengths = cache_seqlens + (0 if k is None else k.shape[1])
+    if (lengths > capacity).any():
+        where = "k_cache" if block_table is None else "block_table"
+        raise RuntimeError(f"{where} has room for {capacity} keys of a sequence, not for {lengths.max()}")
+    if k is not None:
+        for cache, new in ((k_cache, k), (v_cache, v)):
+            _append(cache, new, cache_seqlens, block_table)
+    # No more keys than these are in sight of any query.
+    causal, left = _window(causal, window_size, n_q=n_new, n_k=capacity)
+    q, k_cache, v_cache = (x.transpose(1, 2) for x in (q, k_cache, v_cache))
+    checks.check_caches(q, k_cache, v_cache, lengths, block_table)
+    # Not `flash_decode`, which wants at least as many keys as queries and returns no lse. The kernel needs neither.
+    o, lse = decode(
+        q, k_cache, v_cache, lengths, block_table, causal=causal, scale=checks.check_scale(softmax_scale, head_dim),
+        window_left=left, store_lse=return_softmax_lse, num_splits=num_splits or None,
+    )  # fmt: skip
+    o = o.transpose(1, 2)
+    return (o, lse) if return_softmax_lse else o
+
+
+def _append(cache, new, cache_seqlens, block_table):
+    """Write new [batch, n, kv_heads, head_dim] into a cache, from row cache_seqlens of each sequence on."""
+    sequences = torch.arange(len(new), device=new.device)[:, None]
+    rows = cache_seqlens.long()[:, None] + torch.arange(new.shape[1], device=new.device)
+    if block_table is not None:
+        page_size = cache.shape[1]
+        sequences, rows = block_table[sequences, rows // page_size].long(), rows % page_size
+    cache[sequences, rows] = new
+
+
+def _window(causal, window_size, n_q, n_k):
+    """(causal, window_left) that say the same. Query i stands at the position of key n_k - n_q + i."""
+    left, right = map(int, window_size)
+    if not causal and 0 < right < n_q - 1:  # from n_q - 1 on, the first query sees the last key
+        _refuse(window_size=(left, right))
+    return causal or right == 0, left if 0 <= left < n_k - 1 else None
+
+
+def _refuse(**arguments):
+    """Raise NotImplementedError for the first argument that is given and not 0."""
+    for name, value in arguments.items():
+        if value is not None and (isinstance(value, torch.Tensor) or value):
+            raise NotImplementedError(f"{name} is given, which our kernels do not know")

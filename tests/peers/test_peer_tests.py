@@ -1,0 +1,114 @@
+"""The runner of flash-attention's tests, on tests that are made up."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from course_lib import runtime
+from tools import peer_tests
+
+THEIRS = """
+import time
+import pytest
+import torch
+from flash_attn import flash_attn_func, flash_attn_varlen_func
+from flash_attn.layers.rotary import apply_rotary_emb
+
+is_sm80 = torch.cuda.get_device_capability("cuda") == (8, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32])
+@pytest.mark.parametrize("softcap", [0.0, 20.0])
+@pytest.mark.parametrize("seqlen_q,seqlen_k", [(3, 40), (40, 40), (5, 5), (2**10, 2**11)])
+def test_output(seqlen_q, seqlen_k, softcap, dtype):
+    if seqlen_q == 5:
+        pytest.skip()
+    q, k = (torch.randn(1, n, 2, 16, device="cuda", dtype=dtype) for n in (seqlen_q, seqlen_k))
+    print("noise")
+    out = flash_attn_func(q, k, k, softcap=softcap)
+    expected = torch.softmax(torch.einsum("bqhd,bkhd->bhqk", q, k) / 4, -1) @ k.transpose(1, 2)
+    assert torch.allclose(out.transpose(1, 2), expected, atol=1e-4), "far from it"
+    assert seqlen_q < 40, "forty are too many"
+
+
+@pytest.mark.parametrize("calls", [apply_rotary_emb, flash_attn_varlen_func])
+def test_what_is_not_there(calls):
+    calls()
+
+
+def test_slow():
+    try:
+        time.sleep(20)
+    except Exception as error:
+        raise ValueError from error
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_flash_attn.py").write_text(THEIRS)
+    return tmp_path
+
+
+def test_every_case_has_its_outcome(checkout, capsys):
+    names = ["test_output", "test_what_is_not_there", "test_slow"]
+    assert peer_tests.main([str(checkout), "--limit", "15", "--tests", "test_output"]) == 1
+    first, counts = capsys.readouterr().out.splitlines()
+    assert first.startswith("  AssertionError forty are too many: {'seqlen_q': 40, 'seqlen_k': 40, 'softcap': 0.0")
+    large = "; refused: softcap 2; skipped 2" if runtime.mode() == "interpreter" else "; refused: softcap 3; skipped 2"
+    ran = "1 of 2" if runtime.mode() == "interpreter" else "1 of 3"
+    assert counts.startswith(f"test_output: {ran} held in ") and counts.endswith(large)
+    assert peer_tests.main([str(checkout), "--limit", "1", "--tests", *names[1:]]) == 1
+    refused, slow = capsys.readouterr().out.splitlines()
+    assert "0 of 0 held" in refused
+    assert refused.endswith("refused: apply_rotary_emb 1; refused: flash_attn_varlen_func 1")
+    assert "0 of 1 held" in slow and slow.endswith("out of time 1"), (
+        "and no Exception that the kernel could have raised"
+    )
+
+
+def test_all_held_is_a_success(checkout, monkeypatch, capsys):
+    monkeypatch.setattr(peer_tests, "outcome", lambda test, case, limit_s: "held")
+    assert peer_tests.main([str(checkout), "--sample", "3", "--tests", "test_output"]) == 0
+    assert "3 of 3 held" in capsys.readouterr().out
+
+
+def test_a_sample_is_drawn_by_its_seed_until_enough_have_run(monkeypatch):
+    drawn = []
+
+    def outcome(test, case, limit_s):
+        drawn.append(case["x"])
+        return "skipped" if case["x"] % 2 else "held"
+
+    monkeypatch.setattr(peer_tests, "outcome", outcome)
+
+    @pytest.mark.parametrize("x", list(range(100)))
+    def test(x):
+        pass
+
+    samples = []
+    for seed in (0, 0, 1):
+        drawn.clear()
+        found = peer_tests.run(test, n_run=4, seed=seed, limit_s=1)
+        assert found["held"] == 4 and found == Counter("held" if x % 2 == 0 else "skipped" for x in drawn)
+        samples.append(list(drawn))
+    assert samples[0] == samples[1] != samples[2]
+
+
+def test_marks_are_expanded_as_pytest_does():
+    @pytest.mark.parametrize("a, b", [(1, 2), (3, 4)])
+    @pytest.mark.parametrize("c", "xy")
+    def test(a, b, c):
+        pass
+
+    expected = [(1, 2, "x"), (1, 2, "y"), (3, 4, "x"), (3, 4, "y")]
+    assert sorted((case["a"], case["b"], case["c"]) for case in peer_tests.cases_of(test)) == expected
+    assert peer_tests.cases_of(lambda: None) == [{}]
+
+
+def test_cuda_is_the_cpu_only_inside():
+    with peer_tests.without_a_gpu():
+        assert torch.zeros(2, device="cuda").device.type == "cpu" and torch.cuda.get_device_capability("cuda") == (8, 0)
+    assert torch.cuda.is_available() or pytest.raises((RuntimeError, AssertionError), torch.zeros, 2, device="cuda")
