@@ -22,6 +22,8 @@ from .rules import objection_to_cuda
 
 # Of processor time for one launch; those of our exercises take some hundredths of a second.
 LIMIT_S = 2.0
+# Random inputs for a property that draws them. Each is a process of its own.
+EXAMPLES = 5
 # Findings of the runner that are called otherwise here, where another kind of exercise has the name already.
 KINDS = {"time limit": "timeout", "unwritten": "unwritten shared"}
 
@@ -90,7 +92,7 @@ def cuda_checks(call: str, test: Callable[..., Evidence | None]) -> Checks:
     call: "run_cuda(its_name(), ...)" in terms of the inputs, after statements that make the arrays. The names are those
     of the inputs and of what these statements define.
     """
-    return Checks(call, test, through=_through)
+    return Checks(call, test, through=_through, examples=EXAMPLES)
 
 
 def _through(call, test):

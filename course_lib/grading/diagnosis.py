@@ -46,8 +46,13 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
     """
 
     def evidence(*findings):
-        expected = show_parts([part.name for part in parts], [part.expected for part in parts])
-        return Evidence(findings, show_returned(returned, parts), expected)
+        expected = [part.expected for part in parts]
+        if len(parts) == 1 and np.ndim(expected[0]) == 2 and np.shape(returned) == np.shape(expected[0]):
+            rows = np.flatnonzero(_wrong(np.asarray(returned, dtype=np.float64), parts[0]).any(axis=1))
+            if len(rows):  # one row is enough
+                label = f"{parts[0].index} {rows[0]}: "
+                return Evidence(findings, label + show(returned[rows[0]]), label + show(expected[0][rows[0]]))
+        return Evidence(findings, show_returned(returned, parts), show_parts([part.name for part in parts], expected))
 
     if len(parts) == 1:
         values = [returned]
@@ -57,6 +62,7 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
         wanted = f"a tuple of {len(parts)}: ({', '.join(part.name for part in parts)})"
         return evidence(Finding("", *_not_what(returned, wanted)))
 
+    values = [np.asarray(v) if _is_table(v, part) else v for v, part in zip(values, parts, strict=True)]
     problems = [(part.name, _not_numbers(part, value)) for part, value in zip(parts, values, strict=True)]
     if wrong := [Finding(name, *problem) for name, problem in problems if problem]:
         return evidence(*wrong)
@@ -69,6 +75,15 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
     if swapped := _swapped(arrays, rows):
         return evidence(swapped)
     return evidence(*(_differs(a, part) for a, part in off))
+
+
+def _is_table(value, part):
+    """A list or tuple of numbers, or of rows of numbers, of the shape that is expected."""
+    try:
+        array = np.asarray(value) if isinstance(value, (list, tuple)) else None
+    except ValueError:
+        return False
+    return array is not None and array.dtype.kind in "fiu" and array.shape == np.shape(part.expected) != ()
 
 
 def _not_what(value, wanted):
@@ -195,8 +210,12 @@ def named(noun, numbers):
     if first == last:
         return f"{noun} {first}"
     if numbers == list(range(first, last + 1)):
-        return f"{noun}s {first} to {last}"
-    return f"{noun}s " + ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+        return f"{_plural(noun)} {first} to {last}"
+    return f"{_plural(noun)} " + ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+
+
+def _plural(noun):
+    return {"entry": "entries", "query": "queries"}.get(noun, f"{noun}s")
 
 
 def _where(wrong, part):

@@ -64,6 +64,7 @@ class Property:
     call: Python that reproduces the call, given the inputs as variables.
     test(answer, **inputs) returns None, or the Evidence against.
     cases: inputs that are tried first. draw: a Hypothesis strategy for `examples` more, and to shrink with.
+    slow: a case takes seconds, so that only the slips that this property catches are tried on it.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Property:
     cases: tuple[dict, ...] = ()
     draw: object = None
     examples: int = 40
+    slow: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from course_lib.tracing import interpreter_process
 
 from .calling import GuardedAnswer, judging
 from .diagnosis import compare, named
-from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Result
+from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Result, single_finding
 from .properties import Checks
 
 # What Exercise.imports of a kernel exercise is.
@@ -138,7 +138,7 @@ def kernel_checks(call: str, test: Callable[..., Evidence | None], case=None) ->
 
 
 def launch_agrees(oracle, requested_bytes=None) -> Callable[..., Evidence | None]:
-    """A test for `kernel_checks`: no access out of bounds, the outputs that oracle(**inputs) states, no other bytes.
+    """A test for `kernel_checks`: no access out of bounds, the outputs that oracle(**inputs) states, no more bytes.
 
     requested_bytes(**inputs): as `compare_bytes` takes them; None leaves them open.
     """
@@ -206,22 +206,43 @@ def _unwritten(launch: Launch) -> Evidence | None:
 
 
 def rounds_products(launch: Launch, **_) -> Evidence | None:
-    """None if every tl.dot multiplies its float32 inputs as they are."""
+    """None if there are products by tl.dot, each of float32 inputs as they are."""
+    if not launch.trace.dots:
+        return single_finding("no dot", "no product is a tl.dot, and only these run on a GPU's tensor cores")
     if not launch.trace.rounding_dots:
         return None
     text = "tl.dot may round its float32 inputs to TF32 on a GPU, which leaves them about 3 digits"
     return Evidence((Finding("", "tf32", text),))
 
 
-def compare_bytes(launch: Launch, expected: dict) -> Evidence | None:
-    """None if exactly these bytes were requested. expected: name without _ptr -> (bytes loaded, bytes stored)."""
+def compare_bytes(launch: Launch, enough: dict) -> Evidence | None:
+    """None if no more bytes than these were requested. enough: name without _ptr -> (bytes loaded, bytes stored)."""
     findings = []
-    for name, wanted in expected.items():
-        for verb, asked, right in zip(("reads", "writes"), launch.by_tensor()[name], wanted, strict=True):
-            if asked != right:
-                kind = f"{verb} {'more' if asked > right else 'less'}"
-                findings.append(Finding(name, kind, f"the launch {verb} {asked} bytes of {name}, not {right}"))
+    for name, most in enough.items():
+        for verb, asked, limit in zip(("reads", "writes"), launch.by_tensor()[name], most, strict=True):
+            if asked > limit:
+                text = f"the launch {verb} {asked} bytes of {name}, where {limit} are enough"
+                findings.append(Finding(name, f"{verb} more", text))
     return Evidence(tuple(findings)) if findings else None
+
+
+def compare_requests(launch: Launch, programs: int, lanes: int, enough: dict) -> Evidence | None:
+    """None if every one of the programs has a part in the work, block by block.
+
+    lanes: of the widest load or store. enough: (name without _ptr, "load" or "store") -> how many of a program.
+    """
+    if launch.trace.widest > lanes:
+        return single_finding(
+            "wide", f"a load or store is {launch.trace.widest} elements wide, where a block has {lanes}"
+        )
+    for (name, kind), most in enough.items():
+        counts = [n for (tensor, _, its), n in launch.trace.requests.items() if (tensor, its) == (name, kind)]
+        if len(counts) < programs:
+            return single_finding("idle", f"{len(counts)} of {programs} programs {kind} {name}", part=name)
+        if max(counts) > most:
+            text = f"a program makes {max(counts)} {kind}s of {name}, where {most} of a whole block do"
+            return single_finding("many requests", text, part=name)
+    return None
 
 
 def runs_here(exercise: Exercise) -> bool:

@@ -95,4 +95,7 @@ def raises_value_error(answer, **inputs) -> Evidence | None:
         if error.finding.text.startswith("the answer raised ValueError"):
             return None
         return Evidence((error.finding,), expected="a ValueError")
-    return single_finding("accepted", "nothing was raised", show(returned), "a ValueError")
+    said = "nothing was raised"
+    if isinstance(returned, Exception) or returned is ValueError:
+        said = "the ValueError is returned; it has to be raised"
+    return single_finding("accepted", said, show(returned), "a ValueError")

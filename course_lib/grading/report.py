@@ -1,7 +1,9 @@
 """The text that a learner sees. The same evidence makes the same text, on every machine."""
 
+import ast
 import functools
 import inspect
+import re
 import textwrap
 from pathlib import Path
 from typing import NamedTuple
@@ -19,10 +21,11 @@ WIDTH = 96
 def code_of(value) -> str:
     """Python that makes this value, given `import numpy as np`."""
     if isinstance(value, np.ndarray):
-        dtype = "" if value.dtype == np.float64 or not value.size else f", dtype=np.{value.dtype}"
+        dtype = "" if value.dtype in (np.float64, bool) or not value.size else f", dtype=np.{value.dtype}"
         if not value.size:
             return f"np.zeros({value.shape}, dtype=np.{value.dtype})"
-        return f"np.array({code_of(value.tolist())}{dtype})"
+        digits = re.sub(r"\.0(?=[,\]])", ".", code_of(value.tolist()))
+        return f"np.array({digits}{dtype})"
     if isinstance(value, np.floating):
         return f"np.{value.dtype}({code_of(float(value))})"
     if isinstance(value, float):
@@ -35,10 +38,33 @@ def code_of(value) -> str:
 
 
 def code_of_call(call: str, inputs: dict) -> str:
-    """The inputs as assignments, then the call."""
-    names = [name for name in ("Rows", "launched", "run_cuda") if f"{name}(" in call]
-    imports = [f"from course_lib.grading import {', '.join(names)}"] if names else []
-    return "\n".join([*imports, *(f"{name} = {code_of(value)}" for name, value in inputs.items()), call])
+    """Python that makes the call on these inputs and leaves no name behind that a notebook may use itself.
+
+    The call with the inputs in their places if that takes few lines, otherwise a function and its call.
+    """
+    *statements, last = call.split("\n")
+    codes = {name: code_of(value) for name, value in inputs.items()}
+    used = [name for name in ("Rows", "launched", "run_cuda") if f"{name}(" in call]
+    if not statements and not used and (tree := ast.parse(call, mode="eval").body) and isinstance(tree, ast.Call):
+        name = re.compile(rf"\b({'|'.join(codes)})\b(?!\s*=)")
+        filled = [name.sub(lambda found: codes[found[1]], ast.unparse(argument)) for argument in tree.args]
+        lines = [f"{ast.unparse(tree.func)}("]
+        for place, code in enumerate(filled):
+            code += ", " if place < len(filled) - 1 else ")"
+            if len(lines[-1]) + len(code.rstrip()) <= WIDTH - 4 or place == 0:
+                lines[-1] += code
+            else:
+                lines += [f"    {code}"]
+        if len(lines) <= 6:
+            return "\n".join(line.rstrip() for line in lines)
+    imports = [f"from course_lib.grading import {', '.join(used)}"] if used else []
+    lines = [f"{name} = {code}" for name, code in codes.items() if not isinstance(inputs[name], int)]
+    if counts := [name for name in codes if isinstance(inputs[name], int)]:
+        lines.insert(0, f"{', '.join(counts)} = {', '.join(codes[name] for name in counts)}")
+    made = re.search(r"^(.*) = Machine\(", call, re.MULTILINE)
+    ends = [last, f"return {made[1]}"] if made else [f"return {last}"]
+    body = "\n".join([*imports, *lines, *statements, *ends])
+    return f"def failing_call():\n{textwrap.indent(body, '    ')}\n\nfailing_call()"
 
 
 class Message(NamedTuple):
@@ -69,7 +95,10 @@ def failed_message(
     slip: prose.Slip | None,
     printed: str = "",
 ) -> Message:
-    """The diagnosis first, then the property, the input that shows it, and the hint for this mistake."""
+    """The diagnosis first, then the property, the input that shows it, and the hint for this mistake.
+
+    As text, twelve lines where the call takes one.
+    """
     diagnosis, hint = (slip.diagnosis, slip.hint) if slip else ("", "")
     hint = hint or next((general_hints()[f.kind] for f in evidence.findings if f.kind in general_hints()), "")
     title, code = f"{exercise.id}: not passed yet", code_of_call(prop.call, inputs)
@@ -79,21 +108,18 @@ def failed_message(
               for line in _labelled(label, value)]  # fmt: skip
 
     lines = [title, *_labelled("diagnosis ", "\n".join([*textwrap.wrap(diagnosis, WIDTH - 10), *found]))]
-    lines += [f"  does not hold: {prop.name}", "", "The smallest input found that shows it:"]
-    lines += [textwrap.indent(code, "    "), "", *values]
-    if holding:
-        lines += textwrap.wrap("; ".join(holding), WIDTH, initial_indent="  holds: ", subsequent_indent="         ")
+    lines += [f"  does not hold: {prop.name}. The smallest input found:", textwrap.indent(code, "    "), *values]
     if hint:
-        lines += ["", *_wrapped(f"Hint: {hint}")]
+        lines += _wrapped(f"Hint: {hint}")
 
     content = [
         _paragraph("\n".join(filter(None, [diagnosis, *found]))),
         _paragraph(prop.name, "Does not hold:"),
-        _paragraph("The smallest input found that shows it:"),
+        _paragraph("The smallest input found:"),
         _pre(code),
         _pre("\n".join(values)),
-        _holding(holding),
         _paragraph(hint, "Hint:"),
+        _holding(holding),
         _printed_page(printed),
     ]
     return Message("\n".join(lines + _printed(printed)), _card("failed", title, "", *content))

@@ -25,7 +25,7 @@ def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, input
         seen, _ = observed(prop, answer, inputs)
         candidates = [(slip, form) for slip, form in candidates if same(seen, observed(prop, form, inputs)[0])]
     # The failing property first: its cases tell most of its slips apart.
-    for tried in sorted(exercise.properties, key=lambda tried: tried is not prop):
+    for tried in (prop, *(other for other in exercise.properties if other is not prop and not other.slow)):
         for place in range(len(tried.cases)):
             if not candidates:
                 return None

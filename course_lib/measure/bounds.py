@@ -44,13 +44,14 @@ def explain_point(seconds, flops, n_bytes, launches, flops_per_s, bytes_per_s, l
     """Which resource binds a measured call, and which share of its time that explains.
 
     seconds: measured, for the whole call. flops, n_bytes, launches: what the call is taken to need.
-    flops_per_s, bytes_per_s: peak rate and bandwidth. launch_s: the time of one launch.
-    Each resource alone needs "arithmetic": flops / flops_per_s; "memory": n_bytes / bytes_per_s; "launch": launches *
-        launch_s. The longest need over the seconds is the share that it explains. If the share is
-        more than 1, no clock can be that fast, so the account is wrong: "miscounted";
-        less than 1/2, something else takes most of the time: "none of these";
-        else the resource with the longest need binds, and its name is the verdict.
-    Returns (verdict, share). No two needs are equal.
+    flops_per_s, bytes_per_s: peak rate and bandwidth. launch_s: the time of one launch; one follows another.
+    Arithmetic, memory and launches go on side by side, so each of them sets a least time for the call. The longest of
+        the three, over the measured seconds, is the share of the time that the account explains.
+    Returns (verdict, share), with the verdict
+        "arithmetic", "memory" or "launch" if that is what the call waits for, for at least half of its time;
+        "none of these" if more than half of the time goes into something that is not in the account;
+        "miscounted" if the measurement proves the account wrong.
+    No two of the least times are equal.
 
     >>> explain_point(4.0, flops=300.0, n_bytes=20.0, launches=1, flops_per_s=100.0, bytes_per_s=10.0, launch_s=0.5)
     ('arithmetic', 0.75)

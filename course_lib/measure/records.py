@@ -61,9 +61,14 @@ def _origin(command, commit):
         "triton": triton.__version__,
         "cudnn": torch.backends.cudnn.version(),
         "date": datetime.date.today().isoformat(),
-        "commit": commit or _output_of("git", "rev-parse", "HEAD"),
+        "commit": commit or head(),
         "command": command,
     }
+
+
+def head():
+    """The commit that git has checked out here, or None."""
+    return _output_of("git", "rev-parse", "HEAD")
 
 
 def _output_of(*command):

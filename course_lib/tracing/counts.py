@@ -1,5 +1,6 @@
 """What tracing returns: loads and stores of each element of each tensor, and accesses out of bounds."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,11 +56,16 @@ class Trace:
 
     rounding_dots: how many `tl.dot`, of all programs together, had float32 inputs that a GPU would round to TF32. The
     interpreter rounds nothing, so the results do not show it.
+    dots: how many `tl.dot`. requests: (tensor, program, "load" or "store") -> how many loads or stores.
+    widest: lanes of the widest load or store, including lanes that a mask switches off.
     """
 
     tensors: dict = field(default_factory=dict)
     violations: list = field(default_factory=list)
     rounding_dots: int = 0
+    dots: int = 0
+    requests: Counter = field(default_factory=Counter)
+    widest: int = 0
 
     @property
     def load_bytes(self):
@@ -104,6 +110,9 @@ class Trace:
         """Add the counts of `other`, the trace of another launch. A tensor whose shape differs replaces ours."""
         self.violations += other.violations
         self.rounding_dots += other.rounding_dots
+        self.dots += other.dots
+        self.requests += other.requests
+        self.widest = max(self.widest, other.widest)
         for name, tensor in other.tensors.items():
             known = self.tensors.get(name)
             if known is None or known.shape != tensor.shape:

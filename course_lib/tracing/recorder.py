@@ -116,6 +116,7 @@ class Recorder:
     def _dot(self, dot, builder, a, b, d, input_precision, *args):
         from triton._C.libtriton import ir
 
+        self.trace.dots += 1
         if a.dtype.scalar.is_fp32() and input_precision == ir.INPUT_PRECISION.TF32:
             self.trace.rounding_dots += 1
         return dot(builder, a, b, d, input_precision, *args)
@@ -152,12 +153,14 @@ class Recorder:
         real = np.zeros(addresses.shape, dtype=np.uint64)
         inside = np.zeros(addresses.shape, dtype=bool)
         number = addresses >> np.uint64(_SPACING_BITS + 1)
+        self.trace.widest = max(self.trace.widest, addresses.size)
         for index in np.unique(number[active]):
             here = active & (number == index)
             if not 0 <= index < len(self._regions):
                 self._violate("a tensor that is no argument", builder, kind, int(here.sum()), (0,), (0,), ())
                 continue
             region = self._regions[int(index)]
+            self.trace.requests[region.counts.name, tuple(map(int, builder.grid_idx)), kind] += 1
             offset_bytes = (addresses[here] - np.uint64(region.virtual_base)).view(np.int64)
             offsets, misaligned = np.divmod(offset_bytes, region.itemsize_bytes)
             elements = np.where(misaligned == 0, region.elements(offsets), -1)

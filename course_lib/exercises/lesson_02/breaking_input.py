@@ -1,4 +1,4 @@
-"""Ordinary logits on which the naive softmax is not finite."""
+"""Ordinary logits of which the naive softmax makes zeros."""
 
 import numpy as np
 
@@ -8,18 +8,18 @@ from course_lib.reference import formats
 
 
 def breaking_input(dtype):
-    """Finite logits with a harmless softmax that the naive formula cannot compute in this format.
+    """Finite logits with a harmless softmax of which the naive formula makes zeros, without an inf or a NaN.
 
     dtype: "float16", "bfloat16" or "float32".
     Returns x: [n] floats, n at least 2, all of them numbers that the format holds. Every weight of the true
-        softmax of x is at least 0.01; in exp(x) / sum(exp(x)), with each step rounded to the format, at least
-        one is not finite.
+        softmax of x is at least 0.01; in exp(x) / sum(exp(x)), with each step rounded to the format, every
+        weight is 0.
 
     >>> x = breaking_input("float16")
     >>> print(x.ndim, np.isfinite(x).all())
     1 True
     """
-    logit = {"float16": 12.0, "bfloat16": 89.0, "float32": 89.0}[dtype]
+    logit = {"float16": 11.0, "bfloat16": 88.5, "float32": 88.5}[dtype]
     return np.array([logit, logit])
 
 
@@ -62,12 +62,13 @@ def is_harmless(fmt, x):
 
 def is_broken(fmt, x):
     exp_x, total, weights = formats.naive_softmax_steps(x, fmt)
-    if not np.isfinite(weights).all():
-        return None
-    if np.isinf(total).all():
-        text = f"in {fmt.name} only the sum overflows: the weights are {show(weights)}, wrong and finite"
-        return single_finding("zero", text, show(x))
-    return single_finding("finite", f"in {fmt.name} the naive weights are {show(weights)}, all finite", show(x))
+    if np.isnan(weights).any():
+        why = "exp itself overflows" if np.isinf(exp_x).any() else "every exp vanishes"
+        return single_finding("nan weight", f"in {fmt.name} {why}, and the weights are {show(weights)}: a NaN shows", show(x))
+    if (weights > 0).any():
+        text = f"in {fmt.name} the sum of exp(x) is {show(total[0])}, and the naive weights are {show(weights)}, not 0"
+        return single_finding("survives", text, show(x))
+    return None
 
 
 EACH_DTYPE = [{"dtype": name} for name in formats.FORMATS]
@@ -76,6 +77,6 @@ check = Checks(breaking_input, on_logits(are_finite))
 check("two logits or more, all finite", EACH_DTYPE)
 check("the format holds each logit", EACH_DTYPE, test=on_logits(are_held))
 check("every weight of the true softmax is at least 0.01", EACH_DTYPE, test=on_logits(is_harmless))
-check("the naive softmax is not finite in the format", EACH_DTYPE, test=on_logits(is_broken))
+check("every weight of the naive softmax is 0 in the format", EACH_DTYPE, test=on_logits(is_broken))
 
 EXERCISE = Exercise(__file__, breaking_input, check, points=2, minutes=10, difficulty="medium")

@@ -8,18 +8,17 @@ from course_lib.grading import Checks, Exercise, show, single_finding
 from course_lib.reference import formats
 
 
-def largest_exp_input(dtype):
+def largest_exp_input(exponent_bits, mantissa_bits):
     """The largest number of a format whose exp is finite in that format.
 
-    dtype: "float16", "bfloat16" or "float32". Their exponents have 5, 8 and 8 bits, their mantissas 10, 7
-        and 23.
+    exponent_bits: 3 to 8. mantissa_bits: 2 to 23. float16 has (5, 10), bfloat16 (8, 7), float32 (8, 23); the
+        format may be any other that is made like these.
     Returns a float, one that the format holds: exp of it, rounded to the format, is finite, and exp of the
         format's next larger number is not.
 
-    >>> print(largest_exp_input("float16"))
+    >>> print(largest_exp_input(5, 10))
     11.0859375
     """
-    exponent_bits, mantissa_bits = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23)}[dtype]
     largest_exponent = 2 ** (exponent_bits - 1) - 1
     largest = (2 - 2.0**-mantissa_bits) * 2.0**largest_exponent
     limit = np.log(largest)
@@ -30,12 +29,14 @@ def largest_exp_input(dtype):
 def on_a_number(judge):
     """A test that hands (format, the number that came back) to judge, or says that it is no number."""
 
-    def test(returned, dtype):
+    def test(returned, exponent_bits, mantissa_bits):
         if isinstance(returned, bool) or not isinstance(returned, (numbers.Real, np.floating)):
             return single_finding("type", f"the answer returned {show(returned)}, not a number")
         if not np.isfinite(returned):
             return single_finding("type", f"{show(returned)} is not a finite number")
-        return judge(formats.FORMATS[dtype], float(returned))
+        names = {(f.exponent_bits, f.mantissa_bits): f.name for f in formats.FORMATS.values()}
+        name = names.get((exponent_bits, mantissa_bits), "format")
+        return judge(formats.FloatFormat(name, exponent_bits, mantissa_bits), float(returned))
 
     return test
 
@@ -69,11 +70,12 @@ def no_larger_one(fmt, x):
     return single_finding("too small", text, repr(x))
 
 
-EACH_DTYPE = [{"dtype": name} for name in formats.FORMATS]
+# float16, bfloat16, float32 and others; in the last two the limit depends on the mantissa.
+EACH = [(5, 10), (8, 7), (8, 23), (5, 2), (4, 14), (3, 3)]
 check = Checks(largest_exp_input, on_a_number(is_held))
 
-check("the format holds the number", EACH_DTYPE)
-check("exp of it is finite in the format", EACH_DTYPE, test=on_a_number(exp_is_finite))
-check("exp of the format's next number is infinite", EACH_DTYPE, test=on_a_number(no_larger_one))
+check("the format holds the number", EACH)
+check("exp of it is finite in the format", EACH, test=on_a_number(exp_is_finite))
+check("exp of the format's next number is infinite", EACH, test=on_a_number(no_larger_one))
 
 EXERCISE = Exercise(__file__, largest_exp_input, check, points=2, minutes=15, difficulty="medium")

@@ -4,11 +4,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import NUMBERS, arrays
-from course_lib.grading import not_modified, single_finding
+from course_lib.grading import ExpectedOutput, compare, not_modified, show, single_finding
+from course_lib.grading.diagnosis import FLOOR
 
 FAR_ABOVE = st.integers(3, 8).map(lambda i: i * 250.0)
 # Two rows of float16; the second has more terms of exp(0) = 1 than float16's largest number.
-HALVES = {"x": np.random.default_rng(3).normal(0, 3, 3000).astype(np.float16)}, {"x": np.zeros(70_000, np.float16)}
+HALF = "x = (spread * np.random.default_rng(3).standard_normal(n)).astype(np.float16)"
+HALVES = {"n": 3000, "spread": 3.0}, {"n": 70_000, "spread": 0.0}
 
 
 def case(x, **others):
@@ -29,6 +31,32 @@ def logits(draw, dimensions=(1, 2), of=NUMBERS, offsets=None, with_axis=False):
         x = x + arrays(draw, *shape[:-1], 1, of=offsets)
     axis = {"axis": draw(st.integers(-n_dimensions, n_dimensions - 1))} if with_axis else {}
     return {"x": x} | axis
+
+
+def rounds_once(name, reference):
+    """A test: float16 x gives what rounding the exact result to float16 gives, and no more error than that."""
+
+    def test(returned, x, n, spread, **others):
+        exact = reference(x.astype(np.float64), **others)
+        # Half a step of float16, as a part of what `compare` allows.
+        terms = 0.51 * np.spacing(exact.astype(np.float16)).astype(np.float64) / FLOOR
+        return compare(returned, [ExpectedOutput(name, exact, exact, terms, "entry")])
+
+    return test
+
+
+def keeps_digits(name, reference):
+    """A test: float64 x gives a result that is right in float64."""
+
+    def test(returned, x, **others):
+        exact = reference(x, **others)
+        off = np.abs(np.asarray(returned, dtype=np.float64) / exact - 1).max()
+        if off <= 1e-13:
+            return None
+        text = f"{name} is right to about {int(-np.log10(off))} digits only, where float64 has 15: was something kept "
+        return single_finding("digits", text + "in float32, or added on the way?", show(returned), show(exact))
+
+    return test
 
 
 def keeps_promises(dtype_of):

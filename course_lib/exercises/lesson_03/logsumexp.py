@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import LARGE_SCORES, NUMBERS
-from course_lib.exercises.lesson_03.inputs import HALVES, case, index_of, keeps_promises, logits
+from course_lib.exercises.lesson_03.inputs import HALF, HALVES, case, index_of, keeps_digits, keeps_promises, logits
 from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, exact_and_plain
 
 
@@ -36,7 +36,7 @@ def lse(x, axis=-1, c=0.0):
     return [ExpectedOutput("logsumexp", exact + c, plain + c, terms, index_of(exact))]
 
 
-def half_lse(x):
+def half_lse(x, **_):
     exact = reference.logsumexp(x.astype(np.float64))
     return [ExpectedOutput("logsumexp", exact, np.float64(reference.logsumexp(x)), exact)]
 
@@ -45,20 +45,27 @@ check = Checks("logsumexp(x)", agrees(lse))
 
 check(
     "a row gives the logarithm of the sum of exp(x)",
-    [case([1, 2, 3, 4]), case([3]), case([0, 0]), logits(dimensions=(1, 1))],
+    [case([1, 2, 3, 4]), case([3]), case([0, 0, 0]), case([0, 0, 0, 0, 0, 2]), logits(dimensions=(1, 1))],
 )
 check(
     "adding c to every logit adds c to the result, 1000 and -1000 included",
     [
         case([0, 1], c=1000.0),
         case([0, 1], c=-1000.0),
+        *(case(row, c=1000.0) for row in ([0, 2000, 0, 0], [2000, 0, 2000, 0], [0, 0, 0, 2000], [1999, -1000, 2000])),
         st.builds(case, st.lists(NUMBERS, min_size=1, max_size=3), c=LARGE_SCORES),
     ],
     call="logsumexp(x + c)",
 )
 check(
     "any axis of any array, which the result does not have any more",
-    [case([[0, 1, 2], [2, 0, 0]], axis=-1), case([[0, 1], [2, 4]], axis=0), logits(dimensions=(1, 3), with_axis=True)],
+    [
+        case([[0, 1, 2], [2, 0, 0]], axis=-1),
+        case([[0, 1], [2, 4]], axis=0),
+        case([[[0, 1, 3], [2, 0, 1]]], axis=1),
+        case([[0, 1, 0], [1000, 1001, 1000]], axis=-1),
+        logits(dimensions=(1, 3), with_axis=True),
+    ],
     call="logsumexp(x, axis)",
 )
 check(
@@ -70,7 +77,10 @@ check(
         logits(of=st.sampled_from([-np.inf, 0.0, 1.0, 2.0, -np.inf])),
     ],
 )
-check("float16 logits are added up in float32", HALVES, test=agrees(half_lse))
+check(
+    "float16 logits are added up in float32", HALVES, call=f"{HALF}\nlogsumexp(x)", test=agrees(half_lse)
+)
+check("float64 logits keep their digits", [case([0.1, 0.7, 1.3])], test=keeps_digits("logsumexp", reference.logsumexp))
 check(
     "x is not modified, and float16 gives float32",
     [case([[1, 2]]), {"x": np.array([1, 2], np.float16)}],

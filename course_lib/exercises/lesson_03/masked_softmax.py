@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import NUMBERS, arrays
-from course_lib.exercises.lesson_03.inputs import index_of, keeps_promises
+from course_lib.exercises.lesson_03.inputs import HALF, HALVES, index_of, keeps_digits, keeps_promises, rounds_once
 from course_lib.grading import Checks, Exercise, agrees, expected
 
 
@@ -15,7 +15,8 @@ def masked_softmax(x, mask):
     x: float16, float32 or float64, [..., n]. mask: bool, x's shape or one that broadcasts to it; True is
         visible. What x holds where the mask is False does not matter, be it NaN or infinite.
     Returns an array of x's shape and dtype: 0 where hidden, and the visible entries of a row add up to 1. A
-        row in which nothing is visible is 0 throughout. x and mask are not modified.
+        row in which nothing is visible is 0 throughout. What is computed on the way is float32, for float64
+        float64. x and mask are not modified.
 
     >>> x = np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]])
     >>> mask = np.array([[True, True, True, False], [False, False, False, False]])
@@ -58,15 +59,26 @@ check = Checks(masked_softmax, agrees(softmax), case)
 
 check(
     "with everything visible it is the softmax",
-    [([1, 2, 3, 4], [1, 1, 1, 1]), ([[0, 1], [2, 4]], [[1, 1], [1, 1]]), masked(visible="all")],
+    [([1, 2, 3, 4], [1, 1, 1, 1]), ([[0, 1, 1], [2, 4, 0]], [[1, 1, 1], [1, 1, 1]]), masked(visible="all")],
 )
 check(
     "hidden entries get 0, and the visible ones of a row add up to 1",
-    [([1, 2, 3, 4], [1, 1, 1, 0]), ([[0, 1], [2, 4]], [[1, 0], [1, 1]]), masked()],
+    [([1, 2, 3, 4], [1, 1, 1, 0]), ([[0, 1, 3], [2, 4, 1]], [[1, 0, 1], [1, 1, 0]]), masked()],
 )
 check(
     "hidden entries are not measured from: visible ones may lie 1000 below them",
     [([-1000, 0], [1, 0]), ([[-1000, -1001, 0]], [[1, 1, 0]]), masked(offset=-1000.0, hidden=NUMBERS)],
+)
+check(
+    "rows that lie 1000 apart are each right, and so are logits of 2000 beside 0",
+    [
+        ([[0, 1, 3], [1000, 1001, 0]], [[1, 1, 1], [1, 1, 0]]),
+        *((row, [1, 1, 1, 1]) for row in ([0, 2000, 0, 0], [2000, 0, 2000, 0], [0, 0, 0, 2000])),
+    ],
+)
+check(
+    "no visible entry is so low that a hidden one counts beside it",
+    [([-20_000, -20_001, 0], [1, 1, 0]), ([-1e37, 0], [1, 0])],
 )
 check(
     "a row in which nothing is visible is 0 throughout, and the other rows stay right",
@@ -76,6 +88,17 @@ NO_NUMBERS = st.sampled_from([np.nan, np.inf, -np.inf, 0.0])
 check(
     "a hidden NaN or infinity reaches nothing",
     [([0, np.nan], [1, 0]), ([[0, np.inf], [1, 2]], [[1, 0], [1, 1]]), masked(hidden=NO_NUMBERS)],
+)
+check(
+    "float16 logits are computed in float32, and rounded once",
+    HALVES,
+    call=f"{HALF}\nmasked_softmax(x, np.ones(n, dtype=bool))",
+    test=rounds_once("softmax", reference.stable_softmax),
+)
+check(
+    "float64 logits keep their digits",
+    [([0.1, 0.7, 1.3], [1, 1, 1])],
+    test=lambda returned, x, mask: keeps_digits("softmax", reference.stable_softmax)(returned, x),
 )
 check("one mask can serve all rows", [([[0, 1, 2], [2, 4, 0]], [1, 1, 0])])
 check(

@@ -53,13 +53,18 @@ def inputs(draw, more_keys=(-2, 2), causal=False, of=NUMBERS):
 
 
 Q, K, V = example.Q, example.K, example.V
+# 2 queries, 4 keys and d = 3: no two of the sizes can be taken for one another.
+OWN_SIZES = [[1, 2, 0], [0, 1, -1]], [[1, 0, 1], [0, 1, 1], [1, 1, 0], [2, 1, 0]], np.eye(4, 3) + [[0, 0, 2]]
 check = Checks(attention, agrees(output))
 
 check(
     "each output is the values' average, weighted by the softmax of its query's scaled scores",
-    [(Q, K, V), ([[1, 2]], K, V), inputs()],
+    [OWN_SIZES, (Q, K, V), ([[1, 2, 0, 1, 1]], [[1, 0, 2, 0, 1], [1, 1, 0, 0, 0]], np.eye(2, 5)), inputs()],
 )
-check("causal: query i sees the keys 0 to i, and itself", [(Q, K, V, True), inputs((0, 0), causal=True)])
+check(
+    "causal: query i sees the keys 0 to i, and itself",
+    [([[1, 0], [0, 1], [1, 2]], [[1, 0], [0, 1], [1, 1]], [[2, 0], [0, 2], [3, -1]], True), inputs((0, 0), causal=True)],
+)
 check(
     "causal with fewer queries than keys: the last query sees every key",
     [(Q[2:], K, V, True), ([[1, 2]], K, V, True), inputs((1, 2), causal=True)],
@@ -69,6 +74,13 @@ check(
     [
         ([[32]], [[32], [30]], [[1], [2]]),
         ([[-32]], [[32], [30]], [[1], [2]]),
+        # Rows 1000 apart; a large score that is hidden; visible scores lower than any number that might hide others.
+        ([[32], [-32]], [[32], [30]], [[1], [2]]),
+        ([[1000], [1]], [[0], [1]], [[3], [5]], True),
+        ([[-200], [1]], [[100], [-1]], [[3], [5]], True),
+        ([[-1e15], [1]], [[1e15], [-1]], [[3], [5]], True),
+        ([[1]], [[2000], [0], [0]], [[1], [2], [4]]),
+        ([[1]], [[0], [0], [2000]], [[1], [2], [4]]),
         inputs(of=st.sampled_from([32.0, 30.0, -32.0, 0.0])),
     ],
 )

@@ -4,7 +4,6 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import arrays
 from course_lib.grading import Checks, Exercise, agrees, expected, not_modified
 
 
@@ -50,23 +49,33 @@ def output(X, Wq, Wk, Wv, Wo, n_heads, causal):
     return expected("the output", of, X, Wq, Wk, Wv, Wo, terms=terms)
 
 
-def seeded(seed, n, d_model, n_heads, causal=False):
+def seeded(seed, n, d_model, n_heads, causal=False, size=1.0):
     rng = np.random.default_rng(seed)
-    return *(rng.integers(-3, 4, (rows, d_model)) / 2 for rows in (n, *[d_model] * 4)), n_heads, causal
+    return *(size * rng.integers(-2, 3, (rows, d_model)) / 2 for rows in (n, *[d_model] * 4)), n_heads, causal
 
 
-@st.composite
-def inputs(draw, n_heads, causal=False):
-    n, d_model = draw(st.integers(1, 3)), n_heads * draw(st.integers(1, 2))
-    small = st.sampled_from([0.0, 1.0, -1.0, 2.0, 0.5])
-    return *(arrays(draw, rows, d_model, of=small) for rows in (n, *[d_model] * 4)), n_heads, causal
+def drawn(n_heads, causal=False):
+    """By a seed: so many numbers, drawn one by one, would take seconds."""
+    d = st.integers(1, 2)
+    return st.builds(lambda seed, n, d: seeded(seed, n, n_heads * d, n_heads, causal), st.integers(0, 99), d, d)
 
 
 check = Checks(multi_head_attention, agrees(output))
 
-check("one head: attention of X Wq, X Wk, X Wv, times Wo", [seeded(1, 3, 2, 1), inputs(1)])
-check("two heads: each attends with its own d columns", [seeded(2, 3, 4, 2), seeded(5, 4, 6, 3), inputs(2)])
-check("causal: every head hides what comes later", [seeded(3, 4, 4, 2, causal=True), inputs(2, causal=True)])
+check("one head: attention of X Wq, X Wk, X Wv, times Wo", [seeded(1, 2, 3, 1), seeded(6, 3, 2, 1), drawn(1)])
+check("two heads: each attends with its own d columns", [seeded(2, 3, 4, 2), seeded(5, 4, 6, 3), drawn(2)])
+check("causal: every head hides what comes later", [seeded(3, 4, 4, 2, causal=True), drawn(2, causal=True)])
+# One head has scores near 1000, and the other near 0; then scores of -20,000 beside hidden ones; then rows far apart.
+I, FAR = np.eye(2), [[32, 1], [30, -1], [-31, 0]]
+check(
+    "scores near 1000 neither overflow nor vanish, in any head",
+    [
+        (FAR, I, I, I, I, 2),
+        (FAR, I, I, I, I, 2, True),
+        ([[32], [30]], [[20]], [[-1]], [[1]], [[1]], 1, True),
+        ([[0], [32], [64]], [[1]], [[1]], [[1]], [[1]], 1),
+    ],
+)
 check("the inputs are not modified", [seeded(4, 3, 4, 2)], calls=not_modified)
 
 EXERCISE = Exercise(__file__, multi_head_attention, check, points=3, minutes=14, difficulty="hard")

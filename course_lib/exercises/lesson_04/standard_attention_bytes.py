@@ -1,4 +1,4 @@
-"""What standard attention moves between HBM and SRAM, stage by stage."""
+"""What attention moves between HBM and SRAM, pass by pass."""
 
 import numbers
 
@@ -6,62 +6,80 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import traffic
-from course_lib.grading import Checks, Exercise, ExpectedOutput, compare, show, single_finding
+from course_lib.grading import Checks, Evidence, Exercise, ExpectedOutput, compare, show, single_finding
 
 
 def standard_attention_bytes(n, d, bytes_per_element):
-    """Bytes that standard attention moves between HBM and SRAM, stage by stage, for one head.
+    """Bytes that attention moves between HBM and SRAM if each line of this program is a pass of its own, for one head:
 
-    n: queries, and as many keys; d: head_dim; bytes_per_element: 2 for fp16, 4 for fp32. Whole numbers.
-    Returns a dict of six whole numbers, in bytes: "S written", "S read", "P written", "P read",
-        "Q K V read" (all three together) and "O written". Each element is read or written once a stage.
+        S = Q @ K.T
+        S = S * scale
+        S = np.where(visible, S, -np.inf)
+        P = softmax(S)
+        O = P @ V
 
-    >>> standard_attention_bytes(4, 2, 8)["S written"]
-    128
+    n: queries, and as many keys; d: head_dim; bytes_per_element: 2 for fp16, 4 for fp32, of all but `visible`,
+        which is [n, n] of bool, 1 byte each. Whole numbers.
+    Each pass reads what stands on the right of its line, once, and writes what stands on the left, once. scale
+    and -np.inf are numbers, and cost nothing.
+    Returns a dict of five whole numbers, the bytes that each pass reads and writes together: "Q K^T", "scale",
+        "mask", "softmax" and "P V".
+
+    >>> standard_attention_bytes(4, 2, 8)["Q K^T"]
+    256
     """
     square = n * n * bytes_per_element
     matrix = n * d * bytes_per_element
+    visible = n * n
     return {
-        "S written": square,
-        "S read": square,
-        "P written": square,
-        "P read": square,
-        "Q K V read": 3 * matrix,
-        "O written": matrix,
+        "Q K^T": 2 * matrix + square,
+        "scale": 2 * square,
+        "mask": 2 * square + visible,
+        "softmax": 2 * square,
+        "P V": square + 2 * matrix,
     }
 
 
-def stages(n, d, bytes_per_element):
-    """The six stages, from the closed form's bytes by tensor."""
+def passes(n, d, bytes_per_element):
+    """The five passes, from the bytes by tensor of three passes; scale and mask rewrite S, and the mask reads bools."""
     moved = traffic.standard_attention(n, n, d, dtype_bytes=bytes_per_element).by_tensor
+    again = moved["S"].read_bytes + moved["S"].write_bytes
     return {
-        "S written": moved["S"].write_bytes,
-        "S read": moved["S"].read_bytes,
-        "P written": moved["P"].write_bytes,
-        "P read": moved["P"].read_bytes,
-        "Q K V read": sum(moved[name].read_bytes for name in "QKV"),
-        "O written": moved["O"].write_bytes,
+        "Q K^T": moved["Q"].read_bytes + moved["K"].read_bytes + moved["S"].write_bytes,
+        "scale": again,
+        "mask": again + moved["S"].write_bytes // bytes_per_element,
+        "softmax": moved["S"].read_bytes + moved["P"].write_bytes,
+        "P V": moved["P"].read_bytes + moved["V"].read_bytes + moved["O"].write_bytes,
     }
 
 
-def right_stages(names):
-    """A test: the returned dict has these of the six stages right."""
+def right_passes(names):
+    """A test: the returned dict has these of the five passes right."""
 
     def test(returned, **sizes):
-        expected = stages(**sizes)
+        expected = passes(**sizes)
         if not isinstance(returned, dict):
             return single_finding("type", f"the answer returned {show(returned)}, not a dict")
         if set(returned) != set(expected):
             missing, unknown = sorted(set(expected) - set(returned)), sorted(map(str, set(returned) - set(expected)))
             lacks = [f"the dict lacks {', '.join(map(repr, missing))}"] if missing else []
-            has = [f"the dict has {', '.join(map(repr, unknown))}, which is no stage"] if unknown else []
+            has = [f"the dict has {', '.join(map(repr, unknown))}, which is no pass"] if unknown else []
             text = "; ".join(lacks + has)
-            return single_finding("stages", text, ", ".join(map(str, returned)), ", ".join(expected))
+            return single_finding("passes", text, ", ".join(map(str, returned)), ", ".join(expected))
         exact = {name: np.float64(expected[name]) for name in names}
-        parts = [ExpectedOutput(name, n_bytes, n_bytes, n_bytes) for name, n_bytes in exact.items()]
-        return compare(tuple(returned[name] for name in names), parts)
+        wrong = [
+            finding
+            for name, n_bytes in exact.items()
+            if (evidence := compare(returned[name], [ExpectedOutput(name, n_bytes, n_bytes, 0.0)]))
+            for finding in evidence.findings
+        ]
+        return Evidence(tuple(wrong), _shown(returned), _shown(expected)) if wrong else None
 
     return test
+
+
+def _shown(moved):
+    return ", ".join(f"{name}: {show(n_bytes)}" for name, n_bytes in moved.items())
 
 
 def whole(returned, **_):
@@ -72,13 +90,14 @@ def whole(returned, **_):
 
 
 SIZES = st.tuples(st.integers(1, 64), st.integers(1, 64), st.sampled_from([2, 4, 8]))
-SQUARES = ("S written", "S read", "P written", "P read")
-MATRICES = ("Q K V read", "O written")
-check = Checks(standard_attention_bytes, right_stages(SQUARES))
+CASES = [(4, 3, 8), (7, 5, 2), (1024, 64, 4), SIZES]
+ALL = ("Q K^T", "scale", "mask", "softmax", "P V")
+check = Checks(standard_attention_bytes, right_passes(("Q K^T", "P V")))
 
-check("S and P: written once and read once, n n elements each", [(4, 2, 8), (1024, 64, 2), SIZES])
-check("Q, K and V read, O written: n d elements each", [(4, 2, 8), (1024, 64, 2), SIZES], test=right_stages(MATRICES))
-check("131072 tokens do not overflow", [(131072, 128, 4)], test=right_stages(SQUARES + MATRICES))
+check("Q K^T reads Q and K and writes S; P V reads P and V and writes O", CASES)
+check("scale and softmax read n n elements and write as many", CASES, test=right_passes(("scale", "softmax")))
+check("the mask's pass also reads one byte for each score", CASES, test=right_passes(ALL))
+check("131072 tokens do not overflow", [(131072, 128, 4)], test=right_passes(ALL))
 check("the bytes are whole numbers, of type int", [(3, 5, 2)], test=whole)
 
-EXERCISE = Exercise(__file__, standard_attention_bytes, check, points=2, minutes=8, difficulty="easy")
+EXERCISE = Exercise(__file__, standard_attention_bytes, check, points=2, minutes=10, difficulty="medium")

@@ -79,7 +79,7 @@ check = Checks(merge_states, agrees(merged), case)
 
 check(
     "the sum of a with the smaller max is rescaled",
-    [((0, 1, [1]), (1, 2, [3])), ((-3, 2, [1, 4]), (-1, 3, [2, -1])), states(larger="b")],
+    [((0, 1.5, [1]), (1, 2, [3.5])), ((-3, 2, [1, 4]), (-1, 3, [2, -1])), states(larger="b")],
 )
 check(
     "the sum of b with the smaller max is rescaled",
@@ -92,13 +92,19 @@ check(
         (EMPTY, (-2, 1, [1])),
         (EMPTY, EMPTY),
         (([-np.inf, 1], [0, 1], [[0], [2]]), ([-np.inf, -np.inf], [0, 0], [[0], [0]])),
+        (([-np.inf, 0], [0, 1], [[0], [2]]), ([-np.inf, 1], [0, 2], [[0], [3]])),
         states(empty=True),
     ],
     calls=commutes,
 )
 check(
     "maxima 1000 apart, and maxima near -1000",
-    [((1000, 1, [1]), (0, 1, [1])), ((-1000, 1, [1]), (-1001, 1, [2])), states(spread=500.0)],
+    [
+        ((1000, 1, [1]), (0, 1, [1])),
+        ((-1000, 1, [1]), (-1001, 1, [2])),
+        ((-1e30, 1, [1]), (-2e30, 1, [2])),
+        states(spread=500.0),
+    ],
     calls=commutes,
 )
 check(

@@ -137,7 +137,13 @@ check = Checks("online_attention(q, K, np.eye(len(K)), block)", agrees(weights),
 
 check(
     "one block that holds every key gives softmax(K q / sqrt(d))",
-    [as_floats(q=[1, 1, 1, 1], K=[[1, 1, 1, 1], [0, 0, 0, 0]]) | {"block": 2}, ([2, 0, 1], 3), ([5], 1), one_block()],
+    [
+        as_floats(q=[1, 1, 2], K=[[1, 0, 1], [0, 0, 0], [0, 1, 0], [2, 0, 0]]) | {"block": 4},
+        as_floats(q=[1, 1, 1, 1, 1], K=[[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]]) | {"block": 2},
+        ([2, 0, 1], 3),
+        ([5], 1),
+        one_block(),
+    ],
 )
 check(
     "blocks that leave the max alone",
@@ -162,7 +168,7 @@ check(
     "the max falls by 1000 from one block to the next",
     [([1000, 0], 1), ([1000, 999, 0, -1], 2), streams("falling", of=LARGE_SCORES.map(abs))],
 )
-check("all scores strongly negative", [([-1000, -1001], 1), ([-1000] * 3, 2), streams(of=LARGE_SCORES)])
+check("all scores strongly negative", [([-1000, -1001], 1), ([-1000] * 3, 2), ([-1e30], 1), streams(of=LARGE_SCORES)])
 check(
     "permuting the keys together with their values changes nothing",
     [{name: EXAMPLE[name] for name in ("q", "K", "V")} | {"order": [3, 1, 0, 2], "block": 2}, inputs(shuffled=True)],
@@ -171,7 +177,7 @@ check(
 )
 check(
     "every row of K and V is read once, at most `block` rows at a time",
-    [EXAMPLE, case([1], [[0], [1], [2]], [[1], [2], [3]], 2)],
+    [EXAMPLE, case([1], [[0], [1], [2]], [[1], [2], [3]], 1)],
     calls=reads,
     call="online_attention(q, Rows(K), Rows(V), block)",
 )

@@ -111,7 +111,12 @@ check(
 )
 check(
     "scores near 1000 and -1000 neither overflow nor vanish",
-    [(1000, 1, [1], [999, 1001], TWO), (-np.inf, 0, [0], [-1000, -1001], TWO), updates(of=LARGE_SCORES)],
+    [
+        (1000, 1, [1], [999, 1001], TWO),
+        (-np.inf, 0, [0], [-1000, -1001], TWO),
+        (-np.inf, 0, [0], [-2e30, -1e30], TWO),
+        updates(of=LARGE_SCORES),
+    ],
 )
 check(
     "block after block gives the state of all blocks at once, whatever the blocks' sizes",

@@ -11,9 +11,9 @@ def judges(wrong):
     """A test: the answer returns two counts of at least 1, and wrong(block_q, block_k, **inputs) finds nothing."""
 
     def test(returned, **inputs):
-        pair = isinstance(returned, tuple) and len(returned) == 2
+        pair = isinstance(returned, tuple | list | np.ndarray) and len(returned) == 2
         if not pair or not all(isinstance(size, int | np.integer) and size >= 1 for size in returned):
-            text = "the answer did not return two whole numbers of at least 1"
+            text = "the answer did not return two whole numbers of at least 1, both of type int"
             return single_finding("type", text, show(returned), "(block_q, block_k)")
         finding = wrong(*map(int, returned), **inputs)
         return Evidence((finding,), show(returned), show(choose_block_sizes(**inputs))) if finding else None
@@ -57,14 +57,14 @@ check = Checks(choose_block_sizes, judges(too_large))
 
 check(
     "the four tiles fit in sram_bytes",
-    [(2048, 16, 2, 16), (8192, 32, 2, 16), (100_000, 64, 2, 16), (100_000, 64, 4, 16), SIZES],
+    [(8192, 32, 2, 16), (2048, 16, 2, 16), (100_000, 64, 2, 16), (100_000, 64, 4, 16), SIZES],
 )
 check(
     "both sizes are multiples of multiple_of", [(4000, 12, 2, 8), (40_000, 48, 2, 32), SIZES], test=judges(no_multiple)
 )
 check(
     "no pair that fits makes more scores",
-    [(2048, 16, 2, 16), (3072, 16, 4, 8), (100_000, 64, 2, 16), SIZES],
+    [(2048, 16, 2, 16), (3072, 16, 4, 8), (100_000, 64, 2, 16), (232_448, 16, 2, 16), (5000, 3, 2, 2), SIZES],
     test=judges(too_small),
 )
 check("of equal products, the larger block_q", [(1000, 4, 2, 4), (900, 1, 2, 1), SIZES], test=judges(wrong_tie))

@@ -118,7 +118,7 @@ check = Checks(CALL, output_is_right, sized, on_machine)
 check(
     "one tile that holds everything gives softmax(Q K^T / sqrt(d)) V",
     [
-        case([[1, 1, 1, 1]], [[1, 0, 0, 1], [0, 0, 0, 0]], [[1, 2, 3, 4], [4, 0, 1, 1]], 1, 2),
+        case([[1, 1, 2], [0, 1, 0]], np.eye(4, 3) * 2, np.eye(4, 3) + [[0, 0, 2]], 2, 4),
         case(example.Q, example.K, example.V, 4, 4),
         matrices(one_tile=True),
     ],
@@ -137,6 +137,11 @@ check(
     [of_scores([0, -1000], 1), of_scores([0, 1, -1000, -1001], 2)],
 )
 check("all scores strongly negative", [of_scores([-1000, -1001], 2), of_scores([-1000, -1001], 1)])
+check(
+    "a single key gets all the weight, however low its score",
+    [of_scores([-1e30], 1)],
+    test=lambda machine, v, o, **_: compare(o, [ExpectedOutput("O", v, v, 1.0)]),
+)
 check(
     "each row has a max of its own: rows 1000 apart",
     [case([[1], [-1]], [[1000], [999]], [[1], [2]], 2, 1), case([[1], [-1]], [[900], [901]], [[4], [2]], 2, 2)],

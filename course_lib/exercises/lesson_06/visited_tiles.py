@@ -1,5 +1,7 @@
 """Which tiles of scores have to be computed."""
 
+import numbers
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -35,8 +37,11 @@ def right_tiles(n_q, n_k, block_q, block_k, causal):
 
 def agrees_with_the_mask(returned, **inputs):
     right = right_tiles(**inputs)
+    if isinstance(returned, np.ndarray):
+        returned = returned.tolist()
     if not isinstance(returned, list | tuple) or not all(
-        isinstance(tile, list | tuple) and len(tile) == 2 for tile in returned
+        isinstance(tile, list | tuple) and len(tile) == 2 and all(isinstance(n, numbers.Real) for n in tile)
+        for tile in returned
     ):
         text = "the answer did not return a list of pairs (i, j)"
         return single_finding("type", text, show(returned), show(right))
@@ -60,8 +65,8 @@ check = Checks(visited_tiles, agrees_with_the_mask, case_of(visited_tiles, causa
 check(
     "not causal: every tile, the short last ones too",
     [
-        (4, 4, 2, 2, False),
         (5, 7, 2, 3, False),
+        (4, 6, 2, 2, False),
         (1, 1, 4, 4, False),
         st.tuples(LENGTH, LENGTH, BLOCK, BLOCK, st.just(False)),
     ],

@@ -6,6 +6,7 @@ from course_lib import reference
 from course_lib.exercises.common.generators import LARGE_SCORES
 from course_lib.exercises.lesson_07.launches import WIDE, rows, rows_case
 from course_lib.grading import Exercise, expected
+from course_lib.grading.compile_calls import compiles
 from course_lib.grading.kernel_calls import TRITON, kernel_checks, launch_agrees, plain
 from course_lib.kernels import softmax as kernels
 
@@ -37,12 +38,19 @@ check(
 )
 check(
     "scores near 1000 and -1000 neither overflow nor vanish",
-    [([[1000, 999]], 2), ([[-1000, -999]], 2), ([[-1e4, 1e4, 0]], 4), rows([1], [2, 3, 4], of=LARGE_SCORES)],
+    [
+        ([[1000, 999]], 2),
+        ([[-1000, -999]], 2),
+        ([[-1e4, 1e4, 0]], 4),
+        ([[-5000, -5001, -5003]], 4),
+        rows([1], [2, 3, 4], of=LARGE_SCORES),
+    ],
 )
 check(
     "each element is read once and written once",
     [([[1, 2, 3], [2, 2, 2]], 4), (WIDE, 64)],
     test=launch_agrees(softmax, once),
 )
+compiles(check, WIDE, 64)
 
 EXERCISE = Exercise(__file__, row_softmax, check, points=3, minutes=10, difficulty="medium", imports=TRITON)

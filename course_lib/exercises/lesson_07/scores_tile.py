@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import arrays
 from course_lib.grading import Exercise, expected
+from course_lib.grading.compile_calls import compiles
 from course_lib.grading.kernel_calls import TRITON, kernel_checks, launch_agrees, plain, rounds_products
 from course_lib.kernels import warmup
 
@@ -63,6 +64,7 @@ check(
     [(4, 8, 2, 2, 4), (5, 9, 3, 2, 4)],
     test=launch_agrees(scores, once),
 )
-check("float32 products: nothing is rounded to TF32 on a GPU", [(2, 4, 2, 2, 4)], test=rounds_products)
+check("products by tl.dot, and nothing rounded to TF32 on a GPU", [(2, 4, 2, 2, 4)], test=rounds_products)
+compiles(check, 18, 33, 20, 16, 16)
 
 EXERCISE = Exercise(__file__, scores_tile, check, points=3, minutes=12, difficulty="medium", imports=TRITON)

@@ -4,7 +4,8 @@ import numpy as np
 
 from course_lib import reference, traffic
 from course_lib.exercises.common.oracles import attention_output
-from course_lib.grading import Exercise, ExpectedOutput, case_of, compare, expected
+from course_lib.grading import Exercise, ExpectedOutput, case_of, compare, expected, single_finding
+from course_lib.grading.compile_calls import compiles
 from course_lib.grading.kernel_calls import TRITON, compare_bytes, kernel_checks, plain, rounds_products, wrong_accesses
 from course_lib.kernels import plain_forward
 
@@ -60,6 +61,15 @@ def gives_lse(q, k, v, causal):
     return expected("lse", lse, q, k, v, terms=1.0)
 
 
+def keeps_the_digits(launch, q, k, **_):
+    """Of lse, to 2^-20: a few roundings. The budget is wider, because a score sums many terms; here it has one."""
+    exact = reference.logsumexp(reference.scores(q[0].astype(np.float64), k[0].astype(np.float64), SCALE))
+    off = float(np.abs(launch.outputs["lse_ptr"][0] / exact - 1).max())
+    if off <= 2**-20:
+        return None
+    return single_finding("digits", f"lse is off by {off:.1g} of itself, where float32 rounds by 6e-08", part="lse")
+
+
 @of_each_head
 def gives_o_from_float16(q, k, v, causal):
     """Not causal. float16 weights, each rounded once, are allowed; a float16 accumulator is not."""
@@ -112,6 +122,12 @@ check(
     [(16, 16), case(20, 33, heads=2), case(20, 5, causal=True)],
     test=gives_lse,
 )
+check(
+    "lse keeps the digits of float32",
+    [(16, 32)],
+    test=keeps_the_digits,
+    call=launch("1000 - np.arange(n_k) % 2 / 4"),
+)
 check("float16 inputs, float32 sums", [(16, 128)], test=gives_o_from_float16, call=launch("0.0", float16=True))
 check("float16 inputs with random scores", [(16, 64)], test=gives_o_from_float16, call=launch(float16=True))
 check(
@@ -129,5 +145,6 @@ check(
     [case(32, 64, block_m=32, block_n=64)],
     test=rounds_products,
 )
+compiles(check, 20, 40, 20, 2, True)
 
 EXERCISE = Exercise(__file__, flash_forward, check, points=8, minutes=25, difficulty="hard", imports=TRITON)

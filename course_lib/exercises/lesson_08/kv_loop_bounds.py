@@ -64,7 +64,7 @@ check(
 )
 check(
     "causal, as many queries as keys: the loop ends after the tile's last query",
-    [(2, 4, 4, True, 2, 2), (0, 8, 8, True, 2, 2), (4, 8, 8, True, 2, 2)],
+    [(2, 4, 4, True, 2, 2), (0, 8, 8, True, 2, 2), (4, 8, 8, True, 2, 2), (3, 8, 8, True, 1, 2)],
 )
 check(
     "causal, query tiles and key tiles of different sizes",

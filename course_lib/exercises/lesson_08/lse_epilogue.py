@@ -4,6 +4,7 @@ import numpy as np
 
 from course_lib import reference
 from course_lib.grading import Exercise, case_of, expected
+from course_lib.grading.compile_calls import compiles
 from course_lib.grading.kernel_calls import TRITON, kernel_checks, launch_agrees
 from course_lib.language import WRITTEN
 
@@ -75,5 +76,6 @@ check("lse is the natural log-sum-exp", [(32, 16)], test=launch_agrees(lse))
 check("any number of queries, any head dimension", [(5, 3), (70, 20, 0, 32)])
 check("a query that saw no key: o is 0", [(32, 16, 3)])
 check("a query that saw no key: lse is -inf", [(32, 16, 3)], test=launch_agrees(lse))
+compiles(check, 70, 20, 0, 32)
 
 EXERCISE = Exercise(__file__, lse_epilogue, check, points=2, minutes=7, difficulty="medium", imports=TRITON)

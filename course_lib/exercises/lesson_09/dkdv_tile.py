@@ -7,6 +7,7 @@ import numpy as np
 from course_lib import reference, traffic
 from course_lib.exercises.lesson_09.gradients import expected_gradients
 from course_lib.grading import Exercise, case_of
+from course_lib.grading.compile_calls import compiles
 from course_lib.grading.kernel_calls import TRITON, kernel_checks, launch_agrees, plain, rounds_products
 from course_lib.kernels import plain_dkdv
 
@@ -73,6 +74,7 @@ check(
         case(24, 24, causal=True),
         case(20, 40, causal=True),
         case(40, 40, causal=True, block_n=32),
+        case(64, 64, causal=True, block_m=32),
     ],
 )
 check(
@@ -92,9 +94,10 @@ check(
 )
 check(
     "causal: query tiles that see none of the keys are not read",
-    [case(32, 32, causal=True), case(24, 20, causal=True)],
+    [case(32, 32, causal=True), case(24, 20, causal=True), case(64, 64, causal=True, block_n=32)],
     test=launch_agrees(dk_and_dv, closed_form),
 )
 check("float32 products: nothing is rounded to TF32 on a GPU", [(32, 16)], test=rounds_products)
+compiles(check, 20, 23, 24, True)
 
 EXERCISE = Exercise(__file__, dkdv_tile, check, points=5, minutes=20, difficulty="hard", imports=TRITON)

@@ -26,15 +26,20 @@ def points(draw, least_percent, most_percent, launches=(1, 4)):
     return 300 / percent, 100.0 * arithmetic, 10.0 * memory, count, launch / count
 
 
-check = Checks(explain_point, says(explain_point, VERDICTS, "the longest need over the measured seconds"), point)
+check = Checks(
+    explain_point,
+    says(explain_point, VERDICTS, "the longest of the three least times over the measured seconds"),
+    point,
+)
 
 check(
-    "the resource that needs longest binds; the share is its need over the seconds",
+    "the resource with the longest least time binds; the share is this time over the seconds",
     [
         (4.0, 300.0, 20.0),
         (4.0, 100.0, 30.0),
         (4.0, 100.0, 20.0, 1, 3.0),
         (4.0, 200.0, 10.0),
+        (3.0, 300.0, 20.0),
         points(55, 95, launches=(1, 1)),
     ],
 )

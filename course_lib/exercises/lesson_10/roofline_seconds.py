@@ -38,7 +38,13 @@ check(
 )
 check(
     "no kernel takes less than launch_s",
-    [case((100.0, 10.0), (0.0, 20.0), launch_s=4.0), STANDARD_4096, rows(1, 3, [0.5, 1.5, 4.0])],
+    [case((100.0, 10.0), (0.0, 20.0), launch_s=4.0), STANDARD_4096, case(launch_s=4.0), rows(1, 3, [0.5, 1.5, 4.0])],
+)
+check(
+    "launch_s is 0 unless it is given",
+    [{name: value for name, value in case((20.0, 1.0), (10.0, 3.0)).items() if name != "launch_s"}],
+    call="roofline_seconds(kernels, flops_per_s, bytes_per_s)",
+    test=lambda returned, **inputs: agrees(least_time)(returned, launch_s=0.0, **inputs),
 )
 
 EXERCISE = Exercise(__file__, roofline_seconds, check, points=3, minutes=10, difficulty="medium")

@@ -1,5 +1,7 @@
 """Attention in CUDA C++, with each score split over the lanes of a warp."""
 
+from hypothesis import strategies as st
+
 from course_lib.exercises.common.oracles import attention_output
 from course_lib.grading import Exercise
 from course_lib.grading.cuda_calls import (
@@ -85,7 +87,7 @@ def solve():
 
 
 INPUTS = """\
-rng = np.random.default_rng(0)
+rng = np.random.default_rng(seed)
 Q, K, V = (rng.standard_normal((rows, d)).astype(np.float32) for rows in (M, N, N))
 """
 # The scores grow from key to key, so that the max moves in every tile, and the first of them are very negative.
@@ -114,8 +116,8 @@ def splits_the_scores(report, Q, K, V, output, M, N, d, **_):
     return gives_attention(report, Q, K, V, output) or compare_shared_loads(report, warps * tiles * 33 * -(-d // 32))
 
 
-def case(M, N, d):
-    return {"M": M, "N": N, "d": d}
+def case(M, N, d, seed=0):
+    return {"M": M, "N": N, "d": d, "seed": seed}
 
 
 check = cuda_checks(INPUTS + LAUNCH, gives_attention)
@@ -132,5 +134,9 @@ check(
 check("Q is read once, K and V once for each block", [case(16, 32, 32), case(40, 20, 70)], test=reads_once_a_block)
 check("the scores of a row are nowhere kept", [case(1, 1100, 1)], test=keeps_no_row_of_scores)
 check("each score is split over the lanes", [case(16, 32, 64), case(20, 20, 40)], test=splits_the_scores)
+check(
+    "any Q, K and V",
+    [case(17, 18, 33, 1), st.builds(case, *(st.integers(1, most) for most in (33, 50, 70)), st.integers(2, 999))],
+)
 
 EXERCISE = Exercise(__file__, solve, check, points=6, minutes=35, difficulty="hard")

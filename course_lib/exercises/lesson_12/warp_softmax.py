@@ -1,6 +1,7 @@
 """The softmax of a row by one warp, in CUDA C++."""
 
 import numpy as np
+from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.grading import Exercise, expected
@@ -55,7 +56,7 @@ def warp_softmax():
 
 
 INPUTS = """\
-rng = np.random.default_rng(0)
+rng = np.random.default_rng(seed)
 x = rng.standard_normal((n_rows, n)).astype(np.float32)
 """
 # In the last row the max comes early, in the one before it comes late.
@@ -77,8 +78,8 @@ def reads_twice(report, x, y, n_rows, n, **_):
     return gives_the_softmax(report, x, y) or compare_sectors(report, {"x": (2 * once, 0), "y": (0, once)})
 
 
-def case(n_rows, n):
-    return {"n_rows": n_rows, "n": n}
+def case(n_rows, n, seed=0):
+    return {"n_rows": n_rows, "n": n, "seed": seed}
 
 
 check = cuda_checks(INPUTS + LAUNCH, gives_the_softmax)
@@ -92,5 +93,6 @@ check("elements of -inf", [case(1, 8), case(2, 40), case(5, 96)], call=INPUTS + 
 check(
     "x is read twice, y written once, 32 elements at a time", [case(2, 32), case(3, 70), case(5, 96)], test=reads_twice
 )
+check("any rows", [case(3, 33, 1), st.builds(case, st.integers(1, 9), st.integers(1, 99), st.integers(2, 999))])
 
 EXERCISE = Exercise(__file__, warp_softmax, check, points=4, minutes=20, difficulty="medium")

@@ -7,7 +7,7 @@ counts.py      what the plain kernel costs, as closed forms
 request.py     what one request of a warp costs: sectors, and passes over the banks
 gpu.py         compiles with NVRTC and launches on a GPU
 runner.py      compiles with the machine's C++ compiler and runs thread by thread on a CPU: every access is seen. Its
-               parts: compiling.py; device.h and runner.cc in C++; report.py
+               parts: compiling.py; device.h, threads.h, accesses.h and runner.cc in C++; report.py
 """
 
 import numbers

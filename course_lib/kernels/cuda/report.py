@@ -1,18 +1,18 @@
 """What the runner reports of a launch, and the sentences in which it says what is wrong with a kernel."""
 
+import functools
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-import numpy as np
+from . import request
 
 MAX_STATIC_SHARED_BYTES = 48 << 10  # nvcc compiles no more; dynamic shared memory may be larger
 MAX_FINDINGS = 20
-WARP = 32
-SHARED, NOWHERE = -1, -2  # where the program writes the number of an array
+SHARED, NOWHERE = 0, -1  # in the place of an array's number; arrays are counted from 1
 
 
-@dataclass
-class Accesses:
+class Accesses(NamedTuple):
     """What all loads, or all stores, come to.
 
     requests: instructions of warps. bytes: of their active lanes. sectors: of 32 bytes, in device memory, each counted
@@ -26,10 +26,6 @@ class Accesses:
     passes: int = 0
     conflicts: int = 0
 
-    def add(self, *counts):
-        for name, count in zip(self.__dataclass_fields__, counts, strict=True):
-            setattr(self, name, getattr(self, name) + count)
-
 
 @dataclass
 class Memory:
@@ -38,9 +34,25 @@ class Memory:
     by_line: {(line, "load" or "store"): Accesses}.
     """
 
-    loads: Accesses = field(default_factory=Accesses)
-    stores: Accesses = field(default_factory=Accesses)
-    by_line: dict = field(default_factory=lambda: defaultdict(Accesses))
+    by_line: dict = field(default_factory=dict)
+
+    @property
+    def loads(self):
+        return self._all("load")
+
+    @property
+    def stores(self):
+        return self._all("store")
+
+    def _all(self, access):
+        return _sum(accesses for (_, kind), accesses in self.by_line.items() if kind == access)
+
+    def add(self, line, access, accesses):
+        self.by_line[line, access] = _sum([accesses, self.by_line.get((line, access), Accesses())])
+
+
+def _sum(accesses):
+    return Accesses(*map(sum, zip(Accesses(), *accesses, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -48,7 +60,7 @@ class Finding:
     """Something that is wrong with a kernel. text: a sentence or two for whoever wrote it; code: the line in question.
 
     kind: "race", "unwritten", "out of bounds", "misaligned", "global variable", "barrier", "shuffle", "shared memory",
-        "time limit", "division by zero", "stack overflow", "aborted", "printed too much" or "crash".
+        "time limit", "division by zero", "stack overflow", "aborted" or "crash".
     line: its number. block: its number. thread: its number in the block. None where there is no one answer.
     """
 
@@ -67,8 +79,8 @@ class Finding:
 class Report:
     """What one launch did.
 
-    tensors: {name: Memory} of the arrays among the arguments. shared: Memory. shared_bytes: of a block, in the arrays
-        that it uses. barriers: __syncthreads that a block has passed, of all blocks. shuffles: and votes, of all warps.
+    tensors: {name: Memory} of the arrays among the arguments. shared: Memory. barriers: __syncthreads that a block has
+        passed, of all blocks. shuffles: and votes, of all warps.
     stack_bytes: of a thread's own variables, as the CPU's compiler lays them out; some 200 more than they have.
     findings: after a race or a read of unwritten memory, the kernel goes on; at any other finding it is stopped.
     complete: whether it ran to its end. If not, the counts are those of a part. printed: what it printed.
@@ -76,7 +88,6 @@ class Report:
 
     tensors: dict
     shared: Memory = field(default_factory=Memory)
-    shared_bytes: int = 0
     barriers: int = 0
     shuffles: int = 0
     stack_bytes: int = 0
@@ -85,51 +96,78 @@ class Report:
     printed: str = ""
 
 
+# What the program calls a finding: its kind, and what the thread did.
+BY_THREAD = {
+    "race between warps": ("race", "{access}s {which}, and no barrier decides which is first"),
+    "race between blocks": ("race", "{access}s {which}. Blocks run in any order, and none can wait for another"),
+    "race within a warp": (
+        "race", "{access}s {which}, and nothing decides which is first. Both are in one warp: __syncwarp() would order "
+        "them",
+    ),
+    "unwritten": ("unwritten", "loads {element}, which no thread of the block has stored"),
+    "out of bounds": ("out of bounds", "{access}s {element}, outside {array}"),
+    "misaligned": (
+        "misaligned", "{access}s {element} and what follows, {size} bytes at once, from an address that is no multiple "
+        "of {size}",
+    ),
+    "global variable": (
+        "global variable", "stores to a variable outside the kernel. The runner counts accesses to shared memory and "
+        "to arrays among the arguments only",
+    ),
+    "not in its own mask": ("shuffle", "calls this with a mask that does not name its own lane"),
+    "its source takes no part": ("shuffle", "reads from lane {lane}, which takes no part"),
+    "time limit": ("time limit", "was running when the time limit was reached"),
+    "Profiling timer expired": ("time limit", "was running when the time limit was reached"),
+    "Floating point exception": ("division by zero", "divides an integer by zero"),
+    "Aborted": ("aborted", "failed an assertion"),
+    "stack overflow": ("stack overflow", "has more variables than fit into its memory"),
+}  # fmt: skip
+# Where a program has several of these mistakes, the later ones may follow from the first, and are not told.
+ONE_AT_A_TIME = [{"race between warps", "race between blocks"}, {"race within a warp"}, {"unwritten"}]
+BARRIER, EXCHANGE = 2, 3  # of State in device.h, where larger numbers are exchanges, too
+WAITS = {EXCHANGE: "for other lanes of the warp", BARRIER: "at __syncthreads()"}
+RULES = {
+    EXCHANGE: ("shuffle", "All lanes that the mask names must take part, unless they have returned."),
+    BARRIER: ("barrier", "All threads of a block that have not returned must reach the same barrier."),
+}
+
+
 class Reader:
     """Makes a Report of what the program writes: names and lines of the source instead of addresses."""
 
-    def __init__(self, source, program, arguments, shared, block):
+    def __init__(self, source, program, arrays, shared, block):
         self.source_lines = source.splitlines()
-        self.program, self.names, self.shared, self.block = program, list(arguments), shared, block
-        self.arrays = [(name, value) for name, value in arguments.items() if isinstance(value, np.ndarray)]
+        self.program, self.shared, self.block = program, shared, block
+        self.arrays = list(arrays.items())
 
     def read(self, rows, printed):
+        """rows: (kind, field, ...), as threads.h, accesses.h and runner.cc write them."""
         of = defaultdict(list)
         for kind, *fields in rows:
-            of[kind].append([int(text, 16) if text.startswith("0x") else text for text in fields])
-        for index, wanted in of["refused"]:
-            self._refuse(int(index), wanted)
-        ((begin,),) = of["begin"]
-        addresses = {field for rows in of.values() for row in rows for field in row if isinstance(field, int)}
-        self.line_at = defaultdict(lambda: None, self.program.lines([x for x in addresses if x > begin], begin))
+            of[kind].append(fields)
+        fields = {field for row in of["requests"] + of["found"] for field in row if "0x" in field}
+        self.line_at = self.program.lines({code for field in fields for code in field.split()})
 
-        report = Report({name: Memory() for name, _ in self.arrays}, printed=printed)
-        for code, array, access, *counts in of["site"]:
-            memory = report.shared if int(array) == SHARED else report.tensors[self.arrays[int(array)][0]]
-            for accesses in (getattr(memory, access + "s"), memory.by_line[self.line_at[code], access]):
-                accesses.add(*map(int, counts))
-        ((complete, barriers, shuffles, stack_bytes, *used),) = of["end"]
-        report.complete, report.barriers, report.shuffles = complete == "complete", int(barriers), int(shuffles)
-        report.stack_bytes = int(stack_bytes)
-        report.shared_bytes = sum(self.shared[int(index)][2] for index in used)
+        ((complete, barriers, shuffles, stack_bytes),) = (map(int, row) for row in of["end"])
+        tensors = {name: Memory() for name, _ in self.arrays}
+        report = Report(tensors, Memory(), barriers, shuffles, stack_bytes)
+        memories = [report.shared, *tensors.values()]
+        for code, access, *numbers in of["requests"]:
+            size, array, count, *addresses = map(int, numbers)
+            one = _cost(array == SHARED, access, size, tuple(addresses))
+            memories[array].add(self.line_at[code], access, Accesses(*(count * number for number in one)))
+        told_of = next((names for names in ONE_AT_A_TIME if any(row[0] in names for row in of["found"])), set())
+        not_told = set.union(*ONE_AT_A_TIME) - told_of
         report.findings = [
-            *self._static_shared_memory(used),
-            *self._races_between_warps_first(map(self._of_access, of["finding"])),
+            *self._static_shared_memory(),
+            *(self._of_thread(*row) for row in of["found"] if row[0] not in not_told),
             *map(self._of_waiting, of["waiting"]),
-            *map(self._of_lane, of["lane"]),
-            *map(self._of_stop, of["stopped"]),
         ][:MAX_FINDINGS]
+        report.complete, report.printed = bool(complete), printed
         return report
 
-    def _refuse(self, index, wanted):
-        if index == len(self.names):
-            raise TypeError(f"the kernel takes more arguments than these {index}: {', '.join(self.names)}")
-        if not wanted:
-            raise TypeError(f"{self.names[index]} is one argument too many: the kernel takes {index}")
-        raise TypeError(f"{self.names[index]} does not fit the kernel's parameter, which takes {wanted}")
-
-    def _static_shared_memory(self, used):
-        static_bytes = sum(self.program.shared[int(index)][2] or 0 for index in used)
+    def _static_shared_memory(self):
+        static_bytes = sum(size or 0 for *_, size in self.program.shared)
         if static_bytes > MAX_STATIC_SHARED_BYTES:
             text = (
                 f"The kernel declares {static_bytes:,} bytes of shared memory, and nvcc accepts at most "
@@ -137,79 +175,36 @@ class Reader:
             )
             yield Finding("shared memory", text)
 
-    def _of_access(self, row):
-        kind, code, block, thread, array, offset, size, access, *other = row
-        line, (block, thread, array, offset, size) = self.line_at[code], map(int, (block, thread, array, offset, size))
-        text = f"{self._thread(thread)} of block {block} {access}s {self._element(array, offset, size)}"
-        if kind == "global variable":
-            text = f"{self._thread(thread)} of block {block} stores to a variable outside the kernel. "
-            text += "The runner counts accesses to shared memory and to arrays among the arguments only."
-        elif kind == "out of bounds":
-            text += f", outside {self._extent(array, offset)}."
-        elif kind == "misaligned":
-            text += f" and what follows, {size} bytes at once, from an address that is no multiple of {size}."
-        elif kind == "unwritten":
-            text += ", which no thread of the block has stored."
-        else:
-            other_code, other_block, other_thread, other_access = other
-            text += f", which {self._thread(int(other_thread))}"
-            text += f" of block {other_block}" if int(other_block) != block else ""
-            text += f" {other_access}s in line {self.line_at[other_code]}"
-            if int(other_block) != block:
-                text += ". Blocks run in any order, and none can wait for another."
-            elif int(other_thread) // WARP == thread // WARP:
-                text += ", and nothing decides which is first. Both are in one warp: __syncwarp() would order them."
-            else:
-                text += ", and no barrier decides which is first."
-        return self._finding(kind, text, line, block, thread)
-
-    def _races_between_warps_first(self, findings):
-        """Races within a warp only where the same lines do not race between warps, which takes a barrier to cure."""
-        findings = list(findings)
-        cured = {(finding.kind, finding.line) for finding in findings if "__syncwarp" not in finding.text}
-        return [x for x in findings if "__syncwarp" not in x.text or (x.kind, x.line) not in cured]
+    def _of_thread(self, name, places, block, thread, *more):
+        words = {"lane": more[0]} if more else {}
+        if len(more) > 1:
+            array, offset, size, access, *other = more
+            element, words["array"] = self._element(int(array), int(offset), int(size))
+            words |= {"access": access, "element": element, "size": size}
+            if other:
+                code, other_block, other_thread, other_access = other
+                who = self._thread(int(other_thread)) + (f" of block {other_block}" if other_block != block else "")
+                words["which"] = f"{element}, which {who} {other_access}s in line {self.line_at[code]}"
+        kind, did = BY_THREAD.get(name, ("crash", "crashed"))
+        text = f"{self._thread(int(thread))} of block {block} {did.format(**words)}."
+        # A place is a line, or an instruction and those that called it.
+        lines = (self.line_at[place] if "0x" in place else int(place) for place in places.split())
+        return self._finding(kind, text, next(filter(None, lines), None), int(block), int(thread))
 
     def _of_waiting(self, row):
-        block, *groups = row
-        parts, lines = [], []
-        for state, line, count, first in (group.split(",") for group in groups):
-            who = self._thread(int(first)) + (f" and {int(count) - 1} more" if count != "1" else "")
-            verb = "waits" if count == "1" else "wait"
-            parts.append({
-                "exchange": f"{who} {verb} for other lanes of the warp in line {line}",
-                "barrier": f"{who} {verb} at __syncthreads() in line {line}",
-                "returned": f"{who} returned",
-            }[state])  # fmt: skip
-            if state != "returned":
-                lines.append(int(line))
-        kind = "shuffle" if any(group.startswith("exchange") for group in groups) else "barrier"
-        rule = {
-            "barrier": "All threads of a block that have not returned must reach the same barrier.",
-            "shuffle": "All lanes that the mask names must take part, unless they have returned.",
-        }[kind]
-        return self._finding(kind, f"in block {block}, {', '.join(parts)}. {rule}", lines[0], int(block), None)
-
-    def _of_lane(self, row):
-        what, block, thread, line, other = row
-        did = {
-            "not in its own mask": "calls this with a mask that does not name its own lane",
-            "its source takes no part": f"reads from lane {other}, which takes no part",
-        }[what]
-        text = f"{self._thread(int(thread))} of block {block} {did}."
-        return self._finding("shuffle", text, int(line), int(block), int(thread))
-
-    def _of_stop(self, row):
-        kind, code, latest_call, block, thread = row
-        did = {
-            "time limit": "was running when the time limit was reached",
-            "division by zero": "divides an integer by zero",
-            "stack overflow": "has more variables than fit into its memory",
-            "aborted": "failed an assertion",
-            "printed too much": "printed more than the runner keeps",
-        }.get(kind, "crashed")
-        line = self.line_at[code] or self.line_at[latest_call]
-        text = f"{self._thread(int(thread))} of block {block} {did}."
-        return self._finding(kind, text, line, int(block), int(thread))
+        block, *threads = row
+        groups = defaultdict(list)
+        for thread, state_and_line in enumerate(threads):
+            state, line = map(int, state_and_line.split(","))
+            groups[-min(state, EXCHANGE), line].append(thread)
+        parts = []
+        for (state, line), group in sorted(groups.items()):
+            who = self._thread(group[0]) + (f" and {len(group) - 1} more" if len(group) > 1 else "")
+            wait = "waits" if len(group) == 1 else "wait"
+            parts.append(f"{who} {wait} {WAITS[-state]} in line {line}" if -state in WAITS else f"{who} returned")
+        (state, line), _ = min(groups.items())
+        kind, rule = RULES[-state]
+        return self._finding(kind, f"in block {block}, {', '.join(parts)}. {rule}", line, int(block), None)
 
     def _finding(self, kind, text, line, block, thread):
         if not line:
@@ -222,27 +217,29 @@ class Reader:
         return f"thread {index[: 3 if z > 1 else 2]}" if y > 1 or z > 1 else f"thread {number}"
 
     def _element(self, array, offset, size):
-        """The name of what lies in an array, `offset` bytes behind its beginning."""
+        """What lies in an array, `offset` bytes behind its beginning, and what the array is called."""
         if array == NOWHERE:
-            return f"from address {offset % 2**64:#x}"
+            return f"from address {offset % 2**64:#x}", "every array"
         if array == SHARED:
-            name, begin = self._shared_array(offset)
-            return f"element {(offset - begin) // min(size, 4)} of {name}"
-        name, values = self.arrays[array]
+            before = [row for row in self.shared if row[1] <= offset] or self.shared
+            name, begin, _ = max(before, key=lambda row: row[1])  # in or behind which it lies
+            return f"element {(offset - begin) // min(size, 4)} of {name}", name
+        name, values = self.arrays[array - 1]
         index, indices = offset // values.itemsize, []
         for extent in values.shape[:0:-1]:
             index, last = divmod(index, extent)
             indices.insert(0, last)
-        return f"{name}{[index, *indices]}"  # the first index takes the excess
+        # The first index takes the excess.
+        return f"{name}{[index, *indices]}", f"{name}, whose shape is {list(values.shape)}"
 
-    def _extent(self, array, offset):
-        if array == NOWHERE:
-            return "every array"
-        if array == SHARED:
-            return self._shared_array(offset)[0]
-        name, values = self.arrays[array]
-        return f"{name}, whose shape is {list(values.shape)}"
 
-    def _shared_array(self, offset):
-        """Name and offset of the array in shared memory in which, or behind which, an offset lies."""
-        return max((row for row in self.shared if row[1] <= offset), key=lambda row: row[1], default=self.shared[0])[:2]
+@functools.lru_cache(maxsize=1 << 14)
+def _cost(in_shared, access, size, addresses):
+    """The Accesses of one request. addresses: of its lanes, 0 for one that is off."""
+    # Elements of less than a word are served as the words in which they lie.
+    words, width = [(address if size >= 4 else address // 4 * 4) or None for address in addresses], max(size, 4)
+    moved_bytes = size * sum(map(bool, addresses))
+    if not in_shared:
+        return Accesses(1, moved_bytes, len(request.sectors(words, width)))
+    passes = len(request.passes(words, width, access))
+    return Accesses(1, moved_bytes, 0, passes, request.conflicts(words, width, access))

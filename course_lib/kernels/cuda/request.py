@@ -4,7 +4,7 @@ A request is one instruction of one warp that accesses memory. `addresses` has 3
 the lane's element begins, or None for a lane that is off. element_bytes is 4, 8 or 16 and divides every address, or the
 GPU refuses the request.
 
-The rules are those of the runner, in accesses.h. The tests compare the two, and both with what an H200's counters say.
+The runner counts by these rules. The tests compare them with what an H200's counters say.
 """
 
 from collections import defaultdict
@@ -23,25 +23,26 @@ def sectors(addresses, element_bytes):
     return {address // SECTOR_BYTES for address in addresses if address is not None}
 
 
-def groups(addresses, element_bytes):
-    """The lanes that shared memory serves together when a warp loads: a list of ranges.
+def groups(addresses, element_bytes, access="load"):
+    """The lanes that shared memory serves together when a warp loads, or stores: a list of ranges.
 
     A pass hands out at most 32 words of 4 bytes. So it serves all lanes if each loads 4 bytes, the two halves of the
     warp one after the other if 8, its four quarters if 16. With 8 or 16 bytes, twice as many lanes are served together
-    if each lane loads from the same address as its neighbour, lane ^ 1, or each from the same as lane ^ 2.
+    if each lane loads from the same address as its neighbour, lane ^ 1, or each from the same as lane ^ 2. (NVIDIA
+    developer forum, "Unexpected shared memory bank conflict", for compute capability 7.0 and later.)
 
     >>> groups([16 * lane for lane in range(32)], 16)
     [range(0, 8), range(8, 16), range(16, 24), range(24, 32)]
     """
     _check(addresses, element_bytes)
     size = LANES * WORD_BYTES // element_bytes
-    if size < LANES and any(_in_pairs(addresses, apart) for apart in (1, 2)):
+    if access == "load" and size < LANES and any(_in_pairs(addresses, apart) for apart in (1, 2)):
         size *= 2
     return [range(first, first + size) for first in range(0, LANES, size)]
 
 
-def passes(addresses, element_bytes):
-    """How shared memory serves a warp's load, pass by pass: a list of {bank: lanes}, in the order of the groups.
+def passes(addresses, element_bytes, access="load"):
+    """How shared memory serves a warp's load, or its "store", pass by pass: a list of {bank: lanes}, group by group.
 
     In a pass, each of the 32 banks delivers at most one word of 4 bytes, to all lanes of the group that want it. Word w
     lies in bank w % 32. So a group takes as many passes as one bank has different words to deliver; a group whose lanes
@@ -51,7 +52,7 @@ def passes(addresses, element_bytes):
     (1, 32)
     """
     served = []
-    for lanes in groups(addresses, element_bytes):
+    for lanes in groups(addresses, element_bytes, access):
         words = defaultdict(lambda: defaultdict(list))  # bank -> word -> the lanes that want it
         for lane in lanes:
             if addresses[lane] is None:
@@ -65,11 +66,11 @@ def passes(addresses, element_bytes):
     return served
 
 
-def conflicts(addresses, element_bytes):
+def conflicts(addresses, element_bytes, access="load"):
     """The passes beyond one for each group of lanes: those that are due to several words in one bank."""
-    taken = groups(addresses, element_bytes)
+    taken = groups(addresses, element_bytes, access)
     least = sum(any(addresses[lane] is not None for lane in lanes) for lanes in taken)
-    return len(passes(addresses, element_bytes)) - least
+    return len(passes(addresses, element_bytes, access)) - least
 
 
 def _in_pairs(addresses, apart):

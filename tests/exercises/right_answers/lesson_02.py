@@ -3,36 +3,37 @@
 import numpy as np
 
 
-def largest_by_steps(dtype):
-    largest, x, step = {
-        "float16": (65504.0, 11.0, 2.0**-7),
-        "bfloat16": (255 * 2.0**120, 88.0, 2.0**-1),
-        "float32": (float(np.finfo(np.float32).max), 88.72, 2.0**-17),
-    }[dtype]
-    x = np.floor(x / step) * step
-    while np.exp(x + step) <= largest:
-        x += step
+def largest_by_steps(exponent_bits, mantissa_bits):
+    """From 1 upwards, in steps of the gap."""
+    largest = (2 - 2.0**-mantissa_bits) * 2.0 ** (2 ** (exponent_bits - 1) - 1)
+    x = 1.0
+    while np.exp(2 * x) <= largest:
+        x *= 2
+    step = x
+    while step > x * 2.0**-mantissa_bits:
+        step /= 2
+        if np.exp(x + step) <= largest and x + step < 2 ** (np.floor(np.log2(x)) + 1):
+            x += step
     return x
 
 
-def largest_by_bits(dtype):
-    """Positive floats are in the order of their bits; a bfloat16 is the upper half of a float32."""
-    of_bits = {
-        "float16": lambda bits: np.uint16(bits).view(np.float16),
-        "bfloat16": lambda bits: np.uint32(bits << 16).view(np.float32),
-        "float32": lambda bits: np.uint32(bits).view(np.float32),
-    }[dtype]
-    infinity = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}[dtype]
-    largest = np.float64(of_bits(infinity - 1))
-    low, high = 0, infinity
+def largest_by_bisection(exponent_bits, mantissa_bits):
+    """The numbers from 1 on are in the order of (exponent, mantissa)."""
+
+    def number(i):
+        return (1 + (i % 2**mantissa_bits) / 2**mantissa_bits) * 2.0 ** (i // 2**mantissa_bits)
+
+    highest = 2 ** (exponent_bits - 1)
+    low, high = 0, 10 * 2**mantissa_bits
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if np.exp(np.float64(of_bits(middle))) <= largest else (low, middle)
-    return of_bits(low)
+        fits = np.exp(number(middle)) <= number(highest * 2**mantissa_bits - 1)
+        low, high = (middle, high) if fits else (low, middle)
+    return np.float64(number(low))
 
 
 RIGHT_ANSWERS = {
-    "largest_exp_input": {"counting up in steps of the gap": largest_by_steps, "bisecting the bits": largest_by_bits},
+    "largest_exp_input": {"in halving steps": largest_by_steps, "bisecting the mantissas": largest_by_bisection},
     "naive_softmax": {
         "row by row": lambda x: np.apply_along_axis(lambda row: np.exp(row) / np.exp(row).sum(), -1, x),
         "times one over the sum": {
@@ -40,12 +41,13 @@ RIGHT_ANSWERS = {
         },
     },
     "breaking_input": {
-        "so low that every exp vanishes": {"return np.array([logit, logit])": "return np.full(3, -128.0)"},
+        "a hundred, much lower": {"return np.array([logit, logit])": "return np.full(100, logit - 3)"},
         "three that differ, in the format's own dtype": {
             "return np.array([logit, logit])": (
-                "return np.array([logit, logit + 1, logit - 1],\n"
+                "return np.array([logit, logit - 1, logit - 2],\n"
                 '                    np.float16 if dtype == "float16" else np.float32)'
             )
         },
+        "a list": {"return np.array([logit, logit])": "return [logit, logit]"},
     },
 }

@@ -38,9 +38,10 @@ def heads_summed(X, Wq, Wk, Wv, Wo, n_heads, causal=False):
 
 def bytes_from_shapes(n, d, bytes_per_element):
     element = np.zeros((), f"V{bytes_per_element}")
-    square, matrix = (np.broadcast_to(element, shape).nbytes for shape in ((n, n), (n, d)))
-    moved = {f"{name} {way}": square for name in "SP" for way in ("written", "read")}
-    return {"O written": matrix, "Q K V read": matrix + matrix + matrix} | moved
+    S, Q = (np.broadcast_to(element, shape).nbytes for shape in ((n, n), (n, d)))
+    mask = np.broadcast_to(True, (n, n)).nbytes
+    arrays = {"P V": (S, Q, Q), "Q K^T": (Q, Q, S), "scale": (S, S), "mask": (mask, S, S), "softmax": (S, S)}
+    return {name: sum(moved) for name, moved in arrays.items()}
 
 
 RIGHT_ANSWERS = {

@@ -305,6 +305,11 @@ RIGHT = {
         " y[t] = ((float*)e)[t];",
         {"shared_bytes": 128, "x": X[:32].copy(), "y": np.zeros(32, np.float32), "n": 0}, X[:32],
     ),
+    "a kernel that is not launched has more shared memory than there is": (
+        "y[threadIdx.x] = x[threadIdx.x];",
+        {"before": "__global__ void other(float* y) { __shared__ float s[16384]; s[threadIdx.x] = 1; y[0] = s[0]; }"},
+        X[:32],
+    ),
     "templates, bounds, restricted pointers, unrolled loops": (
         "float sum = 0;\n#pragma unroll 4\n for (int i = 0; i < 8; i++) sum += at<8>(x, i);\n"
         " y[threadIdx.x] = min(sum, 100) + max(n, blockDim.x) + __fdividef(1, 2) + __expf(0) + rsqrtf(4);",
@@ -383,6 +388,16 @@ def test_sectors_of_a_load(of_t, sectors):
 def test_only_active_lanes_count():
     report, _, _ = run("if (threadIdx.x < 9) y[threadIdx.x] = x[threadIdx.x];", block=64)
     assert report.tensors["x"].loads == Accesses(requests=1, bytes=36, sectors=2)
+
+
+def test_lanes_that_load_from_different_arrays_are_counted_by_array():
+    report, *_ = run(
+        "const float* from = threadIdx.x % 2 ? x : z; float sum = 0;\n"
+        " for (int i = 0; i < 2; i++) sum += from[32 * i + threadIdx.x];\n y[threadIdx.x] = sum;",
+        parameters="const float* x, const float* z, float* y", x=X.copy(), z=X.copy(), y=X.copy(),
+    )  # fmt: skip
+    for name in "xz":
+        assert report.tensors[name].loads == Accesses(requests=2, bytes=128, sectors=8)
 
 
 def test_variables_of_a_thread_are_measured():

@@ -1,0 +1,62 @@
+"""Answers that are Triton kernels, compiled as well: the interpreter runs much that the compiler refuses."""
+
+import inspect
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from course_lib import runtime
+
+from .calling import AnswerError, judging
+from .exercise import Finding, Property
+from .kernel_calls import plain
+from .properties import Checks
+
+SCRIPT = Path(__file__).with_name("compile_for_gpu.py")
+HEAD = "import numpy as np\nimport triton\nimport triton.language as tl\n"
+LIMIT_S = 60.0  # by the clock; a kernel takes about two seconds
+TYPES = {"bool": "i1", "int64": "i32", "float64": "fp32", "float32": "fp32", "float16": "fp16"}
+
+
+def compiles(check: Checks, *row) -> None:
+    """Add to the checks of a kernel that Triton's compiler takes it. row: an input for `case`."""
+    test = judging(check.call, lambda _, **inputs: None, launched=_compiled)
+    name = "Triton's compiler takes the kernel, for an A100"
+    check.append(Property(name, check.call, test, (check.case(*row),), slow=True))
+
+
+def _compiled(kernel, grid, outputs, *, strides=None, **arguments):
+    """What `launched` takes, compiled instead. Raises AnswerError, of kind "compiler", if the compiler refuses it."""
+    arguments |= dict.fromkeys(outputs, np.zeros(1))
+    arguments |= {name: 1 for names in (strides or {}).values() for name in names}
+    refusal = _refusal(plain(kernel.answer), {name: np.asarray(value) for name, value in arguments.items()})
+    if refusal:
+        kernel.note("compiler")
+        raise AnswerError(Finding("", "compiler", f"Triton's compiler refuses it: {refusal}"))
+
+
+def _refusal(function, arguments):
+    from course_lib.tracer import sources
+
+    given = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        value = arguments[name]
+        kind = ("*" if value.ndim else "") + TYPES[str(value.dtype)]
+        given[name] = value.item() if "constexpr" in str(parameter.annotation) else kind
+    try:
+        source = HEAD + "\n".join(sources(function, given=("np", "tl", "triton")))
+    except (OSError, TypeError) as error:
+        return f"its source cannot be read: {error}"
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "answer.py").write_text(source)
+        Path(folder, "arguments.json").write_text(json.dumps(given))
+        command, environment = [sys.executable, SCRIPT, function.__name__], runtime.environment(interpreting=False)
+        try:
+            run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return f"it was not done after {LIMIT_S:g} s"
+    return json.loads(run.stdout) if run.returncode == 0 else run.stderr.strip().splitlines()[-1]

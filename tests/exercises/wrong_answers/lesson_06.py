@@ -1,0 +1,139 @@
+"""Lesson 06: wrong answers, and what the check has to say of each."""
+
+import numpy as np
+
+from course_lib.exercises.lesson_06.choose_block_sizes import choose_block_sizes
+
+
+def with_ceiling(most):
+    """block_q up to `most` only."""
+
+    def answer(sram_bytes, d, dtype_bytes=2, multiple_of=16):
+        budget, best = sram_bytes // dtype_bytes, None
+        for block_q in range(multiple_of, min(most, budget) + 1, multiple_of):
+            block_k = (budget - block_q * d) // (2 * d + block_q) // multiple_of * multiple_of
+            if block_k >= multiple_of and (best is None or block_q * block_k >= best[0] * best[1]):
+                best = block_q, block_k
+        if best is None:
+            raise ValueError("nothing fits")
+        return best
+
+    return answer
+
+
+def fits_strictly(sram_bytes, d, dtype_bytes=2, multiple_of=16):
+    return choose_block_sizes(sram_bytes - 1, d, dtype_bytes, multiple_of)
+
+
+def powers_of_two(sram_bytes, d, dtype_bytes=2, multiple_of=16):
+    best = None
+    for q in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
+        for k in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
+            if q % multiple_of or k % multiple_of or dtype_bytes * (q * d + 2 * k * d + q * k) > sram_bytes:
+                continue
+            if best is None or (q * k, q) > (best[0] * best[1], best[0]):
+                best = q, k
+    if best is None:
+        raise ValueError
+    return best
+
+
+def exchanged(*sizes):
+    return choose_block_sizes(*sizes)[::-1]
+
+
+TEST = "if not causal or j * block_k <= last_query + n_k - n_q:"
+LASTQ = "last_query = min((i + 1) * block_q, n_q) - 1"
+TILED_S = "s = q @ k.T * d**-0.5"
+END = "kv_end = min(max(q_stop + n_k - n_q, 0), n_k) if causal else n_k"
+
+WRONG_ANSWERS = {
+    "choose_block_sizes": {
+        "a ceiling of 320": (with_ceiling(320), ""),
+        "a ceiling of 128": (with_ceiling(128), ""),
+        "a ceiling of 256": (with_ceiling(256), ""),
+        "< for <=": (fits_strictly, ""),
+        "powers of two": (powers_of_two, ""),
+        "exchanged": (exchanged, ""),
+        "bits": (lambda s, d, b=2, m=16: choose_block_sizes(s // 8, d, b, m), ""),
+        "O in the budget": (lambda s, d, b=2, m=16: max(((q * k, q), (q, k)) for q in range(m, 700, m) for k in range(m, 700, m) if b * (2 * q * d + 2 * k * d + q * k) <= s)[1], ""),
+        "S in float32": (lambda s, d, b=2, m=16: max(((q * k, q), (q, k)) for q in range(m, 700, m) for k in range(m, 700, m) if b * (q * d + 2 * k * d) + 4 * q * k <= s)[1], ""),
+        "the largest sum": (lambda s, d, b=2, m=16: max(((q + k, q), (q, k)) for q in range(m, 700, m) for k in range(m, 700, m) if b * (q * d + 2 * k * d + q * k) <= s)[1], ""),
+        "a fixed pair": (lambda s, d, b=2, m=16: (64, 64), ""),
+        "the smallest": (lambda s, d, b=2, m=16: (m, m), ""),
+        "None where nothing fits": (lambda s, d, b=2, m=16: choose_block_sizes(s, d, b, m) if b * (3 * m * d + m * m) <= s else None, ""),
+        "multiple of 16 always": (lambda s, d, b=2, m=16: choose_block_sizes(s, d, b, 16), ""),
+        "larger block_k first": (lambda s, d, b=2, m=16: max(((q * k, k), (q, k)) for q in range(m, 700, m) for k in range(m, 700, m) if b * (q * d + 2 * k * d + q * k) <= s)[1], ""),
+        "floats": (lambda *a: tuple(map(float, choose_block_sizes(*a))), ""),
+        "M / 4d": (lambda s, d, b=2, m=16: (min(s // b // (4 * d), d) // m * m or m, s // b // (4 * d) // m * m or m), ""),
+        "largest q then k": (lambda s, d, b=2, m=16: max((q, k) for q in range(m, 700, m) for k in range(m, 700, m) if b * (q * d + 2 * k * d + q * k) <= s), ""),
+    },
+    "visited_tiles": {
+        "skipping by the first query": ({LASTQ: "last_query = i * block_q"}, ""),
+        "not rounded up in queries": ({"(n_q + block_q - 1) // block_q": "n_q // block_q"}, ""),
+        "rounded up too far": ({"(n_k + block_k - 1) // block_k": "n_k // block_k + 1"}, ""),
+        "block_q for both": ({"j * block_k <=": "j * block_q <="}, ""),
+        "< for <=": ({"j * block_k <=": "j * block_k <"}, ""),
+        "last key": ({"j * block_k <=": "j * block_k + block_k - 1 <="}, ""),
+        "only fully visible": ({TEST: "if not causal or min((j + 1) * block_k, n_k) - 1 <= i * block_q + n_k - n_q:"}, ""),
+        "(j, i)": ({"tiles.append((i, j))": "tiles.append((j, i))"}, ""),
+        "rows": ({"tiles.append((i, j))": "tiles.append((i * block_q, j * block_k))"}, ""),
+        "n_q - n_k": ({"+ n_k - n_q:": "+ n_q - n_k:"}, ""),
+        "last query not cut": ({LASTQ: "last_query = (i + 1) * block_q - 1"}, ""),
+        "last query one beyond": ({LASTQ: "last_query = min((i + 1) * block_q, n_q)"}, ""),
+        "a set": ({"return tiles": "return set(tiles)"}, ""),
+        "a count": ({"return tiles": "return len(tiles)"}, ""),
+        "a mask": ({"return tiles": "return np.ones((n_q, n_k), bool)"}, ""),
+        "from 1": ({"tiles.append((i, j))": "tiles.append((i + 1, j + 1))"}, ""),
+        "triangular tiles": ({TEST: "if not causal or j <= i:"}, ""),
+        "an array": ({"return tiles": "return np.array(tiles)"}, ""),
+        "hidden ones": ({TEST: "if not causal or j * block_k > last_query + n_k - n_q:"}, ""),
+    },
+    "flash_attention_bytes": {
+        "float tiles": ({"n_tiles = (n + block_q - 1) // block_q": "n_tiles = n / block_q"}, ""),
+        "rounded": ({"n_tiles = (n + block_q - 1) // block_q": "n_tiles = max(round(n / block_q), 1)"}, ""),
+        "one tile too many": ({"n_tiles = (n + block_q - 1) // block_q": "n_tiles = n // block_q + 1"}, ""),
+        "K V of whole tiles": ({"n_tiles * 2 * matrix_bytes\n": "n_tiles * 2 * n_tiles * block_q * d * bytes_per_element\n"}, ""),
+        "Q read per key tile": ({"return 2 * matrix_bytes + n_tiles * 2 * matrix_bytes": "return matrix_bytes + n_tiles * 3 * matrix_bytes"}, ""),
+        "statistics in q_outer": ({"return 2 * matrix_bytes + n_tiles * 2 * matrix_bytes": "return 2 * matrix_bytes + n_tiles * 2 * matrix_bytes + statistics_bytes"}, ""),
+        "one statistic": ({"statistics_bytes = 2 * n * 4": "statistics_bytes = n * 4"}, ""),
+        "8 bytes": ({"statistics_bytes = 2 * n * 4": "statistics_bytes = 2 * n * 8"}, ""),
+        "statistics read only": ({"+ 2 * statistics_bytes)": "+ statistics_bytes)"}, ""),
+        "O once": ({"n_tiles * (3 * matrix_bytes + 2 * statistics_bytes)": "n_tiles * (matrix_bytes + 2 * statistics_bytes)"}, ""),
+        "K once": ({"return start_bytes + 2 * matrix_bytes": "return start_bytes + matrix_bytes"}, ""),
+        "a pair": ({"return 2 * matrix_bytes + n_tiles * 2 * matrix_bytes": "return 2 * matrix_bytes, n_tiles * 2 * matrix_bytes"}, ""),
+        "orders exchanged": ({'if order == "q_outer":': 'if order == "kv_outer":', '    if order == "kv_outer":\n        start': '    if order == "q_outer":\n        start'}, ""),
+        "None for another": ({"    raise ValueError(f\"order is {order!r}; accepted: 'q_outer', 'kv_outer'\")": "    return None"}, ""),
+        "KeyError": ({"    raise ValueError(f\"order is {order!r}; accepted: 'q_outer', 'kv_outer'\")": "    raise KeyError(order)"}, ""),
+        "standard attention": ({"return 2 * matrix_bytes + n_tiles * 2 * matrix_bytes": "return 4 * matrix_bytes + 4 * n * n * bytes_per_element"}, ""),
+    },
+    "tiled_attention": {
+        "1/d": ({"d**-0.5": "d**-1.0"}, ""),
+        "1/sqrt(block_k)": ({"d**-0.5": "block_k**-0.5"}, ""),
+        "keys from block_q": ({"k_stop = min(k_start + block_k, n_k)": "k_stop = min(k_start + block_q, n_k)"}, ""),
+        "transposed scores": ({TILED_S: "s = (k @ q.T * d**-0.5).T[: len(q)]"}, ""),
+        "mask by tile": ({"s[np.arange(k_start, k_stop) > visible] = -np.inf": "pass"}, ""),
+        "skips by the first query": ({END: "kv_end = min(max(q_start + 1 + n_k - n_q, 0), n_k) if causal else n_k"}, ""),
+        "no skip": ({END: "kv_end = n_k"}, ""),
+        "m not updated": ({"            m = m_new\n": ""}, ""),
+        "l reset": ({"l = alpha * l + p.sum(axis=1)": "l = p.sum(axis=1)"}, ""),
+        "float16 scores": ({"q = machine.load(Q, (q_start, q_stop)).astype(np.float32)": "q = machine.load(Q, (q_start, q_stop))"}, ""),
+        "stored in every step": ({"            m = m_new\n": "            m = m_new\n            machine.store(O, (q_start, q_stop), (acc / np.where(l == 0, 1.0, l)[:, None]).astype(O.dtype))\n"}, ""),
+        "V loaded twice": ({"v = machine.load(V, (k_start, k_stop))": "v = machine.load(V, (k_start, k_stop))\n            v = machine.load(V, (k_start, k_stop))"}, ""),
+        "Q loaded in the loop": ({"            k = machine.load(K": "            q = machine.load(Q, (q_start, q_stop)).astype(np.float32)\n            k = machine.load(K"}, ""),
+        "sum over the wrong axis": ({"p.sum(axis=1)": "p.sum(axis=0)"}, ""),
+        "hidden -1e9": ({"= -np.inf\n            m_new": "= -1e9\n            m_new"}, ""),
+        "returns out": ({"        machine.store(O, (q_start, q_stop), out.astype(O.dtype))": "        return out"}, ""),
+        "first tile of queries only": ({"for q_start in range(0, n_q, block_q)": "for q_start in range(0, min(n_q, block_q), block_q)"}, ""),
+        "last queries dropped": ({"for q_start in range(0, n_q, block_q)": "for q_start in range(0, n_q - n_q % block_q, block_q)"}, ""),
+        "rows of O wrong": ({"machine.store(O, (q_start, q_stop)": "machine.store(O, (0, q_stop - q_start)"}, ""),
+        "blocks exchanged": ({"    n_k = len(K)\n": "    n_k = len(K)\n    block_q, block_k = block_k, block_q\n"}, ""),
+        "a mask without the offset": ({"visible = np.arange(q_start, q_stop)[:, None] + n_k - n_q": "visible = np.arange(q_stop - q_start)[:, None] + n_k - n_q"}, ""),
+        "keys of the mask from 0": ({"np.arange(k_start, k_stop) > visible": "np.arange(k_stop - k_start) > visible"}, ""),
+        "no min for the tail": ({"q_stop = min(q_start + block_q, n_q)": "q_stop = q_start + block_q"}, ""),
+        "initial m finite": ({"machine.full(len(q), -np.inf)": "machine.full(len(q), -1e4)"}, ""),
+        "an epsilon": ({"np.where(l == 0, 1.0, l)[:, None]": "(l + 1e-6)[:, None]"}, ""),
+        "scores put in HBM": ({"            p = np.exp": "            machine.hbm(np.zeros((4, 4)), 'S')\n            p = np.exp"}, ""),
+        "numpy zeros": ({"acc = machine.full((len(q), d), 0.0)": "acc = np.zeros((len(q), d))"}, ""),
+    },
+}
