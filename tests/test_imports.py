@@ -34,7 +34,9 @@ MAY_IMPORT = {
     "tracing": {"runtime"},
     "tracer": {"runtime", "tracing"},
     "measure": {"runtime", "language", "editing", "hardware", "traffic", "kernels", "serving", "tiny_model"},
-    "explorers": {"hardware", "masks", "traffic", "machine", "reference", "kernels", "measure"},
+    "explorers": {
+        "hardware", "masks", "traffic", "machine", "reference", "kernels", "measure", "serving", "tiny_model",
+    },
     "components": set(),
     "grading": {"components", "runtime", "editing", "language", "kernels", "tracing", "tracer", "exercises"},
     "bug_hunt": {"runtime", "editing", "kernels", "measure"},

@@ -85,6 +85,11 @@ def size(n_bytes):
     return in_units(n_bytes, units, ",.2f") if n_bytes >= KIB else f"{n_bytes} bytes"
 
 
+def traffic_size(n_bytes):
+    """Bytes that move, in powers of ten, as bandwidths are stated: 2.0 MB."""
+    return in_units(n_bytes, (("GB", 1e9), ("MB", 1e6)), ",.1f")
+
+
 def describe(model):
     """The setting in words and numbers, as HTML: every number is the model's."""
     verdict = "fits" if model.fits else "does not fit"
@@ -93,7 +98,7 @@ def describe(model):
         f"<b>N = {model.n:,}, d = {model.d}, {model.heads} heads, {model.dtype}.</b> S over all heads: "
         f"{size(model.matrix_bytes)}. With P, Q, K, V and O: {size(model.held_bytes)}, which <b>{verdict}</b> in the "
         f"{size(model.capacity_bytes)} of one {model.gpu}; the longest that fits is N = {model.longest:,}.<br>"
-        f"Bytes requested: {model.moved.total_bytes / 1e6:,.1f} MB. FLOPs per byte: {model.intensity:.1f}; ridge: "
+        f"Bytes requested: {traffic_size(model.moved.total_bytes)}. FLOPs per byte: {model.intensity:.1f}; ridge: "
         f"{model.ridge:.1f}. At the vendor's peaks the bytes take {1e3 * model.memory_s:,.3f} ms and the products "
         f"{1e3 * model.arithmetic_s:,.3f} ms: bound by <b>{bound}</b>."
     )
@@ -113,7 +118,7 @@ def draw(model):
     held.set_yticks((MIB, GIB, 1024 * GIB), ("1 MiB", "1 GiB", "1 TiB"))
     held.set_ylim(2**17, 2**45)
 
-    tidy(moved, title=f"requested: {model.moved.total_bytes / 1e6:,.0f} MB", x="share of the bytes")
+    tidy(moved, title=f"requested: {traffic_size(model.moved.total_bytes)}", x="share of the bytes")
     passes = by_pass(model.moved.by_tensor).values()
     bars = {
         name: [

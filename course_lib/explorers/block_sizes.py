@@ -332,15 +332,10 @@ def _byte_rows(model):
 
 def _roof(model):
     """The roof and the points under it, as powers of ten."""
-    points = [("standard", model.standard, "standard", None), ("this choice", model.flash, "choice", None)]
-    if model.measured and "error" not in model.measured.row:
-        row = model.measured.row
-        points.append((f"measured, N = {row['n']:,}", model.measured.counted, "measured", row["tflops"]))
     drawn = []
-    for name, counted, kind, tflops in points:
-        tflops, most = (tflops, "") if tflops else (at_the_roof(model, counted)[0], "at most ")
-        intensity = counted.arithmetic_intensity
-        drawn.append((log10(intensity), log10(tflops), f"{name}: {intensity:.3g}, {most}{tflops:.3g} TFLOP/s", kind))
+    for name, counted, kind in (("standard", model.standard, "standard"), ("this choice", model.flash, "choice")):
+        tflops, intensity = at_the_roof(model, counted)[0], counted.arithmetic_intensity
+        drawn.append((log10(intensity), log10(tflops), f"{name}: {intensity:.3g}, at most {tflops:.3g} TFLOP/s", kind))
     corners = 1, 1e12 * model.peak_tflops / model.gpu.hbm_bytes_per_s, 1000
     return {
         "title": f"Roofline of the {model.settings.gpu}, {model.settings.dtype}",

@@ -94,7 +94,7 @@ def describe_crowd(model):
     return (
         f"<b>d = {model.d}, scale {model.scale}</b>, a factor of {model.factor:.4f}. "
         f"The scores spread by {model.spread:.3f}.<br>"
-        f"Entropy of the softmax: {model.entropy:.3f} nats of at most {np.log(N_KEYS):.3f}; as even as over "
+        f"Entropy of the softmax: {model.entropy:.3f} nats of at most {np.log(N_KEYS):.3f}; effectively "
         f"{model.effective_keys:.3f} of {N_KEYS} keys. Largest weight, on average: {model.largest:.3f}."
     )
 
@@ -163,7 +163,7 @@ def draw_roofline(gpus, points):
     ridges = ", ".join(f"{name} at {gpu.ridge_flops_per_byte:.0f}" for name, gpu in gpus.items())
     places = ", ".join(f"{name} at {at:.4g}" for name, at in points.items())
     alt = f"Rooflines with their ridges in FLOPs per byte: {ridges}. Lines up to the highest roof: {places}."
-    title = "rooflines: the most that memory and tensor cores allow (fp16, vendors' peaks)"
+    title = "rooflines: the most that memory and arithmetic allow (fp16, vendors' peaks)"
     x = "arithmetic intensity, FLOPs per byte of HBM traffic"
     figure, axes = panel(3.8, alt=alt, title=title, x=x, y="TFLOP/s")
     intensity = 2.0 ** np.arange(-3, 13.25, 0.25)

@@ -22,7 +22,8 @@ NAN_OVERFLOW = "NaN: exp overflows"
 NAN_UNDERFLOW = "NaN: every exp is 0"
 ZEROS = "all 0: sum overflows"
 LOST = "some weights are 0"
-ORDINARY = "no weight lost"
+DIGITS = "some digits lost"
+ORDINARY = "all in range"
 
 
 def run(logits, *, names=example.TOKENS):
@@ -52,8 +53,10 @@ def naive_softmax_in(number_format, logits):
         row.verdict = NAN_UNDERFLOW
     elif np.isinf(row.total):
         row.verdict = ZEROS
+    elif (row.weights == 0).any():
+        row.verdict = LOST
     else:
-        row.verdict = LOST if (row.weights == 0).any() else ORDINARY
+        row.verdict = DIGITS if (row.exp_x < number_format.smallest_normal).any() else ORDINARY
     return row
 
 
@@ -82,13 +85,14 @@ def _draw_lines(axes, model):
     faces, words = (PALE, "#F7DFA8", "#BFE3D6", "#F3C3A6"), ("0", "", "safe", "inf")
     for y, row in zip((0, -1, -2), model.rows, strict=True):
         edges = np.array([-LINE_END, *row.zones, LINE_END])
-        axes.barh(y, np.diff(edges), left=edges[:-1], height=0.5, color=faces)
+        axes.barh(y, np.diff(edges), left=edges[:-1], height=0.58, color=faces)
         for middle, word in zip((edges[:-1] + edges[1:]) / 2, words, strict=True):
-            label(axes, middle, y - 0.15, word, size=8)
+            label(axes, middle, y - 0.19, word, size=8)
         for place, side in zip(row.zones, ("right", "left", "left"), strict=True):
-            label(axes, place, y - 0.29, f"{place:.2f}", size=8, ha=side, va="top")
+            label(axes, place, y - 0.33, f"{place:.2f}", size=8, ha=side, va="top")
         colours = [_colour(exp_x, row.number_format) for exp_x in row.exp_x]
-        heights = np.full(len(row.logits), y + 0.08)
+        # In steps, so that logits which lie close do not cover each other.
+        heights = y - 0.08 + 0.1 * (np.arange(len(row.logits)) % 4)
         axes.scatter(row.logits, heights, s=30, color=colours, edgecolors="white", linewidths=0.5, zorder=3)
     for step, (name, logit) in enumerate(zip(model.names, model.logits, strict=True)):
         height = 0.4 + 0.14 * (step % 4)
@@ -114,6 +118,9 @@ def _draw_weights(axes, model):
         axes.bar(x, model.true, width=0.8, facecolor="none", edgecolor=INK, linewidth=0.9)
         for place, top in zip(x[broken], model.true[broken], strict=True):
             label(axes, place, top + 0.02, "NaN", color=VERMILLION, size=8, va="bottom")
+        gone = row.weights == 0
+        for place, top in zip(x[gone], model.true[gone], strict=True):
+            label(axes, place, top + 0.02, "0", color=VERMILLION, size=8, va="bottom")
         colour = INK if row.verdict == ORDINARY else VERMILLION
         label(axes, x.mean(), 1.2, row.verdict.replace(": ", ":\n"), color=colour, size=8, va="top")
     axes.set_xticks((n + 1.5) * np.arange(3) + (n - 1) / 2, FORMATS)

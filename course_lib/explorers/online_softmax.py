@@ -21,8 +21,8 @@ from .words import number, vector
 
 ORDERS = ("as given", "ascending", "descending", "shuffled")
 DRAGGED_BY = 0.25
-CARDS = ["maximum m", "alpha", "normaliser l", "carried: acc", "carried: output", "output so far", "all at once",
-         "divisions by l"]  # fmt: skip
+CARDS = ["maximum m", "alpha", "normaliser l", "carried: acc", "carried: output", "output so far",
+         "these keys at once", "divisions by l"]  # fmt: skip
 # Bars of what was there before a step.
 BEFORE = {"width": 0.7, "facecolor": "none", "edgecolor": VERMILLION, "linestyle": "--", "linewidth": 1.3}
 
@@ -97,13 +97,16 @@ def stream_state(stream, order, block, every_step, step):
     visible = given[np.isfinite(given)]
     low, high = min(int(visible.min()) - 1, 0), int(visible.max()) + 3
     arrived, of = model.order.tolist(), "the output, exp(s - m) / l" if every_step else "acc, exp(s - m)"
+    masked = "" if np.isfinite(stream_scores).all() else "; no bar: masked"
     return {
         "settings": {"stream": stream, "order": order, "block": model.block, "every_step": every_step, "step": step},
         "stream": name, "order": arrived, "keys": [model.names[key] for key in arrived],
         "scores": [_finite(score) for score in model.scores[arrived]],
         "texts": [_decimals(score) for score in model.scores[arrived]],
         "values": values[arrived].round(3).tolist(), "answer": model.steps[-1].batch.round(3).tolist(),
-        "captions": [f"{'Drag the scores' if step else 'Scores'}; line: maximum m", f"Weights in {of}; dashed: before"],
+        "captions": [
+            f"{'Drag the scores' if step else 'Scores'}; line: maximum m{masked}", f"Weights in {of}; dashed: before"
+        ],
         "cards": CARDS[:3] + [CARDS[3 + every_step]] + CARDS[5:], "opens": 3,
         "axes": {
             "score": axis(low, high, range(low, high + 1, 2)), "weight": axis(0, 1.12, (0, 0.5, 1)),

@@ -19,14 +19,14 @@ from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, P
 from .shell import Explorer, choice, slider, tick
 from .words import table
 
-BEGINNING = "in this lesson, "
+BEGINNING = "in the glossary\n"
 # (step of arrival, the prompt after BEGINNING, new characters)
 REQUESTS = (
-    (0, "the softmax ", 34),
-    (1, "a page ", 12),
-    (3, "the keys and values ", 24),
-    (5, "each query ", 40),
-    (12, "memory is ", 16),
+    (0, "score: ", 38),
+    (1, "nan: ", 14),
+    (3, "softmax: ", 34),
+    (5, "roofline: ", 44),
+    (12, "merge: ", 22),
 )
 NAMES = "ABCDE"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILLION)
@@ -98,7 +98,7 @@ def describe(of, step):
     stored = sum(map(len, of.characters(step)))
     happened = [
         *(f"{NAMES[r]} gives its pages up and waits" for r in now.preempted),
-        *(f"{NAMES[r]} begins" + _of_shared(now.shared.get(r, 0)) for r in now.admitted),
+        *(f"{NAMES[r]} begins" + f" and shares {n} tokens" * (n > 0) for r, n in now.admitted.items()),
         *(f"page {source} is copied to page {target}" for source, target in now.copies),
         *(f"{NAMES[r]} is finished" for r in now.finished),
     ]
@@ -116,10 +116,6 @@ def describe(of, step):
         f"{saved}. If each request reserved the {longest} rows of the longest text, there would be room for {fit}. "
         f"{table(rows, ('request', '', 'its text', 'its pages'))}"
     )
-
-
-def _of_shared(n_tokens):
-    return f" and shares {n_tokens} tokens" if n_tokens else ""
 
 
 def draw(of, step):

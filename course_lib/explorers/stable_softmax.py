@@ -86,7 +86,7 @@ def _steps(method, x, dtype):
 
 
 def describe(model):
-    """The steps taken so far as an HTML table: every number is the model's, to four digits."""
+    """The steps taken so far as an HTML table: every number is the model's, to five digits."""
     text = f"<b>Step {model.taken} of {len(model.steps)}</b> ({model.method})"
     text += table([(step.name, step.formula, str(step.value.dtype), _numbers(step.value)) for step in model.seen])
     if model.taken == len(model.steps):
@@ -97,7 +97,11 @@ def describe(model):
 
 
 def _numbers(value):
-    return vector(value) if np.ndim(value) else significant(value)
+    return vector(value, _written) if np.ndim(value) else _written(value)
+
+
+def _written(x):
+    return significant(x, 5)  # of float16's numbers near 1000, which are 0.5 apart, four digits would hide one in two
 
 
 def limits(dtype):
@@ -115,7 +119,7 @@ def draw(model):
     _draw_exponents(exponents, model)
 
     numbers = {step.name: step.value for step in model.seen}
-    found = [f"{name} = {significant(numbers[name])}" for name in ("l", "lse") if name in numbers]
+    found = [f"{name} = {_written(numbers[name])}" for name in ("l", "lse") if name in numbers]
     tidy(terms, title="terms: what exp returns\n" + "   ".join(found))
     _draw_values(terms, model.last.get("terms"), BLUE)
 

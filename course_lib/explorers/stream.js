@@ -62,7 +62,7 @@ function picture(box, choose) {
     const { order, keys } = state
     const end = state.fed[fed]
     const start = fed ? state.fed[fed - 1] : 0
-    const taken = (i) => (i < end ? "fed" : "waiting")
+    const taken = (i) => (i < end && state.scores[i] !== null ? "fed" : "waiting") // a masked key is never taken
     write(said, fed ? `Block ${fed} of ${state.fed.length - 1}: ${keys.slice(start, end).join(", ")}.` : "Nothing seen yet.")
     ;[stream, weights].forEach((of, i) => {
       const [from, to] = [start - 0.5, end - 0.5]
@@ -92,9 +92,10 @@ function picture(box, choose) {
       const [x, y] = state.values[i]
       set(point, { cx: plane.x(x), cy: plane.y(y), r: 5, class: taken(i) })
     })
-    const way = state.out.slice(1, fed + 1).map(([x, y]) => `${plane.x(x)} ${plane.y(y)}`)
+    const visible = (fed) => state.m[fed] !== null // before the first visible key there is no output
+    const way = state.out.slice(0, fed + 1).filter((_, j) => visible(j)).map(([x, y]) => `${plane.x(x)} ${plane.y(y)}`)
     set(path, { d: way.length ? `M${way.join("L")}` : "" })
-    set(output, { cx: plane.x(state.out[fed][0]), cy: plane.y(state.out[fed][1]), visibility: fed ? "visible" : "hidden" })
+    set(output, { cx: plane.x(state.out[fed][0]), cy: plane.y(state.out[fed][1]), visibility: visible(fed) ? "visible" : "hidden" })
     cards.replaceChildren()
     state.cards.forEach((name, i) => {
       const card = html(cards, "div")
@@ -118,10 +119,16 @@ function picture(box, choose) {
         write(text, keys[j])
       }),
     )
+    const placed = [] // each name beside its point where none before it stands: [left, base, width]
     many(labels, "text", keys.length).forEach((text, i) => {
-      const x = plane.x(state.values[i][0])
-      const left = x + 8 + 7 * keys[i].length > plane.span.x[1] + 6
-      set(text, { x: left ? x - 8 : x + 8, y: plane.y(state.values[i][1]) - 6, class: left ? "end" : "" })
+      const [x, y, width] = [plane.x(state.values[i][0]), plane.y(state.values[i][1]), 7 * keys[i].length]
+      const spots = [x + 8, x - 8 - width].flatMap((left) => [y - 6, y + 14].map((base) => [left, base]))
+      const free = ([left, base]) =>
+        left + width <= plane.span.x[1] + 6 &&
+        placed.every(([at, other, wide]) => Math.abs(base - other) > 11 || left + width < at || left > at + wide)
+      const [left, base] = spots.find(free) ?? spots[0]
+      placed.push([left, base, width])
+      set(text, { x: left, y: base })
       write(text, keys[i])
     })
     set(answer, { x: plane.x(state.answer[0]), y: plane.y(state.answer[1]) + 6 })
@@ -130,6 +137,7 @@ function picture(box, choose) {
       knob(node, key)
       set(node, { cx: stream.x(i), cy: stream.y(state.scores[i] ?? 0), r: 7, "aria-label": `score of ${keys[i]}` })
       set(node, { "aria-valuenow": state.scores[i] ?? 0, "aria-valuetext": state.texts[i] })
+      set(node, { visibility: state.scores[i] === null ? "hidden" : "visible" }) // a masked score cannot be dragged
     })
     play.over(state.fed.length - 1, Math.min(first ? state.opens : play.at(), state.fed.length - 1))
   }

@@ -8,9 +8,9 @@ def number(x, digits=2):
     return f"{round(float(x), digits) + 0.0:.{digits}f}"
 
 
-def significant(x):
-    """x to four significant digits."""
-    return f"{float(x):.4g}"
+def significant(x, digits=4):
+    """x to so many significant digits."""
+    return f"{float(x):.{digits}g}"
 
 
 def vector(x, write=significant):

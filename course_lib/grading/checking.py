@@ -18,8 +18,8 @@ from . import registry
 from .calling import GuardedAnswer, attempt, is_untouched
 from .cuda_calls import lacks_compiler
 from .exercise import Evidence, Property, Result
-from .known import known
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
+from .known import known
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 from .slips import on_case, slip_behind
 

@@ -55,9 +55,9 @@ def _outcomes(prop, answer, inputs):
 
 
 def _relation(exercise, prop, right, answer, place):
-    """What came back in place of what was expected, if that is the same on all cases of the properties so far."""
-    so_far = exercise.properties[: exercise.properties.index(prop) + 1]
-    cases = [(case, *(_outcomes(p, each, case)[place:] for each in (right, answer))) for p in so_far for case in p.cases]
+    """What came back in place of what was expected, if that is the same on all cases of the same call."""
+    alike = [p for p in exercise.properties if p.call == prop.call]
+    cases = [(case, *(_outcomes(p, each, case)[place:] for each in (right, answer))) for p in alike for case in p.cases]
     cases = [(case, exact[0], came[0]) for case, exact, came in cases if exact and came]
     wrong = [(case, exact, came) for case, exact, came in cases if not same(exact, came)]
     if sum(exact.size for _, exact, _ in wrong) < 2:
@@ -115,7 +115,9 @@ def _law(numbers, sizes, exponents, most):
     for count in range(1, most + 1) if len(numbers) > 2 else ():
         for chosen in itertools.combinations(names, count):
             for powers in itertools.product(exponents, repeat=count):
-                law = np.prod([[of_one[n] ** float(e) for n, e in zip(chosen, powers, strict=True)] for of_one in sizes], axis=1)
+                law = np.prod(
+                    [[of_one[n] ** float(e) for n, e in zip(chosen, powers, strict=True)] for of_one in sizes], axis=1
+                )
                 constants = numbers / law
                 if np.ptp(constants) <= 1e-3 * abs(constants[0]):
                     parts = [n if e == 1 else f"{n}**{e:g}" for n, e in zip(chosen, powers, strict=True)]
@@ -140,7 +142,8 @@ def _influence(prop, right, answer, inputs, place):
         else:
             should, did = ("nothing" if not rows else "the result" if whole else named("row", rows) for rows in moved)
             if should != did:
-                return f"changing {what} changes {did}{' of what comes back' * (not whole and did != 'nothing')}; it should change {should}"
+                place_of = "" if whole or did == "nothing" else " of what comes back"
+                return f"changing {what} changes {did}{place_of}; it should change {should}"
     return ""
 
 

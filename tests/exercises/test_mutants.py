@@ -11,7 +11,11 @@ from course_lib.grading.cuda_calls import lacks_compiler
 from course_lib.grading.kernel_calls import runs_here
 from tools import mutants as tool
 
-MUTANTS = {exercise_id: tool.mutants(registry.find(exercise_id).answer) for exercise_id in registry.exercises()}
+MUTANTS = {
+    exercise_id: tool.mutants(registry.find(exercise_id).answer)
+    for exercise_id in registry.exercises()
+    if exercise_id not in tool.INPUTS
+}
 EACH = 2  # of the mutants of an exercise
 
 

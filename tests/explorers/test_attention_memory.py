@@ -98,8 +98,10 @@ def test_every_number_in_the_text_comes_from_the_model():
         assert ("does not fit" in text) != model.fits
         assert f"longest that fits is N = {model.longest:,}." in text
         found = [float(x.replace(",", "")) for x in re.findall(r"([\d,]+\.\d+)", text.split("<br>")[1])]
+        unit_bytes = 1e9 if model.moved.total_bytes >= 1e9 else 1e6
+        assert f"{found[0]:,.1f} {'GB' if unit_bytes == 1e9 else 'MB'}." in text
         expected = [
-            model.moved.total_bytes / 1e6,
+            model.moved.total_bytes / unit_bytes,
             model.intensity,
             model.ridge,
             1e3 * model.memory_s,

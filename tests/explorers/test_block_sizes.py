@@ -332,10 +332,8 @@ def test_the_fastest_of_the_swept_configurations_is_shown(sweep):
     allowed = GPUS["H100"].hbm_bytes_per_s * counted.arithmetic_intensity / 1e12  # left of the ridge
     assert f"allows {allowed:.1f} (NVIDIA H100 80GB HBM3, torch 0.1, triton 0.2, 2000-01-01)" in text
     assert "(8 warps, 3 stages, tiles by descriptor)" in text
-    roof = explorer._roof(model)
-    x, y = points_of(roof)[2]
-    assert (10**x, 10**y) == pytest.approx((counted.arithmetic_intensity, 137.438953472), rel=2e-3)
-    assert roof["points"][-1][2] == f"measured, N = 4,096: {counted.arithmetic_intensity:.3g}, 137 TFLOP/s"
+    # Not under the roof of requested bytes, which caches let it exceed.
+    assert len(points_of(explorer._roof(model))) == 2
 
 
 def test_what_is_allowed_counts_flops_as_the_measurement_does(sweep):
@@ -346,18 +344,16 @@ def test_what_is_allowed_counts_flops_as_the_measurement_does(sweep):
     assert f"allows {allowed:.1f} (" in lines_of(model)["Measured"]
 
 
-def test_tiles_that_never_ran_say_so_and_have_no_point(sweep):
+def test_tiles_that_never_ran_say_so(sweep):
     model = explorer.evaluate(Settings(128, 128), sweep=sweep)
     text = lines_of(model)["Measured"]
     assert text.startswith("N = 4,096, 64 heads: none of 1 configuration with these tiles ran, needs &lt;much&gt; (")
-    assert len(points_of(explorer._roof(model))) == 2
 
 
 def test_what_was_not_swept_shows_no_measurement(sweep):
     for other in ({"gpu": "A100"}, {"dtype": "bf16"}, {"d": 128}, {"block_q": 32}, {"order": "kv_outer"}):
         model = explorer.evaluate(replace(Settings(), **other), sweep=sweep)
         assert model.measured is None and "Measured" not in lines_of(model), other
-        assert len(points_of(explorer._roof(model))) == 2, other
 
 
 def test_without_a_sweep_nothing_measured_is_shown(folder):

@@ -15,6 +15,7 @@ LOGITS = {
     "float16 underflows": SENTENCE - 30,
     "all overflow": SENTENCE + 110,
     "all underflow": SENTENCE - 120,
+    "float16 loses digits": np.array([-17.25, -17.25, -16.25, -16.25]),
     "a lost tail": np.array([0.0, -20.0, -30.0, 5.0]),
     "between the numbers of bfloat16": SENTENCE + 84.75,
 }
@@ -59,6 +60,7 @@ def test_zones_are_where_exp_changes():
         ("all overflow", [explorer.NAN_OVERFLOW] * 3),
         ("all underflow", [explorer.NAN_UNDERFLOW] * 3),
         ("a lost tail", [explorer.LOST, explorer.ORDINARY, explorer.ORDINARY]),
+        ("float16 loses digits", [explorer.DIGITS, explorer.ORDINARY, explorer.ORDINARY]),
     ],
 )
 def test_the_verdict_names_what_went_wrong(name, verdicts):
@@ -72,8 +74,9 @@ def test_a_verdict_says_what_the_weights_are():
             assert row.verdict.startswith("NaN") == np.isnan(w).any(), shift
             assert (row.verdict == explorer.ZEROS) == (w == 0).all(), shift
             assert (row.verdict == explorer.LOST) == ((w == 0).any() and (w > 0).any()), shift
-            if row.verdict == explorer.ORDINARY:
-                assert (w > 0).all(), shift
+            full = (row.exp_x >= row.number_format.smallest_normal).all()
+            if row.verdict in (explorer.DIGITS, explorer.ORDINARY):
+                assert (w > 0).all() and full == (row.verdict == explorer.ORDINARY), shift
 
 
 @each_logits
@@ -106,7 +109,7 @@ def test_drawing_shows_the_model(logits, heights):
     np.testing.assert_array_equal([heights(bars) for bars in weights.containers[::2]], np.nan_to_num(drawn))
     np.testing.assert_array_equal([heights(bars) for bars in weights.containers[1::2]], [model.true] * 3)
     texts = [text.get_text() for text in weights.texts]
-    assert texts.count("NaN") == np.isnan(drawn).sum()
+    assert texts.count("NaN") == np.isnan(drawn).sum() and texts.count("0") == (drawn == 0).sum()
     assert [row.verdict in " ".join(t.replace("\n", " ") for t in texts) for row in model.rows] == [True] * 3
 
 

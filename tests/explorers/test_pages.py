@@ -42,9 +42,9 @@ def test_what_the_lesson_says_of_the_explorer():
     steps = explorer.run(16, 192, True).steps
     assert steps[7].references[0] == 4 and all(count < 2 for count in steps[7].references[1:])
     assert [(i + 1, step.copies) for i, step in enumerate(steps) if step.copies] == [(4, [(1, 3)])]
-    assert not any(step.shared for step in explorer.run(32, 192, True).steps)
+    assert not any(n for step in explorer.run(32, 192, True).steps for n in step.admitted.values())
     preempted = [(i + 1, step.preempted) for i, step in enumerate(explorer.run(16, 96, True).steps) if step.preempted]
-    assert preempted[0] == (12, [explorer.NAMES.index("C")])
+    assert preempted[0] == (12, [explorer.NAMES.index("D")])
     waiting = {r for step in explorer.run(16, 192, False).steps for r in step.waiting}
     assert waiting == {explorer.NAMES.index("E")}
     assert not any(step.waiting for step in explorer.run(16, 256, False).steps)

@@ -109,6 +109,12 @@ def test_every_number_in_the_text_comes_from_the_model(name):
             assert ("Exact, in float64" in text) == (model.taken == len(model.steps))
 
 
+def test_a_number_near_a_thousand_keeps_its_half():
+    model = model_of("the sentence", method="log-sum-exp", shift=1000, dtype="float16", arithmetic=explorer.AS_STORED)
+    assert values(model)["lse"] == 1004.5 and "<td>1004.5</td>" in explorer.describe(model)
+    assert "lse = 1004.5" in explorer.draw(model).axes[1].get_title(loc="left")
+
+
 def test_text_judges_the_result():
     assert "Not finite." in explorer.describe(model_of("the sentence", method="naive", shift=90))
     model = model_of("12 random logits", dtype="float16", arithmetic=explorer.AS_STORED)

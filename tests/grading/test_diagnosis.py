@@ -23,7 +23,8 @@ def told(returned, *parts):
     "returned, kind, text",
     [
         (None, "none", "the answer returned None"),
-        ([1.0, 2.0], "type", "a list of 2"),
+        ([1.0, 2.0, 3.0], "type", "a list of 3"),
+        (["1", "2"], "type", "a list of 2"),
         ("text", "type", "out is a str, not an array of shape (2,)"),
         (np.array([[1.0, 2.0]]), "shape", "out has shape (1, 2), not (2,)"),
         (np.array([True, False]), "dtype", "out has dtype bool"),
@@ -50,7 +51,7 @@ def test_an_object_that_is_no_array_is_named():
 
 
 def test_right_is_right():
-    for right in (np.array([1.0, 2.0]), np.array([1, 2]), np.array([1.0, 2.0], dtype=np.float32)):
+    for right in (np.array([1.0, 2.0]), [1.0, 2.0], (1, 2), np.array([1, 2]), np.array([1.0, 2.0], dtype=np.float32)):
         assert told(right, part([1.0, 2.0])) is None
     assert told(np.float32(-np.inf), part(-np.inf)) is None
     assert told(0.5, part(0.5)) is None

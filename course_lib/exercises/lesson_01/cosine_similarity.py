@@ -45,7 +45,10 @@ check(
     "along, across and against one another: 1, 0, -1, whatever the lengths",
     [([1, 2], [3, 6]), ([3, 0], [2, 0]), ([1, 0], [0, 2]), ([1, 1], [-2, -2]), on_a_line()],
 )
-check("any two vectors, in any number of dimensions", [([2, 0, 1], [3, 1, -4]), ([1, 2], [2, 1]), ([1, -1], [3, 1]), ([3], [-2]), ANY])
+check(
+    "any two vectors, in any number of dimensions",
+    [([2, 0, 1], [3, 1, -4]), ([1, 2], [2, 1]), ([1, -1], [3, 1]), ([3], [-2]), ANY],
+)
 check(
     "vectors a million times shorter or longer have the same cosine",
     [([1e-6, 0], [1e-6, 1e-6]), ([1e6, 2e6], [2e6, 1e6]), STRETCHED],

@@ -64,7 +64,9 @@ def is_broken(fmt, x):
     exp_x, total, weights = formats.naive_softmax_steps(x, fmt)
     if np.isnan(weights).any():
         why = "exp itself overflows" if np.isinf(exp_x).any() else "every exp vanishes"
-        return single_finding("nan weight", f"in {fmt.name} {why}, and the weights are {show(weights)}: a NaN shows", show(x))
+        return single_finding(
+            "nan weight", f"in {fmt.name} {why}, and the weights are {show(weights)}: a NaN shows", show(x)
+        )
     if (weights > 0).any():
         text = f"in {fmt.name} the sum of exp(x) is {show(total[0])}, and the naive weights are {show(weights)}, not 0"
         return single_finding("survives", text, show(x))

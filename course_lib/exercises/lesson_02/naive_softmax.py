@@ -56,7 +56,10 @@ def case(x, dtype=np.float64):
 
 check = Checks(naive_softmax, agrees(weights))
 
-check("a row of logits gives exp(x) / sum(exp(x))", [case([0, 1]), case([1, 2, 3, 4]), case([0, 3, 1]), logits(rows=False)])
+check(
+    "a row of logits gives exp(x) / sum(exp(x))",
+    [case([0, 1]), case([1, 2, 3, 4]), case([0, 3, 1]), logits(rows=False)],
+)
 check("each row of a matrix has a softmax of its own", [case([[0, 1], [2, 2]]), logits(rows=True)])
 check("the weights have x's dtype", [case([0, 1], np.float16), case([0, 1], np.float32)], test=keeps_dtype)
 check(

@@ -77,9 +77,7 @@ check(
         logits(of=st.sampled_from([-np.inf, 0.0, 1.0, 2.0, -np.inf])),
     ],
 )
-check(
-    "float16 logits are added up in float32", HALVES, call=f"{HALF}\nlogsumexp(x)", test=agrees(half_lse)
-)
+check("float16 logits are added up in float32", HALVES, call=f"{HALF}\nlogsumexp(x)", test=agrees(half_lse))
 check("float64 logits keep their digits", [case([0.1, 0.7, 1.3])], test=keeps_digits("logsumexp", reference.logsumexp))
 check(
     "x is not modified, and float16 gives float32",

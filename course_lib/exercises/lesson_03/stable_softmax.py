@@ -5,7 +5,15 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.lesson_03.inputs import (
-    FAR_ABOVE, HALF, HALVES, case, index_of, keeps_digits, keeps_promises, logits, rounds_once
+    FAR_ABOVE,
+    HALF,
+    HALVES,
+    case,
+    index_of,
+    keeps_digits,
+    keeps_promises,
+    logits,
+    rounds_once,
 )  # fmt: skip
 from course_lib.grading import Checks, Exercise, agrees, expected
 

@@ -63,7 +63,10 @@ check(
 )
 check(
     "causal: query i sees the keys 0 to i, and itself",
-    [([[1, 0], [0, 1], [1, 2]], [[1, 0], [0, 1], [1, 1]], [[2, 0], [0, 2], [3, -1]], True), inputs((0, 0), causal=True)],
+    [
+        ([[1, 0], [0, 1], [1, 2]], [[1, 0], [0, 1], [1, 1]], [[2, 0], [0, 2], [3, -1]], True),
+        inputs((0, 0), causal=True),
+    ],
 )
 check(
     "causal with fewer queries than keys: the last query sees every key",
@@ -87,6 +90,11 @@ check(
 check(
     "causal with more queries than keys: a query that sees no key gives 0",
     [(Q, K[:2], V[:2], True), inputs((-2, -1), causal=True)],
+)
+check(
+    "without `causal`, every query sees every key",
+    [([[1, 2]], K, V), (Q, K, V)],
+    call="attention(Q, K, V)",
 )
 check("the inputs are not modified", [(Q, K, V, True)], calls=not_modified)
 

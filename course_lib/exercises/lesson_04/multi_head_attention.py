@@ -73,8 +73,14 @@ check(
         (FAR, I, I, I, I, 2),
         (FAR, I, I, I, I, 2, True),
         ([[32], [30]], [[20]], [[-1]], [[1]], [[1]], 1, True),
+        ([[1e8], [1]], [[1]], [[-1]], [[1]], [[1]], 1, True),
         ([[0], [32], [64]], [[1]], [[1]], [[1]], [[1]], 1),
     ],
+)
+check(
+    "without `causal`, every query sees every key",
+    [seeded(3, 4, 4, 2)],
+    call="multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads)",
 )
 check("the inputs are not modified", [seeded(4, 3, 4, 2)], calls=not_modified)
 

@@ -69,6 +69,12 @@ check(
 )
 check("of equal products, the larger block_q", [(1000, 4, 2, 4), (900, 1, 2, 1), SIZES], test=judges(wrong_tie))
 check(
+    "2 bytes an element and multiples of 16, unless told otherwise",
+    [(100_000, 64, 2, 16), (9000, 32, 2, 16)],
+    test=judges(wrong_tie),
+    call="choose_block_sizes(sram_bytes, d)",
+)
+check(
     "ValueError if the smallest tiles do not fit",
     [(2047, 16, 2, 16), (100, 64, 2, 16), (1023, 5, 4, 16)],
     calls=raises_value_error,

@@ -48,7 +48,10 @@ def draw(order):
 
 check = Checks(flash_attention_bytes, agrees_with_traffic, case_of(flash_attention_bytes, order="q_outer"))
 
-check("q_outer, one tile that holds everything: Q, K, V read once, O written once", [(4, 3, 4, 8), (3, 5, 16, 2), (7, 2, 7, 2)])
+check(
+    "q_outer, one tile that holds everything: Q, K, V read once, O written once",
+    [(4, 3, 4, 8), (3, 5, 16, 2), (7, 2, 7, 2)],
+)
 check("q_outer: K and V once for every query tile", [(6, 5, 2, 8), (12, 7, 3, 2), (4096, 128, 64, 2)])
 check("q_outer: a short last tile counts as a tile", [(5, 2, 2, 2), (100, 64, 32, 2), draw("q_outer")])
 check(

@@ -21,6 +21,11 @@ SET_SCORES = f"""\
 q[:], k[:] = 0, 0
 q[..., 0], k[..., 0] = 1 / {SCALE}, SCORES
 """
+# The scores of query i are all 1000 i.
+FAR_APART = f"""\
+q[:], k[:] = 0, 0
+q[..., 0], k[..., 0] = 1000 / {SCALE} * np.arange(n_q), 1
+"""
 ROUND_INPUTS = "q, k, v = (x.astype(np.float16) for x in (q, k, v))\n"
 LAUNCH = f"""\
 from course_lib import bug_hunt
@@ -122,6 +127,11 @@ check(
     [(16, 16), case(20, 33, heads=2), case(20, 5, causal=True)],
     test=gives_lse,
 )
+check("all scores 0: lse is the logarithm of n_k", [(16, 32)], test=gives_lse, call=launch("0.0"))
+check("all scores -4e6", [(16, 32)], test=gives_lse, call=launch("-4e6"))
+check(
+    "rows 1000 apart, each with a maximum of its own", [(16, 32)], test=gives_lse, call=MAKE_INPUTS + FAR_APART + LAUNCH
+)
 check(
     "lse keeps the digits of float32",
     [(16, 32)],
@@ -137,7 +147,7 @@ check(
 )
 check(
     "causal: tiles that no query of the tile sees are not loaded",
-    [case(48, 48, causal=True), case(40, 56, causal=True, block_n=32)],
+    [case(48, 48, causal=True), case(40, 56, causal=True, block_n=32), case(40, 16, causal=True)],
     test=requests_the_closed_form,
 )
 check(

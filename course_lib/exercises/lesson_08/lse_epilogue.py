@@ -73,9 +73,15 @@ check = kernel_checks(CALL, launch_agrees(o), case_of("n_q d empty_rows block_d"
 
 check("o is acc divided by l", [(32, 16)])
 check("lse is the natural log-sum-exp", [(32, 16)], test=launch_agrees(lse))
-check("any number of queries, any head dimension", [(5, 3), (70, 20, 0, 32)])
+check(
+    "a query that saw one key: l is 1",
+    [(32, 16)],
+    test=launch_agrees(lse),
+    call=CALL.replace("scores[:empty_rows]", "scores[0, 0] = 0\nscores[:, 1:]"),
+)
+check("any number of queries, any head dimension", [(5, 3), (70, 40, 0, 64)])
 check("a query that saw no key: o is 0", [(32, 16, 3)])
 check("a query that saw no key: lse is -inf", [(32, 16, 3)], test=launch_agrees(lse))
-compiles(check, 70, 20, 0, 32)
+compiles(check, 70, 40, 0, 64)
 
 EXERCISE = Exercise(__file__, lse_epilogue, check, points=2, minutes=7, difficulty="medium", imports=TRITON)

@@ -1,9 +1,10 @@
 """Attention in CUDA C++, with each score split over the lanes of a warp."""
 
+import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.oracles import attention_output
-from course_lib.grading import Exercise
+from course_lib.grading import Exercise, expected
 from course_lib.grading.cuda_calls import (
     compare_output,
     compare_sectors,
@@ -101,6 +102,11 @@ def gives_attention(report, Q, K, V, output, **_):
     return compare_output(report, output, *attention_output("output", Q, K, V))
 
 
+def gives_the_mean(report, Q, V, output, **_):
+    rows = np.ones((len(Q), 1))
+    return compare_output(report, output, *expected("output", lambda v: rows.astype(v.dtype) * v.mean(axis=0), V))
+
+
 def reads_once_a_block(report, Q, K, V, output, M, N, d, **_):
     plain = counts.plain_attention(M, N, d).by_tensor
     enough = {name: (0, sectors) if name == "output" else (sectors, 0) for name, (_, sectors) in plain.items()}
@@ -130,6 +136,12 @@ check("any number of keys", [case(16, 20, 32), case(16, 1, 8), case(16, 39, 40)]
 check("any number of queries", [case(5, 16, 32), case(20, 33, 32), case(1, 1, 1)])
 check(
     "scores of hundreds, the largest in the last tile", [case(16, 16, 4), case(16, 40, 8)], call=INPUTS + LARGE + LAUNCH
+)
+check(
+    "all scores -4e6: output is the mean of V",
+    [case(16, 20, 1)],
+    call=INPUTS + "Q[:], K[:] = 1, -4e6\n" + LAUNCH,
+    test=gives_the_mean,
 )
 check("Q is read once, K and V once for each block", [case(16, 32, 32), case(40, 20, 70)], test=reads_once_a_block)
 check("the scores of a row are nowhere kept", [case(1, 1100, 1)], test=keeps_no_row_of_scores)

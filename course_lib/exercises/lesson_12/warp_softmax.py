@@ -14,7 +14,7 @@ def warp_softmax():
 
     Its signature: extern "C" __global__ void warp_softmax(const float* x, float* y, int n_rows, int n)
     x, y: [n_rows, n], row after row; n_rows and n at least 1. A row may hold -inf, whose weight is 0, but has at least
-        one finite element. Elements of size 1000, and rows 1000 apart, must do no harm.
+        one finite element. Elements of size 1e7, and rows 1000 apart, must do no harm.
     Launched with ceil(n_rows / 4) blocks of 32 x 4 threads: threadIdx.x is the lane, and threadIdx.y the warp. Warp w
         of block b has row 4 b + w, which may be beyond the last one.
     x is read at most twice and y written once, in requests for 32 consecutive elements: lane i takes elements i,
@@ -73,6 +73,10 @@ def gives_the_softmax(report, x, y, **_):
     return compare_output(report, y, *expected("y", reference.stable_softmax, x, terms=size))
 
 
+def gives_equal_weights(report, x, y, **_):
+    return compare_output(report, y, *expected("y", reference.stable_softmax, x))
+
+
 def reads_twice(report, x, y, n_rows, n, **_):
     once = row_sectors(n_rows, n)
     return gives_the_softmax(report, x, y) or compare_sectors(report, {"x": (2 * once, 0), "y": (0, once)})
@@ -89,6 +93,12 @@ check("several elements for each lane", [case(4, 64), case(4, 96)])
 check("any length", [case(4, 1), case(4, 5), case(4, 40), case(4, 70)])
 check("any number of rows", [case(1, 32), case(6, 40), case(9, 5)])
 check("elements of size 1000", [case(1, 8), case(3, 40), case(2, 96)], call=INPUTS + LARGE + LAUNCH)
+check(
+    "all elements -1e7: equal weights",
+    [case(1, 8), case(3, 40)],
+    call=INPUTS + "x[:] = -1e7\n" + LAUNCH,
+    test=gives_equal_weights,
+)
 check("elements of -inf", [case(1, 8), case(2, 40), case(5, 96)], call=INPUTS + MASKED + LAUNCH)
 check(
     "x is read twice, y written once, 32 elements at a time", [case(2, 32), case(3, 70), case(5, 96)], test=reads_twice

@@ -10,6 +10,15 @@ def dot_by_loop(a, b):
     return total
 
 
+def dot_by_halves(a, b):
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} and {len(b)} components")
+    if len(a) == 1:
+        return float(a[0]) * float(b[0])
+    half = len(a) // 2
+    return dot_by_halves(a[:half], b[:half]) + dot_by_halves(a[half:], b[half:])
+
+
 def cosine_of_unit_vectors(a, b):
     if not a.any() or not b.any():
         return 0
@@ -32,6 +41,8 @@ RIGHT_ANSWERS = {
     "dot": {
         "a loop": dot_by_loop,
         "the operator @": lambda a, b: a @ b,
+        "in long double": {"(a * b).sum()": "(np.longdouble(a) * np.longdouble(b)).sum()"},
+        "recursively": dot_by_halves,
         "in float32": {"(a * b).sum()": "np.einsum('i,i', np.float32(a), np.float32(b))"},
     },
     "cosine_similarity": {
@@ -41,6 +52,7 @@ RIGHT_ANSWERS = {
     },
     "scores": {
         "pair by pair": scores_pair_by_pair,
+        "as a list of lists": lambda Q, K, scale=None: scores_pair_by_pair(Q, K, scale).tolist(),
         "in float32, by einsum": {"Q @ K.T": "np.einsum('id,jd->ij', np.float32(Q), np.float32(K))"},
         "a copy of Q is scaled first": {"Q @ K.T * scale": "(Q * scale) @ K.T"},
     },

@@ -46,10 +46,22 @@ def masked_row_by_row(x, mask):
 
 
 RIGHT_ANSWERS = {
-    "stable_softmax": {"slice by slice": softmax_slice_by_slice, "by log-sum-exp, in float64": softmax_by_lse},
-    "logsumexp": {"logaddexp, entry by entry": lse_entry_by_entry, "log1p beside the largest": lse_by_log1p},
+    "stable_softmax": {
+        "slice by slice": softmax_slice_by_slice,
+        "by log-sum-exp, in float64": softmax_by_lse,
+        "another shift within a few units, in long double": {
+            "s = x.astype(np.promote_types(x.dtype, np.float32))": "s = x.astype(np.longdouble)",
+            "np.exp(s - s.max(axis=axis, keepdims=True))": "np.exp(s - s.max(axis=axis, keepdims=True) - 1)",
+        },
+    },
+    "logsumexp": {
+        "logaddexp, entry by entry": lse_entry_by_entry,
+        "log1p beside the largest": lse_by_log1p,
+        "a large negative shift for rows of -inf": {"np.where(m == -np.inf, 0, m)": "np.where(m == -np.inf, -1e9, m)"},
+    },
     "masked_softmax": {
         "row by row, visible entries alone": masked_row_by_row,
+        "an epsilon too small to count": {"np.where(l == 0, 1, l)": "(l + 1e-30)"},
         "hides the terms, not the scores": {
             "    p = np.exp(s - np.where(m == -np.inf, 0, m))  # never -inf - -inf\n": (
                 "    shift = np.where(np.isfinite(m), m, 0)\n"

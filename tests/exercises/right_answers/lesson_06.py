@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def blocks_by_trying(sram_bytes, d, dtype_bytes, multiple_of):
+def blocks_by_trying(sram_bytes, d, dtype_bytes=2, multiple_of=16):
     """Every pair of sizes, without a formula for the larger block_k."""
     pairs = []
     for block_q in range(multiple_of, sram_bytes + 1, multiple_of):
@@ -16,7 +16,7 @@ def blocks_by_trying(sram_bytes, d, dtype_bytes, multiple_of):
     return max(pairs)[1:]
 
 
-def blocks_keys_first(sram_bytes, d, dtype_bytes, multiple_of):
+def blocks_keys_first(sram_bytes, d, dtype_bytes=2, multiple_of=16):
     pairs = []
     for block_k in range(multiple_of, sram_bytes, multiple_of):
         left = sram_bytes / dtype_bytes - 2 * block_k * d
@@ -112,8 +112,19 @@ RIGHT_ANSWERS = {
         "every pair tried": blocks_by_trying,
         "block_k in the outer loop": blocks_keys_first,
     },
-    "visited_tiles": {"from the mask": tiles_from_the_mask, "by the end of the keys": tiles_by_end},
+    "visited_tiles": {
+        "from the mask": tiles_from_the_mask,
+        "by the end of the keys": tiles_by_end,
+        "as an array": lambda *sizes: np.array(tiles_by_end(*sizes)).reshape(-1, 2),
+        "the last query may lie beyond the end": {"min((i + 1) * block_q, n_q) - 1": "(i + 1) * block_q - 1"},
+    },
     "tiled_attention": {
+        "divided by np.sqrt(d), which makes float64": {"s = q @ k.T * d**-0.5": "s = q @ k.T / np.sqrt(d)"},
+        "float64 throughout": {
+            "(Q, (q_start, q_stop)).astype(np.float32)": "(Q, (q_start, q_stop)).astype(np.float64)",
+            "s = q @ k.T * d**-0.5": "s = q @ k.T / np.sqrt(np.float64(d))",
+        },
+        "acc begins as NumPy's zeros": {"machine.full((len(q), d), 0.0)": "np.zeros((len(q), d))"},
         "divided at every step, tiles freed by hand": tiled_divided_each_step,
         "exp2 and np.where, everything converted on loading": tiled_exp2,
     },

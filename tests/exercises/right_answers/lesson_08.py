@@ -58,6 +58,7 @@ RIGHT_ANSWERS = {
             "p = tl.exp2(": "p = tl.exp(",
             "(m_i + tl.log2(l_safe)) * 0.6931471805599453": "m_i + tl.log(l_safe)",
         },
+        "keys beyond the tile's last are not loaded": {"mask_n = offs_n < n_k": "mask_n = offs_n < kv_end"},
         "acc handed to tl.dot, sums the other way round": {
             'acc += tl.dot(p.to(v.dtype), v, input_precision="ieee")': (
                 'acc = tl.dot(p.to(v.dtype), v, acc, input_precision="ieee")'

@@ -1,5 +1,7 @@
 """Lesson 09: right answers written differently."""
 
+import math
+
 import numpy as np
 
 
@@ -132,7 +134,24 @@ def tiled_backward_in_base_2(machine, Q, K, V, O, lse, dO, delta, dQ, dK, dV, bl
             del stay, sums, total
 
 
+def p_and_ds_by_elements(q, k, v, do, lse, delta, first_q, first_k, n_q, n_k, causal=False):
+    P, dS = np.zeros((2, len(q), len(k)), np.float32)
+    for i in range(len(q)):
+        for j in range(len(k)):
+            if not causal or first_k + j <= first_q + i + n_k - n_q:
+                P[i, j] = math.exp(q[i] @ k[j] / math.sqrt(q.shape[1]) - lse[i])
+                dS[i, j] = P[i, j] * (do[i] @ v[j] - delta[i])
+    return P, dS
+
+
 RIGHT_ANSWERS = {
+    "p_and_ds": {
+        "element by element, float32": p_and_ds_by_elements,
+        "base 2, the mask last": {
+            "np.exp(S": "np.exp2(np.log2(np.e) * (S",
+            "0.0, lse)[:, None])": "0.0, lse)[:, None]))",
+        },
+    },
     "softmax_vjp": {
         "row by row, with the matrix": softmax_vjp_by_matrix,
         "float32, einsum": softmax_vjp_by_einsum,
@@ -160,6 +179,7 @@ RIGHT_ANSWERS = {
             "tl.trans(p).to(do.dtype), do": "p.to(do.dtype), do",
             "tl.trans(ds).to(q.dtype), q": "ds.to(q.dtype), q",
         },
+        "the first query tile is not rounded, and reads less": {" // BLOCK_M * BLOCK_M\n": "\n"},
         "base 2, scale inside the loop": {
             "        visible = mask_m[:, None]": "        s *= 1.4426950408889634\n        visible = mask_m[:, None]",
             "tl.exp(s - lse[:, None])": "tl.exp2(s - lse[:, None] * 1.4426950408889634)",

@@ -13,75 +13,177 @@ def naive_with(f):
 
 
 GUARDED = {
-    "a sum of 0 becomes 1": naive_with(lambda x, e: e / np.where(e.sum(-1, keepdims=True) == 0, e.dtype.type(1), e.sum(-1, keepdims=True))),
+    "a sum of 0 becomes 1": naive_with(
+        lambda x, e: e / np.where(e.sum(-1, keepdims=True) == 0, e.dtype.type(1), e.sum(-1, keepdims=True))
+    ),
     "nan_to_num": naive_with(lambda x, e: np.nan_to_num(e / e.sum(-1, keepdims=True))),
     "clip at -17": lambda x: naive(np.clip(x, -17, None).astype(x.dtype)),
     "clip at 11": lambda x: naive(np.clip(x, None, 11).astype(x.dtype)),
     "an epsilon": naive_with(lambda x, e: e / (e.sum(-1, keepdims=True) + e.dtype.type(1e-7))),
     "the mean is subtracted": lambda x: naive(x - x.mean(-1, keepdims=True)),
-    "the sum in float32": naive_with(lambda x, e: (e / e.sum(-1, keepdims=True, dtype=np.promote_types(x.dtype, np.float32))).astype(x.dtype)),
+    "the sum in float32": naive_with(
+        lambda x, e: (e / e.sum(-1, keepdims=True, dtype=np.promote_types(x.dtype, np.float32))).astype(x.dtype)
+    ),
     "the exp in float32": lambda x: naive(x.astype(np.promote_types(x.dtype, np.float32))).astype(x.dtype),
     "max over all": lambda x: naive(x - x.max()),
-    "the log is subtracted": lambda x: np.exp(x - np.log(np.exp(x.astype(np.float64)).sum(-1, keepdims=True))).astype(x.dtype),
+    "the log is subtracted": lambda x: np.exp(x - np.log(np.exp(x.astype(np.float64)).sum(-1, keepdims=True))).astype(
+        x.dtype
+    ),
 }
 LIMIT = "np.floor(limit / gap) * gap"
 
 WRONG_ANSWERS = {
     "largest_exp_input": {
-        "pasted literals": (lambda e, m: {(5, 10): 11.0859375, (8, 7): 88.5, (8, 23): 88.72283172607422}.get((e, m), 11.0), ""),
-        "pasted, KeyError": (lambda e, m: {(5, 10): 11.0859375, (8, 7): 88.5, (8, 23): 88.72283172607422}[e, m], ""),
-        "pasted, rounded": (lambda e, m: {(5, 10): 11.08, (8, 7): 88.5, (8, 23): 88.72}.get((e, m), 11.0), ""),
-        "no mantissa": ({"(2 - 2.0**-mantissa_bits)": "2"}, ""),
-        "the largest number": (lambda e, m: (2 - 2.0**-m) * 2.0 ** (2 ** (e - 1) - 1), ""),
-        "ceil": ({LIMIT: "np.ceil(limit / gap) * gap"}, ""),
-        "log10": ({"np.log(largest)": "np.log10(largest)"}, ""),
-        "twice the gap": ({LIMIT: "np.floor(limit / (2 * gap)) * 2 * gap"}, ""),
-        "one too small": ({LIMIT: "np.floor(limit / gap) * gap - gap"}, ""),
-        "a string": ({"return float(": "return str("}, ""),
-        "an array": ({"return float(": "return np.array([1.0]) * ("}, ""),
-        "negative": ({"return float(": "return -float("}, ""),
-        "1 for 2 in the mantissa": ({"(2 - 2.0**-mantissa_bits)": "1"}, ""),
-        "infinite": (lambda e, m: float("inf"), ""),
-        "the gap at 1": ({"2.0 ** (np.floor(np.log2(limit)) - mantissa_bits)": "2.0**-mantissa_bits"}, ""),
-        "the gap from log, not log2": ({"np.log2(limit)": "np.log(limit)"}, ""),
-        "in float16": ({"return float(": "return np.float16("}, ""),
-        "bits exchanged": ({"    largest_exponent": "    exponent_bits, mantissa_bits = mantissa_bits, exponent_bits\n    largest_exponent"}, ""),
+        "pasted literals": (
+            lambda e, m: {(5, 10): 11.0859375, (8, 7): 88.5, (8, 23): 88.72283172607422}.get((e, m), 11.0),
+            "changing exponent_bits changes nothing; it should change",
+        ),
+        "pasted, KeyError": (
+            lambda e, m: {(5, 10): 11.0859375, (8, 7): 88.5, (8, 23): 88.72283172607422}[e, m],
+            "the answer raised KeyError: (5, 2)",
+        ),
+        "pasted, rounded": (
+            lambda e, m: {(5, 10): 11.08, (8, 7): 88.5, (8, 23): 88.72}.get((e, m), 11.0),
+            "float16 does not hold 11.08: its neighbours there are",
+        ),
+        "no mantissa": (
+            {"(2 - 2.0**-mantissa_bits)": "2"},
+            "The mantissa is left out of the largest number: it is taken",
+        ),
+        "the largest number": (
+            lambda e, m: (2 - 2.0**-m) * 2.0 ** (2 ** (e - 1) - 1),
+            "exp(x) is 1.014e+304 or more; the largest float16 is 65504",
+        ),
+        "ceil": ({LIMIT: "np.ceil(limit / gap) * gap"}, "x is one number too far: exp(x) rounds to infinity in"),
+        "log10": ({"np.log(largest)": "np.log10(largest)"}, "the next float16 is 4.81640625, and its exp, 123.5, is"),
+        "twice the gap": (
+            {LIMIT: "np.floor(limit / (2 * gap)) * 2 * gap"},
+            "The result is one number of the format too small.",
+        ),
+        "one too small": (
+            {LIMIT: "np.floor(limit / gap) * gap - gap"},
+            "The result is one number of the format too small.",
+        ),
+        "a string": ({"return float(": "return str("}, "the answer returned 11.0859375, not a number"),
+        "an array": ({"return float(": "return np.array([1.0]) * ("}, "the answer returned [11.085938], not a number"),
+        "negative": ({"return float(": "return -float("}, "on every input tried, what comes back is the right result"),
+        "1 for 2 in the mantissa": (
+            {"(2 - 2.0**-mantissa_bits)": "1"},
+            "The largest number is taken with a mantissa of 1, so the",
+        ),
+        "infinite": (lambda e, m: float("inf"), "inf is not a finite number"),
+        "the gap at 1": (
+            {"2.0 ** (np.floor(np.log2(limit)) - mantissa_bits)": "2.0**-mantissa_bits"},
+            "float16 does not hold 11.08984375: its neighbours there are",
+        ),
+        "the gap from log, not log2": (
+            {"np.log2(limit)": "np.log(limit)"},
+            "float16 does not hold 11.08984375: its neighbours there are",
+        ),
+        "in float16": ({"return float(": "return np.float16("}, "exp(x) is 3.497e+38 or more; the largest float32 is"),
+        "bits exchanged": (
+            {
+                "    largest_exponent": "    exponent_bits, mantissa_bits = mantissa_bits, exponent_bits\n    largest_exponent"
+            },
+            "the answer raised OverflowError: (34, 'Numerical result out",
+        ),
     },
     "naive_softmax": {name: (form, "") for name, form in GUARDED.items()}
     | {
-        "axis=0": ({"axis=-1, keepdims=True": "axis=0"}, ""),
-        "exp(-x)": ({"np.exp(x)": "np.exp(-x)"}, ""),
-        "x / sum": ({"np.exp(x)": "x"}, ""),
-        "no keepdims": ({"axis=-1, keepdims=True": "axis=-1"}, ""),
-        "log": ({"np.exp(x)": "np.log(x)"}, ""),
-        "expm1": ({"np.exp(x)": "np.expm1(x)"}, ""),
-        "the mean for the sum": ({"exp_x.sum": "exp_x.mean"}, ""),
-        "divided by the max": ({"exp_x.sum": "exp_x.max"}, ""),
-        "the sum is multiplied": ({"exp_x / exp_x.sum": "exp_x * exp_x.sum"}, ""),
-        "stable": ({"np.exp(x)": "np.exp(x - x.max(axis=-1, keepdims=True))"}, ""),
-        "float32 always": ({"return exp_x": "exp_x = exp_x.astype(np.float32)\n    return exp_x"}, ""),
-        "a list": ({"return exp_x /": "return [*(exp_x /", "keepdims=True)": "keepdims=True))]"}, ""),
-        "raises on overflow": ({"    exp_x =": "    if (x > 11).any():\n        raise OverflowError\n    exp_x ="}, ""),
-        "squares": ({"return exp_x / exp_x.sum(axis=-1, keepdims=True)": "p = exp_x / exp_x.sum(axis=-1, keepdims=True)\n    return p * p"}, ""),
-        "log softmax": ({"return exp_x / exp_x.sum(axis=-1, keepdims=True)": "return np.log(exp_x / exp_x.sum(axis=-1, keepdims=True))"}, ""),
+        "axis=0": ({"axis=-1, keepdims=True": "axis=0"}, "The sums are taken down the columns, so that a column adds"),
+        "exp(-x)": ({"np.exp(x)": "np.exp(-x)"}, "exp is taken of -x, so the smallest logit gets the largest"),
+        "x / sum": ({"np.exp(x)": "x"}, "The weights are not made of exp(x)."),
+        "no keepdims": (
+            {"axis=-1, keepdims=True": "axis=-1"},
+            "The sums have lost their axis, so row i is divided by the",
+        ),
+        "log": ({"np.exp(x)": "np.log(x)"}, "The weights are not made of exp(x)."),
+        "expm1": ({"np.exp(x)": "np.expm1(x)"}, "The weights are not made of exp(x)."),
+        "the mean for the sum": (
+            {"exp_x.sum": "exp_x.mean"},
+            "The exponentials are divided by something other than their",
+        ),
+        "divided by the max": (
+            {"exp_x.sum": "exp_x.max"},
+            "The exponentials are divided by something other than their",
+        ),
+        "the sum is multiplied": (
+            {"exp_x / exp_x.sum": "exp_x * exp_x.sum"},
+            "The exponentials are multiplied by their sum, not divided.",
+        ),
+        "stable": (
+            {"np.exp(x)": "np.exp(x - x.max(axis=-1, keepdims=True))"},
+            "A maximum is subtracted, so the function survives where the",
+        ),
+        "float32 always": (
+            {"return exp_x": "exp_x = exp_x.astype(np.float32)\n    return exp_x"},
+            "float16 went in, float32 came back",
+        ),
+        "a list": (
+            {"return exp_x /": "return [*(exp_x /", "keepdims=True)": "keepdims=True))]"},
+            "float16 went in, list came back",
+        ),
+        "raises on overflow": (
+            {"    exp_x =": "    if (x > 11).any():\n        raise OverflowError\n    exp_x ="},
+            "the answer raised OverflowError",
+        ),
+        "squares": (
+            {
+                "return exp_x / exp_x.sum(axis=-1, keepdims=True)": "p = exp_x / exp_x.sum(axis=-1, keepdims=True)\n    return p * p"
+            },
+            "on every input tried, what comes back is the square of the",
+        ),
+        "log softmax": (
+            {
+                "return exp_x / exp_x.sum(axis=-1, keepdims=True)": "return np.log(exp_x / exp_x.sum(axis=-1, keepdims=True))"
+            },
+            "on every input tried, what comes back is the logarithm of",
+        ),
     },
     "breaking_input": {
-        "100 and 100": (lambda dtype: np.array([100.0, 100.0]), ""),
-        "88.73 in float16": (lambda dtype: np.array([88.73, 88.73]), ""),
-        "200 equal logits": (lambda dtype: np.full(200, 100.0), ""),
-        "one logit": (lambda dtype: np.array([100.0]), ""),
-        "a matrix": (lambda dtype: np.full((2, 2), 100.0), ""),
-        "a dict": (lambda dtype: {"float16": [12.0, 12.0]}, ""),
-        "a row of zeros": (lambda dtype: np.zeros(100), ""),
-        "a NaN": (lambda dtype: np.array([np.nan, 1.0]), ""),
-        "0.1 off": (lambda dtype: np.array([12.1, 12.0]), ""),
-        "the example": (lambda dtype: np.array([1.0, 2.0, 3.0, 4.0]), ""),
-        "largest number": (lambda dtype: np.array([65504.0, 65504.0]), ""),
-        "a scalar": (lambda dtype: 100.0, ""),
-        "very low": (lambda dtype: np.array([-200.0, -200.0]), ""),
-        "11 and 11": (lambda dtype: np.array([11.0, 11.0]), ""),
-        "88.5 and 88.5": (lambda dtype: np.array([88.5, 88.5]), ""),
-        "88.72 for all": (lambda dtype: np.array([88.5 if dtype != "float16" else 11.09375] * 2), ""),
-        "88 and 88": (lambda dtype: np.array([{"float16": 11.0}.get(dtype, 88.0)] * 2), ""),
+        "100 and 100": (
+            lambda dtype: np.array([100.0, 100.0]),
+            "exp itself overflows, so the weights are inf / inf = NaN. A",
+        ),
+        "88.73 in float16": (
+            lambda dtype: np.array([88.73, 88.73]),
+            "float16 does not hold 88.73; it would become 88.75",
+        ),
+        "200 equal logits": (lambda dtype: np.full(200, 100.0), "the true softmax has a weight of 0.005, below 0.01"),
+        "one logit": (lambda dtype: np.array([100.0]), "x has shape (1,), not (n,) with n at least 2"),
+        "a matrix": (lambda dtype: np.full((2, 2), 100.0), "x has shape (2, 2), not (n,) with n at least 2"),
+        "a dict": (lambda dtype: {"float16": [12.0, 12.0]}, "the answer returned a dict, not an array of floats"),
+        "a row of zeros": (lambda dtype: np.zeros(100), "in float16 the sum of exp(x) is 100, and the naive weights"),
+        "a NaN": (lambda dtype: np.array([np.nan, 1.0]), "x holds nan, which is no finite logit"),
+        "0.1 off": (lambda dtype: np.array([12.1, 12.0]), "float16 does not hold 12.1; it would become 12.1015625"),
+        "the example": (
+            lambda dtype: np.array([1.0, 2.0, 3.0, 4.0]),
+            "in float16 the sum of exp(x) is 84.75, and the naive",
+        ),
+        "largest number": (
+            lambda dtype: np.array([65504.0, 65504.0]),
+            "bfloat16 does not hold 65504.0; it would become 65536",
+        ),
+        "a scalar": (lambda dtype: 100.0, "x has shape (), not (n,) with n at least 2"),
+        "very low": (
+            lambda dtype: np.array([-200.0, -200.0]),
+            "in float16 every exp vanishes, and the weights are [nan,",
+        ),
+        "11 and 11": (
+            lambda dtype: np.array([11.0, 11.0]),
+            "on every input tried, what comes back is the right result",
+        ),
+        "88.5 and 88.5": (
+            lambda dtype: np.array([88.5, 88.5]),
+            "In float16 exp of this logit overflows by itself: each",
+        ),
+        "88.72 for all": (
+            lambda dtype: np.array([88.5 if dtype != "float16" else 11.09375] * 2),
+            "on every input tried, what comes back is the right result",
+        ),
+        "88 and 88": (
+            lambda dtype: np.array([{"float16": 11.0}.get(dtype, 88.0)] * 2),
+            "In bfloat16 and float32 the sum of these terms is still",
+        ),
     },
 }

@@ -1,0 +1,37 @@
+"""Lesson 09: wrong answers that are no slips, and what the check has to say of each."""
+
+START = "tl.maximum(start_n + n_q - n_k, 0) // BLOCK_M * BLOCK_M"
+DOT = 'tl.dot(q, tl.trans(k), input_precision="ieee") * scale'
+
+WRONG_ANSWERS = {
+    "softmax_vjp": {
+        "the sum of dP": ({"(P * dP).sum(": "dP.sum("}, "dS is wrong at every row"),
+        "the mean": ({".sum(axis=1": ".mean(axis=1"}, "dS is wrong at every row"),
+    },
+    "delta": {
+        "rows exchanged": ({"dO.astype(dtype)": "dO.astype(dtype)[::-1]"}, "delta is wrong at every query"),
+    },
+    "attention_backward": {
+        "dQ and dK exchanged": ({"return dQ, dK, dV": "return dK, dQ, dV"}, "dQ and dK are swapped"),
+        "in the order dV, dK, dQ": ({"return dQ, dK, dV": "return dV, dK, dQ"}, "dQ and dV are swapped"),
+        "sum(axis=0)": ({"(P * dP).sum(axis=1, keepdims=True)": "(P * dP).sum(axis=0)"}, "dQ is wrong at every query"),
+        "delta of all": ({"(P * dP).sum(axis=1, keepdims=True)": "(P * dP).sum()"}, "dQ is wrong at every query"),
+        "dO for O": ({"dV = P.T @ dO": "dV = P.T @ (P @ V)"}, "dV is wrong at every key"),
+        "signs": ({"dP - (P * dP)": "dP + (P * dP)"}, "dQ is wrong at every query"),
+    },
+    "tiled_backward": {
+        "delta from float16 tiles": ({"(load(O, q_rows) * load(dO, q_rows)).sum(axis=1)": "(machine.load(O, q_rows) * machine.load(dO, q_rows)).sum(axis=1)"}, "delta is right to about 3 digits only: was something kept in float16?"),
+        "dQ is kept in float16": ({"dq += ds @ k": "dq = (dq + ds @ k).astype(np.float16).astype(np.float32)"}, "dQ is right to about 3 digits only: was something kept in float16?"),
+        "skips one tile too many": ({"return causal and q_rows[1] - 1 + n_k - n_q < k_rows[0]": "return causal and q_rows[1] - 1 + n_k - n_q <= k_rows[0]"}, "dQ is off by the factor -1.144 at query 1 of 2"),
+        "dQ and dK exchanged": ({"machine.store(dQ, q_rows, (scale * dq).astype(dQ.dtype))": "machine.store(dK, q_rows, (scale * dq).astype(dQ.dtype))"}, "these rows of dQ were never stored: [0, 1]"),
+        "delta is never stored": ({"    for q_rows in q_tiles:\n        machine.store(delta": "    for q_rows in q_tiles:\n        (delta"}, "these rows of delta were never stored: [0, 1]"),
+    },
+    "dkdv_tile": {
+        "the causal start of a tile's last key": ({START: "tl.maximum(start_n + BLOCK_N - 1 + n_q - n_k, 0) // BLOCK_M * BLOCK_M"}, "dk is wrong at keys 32 to 35 of 40"),
+        "scale 0.25": ({DOT: DOT.replace("* scale", "* 0.25")}, "dk is wrong at every key"),
+        "scale HEAD_DIM ** -0.5": ({DOT: DOT.replace("* scale", "* HEAD_DIM ** -0.5")}, "dk is wrong at every key"),
+        "dK and dV exchanged": ({"dk_ptr + offs_n[:, None] * stride_dkn + offs_d[None, :], dk * scale": "dv_ptr + offs_n[:, None] * stride_dvn + offs_d[None, :], scale * dk", "dv_ptr + offs_n[:, None] * stride_dvn + offs_d[None, :], dv,": "dk_ptr + offs_n[:, None] * stride_dkn + offs_d[None, :], dv,"}, "dk and dv are swapped"),
+        "the row stride is BLOCK_D": ({"offs_m[:, None] * stride_qm": "offs_m[:, None] * BLOCK_D"}, "program 0 reads columns 16 to 79 of q, which has 16"),
+        "sum(axis=0)": ({"ds = p * (dp - delta[:, None])": "ds = p * (dp - tl.sum(p * dp, axis=1)[:, None])"}, "dk is wrong at every key"),
+    },
+}  # fmt: skip
