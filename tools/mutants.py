@@ -18,6 +18,7 @@ import textwrap
 import threading
 import tomllib
 import zlib
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, TimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -271,30 +272,37 @@ def survivors(made: dict[str, list[Mutant]]):
             yield name, [mutant for mutant, held in zip(its, itertools.islice(verdicts, len(its)), strict=True) if held]
 
 
+def recorded(name: str, counts: dict) -> None:
+    """Put the counts of one exercise into the record."""
+    record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {"exercises": {}}
+    origin = {"date": datetime.date.today().isoformat(), "commit": records.head()}
+    exercises = {**record["exercises"], name: counts | origin}
+    in_order = {name: exercises[name] for name in grading.exercises() if name in exercises}
+    RECORD.write_text(json.dumps({"command": "make mutants", "exercises": in_order}, indent=1) + "\n", encoding="utf-8")
+
+
 def main():
     parser = argparse.ArgumentParser("python -m tools.mutants", description=__doc__.splitlines()[0])
-    parser.add_argument("only", nargs="*", help="exercises or lessons (05.merge_states 06); without, all, recorded")
+    parser.add_argument("only", nargs="*", help="exercises or lessons (05.merge_states 06); without, all")
     only = set(parser.parse_args().only)
     runtime.choose()
     names = [name for name in grading.exercises() if (not only or {name, name[:2]} & only) and name not in INPUTS]
     made = {name: mutants(registry.find(name).answer) for name in names}
-    exercises, holes = {}, 0
+    total, holes = Counter(), 0
     for name, found in survivors(made):
         entries = equivalents().get(name, [])
         equivalent = {mutant[:2] for mutant in found if entry_of(mutant, entries)}
         listed = {(entry["line"], becomes) for entry in entries for becomes in entry["becomes"]}
-        counts = len(made[name]), len(made[name]) - len(found), sum(mutant[:2] in equivalent for mutant in found)
-        exercises[name] = dict(zip(("made", "refused", "equivalent"), counts, strict=True))
-        print(f"{name:<28} {records.in_words(exercises[name])}", flush=True)
+        numbers = len(made[name]), len(made[name]) - len(found), sum(mutant[:2] in equivalent for mutant in found)
+        counts = dict(zip(("made", "refused", "equivalent"), numbers, strict=True))
+        recorded(name, counts)
+        total.update(counts)
+        print(f"{name:<28} {records.in_words(counts)}", flush=True)
         for what, pairs in (("accepted", {m[:2] for m in found}), ("listed as equivalent, but refused", listed)):
             for line, becomes in sorted(pairs - equivalent):
                 print(f"  {what}:\n    {line}\n    {becomes}", flush=True)
                 holes += 1
-    total = {key: sum(counts[key] for counts in exercises.values()) for key in ("made", "refused", "equivalent")}
-    print(f"{'all':<28} {records.in_words(total)}")
-    if not only:
-        origin = {"date": datetime.date.today().isoformat(), "commit": records.head(), "command": "make mutants"}
-        RECORD.write_text(json.dumps(origin | total | {"exercises": exercises}, indent=1) + "\n", encoding="utf-8")
+    print(f"{'all':<28} {records.in_words(dict(total))}")
     return bool(holes)
 
 

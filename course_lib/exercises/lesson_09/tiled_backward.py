@@ -178,5 +178,10 @@ check(
     test=moves_no_more_than_needed,
     call=LIMITED_CALL,
 )
+check(
+    "very negative scores: what is hidden stays hidden",
+    [(as_floats(q=[[1], [1]], k=[[-4e6], [-4e6]], v=[[1], [2]], do=[[1], [2]]), 2, 2, True)],
+)
+check("causal is off unless it is given", [(TWO, 2, 2)], call=CALL.replace("block_k, causal)", "block_k)"))
 
 EXERCISE = Exercise(__file__, tiled_backward, check, points=6, minutes=25, difficulty="hard")

@@ -7,10 +7,10 @@ UPDATE = "l_i * tl.exp(m_i - m_ref)"
 WRONG_ANSWERS = {
     "vector_add": {
         "the last block is always dropped": ({"mask = offs < n": "mask = offs < (n - 1) // BLOCK * BLOCK"}, "never written"),
-        "y alone": ({"x + y, mask": "y, mask"}, "out is wrong"),
+        "y alone": ({"x + y, mask": "y, mask"}, "too small by the same factor 0.9091"),
         "half of each block": ({"mask = offs < n": "mask = (offs < n) & (offs % 2 == 0)"}, "never written"),
         "in place": ({"tl.store(out_ptr + offs, x + y, mask=mask)": "tl.store(x_ptr + offs, x + y, mask=mask)"}, "never written"),
-        "blocks run backwards": ({"tl.program_id(0) * BLOCK": "n - (tl.program_id(0) + 1) * BLOCK"}, "outside"),
+        "blocks run backwards": ({"tl.program_id(0) * BLOCK": "n - (tl.program_id(0) + 1) * BLOCK"}, "program 1 reads elements -3 to -1 of x"),
     },
     "row_softmax": {
         "the max of absolute values": ({"tl.max(x, axis=0)": "tl.max(tl.abs(x), axis=0)"}, "out is NaN at every row"),
