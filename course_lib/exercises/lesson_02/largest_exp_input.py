@@ -70,8 +70,8 @@ def no_larger_one(fmt, x):
     return single_finding("too small", text, repr(x))
 
 
-# float16, bfloat16, float32 and others. In (4, 14) and (3, 3) the limit depends on the mantissa; in (4, 3) and (3, 4) an
-# exp above the largest number still rounds to it.
+# float16, bfloat16, float32 and others. In (4, 14) and (3, 3) the limit depends on the mantissa; in (4, 3) and (3, 4)
+# an exp above the largest number still rounds to it.
 EACH = [(5, 10), (8, 7), (8, 23), (5, 3), (4, 14), (3, 3), (4, 3), (3, 4)]
 check = Checks(largest_exp_input, on_a_number(is_held))
 
