@@ -31,6 +31,7 @@ REQUESTS = (
 NAMES = "ABCDE"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILLION)
 SHARED = "#666666"
+LINE_END = "\u21b5"  # shown for a newline, which would break the line of text over the cells
 ROWS_A_LINE, GAP = 64, 0.5  # rows of the cache side by side in the picture, and between two pages
 ADVANCE = 0.602  # the width of a monospaced character, as a part of its size
 PAGE_SIZES, POOL_ROWS = (4, 8, 16, 32), (96, 128, 192, 256)
@@ -113,7 +114,8 @@ def describe(of, step):
     return (
         f"<b>Step {step + 1} of {of.n_steps}.</b> {'; '.join(happened) or 'Every request gets a character'}.<br>"
         f"<b>{used} of {n_pages} pages</b> are in use, with {stored} tokens and {empty} empty rows. Sharing saves "
-        f"{saved}. If each request reserved the {longest} rows of the longest text, there would be room for {fit}. "
+        f"{saved} pages. If each request reserved the {longest} rows of the longest text, there would be room for {fit} "
+        f"of the {len(REQUESTS)}. "
         f"{table(rows, ('request', '', 'its text', 'its pages'))}"
     )
 
@@ -142,7 +144,10 @@ def draw(of, step):
         cells(axes, [np.arange(size) < len(text)], (pale(pale(colour)), colour), x=x, y=(line + 0.35, line + 0.9))
         name = f"{page}: {', '.join(NAMES[r] for r in who)}" if who else str(page)
         label(axes, x[0], line + 0.2, name, color=INK if who else GREY, ha="left")
-        label(axes, x[0] + row / 4, line + 0.62, " ".join(text), color="white", ha="left", **style)
+        if text:
+            shown = " ".join(text.replace("\n", LINE_END))
+            ink = INK if colour == ORANGE else "white"  # white on orange is hard to read
+            label(axes, x[0] + row / 4, line + 0.62, shown, color=ink, ha="left", **style)
     return figure
 
 
@@ -172,7 +177,7 @@ def draw_programs(shapes, n_slots):
         for name, shape in shapes.items()
     ]
     figure, axes = panel(
-        3.2, alt=f"Time against the number of splits. {'; '.join(said)}.", y="tiles of keys",
+        3.2, alt=f"Time against the number of splits. {'; '.join(said)}.", y="time (tiles of keys)",
         x="parts that each sequence's keys are split into", title="time until the last program ends, as estimated",
     )  # fmt: skip
     for (name, shape), colour in zip(shapes.items(), (BLUE, ORANGE, GREEN), strict=False):
