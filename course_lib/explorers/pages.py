@@ -114,8 +114,8 @@ def describe(of, step):
     return (
         f"<b>Step {step + 1} of {of.n_steps}.</b> {'; '.join(happened) or 'Every request gets a character'}.<br>"
         f"<b>{used} of {n_pages} pages</b> are in use, with {stored} tokens and {empty} empty rows. Sharing saves "
-        f"{saved} pages. If each request reserved the {longest} rows of the longest text, there would be room for "
-        f"{fit} of the {len(REQUESTS)}. "
+        f"{saved} pages. If each request reserved the {longest} rows of the longest text, "
+        f"{fit} would fit. "
         f"{table(rows, ('request', '', 'its text', 'its pages'))}"
     )
 
