@@ -84,14 +84,12 @@ def describe(model, step):
     )
     tile = model.tile(step)
     counts = ", ".join(f"{int((tile == what).sum())} {name.split(':')[0]}" for what, name in enumerate(NAMES))
-    return f"{text}<b>Tile {step}</b> of tiles 0 to {len(model.kinds) - 1}, {model.keys(step)}. Places: {counts}."
+    return f"{text}<b>Tile {step}</b> of tiles 0 to {len(model.kinds) - 1}, {model.keys(step)}. Lanes: {counts}."
 
 
 def draw(model, step):
-    """Two panels: all scores with the program's key tiles by kind, and the places of the tile at `step`."""
-    alt = (
-        f"The key tiles of one program among all scores, and the places of one of them. {plain(describe(model, step))}"
-    )
+    """Two panels: all scores with the program's key tiles by kind, and the lanes of the tile at `step`."""
+    alt = f"The key tiles of one program among all scores, and the lanes of one of them. {plain(describe(model, step))}"
     figure, (grid, tile) = panels(3.4, 1.5, 1, left=0.06, right=0.8, wspace=0.2, alt=alt)
     top, block_n, n_tiles = model.pid * model.block_m, model.block_n, len(model.kinds)
     columns = np.minimum(block_n * np.arange(n_tiles + 1), model.n_k)
@@ -121,7 +119,7 @@ def draw(model, step):
     tile.invert_yaxis()
     tile.set(xticks=columns[:-1] + 0.5, yticks=rows[:-1] + 0.5)
     tidy(tile, title=f"tile {step}: {model.kinds[step]}", x="offs_n")
-    for title, looks, y in (("tiles", KINDS, 0.93), ("places", LOOKS, 0.62)):
+    for title, looks, y in (("tiles", KINDS, 0.93), ("lanes", LOOKS, 0.62)):
         patches = [Patch(**_face(look), label=name.replace(": ", ":\n")) for name, look in looks.items()]
         place = {"loc": "upper left", "bbox_to_anchor": (0.805, y), "alignment": "left"}
         legend(figure, handles=patches, title=title, title_fontsize=9, handlelength=1.2, **place)
@@ -165,7 +163,7 @@ def draw_speed(record="attention-h100"):
         f"{row['tflops']['ours']:.0f} and {row['tflops']['sdpa_flash']:.0f}"
         for row in rows
     ]
-    place = {"left": 0.06, "above": 0.64, "wspace": 0.15, "note": f"{sizes}; {records.provenance(record)}"}
+    place = {"left": 0.06, "above": 0.8, "wspace": 0.15, "note": f"{sizes}; {records.provenance(record)}"}
     place["alt"] = f"Bars of TFLOP/s, forward, of which this course and FlashAttention-2: {'; '.join(rates)}."
     figure, every = panels(3.2, *[1] * len(shapes), sharey=True, **place)
     for axes, (d, causal) in zip(every, shapes, strict=True):
@@ -176,7 +174,7 @@ def draw_speed(record="attention-h100"):
             axes.bar(np.arange(len(shown)) + offset, heights, width=0.19, color=colour, label=name)
         axes.set_xticks(range(len(shown)), [f"{row['n']:,}" for row in shown])
         tidy(axes, title=f"d = {d}, {'causal' if causal else 'full'}", x="N", y="TFLOP/s" if axes is every[0] else None)
-    legend(every[0], loc="lower left", bbox_to_anchor=(-0.02, 1.1), ncols=len(CONTESTANTS))
+    legend(every[0], loc="lower left", bbox_to_anchor=(-0.02, 1.17), ncols=len(CONTESTANTS))
     return figure
 
 

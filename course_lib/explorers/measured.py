@@ -51,7 +51,7 @@ def draw_memory(rows):
         "S and P: 4 N N bytes a head": [traffic.standard_attention(x, x, d, heads=heads).peak_bytes for x in n],
         "lse: 4 N bytes a head": [traffic.flash_attention(x, x, d, **flash).peak_bytes for x in n],
     }
-    curves(axes, n, forms, ((METHODS["standard"][0], ":"), (METHODS["flash"][0], ":")))
+    curves(axes, n, forms, ((METHODS["standard"][0], ":"), (METHODS["sdpa_flash"][0], ":")))
     _log_lengths(axes, n)
     legend(axes)
     return figure
@@ -135,7 +135,10 @@ def moved(rows):
 
 
 def draw_dram(rows):
-    """Bytes against the length: by the closed form (dotted), counted at three places, and Q, K, V, O once."""
+    """Bytes against the length: by the closed form (dotted), counted at three places, and Q, K, V, O once.
+
+    A colour is a method and a marker a place, so that the legend names each of them once.
+    """
     title, note = "bytes of one forward, all heads, read and written", shape_of(rows, "dram-h100")
     last = {call.method: call for call in moved(rows)}.values()
     ends = [
@@ -144,17 +147,21 @@ def draw_dram(rows):
     ]
     alt = f"Bytes against N, by the closed form and counted. At the longest, {'; '.join(ends)}."
     figure, axes = panel(4.2, right=0.7, note=note, alt=alt, title=title, x="N", y="bytes")
+    places = {
+        "closed form": ("asked_bytes", {"linestyle": ":"}),
+        "counted at the multiprocessors": ("sm_bytes", {"linestyle": "", "marker": "+", "markersize": 9}),
+        "counted at L2": ("l2_bytes", {"linestyle": "", "marker": "x"}),
+        "counted at DRAM": ("dram_bytes", {"marker": "o", "markersize": 5}),
+    }
     for method in ("standard", "flash"):
-        colour, marker = METHODS[method]
+        colour, _ = METHODS[method]
+        axes.plot([], [], color=colour, linewidth=5, label=NAMES[method])
         calls = [call for call in moved(rows) if call.method == method]
         n = [call.n for call in calls]
-        for what, style, name in (
-            ("asked_bytes", {"linestyle": ":"}, f"{NAMES[method]}: closed form"),
-            ("sm_bytes", {"linestyle": "", "marker": "+", "markersize": 9}, "at the multiprocessors"),
-            ("l2_bytes", {"linestyle": "", "marker": "x"}, "at L2"),
-            ("dram_bytes", {"marker": marker}, "at DRAM"),
-        ):
-            axes.plot(n, [getattr(call, what) for call in calls], color=colour, label=name, **style)
+        for what, style in places.values():
+            axes.plot(n, [getattr(call, what) for call in calls], color=colour, **style)
+    for name, (_, style) in places.items():
+        axes.plot([], [], color=INK, label=name, **style)
     d, sizes = rows[0]["head_dim"], {key: rows[0][key] for key in ("heads", "batch")}
     once = [traffic.flash_attention(x, x, d, block_q=x, block_k=x, **sizes).total_bytes for x in n]
     axes.plot(n, once, "--", color=GREY, label="Q, K, V, O once")

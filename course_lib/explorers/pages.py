@@ -31,6 +31,7 @@ REQUESTS = (
 NAMES = "ABCDE"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILLION)
 SHARED = "#666666"
+LINE_END = "\u21b5"  # shown for a newline, which would break the line of text over the cells
 ROWS_A_LINE, GAP = 64, 0.5  # rows of the cache side by side in the picture, and between two pages
 ADVANCE = 0.602  # the width of a monospaced character, as a part of its size
 PAGE_SIZES, POOL_ROWS = (4, 8, 16, 32), (96, 128, 192, 256)
@@ -113,7 +114,8 @@ def describe(of, step):
     return (
         f"<b>Step {step + 1} of {of.n_steps}.</b> {'; '.join(happened) or 'Every request gets a character'}.<br>"
         f"<b>{used} of {n_pages} pages</b> are in use, with {stored} tokens and {empty} empty rows. Sharing saves "
-        f"{saved}. If each request reserved the {longest} rows of the longest text, there would be room for {fit}. "
+        f"{saved} pages. If each request reserved the {longest} rows of the longest text, "
+        f"{fit} would fit. "
         f"{table(rows, ('request', '', 'its text', 'its pages'))}"
     )
 
@@ -133,16 +135,26 @@ def draw(of, step):
     axes.set(xlim=(0, ROWS_A_LINE), ylim=(lines + 0.05, 0))
     axes.set_axis_off()
     row = 1 - GAP / size  # so that a gap remains between two pages
-    # A line of text for each page, because matplotlib takes a millisecond for every text.
+    kinds = (*COLOURS, SHARED, PALE)
+    palette = ("white", *(pale(pale(kind)) for kind in kinds), *kinds)
+    edges, kinds_of_cells = [[] for _ in range(lines)], [[] for _ in range(lines)]
+    # A line of text for each page and a grid for each line of pages, because matplotlib takes a millisecond for each.
     style = {"family": "monospace", "size": row * 72 * figure.get_figwidth() * 0.99 / ROWS_A_LINE / ADVANCE / 2}
     for page, (who, text) in enumerate(zip(owners, held, strict=True)):
         line, left = divmod(page * size, ROWS_A_LINE)
-        colour = SHARED if len(who) > 1 else COLOURS[who[0]] if who else PALE
+        kind = kinds.index(SHARED if len(who) > 1 else COLOURS[who[0]] if who else PALE)
         x = left + GAP / 2 + row * np.arange(size + 1)
-        cells(axes, [np.arange(size) < len(text)], (pale(pale(colour)), colour), x=x, y=(line + 0.35, line + 0.9))
-        name = f"{page}: {', '.join(NAMES[r] for r in who)}" if who else str(page)
-        label(axes, x[0], line + 0.2, name, color=INK if who else GREY, ha="left")
-        label(axes, x[0] + row / 4, line + 0.62, " ".join(text), color="white", ha="left", **style)
+        edges[line] += x.tolist()
+        kinds_of_cells[line] += [1 + kind + len(kinds) * (i < len(text)) for i in range(size)] + [0]  # 0: the gap
+        between = ", " if size > 4 else ""  # a short page has no room for five names and their commas
+        name = f"{page}: {between.join(NAMES[r] for r in who)}" if who else str(page)
+        label(axes, x[0], line + 0.2, name, color=INK if who else GREY, ha="left", size=8.5)
+        if text:
+            shown = " ".join(text.replace("\n", LINE_END))
+            ink = INK if kinds[kind] == ORANGE else "white"  # white on orange is hard to read
+            label(axes, x[0] + row / 4, line + 0.62, shown, color=ink, ha="left", **style)
+    for line, (x, of_line) in enumerate(zip(edges, kinds_of_cells, strict=True)):
+        cells(axes, [of_line[:-1]], palette, x=x, y=(line + 0.35, line + 0.9))
     return figure
 
 
@@ -172,7 +184,7 @@ def draw_programs(shapes, n_slots):
         for name, shape in shapes.items()
     ]
     figure, axes = panel(
-        3.2, alt=f"Time against the number of splits. {'; '.join(said)}.", y="tiles of keys",
+        3.2, alt=f"Time against the number of splits. {'; '.join(said)}.", y="time (tiles of keys)",
         x="parts that each sequence's keys are split into", title="time until the last program ends, as estimated",
     )  # fmt: skip
     for (name, shape), colour in zip(shapes.items(), (BLUE, ORANGE, GREEN), strict=False):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from matplotlib.patheffects import withStroke
 
 from course_lib import masks, traffic
 
@@ -16,6 +17,7 @@ from .figures import GREY, INK, ORANGE, VERMILLION, label, tidy
 
 ORDERS = ("q_outer", "kv_outer")
 VISITED, SKIPPED = "#9DCBEA", "#D5D5D5"
+FACES = (SKIPPED, "white", VISITED, ORANGE)  # skipped, to be visited, visited, being visited
 # Larger grids are drawn without these: numbers would be too small to read, and lines would cover the tiles.
 MAX_NUMBERED_TILES, MAX_PATH_TILES, MAX_LINES = 81, 1024, 64
 
@@ -95,18 +97,21 @@ def draw_tile_grid(axes, model, step=None, max_numbered=MAX_NUMBERED_TILES):
     """
     tiles, number = model.tiles, model.visit_number
     step = model.n_visits if step is None else int(np.clip(step, 0, model.n_visits))
-    # 0: skipped, 1: to be visited, 2: visited, 3: being visited (none after the last visit).
+    # Places in FACES; none is being visited after the last visit.
     done = np.where(number == 0, 0, np.where(number > step, 1, 2))
     if 0 < step < model.n_visits:
         done[number == step] = 3
     x = np.array([0, *(stop for _, stop in tiles.key_rows)])
     y = np.array([0, *(stop for _, stop in tiles.query_rows)])
     lines = {"edgecolors": GREY, "linewidth": 0.6} if max(number.shape) <= MAX_LINES else {"edgecolors": "none"}
-    cells(axes, done, (SKIPPED, "white", VISITED, ORANGE), x=x, y=y, **lines)
+    cells(axes, done, FACES, x=x, y=y, **lines)
     centre_x, centre_y = (x[:-1] + x[1:]) / 2, (y[:-1] + y[1:]) / 2
     if number.size <= max_numbered:
         for i, j in model.visits:
-            label(axes, centre_x[j], centre_y[i], str(number[i, j]), size=8.5)
+            # The stair passes behind numbers, not through them.
+            crossed = tiles.kinds[i, j] == masks.PARTIAL
+            halo = [withStroke(linewidth=4, foreground=FACES[done[i, j]])] if crossed else []
+            label(axes, centre_x[j], centre_y[i], str(number[i, j]), size=8.5, path_effects=halo)
     elif number.size <= MAX_PATH_TILES and step:
         i, j = np.array(model.visits[:step]).T
         axes.plot(centre_x[j], centre_y[i], color=INK, linewidth=0.6)

@@ -49,6 +49,10 @@ class Launch:
         """{name without _ptr: (bytes requested by loads, by stores)}."""
         return self.trace.by_tensor
 
+    def __repr__(self):
+        # The trace in full is a page of arrays.
+        return f"Launch(outputs={self.outputs}, by_tensor={self.by_tensor()}, violations={self.trace.violations})"
+
 
 def plain(answer: Callable) -> Callable:
     """The function inside `@triton.jit`; anything else as it is."""

@@ -42,8 +42,9 @@ def code_of_call(call: str, inputs: dict) -> str:
 
     The call with the inputs in their places if that takes few lines, otherwise a function and its call.
     """
-    begin = ast.parse(call).body[-1].lineno - 1
-    statements, last = call.split("\n")[:begin], "\n".join(call.split("\n")[begin:])
+    lines = call.rstrip().split("\n")
+    begin = ast.parse(call).body[-1].lineno - 1  # the last statement may take several lines
+    statements, last = lines[:begin], "\n".join(lines[begin:])
     codes = {name: code_of(value) for name, value in inputs.items()}
     used = [name for name in ("Rows", "launched", "run_cuda") if f"{name}(" in call]
     if not statements and not used and (tree := ast.parse(call, mode="eval").body) and isinstance(tree, ast.Call):

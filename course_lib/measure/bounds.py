@@ -97,7 +97,7 @@ def measured_cases():
         for row in records.rows("attention-h100", **{"pass": "forward", "causal": False, "head_dim": d, "n": 16384}):
             sizes = {"block_k": 64, "heads": row["heads"], "batch": row["batch"]}
             once, requested = (traffic.flash_attention(16384, 16384, d, block_q=q, **sizes) for q in (16384, 128))
-            name, ms = f"ours, N = 16,384, d = {d}", row["ms"]["ours"]
+            name, ms = f"this course, N = 16,384, d = {d}", row["ms"]["ours"]
             cases[name] = _case(ms, once.flops, once.total_bytes, 1, launch_s)
             if d == 128:
                 cases[f"{name}, bytes requested"] = _case(ms, requested.flops, requested.total_bytes, 1, launch_s)

@@ -168,3 +168,28 @@ def tflops(rung, clocks, M):
     blocks = -(-M // (launches.PLAIN_BLOCK_M if rung.file == "plain_attention.cu" else 128))
     busy = blocks / -(-blocks // SMS)  # multiprocessors, on average
     return 4 * 128 * busy * CLOCK_HZ / clocks / 1e12
+
+
+def bounds_and_speed(rung, of, M):
+    """TFLOP/s of a rung with the Clocks `of` and M queries: if nothing overlaps, if all does, and as measured."""
+    (row,) = [row for row in records.rows("cuda-h200", rung=rung.name, head_dim=128) if row["m"] == M]
+    return tflops(rung, of.in_turn, M), tflops(rung, of.overlapping, M), row["speed_tflops"]
+
+
+def limits_of_published():
+    """[(what, how much)]: the time of the record published-profile beside what the card could do, by the counts."""
+    published, card = records.record("published-profile"), GPUS["RTX 4090"]
+    (on_gpu,) = records.rows("cuda-counters-h200", rung="plain", m=1024)
+    seconds, blocks = published["ms"] * 1e-3, 64
+    # Each of an SM's 128 units multiplies and adds once in a clock.
+    clock_hz = card.fp32_tflops * 1e12 / (card.sms * 128 * 2)
+    passes_s = on_gpu["shared_load_passes"] / blocks / clock_hz
+    once_bytes, moved_bytes = 4 * 4 * published["m"] * published["head_dim"], 32 * published["load_sectors"]
+    return [
+        ("GFLOP/s, as part of the card's fp32 peak", f"{published['gflops'] / card.fp32_tflops / 1e3:.1%}"),
+        ("Q, K, V and output, each once, over the time (GB/s)", f"{once_bytes / seconds / 1e9:.1f}"),
+        ("sectors loaded, over the time (GB/s)", f"{moved_bytes / seconds / 1e9:.0f}"),
+        ("what the card's memory can deliver (GB/s)", f"{card.hbm_bytes_per_s / 1e9:,.0f}"),
+        ("multiprocessors that have a block", f"{blocks} of {card.sms}"),
+        ("passes of shared memory on these, one in a clock, of the time", f"{passes_s / seconds:.0%}"),
+    ]

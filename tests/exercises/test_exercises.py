@@ -110,7 +110,7 @@ def test_the_printed_input_reproduces_the_failure(exercise, prop, slip, form):
         calls.append([a for a in arguments if isinstance(a, np.ndarray | tuple | list | int | float | str)])
         return answer(*arguments)
 
-    if not runs_here(exercise):  # a kernel or CUDA C++, which nothing can stand in for
+    if "triton" in exercise.imports or not runs_here(exercise):  # a kernel, which nothing can stand in for
         spied = answer
     namespace = {"np": np, name: spied}
     with np.errstate(all="ignore"), contextlib.suppress(*[Exception] * (evidence.findings[0].kind == "exception")):

@@ -118,6 +118,14 @@ def test_ratio_picture_has_ours_over_each_peer(made_up):
     assert sorted(x for line in forward.lines for x in line.get_xdata()[:1]) == [0.75, 1, 1.5]
 
 
+def test_a_legend_names_each_thing_once(made_up):
+    axes = pictures()["dram"].axes[0]
+    named = [text.get_text() for text in axes.get_legend().texts]
+    assert len(named) == len(set(named)) == 8
+    colours = {line.get_label(): line.get_color() for line in pictures()["memory"].axes[0].lines}
+    assert colours["lse: 4 N bytes a head"] == measured.METHODS["sdpa_flash"][0]  # who keeps it in a forward
+
+
 def test_a_still_picture_takes_fewer_bytes(made_up):
     figure = pictures()["times"]
     still, full = (

@@ -122,6 +122,16 @@ def test_a_learner_can_make_the_same_call():
 
 
 @interpreted
+def test_a_launch_is_shown_in_a_few_lines():
+    from course_lib.kernels import warmup
+
+    x = np.array([1.0, 2.0, 3.0])
+    text = repr(launched(warmup.vector_add, (2,), {"out_ptr": (3,)}, x_ptr=x, y_ptr=x, n=3, BLOCK=2))
+    assert "[2., 4., 6.]" in text and "'x': (12, 0)" in text and "violations=[]" in text
+    assert len(text) < 200
+
+
+@interpreted
 def test_rows_of_matrices_do_not_touch_and_strides_are_filled_in():
     launch = eval(CALL, {"launched": launched, "double": double, "x": np.ones((6, 5))})
     assert launch.by_tensor() == {"x": (120, 0), "out": (0, 120)}

@@ -11,14 +11,14 @@ from course_lib.measure import bounds, records
 def test_cases_of_the_committed_record():
     rows = records.rows("attention-h100", causal=False, n=16384, head_dim=128, **{"pass": "forward"})
     cases = bounds.measured_cases()
-    case = cases["ours, N = 16,384, d = 128"]
+    case = cases["this course, N = 16,384, d = 128"]
     assert case["seconds"] == rows[0]["ms"]["ours"] / 1e3
     assert case["flops"] == 4 * 16384**2 * 128 * rows[0]["heads"] * rows[0]["batch"]
     assert case["n_bytes"] == 4 * 16384 * 128 * 2 * rows[0]["heads"] * rows[0]["batch"]
     assert case["flops"] / case["flops_per_s"] / case["seconds"] == pytest.approx(
         rows[0]["tflops"]["ours"] / GPUS["H100"].fp16_tensor_tflops
     )
-    requested = cases["ours, N = 16,384, d = 128, bytes requested"]
+    requested = cases["this course, N = 16,384, d = 128, bytes requested"]
     assert requested["n_bytes"] == case["n_bytes"] * (2 + 2 * 128) / 4, "K and V once for each of 128 query tiles"
 
 

@@ -117,3 +117,20 @@ def test_measured_speeds_lie_between_the_two_that_the_counts_give():
             clocks = cuda_rungs.clocks(rung)
             slow, fast = (cuda_rungs.tflops(rung, of, row["m"]) for of in (clocks.in_turn, clocks.overlapping))
             assert slow < row["speed_tflops"] < fast, rung.name
+
+
+def test_what_limited_the_published_kernel():
+    limits = dict(cuda_rungs.limits_of_published())
+    published = records.record("published-profile")
+    assert limits["Q, K, V and output, each once, over the time (GB/s)"] == str(published["gb_per_s"])
+    assert limits["GFLOP/s, as part of the card's fp32 peak"] == "0.9%"  # 723 of 82,600
+    assert limits["sectors loaded, over the time (GB/s)"] == "91"  # 67.6 MB in 0.742 ms
+    # 75,497,472 passes on 64 multiprocessors at 2.52 GHz are 0.468 of 0.742 ms.
+    assert limits["passes of shared memory on these, one in a clock, of the time"] == "63%"
+
+
+@pytest.mark.parametrize("name", ("plain", "padding", "prefetch"))
+def test_every_measured_speed_is_between_its_bounds(name):
+    rung = rungs()[name]
+    in_turn, overlapping, measured = cuda_rungs.bounds_and_speed(rung, cuda_rungs.clocks(rung), 16896)
+    assert in_turn < measured < overlapping

@@ -20,8 +20,8 @@ def largest_exp_input(exponent_bits, mantissa_bits):
     11.0859375
     """
     largest_exponent = 2 ** (exponent_bits - 1) - 1
-    largest = (2 - 2.0**-mantissa_bits) * 2.0**largest_exponent
-    limit = np.log(largest)
+    # Half a gap above the largest number, from where on rounding goes to infinity.
+    limit = np.log((2 - 2.0 ** -(mantissa_bits + 1)) * 2.0**largest_exponent)
     gap = 2.0 ** (np.floor(np.log2(limit)) - mantissa_bits)  # between the format's numbers near limit
     return float(np.floor(limit / gap) * gap)
 
@@ -70,8 +70,9 @@ def no_larger_one(fmt, x):
     return single_finding("too small", text, repr(x))
 
 
-# float16, bfloat16, float32 and others; in the last two the limit depends on the mantissa.
-EACH = [(5, 10), (8, 7), (8, 23), (5, 2), (4, 14), (3, 3)]
+# float16, bfloat16, float32 and others. In (4, 14) and (3, 3) the limit depends on the mantissa; in (4, 3) and (3, 4)
+# an exp above the largest number still rounds to it.
+EACH = [(5, 10), (8, 7), (8, 23), (5, 3), (4, 14), (3, 3), (4, 3), (3, 4)]
 check = Checks(largest_exp_input, on_a_number(is_held))
 
 check("the format holds the number", EACH)

@@ -64,7 +64,10 @@ check(
 )
 check(
     "no pair that fits makes more scores",
-    [(2048, 16, 2, 16), (3072, 16, 4, 8), (100_000, 64, 2, 16), (232_448, 16, 2, 16), (5000, 3, 2, 2), SIZES],
+    [
+        *((2048, 16, 2, 16), (3072, 16, 4, 8), (100_000, 64, 2, 16)),
+        *((232_448, 16, 2, 16), (1_000_000, 64, 2, 16), (5000, 3, 2, 2), SIZES),
+    ],
     test=judges(too_small),
 )
 check("of equal products, the larger block_q", [(1000, 4, 2, 4), (900, 1, 2, 1), SIZES], test=judges(wrong_tie))

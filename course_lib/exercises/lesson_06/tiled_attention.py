@@ -184,7 +184,7 @@ check(
 )
 check(
     "SRAM never holds more than 32 (block_q d + 2 block_k d + block_q block_k) bytes",
-    [(192, 384, 16, 16, 16), (192, 384, 16, 16, 16, True)],
+    [(16, 2048, 16, 16, 16), (2048, 16, 16, 16, 16), (192, 384, 16, 16, 16, True)],
     call=LIMITED_CALL,
 )
 check(

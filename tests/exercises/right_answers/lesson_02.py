@@ -5,7 +5,7 @@ import numpy as np
 
 def largest_by_steps(exponent_bits, mantissa_bits):
     """From 1 upwards, in steps of the gap."""
-    largest = (2 - 2.0**-mantissa_bits) * 2.0 ** (2 ** (exponent_bits - 1) - 1)
+    largest = (2 - 2.0**-mantissa_bits / 2) * 2.0 ** (2 ** (exponent_bits - 1) - 1)  # what still rounds to a number
     x = 1.0
     while np.exp(2 * x) <= largest:
         x *= 2
@@ -27,7 +27,7 @@ def largest_by_bisection(exponent_bits, mantissa_bits):
     low, high = 0, 10 * 2**mantissa_bits
     while high - low > 1:
         middle = (low + high) // 2
-        fits = np.exp(number(middle)) <= number(highest * 2**mantissa_bits - 1)
+        fits = np.exp(number(middle)) < number(highest * 2**mantissa_bits - 0.5)
         low, high = (middle, high) if fits else (low, middle)
     return np.float64(number(low))
 
