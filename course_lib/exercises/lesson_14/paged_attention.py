@@ -88,6 +88,12 @@ def gives_attention(returned, q, k, v, scale, **_):
     return compare(returned, expected_output(q, k, v, scale))
 
 
+def rounds_no_score(returned, q, k, v, scale, **_):
+    """For scores whose rounding is of no matter: each is the only one that is visible, or 0."""
+    (o,) = expected_output(q, k, v, scale)
+    return compare(returned, [ExpectedOutput("o", o.expected, o.plain, 1.0, index="sequence")])
+
+
 def not_modified(answer, **inputs):
     judging(CALL, lambda returned, **_: None)(answer, **inputs)
     names = ("q", "k_pages", "v_pages", "block_table", "lengths", "scale")
@@ -133,6 +139,12 @@ check(
 )
 rising = with_scores("1000 * np.arange(n) - 20000")
 check("hidden scores far above the visible ones", [batch([6], n_new=3)], call=rising)
+check(
+    "a single visible key has all the weight, however low its score",
+    [batch([2], n_new=2)],
+    test=rounds_no_score,
+    call=with_scores("-2e10 / (1 + np.arange(n))", "np.arange(n_new)[::-1]"),
+)
 check("an empty place in the batch gets 0", [batch([5, 0, 3]), batch([0], n_new=2, heads=2)])
 check("the inputs are not modified", [batch([5, 3], heads=4, kv_heads=2)], calls=not_modified)
 check("any batch", [batch([7, 0, 13], heads=6, kv_heads=3, n_new=2, page_size=5, d=4, scale=0.7), batches()])
