@@ -29,7 +29,6 @@ RIGHT_ANSWERS = {
             "mask=mask_n[:, None] & mask_d[None, :]": "mask=mask_n[None, :] & mask_d[:, None]",
             DOT: 'tl.dot(q * scale, k, input_precision="ieee")',
         },
-        "sums without tl.dot": {DOT: "tl.sum(q[:, None, :] * k[None, :, :], axis=2) * scale"},
     },
     "online_row_stats": {
         "Python's max, which Triton knows": {"tl.maximum(m_i, tl.max(x, axis=0))": "max(m_i, tl.max(x, axis=0))"},
