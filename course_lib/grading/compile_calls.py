@@ -19,14 +19,16 @@ from .properties import Checks
 SCRIPT = Path(__file__).with_name("compile_for_gpu.py")
 HEAD = "import numpy as np\nimport triton\nimport triton.language as tl\n"
 LIMIT_S = 60.0  # by the clock; a kernel takes about two seconds
-TYPES = {"bool": "i1", "int64": "i32", "float64": "fp32", "float32": "fp32", "float16": "fp16"}
+TYPES = {"bool": "i1", "int64": "i32", "int32": "i32", "float64": "fp32", "float32": "fp32", "float16": "fp16"}
 
 
 def compiles(check: Checks, *row) -> None:
     """Add to the checks of a kernel that Triton's compiler takes it. row: an input for `case`."""
     test = judging(check.call, lambda _, **inputs: None, launched=_compiled)
     name = "Triton's compiler takes the kernel, for an A100"
-    check.append(Property(name, check.call, test, (check.case(*row),), slow=True))
+    check.append(
+        Property(name, check.call, test, (row[0] if isinstance(row[0], dict) else check.case(*row),), slow=True)
+    )
 
 
 def _compiled(kernel, grid, outputs, *, strides=None, **arguments):

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import traffic
 from course_lib.grading import Evidence, Exercise, ExpectedOutput, Finding
+from course_lib.grading.compile_calls import compiles
 from course_lib.grading.kernel_calls import TRITON, compare_launch, kernel_checks, rounds_products
 from course_lib.language import WRITTEN
 
@@ -180,6 +181,7 @@ check(
 )
 check("all scores strongly negative", [step([32])], call=call("-1000 - np.arange(capacity) % 2 / 4"))
 check("lengths that no tile divides", [step([5]), step([39]), step([40], block_n=32)])
+check("lengths that no tile divides, all scores -4e6", [step([5])], call=call("-4e6 + np.zeros(capacity)"))
 check("several sequences, each with its own keys and length", [step([16, 32]), step([33, 5, 16])])
 check(
     "query heads that share keys are rows of one tile",
@@ -199,5 +201,6 @@ check(
 check("float32 products: nothing is rounded to TF32 on a GPU", [step([32])], test=rounds_products)
 check.examples = 8
 check("any step", [step([21, 0, 50], 2, 5, 6, splits=2, block_n=32, scale=0.7), steps()])
+compiles(check, step([21, 0, 50], 2, 5, 6, splits=2, block_n=32))
 
 EXERCISE = Exercise(__file__, decode_kernel, check, points=7, minutes=25, difficulty="hard", imports=TRITON)

@@ -88,10 +88,11 @@ def gives_attention(returned, q, k, v, scale, **_):
     return compare(returned, expected_output(q, k, v, scale))
 
 
-def rounds_no_score(returned, q, k, v, scale, **_):
-    """For scores whose rounding is of no matter: each is the only one that is visible, or 0."""
-    (o,) = expected_output(q, k, v, scale)
-    return compare(returned, [ExpectedOutput("o", o.expected, o.plain, 1.0, index="sequence")])
+def gives_means(returned, q, v, **_):
+    """One head whose scores are all equal: the mean of the values that each new token sees."""
+    n_new = q.shape[2]
+    means = [[[x[: len(x) - n_new + t + 1, 0].mean(axis=0) for t in range(n_new)]] for x in v]
+    return compare(returned, [ExpectedOutput("o", np.array(means), np.float32(means), 1.0, "sequence")])
 
 
 def not_modified(answer, **inputs):
@@ -140,10 +141,10 @@ check(
 rising = with_scores("1000 * np.arange(n) - 20000")
 check("hidden scores far above the visible ones", [batch([6], n_new=3)], call=rising)
 check(
-    "a single visible key has all the weight, however low its score",
-    [batch([2], n_new=2)],
-    test=rounds_no_score,
-    call=with_scores("-2e10 / (1 + np.arange(n))", "np.arange(n_new)[::-1]"),
+    "all scores -4e6: o is the mean of the visible values",
+    [batch([6, 9], n_new=3)],
+    call=with_scores("np.full(n, -4e6)"),
+    test=gives_means,
 )
 check("an empty place in the batch gets 0", [batch([5, 0, 3]), batch([0], n_new=2, heads=2)])
 check("the inputs are not modified", [batch([5, 3], heads=4, kv_heads=2)], calls=not_modified)
