@@ -29,6 +29,7 @@ RIGHT_ANSWERS = {
             "mask=mask_n[:, None] & mask_d[None, :]": "mask=mask_n[None, :] & mask_d[:, None]",
             DOT: 'tl.dot(q * scale, k, input_precision="ieee")',
         },
+        "the transposed product, transposed": {DOT: 'tl.trans(tl.dot(k, tl.trans(q), input_precision="ieee")) * scale'},
     },
     "online_row_stats": {
         "Python's max, which Triton knows": {"tl.maximum(m_i, tl.max(x, axis=0))": "max(m_i, tl.max(x, axis=0))"},
