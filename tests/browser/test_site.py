@@ -36,7 +36,7 @@ LOOK = r"""async () => {
         if (/\$|\\[a-zA-Z(\[]/.test(data)) faults.push(`raw formula: ${data.trim()}`)
     }
     for (const part of all("html, .page, .main, .content"))
-        if (part.scrollWidth > part.clientWidth) faults.push(`${part.tagName} is ${part.scrollWidth} pixels wide`)
+        if (part.scrollWidth > part.clientWidth + 16) faults.push(`${part.tagName} is ${part.scrollWidth} pixels wide`)
     const address = (node, name) => new URL(node.getAttribute(name), document.baseURI).href
     return {
         faults,
