@@ -254,6 +254,11 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
+def functions_on_tiles():
+    """{name: function of NumPy} of those that work on tiles beside the ufuncs."""
+    return {function.__name__: function for function in _FUNCTIONS}
+
+
 def _reduction(function):
     return lambda self, axis=None, **kwargs: function(self, axis, **kwargs)
 

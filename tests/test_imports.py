@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "machine": {"traffic"},
     "reference": {"machine", "masks"},
     "language": {"runtime"},
-    "kernels": {"runtime", "language"},
+    "kernels": {"runtime", "language", "masks"},
     "tiny_model": set(),
     "serving": {"kernels", "paged_cache", "tiny_model"},
     "tracing": {"runtime"},
@@ -38,7 +38,11 @@ MAY_IMPORT = {
         "hardware", "masks", "traffic", "machine", "reference", "kernels", "measure", "serving", "tiny_model",
     },
     "components": set(),
-    "grading": {"components", "runtime", "editing", "language", "kernels", "tracing", "tracer", "exercises"},
+    "player": {"editing"},
+    "grading": {
+        "components", "runtime", "editing", "language", "machine", "kernels", "tracing", "tracer", "player",
+        "exercises",
+    },
     "bug_hunt": {"runtime", "editing", "kernels", "measure"},
     "exercises": {
         "language", "traffic", "paged_cache", "machine", "reference", "kernels", "measure", "bug_hunt", "grading",

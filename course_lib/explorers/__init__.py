@@ -31,6 +31,6 @@ What they share:
     live             the shell of the explorers that one takes hold of: NAME.js draws in the browser what the model says
     spots            places of a picture that say something when one points at them, and may be chosen by a click
     shell            the shell of all others: rows of controls, picture and text
-    visits           bytes up to each visit of a loop, and the widget of backward_passes
+    visits           bytes up to each visit of a loop
     words            numbers and tables in words and HTML
 """

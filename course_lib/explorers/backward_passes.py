@@ -12,10 +12,11 @@ import numpy as np
 from course_lib.machine import Machine
 from course_lib.reference.backward import tiled_backward_on_machine
 
-from .drawing import pale, stacked
-from .figures import TENSOR_COLOURS, panels, tidy
+from .drawing import names_below, pale, stacked
+from .figures import INK, TENSOR_COLOURS, label, panels, tidy
+from .shell import Explorer, choice, slider, tick
 from .tile_grid import draw_tile_grid, tile_grid
-from .visits import bytes_moved, draw_moved, explore_visits, visit_starts
+from .visits import BLOCKS, LENGTHS, bytes_moved, visit_starts
 from .words import plain
 
 D = 8
@@ -101,9 +102,22 @@ def draw(model, step):
         done -= grid.n_visits
     grids[0].set_xticks([])
     grids[0].set_xlabel("")
-    names = ["\u03b4" if name == "delta" else name for name in TENSORS]
-    draw_moved(hbm, model.moved[step], model.moved[-1], names)
+    _draw_moved(hbm, model.moved[step], model.moved[-1])
     return figure
+
+
+def _draw_moved(axes, so_far, in_the_end):
+    """A bar for each tensor: read, above it paler what was written, and dashed what both will come to."""
+    places, faces = range(len(TENSORS)), [TENSOR_COLOURS[name] for name in TENSORS]
+    read, written = zip(*so_far.values(), strict=True)
+    ends = [sum(moved) for moved in in_the_end.values()]
+    tidy(axes, title="bytes moved; dashed: in all", y="bytes")
+    axes.bar(places, read, width=0.7, color=faces)
+    axes.bar(places, written, bottom=read, width=0.7, color=[pale(face) for face in faces])
+    axes.bar(places, ends, width=0.7, facecolor="none", edgecolor=INK, linestyle="--", linewidth=1)
+    names_below(axes, ["\u03b4" if name == "delta" else name for name in TENSORS])
+    axes.set_ylim(0, 1.18 * max(ends))
+    label(axes, 0.98, 0.98, "pale: written", ha="right", va="top", transform=axes.transAxes)
 
 
 def draw_products(programs):
@@ -124,4 +138,12 @@ def draw_products(programs):
 
 def explore():
     """The explorer as a widget: causal, lengths, block sizes, and the visit."""
-    return explore_visits(run, describe, draw, causal=True, visit=8)
+    first = {"n_q": 12, "n_k": 12, "block_q": 4, "block_k": 3, "causal": True}
+    return Explorer(
+        run, describe, draw,
+        {"causal": tick("causal", True)},
+        {"n_q": choice("queries", LENGTHS, 12), "n_k": choice("keys", LENGTHS, 12)},
+        {"block_q": choice("block_q", BLOCKS, 4), "block_k": choice("block_k", BLOCKS, 3)},
+        {"visit": slider("visit", 0, run(**first).n_visits, 8)},
+        step="visit", ends={"visit": lambda visit, **chosen: run(**chosen).n_visits}, play="visit",
+    )  # fmt: skip

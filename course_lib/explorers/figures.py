@@ -122,12 +122,6 @@ def label(axes, x, y, text, *, color=INK, size=9, ha="center", va="center", **st
 ON_WHITE = {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1.5}}
 
 
-def corner(axes, text, *, right=False):
-    """A small text in the upper left or right corner of the axes."""
-    x, ha = (0.98, "right") if right else (0.02, "left")
-    label(axes, x, 0.98, text, ha=ha, va="top", transform=axes.transAxes)
-
-
 def legend(of, **place):
     """The legend of axes or of a figure, without a frame."""
     of.legend(frameon=False, fontsize=9, **place)

@@ -152,8 +152,9 @@ CONTESTANTS = {
 }
 
 
-def draw_speed(record="attention-h100"):
-    """TFLOP/s of a record's forward rows: a panel for each head dimension and mask, bars by length."""
+def draw_speed():
+    """Recorded TFLOP/s of the forward: a panel for each head dimension and mask, bars by length."""
+    record = "attention-h100"
     rows = records.rows(record, **{"pass": "forward"})
     shapes = sorted({(row["head_dim"], row["causal"]) for row in rows})
     tokens, hidden = ({row[a] * row[b] for row in rows} for a, b in (("batch", "n"), ("heads", "head_dim")))

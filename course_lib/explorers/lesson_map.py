@@ -31,7 +31,7 @@ PARTS = {
     "Part II: the algorithm and the machine": (
         Lesson("06", "Tiled attention", "tiles in SRAM, every byte counted", ("05",), ready=True),
         Lesson("07", "First Triton kernels", "programs, pointers, masks", ("03",), ready=True),
-        Lesson("08", "FlashAttention forward", "05's update in 06's loop, as a kernel", ("06", "07"), ready=True),
+        Lesson("08", "The forward kernel", "05's update in 06's loop, as a kernel", ("06", "07"), ready=True),
         Lesson("09", "FlashAttention backward", "recompute instead of remember", ("08",), ready=True),
         Lesson("10", "Performance", "measure without fooling yourself", ("08",), ready=True),
         Lesson("11", "Making it fast", "predict a change, then measure it", ("10",), ready=True),

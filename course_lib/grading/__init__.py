@@ -5,7 +5,10 @@ What a notebook calls, and what exercises are written with, is imported from her
 exercise       what an exercise is made of
 properties     states the properties of an exercise, and tests that many have in common
 checking       tries the properties, shrinks the first failure
-calling        calls an answer under a time limit, its exceptions told at the learner's own line
+calling        calls an answer, and keeps what the properties ask of a call
+remote         an answer that runs in the player, a process of its own
+remote_launch  a kernel that runs there: its tensors, and the counts of its accesses, are here
+sandbox        the command line of bubblewrap
 diagnosis      says where and how what came back differs from what was expected
 read_counting  inputs that notice how they are read
 kernel_calls   answers that are Triton kernels, run under the tracer

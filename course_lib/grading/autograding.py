@@ -1,6 +1,7 @@
 """What a course's nbgrader_config.py adds to nbgrader: no trust in a submitted cell's metadata, and its own marking."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -9,9 +10,13 @@ from nbformat.v4 import new_code_cell, new_output
 from nbgrader import utils
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
-from traitlets import Float
+from traitlets import Bool, Float
+
+from course_lib.player.running import cut
 
 from .cli import LIMIT_S
+
+SOURCE_LIMIT_CHARS = 10_000
 
 
 class RestoreMetadata(NbGraderPreprocessor):
@@ -47,10 +52,15 @@ class RestoreMetadata(NbGraderPreprocessor):
         return nb, resources
 
 
+class NotMarked(RuntimeError):
+    """The answers were not marked, and the message says why."""
+
+
 class MarkAnswers(NbGraderPreprocessor):
     """Fills each locked cell's output with what `marking` found: nbgrader gives no points where that is an error."""
 
     limit_s = Float(LIMIT_S, help="seconds for running an answer, and again for checking it").tag(config=True)
+    sandbox = Bool(True, help="answers run under bubblewrap; False: with your rights").tag(config=True)
 
     def preprocess(self, nb, resources):
         code = [cell for cell in nb.cells if cell.cell_type == "code"]
@@ -59,16 +69,35 @@ class MarkAnswers(NbGraderPreprocessor):
         # A process of its own also because those that it starts import its main module: nbgrader's takes seconds.
         run = subprocess.run(
             [sys.executable, "-m", "course_lib.grading.marking"],
-            input=json.dumps({"cells": cells, "limit_s": self.limit_s}),
-            stdout=subprocess.PIPE,
+            input=json.dumps({"cells": cells, "limit_s": self.limit_s, "sandboxed": self.sandbox}),
+            capture_output=True,
             text=True,
-            check=True,
         )
+        if run.returncode:
+            raise NotMarked(run.stderr[-2000:])
         marks = json.loads(run.stdout)
         for cell in filter(utils.is_grade, code):
             unknown = {"passed": False, "message": "no exercise of the course: mark this cell by hand"}
             found = marks.get(cell.metadata.nbgrader.grade_id, unknown)
             cell.outputs = [_output(**found)]
+        return nb, resources
+
+
+class AnswersOnly(NbGraderPreprocessor):
+    """Leaves of a feedback page what is about the marks: the answers, as text, and what was found of each.
+
+    A student's Markdown, HTML and outputs are none of it. What nbgrader would take for hidden tests in an answer is
+    made harmless: it gives that student's page up otherwise.
+    """
+
+    def preprocess(self, nb, resources):
+        own = [cell for cell in nb.cells if cell.cell_type == "code" and "nbgrader" in cell.metadata]
+        nb.cells = [cell for cell in own if utils.is_solution(cell) or utils.is_grade(cell)]
+        for cell in nb.cells:
+            cell.execution_count = None
+            if not utils.is_grade(cell):
+                cell.outputs = []
+                cell.source = re.sub("(BEGIN|END) HIDDEN TESTS", r"\1 TESTS", cut(cell.source, SOURCE_LIMIT_CHARS))
         return nb, resources
 
 

@@ -1,36 +1,13 @@
-"""Calls an answer so that nothing it does can hurt the caller: time limit, exceptions, printing, inputs."""
+"""Calls an answer, here or in the player's process, and keeps what the properties ask of a call."""
 
 import ast
-import contextlib
-import ctypes
-import dis
-import io
-import linecache
-import os
-import re
-import signal
-import sysconfig
-import threading
-import time
-import traceback
-import warnings
 from collections.abc import Callable
 
 import numpy as np
 
+from course_lib.player.running import CALL_LIMIT_S, run
+
 from .exercise import Evidence, Finding, Property, single_finding
-
-CALL_LIMIT_S = 2.0  # of processor time, so that no answer fails because the machine is busy
-CLOCK_LIMITS = 5  # so many times the limit by the clock, for an answer that sleeps or waits
-PRINTED_LIMIT_CHARS = 600
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_LIBRARIES = (
-    _PACKAGE,
-    *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
-    "<frozen",
-    "<__array_function__",
-)
 
 
 class AnswerError(Exception):
@@ -39,10 +16,6 @@ class AnswerError(Exception):
     def __init__(self, finding):
         super().__init__(finding.text)
         self.finding = finding
-
-
-class TimeUp(BaseException):
-    """Raised in an answer that has run too long. Not an Exception: `except Exception` must let it pass."""
 
 
 class GuardedAnswer:
@@ -67,33 +40,21 @@ class GuardedAnswer:
     def __call__(self, *arguments):
         given = tuple(copied(a) for a in arguments)
         returned = self.run(lambda: self.answer(*given))
-        self.modified = tuple(i for i, a in enumerate(arguments) if not _same(a, given[i]))
+        after = getattr(self.answer, "after", given)  # the player has copies of its own
+        self.modified = tuple(i for i, a in enumerate(arguments) if not _same(a, after[i]))
         self.note(returned, self.modified, *(a.traces() for a in arguments if hasattr(type(a), "traces")))
         return returned
 
     def run(self, call):
         """call(), which runs the answer in a way of its own. Raises AnswerError, and nothing else."""
-        printed = _ShortBuffer()
-
-        def quietly():
-            # NumPy's warnings say in general what the finding will say in particular.
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                return call()
-
-        try:
-            with contextlib.redirect_stdout(printed):
-                return _limited(quietly, self.limit_s)
-        except TimeUp:
-            text = f"the answer did not return within {self.limit_s:g} s"
-            self.note("timeout")
-            raise AnswerError(Finding("", "timeout", text)) from None
-        except BaseException as error:  # SystemExit and KeyboardInterrupt too: a check never raises
-            self.note(type(error).__name__)
-            kind = "unknown name" if type(error) is NameError else "exception"
-            raise AnswerError(Finding("", kind, describe_exception(error))) from None
-        finally:
-            self.printed = printed.text()
+        outcome = run(call, self.limit_s)
+        self.printed = outcome.printed
+        if outcome.raised is None:
+            return outcome.returned
+        name, text = outcome.raised
+        kind = {"TimeUp": "timeout", "NameError": "unknown name"}.get(name, "exception")
+        self.note("timeout" if kind == "timeout" else name)
+        raise AnswerError(Finding("", kind, text))
 
 
 def attempt(prop: Property, answer: GuardedAnswer, inputs: dict) -> Evidence | None:
@@ -127,6 +88,24 @@ def _same(before, after):
     return not isinstance(before, int | str) or before == after
 
 
+FIXED = "default_rng(0)"  # in a call that is shown
+_seed = [0]  # of the generators of such calls
+
+
+def draw_with(seed: int) -> bool:
+    """From now on, what a call draws with a fixed generator comes from this one. 0 in self-study, as it reads there.
+
+    Returns whether it was another before.
+    """
+    before, _seed[0] = _seed[0], seed
+    return before != seed
+
+
+def as_drawn(call: str) -> str:
+    """The call with the generator that it draws from."""
+    return call.replace(FIXED, f"default_rng({_seed[0]})")
+
+
 def judging(call: str, test: Callable, **given) -> Callable:
     """The test of a Property that does what `call` says, and has judged what comes of it: test(outcome, **names).
 
@@ -134,7 +113,7 @@ def judging(call: str, test: Callable, **given) -> Callable:
     is the outcome; the names are those of the inputs and of what the statements define.
     given: what the call finds defined besides np and the inputs, also in place of what it imports by that name.
     """
-    *statements, last = ast.parse(call).body
+    *statements, last = ast.parse(call.replace(FIXED, "default_rng(_seed[0])")).body
     called = last.value.func if last.value.func.id not in given else last.value.args[0]
     called = called.func if isinstance(called, ast.Call) else called
     kept = [s for s in statements if not (isinstance(s, ast.ImportFrom) and s.names[0].name in given)]
@@ -142,107 +121,9 @@ def judging(call: str, test: Callable, **given) -> Callable:
     run = compile(ast.Expression(last.value), "<call>", "eval")
 
     def call_and_test(answer, **inputs):
-        names = {"np": np, **given, **inputs}
+        names = {"np": np, "_seed": _seed, **given, **inputs}
         exec(prepare, names)
         outcome = eval(run, names | {called.id: answer})
-        return test(outcome, **{name: names[name] for name in names.keys() - {"np", "__builtins__", *given}})
+        return test(outcome, **{name: names[name] for name in names.keys() - {"np", "_seed", "__builtins__", *given}})
 
     return call_and_test
-
-
-def describe_exception(error):
-    """The exception and the learner's own lines on the way to it; no frame of a library or of the grader."""
-    while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
-        error = error.__cause__  # Triton's interpreter wraps what a kernel raises
-    frames = [
-        (frame, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith(_LIBRARIES)
-    ]
-    what = type(error).__name__
-    # An address in a message differs from run to run.
-    if message := re.sub(r" at 0x[0-9a-fA-F]+", "", str(error)):
-        what += f": {message}"
-    lines = []
-    for frame, line in frames[-4:]:
-        source = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
-        lines.append(f"  line {line}, in {frame.f_code.co_name}" + (f":  {source}" if source else ""))
-    if len(frames) > 4:
-        lines.insert(0, f"  ({len(frames)} calls deep; the last 4 are shown)")
-    if isinstance(error, NotImplementedError) and lines:
-        return "\n".join(["the answer is not finished: it still raises NotImplementedError", *lines])
-    return "\n".join([f"the answer raised {what}", *lines])
-
-
-def is_untouched(function):
-    """True if the body is a stub's: a docstring or none, then raise NotImplementedError, `...` or `pass`."""
-    return hasattr(function, "__code__") and _instructions(function.__code__) in _STUBS
-
-
-def _instructions(code):
-    """What the body does. Docstring, comments and argument names leave no trace in it."""
-    return [(instruction.opname, instruction.argval) for instruction in dis.get_instructions(code)]
-
-
-_STUBS = [
-    _instructions(compile(f"def stub():\n    {body}", "<stub>", "exec").co_consts[0])
-    for body in ("raise NotImplementedError", "raise NotImplementedError()", "pass")
-]
-
-
-class _ShortBuffer(io.StringIO):
-    """A text file that keeps the beginning only: an endless loop may print without end."""
-
-    def write(self, text):
-        super().write(text[: PRINTED_LIMIT_CHARS + 1 - self.tell()])
-        return len(text)
-
-    def text(self):
-        text = self.getvalue()
-        return text[:PRINTED_LIMIT_CHARS].rstrip("\n") + (" ... (cut)" if len(text) > PRINTED_LIMIT_CHARS else "")
-
-
-def _limited(run, limit_s):
-    """run(), or TimeUp after limit_s: by SIGALRM where that exists and reaches us, otherwise by a thread."""
-    if hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread():
-        return _limited_by_signal(run, limit_s)
-    return _limited_by_thread(run, limit_s)
-
-
-def _limited_by_signal(run, limit_s):
-    began, busy_s = time.monotonic(), time.thread_time()
-
-    def ring(signum, frame):
-        # The first alarm comes when an answer that had the processor to itself has used limit_s, or just about.
-        if time.thread_time() - busy_s > 0.9 * limit_s or time.monotonic() - began > CLOCK_LIMITS * limit_s:
-            raise TimeUp
-
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        # The alarm repeats: it may come too early, and a bare `except:` in the answer may swallow one.
-        signal.setitimer(signal.ITIMER_REAL, limit_s, 0.2)
-        return run()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _limited_by_thread(run, limit_s):
-    outcome = {}
-
-    def work():
-        try:
-            outcome["returned"] = run()
-        except BaseException as error:
-            outcome["raised"] = error
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if thread.is_alive():
-        # Takes effect at the thread's next bytecode; one stuck in C is left behind, as a daemon.
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TimeUp))
-        raise TimeUp
-    if "raised" in outcome:
-        raise outcome["raised"]
-    return outcome["returned"]

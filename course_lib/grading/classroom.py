@@ -19,6 +19,8 @@ from .marking import answer_cell, check_cell
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 STUB = "raise NotImplementedError"
 
+RULES = Path(__file__).with_name("class_rules.md").read_text(encoding="utf-8").rstrip()
+
 # What each course gets as its nbgrader_config.py; {STUB} stands in it for the stub.
 CONFIG = Path(__file__).with_name("nbgrader_config.py.txt")
 
@@ -35,6 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("dir", nargs="?", type=Path, help="a folder that does not exist yet, or an empty one")
     parser.add_argument("--json", action="store_true", help="write lessons, points and minutes as JSON")
+    parser.add_argument("--submissions", metavar="LESSON", help="only say what each student handed in for a lesson")
     parser.add_argument("--table", action="store_true", help="only print docs/instructors.md's table; needs no DIR")
     arguments = parser.parse_args(argv)
     if arguments.table:
@@ -42,6 +45,10 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if arguments.dir is None:
         parser.error("DIR is missing")
+    if arguments.submissions:
+        for student, found in submissions(arguments.dir, arguments.submissions):
+            print(f"{student:<24} {found}")
+        return 0
     try:
         write_course(arguments.dir)
     except NotACourse as error:
@@ -85,7 +92,7 @@ def write_course(folder: Path, seed: int | None = None) -> None:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise NotACourse(f"{folder} is not empty; nothing was written. Name a new folder, or move the old one away")
-    seed = secrets.randbits(32) if seed is None else seed
+    seed = secrets.randbits(64) if seed is None else seed
     names = {lesson["name"] for lesson in lessons()}
     for name in sorted(names):
         notebook = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
@@ -101,6 +108,31 @@ def write_course(folder: Path, seed: int | None = None) -> None:
     (folder / "nbgrader_config.py").write_text(config, encoding="utf-8")
 
 
+def submissions(course: Path, lesson: str) -> list[tuple[str, str]]:
+    """What each student in submitted/ handed in for a lesson: "a notebook", or what is wrong with it."""
+    found = []
+    for student in sorted(path for path in (course / "submitted").glob("*") if path.is_dir()):
+        path = student / lesson / f"{lesson}.ipynb"
+        others = [other.name for other in sorted(path.parent.glob("*")) if other.is_file()]
+        if path.exists():
+            found.append((student.name, _as_notebook(path)))
+        elif others:
+            found.append((student.name, f"renamed: no {path.name}, but {', '.join(others)}"))
+        else:
+            found.append((student.name, "missing"))
+    return found
+
+
+def _as_notebook(path):
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        named = {cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in cells}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "broken: not a Jupyter notebook"
+    known = {answer_cell(exercise_id) for exercise_id in registry.exercises()}
+    return "a notebook" if named & known else "broken: no answer cell of the release is in it"
+
+
 def _convert(notebook: dict, seed: int, names: set[str]) -> set[str]:
     """Make a lesson, in place, the source of an assignment. Returns the files that its text links to."""
     beside = set()
@@ -113,6 +145,7 @@ def _convert(notebook: dict, seed: int, names: set[str]) -> set[str]:
             beside.add(target)
         return link[0]
 
+    rules = {"cell_type": "markdown", "id": "class-rules", "metadata": {}, "source": RULES.splitlines(keepends=True)}
     exercise = None
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
@@ -130,6 +163,7 @@ def _convert(notebook: dict, seed: int, names: set[str]) -> set[str]:
             source = _with_hidden_test(source, exercise, seed)
             _describe(cell, check_cell(exercise.id), points=exercise.points)
         cell["source"] = source.splitlines(keepends=True)
+    notebook["cells"].insert(1, rules)
     return beside
 
 
@@ -152,7 +186,9 @@ def _with_answer(stub, exercise):
 
 
 def _with_hidden_test(check, exercise, seed):
-    return f"""{check}
+    # `nbgrader validate` counts a cell that raises.
+    strict = check.rstrip().removesuffix(")") + ", strict=True)"
+    return f"""{strict}
 ### BEGIN HIDDEN TESTS
 from course_lib.grading import grade
 

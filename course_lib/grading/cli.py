@@ -13,13 +13,19 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from course_lib.editing import run_source
 
 from . import registry
 from .checking import grade
-from .kernel_calls import given_names
+from .cuda_calls import confine
+from .kernel_calls import given_names, is_kernel
+from .remote import CellFails, RemoteAnswer
+from .rules import objection
 
-LIMIT_S = 20.0
+LIMIT_S = 40.0
+JUDGE_BYTES = 6 << 30  # of addresses: an answer may ask for a tile of any size
 
 
 class NotGradable(Exception):
@@ -88,16 +94,17 @@ def answer_cells(path: Path) -> dict[str, str]:
     return found
 
 
-def in_own_process(exercise, source, before, limit_s, test=None):
-    """Run an answer cell after those before it, and grade its answer, in a process that is killed after limit_s.
+def in_own_process(exercise, source, before, limit_s, test=None, sandboxed=None):
+    """Grade an answer, of which its cell and those before it are run, in a process that is killed after limit_s.
 
     before: (id, source) of answer cells. This one joins them if it runs; otherwise it would take later ones down too.
     test: source of a cell that decides instead of `grade`, by raising or not; `check` is strict in it.
+    sandboxed: the answer runs in one more process, the player, in the sandbox or not; None: in that of its judge.
     """
     sources = [*before, (exercise.id, source)]
-    context = multiprocessing.get_context("spawn")
+    context = _processes()
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(sender, sources, test), daemon=True)
+    process = context.Process(target=_work, args=(sender, sources, test, sandboxed), daemon=True)
     process.start()
     sender.close()
     outcome = {"passed": False, "attempted": True, "cell_runs": False}
@@ -119,13 +126,54 @@ def in_own_process(exercise, source, before, limit_s, test=None):
     return outcome
 
 
-def _work(sender, sources, test):
+def _processes():
+    """How processes start: from one that has imported what this one has of the course, where that is possible."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([name for name in sys.modules if name.startswith("course_lib.")])
+    return context
+
+
+def _work(sender, sources, test, sandboxed):
     # What cells and answers write, at whatever level, must not mix with the marks.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     exercise = registry.find(sources[-1][0])
-    exercise_id, name = exercise.id, exercise.answer.__name__
-    namespace = {"__name__": "__main__"}
-    exec("import numpy as np", namespace)
+    name = exercise.answer.__name__
+    try:
+        if reason := objection(sources[-1][1], exercise.imports, is_kernel(exercise)):
+            raise CellFails(f"not run, because it breaks a rule of the class. {reason}")
+        if sandboxed is None:
+            namespace = _defined(exercise, sources)
+        else:
+            if sandboxed and "run_cuda(" in getattr(exercise.properties, "call", ""):
+                confine()
+            _limit_memory()
+            kernel = is_kernel(exercise)
+            # Triton alone runs beside a kernel.
+            cells = [cell for cell in sources if not kernel or is_kernel(registry.find(cell[0]))]
+            answer = RemoteAnswer(cells, name, kernel, sandboxed)
+            namespace = {"np": np, name: answer}
+    except CellFails as error:
+        sender.send({"message": f"{exercise.id}: {error}"})
+        return
+    sender.send({"cell_runs": True})
+    if test is not None:
+        sender.send(_outcome_of(test, namespace))
+        return
+    result = grade(exercise.id, namespace[name])
+    sender.send({"passed": result.passed, "attempted": result.attempted, "message": result.message})
+
+
+def _limit_memory():
+    with contextlib.suppress(ImportError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (JUDGE_BYTES, JUDGE_BYTES))
+
+
+def _defined(exercise, sources):
+    namespace = {"__name__": "__main__", "np": np}
     if "triton" in exercise.imports:
         namespace |= given_names()
     for cell_id, source in sources:
@@ -134,18 +182,11 @@ def _work(sender, sources, test):
                 run_source(source, f"<cell {cell_id}>", namespace)
         except BaseException as error:
             # An earlier answer's cell that fails is that answer's loss alone.
-            if cell_id == exercise_id:
-                sender.send({"message": f"{exercise_id}: its cell does not run: {type(error).__name__}: {error}"})
-                return
-    sender.send({"cell_runs": True})
-    if name not in namespace:
-        sender.send({"message": f"{exercise_id}: its cell defines no {name}"})
-        return
-    if test is not None:
-        sender.send(_outcome_of(test, namespace))
-        return
-    result = grade(exercise_id, namespace[name])
-    sender.send({"passed": result.passed, "attempted": result.attempted, "message": result.message})
+            if cell_id == exercise.id:
+                raise CellFails(f"its cell does not run: {type(error).__name__}: {error}") from None
+    if exercise.answer.__name__ not in namespace:
+        raise CellFails(f"its cell defines no {exercise.answer.__name__}")
+    return namespace
 
 
 def _outcome_of(test, answers):

@@ -1,6 +1,6 @@
 """Answers that are Triton kernels, compiled as well: the interpreter runs much that the compiler refuses."""
 
-import inspect
+import ast
 import json
 import subprocess
 import sys
@@ -11,10 +11,12 @@ import numpy as np
 
 from course_lib import runtime
 
+from . import sandbox
 from .calling import AnswerError, judging
 from .exercise import Finding, Property
 from .kernel_calls import plain
 from .properties import Checks
+from .remote import RemoteAnswer
 
 SCRIPT = Path(__file__).with_name("compile_for_gpu.py")
 HEAD = "import numpy as np\nimport triton\nimport triton.language as tl\n"
@@ -35,30 +37,37 @@ def _compiled(kernel, grid, outputs, *, strides=None, **arguments):
     """What `launched` takes, compiled instead. Raises AnswerError, of kind "compiler", if the compiler refuses it."""
     arguments |= dict.fromkeys(outputs, np.zeros(1))
     arguments |= {name: 1 for names in (strides or {}).values() for name in names}
-    refusal = _refusal(plain(kernel.answer), {name: np.asarray(value) for name, value in arguments.items()})
+    answer = plain(kernel.answer)
+    refusal = _refusal(answer, {name: np.asarray(value) for name, value in arguments.items()})
     if refusal:
         kernel.note(refusal)
         raise AnswerError(Finding("", "compiler", f"Triton's compiler refuses it: {refusal}"))
 
 
-def _refusal(function, arguments):
+def _refusal(answer, arguments):
     from course_lib.tracer import sources
 
-    given = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        value = arguments[name]
-        kind = ("*" if value.ndim else "") + TYPES[str(value.dtype)]
-        given[name] = value.item() if "constexpr" in str(parameter.annotation) else kind
+    remote = isinstance(answer, RemoteAnswer)
     try:
-        source = HEAD + "\n".join(sources(function, given=("np", "tl", "triton")))
+        pieces = answer.sources if remote else sources(answer, given=("np", "tl", "triton"))
     except (OSError, TypeError) as error:
         return f"its source cannot be read: {error}"
+    source, given = HEAD + "\n".join(pieces), {}
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    parameters = next(node.args.args for node in reversed(functions) if node.name == answer.__name__)
+    for parameter in parameters:
+        value = arguments[parameter.arg]
+        kind = ("*" if value.ndim else "") + TYPES[str(value.dtype)]
+        is_constant = parameter.annotation is not None and "constexpr" in ast.unparse(parameter.annotation)
+        given[parameter.arg] = value.item() if is_constant else kind
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "answer.py").write_text(source)
         Path(folder, "arguments.json").write_text(json.dumps(given))
-        command, environment = [sys.executable, SCRIPT, function.__name__], runtime.environment(interpreting=False)
+        command, environment = [sys.executable, SCRIPT, answer.__name__], runtime.environment(interpreting=False)
+        if remote and answer.sandboxed:
+            command = sandbox.python(SCRIPT, answer.__name__, folder=folder, TRITON_CACHE_DIR="/tmp")
         try:
             run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             return f"it was not done after {LIMIT_S:g} s"
-    return json.loads(run.stdout) if run.returncode == 0 else run.stderr.strip().splitlines()[-1]
+    return json.loads(run.stdout) if run.returncode == 0 else (run.stderr.strip().splitlines() or ["no message"])[-1]

@@ -35,5 +35,5 @@ if __name__ == "__main__":
     name = sys.argv[1]
     kernel = runpy.run_path("answer.py")[name]
     with open("arguments.json") as file:
-        found = refusal(kernel if hasattr(kernel, "params") else triton.jit(kernel), json.load(file))
+        found = refusal(kernel, json.load(file)) if hasattr(kernel, "params") else "there is no @triton.jit above it"
     print(json.dumps(found))

@@ -9,11 +9,13 @@ Without a C++ compiler, the check says so.
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from course_lib import runtime
 
+from . import sandbox
 from .calling import AnswerError, GuardedAnswer, judging
 from .diagnosis import compare, named, show
 from .exercise import Evidence, Exercise, ExpectedOutput, Finding, single_finding
@@ -156,6 +158,14 @@ def compare_variables(report, enough_bytes: int) -> Evidence | None:
         return None
     text = f"the variables of a thread take {report.stack_bytes:,} bytes, where {enough_bytes:,} are enough"
     return single_finding("variables", text)
+
+
+def confine() -> None:
+    """From now on, compile and run CUDA kernels in the sandbox."""
+    from course_lib.kernels.cuda import compiling
+
+    readable = [Path(compiling.__file__).parent, compiling._cache()]
+    compiling.confined = lambda command, *folders: sandbox.command(command, folders, readable)
 
 
 def lacks_compiler(exercise: Exercise) -> bool:

@@ -27,6 +27,8 @@ from .calling import GuardedAnswer, judging
 from .diagnosis import compare, named
 from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Result, single_finding
 from .properties import Checks
+from .remote import RemoteAnswer
+from .remote_launch import launch
 
 # What Exercise.imports of a kernel exercise is.
 TRITON = ("triton", "triton.language")
@@ -83,6 +85,7 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
 
     guarded = isinstance(kernel, GuardedAnswer)
     function = plain(kernel.answer if guarded else kernel)
+    remote = isinstance(function, RemoteAnswer)
     arguments |= {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
     arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
     strides = strides or {}
@@ -96,14 +99,17 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
         call |= {parameter: tensors[name].stride(axis) for axis, parameter in enumerate(parameters)}
 
     def run():
-        _runnable(function)[grid](**call)
+        if remote:
+            return launch(function, grid, call)
+        with trace() as traced:
+            _runnable(function)[grid](**call)
+        return traced
 
-    with trace() as traced:
-        kernel.run(run) if guarded else run()
-    launch = Launch({name: tensors[name].numpy() for name in outputs}, traced)
+    traced = kernel.run(run) if guarded else run()
+    made = Launch({name: tensors[name].numpy() for name in outputs}, traced)
     if guarded:
-        kernel.note(launch.outputs, launch.by_tensor(), [str(violation) for violation in traced.violations[:1]])
-    return launch
+        kernel.note(made.outputs, made.by_tensor(), [str(violation) for violation in traced.violations[:1]])
+    return made
 
 
 def _tensor(torch, array, gap_elems, column_stride):
@@ -209,14 +215,20 @@ def _unwritten(launch: Launch) -> Evidence | None:
     return Evidence(tuple(findings)) if findings else None
 
 
-def rounds_products(launch: Launch, **_) -> Evidence | None:
-    """None if there are products by tl.dot, each of float32 inputs as they are."""
-    if not launch.trace.dots:
-        return single_finding("no dot", "no product is a tl.dot, and only these run on a GPU's tensor cores")
-    if not launch.trace.rounding_dots:
-        return None
-    text = "tl.dot may round its float32 inputs to TF32 on a GPU, which leaves them about 3 digits"
-    return Evidence((Finding("", "tf32", text),))
+def rounds_products(agrees: Callable[..., Evidence | None]) -> Callable[..., Evidence | None]:
+    """A test for `kernel_checks`: `agrees`, and there are products by tl.dot, each of float32 inputs as they are."""
+
+    def test(launch, **inputs):
+        if wrong := agrees(launch, **inputs):
+            return wrong
+        if not launch.trace.dots:
+            return single_finding("no dot", "no product is a tl.dot, and only these run on a GPU's tensor cores")
+        if not launch.trace.rounding_dots:
+            return None
+        text = "tl.dot may round its float32 inputs to TF32 on a GPU, which leaves them about 3 digits"
+        return Evidence((Finding("", "tf32", text),))
+
+    return test
 
 
 def compare_bytes(launch: Launch, enough: dict) -> Evidence | None:
@@ -247,6 +259,11 @@ def compare_requests(launch: Launch, programs: int, lanes: int, enough: dict) ->
             text = f"a program makes {max(counts)} {kind}s of {name}, where {most} of a whole block do"
             return single_finding("many requests", text, part=name)
     return None
+
+
+def is_kernel(exercise: Exercise) -> bool:
+    """Whether the exercise's answer is a kernel that is launched."""
+    return "launched(" in getattr(exercise.properties, "call", "")
 
 
 def runs_here(exercise: Exercise) -> bool:

@@ -1,21 +1,19 @@
 """What can be said of a wrong answer that is no known slip: facts, found by running it beside the right answer."""
 
+import inspect
 import itertools
 
 import numpy as np
 
 from .calling import GuardedAnswer
 from .diagnosis import named
-from .exercise import Evidence, Exercise, Finding, Property
-from .slips import observed, same
+from .exercise import Exercise, Finding, Property
+from .slips import observed, on_case, same
 
 # What came back, made of what should have.
 RELATIONS = {
     "the right result with the opposite sign": np.negative,
     "the right result without its sign": np.abs,
-    "one divided by the right result": np.reciprocal,
-    "the square of the right result": np.square,
-    "the square root of the right result": np.sqrt,
     "the logarithm of the right result": np.log,
     "the exponential of the right result": np.exp,
     "1 minus the right result": lambda right: 1 - right,
@@ -23,70 +21,131 @@ RELATIONS = {
     "the right result, transposed": np.transpose,
     "the right result in reverse order": np.flip,
     "the right result as float16 holds it": lambda right: np.float64(np.float16(right)),
-} | {f"the right result rounded to {n} decimal places": lambda right, n=n: np.round(right, n) for n in range(6)}
+}
+RELATIONS |= {f"the right result rounded to {n} decimals": lambda right, n=n: np.round(right, n) for n in range(6)}
+POWERS = {"1/2": 0.5, "2/3": 2 / 3, "-1": -1, "2": 2, "3": 3, "4": 4}
+RELATIONS |= {f"the right result to the power {said}": lambda right, p=p: right**p for said, p in POWERS.items()}
 # Kinds of findings that say it all.
 PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "at once", "again"}
 
 
-def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence: Evidence):
-    """The Findings besides those of the property: one or none."""
+def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence):
+    """The Findings besides those of the property's Evidence: one or none."""
     kernel = "launched(" in prop.call or "run_cuda(" in prop.call  # which takes long
-    if kernel or evidence.findings[0].kind in PLAIN:
+    if kernel or evidence.findings[0].kind in PLAIN or not evidence.expected:
         return ()
     right = GuardedAnswer(exercise.answer)
     with np.errstate(all="ignore"):
-        pair = [_outcomes(prop, each, inputs) for each in (right, answer)]
+        pair = [_outcomes(observed(prop, each, inputs)) for each in (right, answer)]
         place = next((i for i, parts in enumerate(zip(*pair, strict=False)) if not same(*parts)), None)
         if place is None:
             return ()
-        fact = _relation(exercise, prop, right, answer, place) or _influence(prop, right, answer, inputs, place)
+
+        def run(each, prop, inputs):
+            """The outcome that is wrong, or None where there is none."""
+            return next(iter(_outcomes(observed(prop, each, inputs))[place:]), None)
+
+        alike = [(p, i) for p in exercise.properties if p.call == prop.call for i in range(len(p.cases))]
+        pairs = ([_outcomes(on_case(p, each, i)) for each in (right, answer)] for p, i in alike)
+        tried = [(p, p.cases[i], *(each[place:] for each in pair)) for (p, i), pair in zip(alike, pairs, strict=True)]
+        tried = [(p, case, exact[0], came[0]) for p, case, exact, came in tried if exact and came]
+        tried.sort(key=lambda each: same(*each[2:]))  # the wrong ones first
+        wrong = [each[1:] for each in tried if not same(*each[2:])]
+        words = ""
+        if sum(exact.size for _, exact, _ in wrong) > 1:
+            words = _relation(tried) or _law_of(wrong) or _as_if(exercise.answer, lambda *of: run(right, *of), tried)
+        if words:
+            fact = f"on every input tried, {evidence.findings[0].part or 'what comes back'} is {words}"
+        else:
+            fact = _influence(lambda each, inputs: run(each, prop, inputs), right, answer, inputs)
     return (Finding("", "fact", fact),) if fact else ()
 
 
-def _outcomes(prop, answer, inputs):
-    """The arrays that the answer's first call made, or returned."""
+def _outcomes(observation):
+    """The arrays that an answer's calls made, or returned."""
     outcomes = []
-    for value in observed(prop, answer, inputs)[0][0]:
+    for value in observation[0][0]:
+        value = tuple(value.values()) if isinstance(value, dict) else value
         for part in value if isinstance(value, tuple) else (value,):
-            array = np.asarray(part) if isinstance(part, (int, float, list, np.ndarray, np.generic)) else np.zeros(0)
-            if array.dtype.kind in "biuf" and array.size:
-                outcomes.append(array.astype(np.float64))
+            if isinstance(part, (int, float, list, np.ndarray, np.generic)) and _is_array(part):
+                outcomes.append(np.asarray(part, dtype=np.float64))
     return outcomes
 
 
-def _relation(exercise, prop, right, answer, place):
-    """What came back in place of what was expected, if that is the same on all cases of the same call."""
-    alike = [p for p in exercise.properties if p.call == prop.call]
-    cases = [(case, *(_outcomes(p, each, case)[place:] for each in (right, answer))) for p in alike for case in p.cases]
-    cases = [(case, exact[0], came[0]) for case, exact, came in cases if exact and came]
-    wrong = [(case, exact, came) for case, exact, came in cases if not same(exact, came)]
-    if sum(exact.size for _, exact, _ in wrong) < 2:
-        return ""
-    said = "on every input tried, what comes back is"
-    for words, relation in RELATIONS.items():
-        if all(same(relation(exact), came) for _, exact, came in cases):
-            return f"{said} {words}"
-    if any(exact.shape != came.shape for _, exact, came in wrong):
-        return ""
-    sizes = [_sizes(case) for case, _, _ in wrong]
-    factors = [came[exact != 0] / exact[exact != 0] for _, exact, came in wrong]
-    if all(map(_are_weights, (each for _, *pair in wrong for each in pair))):
-        logs = [[np.log(each) - np.log(each).mean(axis=-1, keepdims=True) for each in pair] for _, *pair in wrong]
-        steeper = [came[exact != 0] / exact[exact != 0] for exact, came in logs]
-        if words := _law(steeper, sizes, (-1, -0.5, 0.5, 1), 1):
-            return f"{said} the softmax of the right scores times {words}, where it is not right"
-    if any(came[exact == 0].any() for _, exact, came in wrong):
-        return ""
-    if words := _law(factors, sizes, (-2, -1, -0.5, 0.5, 1, 2), 1):
-        return f"{said} the right result times {words}, where it is not right"
-    if all(exact.size == 1 for _, exact, _ in wrong):
-        words = _law([came - exact for _, exact, came in wrong], sizes, (1, 2), 3)
-        return f"{said} the right result plus {words}, where it is not right" if words else ""
+def _is_array(value):
+    try:
+        array = np.asarray(value)
+    except ValueError:  # a list of arrays of several shapes
+        return False
+    return array.dtype.kind in "iuf" and array.size > 0
+
+
+def _relation(tried):
+    came = tried[0][3]
+    if len(tried) > 2 and came.size == 1 and np.isfinite(came).all() and all(same(came, each[3]) for each in tried):
+        return f"{came.item():.6g}"
+    return next((said for said, of in RELATIONS.items() if all(same(of(right), came) for *_, right, came in tried)), "")
+
+
+def _as_if(answer, right, tried):
+    """For which other arguments what comes back is the right result, on all inputs."""
+    for words, change in _changes(answer, tried[0][1]):
+        if all(_fits(change, right, *each) for each in tried):
+            return f"the right result for {words}"
     return ""
 
 
-def _are_weights(array):
-    return array.ndim > 0 and (array > 0).all() and np.allclose(array.sum(axis=-1), 1, atol=1e-4)
+def _fits(change, right, prop, inputs, exact, came):
+    try:
+        outcome = right(prop, inputs | change(inputs))
+    except (KeyError, TypeError, ValueError):
+        return False
+    return outcome is not None and same(outcome, came)
+
+
+def _changes(answer, inputs):
+    """(words, a function that makes other arguments of a case's) for mistakes with arguments such as these."""
+    parameters = inspect.signature(answer).parameters
+    for name, value in inputs.items():
+        simple = {}  # words -> the argument in its place
+        if name in parameters and parameters[name].default is not inspect.Parameter.empty:
+            simple[f"{name}={parameters[name].default}"] = lambda _, new=parameters[name].default: new
+        if isinstance(value, bool):
+            simple[f"not {name}"] = lambda value: not value
+        elif isinstance(value, (int, float)):
+            simple |= {f"{name} + 1": lambda value: value + 1, f"{name} - 1": lambda value: value - 1}
+            simple |= {f"{name} = {new}": lambda _, new=new: new for new in (0, 1, 2, 4)}
+        elif isinstance(value, list):
+            simple |= {f"{name}[1:]": lambda value: value[1:], f"{name}[:-1]": lambda value: value[:-1]}
+        elif isinstance(value, np.ndarray) and value.dtype == bool:
+            simple[f"~{name}"] = np.logical_not
+        elif isinstance(value, np.ndarray) and value.ndim:
+            simple |= {f"-{name}": np.negative, f"{name}[::-1]": lambda x: x[::-1], f"{name}.T": np.transpose}
+            simple[f"{name} * sqrt({name}.shape[-1])"] = lambda x: x * np.sqrt(x.shape[-1])
+            simple[f"{name} / sqrt({name}.shape[-1])"] = lambda x: x / np.sqrt(x.shape[-1])
+        for words, new in simple.items():
+            yield words, lambda case, name=name, new=new: {name: new(case[name])}
+    for one, other in itertools.permutations(inputs, 2):
+        shapes = [np.shape(each) if isinstance(each, np.ndarray) else () for each in (inputs[one], inputs[other])]
+        if type(inputs[one]) is type(inputs[other]) and len(shapes[0]) == len(shapes[1]):
+            yield f"{other} in place of {one}", lambda case, one=one, other=other: {one: case[other]}
+            if one < other:
+                exchanged = f"{one} and {other} exchanged"
+                yield exchanged, lambda case, one=one, other=other: {one: case[other], other: case[one]}
+
+
+def _law_of(wrong):
+    """A factor or an offset made of the inputs' sizes, in words."""
+    if any(exact.shape != came.shape for _, exact, came in wrong):
+        return ""
+    sizes, where = [_sizes(case) for case, _, _ in wrong], "where it is not right"
+    if all(exact.size == 1 for _, exact, _ in wrong):
+        if words := _sum_of_products(np.array([(came - exact).item() for _, exact, came in wrong]), sizes):
+            return f"the right result {words}, {where}"
+    if any(came[exact == 0].any() for _, exact, came in wrong):
+        return ""
+    words = _law([came[exact != 0] / exact[exact != 0] for _, exact, came in wrong], sizes)
+    return words and f"the right result times {words}, {where}"
 
 
 def _sizes(case):
@@ -100,62 +159,76 @@ def _sizes(case):
     return sizes
 
 
-def _law(numbers, sizes, exponents, most):
-    """ "2 * n * d": a constant times powers of at most `most` of the sizes, if it is the numbers, one of each input.
+def _law(numbers, sizes):
+    """ "2 * d**0.5": a constant times a power of one of the sizes, if it is the numbers, an array for each input.
 
-    numbers: an array for each input, all of whose elements the law states. It is not told unless three inputs or more
-    agree on it.
+    It is not told unless three inputs or more agree on it.
     """
-    if not all(len(each) and np.ptp(each) <= 1e-3 * abs(each[0]) for each in map(np.ravel, numbers)):
+    if not all(len(each) and np.ptp(each) <= 1e-3 * abs(each[0]) for each in numbers):
         return ""
-    numbers = np.array([np.ravel(each)[0] for each in numbers])
+    numbers = np.array([each[0] for each in numbers])
     if np.ptp(numbers) <= 1e-3 * abs(numbers[0]):
         return f"{numbers[0]:.4g}" if len(numbers) > 1 and numbers[0] != 0 else ""
-    names = [name for name in sizes[0] if all(name in of_one for of_one in sizes)]
-    for count in range(1, most + 1) if len(numbers) > 2 else ():
-        for chosen in itertools.combinations(names, count):
-            for powers in itertools.product(exponents, repeat=count):
-                law = np.prod(
-                    [[of_one[n] ** float(e) for n, e in zip(chosen, powers, strict=True)] for of_one in sizes], axis=1
-                )
-                constants = numbers / law
-                if np.ptp(constants) <= 1e-3 * abs(constants[0]):
-                    parts = [n if e == 1 else f"{n}**{e:g}" for n, e in zip(chosen, powers, strict=True)]
-                    return " * ".join(([] if abs(constants[0] - 1) < 1e-3 else [f"{constants[0]:.4g}"]) + parts)
+    for name, power in itertools.product(_in_all(sizes) if len(numbers) > 2 else (), (-2, -1.5, -1, -0.5, 0.5, 1, 2)):
+        constants = numbers / np.array([of_one[name] for of_one in sizes], float) ** power
+        if np.ptp(constants) <= 1e-3 * abs(constants[0]):
+            factor = "" if abs(constants[0] - 1) < 1e-3 else f"{constants[0]:.4g} * "
+            return factor + (name if power == 1 else f"{name}**{power:g}")
     return ""
 
 
-def _influence(prop, right, answer, inputs, place):
-    """Which input moves which rows of the result, where that is not as it should be."""
-    before = [_outcomes(prop, each, inputs)[place] for each in (right, answer)]
+def _in_all(sizes):
+    return [name for name in sizes[0] if all(name in of_one for of_one in sizes)]
+
+
+def _sum_of_products(numbers, sizes):
+    """ "plus 2 * n * d minus n": one product of sizes or two, each with a whole number, if that is the numbers.
+
+    Told of one product if four inputs or more agree on it, of two if six do.
+    """
+    names = _in_all(sizes)
+    of_name = {name: np.array([of_one[name] for of_one in sizes], float) for name in names}
+    products = {}
+    for powers in sorted(itertools.product(range(3), repeat=len(names)), key=lambda p: (sum(p), max(p, default=0))):
+        if sum(powers) <= 4:
+            words = [n if p == 1 else f"{n}**{p}" for n, p in zip(names, powers, strict=True) if p]
+            powers_of = (of_name[n] ** p for n, p in zip(names, powers, strict=True))
+            products[" * ".join(words)] = np.prod([np.ones(len(numbers)), *powers_of], axis=0)
+    for count in (1, 2):
+        for chosen in itertools.combinations(products, count) if len(numbers) > 2 * count + 1 else ():
+            columns = np.stack([products[words] for words in chosen], axis=1)
+            size = np.abs(columns).max(axis=1)
+            factors = np.linalg.lstsq(columns / size[:, None], numbers / size, rcond=None)[0]
+            whole = np.round(factors)
+            if whole.all() and np.allclose(columns @ whole, numbers, rtol=1e-12, atol=1e-6):
+                parts = zip(whole.astype(int).tolist(), chosen, strict=True)
+                return " ".join(f"{'plus' if f > 0 else 'minus'} {_product(abs(f), words)}" for f, words in parts)
+    return ""
+
+
+def _product(factor, words):
+    return f"{factor}" if not words else words if factor == 1 else f"{factor} * {words}"
+
+
+def _influence(run, right, answer, inputs):
+    """Which row of an input moves which rows of the result, where that is not as it should be."""
+    before = [run(each, inputs) for each in (right, answer)]
     if before[0].shape != before[1].shape or not np.isfinite(before).all():
         return ""
     whole = before[0].size == 1
-    for what, changed in _changes(inputs, whole):
-        moved = []
-        for each, array in zip((right, answer), before, strict=True):
-            after = _outcomes(prop, each, inputs | changed)[place:]
-            if not after or after[0].shape != array.shape or not np.isfinite(after[0]).all():
-                break
-            off = np.abs(after[0] - array) > 1e-9 * np.abs(array).max(initial=1e-30)
-            moved.append(np.flatnonzero(off.reshape(len(off) if off.ndim else 1, -1).any(axis=1)).tolist())
-        else:
+    for name, value in inputs.items():
+        if not (isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim and value.size <= 64):
+            continue
+        for row in range(len(value)):
+            new = value.copy()
+            new[row] += np.linspace(0.3, 0.9, new[row].size).reshape(new[row].shape)
+            after = [run(each, inputs | {name: new}) for each in (right, answer)]
+            if any(a is None or a.shape != before[0].shape or not np.isfinite(a).all() for a in after):
+                continue
+            off = [np.abs(a - b) > 1e-9 * np.abs(b).max(initial=1e-30) for a, b in zip(after, before, strict=True)]
+            moved = [np.flatnonzero(np.atleast_2d(each.T).any(axis=0)).tolist() for each in off]
             should, did = ("nothing" if not rows else "the result" if whole else named("row", rows) for rows in moved)
             if should != did:
-                place_of = "" if whole or did == "nothing" else " of what comes back"
-                return f"changing {what} changes {did}{place_of}; it should change {should}"
+                place = "" if whole or did == "nothing" else " of what comes back"
+                return f"changing {name}[{row}] changes {did}{place}; it should change {should}"
     return ""
-
-
-def _changes(inputs, whole):
-    """(what is changed, {name: its new value})."""
-    for name, value in inputs.items():
-        if isinstance(value, bool):
-            yield name, {name: not value}
-        elif isinstance(value, (int, float, np.floating)) and (whole or not isinstance(value, int)):
-            yield name, {name: value + 1}
-        elif isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim and value.size <= 64:
-            for row in range(len(value)):
-                new = value.copy()
-                new[row] += np.linspace(0.3, 0.9, new[row].size).reshape(new[row].shape)
-                yield f"{name}[{row}]", {name: new}

@@ -9,7 +9,8 @@ from course_lib.components.quiz import show_quiz
 
 from . import registry, report
 from .checking import grade
-from .kernel_calls import plain
+from .kernel_calls import is_kernel, plain
+from .rules import objection
 
 _hints_given: dict[str, int] = {}
 
@@ -44,9 +45,10 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
         if strict:
             raise AssertionError(str(error)) from None
         raise
+    broken = _broken_rule(exercise_id, answer) if result.attempted else None
     if strict:
-        if not result.passed:
-            raise AssertionError(result.message)
+        if broken or not result.passed:
+            raise AssertionError(broken or result.message)
         report.show(result.message, "passed")
         return
     try:
@@ -59,6 +61,15 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
         report.show(f"progress could not be saved in {progress_file.location()}: {error.strerror}")
     buttons = None if result.passed else lambda: _with_buttons(registry.find(exercise_id), result)
     page.show(result.message, result.page or report.boxed(result.message), buttons)
+    if broken and result.passed:
+        report.show(f"For self-study, that is all. {broken}")
+
+
+def _broken_rule(exercise_id, answer):
+    """What is to be said of a rule of the class that the answer's cell breaks, or None."""
+    exercise = registry.find(exercise_id)
+    reason = objection(_source_of(answer) or "", exercise.imports, is_kernel(exercise))
+    return reason and f"{exercise_id}: in class, this answer would not be run. {reason}"
 
 
 def _source_of(answer):

@@ -54,36 +54,69 @@ class Rows:
         return self[:] @ other
 
 
-def growing(run, n, text):
-    """Evidence if the peak memory of run(n) grows with n, or None. text: says so, with {} for the bytes per item."""
-    growth = growth_bytes_per_item(run, n // 8, n)
-    return None if growth < 1 else single_finding("memory", text.format(f"{round(growth, -1):.0f}"))
+_samples = []  # (the answer, bytes of the player's memory) during one call of an answer that runs there
+PAGES = 16  # so many times the items, where memory is counted in pages
 
 
-def growth_bytes_per_item(run, short, long):
-    """How fast the peak memory of run(n) grows with n: bytes per item, between n = short and n = long.
+def growing(run, n, text, judge, given):
+    """Evidence if what the answer keeps grows with n, or if it is wrong for that many, or None.
 
-    Counts what Python and NumPy allocate during the call, in every thread. Another thread can only add, so a
-    growth of a byte or more is measured again, three times in all, and the least one counts.
+    run(given(n)): calls the answer; given: makes the inputs beforehand. judge(returned, n): Evidence or None.
+    text: says that it grows, with {} for the bytes per item.
+    """
+    returned = {}
+
+    def call(size_and_inputs):
+        size, inputs = size_and_inputs
+        returned[size] = run(inputs)
+
+    growth = growth_bytes_per_item(call, n // 8, n, lambda size: (size, given(size)))
+    if growth >= 1:
+        return single_finding("memory", text.format(f"{round(growth, -1) or round(growth):.0f}"))
+    return next(filter(None, (judge(came, size) for size, came in returned.items())), None)
+
+
+def growth_bytes_per_item(run, short, long, given=lambda n: n):
+    """How fast the memory of run(given(n)) grows with n: bytes per item, between n = short and n = long.
+
+    Of an answer in this process counts the peak of what Python and NumPy allocate during the call, in every thread.
+    Another thread can only add, so a growth of a byte or more is measured again, three times in all, and the least one
+    counts. Of an answer in the player, whose word counts for nothing, the pages that it has whenever it asks for more.
     """
 
     def peak(n):
+        _samples.clear()
+        inputs = given(n)
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
-        run(n)
-        return tracemalloc.get_traced_memory()[1] - before
+        run(inputs)
+        return max(n_bytes for _, n_bytes in _samples) if _samples else tracemalloc.get_traced_memory()[1] - before
 
-    run(short)  # first use of anything fills caches
     was_tracing = tracemalloc.is_tracing()
     if not was_tracing:
         tracemalloc.start()
     try:
+        peak(short)  # first use of anything fills caches
+        if _samples:
+            short, long = PAGES * short, PAGES * long
         growth = float("inf")
         for _ in range(3):
-            growth = min(growth, (peak(long) - peak(short)) / (long - short))
+            if _samples:  # a new process: pages that have been used once are seldom given back
+                _samples[-1][0].close()
+                peak(short)
+            least = peak(short)
+            growth = min(growth, (peak(long) - least) / (long - short))
             if growth < 1:
                 break
         return growth
     finally:
         if not was_tracing:
             tracemalloc.stop()
+
+
+def sample(answer):
+    """Note how much memory the process of a RemoteAnswer has, which waits meanwhile."""
+    with open(f"/proc/{answer.process_id}/smaps_rollup") as file:
+        rows = dict(line.split(":", 1) for line in file if ":" in line.split(" ")[0])
+    n_kilobytes = sum(int(rows[name].split()[0]) for name in ("Anonymous", "Shared_Dirty", "Swap"))
+    _samples.append((answer, n_kilobytes << 10))

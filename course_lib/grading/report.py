@@ -13,6 +13,7 @@ import numpy as np
 from course_lib.components import page
 
 from . import prose, registry
+from .calling import as_drawn
 from .exercise import Evidence, Exercise, Property
 
 WIDTH = 96
@@ -82,10 +83,13 @@ def not_attempted_message(exercise: Exercise) -> Message:
     return Message(f"{title} ({what})", _card("quiet", title, f" ({what})"))
 
 
-def passed_message(exercise: Exercise, held: dict, printed: str = "") -> Message:
+def passed_message(exercise: Exercise, held: dict, borrowed: list[str], printed: str = "") -> Message:
+    """borrowed: names of what the answer uses and its cell does not define."""
     title = f"{exercise.id}: passed, {exercise.points} of {_points(exercise)}"
-    text = "\n".join([title, *(f"  holds: {name}" for name in held), *_printed(printed)])
-    return Message(text, _card("passed", title, "", _holding(held), _printed_page(printed)))
+    use = "It uses {}, which its own cell does not define: in class it would fail."
+    note = use.format(" and ".join(borrowed)) if borrowed else ""
+    text = "\n".join([title, *(f"  holds: {name}" for name in held), *filter(None, _wrapped(note)), *_printed(printed)])
+    return Message(text, _card("passed", title, "", _holding(held), _paragraph(note), _printed_page(printed)))
 
 
 def failed_message(
@@ -103,7 +107,7 @@ def failed_message(
     """
     diagnosis, hint = (slip.diagnosis, slip.hint) if slip else ("", "")
     hint = hint or next((general_hints()[f.kind] for f in evidence.findings if f.kind in general_hints()), "")
-    title, code = f"{exercise.id}: not passed yet", code_of_call(prop.call, inputs)
+    title, code = f"{exercise.id}: not passed yet", code_of_call(as_drawn(prop.call), inputs)
     found = [finding.text for finding in evidence.findings]
     holding = [name for name, holds in held.items() if holds]
     values = [line for label, value in (("returned  ", evidence.returned), ("expected  ", evidence.expected)) if value
@@ -172,6 +176,7 @@ MARKS = {"passed": "passed", "attempted": "tried, not passed yet", None: "not at
 def overview(states: dict[str, str]) -> tuple[str, str]:
     """As text and as HTML, in which the exercises of each lesson are folded. states: exercise id -> state."""
     lines, folds, points, possible = [], [], 0, 0
+    width = max(len(f"{number} {lesson['title']}") for number, lesson in registry.lessons().items())
     for number, lesson in registry.lessons().items():
         exercises = registry.of_lesson(number)
         done = [exercise for exercise in exercises if states.get(exercise.id) == "passed"]
@@ -180,7 +185,7 @@ def overview(states: dict[str, str]) -> tuple[str, str]:
         title = f"{number} {lesson['title']}"
         bar = "█" * len(done), "░" * (len(exercises) - len(done))
         count = f"{len(done)} of {len(exercises)}"
-        lines += [f"{title:<27} {''.join(bar)}  {count}"]
+        lines += [f"{title:<{width}} {''.join(bar)}  {count}"]
         lines += [f"     {e.id:<28} {MARKS[states.get(e.id)]}" for e in exercises]
         items = "".join(f"<li><code>{e.id}</code> {MARKS[states.get(e.id)]}</li>" for e in exercises)
         folds.append(

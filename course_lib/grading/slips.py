@@ -1,7 +1,7 @@
 """Names the slip behind a wrong answer: the one whose results are the answer's on every input that tells slips apart.
 
-The inputs are the one that failed and the cases of all properties. A slip is named only if no other fits as well: a
-diagnosis never guesses.
+The inputs are the one that failed and the cases of all properties, but for those of other properties on which the
+answer breaks. A slip is named only if no other fits as well: a diagnosis never guesses.
 """
 
 import functools
@@ -14,6 +14,8 @@ from .exercise import Exercise, Property
 # Two results are the same if they agree to this part of themselves, or of the largest of their array: an answer may
 # compute in float32, or store in float16, where the slip's own form does not.
 RELATIVE, OF_LARGEST = 2e-3, 1e-5
+# What shows a second mistake, which may hide the first: other properties' cases then tell nothing.
+BROKEN = {"nan", "inf", "exception"}
 
 
 def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict):
@@ -24,13 +26,18 @@ def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, input
     if not any(inputs is case for case in prop.cases):
         seen, _ = observed(prop, answer, inputs)
         candidates = [(slip, form) for slip, form in candidates if same(seen, observed(prop, form, inputs)[0])]
+    exactly = candidates
     # The failing property first: its cases tell most of its slips apart.
     for tried in (prop, *(other for other in exercise.properties if other is not prop and not other.slow)):
         for place in range(len(tried.cases)):
             if not candidates:
                 return None
-            seen, _ = on_case(tried, answer, place)
-            candidates = [(slip, form) for slip, form in candidates if same(seen, on_case(tried, form, place)[0])]
+            seen, evidence = on_case(tried, answer, place)
+            fits = [each for each in candidates if same(seen, on_case(tried, each[1], place)[0])]
+            exactly = [each for each in exactly if each in fits]
+            if tried is prop or evidence is None or evidence.findings[0].kind not in BROKEN:
+                candidates = fits
+    candidates = exactly or candidates
     slips = {slip.name: slip for slip, _ in candidates}
     return next(iter(slips.values())) if len(slips) == 1 else None
 

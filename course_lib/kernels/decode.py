@@ -47,8 +47,11 @@ def load_page(
         if PAGE_SIZE >= BLOCK_N:
             page = tl.load(table_ptr + start_n // PAGE_SIZE, mask=start_n < kv_end, other=0)
         else:
-            offs_n = start_n + tl.arange(0, BLOCK_N)
-            page = tl.load(table_ptr + offs_n // PAGE_SIZE, mask=(offs_n >= kv_start) & (offs_n < kv_end), other=0)
+            # Pages are fewer than keys, and so are the addresses that come of them.
+            starts = start_n + PAGE_SIZE * tl.arange(0, BLOCK_N // PAGE_SIZE)
+            mask = (starts + PAGE_SIZE > kv_start) & (starts < kv_end)
+            pages = tl.load(table_ptr + starts // PAGE_SIZE, mask=mask, other=0)
+            page = tl.reshape(tl.broadcast_to(pages[:, None], [BLOCK_N // PAGE_SIZE, PAGE_SIZE]), [BLOCK_N])
     return tl.cast(page, tl.int64)
 
 
@@ -108,16 +111,14 @@ def decode_kernel(
 
     k_ptr += kv_head * stride_kh
     v_ptr += kv_head * stride_vh
-    page = load_page(table_ptr, stride_tb, batch, begin, kv_start, kv_end, PAGE_SIZE, BLOCK_N)
     for start_n in range(begin, end, BLOCK_N):
+        page = load_page(table_ptr, stride_tb, batch, start_n, kv_start, kv_end, PAGE_SIZE, BLOCK_N)
         offs_n = start_n + tl.arange(0, BLOCK_N)
         in_page = tl.cast(offs_n if PAGE_SIZE is None else offs_n % PAGE_SIZE, tl.int64)
         k_rows, v_rows = page * stride_kb + in_page * stride_kn, page * stride_vb + in_page * stride_vn
         mask_kv = ((offs_n >= kv_start) & (offs_n < kv_end))[:, None] & mask_d
         k = upcast_if_interpreted(tl.load(k_ptr + k_rows[:, None] + offs_d[None, :], mask=mask_kv, other=0.0))
         v = upcast_if_interpreted(tl.load(v_ptr + v_rows[:, None] + offs_d[None, :], mask=mask_kv, other=0.0))
-        # One tile ahead. If a tile began by asking for its page, its keys could not be prefetched.
-        page = load_page(table_ptr, stride_tb, batch, start_n + BLOCK_N, kv_start, kv_end, PAGE_SIZE, BLOCK_N)
         # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
         is_visible = visible(offs_m[:, None], offs_n[None, :], n_new, length, IS_CAUSAL)
@@ -210,6 +211,9 @@ def plan(
         "decode", dtype=q.dtype, head_dim=head_dim, causal=causal, capability=capability, n_k=n_keys,
         by_descriptor=False,
     )  # fmt: skip
+    if block_table:
+        # Triton prefetches a tile's pages as many tiles ahead of its keys as these are ahead of their use.
+        num_stages = 2 * num_stages - 1
     block_m = min(most_rows, max(16, triton.next_power_of_2(n_new * group_size)))
     n_row_tiles = batch * -(-n_new * group_size // block_m)
     num_splits = num_splits or splits(

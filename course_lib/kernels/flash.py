@@ -18,6 +18,7 @@ from course_lib.kernels.configs import BLOCK_SIZES
 from course_lib.kernels.decode import MAX_SPLITS, decode
 from course_lib.kernels.flash_backward import flash_backward
 from course_lib.kernels.flash_forward import flash_forward
+from course_lib.kernels.variant_attention import variant_attention
 
 # Offsets inside a tile are 32-bit: 128 rows of at most 2^24 elements.
 MAX_ROW_STRIDE = 2**24 - 1
@@ -25,7 +26,10 @@ MAX_ROW_STRIDE = 2**24 - 1
 MAX_DECODED_ROWS, MIN_DECODED_KEYS = 16, 512
 
 
-def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, block_q=None, block_k=None):
+def flash_attention(
+    q, k, v, *, causal=False, scale=None, return_lse=False, block_q=None, block_k=None,
+    mask=None, score_mod=None, sinks=None, dropout_p=0.0, seed=None,
+):  # fmt: skip
     """softmax(q k^T * scale) v without the N x N matrix (FlashAttention-2, Dao 2023, Alg. 1).
 
     q: [batch, heads, n_q, head_dim]; k, v: [batch, kv_heads, n_k, head_dim]; all fp16, all bf16 or all fp32. The two
@@ -35,8 +39,15 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, bloc
     causal: query i sees the keys j <= i + n_k - n_q, so the last query sees every key. scale: None means
     1/sqrt(head_dim). block_q, block_k: rows of a tile, 16, 32, 64 or 128; None takes them from `configs`.
 
+    mask: of `course_lib.masks`, combined with causal if both are given. score_mod: of `score_mods`, or several in a
+    tuple, applied to the scaled scores one after the other. sinks: floating-point [heads], a score of each head that
+    takes weight in every row and brings no value. dropout_p: the share of weights that is dropped; the others are
+    multiplied by 1 / (1 - dropout_p). seed: decides which, with head, query and key, whatever the tiles; None draws one
+    from torch's generator.
+
     Returns o, with q's dtype and shape. With return_lse=True, returns (o, lse): the natural logarithm of the sum of
-    exp(scores), fp32 [batch, heads, n_q]. Rows with no visible key give o = 0 and lse = -inf. Nothing is modified.
+    exp(scores), fp32 [batch, heads, n_q], a sink among the scores. Rows with no visible key give o = 0 and lse = -inf,
+    or the sink. Nothing is modified.
 
     Precision: statistics and accumulators are fp32 for every dtype. fp32 inputs are never rounded to TF32. From compute
     capability 8.0 on, each number is split into three bf16 parts that are multiplied on tensor cores, as accurately as
@@ -66,6 +77,11 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, bloc
     scale = check_scale(scale, q.shape[-1])
     _check_blocks(block_q=block_q, block_k=block_k)
     q, k, v = _addressable(q), _addressable(k), _addressable(v)
+    if mask is not None or score_mod is not None or sinks is not None or dropout_p != 0:
+        if block_q is not None or block_k is not None:
+            raise ValueError("block_q and block_k are not accepted with a mask, score_mod, sinks or dropout_p")
+        o, lse = variant_attention(q, k, v, causal, scale, mask, score_mod, sinks, dropout_p, seed)
+        return (o, lse) if return_lse else o
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         o, lse = _FlashAttention.apply(q, k, v, causal, scale, return_lse, block_q, block_k)
     else:

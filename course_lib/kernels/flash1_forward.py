@@ -4,8 +4,6 @@ One program does one head. For each key tile it walks over all query tiles, and 
 statistics every time: that is the traffic that FlashAttention-2's order of loops removes.
 """
 
-import math
-
 import torch
 import triton
 import triton.language as tl
@@ -85,24 +83,21 @@ def flash1_forward_kernel(
         tl.debug_barrier()
 
 
-def flash1_attention(q, k, v, *, causal=False, scale=None, block_q=64, block_k=64):
+def flash1_attention(q, k, v, *, causal, block_q, block_k):
     """FlashAttention-1 forward; returns (o, lse), shapes and dtypes as `flash_attention` has them.
 
-    q, k, v: [batch, heads, seq, head_dim], as many heads in k and v as in q; scale positive, None means
-    1/sqrt(head_dim). The output is rounded to q's dtype at every visit, as Alg. 1 keeps it in HBM.
+    q, k, v: [batch, heads, seq, head_dim], as many heads in k and v as in q. The output is rounded to q's dtype at
+    every visit, as Alg. 1 keeps it in HBM.
     """
     check_tensors(q, k, v)
     if q.shape[1] != k.shape[1]:
         raise ValueError(f"k and v must have q's {q.shape[1]} heads, got {k.shape[1]}")
-    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
-    if not 0 < scale < math.inf:
-        raise ValueError(f"scale must be positive and finite, got {scale!r}")
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     batch, heads, n_q, head_dim = q.shape
     o = torch.empty_like(q)
     l, m = (torch.empty((batch, heads, n_q), dtype=torch.float32, device=q.device) for _ in "lm")  # noqa: E741
     flash1_forward_kernel[(batch * heads,)](
-        q, k, v, o, l, m, n_q, k.shape[2], scale * LOG2_E.value,
+        q, k, v, o, l, m, n_q, k.shape[2], LOG2_E.value * head_dim**-0.5,
         IS_CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_M=block_q, BLOCK_N=block_k,
         BLOCK_D=padded_head_dim(head_dim), num_warps=4, num_stages=1,
     )  # fmt: skip

@@ -109,7 +109,7 @@ def flash_forward_kernel(
             offs_m, n_q, n_k, scale_log2, True, IS_CAUSAL, INPUT_PRECISION, HEAD_DIM, BLOCK_N, BLOCK_D,
         )  # fmt: skip
 
-    # Lines 12 to 14: divide once, write O_i and the log-sum-exp. A row without keys has l = 0, and gets 0 and -inf.
+    # Lines 12 to 15: divide once, write O_i and the log-sum-exp. A row without keys has l = 0, and gets 0 and -inf.
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
     o = acc * (1.0 / l_safe)[:, None]
     o_ptr += batch * stride_ob + head * stride_oh

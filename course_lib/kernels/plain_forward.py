@@ -72,7 +72,7 @@ def flash_forward(
         # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
         acc += tl.dot(p.to(v.dtype), v, input_precision="ieee")
         m_i = m_new
-    # lines 12 to 14
+    # lines 12 to 15
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
     o = acc / l_safe[:, None]
     o_ptrs = o_ptr + head * stride_oh + offs_m[:, None] * stride_om + offs_d[None, :]

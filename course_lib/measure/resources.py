@@ -1,17 +1,12 @@
 """What the compiler uses for an attention kernel on any GPU generation: shared memory, registers, stack. No GPU needed.
 
-    python -m course_lib.measure.resources --head-dim 64 --arch 75 80 90 100 [--config 64 64 4 2] [--json]
-    python -m course_lib.measure.resources --kernel dkdv --head-dim 64 128 --causal
-
 Triton compiles for GPUs that are not there, but not in a process where it interprets, so `forward_resources` asks a
 subprocess. That subprocess calls the same functions that launch the kernels on a GPU, and compiles where they would
 launch: no second description of a launch can disagree with the first. Stack bytes beyond the 24 that a division may
 take are register spills.
 """
 
-import argparse
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -24,7 +19,6 @@ from unittest import mock
 
 from course_lib import runtime
 from course_lib.hardware import GPUS
-from course_lib.measure import records
 
 DTYPES = ("float16", "bfloat16", "float32")
 ARCHS = tuple(10 * major + minor for major, minor in (gpu.compute_capability for gpu in GPUS.values()))
@@ -80,7 +74,7 @@ def forward_resources(requests):
     About a second each. Raises RuntimeError with the compiler's message when one does not compile.
     """
     run = subprocess.run(
-        [sys.executable, "-m", "course_lib.measure.resources", "--stdin"],
+        [sys.executable, "-m", "course_lib.measure.resources"],
         input=json.dumps([asdict(request) for request in requests]),
         env=runtime.environment(interpreting=False), capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -199,32 +193,6 @@ def _cuobjdump(option, cubin):
         return subprocess.run([tool, option, file.name], capture_output=True, text=True, check=True).stdout
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m course_lib.measure.resources", description=__doc__.split("\n")[0])
-    parser.add_argument("--head-dim", type=int, nargs="+", default=(64, 128), help="64 and 128 by default")
-    parser.add_argument("--arch", type=int, nargs="+", default=ARCHS, help="90 means sm_90; all of hardware.GPUS")
-    parser.add_argument("--dtype", choices=DTYPES, nargs="+", default=("float16",), help="float16 by default")
-    parser.add_argument("--causal", action="store_true")
-    parser.add_argument("--kernel", choices=("forward", "dkdv", "dq"), default="forward")
-    parser.add_argument("--config", type=int, nargs=4, metavar=("BLOCK_M", "BLOCK_N", "WARPS", "STAGES"))
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--stdin", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
-    if options.stdin:
-        requests = [Request(**item) for item in json.load(sys.stdin)]
-        print(json.dumps([asdict(compile_request(request)) for request in requests]))
-        return
-    requests = [
-        Request(head_dim, arch, dtype, options.causal, options.config, kernel=options.kernel)
-        for arch, head_dim, dtype in itertools.product(options.arch, options.head_dim, options.dtype)
-    ]
-    both = [asdict(a) | asdict(b) for a, b in zip(requests, forward_resources(requests), strict=True)]
-    if options.json:
-        print(json.dumps(both, indent=1))
-        return
-    for result in both:
-        print(records.in_words(result))
-
-
 if __name__ == "__main__":
-    main()
+    requested = [Request(**item) for item in json.load(sys.stdin)]
+    print(json.dumps([asdict(compile_request(request)) for request in requested]))

@@ -27,11 +27,9 @@ class Recorder:
     """Context manager that counts every launch in Triton's interpreter. `trace`, which `with` binds, has the counts."""
 
     def __init__(self, named_tensors):
-        self.trace = Trace()
-        self._names = {tensor.data_ptr(): name for name, tensor in named_tensors.items()}
-        self._regions = []  # of every launch so far: they keep the tensors alive, so that no address is used twice
+        self._memory = Memory({tensor.data_ptr(): name for name, tensor in named_tensors.items()})
+        self.trace = self._memory.trace
         self._region_of_argument = {}  # id of a tensor argument of the current launch -> _Region
-        self._kernel = ""
         self._patches = ExitStack()
 
     def __enter__(self):
@@ -57,13 +55,13 @@ class Recorder:
 
     def __exit__(self, *exception):
         self._patches.close()
-        self._regions.clear()
+        self._memory.regions.clear()
 
     # The replacements. Each takes the function that it replaces, then that function's own arguments.
 
     def _copy_arguments_to_host(self, copy_to_host, executor, args, kwargs):
         host_args, host_kwargs = copy_to_host(executor, args, kwargs)
-        self._kernel = executor.fn.__name__
+        self._memory.kernel = executor.fn.__name__
         self._region_of_argument = {}
         for given, host, name in (
             *zip(args, host_args, executor.arg_names, strict=False),
@@ -125,10 +123,36 @@ class Recorder:
         """Give a tensor argument its range of addresses. given: the caller's tensor; host: the interpreter's copy."""
         if not (isinstance(given, torch.Tensor) and isinstance(host, torch.Tensor)):
             return
-        known = [region for region in self._regions if region.is_same_view(given)]
-        region = known[0] if known else self._new_region(given, parameter)
+        region = self._memory.region_of(given, parameter)
         region.host = host
         self._region_of_argument[id(host)] = region
+
+    def _count(self, builder, pointers, mask, kind):
+        """Count one load or store. Returns (real pointers, mask of the lanes that may go ahead)."""
+        import triton.language as tl
+        from triton.runtime import interpreter
+
+        active = np.broadcast_to(mask.data, pointers.data.shape)
+        program = tuple(map(int, builder.grid_idx))
+        real, inside = self._memory.locate(pointers.data, active, program, kind)
+        return interpreter.TensorHandle(real, pointers.dtype), interpreter.TensorHandle(inside, tl.int1)
+
+
+class Memory:
+    """The tensors of launches, each at virtual addresses of its own, and the count of the accesses to them.
+
+    names: data pointer -> name, of tensors that are not called after their parameter. kernel: name of the launched one.
+    """
+
+    def __init__(self, names, kernel=""):
+        self.trace, self.kernel = Trace(), kernel
+        self.regions = []  # of every launch so far: they keep the tensors alive, so that no address is used twice
+        self._names = names
+
+    def region_of(self, given, parameter):
+        """The _Region of a tensor, new unless the same view had one before."""
+        known = [region for region in self.regions if region.is_same_view(given)]
+        return known[0] if known else self._new_region(given, parameter)
 
     def _new_region(self, given, parameter):
         name = self._names.get(given.data_ptr(), parameter.removesuffix("_ptr"))
@@ -137,30 +161,31 @@ class Recorder:
         loads, stores = np.zeros(given.shape, np.int32), np.zeros(given.shape, np.int32)
         counts = TensorTrace(name, tuple(given.shape), given.element_size(), loads, stores)
         self.trace.tensors[name] = counts
-        # An odd multiple of the spacing: _count shifts by one bit more and gets the region's number from any address
+        # An odd multiple of the spacing: `locate` shifts by one bit more and gets the region's number from any address
         # up to one spacing below or above.
-        virtual_base = (2 * len(self._regions) + 1) << _SPACING_BITS
-        self._regions.append(_Region(given, virtual_base, counts))
-        return self._regions[-1]
+        virtual_base = (2 * len(self.regions) + 1) << _SPACING_BITS
+        self.regions.append(_Region(given, virtual_base, counts))
+        return self.regions[-1]
 
-    def _count(self, builder, pointers, mask, kind):
-        """Count one load or store. Returns (real pointers, mask of the lanes that may go ahead)."""
-        import triton.language as tl
-        from triton.runtime import interpreter
+    def locate(self, addresses, active, program, kind, dtype=None):
+        """Count a load or store of the active lanes. Returns (real addresses, which lanes may go ahead).
 
-        addresses = pointers.data
-        active = np.broadcast_to(mask.data, addresses.shape).astype(bool)
+        dtype: of what is loaded or stored, if that need not be the tensor's; TypeError if the sizes differ.
+        """
+        active = active.astype(bool)
         real = np.zeros(addresses.shape, dtype=np.uint64)
         inside = np.zeros(addresses.shape, dtype=bool)
         number = addresses >> np.uint64(_SPACING_BITS + 1)
         self.trace.widest = max(self.trace.widest, addresses.size)
         for index in np.unique(number[active]):
             here = active & (number == index)
-            if not 0 <= index < len(self._regions):
-                self._violate("a tensor that is no argument", builder, kind, int(here.sum()), (0,), (0,), ())
+            if not 0 <= index < len(self.regions):
+                self._violate("a tensor that is no argument", program, kind, int(here.sum()), (0,), (0,), ())
                 continue
-            region = self._regions[int(index)]
-            self.trace.requests[region.counts.name, tuple(map(int, builder.grid_idx)), kind] += 1
+            region = self.regions[int(index)]
+            if dtype is not None and dtype.itemsize != region.itemsize_bytes:
+                raise TypeError(f"{region.counts.name} has elements of {region.itemsize_bytes} bytes")
+            self.trace.requests[region.counts.name, program, kind] += 1
             offset_bytes = (addresses[here] - np.uint64(region.virtual_base)).view(np.int64)
             offsets, misaligned = np.divmod(offset_bytes, region.itemsize_bytes)
             elements = np.where(misaligned == 0, region.elements(offsets), -1)
@@ -170,15 +195,14 @@ class Recorder:
             if not good.all():
                 first, last = (region.index_of(int(offsets[~good][end])) for end in (0, -1))
                 count = int((~good).sum())
-                self._violate(region.counts.name, builder, kind, count, first, last, region.counts.shape)
+                self._violate(region.counts.name, program, kind, count, first, last, region.counts.shape)
             positions = np.flatnonzero(here)
             inside.reshape(-1)[positions[good]] = True
             real.reshape(-1)[positions] = np.uint64(region.host.data_ptr()) + offset_bytes.view(np.uint64)
-        return interpreter.TensorHandle(real, pointers.dtype), interpreter.TensorHandle(inside, tl.int1)
+        return real, inside
 
-    def _violate(self, tensor, builder, kind, count, index, last, shape):
-        program = tuple(map(int, builder.grid_idx))
-        self.trace.violations.append(Violation(self._kernel, tensor, program, kind, count, index, last, shape))
+    def _violate(self, tensor, program, kind, count, index, last, shape):
+        self.trace.violations.append(Violation(self.kernel, tensor, program, kind, count, index, last, shape))
 
 
 class _Region:

@@ -180,7 +180,7 @@ def stub_of(exercise, body, documented):
     signature = inspect.signature(exercise.answer)
     unannotated = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     signature, namespace = signature.replace(parameters=unannotated), {}
-    exec(f"def {exercise.answer.__name__}{signature}:\n{docstring}    {body}\n", namespace)
+    exec(f"import numpy as np\ndef {exercise.answer.__name__}{signature}:\n{docstring}    {body}\n", namespace)
     return namespace[exercise.answer.__name__]
 
 
@@ -193,7 +193,16 @@ def test_a_stub_is_not_attempted(body, documented):
         assert "not attempted yet" in result.message and "\n" not in result.message
 
 
-@pytest.mark.parametrize("body", ["return 42", "return 0.0", "raise ValueError", "x = NotImplementedError; raise x"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return 42",
+        "return [np.ones(2), np.ones((2, 3)), 1.0]",
+        "return {'m': [1, [2]]}",
+        "raise ValueError",
+        "x = NotImplementedError; raise x",
+    ],
+)
 def test_anything_else_is_an_attempt(body):
     for exercise in EXERCISES:
         result = grading.grade(exercise.id, stub_of(exercise, body, True))

@@ -19,6 +19,20 @@ def explorer(request):
     return live.explorer(request.param)
 
 
+@pytest.fixture(scope="module")
+def data(explorer):
+    """The static data as a page has it."""
+    return json.loads(json.dumps(explorer.static_data()))
+
+
+@pytest.fixture(scope="module")
+def pages(explorer, data):
+    """Two pieces of a page, of the same explorer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(explorer, "static_data", lambda: data)  # which takes seconds
+        return [explorer.static_html() for _ in range(2)]
+
+
 def states_of(data):
     """The (settings, state) of each row of static data."""
     n = len(data["names"]["settings"])
@@ -30,8 +44,7 @@ def states_of(data):
         )
 
 
-def test_states_written_beforehand_are_the_models(explorer):
-    data = json.loads(json.dumps(explorer.static_data()))
+def test_states_written_beforehand_are_the_models(explorer, data):
     every = list(states_of(data))
     for settings, state in random.Random(1).sample(every, 25):
         expected = json.loads(json.dumps(explorer.state(settings)))
@@ -39,24 +52,22 @@ def test_states_written_beforehand_are_the_models(explorer):
     assert len({json.dumps(settings) for settings, _ in every}) == len(every), "a setting is written twice"
 
 
-def test_a_page_offers_what_it_holds(explorer):
-    data = explorer.static_data()
+def test_a_page_offers_what_it_holds(data):
     every = [settings for settings, _ in states_of(data)]
     for control in data["controls"]:
         for _, value in control["options"]:
             assert any(settings[control["name"]] == value for settings in every), control["name"]
 
 
-def test_a_page_is_small_and_asks_for_nothing(explorer):
-    page = explorer.static_html()
+def test_a_page_is_small_and_asks_for_nothing(pages, data):
+    page = pages[0]
     assert len(page) < SMALL_BYTES
     assert not re.search(r"(src|href)=|import |fetch\(|url\(", page)
-    data = re.search(r"written\((.*)\), el:", page)[1]
-    assert json.loads(data) == json.loads(json.dumps(explorer.static_data()))
+    assert json.loads(re.search(r"written\((.*)\), el:", page)[1]) == data
 
 
-def test_two_of_one_explorer_fit_on_a_page(explorer):
-    first, second = (set(re.findall(r'id="([^"]+)"', explorer.static_html())) for _ in range(2))
+def test_two_of_one_explorer_fit_on_a_page(pages):
+    first, second = (set(re.findall(r'id="([^"]+)"', page)) for page in pages)
     assert first and not first & second
 
 
@@ -86,10 +97,10 @@ def test_without_anywidget_the_picture_stands_still(explorer, monkeypatch):
     assert explorer._repr_mimebundle_().keys() == {"text/html", "text/plain"}
 
 
-def test_the_widget_answers_every_change(explorer):
+def test_the_widget_answers_every_change(explorer, data):
     widget = explorer.widget()
     assert widget.state == explorer.state(explorer.start)
-    for settings, _ in random.Random(2).sample(list(states_of(explorer.static_data())), 3):
+    for settings, _ in random.Random(2).sample(list(states_of(data)), 3):
         widget.settings = settings
         assert widget.state == explorer.state(settings)
 

@@ -25,9 +25,7 @@ def every_model(name, taken=None):
     choices = itertools.product(explorer.METHODS, explorer.DTYPES, ARITHMETIC, MOVES)
     for method, dtype, arithmetic, (spread, shift) in choices:
         yield (
-            model_of(
-                name, method=method, dtype=dtype, arithmetic=arithmetic, spread=spread, shift=shift, taken=taken
-            ),
+            model_of(name, method=method, dtype=dtype, arithmetic=arithmetic, spread=spread, shift=shift, taken=taken),
             arithmetic,
         )
 
@@ -137,9 +135,9 @@ def test_drawing_shows_the_model(name, method, heights):
     np.testing.assert_array_equal(heights(softmax.containers[0]), model.exact)
 
 
-@pytest.mark.parametrize("method", explorer.METHODS)
-def test_every_step_changes_the_picture(method):
-    for name in ROWS:
+@pytest.mark.parametrize("method, names", zip(explorer.METHODS, itertools.pairwise(ROWS), strict=True))
+def test_every_step_changes_the_picture(method, names):
+    for name in names:
         steps = range(1, 1 + len(model_of(name, method=method).steps))
         pictures = [png(explorer.draw(model_of(name, method=method, taken=taken))) for taken in steps]
         assert all(a != b for a, b in itertools.pairwise(pictures)), name

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from course_lib import grading
-from course_lib.grading import checking, registry
+from course_lib import grading, reference
+from course_lib.grading import calling, checking, registry
 from course_lib.grading.registry import UnknownExercise
 
 ANSWER = registry.find("05.online_normalizer").answer
@@ -88,3 +88,36 @@ def test_exercises_come_in_lesson_order():
     assert ids[0] == "00.softmax_scale" and "05.online_normalizer" in ids
     numbers = [exercise_id[:2] for exercise_id in ids]
     assert numbers == sorted(numbers)
+
+
+# Their inputs are few, and all of them are asked for.
+ASKED_IN_FULL = {"02.breaking_input", "08.find_failing_input"}
+
+
+@pytest.mark.parametrize("exercise_id", registry.exercises())
+def test_the_class_s_seed_draws_inputs_of_every_exercise(exercise_id):
+    properties = registry.find(exercise_id).properties
+    drawn = any(prop.draw is not None or calling.FIXED in prop.call for prop in properties)
+    assert drawn == (exercise_id not in ASKED_IN_FULL)
+
+
+def test_a_seed_changes_what_a_fixed_generator_draws():
+    seen = []
+    judge = calling.judging("rng = np.random.default_rng(0)\nanswer(rng.random())", lambda returned, **_: None)
+    for seed in (0, 1, 1):
+        calling.draw_with(seed)
+        judge(lambda number: seen.append(number))
+        assert calling.as_drawn("np.random.default_rng(0)") == f"np.random.default_rng({seed})"
+    calling.draw_with(0)
+    assert seen[0] == np.random.default_rng(0).random() != seen[1] == seen[2]
+
+
+def test_it_is_said_what_an_answer_borrows():
+    cells = {"np": np}
+    for number, cell in enumerate(["def root(x): return np.sqrt(x)", "def mine(d): return 1 / root(d)"]):
+        exec(compile(cell, f"<cell {number}>", "exec"), cells)
+    assert checking.borrowed(cells["mine"]) == ["root"] and checking.borrowed(cells["root"]) == []
+    result = grading.grade("00.softmax_scale", cells["mine"])
+    assert result.passed and "It uses root, which its own cell does not define" in result.message
+    cells["root"] = reference.stable_softmax
+    assert checking.borrowed(cells["mine"]) == ["root"]

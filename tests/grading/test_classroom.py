@@ -19,7 +19,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from course_lib.grading import classroom, marking, registry
 from tools import authoring
@@ -94,7 +94,6 @@ SHADOWS = {name: "raise SystemExit('shadowed')\n" for name in ("numpy.py", "site
 
 SUBMISSIONS = {
     "honest": Submission(ANSWERS, passed=(FIRST, SECOND, THIRD)),
-    "blank": Submission({}),
     "edits_the_tests": Submission(
         {FIRST: ANSWERS[FIRST], SECOND: wrong(SECOND), THIRD: wrong(THIRD)}, (FIRST,), edit_tests, SHADOWS
     ),
@@ -115,9 +114,15 @@ SUBMISSIONS = {
         },
         passed=(THIRD,),
     ),
-    "patches_the_kernel": Submission(
-        {FIRST: wrong(FIRST), SECOND: ANSWERS[SECOND], THIRD: wrong(THIRD)}, (SECOND,), patch_the_kernel
+    "hands_in_markup": Submission(
+        {
+            FIRST: ANSWERS[FIRST] + "\n### BEGIN HIDDEN TESTS\n# <script>alert(1)</script>\n",
+            SECOND: f"def {NAME[SECOND]}(x, axis=-1):\n    raise ValueError('<script>alert(1)</script>' * 10**6)\n",
+        },
+        (FIRST,),
+        lambda notebook: notebook.cells.insert(0, new_markdown_cell("<script>alert(1)</script>")),
     ),
+    "patches_the_kernel": Submission({FIRST: wrong(FIRST), SECOND: ANSWERS[SECOND]}, (SECOND,), patch_the_kernel),
 }
 
 
@@ -144,6 +149,11 @@ def nbgrader(course, *arguments, **variables):
     command = [Path(sys.executable).with_name("nbgrader"), *arguments]
     run = subprocess.run(command, cwd=course, env=environment(course) | variables, capture_output=True, text=True)
     return run
+
+
+def unstrict(source):
+    """A cell of a release as it is in the lesson."""
+    return re.sub(r'(check\("[^"]+", \w+), strict=True\)', r"\1)", source)
 
 
 def must(run):
@@ -191,18 +201,27 @@ def test_the_exported_marks_are_what_they_should_be(loop):
 def test_each_student_is_told_why(loop):
     for student, exercise_id, said in [
         ("honest", FIRST, f"{FIRST}: passed"),
-        ("blank", FIRST, "not attempted yet"),
         ("edits_the_tests", SECOND, "does not hold"),
         ("calls_the_reference", FIRST, "line 2: an answer may not import course_lib.reference.softmax"),
         ("calls_the_reference", SECOND, "an answer may not import course_lib;"),
         ("calls_the_reference", THIRD, "an answer may not import sys;"),
         ("never_ends", FIRST, "did not return within 2 s"),
         ("never_ends", SECOND, "its cell does not run: SystemExit"),
-        ("patches_the_kernel", THIRD, "does not hold"),
+        ("patches_the_kernel", FIRST, "does not hold"),
+        ("patches_the_kernel", THIRD, "not attempted yet"),
     ]:
         assert said in loop.said(student, exercise_id), (student, exercise_id)
         feedback = (loop.course / "feedback" / student / LESSON / f"{LESSON}.html").read_text()
         assert said in re.sub("<[^>]*>", "", feedback), (student, exercise_id)
+
+
+def test_a_feedback_page_runs_nothing_of_the_student_s_and_stays_small(loop):
+    sizes = {}
+    for student in SUBMISSIONS:
+        page = (loop.course / "feedback" / student / LESSON / f"{LESSON}.html").read_text()
+        assert "<script>alert" not in page
+        sizes[student] = len(page)
+    assert sizes["hands_in_markup"] < sizes["honest"] + 50_000
 
 
 def test_students_see_neither_answers_nor_hidden_tests_nor_the_seed(loop):
@@ -220,7 +239,8 @@ def test_a_release_is_the_lesson_with_locks_and_points(loop):
     released = nbformat.read(loop.course / "release" / LESSON / f"{LESSON}.ipynb", as_version=4)
     nbformat.validate(released)
     code, was = ([cell for cell in book.cells if cell.cell_type == "code"] for book in (released, lesson))
-    assert [cell.source for cell in code] == [cell.source for cell in was]
+    assert [unstrict(cell.source) for cell in code] == [cell.source for cell in was]
+    assert [cell.source for cell in released.cells].count(classroom.RULES) == 1
     assert not any(cell.outputs for cell in code)
     assert [cell.source for cell in code if "quiz" in cell.metadata.get("tags", [])] == ['quiz("03")']
     for exercise_id, points in POINTS.items():
@@ -241,7 +261,7 @@ def test_nbgraders_validation_accepts_an_answer_and_rejects_stubs(loop):
     ]
     cell_of(notebook, marking.answer_cell(FIRST)).source = ANSWERS[FIRST]
     nbformat.write(notebook, loop.course / "validate.ipynb")
-    told = must(nbgrader(loop.course, "validate", "validate.ipynb", COURSE_LIB_STRICT="1"))
+    told = must(nbgrader(loop.course, "validate", "validate.ipynb"))
     failed = [exercise_id for exercise_id in EXERCISES if f"{exercise_id}: not attempted yet" in told]
     assert failed == [SECOND, THIRD], told
 
@@ -301,7 +321,34 @@ def test_every_lesson_becomes_an_assignment_with_answers_and_points(loop, lesson
     released, _ = ClearHiddenTests().preprocess(released, {})
     committed = nbformat.read(authoring.NOTEBOOKS / f"{lesson}.ipynb", as_version=4)
     code, was = ([c.source for c in book.cells if c.cell_type == "code"] for book in (released, committed))
-    assert code == was
+    assert list(map(unstrict, code)) == was
+
+
+def test_what_each_student_handed_in(tmp_path, capsys):
+    def hand_in(student, name, text):
+        (tmp_path / "submitted" / student / LESSON).mkdir(parents=True)
+        if name:
+            (tmp_path / "submitted" / student / LESSON / name).write_text(text)
+
+    cell = {"cell_type": "code", "metadata": {"nbgrader": {"grade_id": marking.answer_cell(FIRST)}}, "source": ""}
+    hand_in("ada", f"{LESSON}.ipynb", json.dumps({"cells": [cell]}))
+    hand_in("bob", f"{LESSON}.ipynb", "{")
+    hand_in("cyd", f"{LESSON} (1).ipynb", json.dumps({"cells": [cell]}))
+    hand_in("dan", None, "")
+    hand_in("eve", f"{LESSON}.ipynb", json.dumps({"cells": []}))
+    assert classroom.main([str(tmp_path), "--submissions", LESSON]) == 0
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert said == {
+        "ada": "a notebook",
+        "bob": "broken: not a Jupyter notebook",
+        "cyd": f"renamed: no {LESSON}.ipynb, but {LESSON} (1).ipynb",
+        "dan": "missing",
+        "eve": "broken: no answer cell of the release is in it",
+    }
+
+
+def test_lesson_00_prints_the_rules_of_the_class():
+    assert classroom.RULES in (authoring.NOTEBOOKS / "source/00_start_here.md").read_text()
 
 
 def is_graded(cell):

@@ -222,11 +222,10 @@ def test_reading_a_lesson_imports_no_triton():
         ("import triton.runtime", True),
         ("@triton.jit\ndef f(x_ptr):\n    triton.runtime.driver", True),
         ("@triton.jit\ndef f(x_ptr):\n    interpreter_builder.x", True),
-        ("def f(x_ptr):\n    return triton", True),
     ],
 )  # fmt: skip
 def test_the_rules_of_the_class_know_triton(source, objects):
-    assert (objection(source, kernel_calls.TRITON) is not None) == objects
+    assert (objection(source, kernel_calls.TRITON, kernel=True) is not None) == objects
 
 
 def test_triton_is_for_kernels_only():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from course_lib import grading
+from course_lib.grading import registry
 
 
 def scores(Q, K, scale=None):
@@ -13,18 +14,43 @@ def scores(Q, K, scale=None):
 @pytest.mark.parametrize(
     "wrong, fact",
     [
-        (lambda *given: scores(*given) ** 2, "what comes back is the square of the right result"),
-        (lambda *given: np.round(scores(*given)), "the right result rounded to 0 decimal places"),
+        (lambda *given: scores(*given) ** 2, "on every input tried, S is the right result to the power 2"),
+        (lambda *given: np.round(scores(*given)), "the right result rounded to 0 decimals"),
         (lambda *given: 3 * scores(*given), "the right result times 3, where it is not right"),
         (
             lambda Q, K, scale=None: scores(Q[:1] + 0 * Q, K, scale),
             "changing Q[0] changes rows 0 to 1 of what comes back; it should change row 0",
         ),
-        (lambda Q, K, scale=None: scores(Q, K), "changing scale changes nothing; it should change rows 0 to 1"),
+        (lambda Q, K, scale=None: scores(Q, K), "on every input tried, S is the right result for scale=None"),
     ],
 )
 def test_a_fact_is_told(wrong, fact):
     assert fact in grading.grade("01.scores", wrong).message
+
+
+def attention_flops(n_q, n_k, d, d_v):
+    return 2 * n_q * n_k * (d + d_v) + 4 * n_q * n_k
+
+
+@pytest.mark.parametrize(
+    "wrong, fact",
+    [
+        (lambda *of: attention_flops(*of) + 5 * of[0] * of[2], "the count is the right result plus 5 * n_q * d"),
+        (lambda n, k, *of: attention_flops(n, k, *of) - 2 * n * k + n, "the right result plus n_q minus 2 * n_q * n_k"),
+        (lambda *of: attention_flops(*of) / 7, "the count is the right result times 0.1429"),
+        (lambda *of: 8, "on every input tried, the count is 8"),
+    ],
+)
+def test_a_wrong_count_is_told_as_a_sum_of_products(wrong, fact):
+    assert fact in " ".join(grading.grade("01.attention_flops", wrong).message.split())
+
+
+def test_other_arguments_for_which_the_result_would_be_right_are_told():
+    def heads(X, Wq, Wk, Wv, Wo, n_heads, causal=False):
+        return registry.find("04.multi_head_attention").answer(X, Wq, Wv, Wk, Wo, n_heads, causal)
+
+    said = grading.grade("04.multi_head_attention", heads).message
+    assert "the output is the right result for Wk and Wv exchanged" in " ".join(said.split())
 
 
 def test_what_holds_of_one_input_only_is_not_told():

@@ -140,8 +140,8 @@ def test_progress_is_drawn_per_lesson(capsys):
     capsys.readouterr()
     grading.progress()
     lines = capsys.readouterr().out.splitlines()
-    assert "00 Start here               █  1 of 1" in lines
-    assert "05 Online softmax           ░░░░  0 of 4" in lines
+    assert "00 Start here                      █  1 of 1" in lines
+    assert "05 Online softmax                  ░░░░  0 of 4" in lines
     assert "     00.softmax_scale             passed" in lines
     assert "     05.online_normalizer         tried, not passed yet" in lines
     possible = sum(registry.find(exercise_id).points for exercise_id in grading.exercises())

@@ -37,11 +37,11 @@ def test_lengths(n_q, n_k, causal):
     check(n_q, n_k, 24, causal=causal)
 
 
-@pytest.mark.parametrize("dtype", (torch.float16, torch.float32), ids=str)
 @pytest.mark.parametrize("d", (1, 16, 40, 128, 256))
-def test_head_dims(d, dtype):
-    for causal in (False, True):
-        check(37, 51, d, causal=causal, dtype=dtype)
+def test_head_dims(d):
+    """In each dtype with the causal mask or without it; both occur with both."""
+    check(37, 51, d, causal=d % 5 == 1, dtype=torch.float16)
+    check(37, 51, d, causal=d % 5 != 1, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("block_q,block_k", ((16, 16), (16, 64), (64, 16)))

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from course_lib import runtime
-from course_lib.measure import counters, decoding, timing
+from course_lib.measure import counters, decoding, records, timing
 
 SHAPE = (2, 4, 2, 512)
 
@@ -34,13 +34,13 @@ def tiny(monkeypatch):
 
 def test_rows_have_every_contestant_that_is_there(tiny):
     alone, several, speculative = decoding.decode_rows()
-    names = ["ours", "flash_attention", "paged_16", "paged_64", "paged_256", "sdpa_flash"]
+    names = ["ours", "flash_attention", "unsplit", "standard", "paged_16", "paged_64", "paged_256", "sdpa_flash"]
     assert sorted(several["relative_error"]) == sorted(names)
     assert sorted(several["ms"]) == sorted([*names, "read"]) and several["missing"] == ["sdpa_cudnn"]
     assert sorted(alone["back_to_back_us"]) == sorted(alone["relative_error"]) == sorted([*names, "graph"])
     assert "back_to_back_us" not in several
     assert (several["batch"], several["heads"], several["kv_heads"], several["n"]) == SHAPE
-    assert (several["n_new"], speculative["n_new"]) == (1, 4)
+    assert (several["n_new"], speculative["n_new"]) == (1, 4) and "standard" not in speculative["ms"]
     for row in (alone, several, speculative):
         assert all(0 < error < 1e-2 for error in row["relative_error"].values()), row
         assert row["kv_bytes"] == 2 * row["batch"] * 2 * 512 * 16 * 2
@@ -91,3 +91,22 @@ def test_counters_stand_beside_the_closed_form(tiny, monkeypatch):
         kv_bytes, q_bytes = 2 * row["batch"] * 2 * 512 * 16 * 2, row["batch"] * 4 * 16 * 2
         assert row["splits"] > 1 or row["requested_read_bytes"] == kv_bytes + q_bytes
         assert row["splits"] > 1 or row["requested_write_bytes"] == q_bytes
+
+
+def test_the_record_has_what_lesson_14_says_of_it():
+    measured = records.rows("decode-h200", n_new=1)
+    assert [(row["batch"], row["heads"], row["kv_heads"], row["n"]) for row in measured] == list(decoding.SHAPES)
+    behind_standard = 0
+    for row in measured:
+        speed = row["gb_per_s"]
+        peers = [speed["sdpa_flash"], speed["sdpa_cudnn"]]
+        assert min(speed["ours"], speed["flash_attention"]) >= 0.95 * max(peers), row
+        assert speed["ours"] >= 0.97 * speed["read"], row
+        behind_standard += speed["sdpa_flash"] < speed["standard"]
+    assert behind_standard == 2
+    (longest,) = records.rows("decode-h200", n=65_536)
+    assert longest["splits"] == 16 and 8 < longest["gb_per_s"]["ours"] / longest["gb_per_s"]["unsplit"] < 10
+    counted = records.rows("decode-counters-h200", method="ours")
+    assert len(counted) == len(measured)
+    for row in counted:
+        assert row["dram_read_bytes"] == pytest.approx(row["requested_read_bytes"], rel=0.02), row

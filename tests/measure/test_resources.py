@@ -7,6 +7,7 @@ import itertools
 import json
 import textwrap
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from course_lib.kernels import flash_forward
 from course_lib.kernels.configs import select
 from course_lib.measure import records, resources
 from course_lib.measure.resources import ARCHS, DTYPES, LENGTH, Request, Resources, forward_resources
+from tests.measure import compiled as memory
 from tools import compiler_records
 from tools.compiler_records import BLOCK_SIZES, COLUMNS, chosen_config, kernel_sha256
 
@@ -28,7 +30,7 @@ SHARED_BYTES = {
     arch: min(gpu.shared_bytes_per_block for gpu in GPUS.values() if gpu.compute_capability in capabilities)
     for arch, capabilities in {75: [(7, 5)], 80: [(8, 0), (8, 9)], 90: [(9, 0)], 100: [(10, 0)]}.items()
 }
-# Compiling takes a second or two each: both ends, the usual ones, and one that is padded, which takes what 128 takes.
+# Compiling takes some seconds each: both ends, the usual ones, and one that is padded, which takes what 128 takes.
 HEAD_DIMS = {"float16": (16, 64, 80, 128, 256), "float32": (16, 64, 128, 256)}
 
 
@@ -70,14 +72,13 @@ DIFFERENT = [
     Request(64, 90, by_descriptor=False),
 ]
 RECORDED = Request(32, 80, causal=True, config=chosen_config(80, "float16", 32, True, 16, 16))
+EVERY = (*FORWARD, *BF16, *BACKWARD, *BY_POINTER, SERIALIZED, *DIFFERENT, RECORDED)
 
 
 @functools.cache
 def of_arch(arch):
-    """Request -> Resources, all that this file asks of one generation: each is compiled once, in one process."""
-    every = [*FORWARD, *BF16, *BACKWARD, *BY_POINTER, SERIALIZED, *DIFFERENT, RECORDED]
-    requests = list(dict.fromkeys(request for request in every if request.arch == arch))
-    return dict(zip(requests, forward_resources(requests), strict=True))
+    """Request -> Resources, all that this file asks of one generation: what is compiled is compiled once."""
+    return memory.compiled(request for request in EVERY if request.arch == arch)
 
 
 def compiled(request):
@@ -105,6 +106,27 @@ KNOWN_SPILLS = {
     ("dq", 90, "float16", 64): 40, ("dq", 90, "float16", 256): 56,
     ("dq", 100, "float32", 128): 56, ("dq", 100, "float32", 256): 192,
 }  # fmt: skip
+
+
+def test_what_is_remembered_is_what_the_compiler_says():
+    """One kernel of each kind, which is compiled; with other versions, all are."""
+    sample = list({request.kernel: request for request in memory.remembered()}.values())
+    changed = memory.MODULES.keys() - {request.kernel for request in sample}
+    assert not PINNED or not changed, f"{changed} have changed; run: python -m tests.measure.compiled"
+    assert forward_resources(sample) == [memory.remembered()[request] for request in sample]
+
+
+def test_a_changed_kernel_or_launch_is_not_remembered(monkeypatch):
+    read = Path.read_text
+    before = {kernel: memory.fingerprint(kernel) for kernel in memory.MODULES}
+    for old, new, changed in (
+        ("    # ", "    # Or so: ", set()), ("num_stages=num_stages", "num_stages=1", {*before}),
+        ("desc is not None", "desc is None", {*before}), ("delta[None, :]", "delta[:, None]", {"dkdv", "dq"}),
+        ("page = load_page", "page = 1 + load_page", {"decode", "merge"}),
+    ):  # fmt: skip
+        monkeypatch.setattr(Path, "read_text", lambda *of, old=old, new=new, **how: read(*of, **how).replace(old, new))
+        found = {kernel for kernel in before if memory.fingerprint.__wrapped__(kernel) != before[kernel]}
+        assert found == changed, old
 
 
 def only(requests, arch, dtype):

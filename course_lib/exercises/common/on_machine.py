@@ -95,7 +95,7 @@ class WatchedMachine(Machine):
                 stored[event.tensor][event.start : event.stop] = True
         missing = {name: np.flatnonzero(~rows).tolist() for name, rows in stored.items() if not rows.all()}
         findings = [
-            Finding(name, "unwritten", f"these rows of {name} were never stored: {show(rows)}")
+            Finding(name, "not stored", f"these rows of {name} were never stored: {show(rows)}")
             for name, rows in missing.items()
         ]
         return Evidence(tuple(findings)) if findings else None

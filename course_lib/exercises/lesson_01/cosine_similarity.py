@@ -1,10 +1,8 @@
 """The cosine of the angle between two vectors."""
 
 import numpy as np
-from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import GAPS, arrays
 from course_lib.exercises.lesson_01.dot import vectors
 from course_lib.grading import Checks, Exercise, agrees, expected, not_modified
 
@@ -29,21 +27,12 @@ def cosine(a, b):
     return expected("the cosine", reference.cosine_similarity, a, b, terms=1.0)
 
 
-@st.composite
-def on_a_line(draw):
-    a = arrays(draw, 2, of=GAPS)
-    return {"a": a, "b": draw(st.sampled_from([2.0, 3.0, -1.0, -2.0])) * a}
-
-
 ANY = vectors(1, 4).filter(lambda pair: pair["a"].any() and pair["b"].any())
-STRETCHED = st.tuples(ANY, st.sampled_from([1e-6, 1e6])).map(
-    lambda drawn: {name: vector * drawn[1] for name, vector in drawn[0].items()}
-)
 check = Checks(cosine_similarity, agrees(cosine))
 
 check(
     "along, across and against one another: 1, 0, -1, whatever the lengths",
-    [([1, 2], [3, 6]), ([3, 0], [2, 0]), ([1, 0], [0, 2]), ([1, 1], [-2, -2]), on_a_line()],
+    [([1, 2], [3, 6]), ([3, 0], [2, 0]), ([1, 0], [0, 2]), ([1, 1], [-2, -2])],
 )
 check(
     "any two vectors, in any number of dimensions",
@@ -51,7 +40,7 @@ check(
 )
 check(
     "vectors a million times shorter or longer have the same cosine",
-    [([1e-6, 0], [1e-6, 1e-6]), ([1e6, 2e6], [2e6, 1e6]), STRETCHED],
+    [([1e-6, 0], [1e-6, 1e-6]), ([1e6, 2e6], [2e6, 1e6])],
 )
 check("a vector of zeros gives 0, not NaN", [([0, 0], [1, 2]), ([1, 2], [0, 0]), ([0, 0], [0, 0])])
 check("the inputs are not modified", [([3, 4], [4, 3])], calls=not_modified)

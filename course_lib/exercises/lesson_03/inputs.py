@@ -7,7 +7,6 @@ from course_lib.exercises.common.generators import NUMBERS, arrays
 from course_lib.grading import ExpectedOutput, compare, not_modified, show, single_finding
 from course_lib.grading.diagnosis import FLOOR
 
-FAR_ABOVE = st.integers(3, 8).map(lambda i: i * 250.0)
 # Two rows of float16; the second has more terms of exp(0) = 1 than float16's largest number.
 HALF = "x = (spread * np.random.default_rng(3).standard_normal(n)).astype(np.float16)"
 HALVES = {"n": 3000, "spread": 3.0}, {"n": 70_000, "spread": 0.0}

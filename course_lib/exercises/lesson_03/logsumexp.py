@@ -13,8 +13,8 @@ def logsumexp(x, axis=-1):
     """log(sum(exp(x))) along an axis, natural logarithm, with no overflow on the way.
 
     x: float16, float32 or float64, any shape. An entry may be -inf, and then adds nothing to the sum.
-    Returns x's shape without `axis`, float32, for float64 float64. Where every entry is -inf, the result is
-        -inf, the logarithm of an empty sum. x is not modified.
+    Returns x's shape without `axis`, in float32, or in float64 for float64. Where every entry is -inf, the
+        result is -inf, the logarithm of an empty sum. x is not modified.
 
     >>> print(logsumexp(np.array([1.0, 2.0, 3.0, 4.0])).round(4))
     4.4402

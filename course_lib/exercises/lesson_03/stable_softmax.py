@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.lesson_03.inputs import (
-    FAR_ABOVE,
     HALF,
     HALVES,
     case,
@@ -24,8 +23,8 @@ def stable_softmax(x, axis=-1):
     x: float16, float32 or float64, any shape. An entry may be -inf, and then gets 0; every slice along `axis`
         has at least one that is finite.
     axis: the axis along which the results add up to 1.
-    Returns an array of x's shape and dtype. What is computed on the way is float32, for float64 float64, and
-        rounded to x's dtype at the end. x is not modified.
+    Returns an array of x's shape and dtype. Steps on the way are in float32, or in float64 for float64, and the
+        result is rounded to x's dtype. x is not modified.
 
     >>> print(stable_softmax(np.array([1.0, 2.0, 3.0, 4.0])).round(4))
     [0.0321 0.0871 0.2369 0.6439]
@@ -50,16 +49,15 @@ check(
     [
         case([1000, 999]),
         *(case(row) for row in ([0, 2000, 0, 0], [2000, 0, 2000, 0], [0, 0, 0, 2000], [1999, -1000, 2000])),
-        logits(dimensions=(1, 1), offsets=FAR_ABOVE),
     ],
 )
 check(
     "logits near -1000 do not vanish",
-    [case([-1000, -1001]), logits(dimensions=(1, 1), offsets=FAR_ABOVE.map(lambda offset: -offset))],
+    [case([-1000, -1001])],
 )
 check(
     "rows that lie 1000 apart are each right",
-    [case([[0, 1], [1000, 1001]]), logits(dimensions=(2, 2), offsets=st.sampled_from([0.0, 1000.0, -1000.0]))],
+    [case([[0, 1], [1000, 1001]]), logits(offsets=st.sampled_from([0.0, 1000.0, -1000.0]))],
 )
 check(
     "any axis of any array can be the one that adds up to 1",
@@ -73,7 +71,7 @@ check(
 )
 check(
     "an entry of -inf gets 0, and the others share the 1",
-    [case([0, -np.inf]), case([[-np.inf, 1, 2], [0, -np.inf, -np.inf]]), case([-1e37, -np.inf])],
+    [case([0, -np.inf]), case([[-np.inf, 1, 2], [0, -np.inf, -np.inf]]), {"x": np.float32([-3.4028235e38, -np.inf])}],
 )
 check(
     "float16 logits are computed in float32, and rounded once",

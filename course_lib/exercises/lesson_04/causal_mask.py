@@ -41,20 +41,19 @@ def is_bool(returned, **_):
     return single_finding("dtype", f"the mask has dtype {dtype}", dtype, "bool", "the mask")
 
 
-PAIRS = st.tuples(st.integers(1, 6), st.integers(1, 6))
 check = Checks(causal_mask, is_mask)
 
 check(
     "as many queries as keys: a triangle with its diagonal",
-    [(2, 2), (4, 4), (1, 1), st.integers(2, 7).map(lambda n: (n, n))],
+    [(2, 2), (4, 4), (1, 1)],
 )
 check(
     "fewer queries than keys: the last query sees every key",
-    [(1, 4), (2, 5), PAIRS.map(lambda drawn: (drawn[0], sum(drawn)))],
+    [(1, 4), (2, 5)],
 )
 check(
     "more queries than keys: the first queries see none",
-    [(4, 1), (5, 2), PAIRS.map(lambda drawn: (sum(drawn), drawn[0]))],
+    [(4, 1), (5, 2), st.tuples(st.integers(1, 7), st.integers(1, 7))],
 )
 check("the mask is an array of bool", [(2, 3)], test=is_bool)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import LARGE_SCORES, MASKED_SCORES, NUMBERS
-from course_lib.grading import Checks, Exercise, agrees, expected
+from course_lib.grading import Checks, Exercise, agrees, compare, expected
 from course_lib.grading.read_counting import growing
 
 
@@ -44,39 +44,37 @@ def normalizer(stream):
 
 def memory(answer, n):
     text = "memory grows with the stream, by about {} bytes a score: the scores are kept"
-    return growing(lambda n: answer(float(i % 7) for i in range(n)), n, text)
+
+    def stream(n):
+        return (float(i % 7) for i in range(n))
+
+    return growing(answer, n, text, lambda returned, n: compare(returned, normalizer(list(stream(n)))), stream)
 
 
 def of(*scores):
     return {"stream": list(scores)}
 
 
-def streams(scores=NUMBERS, min_size=1, max_size=6):
-    return st.lists(scores, min_size=min_size, max_size=max_size).map(lambda drawn: of(*drawn))
-
-
-def pairs(sign):
-    """Two scores, the second larger (sign = 1) or smaller (-1)."""
-    steps = st.integers(1, 6).map(float)
-    return st.tuples(NUMBERS, steps).map(lambda pair: of(pair[0], pair[0] + sign * pair[1]))
+def streams(scores):
+    return st.lists(scores, min_size=1, max_size=6).map(lambda drawn: of(*drawn))
 
 
 check = Checks(online_normalizer, agrees(normalizer))
 
-check("one score alone: m is the score and l is 1", [of(0.0), of(-3.0), of(3.0), streams(max_size=1)])
-check("a smaller score leaves m alone and adds exp(s - m) to l", [of(2.0, 1.0), of(-1.0, -3.0), pairs(-1)])
-check("a new max rescales the old sum", [of(1.0, 2.0), of(-3.0, -1.0), pairs(1)])
+check("one score alone: m is the score and l is 1", [of(0.0), of(-3.0), of(3.0)])
+check("a smaller score leaves m alone and adds exp(s - m) to l", [of(2.0, 1.0), of(-1.0, -3.0)])
+check("a new max rescales the old sum", [of(1.0, 2.0), of(-3.0, -1.0)])
 check(
     "any stream gives the max and the sum of exp(s - max)",
-    [of(1.0, 2.0, 3.0, 4.0), of(*[2.0] * 5), of(0.5, 3.0, -1.0, 3.0, 4.5, 0.0, 4.0, -2.5), streams()],
+    [of(1.0, 2.0, 3.0, 4.0), of(*[2.0] * 5), of(0.5, 3.0, -1.0, 3.0, 4.5, 0.0, 4.0, -2.5), streams(NUMBERS)],
 )
 check(
     "scores near 1000 and -1000 neither overflow nor vanish",
-    [of(1000.0, 999.0), of(-1000.0, -1001.0), of(-1e30, -2e30), streams(LARGE_SCORES)],
+    [of(1000.0, 999.0), of(-1000.0, -1001.0), of(-1e37, -2e37), streams(LARGE_SCORES)],
 )
 check(
     "masked scores (-inf) add nothing, also when they come first",
-    [of(-np.inf), of(-np.inf, 1.0), of(1.0, -np.inf), of(), streams(MASKED_SCORES, min_size=0, max_size=4)],
+    [of(-np.inf), of(-np.inf, 1.0), of(1.0, -np.inf), of(), streams(MASKED_SCORES)],
 )
 check("the stream is gone through once", [of(0.0, 1.0)], call="online_normalizer(iter(stream))")
 check(

@@ -57,7 +57,7 @@ check = Checks(choose_block_sizes, judges(too_large))
 
 check(
     "the four tiles fit in sram_bytes",
-    [(8192, 32, 2, 16), (2048, 16, 2, 16), (100_000, 64, 2, 16), (100_000, 64, 4, 16), SIZES],
+    [(9000, 32, 2, 16), (100_000, 64, 2, 16), (100_000, 64, 4, 16), SIZES],
 )
 check(
     "both sizes are multiples of multiple_of", [(4000, 12, 2, 8), (40_000, 48, 2, 32), SIZES], test=judges(no_multiple)
@@ -65,7 +65,7 @@ check(
 check(
     "no pair that fits makes more scores",
     [
-        *((2048, 16, 2, 16), (3072, 16, 4, 8), (100_000, 64, 2, 16)),
+        *((8192, 32, 2, 16), (3072, 16, 4, 8), (100_000, 64, 2, 16), (16_000_000, 64, 2, 128), (2048, 16, 2, 16)),
         *((232_448, 16, 2, 16), (1_000_000, 64, 2, 16), (5000, 3, 2, 2), SIZES),
     ],
     test=judges(too_small),

@@ -85,20 +85,9 @@ def of_scores(scores, block_k, rows=1, causal=False):
 
 
 @st.composite
-def matrices(draw, more_keys=(-2, 3), causal=False, one_tile=False):
-    """Inputs of one head. more_keys: the least and the greatest n_k - n_q."""
-    shorter, more, d = draw(st.integers(1, 3)), draw(st.integers(*more_keys)), draw(st.integers(1, 2))
-    n_q, n_k = shorter + max(-more, 0), shorter + max(more, 0)
-    blocks = (n_q, n_k) if one_tile else (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
+def matrices(draw, causal=False):
+    n_q, n_k, d, *blocks = (draw(st.integers(1, most)) for most in (4, 4, 2, 3, 3))
     return case(*(arrays(draw, n, d, of=NUMBERS) for n in (n_q, n_k, n_k)), *blocks, causal)
-
-
-@st.composite
-def one_query(draw, sign):
-    """Scores that rise or fall from key to key: 2 or 4 of them, so that tiles of 1 or 2 come out even."""
-    n = draw(st.sampled_from([2, 4]))
-    rising = np.cumsum(draw(st.lists(st.integers(1, 3), min_size=n, max_size=n)))
-    return of_scores((sign * rising).tolist(), draw(st.integers(1, 2)))
 
 
 RANDOM = """\
@@ -120,13 +109,10 @@ check(
     [
         case([[1, 1, 2], [0, 1, 0]], np.eye(4, 3) * 2, np.eye(4, 3) + [[0, 0, 2]], 2, 4),
         case(example.Q, example.K, example.V, 4, 4),
-        matrices(one_tile=True),
     ],
 )
-check("tiles of keys that leave the max alone", [of_scores([2, 1], 1), of_scores([4, 3, 1, 0], 2), one_query(-1)])
-check(
-    "tiles of keys that raise the max, each of them", [of_scores([1, 2], 1), of_scores([0, 1, 3, 4], 2), one_query(1)]
-)
+check("tiles of keys that leave the max alone", [of_scores([2, 1], 1), of_scores([4, 3, 1, 0], 2)])
+check("tiles of keys that raise the max, each of them", [of_scores([1, 2], 1), of_scores([0, 1, 3, 4], 2)])
 check(
     "any lengths and any tiles: the last ones may be short",
     [of_scores([1, 2, 3], 2), of_scores([1, 2, 3, 0, 2], 3, rows=3), case([[1]] * 3, [[1]], [[2]], 2, 4), matrices()],
@@ -139,7 +125,7 @@ check(
 check("all scores strongly negative", [of_scores([-1000, -1001], 2), of_scores([-1000, -1001], 1)])
 check(
     "a single key gets all the weight, however low its score",
-    [of_scores([-1e30], 1)],
+    [of_scores([-1e37], 1)],
     test=lambda machine, v, o, **_: compare(o, [ExpectedOutput("O", v, v, 1.0)]),
 )
 check(
@@ -151,7 +137,6 @@ check(
     [
         of_scores([1, 2, 3], 3, rows=3, causal=True),
         case(example.Q, example.K, example.V, 2, 2, True),
-        matrices((0, 0), causal=True),
     ],
 )
 check(
@@ -159,7 +144,6 @@ check(
     [
         of_scores([1, 2, 3, 4], 2, rows=2, causal=True),
         of_scores([1, 2, 3], 2, causal=True),
-        matrices((1, 3), causal=True),
     ],
 )
 check(
@@ -167,7 +151,7 @@ check(
     [
         of_scores([1], 1, rows=2, causal=True),
         of_scores([1, 2], 1, rows=5, causal=True),
-        matrices((-3, -1), causal=True),
+        matrices(causal=True),
     ],
 )
 check(

@@ -47,29 +47,19 @@ def agrees_with_the_mask(returned, **inputs):
         return single_finding("type", text, show(returned), show(right))
     tiles = [(int(i), int(j)) for i, j in returned]
     extra, missing = set(tiles) - set(right), set(right) - set(tiles)
-    findings = []
-    if extra:
-        findings.append(Finding("", "extra", f"visited for nothing: {show(sorted(extra))}"))
-    if missing:
-        findings.append(Finding("", "missing", f"never visited: {show(sorted(missing))}"))
-    if not findings and len(tiles) > len(right):
-        findings.append(Finding("", "twice", "a tile is visited twice"))
-    if not findings and tiles != right:
-        findings.append(Finding("", "order", "these are the right tiles, in another order"))
-    return Evidence(tuple(findings), show(tiles), show(right)) if findings else None
+    if tiles == right:
+        return None
+    findings = [Finding("", "extra", f"visited for nothing: {show(sorted(extra))}")] if extra else []
+    findings += [Finding("", "missing", f"never visited: {show(sorted(missing))}")] if missing else []
+    text = "a tile is visited twice" if len(tiles) > len(right) else "these are the right tiles, in another order"
+    return Evidence(tuple(findings or [Finding("", "order", text)]), show(tiles), show(right))
 
 
-LENGTH, BLOCK = st.integers(1, 9), st.integers(1, 4)
 check = Checks(visited_tiles, agrees_with_the_mask, case_of(visited_tiles, causal=True))
 
 check(
     "not causal: every tile, the short last ones too",
-    [
-        (5, 7, 2, 3, False),
-        (4, 6, 2, 2, False),
-        (1, 1, 4, 4, False),
-        st.tuples(LENGTH, LENGTH, BLOCK, BLOCK, st.just(False)),
-    ],
+    [(5, 7, 2, 3, False), (4, 6, 2, 2, False), (1, 1, 4, 4, False)],
 )
 check(
     "causal, square tiles: those that the diagonal touches, and those before it",
@@ -78,11 +68,11 @@ check(
 check("causal, query tiles and key tiles of different sizes", [(8, 8, 4, 2), (8, 8, 2, 4), (12, 12, 4, 3)])
 check(
     "causal, more keys than queries: the last query sees the last key",
-    [(2, 6, 2, 2), (4, 8, 2, 2), st.builds(lambda n, *blocks: (n, n + 4, *blocks), LENGTH, BLOCK, BLOCK)],
+    [(2, 6, 2, 2), (4, 8, 2, 2)],
 )
 check(
     "causal, any lengths and any tiles",
-    [(5, 9, 4, 1), (6, 2, 2, 2), (5, 5, 4, 1), st.tuples(LENGTH, LENGTH, BLOCK, BLOCK)],
+    [(5, 9, 4, 1), (6, 2, 2, 2), (5, 5, 4, 1), st.tuples(*[st.integers(1, 9)] * 2, *[st.integers(1, 4)] * 2)],
 )
 
 EXERCISE = Exercise(__file__, visited_tiles, check, points=2, minutes=7, difficulty="easy")

@@ -1,10 +1,11 @@
-"""Inputs of the lesson's exercises: matrices, with the block that their rows go through."""
+"""What the lesson's exercises share: matrices with the block that their rows go through, and who does what."""
 
 import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import NUMBERS, arrays
 from course_lib.grading import case_of
+from course_lib.grading.kernel_calls import compare_requests, launch_agrees
 
 rows_case = case_of("x BLOCK")
 WIDE = np.random.default_rng(7).standard_normal((3, 45)).round(3)
@@ -15,3 +16,9 @@ def rows(draw, counts, lengths, block=4, of=NUMBERS):
     """As many rows as one of `counts`, as long as one of `lengths`."""
     shape = draw(st.sampled_from(counts)), draw(st.sampled_from(lengths))
     return arrays(draw, *shape, of=of), block
+
+
+def shared_out(oracle, work, requested_bytes=None):
+    """`launch_agrees`, and every program has its part. work(**inputs): the arguments of `compare_requests`."""
+    agrees = launch_agrees(oracle, requested_bytes)
+    return lambda launch, **inputs: agrees(launch, **inputs) or compare_requests(launch, *work(**inputs))

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import arrays
+from course_lib.exercises.lesson_07.launches import shared_out
 from course_lib.grading import Exercise, expected
 from course_lib.grading.compile_calls import compiles
 from course_lib.grading.kernel_calls import TRITON, kernel_checks, launch_agrees, plain, rounds_products
@@ -21,6 +22,11 @@ def once(q, k, BLOCK_M, BLOCK_N, **_):
     return {"q": (q.size * 4 * tiles_n, 0), "k": (k.size * 4 * tiles_m, 0), "s": (0, len(q) * len(k) * 4)}
 
 
+def a_tile_each(q, k, BLOCK_M, BLOCK_N, BLOCK_D, **_):
+    tiles = -(-len(q) // BLOCK_M) * -(-len(k) // BLOCK_N)
+    return tiles, BLOCK_M * BLOCK_N * BLOCK_D, {("s", "store"): 1}
+
+
 def inputs(q, k, block_m, block_n, block_d=None):
     block_d = block_d or 1 << (q.shape[1] - 1).bit_length()
     return {"q": q, "k": k, "scale": 0.5, "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_D": block_d}
@@ -28,7 +34,7 @@ def inputs(q, k, block_m, block_n, block_d=None):
 
 def case(n_q, n_k, d, *blocks):
     """Integers, each row and column of the product unlike the others."""
-    q = (np.arange(n_q * d) * 7 % 11 - 4.0).reshape(n_q, d)
+    q = (np.arange(n_q * d) * 7 % 11 - 4.1).reshape(n_q, d)
     k = (np.arange(n_k * d) * 5 % 13 - 5.0).reshape(n_k, d)
     return inputs(q, k, *blocks)
 
@@ -62,9 +68,13 @@ check(
 check(
     "each program reads its rows once and writes its tile once",
     [(4, 8, 2, 2, 4), (5, 9, 3, 2, 4)],
-    test=launch_agrees(scores, once),
+    test=shared_out(scores, a_tile_each, once),
 )
-check("products by tl.dot, and nothing rounded to TF32 on a GPU", [(2, 4, 2, 2, 4)], test=rounds_products)
+check(
+    "products by tl.dot, and nothing rounded to TF32 on a GPU",
+    [(2, 4, 2, 2, 4)],
+    test=rounds_products(launch_agrees(scores)),
+)
 compiles(check, 18, 33, 20, 16, 16)
 
 EXERCISE = Exercise(__file__, scores_tile, check, points=3, minutes=12, difficulty="medium", imports=TRITON)

@@ -153,7 +153,7 @@ check(
 check(
     "float32 products: nothing is rounded to TF32 on a GPU",
     [case(32, 64, block_m=32, block_n=64)],
-    test=rounds_products,
+    test=rounds_products(gives_o),
 )
 compiles(check, 20, 40, 20, 2, True)
 

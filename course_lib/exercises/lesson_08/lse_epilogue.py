@@ -15,7 +15,7 @@ tl, triton = WRITTEN.tl, WRITTEN.triton
 def lse_epilogue(
     m_ptr, l_ptr, acc_ptr, o_ptr, lse_ptr, n_q, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
 ):
-    """What a forward kernel does after its loop: FA2 Alg. 1, lines 12 to 14. Program i has queries from i * BLOCK_M on.
+    """What a forward kernel does after its loop: FA2 Alg. 1, lines 12 to 15. Program i has queries from i * BLOCK_M on.
 
     m, l: float32 [n_q]; acc: float32 [n_q, HEAD_DIM], its rows without a gap; all contiguous. m is the running max in
         units of log2(e), that is, the largest score times log2(e); l the sum of exp(score - max) and acc that of
@@ -65,8 +65,8 @@ def o(scores, values, **_):
     return expected("o", weighted_values, scores, values, terms=np.abs(values).max())
 
 
-def lse(scores, m, **_):
-    return expected("lse", reference.logsumexp, scores, terms=np.abs(m[np.isfinite(m)]).max())
+def lse(scores, m, l, **_):
+    return expected("lse", reference.logsumexp, scores, terms=np.where(l > 0, np.abs(m) + np.log(np.maximum(l, 1)), 0))
 
 
 check = kernel_checks(CALL, launch_agrees(o), case_of("n_q d empty_rows block_d", empty_rows=0, block_d=16))

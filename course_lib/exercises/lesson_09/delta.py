@@ -51,7 +51,7 @@ check(
 check("the inputs are not modified", [TWO_ROWS], calls=not_modified)
 check(
     "float16 comes in, and is summed in float32",
-    [{"n_q": 4, "d": 64}],
+    [{"n_q": 99, "d": 64}],
     test=agrees(delta_of_float16),
     call="rng = np.random.default_rng(0)\n"
     "o, do = (rng.uniform(0.5, 1.5, (n_q, d)).astype(np.float16) for _ in range(2))\n"

@@ -83,7 +83,7 @@ check(
 )
 check(
     "float16 inputs, float32 sums",
-    [(64, 16)],
+    [(256, 16)],
     test=launch_agrees(dk_and_dv_from_float16),
     call=INPUTS + GROWING + LAUNCH,
 )
@@ -97,7 +97,9 @@ check(
     [case(32, 32, causal=True), case(24, 20, causal=True), case(64, 64, causal=True, block_n=32)],
     test=launch_agrees(dk_and_dv, closed_form),
 )
-check("float32 products: nothing is rounded to TF32 on a GPU", [(32, 16)], test=rounds_products)
+check(
+    "float32 products: nothing is rounded to TF32 on a GPU", [(32, 16)], test=rounds_products(launch_agrees(dk_and_dv))
+)
 compiles(check, 20, 23, 24, True)
 
 EXERCISE = Exercise(__file__, dkdv_tile, check, points=5, minutes=20, difficulty="hard", imports=TRITON)

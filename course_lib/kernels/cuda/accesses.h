@@ -22,15 +22,13 @@ struct Array {
   std::vector<bool> gaps;  // in shared memory: words that lie between its arrays
   Word* words = static_cast<Word*>(calloc(bytes / 4 + 1, sizeof(Word)));
 };
-// Shared memory, and then the arrays among the arguments. Each begins in the middle of 16 GiB of addresses of its own:
-// an address that strays still says from which array.
-static std::vector<Array> arrays;
-const int SHARED = 0, NOWHERE = -1, SLOT_BITS = 34;
+static std::vector<Array> arrays;  // shared memory, and one for each argument; of 0 bytes for a number
+const int SHARED = 0, NOWHERE = -1;
 extern "C" char __executable_start, end;  // of the program; from the linker
 
 static int array_of(Address a) {
-  const size_t number = (a + (Address(1) << SLOT_BITS) / 2) >> SLOT_BITS;
-  if (number > 0 && number < arrays.size()) return number;
+  const size_t number = (a + SLOT_BYTES / 2) / SLOT_BYTES;
+  if (number > 0 && number < arrays.size() && arrays[number].bytes) return number;
   const Array& shared = arrays[SHARED];
   return shared.bytes && a + 65536 >= shared.begin && a < shared.begin + shared.bytes + 65536 ? SHARED : NOWHERE;
 }
@@ -90,7 +88,7 @@ static void find(const char* kind, Address code, int array, Address a, unsigned 
   static std::set<std::tuple<std::string, Address, Address>> found;
   if (found.size() > 100 || !found.insert({kind, code, other ? other->code : 0}).second) return;
   const Address begin = array == NOWHERE ? 0 : arrays[array].begin;
-  fprintf(report, "found\t%s\t0x%zx\t%u\t%d\t%d\t%lld\t%u\t%s", kind, size_t(code), block_number(), me, array,
+  fprintf(report, "found\t%s\t0x%zx\t%u\t%d\t%d\t%lld\t%u\t%s", kind, size_t(code), block_number, me, array,
           (long long)(a - begin), size, VERBS[access]);
   if (other) fprintf(report, "\t0x%x\t%u\t%d\t%s", other->code, other->block, other->thread, VERBS[other_access]);
   fprintf(report, "\n");
@@ -106,7 +104,7 @@ static inline __attribute__((always_inline)) bool is_over(const Event& event) {
 
 static void access(Address a, unsigned size, Access kind, Address code) {
   if (out_of_time) {
-    fprintf(report, "found\ttime limit\t0x%zx\t%u\t%d\n", size_t(code), block_number(), me);
+    fprintf(report, "found\ttime limit\t0x%zx\t%u\t%d\n", size_t(code), block_number, me);
     finish(false);
   }
   if (a >= stacks_begin && a < stacks_end) return;  // a variable of the thread's own
@@ -117,13 +115,13 @@ static void access(Address a, unsigned size, Access kind, Address code) {
   const size_t offset = a - array.begin, last = offset + size - 1;
   bool exists = number != NOWHERE && offset < array.bytes && last < array.bytes;
   if (exists && number == SHARED) exists = !array.gaps[offset / 4] && !array.gaps[last / 4];
-  if (!exists || a % size) {
+  if (!exists || a & (size - 1)) {
     find(outside ? "global variable" : exists ? "misaligned" : "out of bounds", code, number, a, size, kind);
     finish(false);
   }
   record(a, size, kind, number, code);
   const uint8_t bytes = size >= 4 ? 15 : ((1 << size) - 1) << a % 4;
-  const Event event{now, block_number(), unsigned(code), (unsigned short)me, bytes};
+  const Event event{now, block_number, unsigned(code), (unsigned short)me, bytes};
   for (size_t i = offset / 4; i <= last / 4; i++) {
     Word& word = array.words[i];
     const Address at = max(a, array.begin + 4 * i);
@@ -168,12 +166,10 @@ ANNOUNCED(1) ANNOUNCED(2) ANNOUNCED(4) ANNOUNCED(8) ANNOUNCED(16)
 void __tsan_read_range(void* a, size_t bytes) { access_each_word(a, bytes, LOAD, CODE); }
 void __tsan_write_range(void* a, size_t bytes) { access_each_word(a, bytes, STORE, CODE); }
 void* __tsan_memset(void* a, int value, size_t bytes) {
-  access_each_word(a, bytes, STORE, CODE);
-  return memset(a, value, bytes);
+  return access_each_word(a, bytes, STORE, CODE), memset(a, value, bytes);
 }
 void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
-  access_each_word(from, bytes, LOAD, CODE);
-  access_each_word(to, bytes, STORE, CODE);
+  access_each_word(from, bytes, LOAD, CODE), access_each_word(to, bytes, STORE, CODE);
   return memcpy(to, from, bytes);
 }
 void __tsan_init() {}

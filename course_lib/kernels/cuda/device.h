@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <tuple>
 #include <type_traits>
@@ -113,20 +114,35 @@ SHUFFLE_FUNCTION(__shfl_up_sync, SHUFFLE_UP)
 SHUFFLE_FUNCTION(__shfl_down_sync, SHUFFLE_DOWN)
 SHUFFLE_FUNCTION(__shfl_xor_sync, SHUFFLE_XOR)
 
-// How runner.cc calls a kernel, whose arguments come in words of 8 bytes, and learns the kinds of its parameters. They
-// are written as in NumPy: f4, i8, and *f4 for an array.
+// How runner.cc calls a kernel, whose arguments come as text: a number, or for an array "*" and its kind as in NumPy:
+// *f4. Each array begins in the middle of 16 GiB of addresses of its own, a slot: an address that strays still says from
+// which array. The first slot is nobody's.
 namespace runner {
-#define NOT_ANNOUNCED __attribute__((no_sanitize("thread")))
-template <class... P> NOT_ANNOUNCED void call(void (*kernel)(P...), const uint64_t* words) {
-  std::apply(kernel, std::tuple<P...>{P(*reinterpret_cast<const P*>(words++))...});
-}
-template <class P> NOT_ANNOUNCED void print_kind() {
+const uint64_t SLOT_BYTES = 1ull << 34;
+inline void* array_place(int argument) { return reinterpret_cast<void*>((argument + 1) * SLOT_BYTES); }
+extern "C" void runner_refuse(int argument, const char* kind);  // ends the program
+#define NOT_ANNOUNCED __attribute__((noinline, no_sanitize("thread")))
+template <class P> NOT_ANNOUNCED P argument(char** texts, int number) {
   typedef std::remove_cv_t<std::remove_pointer_t<P>> Value;
-  char type = std::is_floating_point_v<Value> ? 'f' : std::is_integral_v<Value> ? 'i' : 'V';
-  printf("%s%c%d ", std::is_pointer_v<P> ? "*" : "", type, int(sizeof(Value)));
+  const char type = std::is_floating_point_v<Value> ? 'f' : std::is_integral_v<Value> ? 'i' : 'V';  // V: float4
+  char kind[8], *text = texts[number], *rest = text;
+  snprintf(kind, sizeof kind, "%s%c%d", std::is_pointer_v<P> ? "*" : "", type, int(sizeof(Value)));
+  if constexpr (std::is_pointer_v<P>) {
+    if (text && text[0] == '*' && (type == 'V' || !strcmp(text, kind))) return static_cast<P>(array_place(number));
+  } else {
+    const P value = !text ? 0 : type == 'i' ? P(strtoull(text, &rest, 10)) : P(strtod(text, &rest));
+    if (rest != text && !*rest) return value;
+  }
+  runner_refuse(number, kind);
+  return P();
 }
-template <class... P> NOT_ANNOUNCED void print_kinds(void (*)(P...)) { (print_kind<P>(), ...); }
+template <class... P> NOT_ANNOUNCED void call(void (*kernel)(P...), char** texts) {
+  int number = 0;
+  std::tuple<P...> arguments{argument<P>(texts, number++)...};
+  if (texts[number]) runner_refuse(number, "none");
+  std::apply(kernel, arguments);
+}
+extern "C" void kernel_call(char** texts);
 }  // namespace runner
 #define KERNEL_TO_RUN(...)                                                                                           \
-  extern "C" NOT_ANNOUNCED void kernel_kinds() { runner::print_kinds(__VA_ARGS__); }                                 \
-  extern "C" NOT_ANNOUNCED void kernel_call(const uint64_t* words) { runner::call(__VA_ARGS__, words); }
+  extern "C" NOT_ANNOUNCED void runner::kernel_call(char** texts) { runner::call(__VA_ARGS__, texts); }

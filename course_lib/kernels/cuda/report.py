@@ -5,11 +5,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from . import request
 
 MAX_STATIC_SHARED_BYTES = 48 << 10  # nvcc compiles no more; dynamic shared memory may be larger
 MAX_FINDINGS = 20
-SHARED, NOWHERE = 0, -1  # in the place of an array's number; arrays are counted from 1
+SHARED, NOWHERE = 0, -1  # in the place of an array's number; arguments are counted from 1
 
 
 class Accesses(NamedTuple):
@@ -26,6 +28,9 @@ class Accesses(NamedTuple):
     passes: int = 0
     conflicts: int = 0
 
+    def __add__(self, other):
+        return Accesses(*map(sum, zip(self, other, strict=True)))
+
 
 @dataclass
 class Memory:
@@ -38,21 +43,11 @@ class Memory:
 
     @property
     def loads(self):
-        return self._all("load")
+        return sum((accesses for (_, verb), accesses in self.by_line.items() if verb == "load"), Accesses())
 
     @property
     def stores(self):
-        return self._all("store")
-
-    def _all(self, access):
-        return _sum(accesses for (_, kind), accesses in self.by_line.items() if kind == access)
-
-    def add(self, line, access, accesses):
-        self.by_line[line, access] = _sum([accesses, self.by_line.get((line, access), Accesses())])
-
-
-def _sum(accesses):
-    return Accesses(*map(sum, zip(Accesses(), *accesses, strict=True)))
+        return sum((accesses for (_, verb), accesses in self.by_line.items() if verb == "store"), Accesses())
 
 
 @dataclass(frozen=True)
@@ -87,13 +82,13 @@ class Report:
     """
 
     tensors: dict
-    shared: Memory = field(default_factory=Memory)
-    barriers: int = 0
-    shuffles: int = 0
-    stack_bytes: int = 0
-    findings: list = field(default_factory=list)
-    complete: bool = False
-    printed: str = ""
+    shared: Memory
+    barriers: int
+    shuffles: int
+    stack_bytes: int
+    findings: list
+    complete: bool
+    printed: str
 
 
 # What the program calls a finding: its kind, and what the thread did.
@@ -135,45 +130,37 @@ RULES = {
 class Reader:
     """Makes a Report of what the program writes: names and lines of the source instead of addresses."""
 
-    def __init__(self, source, program, arrays, shared, block):
-        self.source_lines = source.splitlines()
+    def __init__(self, source, program, arguments, shared, block):
+        self.source_lines, self.arguments = source.splitlines(), list(arguments.items())
         self.program, self.shared, self.block = program, shared, block
-        self.arrays = list(arrays.items())
 
-    def read(self, rows, printed):
-        """rows: (kind, field, ...), as threads.h, accesses.h and runner.cc write them."""
-        of = defaultdict(list)
-        for kind, *fields in rows:
-            of[kind].append(fields)
+    def read(self, of, printed):
+        """of: {kind: [(field, ...), ...]}, as threads.h, accesses.h and runner.cc write them."""
         fields = {field for row in of["requests"] + of["found"] for field in row if "0x" in field}
         self.line_at = self.program.lines({code for field in fields for code in field.split()})
 
         ((complete, barriers, shuffles, stack_bytes),) = (map(int, row) for row in of["end"])
-        tensors = {name: Memory() for name, _ in self.arrays}
-        report = Report(tensors, Memory(), barriers, shuffles, stack_bytes)
-        memories = [report.shared, *tensors.values()]
+        memories = [Memory() for _ in range(len(self.arguments) + 1)]
         for code, access, *numbers in of["requests"]:
             size, array, count, *addresses = map(int, numbers)
             one = _cost(array == SHARED, access, size, tuple(addresses))
-            memories[array].add(self.line_at[code], access, Accesses(*(count * number for number in one)))
+            by_line, key = memories[array].by_line, (self.line_at[code], access)
+            by_line[key] = by_line.get(key, Accesses()) + Accesses(*(count * number for number in one))
         told_of = next((names for names in ONE_AT_A_TIME if any(row[0] in names for row in of["found"])), set())
         not_told = set.union(*ONE_AT_A_TIME) - told_of
-        report.findings = [
-            *self._static_shared_memory(),
-            *(self._of_thread(*row) for row in of["found"] if row[0] not in not_told),
-            *map(self._of_waiting, of["waiting"]),
-        ][:MAX_FINDINGS]
-        report.complete, report.printed = bool(complete), printed
-        return report
-
-    def _static_shared_memory(self):
-        static_bytes = sum(size or 0 for *_, size in self.program.shared)
-        if static_bytes > MAX_STATIC_SHARED_BYTES:
+        findings = [self._of_thread(*row) for row in of["found"] if row[0] not in not_told]
+        findings += map(self._of_waiting, of["waiting"])
+        if (static_bytes := sum(size or 0 for *_, size in self.program.shared)) > MAX_STATIC_SHARED_BYTES:
             text = (
                 f"The kernel declares {static_bytes:,} bytes of shared memory, and nvcc accepts at most "
                 f"{MAX_STATIC_SHARED_BYTES:,}. More than that must be dynamic: extern __shared__."
             )
-            yield Finding("shared memory", text)
+            findings.insert(0, Finding("shared memory", text))
+        shared, *others = memories
+        named = zip(self.arguments, others, strict=True)
+        tensors = {name: memory for (name, value), memory in named if isinstance(value, np.ndarray)}
+        found = findings[:MAX_FINDINGS]
+        return Report(tensors, shared, barriers, shuffles, stack_bytes, found, bool(complete), printed)
 
     def _of_thread(self, name, places, block, thread, *more):
         words = {"lane": more[0]} if more else {}
@@ -224,7 +211,7 @@ class Reader:
             before = [row for row in self.shared if row[1] <= offset] or self.shared
             name, begin, _ = max(before, key=lambda row: row[1])  # in or behind which it lies
             return f"element {(offset - begin) // min(size, 4)} of {name}", name
-        name, values = self.arrays[array - 1]
+        name, values = self.arguments[array - 1]
         index, indices = offset // values.itemsize, []
         for extent in values.shape[:0:-1]:
             index, last = divmod(index, extent)

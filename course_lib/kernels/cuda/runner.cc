@@ -1,12 +1,10 @@
-// Runs one launch of a CUDA kernel on a CPU. Linked with the kernel into a program, which runner.py calls:
+// Runs one launch of a CUDA kernel on a CPU. Linked with the kernel into a program, which runner.py starts:
 //
-//   program DATA REPORT LIMIT_US GRID BLOCK COUNT SHARED... COUNT BYTES... ARGUMENT...
+//   program FOLDER LIMIT_US GRID BLOCK COUNT SHARED... ARGUMENT...
 //
-// DATA: file with the arrays, each from a new page on; stores go there. REPORT: file to write. GRID, BLOCK: three
-// numbers each. SHARED: offset and bytes of each array in shared memory. BYTES: of each array among the arguments.
-// ARGUMENT: a word of 8 bytes, as a number; the n-th array's is n times 16 GiB, where it is put.
-//
-//   program     prints the kinds of the kernel's parameters
+// GRID, BLOCK: three numbers each. SHARED: offset and bytes of COUNT arrays in shared memory. ARGUMENT: a number, or
+// "*" and the kind of an array: that of the n-th argument, from 0, is the file FOLDER/n, and stores go there.
+// FOLDER/report is what report.py reads.
 #include <execinfo.h>
 #include <fcntl.h>
 #include <link.h>
@@ -14,8 +12,6 @@
 #include <sys/time.h>
 
 #include "accesses.h"  // and threads.h
-
-extern "C" void kernel_kinds();  // KERNEL_TO_RUN in device.h defines it
 
 [[noreturn]] static void finish(bool complete) {
   signal(SIGPROF, SIG_IGN);
@@ -45,19 +41,18 @@ static void on_signal(int signal, siginfo_t* info, void*) {
   void* callers[32];
   for (int i = 2, count = backtrace(callers, 32); i < count; i++)  // the first two belong to this function
     fprintf(report, "%s0x%zx", i > 2 ? " " : "", size_t(callers[i]) + (i == 2));
-  fprintf(report, "\t%u\t%d\n", block_number(), me);
+  fprintf(report, "\t%u\t%d\n", block_number, me);
   finish(false);
 }
 
 static void limit_time(long long limit_us) {
   static char stack[1 << 16];
-  stack_t alternate{};
-  alternate.ss_sp = stack, alternate.ss_size = sizeof stack;
+  const stack_t alternate{stack, 0, sizeof stack};
   sigaltstack(&alternate, nullptr);
   struct sigaction action {};
   action.sa_sigaction = on_signal, action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGPROF}) sigaction(signal, &action, nullptr);
-  itimerval limit{{0, 100000}, {limit_us / 1000000, limit_us % 1000000}};
+  const itimerval limit{{0, 100000}, {limit_us / 1000000, limit_us % 1000000}};
   setitimer(ITIMER_PROF, &limit, nullptr);
   void* callers[1];
   backtrace(callers, 1);  // its first call loads a library, which a signal's handler must not do
@@ -68,40 +63,40 @@ static int find_shared(dl_phdr_info* program, size_t, void* begin) {
   return 1;  // the first is the program itself, the others are libraries
 }
 
-int main(int count, char** words) {
-  if (count == 1) return kernel_kinds(), 0;
-  char **word = words + 2, **last = words + count;
-  auto next = [&] { return strtoull(*++word, nullptr, 10); };
-  auto next_three = [&] { return uint3{unsigned(next()), unsigned(next()), unsigned(next())}; };
-  report = fopen(words[2], "w");
+extern "C" void runner_refuse(int argument, const char* kind) {
+  fprintf(report, "refused\t%d\t%s\n", argument, kind);
+  finish(false);
+}
+
+int main(int, char** words) {
+  const std::string folder = *++words;
+  report = fopen((folder + "/report").c_str(), "w");
+  const auto next = [&] { return strtoull(*++words, nullptr, 10); };
   const long long limit_us = next();
-  grid = next_three(), block = next_three();
-  Address shared_begin;
-  dl_iterate_phdr(find_shared, &shared_begin);
-  size_t shared_bytes = 0;
-  std::vector<bool> gaps;
+  for (uint3* size : {&grid, &block}) size->x = next(), size->y = next(), size->z = next();
+  Array shared{};
+  dl_iterate_phdr(find_shared, &shared.begin);
   for (auto parts = next(); parts > 0; parts--) {
     const size_t offset = next(), bytes = next();
-    shared_bytes = max(shared_bytes, offset + bytes);
-    gaps.resize(shared_bytes / 4 + 1, true);
-    for (size_t i = offset / 4; i < (offset + bytes + 3) / 4; i++) gaps[i] = false;
+    shared.bytes = max(shared.bytes, offset + bytes);
+    shared.gaps.resize(shared.bytes / 4 + 1, true);
+    for (size_t i = offset / 4; i < (offset + bytes + 3) / 4; i++) shared.gaps[i] = false;
   }
-  arrays.push_back({shared_begin, shared_bytes, gaps});
-  const int data = open(words[1], O_RDWR);
-  size_t in_file = 0, page = sysconf(_SC_PAGESIZE);
-  for (auto n = next(); n > 0; n--) {
-    const size_t bytes = next();
-    void* begin = reinterpret_cast<void*>(arrays.size() << SLOT_BITS);
-    if (mmap(begin, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, data, in_file) != begin) return 1;
-    arrays.push_back({Address(begin), bytes});
-    in_file += (bytes + page - 1) / page * page;
+  arrays.push_back({shared.begin, shared.bytes, shared.gaps});
+  arguments = words + 1;
+  for (int n = 0; arguments[n]; n++) {
+    if (arguments[n][0] != '*') {
+      arrays.push_back({});
+      continue;
+    }
+    const int file = open((folder + "/" + std::to_string(n)).c_str(), O_RDWR);
+    const size_t bytes = lseek(file, 0, SEEK_END);
+    const int flags = MAP_SHARED | MAP_FIXED;
+    arrays.push_back({Address(mmap(array_place(n), bytes, PROT_READ | PROT_WRITE, flags, file, 0)), bytes});
   }
-  while (word + 1 < last) arguments.push_back(next());
   site_at.resize(&end - &__executable_start);
   make_threads();
   limit_time(limit_us);
-  for (block_index.z = 0; block_index.z < grid.z; block_index.z++)
-    for (block_index.y = 0; block_index.y < grid.y; block_index.y++)
-      for (block_index.x = 0; block_index.x < grid.x; block_index.x++) run_block();
+  for (; block_number < grid.x * grid.y * grid.z; block_number++) run_block();
   finish(true);
 }

@@ -7,18 +7,18 @@ The source is the CUDA C++ that NVRTC or nvcc compiles for a GPU, unmodified: se
 kernel runs in a process of its own and under a time limit, so that nothing that it does can harm the caller.
 """
 
-import mmap
 import subprocess
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 
+from . import compiling
 from .compiling import MAX_DYNAMIC_SHARED_BYTES, program_of
 from .report import Reader
 
 MAX_THREADS = 1024
-SLOT_BYTES = 1 << 34  # of addresses, for each array: as in accesses.h
 
 
 def launch(source, kernel, *, grid, block, arguments, shared_bytes=0, limit_s=10.0):
@@ -36,34 +36,38 @@ def launch(source, kernel, *, grid, block, arguments, shared_bytes=0, limit_s=10
         raise ValueError(f"block is {block}, {np.prod(block)} threads; accepted: at most {MAX_THREADS}")
     if not 0 <= shared_bytes <= MAX_DYNAMIC_SHARED_BYTES:
         raise ValueError(f"shared_bytes is {shared_bytes}; accepted: 0 to {MAX_DYNAMIC_SHARED_BYTES}")
-    given = [_kind(name, value) for name, value in arguments.items()]
+    words = [_word(name, value) for name, value in arguments.items()]
     program = program_of(source, kernel)
-    _check_kinds(list(arguments), given, program.kinds)
-    arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
-    address = {name: number * SLOT_BYTES for number, name in enumerate(arrays, 1)}
-    pairs = zip(arguments.items(), program.kinds, strict=True)
-    words = [address.get(name) or _word(value, kind) for (name, value), kind in pairs]
     shared = [(name, offset, shared_bytes if size is None else size) for name, offset, size in program.shared]
     places = [number for _, *place in shared for number in place]
-    sizes = [array.nbytes for array in arrays.values()]
-    numbers = [int(limit_s * 1e6), *grid, *block, len(shared), *places, len(sizes), *sizes, *words]
-    with tempfile.TemporaryDirectory(prefix="cuda-") as name:
-        data, report, printed = (Path(name, file) for file in ("data", "report", "printed"))
-        offsets = _write(data, arrays.values())
-        with printed.open("wb") as output:
-            run = subprocess.run(
-                list(map(str, [program.path, data, report, *numbers])), check=False,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                timeout=60 + 10 * limit_s,  # by the clock: far beyond the limit that the process keeps by itself
-            )  # fmt: skip
-        printed = printed.read_text(errors="replace")
-        if run.returncode:
-            raise RuntimeError(f"the runner ended with status {run.returncode}: {printed}")
-        for array, offset in zip(arrays.values(), offsets, strict=True):
+    arrays = {n: value for n, value in enumerate(arguments.values()) if isinstance(value, np.ndarray)}
+    with tempfile.TemporaryDirectory(prefix="cuda-") as folder:
+        for n, array in arrays.items():
+            array.tofile(Path(folder, str(n)))
+        printed = _start(program.path, folder, int(limit_s * 1e6), *grid, *block, len(shared), *places, *words)
+        for n, array in arrays.items():
             if array.flags.writeable:
-                array.flat = np.fromfile(data, array.dtype, array.size, offset=offset)
-        rows = [line.split("\t") for line in report.read_text().splitlines()]
-    return Reader(source, program, arrays, shared, block).read(rows, printed)
+                array.flat = np.fromfile(Path(folder, str(n)), array.dtype)
+        rows = defaultdict(list)
+        for line in Path(folder, "report").read_text().splitlines():
+            kind, *fields = line.split("\t")
+            rows[kind].append(fields)
+    for number, kind in rows["refused"]:
+        raise TypeError(_refusal(list(arguments), int(number), kind))
+    return Reader(source, program, arguments, shared, block).read(rows, printed)
+
+
+def _start(program, folder, *words):
+    """Run the program in a process of its own, which reads and writes files in this folder. Returns what it prints."""
+    command = compiling.confined(list(map(str, [program, folder, *words])), folder)
+    run = subprocess.run(
+        command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace",
+        timeout=60 + 10 * words[0] / 1e6,  # by the clock: far beyond the limit that the process keeps by itself
+    )  # fmt: skip
+    if run.returncode:
+        raise RuntimeError(f"the runner ended with status {run.returncode}: {run.stdout}")
+    return run.stdout
 
 
 def _three_sizes(name, sizes):
@@ -73,44 +77,25 @@ def _three_sizes(name, sizes):
     return sizes + (1,) * (3 - len(sizes))
 
 
-def _kind(name, value):
-    """The kind of an argument: "*" and the NumPy dtype for an array, "i" or "f" for a number."""
+def _word(name, value):
+    """An argument as the program takes it: a number, or "*" and the kind of an array."""
     if isinstance(value, np.ndarray):
         if not value.flags.c_contiguous or not value.size:
             raise ValueError(f"{name} must be a C-contiguous array with at least one element")
         return "*" + {"u": "i", "b": "i"}.get(value.dtype.kind, value.dtype.kind) + str(value.itemsize)
     if isinstance(value, int | np.integer):
-        return "i"
+        return int(value)
     if isinstance(value, float | np.floating):
-        return "f"
+        return float(value)
     raise TypeError(f"{name} is a {type(value).__name__}; accepted: NumPy arrays, ints and floats")
 
 
-def _check_kinds(names, given, wanted):
-    for name, kind, parameter in zip(names, given, wanted, strict=False):
-        vectors = kind[0] == "*" and parameter.startswith("*V")  # of whatever: float4, for instance
-        number = kind == parameter[0] or kind + parameter[0] == "if"
-        if kind != parameter and not vectors and not number:
-            raise TypeError(f"{name} does not fit the kernel's parameter, which takes {parameter}")
-    if len(names) < len(wanted):
-        raise TypeError(f"the kernel takes more arguments than these {len(names)}: {', '.join(names)}")
-    if len(names) > len(wanted):
-        raise TypeError(f"{names[len(wanted)]} is one argument too many: the kernel takes {len(wanted)}")
-
-
-def _word(value, kind):
-    """The 8 bytes in which a number of this kind begins, as a number."""
-    return int(value) % 2**64 if kind[0] == "i" else int.from_bytes(np.array(value, kind).tobytes(), "little")
-
-
-def _write(path, arrays):
-    """Write the arrays, each from a new page on, and return where."""
-    offsets = []
-    with path.open("wb") as file:
-        for array in arrays:
-            offsets.append(file.seek(-(-file.tell() // mmap.PAGESIZE) * mmap.PAGESIZE))
-            array.tofile(file)
-    return offsets
+def _refusal(names, number, kind):
+    if number >= len(names):
+        return f"the kernel takes more arguments than these {number}: {', '.join(names)}"
+    if kind == "none":
+        return f"{names[number]} is one argument too many: the kernel takes {number}"
+    return f"{names[number]} does not fit the kernel's parameter, which takes {kind}"
 
 
 def run(launch_of_kernel, arrays, **options):

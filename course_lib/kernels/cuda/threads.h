@@ -10,23 +10,17 @@
 
 #include "device.h"
 using namespace runner;
-#undef threadIdx
-#undef blockIdx
-#undef blockDim
-#undef gridDim
 
 typedef uintptr_t Address;
 const int LANES = 32;
 const size_t STACK_BYTES = 256 << 10;
 
-extern "C" void kernel_call(const uint64_t* arguments);  // KERNEL_TO_RUN in device.h defines it
 static void end_interval();                              // in accesses.h: a warp's turn is over
 [[noreturn]] static void finish(bool complete);          // in runner.cc: writes the report
 
 struct Thread {
   jmp_buf context;
   Address stack_top;
-  uint3 index;
   State state;  // what it waits in
   int line;     // and where
   unsigned mask;
@@ -37,10 +31,11 @@ struct Thread {
 };
 
 static FILE* report;
-static std::vector<uint64_t> arguments;
+static char** arguments;
 static std::vector<Thread> threads;
 static int me;  // the thread that runs
-static uint3 grid, block, block_index;
+static uint3 grid, block;
+static unsigned block_number;
 static Address stacks_begin, stacks_end;
 static jmp_buf scheduler;
 // Time passes where memory is ordered: at barriers and with each __syncwarp. No two blocks have one in common.
@@ -49,10 +44,8 @@ static long long barriers, shuffles;
 static size_t stack_bytes;  // the most that a thread's variables took while it waited
 static volatile bool out_of_time;
 
-static unsigned block_number() { return block_index.x + grid.x * (block_index.y + grid.y * block_index.z); }
-
 [[noreturn]] static void stop(const char* kind, int thread, int line, int other_lane = 0) {
-  fprintf(report, "found\t%s\t%d\t%u\t%d\t%d\n", kind, line, block_number(), thread, other_lane);
+  fprintf(report, "found\t%s\t%d\t%u\t%d\t%d\n", kind, line, block_number, thread, other_lane);
   finish(false);
 }
 
@@ -62,7 +55,7 @@ static void wait_as(State state, int line) {
   thread.line = line;
   stack_bytes = max(stack_bytes, thread.stack_top - Address(__builtin_frame_address(0)));
   if (!_setjmp(thread.context)) _longjmp(scheduler, 1);
-  if (out_of_time) stop("time limit", me, line);
+  if (out_of_time && line) stop("time limit", me, line);  // without a line, at its next access
 }
 
 static void run(int thread) {
@@ -75,7 +68,7 @@ static void run(int thread) {
 static void life_of_a_thread() {
   for (;;) {
     wait_as(RETURNED, 0);  // until the turn of its next block
-    kernel_call(arguments.data());
+    kernel_call(arguments);
   }
 }
 
@@ -92,15 +85,15 @@ static void make_threads() {
     start.uc_stack.ss_size = STACK_BYTES - me % 64 * 192;  // lest all stacks compete for the same lines of the cache
     makecontext(&start, life_of_a_thread, 0);
     threads[me].stack_top = Address(stack) + start.uc_stack.ss_size;
-    threads[me].index = {me % block.x, me / block.x % block.y, me / block.x / block.y};
     if (!_setjmp(scheduler)) swapcontext(&here, &start);
   }
 }
 
 // What the kernel calls.
 extern "C" unsigned runner_index(int of, int axis) {
-  const uint3 index[] = {threads[me].index, block_index, block, grid};  // in the order of device.h
-  return axis == 0 ? index[of].x : axis == 1 ? index[of].y : index[of].z;
+  const auto index = [](unsigned n, uint3 size) { return uint3{n % size.x, n / size.x % size.y, n / size.x / size.y}; };
+  const uint3 what = of == 0 ? index(me, block) : of == 1 ? index(block_number, grid) : of == 2 ? block : grid;
+  return axis == 0 ? what.x : axis == 1 ? what.y : what.z;
 }
 
 extern "C" uint64_t runner_wait(State what, unsigned mask, uint64_t value, int operand, int width, int line) {
@@ -118,7 +111,9 @@ extern "C" uint64_t runner_wait(State what, unsigned mask, uint64_t value, int o
 // Lets the threads go on that wait like this one, once all do that it waits for: those of first to end - 1 which its
 // mask names and which have not returned.
 static bool release(int thread, int first, int end) {
-  const auto [what, line, mask] = std::tuple(threads[thread].state, threads[thread].line, threads[thread].mask);
+  const State what = threads[thread].state;
+  const int line = threads[thread].line;
+  const unsigned mask = threads[thread].mask;
   auto takes_part = [&](int i) { return i < end && mask >> i % LANES & 1 && threads[i].state != RETURNED; };
   if (!takes_part(thread)) stop("not in its own mask", thread, line);
   uint64_t votes = 0;
@@ -162,7 +157,7 @@ static void run_block() {
   bool returned = true;
   for (const Thread& thread : threads) returned &= thread.state == RETURNED;
   if (returned) return;
-  fprintf(report, "waiting\t%u", block_number());
+  fprintf(report, "waiting\t%u", block_number);
   for (const Thread& thread : threads) fprintf(report, "\t%d,%d", thread.state, thread.line);
   fprintf(report, "\n");
   finish(false);

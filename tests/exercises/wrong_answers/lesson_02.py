@@ -34,10 +34,6 @@ LIMIT = "np.floor(limit / gap) * gap"
 
 WRONG_ANSWERS = {
     "largest_exp_input": {
-        "pasted literals": (
-            lambda e, m: {(5, 10): 11.0859375, (8, 7): 88.5, (8, 23): 88.72283172607422}.get((e, m), 11.0),
-            "changing exponent_bits changes nothing; it should change",
-        ),
         "pasted, KeyError": (
             lambda e, m: {(5, 10): 11.0859375, (8, 7): 88.5, (8, 23): 88.72283172607422}[e, m],
             "the answer raised KeyError: (5, 3)",
@@ -66,11 +62,6 @@ WRONG_ANSWERS = {
         ),
         "a string": ({"return float(": "return str("}, "the answer returned 11.0859375, not a number"),
         "an array": ({"return float(": "return np.array([1.0]) * ("}, "the answer returned [11.085938], not a number"),
-        "negative": ({"return float(": "return -float("}, "on every input tried, what comes back is the right result"),
-        "1 for 2 in the mantissa": (
-            {"(2 - 2.0 ** -(mantissa_bits + 1))": "1"},
-            "The largest number is taken with a mantissa of 1, so the",
-        ),
         "infinite": (lambda e, m: float("inf"), "inf is not a finite number"),
         "the gap at 1": (
             {"2.0 ** (np.floor(np.log2(limit)) - mantissa_bits)": "2.0**-mantissa_bits"},
@@ -127,18 +118,6 @@ WRONG_ANSWERS = {
             {"    exp_x =": "    if (x > 11).any():\n        raise OverflowError\n    exp_x ="},
             "the answer raised OverflowError",
         ),
-        "squares": (
-            {
-                "return exp_x / exp_x.sum(axis=-1, keepdims=True)": "p = exp_x / exp_x.sum(axis=-1, keepdims=True)\n    return p * p"
-            },
-            "on every input tried, what comes back is the square of the",
-        ),
-        "log softmax": (
-            {
-                "return exp_x / exp_x.sum(axis=-1, keepdims=True)": "return np.log(exp_x / exp_x.sum(axis=-1, keepdims=True))"
-            },
-            "on every input tried, what comes back is the logarithm of",
-        ),
     },
     "breaking_input": {
         "100 and 100": (
@@ -150,9 +129,6 @@ WRONG_ANSWERS = {
             "float16 does not hold 88.73; it would become 88.75",
         ),
         "200 equal logits": (lambda dtype: np.full(200, 100.0), "the true softmax has a weight of 0.005, below 0.01"),
-        "one logit": (lambda dtype: np.array([100.0]), "x has shape (1,), not (n,) with n at least 2"),
-        "a matrix": (lambda dtype: np.full((2, 2), 100.0), "x has shape (2, 2), not (n,) with n at least 2"),
-        "a dict": (lambda dtype: {"float16": [12.0, 12.0]}, "the answer returned a dict, not an array of floats"),
         "a row of zeros": (lambda dtype: np.zeros(100), "in float16 the sum of exp(x) is 100, and the naive weights"),
         "a NaN": (lambda dtype: np.array([np.nan, 1.0]), "x holds nan, which is no finite logit"),
         "0.1 off": (lambda dtype: np.array([12.1, 12.0]), "float16 does not hold 12.1; it would become 12.1015625"),
@@ -164,22 +140,13 @@ WRONG_ANSWERS = {
             lambda dtype: np.array([65504.0, 65504.0]),
             "bfloat16 does not hold 65504.0; it would become 65536",
         ),
-        "a scalar": (lambda dtype: 100.0, "x has shape (), not (n,) with n at least 2"),
         "very low": (
             lambda dtype: np.array([-200.0, -200.0]),
             "in float16 every exp vanishes, and the weights are [nan,",
         ),
-        "11 and 11": (
-            lambda dtype: np.array([11.0, 11.0]),
-            "on every input tried, what comes back is the right result",
-        ),
         "88.5 and 88.5": (
             lambda dtype: np.array([88.5, 88.5]),
             "In float16 exp of this logit overflows by itself: each",
-        ),
-        "88.72 for all": (
-            lambda dtype: np.array([88.5 if dtype != "float16" else 11.09375] * 2),
-            "on every input tried, what comes back is the right result",
         ),
         "88 and 88": (
             lambda dtype: np.array([{"float16": 11.0}.get(dtype, 88.0)] * 2),

@@ -45,10 +45,6 @@ WRONG_ANSWERS = {
             {MASK: "np.arange(n_k) <= np.arange(n_q)[:, None] + abs(n_k - n_q)"},
             "the mask is wrong at rows 0 to 2 of 4",
         ),
-        "[n_k, n_q]": (
-            {MASK: "(np.arange(n_k)[:, None] <= np.arange(n_q) + (n_k - n_q))"},
-            "on every input tried, what comes back is the right result,",
-        ),
         "raises for more queries": (
             {"    return": "    if n_q > n_k:\n        raise ValueError\n    return"},
             "the answer raised ValueError",
@@ -187,9 +183,6 @@ WRONG_ANSWERS = {
             {"P.sum(axis=-1, keepdims=True)": "P.sum(axis=-1, keepdims=True).sum(axis=0)"},
             "The weights are divided by a sum over all heads.",
         ),
-        "no scale": ({" / np.sqrt(d)": ""}, "The scores are not scaled by 1/sqrt(d)."),
-        "1/d": ({"/ np.sqrt(d)": "/ d"}, "The scores are not scaled by 1/sqrt(d)."),
-        "1/sqrt(n)": ({"/ np.sqrt(d)": "/ np.sqrt(n)"}, "The scores are not scaled by 1/sqrt(d)."),
         "Wo twice": ({BACK: f"{BACK} @ Wo"}, "The heads' outputs meet Wo transposed, or twice."),
         "Wo transposed": ({BACK: f"{BACK}.T"}, "The heads' outputs meet Wo transposed, or twice."),
         "Wq transposed": ({"(X @ W)": "(X @ W.T)"}, "X is multiplied by the transposed matrices, X @ W.T."),
@@ -242,14 +235,6 @@ WRONG_ANSWERS = {
             {"matrix = n * d * bytes_per_element": "matrix = d * d * bytes_per_element"},
             "Q K^T is 48 too small",
         ),
-        "a list": (
-            {"    return {": "    return [*{", "2 * matrix,\n    }": "2 * matrix,\n    }.values()]"},
-            "the answer returned [320, 256, 272, 256, 320], not a dict",
-        ),
-        "another name": (
-            {'"P V": square': '"PV": square'},
-            "the dict lacks 'P V'; the dict has 'PV', which is no pass",
-        ),
         "kilobytes": (
             {"square = n * n * bytes_per_element": "square = n * n * bytes_per_element // 1000"},
             "Q K^T is 128 too small",
@@ -273,10 +258,6 @@ WRONG_ANSWERS = {
             "softmax is 32 too large",
         ),
         "softmax in fp32": ({'"softmax": 2 * square': '"softmax": square + 4 * n * n'}, "softmax is 64 too small"),
-        "all in a total": (
-            {"    return {": "    return sum({", "2 * matrix,\n    }": "2 * matrix,\n    }.values())"},
-            "the answer returned 1424, not a dict",
-        ),
         "the mask twice": ({"2 * square + visible": "2 * square + 2 * visible"}, "mask is 16 too large"),
         "O in fp32": ({'"P V": square + 2 * matrix': '"P V": square + matrix + 4 * n * d'}, "P V is 48 too small"),
     },

@@ -7,7 +7,7 @@ UPDATE = "l_i * tl.exp(m_i - m_ref)"
 WRONG_ANSWERS = {
     "vector_add": {
         "the last block is always dropped": ({"mask = offs < n": "mask = offs < (n - 1) // BLOCK * BLOCK"}, "never written"),
-        "y alone": ({"x + y, mask": "y, mask"}, "too small by the same factor 0.9091"),
+        "y alone": ({"x + y, mask": "y, mask"}, "too small by the same factor 0.9092"),
         "half of each block": ({"mask = offs < n": "mask = (offs < n) & (offs % 2 == 0)"}, "never written"),
         "in place": ({"tl.store(out_ptr + offs, x + y, mask=mask)": "tl.store(x_ptr + offs, x + y, mask=mask)"}, "never written"),
         "blocks run backwards": ({"tl.program_id(0) * BLOCK": "n - (tl.program_id(0) + 1) * BLOCK"}, "program 1 reads elements -3 to -1 of x"),
@@ -37,7 +37,6 @@ WRONG_ANSWERS = {
         "alpha squared": ({UPDATE: "l_i * tl.exp(m_i - m_ref) * tl.exp(m_i - m_ref)"}, "l is too small by the factor 0.8969"),
         "a new max starts the sum again": ({UPDATE: "tl.where(m_new > m_i, 0.0, l_i)"}, "l is too small by the factor 0.8808"),
         "base 2": ({"tl.sum(tl.exp(x - m_ref), axis=0)": "tl.sum(tl.exp2(x - m_ref), axis=0)"}, "l is too large by the factor 1.207"),
-        "the first block alone": ({LOOP: "    for start in range(0, BLOCK, BLOCK):\n"}, "l is too small by the factor 0.8808"),
         "l counts": ({"tl.sum(tl.exp(x - m_ref), axis=0)": "tl.sum((x > float('-inf')).to(tl.float32), axis=0)"}, "l is too large by the factor 2.576"),
         "m and l exchanged": ({"tl.store(m_ptr + row, m_i)": "tl.store(m_ptr + row, l_i)", "tl.store(l_ptr + row, l_i)": "tl.store(l_ptr + row, m_i)"}, "swapped"),
     },

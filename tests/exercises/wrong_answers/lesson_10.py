@@ -25,7 +25,6 @@ WRONG_ANSWERS = {
     "explain_point": {
         "<= 1/2": ({"share < 0.5": "share <= 0.5"}, "the verdict is 'none of these', not 'arithmetic'"),
         "the share upside down": ({"needs[resource] / seconds": "seconds / needs[resource]"}, "the verdict is 'miscounted', not 'arithmetic'"),
-        "all needs add up": ({"needs[resource] / seconds": "sum(needs.values()) / seconds"}, "the verdict is 'miscounted', not 'arithmetic'"),
         "the roof is always memory": ({"max(needs, key=needs.get)": "'memory'"}, "the verdict is 'memory', not 'arithmetic'"),
         "percent": ({"needs[resource] / seconds": "100 * needs[resource] / seconds"}, "the verdict is 'miscounted', not 'arithmetic'"),
     },

@@ -1,0 +1,187 @@
+"""The backward of variants.py: delta, dK and dV, and dQ as in flash_backward.py, over the tiles of a mask.
+
+What changes in FlashAttention-2's Alg. 2, with s the score before the score mods, and Z / (1 - p) the number by which
+dropout multiplies a weight:
+
+    dV = (P * Z / (1 - p))^T dO     dP = dO V^T * Z / (1 - p)     dS = P * (dP - delta) * d changed(s) / d s
+
+delta remains rowsum(dO * O), because O has the dropped weights in it. A sink has the weight exp(sink - lse) in each row
+and no value, so its gradient is the sum of -exp(sink - lse) * delta.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from course_lib.kernels.flash_backward import load_statistics
+from course_lib.kernels.primitives import LOG2_E
+from course_lib.kernels.tiles import load_tile, store_tile
+from course_lib.kernels.variants import changed, config_of, derivative, is_kept, is_seen
+from course_lib.kernels.visits import visits
+
+
+@triton.jit
+def weights(
+    scores, m, n, lse_log2, delta, dp, n_q, n_k, ranges_ptr, bits_ptr, bits_of_ptr, visit, w_ptr, stride_w,
+    seed_ptr, dropped, kept_scale, head,
+    PARTIAL: tl.constexpr, MODS: tl.constexpr, DERIVATIVES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """(P * Z / (1 - p), dS) of a tile, which may be transposed: m and n are offsets that broadcast, as lse and delta.
+
+    scores: scaled, before score mods. dp: dO V^T.
+    """
+    queries = m + n_k - n_q
+    # A row without keys has no weights, and -inf - (-inf) must not be evaluated.
+    lse_log2 = tl.where(lse_log2 == float("-inf"), float("inf"), lse_log2)
+    log2_p = changed(scores, queries, n, head, w_ptr, stride_w, MODS) * LOG2_E - lse_log2
+    if PARTIAL:
+        seen = is_seen(m, n, n_q, ranges_ptr, bits_ptr, bits_of_ptr, visit, BLOCK_M, BLOCK_N)
+        log2_p = tl.where(seen, log2_p, float("-inf"))
+    p = tl.exp2(log2_p)
+    kept_p = p
+    if seed_ptr is not None:
+        kept = is_kept(m, n, head, seed_ptr, dropped)
+        kept_p, dp = tl.where(kept, p * kept_scale, 0.0), tl.where(kept, dp * kept_scale, 0.0)
+    ds = p * (dp - delta)
+    if len(MODS) > 0:
+        # Where a weight is 0, the derivative of a huge score may be anything.
+        ds = tl.where(p == 0.0, 0.0, ds * derivative(scores, queries, n, head, w_ptr, stride_w, MODS, DERIVATIVES))
+    return kept_p, ds
+
+
+@triton.jit
+def variant_dkdv_kernel(
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+    programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr, w_ptr, seed_ptr,
+    stride_qb, stride_qh, stride_qm,
+    stride_kb, stride_kh, stride_kn,
+    stride_vb, stride_vh, stride_vn,
+    stride_dob, stride_doh, stride_dom,
+    stride_w, n_kv_heads, n_q, n_k, scale, dropped, kept_scale,
+    GROUP_SIZE: tl.constexpr, MODS: tl.constexpr, DERIVATIVES: tl.constexpr, INPUT_PRECISION: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Program (i, h, b): the key tile of programs[i], of kv head h of sequence b. Arguments as the forward's."""
+    program = programs_ptr + 4 * tl.program_id(0)
+    start_n = tl.load(program) * BLOCK_N
+    kv_head, batch = tl.cast(tl.program_id(1), tl.int64), tl.cast(tl.program_id(2), tl.int64)
+    offs_n = start_n + tl.arange(0, BLOCK_N)
+    k_ptr += batch * stride_kb + kv_head * stride_kh
+    v_ptr += batch * stride_vb + kv_head * stride_vh
+    k = load_tile(k_ptr, None, 0, 0, start_n, n_k, stride_kn, True, HEAD_DIM, BLOCK_N, BLOCK_D)
+    v = load_tile(v_ptr, None, 0, 0, start_n, n_k, stride_vn, True, HEAD_DIM, BLOCK_N, BLOCK_D)
+    dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    first_partial = tl.load(program + 2)
+    for member in range(GROUP_SIZE):
+        head = kv_head * GROUP_SIZE + member
+        number = batch * n_kv_heads * GROUP_SIZE + head
+        q_head, do_head = q_ptr + batch * stride_qb + head * stride_qh, do_ptr + batch * stride_dob + head * stride_doh
+        for PARTIAL in tl.static_range(2):
+            begin = first_partial if PARTIAL else tl.load(program + 1)
+            end = tl.load(program + 3) if PARTIAL else first_partial
+            for visit in range(begin, end):
+                start_m = tl.load(tiles_ptr + visit) * BLOCK_M
+                offs_m = start_m + tl.arange(0, BLOCK_M)
+                q = load_tile(q_head, None, 0, 0, start_m, n_q, stride_qm, PARTIAL, HEAD_DIM, BLOCK_M, BLOCK_D)
+                do = load_tile(do_head, None, 0, 0, start_m, n_q, stride_dom, PARTIAL, HEAD_DIM, BLOCK_M, BLOCK_D)
+                rows = number * n_q
+                lse_log2, delta = load_statistics(lse_ptr + rows, delta_ptr + rows, offs_m, n_q, PARTIAL)
+                # [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
+                scores = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION) * scale
+                dp = tl.dot(v, tl.trans(do), input_precision=INPUT_PRECISION)
+                p, ds = weights(
+                    scores, offs_m[None, :], offs_n[:, None], lse_log2[None, :], delta[None, :], dp, n_q, n_k,
+                    ranges_ptr, bits_ptr, bits_of_ptr, visit, w_ptr, stride_w,
+                    seed_ptr, dropped, kept_scale, number, PARTIAL, MODS, DERIVATIVES, BLOCK_M, BLOCK_N,
+                )  # fmt: skip
+                # [BLOCK_N, BLOCK_M] @ [BLOCK_M, BLOCK_D]
+                dv = tl.dot(p.to(do.dtype), do, dv, input_precision=INPUT_PRECISION)
+                dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=INPUT_PRECISION)
+    first = (batch * n_kv_heads + kv_head) * n_k * HEAD_DIM
+    store_tile(dk_ptr + first, dk * scale, start_n, n_k, HEAD_DIM, True, HEAD_DIM, BLOCK_N, BLOCK_D)
+    store_tile(dv_ptr + first, dv, start_n, n_k, HEAD_DIM, True, HEAD_DIM, BLOCK_N, BLOCK_D)
+
+
+@triton.jit
+def variant_dq_kernel(
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dq_ptr,
+    programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr, w_ptr, seed_ptr,
+    stride_qb, stride_qh, stride_qm,
+    stride_kb, stride_kh, stride_kn,
+    stride_vb, stride_vh, stride_vn,
+    stride_dob, stride_doh, stride_dom,
+    stride_w, n_heads, n_q, n_k, scale, dropped, kept_scale,
+    GROUP_SIZE: tl.constexpr, MODS: tl.constexpr, DERIVATIVES: tl.constexpr, INPUT_PRECISION: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Program (i, h, b): the query tile of programs[i], of head h of sequence b. Arguments as the forward's."""
+    program = programs_ptr + 4 * tl.program_id(0)
+    start_m = tl.load(program) * BLOCK_M
+    head, batch = tl.cast(tl.program_id(1), tl.int64), tl.cast(tl.program_id(2), tl.int64)
+    kv_head, number = head // GROUP_SIZE, batch * n_heads + head
+    offs_m = start_m + tl.arange(0, BLOCK_M)
+    q_ptr += batch * stride_qb + head * stride_qh
+    do_ptr += batch * stride_dob + head * stride_doh
+    k_ptr += batch * stride_kb + kv_head * stride_kh
+    v_ptr += batch * stride_vb + kv_head * stride_vh
+    q = load_tile(q_ptr, None, 0, 0, start_m, n_q, stride_qm, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+    do = load_tile(do_ptr, None, 0, 0, start_m, n_q, stride_dom, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+    lse_log2, delta = load_statistics(lse_ptr + number * n_q, delta_ptr + number * n_q, offs_m, n_q, True)
+    dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    first_partial = tl.load(program + 2)
+    for PARTIAL in tl.static_range(2):
+        begin = first_partial if PARTIAL else tl.load(program + 1)
+        end = tl.load(program + 3) if PARTIAL else first_partial
+        for visit in range(begin, end):
+            start_n = tl.load(tiles_ptr + visit) * BLOCK_N
+            offs_n = start_n + tl.arange(0, BLOCK_N)
+            k = load_tile(k_ptr, None, 0, 0, start_n, n_k, stride_kn, PARTIAL, HEAD_DIM, BLOCK_N, BLOCK_D)
+            v = load_tile(v_ptr, None, 0, 0, start_n, n_k, stride_vn, PARTIAL, HEAD_DIM, BLOCK_N, BLOCK_D)
+            # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
+            scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale
+            dp = tl.dot(do, tl.trans(v), input_precision=INPUT_PRECISION)
+            _, ds = weights(
+                scores, offs_m[:, None], offs_n[None, :], lse_log2[:, None], delta[:, None], dp, n_q, n_k,
+                ranges_ptr, bits_ptr, bits_of_ptr, visit, w_ptr, stride_w,
+                seed_ptr, dropped, kept_scale, number, PARTIAL, MODS, DERIVATIVES, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
+            # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
+            dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=INPUT_PRECISION)
+    store_tile(dq_ptr + number * n_q * HEAD_DIM, dq * scale, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+
+
+def variant_backward(q, k, v, o, lse, do, dlse, variant, scale, config_dkdv=None, config_dq=None):
+    """Launch the kernels on checked inputs; returns (dq, dk, dv, dsinks), the last None without sinks.
+
+    config_dkdv and config_dq replace the results of `config_of`.
+    """
+    batch, n_heads, n_q, _ = q.shape
+    _, n_kv_heads, n_k, _ = k.shape
+    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    # One pass over O and dO, as PyTorch does it: the kernels below are what takes time.
+    delta = (o.float() * do.float()).sum(-1)
+    delta = delta if dlse is None else delta - dlse
+    dsinks = None
+    if variant.sinks is not None:
+        weight = torch.exp(variant.sinks[:, None] - lse).nan_to_num(0.0)  # 0 where sink and lse are both -inf
+        dsinks = -(weight * delta).sum((0, 2))
+    if q.numel() == 0:
+        return dq, dk, dv, dsinks
+    strides = [stride for x in (q, k, v, do) for stride in x.stride()[:3]]
+    constants = variant.constants(q, k) | {"DERIVATIVES": tuple(mod.derivative for mod in variant.mods)}
+    block_m, block_n, num_warps, num_stages = config_dkdv or config_of("dkdv", q, k)
+    seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device, by_key=True)
+    variant_dkdv_kernel[len(seen.programs), n_kv_heads, batch](
+        q, k, v, do, lse, delta, dk, dv, *seen, variant.w, variant.seed,
+        *strides, batch * n_heads, n_kv_heads, n_q, n_k, scale, *variant.numbers,
+        BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, **constants,
+    )  # fmt: skip
+    block_m, block_n, num_warps, num_stages = config_dq or config_of("dq", q, k)
+    seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device)
+    variant_dq_kernel[len(seen.programs), n_heads, batch](
+        q, k, v, do, lse, delta, dq, *seen, variant.w, variant.seed,
+        *strides, batch * n_heads, n_heads, n_q, n_k, scale, *variant.numbers,
+        BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, **constants,
+    )  # fmt: skip
+    return dq, dk, dv, dsinks

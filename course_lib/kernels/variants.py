@@ -1,0 +1,197 @@
+"""Attention with any mask, changed scores, sinks and dropout, in Triton: the forward; variant_backward.py has the rest.
+
+One kernel serves all variants, because they differ in data and in functions, not in the algorithm:
+
+    a mask            is a list of tiles that a program visits, and what to hide in partial ones (visits.py)
+    a score mod       is a function that the kernel applies to each score (score_mods.py)
+    a sink            is one more term of the softmax, which has weight and no value: a state (sink, 1, 0) to merge
+    dropout           is a function of seed, head, query and key (Philox, Salmon et al. 2011); the backward repeats it
+
+Reading order: what tiles have in common with the backward, the loop, the kernel, launch.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from course_lib import runtime
+from course_lib.kernels.configs import dot_precision, select
+from course_lib.kernels.launch import padded_head_dim
+from course_lib.kernels.primitives import LN_2, LOG2_E, online_softmax_update
+from course_lib.kernels.tiles import load_tile, store_tile
+from course_lib.kernels.visits import visits
+
+
+@triton.jit
+def changed(scores, queries, keys, head, w_ptr, stride_w, MODS: tl.constexpr):
+    """The scores after all score mods. queries, keys: positions; head: numbered through the batch."""
+    for i in tl.static_range(len(MODS)):
+        scores = MODS[i](scores, queries, keys, tl.load(w_ptr + i * stride_w + head))
+    return scores
+
+
+@triton.jit
+def derivative(scores, queries, keys, head, w_ptr, stride_w, MODS: tl.constexpr, DERIVATIVES: tl.constexpr):
+    """d changed(scores) / d scores, by the chain rule."""
+    product = tl.full(scores.shape, 1.0, tl.float32)
+    for i in tl.static_range(len(MODS)):
+        parameter = tl.load(w_ptr + i * stride_w + head)
+        product *= DERIVATIVES[i](scores, queries, keys, parameter)
+        scores = MODS[i](scores, queries, keys, parameter)
+    return product
+
+
+@triton.jit
+def is_seen(
+    offs_m, offs_n, n_q, ranges_ptr, bits_ptr, bits_of_ptr, visit, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    """Whether query offs_m sees key offs_n, for the pairs of the tile that is this visit's; offsets that broadcast."""
+    if ranges_ptr is not None:
+        in_range = offs_m < n_q
+        first = tl.load(ranges_ptr + offs_m, mask=in_range, other=0)
+        return (offs_n >= first) & (offs_n < tl.load(ranges_ptr + n_q + offs_m, mask=in_range, other=0))
+    else:
+        bits_ptr += tl.load(bits_of_ptr + visit).to(tl.int64) * (BLOCK_M * BLOCK_N // 8)
+        pair = offs_m % BLOCK_M * BLOCK_N + offs_n % BLOCK_N
+        return (tl.load(bits_ptr + pair // 8) >> (pair % 8).to(tl.uint8)) & 1 != 0
+
+
+@triton.jit
+def is_kept(offs_m, offs_n, head, seed_ptr, dropped):
+    """Whether dropout keeps the pairs of a head, numbered through the batch. dropped: their share, times 2^31."""
+    zero = offs_m * 0 + offs_n * 0
+    drawn, _, _, _ = tl.philox(tl.load(seed_ptr), zero + offs_n, zero + offs_m, zero + head.to(tl.int32), zero)
+    return (drawn >> 1).to(tl.int32, bitcast=True) >= dropped
+
+
+@triton.jit
+def attend(
+    m_i, l_i, acc, q, k_ptr, v_ptr, stride_kn, stride_vn, tiles_ptr, begin, end,
+    ranges_ptr, bits_ptr, bits_of_ptr, w_ptr, stride_w, seed_ptr, dropped, head, offs_m, n_q, n_k, scale,
+    PARTIAL: tl.constexpr, MODS: tl.constexpr, INPUT_PRECISION: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """The visits from begin to end - 1, which are to full tiles, or to partial ones."""
+    for visit in range(begin, end):
+        start_n = tl.load(tiles_ptr + visit) * BLOCK_N
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        k = load_tile(k_ptr, None, 0, 0, start_n, n_k, stride_kn, PARTIAL, HEAD_DIM, BLOCK_N, BLOCK_D)
+        v = load_tile(v_ptr, None, 0, 0, start_n, n_k, stride_vn, PARTIAL, HEAD_DIM, BLOCK_N, BLOCK_D)
+        # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
+        scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale
+        queries, keys = offs_m[:, None] + n_k - n_q, offs_n[None, :]
+        scores = changed(scores, queries, keys, head, w_ptr, stride_w, MODS) * LOG2_E
+        if PARTIAL:
+            seen = is_seen(
+                offs_m[:, None], offs_n[None, :], n_q, ranges_ptr, bits_ptr, bits_of_ptr, visit, BLOCK_M, BLOCK_N
+            )
+            scores = tl.where(seen, scores, float("-inf"))
+        kept = None
+        if seed_ptr is not None:
+            kept = is_kept(offs_m[:, None], offs_n[None, :], head, seed_ptr, dropped)
+        m_i, l_i, acc = online_softmax_update(
+            m_i, l_i, acc, scores, v, 1.0, MAY_BE_EMPTY=True, INPUT_PRECISION=INPUT_PRECISION, kept=kept
+        )
+    return m_i, l_i, acc
+
+
+@triton.jit
+def variant_forward_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr,
+    w_ptr, sinks_ptr, seed_ptr,
+    stride_qb, stride_qh, stride_qm,
+    stride_kb, stride_kh, stride_kn,
+    stride_vb, stride_vh, stride_vn,
+    stride_w, n_heads, n_q, n_k, scale, dropped, kept_scale,
+    GROUP_SIZE: tl.constexpr, MODS: tl.constexpr, INPUT_PRECISION: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Program (i, h, b): the query tile of programs[i], of head h of sequence b.
+
+    q, k, v, o, lse: as in `flash_forward_kernel`; o contiguous. programs and the next four: Visits. w: parameters of
+    the score mods, fp32 [len(MODS), batch, n_heads], the first axis stride_w apart. sinks: fp32 [n_heads] or None.
+    seed: int64 [1], or None without dropout. kept_scale: 1 / (1 - p).
+    """
+    program = programs_ptr + 4 * tl.program_id(0)
+    start_m = tl.load(program) * BLOCK_M
+    head, batch = tl.cast(tl.program_id(1), tl.int64), tl.cast(tl.program_id(2), tl.int64)
+    kv_head, number = head // GROUP_SIZE, batch * n_heads + head
+    offs_m = start_m + tl.arange(0, BLOCK_M)
+    q_ptr += batch * stride_qb + head * stride_qh
+    k_ptr += batch * stride_kb + kv_head * stride_kh
+    v_ptr += batch * stride_vb + kv_head * stride_vh
+    q = load_tile(q_ptr, None, 0, 0, start_m, n_q, stride_qm, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    if sinks_ptr is not None:
+        # The state of a key that has this score and the value 0.
+        sink = tl.load(sinks_ptr + head) * LOG2_E
+        m_i = tl.zeros([BLOCK_M], tl.float32) + sink
+        l_i += tl.where(sink == float("-inf"), 0.0, 1.0)
+    first_partial = tl.load(program + 2)
+    for PARTIAL in tl.static_range(2):
+        m_i, l_i, acc = attend(
+            m_i, l_i, acc, q, k_ptr, v_ptr, stride_kn, stride_vn, tiles_ptr,
+            first_partial if PARTIAL else tl.load(program + 1), tl.load(program + 3) if PARTIAL else first_partial,
+            ranges_ptr, bits_ptr, bits_of_ptr, w_ptr, stride_w, seed_ptr, dropped, number, offs_m, n_q, n_k, scale,
+            PARTIAL, MODS, INPUT_PRECISION, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D,
+        )  # fmt: skip
+    l_safe = tl.where(l_i == 0.0, 1.0, l_i)
+    o = acc * (kept_scale / l_safe)[:, None]
+    store_tile(o_ptr + number * n_q * HEAD_DIM, o, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+    lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * LN_2)
+    tl.store(lse_ptr + number * n_q + offs_m, lse, mask=offs_m < n_q)
+
+
+class Variant(NamedTuple):
+    """What sets a call apart from plain attention, checked. mods: ScoreMods; w: their parameters, as the kernel's."""
+
+    mask: Any
+    mods: tuple
+    w: torch.Tensor | None
+    sinks: torch.Tensor | None
+    dropout_p: float
+    seed: torch.Tensor | None
+
+    @property
+    def numbers(self):
+        """(dropped, kept_scale) of the kernels; a scale of 0 where nothing is kept."""
+        kept = 1.0 - self.dropout_p
+        return min(round(self.dropout_p * 2**31), 2**31 - 1), 1.0 / kept if kept else 0.0
+
+    def constants(self, q, k):
+        return dict(
+            GROUP_SIZE=q.shape[1] // k.shape[1], MODS=tuple(mod.apply for mod in self.mods),
+            INPUT_PRECISION=dot_precision(q.dtype, runtime.capability(q.device)),
+            HEAD_DIM=q.shape[3], BLOCK_D=padded_head_dim(q.shape[3]),
+        )  # fmt: skip
+
+
+def config_of(kernel, q, k):
+    """The Config of a kernel that loads its tiles by pointer."""
+    return select(
+        kernel, dtype=q.dtype, head_dim=q.shape[3], causal=False, capability=runtime.capability(q.device),
+        n_k=k.shape[2], by_descriptor=False, n_rows=q.shape[0] * q.shape[1] * q.shape[2],
+    )  # fmt: skip
+
+
+def variant_forward(q, k, v, variant, scale, config=None):
+    """Launch the kernel on checked inputs; returns (o, lse). config replaces the result of `config_of`."""
+    batch, n_heads, n_q, _ = q.shape
+    n_k = k.shape[2]
+    o = torch.empty_like(q, memory_format=torch.contiguous_format)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    if o.numel() == 0:
+        return o, lse
+    block_m, block_n, num_warps, num_stages = config or config_of("forward", q, k)
+    seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device)
+    variant_forward_kernel[len(seen.programs), n_heads, batch](
+        q, k, v, o, lse, *seen, variant.w, variant.sinks, variant.seed,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
+        batch * n_heads, n_heads, n_q, n_k, scale, *variant.numbers,
+        BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, **variant.constants(q, k),
+    )  # fmt: skip
+    return o, lse

@@ -1,0 +1,80 @@
+"""Which tiles the programs of a masked kernel visit, as numbers that the kernel reads: `course_lib.masks` on a GPU.
+
+The mask itself stays on the host. What it says becomes, for given lengths and tile sizes,
+
+    a list      the tiles that each program visits: full ones first, which need no mask, then partial ones
+    ranges      where a mask is a band, the first key of every query, and the one behind its last; or else
+    bits        of every partial tile, one for each pair; tiles with the same bits share them
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from course_lib.masks import FULL, PARTIAL
+
+
+class Visits(NamedTuple):
+    """What a kernel reads; all on one device.
+
+    programs: int32 [n, 4], for each program, longest first: its own tile; its visits begin at this index, partial ones
+    at that, and end before the last. tiles: int32, the tile of each visit. bits_of: int32, which of bits belong to each
+    visit, or None. bits: uint8 [distinct tiles, block_q, block_k / 8], or None; the lowest bit is the first key's.
+    ranges: int32 [2, n_q], or None.
+    """
+
+    programs: torch.Tensor
+    tiles: torch.Tensor
+    bits_of: torch.Tensor | None
+    bits: torch.Tensor | None
+    ranges: torch.Tensor | None
+
+
+@functools.lru_cache(256)
+def visits(mask, n_q, n_k, block_q, block_k, device, by_key=False):
+    """The Visits of programs that have a tile of queries each, or, by_key, a tile of keys."""
+    tiles = mask.tiles(n_q, n_k, block_q, block_k)
+    kinds = tiles.kinds.copy()
+    # A tile that ends beyond the tensor is never taken whole.
+    for edge, length, block in ((kinds[-1], n_q, block_q), (kinds[:, -1], n_k, block_k)):
+        if length % block:
+            edge[edge == FULL] = PARTIAL
+    rows = kinds.T if by_key else kinds
+    of_program = [np.concatenate([np.flatnonzero(row == kind) for kind in (FULL, PARTIAL)]) for row in rows]
+    n_visits, n_full = np.array([len(visited) for visited in of_program]), (rows == FULL).sum(axis=1)
+    ends = n_visits.cumsum()
+    begins = ends - n_visits
+    order = np.argsort(-n_visits, kind="stable")
+    programs = np.stack([np.arange(len(rows)), begins, begins + n_full, ends], axis=1)[order]
+    bits_of = bits = ranges = None
+    if mask.is_band:
+        ranges = np.stack(mask.key_range(np.arange(n_q), n_q, n_k))
+    else:
+        bits_of, bits = _bits(tiles, kinds, of_program, by_key)
+    arrays = programs, np.concatenate(of_program), bits_of, bits, ranges
+    return Visits(*(None if x is None else _on(device, x) for x in arrays))
+
+
+def _on(device, x):
+    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.uint8 if x.dtype == np.uint8 else np.int32)).to(device)
+
+
+def _bits(tiles, kinds, of_program, by_key):
+    """(bits_of, bits) of Visits."""
+    numbers, distinct, bits_of = {}, [], []
+    for own, visited in enumerate(of_program):
+        for other in visited:
+            i, j = (other, own) if by_key else (own, other)
+            if kinds[i, j] == FULL:
+                bits_of.append(0)
+                continue
+            pairs = np.zeros((tiles.block_q, tiles.block_k), bool)
+            visible = tiles.visible(i, j)
+            pairs[: visible.shape[0], : visible.shape[1]] = visible
+            packed = np.packbits(pairs, axis=1, bitorder="little")
+            bits_of.append(numbers.setdefault(packed.tobytes(), len(numbers)))
+            if len(distinct) < len(numbers):
+                distinct.append(packed)
+    return np.array(bits_of, dtype=np.int64), np.stack(distinct or [np.zeros((1, 1), np.uint8)])

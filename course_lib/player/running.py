@@ -1,0 +1,190 @@
+"""Runs an answer so that nothing it does can hurt the caller: time limit, exceptions, printing."""
+
+import contextlib
+import ctypes
+import dis
+import io
+import itertools
+import linecache
+import os
+import re
+import signal
+import sysconfig
+import threading
+import time
+import traceback
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+CALL_LIMIT_S = 2.0  # of processor time, so that no answer fails because the machine is busy
+CLOCK_LIMITS = 5  # so many times the limit by the clock, for an answer that sleeps or waits
+PRINTED_LIMIT_CHARS = 600
+TEXT_LIMIT_CHARS = 2000  # of the message of an exception
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARIES = (
+    _PACKAGE,
+    os.path.dirname(os.path.dirname(np.__file__)) + os.sep,
+    *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
+    "<frozen",
+    "<__array_function__",
+)
+
+
+class TimeUp(BaseException):
+    """Raised in an answer that has run too long. Not an Exception: `except Exception` must let it pass."""
+
+
+class Told(Exception):
+    """An exception of an answer that has been described already, where it was raised. name: of its class."""
+
+    def __init__(self, name, text):
+        super().__init__(text)
+        self.name, self.text = name, text
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a call. raised: (name of the exception's class, what the learner reads), or None."""
+
+    returned: object
+    raised: tuple[str, str] | None
+    printed: str
+
+
+def run(call, limit_s: float) -> Outcome:
+    """call(), whatever it does."""
+    returned, raised, printed = None, None, _ShortBuffer()
+
+    def quietly():
+        # NumPy's warnings say in general what the finding will say in particular.
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            return call()
+
+    try:
+        with contextlib.redirect_stdout(printed):
+            returned = _limited(quietly, limit_s)
+    except TimeUp:
+        raised = "TimeUp", f"the answer did not return within {limit_s:g} s"
+    except Told as error:
+        raised = error.name, error.text
+    except BaseException as error:  # SystemExit and KeyboardInterrupt too: a check never raises
+        raised = type(error).__name__, describe_exception(error)
+    return Outcome(returned, raised, printed.text())
+
+
+def describe_exception(error):
+    """The exception and the learner's own lines on the way to it; no frame of a library or of the grader."""
+    while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
+        error = error.__cause__  # Triton's interpreter wraps what a kernel raises
+    frames = getattr(error, "places", None) or _learners(traceback.walk_tb(error.__traceback__))
+    what = type(error).__name__
+    # An address in a message differs from run to run.
+    if message := re.sub(r" at 0x[0-9a-fA-F]+", "", str(error)):
+        what += f": {cut(message, TEXT_LIMIT_CHARS)}"
+    lines = []
+    for code, names, line in frames[-4:]:
+        source = linecache.getline(code.co_filename, line, names).strip()[:TEXT_LIMIT_CHARS]
+        lines.append(f"  line {line}, in {code.co_name}" + (f":  {source}" if source else ""))
+    if len(frames) > 4:
+        lines.insert(0, f"  ({len(frames)} calls deep; the last 4 are shown)")
+    if isinstance(error, NotImplementedError) and lines:
+        return "\n".join(["the answer is not finished: it still raises NotImplementedError", *lines])
+    return "\n".join([f"the answer raised {what}", *lines])
+
+
+def places(frame):
+    """The learner's own lines that have led to a frame, for an error that shows only later."""
+    inside = itertools.takewhile(lambda step: step[0].f_code.co_filename != __file__, traceback.walk_stack(frame))
+    return _learners(reversed(list(inside)))
+
+
+def _learners(frames):
+    return [
+        (frame.f_code, frame.f_globals, line)
+        for frame, line in frames
+        if not frame.f_code.co_filename.startswith(_LIBRARIES)
+    ]
+
+
+def is_untouched(function):
+    """True if the body is a stub's: a docstring or none, then raise NotImplementedError, `...` or `pass`."""
+    if hasattr(function, "untouched"):  # found out where it is defined
+        return function.untouched
+    return hasattr(function, "__code__") and _instructions(function.__code__) in _STUBS
+
+
+def _instructions(code):
+    """What the body does. Docstring, comments and argument names leave no trace in it."""
+    return [(instruction.opname, instruction.argval) for instruction in dis.get_instructions(code)]
+
+
+_STUBS = [
+    _instructions(compile(f"def stub():\n    {body}", "<stub>", "exec").co_consts[0])
+    for body in ("raise NotImplementedError", "raise NotImplementedError()", "pass")
+]
+
+
+class _ShortBuffer(io.StringIO):
+    """A text file that keeps the beginning only: an endless loop may print without end."""
+
+    def write(self, text):
+        super().write(text[: PRINTED_LIMIT_CHARS + 1 - self.tell()])
+        return len(text)
+
+    def text(self):
+        return cut(self.getvalue(), PRINTED_LIMIT_CHARS)
+
+
+def cut(text, most):
+    """The text, or its beginning."""
+    return text[:most].rstrip("\n") + (" ... (cut)" if len(text) > most else "")
+
+
+def _limited(run, limit_s):
+    """run(), or TimeUp after limit_s: by SIGALRM where that exists and reaches us, otherwise by a thread."""
+    if hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread():
+        return _limited_by_signal(run, limit_s)
+    return _limited_by_thread(run, limit_s)
+
+
+def _limited_by_signal(run, limit_s):
+    began, busy_s = time.monotonic(), time.thread_time()
+
+    def ring(signum, frame):
+        # The first alarm comes when an answer that had the processor to itself has used limit_s, or just about.
+        if time.thread_time() - busy_s > 0.9 * limit_s or time.monotonic() - began > CLOCK_LIMITS * limit_s:
+            raise TimeUp
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        # The alarm repeats: it may come too early, and a bare `except:` in the answer may swallow one.
+        signal.setitimer(signal.ITIMER_REAL, limit_s, 0.2)
+        return run()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _limited_by_thread(run, limit_s):
+    outcome = {}
+
+    def work():
+        try:
+            outcome["returned"] = run()
+        except BaseException as error:
+            outcome["raised"] = error
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        # Takes effect at the thread's next bytecode; one stuck in C is left behind, as a daemon.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TimeUp))
+        raise TimeUp
+    if "raised" in outcome:
+        raise outcome["raised"]
+    return outcome["returned"]

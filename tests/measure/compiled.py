@@ -1,0 +1,82 @@
+"""What the compiler makes of the kernels that the tests here ask about: remembered, because compiling takes minutes.
+
+    python -m tests.measure.compiled
+
+writes compiled.json. What it says of a kernel counts as long as the kernel, what launches it and Triton are what they
+were; otherwise the tests compile.
+"""
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import course_lib
+from course_lib import runtime
+from course_lib.measure.resources import Request, Resources, forward_resources
+
+FILE = Path(__file__).with_suffix(".json")
+FOLDER = Path(course_lib.__file__).parent
+# Request.kernel -> the module that holds it; and what all of them use.
+MODULES = {
+    "forward": "flash_forward", "dkdv": "flash_backward", "dq": "flash_backward", "decode": "decode", "merge": "decode"
+}  # fmt: skip
+SHARED = (*(f"kernels/{name}" for name in ("tiles", "primitives", "masks", "launch", "configs")), "measure/resources")
+
+
+def code(path):
+    """A file's lines, without comments and docstrings: the same for any Python."""
+    text, docstrings = path.read_text(), set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            docstrings.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    lines = (line for number, line in enumerate(text.splitlines(), 1) if number not in docstrings)
+    return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
+
+
+@functools.cache
+def fingerprint(kernel):
+    """Of all that decides what the compiler makes of a Request of this kernel."""
+    texts = [importlib.metadata.version("triton"), (FOLDER / "kernels/configs.toml").read_text()]
+    texts += [code(FOLDER / f"{source}.py") for source in (f"kernels/{MODULES[kernel]}", *SHARED)]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+@functools.cache
+def remembered():
+    """Request -> Resources, without those of a kernel that has changed."""
+    record = json.loads(FILE.read_text())
+    return {
+        Request(**{**row["request"], "config": _tuple(row["request"]["config"])}): Resources(
+            **{**row["used"], "config": _tuple(row["used"]["config"])}
+        )
+        for row in record["rows"]
+        if record["fingerprints"][row["request"]["kernel"]] == fingerprint(row["request"]["kernel"])
+    }
+
+
+def _tuple(config):
+    return config and tuple(config)
+
+
+def compiled(requests):
+    """Request -> Resources: those that are not remembered are compiled, in one process."""
+    unknown = [request for request in dict.fromkeys(requests) if request not in remembered()]
+    return remembered() | (dict(zip(unknown, forward_resources(unknown), strict=True)) if unknown else {})
+
+
+def main():
+    runtime.choose()  # before the tests import Triton
+    from tests.measure import test_decode_resources, test_resources
+
+    requests = [*test_resources.EVERY, *test_decode_resources.EVERY]
+    rows = [json.dumps({"request": asdict(r), "used": asdict(used)}) for r, used in compiled(requests).items()]
+    fingerprints, lines = json.dumps({kernel: fingerprint(kernel) for kernel in MODULES}), ",\n".join(rows)
+    FILE.write_text(f'{{"fingerprints": {fingerprints}, "rows": [\n{lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()
