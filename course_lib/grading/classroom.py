@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 from . import registry
-from .marking import answer_cell, check_cell
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 STUB = "raise NotImplementedError"
@@ -131,6 +130,16 @@ def _as_notebook(path):
         return "broken: not a Jupyter notebook"
     known = {answer_cell(exercise_id) for exercise_id in registry.exercises()}
     return "a notebook" if named & known else "broken: no answer cell of the release is in it"
+
+
+def answer_cell(exercise_id: str) -> str:
+    """nbgrader's id of the cell that holds the answer; it allows letters, digits, "-" and "_"."""
+    return exercise_id.replace(".", "_")
+
+
+def check_cell(exercise_id: str) -> str:
+    """nbgrader's id of the locked cell that carries the points."""
+    return answer_cell(exercise_id) + "_check"
 
 
 def _convert(notebook: dict, seed: int, names: set[str]) -> set[str]:

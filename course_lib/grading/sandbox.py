@@ -35,6 +35,14 @@ def bubblewrap() -> str:
     return path
 
 
+def works() -> bool:
+    """Whether there is a sandbox on this machine."""
+    try:
+        return bool(bubblewrap())
+    except NoSandbox:
+        return False
+
+
 def command(arguments, writable=(), readable=()) -> list[str]:
     """The command line that runs these arguments in the sandbox. Raises NoSandbox."""
     line = _confined(bubblewrap())
