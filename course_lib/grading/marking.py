@@ -50,7 +50,7 @@ def mark(answers: dict, tests: dict, limit_s: float = LIMIT_S, sandboxed: bool =
             if _objection(*cell) is None:
                 before.append(cell)
         else:
-            outcome["message"] = "its cell is not in the notebook"
+            outcome["message"] = "its cell was not found: the file has to be a notebook that has kept the lesson's cells"
         if not outcome["message"].startswith(exercise_id):
             outcome["message"] = f"{exercise_id}: {outcome['message']}"
         marks[exercise_id] = outcome | {"message": cut(outcome["message"], MESSAGE_LIMIT_CHARS)}
