@@ -45,12 +45,14 @@ def mark(answers: dict, tests: dict, limit_s: float = LIMIT_S, sandboxed: bool =
     for exercise_id in filter(tests.__contains__, registry.exercises()):
         outcome = {"passed": False, "attempted": exercise_id in answers}
         if exercise_id in answers:
-            cell = exercise_id, answers[exercise_id]
-            outcome |= _judged(exercise_id, [*before, cell], tests[exercise_id], limit_s, sandboxed)
-            if _objection(*cell) is None:
-                before.append(cell)
+            cells = [*before, (exercise_id, answers[exercise_id])]
+            outcome |= _judged(exercise_id, cells, tests[exercise_id], limit_s, sandboxed)
+            if outcome.pop("cell_runs", False):
+                before = cells
         else:
-            outcome["message"] = "its cell was not found: the file has to be a notebook that has kept the lesson's cells"
+            outcome["message"] = (
+                "its cell was not found: the file has to be a notebook that has kept the lesson's cells"
+            )
         if not outcome["message"].startswith(exercise_id):
             outcome["message"] = f"{exercise_id}: {outcome['message']}"
         marks[exercise_id] = outcome | {"message": cut(outcome["message"], MESSAGE_LIMIT_CHARS)}
@@ -75,16 +77,11 @@ def _judged(exercise_id, cells, test, limit_s, sandboxed):
     return {"message": f"checking the answer took more memory than there is (exit status {judge.returncode})"}
 
 
-def _objection(exercise_id, source):
-    exercise = registry.find(exercise_id)
-    return objection(source, exercise.imports, is_kernel(exercise))
-
-
 def outcome_of(exercise_id, cells, test, sandboxed):
     """What the judge finds. cells: (id, source) of answer cells, of which the last is judged."""
     exercise = registry.find(exercise_id)
     kernel, name = is_kernel(exercise), exercise.answer.__name__
-    if reason := _objection(*cells[-1]):
+    if reason := objection(cells[-1][1], exercise.imports, kernel):
         return {"message": f"not run, because it breaks a rule of the class. {reason}"}
     if sandboxed and "run_cuda(" in getattr(exercise.properties, "call", ""):
         confine()
@@ -94,10 +91,16 @@ def outcome_of(exercise_id, cells, test, sandboxed):
         answer = RemoteAnswer(cells, name, kernel, sandboxed)
     except CellFails as error:
         return {"message": str(error)}
-    if test is None:
-        result = grade(exercise_id, answer)
-        return {"passed": result.passed, "attempted": result.attempted, "message": result.message}
-    printed, namespace = io.StringIO(), {"np": np, name: answer}
+    return {"cell_runs": True} | (_graded(exercise_id, answer) if test is None else _tested(test, {name: answer}))
+
+
+def _graded(exercise_id, answer):
+    result = grade(exercise_id, answer)
+    return {"passed": result.passed, "attempted": result.attempted, "message": result.message}
+
+
+def _tested(test, answers):
+    printed, namespace = io.StringIO(), {"np": np} | answers
     exec("from course_lib import check", namespace)
     try:
         with contextlib.redirect_stdout(printed):

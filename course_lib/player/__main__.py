@@ -58,6 +58,9 @@ def main():
         wire.send("failed", f"its cell defines no {name}")
         return
     answer = namespace[name]
+    if not callable(answer):
+        wire.send("failed", f"{name} is no function")
+        return
     wire.send("ready", is_untouched(getattr(answer, "fn", answer) if is_kernel else answer))
     while True:
         kind, *rest = wire.receive()

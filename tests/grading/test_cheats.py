@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from course_lib.grading import cli, grade, marking, registry, remote, sandbox
+from course_lib.grading import grade, marking, registry, remote, sandbox
 from course_lib.grading.kernel_calls import is_kernel
 
 SECRET = "4f1d2c"  # in files and in the environment of the judge; no message may hold it
@@ -261,8 +261,8 @@ def test_without_bubblewrap_nothing_is_marked(monkeypatch):
     sandbox.bubblewrap.cache_clear()
     monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
     with pytest.raises(sandbox.NoSandbox, match="apt-get install bubblewrap"):
-        marking.mark({})
-    assert marking.mark({}, sandboxed=False) == {}
+        marking.mark({}, {})
+    assert marking.mark({}, {}, sandboxed=False) == {}
 
 
 KERNEL = """
@@ -291,9 +291,8 @@ def test_a_kernel_is_compiled_before_it_is_interpreted(way, folder):
 
 def marked(exercise_id, source):
     """As `autograde` marks it, rules and all."""
-    exercise = registry.find(exercise_id)
-    test = f"check({exercise_id!r}, {exercise.answer.__name__})"
-    return cli.in_own_process(exercise, source, [], 60, test, sandboxed=True)
+    test = f"check({exercise_id!r}, {registry.find(exercise_id).answer.__name__})"
+    return marking.mark({exercise_id: source}, {exercise_id: test})[exercise_id]
 
 
 @pytest.mark.parametrize("body", ["p = tl.softmax(x)"])

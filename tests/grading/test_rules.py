@@ -117,11 +117,6 @@ def test_source_that_is_no_python_is_left_to_fail():
 
 def test_a_refused_cell_does_not_run_for_the_answers_after_it_either():
     first, second = "03.stable_softmax", "03.logsumexp"
-    check = marking.check_cell(second)
-    cells = {
-        marking.answer_cell(first): "import os\nos._exit(0)",
-        marking.check_cell(first): "",
-        marking.answer_cell(second): inspect.getsource(registry.find(second).answer),
-        check: f'check("{second}", logsumexp)',
-    }
-    assert marking.mark(cells)[check]["passed"]
+    answers = {first: "import os\nos._exit(0)", second: inspect.getsource(registry.find(second).answer)}
+    marks = marking.mark(answers, {second: f'check("{second}", logsumexp)'})
+    assert marks[second]["passed"]
