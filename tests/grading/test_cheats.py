@@ -10,9 +10,10 @@ import shutil
 import sysconfig
 import time
 
+import numpy as np
 import pytest
 
-from course_lib.grading import grade, marking, registry, remote, sandbox
+from course_lib.grading import cuda_calls, grade, marking, registry, remote, sandbox
 from course_lib.grading.kernel_calls import is_kernel
 
 SECRET = "4f1d2c"  # in files and in the environment of the judge; no message may hold it
@@ -363,3 +364,34 @@ def test_what_an_answer_reads_and_keeps_is_the_judges_to_count(way, folder):
     name = registry.find(exercise_id).answer.__name__
     result = graded(exercise_id, cheating(body, folder, name, parameters))
     assert result.attempted and not result.passed
+
+
+CUDA = """
+extern "C" int symlink(const char *, const char *), unlink(const char *), open(const char *, int, ...);
+extern "C" long write(int, const void *, unsigned long);
+extern "C" void _exit(int);
+__global__ void cheat(float *out, int n) {{ {} _exit(0); }}
+"""
+PROGRAMS = {
+    "a link where the judge reads an array": ('unlink("0"); symlink("SECRET", "0");', "Too many levels"),
+    "a link where the judge reads the report": ('unlink("report"); symlink("SECRET", "report");', "Too many levels"),
+    "a disk filled by a program": (
+        'static char much[1 << 20]; int file = open("much", 0101, 0600); while (write(file, much, 1 << 20) > 0) {}',
+        "ended with status",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", PROGRAMS)
+def test_a_program_leads_the_judge_nowhere(way, folder, monkeypatch):
+    """Without the rules for CUDA C++, which would refuse each of these."""
+    from course_lib.kernels.cuda import compiling, runner
+
+    monkeypatch.setattr(compiling, "confined", compiling.confined)
+    cuda_calls.confine()
+    body, refusal = PROGRAMS[way]
+    source = CUDA.format(body.replace("SECRET", str(folder / "secret")))
+    out = np.zeros(1, np.float32)
+    with pytest.raises((OSError, RuntimeError), match=refusal) as caught:
+        runner.launch(source, "cheat", grid=1, block=1, arguments={"out": out, "n": 1})
+    assert SECRET not in str(caught.value) and not out.any()
