@@ -11,7 +11,7 @@ from course_lib.components import page
 from course_lib.player.running import cut
 
 from . import registry
-from .classroom import answer_cell, check_cell
+from .classroom import answer_cell, check_cell, sources
 from .marking import LIMIT_S, MESSAGE_LIMIT_CHARS, mark
 
 
@@ -25,17 +25,6 @@ class Submitted(NotebookExporter):
             self.log.error("%s is no notebook, and earns nothing: %.200s", file_stream.name, error)
             notebook = new_notebook()
         return self.from_notebook_node(notebook, resources, **kw)
-
-
-def sources(notebook) -> dict[str, str]:
-    """nbgrader's id -> source of its cell, the last one of several; what is no cell is left out."""
-    found = {}
-    for cell in notebook.get("cells", ()) if isinstance(notebook.get("cells"), list) else ():
-        try:
-            found[cell["metadata"]["nbgrader"]["grade_id"]] = "".join(cell["source"])
-        except (LookupError, TypeError):
-            pass
-    return found
 
 
 class AnswersAlone(NbGraderPreprocessor):

@@ -5,6 +5,7 @@ Works in a clone only: the notebooks are not part of the installed package.
 
 import argparse
 import ast
+import contextlib
 import inspect
 import json
 import re
@@ -35,7 +36,6 @@ def main(argv: list[str] | None = None) -> int:
         "docs/instructors.md says how to hand out, collect and grade. The exit status is 2 if DIR is not empty.",
     )
     parser.add_argument("dir", nargs="?", type=Path, help="a folder that does not exist yet, or an empty one")
-    parser.add_argument("--json", action="store_true", help="write lessons, points and minutes as JSON")
     parser.add_argument("--submissions", metavar="LESSON", help="only say what each student handed in for a lesson")
     parser.add_argument("--table", action="store_true", help="only print docs/instructors.md's table; needs no DIR")
     arguments = parser.parse_args(argv)
@@ -53,11 +53,8 @@ def main(argv: list[str] | None = None) -> int:
     except NotACourse as error:
         print(error, file=sys.stderr)
         return 2
-    if arguments.json:
-        print(json.dumps({"course": str(arguments.dir), "lessons": lessons()}, indent=1))
-    else:
-        names = ", ".join(lesson["name"] for lesson in lessons())
-        print(f"{arguments.dir}: {names}\nNext, there: nbgrader generate_assignment {lessons()[0]['name']}")
+    names = [lesson["name"] for lesson in lessons()]
+    print(f"{arguments.dir}: {', '.join(names)}\nNext, there: nbgrader generate_assignment {names[0]}")
     return 0
 
 
@@ -124,12 +121,20 @@ def submissions(course: Path, lesson: str) -> list[tuple[str, str]]:
 
 def _as_notebook(path):
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        named = {cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in cells}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        named = sources(json.loads(path.read_bytes()))
+    except (ValueError, RecursionError):
         return "broken: not a Jupyter notebook"
-    known = {answer_cell(exercise_id) for exercise_id in registry.exercises()}
-    return "a notebook" if named & known else "broken: no answer cell of the release is in it"
+    known = set(map(answer_cell, registry.exercises()))
+    return "a notebook" if named.keys() & known else "broken: no answer cell of the release is in it"
+
+
+def sources(notebook) -> dict[str, str]:
+    """nbgrader's id -> source of its cell, the last one of several; what is no cell is left out."""
+    cells, found = notebook.get("cells") if isinstance(notebook, dict) else None, {}
+    for cell in cells if isinstance(cells, list) else ():
+        with contextlib.suppress(LookupError, TypeError):
+            found[cell["metadata"]["nbgrader"]["grade_id"]] = "".join(cell["source"])
+    return found
 
 
 def answer_cell(exercise_id: str) -> str:
