@@ -11,7 +11,8 @@ from course_lib.components import page
 from course_lib.player.running import cut
 
 from . import registry
-from .classroom import answer_cell, check_cell, sources
+from .classroom import GRADE_ID, answer_cell, check_cell
+from .cli import sources
 from .marking import LIMIT_S, MESSAGE_LIMIT_CHARS, mark
 
 
@@ -31,7 +32,7 @@ class AnswersAlone(NbGraderPreprocessor):
     """Takes from a submission the text of its answers, and everything else from the course's own notebook."""
 
     def preprocess(self, nb, resources):
-        about, folders, given = resources["nbgrader"], self.parent.parent.coursedir, sources(nb)
+        about, folders, given = resources["nbgrader"], self.parent.parent.coursedir, sources(nb, *GRADE_ID)
         home = folders.format_path(folders.source_directory, ".", about["assignment"])
         whole = nbformat.read(f"{home}/{about['notebook']}.ipynb", as_version=4)
         kept = []
@@ -51,7 +52,7 @@ class MarkAnswers(NbGraderPreprocessor):
     sandbox = Bool(True, help="answers run under bubblewrap; False: with your rights").tag(config=True)
 
     def preprocess(self, nb, resources):
-        cells, ids = sources(nb), registry.exercises()
+        cells, ids = sources(nb, *GRADE_ID), registry.exercises()
         answers = {i: cells[answer_cell(i)] for i in ids if answer_cell(i) in cells}
         tests = {i: cells[check_cell(i)] for i in ids if check_cell(i) in cells}
         marks = {check_cell(i): found for i, found in mark(answers, tests, self.limit_s, self.sandbox).items()}

@@ -5,7 +5,6 @@ Works in a clone only: the notebooks are not part of the installed package.
 
 import argparse
 import ast
-import contextlib
 import inspect
 import json
 import re
@@ -15,8 +14,10 @@ import sys
 from pathlib import Path
 
 from . import registry
+from .cli import sources
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+GRADE_ID = "nbgrader", "grade_id"  # the place of nbgrader's id in the metadata of a cell
 STUB = "raise NotImplementedError"
 
 RULES = Path(__file__).with_name("class_rules.md").read_text(encoding="utf-8").rstrip()
@@ -121,20 +122,11 @@ def submissions(course: Path, lesson: str) -> list[tuple[str, str]]:
 
 def _as_notebook(path):
     try:
-        named = sources(json.loads(path.read_bytes()))
+        named = sources(json.loads(path.read_bytes()), *GRADE_ID)
     except (ValueError, RecursionError):
         return "broken: not a Jupyter notebook"
     known = set(map(answer_cell, registry.exercises()))
     return "a notebook" if named.keys() & known else "broken: no answer cell of the release is in it"
-
-
-def sources(notebook) -> dict[str, str]:
-    """nbgrader's id -> source of its cell, the last one of several; what is no cell is left out."""
-    cells, found = notebook.get("cells") if isinstance(notebook, dict) else None, {}
-    for cell in cells if isinstance(cells, list) else ():
-        with contextlib.suppress(LookupError, TypeError):
-            found[cell["metadata"]["nbgrader"]["grade_id"]] = "".join(cell["source"])
-    return found
 
 
 def answer_cell(exercise_id: str) -> str:

@@ -1,7 +1,10 @@
 """`python -m course_lib grade NOTEBOOK`: marks for the exercises of a notebook; the rest of it is not run."""
 
 import argparse
+import contextlib
+import functools
 import json
+import operator
 import sys
 from pathlib import Path
 
@@ -52,21 +55,25 @@ def grade_notebook(path: Path, limit_s: float = LIMIT_S) -> dict:
 def answer_cells(path: Path) -> dict[str, str]:
     """exercise id -> source of the code cell whose metadata names it; the last one if there are several."""
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        found = {
-            cell["metadata"]["exercise"]: "".join(cell["source"])
-            for cell in cells
-            if cell["cell_type"] == "code" and "exercise" in cell["metadata"]
-        }
+        found = sources(json.loads(path.read_bytes()), "exercise")
     except OSError as error:
         raise NotGradable(error.strerror) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError):
         raise NotGradable("not a Jupyter notebook") from None
     if not found:
         raise NotGradable("no cell of it belongs to an exercise (cell metadata: exercise)")
-    known = registry.exercises()
-    if strange := [exercise_id for exercise_id in found if exercise_id not in known]:
+    if strange := found.keys() - set(registry.exercises()):
         raise NotGradable(f"there is no exercise {', '.join(map(str, strange))}")
+    return found
+
+
+def sources(notebook, *keys) -> dict[str, str]:
+    """What the keys lead to in a cell's metadata -> source of the last cell with it; what is no cell is left out."""
+    cells, found = notebook.get("cells") if isinstance(notebook, dict) else None, {}
+    for cell in cells if isinstance(cells, list) else ():
+        with contextlib.suppress(LookupError, TypeError):
+            name = functools.reduce(operator.getitem, keys, cell["metadata"])
+            found[name] = "".join(cell["source"])
     return found
 
 
