@@ -315,6 +315,7 @@ KERNELS = {
     "NumPy behind a tensor": "p = x; e = np.exp(x.handle.data - x.handle.data.max()); p.handle.data[:] = e / e.sum()",
     "the capture scope": "p = row_softmax.get_capture_scope()",
     "a file read by a kernel": "p = x + float(open('SECRET').read())",
+    "a verdict printed by the compiler": "tl.static_print('null'); p = np.exp(x)",
     "Python for the compiler": "p = tl.core.inspect.sys.modules['os']._exit(0)",
 }
 
@@ -323,7 +324,7 @@ KERNELS = {
 def test_a_kernel_is_compiled_before_it_is_interpreted(way, folder):
     source = KERNEL.format(body=KERNELS[way].replace("SECRET", str(folder / "secret")))
     result = graded("07.row_softmax", source)
-    assert not result.passed and "takes the kernel" in result.message
+    assert not result.passed and "compiler refuses it" in result.message
     assert SECRET not in result.message
 
 
