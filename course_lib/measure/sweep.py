@@ -77,7 +77,7 @@ def sweep_rows(which, head_dims):
     which: "forward" or "backward". The times of the backward's kernels include delta, which is the same for all.
     """
     cases = list(itertools.product(KERNELS[which], head_dims, (False, True)))
-    _compile_ahead([(*case, config) for case in cases for config in candidates(*case[:2])])
+    compile_ahead(_compile_one, [(*case, config) for case in cases for config in candidates(*case[:2])])
     rows = []
     for kernel, head_dim, causal in cases:
         inputs = _inputs(head_dim)
@@ -117,12 +117,12 @@ def sweep_rows(which, head_dims):
     return rows
 
 
-def _compile_ahead(jobs):
+def compile_ahead(compile_one, jobs):
     """Fill Triton's cache from several processes: a kernel takes seconds to compile, and a sweep has hundreds."""
     workers = max(1, multiprocessing.cpu_count() - 1)
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        for done, _ in enumerate(pool.map(_compile_one, jobs), start=1):
+        for done, _ in enumerate(pool.map(compile_one, jobs), start=1):
             print(f"\rcompiled {done} of {len(jobs)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
 

@@ -40,7 +40,7 @@ def test_a_sweep_has_a_row_for_every_candidate(monkeypatch, which, kernels):
     sizes = {"block_q": (32,), "block_k": (32,), "num_warps": (2,), "num_stages": (1, 2)}
     monkeypatch.setattr(sweep, "CHOICES", sizes)
     monkeypatch.setattr(sweep, "LENGTH", 40)
-    monkeypatch.setattr(sweep, "_compile_ahead", lambda jobs: None)
+    monkeypatch.setattr(sweep, "compile_ahead", lambda *_: None)
     device = runtime.device()
     monkeypatch.setattr(timing, "random_inputs", lambda b, h, n, d, dtype: torch.randn(4, 1, 2, n, d).to(device, dtype))
     monkeypatch.setattr(timing, "median_ms", lambda calls, rounds: {config: config[3] for config in calls})
