@@ -173,7 +173,7 @@ def _parser():
     group.add_argument("--variants", action="store_true", help=described)
     group.add_argument(
         "--tune", nargs="?", choices=tuple(sweep.KERNELS), const="forward",
-        help="every configuration of the forward kernel, or of the backward's two; takes minutes",
+        help="every configuration of the forward kernel, the backward's two, or the variants' three; takes minutes",
     )  # fmt: skip
     return parser
 

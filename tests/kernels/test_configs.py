@@ -12,7 +12,7 @@ CAPABILITIES = (None, (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
 HEAD_DIMS = (1, 32, 33, 64, 65, 127, 128, 129, 255, 256)
 SHAPES = list(
     itertools.product(
-        (torch.float16, torch.float32), HEAD_DIMS, (False, True), (None, (7, 5), (8, 0), (9, 0), (10, 0)),
+        (torch.float16, torch.float32), HEAD_DIMS, (None, False, True), (None, (7, 5), (8, 0), (9, 0), (10, 0)),
         (1, 2049, 3074), (False, True), (1, 5000, None),
     )
 )  # fmt: skip

@@ -9,8 +9,8 @@ import torch
 from course_lib import runtime
 from course_lib.kernels import flash_attention, flash_forward, launch
 from course_lib.kernels.configs import BLOCK_SIZES
-from course_lib.kernels.flash import MAX_ROW_STRIDE
 from course_lib.kernels.flash1_forward import flash1_attention
+from course_lib.kernels.launch import MAX_ROW_STRIDE
 from course_lib.measure.accuracy import check_attention, exact_attention
 from course_lib.reference.attention import attention
 from course_lib.tracer import trace

@@ -46,8 +46,9 @@ def test_a_sweep_has_a_row_for_every_candidate(monkeypatch, which, kernels):
     monkeypatch.setattr(timing, "median_ms", lambda calls, rounds: {config: config[3] for config in calls})
     rows = sweep.sweep_rows(which, [16])
     assert [(row.get("kernel", "forward"), row["causal"], row["num_stages"], row["ms"]) for row in rows] == [
-        (kernel, causal, stages, stages) for kernel in kernels for causal in (False, True) for stages in (1, 2)
-    ]
+        (kernel, causal, stages, stages)
+        for kernel in kernels for causal in ((None,) if which == "variants" else (False, True)) for stages in (1, 2)
+    ]  # fmt: skip
     right = sweep._launcher
 
     def doubled(*case):
