@@ -56,6 +56,10 @@ def test_every_kind_of_head_dim(d):
         check(*qkv(37, 51, d, dtype=dtype), causal=causal)
 
 
+def test_padded_columns_of_tiles_that_end_with_the_tensor():
+    check(*qkv(64, 96, 24), block_q=32, block_k=32)
+
+
 @pytest.mark.parametrize("n_q,n_k", ((1, 1), (1, 300), (300, 1), (2, 129), (127, 129), (256, 256), (200, 77)))
 def test_lengths(n_q, n_k):
     for dtype, causal in zip(DTYPES, itertools.cycle((n_q > n_k, n_q <= n_k)), strict=False):
