@@ -18,10 +18,9 @@ from course_lib.kernels.configs import BLOCK_SIZES
 from course_lib.kernels.decode import MAX_SPLITS, decode
 from course_lib.kernels.flash_backward import flash_backward
 from course_lib.kernels.flash_forward import flash_forward
+from course_lib.kernels.launch import addressable
 from course_lib.kernels.variant_attention import variant_attention
 
-# Offsets inside a tile are 32-bit: 128 rows of at most 2^24 elements.
-MAX_ROW_STRIDE = 2**24 - 1
 # Up to so many query rows that share keys, and from so many keys on, `flash_attention` decodes.
 MAX_DECODED_ROWS, MIN_DECODED_KEYS = 16, 512
 
@@ -76,7 +75,7 @@ def flash_attention(
     check_tensors(q, k, v)
     scale = check_scale(scale, q.shape[-1])
     _check_blocks(block_q=block_q, block_k=block_k)
-    q, k, v = _addressable(q), _addressable(k), _addressable(v)
+    q, k, v = addressable(q), addressable(k), addressable(v)
     if mask is not None or score_mod is not None or sinks is not None or dropout_p != 0:
         if block_q is not None or block_k is not None:
             raise ValueError("block_q and block_k are not accepted with a mask, score_mod, sinks or dropout_p")
@@ -144,7 +143,7 @@ class _FlashAttention(torch.autograd.Function):
     def backward(ctx, do, dlse):
         q, k, v, o, lse = ctx.saved_tensors
         need_dq, need_dk, need_dv = ctx.needs_input_grad[:3]
-        do = torch.zeros_like(o) if do is None else _addressable(do)
+        do = torch.zeros_like(o) if do is None else addressable(do)
         dlse = None if dlse is None else dlse.contiguous()
         if torch.compiler.is_compiling():
             dq, dk, dv = _backward_in_graph(q, k, v, o, lse, do, dlse, ctx.causal, ctx.scale)
@@ -234,12 +233,6 @@ def _cast_by_autocast(*tensors):
         else x
         for x in tensors
     ]  # fmt: skip
-
-
-def _addressable(x):
-    """x, or a copy that the kernels' offsets can address."""
-    _, _, row_stride, stride = x.stride()
-    return x if stride == 1 and row_stride <= MAX_ROW_STRIDE else x.contiguous()
 
 
 def _check_blocks(**blocks):
