@@ -64,8 +64,10 @@ def case_of(name, n, heads, device):
 def mask_mod_of(mask, device):
     """A mask as FlexAttention's mask_mod of (batch, head, query, key), for as many queries as keys."""
     if isinstance(mask, masks.Combined):
-        a, b = mask_mod_of(mask.a, device), mask_mod_of(mask.b, device)
-        return (lambda *at: a(*at) | b(*at)) if mask.either else (lambda *at: a(*at) & b(*at))
+        one, two = mask_mod_of(mask.a, device), mask_mod_of(mask.b, device)
+        if mask.either:
+            return lambda b, h, i, j: one(b, h, i, j) | two(b, h, i, j)
+        return lambda b, h, i, j: one(b, h, i, j) & two(b, h, i, j)
     if isinstance(mask, masks.Documents):
         ids = torch.from_numpy(mask.ids).to(device)
         return lambda b, h, i, j: ids[i] == ids[j]
@@ -79,8 +81,10 @@ def mask_mod_of(mask, device):
 
 def flex_call(case, q, k, v):
     """FlexAttention as a callable: its list of blocks is made once, in blocks of its own size."""
+    from torch._functorch import config
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+    config.donated_buffer = False  # or its backward runs only once
     n, blocks, compiled = q.shape[2], None, torch.compile(flex_attention, dynamic=False)
     if case.how["mask"] != masks.full():
         blocks = create_block_mask(mask_mod_of(case.how["mask"], q.device), None, None, n, n, device=q.device)
