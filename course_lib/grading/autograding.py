@@ -1,5 +1,7 @@
 """What a course's nbgrader_config.py puts in the place of nbgrader's own: who reads, marks and shows a submission."""
 
+import os
+
 import nbformat
 from nbconvert.exporters import Exporter, NotebookExporter
 from nbformat.v4 import new_notebook, new_output
@@ -21,6 +23,8 @@ class Submitted(NotebookExporter):
 
     def from_file(self, file_stream, resources=None, **kw):
         try:
+            if os.path.islink(file_stream.name):
+                raise ValueError("it is a link, perhaps to what is not the student's")
             notebook = nbformat.read(file_stream, as_version=4)
         except Exception as error:
             self.log.error("%s is no notebook, and earns nothing: %.200s", file_stream.name, error)

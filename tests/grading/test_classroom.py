@@ -123,6 +123,7 @@ SUBMISSIONS = {
         lambda notebook: notebook.cells.insert(0, new_markdown_cell("<script>alert(1)</script>")),
     ),
     "hands_in_no_notebook": Submission({}, files={f"{LESSON}.ipynb": "My answer is 42."}),
+    "hands_in_a_link": Submission({}),  # to the course's own notebook, answers included
     "patches_the_kernel": Submission({FIRST: wrong(FIRST), SECOND: ANSWERS[SECOND]}, (SECOND,), patch_the_kernel),
 }
 
@@ -181,6 +182,10 @@ def loop(tmp_path_factory):
         nbformat.write(notebook, folder / f"{LESSON}.ipynb")
         for name, text in submission.files.items():
             (folder / name).write_text(text)
+    link = course / "submitted" / "hands_in_a_link" / LESSON / f"{LESSON}.ipynb"
+    link.unlink()
+    link.symlink_to(course / "source" / LESSON / f"{LESSON}.ipynb")
+    assert ("hands_in_a_link", "broken: a link") in classroom.submissions(course, LESSON)
     must(nbgrader(course, "autograde", LESSON))
     must(nbgrader(course, "generate_feedback", LESSON))
     must(nbgrader(course, "export"))
