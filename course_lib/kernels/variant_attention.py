@@ -51,6 +51,8 @@ def _with_causal(causal, mask):
         return masks.causal() if causal else masks.full()
     if not isinstance(mask, masks.Mask):
         raise TypeError(f"mask is a {type(mask).__name__}; accepted: None or what functions of course_lib.masks return")
+    if causal and isinstance(mask, masks.Packed):
+        raise ValueError("causal is True and mask is packed(...); write packed(..., within=causal()), which is aligned")
     return mask & masks.causal() if causal else mask
 
 

@@ -18,21 +18,21 @@ from course_lib.kernels.flash_backward import delta_plan, load_statistics
 from course_lib.kernels.launch import tensor_meta
 from course_lib.kernels.primitives import LOG2_E
 from course_lib.kernels.tiles import load_tile, store_tile
-from course_lib.kernels.variants import changed, config_of, derivative, is_kept, is_seen
+from course_lib.kernels.variants import changed, config_of, derivative, is_kept, is_seen, positions
 from course_lib.kernels.visits import visits
 
 
 @triton.jit
 def weights(
-    scores, scale, m, n, lse_log2, delta, dp, n_q, n_k, ranges_ptr, bits_ptr, bits_of_ptr, visit, w_ptr, stride_w,
-    seed_ptr, dropped, kept_scale, head,
+    scores, scale, m, n, lse_log2, delta, dp, n_q, n_k, ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, visit,
+    w_ptr, stride_w, seed_ptr, dropped, kept_scale, head,
     PARTIAL: tl.constexpr, MODS: tl.constexpr, DERIVATIVES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """(P * Z / (1 - p), dS) of a tile, which may be transposed: m and n are offsets that broadcast, as lse and delta.
 
     scores: Q K^T, not yet scaled. dp: dO V^T.
     """
-    queries = m + n_k - n_q
+    queries = positions(m, positions_ptr, n_q, n_k)
     # A row without keys has no weights, and -inf - (-inf) must not be evaluated.
     lse_log2 = tl.where(lse_log2 == float("-inf"), float("inf"), lse_log2)
     if len(MODS) > 0:
@@ -58,7 +58,7 @@ def weights(
 @triton.jit
 def variant_dkdv_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
-    programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr, w_ptr, seed_ptr,
+    programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr, positions_ptr, w_ptr, seed_ptr,
     stride_qb, stride_qh, stride_qm,
     stride_kb, stride_kh, stride_kn,
     stride_vb, stride_vh, stride_vn,
@@ -100,7 +100,7 @@ def variant_dkdv_kernel(
                 dp = tl.dot(v, tl.trans(do), input_precision=INPUT_PRECISION)
                 p, ds = weights(
                     scores, scale, offs_m[None, :], offs_n[:, None], lse_log2[None, :], delta[None, :], dp, n_q, n_k,
-                    ranges_ptr, bits_ptr, bits_of_ptr, visit, w_ptr, stride_w,
+                    ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, visit, w_ptr, stride_w,
                     seed_ptr, dropped, kept_scale, number, PARTIAL, MODS, DERIVATIVES, BLOCK_M, BLOCK_N,
                 )  # fmt: skip
                 # [BLOCK_N, BLOCK_M] @ [BLOCK_M, BLOCK_D]
@@ -114,7 +114,7 @@ def variant_dkdv_kernel(
 @triton.jit
 def variant_dq_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dq_ptr,
-    programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr, w_ptr, seed_ptr,
+    programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr, positions_ptr, w_ptr, seed_ptr,
     stride_qb, stride_qh, stride_qm,
     stride_kb, stride_kh, stride_kn,
     stride_vb, stride_vh, stride_vn,
@@ -153,7 +153,7 @@ def variant_dq_kernel(
             dp = tl.dot(do, tl.trans(v), input_precision=INPUT_PRECISION)
             _, ds = weights(
                 scores, scale, offs_m[:, None], offs_n[None, :], lse_log2[:, None], delta[:, None], dp, n_q, n_k,
-                ranges_ptr, bits_ptr, bits_of_ptr, visit, w_ptr, stride_w,
+                ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, visit, w_ptr, stride_w,
                 seed_ptr, dropped, kept_scale, number, PARTIAL, MODS, DERIVATIVES, BLOCK_M, BLOCK_N,
             )  # fmt: skip
             # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]

@@ -19,6 +19,8 @@ MASKS = {
     "window": masks.sliding_window(9, 3),
     "documents": masks.documents(np.arange(N_K) // 17) & masks.causal(),
     "sparse": masks.block_sparse(LAYOUT, 13),  # queries 13 to 25 see nothing
+    # Sequences of (queries, keys): (0, 3), (1, 0), (19, 27), (1, 1), (0, 0), (16, 14)
+    "packed": masks.packed([0, 0, 1, 20, 21, 21, 37], [0, 3, 3, 30, 31, 31, 45], masks.sliding_window(20, 0)),
     "either": masks.sliding_window(5, 0) | masks.documents(np.arange(N_K) % 3),
 }
 
@@ -42,7 +44,8 @@ def stated(q, k, v, sinks=None, *, mask=None, cap=None, slopes=None, cap_first=T
     if cap is not None and cap_first:
         scores = cap * torch.tanh(scores / cap)
     if slopes is not None:
-        distance = (torch.arange(n_q, device=q.device)[:, None] + n_k - n_q - torch.arange(n_k, device=q.device)).abs()
+        position = (mask or masks.full()).positions(n_q, n_k)
+        distance = torch.from_numpy(abs(position[:, None] - np.arange(n_k))).to(q.device)
         scores = scores - slopes.to(q.dtype)[..., None, None] * distance
     if cap is not None and not cap_first:
         scores = cap * torch.tanh(scores / cap)
@@ -115,6 +118,15 @@ def test_score_mods_are_applied_one_after_the_other(in_tiles):
             lambda q, k, v, mods=mods: flash_attention(q, k, v, score_mod=mods, return_lse=True),
             cap=1.5, slopes=slopes.to(DEVICE), cap_first=cap_first,
         )  # fmt: skip
+
+
+def test_packed_sequences_have_biases_of_their_own_positions(in_tiles):
+    in_tiles(16, 32)
+    slopes, mask = torch.tensor([0.5, 0.25, 1.0, 0.1]), MASKS["packed"]
+    check(
+        lambda q, k, v: flash_attention(q, k, v, mask=mask, score_mod=alibi(slopes), return_lse=True),
+        mask=mask, slopes=slopes.to(DEVICE),
+    )  # fmt: skip
 
 
 def philox(seed, c0, c1, c2):
@@ -233,6 +245,8 @@ def test_visits_are_those_of_the_mask(name, by_key):
         ({"sinks": 1.0}, "sinks is 1.0"),
         ({"dropout_p": 1.5}, "dropout_p is 1.5; accepted: numbers from 0 to 1"),
         ({"dropout_p": 0.5, "seed": -1}, "seed is -1; accepted: whole numbers from 0"),
+        ({"mask": masks.packed([0, 36])}, "cu_seqlens_q ends at 36; accepted: 37"),
+        ({"mask": MASKS["packed"], "causal": True}, r"causal is True and mask is packed\(...\)"),
         ({"mask": masks.full(), "block_q": 16}, "block_q and block_k are not accepted with a mask"),
     ),
 )  # fmt: skip
