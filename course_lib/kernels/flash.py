@@ -65,7 +65,7 @@ def flash_attention(
     keeps q, k, v, o and lse, and nothing of size N x N. Gradients have the inputs' dtype, and the same call gives the
     same bits. Rows with no visible key give and receive zero gradients. block_q and block_k apply to the forward only.
     Under autocast, inputs are first cast to its dtype, as for PyTorch's own attention. Under torch.compile the kernels
-    are opaque operators of the graph; fullgraph=True works.
+    are opaque operators of the graph; fullgraph=True works, but a mask, score_mod, sinks or dropout_p break the graph.
 
     Raises TypeError or ValueError before any launch, naming the argument, and ValueError with the bytes needed if the
     tiles do not fit the GPU's shared memory.

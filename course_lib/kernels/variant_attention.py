@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 
 from course_lib import masks
 from course_lib.kernels.checks import shape_of
+from course_lib.kernels.flash_forward import MAX_GRID_AXIS
 from course_lib.kernels.launch import addressable
 from course_lib.kernels.score_mods import ScoreMod
 from course_lib.kernels.variant_backward import variant_backward
@@ -22,12 +23,14 @@ def variant_attention(q, k, v, causal, scale, mask, score_mod, sinks, dropout_p,
 
 
 def _variant(q, k, causal, mask, score_mod, sinks, dropout_p, seed):
+    if q.shape[0] > MAX_GRID_AXIS:
+        raise ValueError(f"q has batch {q.shape[0]}; at most {MAX_GRID_AXIS} are accepted with a mask and the like")
     mask = _with_causal(causal, mask)
     mask.check_lengths(q.shape[2], k.shape[2])
     mods = tuple(score_mod) if isinstance(score_mod, tuple | list) else () if score_mod is None else (score_mod,)
     for mod in mods:
         if not isinstance(mod, ScoreMod):
-            raise TypeError(f"score_mod is {score_mod!r}; accepted: a ScoreMod, several in a tuple, or None")
+            raise TypeError(f"score_mod is {mod!r}; accepted: a ScoreMod, several in a tuple, or None")
     parameters = torch.stack([_parameter(mod, q) for mod in mods]) if mods else None
     if sinks is not None:
         if not isinstance(sinks, torch.Tensor) or sinks.shape != (q.shape[1],) or not sinks.is_floating_point():
@@ -59,6 +62,8 @@ def _with_causal(causal, mask):
 def _parameter(mod, q):
     """The parameter of a ScoreMod for every head: fp32 [batch, heads]."""
     batch, n_heads = q.shape[:2]
+    if torch.is_grad_enabled() and getattr(mod.parameter, "requires_grad", False):
+        raise ValueError("the parameter of a score_mod requires a gradient, which it does not get; detach it")
     parameter = torch.as_tensor(mod.parameter, dtype=torch.float32, device=q.device).detach()
     if parameter.shape not in ((), (n_heads,), (batch, n_heads)):
         raise ValueError(
