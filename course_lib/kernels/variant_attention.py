@@ -97,5 +97,8 @@ class _VariantAttention(torch.autograd.Function):
         q, k, v, o, lse = ctx.saved_tensors
         do = torch.zeros_like(o) if do is None else addressable(do)
         dlse = None if dlse is None else dlse.contiguous()
-        dq, dk, dv, dsinks = variant_backward(q, k, v, o, lse, do, dlse, ctx.variant, ctx.scale)
+        need_dq, need_dk, need_dv = ctx.needs_input_grad[:3]
+        dq, dk, dv, dsinks = variant_backward(
+            q, k, v, o, lse, do, dlse, ctx.variant, ctx.scale, need_dq=need_dq, need_dkdv=need_dk or need_dv
+        )
         return dq, dk, dv, None if dsinks is None else dsinks.to(ctx.sinks_dtype), None, None

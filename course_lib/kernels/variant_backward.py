@@ -161,14 +161,19 @@ def variant_dq_kernel(
     store_tile(dq_ptr + number * n_q * HEAD_DIM, dq * scale, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
 
 
-def variant_backward(q, k, v, o, lse, do, dlse, variant, scale, config_dkdv=None, config_dq=None):
-    """Launch the kernels on checked inputs; returns (dq, dk, dv, dsinks), the last None without sinks.
+def variant_backward(
+    q, k, v, o, lse, do, dlse, variant, scale, *, need_dq=True, need_dkdv=True, config_dkdv=None, config_dq=None
+):  # fmt: skip
+    """Launch the kernels on checked inputs; returns (dq, dk, dv, dsinks), None for what is not needed or not there.
 
     config_dkdv and config_dq replace the results of `config_of`.
     """
     batch, n_heads, n_q, _ = q.shape
     _, n_kv_heads, n_k, _ = k.shape
-    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    dq, dk, dv = (
+        torch.empty_like(x, memory_format=torch.contiguous_format) if needed else None
+        for x, needed in ((q, need_dq), (k, need_dkdv), (v, need_dkdv))
+    )
     if q.numel() == 0:
         return dq, dk, dv, None if variant.sinks is None else torch.zeros_like(variant.sinks)
     delta, dsinks = torch.empty_like(lse), None
@@ -178,18 +183,18 @@ def variant_backward(q, k, v, o, lse, do, dlse, variant, scale, config_dkdv=None
         dsinks = -(weight * delta).sum((0, 2))
     strides = [stride for x in (q, k, v, do) for stride in x.stride()[:3]]
     constants = variant.constants(q, k) | {"DERIVATIVES": tuple(mod.derivative for mod in variant.mods)}
-    block_m, block_n, num_warps, num_stages = config_dkdv or config_of("dkdv", q, k)
-    seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device, by_key=True)
-    variant_dkdv_kernel[len(seen.programs), n_kv_heads, batch](
-        q, k, v, do, lse, delta, dk, dv, *seen, variant.w, variant.seed,
-        *strides, batch * n_heads, n_kv_heads, n_q, n_k, scale, *variant.numbers,
-        BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, **constants,
-    )  # fmt: skip
-    block_m, block_n, num_warps, num_stages = config_dq or config_of("dq", q, k)
-    seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device)
-    variant_dq_kernel[len(seen.programs), n_heads, batch](
-        q, k, v, do, lse, delta, dq, *seen, variant.w, variant.seed,
-        *strides, batch * n_heads, n_heads, n_q, n_k, scale, *variant.numbers,
-        BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, **constants,
-    )  # fmt: skip
+
+    def launch(kernel, results, config, heads, by_key):
+        block_m, block_n, num_warps, num_stages = config
+        seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device, by_key)
+        kernel[len(seen.programs), heads, batch](
+            q, k, v, do, lse, delta, *results, *seen, variant.w, variant.seed,
+            *strides, batch * n_heads, heads, n_q, n_k, scale, *variant.numbers,
+            BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, **constants,
+        )  # fmt: skip
+
+    if need_dkdv:
+        launch(variant_dkdv_kernel, (dk, dv), config_dkdv or config_of("dkdv", q, k), n_kv_heads, True)
+    if need_dq:
+        launch(variant_dq_kernel, (dq,), config_dq or config_of("dq", q, k), n_heads, False)
     return dq, dk, dv, dsinks

@@ -146,9 +146,8 @@ def variant_forward_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     if sinks_ptr is not None:
         # The state of a key that has this score and the value 0.
-        sink = tl.load(sinks_ptr + head) * LOG2_E
-        m_i = tl.zeros([BLOCK_M], tl.float32) + sink
-        l_i += tl.where(sink == float("-inf"), 0.0, 1.0)
+        m_i = tl.zeros([BLOCK_M], tl.float32) + tl.load(sinks_ptr + head) * LOG2_E
+        l_i += 1.0
     first_partial = tl.load(program + 2)
     for PARTIAL in tl.static_range(2):
         m_i, l_i, acc = attend(
