@@ -34,21 +34,34 @@ def flash_attn_varlen_func(
     window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False, return_attn_probs=False,
     block_table=None,
 ):  # fmt: skip
-    """Sequences one behind the other: q [total_q, heads, head_dim], k and v likewise; lse [heads, total_q]."""
+    """Sequences one behind the other: q [total_q, heads, head_dim], k and v likewise; lse [heads, total_q].
+
+    In our packed rows, a head has one slope for all sequences. Where each sequence has its own, all rows are computed
+    with the slopes of each sequence, and its rows are taken.
+    """
     _refuse(block_table=block_table)
-    if alibi_slopes is not None and alibi_slopes.dim() == 2:
-        raise NotImplementedError("alibi_slopes is given for each sequence, which packed rows do not have")
     for cu_seqlens, most, name in ((cu_seqlens_q, max_seqlen_q, "q"), (cu_seqlens_k, max_seqlen_k, "k")):
         longest = max(cu_seqlens.diff().tolist(), default=0)
         if longest > most:
             raise ValueError(f"max_seqlen_{name} is {most}, but a sequence has {longest}")
     left, right = _window(causal, window_size, n_q=max_seqlen_q, n_k=max_seqlen_k)
     mask = masks.packed(cu_seqlens_q, cu_seqlens_k, masks.sliding_window(left, right))
-    how = {"mask": mask} | _variant(dropout_p, softcap, alibi_slopes, return_attn_probs)
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    o, lse = flash_attention(q, k, v, scale=softmax_scale, return_lse=True, **how)
-    o = o[0].transpose(0, 1)
-    return (o, lse[0], None) if return_attn_probs else o
+
+    def attend(slopes):
+        how = _variant(dropout_p, softcap, slopes, return_attn_probs)
+        o, lse = flash_attention(q, k, v, scale=softmax_scale, mask=mask, return_lse=True, **how)
+        return o[0].transpose(0, 1), lse[0]
+
+    if alibi_slopes is not None and alibi_slopes.dim() == 2:
+        lengths = cu_seqlens_q.diff().tolist()
+        each = [
+            [x.split(lengths, dim)[b] for dim, x in enumerate(attend(alibi_slopes[b]))] for b in range(len(lengths))
+        ]
+        o, lse = (torch.cat(parts, dim) for dim, parts in enumerate(zip(*each, strict=True)))
+    else:
+        o, lse = attend(alibi_slopes)
+    return (o, lse, None) if return_attn_probs else o
 
 
 def flash_attn_varlen_kvpacked_func(q, kv, *arguments, **options):
@@ -70,6 +83,20 @@ def flash_attn_kvpacked_func(q, kv, *arguments, **options):
 def flash_attn_qkvpacked_func(qkv, *arguments, **options):
     """qkv: [batch, seq, 3, heads, head_dim]; the others as in `flash_attn_func`."""
     return flash_attn_func(*qkv.unbind(2), *arguments, **options)
+
+
+def unpad_input(hidden_states, attention_mask):
+    """Of flash_attn.bert_padding: the rows of [batch, seq, ...] where the mask is true, and where they were."""
+    lengths = attention_mask.sum(-1, dtype=torch.int32)
+    indices = attention_mask.flatten().nonzero().flatten()
+    cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return hidden_states.flatten(0, 1)[indices], indices, cu_seqlens, int(lengths.max()), lengths
+
+
+def pad_input(hidden_states, indices, batch, seqlen):
+    """Of flash_attn.bert_padding: what `unpad_input` took apart, with zeros in the other rows."""
+    padded = hidden_states.new_zeros(batch * seqlen, *hidden_states.shape[1:])
+    return padded.index_copy(0, indices, hidden_states).unflatten(0, (batch, seqlen))
 
 
 def flash_attn_with_kvcache(

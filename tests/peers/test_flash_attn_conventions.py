@@ -273,7 +273,7 @@ def test_dropout_drops_its_share_of_the_weights_and_gradients_see_the_same_ones(
 
 VARLEN = (
     {}, {"causal": True}, {"window_size": (4, 2)}, {"window_size": (4, -1), "causal": True}, {"softcap": 1.5},
-    {"slopes": 1, "causal": True},
+    {"slopes": 1, "causal": True}, {"slopes": 2},
 )  # fmt: skip
 
 
@@ -282,10 +282,11 @@ def test_sequences_of_any_length_one_behind_the_other(arguments):
     """Of none and of one token, and with more queries than keys; lse is [heads, total_q]."""
     lengths_q, lengths_k = (7, 0, 1, 20, 1, 12), (7, 3, 0, 30, 1, 5)
     arguments = dict(arguments)
-    slopes = random(4, seed=7).abs() if arguments.pop("slopes", 0) else None
+    dims = arguments.pop("slopes", 0)
+    slopes = random(6, 4, seed=7).abs() if dims == 2 else random(4, seed=7).abs() if dims else None
     how = {
         "window": arguments.get("window_size", (-1, -1)), "causal": arguments.get("causal", False),
-        "softcap": arguments.get("softcap", 0.0), "slopes": slopes,
+        "softcap": arguments.get("softcap", 0.0),
     }  # fmt: skip
     cu_q, cu_k = (integers(0, *itertools.accumulate(lengths)) for lengths in (lengths_q, lengths_k))
     q, k, v = (random(n, h, 32, seed=n + h) for n, h in ((41, 4), (46, 2), (46, 2)))
@@ -295,8 +296,9 @@ def test_sequences_of_any_length_one_behind_the_other(arguments):
         return adapter.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 20, 30, alibi_slopes=slopes, **arguments, **more)
 
     def statement(q, k, v, **more):
-        parts = zip(q.split(lengths_q), k.split(lengths_k), v.split(lengths_k), strict=True)
-        return [stated(*part, **how, **more) for part in parts]
+        each = slopes if dims == 2 else [slopes] * 6
+        parts = zip(q.split(lengths_q), k.split(lengths_k), v.split(lengths_k), each, strict=True)
+        return [stated(*part, slopes=of, **how, **more) for *part, of in parts]
 
     check_case(function, lambda *of: torch.cat(statement(*of)), q, k, v)
     o, lse, dropped = function(q, k, v, return_attn_probs=True)
@@ -315,6 +317,15 @@ def test_packed_rows_are_the_rows_of_a_padded_batch():
     torch.testing.assert_close(o[24:], adapter.flash_attn_qkvpacked_func(qkv[1:, :10], causal=True)[0])
     again = adapter.flash_attn_varlen_kvpacked_func(rows[:, 0], rows[:, 1:], cu, cu, 24, 24, causal=True)
     assert torch.equal(again, o)
+
+
+def test_padding_is_taken_out_and_put_back():
+    x = random(3, 5, 2)
+    mask = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 1]], dtype=torch.bool, device=DEVICE)
+    rows, indices, cu_seqlens, longest, lengths = adapter.unpad_input(x, mask)
+    assert torch.equal(rows, torch.cat([x[0, :2], x[1], x[2, 4:]])) and lengths.tolist() == [2, 5, 1]
+    assert cu_seqlens.tolist() == [0, 2, 7, 8] and cu_seqlens.dtype == torch.int32 and longest == 5
+    assert torch.equal(adapter.pad_input(rows, indices, 3, 5), x * mask[..., None])
 
 
 @pytest.mark.parametrize("window", ((29, 0), (40, 40), (-1, 19), (29, -1)))
@@ -352,7 +363,6 @@ def varlen(q, k, **arguments):
 @pytest.mark.parametrize(
     "arguments, error, message",
     (
-        ({"alibi_slopes": torch.zeros(1, 2)}, NotImplementedError, "alibi_slopes is given for each sequence"),
         ({"block_table": torch.zeros(1, 2)}, NotImplementedError, "block_table is given"),
         ({"return_attn_probs": True, "dropout_p": 0.1}, NotImplementedError, "return_attn_probs is given with dropout"),
         ({"max_seqlen_q": 3}, ValueError, "max_seqlen_q is 3, but a sequence has 4"),
