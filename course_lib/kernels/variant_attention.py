@@ -47,16 +47,21 @@ def _variant(q, k, causal, mask, score_mod, sinks, dropout_p, seed):
     return Variant(mask, mods, parameters, as_fp32, float(dropout_p), seed)
 
 
-@functools.lru_cache(256)
 def _with_causal(causal, mask):
-    """One mask of both. Cached, because what kernels read of a mask is kept by the object."""
+    """One mask of both."""
     if mask is None:
         return masks.causal() if causal else masks.full()
     if not isinstance(mask, masks.Mask):
         raise TypeError(f"mask is a {type(mask).__name__}; accepted: None or what functions of course_lib.masks return")
     if causal and isinstance(mask, masks.Packed):
         raise ValueError("causal is True and mask is packed(...); write packed(..., within=causal()), which is aligned")
-    return mask & masks.causal() if causal else mask
+    return _and_causal(mask) if causal else mask
+
+
+@functools.lru_cache(256)
+def _and_causal(mask):
+    """Cached, because what kernels read of a mask is kept by the object."""
+    return mask & masks.causal()
 
 
 def _parameter(mod, q):

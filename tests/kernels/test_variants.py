@@ -242,6 +242,7 @@ def test_visits_are_those_of_the_mask(name, by_key):
     ("given", "message"),
     (
         ({"mask": torch.ones(2, 2)}, "mask is a Tensor"),
+        ({"mask": np.ones((37, 45), bool)}, "mask is a ndarray"),
         ({"mask": masks.documents([0, 1])}, "ids has length 2; accepted: 45"),
         ({"score_mod": abs}, "score_mod is <built-in function abs>; accepted: a ScoreMod"),
         ({"score_mod": alibi([1.0, 2.0])}, r"parameter of a score_mod has shape \[2\]; accepted: a number, \[4\]"),
