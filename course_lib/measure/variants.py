@@ -64,8 +64,10 @@ def case_of(name, n, heads, device):
 def mask_mod_of(mask, device):
     """A mask as FlexAttention's mask_mod of (batch, head, query, key), for as many queries as keys."""
     if isinstance(mask, masks.Combined):
-        a, b = mask_mod_of(mask.a, device), mask_mod_of(mask.b, device)
-        return (lambda *at: a(*at) | b(*at)) if mask.either else (lambda *at: a(*at) & b(*at))
+        one, other = mask_mod_of(mask.a, device), mask_mod_of(mask.b, device)
+        if mask.either:
+            return lambda b, h, i, j: one(b, h, i, j) | other(b, h, i, j)
+        return lambda b, h, i, j: one(b, h, i, j) & other(b, h, i, j)
     if isinstance(mask, masks.Documents):
         ids = torch.from_numpy(mask.ids).to(device)
         return lambda b, h, i, j: ids[i] == ids[j]
@@ -85,10 +87,8 @@ def block_mask_of(mask, n, device):
     kinds, lists = torch.from_numpy(mask.tiles(n, n, BLOCK, BLOCK).kinds).to(device)[None, None], []
     for kind in (masks.PARTIAL, masks.FULL):
         chosen = (kinds == kind).to(torch.int32)
-        lists += [
-            chosen.sum(-1, dtype=torch.int32),
-            chosen.argsort(dim=-1, descending=True, stable=True).to(torch.int32),
-        ]
+        order = chosen.argsort(dim=-1, descending=True, stable=True)
+        lists += [chosen.sum(-1, dtype=torch.int32), order.to(torch.int32)]
     return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=BLOCK, mask_mod=mask_mod_of(mask, device), seq_lengths=(n, n))
 
 
