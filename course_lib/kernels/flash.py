@@ -21,8 +21,9 @@ from course_lib.kernels.flash_forward import flash_forward
 from course_lib.kernels.launch import addressable
 from course_lib.kernels.variant_attention import variant_attention
 
-# Up to so many query rows that share keys, and from so many keys on, `flash_attention` decodes.
-MAX_DECODED_ROWS, MIN_DECODED_KEYS = 16, 512
+# Up to so many query rows that share keys, and from so many keys on, `flash_attention` decodes. Where several heads
+# share them and a tile has room, up to 64 rows are decoded in hardly more time than one (timed on an H200).
+MAX_DECODED_ROWS, MAX_GROUPED_ROWS, MIN_DECODED_KEYS = 16, 64, 512
 
 
 def flash_attention(
@@ -59,8 +60,8 @@ def flash_attention(
     may make all rows of a query tile NaN that loads it, even if they do not see it, because 0 * NaN is NaN in a matrix
     product. Rows of other query tiles, heads and sequences keep their bits.
 
-    Where no more than 16 query rows share 512 keys or more, several programs read parts of the keys (decode.py), unless
-    block_q or block_k is given.
+    Where few query rows share 512 keys or more (16; 64 of grouped heads in fp16 or bf16), several programs read parts
+    of the keys (decode.py), unless block_q or block_k is given.
 
     Differentiable once, with respect to q, k, v and sinks, through o and through lse (FlashAttention-2, Alg. 2). The
     backward keeps q, k, v, o and lse, and nothing of size N x N. Gradients have the inputs' dtype, and the same call
@@ -165,8 +166,9 @@ def _forward(q, k, v, causal, scale, store_lse, block_q, block_k):
 
 def _launch_forward(q, k, v, causal, scale, store_lse, block_q, block_k):
     """(o, lse) by the kernel that suits the shapes. Both compute one function, so the backward is the same."""
-    rows, n_k = q.shape[1] // k.shape[1] * q.shape[2], k.shape[2]
-    if block_q is None and block_k is None and rows <= MAX_DECODED_ROWS and n_k >= MIN_DECODED_KEYS:
+    group_size, n_q, n_k = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
+    most_rows = MAX_GROUPED_ROWS if group_size > 1 and q.dtype != torch.float32 else MAX_DECODED_ROWS
+    if block_q is None and block_k is None and group_size * n_q <= most_rows and n_k >= MIN_DECODED_KEYS:
         return decode(q, k, v, causal=causal, scale=scale, store_lse=store_lse)
     return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=store_lse, block_q=block_q, block_k=block_k)
 

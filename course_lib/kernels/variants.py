@@ -19,7 +19,7 @@ import triton.language as tl
 from course_lib import runtime
 from course_lib.kernels.configs import dot_precision, select
 from course_lib.kernels.launch import padded_head_dim, with_positive_scale
-from course_lib.kernels.primitives import LN_2, LOG2_E, online_softmax_update
+from course_lib.kernels.primitives import LN_2, LOG2_E
 from course_lib.kernels.tiles import load_tile, store_tile
 from course_lib.kernels.visits import visits
 
@@ -106,12 +106,17 @@ def attend(
                 offs_m[:, None], offs_n[None, :], n_q, ranges_ptr, bits_ptr, bits_of_ptr, visit, BLOCK_M, BLOCK_N
             )
             scores = tl.where(seen, scores, float("-inf"))
-        kept = None
+        # `online_softmax_update`, with dropout in its middle: what is dropped counts in l_i all the same.
+        m_new = tl.maximum(m_i, tl.max(scores, axis=1) * scale_log2)
+        m_ref = tl.where(m_new == float("-inf"), 0.0, m_new)
+        p = tl.exp2(scores * scale_log2 - m_ref[:, None])
+        alpha = tl.exp2(m_i - m_ref)
+        l_i = l_i * alpha + tl.sum(p, axis=1)
         if seed_ptr is not None:
-            kept = is_kept(offs_m[:, None], offs_n[None, :], head, seed_ptr, dropped)
-        m_i, l_i, acc = online_softmax_update(
-            m_i, l_i, acc, scores, v, scale_log2, MAY_BE_EMPTY=True, INPUT_PRECISION=INPUT_PRECISION, kept=kept
-        )
+            p = tl.where(is_kept(offs_m[:, None], offs_n[None, :], head, seed_ptr, dropped), p, 0.0)
+        # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
+        acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision=INPUT_PRECISION)
+        m_i = m_new
     return m_i, l_i, acc
 
 

@@ -94,8 +94,10 @@ def block_mask_of(mask, n, device):
 
 def flex_call(case, q, k, v):
     """FlexAttention as a callable."""
+    from torch._functorch import config
     from torch.nn.attention.flex_attention import flex_attention
 
+    config.donated_buffer = False  # or its backward runs only once
     mask, compiled = case.how["mask"], torch.compile(flex_attention, dynamic=False)
     blocks = None if mask == masks.full() else block_mask_of(mask, q.shape[2], q.device)
     return lambda: compiled(q, k, v, score_mod=case.score_mod, block_mask=blocks)

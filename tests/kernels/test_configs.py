@@ -13,7 +13,7 @@ HEAD_DIMS = (1, 32, 33, 64, 65, 127, 128, 129, 255, 256)
 SHAPES = list(
     itertools.product(
         (torch.float16, torch.float32), HEAD_DIMS, (None, False, True), (None, (7, 5), (8, 0), (9, 0), (10, 0)),
-        (1, 2049, 3074), (False, True), (1, 5000, None),
+        (1, 2049, 3074, 5000, 16385), (False, True), (1, 5000, None),
     )
 )  # fmt: skip
 # Tiles from a list never come by descriptor.
