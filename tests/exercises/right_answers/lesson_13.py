@@ -47,10 +47,59 @@ def bounds_that_say_nothing_of_empty_ranges(start_m, n_q, n_k, left, right, bloc
     return begin, first_whole, whole, end
 
 
+def dropout_row_by_row(Q, K, V, dO, kept, p):
+    Q, K, V, dO = (np.asarray(x, np.float32) for x in (Q, K, V, dO))
+    O, dQ, dK, dV = (np.zeros_like(x) for x in (Q, Q, K, V))
+    for i in range(len(Q)):
+        s = K @ Q[i] / np.sqrt(np.float32(len(Q[i])))
+        w = np.exp(s - s.max()) / np.exp(s - s.max()).sum()
+        factor = np.where(kept[i], np.float32(1 / (1 - p)), np.float32(0))
+        O[i], dw = (w * factor) @ V, factor * (V @ dO[i])
+        ds = (w * dw - w * (w @ dw)) / np.sqrt(np.float32(len(Q[i])))
+        dQ[i], dK, dV = ds @ K, dK + np.outer(ds, Q[i]), dV + np.outer(w * factor, dO[i])
+    return [O, dQ, dK, dV]
+
+
+def dropout_from_its_log_sum_exp(Q, K, V, dO, kept, p):
+    S = np.einsum("id,jd->ij", Q / Q.shape[1] ** 0.5, K)
+    lse = np.logaddexp.reduce(S, axis=1)
+    P, dropped = np.exp(S - lse[:, None]), ~kept
+    D = np.where(dropped, 0, P) / (1 - p)
+    dP = np.where(dropped, 0, dO @ V.T / (1 - p))
+    dS = (P * dP - P * (P * dP).sum(1)[:, None]) / Q.shape[1] ** 0.5
+    return D @ V, dS @ K, dS.T @ Q, D.T @ dO
+
+
 RIGHT_ANSWERS = {
     "tile_kinds": {"from a padded array": kinds_from_a_padded_array, "as lists": kinds_as_lists},
     "sliding_window_bounds": {
         "with np.clip": bounds_with_clip,
         "nothing said of empty ranges": bounds_that_say_nothing_of_empty_ranges,
     },
+    "masked_forward": {
+        "in base 2": {
+            'tl.dot(q, tl.trans(k), input_precision="ieee") * scale': (
+                'tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)'
+            ),
+            "tl.exp(m_i": "tl.exp2(m_i",
+            "tl.exp(scores": "tl.exp2(scores",
+        },
+        "without tl.dot's transpose, keys and mask hidden at once": {
+            'scores = tl.where(mask_n[None, :], scores, float("-inf"))\n            if kind == 1:': (
+                "seen = mask_n[None, :] & mask_m[:, None]\n            if kind != 2:"
+            ),
+            'scores = tl.where(visible != 0, scores, float("-inf"))': "seen = seen & (visible > 0)",
+            "m_new = tl.maximum(m_i": (
+                'scores = tl.where(seen, scores, float("-inf"))\n            m_new = tl.maximum(m_i'
+            ),
+        },
+        "rows that have seen nothing are mended in p and alpha": {
+            'm_ref = tl.where(m_new == float("-inf"), 0.0, m_new)  # a row may have seen no key yet': "",
+            "alpha = tl.exp(m_i - m_ref)": 'alpha = tl.where(m_i == float("-inf"), 0.0, tl.exp(m_i - m_new))',
+            "p = tl.exp(scores - m_ref[:, None])": (
+                'p = tl.where(scores == float("-inf"), 0.0, tl.exp(scores - m_new[:, None]))'
+            ),
+        },
+    },
+    "dropout_attention": {"row by row": dropout_row_by_row, "from its log-sum-exp": dropout_from_its_log_sum_exp},
 }
