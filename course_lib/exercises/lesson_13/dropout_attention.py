@@ -95,12 +95,14 @@ ALL = {name: np.ones_like(x) if name == "kept" else x for name, x in MORE_KEYS.i
 LARGE = case([[1], [1]], [[1000], [999]], [[1], [2]], [[1], [1]], [[1, 0], [1, 1]])
 check = Checks("dropout_attention(q, k, v, do, kept, p)", gives("O", "dQ", "dK", "dV"))
 
-check("p = 0 and everything kept: attention and its gradients", [ALL, SQUARE | {"kept": np.ones((2, 2), bool), "p": 0.0}])
+check(
+    "p = 0 and everything kept: attention and its gradients", [ALL, SQUARE | {"kept": np.ones((2, 2), bool), "p": 0.0}]
+)
 check("O: weights are dropped, and the others divided by 1 - p", [SQUARE, MORE_KEYS], test=gives("O"))
 check("dV: what a value gave, it gets back", [SQUARE, MORE_KEYS], test=gives("dV"))
 check("dQ and dK: through dropout first, and then through the softmax", [SQUARE, MORE_KEYS], test=gives("dQ", "dK"))
 check("a query of which nothing is kept", [SQUARE | {"kept": np.array([[True, True], [False, False]])}])
-check("scores near 1000 do not overflow", [LARGE])
+check("scores near 1000 do not overflow", [LARGE, LARGE | {"k": np.array([[1000.0], [0.0]])}])
 check(
     "scores that are 1000 apart from query to query",
     [case([[1], [1000]], [[1], [1.5]], [[1], [2]], [[1], [1]], [[1, 0], [1, 1]])],

@@ -151,7 +151,10 @@ check("head dimensions that are no power of two", [case(16, 16, d=5), case(32, 4
 check("scores near 1000 do not overflow", [(16, 32)], call=call("masks.full()", "1000 - np.arange(n_k) % 2 / 4"))
 check("all scores strongly negative", [(16, 32)], call=call("masks.full()", "-1000 - np.arange(n_k) % 2 / 4"))
 check(
-    "lengths that no tile divides, all scores -4e6", [(5, 21)], test=gives_means, call=call("masks.full()", "-4e6 + np.zeros(n_k)")
+    "lengths that no tile divides, all scores -4e6",
+    [(5, 21)],
+    test=gives_means,
+    call=call("masks.full()", "-4e6 + np.zeros(n_k)"),
 )
 check(
     "a large hidden score beside small visible ones",
@@ -162,6 +165,11 @@ check(
     "rows that see nothing of a tile that others see",
     [case(32, 32, block_m=32), case(32, 64, block_m=32)],
     call=call("masks.sliding_window(5, 0)"),
+)
+check(
+    "rows that see nothing at first, and then scores of -1000",
+    [case(32, 32, block_m=32)],
+    call=call("masks.sliding_window(5, 0)", "-1000 - np.arange(n_k) % 2 / 4"),
 )
 check("rows that see no key at all: o is 0", [(32, 16), (24, 12)], call=call("masks.causal()"))
 check(

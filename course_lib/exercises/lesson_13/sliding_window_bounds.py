@@ -2,7 +2,6 @@
 
 from numbers import Real
 
-import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import masks
@@ -71,7 +70,11 @@ def at_once(answer, **inputs):
 
 @st.composite
 def tiles(draw):
-    n_q, n_k, left, right = draw(st.integers(1, 12)), draw(st.integers(1, 12)), *draw(st.tuples(*[st.integers(0, 6)] * 2))
+    n_q, n_k, left, right = (
+        draw(st.integers(1, 12)),
+        draw(st.integers(1, 12)),
+        *draw(st.tuples(*[st.integers(0, 6)] * 2)),
+    )
     block_m, block_n = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     return draw(st.integers(0, (n_q - 1) // block_m)) * block_m, n_q, n_k, left, right, block_m, block_n
 

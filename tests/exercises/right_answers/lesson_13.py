@@ -4,7 +4,10 @@ import numpy as np
 
 
 def kinds_from_a_padded_array(visible, block_q, block_k):
-    (n_q, n_k), pads = visible.shape, [(0, -n % block) for n, block in zip(visible.shape, (block_q, block_k), strict=True)]
+    (n_q, n_k), pads = (
+        visible.shape,
+        [(0, -n % block) for n, block in zip(visible.shape, (block_q, block_k), strict=True)],
+    )
     shape = (n_q + pads[0][1]) // block_q, block_q, (n_k + pads[1][1]) // block_k, block_k
     some, every = (
         of(np.pad(visible, pads, constant_values=fill).reshape(shape), axis=(1, 3))
