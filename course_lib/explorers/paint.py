@@ -62,7 +62,7 @@ def colour_numbers(tiles):
 
 
 def draw_tiles(axes, tiles, *, pair_lines):
-    """Pairs in the colours of what becomes of them, and the edges of the tiles: queries downwards, keys to the right."""
+    """Pairs in the colours of what becomes of them, and the edges of tiles: queries downwards, keys to the right."""
     lines = {} if pair_lines else {"edgecolors": "none"}
     cells(axes, colour_numbers(tiles), COLOURS, **lines)
     for edges, line in ((tiles.query_rows, axes.axhline), (tiles.key_rows, axes.axvline)):
