@@ -73,7 +73,25 @@ def dropout_from_its_log_sum_exp(Q, K, V, dO, kept, p):
     return D @ V, dS @ K, dS.T @ Q, D.T @ dO
 
 
+def documents_by_their_numbers(q_starts, k_starts, causal):
+    """From the number of each token's document; how far it is from the end of its document decides for causal."""
+    numbers = [[t for t in range(len(x) - 1) for _ in range(x[t + 1] - x[t])] for x in (q_starts, k_starts)]
+    return [
+        [s == t and (not causal or k_starts[t + 1] - j >= q_starts[s + 1] - i) for j, t in enumerate(numbers[1])]
+        for i, s in enumerate(numbers[0])
+    ]
+
+
+def documents_as_blocks(q_starts, k_starts, causal):
+    visible = np.zeros((q_starts[-1], k_starts[-1]))
+    for q0, q1, k0, k1 in zip(q_starts, q_starts[1:], k_starts, k_starts[1:], strict=False):
+        block = np.ones((q1 - q0, k1 - k0))
+        visible[q0:q1, k0:k1] = np.tril(block, (k1 - k0) - (q1 - q0)) if causal else block
+    return visible > 0
+
+
 RIGHT_ANSWERS = {
+    "documents_mask": {"by their numbers": documents_by_their_numbers, "as blocks": documents_as_blocks},
     "tile_kinds": {"from a padded array": kinds_from_a_padded_array, "as lists": kinds_as_lists},
     "sliding_window_bounds": {
         "with np.clip": bounds_with_clip,
