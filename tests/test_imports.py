@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "serving": {"kernels", "paged_cache", "tiny_model"},
     "tracing": {"runtime"},
     "tracer": {"runtime", "tracing"},
-    "measure": {"runtime", "language", "editing", "hardware", "traffic", "kernels", "serving", "tiny_model"},
+    "measure": {"runtime", "language", "editing", "hardware", "masks", "traffic", "kernels", "serving", "tiny_model"},
     "explorers": {
         "hardware", "masks", "traffic", "machine", "reference", "kernels", "measure", "serving", "tiny_model",
     },

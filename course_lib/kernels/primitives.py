@@ -13,7 +13,7 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def online_softmax_update(
-    m_i, l_i, acc, scores, values, scale_log2, MAY_BE_EMPTY: tl.constexpr, INPUT_PRECISION: tl.constexpr, kept=None
+    m_i, l_i, acc, scores, values, scale_log2, MAY_BE_EMPTY: tl.constexpr, INPUT_PRECISION: tl.constexpr
 ):
     """Fold one tile of keys into the running state (m, l, acc): FA2 Alg. 1, lines 9 and 10.
 
@@ -24,15 +24,13 @@ def online_softmax_update(
     scale_log2 is the softmax scale times log2(e), positive. Multiplying inside `exp2` lets the compiler fuse
     scale and subtraction into one instruction per score. m_i is in scaled base-2 units.
     MAY_BE_EMPTY: some row may have no visible key so far, and -inf - (-inf) must not be evaluated.
-    INPUT_PRECISION: see `configs.dot_precision`. kept: which weights dropout keeps; they count in l_i all the same.
+    INPUT_PRECISION: see `configs.dot_precision`.
     """
     m_new = tl.maximum(m_i, tl.max(scores, axis=1) * scale_log2)
     m_ref = tl.where(m_new == float("-inf"), 0.0, m_new) if MAY_BE_EMPTY else m_new
     p = tl.exp2(scores * scale_log2 - m_ref[:, None])
     alpha = tl.exp2(m_i - m_ref)
     l_i = l_i * alpha + tl.sum(p, axis=1)
-    if kept is not None:
-        p = tl.where(kept, p, 0.0)
     acc = acc * alpha[:, None]
     # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
     acc = tl.dot(p.to(values.dtype), values, acc, input_precision=INPUT_PRECISION)

@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 
 from course_lib import masks
 from course_lib.kernels.checks import shape_of
+from course_lib.kernels.launch import addressable
 from course_lib.kernels.score_mods import ScoreMod
 from course_lib.kernels.variant_backward import variant_backward
 from course_lib.kernels.variants import Variant, variant_forward
@@ -87,6 +88,7 @@ class _VariantAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, do, dlse):
         q, k, v, o, lse = ctx.saved_tensors
-        do = torch.zeros_like(o) if do is None else do if do.stride(-1) == 1 else do.contiguous()
+        do = torch.zeros_like(o) if do is None else addressable(do)
+        dlse = None if dlse is None else dlse.contiguous()
         dq, dk, dv, dsinks = variant_backward(q, k, v, o, lse, do, dlse, ctx.variant, ctx.scale)
         return dq, dk, dv, None if dsinks is None else dsinks.to(ctx.sinks_dtype), None, None

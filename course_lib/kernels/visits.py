@@ -20,9 +20,9 @@ class Visits(NamedTuple):
     """What a kernel reads; all on one device.
 
     programs: int32 [n, 4], for each program, longest first: its own tile; its visits begin at this index, partial ones
-    at that, and end before the last. tiles: int32, the tile of each visit. bits_of: int32, which of bits belong to each
-    visit, or None. bits: uint8 [distinct tiles, block_q, block_k / 8], or None; the lowest bit is the first key's.
-    ranges: int32 [2, n_q], or None.
+    at that, and end before the last. tiles: int32, the tile of each visit, and one more number, since kernels read one
+    visit ahead. bits_of: int32, which of bits belong to each visit, or None. bits: int32 [distinct tiles, block_q,
+    ceil(block_k / 32)], or None; the lowest bit is the first key's. ranges: int32 [2, n_q], or None.
     """
 
     programs: torch.Tensor
@@ -53,12 +53,8 @@ def visits(mask, n_q, n_k, block_q, block_k, device, by_key=False):
         ranges = np.stack(mask.key_range(np.arange(n_q), n_q, n_k))
     else:
         bits_of, bits = _bits(tiles, kinds, of_program, by_key)
-    arrays = programs, np.concatenate(of_program), bits_of, bits, ranges
-    return Visits(*(None if x is None else _on(device, x) for x in arrays))
-
-
-def _on(device, x):
-    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.uint8 if x.dtype == np.uint8 else np.int32)).to(device)
+    arrays = programs, np.concatenate([*of_program, [0]]), bits_of, bits, ranges
+    return Visits(*(None if x is None else torch.from_numpy(x.astype(np.int32)).to(device) for x in arrays))
 
 
 def _bits(tiles, kinds, of_program, by_key):
@@ -70,11 +66,11 @@ def _bits(tiles, kinds, of_program, by_key):
             if kinds[i, j] == FULL:
                 bits_of.append(0)
                 continue
-            pairs = np.zeros((tiles.block_q, tiles.block_k), bool)
+            pairs = np.zeros((tiles.block_q, -(-tiles.block_k // 32) * 32), bool)
             visible = tiles.visible(i, j)
             pairs[: visible.shape[0], : visible.shape[1]] = visible
-            packed = np.packbits(pairs, axis=1, bitorder="little")
+            packed = np.packbits(pairs, axis=1, bitorder="little").view(np.int32)
             bits_of.append(numbers.setdefault(packed.tobytes(), len(numbers)))
             if len(distinct) < len(numbers):
                 distinct.append(packed)
-    return np.array(bits_of, dtype=np.int64), np.stack(distinct or [np.zeros((1, 1), np.uint8)])
+    return np.array(bits_of, dtype=np.int64), np.stack(distinct or [np.zeros((1, 1), np.int32)])

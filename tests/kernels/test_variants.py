@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from course_lib import masks, runtime
-from course_lib.kernels import flash_attention
+from course_lib.kernels import flash_attention, variant_backward, variants
+from course_lib.kernels.configs import Config
 from course_lib.kernels.score_mods import alibi, soft_cap
 from course_lib.kernels.visits import visits
 from course_lib.masks import FULL, HIDDEN, PARTIAL
@@ -34,15 +35,17 @@ def inputs(n_q=N_Q, n_k=N_K, d=D, dtype=torch.float32):
     ]
 
 
-def stated(q, k, v, sinks=None, *, mask=None, cap=None, slopes=None, kept=None, p=0.0):
+def stated(q, k, v, sinks=None, *, mask=None, cap=None, slopes=None, cap_first=True, kept=None, p=0.0):
     """(o, lse) with every score written out, in the dtype of q. kept: [batch, heads, n_q, n_k] of bool."""
     n_q, n_k, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
     scores = q @ k.repeat_interleave(group, 1).mT * q.shape[3] ** -0.5
-    if cap is not None:
+    if cap is not None and cap_first:
         scores = cap * torch.tanh(scores / cap)
     if slopes is not None:
         distance = (torch.arange(n_q, device=q.device)[:, None] + n_k - n_q - torch.arange(n_k, device=q.device)).abs()
         scores = scores - slopes.to(q.dtype)[..., None, None] * distance
+    if cap is not None and not cap_first:
+        scores = cap * torch.tanh(scores / cap)
     if mask is not None:
         scores = scores.masked_fill(~torch.from_numpy(mask.dense(n_q, n_k)).to(q.device), -torch.inf)
     if sinks is not None:
@@ -72,12 +75,26 @@ def check(call, *, sinks=None, dtype=torch.float32, **how):
         assert_within_budget(name, answer, plain, exact, of, terms=None if name in ("o", "lse") else exact.abs() + 1)
 
 
+@pytest.fixture
+def in_tiles(monkeypatch):
+    """in_tiles(m, n): from then on, all kernels have tiles of m queries and n keys."""
+
+    def choose(block_m, block_n):
+        for module in (variants, variant_backward):
+            monkeypatch.setattr(module, "config_of", lambda *_: Config(block_m, block_n, 4, 1))
+
+    return choose
+
+
+@pytest.mark.parametrize("tile", ((16, 32), (32, 16), (16, 128)))
 @pytest.mark.parametrize("name", MASKS)
-def test_masks(name):
+def test_masks(name, tile, in_tiles):
+    in_tiles(*tile)
     check(lambda q, k, v: flash_attention(q, k, v, mask=MASKS[name], return_lse=True), mask=MASKS[name])
 
 
-def test_everything_at_once():
+def test_everything_at_once(in_tiles):
+    in_tiles(32, 16)
     slopes, sinks = torch.tensor([[0.5, 0.25, 1.0, 0.1], [0.3, 0.2, 0.1, 0.7]]), random(4, seed=5)
     mods = soft_cap(1.5), alibi(slopes)
     check(
@@ -86,6 +103,18 @@ def test_everything_at_once():
         ),
         sinks=sinks, mask=MASKS["sparse"] & masks.causal(), cap=1.5, slopes=slopes.to(DEVICE),
     )  # fmt: skip
+
+
+def test_score_mods_are_applied_one_after_the_other(in_tiles):
+    """The derivative is taken where each of them stands: behind alibi, a cap sees other scores."""
+    in_tiles(16, 32)
+    slopes = torch.tensor([0.5, 0.25, 1.0, 0.1])
+    for cap_first in (True, False):
+        mods = (soft_cap(1.5), alibi(slopes)) if cap_first else (alibi(slopes), soft_cap(1.5))
+        check(
+            lambda q, k, v, mods=mods: flash_attention(q, k, v, score_mod=mods, return_lse=True),
+            cap=1.5, slopes=slopes.to(DEVICE), cap_first=cap_first,
+        )  # fmt: skip
 
 
 def philox(seed, c0, c1, c2):
@@ -100,7 +129,8 @@ def philox(seed, c0, c1, c2):
     return c[0]
 
 
-def test_dropout_keeps_what_philox_says_forward_and_backward():
+def test_dropout_keeps_what_philox_says_forward_and_backward(in_tiles):
+    in_tiles(32, 16)
     p, seed = 0.3, 2**40 + 17
     heads = np.arange(8).reshape(2, 4, 1, 1)
     drawn = philox(seed, np.arange(N_K), np.arange(N_Q)[:, None], heads) >> np.uint64(1)
@@ -184,7 +214,8 @@ def test_visits_are_those_of_the_mask(name, by_key):
                 first, stop = np.pad(seen.ranges.numpy(), ((0, 0), (0, block_q)))[:, queries][..., None]
                 pairs = (first <= keys) & (keys < stop)
             else:
-                pairs = np.unpackbits(seen.bits[seen.bits_of[visit]].numpy(), axis=1, bitorder="little").astype(bool)
+                words = seen.bits[seen.bits_of[visit]].numpy()
+                pairs = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :block_k]
             computed[np.ix_(queries, keys)] += pairs
     shown = MASKS[name].dense(N_Q, N_K)
     assert np.array_equal(computed[:N_Q, :N_K], shown) and computed.sum() == shown.sum()

@@ -135,6 +135,7 @@ check(
 check(
     "causal, as many queries as keys: query i sees keys 0 to i",
     [
+        of_scores([1, 2], 1, rows=2, causal=True),
         of_scores([1, 2, 3], 3, rows=3, causal=True),
         case(example.Q, example.K, example.V, 2, 2, True),
     ],

@@ -1,0 +1,67 @@
+"""The measurement of masks and variants, as far as it goes without a GPU: on tiny shapes, with every time made up."""
+
+import numpy as np
+import pytest
+import torch
+
+from course_lib.measure import sweep, timing, variants
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Two heads of 16 columns and 150 tokens."""
+
+    def made_up(contestants, **how):
+        for call in contestants.values():
+            call()
+        return dict.fromkeys(contestants, 0.5)
+
+    monkeypatch.setattr(timing, "HIDDEN_DIM", 32)
+    monkeypatch.setattr(timing, "TOKENS", 150)
+    monkeypatch.setattr(timing, "median_ms", made_up)
+    monkeypatch.setattr(variants, "CHECKED_LENGTH", 150)
+    monkeypatch.setattr(sweep, "compile_ahead", lambda *_: None)
+
+
+def test_every_case_has_rows_that_say_what_was_visited(tiny):
+    rows = list(variants.variant_rows([16], [150], torch.float16, flex=False))
+    assert [(row["case"], row["pass"]) for row in rows] == [
+        (name, which) for name in variants.CASES for which in ("forward", "backward")
+    ]
+    for row in rows:
+        assert list(row["ms"]) == ["ours"] + ["plain"] * (row["case"] in ("full", "causal"))
+        assert list(row["checked"]) == (["o"] if row["pass"] == "forward" else ["dq", "dk", "dv"])
+        assert list(row["tiles"]) == (["forward"] if row["pass"] == "forward" else ["dkdv", "dq"])
+        assert row["tflops"]["ours"] == pytest.approx(
+            (1 if row["pass"] == "forward" else 2.5) * 4 * 16 * 2 * 150**2 * row["visible"] / 0.5e-3 * 1e-12
+        )
+    visible = {row["case"]: row["visible"] for row in rows}
+    assert visible["full"] == 1 and visible["causal"] == visible["ALiBi"] == 151 / 300 == visible["window 1024"]
+    assert visible["documents"] < visible["causal"] < visible["prefix-LM"]
+
+
+@pytest.mark.parametrize("name", variants.CASES)
+def test_flex_attention_sees_the_same_pairs_and_scores(name):
+    """Its functions are called here as it calls them, with integers."""
+    n = 300
+    case = variants.case_of(name, n, 2, "cpu")
+    queries, keys = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
+    if name != "full":
+        seen = variants.mask_mod_of(case.how["mask"], "cpu")(0, 0, queries, keys)
+        assert np.array_equal(seen.expand(n, n).numpy(), case.how["mask"].dense(n, n))
+    assert case.how["mask"].dense(n, n).diagonal().all()
+    assert ("score_mod" in case.how) == (case.score_mod is not None)
+
+
+@pytest.mark.parametrize("name", ("documents", "ALiBi", "dropout"))
+def test_wrong_answers_are_not_timed(tiny, monkeypatch, name):
+    attend = variants.flash_attention
+    monkeypatch.setattr(variants, "flash_attention", lambda *of, **how: 1.01 * attend(*of, **how))
+    with pytest.raises(RuntimeError, match=f"wrong answers are not timed: {name}, head_dim 16: o"):
+        variants.check(name, 16, torch.float16)
+
+
+def test_a_block_sparse_mask_shows_the_share_of_blocks_that_it_names():
+    for share in (10, 25, 50):
+        layout = variants.case_of(f"block-sparse {share} %", 4096, 2, "cpu").how["mask"].layout
+        assert layout.mean() == pytest.approx(share / 100, abs=1e-3)
