@@ -25,7 +25,6 @@ import numpy as np
 
 from .traffic import TensorBytes
 
-
 MOST_SHOWN = 6  # of the tiles that an SRAMOverflow lists
 
 
