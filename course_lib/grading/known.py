@@ -25,6 +25,7 @@ RELATIONS = {
 RELATIONS |= {f"the right result rounded to {n} decimals": lambda right, n=n: np.round(right, n) for n in range(6)}
 POWERS = {"1/2": 0.5, "2/3": 2 / 3, "-1": -1, "2": 2, "3": 3, "4": 4}
 RELATIONS |= {f"the right result to the power {said}": lambda right, p=p: right**p for said, p in POWERS.items()}
+ONLY_THERE = ", where it is not right"
 # Kinds of findings that say it all.
 PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "at once", "again"}
 
@@ -53,7 +54,7 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
         wrong = [each[1:] for each in tried if not same(*each[2:])]
         words = ""
         if sum(exact.size for _, exact, _ in wrong) > 1:
-            words = _relation(tried) or _law_of(wrong) or _as_if(exercise.answer, lambda *of: run(right, *of), tried)
+            words = _relation(tried) or _law_of([each[1:] for each in tried], wrong) or _as_if(exercise.answer, lambda *of: run(right, *of), tried)
         if words:
             fact = f"on every input tried, {evidence.findings[0].part or 'what comes back'} is {words}"
         else:
@@ -115,14 +116,18 @@ def _changes(answer, inputs):
         elif isinstance(value, (int, float)):
             simple |= {f"{name} + 1": lambda value: value + 1, f"{name} - 1": lambda value: value - 1}
             simple |= {f"{name} = {new}": lambda _, new=new: new for new in (0, 1, 2, 4)}
+        elif isinstance(value, dict):
+            for key in value:
+                simple[f"{name}[{key!r}] = 0"] = lambda given, key=key: given | {key: 0}
         elif isinstance(value, list):
             simple |= {f"{name}[1:]": lambda value: value[1:], f"{name}[:-1]": lambda value: value[:-1]}
         elif isinstance(value, np.ndarray) and value.dtype == bool:
             simple[f"~{name}"] = np.logical_not
         elif isinstance(value, np.ndarray) and value.ndim:
             simple |= {f"-{name}": np.negative, f"{name}[::-1]": lambda x: x[::-1], f"{name}.T": np.transpose}
-            simple[f"{name} * sqrt({name}.shape[-1])"] = lambda x: x * np.sqrt(x.shape[-1])
-            simple[f"{name} / sqrt({name}.shape[-1])"] = lambda x: x / np.sqrt(x.shape[-1])
+            for words, power in {"* sqrt({})": 0.5, "/ sqrt({})": -0.5, "/ {}": -1, "* {}**1.5": 1.5}.items():
+                size = f"{name}.shape[-1]"
+                simple[f"{name} {words.format(size)}"] = lambda x, power=power: x * x.shape[-1] ** power
         for words, new in simple.items():
             yield words, lambda case, name=name, new=new: {name: new(case[name])}
     for one, other in itertools.permutations(inputs, 2):
@@ -134,18 +139,21 @@ def _changes(answer, inputs):
                 yield exchanged, lambda case, one=one, other=other: {one: case[other], other: case[one]}
 
 
-def _law_of(wrong):
+def _law_of(tried, wrong):
     """A factor or an offset made of the inputs' sizes, in words."""
-    if any(exact.shape != came.shape for _, exact, came in wrong):
+    if any(exact.shape != came.shape for _, exact, came in tried):
         return ""
-    sizes, where = [_sizes(case) for case, _, _ in wrong], "where it is not right"
-    if all(exact.size == 1 for _, exact, _ in wrong):
-        if words := _sum_of_products(np.array([(came - exact).item() for _, exact, came in wrong]), sizes):
-            return f"the right result {words}, {where}"
-    if any(came[exact == 0].any() for _, exact, came in wrong):
+    if all(exact.size == 1 for _, exact, _ in tried):
+        for some, where in ((tried, ""), (wrong, ONLY_THERE)):
+            numbers = np.array([(came - exact).item() for _, exact, came in some])
+            if np.isfinite(numbers).all() and (words := _sum_of_products(numbers, [_sizes(case) for case, *_ in some])):
+                return f"the right result {words}{where}"
+    finite = [(case, exact, came) for case, exact, came in wrong if np.isfinite([exact, came]).all()]
+    if any(came[exact == 0].any() for _, exact, came in finite):
         return ""
-    words = _law([came[exact != 0] / exact[exact != 0] for _, exact, came in wrong], sizes)
-    return words and f"the right result times {words}, {where}"
+    factors = [came[exact != 0] / exact[exact != 0] for _, exact, came in finite]
+    words = _law(factors, [_sizes(case) for case, *_ in finite])
+    return words and f"the right result times {words}{ONLY_THERE}"
 
 
 def _sizes(case):
@@ -154,9 +162,17 @@ def _sizes(case):
     for name, value in case.items():
         if isinstance(value, np.ndarray):
             sizes |= {f"{name}.shape[{axis}]": length for axis, length in enumerate(value.shape)}
-        elif isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        elif isinstance(value, list):
+            sizes[f"len({name})"] = len(value)
+        elif isinstance(value, dict):
+            sizes |= {f"{name}[{key!r}]": each for key, each in value.items() if _is_size(each)}
+        elif _is_size(value):
             sizes[name] = value
     return sizes
+
+
+def _is_size(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < np.inf
 
 
 def _law(numbers, sizes):
@@ -164,14 +180,14 @@ def _law(numbers, sizes):
 
     It is not told unless three inputs or more agree on it.
     """
-    if not all(len(each) and np.ptp(each) <= 1e-3 * abs(each[0]) for each in numbers):
+    if not numbers or not all(len(each) and np.ptp(each) <= 1e-3 * abs(each[0]) for each in numbers):
         return ""
     numbers = np.array([each[0] for each in numbers])
     if np.ptp(numbers) <= 1e-3 * abs(numbers[0]):
         return f"{numbers[0]:.4g}" if len(numbers) > 1 and numbers[0] != 0 else ""
     for name, power in itertools.product(_in_all(sizes) if len(numbers) > 2 else (), (-2, -1.5, -1, -0.5, 0.5, 1, 2)):
         constants = numbers / np.array([of_one[name] for of_one in sizes], float) ** power
-        if np.ptp(constants) <= 1e-3 * abs(constants[0]):
+        if np.isfinite(constants).all() and constants[0] and np.ptp(constants) <= 1e-3 * abs(constants[0]):
             factor = "" if abs(constants[0] - 1) < 1e-3 else f"{constants[0]:.4g} * "
             return factor + (name if power == 1 else f"{name}**{power:g}")
     return ""
@@ -187,6 +203,8 @@ def _sum_of_products(numbers, sizes):
     Told of one product if four inputs or more agree on it, of two if six do.
     """
     names = _in_all(sizes)
+    if len(names) > 5:
+        return ""
     of_name = {name: np.array([of_one[name] for of_one in sizes], float) for name in names}
     products = {}
     for powers in sorted(itertools.product(range(3), repeat=len(names)), key=lambda p: (sum(p), max(p, default=0))):
@@ -198,6 +216,7 @@ def _sum_of_products(numbers, sizes):
         for chosen in itertools.combinations(products, count) if len(numbers) > 2 * count + 1 else ():
             columns = np.stack([products[words] for words in chosen], axis=1)
             size = np.abs(columns).max(axis=1)
+            size[size == 0] = 1
             factors = np.linalg.lstsq(columns / size[:, None], numbers / size, rcond=None)[0]
             whole = np.round(factors)
             if whole.all() and np.allclose(columns @ whole, numbers, rtol=1e-12, atol=1e-6):
