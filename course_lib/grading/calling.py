@@ -25,6 +25,7 @@ class GuardedAnswer:
     printed: the beginning of what it wrote to stdout.
     seen: what its calls returned, and whatever else a property notes with `note`: two answers that make the same
         mistake are recognised by it. Who wants to know clears it first.
+    loads: of a kernel's last launch, how often each element of a tensor was loaded.
     """
 
     def __init__(self, answer, limit_s=CALL_LIMIT_S):
@@ -32,6 +33,7 @@ class GuardedAnswer:
         self.modified = ()
         self.printed = ""
         self.seen = []
+        self.loads = {}
 
     def note(self, *values):
         """Keep values that show what the answer did, besides what its calls return."""

@@ -182,7 +182,7 @@ def _too(factor, count):
 
 
 def _by_weight(array, part, wrong):
-    """ "; in row 0, keys 0 to 3 count too much by the factor 2.05, keys 4 to 7 are right": what the row is a sum of.
+    """ "; in row 0, what counts is keys 0 to 3 1 times, keys 4 to 7 0 times": of the terms that the row is a sum of.
 
     Nothing unless this is so to the last digits, with fewer factors than columns.
     """
@@ -200,19 +200,19 @@ def _by_weight(array, part, wrong):
             sums = np.add.reduceat(terms, starts)
             factors, _, rank, _ = np.linalg.lstsq(sums.T, array[row], rcond=None)
             if rank == len(starts) and np.abs(factors @ sums - array[row]).max() <= 1e-5 * size:
-                return f"; in {part.index} {row}, " + ", ".join(_fates(factors, of, block, len(terms)))
+                fates = _fates(factors + 0.0, of, block, len(terms))
+                return f"; in {part.index} {row}, {fates}" if fates else ""
     return ""
 
 
 def _fates(factors, of, block, count):
     """What became of the terms of each block, where neighbours with the same fate are told together."""
-    fates = ["right" if abs(f - 1) < 1e-3 else f"{0 if abs(f) < 1e-4 else f:.4g}" for f in factors]
-    for fate, group in itertools.groupby(enumerate(fates), lambda each: each[1]):
+    told = []
+    for factor, group in itertools.groupby(enumerate(f"{f:.3g}" for f in factors), lambda each: each[1]):
         places = [place for place, _ in group]
         numbers = list(range(places[0] * block, min((places[-1] + 1) * block, count)))
-        verb = "does" if len(numbers) == 1 else "do"
-        said = {"right": "as they should", "0": f"{verb} not count"}.get(fate, f"count {fate} times as much as they should")
-        yield f"{named(of, numbers)} " + (f"count {said}" if fate == "right" else said)
+        told.append(f"{named(of, numbers)} {factor} times")
+    return f"what counts is {', '.join(told)}" if len(told) <= 4 else ""
 
 
 def _by_tile(array, part, wrong):

@@ -19,7 +19,6 @@ RELATIONS = {
     "1 minus the right result": lambda right: 1 - right,
     "the right result cut to whole numbers": np.trunc,
     "the right result, transposed": np.transpose,
-    "the right result in reverse order": np.flip,
     "the right result as float16 holds it": lambda right: np.float64(np.float16(right)),
 }
 RELATIONS |= {f"the right result rounded to {n} decimals": lambda right, n=n: np.round(right, n) for n in range(6)}
@@ -32,12 +31,14 @@ PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memor
 
 def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence):
     """The Findings besides those of the property's Evidence: one or none."""
-    kernel = "launched(" in prop.call or "run_cuda(" in prop.call  # which takes long
-    if kernel or evidence.findings[0].kind in PLAIN or not evidence.expected:
+    launched = "launched(" in prop.call  # which takes long
+    if "run_cuda(" in prop.call or evidence.findings[0].kind in PLAIN or not evidence.expected:
         return ()
     right = GuardedAnswer(exercise.answer)
     with np.errstate(all="ignore"):
         pair = [_outcomes(observed(prop, each, inputs)) for each in (right, answer)]
+        if fact := _never_loaded(right.loads, answer.loads):
+            return (Finding("", "fact", fact),)
         place = next((i for i, parts in enumerate(zip(*pair, strict=False)) if not same(*parts)), None)
         if place is None:
             return ()
@@ -46,14 +47,14 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
             """The outcome that is wrong, or None where there is none."""
             return next(iter(_outcomes(observed(prop, each, inputs))[place:]), None)
 
-        alike = [(p, i) for p in exercise.properties if p.call == prop.call for i in range(len(p.cases))]
+        alike = [(p, i) for p in ([prop] if launched else exercise.properties) if p.call == prop.call for i in range(len(p.cases))]
         pairs = ([_outcomes(on_case(p, each, i)) for each in (right, answer)] for p, i in alike)
         tried = [(p, p.cases[i], *(each[place:] for each in pair)) for (p, i), pair in zip(alike, pairs, strict=True)]
         tried = [(p, case, exact[0], came[0]) for p, case, exact, came in tried if exact and came]
         tried.sort(key=lambda each: same(*each[2:]))  # the wrong ones first
         wrong = [each[1:] for each in tried if not same(*each[2:])]
         words = ""
-        if sum(exact.size for _, exact, _ in wrong) > 1:
+        if sum(exact.size for _, exact, _ in wrong) > 1 and len(tried) > 1:
             words = _relation(tried) or _law_of([each[1:] for each in tried], wrong) or _as_if(exercise.answer, lambda *of: run(right, *of), tried)
         if words:
             fact = f"on every input tried, {evidence.findings[0].part or 'what comes back'} is {words}"
@@ -116,6 +117,7 @@ def _changes(answer, inputs):
         elif isinstance(value, (int, float)):
             simple |= {f"{name} + 1": lambda value: value + 1, f"{name} - 1": lambda value: value - 1}
             simple |= {f"{name} = {new}": lambda _, new=new: new for new in (0, 1, 2, 4)}
+            simple[f"1 / {name}"] = lambda value: 1 / value if value else value
         elif isinstance(value, dict):
             for key in value:
                 simple[f"{name}[{key!r}] = 0"] = lambda given, key=key: given | {key: 0}
@@ -164,6 +166,8 @@ def _sizes(case):
             sizes |= {f"{name}.shape[{axis}]": length for axis, length in enumerate(value.shape)}
         elif isinstance(value, list):
             sizes[f"len({name})"] = len(value)
+            if all(map(_is_size, value)):
+                sizes[f"sum({name})"] = sum(value)
         elif isinstance(value, dict):
             sizes |= {f"{name}[{key!r}]": each for key, each in value.items() if _is_size(each)}
         elif _is_size(value):
@@ -203,8 +207,6 @@ def _sum_of_products(numbers, sizes):
     Told of one product if four inputs or more agree on it, of two if six do.
     """
     names = _in_all(sizes)
-    if len(names) > 5:
-        return ""
     of_name = {name: np.array([of_one[name] for of_one in sizes], float) for name in names}
     products = {}
     for powers in sorted(itertools.product(range(3), repeat=len(names)), key=lambda p: (sum(p), max(p, default=0))):
@@ -212,7 +214,7 @@ def _sum_of_products(numbers, sizes):
             words = [n if p == 1 else f"{n}**{p}" for n, p in zip(names, powers, strict=True) if p]
             powers_of = (of_name[n] ** p for n, p in zip(names, powers, strict=True))
             products[" * ".join(words)] = np.prod([np.ones(len(numbers)), *powers_of], axis=0)
-    for count in (1, 2):
+    for count in (1, 2) if len(names) < 6 else (1,):
         for chosen in itertools.combinations(products, count) if len(numbers) > 2 * count + 1 else ():
             columns = np.stack([products[words] for words in chosen], axis=1)
             size = np.abs(columns).max(axis=1)
@@ -227,6 +229,17 @@ def _sum_of_products(numbers, sizes):
 
 def _product(factor, words):
     return f"{factor}" if not words else words if factor == 1 else f"{factor} * {words}"
+
+
+def _never_loaded(should, did):
+    """Which rows or columns of a tensor a launch has not loaded, but the right one has."""
+    for name in should.keys() & did.keys():
+        if should[name].shape == did[name].shape and (missing := (should[name] > 0) & (did[name] == 0)).any():
+            for axis, noun in [(-2, "row"), (-1, "column")] if missing.ndim > 1 else [(0, "element")]:
+                places = np.flatnonzero(np.moveaxis(missing, axis, 0).reshape(missing.shape[axis], -1).any(axis=1))
+                if len(places) < missing.shape[axis] or missing.ndim == 1:
+                    return f"{named(noun, places.tolist())} of {name} {'is' if len(places) == 1 else 'are'} never loaded"
+    return ""
 
 
 def _influence(run, right, answer, inputs):
