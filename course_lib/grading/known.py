@@ -47,7 +47,12 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
             """The outcome that is wrong, or None where there is none."""
             return next(iter(_outcomes(observed(prop, each, inputs))[place:]), None)
 
-        alike = [(p, i) for p in ([prop] if launched else exercise.properties) if p.call == prop.call for i in range(len(p.cases))]
+        alike = [
+            (p, i)
+            for p in ([prop] if launched else exercise.properties)
+            if p.call == prop.call
+            for i in range(len(p.cases))
+        ]
         pairs = ([_outcomes(on_case(p, each, i)) for each in (right, answer)] for p, i in alike)
         tried = [(p, p.cases[i], *(each[place:] for each in pair)) for (p, i), pair in zip(alike, pairs, strict=True)]
         tried = [(p, case, exact[0], came[0]) for p, case, exact, came in tried if exact and came]
@@ -55,7 +60,11 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
         wrong = [each[1:] for each in tried if not same(*each[2:])]
         words = ""
         if sum(exact.size for _, exact, _ in wrong) > 1 and len(tried) > 1:
-            words = _relation(tried) or _law_of([each[1:] for each in tried], wrong) or _as_if(exercise.answer, lambda *of: run(right, *of), tried)
+            words = (
+                _relation(tried)
+                or _law_of([each[1:] for each in tried], wrong)
+                or _as_if(exercise.answer, lambda *of: run(right, *of), tried)
+            )
         if words:
             fact = f"on every input tried, {evidence.findings[0].part or 'what comes back'} is {words}"
         else:
@@ -238,7 +247,9 @@ def _never_loaded(should, did):
             for axis, noun in [(-2, "row"), (-1, "column")] if missing.ndim > 1 else [(0, "element")]:
                 places = np.flatnonzero(np.moveaxis(missing, axis, 0).reshape(missing.shape[axis], -1).any(axis=1))
                 if len(places) < missing.shape[axis] or missing.ndim == 1:
-                    return f"{named(noun, places.tolist())} of {name} {'is' if len(places) == 1 else 'are'} never loaded"
+                    return (
+                        f"{named(noun, places.tolist())} of {name} {'is' if len(places) == 1 else 'are'} never loaded"
+                    )
     return ""
 
 
@@ -260,7 +271,7 @@ def _influence(run, right, answer, inputs):
             off = [np.abs(a - b) > 1e-9 * np.abs(b).max(initial=1e-30) for a, b in zip(after, before, strict=True)]
             moved = [np.flatnonzero(np.atleast_2d(each.T).any(axis=0)).tolist() for each in off]
             should, did = ("nothing" if not rows else "the result" if whole else named("row", rows) for rows in moved)
-            if should != did:
+            if should != did and (value.ndim > 1 or "nothing" in (should, did)):
                 place = "" if whole or did == "nothing" else " of what comes back"
                 return f"changing {name}[{row}] changes {did}{place}; it should change {should}"
     return ""

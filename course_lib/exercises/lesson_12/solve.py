@@ -137,7 +137,11 @@ check("any number of queries", [case(5, 16, 32), case(20, 33, 32), case(1, 1, 1)
 check(
     "scores of hundreds, the largest in the last tile", [case(16, 16, 4), case(16, 40, 8)], call=INPUTS + LARGE + LAUNCH
 )
-check("a later key scores far less", [case(16, 20, 1)], call=INPUTS + "Q[:], K[:] = 1, -20 * np.arange(N)[:, None]\n" + LAUNCH)
+check(
+    "a later key scores far less",
+    [case(16, 20, 1)],
+    call=INPUTS + "Q[:], K[:] = 1, -20 * np.arange(N)[:, None]\n" + LAUNCH,
+)
 check(
     "all scores -4e6: output is the mean of V",
     [case(16, 20, 1)],
