@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib.measure import sweep, timing, variants
+from course_lib import masks
+from course_lib.measure import records, sweep, timing, variants
 
 
 @pytest.fixture
@@ -53,6 +54,23 @@ def test_flex_attention_sees_the_same_pairs_and_scores(name):
     assert ("score_mod" in case.how) == (case.score_mod is not None)
 
 
+def test_flex_attention_gets_the_list_of_blocks_that_it_would_make():
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    for name in ("causal", "documents", "block-sparse 25 %"):
+        mask = variants.case_of(name, 1024, 2, "cpu").how["mask"]
+        ours = variants.block_mask_of(mask, 1024, "cpu")
+        theirs = create_block_mask(variants.mask_mod_of(mask, "cpu"), None, None, 1024, 1024, device="cpu")
+        for which in ("kv", "full_kv", "q", "full_q"):
+            counts, others = (getattr(x, f"{which}_num_blocks") for x in (ours, theirs))
+            assert torch.equal(counts, others), (name, which)
+            indices, others = (getattr(x, f"{which}_indices") for x in (ours, theirs))
+            for row in range(8):
+                n = counts[0, 0, row]
+                assert torch.equal(indices[0, 0, row, :n], others[0, 0, row, :n]), (name, which)
+        assert ours.shape[-2:] == theirs.shape[-2:] and ours.BLOCK_SIZE == theirs.BLOCK_SIZE
+
+
 @pytest.mark.parametrize("name", ("documents", "ALiBi", "dropout"))
 def test_wrong_answers_are_not_timed(tiny, monkeypatch, name):
     attend = variants.flash_attention
@@ -65,3 +83,23 @@ def test_a_block_sparse_mask_shows_the_share_of_blocks_that_it_names():
     for share in (10, 25, 50):
         layout = variants.case_of(f"block-sparse {share} %", 4096, 2, "cpu").how["mask"].layout
         assert layout.mean() == pytest.approx(share / 100, abs=1e-3)
+
+
+def test_the_record_has_what_lesson_13_says_of_it():
+    passes = (records.rows("variants-h200", **{"pass": of}) for of in ("forward", "backward"))
+    forward, backward = ({row["case"]: row for row in rows} for rows in passes)
+    assert tuple(forward) == tuple(backward) == variants.CASES
+    ours = {name: row["ms"]["ours"] for name, row in forward.items()}
+    for name, row in forward.items():
+        share = row["tiles"]["forward"]["visited"] / row["tiles"]["forward"]["all"]
+        if name not in ("full", "ALiBi", "soft cap", "dropout"):
+            assert 0.03 < ours[name] / ours["full"] - share < 0.08
+        assert name == "dropout" or (ours[name] < row["ms"]["flex"]) == (name != "soft cap")
+        assert name == "dropout" or 5 / 6 < backward[name]["ms"]["ours"] / backward[name]["ms"]["flex"] < 1.2
+    tiles = forward["window 256"]["tiles"]["forward"]
+    assert tiles["tile"] == [64, 64] and 0.075 < tiles["visited"] / tiles["all"] < 0.085
+    assert 0.13 < ours["window 256"] / ours["full"] < 0.15
+    assert ours["causal"] < ours["ALiBi"] < ours["soft cap"] < ours["dropout"]
+    assert all(forward[name]["ms"]["plain"] < ours[name] for name in ("full", "causal"))
+    kinds = masks.sliding_window(256, 0).tiles(4096, 4096, 64, 64).kinds[30]
+    assert (kinds > 0).sum() == 5 and (kinds == masks.PARTIAL).sum() == 2
