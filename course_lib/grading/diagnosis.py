@@ -47,11 +47,6 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
 
     def evidence(*findings):
         expected = [part.expected for part in parts]
-        if len(parts) == 1 and np.ndim(expected[0]) == 2 and np.shape(returned) == np.shape(expected[0]):
-            rows = np.flatnonzero(_wrong(np.asarray(returned, dtype=np.float64), parts[0]).any(axis=1))
-            if len(rows):  # one row is enough
-                label = f"{parts[0].index} {rows[0]}: "
-                return Evidence(findings, label + show(returned[rows[0]]), label + show(expected[0][rows[0]]))
         return Evidence(findings, show_returned(returned, parts), show_parts([part.name for part in parts], expected))
 
     if len(parts) == 1:
@@ -72,9 +67,20 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
     off = [(a, part) for a, part in zip(arrays, rows, strict=True) if _wrong(a, part).any()]
     if not off:
         return None
-    if swapped := _swapped(arrays, rows):
-        return evidence(swapped)
-    return evidence(*(_differs(a, part) for a, part in off))
+    findings = [swapped] if (swapped := _swapped(arrays, rows)) else [_differs(a, part) for a, part in off]
+    if not any(a.ndim == 2 for a in arrays):
+        return evidence(*findings)
+    shown = [_one_row(a, part, alone=len(parts) == 1) for a, part in off]
+    return Evidence(tuple(findings), *("\n".join(lines) for lines in zip(*shown, strict=True)))
+
+
+def _one_row(array, part, alone):
+    """(returned, expected) of an output: the first row that is wrong is enough."""
+    if array.ndim != 2:
+        return tuple(f"{part.name} = {show(x)}" for x in (array, part.expected))
+    row = int(np.flatnonzero(_wrong(array, part).any(axis=1))[0])
+    label = ("" if alone else f"{part.name}, ") + f"{part.index} {row}: "
+    return tuple(label + show(x[row]) for x in (array, part.expected))
 
 
 def _is_table(value, part):

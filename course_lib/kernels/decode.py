@@ -209,7 +209,7 @@ def plan(
     group_size = n_heads // n_kv_heads
     most_rows, block_n, num_warps, num_stages = config or select(
         "decode", dtype=q.dtype, head_dim=head_dim, causal=causal, capability=capability, n_k=n_keys,
-        by_descriptor=False,
+        by_descriptor=False, n_rows=batch * n_heads * n_new,
     )  # fmt: skip
     if block_table:
         # Triton prefetches a tile's pages as many tiles ahead of its keys as these are ahead of their use.

@@ -1,7 +1,7 @@
 """Redrawing is fast enough to follow a control that is dragged.
 
 Times are CPU time, and one redraw of several has to be fast enough, because the machine may be busy. On an idle one
-they stay below 200 ms.
+they stay below 200 ms. On a slower machine the limit grows by what a plain picture takes there.
 """
 
 import time
@@ -12,8 +12,10 @@ from course_lib.explorers import (
     attention_memory,
     backward_passes,
     dot_products,
+    figures,
     float_formats,
     forward_kernel,
+    paint,
     programs,
     roofline,
     stable_softmax,
@@ -21,7 +23,7 @@ from course_lib.explorers import (
     worklog,
 )
 
-LIMIT_MS = 300
+LIMIT_MS, PLAIN_PICTURE_MS = 300, 60
 # Each explorer, settings under which its picture is full, and the control that is moved: between two values.
 EXPLORERS = {
     "crowd": (dot_products.explore_crowd, {}, "d", (64, 128)),
@@ -33,8 +35,17 @@ EXPLORERS = {
     "roofline": (roofline.explore, {}, "B_r", (64, 128)),
     "warp": (warp.explore, {"row (floats)": 128, "padding": 1}, "step", (8, 9)),
     "worklog": (worklog.explore, {}, "N", (1024, 4096)),
+    "paint": (paint.explore, {"block_k": 3}, "block_q", (3, 4)),
     "backward": (backward_passes.explore, {"queries": 24, "keys": 24, "causal": False}, "visit", (20, 21)),
 }  # fmt: skip
+
+
+def plain_picture_ms():
+    start = time.process_time()
+    figure, axes = figures.panel(3, title="a plain picture", x="x", alt="a line")
+    axes.plot(range(50))
+    figures.png(figure)
+    return 1e3 * (time.process_time() - start)
 
 
 @pytest.mark.parametrize("name", EXPLORERS)
@@ -45,12 +56,13 @@ def test_a_redraw_takes_less_than_300_ms(name, shell_of, record_property):
         shell[description].value = value
     for value in values:  # what is drawn for the first time may take longer
         shell[moved].value = value
+    limit_ms = LIMIT_MS * max(1, min(plain_picture_ms() for _ in range(3)) / PLAIN_PICTURE_MS)
     for value in 3 * values:
         before, start = shell["Image"].value, time.process_time()
         shell[moved].value = value
         times_ms.append(1e3 * (time.process_time() - start))
         assert shell["Image"].value != before
-        if times_ms[-1] < LIMIT_MS:
+        if times_ms[-1] < limit_ms:
             break
     record_property("redraw_ms", round(min(times_ms)))
-    assert min(times_ms) < LIMIT_MS
+    assert min(times_ms) < limit_ms

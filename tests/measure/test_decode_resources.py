@@ -1,7 +1,11 @@
 """The kernels of decoding compiled, without a GPU, for every generation: they fit, and only known ones spill."""
 
-import pytest
+import dataclasses
 
+import pytest
+import torch
+
+from course_lib.kernels.configs import select
 from course_lib.measure.resources import Request
 from tests.measure.compiled import compiled
 from tests.measure.test_resources import DIVISION_BYTES, PINNED, SHARED_BYTES
@@ -15,6 +19,11 @@ ONE_TOKEN = (
 FULL_TILE = (("float16", 128, 256, 1), ("float16", 256, None, 4))
 ON_SM_75 = (("float16", 64, None, 1), ("float16", 128, 16, 4), ("float16", 256, 64, 1), ("float32", 256, 256, 4))
 
+# The compiled caches have 4096 keys; on sm_90, longer ones are read in tiles of their own.
+LONG_CACHE = select(
+    "decode", dtype=torch.float16, head_dim=128, causal=True, capability=(9, 0), n_k=2**15, by_descriptor=False
+)
+
 
 def requests(arch):
     cases = [(1, case) for case in (ON_SM_75 if arch == 75 else ONE_TOKEN)]
@@ -23,6 +32,9 @@ def requests(arch):
         Request(d, arch, dtype, True, kernel="decode", n_new=n_new, page_size=page_size, num_splits=num_splits)
         for n_new, (dtype, d, page_size, num_splits) in cases
     ]
+    if arch == 90:
+        tiled = [request for request in found if (request.dtype, request.head_dim) == ("float16", 128)]
+        found += [dataclasses.replace(request, config=LONG_CACHE) for request in tiled]
     return [*found, *(Request(d, arch, kernel="merge", num_splits=splits) for d, splits in ((128, 32), (256, 512)))]
 
 
