@@ -25,6 +25,8 @@ import numpy as np
 
 from .traffic import TensorBytes
 
+MOST_SHOWN = 6  # of the tiles that an SRAMOverflow lists
+
 
 class SRAMOverflow(MemoryError):
     """A tile did not fit in what was left of the SRAM."""
@@ -212,7 +214,9 @@ class Machine:
     def _take(self, storage_id, n_bytes, name):
         used_bytes = self._used_bytes + n_bytes
         if used_bytes > self.sram_bytes:
-            held = "".join(f"\n  {held_bytes:>10,}  {holder}" for holder, held_bytes in self._held.values())
+            lines = [f"\n  {held_bytes:>10,}  {holder}" for holder, held_bytes in self._held.values()]
+            more = f"\n  and {len(lines) - MOST_SHOWN} more" if len(lines) > MOST_SHOWN else ""
+            held = "".join(lines[:MOST_SHOWN]) + more
             raise SRAMOverflow(
                 f"{name} needs {n_bytes:,} bytes; of the SRAM's {self.sram_bytes:,} bytes "
                 f"{self._used_bytes:,} are in use{':' if held else ''}{held}"

@@ -47,12 +47,11 @@ def pair_state(a, b, step):
     """What pair.js draws for the tips a and b, [x, y], which are dragged in steps of `step`."""
     model = pair(np.array(a, float), np.array(b, float))
     shadow = model.length_b * model.cosine
-    degrees = "none" if model.degrees is None else f"{model.degrees:.1f}\u00b0"
-    numbers = [number(x, 3) for x in (model.length_b, model.length_a, shadow, model.cosine)]
+    angle = ["none", "none"] if model.degrees is None else [number(model.cosine, 3), f"{model.degrees:.1f}\u00b0"]
     values = [*model.products.tolist(), model.dot]
     return {
         "a": a, "b": b, "foot": model.foot.round(3).tolist(), "values": values,
-        "numbers": [*numbers[:3], number(model.dot, 3), numbers[3], degrees],
+        "numbers": [*(number(x, 3) for x in (model.length_b, model.length_a, shadow, model.dot)), *angle],
         "texts": [number(x) for x in values], "kinds": ["term", "term", "plus" if model.dot >= 0 else "minus"],
         "names": ["first product", "second product", "sum, a \u00b7 b"],
         "cards": ["length |b|", "length |a|", "shadow of b", "|a| \u00d7 shadow, a \u00b7 b", "cosine", "angle"],

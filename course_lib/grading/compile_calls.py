@@ -71,4 +71,6 @@ def _refusal(answer, arguments):
             run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             return f"it was not done after {LIMIT_S:g} s"
-    return json.loads(run.stdout) if run.returncode == 0 else (run.stderr.strip().splitlines() or ["no message"])[-1]
+    # tl.static_print has printed before.
+    lines = (run.stderr if run.returncode else run.stdout).strip().splitlines() or ["no message"]
+    return lines[-1] if run.returncode else json.loads(lines[-1])

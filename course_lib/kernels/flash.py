@@ -39,7 +39,8 @@ def flash_attention(
     causal: query i sees the keys j <= i + n_k - n_q, so the last query sees every key. scale: None means
     1/sqrt(head_dim). block_q, block_k: rows of a tile, 16, 32, 64 or 128; None takes them from `configs`.
 
-    mask: of `course_lib.masks`, combined with causal if both are given. score_mod: of `score_mods`, or several in a
+    mask: of `course_lib.masks`, combined with causal if both are given; `masks.packed` is for sequences one behind the
+    other in one row, by cumulative lengths. score_mod: of `score_mods`, or several in a
     tuple, applied to the scaled scores one after the other. sinks: floating-point [heads], a score of each head that
     takes weight in every row and brings no value. dropout_p: the share of weights that is dropped; the others are
     multiplied by 1 / (1 - dropout_p). seed: decides which, with head, query and key, whatever the tiles; None draws one
@@ -62,11 +63,12 @@ def flash_attention(
     Where few query rows share 512 keys or more (16; 64 of grouped heads in fp16 or bf16), several programs read parts
     of the keys (decode.py), unless block_q or block_k is given.
 
-    Differentiable once, with respect to q, k and v, through o and through lse (FlashAttention-2, Alg. 2). The backward
-    keeps q, k, v, o and lse, and nothing of size N x N. Gradients have the inputs' dtype, and the same call gives the
-    same bits. Rows with no visible key give and receive zero gradients. block_q and block_k apply to the forward only.
-    Under autocast, inputs are first cast to its dtype, as for PyTorch's own attention. Under torch.compile the kernels
-    are opaque operators of the graph; fullgraph=True works.
+    Differentiable once, with respect to q, k, v and sinks, through o and through lse (FlashAttention-2, Alg. 2). The
+    backward keeps q, k, v, o and lse, and nothing of size N x N. Gradients have the inputs' dtype, and the same call
+    gives the same bits. Rows with no visible key give and receive zero gradients. block_q and block_k apply to the
+    forward only. Under autocast, inputs are first cast to its dtype, as for PyTorch's own attention. Under
+    torch.compile the kernels are opaque operators of the graph; fullgraph=True works, but a mask, score_mod, sinks or
+    dropout_p break the graph.
 
     Raises TypeError or ValueError before any launch, naming the argument, and ValueError with the bytes needed if the
     tiles do not fit the GPU's shared memory.

@@ -25,6 +25,15 @@ from course_lib.kernels.visits import visits
 
 
 @triton.jit
+def positions(offs_m, positions_ptr, n_q, n_k):
+    """The keys at whose positions queries stand."""
+    if positions_ptr is not None:
+        return tl.load(positions_ptr + offs_m, mask=offs_m < n_q, other=0)
+    else:
+        return offs_m + n_k - n_q
+
+
+@triton.jit
 def changed(scores, queries, keys, head, w_ptr, stride_w, MODS: tl.constexpr):
     """The scores after all score mods. queries, keys: positions; head: numbered through the batch."""
     for i in tl.static_range(len(MODS)):
@@ -73,8 +82,8 @@ def is_kept(offs_m, offs_n, head, seed_ptr, dropped):
 @triton.jit
 def attend(
     m_i, l_i, acc, q, k_ptr, v_ptr, stride_kn, stride_vn, tiles_ptr, begin, end,
-    ranges_ptr, bits_ptr, bits_of_ptr, w_ptr, stride_w, seed_ptr, dropped, head, offs_m, n_q, n_k, scale,
-    PARTIAL: tl.constexpr, MODS: tl.constexpr, INPUT_PRECISION: tl.constexpr,
+    ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, w_ptr, stride_w, seed_ptr, dropped, head, offs_m, n_q, n_k,
+    scale, PARTIAL: tl.constexpr, MODS: tl.constexpr, INPUT_PRECISION: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """The visits from begin to end - 1, which are to full tiles, or to partial ones."""
@@ -89,7 +98,8 @@ def attend(
         scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
         scale_log2 = scale * LOG2_E
         if len(MODS) > 0:
-            scores = changed(scores * scale, offs_m[:, None] + n_k - n_q, offs_n[None, :], head, w_ptr, stride_w, MODS)
+            queries = positions(offs_m[:, None], positions_ptr, n_q, n_k)
+            scores = changed(scores * scale, queries, offs_n[None, :], head, w_ptr, stride_w, MODS)
             scale_log2 = LOG2_E
         if PARTIAL:
             seen = is_seen(
@@ -112,7 +122,7 @@ def attend(
 
 @triton.jit
 def variant_forward_kernel(
-    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr,
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr, positions_ptr,
     w_ptr, sinks_ptr, seed_ptr,
     stride_qb, stride_qh, stride_qm,
     stride_kb, stride_kh, stride_kn,
@@ -123,7 +133,7 @@ def variant_forward_kernel(
 ):  # fmt: skip
     """Program (i, h, b): the query tile of programs[i], of head h of sequence b.
 
-    q, k, v, o, lse: as in `flash_forward_kernel`; o contiguous. programs and the next four: Visits. w: parameters of
+    q, k, v, o, lse: as in `flash_forward_kernel`; o contiguous. programs and the next five: Visits. w: parameters of
     the score mods, fp32 [len(MODS), batch, n_heads], the first axis stride_w apart. sinks: fp32 [n_heads] or None.
     seed: int64 [1], or None without dropout. scale: positive. kept_scale: 1 / (1 - p).
     """
@@ -141,16 +151,15 @@ def variant_forward_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     if sinks_ptr is not None:
         # The state of a key that has this score and the value 0.
-        sink = tl.load(sinks_ptr + head) * LOG2_E
-        m_i = tl.zeros([BLOCK_M], tl.float32) + sink
-        l_i += tl.where(sink == float("-inf"), 0.0, 1.0)
+        m_i = tl.zeros([BLOCK_M], tl.float32) + tl.load(sinks_ptr + head) * LOG2_E
+        l_i += 1.0
     first_partial = tl.load(program + 2)
     for PARTIAL in tl.static_range(2):
         m_i, l_i, acc = attend(
             m_i, l_i, acc, q, k_ptr, v_ptr, stride_kn, stride_vn, tiles_ptr,
             first_partial if PARTIAL else tl.load(program + 1), tl.load(program + 3) if PARTIAL else first_partial,
-            ranges_ptr, bits_ptr, bits_of_ptr, w_ptr, stride_w, seed_ptr, dropped, number, offs_m, n_q, n_k, scale,
-            PARTIAL, MODS, INPUT_PRECISION, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D,
+            ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, w_ptr, stride_w, seed_ptr, dropped, number, offs_m, n_q,
+            n_k, scale, PARTIAL, MODS, INPUT_PRECISION, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D,
         )  # fmt: skip
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
     o = acc * (kept_scale / l_safe)[:, None]

@@ -59,7 +59,7 @@ def _launcher(kernel, inputs, causal):
 
 
 def _launcher_of_variants(kernel, q, k, v, do):
-    """Likewise, under a causal mask, with the tiles from a list. Of the backward, the other kernel is as shipped."""
+    """Likewise, under a causal mask, with the tiles from a list."""
     from course_lib.kernels.variant_backward import variant_backward
     from course_lib.kernels.variants import Variant, variant_forward
 
@@ -67,8 +67,11 @@ def _launcher_of_variants(kernel, q, k, v, do):
     if kernel == "forward":
         return lambda config: lambda: [variant_forward(q, k, v, variant, scale, config)[0]]
     o, lse = variant_forward(q, k, v, variant, scale)
+    which = {"need_dq": kernel == "dq", "need_dkdv": kernel == "dkdv"}
     return lambda config: (
-        lambda: variant_backward(q, k, v, o, lse, do, None, variant, scale, **{f"config_{kernel}": config})[:3]
+        lambda: variant_backward(
+            q, k, v, o, lse, do, None, variant, scale, config_dkdv=config, config_dq=config, **which
+        )[:3]
     )
 
 

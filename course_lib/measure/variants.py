@@ -64,30 +64,42 @@ def case_of(name, n, heads, device):
 def mask_mod_of(mask, device):
     """A mask as FlexAttention's mask_mod of (batch, head, query, key), for as many queries as keys."""
     if isinstance(mask, masks.Combined):
-        one, two = mask_mod_of(mask.a, device), mask_mod_of(mask.b, device)
+        one, other = mask_mod_of(mask.a, device), mask_mod_of(mask.b, device)
         if mask.either:
-            return lambda b, h, i, j: one(b, h, i, j) | two(b, h, i, j)
-        return lambda b, h, i, j: one(b, h, i, j) & two(b, h, i, j)
+            return lambda b, h, i, j: one(b, h, i, j) | other(b, h, i, j)
+        return lambda b, h, i, j: one(b, h, i, j) & other(b, h, i, j)
     if isinstance(mask, masks.Documents):
         ids = torch.from_numpy(mask.ids).to(device)
         return lambda b, h, i, j: ids[i] == ids[j]
     if isinstance(mask, masks.BlockSparse):
-        layout = torch.from_numpy(mask.layout).to(device)
-        return lambda b, h, i, j: layout[i // mask.block, j // mask.block]
-    if mask.prefix:
-        return lambda b, h, i, j: (j <= i) | (j < mask.prefix)
-    return (lambda b, h, i, j: j <= i) if mask.left is None else (lambda b, h, i, j: (j <= i) & (i - j <= mask.left))
+        layout, block = torch.from_numpy(mask.layout).to(device), mask.block
+        return lambda b, h, i, j: layout[i // block, j // block]
+    left, prefix = mask.left, mask.prefix
+    if prefix:
+        return lambda b, h, i, j: (j <= i) | (j < prefix)
+    return (lambda b, h, i, j: j <= i) if left is None else (lambda b, h, i, j: (j <= i) & (i - j <= left))
+
+
+def block_mask_of(mask, n, device):
+    """What FlexAttention's create_block_mask makes of a mask, which at 16,384 tokens takes gigabytes."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    kinds, lists = torch.from_numpy(mask.tiles(n, n, BLOCK, BLOCK).kinds).to(device)[None, None], []
+    for kind in (masks.PARTIAL, masks.FULL):
+        chosen = (kinds == kind).to(torch.int32)
+        order = chosen.argsort(dim=-1, descending=True, stable=True)
+        lists += [chosen.sum(-1, dtype=torch.int32), order.to(torch.int32)]
+    return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=BLOCK, mask_mod=mask_mod_of(mask, device), seq_lengths=(n, n))
 
 
 def flex_call(case, q, k, v):
-    """FlexAttention as a callable: its list of blocks is made once, in blocks of its own size."""
+    """FlexAttention as a callable."""
     from torch._functorch import config
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import flex_attention
 
     config.donated_buffer = False  # or its backward runs only once
-    n, blocks, compiled = q.shape[2], None, torch.compile(flex_attention, dynamic=False)
-    if case.how["mask"] != masks.full():
-        blocks = create_block_mask(mask_mod_of(case.how["mask"], q.device), None, None, n, n, device=q.device)
+    mask, compiled = case.how["mask"], torch.compile(flex_attention, dynamic=False)
+    blocks = None if mask == masks.full() else block_mask_of(mask, q.shape[2], q.device)
     return lambda: compiled(q, k, v, score_mod=case.score_mod, block_mask=blocks)
 
 
@@ -171,8 +183,8 @@ def rows_of(name, n, head_dim, dtype, flex, errors):
             difference = max(relative_error(x.float(), y.detach().float()) for x, y in pairs)
             if not difference < 2e-2:
                 raise RuntimeError(f"wrong answers are not timed: {name}, {which}: ours and {called}: {difference:.2g}")
-        with torch.set_grad_enabled(which == "backward"):
-            times_ms = timing.median_ms(calls, rounds=11)
+        # With gradients in the forward, too: without, FlexAttention would be compiled once more.
+        times_ms = timing.median_ms(calls, rounds=11)
         yield {
             "case": name, "pass": which, "dtype": str(dtype).removeprefix("torch."), "batch": batch, "heads": heads,
             "n": n, "head_dim": head_dim, "visible": n_visible / n**2,

@@ -78,9 +78,11 @@ def run(call, limit_s: float) -> Outcome:
 
 def describe_exception(error):
     """The exception and the learner's own lines on the way to it; no frame of a library or of the grader."""
+    frames = _learners(traceback.walk_tb(error.__traceback__))
     while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
-        error = error.__cause__  # Triton's interpreter wraps what a kernel raises
-    frames = getattr(error, "places", None) or _learners(traceback.walk_tb(error.__traceback__))
+        error = error.__cause__  # Triton's interpreter wraps what a kernel raises, once in each function on the way
+        frames += _learners(traceback.walk_tb(error.__traceback__))
+    frames = getattr(error, "places", None) or frames
     what = type(error).__name__
     # An address in a message differs from run to run.
     if message := re.sub(r" at 0x[0-9a-fA-F]+", "", str(error)):

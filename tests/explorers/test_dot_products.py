@@ -66,11 +66,14 @@ def test_a_state_says_what_the_model_says():
         assert state["values"] == [*model.products, model.dot]
         shadow = model.length_b * model.cosine
         np.testing.assert_allclose(state["area"], [model.length_a, shadow], atol=5.0001e-4)
-        *found, angle = state["numbers"]
-        expected = [model.length_b, model.length_a, shadow, model.length_a * shadow, model.cosine]
+        *found, cosine, angle = state["numbers"]
+        expected = [model.length_b, model.length_a, shadow, model.length_a * shadow]
         np.testing.assert_allclose([float(x) for x in found], expected, atol=5.0001e-4)
-        degrees = None if angle == "none" else pytest.approx(float(angle[:-1]), abs=0.051)
-        assert model.degrees == degrees
+        if model.degrees is None:
+            assert cosine == angle == "none"
+        else:
+            assert float(cosine) == pytest.approx(model.cosine, abs=5.0001e-4)
+            assert float(angle[:-1]) == pytest.approx(model.degrees, abs=0.051)
         assert "-0.000" not in state["numbers"] and state["kinds"][2] == ("plus" if model.dot >= 0 else "minus")
 
 

@@ -54,6 +54,23 @@ def test_flex_attention_sees_the_same_pairs_and_scores(name):
     assert ("score_mod" in case.how) == (case.score_mod is not None)
 
 
+def test_flex_attention_gets_the_list_of_blocks_that_it_would_make():
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    for name in ("causal", "documents", "block-sparse 25 %"):
+        mask = variants.case_of(name, 1024, 2, "cpu").how["mask"]
+        ours = variants.block_mask_of(mask, 1024, "cpu")
+        theirs = create_block_mask(variants.mask_mod_of(mask, "cpu"), None, None, 1024, 1024, device="cpu")
+        for which in ("kv", "full_kv", "q", "full_q"):
+            counts, others = (getattr(x, f"{which}_num_blocks") for x in (ours, theirs))
+            assert torch.equal(counts, others), (name, which)
+            indices, others = (getattr(x, f"{which}_indices") for x in (ours, theirs))
+            for row in range(8):
+                n = counts[0, 0, row]
+                assert torch.equal(indices[0, 0, row, :n], others[0, 0, row, :n]), (name, which)
+        assert ours.shape[-2:] == theirs.shape[-2:] and ours.BLOCK_SIZE == theirs.BLOCK_SIZE
+
+
 @pytest.mark.parametrize("name", ("documents", "ALiBi", "dropout"))
 def test_wrong_answers_are_not_timed(tiny, monkeypatch, name):
     attend = variants.flash_attention

@@ -79,7 +79,7 @@ check(
 )
 check(
     "causal, more queries than keys: those that see no key have no part in it, and nothing is NaN",
-    [case(20, 16, causal=True), case(34, 17, causal=True)],
+    [case(20, 16, causal=True), case(34, 17, causal=True), case(31, 16, causal=True)],
 )
 check(
     "float16 inputs, float32 sums",
@@ -94,7 +94,12 @@ check(
 )
 check(
     "causal: query tiles that see none of the keys are not read",
-    [case(32, 32, causal=True), case(24, 20, causal=True), case(64, 64, causal=True, block_n=32)],
+    [
+        case(32, 32, causal=True),
+        case(24, 20, causal=True),
+        case(64, 64, causal=True, block_n=32),
+        case(48, 32, causal=True, block_n=32),
+    ],
     test=launch_agrees(dk_and_dv, closed_form),
 )
 check(
