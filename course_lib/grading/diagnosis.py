@@ -205,7 +205,11 @@ def _by_weight(array, part, wrong):
                 break
             sums = np.add.reduceat(terms, starts)
             factors, _, rank, _ = np.linalg.lstsq(sums.T, array[row], rcond=None)
-            if rank == len(starts) and np.abs(factors @ sums - array[row]).max() <= 1e-5 * size:
+            if (
+                rank == len(starts)
+                and factors.min() >= -1e-6
+                and np.abs(factors @ sums - array[row]).max() <= 1e-5 * size
+            ):
                 fates = _fates(factors + 0.0, of, block, len(terms))
                 return f"; in {part.index} {row}, {fates}" if fates else ""
     return ""

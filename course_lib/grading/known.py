@@ -241,15 +241,13 @@ def _product(factor, words):
 
 
 def _never_loaded(should, did):
-    """Which rows or columns of a tensor a launch has not loaded, but the right one has."""
-    for name in should.keys() & did.keys():
-        if should[name].shape == did[name].shape and (missing := (should[name] > 0) & (did[name] == 0)).any():
-            for axis, noun in [(-2, "row"), (-1, "column")] if missing.ndim > 1 else [(0, "element")]:
-                places = np.flatnonzero(np.moveaxis(missing, axis, 0).reshape(missing.shape[axis], -1).any(axis=1))
-                if len(places) < missing.shape[axis] or missing.ndim == 1:
-                    return (
-                        f"{named(noun, places.tolist())} of {name} {'is' if len(places) == 1 else 'are'} never loaded"
-                    )
+    """Which rows or columns of a tensor were not loaded, but are by the right answer."""
+    for name in (name for name in should if name in did and should[name].shape == did[name].shape):
+        missing = (should[name] > 0) & (did[name] == 0)
+        for axis, noun in [(-2, "row"), (-1, "column")] if missing.ndim > 1 else [(0, "element")]:
+            places = np.flatnonzero(np.moveaxis(missing, axis, 0).reshape(missing.shape[axis], -1).any(axis=1))
+            if 0 < len(places) < missing.shape[axis]:
+                return f"{named(noun, places.tolist())} of {name} {'is' if len(places) == 1 else 'are'} never loaded"
     return ""
 
 
@@ -271,7 +269,8 @@ def _influence(run, right, answer, inputs):
             off = [np.abs(a - b) > 1e-9 * np.abs(b).max(initial=1e-30) for a, b in zip(after, before, strict=True)]
             moved = [np.flatnonzero(np.atleast_2d(each.T).any(axis=0)).tolist() for each in off]
             should, did = ("nothing" if not rows else "the result" if whole else named("row", rows) for rows in moved)
-            if should != did and (value.ndim > 1 or "nothing" in (should, did)):
+            # A few rows of many may stay as they are by chance.
+            if should != did and (set(moved[1]) - set(moved[0]) or 2 * len(moved[1]) <= len(moved[0])):
                 place = "" if whole or did == "nothing" else " of what comes back"
                 return f"changing {name}[{row}] changes {did}{place}; it should change {should}"
     return ""
