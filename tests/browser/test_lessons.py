@@ -490,3 +490,22 @@ def test_cuda(open_lesson):
     assert "2 passes, no conflict" in press(padding, "ArrowRight")
     explorer.get_by_role("button").first.click()  # play
     explorer.get_by_text(re.compile("step ([4-9]|1[0-6]) of 16")).wait_for()
+
+
+def test_variants(open_lesson):
+    page = open_lesson("13_variants")
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox", has=page.locator("[data-chosen]")).first
+    press = keyboard(page, explorer)
+    (start,) = explorer.locator("select").all()
+    _, block_k = explorer.locator(".noUi-handle").all()
+    last_of_first_row = explorer.locator("[data-chosen]").nth(11)
+
+    assert "6 of 9 tiles" in explorer.inner_text()
+    assert "query 0, key 11: in a tile that is skipped" in said_by(last_of_first_row)
+    assert "7 of 9 tiles" in press(last_of_first_row, "Enter")
+    assert "6 of 6 tiles" in press(block_k, "ArrowRight")
+    assert "5 of 6 tiles" in press(last_of_first_row, "Enter")
+    assert "6 of 6 tiles" in press(last_of_first_row, "Enter")
+    of_the_window = re.compile(r"pairs that are visible\s+0\s+42\s+0\s+42")
+    assert of_the_window.search(press(start, "Space", "ArrowDown", "Enter")), "what was painted is gone"
