@@ -66,6 +66,32 @@ def documents(ids):
     return Documents(ids)
 
 
+def packed(cu_seqlens_q, cu_seqlens_k=None, within=None):
+    """Several sequences packed into one row by cumulative lengths: a query sees keys of its own sequence alone.
+
+    cu_seqlens_q: [0, n_1, n_1 + n_2, ...], whole numbers, the last n_q: sequence b has the queries from cu_seqlens_q[b]
+    to cu_seqlens_q[b + 1] - 1, perhaps none. cu_seqlens_k: likewise of keys, as many; None: there are as many keys as
+    queries. within: what a query sees of its sequence, a mask that the four functions above `documents` return, aligned
+    at the last query and the last key of each sequence; None: everything.
+
+    Both lists are read on the host, so a GPU that has them is waited for. This is what `flash_attn_varlen_func` of
+    flash-attention does with the lists of the same names.
+    """
+    edges_q = _cumulative("cu_seqlens_q", cu_seqlens_q)
+    edges_k = edges_q if cu_seqlens_k is None else _cumulative("cu_seqlens_k", cu_seqlens_k)
+    if len(edges_q) != len(edges_k):
+        raise ValueError(
+            f"cu_seqlens_q has {len(edges_q)} entries and cu_seqlens_k {len(edges_k)}; accepted: as many, one more "
+            "than there are sequences"
+        )
+    within = full() if within is None else within
+    if not isinstance(within, Window):
+        raise TypeError(
+            f"within is {within!r}; accepted: full(), causal(), sliding_window(...), prefix_lm(...) or None"
+        )
+    return Packed(edges_q, edges_k, within)
+
+
 def block_sparse(layout, block):
     """Query i sees key j if layout[i // block, j // block] is true. FA1 (Dao et al. 2022), section 3.3.
 
@@ -90,9 +116,16 @@ class Mask:
     It follows that the queries of a tile together see one range, from the first query's start to the last query's
     stop, and that all of them see the range from the last query's start to the first query's stop. Both `&` and `|` of
     two bands are bands again.
+
+    has_ranges: whether each query sees one range of keys, wherever it may lie; so it is for bands, and for `&` of two
+    masks for which it is so.
     """
 
     is_band = False
+
+    @property
+    def has_ranges(self):
+        return self.is_band
 
     def visible(self, i, j, n_q, n_k):
         """Whether query i sees key j: bool, of the shape that i and j broadcast to.
@@ -114,8 +147,12 @@ class Mask:
         return Tiles(self, n_q, n_k, block_q, block_k)
 
     def key_range(self, i, n_q, n_k):
-        """(start, stop): query i sees the keys from start to stop - 1. i: integer array. Bands only."""
+        """(start, stop): query i sees the keys from start to stop - 1. i: integer array. Where `has_ranges` only."""
         raise TypeError(f"this {type(self).__name__} mask is not a band: a query may see several ranges of keys")
+
+    def positions(self, n_q, n_k):
+        """The key at whose position each query stands: int64 [n_q]."""
+        return np.arange(n_q) + n_k - n_q
 
     def check_lengths(self, n_q, n_k):
         """TypeError or ValueError unless the mask is defined for n_q queries and n_k keys."""
@@ -134,13 +171,32 @@ class Mask:
 
     def _bounds(self, tiles):
         """(maybe, surely), each [query tiles, key tiles] of bool: no tile outside `maybe` is visited, and every tile in
-        `surely` is full. For a band the remaining tiles are partial; for other masks the rule decides.
+        `surely` is full. Where `has_ranges`, the remaining tiles are partial; for other masks the rule decides.
         """
-        if not self.is_band:
+        if not self.has_ranges:
             return np.ones(tiles.shape, bool), np.zeros(tiles.shape, bool)
+        if not self.is_band:
+            return self._bounds_of_ranges(tiles)
         begin, end, full_begin, full_end = (bound[:, None] for bound in self._key_tile_ranges(tiles))
         k_tile = np.arange(tiles.shape[1])
         return (begin <= k_tile) & (k_tile < end), (full_begin <= k_tile) & (k_tile < full_end)
+
+    def _bounds_of_ranges(self, tiles):
+        """`_bounds`, from the range of every query."""
+        n_tiles, queries = tiles.shape[1], np.arange(tiles.n_q)
+        start, stop = self.key_range(queries, tiles.n_q, tiles.n_k)
+
+        def count(begin, end):
+            """How many queries of each query tile have each key tile in [begin, end), two numbers a query."""
+            changes, some = np.zeros((tiles.shape[0], n_tiles + 1), int), begin < end
+            for edge, change in ((begin, 1), (end, -1)):
+                np.add.at(changes, (queries[some] // tiles.block_q, edge[some]), change)
+            return changes.cumsum(axis=1)[:, :-1]
+
+        touched = count(start // tiles.block_k, np.where(start < stop, -(-stop // tiles.block_k), 0))
+        whole = count(-(-start // tiles.block_k), np.where(stop == tiles.n_k, n_tiles, stop // tiles.block_k))
+        first, last = _edges(tiles.n_q, tiles.block_q)
+        return touched > 0, whole == (last - first)[:, None]
 
     def _key_tile_ranges(self, tiles):
         """For each query tile of a band: its key tiles [begin, end) are visited, [full_begin, full_end) are full."""
@@ -169,7 +225,7 @@ class Window(Mask):
         position = i + n_k - n_q
         start = 0 * position if self.left is None else np.clip(position - self.left, 0, n_k)
         stop = n_k + 0 * position if self.right is None else np.clip(position + self.right + 1, 0, n_k)
-        return start, np.maximum(stop, min(self.prefix, n_k))
+        return start, np.maximum(stop, np.minimum(self.prefix, n_k))
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,6 +258,33 @@ class Documents(Mask):
         after = np.searchsorted(self._starts, i + n_positions - n_q, side="right")
         edges = np.clip(np.append(self._starts, n_positions) + n_k - n_positions, 0, n_k)
         return edges[after - 1], edges[after]
+
+
+@dataclass(frozen=True, eq=False)
+class Packed(Mask):
+    """`packed`. edges_q, edges_k: where sequences begin, and behind the last its end."""
+
+    edges_q: np.ndarray
+    edges_k: np.ndarray
+    within: Window
+    has_ranges = True
+
+    def check_lengths(self, n_q, n_k):
+        super().check_lengths(n_q, n_k)
+        for name, edges, of, length in (("q", self.edges_q, "queries", n_q), ("k", self.edges_k, "keys", n_k)):
+            if edges[-1] != length:
+                raise ValueError(f"cu_seqlens_{name} ends at {edges[-1]}; accepted: {length}, the number of {of}")
+
+    def key_range(self, i, n_q, n_k):
+        sequence = np.searchsorted(self.edges_q, i, side="right")
+        (begin_q, end_q), (begin_k, end_k) = ((x[sequence - 1], x[sequence]) for x in (self.edges_q, self.edges_k))
+        start, stop = self.within.key_range(i - begin_q, end_q - begin_q, end_k - begin_k)
+        return begin_k + start, begin_k + stop
+
+    def positions(self, n_q, n_k):
+        i = np.arange(n_q)
+        sequence = np.searchsorted(self.edges_q, i, side="right")
+        return i - self.edges_q[sequence] + self.edges_k[sequence]
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +325,10 @@ class Combined(Mask):
     def is_band(self):
         return self.a.is_band and self.b.is_band
 
+    @property
+    def has_ranges(self):
+        return self.is_band or not self.either and self.a.has_ranges and self.b.has_ranges
+
     def check_lengths(self, n_q, n_k):
         self.a.check_lengths(n_q, n_k)
         self.b.check_lengths(n_q, n_k)
@@ -253,8 +340,12 @@ class Combined(Mask):
         starts, stops = zip(self.a.key_range(i, n_q, n_k), self.b.key_range(i, n_q, n_k), strict=True)
         return (np.minimum(*starts), np.maximum(*stops)) if self.either else (np.maximum(*starts), np.minimum(*stops))
 
+    def positions(self, n_q, n_k):
+        a, b = self.a.positions(n_q, n_k), self.b.positions(n_q, n_k)
+        return b if np.array_equal(a, super().positions(n_q, n_k)) else a
+
     def _bounds(self, tiles):
-        if self.is_band:
+        if self.has_ranges:
             return super()._bounds(tiles)
         return tuple(map(self._join, self.a._bounds(tiles), self.b._bounds(tiles)))
 
@@ -301,7 +392,7 @@ class Tiles:
         """[query tiles, key tiles] of int8: HIDDEN, PARTIAL or FULL."""
         maybe, surely = self.mask._bounds(self)
         kinds = maybe.astype(np.int8) + surely
-        if not self.mask.is_band:
+        if not self.mask.has_ranges:
             for i, j in np.argwhere(kinds == PARTIAL):
                 visible = self.visible(i, j)
                 kinds[i, j] = FULL if visible.all() else PARTIAL if visible.any() else HIDDEN
@@ -332,6 +423,18 @@ class Tiles:
             n_tiles, n_keys = is_visited.sum(axis=1), is_visited @ np.diff(_edges(self.n_k, self.block_k), axis=0)[0]
         (n_queries,) = np.diff(_edges(self.n_q, self.block_q), axis=0)
         return Visited(*map(int, (n_tiles.sum(), n_queries @ n_tiles, n_keys.sum(), n_queries @ n_keys)))
+
+
+def _cumulative(name, lengths):
+    """Cumulative lengths as an integer array; TypeError or ValueError if they are none."""
+    lengths = np.array(lengths.tolist() if hasattr(lengths, "tolist") else lengths)
+    if lengths.ndim != 1 or lengths.size == 0 or lengths.dtype.kind not in "iu":
+        raise TypeError(f"{name} has shape {lengths.shape} and dtype {lengths.dtype}; accepted: [n] of whole numbers")
+    if lengths[0] != 0:
+        raise ValueError(f"{name} starts at {lengths[0]}; accepted: 0")
+    for b in np.flatnonzero(np.diff(lengths) < 0):
+        raise ValueError(f"{name} goes down from {lengths[b]} to {lengths[b + 1]} at sequence {b}")
+    return lengths
 
 
 def _edges(length, block):

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "serving": {"kernels", "paged_cache", "tiny_model"},
     "tracing": {"runtime"},
     "tracer": {"runtime", "tracing"},
-    "measure": {"runtime", "language", "editing", "hardware", "traffic", "kernels", "serving", "tiny_model"},
+    "measure": {"runtime", "language", "editing", "hardware", "masks", "traffic", "kernels", "serving", "tiny_model"},
     "explorers": {
         "hardware", "masks", "traffic", "machine", "reference", "kernels", "measure", "serving", "tiny_model",
     },
@@ -45,7 +45,8 @@ MAY_IMPORT = {
     },
     "bug_hunt": {"runtime", "editing", "kernels", "measure"},
     "exercises": {
-        "language", "traffic", "paged_cache", "machine", "reference", "kernels", "measure", "bug_hunt", "grading",
+        "language", "masks", "traffic", "paged_cache", "machine", "reference", "kernels", "measure", "bug_hunt",
+        "grading",
     },
     "__init__": {"components", "grading"},
     "__main__": {"runtime", "grading", "measure"},

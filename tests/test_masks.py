@@ -41,6 +41,24 @@ def packed(kind, n_q, n_k):
     return masks.documents(ids), pairs(n_q, n_k, lambda q, k: ids[q] == ids[k])
 
 
+def lengths_of(kind, n):
+    """Of sequences that have n tokens in all."""
+    if kind == "runs":
+        return [n // 3, n - n // 3 - n // 2, n // 2]
+    return {"empty": [0, n // 2, 0, n - n // 2, 0], "one": [n], "behind": [n, 0, 0, 0, 0]}[kind]
+
+
+def sequences(kind_q, kind_k, left, right, prefix, n_q, n_k):
+    dense, i, j = np.zeros((n_q, n_k), bool), 0, 0
+    within = masks.prefix_lm(prefix) if prefix else masks.sliding_window(left, right)
+    lengths = lengths_of(kind_q, n_q), lengths_of(kind_k, n_k)
+    for length_q, length_k in zip(*lengths, strict=True):
+        if length_q and length_k:
+            dense[i : i + length_q, j : j + length_k] = within.dense(length_q, length_k)
+        i, j = i + length_q, j + length_k
+    return masks.packed(*([0, *itertools.accumulate(x)] for x in lengths), within), dense
+
+
 def blocks(share, block, n_q, n_k):
     shape = -(-n_q // block), -(-n_k // block)
     layout = np.random.default_rng(10 * n_q + n_k).random(shape) < share
@@ -58,14 +76,28 @@ MASKS = {
     **{f"prefix {n}": functools.partial(prefix, n) for n in (0, 1, 3, 5, 9)},
     **{f"documents {kind}": functools.partial(packed, kind) for kind in ("one", "runs", "singles", "mixed")},
     **{
+        f"packed {' '.join(map(str, how))}": functools.partial(sequences, *how)
+        for how in (
+            ("runs", "runs", None, None, 0),
+            ("runs", "runs", None, 0, 0),
+            ("runs", "runs", 1, 0, 0),
+            ("one", "one", 2, 1, 0),
+            ("empty", "empty", None, 0, 0),
+            ("empty", "behind", None, None, 0),
+            ("behind", "empty", 0, 0, 0),
+            ("runs", "runs", None, 0, 2),
+        )
+    },
+    **{
         f"blocks of {block}, {share}": functools.partial(blocks, share, block)
         for block, share in ((1, 0.5), (2, 0.5), (3, 0.5), (4, 0.5), (2, 0), (3, 1))
     },
 }
 COMBINED = [
     "causal", "window 2 1", "window 0 None", "prefix 3", "documents runs", "documents mixed", "blocks of 2, 0.5",
+    "packed runs runs 1 0 0",
 ]  # fmt: skip
-NOT_BANDS = {"documents mixed"} | {name for name in MASKS if name.startswith("blocks")}
+NOT_BANDS = {"documents mixed"} | {name for name in MASKS if name.startswith(("blocks", "packed"))}
 
 
 def combined(first, second, n_q, n_k):
@@ -77,9 +109,10 @@ def combined(first, second, n_q, n_k):
 def check_pairs(mask, dense):
     n_q, n_k = dense.shape
     np.testing.assert_array_equal(mask.dense(n_q, n_k), dense)
-    if mask.is_band:
+    if mask.has_ranges:
         start, stop = mask.key_range(np.arange(n_q), n_q, n_k)
         np.testing.assert_array_equal(dense, (start[:, None] <= np.arange(n_k)) & (np.arange(n_k) < stop[:, None]))
+    if mask.is_band:
         # What Mask promises of a band, and what tiles rely on.
         position = np.arange(n_q) + n_k - n_q
         assert (np.diff(start) >= 0).all() and (np.diff(stop) >= 0).all()
@@ -127,6 +160,15 @@ def test_three_masks_combine():
     mask, dense = (causal[at] & runs[at] | sparse[at] for at in (0, 1))
     check_pairs(mask, dense)
     check_tiles(mask, dense, 3, 2)
+
+
+def test_packed_sequences_have_positions_of_their_own():
+    """Query i of a sequence stands at its key i + n_k - n_q, wherever the sequence lies in the row."""
+    mask = masks.packed([0, 2, 2, 5], [0, 1, 4, 9])
+    assert mask.positions(5, 9).tolist() == [-1, 0, 6, 7, 8] == (mask & masks.full()).positions(5, 9).tolist()
+    assert (masks.causal() & mask).positions(5, 9).tolist() == mask.positions(5, 9).tolist()
+    assert masks.causal().positions(2, 5).tolist() == [3, 4]
+    assert masks.packed([0, 2, 5]).positions(5, 5).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_bands_are_known_as_such():
@@ -203,6 +245,19 @@ def test_a_change_of_the_caller_s_array_does_not_reach_the_mask():
         (lambda: masks.documents([[0, 1]]), TypeError, r"ids has shape \(1, 2\)"),
         (lambda: masks.documents([0, 1]).dense(3, 2), ValueError, "ids has length 2; accepted: 3"),
         (lambda: masks.documents([0, 1]).tiles(1, 1, 1, 1), ValueError, "ids has length 2; accepted: 1"),
+        (lambda: masks.packed([0, 2.5]), TypeError, "cu_seqlens_q has shape .* dtype float64"),
+        (lambda: masks.packed([]), TypeError, r"cu_seqlens_q has shape \(0,\)"),
+        (lambda: masks.packed([[0, 2]]), TypeError, r"cu_seqlens_q has shape \(1, 2\)"),
+        (lambda: masks.packed([0, 2], [1, 2]), ValueError, "cu_seqlens_k starts at 1; accepted: 0"),
+        (lambda: masks.packed([0, 3, 2]), ValueError, "cu_seqlens_q goes down from 3 to 2 at sequence 1"),
+        (lambda: masks.packed([0, 2], [0, 1, 2]), ValueError, "cu_seqlens_q has 2 entries and cu_seqlens_k 3"),
+        (
+            lambda: masks.packed([0, 2], within=masks.documents([0, 0])),
+            TypeError,
+            "within is Documents.*: full",
+        ),
+        (lambda: masks.packed([0, 2]).dense(3, 2), ValueError, "cu_seqlens_q ends at 2; accepted: 3, .* of queries"),
+        (lambda: masks.packed([0, 2]).dense(2, 3), ValueError, "cu_seqlens_k ends at 2; accepted: 3, .* of keys"),
         (lambda: masks.block_sparse([[1.0]], 2), TypeError, "layout has shape .* dtype float64"),
         (lambda: masks.block_sparse(np.ones(3, bool), 2), TypeError, r"layout has shape \(3,\)"),
         (lambda: masks.block_sparse([[True]], 0), ValueError, "block is 0"),

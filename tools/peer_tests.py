@@ -30,6 +30,7 @@ from course_lib import runtime
 FILE = "tests/test_flash_attn.py"
 TESTS = (
     "test_flash_attn_output", "test_flash_attn_causal", "test_flash_attn_qkvpacked", "test_flash_attn_splitkv",
+    "test_flash_attn_varlen_output", "test_flash_attn_varlen_causal", "test_flash_attn_varlen_qkvpacked",
     "test_flash_attn_kvcache", "test_flash_attn_kvcache_paged_block_table_bounds", "test_flash_attn_bwd_overflow",
     "test_flash_attn_bwd_transpose",
 )  # fmt: skip

@@ -20,6 +20,7 @@ axes.
     measured         lesson 10: tables and pictures of the records in data/
     worklog          lesson 11: rungs of the ladder, predicted from their counts and measured; block sizes
     warp             lesson 12: one load of a warp, on the sectors of device memory and on the banks
+    paint            lesson 13: a mask that one paints, and what becomes of its tiles
     pages            lesson 14: what a pool's pages hold as requests come and go; split keys
     lesson_map       the table of lessons, and its picture
     overview         lesson 00: the picture at its head

@@ -38,7 +38,7 @@ PARTS = {
     ),
     "Part III: beyond": (
         Lesson("12", "Thread by thread", "the same in CUDA C++", ("05", "08"), ready=True),
-        Lesson("13", "Masks and variants", "windows, ALiBi, packed lengths", ("08",)),
+        Lesson("13", "Masks and variants", "which tiles a mask leaves; ALiBi, dropout", ("08", "09"), ready=True),
         Lesson("14", "Inference", "decoding, split-KV, paged caches", ("05", "08"), ready=True),
         Lesson("15", "Hopper", "warps with different jobs", ("11",)),
         Lesson("16", "Beyond one GPU", "ring attention", ("05", "08")),

@@ -15,6 +15,8 @@ kernel_calls   answers that are Triton kernels, run under the tracer
 cuda_calls     answers in CUDA C++, run thread by thread
 report         the text that a learner sees
 learner        check, hint, solution, restore, progress, quiz
+marking        marks answers, each in two processes of its own: the judge and the player
+autograding    what nbgrader uses of it; classroom writes the course
 cli            python -m course_lib grade NOTEBOOK
 """
 

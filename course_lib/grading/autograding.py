@@ -1,103 +1,70 @@
-"""What a course's nbgrader_config.py adds to nbgrader: no trust in a submitted cell's metadata, and its own marking."""
+"""What a course's nbgrader_config.py puts in the place of nbgrader's own: who reads, marks and shows a submission."""
 
-import json
-import re
-import subprocess
-import sys
+import os
 
-from nbformat import from_dict
-from nbformat.v4 import new_code_cell, new_output
+import nbformat
+from nbconvert.exporters import Exporter, NotebookExporter
+from nbformat.v4 import new_notebook, new_output
 from nbgrader import utils
-from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
-from traitlets import Bool, Float
+from traitlets import Bool, Float, default
 
+from course_lib.components import page
 from course_lib.player.running import cut
 
-from .cli import LIMIT_S
+from . import registry
+from .classroom import GRADE_ID, answer_cell, check_cell
+from .cli import sources
+from .marking import LIMIT_S, MESSAGE_LIMIT_CHARS, mark
 
-SOURCE_LIMIT_CHARS = 10_000
+
+class Submitted(NotebookExporter):
+    """Reads what was handed in. A file that is no notebook is one without answers."""
+
+    def from_file(self, file_stream, resources=None, **kw):
+        try:
+            if os.path.islink(file_stream.name):
+                raise ValueError("it is a link, perhaps to what is not the student's")
+            notebook = nbformat.read(file_stream, as_version=4)
+        except Exception as error:
+            self.log.error("%s is no notebook, and earns nothing: %.200s", file_stream.name, error)
+            notebook = new_notebook()
+        return self.from_notebook_node(notebook, resources, **kw)
 
 
-class RestoreMetadata(NbGraderPreprocessor):
-    """Puts back what a release said of each cell, and each graded cell that is missing.
-
-    nbgrader itself takes a submission's word for what is graded, and gives a whole submission up where a cell
-    claims to be what the release had not, or where one is there twice. Of two, the last counts.
-    """
+class AnswersAlone(NbGraderPreprocessor):
+    """Takes from a submission the text of its answers, and everything else from the course's own notebook."""
 
     def preprocess(self, nb, resources):
-        about = resources["nbgrader"]
-        with Gradebook(about["db_url"]) as gradebook:
-            released = gradebook.find_notebook(about["notebook"], about["assignment"])
-            points = {cell.name: cell.max_score for cell in released.grade_cells}
-            solutions, tasks = ({cell.name for cell in kind} for kind in (released.solution_cells, released.task_cells))
-            missing, graded = {}, {}
-            for cell in released.source_cells:
-                name = cell.name
-                roles = {"grade": name in points, "solution": name in solutions, "task": name in tasks}
-                missing[name] = {"schema_version": 3, "grade_id": name, "cell_type": cell.cell_type, **roles}
-                missing[name]["locked"] = cell.locked
-                if name in points:
-                    missing[name]["points"] = points[name]
-                    if cell.cell_type == "code":
-                        graded[name] = cell.source
-        for cell in reversed(nb.cells):
-            claimed = cell.metadata.pop("nbgrader", None)
-            name = claimed.get("grade_id") if isinstance(claimed, dict) else None
-            if isinstance(name, str) and name in missing:
-                cell.metadata["nbgrader"] = from_dict(missing.pop(name))
-        for name in graded.keys() & missing:
-            nb.cells.append(new_code_cell(graded[name], metadata={"nbgrader": from_dict(missing[name])}))
-        return nb, resources
-
-
-class NotMarked(RuntimeError):
-    """The answers were not marked, and the message says why."""
+        about, folders, given = resources["nbgrader"], self.parent.parent.coursedir, sources(nb, *GRADE_ID)
+        home = folders.format_path(folders.source_directory, ".", about["assignment"])
+        whole = nbformat.read(f"{home}/{about['notebook']}.ipynb", as_version=4)
+        kept = []
+        for cell in whole.cells:
+            if utils.is_solution(cell):
+                cell.source = given.get(cell.metadata.nbgrader.grade_id)
+            if cell.source is not None:
+                kept.append(cell)
+        whole.cells = kept
+        return whole, resources
 
 
 class MarkAnswers(NbGraderPreprocessor):
     """Fills each locked cell's output with what `marking` found: nbgrader gives no points where that is an error."""
 
-    limit_s = Float(LIMIT_S, help="seconds for running an answer, and again for checking it").tag(config=True)
+    limit_s = Float(LIMIT_S, help="seconds by the clock for one answer").tag(config=True)
     sandbox = Bool(True, help="answers run under bubblewrap; False: with your rights").tag(config=True)
 
     def preprocess(self, nb, resources):
-        code = [cell for cell in nb.cells if cell.cell_type == "code"]
-        cells = {cell.metadata.get("nbgrader", {}).get("grade_id"): cell.source for cell in code}
-        cells.pop(None, None)
-        # A process of its own also because those that it starts import its main module: nbgrader's takes seconds.
-        run = subprocess.run(
-            [sys.executable, "-m", "course_lib.grading.marking"],
-            input=json.dumps({"cells": cells, "limit_s": self.limit_s, "sandboxed": self.sandbox}),
-            capture_output=True,
-            text=True,
-        )
-        if run.returncode:
-            raise NotMarked(run.stderr[-2000:])
-        marks = json.loads(run.stdout)
-        for cell in filter(utils.is_grade, code):
-            unknown = {"passed": False, "message": "no exercise of the course: mark this cell by hand"}
-            found = marks.get(cell.metadata.nbgrader.grade_id, unknown)
-            cell.outputs = [_output(**found)]
-        return nb, resources
-
-
-class AnswersOnly(NbGraderPreprocessor):
-    """Leaves of a feedback page what is about the marks: the answers, as text, and what was found of each.
-
-    A student's Markdown, HTML and outputs are none of it. What nbgrader would take for hidden tests in an answer is
-    made harmless: it gives that student's page up otherwise.
-    """
-
-    def preprocess(self, nb, resources):
-        own = [cell for cell in nb.cells if cell.cell_type == "code" and "nbgrader" in cell.metadata]
-        nb.cells = [cell for cell in own if utils.is_solution(cell) or utils.is_grade(cell)]
+        cells, ids = sources(nb, *GRADE_ID), registry.exercises()
+        answers = {i: cells[answer_cell(i)] for i in ids if answer_cell(i) in cells}
+        tests = {i: cells[check_cell(i)] for i in ids if check_cell(i) in cells}
+        marks = {check_cell(i): found for i, found in mark(answers, tests, self.limit_s, self.sandbox).items()}
         for cell in nb.cells:
-            cell.execution_count = None
-            if not utils.is_grade(cell):
-                cell.outputs = []
-                cell.source = re.sub("(BEGIN|END) HIDDEN TESTS", r"\1 TESTS", cut(cell.source, SOURCE_LIMIT_CHARS))
+            if cell.cell_type == "code" and utils.is_grade(cell) and not utils.is_solution(cell):
+                unknown = {"passed": False, "message": "no exercise of the course: mark this cell by hand"}
+                found = marks.get(cell.metadata.nbgrader.grade_id, unknown)
+                cell.outputs = [_output(found["passed"], found["message"])]
         return nb, resources
 
 
@@ -105,3 +72,42 @@ def _output(passed, message):
     if passed:
         return new_output("stream", name="stdout", text=message + "\n")
     return new_output("error", ename="NotPassed", evalue=message, traceback=message.splitlines())
+
+
+class FeedbackPage(Exporter):
+    """A page with the marks, the answers as text, and what was found of each: nothing else, and no script."""
+
+    @default("file_extension")
+    def _extension(self):
+        return ".html"
+
+    def from_notebook_node(self, nb, resources=None, **kw):
+        nb, resources = super().from_notebook_node(nb, resources, **kw)
+        about = resources["nbgrader"]
+        title = page.escape(f"{about['notebook']}: {about['score']:g} of {about['max_score']:g} points")
+        late = f"<p>{about['late_penalty']:g} points less, because it came late.</p>" if about["late_penalty"] else ""
+        parts = [_part(cell) for cell in nb.cells if utils.is_solution(cell) or utils.is_grade(cell)]
+        head = f"<!DOCTYPE html><html lang=en><meta charset=utf-8><title>{title}</title>{PAGE_STYLE}"
+        return f"{head}<h1>{title}</h1>{late}{''.join(parts)}</html>\n", resources
+
+
+PAGE_STYLE = (
+    "<meta name=viewport content='width=device-width'><style>body{max-width:60em;margin:2em auto;padding:0 1em;"
+    "font-family:sans-serif}h2{margin-top:2em}pre{overflow-x:auto}</style>"
+)
+
+
+def _part(cell):
+    """An answer, or what was found of it, with the points that it earned."""
+    about = cell.metadata.nbgrader
+    titles = {name(i): i for i in registry.exercises() for name in (answer_cell, check_cell)}
+    title = titles.get(about.grade_id, about.grade_id)
+    text = cut(cell.source, MESSAGE_LIMIT_CHARS) if utils.is_solution(cell) else ""
+    text += "".join(output.get("evalue") or output.get("text", "") for output in cell.get("outputs", ()))
+    if comment := about.get("comment"):
+        text += f"\n\nComment: {comment}"
+    if not utils.is_grade(cell):
+        return f"<h2>{page.escape(title)}</h2><pre>{page.escape(text)}</pre>"
+    mood = "passed" if about.score == about.points else "failed"
+    points = f"{title}: {about.score:g} of {about.points:g} points"
+    return page.boxed(f"<p><b>{page.escape(points)}</b></p><pre>{page.escape(text)}</pre>", mood)

@@ -25,6 +25,7 @@ class GuardedAnswer:
     printed: the beginning of what it wrote to stdout.
     seen: what its calls returned, and whatever else a property notes with `note`: two answers that make the same
         mistake are recognised by it. Who wants to know clears it first.
+    loads: how often the last call loaded each element of a tensor, where a kernel's launch or a machine counts it.
     """
 
     def __init__(self, answer, limit_s=CALL_LIMIT_S):
@@ -32,6 +33,7 @@ class GuardedAnswer:
         self.modified = ()
         self.printed = ""
         self.seen = []
+        self.loads = {}
 
     def note(self, *values):
         """Keep values that show what the answer did, besides what its calls return."""
@@ -42,6 +44,7 @@ class GuardedAnswer:
         returned = self.run(lambda: self.answer(*given))
         after = getattr(self.answer, "after", given)  # the player has copies of its own
         self.modified = tuple(i for i, a in enumerate(arguments) if not _same(a, after[i]))
+        self.loads = next((a.loads() for a in arguments if hasattr(type(a), "loads")), {})
         self.note(returned, self.modified, *(a.traces() for a in arguments if hasattr(type(a), "traces")))
         return returned
 

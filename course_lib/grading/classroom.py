@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 
 from . import registry
-from .marking import answer_cell, check_cell
+from .cli import sources
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+GRADE_ID = "nbgrader", "grade_id"  # the place of nbgrader's id in the metadata of a cell
 STUB = "raise NotImplementedError"
 
 RULES = Path(__file__).with_name("class_rules.md").read_text(encoding="utf-8").rstrip()
@@ -36,7 +37,6 @@ def main(argv: list[str] | None = None) -> int:
         "docs/instructors.md says how to hand out, collect and grade. The exit status is 2 if DIR is not empty.",
     )
     parser.add_argument("dir", nargs="?", type=Path, help="a folder that does not exist yet, or an empty one")
-    parser.add_argument("--json", action="store_true", help="write lessons, points and minutes as JSON")
     parser.add_argument("--submissions", metavar="LESSON", help="only say what each student handed in for a lesson")
     parser.add_argument("--table", action="store_true", help="only print docs/instructors.md's table; needs no DIR")
     arguments = parser.parse_args(argv)
@@ -54,11 +54,8 @@ def main(argv: list[str] | None = None) -> int:
     except NotACourse as error:
         print(error, file=sys.stderr)
         return 2
-    if arguments.json:
-        print(json.dumps({"course": str(arguments.dir), "lessons": lessons()}, indent=1))
-    else:
-        names = ", ".join(lesson["name"] for lesson in lessons())
-        print(f"{arguments.dir}: {names}\nNext, there: nbgrader generate_assignment {lessons()[0]['name']}")
+    names = [lesson["name"] for lesson in lessons()]
+    print(f"{arguments.dir}: {', '.join(names)}\nNext, there: nbgrader generate_assignment {names[0]}")
     return 0
 
 
@@ -124,13 +121,24 @@ def submissions(course: Path, lesson: str) -> list[tuple[str, str]]:
 
 
 def _as_notebook(path):
+    if path.is_symlink():
+        return "broken: a link"
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        named = {cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in cells}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        named = sources(json.loads(path.read_bytes()), *GRADE_ID)
+    except (ValueError, RecursionError):
         return "broken: not a Jupyter notebook"
-    known = {answer_cell(exercise_id) for exercise_id in registry.exercises()}
-    return "a notebook" if named & known else "broken: no answer cell of the release is in it"
+    known = set(map(answer_cell, registry.exercises()))
+    return "a notebook" if named.keys() & known else "broken: no answer cell of the release is in it"
+
+
+def answer_cell(exercise_id: str) -> str:
+    """nbgrader's id of the cell that holds the answer; it allows letters, digits, "-" and "_"."""
+    return exercise_id.replace(".", "_")
+
+
+def check_cell(exercise_id: str) -> str:
+    """nbgrader's id of the locked cell that carries the points."""
+    return answer_cell(exercise_id) + "_check"
 
 
 def _convert(notebook: dict, seed: int, names: set[str]) -> set[str]:

@@ -1,31 +1,15 @@
-"""`python -m course_lib grade NOTEBOOK`: marks for the exercises of a notebook; the rest of it is not run.
-
-Every exercise is graded in a process of its own with a time limit, so that an answer that never returns, or
-that takes the process down, costs its own marks and no others.
-"""
+"""`python -m course_lib grade NOTEBOOK`: marks for the exercises of a notebook; the rest of it is not run."""
 
 import argparse
 import contextlib
-import io
+import functools
 import json
-import multiprocessing
-import os
+import operator
 import sys
 from pathlib import Path
 
-import numpy as np
-
-from course_lib.editing import run_source
-
-from . import registry
-from .checking import grade
-from .cuda_calls import confine
-from .kernel_calls import given_names, is_kernel
-from .remote import CellFails, RemoteAnswer
-from .rules import objection
-
-LIMIT_S = 40.0
-JUDGE_BYTES = 6 << 30  # of addresses: an answer may ask for a tile of any size
+from . import registry, sandbox
+from .marking import LIMIT_S, mark
 
 
 class NotGradable(Exception):
@@ -36,8 +20,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m course_lib grade",
         description="Grade the exercises of a notebook: its answer cells are run, in order, with `np` (and for "
-        "kernels `triton` and `tl`) at hand. A helper that an answer calls must stand in an answer cell too. The exit "
-        "status is 0 if the notebook could be graded, whatever the points, and 2 if not.",
+        "kernels `triton` and `tl`) at hand, under bubblewrap where it is installed. A helper that an answer calls "
+        "must stand in an answer cell too. The exit status is 0 if the notebook could be graded, whatever the points, "
+        "and 2 if not.",
     )
     parser.add_argument("notebook", type=Path)
     parser.add_argument("--json", action="store_true", help="write the marks as JSON")
@@ -55,153 +40,41 @@ def main(argv: list[str] | None = None) -> int:
 def grade_notebook(path: Path, limit_s: float = LIMIT_S) -> dict:
     """The marks of every exercise of the notebook's lessons; one whose cell is missing has no points."""
     cells = answer_cells(path)
-    lessons = sorted({exercise_id.split(".")[0] for exercise_id in cells})
-    rows, before = [], []
-    for number in lessons:
-        for exercise in registry.of_lesson(number):
-            row = {"id": exercise.id, "points": 0, "possible": exercise.points, "passed": False, "attempted": False}
-            if exercise.id not in cells:
-                rows.append(row | {"message": f"{exercise.id}: its cell is not in the notebook"})
-                continue
-            outcome = in_own_process(exercise, cells[exercise.id], before, limit_s)
-            rows.append(row | outcome | {"points": exercise.points if outcome["passed"] else 0})
-    return {
-        "notebook": str(path),
-        "points": sum(row["points"] for row in rows),
-        "possible": sum(row["possible"] for row in rows),
-        "exercises": rows,
-    }
+    numbers = sorted({exercise_id.split(".")[0] for exercise_id in cells})
+    exercises = {exercise.id: exercise for number in numbers for exercise in registry.of_lesson(number)}
+    marks = mark(cells, dict.fromkeys(exercises), limit_s, sandbox.works())
+    rows = []
+    for exercise_id, outcome in marks.items():
+        possible = exercises[exercise_id].points
+        points = possible if outcome["passed"] else 0
+        rows.append({"id": exercise_id, "points": points, "possible": possible, **outcome})
+    totals = {key: sum(row[key] for row in rows) for key in ("points", "possible")}
+    return {"notebook": str(path), **totals, "exercises": rows}
 
 
 def answer_cells(path: Path) -> dict[str, str]:
     """exercise id -> source of the code cell whose metadata names it; the last one if there are several."""
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        found = {
-            cell["metadata"]["exercise"]: "".join(cell["source"])
-            for cell in cells
-            if cell["cell_type"] == "code" and "exercise" in cell["metadata"]
-        }
+        found = sources(json.loads(path.read_bytes()), "exercise")
     except OSError as error:
         raise NotGradable(error.strerror) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError):
         raise NotGradable("not a Jupyter notebook") from None
     if not found:
         raise NotGradable("no cell of it belongs to an exercise (cell metadata: exercise)")
-    known = registry.exercises()
-    if strange := [exercise_id for exercise_id in found if exercise_id not in known]:
+    if strange := found.keys() - set(registry.exercises()):
         raise NotGradable(f"there is no exercise {', '.join(map(str, strange))}")
     return found
 
 
-def in_own_process(exercise, source, before, limit_s, test=None, sandboxed=None):
-    """Grade an answer, of which its cell and those before it are run, in a process that is killed after limit_s.
-
-    before: (id, source) of answer cells. This one joins them if it runs; otherwise it would take later ones down too.
-    test: source of a cell that decides instead of `grade`, by raising or not; `check` is strict in it.
-    sandboxed: the answer runs in one more process, the player, in the sandbox or not; None: in that of its judge.
-    """
-    sources = [*before, (exercise.id, source)]
-    context = _processes()
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(sender, sources, test, sandboxed), daemon=True)
-    process.start()
-    sender.close()
-    outcome = {"passed": False, "attempted": True, "cell_runs": False}
-    try:
-        # First comes whether the cell ran, then the marks.
-        while "message" not in outcome:
-            if not receiver.poll(limit_s):
-                outcome["message"] = f"{exercise.id}: the answer did not return within {limit_s:g} s"
-                break
-            outcome |= receiver.recv()
-    except EOFError:
-        process.join()
-        outcome["message"] = f"{exercise.id}: the answer ended its process (exit status {process.exitcode})"
-    finally:
-        process.kill()
-        process.join()
-    if outcome.pop("cell_runs"):
-        before.append(sources[-1])
-    return outcome
-
-
-def _processes():
-    """How processes start: from one that has imported what this one has of the course, where that is possible."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([name for name in sys.modules if name.startswith("course_lib.")])
-    return context
-
-
-def _work(sender, sources, test, sandboxed):
-    # What cells and answers write, at whatever level, must not mix with the marks.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    exercise = registry.find(sources[-1][0])
-    name = exercise.answer.__name__
-    try:
-        if reason := objection(sources[-1][1], exercise.imports, is_kernel(exercise)):
-            raise CellFails(f"not run, because it breaks a rule of the class. {reason}")
-        if sandboxed is None:
-            namespace = _defined(exercise, sources)
-        else:
-            if sandboxed and "run_cuda(" in getattr(exercise.properties, "call", ""):
-                confine()
-            _limit_memory()
-            kernel = is_kernel(exercise)
-            # Triton alone runs beside a kernel.
-            cells = [cell for cell in sources if not kernel or is_kernel(registry.find(cell[0]))]
-            answer = RemoteAnswer(cells, name, kernel, sandboxed)
-            namespace = {"np": np, name: answer}
-    except CellFails as error:
-        sender.send({"message": f"{exercise.id}: {error}"})
-        return
-    sender.send({"cell_runs": True})
-    if test is not None:
-        sender.send(_outcome_of(test, namespace))
-        return
-    result = grade(exercise.id, namespace[name])
-    sender.send({"passed": result.passed, "attempted": result.attempted, "message": result.message})
-
-
-def _limit_memory():
-    with contextlib.suppress(ImportError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (JUDGE_BYTES, JUDGE_BYTES))
-
-
-def _defined(exercise, sources):
-    namespace = {"__name__": "__main__", "np": np}
-    if "triton" in exercise.imports:
-        namespace |= given_names()
-    for cell_id, source in sources:
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                run_source(source, f"<cell {cell_id}>", namespace)
-        except BaseException as error:
-            # An earlier answer's cell that fails is that answer's loss alone.
-            if cell_id == exercise.id:
-                raise CellFails(f"its cell does not run: {type(error).__name__}: {error}") from None
-    if exercise.answer.__name__ not in namespace:
-        raise CellFails(f"its cell defines no {exercise.answer.__name__}")
-    return namespace
-
-
-def _outcome_of(test, answers):
-    os.environ["COURSE_LIB_STRICT"] = "1"
-    namespace = dict(answers)
-    exec("from course_lib import check", namespace)  # over whatever an answer calls so
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed):
-            exec(test, namespace)
-    except AssertionError as error:
-        return {"passed": False, "message": str(error)}
-    except BaseException as error:
-        return {"passed": False, "message": f"{type(error).__name__}: {error}"}
-    return {"passed": True, "message": printed.getvalue().rstrip()}
+def sources(notebook, *keys) -> dict[str, str]:
+    """What the keys lead to in a cell's metadata -> source of the last cell with it; what is no cell is left out."""
+    cells, found = notebook.get("cells") if isinstance(notebook, dict) else None, {}
+    for cell in cells if isinstance(cells, list) else ():
+        with contextlib.suppress(LookupError, TypeError):
+            name = functools.reduce(operator.getitem, keys, cell["metadata"])
+            found[name] = "".join(cell["source"])
+    return found
 
 
 def _as_text(marks):

@@ -21,7 +21,8 @@ from .remote import RemoteAnswer
 SCRIPT = Path(__file__).with_name("compile_for_gpu.py")
 HEAD = "import numpy as np\nimport triton\nimport triton.language as tl\n"
 LIMIT_S = 60.0  # by the clock; a kernel takes about two seconds
-TYPES = {"bool": "i1", "int64": "i32", "int32": "i32", "float64": "fp32", "float32": "fp32", "float16": "fp16"}
+TYPES = {"bool": "i1", "int8": "i8", "int32": "i32", "int64": "i32"}
+TYPES |= {"float16": "fp16", "float32": "fp32", "float64": "fp32"}
 
 
 def compiles(check: Checks, *row) -> None:
@@ -70,4 +71,6 @@ def _refusal(answer, arguments):
             run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             return f"it was not done after {LIMIT_S:g} s"
-    return json.loads(run.stdout) if run.returncode == 0 else (run.stderr.strip().splitlines() or ["no message"])[-1]
+    # tl.static_print has printed before.
+    lines = (run.stderr if run.returncode else run.stdout).strip().splitlines() or ["no message"]
+    return lines[-1] if run.returncode else json.loads(lines[-1])

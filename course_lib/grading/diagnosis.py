@@ -168,7 +168,7 @@ def _differs(array, part):
             )
     elif (factor := _common_factor(array[wrong], expected[wrong])) is not None:
         return Finding(name, "factor", f"{name} is {_too(factor, int(wrong.sum()))}{where}")
-    return Finding(name, "values", f"{name} is wrong{where}")
+    return Finding(name, "values", f"{name} is wrong{where}{_by_weight(array, part, wrong)}")
 
 
 def _common_factor(array, expected):
@@ -185,6 +185,44 @@ def _too(factor, count):
         return "0"
     by = f"by the {'same ' if count > 1 else ''}factor {factor:.4g}"
     return f"off {by}" if factor < 0 else f"too {'large' if factor > 1 else 'small'} {by}"
+
+
+def _by_weight(array, part, wrong):
+    """ "; in row 0, what counts is keys 0 to 3 1 times, keys 4 to 7 0 times": of the terms that the row is a sum of.
+
+    Nothing unless this is so to the last digits, with fewer factors than columns.
+    """
+    if part.product is None or wrong.ndim != 2 or not np.isfinite(array).all():
+        return ""
+    of, weights, values = part.product()
+    columns = array.shape[1]
+    for row in np.flatnonzero(wrong.any(axis=1)):
+        terms = weights[row][:, None] * values
+        size = np.abs(terms).max()
+        for block in range(len(terms), 0, -1):
+            starts = np.arange(0, len(terms), block)
+            if len(starts) >= columns:
+                break
+            sums = np.add.reduceat(terms, starts)
+            factors, _, rank, _ = np.linalg.lstsq(sums.T, array[row], rcond=None)
+            if (
+                rank == len(starts)
+                and factors.min() >= -1e-6
+                and np.abs(factors @ sums - array[row]).max() <= 1e-5 * size
+            ):
+                fates = _fates(factors + 0.0, of, block, len(terms))
+                return f"; in {part.index} {row}, {fates}" if fates else ""
+    return ""
+
+
+def _fates(factors, of, block, count):
+    """What became of the terms of each block, where neighbours with the same fate are told together."""
+    told = []
+    for factor, group in itertools.groupby(enumerate(f"{f:.3g}" for f in factors), lambda each: each[1]):
+        places = [place for place, _ in group]
+        numbers = list(range(places[0] * block, min((places[-1] + 1) * block, count)))
+        told.append(f"{named(of, numbers)} {factor} times")
+    return f"what counts is {', '.join(told)}" if len(told) <= 4 else ""
 
 
 def _by_tile(array, part, wrong):

@@ -46,7 +46,11 @@ def single_finding(kind: str, text: str, returned: str = "", expected: str = "",
 
 @dataclass(frozen=True)
 class ExpectedOutput:
-    """One output as it should be. expected: in float64. plain: as the reference computes it in float32."""
+    """One output as it should be. expected: in float64. plain: as the reference computes it in float32.
+
+    product: a function without arguments that returns (of, weights, values): the output is weights @ values, a sum over
+    what `of` names, such as "key".
+    """
 
     name: str
     expected: np.ndarray
@@ -54,6 +58,7 @@ class ExpectedOutput:
     terms: np.ndarray | float  # size of the terms that were added up: rounding is relative to this
     index: str = "row"  # what the first axis counts
     tile: int | None = None  # how many of them make a block
+    product: Callable | None = None
 
 
 @dataclass(eq=False)

@@ -108,6 +108,7 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
     traced = kernel.run(run) if guarded else run()
     made = Launch({name: tensors[name].numpy() for name in outputs}, traced)
     if guarded:
+        kernel.loads = {name: tensor.loads for name, tensor in traced.tensors.items() if f"{name}_ptr" not in outputs}
         kernel.note(made.outputs, made.by_tensor(), [str(violation) for violation in traced.violations[:1]])
     return made
 

@@ -1,55 +1,124 @@
-"""Marks the answers of one notebook in class: `python -m course_lib.grading.marking` reads and writes JSON.
+"""Marks answers, each in two processes of its own: `mark` starts the judge, which is this file, and it the player.
 
-Nothing of the notebook's kernel takes part. For each answer there are two new processes: the judge runs the locked
-cell, hidden tests included, and the player, in a sandbox, runs the answer from its source, with the answers before it.
-So what any cell has patched, hooked or displayed does not matter, and an answer that never returns costs its own marks.
+The judge runs the checks, hidden tests included, and the player runs the answer from its source, with the answers
+before it. So what other cells have patched, hooked or displayed does not matter, and an answer that never returns, or
+takes a process down, costs its own marks and no others.
 """
 
+import contextlib
+import io
 import json
+import subprocess
 import sys
 
+import numpy as np
+
+from course_lib import runtime
 from course_lib.player.running import cut
 
 from . import registry, sandbox
-from .cli import LIMIT_S, in_own_process
+from .checking import grade
+from .cuda_calls import confine
+from .kernel_calls import is_kernel
+from .remote import CellFails, RemoteAnswer
+from .rules import objection
 
+LIMIT_S = 40.0
+JUDGE_BYTES = 6 << 30  # of addresses: an answer may ask for a tile of any size
 MESSAGE_LIMIT_CHARS = 8000
 
 
-def answer_cell(exercise_id: str) -> str:
-    """nbgrader's id of the cell that holds the answer; it allows letters, digits, "-" and "_"."""
-    return exercise_id.replace(".", "_")
+class NotMarked(RuntimeError):
+    """No answer can be marked here, and the message says why."""
 
 
-def check_cell(exercise_id: str) -> str:
-    """nbgrader's id of the locked cell that carries the points."""
-    return answer_cell(exercise_id) + "_check"
+def mark(answers: dict, tests: dict, limit_s: float = LIMIT_S, sandboxed: bool = True) -> dict[str, dict]:
+    """{exercise id: {"passed", "attempted", "message"}} of the exercises in `tests`.
 
-
-def mark(cells: dict[str, str], limit_s: float = LIMIT_S, sandboxed: bool = True) -> dict[str, dict]:
-    """nbgrader's cell id -> source  to  id of each check cell -> {"passed": ..., "message": ...}.
-
-    Raises NoSandbox if there is none where there should be.
+    answers: exercise id -> source of the answer's cell. tests: exercise id -> source of a cell that decides by raising
+    or not, in which `check` is strict; None: what is drawn with seed 0 decides. limit_s: by the clock, per exercise.
+    Raises NoSandbox if there is none where there should be, or NotMarked.
     """
     if sandboxed:
         sandbox.bubblewrap()
     marks, before = {}, []
-    for exercise_id in registry.exercises():
-        if check_cell(exercise_id) not in cells:
-            continue
-        exercise, source = registry.find(exercise_id), cells.get(answer_cell(exercise_id))
-        if source is None:
-            passed, message = False, f"{exercise_id}: its answer cell is not in the notebook"
+    for exercise_id in filter(tests.__contains__, registry.exercises()):
+        outcome = {"passed": False, "attempted": exercise_id in answers}
+        if exercise_id in answers:
+            cells = [*before, (exercise_id, answers[exercise_id])]
+            outcome |= _judged(exercise_id, cells, tests[exercise_id], limit_s, sandboxed)
+            if outcome.pop("cell_runs", False):
+                before = cells
         else:
-            outcome = in_own_process(exercise, source, before, limit_s, cells[check_cell(exercise_id)], sandboxed)
-            passed, message = outcome["passed"], cut(outcome["message"], MESSAGE_LIMIT_CHARS)
-        marks[check_cell(exercise_id)] = {"passed": passed, "message": message}
+            outcome["message"] = (
+                "its cell was not found: the file has to be a notebook that has kept the lesson's cells"
+            )
+        if not outcome["message"].startswith(exercise_id):
+            outcome["message"] = f"{exercise_id}: {outcome['message']}"
+        marks[exercise_id] = outcome | {"message": cut(outcome["message"], MESSAGE_LIMIT_CHARS)}
     return marks
 
 
-if __name__ == "__main__":
+def _judged(exercise_id, cells, test, limit_s, sandboxed):
+    request = {"exercise_id": exercise_id, "cells": cells, "test": test, "sandboxed": sandboxed}
+    # On a machine with a GPU, too, kernels are interpreted.
+    environment = runtime.environment(interpreting=True) | {"COURSE_LIB_STRICT": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "course_lib.grading.marking"]
+    pipes = {"input": json.dumps(request), "capture_output": True, "text": True}
     try:
-        marks = mark(**json.load(sys.stdin))
-    except sandbox.NoSandbox as error:
-        sys.exit(str(error))
-    json.dump(marks, sys.stdout)
+        judge = subprocess.run(command, env=environment, timeout=limit_s, **pipes)
+    except subprocess.TimeoutExpired:
+        return {"message": f"the answer did not return within {limit_s:g} s"}
+    if judge.returncode == 0:
+        return json.loads(judge.stdout.splitlines()[-1])
+    why = judge.stderr[-2000:].strip()
+    if judge.returncode > 0 and "MemoryError" not in why:
+        raise NotMarked(why)
+    return {"message": f"checking the answer took more memory than there is (exit status {judge.returncode})"}
+
+
+def outcome_of(exercise_id, cells, test, sandboxed):
+    """What the judge finds. cells: (id, source) of answer cells, of which the last is judged."""
+    exercise = registry.find(exercise_id)
+    kernel, name = is_kernel(exercise), exercise.answer.__name__
+    if reason := objection(cells[-1][1], exercise.imports, kernel):
+        return {"message": f"not run, because it breaks a rule of the class. {reason}"}
+    if sandboxed and "run_cuda(" in getattr(exercise.properties, "call", ""):
+        confine()
+    # Triton alone runs beside a kernel.
+    cells = [cell for cell in cells if not kernel or is_kernel(registry.find(cell[0]))]
+    try:
+        answer = RemoteAnswer(cells, name, kernel, sandboxed)
+    except CellFails as error:
+        return {"message": str(error)}
+    return {"cell_runs": True} | (_graded(exercise_id, answer) if test is None else _tested(test, {name: answer}))
+
+
+def _graded(exercise_id, answer):
+    result = grade(exercise_id, answer)
+    return {"passed": result.passed, "attempted": result.attempted, "message": result.message}
+
+
+def _tested(test, answers):
+    printed, namespace = io.StringIO(), {"np": np} | answers
+    exec("from course_lib import check", namespace)
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(test, namespace)
+    except AssertionError as error:
+        return {"message": str(error)}
+    except BaseException as error:
+        return {"message": f"{type(error).__name__}: {error}"}
+    return {"passed": True, "message": printed.getvalue().rstrip()}
+
+
+def main():
+    with contextlib.suppress(ImportError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (JUDGE_BYTES, JUDGE_BYTES))
+    print("\n" + json.dumps(outcome_of(**json.load(sys.stdin))))
+
+
+if __name__ == "__main__":
+    main()

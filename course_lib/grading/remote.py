@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from course_lib.machine import HBMArray, Machine, Report, Tile, functions_on_tiles
-from course_lib.player.running import TEXT_LIMIT_CHARS, Told, cut
+from course_lib.player.running import CALL_LIMIT_S, TEXT_LIMIT_CHARS, Told, cut
 from course_lib.player.wire import BrokenWire, Wire
 
 from . import read_counting, sandbox
@@ -89,8 +89,6 @@ class RemoteAnswer:
         self._process = None
 
     def __call__(self, *arguments):
-        from .calling import CALL_LIMIT_S
-
         return self.play("call", arguments, CALL_LIMIT_S)
 
     def play(self, *message, serve=None):

@@ -1,29 +1,19 @@
 """What an answer may use in class, read off its source: the same in `check`, `grade`, `validate` and `autograde`.
 
-For Python with NumPy these rules only teach: what they refuse is not there where an answer is marked (`sandbox`).
-A kernel may be written in Triton alone, because Triton's interpreter would run any Python: what the rules leave of it
-reaches no object behind a tensor. CUDA C++ runs together with the counters of its accesses, and may not reach them.
+For Python with NumPy these rules only teach: what they refuse is not there where an answer is marked (`sandbox`). That
+a kernel is Triton, its compiler tells; the rules see to it that the compiler is asked about what is run, and runs
+nothing. CUDA C++ runs together with the counters of its accesses, and may not reach them.
 """
 
 import ast
-import builtins
 import re
 
 MODULES = ("collections", "functools", "itertools", "math", "numpy")
 
-# In a kernel: what Python has, and what a tensor, a pointer and a dtype offer.
-KERNEL_BUILTINS = frozenset("float int bool range len min max abs tuple isinstance NotImplementedError".split())
-KERNEL_ATTRIBUTES = frozenset(
-    "T abs argmax argmin associative_scan broadcast_to cast ceil cumsum dtype element_ty exp exp2 expand_dims flip "
-    "floor gather is_floating is_fp16 is_fp32 item log log2 logical_and logical_or max min numel permute ravel reduce "
-    "reshape rsqrt shape scalar sigmoid sin sort split sqrt store sum to trans type value view".split()
-)
-# What triton.language has of modules, what its interpreter leaves among a kernel's globals, and the softmax that these
-# kernels are to compute.
-NOT_IN_KERNELS = frozenset(
-    "core extra inspect interpreter_builder interpreter_semantic random semantic softmax standard target_info".split()
-)
-KERNEL_MODULES = ("math", "np", "tl", "tl.math", "triton")
+# In a kernel: what is ready-made, what no exercise needs, and what leads out of Triton.
+NOT_IN_KERNELS = re.compile(r"softmax|atomic_\w+|_\w*|core|data|handle|inspect|interpreter_\w+|semantic|standard")
+# Calls that make a constant.
+CONSTANT = re.compile(r"tl\.constexpr|float|math\.\w+")
 
 
 def objection(source: str, imports: tuple[str, ...] = (), kernel: bool = False) -> str | None:
@@ -40,10 +30,9 @@ def objection(source: str, imports: tuple[str, ...] = (), kernel: bool = False) 
     for node in ast.walk(tree):
         if reason := _foreign(node, allowed) or (kernel and _not_triton(node)):
             return f"line {node.lineno}: {reason}"
-    if kernel:
-        for statement in tree.body:
-            if not isinstance(statement, ast.Import | ast.FunctionDef | ast.Assign | ast.AnnAssign | ast.Expr):
-                return f"line {statement.lineno}: the cell of a kernel holds functions and constants"
+    for statement in tree.body if kernel else ():
+        if not _defines(statement):
+            return f"line {statement.lineno}: the cell of a kernel holds functions with @triton.jit, and constants"
     return None
 
 
@@ -63,27 +52,27 @@ def _foreign(node, allowed):
 
 def _not_triton(node):
     match node:
-        case ast.Attribute(attr=attr, value=value, ctx=ctx):
-            of_module = ast.unparse(value) in KERNEL_MODULES
-            if not isinstance(ctx, ast.Load) or attr.startswith("_") or attr in NOT_IN_KERNELS:
-                return f"a kernel may not use {ast.unparse(node)}"
-            if not of_module and attr not in KERNEL_ATTRIBUTES:
-                return f"a kernel may not use the attribute {attr}"
-        case ast.Name(id=name):
-            if (hasattr(builtins, name) and name not in KERNEL_BUILTINS) or name.startswith("__"):
-                return f"a kernel may not use {name}"
-            if name in NOT_IN_KERNELS:
-                return f"a kernel may not use {name}"
-        case ast.ImportFrom():
-            return "a kernel's cell may import modules as wholes only"
-        case ast.Import(names=names):
-            for alias in names:
-                usual = {"numpy": "np", "triton.language": "tl"}.get(alias.name, alias.name)
-                if (alias.asname or alias.name) != usual:
-                    return f"write import {alias.name}" + (f" as {usual}" if usual != alias.name else "")
-        case ast.ClassDef() | ast.MatchClass():
-            return "a kernel has no classes"
-    return None
+        case ast.Attribute(attr=name, ctx=ctx):
+            refused = NOT_IN_KERNELS.fullmatch(name) or not isinstance(ctx, ast.Load)
+        case ast.Name(id=name, ctx=ctx):
+            refused = name.startswith("__") or name == "getattr"
+            refused |= name in ("float", "math", "tl") and not isinstance(ctx, ast.Load)
+        case _:
+            return "a kernel's cell may import modules as wholes only" if isinstance(node, ast.ImportFrom) else None
+    return f"a kernel may not use {ast.unparse(node)}" if refused else None
+
+
+def _defines(statement):
+    """Whether a statement of a cell defines something, and runs nothing else."""
+    parts = statement
+    if isinstance(statement, ast.FunctionDef):
+        if [ast.unparse(decorator) for decorator in statement.decorator_list] not in ([], ["triton.jit"]):
+            return False
+        parts = statement.args
+    elif not isinstance(statement, ast.Import | ast.Assign | ast.AnnAssign | ast.Expr):
+        return False
+    calls = [node for node in ast.walk(parts) if isinstance(node, ast.Call)]
+    return all(CONSTANT.fullmatch(ast.unparse(call.func)) for call in calls)
 
 
 # In CUDA C++: what leads to other processes, files and memory, or past the compiler.

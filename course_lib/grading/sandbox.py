@@ -35,6 +35,14 @@ def bubblewrap() -> str:
     return path
 
 
+def works() -> bool:
+    """Whether there is a sandbox on this machine."""
+    try:
+        return bool(bubblewrap())
+    except NoSandbox:
+        return False
+
+
 def command(arguments, writable=(), readable=()) -> list[str]:
     """The command line that runs these arguments in the sandbox. Raises NoSandbox."""
     line = _confined(bubblewrap())
@@ -42,7 +50,8 @@ def command(arguments, writable=(), readable=()) -> list[str]:
         for folder in folders:
             line += [option, str(folder), str(folder)]
     line += ["--clearenv", "--setenv", "PATH", "/usr/bin:/bin", "--setenv", "LC_ALL", "C"]
-    return [*line, "--chdir", str([*writable, "/"][0]), "--", *map(str, arguments)]
+    limits = ["/usr/bin/prlimit", f"--as={6 << 30}", f"--fsize={64 << 20}"]
+    return [*line, "--chdir", str([*writable, "/"][0]), "--", *limits, *map(str, arguments)]
 
 
 def player(sandboxed: bool, info: int) -> tuple[list[str], dict[str, str]]:

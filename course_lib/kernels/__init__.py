@@ -7,6 +7,10 @@ checks.py           what the public functions accept and refuse
 flash_forward.py    the shipped forward: the plain kernel, made fast
 flash_backward.py   the shipped backward: delta, dK and dV, dQ, without atomics
 decode.py           a few queries to the keys of a cache: keys split over programs, in pages or not
+variants.py         the forward with any mask, changed scores, sinks and dropout; variant_backward.py: its backward
+variant_attention.py: what `flash_attention` accepts of these, and how they meet autograd
+score_mods.py       ALiBi, soft caps, or a change of scores of your own
+visits.py           which tiles the programs of a masked kernel visit, as numbers that it reads
 configs.py          tile sizes and launch options as one table, and `select`, which everyone asks
 launch.py           the host's side of a launch: descriptors, padding, cached preparation
 masks.py            which keys a query sees, and which tiles a tile visits

@@ -37,9 +37,9 @@ class Row(NamedTuple):
     """The Config for every launch that the row matches; ANY in a column matches everything.
 
     kernel: "forward", "dkdv", "dq" or "decode". arch: see `arch_of`. dtype: "half" for fp16 and bf16, or "fp32".
-    head_dims: [lowest, highest]. mask: "full" or "causal". more_keys_than, more_rows_than: the number of keys in a
-    sequence, and of query rows in all heads and sequences together, must exceed them. by_descriptor: whether the tiles
-    in the loop come by tensor descriptor.
+    head_dims: [lowest, highest]. mask: "full", "causal", or "list" of the tiles that a mask shows. more_keys_than,
+    more_rows_than: the number of keys in a sequence, and of query rows in all heads and sequences together, must exceed
+    them. by_descriptor: whether the tiles in the loop come by tensor descriptor.
     """
 
     kernel: str
@@ -75,9 +75,9 @@ def arch_of(capability):
 def select(kernel, *, dtype, head_dim, causal, capability, n_k, by_descriptor, n_rows=None, block_q=None, block_k=None):
     """The Config that a kernel is launched with.
 
-    kernel: as in a Row; dtype: torch's; capability: (major, minor) of the GPU, None where kernels are interpreted;
-    n_k: keys in a sequence; by_descriptor: whether the tiles in the loop come by tensor descriptor; n_rows: query rows
-    in all heads and sequences together, None for as many as the GPU can use.
+    kernel: as in a Row; dtype: torch's; causal: None for a list of tiles; capability: (major, minor) of the GPU, None
+    where kernels are interpreted; n_k: keys in a sequence; by_descriptor: whether the tiles in the loop come by tensor
+    descriptor; n_rows: query rows in all heads and sequences together, None for as many as the GPU can use.
     block_q, block_k: the caller's own choice. It is launched without prefetching, which would take more shared memory;
     a block that is None comes from the table.
     """
@@ -92,8 +92,8 @@ def select(kernel, *, dtype, head_dim, causal, capability, n_k, by_descriptor, n
 def find_row(kernel, dtype, head_dim, causal, capability, n_k, by_descriptor, n_rows=None):
     """The first Row that matches; arguments as `select`'s."""
     wanted = (
-        kernel, arch_of(capability), "fp32" if dtype == torch.float32 else "half", "causal" if causal else "full",
-        bool(by_descriptor),
+        kernel, arch_of(capability), "fp32" if dtype == torch.float32 else "half",
+        "list" if causal is None else "causal" if causal else "full", bool(by_descriptor),
     )  # fmt: skip
     for row in TABLE:
         columns = row.kernel, row.arch, row.dtype, row.mask, row.by_descriptor

@@ -18,12 +18,12 @@ from course_lib.kernels.configs import BLOCK_SIZES
 from course_lib.kernels.decode import MAX_SPLITS, decode
 from course_lib.kernels.flash_backward import flash_backward
 from course_lib.kernels.flash_forward import flash_forward
+from course_lib.kernels.launch import addressable
 from course_lib.kernels.variant_attention import variant_attention
 
-# Offsets inside a tile are 32-bit: 128 rows of at most 2^24 elements.
-MAX_ROW_STRIDE = 2**24 - 1
-# Up to so many query rows that share keys, and from so many keys on, `flash_attention` decodes.
-MAX_DECODED_ROWS, MIN_DECODED_KEYS = 16, 512
+# Up to so many query rows that share keys, and from so many keys on, `flash_attention` decodes. Where several heads
+# share them and a tile has room, up to 64 rows are decoded in hardly more time than one (timed on an H200).
+MAX_DECODED_ROWS, MAX_GROUPED_ROWS, MIN_DECODED_KEYS = 16, 64, 512
 
 
 def flash_attention(
@@ -39,7 +39,8 @@ def flash_attention(
     causal: query i sees the keys j <= i + n_k - n_q, so the last query sees every key. scale: None means
     1/sqrt(head_dim). block_q, block_k: rows of a tile, 16, 32, 64 or 128; None takes them from `configs`.
 
-    mask: of `course_lib.masks`, combined with causal if both are given. score_mod: of `score_mods`, or several in a
+    mask: of `course_lib.masks`, combined with causal if both are given; `masks.packed` is for sequences one behind the
+    other in one row, by cumulative lengths. score_mod: of `score_mods`, or several in a
     tuple, applied to the scaled scores one after the other. sinks: floating-point [heads], a score of each head that
     takes weight in every row and brings no value. dropout_p: the share of weights that is dropped; the others are
     multiplied by 1 / (1 - dropout_p). seed: decides which, with head, query and key, whatever the tiles; None draws one
@@ -59,14 +60,15 @@ def flash_attention(
     may make all rows of a query tile NaN that loads it, even if they do not see it, because 0 * NaN is NaN in a matrix
     product. Rows of other query tiles, heads and sequences keep their bits.
 
-    Where no more than 16 query rows share 512 keys or more, several programs read parts of the keys (decode.py), unless
-    block_q or block_k is given.
+    Where few query rows share 512 keys or more (16; 64 of grouped heads in fp16 or bf16), several programs read parts
+    of the keys (decode.py), unless block_q or block_k is given.
 
-    Differentiable once, with respect to q, k and v, through o and through lse (FlashAttention-2, Alg. 2). The backward
-    keeps q, k, v, o and lse, and nothing of size N x N. Gradients have the inputs' dtype, and the same call gives the
-    same bits. Rows with no visible key give and receive zero gradients. block_q and block_k apply to the forward only.
-    Under autocast, inputs are first cast to its dtype, as for PyTorch's own attention. Under torch.compile the kernels
-    are opaque operators of the graph; fullgraph=True works.
+    Differentiable once, with respect to q, k, v and sinks, through o and through lse (FlashAttention-2, Alg. 2). The
+    backward keeps q, k, v, o and lse, and nothing of size N x N. Gradients have the inputs' dtype, and the same call
+    gives the same bits. Rows with no visible key give and receive zero gradients. block_q and block_k apply to the
+    forward only. Under autocast, inputs are first cast to its dtype, as for PyTorch's own attention. Under
+    torch.compile the kernels are opaque operators of the graph; fullgraph=True works, but a mask, score_mod, sinks or
+    dropout_p break the graph.
 
     Raises TypeError or ValueError before any launch, naming the argument, and ValueError with the bytes needed if the
     tiles do not fit the GPU's shared memory.
@@ -76,7 +78,7 @@ def flash_attention(
     check_tensors(q, k, v)
     scale = check_scale(scale, q.shape[-1])
     _check_blocks(block_q=block_q, block_k=block_k)
-    q, k, v = _addressable(q), _addressable(k), _addressable(v)
+    q, k, v = addressable(q), addressable(k), addressable(v)
     if mask is not None or score_mod is not None or sinks is not None or dropout_p != 0:
         if block_q is not None or block_k is not None:
             raise ValueError("block_q and block_k are not accepted with a mask, score_mod, sinks or dropout_p")
@@ -144,7 +146,7 @@ class _FlashAttention(torch.autograd.Function):
     def backward(ctx, do, dlse):
         q, k, v, o, lse = ctx.saved_tensors
         need_dq, need_dk, need_dv = ctx.needs_input_grad[:3]
-        do = torch.zeros_like(o) if do is None else _addressable(do)
+        do = torch.zeros_like(o) if do is None else addressable(do)
         dlse = None if dlse is None else dlse.contiguous()
         if torch.compiler.is_compiling():
             dq, dk, dv = _backward_in_graph(q, k, v, o, lse, do, dlse, ctx.causal, ctx.scale)
@@ -164,8 +166,9 @@ def _forward(q, k, v, causal, scale, store_lse, block_q, block_k):
 
 def _launch_forward(q, k, v, causal, scale, store_lse, block_q, block_k):
     """(o, lse) by the kernel that suits the shapes. Both compute one function, so the backward is the same."""
-    rows, n_k = q.shape[1] // k.shape[1] * q.shape[2], k.shape[2]
-    if block_q is None and block_k is None and rows <= MAX_DECODED_ROWS and n_k >= MIN_DECODED_KEYS:
+    group_size, n_q, n_k = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
+    most_rows = MAX_GROUPED_ROWS if group_size > 1 and q.dtype != torch.float32 else MAX_DECODED_ROWS
+    if block_q is None and block_k is None and group_size * n_q <= most_rows and n_k >= MIN_DECODED_KEYS:
         return decode(q, k, v, causal=causal, scale=scale, store_lse=store_lse)
     return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=store_lse, block_q=block_q, block_k=block_k)
 
@@ -234,12 +237,6 @@ def _cast_by_autocast(*tensors):
         else x
         for x in tensors
     ]  # fmt: skip
-
-
-def _addressable(x):
-    """x, or a copy that the kernels' offsets can address."""
-    _, _, row_stride, stride = x.stride()
-    return x if stride == 1 and row_stride <= MAX_ROW_STRIDE else x.contiguous()
 
 
 def _check_blocks(**blocks):

@@ -278,6 +278,18 @@ def dq_kernel(
     store_tile(dq_ptr + row * HEAD_DIM, dq * scale, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
 
 
+def delta_plan(do, capability, has_dlse):
+    """The Launch of the first kernel for a gradient of this metadata."""
+    batch, n_heads, n_q, head_dim = do.shape
+    block_d = padded_head_dim(head_dim)
+    # Large enough tiles to hide the latency of memory, small enough for registers.
+    block_m = 128 if capability is None else max(16, 4096 // block_d)
+    return Launch(
+        delta_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1), *do.strides[:3], n_heads, n_q,
+        HAS_DLSE=has_dlse, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_D=block_d,
+    )  # fmt: skip
+
+
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
 def plan(q, k, v, o, lse, do, dlse, capability, causal, scale, *, config_dkdv=None, config_dq=None, by_descriptor=None):
     """The Launches of the three kernels for tensors of this metadata, and whether tiles come by descriptor.
@@ -294,12 +306,7 @@ def plan(q, k, v, o, lse, do, dlse, capability, causal, scale, *, config_dkdv=No
         n_rows=batch * n_heads * n_q,
     )  # fmt: skip
     sizes = dict(HEAD_DIM=head_dim, BLOCK_D=padded_head_dim(head_dim))
-    # Large enough tiles to hide the latency of memory, small enough for registers.
-    block_m = 128 if capability is None else max(16, 4096 // sizes["BLOCK_D"])
-    delta = Launch(
-        delta_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1), *do.strides[:3], n_heads, n_q,
-        HAS_DLSE=dlse is not None, BLOCK_M=block_m, **sizes,
-    )  # fmt: skip
+    delta = delta_plan(do, capability, dlse is not None)
     strides = *q.strides[:3], *k.strides[:3], *v.strides[:3], *do.strides[:3]
     numbers = n_q, n_k, scale, scale * LOG2_E.value
     sizes |= dict(

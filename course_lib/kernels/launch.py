@@ -11,6 +11,8 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 MAX_CACHED_LAUNCHES = 4096
+# Offsets inside a tile are 32-bit: 128 rows of at most 2^24 elements.
+MAX_ROW_STRIDE = 2**24 - 1
 
 
 class TensorMeta(NamedTuple):
@@ -56,6 +58,12 @@ class Launch:
 def padded_head_dim(head_dim):
     """BLOCK_D: the power of two, 16 at least, that holds head_dim. `triton.next_power_of_2` takes 3 microseconds."""
     return max(16, 1 << (head_dim - 1).bit_length())
+
+
+def addressable(x):
+    """x, or a copy that the kernels' offsets can address."""
+    _, _, row_stride, stride = x.stride()
+    return x if stride == 1 and row_stride <= MAX_ROW_STRIDE else x.contiguous()
 
 
 def with_positive_scale(q, scale):

@@ -11,7 +11,7 @@ def tile_ptrs(ptr, start, stride_row, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr
     """Pointers to rows start to start + BLOCK - 1 of a head: [BLOCK, BLOCK_D]. ptr: the first element of its row 0.
 
     The first row's offset is 64-bit, because tensors may have more than 2^31 elements; offsets inside the tile are
-    32-bit, which is cheaper (`flash.MAX_ROW_STRIDE` makes sure that they fit).
+    32-bit, which is cheaper (`launch.MAX_ROW_STRIDE` makes sure that they fit).
     """
     offsets = tl.arange(0, BLOCK)[:, None] * stride_row + tl.arange(0, BLOCK_D)[None, :]
     return ptr + tl.cast(start, tl.int64) * stride_row + offsets

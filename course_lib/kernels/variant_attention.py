@@ -8,6 +8,8 @@ from torch.autograd.function import once_differentiable
 
 from course_lib import masks
 from course_lib.kernels.checks import shape_of
+from course_lib.kernels.flash_forward import MAX_GRID_AXIS
+from course_lib.kernels.launch import addressable
 from course_lib.kernels.score_mods import ScoreMod
 from course_lib.kernels.variant_backward import variant_backward
 from course_lib.kernels.variants import Variant, variant_forward
@@ -21,12 +23,14 @@ def variant_attention(q, k, v, causal, scale, mask, score_mod, sinks, dropout_p,
 
 
 def _variant(q, k, causal, mask, score_mod, sinks, dropout_p, seed):
+    if q.shape[0] > MAX_GRID_AXIS:
+        raise ValueError(f"q has batch {q.shape[0]}; at most {MAX_GRID_AXIS} are accepted with a mask and the like")
     mask = _with_causal(causal, mask)
     mask.check_lengths(q.shape[2], k.shape[2])
     mods = tuple(score_mod) if isinstance(score_mod, tuple | list) else () if score_mod is None else (score_mod,)
     for mod in mods:
         if not isinstance(mod, ScoreMod):
-            raise TypeError(f"score_mod is {score_mod!r}; accepted: a ScoreMod, several in a tuple, or None")
+            raise TypeError(f"score_mod is {mod!r}; accepted: a ScoreMod, several in a tuple, or None")
     parameters = torch.stack([_parameter(mod, q) for mod in mods]) if mods else None
     if sinks is not None:
         if not isinstance(sinks, torch.Tensor) or sinks.shape != (q.shape[1],) or not sinks.is_floating_point():
@@ -43,19 +47,28 @@ def _variant(q, k, causal, mask, score_mod, sinks, dropout_p, seed):
     return Variant(mask, mods, parameters, as_fp32, float(dropout_p), seed)
 
 
-@functools.lru_cache(256)
 def _with_causal(causal, mask):
-    """One mask of both. Cached, because what kernels read of a mask is kept by the object."""
+    """One mask of both."""
     if mask is None:
         return masks.causal() if causal else masks.full()
     if not isinstance(mask, masks.Mask):
         raise TypeError(f"mask is a {type(mask).__name__}; accepted: None or what functions of course_lib.masks return")
-    return mask & masks.causal() if causal else mask
+    if causal and isinstance(mask, masks.Packed):
+        raise ValueError("causal is True and mask is packed(...); write packed(..., within=causal()), which is aligned")
+    return _and_causal(mask) if causal else mask
+
+
+@functools.lru_cache(256)
+def _and_causal(mask):
+    """Cached, because what kernels read of a mask is kept by the object."""
+    return mask & masks.causal()
 
 
 def _parameter(mod, q):
     """The parameter of a ScoreMod for every head: fp32 [batch, heads]."""
     batch, n_heads = q.shape[:2]
+    if torch.is_grad_enabled() and getattr(mod.parameter, "requires_grad", False):
+        raise ValueError("the parameter of a score_mod requires a gradient, which it does not get; detach it")
     parameter = torch.as_tensor(mod.parameter, dtype=torch.float32, device=q.device).detach()
     if parameter.shape not in ((), (n_heads,), (batch, n_heads)):
         raise ValueError(
@@ -87,6 +100,10 @@ class _VariantAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, do, dlse):
         q, k, v, o, lse = ctx.saved_tensors
-        do = torch.zeros_like(o) if do is None else do if do.stride(-1) == 1 else do.contiguous()
-        dq, dk, dv, dsinks = variant_backward(q, k, v, o, lse, do, dlse, ctx.variant, ctx.scale)
+        do = torch.zeros_like(o) if do is None else addressable(do)
+        dlse = None if dlse is None else dlse.contiguous()
+        need_dq, need_dk, need_dv = ctx.needs_input_grad[:3]
+        dq, dk, dv, dsinks = variant_backward(
+            q, k, v, o, lse, do, dlse, ctx.variant, ctx.scale, need_dq=need_dq, need_dkdv=need_dk or need_dv
+        )
         return dq, dk, dv, None if dsinks is None else dsinks.to(ctx.sinks_dtype), None, None

@@ -13,27 +13,33 @@ import torch
 import triton
 import triton.language as tl
 
-from course_lib.kernels.flash_backward import load_statistics
+from course_lib import runtime
+from course_lib.kernels.flash_backward import delta_plan, load_statistics
+from course_lib.kernels.launch import tensor_meta
 from course_lib.kernels.primitives import LOG2_E
 from course_lib.kernels.tiles import load_tile, store_tile
-from course_lib.kernels.variants import changed, config_of, derivative, is_kept, is_seen
+from course_lib.kernels.variants import changed, config_of, derivative, is_kept, is_seen, positions
 from course_lib.kernels.visits import visits
 
 
 @triton.jit
 def weights(
-    scores, m, n, lse_log2, delta, dp, n_q, n_k, ranges_ptr, bits_ptr, bits_of_ptr, visit, w_ptr, stride_w,
-    seed_ptr, dropped, kept_scale, head,
+    scores, scale, m, n, lse_log2, delta, dp, n_q, n_k, ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, visit,
+    w_ptr, stride_w, seed_ptr, dropped, kept_scale, head,
     PARTIAL: tl.constexpr, MODS: tl.constexpr, DERIVATIVES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """(P * Z / (1 - p), dS) of a tile, which may be transposed: m and n are offsets that broadcast, as lse and delta.
 
-    scores: scaled, before score mods. dp: dO V^T.
+    scores: Q K^T, not yet scaled. dp: dO V^T.
     """
-    queries = m + n_k - n_q
+    queries = positions(m, positions_ptr, n_q, n_k)
     # A row without keys has no weights, and -inf - (-inf) must not be evaluated.
     lse_log2 = tl.where(lse_log2 == float("-inf"), float("inf"), lse_log2)
-    log2_p = changed(scores, queries, n, head, w_ptr, stride_w, MODS) * LOG2_E - lse_log2
+    if len(MODS) > 0:
+        scores *= scale
+        log2_p = changed(scores, queries, n, head, w_ptr, stride_w, MODS) * LOG2_E - lse_log2
+    else:
+        log2_p = scores * (scale * LOG2_E) - lse_log2
     if PARTIAL:
         seen = is_seen(m, n, n_q, ranges_ptr, bits_ptr, bits_of_ptr, visit, BLOCK_M, BLOCK_N)
         log2_p = tl.where(seen, log2_p, float("-inf"))
@@ -52,7 +58,7 @@ def weights(
 @triton.jit
 def variant_dkdv_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
-    programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr, w_ptr, seed_ptr,
+    programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr, positions_ptr, w_ptr, seed_ptr,
     stride_qb, stride_qh, stride_qm,
     stride_kb, stride_kh, stride_kn,
     stride_vb, stride_vh, stride_vn,
@@ -80,19 +86,21 @@ def variant_dkdv_kernel(
         for PARTIAL in tl.static_range(2):
             begin = first_partial if PARTIAL else tl.load(program + 1)
             end = tl.load(program + 3) if PARTIAL else first_partial
+            tile = tl.load(tiles_ptr + begin)
             for visit in range(begin, end):
-                start_m = tl.load(tiles_ptr + visit) * BLOCK_M
+                start_m = tile * BLOCK_M
+                tile = tl.load(tiles_ptr + visit + 1)
                 offs_m = start_m + tl.arange(0, BLOCK_M)
                 q = load_tile(q_head, None, 0, 0, start_m, n_q, stride_qm, PARTIAL, HEAD_DIM, BLOCK_M, BLOCK_D)
                 do = load_tile(do_head, None, 0, 0, start_m, n_q, stride_dom, PARTIAL, HEAD_DIM, BLOCK_M, BLOCK_D)
                 rows = number * n_q
                 lse_log2, delta = load_statistics(lse_ptr + rows, delta_ptr + rows, offs_m, n_q, PARTIAL)
                 # [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
-                scores = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION) * scale
+                scores = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION)
                 dp = tl.dot(v, tl.trans(do), input_precision=INPUT_PRECISION)
                 p, ds = weights(
-                    scores, offs_m[None, :], offs_n[:, None], lse_log2[None, :], delta[None, :], dp, n_q, n_k,
-                    ranges_ptr, bits_ptr, bits_of_ptr, visit, w_ptr, stride_w,
+                    scores, scale, offs_m[None, :], offs_n[:, None], lse_log2[None, :], delta[None, :], dp, n_q, n_k,
+                    ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, visit, w_ptr, stride_w,
                     seed_ptr, dropped, kept_scale, number, PARTIAL, MODS, DERIVATIVES, BLOCK_M, BLOCK_N,
                 )  # fmt: skip
                 # [BLOCK_N, BLOCK_M] @ [BLOCK_M, BLOCK_D]
@@ -106,7 +114,7 @@ def variant_dkdv_kernel(
 @triton.jit
 def variant_dq_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dq_ptr,
-    programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr, w_ptr, seed_ptr,
+    programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr, positions_ptr, w_ptr, seed_ptr,
     stride_qb, stride_qh, stride_qm,
     stride_kb, stride_kh, stride_kn,
     stride_vb, stride_vh, stride_vn,
@@ -133,17 +141,19 @@ def variant_dq_kernel(
     for PARTIAL in tl.static_range(2):
         begin = first_partial if PARTIAL else tl.load(program + 1)
         end = tl.load(program + 3) if PARTIAL else first_partial
+        tile = tl.load(tiles_ptr + begin)
         for visit in range(begin, end):
-            start_n = tl.load(tiles_ptr + visit) * BLOCK_N
+            start_n = tile * BLOCK_N
+            tile = tl.load(tiles_ptr + visit + 1)
             offs_n = start_n + tl.arange(0, BLOCK_N)
             k = load_tile(k_ptr, None, 0, 0, start_n, n_k, stride_kn, PARTIAL, HEAD_DIM, BLOCK_N, BLOCK_D)
             v = load_tile(v_ptr, None, 0, 0, start_n, n_k, stride_vn, PARTIAL, HEAD_DIM, BLOCK_N, BLOCK_D)
             # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
-            scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale
+            scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
             dp = tl.dot(do, tl.trans(v), input_precision=INPUT_PRECISION)
             _, ds = weights(
-                scores, offs_m[:, None], offs_n[None, :], lse_log2[:, None], delta[:, None], dp, n_q, n_k,
-                ranges_ptr, bits_ptr, bits_of_ptr, visit, w_ptr, stride_w,
+                scores, scale, offs_m[:, None], offs_n[None, :], lse_log2[:, None], delta[:, None], dp, n_q, n_k,
+                ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, visit, w_ptr, stride_w,
                 seed_ptr, dropped, kept_scale, number, PARTIAL, MODS, DERIVATIVES, BLOCK_M, BLOCK_N,
             )  # fmt: skip
             # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
@@ -151,37 +161,40 @@ def variant_dq_kernel(
     store_tile(dq_ptr + number * n_q * HEAD_DIM, dq * scale, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
 
 
-def variant_backward(q, k, v, o, lse, do, dlse, variant, scale, config_dkdv=None, config_dq=None):
-    """Launch the kernels on checked inputs; returns (dq, dk, dv, dsinks), the last None without sinks.
+def variant_backward(
+    q, k, v, o, lse, do, dlse, variant, scale, *, need_dq=True, need_dkdv=True, config_dkdv=None, config_dq=None
+):  # fmt: skip
+    """Launch the kernels on checked inputs; returns (dq, dk, dv, dsinks), None for what is not needed or not there.
 
     config_dkdv and config_dq replace the results of `config_of`.
     """
     batch, n_heads, n_q, _ = q.shape
     _, n_kv_heads, n_k, _ = k.shape
-    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-    # One pass over O and dO, as PyTorch does it: the kernels below are what takes time.
-    delta = (o.float() * do.float()).sum(-1)
-    delta = delta if dlse is None else delta - dlse
-    dsinks = None
+    dq, dk, dv = (
+        torch.empty_like(x, memory_format=torch.contiguous_format) if needed else None
+        for x, needed in ((q, need_dq), (k, need_dkdv), (v, need_dkdv))
+    )
+    if q.numel() == 0:
+        return dq, dk, dv, None if variant.sinks is None else torch.zeros_like(variant.sinks)
+    delta, dsinks = torch.empty_like(lse), None
+    delta_plan(tensor_meta(do), runtime.capability(q.device), dlse is not None)(o, do, dlse, delta)
     if variant.sinks is not None:
         weight = torch.exp(variant.sinks[:, None] - lse).nan_to_num(0.0)  # 0 where sink and lse are both -inf
         dsinks = -(weight * delta).sum((0, 2))
-    if q.numel() == 0:
-        return dq, dk, dv, dsinks
     strides = [stride for x in (q, k, v, do) for stride in x.stride()[:3]]
     constants = variant.constants(q, k) | {"DERIVATIVES": tuple(mod.derivative for mod in variant.mods)}
-    block_m, block_n, num_warps, num_stages = config_dkdv or config_of("dkdv", q, k)
-    seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device, by_key=True)
-    variant_dkdv_kernel[len(seen.programs), n_kv_heads, batch](
-        q, k, v, do, lse, delta, dk, dv, *seen, variant.w, variant.seed,
-        *strides, batch * n_heads, n_kv_heads, n_q, n_k, scale, *variant.numbers,
-        BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, **constants,
-    )  # fmt: skip
-    block_m, block_n, num_warps, num_stages = config_dq or config_of("dq", q, k)
-    seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device)
-    variant_dq_kernel[len(seen.programs), n_heads, batch](
-        q, k, v, do, lse, delta, dq, *seen, variant.w, variant.seed,
-        *strides, batch * n_heads, n_heads, n_q, n_k, scale, *variant.numbers,
-        BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, **constants,
-    )  # fmt: skip
+
+    def launch(kernel, results, config, heads, by_key):
+        block_m, block_n, num_warps, num_stages = config
+        seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device, by_key)
+        kernel[len(seen.programs), heads, batch](
+            q, k, v, do, lse, delta, *results, *seen, variant.w, variant.seed,
+            *strides, batch * n_heads, heads, n_q, n_k, scale, *variant.numbers,
+            BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, **constants,
+        )  # fmt: skip
+
+    if need_dkdv:
+        launch(variant_dkdv_kernel, (dk, dv), config_dkdv or config_of("dkdv", q, k), n_kv_heads, True)
+    if need_dq:
+        launch(variant_dq_kernel, (dq,), config_dq or config_of("dq", q, k), n_heads, False)
     return dq, dk, dv, dsinks

@@ -18,10 +18,19 @@ import triton.language as tl
 
 from course_lib import runtime
 from course_lib.kernels.configs import dot_precision, select
-from course_lib.kernels.launch import padded_head_dim
+from course_lib.kernels.launch import padded_head_dim, with_positive_scale
 from course_lib.kernels.primitives import LN_2, LOG2_E
 from course_lib.kernels.tiles import load_tile, store_tile
 from course_lib.kernels.visits import visits
+
+
+@triton.jit
+def positions(offs_m, positions_ptr, n_q, n_k):
+    """The keys at whose positions queries stand."""
+    if positions_ptr is not None:
+        return tl.load(positions_ptr + offs_m, mask=offs_m < n_q, other=0)
+    else:
+        return offs_m + n_k - n_q
 
 
 @triton.jit
@@ -53,9 +62,13 @@ def is_seen(
         first = tl.load(ranges_ptr + offs_m, mask=in_range, other=0)
         return (offs_n >= first) & (offs_n < tl.load(ranges_ptr + n_q + offs_m, mask=in_range, other=0))
     else:
-        bits_ptr += tl.load(bits_of_ptr + visit).to(tl.int64) * (BLOCK_M * BLOCK_N // 8)
-        pair = offs_m % BLOCK_M * BLOCK_N + offs_n % BLOCK_N
-        return (tl.load(bits_ptr + pair // 8) >> (pair % 8).to(tl.uint8)) & 1 != 0
+        WORDS: tl.constexpr = (BLOCK_N + 31) // 32  # of a query; loaded once, not once for every pair
+        bits_ptr += tl.load(bits_of_ptr + visit).to(tl.int64) * (BLOCK_M * WORDS) + offs_m % BLOCK_M * WORDS
+        key = offs_n % BLOCK_N
+        bit = tl.load(bits_ptr) >> (key % 32)
+        for word in tl.static_range(1, WORDS):
+            bit = tl.where(key < 32 * word, bit, tl.load(bits_ptr + word) >> (key % 32))
+        return bit & 1 != 0
 
 
 @triton.jit
@@ -69,33 +82,38 @@ def is_kept(offs_m, offs_n, head, seed_ptr, dropped):
 @triton.jit
 def attend(
     m_i, l_i, acc, q, k_ptr, v_ptr, stride_kn, stride_vn, tiles_ptr, begin, end,
-    ranges_ptr, bits_ptr, bits_of_ptr, w_ptr, stride_w, seed_ptr, dropped, head, offs_m, n_q, n_k, scale,
-    PARTIAL: tl.constexpr, MODS: tl.constexpr, INPUT_PRECISION: tl.constexpr,
+    ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, w_ptr, stride_w, seed_ptr, dropped, head, offs_m, n_q, n_k,
+    scale, PARTIAL: tl.constexpr, MODS: tl.constexpr, INPUT_PRECISION: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """The visits from begin to end - 1, which are to full tiles, or to partial ones."""
+    tile = tl.load(tiles_ptr + begin)
     for visit in range(begin, end):
-        start_n = tl.load(tiles_ptr + visit) * BLOCK_N
+        start_n = tile * BLOCK_N
+        tile = tl.load(tiles_ptr + visit + 1)  # in time for the next visit
         offs_n = start_n + tl.arange(0, BLOCK_N)
         k = load_tile(k_ptr, None, 0, 0, start_n, n_k, stride_kn, PARTIAL, HEAD_DIM, BLOCK_N, BLOCK_D)
         v = load_tile(v_ptr, None, 0, 0, start_n, n_k, stride_vn, PARTIAL, HEAD_DIM, BLOCK_N, BLOCK_D)
         # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
-        scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale
-        queries, keys = offs_m[:, None] + n_k - n_q, offs_n[None, :]
-        scores = changed(scores, queries, keys, head, w_ptr, stride_w, MODS) * LOG2_E
+        scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
+        scale_log2 = scale * LOG2_E
+        if len(MODS) > 0:
+            queries = positions(offs_m[:, None], positions_ptr, n_q, n_k)
+            scores = changed(scores * scale, queries, offs_n[None, :], head, w_ptr, stride_w, MODS)
+            scale_log2 = LOG2_E
         if PARTIAL:
             seen = is_seen(
                 offs_m[:, None], offs_n[None, :], n_q, ranges_ptr, bits_ptr, bits_of_ptr, visit, BLOCK_M, BLOCK_N
             )
             scores = tl.where(seen, scores, float("-inf"))
         # `online_softmax_update`, with dropout in its middle: what is dropped counts in l_i all the same.
-        m_new = tl.maximum(m_i, tl.max(scores, axis=1))
+        m_new = tl.maximum(m_i, tl.max(scores, axis=1) * scale_log2)
         m_ref = tl.where(m_new == float("-inf"), 0.0, m_new)
-        p = tl.exp2(scores - m_ref[:, None])
+        p = tl.exp2(scores * scale_log2 - m_ref[:, None])
         alpha = tl.exp2(m_i - m_ref)
         l_i = l_i * alpha + tl.sum(p, axis=1)
         if seed_ptr is not None:
-            p = tl.where(is_kept(offs_m[:, None], keys, head, seed_ptr, dropped), p, 0.0)
+            p = tl.where(is_kept(offs_m[:, None], offs_n[None, :], head, seed_ptr, dropped), p, 0.0)
         # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision=INPUT_PRECISION)
         m_i = m_new
@@ -104,7 +122,7 @@ def attend(
 
 @triton.jit
 def variant_forward_kernel(
-    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr,
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, programs_ptr, tiles_ptr, bits_of_ptr, bits_ptr, ranges_ptr, positions_ptr,
     w_ptr, sinks_ptr, seed_ptr,
     stride_qb, stride_qh, stride_qm,
     stride_kb, stride_kh, stride_kn,
@@ -115,9 +133,9 @@ def variant_forward_kernel(
 ):  # fmt: skip
     """Program (i, h, b): the query tile of programs[i], of head h of sequence b.
 
-    q, k, v, o, lse: as in `flash_forward_kernel`; o contiguous. programs and the next four: Visits. w: parameters of
+    q, k, v, o, lse: as in `flash_forward_kernel`; o contiguous. programs and the next five: Visits. w: parameters of
     the score mods, fp32 [len(MODS), batch, n_heads], the first axis stride_w apart. sinks: fp32 [n_heads] or None.
-    seed: int64 [1], or None without dropout. kept_scale: 1 / (1 - p).
+    seed: int64 [1], or None without dropout. scale: positive. kept_scale: 1 / (1 - p).
     """
     program = programs_ptr + 4 * tl.program_id(0)
     start_m = tl.load(program) * BLOCK_M
@@ -133,16 +151,15 @@ def variant_forward_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     if sinks_ptr is not None:
         # The state of a key that has this score and the value 0.
-        sink = tl.load(sinks_ptr + head) * LOG2_E
-        m_i = tl.zeros([BLOCK_M], tl.float32) + sink
-        l_i += tl.where(sink == float("-inf"), 0.0, 1.0)
+        m_i = tl.zeros([BLOCK_M], tl.float32) + tl.load(sinks_ptr + head) * LOG2_E
+        l_i += 1.0
     first_partial = tl.load(program + 2)
     for PARTIAL in tl.static_range(2):
         m_i, l_i, acc = attend(
             m_i, l_i, acc, q, k_ptr, v_ptr, stride_kn, stride_vn, tiles_ptr,
             first_partial if PARTIAL else tl.load(program + 1), tl.load(program + 3) if PARTIAL else first_partial,
-            ranges_ptr, bits_ptr, bits_of_ptr, w_ptr, stride_w, seed_ptr, dropped, number, offs_m, n_q, n_k, scale,
-            PARTIAL, MODS, INPUT_PRECISION, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D,
+            ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, w_ptr, stride_w, seed_ptr, dropped, number, offs_m, n_q,
+            n_k, scale, PARTIAL, MODS, INPUT_PRECISION, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D,
         )  # fmt: skip
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
     o = acc * (kept_scale / l_safe)[:, None]
@@ -176,9 +193,9 @@ class Variant(NamedTuple):
 
 
 def config_of(kernel, q, k):
-    """The Config of a kernel that loads its tiles by pointer."""
+    """The Config of a kernel that takes its tiles from a list, and loads them by pointer."""
     return select(
-        kernel, dtype=q.dtype, head_dim=q.shape[3], causal=False, capability=runtime.capability(q.device),
+        kernel, dtype=q.dtype, head_dim=q.shape[3], causal=None, capability=runtime.capability(q.device),
         n_k=k.shape[2], by_descriptor=False, n_rows=q.shape[0] * q.shape[1] * q.shape[2],
     )  # fmt: skip
 
@@ -193,6 +210,7 @@ def variant_forward(q, k, v, variant, scale, config=None):
         return o, lse
     block_m, block_n, num_warps, num_stages = config or config_of("forward", q, k)
     seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device)
+    q, scale = with_positive_scale(q, scale)
     variant_forward_kernel[len(seen.programs), n_heads, batch](
         q, k, v, o, lse, *seen, variant.w, variant.sinks, variant.seed,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],

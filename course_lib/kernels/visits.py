@@ -3,8 +3,9 @@
 The mask itself stays on the host. What it says becomes, for given lengths and tile sizes,
 
     a list      the tiles that each program visits: full ones first, which need no mask, then partial ones
-    ranges      where a mask is a band, the first key of every query, and the one behind its last; or else
+    ranges      where every query sees one range of keys, its first key and the one behind its last; or else
     bits        of every partial tile, one for each pair; tiles with the same bits share them
+    positions   of packed sequences, where queries stand that are not as many as the keys
 """
 
 import functools
@@ -20,9 +21,10 @@ class Visits(NamedTuple):
     """What a kernel reads; all on one device.
 
     programs: int32 [n, 4], for each program, longest first: its own tile; its visits begin at this index, partial ones
-    at that, and end before the last. tiles: int32, the tile of each visit. bits_of: int32, which of bits belong to each
-    visit, or None. bits: uint8 [distinct tiles, block_q, block_k / 8], or None; the lowest bit is the first key's.
-    ranges: int32 [2, n_q], or None.
+    at that, and end before the last. tiles: int32, the tile of each visit, and one more number, since kernels read one
+    visit ahead. bits_of: int32, which of bits belong to each visit, or None. bits: int32 [distinct tiles, block_q,
+    ceil(block_k / 32)], or None; the lowest bit is the first key's. ranges: int32 [2, n_q], or None.
+    positions: int32 [n_q], or None where query i stands at key i + n_k - n_q.
     """
 
     programs: torch.Tensor
@@ -30,6 +32,7 @@ class Visits(NamedTuple):
     bits_of: torch.Tensor | None
     bits: torch.Tensor | None
     ranges: torch.Tensor | None
+    positions: torch.Tensor | None
 
 
 @functools.lru_cache(256)
@@ -49,16 +52,14 @@ def visits(mask, n_q, n_k, block_q, block_k, device, by_key=False):
     order = np.argsort(-n_visits, kind="stable")
     programs = np.stack([np.arange(len(rows)), begins, begins + n_full, ends], axis=1)[order]
     bits_of = bits = ranges = None
-    if mask.is_band:
+    if mask.has_ranges:
         ranges = np.stack(mask.key_range(np.arange(n_q), n_q, n_k))
     else:
         bits_of, bits = _bits(tiles, kinds, of_program, by_key)
-    arrays = programs, np.concatenate(of_program), bits_of, bits, ranges
-    return Visits(*(None if x is None else _on(device, x) for x in arrays))
-
-
-def _on(device, x):
-    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.uint8 if x.dtype == np.uint8 else np.int32)).to(device)
+    positions = mask.positions(n_q, n_k)
+    positions = None if np.array_equal(positions, np.arange(n_k - n_q, n_k)) else positions
+    arrays = programs, np.concatenate([*of_program, [0]]), bits_of, bits, ranges, positions
+    return Visits(*(None if x is None else torch.from_numpy(x.astype(np.int32)).to(device) for x in arrays))
 
 
 def _bits(tiles, kinds, of_program, by_key):
@@ -70,11 +71,11 @@ def _bits(tiles, kinds, of_program, by_key):
             if kinds[i, j] == FULL:
                 bits_of.append(0)
                 continue
-            pairs = np.zeros((tiles.block_q, tiles.block_k), bool)
+            pairs = np.zeros((tiles.block_q, -(-tiles.block_k // 32) * 32), bool)
             visible = tiles.visible(i, j)
             pairs[: visible.shape[0], : visible.shape[1]] = visible
-            packed = np.packbits(pairs, axis=1, bitorder="little")
+            packed = np.packbits(pairs, axis=1, bitorder="little").view(np.int32)
             bits_of.append(numbers.setdefault(packed.tobytes(), len(numbers)))
             if len(distinct) < len(numbers):
                 distinct.append(packed)
-    return np.array(bits_of, dtype=np.int64), np.stack(distinct or [np.zeros((1, 1), np.uint8)])
+    return np.array(bits_of, dtype=np.int64), np.stack(distinct or [np.zeros((1, 1), np.int32)])

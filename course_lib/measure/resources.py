@@ -29,10 +29,13 @@ LENGTH = 4096  # of the sequences whose kernels are compiled; a multiple of ever
 class Request:
     """One compilation. dtype: torch's name. arch: 75 for sm_75.
 
-    kernel: "forward", of the backward "dkdv" or "dq", of decoding "decode" or, with num_splits > 1, "merge".
+    kernel: "forward", of the backward "dkdv" or "dq", of decoding "decode" or, with num_splits > 1, "merge"; with tiles
+    from a list "list_forward", "list_dkdv" or "list_dq".
     config: (BLOCK_M, BLOCK_N, num_warps, num_stages), or None for the shipped one. tail: whether the last tiles end
     beyond the sequences. by_descriptor: whether the tiles in the loop come by tensor descriptor; None for what a launch
     on that GPU would do.
+    everything: of kernels whose tiles come from a list, whether there are blocks, a soft cap and dropout, or only a
+    causal mask; causal and by_descriptor do not count.
     Of decoding: n_new: new tokens of each sequence, in 4 heads that share keys; page_size: None without pages.
     """
 
@@ -44,6 +47,7 @@ class Request:
     tail: bool = True
     kernel: str = "forward"
     by_descriptor: bool | None = None
+    everything: bool = False
     n_new: int = 1
     page_size: int | None = None
     num_splits: int = 1
@@ -127,7 +131,9 @@ def compile_request(request):
     q = torch.empty(2, 2, n, request.head_dim, **on_gpu)
     how = {"causal": request.causal, "scale": 1.0, "by_descriptor": request.by_descriptor}
     with compiling_for(request.arch) as launches:
-        if request.kernel == "forward":
+        if request.kernel.startswith("list_"):
+            _launch_variant(request, q, config)
+        elif request.kernel == "forward":
             flash_forward(q, q, q, store_lse=True, config=config, **how)
         elif request.kernel in ("decode", "merge"):
             lengths, table = torch.empty(2, dtype=torch.int32, device="meta"), None
@@ -147,6 +153,30 @@ def compile_request(request):
                 config_dkdv=config, config_dq=config, **how,
             )  # fmt: skip
     return resources_of(*launches[-1])
+
+
+def _launch_variant(request, q, config):
+    import numpy as np
+    import torch
+
+    from course_lib import masks
+    from course_lib.kernels.score_mods import soft_cap
+    from course_lib.kernels.variant_backward import variant_backward
+    from course_lib.kernels.variants import Variant, variant_forward
+
+    variant = Variant(masks.causal(), (), None, None, 0.0, None)
+    if request.everything:
+        mask = masks.block_sparse(np.eye(-(-q.shape[2] // 100), dtype=bool), 100)
+        w, seed = torch.empty(1, *q.shape[:2], device="meta"), torch.empty(1, dtype=torch.int64, device="meta")
+        variant = Variant(mask, (soft_cap(1.0),), w, None, 0.1, seed)
+    if request.kernel == "list_forward":
+        variant_forward(q, q, q, variant, 1.0, config)
+        return
+    lse = torch.empty(q.shape[:3], device="meta")
+    variant_backward(
+        q, q, q, q, lse, q, None, variant, 1.0, need_dq=request.kernel == "list_dq",
+        need_dkdv=request.kernel == "list_dkdv", config_dkdv=config, config_dq=config,
+    )  # fmt: skip
 
 
 def resources_of(compiled, launched_with):

@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from course_lib import runtime
+from course_lib import masks, runtime
 from course_lib.measure import timing
 from course_lib.measure.accuracy import check_answers
 
@@ -15,7 +15,7 @@ CHOICES = {
     "block_q": (16, 32, 64, 128, 256), "block_k": (16, 32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2, 3)
 }  # fmt: skip
 LENGTH = 4096
-KERNELS = {"forward": ("forward",), "backward": ("dkdv", "dq")}
+KERNELS = {"forward": ("forward",), "backward": ("dkdv", "dq"), "variants": ("forward", "dkdv", "dq")}
 # fp32 sums that one thread can hold: as many as it can have registers, although some are then spilled.
 MAX_SUMS_PER_THREAD = 256
 
@@ -42,6 +42,8 @@ def _inputs(head_dim):
 
 def _launcher(kernel, inputs, causal):
     """A function from a configuration to a callable that returns [o] or (dq, dk, dv), None for what is not computed."""
+    if causal is None:
+        return _launcher_of_variants(kernel, *inputs)
     from course_lib.kernels.flash_backward import flash_backward
     from course_lib.kernels.flash_forward import flash_forward
 
@@ -56,6 +58,23 @@ def _launcher(kernel, inputs, causal):
     )
 
 
+def _launcher_of_variants(kernel, q, k, v, do):
+    """Likewise, under a causal mask, with the tiles from a list."""
+    from course_lib.kernels.variant_backward import variant_backward
+    from course_lib.kernels.variants import Variant, variant_forward
+
+    variant, scale = Variant(masks.causal(), (), None, None, 0.0, None), q.shape[-1] ** -0.5
+    if kernel == "forward":
+        return lambda config: lambda: [variant_forward(q, k, v, variant, scale, config)[0]]
+    o, lse = variant_forward(q, k, v, variant, scale)
+    which = {"need_dq": kernel == "dq", "need_dkdv": kernel == "dkdv"}
+    return lambda config: (
+        lambda: variant_backward(
+            q, k, v, o, lse, do, None, variant, scale, config_dkdv=config, config_dq=config, **which
+        )[:3]
+    )
+
+
 def shipped(kernel, q, k, v, do=None, *, causal):
     """The configuration that a launch takes by itself, and whether its tiles come by tensor descriptor."""
     from course_lib.kernels.configs import select
@@ -63,7 +82,7 @@ def shipped(kernel, q, k, v, do=None, *, causal):
 
     capability = runtime.capability(q.device)
     loaded = (k, v) if kernel == "forward" else (q, k, v, do)
-    by_descriptor = takes_descriptors(capability, *map(tensor_meta, loaded))
+    by_descriptor = causal is not None and takes_descriptors(capability, *map(tensor_meta, loaded))
     config = select(
         kernel, dtype=q.dtype, head_dim=q.shape[-1], causal=causal, capability=capability, n_k=k.shape[2],
         by_descriptor=by_descriptor, n_rows=q.shape[:3].numel(),
@@ -72,12 +91,13 @@ def shipped(kernel, q, k, v, do=None, *, causal):
 
 
 def sweep_rows(which, head_dims):
-    """Time every candidate at one length, causal and not. The row of one that does not run holds the reason instead.
+    """Time every candidate at one length. The row of one that does not run holds the reason instead.
 
-    which: "forward" or "backward". The times of the backward's kernels include delta, which is the same for all.
+    which: of KERNELS. The times of the backward's kernels include delta, which is the same for all. "variants" take
+    their tiles from a list, which is a causal mask's; their row has null for causal.
     """
-    cases = list(itertools.product(KERNELS[which], head_dims, (False, True)))
-    _compile_ahead([(*case, config) for case in cases for config in candidates(*case[:2])])
+    cases = list(itertools.product(KERNELS[which], head_dims, (None,) if which == "variants" else (False, True)))
+    compile_ahead(_compile_one, [(*case, config) for case in cases for config in candidates(*case[:2])])
     rows = []
     for kernel, head_dim, causal in cases:
         inputs = _inputs(head_dim)
@@ -90,13 +110,13 @@ def sweep_rows(which, head_dims):
             except Exception as reason:  # noqa: BLE001 - a compiler can raise anything
                 outcomes[config] = {"error": f"{type(reason).__name__}: {reason}".splitlines()[0][:200]}
                 continue
-            check_answers({config: answer}, inputs[:3] if kernel == "forward" else inputs, causal)
+            check_answers({config: answer}, inputs[:3] if kernel == "forward" else inputs, causal is not False)
             calls[config] = call
         times_ms = timing.median_ms(calls, rounds=7)
         taken, by_descriptor = shipped(kernel, *inputs, causal=causal)
         best = min(times_ms, key=times_ms.get)
         print(
-            f"{kernel} d={head_dim} {'causal' if causal else 'full'}: fastest {best} {times_ms[best]:.3f} ms; shipped "
+            f"{kernel} d={head_dim} causal={causal}: fastest {best} {times_ms[best]:.3f} ms; shipped "
             f"{tuple(taken)} {times_ms.get(taken, float('nan')):.3f} ms; {len(outcomes)} of "
             f"{len(calls) + len(outcomes)} do not run",
             flush=True,
@@ -105,24 +125,24 @@ def sweep_rows(which, head_dims):
         for config, ms in times_ms.items():
             outcomes[config] = {"ms": ms}
             if kernel == "forward":
-                outcomes[config]["tflops"] = timing.tflops(ms, LENGTH, head_dim, heads, batch, causal)
+                outcomes[config]["tflops"] = timing.tflops(ms, LENGTH, head_dim, heads, batch, causal is not False)
         rows += [
             {
                 **dict(zip(CHOICES, config, strict=True)), "tma": by_descriptor, "head_dim": head_dim, "n": LENGTH,
                 "causal": causal, "dtype": "float16", "batch": batch, "heads": heads, "shipped": config == taken,
-                **({} if kernel == "forward" else {"kernel": kernel}), **outcomes[config],
+                **({} if which == "forward" else {"kernel": kernel}), **outcomes[config],
             }
             for config in candidates(kernel, head_dim)
         ]  # fmt: skip
     return rows
 
 
-def _compile_ahead(jobs):
+def compile_ahead(compile_one, jobs):
     """Fill Triton's cache from several processes: a kernel takes seconds to compile, and a sweep has hundreds."""
     workers = max(1, multiprocessing.cpu_count() - 1)
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        for done, _ in enumerate(pool.map(_compile_one, jobs), start=1):
+        for done, _ in enumerate(pool.map(compile_one, jobs), start=1):
             print(f"\rcompiled {done} of {len(jobs)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
 

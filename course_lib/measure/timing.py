@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from course_lib import kernels, traffic
+from course_lib import kernels, runtime, traffic
 
 HIDDEN_DIM = 2048
 TOKENS = 16384
@@ -87,7 +87,7 @@ def tflops(ms, n, head_dim, heads, batch=1, causal=False):
 def random_inputs(batch, heads, length, head_dim, dtype, *, kv_heads=None, differentiable=False):
     """q, k, v and a gradient of the output, on the GPU. differentiable: q, k and v require gradients."""
     of_q, of_k = ((batch, n_heads, length, head_dim) for n_heads in (heads, kv_heads or heads))
-    q, k, v, do = (torch.randn(shape, device="cuda", dtype=dtype) for shape in (of_q, of_k, of_k, of_q))
+    q, k, v, do = (torch.randn(shape, device=runtime.device(), dtype=dtype) for shape in (of_q, of_k, of_k, of_q))
     return *(x.requires_grad_(differentiable) for x in (q, k, v)), do
 
 

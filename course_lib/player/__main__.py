@@ -1,5 +1,6 @@
 """The player: defines a student's answer, and calls it whenever the judge says so, until the judge is gone."""
 
+import functools
 import os
 import signal
 
@@ -9,7 +10,7 @@ from course_lib.editing import run_source
 
 from . import limits
 from .proxies import Judge
-from .running import TEXT_LIMIT_CHARS, cut, is_untouched, run
+from .running import CALL_LIMIT_S, TEXT_LIMIT_CHARS, cut, is_untouched, run
 from .wire import BrokenWire, Wire
 
 MEMORY_BYTES = {False: 1 << 30, True: 4 << 30}  # of addresses; Triton's libraries alone take a part of them
@@ -48,18 +49,18 @@ def main():
     os.dup2(nothing, 2)
     wire.send("limited")
     for place, (cell, source) in enumerate(cells):
-        try:
-            run_source(source, f"<cell {cell}>", namespace)
-        except BaseException as error:
-            # An earlier answer's cell that fails is that answer's loss alone.
-            if place == len(cells) - 1:
-                what = f"{type(error).__name__}: {cut(str(error), TEXT_LIMIT_CHARS)}"
-                wire.send("failed", f"its cell does not run: {what}")
-                return
+        raised = run(functools.partial(run_source, source, f"<cell {cell}>", namespace), CALL_LIMIT_S).raised
+        # An earlier answer's cell that fails is that answer's loss alone.
+        if raised and place == len(cells) - 1:
+            wire.send("failed", f"its cell does not run: {raised[1].removeprefix('the answer raised ')}")
+            return
     if name not in namespace:
         wire.send("failed", f"its cell defines no {name}")
         return
     answer = namespace[name]
+    if not callable(answer):
+        wire.send("failed", f"{name} is no function")
+        return
     wire.send("ready", is_untouched(getattr(answer, "fn", answer) if is_kernel else answer))
     while True:
         kind, *rest = wire.receive()

@@ -12,13 +12,14 @@ from course_lib.grading import registry
 from course_lib.grading.kernel_calls import _runnable
 
 SIZES = {"GROUP_SIZE": 3, "HEAD_DIM": 20, "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_D": 32}
-for exercise_id in ("08.lse_epilogue", "14.decode_kernel"):
+KINDS = ("lengths_ptr", "*i32"), ("kinds_ptr", "*i32"), ("visible_ptr", "*i8"), ("scale", "fp32")
+for exercise_id in ("08.lse_epilogue", "13.masked_forward", "14.decode_kernel"):
     for arch in (80, 90):
         kernel = _runnable(registry.find(exercise_id).answer)
         sizes = {name: SIZES[name] for name in kernel.arg_names if name in SIZES}
         types = dict.fromkeys(kernel.arg_names, "i32")
         types |= {name: "*fp32" for name in types if name.endswith("_ptr")}
-        types |= {name: kind for name, kind in (("lengths_ptr", "*i32"), ("scale", "fp32")) if name in types}
+        types |= {name: kind for name, kind in KINDS if name in types}
         source = ASTSource(fn=kernel, signature=types | dict.fromkeys(sizes, "constexpr"), constexprs=sizes)
         assert triton.compile(source, target=GPUTarget("cuda", arch, 32)).asm["cubin"]
         print(exercise_id, arch)
@@ -30,4 +31,4 @@ def test_the_compiler_takes_them():
         [sys.executable, "-c", COMPILE], capture_output=True, text=True, check=False,
         env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.getcwd()},
     )  # fmt: skip
-    assert len(run.stdout.splitlines()) == 4, run.stderr[-2000:]
+    assert len(run.stdout.splitlines()) == 6, run.stderr[-2000:]

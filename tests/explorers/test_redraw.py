@@ -15,6 +15,7 @@ from course_lib.explorers import (
     figures,
     float_formats,
     forward_kernel,
+    paint,
     programs,
     roofline,
     stable_softmax,
@@ -34,6 +35,7 @@ EXPLORERS = {
     "roofline": (roofline.explore, {}, "B_r", (64, 128)),
     "warp": (warp.explore, {"row (floats)": 128, "padding": 1}, "step", (8, 9)),
     "worklog": (worklog.explore, {}, "N", (1024, 4096)),
+    "paint": (paint.explore, {"block_k": 3}, "block_q", (3, 4)),
     "backward": (backward_passes.explore, {"queries": 24, "keys": 24, "causal": False}, "visit", (20, 21)),
 }  # fmt: skip
 

@@ -4,15 +4,19 @@ They are tried without the rules of the class, which only teach. What stops them
 in bubblewrap, and that all that counts is with the judge. Without bubblewrap these tests fail, and say so.
 """
 
+import contextlib
 import inspect
 import os
 import shutil
+import socket
 import sysconfig
+import threading
 import time
 
+import numpy as np
 import pytest
 
-from course_lib.grading import cli, grade, marking, registry, remote, sandbox
+from course_lib.grading import cuda_calls, grade, marking, registry, remote, sandbox
 from course_lib.grading.kernel_calls import is_kernel
 
 SECRET = "4f1d2c"  # in files and in the environment of the judge; no message may hold it
@@ -23,19 +27,18 @@ ANSWERS = {
     "builtins rebound by a pattern": """
         match np:
             case object(__builtins__=b):
-                return b["__import__"]("course_lib.reference").reference.stable_softmax(x)""",
+                return b["__import__"]("course_lib.reference").reference.stable_softmax(x, axis)""",
     "a string annotation that singledispatch evaluates": """
         import functools
-        from typing import get_type_hints
         f = functools.singledispatch(lambda y: y)
-        def g(y: "__import__('course_lib.exercises.lesson_03.stable_softmax')"): pass
-        f.register(g)""",
-    "np.load of the course": "return np.load('COURSE/answers.npy', allow_pickle=True)",
+        def g(y: "setattr(np, 'found', __import__('course_lib.reference').reference) or int"): pass
+        f.register(g)
+        return np.found.stable_softmax(x, axis)""",
+    "np.load of a file": "raise ValueError(str(np.load('FOLDER/secret.npy')))",
     "np.memmap of a file": "return float(bytes(np.memmap('SECRET', np.uint8, 'r')).decode())",
     "a pickle that runs code": """
         import pickle
-        return pickle.loads(b"ccourse_lib.reference\\nstable_softmax\\n.")(x)""",
-    "NumPy's tests run a file": "np.linalg.test(); return np.linalg.test(extra_argv=['SECRET'])",
+        return pickle.loads(b"ccourse_lib.reference\\nstable_softmax\\n.")(x, axis)""",
     "str.format walks to sys.modules": """
         def f(): pass
         raise ValueError('{0.__globals__[np].__loader__}'.format(f) + open('SECRET').read())""",
@@ -46,31 +49,37 @@ ANSWERS = {
         import gc
         for found in gc.get_objects():
             if getattr(found, "__name__", "") == "stable_softmax" and found is not stable_softmax:
-                return found(x)""",
+                return found(x, axis)""",
     "frames of the caller": """
         import sys
         frame = sys._getframe()
         while frame:
             for value in frame.f_locals.values():
                 if hasattr(value, "properties"):
-                    return value.answer(x)
+                    return value.answer(x, axis)
             frame = frame.f_back""",
     "the course's folder on the path": """
         import sys
         sys.path[:0] = ["COURSE", "PACKAGES"]
         from course_lib.reference import stable_softmax as s
-        return s(x)""",
+        return s(x, axis)""",
     # Files, environment, network, processes.
     "a file read": "raise ValueError(open('SECRET').read())",
-    "the root by /proc": "raise ValueError(open('/proc/1/root' + 'SECRET').read())",
+    "the root by /proc": "raise ValueError(open('/proc/self/root' + 'SECRET').read())",
     "a file changed": "open('SECRET', 'w').write('1')",
     "a folder deleted": "import shutil; shutil.rmtree('FOLDER'); shutil.rmtree('/', ignore_errors=True)",
     "a disk filled": """
         for i in range(10**6):
             open(f"/tmp/{i}", "w").write("x" * 10**6)""",
     "the environment": "import os; raise ValueError(str(dict(os.environ)))",
-    "the network": "import socket; socket.create_connection(('1.1.1.1', 53), 1)",
-    "a server of this machine": "import socket; socket.socket(socket.AF_UNIX).connect('/run/dbus/system_bus_socket')",
+    "the network": """
+        import socket
+        raise ValueError(socket.create_connection(("127.0.0.1", PORT), 1).recv(9))""",
+    "a server of this machine": """
+        import socket
+        server = socket.socket(socket.AF_UNIX)
+        server.connect("FOLDER/socket")
+        raise ValueError(server.recv(9))""",
     "a fork bomb": """
         import os
         while True:
@@ -203,12 +212,24 @@ ANSWERS = {
 }
 
 
+# What these are stopped by is the sandbox.
+REACHING = [
+    "builtins rebound by a pattern",
+    "a string annotation that singledispatch evaluates",
+    "np.load of a file",
+    "a pickle that runs code",
+    "the course's folder on the path",
+    "a file read",
+    "the root by /proc",
+]
+
 # `make test` tries every third; COURSE_LIB_ALL_CHEATS=1 all of them, in some minutes.
 TRIED = list(ANSWERS) if os.environ.get("COURSE_LIB_ALL_CHEATS") else list(ANSWERS)[::3]
 
 
-def cheating(body, tmp_path, name="stable_softmax", parameters="x"):
+def cheating(body, tmp_path, name="stable_softmax", parameters="x, axis=-1"):
     text = body.replace("SECRET", str(tmp_path / "secret")).replace("COURSE", str(sandbox.COURSE))
+    text = text.replace("PORT", (tmp_path / "port").read_text())
     text = text.replace("FOLDER", str(tmp_path)).replace("PACKAGES", sysconfig.get_path("purelib"))
     return f"def {name}({parameters}):\n" + inspect.cleandoc("\n" + text).replace("\n", "\n    ").join(
         ["    ", f"\n    return {parameters.split(',')[0]}\n"]
@@ -229,9 +250,24 @@ def folder(tmp_path, monkeypatch):
     """A folder with a secret, as the instructor's is, and the secret in the environment."""
     assert shutil.which("bwrap"), "these tests need bubblewrap: apt-get install bubblewrap"
     (tmp_path / "secret").write_text(SECRET)
+    np.save(tmp_path / "secret.npy", np.array(SECRET))
     monkeypatch.setenv("SECRET", SECRET)
-    yield tmp_path
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        local.bind("socket")  # the whole path may be too long for a socket's name
+        local.listen()
+        (tmp_path / "port").write_text(str(server.getsockname()[1]))
+        for each in (server, local):
+            threading.Thread(target=tell_the_secret, args=[each], daemon=True).start()
+        yield tmp_path
     assert (tmp_path / "secret").read_text() == SECRET
+
+
+def tell_the_secret(server):
+    with contextlib.suppress(OSError):
+        while True:
+            with server.accept()[0] as connection:
+                connection.send(SECRET.encode())
 
 
 @pytest.mark.parametrize("way", TRIED)
@@ -250,19 +286,21 @@ def test_the_next_answer_is_marked(exercise_id, folder):
     assert result.passed, result.message
 
 
-def test_without_the_sandbox_a_file_would_be_read(folder):
-    source = cheating(ANSWERS["a file read"], folder)
+@pytest.mark.parametrize("way", REACHING)
+def test_without_the_sandbox_it_would_earn_the_points_or_tell_the_secret(way, folder):
+    source = cheating(ANSWERS[way], folder)
     answer = remote.RemoteAnswer([("03.stable_softmax", source)], "stable_softmax", False, sandboxed=False)
-    assert SECRET in grade("03.stable_softmax", answer).message
+    result = grade("03.stable_softmax", answer)
     answer.close()
+    assert result.passed or SECRET in result.message
 
 
 def test_without_bubblewrap_nothing_is_marked(monkeypatch):
     sandbox.bubblewrap.cache_clear()
     monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
     with pytest.raises(sandbox.NoSandbox, match="apt-get install bubblewrap"):
-        marking.mark({})
-    assert marking.mark({}, sandboxed=False) == {}
+        marking.mark({}, {})
+    assert marking.mark({}, {}, sandboxed=False) == {}
 
 
 KERNEL = """
@@ -277,6 +315,7 @@ KERNELS = {
     "NumPy behind a tensor": "p = x; e = np.exp(x.handle.data - x.handle.data.max()); p.handle.data[:] = e / e.sum()",
     "the capture scope": "p = row_softmax.get_capture_scope()",
     "a file read by a kernel": "p = x + float(open('SECRET').read())",
+    "a verdict printed by the compiler": "tl.static_print('null'); p = np.exp(x)",
     "Python for the compiler": "p = tl.core.inspect.sys.modules['os']._exit(0)",
 }
 
@@ -285,15 +324,14 @@ KERNELS = {
 def test_a_kernel_is_compiled_before_it_is_interpreted(way, folder):
     source = KERNEL.format(body=KERNELS[way].replace("SECRET", str(folder / "secret")))
     result = graded("07.row_softmax", source)
-    assert not result.passed and "takes the kernel" in result.message
+    assert not result.passed and "compiler refuses it" in result.message
     assert SECRET not in result.message
 
 
 def marked(exercise_id, source):
     """As `autograde` marks it, rules and all."""
-    exercise = registry.find(exercise_id)
-    test = f"check({exercise_id!r}, {exercise.answer.__name__})"
-    return cli.in_own_process(exercise, source, [], 60, test, sandboxed=True)
+    test = f"check({exercise_id!r}, {registry.find(exercise_id).answer.__name__})"
+    return marking.mark({exercise_id: source}, {exercise_id: test})[exercise_id]
 
 
 @pytest.mark.parametrize("body", ["p = tl.softmax(x)"])
@@ -308,7 +346,7 @@ STRUCTURE = {
         "q, K, V, block",
         """
         if type(K) is not np.ndarray:
-            K._reads = K.reads = None
+            K._reads[:] = V._reads[:] = K.most_at_once = V.most_at_once = 1
             K, V = K._array, V._array
         s = K @ q / np.sqrt(len(q))
         p = np.exp(s - s.max())
@@ -364,3 +402,34 @@ def test_what_an_answer_reads_and_keeps_is_the_judges_to_count(way, folder):
     name = registry.find(exercise_id).answer.__name__
     result = graded(exercise_id, cheating(body, folder, name, parameters))
     assert result.attempted and not result.passed
+
+
+CUDA = """
+extern "C" int symlink(const char *, const char *), unlink(const char *), open(const char *, int, ...);
+extern "C" long write(int, const void *, unsigned long);
+extern "C" void _exit(int);
+__global__ void cheat(float *out, int n) {{ {} _exit(0); }}
+"""
+PROGRAMS = {
+    "a link where the judge reads an array": ('unlink("0"); symlink("SECRET", "0");', "Too many levels"),
+    "a link where the judge reads the report": ('unlink("report"); symlink("SECRET", "report");', "Too many levels"),
+    "a disk filled by a program": (
+        'static char much[1 << 20]; int file = open("much", 0101, 0600); while (write(file, much, 1 << 20) > 0) {}',
+        "ended with status",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", PROGRAMS)
+def test_a_program_leads_the_judge_nowhere(way, folder, monkeypatch):
+    """Without the rules for CUDA C++, which would refuse each of these."""
+    from course_lib.kernels.cuda import compiling, runner
+
+    monkeypatch.setattr(compiling, "confined", compiling.confined)
+    cuda_calls.confine()
+    body, refusal = PROGRAMS[way]
+    source = CUDA.format(body.replace("SECRET", str(folder / "secret")))
+    out = np.zeros(1, np.float32)
+    with pytest.raises((OSError, RuntimeError), match=refusal) as caught:
+        runner.launch(source, "cheat", grid=1, block=1, arguments={"out": out, "n": 1})
+    assert SECRET not in str(caught.value) and not out.any()

@@ -59,14 +59,14 @@ def cell_of(notebook, grade_id):
 def edit_tests(notebook):
     """Empties, deletes, duplicates and revalues locked cells, and adds a new cell that claims points."""
     for exercise_id in EXERCISES:
-        check = cell_of(notebook, marking.check_cell(exercise_id))
+        check = cell_of(notebook, classroom.check_cell(exercise_id))
         check.source = "pass"
         check.metadata.nbgrader.update(points=1000, locked=False)
-    notebook.cells.remove(cell_of(notebook, marking.check_cell(SECOND)))
+    notebook.cells.remove(cell_of(notebook, classroom.check_cell(SECOND)))
     claim = {"grade": True, "grade_id": "bonus", "locked": True, "points": 1000, "schema_version": 3}
     claim |= {"solution": False, "task": False}
     notebook.cells.append(new_code_cell("1000", metadata={"nbgrader": claim}))
-    again = copy.deepcopy(cell_of(notebook, marking.check_cell(THIRD)))
+    again = copy.deepcopy(cell_of(notebook, classroom.check_cell(THIRD)))
     notebook.cells.insert(0, new_code_cell("1000", metadata=again.metadata))
     again.metadata.nbgrader.update(solution=True, grade=False)
     notebook.cells.append(new_code_cell("1000", metadata=again.metadata))
@@ -122,6 +122,8 @@ SUBMISSIONS = {
         (FIRST,),
         lambda notebook: notebook.cells.insert(0, new_markdown_cell("<script>alert(1)</script>")),
     ),
+    "hands_in_no_notebook": Submission({}, files={f"{LESSON}.ipynb": "My answer is 42."}),
+    "hands_in_a_link": Submission({}),  # to the course's own notebook, answers included
     "patches_the_kernel": Submission({FIRST: wrong(FIRST), SECOND: ANSWERS[SECOND]}, (SECOND,), patch_the_kernel),
 }
 
@@ -134,7 +136,7 @@ class Loop:
     def said(self, student, exercise_id):
         """The text that the autograded notebook of a student holds under a check."""
         path = self.course / "autograded" / student / LESSON / f"{LESSON}.ipynb"
-        (output,) = cell_of(nbformat.read(path, as_version=4), marking.check_cell(exercise_id)).outputs
+        (output,) = cell_of(nbformat.read(path, as_version=4), classroom.check_cell(exercise_id)).outputs
         return output.get("evalue") or output.get("text")
 
 
@@ -172,7 +174,7 @@ def loop(tmp_path_factory):
     for student, submission in SUBMISSIONS.items():
         notebook = copy.deepcopy(released)
         for exercise_id, source in submission.answers.items():
-            cell_of(notebook, marking.answer_cell(exercise_id)).source = source
+            cell_of(notebook, classroom.answer_cell(exercise_id)).source = source
         if submission.damage:
             submission.damage(notebook)
         folder = course / "submitted" / student / LESSON
@@ -180,6 +182,10 @@ def loop(tmp_path_factory):
         nbformat.write(notebook, folder / f"{LESSON}.ipynb")
         for name, text in submission.files.items():
             (folder / name).write_text(text)
+    link = course / "submitted" / "hands_in_a_link" / LESSON / f"{LESSON}.ipynb"
+    link.unlink()
+    link.symlink_to(course / "source" / LESSON / f"{LESSON}.ipynb")
+    assert ("hands_in_a_link", "broken: a link") in classroom.submissions(course, LESSON)
     must(nbgrader(course, "autograde", LESSON))
     must(nbgrader(course, "generate_feedback", LESSON))
     must(nbgrader(course, "export"))
@@ -207,6 +213,7 @@ def test_each_student_is_told_why(loop):
         ("calls_the_reference", THIRD, "an answer may not import sys;"),
         ("never_ends", FIRST, "did not return within 2 s"),
         ("never_ends", SECOND, "its cell does not run: SystemExit"),
+        ("hands_in_no_notebook", FIRST, "its cell was not found: the file has to be a notebook"),
         ("patches_the_kernel", FIRST, "does not hold"),
         ("patches_the_kernel", THIRD, "not attempted yet"),
     ]:
@@ -219,9 +226,10 @@ def test_a_feedback_page_runs_nothing_of_the_student_s_and_stays_small(loop):
     sizes = {}
     for student in SUBMISSIONS:
         page = (loop.course / "feedback" / student / LESSON / f"{LESSON}.html").read_text()
-        assert "<script>alert" not in page
+        # No script, and nothing that needs a network.
+        assert "<script" not in page and "src=" not in page and "href=" not in page
         sizes[student] = len(page)
-    assert sizes["hands_in_markup"] < sizes["honest"] + 50_000
+    assert sizes["hands_in_markup"] < sizes["honest"] + 20_000
 
 
 def test_students_see_neither_answers_nor_hidden_tests_nor_the_seed(loop):
@@ -230,7 +238,7 @@ def test_students_see_neither_answers_nor_hidden_tests_nor_the_seed(loop):
     assert len(files) == 1 + len(SUBMISSIONS)
     for path in files:
         text = path.read_text()
-        assert SEED not in text and "HIDDEN TESTS" not in text and "BEGIN SOLUTION" not in text, path
+        assert SEED not in text and "result = grade(" not in text and "BEGIN SOLUTION" not in text, path
         assert "seed=" not in text or "seed=" in (authoring.NOTEBOOKS / f"{LESSON}.ipynb").read_text(), path
 
 
@@ -244,7 +252,7 @@ def test_a_release_is_the_lesson_with_locks_and_points(loop):
     assert not any(cell.outputs for cell in code)
     assert [cell.source for cell in code if "quiz" in cell.metadata.get("tags", [])] == ['quiz("03")']
     for exercise_id, points in POINTS.items():
-        answer, check = (cell_of(released, name(exercise_id)) for name in (marking.answer_cell, marking.check_cell))
+        answer, check = (cell_of(released, name(exercise_id)) for name in (classroom.answer_cell, classroom.check_cell))
         assert answer.metadata.nbgrader.solution and not answer.metadata.nbgrader.locked
         assert check.metadata.nbgrader.locked and check.metadata.nbgrader.points == points
         assert not check.metadata.editable and not check.metadata.deletable
@@ -259,7 +267,7 @@ def test_nbgraders_validation_accepts_an_answer_and_rejects_stubs(loop):
         for cell in notebook.cells
         if "nbgrader" in cell.metadata or "bootstrap" in cell.metadata.get("tags", []) or "import check" in cell.source
     ]
-    cell_of(notebook, marking.answer_cell(FIRST)).source = ANSWERS[FIRST]
+    cell_of(notebook, classroom.answer_cell(FIRST)).source = ANSWERS[FIRST]
     nbformat.write(notebook, loop.course / "validate.ipynb")
     told = must(nbgrader(loop.course, "validate", "validate.ipynb"))
     failed = [exercise_id for exercise_id in EXERCISES if f"{exercise_id}: not attempted yet" in told]
@@ -268,19 +276,22 @@ def test_nbgraders_validation_accepts_an_answer_and_rejects_stubs(loop):
 
 def test_the_locked_cell_decides():
     """What an instructor adds to the hidden tests counts."""
-    answer, check = marking.answer_cell(FIRST), marking.check_cell(FIRST)
+
+    def marked(test, answers, **options):
+        (outcome,) = marking.mark(answers, {FIRST: test}, **options).values()
+        return outcome["passed"], outcome["message"]
+
     for test, passed, message in [
-        ("assert False, 'no'", False, "no"),
-        ("1 / 0", False, "ZeroDivisionError: division by zero"),
-        (f"print({NAME[FIRST]}(np.zeros(1)))", True, "[1.]"),
-        (f'check("{FIRST}", {NAME[FIRST]})\nraise SystemExit', False, "SystemExit: "),
+        ("assert False, 'no'", False, f"{FIRST}: no"),
+        ("1 / 0", False, f"{FIRST}: ZeroDivisionError: division by zero"),
+        (f"print({NAME[FIRST]}(np.zeros(1)))", True, f"{FIRST}: [1.]"),
+        (f'check("{FIRST}", {NAME[FIRST]})\nraise SystemExit', False, f"{FIRST}: SystemExit: "),
     ]:
-        marks = marking.mark({answer: ANSWERS[FIRST], check: test})
-        assert marks == {check: {"passed": passed, "message": message}}
-    assert not marking.mark({answer: wrong(FIRST), check: f'check("{FIRST}", {NAME[FIRST]})'})[check]["passed"]
-    assert "its answer cell is not in the notebook" in marking.mark({check: ""})[check]["message"]
-    endless = marking.mark({answer: "while True:\n    pass\n", check: ""}, limit_s=2)
-    assert not endless[check]["passed"] and "did not return within 2 s" in endless[check]["message"]
+        assert marked(test, {FIRST: ANSWERS[FIRST]}) == (passed, message)
+    assert not marked(f'check("{FIRST}", {NAME[FIRST]})', {FIRST: wrong(FIRST)})[0]
+    assert "its cell was not found" in marked("", {})[1]
+    stuck = "import functools\nsum(iter(int, 1))\n"
+    assert marked("", {FIRST: stuck}, limit_s=4) == (False, f"{FIRST}: the answer did not return within 4 s")
 
 
 def test_hidden_tests_draw_with_a_seed_of_their_own(tmp_path):
@@ -310,11 +321,11 @@ def test_every_lesson_becomes_an_assignment_with_answers_and_points(loop, lesson
     nbformat.validate(source)
     exercises = registry.of_lesson(lesson[:2])
     points = {c.metadata.nbgrader.grade_id: c.metadata.nbgrader.points for c in source.cells if is_graded(c)}
-    assert points == {marking.check_cell(exercise.id): exercise.points for exercise in exercises}
+    assert points == {classroom.check_cell(exercise.id): exercise.points for exercise in exercises}
     for exercise in exercises:
-        answer = cell_of(source, marking.answer_cell(exercise.id)).source
+        answer = cell_of(source, classroom.answer_cell(exercise.id)).source
         assert function_in(answer) == function_in(inspect.getsource(exercise.answer))
-        hidden = cell_of(source, marking.check_cell(exercise.id)).source
+        hidden = cell_of(source, classroom.check_cell(exercise.id)).source
         assert f'grade("{exercise.id}", {exercise.answer.__name__}, seed={SEED})' in hidden
 
     released, _ = ClearSolutions(code_stub={"python": classroom.STUB}).preprocess(source, {})
@@ -330,7 +341,7 @@ def test_what_each_student_handed_in(tmp_path, capsys):
         if name:
             (tmp_path / "submitted" / student / LESSON / name).write_text(text)
 
-    cell = {"cell_type": "code", "metadata": {"nbgrader": {"grade_id": marking.answer_cell(FIRST)}}, "source": ""}
+    cell = {"cell_type": "code", "metadata": {"nbgrader": {"grade_id": classroom.answer_cell(FIRST)}}, "source": ""}
     hand_in("ada", f"{LESSON}.ipynb", json.dumps({"cells": [cell]}))
     hand_in("bob", f"{LESSON}.ipynb", "{")
     hand_in("cyd", f"{LESSON} (1).ipynb", json.dumps({"cells": [cell]}))
@@ -359,8 +370,11 @@ def test_answers_that_are_kernels_are_marked(loop):
     source = source_of(loop, KERNEL_LESSON)
     kernels = registry.of_lesson(KERNEL_LESSON[:2])[:2]
     assert all("triton" in exercise.imports for exercise in kernels)
-    names = [name(exercise.id) for exercise in kernels for name in (marking.answer_cell, marking.check_cell)]
-    marks = marking.mark({name: cell_of(source, name).source for name in names})
+    answers, tests = (
+        {exercise.id: cell_of(source, name(exercise.id)).source for exercise in kernels}
+        for name in (classroom.answer_cell, classroom.check_cell)
+    )
+    marks = marking.mark(answers, tests)
     assert [mark["passed"] for mark in marks.values()] == [True, True], marks
 
 
@@ -379,9 +393,8 @@ def run_classroom(*arguments):
 
 
 def test_the_command_writes_a_course_once_and_never_overwrites_it(tmp_path):
-    run = run_classroom(tmp_path / "course", "--json")
-    assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout) == {"course": str(tmp_path / "course"), "lessons": classroom.lessons()}
+    run = run_classroom(tmp_path / "course")
+    assert run.returncode == 0 and "nbgrader generate_assignment 00_start_here" in run.stdout, run.stderr
     before = {path: path.read_bytes() for path in (tmp_path / "course").rglob("*") if path.is_file()}
     run = run_classroom(tmp_path / "course")
     assert run.returncode == 2 and "is not empty; nothing was written" in run.stderr

@@ -63,7 +63,7 @@ def test_honest_blank_wrong_endless_and_crashing(tmp_path):
         "05.merge_states": (0, False, True),
         "05.online_attention": (4, True, True),
     }
-    assert "ended its process (exit status 7)" in rows["00.softmax_scale"]["message"]
+    assert "ended the process" in rows["00.softmax_scale"]["message"]
     assert "did not return within 2 s" in rows["05.online_normalizer"]["message"]
     assert "not attempted yet" in rows["05.online_softmax_update"]["message"]
     assert "l is not: l_a + l_b adds numbers" in " ".join(rows["05.merge_states"]["message"].split())
@@ -81,7 +81,7 @@ def test_kernels_each_in_a_process_of_its_own(tmp_path):
         tmp_path,
         {
             add.id: inspect.getsource(add.answer),
-            softmax.id: beginning(softmax, "while True: pass"),
+            softmax.id: beginning(softmax, "i = 0\n    while i < 1:\n        i = i * 1"),
             scores.id: beginning(scores, "__import__('os')._exit(7)"),
             stats.id: beginning(stats, "raise NotImplementedError"),
         },
@@ -114,12 +114,12 @@ def test_what_signals_cannot_stop_is_killed_and_costs_its_own_marks(tmp_path):
                 "05.merge_states": HONEST["05.merge_states"],
             },
         ),
-        limit_s=6,
+        limit_s=9,
     )
-    assert "did not return within 6 s" in rows["05.online_normalizer"]["message"]
-    assert "did not return within 6 s" in rows["05.online_softmax_update"]["message"]
+    assert "did not return within 9 s" in rows["05.online_normalizer"]["message"]
+    assert "the answer did not return within" in rows["05.online_softmax_update"]["message"]
     assert rows["05.merge_states"]["points"] == 3
-    assert "its cell is not in the notebook" in rows["05.online_attention"]["message"]
+    assert "its cell was not found" in rows["05.online_attention"]["message"]
     assert not rows["05.online_attention"]["attempted"]
 
 
@@ -146,7 +146,7 @@ def test_an_answer_may_call_an_earlier_one_and_what_it_prints_stays_out_of_the_m
         ("def online_normalizer(stream:\n", "its cell does not run: SyntaxError"),
         ("1 / 0\n", "its cell does not run: ZeroDivisionError"),
         ("def another(stream):\n    return 0, 0\n", "its cell defines no online_normalizer"),
-        ("online_normalizer = 3\n", "pass the function itself"),
+        ("online_normalizer = 3\n", "online_normalizer is no function"),
     ],
 )
 def test_a_cell_that_gives_no_answer_says_why(source, said, tmp_path):

@@ -182,10 +182,9 @@ def test_an_answer_is_marked_in_class():
     right, name = inspect.getsource(exercise.answer), exercise.answer.__name__
     test = f"check({exercise_id!r}, {name})\nfrom course_lib.grading import grade\n"
     test += f"result = grade({exercise_id!r}, {name}, seed=7)\nassert result.passed, result.message"
-    answer, check = marking.answer_cell(exercise_id), marking.check_cell(exercise_id)
 
     def marked(source):
-        return marking.mark({answer: source, check: test}, limit_s=60)[check]
+        return marking.mark({exercise_id: source}, {exercise_id: test}, limit_s=60)[exercise_id]
 
     as_it_should_be = marked(right)
     assert as_it_should_be["passed"], as_it_should_be["message"]

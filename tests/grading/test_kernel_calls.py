@@ -214,19 +214,5 @@ def test_reading_a_lesson_imports_no_triton():
     assert run.stdout.strip() == "neither"
 
 
-@pytest.mark.parametrize(
-    "source, objects",
-    [
-        ("import triton\nimport triton.language as tl\n@triton.jit\ndef f(x_ptr, BLOCK: tl.constexpr):\n"
-         "    tl.store(x_ptr + tl.arange(0, BLOCK), tl.load(x_ptr))", False),
-        ("import triton.runtime", True),
-        ("@triton.jit\ndef f(x_ptr):\n    triton.runtime.driver", True),
-        ("@triton.jit\ndef f(x_ptr):\n    interpreter_builder.x", True),
-    ],
-)  # fmt: skip
-def test_the_rules_of_the_class_know_triton(source, objects):
-    assert (objection(source, kernel_calls.TRITON, kernel=True) is not None) == objects
-
-
 def test_triton_is_for_kernels_only():
     assert "may not import triton" in objection("import triton")

@@ -82,21 +82,13 @@ def test_an_answer_imports_what_computes_and_nothing_else(source):
         "tl.load(x_ptr).handle.data",
         "tl.core.np.exp(1.0)",
         "tl.softmax(x)",
+        "tl.atomic_add(x_ptr, x)",
         "tl.math.core.np",
-        "np.exp(x.data)",
-        "'{0.handle}'.format(x)",
         "getattr(x, 'handle')",
         "x.__class__",
-        "x.dtype = None",
-        "interpreter_builder.set_grid_idx(0, 0, 0)",
         "__builtins__",
-        "print(x)",
-        "exec('')",
         "import os",
         "from triton.language import core",
-        "import triton.language as language",
-        "import numpy",
-        "match x:\n        case object(handle=h):\n            pass",
         "tl._experimental",
     ],
 )
@@ -106,9 +98,28 @@ def test_a_kernel_is_triton(line):
     assert not rules.objection(kernel.replace(f"    {line}\n", ""), ("triton", "triton.language"), kernel=True)
 
 
-def test_nothing_runs_beside_a_kernel():
-    assert rules.objection("for i in range(3):\n    pass\n", kernel=True)
-    assert not rules.objection("LOG2_E = 1.4426950408889634\n", kernel=True)
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "for i in range(3):\n    pass\n",
+        "print('null')\n",
+        "LOG2_E = exit()\n",
+        "float = exec\nLOG2_E = float('exit()')\n",
+        "tl.constexpr = exec\nLOG2_E = tl.constexpr('exit()')\n",
+        "@(lambda f: f)\ndef kernel(x_ptr):\n    pass\n",
+        "@triton.jit\ndef kernel(x_ptr, n=exit()):\n    pass\n",
+        "@triton.jit\ndef kernel(x_ptr: exit()):\n    pass\n",
+        "class Kernel:\n    pass\n",
+    ],
+)
+def test_nothing_runs_beside_a_kernel(cell):
+    assert rules.objection(cell, kernel=True)
+
+
+def test_a_kernels_cell_may_hold_constants_and_helpers():
+    cell = "LOG2_E: tl.constexpr = 1.4426950408889634\nB = tl.constexpr(float('-inf'))\nC = math.sqrt(2)\n"
+    helper = "@triton.jit\ndef _kernel(data, n: tl.constexpr = 3):\n    for _ in range(n):\n        pass\n"
+    assert not rules.objection(cell + helper, kernel=True)
 
 
 def test_source_that_is_no_python_is_left_to_fail():
@@ -117,11 +128,6 @@ def test_source_that_is_no_python_is_left_to_fail():
 
 def test_a_refused_cell_does_not_run_for_the_answers_after_it_either():
     first, second = "03.stable_softmax", "03.logsumexp"
-    check = marking.check_cell(second)
-    cells = {
-        marking.answer_cell(first): "import os\nos._exit(0)",
-        marking.check_cell(first): "",
-        marking.answer_cell(second): inspect.getsource(registry.find(second).answer),
-        check: f'check("{second}", logsumexp)',
-    }
-    assert marking.mark(cells)[check]["passed"]
+    answers = {first: "import os\nos._exit(0)", second: inspect.getsource(registry.find(second).answer)}
+    marks = marking.mark(answers, {second: f'check("{second}", logsumexp)'})
+    assert marks[second]["passed"]

@@ -582,6 +582,13 @@ def test_few_queries_of_flash_attention_are_decoded(decoded, n_q, heads, kv_head
     assert torch.equal(flash_attention(q, k, v, causal=causal), answer[0]) and len(decoded) == 2
 
 
+def test_grouped_heads_in_half_precision_have_more_rows_decoded(decoded):
+    for n_q, n_decoded in ((16, 1), (17, 1)):
+        q, k, v = caches(1, 4, 1, 530, 16, n_new=n_q, dtype=torch.float16)
+        check_attention(flash_attention(q, k, v, causal=True, return_lse=True), q, k, v, causal=True)
+        assert len(decoded) == n_decoded
+
+
 def test_other_calls_of_flash_attention_are_not(decoded):
     for n_q, heads, n_k, blocks in (
         (17, 1, 530, {}), (3, 6, 530, {}), (1, 1, 511, {}), (1, 1, 530, {"block_k": 64}), (1, 1, 530, {"block_q": 16})

@@ -9,8 +9,8 @@ import torch
 from course_lib import runtime
 from course_lib.kernels import flash_attention, flash_forward, launch
 from course_lib.kernels.configs import BLOCK_SIZES
-from course_lib.kernels.flash import MAX_ROW_STRIDE
 from course_lib.kernels.flash1_forward import flash1_attention
+from course_lib.kernels.launch import MAX_ROW_STRIDE
 from course_lib.measure.accuracy import check_attention, exact_attention
 from course_lib.reference.attention import attention
 from course_lib.tracer import trace
@@ -54,6 +54,10 @@ def test_every_pair_of_block_sizes(block_q, block_k):
 def test_every_kind_of_head_dim(d):
     for dtype, causal in zip(DTYPES, itertools.cycle((d % 3 == 1, d % 3 != 1)), strict=False):
         check(*qkv(37, 51, d, dtype=dtype), causal=causal)
+
+
+def test_padded_columns_of_tiles_that_end_with_the_tensor():
+    check(*qkv(64, 96, 24), block_q=32, block_k=32)
 
 
 @pytest.mark.parametrize("n_q,n_k", ((1, 1), (1, 300), (300, 1), (2, 129), (127, 129), (256, 256), (200, 77)))

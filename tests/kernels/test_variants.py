@@ -1,15 +1,19 @@
 """Masks, score mods, sinks and dropout: against a float64 statement of each, and the laws that they keep."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 from course_lib import masks, runtime
-from course_lib.kernels import flash_attention
+from course_lib.kernels import flash_attention, variant_backward, variants
+from course_lib.kernels.configs import Config
 from course_lib.kernels.score_mods import alibi, soft_cap
 from course_lib.kernels.visits import visits
 from course_lib.masks import FULL, HIDDEN, PARTIAL
 from course_lib.measure.accuracy import assert_within_budget
+from course_lib.tracer import trace
 
 DEVICE = runtime.device()
 N_Q, N_K, D = 37, 45, 24
@@ -18,6 +22,8 @@ MASKS = {
     "window": masks.sliding_window(9, 3),
     "documents": masks.documents(np.arange(N_K) // 17) & masks.causal(),
     "sparse": masks.block_sparse(LAYOUT, 13),  # queries 13 to 25 see nothing
+    # Sequences of (queries, keys): (0, 3), (1, 0), (19, 27), (1, 1), (0, 0), (16, 14)
+    "packed": masks.packed([0, 0, 1, 20, 21, 21, 37], [0, 3, 3, 30, 31, 31, 45], masks.sliding_window(20, 0)),
     "either": masks.sliding_window(5, 0) | masks.documents(np.arange(N_K) % 3),
 }
 
@@ -34,15 +40,18 @@ def inputs(n_q=N_Q, n_k=N_K, d=D, dtype=torch.float32):
     ]
 
 
-def stated(q, k, v, sinks=None, *, mask=None, cap=None, slopes=None, kept=None, p=0.0):
+def stated(q, k, v, sinks=None, *, mask=None, cap=None, slopes=None, cap_first=True, kept=None, p=0.0, scale=None):
     """(o, lse) with every score written out, in the dtype of q. kept: [batch, heads, n_q, n_k] of bool."""
     n_q, n_k, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
-    scores = q @ k.repeat_interleave(group, 1).mT * q.shape[3] ** -0.5
-    if cap is not None:
+    scores = q @ k.repeat_interleave(group, 1).mT * (q.shape[3] ** -0.5 if scale is None else scale)
+    if cap is not None and cap_first:
         scores = cap * torch.tanh(scores / cap)
     if slopes is not None:
-        distance = (torch.arange(n_q, device=q.device)[:, None] + n_k - n_q - torch.arange(n_k, device=q.device)).abs()
+        position = (mask or masks.full()).positions(n_q, n_k)
+        distance = torch.from_numpy(abs(position[:, None] - np.arange(n_k))).to(q.device)
         scores = scores - slopes.to(q.dtype)[..., None, None] * distance
+    if cap is not None and not cap_first:
+        scores = cap * torch.tanh(scores / cap)
     if mask is not None:
         scores = scores.masked_fill(~torch.from_numpy(mask.dense(n_q, n_k)).to(q.device), -torch.inf)
     if sinks is not None:
@@ -72,12 +81,27 @@ def check(call, *, sinks=None, dtype=torch.float32, **how):
         assert_within_budget(name, answer, plain, exact, of, terms=None if name in ("o", "lse") else exact.abs() + 1)
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_masks(name):
+@pytest.fixture
+def in_tiles(monkeypatch):
+    """in_tiles(m, n): from then on, all kernels have tiles of m queries and n keys."""
+
+    def choose(block_m, block_n):
+        for module in (variants, variant_backward):
+            monkeypatch.setattr(module, "config_of", lambda *_: Config(block_m, block_n, 4, 1))
+
+    return choose
+
+
+@pytest.mark.parametrize(
+    "name, tile", (*itertools.product(MASKS, ((16, 32), (32, 16))), ("sparse", (16, 128)), ("either", (16, 128)))
+)
+def test_masks(name, tile, in_tiles):
+    in_tiles(*tile)
     check(lambda q, k, v: flash_attention(q, k, v, mask=MASKS[name], return_lse=True), mask=MASKS[name])
 
 
-def test_everything_at_once():
+def test_everything_at_once(in_tiles):
+    in_tiles(32, 16)
     slopes, sinks = torch.tensor([[0.5, 0.25, 1.0, 0.1], [0.3, 0.2, 0.1, 0.7]]), random(4, seed=5)
     mods = soft_cap(1.5), alibi(slopes)
     check(
@@ -85,6 +109,27 @@ def test_everything_at_once():
             q, k, v, causal=True, mask=MASKS["sparse"], score_mod=mods, sinks=s, return_lse=True
         ),
         sinks=sinks, mask=MASKS["sparse"] & masks.causal(), cap=1.5, slopes=slopes.to(DEVICE),
+    )  # fmt: skip
+
+
+def test_score_mods_are_applied_one_after_the_other(in_tiles):
+    """The derivative is taken where each of them stands: behind alibi, a cap sees other scores."""
+    in_tiles(16, 32)
+    slopes = torch.tensor([0.5, 0.25, 1.0, 0.1])
+    for cap_first in (True, False):
+        mods = (soft_cap(1.5), alibi(slopes)) if cap_first else (alibi(slopes), soft_cap(1.5))
+        check(
+            lambda q, k, v, mods=mods: flash_attention(q, k, v, score_mod=mods, return_lse=True),
+            cap=1.5, slopes=slopes.to(DEVICE), cap_first=cap_first,
+        )  # fmt: skip
+
+
+def test_packed_sequences_have_biases_of_their_own_positions(in_tiles):
+    in_tiles(16, 32)
+    slopes, mask = torch.tensor([0.5, 0.25, 1.0, 0.1]), MASKS["packed"]
+    check(
+        lambda q, k, v: flash_attention(q, k, v, mask=mask, score_mod=alibi(slopes), return_lse=True),
+        mask=mask, slopes=slopes.to(DEVICE),
     )  # fmt: skip
 
 
@@ -100,7 +145,8 @@ def philox(seed, c0, c1, c2):
     return c[0]
 
 
-def test_dropout_keeps_what_philox_says_forward_and_backward():
+def test_dropout_keeps_what_philox_says_forward_and_backward(in_tiles):
+    in_tiles(32, 16)
     p, seed = 0.3, 2**40 + 17
     heads = np.arange(8).reshape(2, 4, 1, 1)
     drawn = philox(seed, np.arange(N_K), np.arange(N_Q)[:, None], heads) >> np.uint64(1)
@@ -184,7 +230,8 @@ def test_visits_are_those_of_the_mask(name, by_key):
                 first, stop = np.pad(seen.ranges.numpy(), ((0, 0), (0, block_q)))[:, queries][..., None]
                 pairs = (first <= keys) & (keys < stop)
             else:
-                pairs = np.unpackbits(seen.bits[seen.bits_of[visit]].numpy(), axis=1, bitorder="little").astype(bool)
+                words = seen.bits[seen.bits_of[visit]].numpy()
+                pairs = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :block_k]
             computed[np.ix_(queries, keys)] += pairs
     shown = MASKS[name].dense(N_Q, N_K)
     assert np.array_equal(computed[:N_Q, :N_K], shown) and computed.sum() == shown.sum()
@@ -195,6 +242,7 @@ def test_visits_are_those_of_the_mask(name, by_key):
     ("given", "message"),
     (
         ({"mask": torch.ones(2, 2)}, "mask is a Tensor"),
+        ({"mask": np.ones((37, 45), bool)}, "mask is a ndarray"),
         ({"mask": masks.documents([0, 1])}, "ids has length 2; accepted: 45"),
         ({"score_mod": abs}, "score_mod is <built-in function abs>; accepted: a ScoreMod"),
         ({"score_mod": alibi([1.0, 2.0])}, r"parameter of a score_mod has shape \[2\]; accepted: a number, \[4\]"),
@@ -202,6 +250,16 @@ def test_visits_are_those_of_the_mask(name, by_key):
         ({"sinks": 1.0}, "sinks is 1.0"),
         ({"dropout_p": 1.5}, "dropout_p is 1.5; accepted: numbers from 0 to 1"),
         ({"dropout_p": 0.5, "seed": -1}, "seed is -1; accepted: whole numbers from 0"),
+        ({"mask": masks.packed([0, 36])}, "cu_seqlens_q ends at 36; accepted: 37"),
+        ({"mask": MASKS["packed"], "causal": True}, r"causal is True and mask is packed\(...\)"),
+        ({"mask": masks.block_sparse(LAYOUT, 16)}, r"layout has shape \(3, 4\); accepted: \(3, 3\)"),
+        ({"score_mod": (alibi(1.0), None)}, "score_mod is None; accepted: a ScoreMod, several in a tuple"),
+        ({"score_mod": alibi(torch.ones(4, requires_grad=True))}, "parameter of a score_mod requires a gradient"),
+        ({"sinks": torch.ones(4, dtype=torch.int64)}, r"sinks is torch.int64 \[4\]"),
+        ({"dropout_p": -0.1}, "dropout_p is -0.1"),
+        ({"dropout_p": True}, "dropout_p is True"),
+        ({"dropout_p": float("nan")}, "dropout_p is nan"),
+        ({"dropout_p": 0.5, "seed": 1.0}, "seed is 1.0; accepted: whole numbers from 0"),
         ({"mask": masks.full(), "block_q": 16}, "block_q and block_k are not accepted with a mask"),
     ),
 )  # fmt: skip
@@ -209,6 +267,84 @@ def test_refused(given, message):
     q, k, v, _ = inputs()
     with pytest.raises((TypeError, ValueError), match=message):
         flash_attention(q, k, v, **given)
+
+
+def test_a_batch_that_no_grid_holds_is_refused():
+    q = torch.empty(65_536, 1, 1, 1, device=DEVICE)
+    with pytest.raises(ValueError, match="q has batch 65536; at most 65535 are accepted with a mask"):
+        flash_attention(q, q, q, mask=masks.full())
+
+
+@pytest.mark.parametrize("scale", (-0.3, 0.0, 2.0))
+def test_scale(scale, in_tiles):
+    in_tiles(16, 32)
+    check(
+        lambda q, k, v: flash_attention(q, k, v, scale=scale, mask=MASKS["window"], return_lse=True),
+        mask=MASKS["window"], scale=scale,
+    )  # fmt: skip
+
+
+def test_gradients_of_any_layout_and_of_lse_alone():
+    q, k, v, do = inputs()
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    o, lse = flash_attention(*leaves, mask=MASKS["window"], return_lse=True)
+
+    def gradients(of, given):
+        return torch.autograd.grad(of, leaves, given, retain_graph=True)
+
+    dlse = random(*lse.shape, seed=9)
+    for mine, same in (
+        (gradients(o, torch.ones(1, device=DEVICE).expand_as(o)), gradients(o, torch.ones_like(o))),
+        (gradients(o, do.mT.contiguous().mT), gradients(o, do)),
+        (gradients(lse, dlse.mT.contiguous().mT), gradients(lse, dlse)),
+        (gradients(lse, dlse), gradients((o, lse), (torch.zeros_like(o), dlse))),
+    ):
+        assert all(map(torch.equal, mine, same))
+
+
+def test_the_same_call_gives_the_same_bits_and_changes_nothing(in_tiles):
+    in_tiles(32, 16)
+    given = [x[:1] for x in inputs()]
+    before = [x.clone() for x in given]
+
+    def call():
+        leaves = [x.detach().requires_grad_() for x in given[:3]]
+        o = flash_attention(*leaves, mask=MASKS["either"], score_mod=soft_cap(2.0), dropout_p=0.2, seed=7)
+        return o, *torch.autograd.grad(o, leaves, given[3])
+
+    assert all(map(torch.equal, call(), call())) and all(map(torch.equal, given, before))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_all_is_written_and_nothing_is_read_out_of_bounds(name, in_tiles):
+    in_tiles(16, 32)
+    *leaves, do = (x[:1] for x in inputs())
+    q, k, v = (x.detach().requires_grad_() for x in leaves)
+    with trace(q=q, k=k, v=v, do=do) as traced:
+        o = flash_attention(q, k, v, mask=MASKS[name], score_mod=alibi(1.0), dropout_p=0.1, seed=1)
+        torch.autograd.grad(o, (q, k, v), do)
+    assert traced.violations == []
+    for written in ("o", "lse", "delta", "dq", "dk", "dv"):
+        assert not traced.unwritten(written).any(), written
+
+
+def test_an_empty_batch_has_empty_results_and_gradients():
+    *leaves, _ = (x[:0].requires_grad_() for x in inputs())
+    sinks = torch.zeros(4, device=DEVICE, requires_grad=True)
+    o, lse = flash_attention(*leaves, mask=MASKS["window"], sinks=sinks, return_lse=True)
+    assert o.shape == (0, 4, N_Q, D) and lse.shape == (0, 4, N_Q)
+    assert not torch.autograd.grad(o.sum(), (*leaves, sinks))[3].any()
+
+
+def test_under_torch_compile():
+    def loss(q, k, v, sinks):
+        return flash_attention(2 * q, k, v, mask=MASKS["window"], score_mod=soft_cap(2.0), sinks=sinks).sum()
+
+    leaves = [x.requires_grad_() for x in (*inputs()[:3], random(4))]
+    expected = torch.autograd.grad(loss(*leaves), leaves)
+    compiled = torch.compile(loss, backend="aot_eager")
+    for ours, theirs in zip(torch.autograd.grad(compiled(*leaves), leaves), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_a_cap_that_is_not_positive_is_refused():

@@ -20,9 +20,12 @@ from course_lib.measure.resources import Request, Resources, forward_resources
 
 FILE = Path(__file__).with_suffix(".json")
 FOLDER = Path(course_lib.__file__).parent
-# Request.kernel -> the module that holds it; and what all of them use.
+# Request.kernel -> the modules that it is made of; and what all of them use.
 MODULES = {
-    "forward": "flash_forward", "dkdv": "flash_backward", "dq": "flash_backward", "decode": "decode", "merge": "decode"
+    "forward": ("flash_forward",), "dkdv": ("flash_backward",), "dq": ("flash_backward",),
+    "decode": ("decode",), "merge": ("decode",), "list_forward": ("variants", "visits", "score_mods"),
+    "list_dkdv": ("variant_backward", "variants", "visits", "score_mods", "flash_backward"),
+    "list_dq": ("variant_backward", "variants", "visits", "score_mods", "flash_backward"),
 }  # fmt: skip
 SHARED = (*(f"kernels/{name}" for name in ("tiles", "primitives", "masks", "launch", "configs")), "measure/resources")
 
@@ -41,7 +44,8 @@ def code(path):
 def fingerprint(kernel):
     """Of all that decides what the compiler makes of a Request of this kernel."""
     texts = [importlib.metadata.version("triton"), (FOLDER / "kernels/configs.toml").read_text()]
-    texts += [code(FOLDER / f"{source}.py") for source in (f"kernels/{MODULES[kernel]}", *SHARED)]
+    own = (f"kernels/{module}" for module in MODULES[kernel])
+    texts += [code(FOLDER / f"{source}.py") for source in (*own, *SHARED)]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
@@ -70,9 +74,9 @@ def compiled(requests):
 
 def main():
     runtime.choose()  # before the tests import Triton
-    from tests.measure import test_decode_resources, test_resources
+    from tests.measure import test_decode_resources, test_resources, test_variant_resources
 
-    requests = [*test_resources.EVERY, *test_decode_resources.EVERY]
+    requests = [*test_resources.EVERY, *test_decode_resources.EVERY, *test_variant_resources.EVERY]
     rows = [json.dumps({"request": asdict(r), "used": asdict(used)}) for r, used in compiled(requests).items()]
     fingerprints, lines = json.dumps({kernel: fingerprint(kernel) for kernel in MODULES}), ",\n".join(rows)
     FILE.write_text(f'{{"fingerprints": {fingerprints}, "rows": [\n{lines}\n]}}\n')

@@ -101,7 +101,7 @@ def test_help_lists_every_experiment_under_its_own_heading(capsys):
     with pytest.raises(SystemExit):
         bench.main(["--help"])
     _, _, listed = capsys.readouterr().out.partition("\nexperiments:\n")
-    assert set(re.findall(r"^  --([\w-]+)", listed, re.MULTILINE)) == {*bench.EXPERIMENTS, "tune"}
+    assert set(re.findall(r"^  --([\w-]+)", listed, re.MULTILINE)) == {*bench.EXPERIMENTS, "tune", "variants"}
 
 
 def test_one_experiment_at_a_time():

@@ -7,8 +7,10 @@ is no limit. What our kernels do not do raises NotImplementedError, which begins
 
 import torch
 
+from course_lib import masks
 from course_lib.kernels import checks, flash_attention
 from course_lib.kernels.decode import decode
+from course_lib.kernels.score_mods import alibi, soft_cap
 
 
 def flash_attn_func(
@@ -16,13 +18,61 @@ def flash_attn_func(
     deterministic=False, return_attn_probs=False,
 ):  # fmt: skip
     """o, or (o, lse, None) with return_attn_probs. The gradients are always deterministic."""
-    _refuse(dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
-    causal, left = _window(causal, window_size, n_q=q.shape[1], n_k=k.shape[1])
-    _refuse(window_size=None if left is None else tuple(map(int, window_size)))
+    left, right = _window(causal, window_size, n_q=q.shape[1], n_k=k.shape[1])
+    how = {"causal": True} if (left, right) == (None, 0) else {}
+    if not how and (left, right) != (None, None):
+        how = {"mask": masks.sliding_window(left, right)}
+    how |= _variant(dropout_p, softcap, alibi_slopes, return_attn_probs)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    o, lse = flash_attention(q, k, v, causal=causal, scale=softmax_scale, return_lse=True)
+    o, lse = flash_attention(q, k, v, scale=softmax_scale, return_lse=True, **how)
     o = o.transpose(1, 2)
     return (o, lse, None) if return_attn_probs else o
+
+
+def flash_attn_varlen_func(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None, causal=False,
+    window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False, return_attn_probs=False,
+    block_table=None,
+):  # fmt: skip
+    """Sequences one behind the other: q [total_q, heads, head_dim], k and v likewise; lse [heads, total_q].
+
+    In our packed rows, a head has one slope for all sequences. Where each sequence has its own, all rows are computed
+    with the slopes of each sequence, and its rows are taken.
+    """
+    _refuse(block_table=block_table)
+    for cu_seqlens, most, name in ((cu_seqlens_q, max_seqlen_q, "q"), (cu_seqlens_k, max_seqlen_k, "k")):
+        longest = max(cu_seqlens.diff().tolist(), default=0)
+        if longest > most:
+            raise ValueError(f"max_seqlen_{name} is {most}, but a sequence has {longest}")
+    left, right = _window(causal, window_size, n_q=max_seqlen_q, n_k=max_seqlen_k)
+    mask = masks.packed(cu_seqlens_q, cu_seqlens_k, masks.sliding_window(left, right))
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+
+    def attend(slopes):
+        how = _variant(dropout_p, softcap, slopes, return_attn_probs)
+        o, lse = flash_attention(q, k, v, scale=softmax_scale, mask=mask, return_lse=True, **how)
+        return o[0].transpose(0, 1), lse[0]
+
+    if alibi_slopes is not None and alibi_slopes.dim() == 2:
+        lengths = cu_seqlens_q.diff().tolist()
+        each = [
+            [x.split(lengths, dim)[b] for dim, x in enumerate(attend(alibi_slopes[b]))] for b in range(len(lengths))
+        ]
+        o, lse = (torch.cat(parts, dim) for dim, parts in enumerate(zip(*each, strict=True)))
+    else:
+        o, lse = attend(alibi_slopes)
+    return (o, lse, None) if return_attn_probs else o
+
+
+def flash_attn_varlen_kvpacked_func(q, kv, *arguments, **options):
+    """kv: [total_k, 2, kv_heads, head_dim]; the others as in `flash_attn_varlen_func`."""
+    return flash_attn_varlen_func(q, *kv.unbind(1), *arguments, **options)
+
+
+def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, *arguments, **options):
+    """qkv: [total, 3, heads, head_dim]; queries and keys have the same lengths."""
+    lengths = cu_seqlens, cu_seqlens, max_seqlen, max_seqlen
+    return flash_attn_varlen_func(*qkv.unbind(1), *lengths, *arguments, **options)
 
 
 def flash_attn_kvpacked_func(q, kv, *arguments, **options):
@@ -33,6 +83,20 @@ def flash_attn_kvpacked_func(q, kv, *arguments, **options):
 def flash_attn_qkvpacked_func(qkv, *arguments, **options):
     """qkv: [batch, seq, 3, heads, head_dim]; the others as in `flash_attn_func`."""
     return flash_attn_func(*qkv.unbind(2), *arguments, **options)
+
+
+def unpad_input(hidden_states, attention_mask):
+    """Of flash_attn.bert_padding: the rows of [batch, seq, ...] where the mask is true, and where they were."""
+    lengths = attention_mask.sum(-1, dtype=torch.int32)
+    indices = attention_mask.flatten().nonzero().flatten()
+    cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return hidden_states.flatten(0, 1)[indices], indices, cu_seqlens, int(lengths.max()), lengths
+
+
+def pad_input(hidden_states, indices, batch, seqlen):
+    """Of flash_attn.bert_padding: what `unpad_input` took apart, with zeros in the other rows."""
+    padded = hidden_states.new_zeros(batch * seqlen, *hidden_states.shape[1:])
+    return padded.index_copy(0, indices, hidden_states).unflatten(0, (batch, seqlen))
 
 
 def flash_attn_with_kvcache(
@@ -62,12 +126,13 @@ def flash_attn_with_kvcache(
         for cache, new in ((k_cache, k), (v_cache, v)):
             _append(cache, new, cache_seqlens, block_table)
     # No more keys than these are in sight of any query.
-    causal, left = _window(causal, window_size, n_q=n_new, n_k=capacity)
+    left, right = _window(causal, window_size, n_q=n_new, n_k=capacity)
+    _refuse(window_size=(left, right) if right else None)
     q, k_cache, v_cache = (x.transpose(1, 2) for x in (q, k_cache, v_cache))
     checks.check_caches(q, k_cache, v_cache, lengths, block_table)
     # Not `flash_decode`, which wants at least as many keys as queries and returns no lse. The kernel needs neither.
     o, lse = decode(
-        q, k_cache, v_cache, lengths, block_table, causal=causal, scale=checks.check_scale(softmax_scale, head_dim),
+        q, k_cache, v_cache, lengths, block_table, causal=right == 0, scale=checks.check_scale(softmax_scale, head_dim),
         window_left=left, store_lse=return_softmax_lse, num_splits=num_splits or None,
     )  # fmt: skip
     o = o.transpose(1, 2)
@@ -85,11 +150,20 @@ def _append(cache, new, cache_seqlens, block_table):
 
 
 def _window(causal, window_size, n_q, n_k):
-    """(causal, window_left) that say the same. Query i stands at the position of key n_k - n_q + i."""
+    """(left, right): how many keys a query sees on either side of its position n_k - n_q + i; None for all of them."""
     left, right = map(int, window_size)
-    if not causal and 0 < right < n_q - 1:  # from n_q - 1 on, the first query sees the last key
-        _refuse(window_size=(left, right))
-    return causal or right == 0, left if 0 <= left < n_k - 1 else None
+    right = 0 if causal else right
+    # From n_q - 1 on, the first query sees the last key; from n_k - 1 on, the last query sees the first.
+    return left if 0 <= left < n_k - 1 else None, right if right == 0 or 0 < right < n_q - 1 else None
+
+
+def _variant(dropout_p, softcap, alibi_slopes, return_attn_probs):
+    """Keyword arguments of `flash_attention`. The cap comes before the bias, and a seed from torch's generator."""
+    if dropout_p and return_attn_probs:
+        raise NotImplementedError("return_attn_probs is given with dropout_p: our kernels do not return what they drop")
+    mods = [soft_cap(softcap)] if softcap else []
+    mods += [] if alibi_slopes is None else [alibi(alibi_slopes)]
+    return {"score_mod": mods, "dropout_p": dropout_p} if mods else {"dropout_p": dropout_p}
 
 
 def _refuse(**arguments):

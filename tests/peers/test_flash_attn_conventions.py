@@ -1,5 +1,7 @@
 """The conventions of flash-attention's public functions, as our adapter keeps them: each against float64."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -159,6 +161,173 @@ def test_a_window_is_counted_from_the_position_of_each_query(window, n_new):
         check_sequences(found, q, k, v, (64, 4, 33), causal, left, right)
 
 
+def stated(q, k, v, *, window=(-1, -1), causal=False, softcap=0.0, slopes=None, scale=None, kept=1.0, lse=False):
+    """o of one sequence [seq, heads, d], as flash-attention's documentation has it, in the dtype of q."""
+    n_q, n_k, group = len(q), len(k), q.shape[1] // k.shape[1]
+    q, k, v = (x.transpose(0, 1) for x in (q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)))
+    scores = q @ k.mT * (scale or q.shape[-1] ** -0.5)
+    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+    i, j = torch.arange(n_q, device=q.device)[:, None], torch.arange(n_k, device=q.device)
+    distance = i + n_k - n_q - j
+    if slopes is not None:
+        scores = scores - slopes.to(scores.dtype)[:, None, None] * distance.abs()
+    left, right = window[0], 0 if causal else window[1]
+    hidden = (left >= 0) & (distance > left) | (right >= 0) & (-distance > right)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    weights = torch.softmax(scores, -1).masked_fill(hidden.all(-1)[:, None], 0.0) if n_k else scores
+    o = (weights * kept @ v).transpose(0, 1)
+    return (o, torch.logsumexp(scores, -1)) if lse else o
+
+
+def check_case(function, statement, q, k, v, name=""):
+    """function and statement of (q, k, v): values, and gradients for a random gradient of o, within the budget."""
+    do, found = random(*q.shape, dtype=q.dtype, seed=9), []
+    for call, dtype in ((function, q.dtype), (statement, q.dtype), (statement, torch.float64)):
+        leaves = [x.to(dtype).detach().requires_grad_() for x in (q, k, v)]
+        o = call(*leaves)
+        found.append([o.detach(), *torch.autograd.grad(o, leaves, do.to(dtype))])
+    for which, answer, plain, exact in zip(("o", "dq", "dk", "dv"), *found, strict=True):
+        terms = None if which == "o" else exact.abs() + 1
+        assert_within_budget(f"{which} {name}", answer, plain, exact, q.dtype, terms=terms)
+
+
+# (head_dim, heads, kv_heads, n_q, n_k, arguments); slopes stands for how many dimensions alibi_slopes has.
+CASES = (
+    (32, 4, 4, 40, 40, {"window_size": (7, 3)}),
+    (64, 4, 1, 20, 45, {"window_size": (7, 0), "causal": True}),
+    (96, 4, 2, 45, 20, {"window_size": (30, 2)}),  # the first queries see nothing
+    (128, 2, 2, 33, 40, {"window_size": (-1, 5)}),
+    (256, 2, 1, 20, 33, {"window_size": (5, -1)}),
+    (40, 4, 4, 30, 30, {"window_size": (5, 9), "causal": True}),  # causal hides what is on the right
+    (32, 4, 2, 20, 45, {"slopes": 1}),
+    (64, 4, 4, 40, 40, {"slopes": 2, "causal": True}),
+    (128, 4, 1, 40, 25, {"slopes": 2, "window_size": (9, 4)}),
+    (32, 4, 4, 40, 40, {"softcap": 1.5}),
+    (64, 4, 2, 25, 40, {"softcap": 0.7, "causal": True, "softmax_scale": 0.4}),
+    (128, 4, 1, 40, 40, {"softcap": 1.0, "slopes": 1, "window_size": (12, 0)}),
+    (192, 2, 2, 20, 20, {"softcap": 2.0, "slopes": 2}),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_windows_slopes_and_caps_are_those_of_the_documentation(case):
+    """Slopes are one for each head, or for each head of each sequence; the cap comes before the bias."""
+    d, heads, kv_heads, n_q, n_k, arguments = case
+    arguments = dict(arguments)
+    q, *kv = (random(2, n, h, d, seed=n) for n, h in ((n_q, heads), (n_k, kv_heads), (n_k, kv_heads)))
+    dims = arguments.pop("slopes", 0)
+    slopes = random(2, heads, seed=7).abs() if dims == 2 else random(heads, seed=7).abs() if dims else None
+    how = {
+        "window": arguments.get("window_size", (-1, -1)), "causal": arguments.get("causal", False),
+        "softcap": arguments.get("softcap", 0.0), "scale": arguments.get("softmax_scale"),
+    }  # fmt: skip
+
+    def statement(q, k, v):
+        each = slopes if dims == 2 else (slopes, slopes)
+        return torch.stack([stated(q[b], k[b], v[b], slopes=each[b], **how) for b in range(2)])
+
+    check_case(lambda *of: flash_attn_func(*of, alibi_slopes=slopes, **arguments), statement, q, *kv)
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+def test_half_precision(dtype):
+    q, k, v = (random(1, n, 2, 64, dtype=dtype, seed=n) for n in (30, 40, 41))
+    v = v[:, :40]
+    check_case(
+        lambda *of: flash_attn_func(*of, window_size=(9, 0), softcap=3.0),
+        lambda q, k, v: stated(q[0], k[0], v[0], window=(9, 0), softcap=3.0)[None], q, k, v,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rate", (0.17, 0.5))
+def test_dropout_drops_its_share_of_the_weights_and_gradients_see_the_same_ones(rate):
+    """The values are an identity matrix, so the output shows the weights."""
+    n = 40
+    q, k = random(2, n, 4, n), random(2, n, 2, n, seed=1)
+    eye = torch.eye(n, device=DEVICE)[None, :, None].expand(2, n, 2, n)
+    torch.manual_seed(3)
+    weights = flash_attn_func(q, k, eye, dropout_p=rate, causal=True)
+    torch.manual_seed(3)
+    assert torch.equal(flash_attn_func(q, k, eye, dropout_p=rate, causal=True), weights)
+    assert not torch.equal(flash_attn_func(q, k, eye, dropout_p=rate, causal=True), weights)
+    kept = weights != 0
+    visible = torch.ones(n, n, dtype=torch.bool, device=DEVICE).tril()[:, None].expand_as(weights)
+    share, n_drawn = kept[visible].double().mean(), visible.sum()
+    assert abs(share - (1 - rate)) < 4 * (rate * (1 - rate) / n_drawn) ** 0.5 and not kept[~visible].any()
+    # A head, a row and a column: none of them repeats another's draw.
+    assert len({tuple(row.tolist()) for row in kept[:, -1].flatten(0, 1)}) == 8
+
+    def function(q, k, v):
+        torch.manual_seed(3)
+        return flash_attn_func(q, k, v, dropout_p=rate, causal=True)
+
+    def statement(q, k, v):
+        left = [kept[b].transpose(0, 1) / (1 - rate) for b in range(2)]
+        return torch.stack([stated(q[b], k[b], v[b], causal=True, kept=left[b]) for b in range(2)])
+
+    check_case(function, statement, q, k, random(2, n, 2, n, seed=2))
+
+
+# flash_attn_varlen_func
+
+
+VARLEN = (
+    {}, {"causal": True}, {"window_size": (4, 2)}, {"window_size": (4, -1), "causal": True}, {"softcap": 1.5},
+    {"slopes": 1, "causal": True}, {"slopes": 2},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", VARLEN, ids=str)
+def test_sequences_of_any_length_one_behind_the_other(arguments):
+    """Of none and of one token, and with more queries than keys; lse is [heads, total_q]."""
+    lengths_q, lengths_k = (7, 0, 1, 20, 1, 12), (7, 3, 0, 30, 1, 5)
+    arguments = dict(arguments)
+    dims = arguments.pop("slopes", 0)
+    slopes = random(6, 4, seed=7).abs() if dims == 2 else random(4, seed=7).abs() if dims else None
+    how = {
+        "window": arguments.get("window_size", (-1, -1)), "causal": arguments.get("causal", False),
+        "softcap": arguments.get("softcap", 0.0),
+    }  # fmt: skip
+    cu_q, cu_k = (integers(0, *itertools.accumulate(lengths)) for lengths in (lengths_q, lengths_k))
+    q, k, v = (random(n, h, 32, seed=n + h) for n, h in ((41, 4), (46, 2), (46, 2)))
+    k = k.flip(0)  # not the values
+
+    def function(q, k, v, **more):
+        return adapter.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 20, 30, alibi_slopes=slopes, **arguments, **more)
+
+    def statement(q, k, v, **more):
+        each = slopes if dims == 2 else [slopes] * 6
+        parts = zip(q.split(lengths_q), k.split(lengths_k), v.split(lengths_k), each, strict=True)
+        return [stated(*part, slopes=of, **how, **more) for *part, of in parts]
+
+    check_case(function, lambda *of: torch.cat(statement(*of)), q, k, v)
+    o, lse, dropped = function(q, k, v, return_attn_probs=True)
+    exact = torch.cat([lse for _, lse in statement(q.double(), k.double(), v.double(), lse=True)], 1)
+    assert o.shape == q.shape and lse.shape == (4, 41) and dropped is None
+    torch.testing.assert_close(lse, exact.float(), rtol=1e-6, atol=1e-6)
+
+
+def test_packed_rows_are_the_rows_of_a_padded_batch():
+    """With the same lengths for queries and keys, and with tensors that hold q, k and v together."""
+    qkv = random(2, 24, 3, 2, 16)
+    cu = integers(0, 24, 24 + 10)
+    rows = torch.cat([qkv[0], qkv[1, :10]])
+    o = adapter.flash_attn_varlen_qkvpacked_func(rows, cu, 24, causal=True)
+    torch.testing.assert_close(o[:24], adapter.flash_attn_qkvpacked_func(qkv[:1], causal=True)[0])
+    torch.testing.assert_close(o[24:], adapter.flash_attn_qkvpacked_func(qkv[1:, :10], causal=True)[0])
+    again = adapter.flash_attn_varlen_kvpacked_func(rows[:, 0], rows[:, 1:], cu, cu, 24, 24, causal=True)
+    assert torch.equal(again, o)
+
+
+def test_padding_is_taken_out_and_put_back():
+    x = random(3, 5, 2)
+    mask = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 1]], dtype=torch.bool, device=DEVICE)
+    rows, indices, cu_seqlens, longest, lengths = adapter.unpad_input(x, mask)
+    assert torch.equal(rows, torch.cat([x[0, :2], x[1], x[2, 4:]])) and lengths.tolist() == [2, 5, 1]
+    assert cu_seqlens.tolist() == [0, 2, 7, 8] and cu_seqlens.dtype == torch.int32 and longest == 5
+    assert torch.equal(adapter.pad_input(rows, indices, 3, 5), x * mask[..., None])
+
+
 @pytest.mark.parametrize("window", ((29, 0), (40, 40), (-1, 19), (29, -1)))
 def test_windows_that_hide_nothing_more_are_accepted_by_flash_attn_func(window):
     q, k, v = random(1, 20, 2, D), random(1, 30, 2, D, seed=1), random(1, 30, 2, D, seed=2)
@@ -170,9 +339,6 @@ def test_windows_that_hide_nothing_more_are_accepted_by_flash_attn_func(window):
 
 
 REFUSED = {
-    flash_attn_func: {
-        "dropout_p": 0.1, "softcap": 30.0, "alibi_slopes": torch.zeros(2), "window_size": (5, 0),
-    },
     flash_attn_with_kvcache: {
         "rotary_cos": torch.ones(64, 8), "rotary_sin": torch.zeros(64, 8), "cache_batch_idx": torch.arange(1),
         "cache_leftpad": torch.zeros(1), "softcap": 30.0, "alibi_slopes": torch.zeros(2), "window_size": (-1, 2),
@@ -187,6 +353,30 @@ def test_what_our_kernels_do_not_do_is_refused_by_name(function, name, monkeypat
     q, k = random(1, 4, 2, D), random(1, 64, 2, D)
     with pytest.raises(NotImplementedError, match=f"^{name} is given"):
         function(q, k, k, **{name: REFUSED[function][name]})
+
+
+def varlen(q, k, **arguments):
+    cu = {"cu_seqlens_q": integers(0, 4), "cu_seqlens_k": integers(0, 64), "max_seqlen_q": 4, "max_seqlen_k": 64}
+    return adapter.flash_attn_varlen_func(q[0], k[0], k[0], **{**cu, **arguments})
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    (
+        ({"block_table": torch.zeros(1, 2)}, NotImplementedError, "block_table is given"),
+        ({"return_attn_probs": True, "dropout_p": 0.1}, NotImplementedError, "return_attn_probs is given with dropout"),
+        ({"max_seqlen_q": 3}, ValueError, "max_seqlen_q is 3, but a sequence has 4"),
+        ({"cu_seqlens_q": torch.tensor([0, 3])}, ValueError, "cu_seqlens_q ends at 3; accepted: 4"),
+        ({"cu_seqlens_q": torch.tensor([0.0, 4.0])}, TypeError, "cu_seqlens_q has shape .* dtype float64"),
+        ({"cu_seqlens_k": torch.tensor([1, 64])}, ValueError, "cu_seqlens_k starts at 1"),
+        ({"cu_seqlens_k": torch.tensor([0, 40, 30, 64])}, ValueError, "cu_seqlens_k goes down from 40 to 30"),
+        ({"cu_seqlens_k": torch.tensor([0, 30, 64])}, ValueError, "cu_seqlens_q has 2 entries and cu_seqlens_k 3"),
+    ),
+)
+def test_lengths_that_are_none_are_refused_by_name(arguments, error, message):
+    q, k = random(1, 4, 2, D), random(1, 64, 2, D)
+    with pytest.raises(error, match=f"^{message}"):
+        varlen(q, k, **arguments)
 
 
 @pytest.mark.parametrize("page_size, named", ((None, "k_cache"), (16, "block_table")))

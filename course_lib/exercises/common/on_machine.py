@@ -61,12 +61,13 @@ class WatchedMachine(Machine):
 
     def __init__(self, *sram_bytes):
         super().__init__(*sram_bytes)
-        self.made, self.bypassed, self.finished = {}, [], ""
+        self._given, self.made, self.bypassed, self.finished = {}, {}, [], ""
 
     def hbm(self, array, name=None):
         handle = super().hbm(array, name)
         if np.isnan(array).all():
             self.made[handle.name] = array
+        self._given[handle.name] = array
         return _WatchedArray(self, array, handle.name)
 
     def load(self, handle, rows):
@@ -86,6 +87,14 @@ class WatchedMachine(Machine):
         """What an answer did: two that make the same mistake are recognised by it."""
         moved = {name: tuple(moved) for name, moved in self.report().by_tensor.items()}
         return *self.made.values(), moved
+
+    def loads(self):
+        """How often each row was loaded, {name: [rows, 1]}."""
+        counts = {name: np.zeros((len(handle), 1), int) for name, handle in self._given.items()}
+        for event in self.report().events:
+            if event.kind == "load":
+                counts[event.tensor][event.start : event.stop] += 1
+        return counts
 
     def unstored(self):
         """Evidence of rows that are to be made and were never stored, or None."""

@@ -109,6 +109,7 @@ check(
     [
         case([[1, 1, 2], [0, 1, 0]], np.eye(4, 3) * 2, np.eye(4, 3) + [[0, 0, 2]], 2, 4),
         case(example.Q, example.K, example.V, 4, 4),
+        case([[1.0001]], [[2.0001], [1]], [[2049], [1]], 1, 2),
     ],
 )
 check("tiles of keys that leave the max alone", [of_scores([2, 1], 1), of_scores([4, 3, 1, 0], 2)])

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import arrays, as_floats
+from course_lib.exercises.common.oracles import weights
 from course_lib.grading import ExpectedOutput, exact_and_plain, expected
 from course_lib.reference import example
-from course_lib.reference.attention import causal_mask
 
 
 def gradients(q, k, v, do, causal=False, scale=None):
@@ -22,15 +22,28 @@ def expected_gradients(q, k, v, do, causal=False, scale=None):
     """dQ, dK and dV as outputs to compare with."""
     exact, plain = exact_and_plain(functools.partial(gradients, causal=causal, scale=scale), q, k, v, do)
     scale = q.shape[1] ** -0.5 if scale is None else scale
-    S = reference.scores(q, k, scale)
-    P = reference.stable_softmax(np.where(causal_mask(*S.shape), S, -np.inf) if causal else S)
-    q, k, v, do = map(np.abs, (q, k, v, do))
+    P = weights(q, k, causal, scale)
+
+    def dS():
+        dP = np.float64(do) @ np.float64(v).T
+        return scale * P * (dP - (P * dP).sum(axis=1, keepdims=True))
+
+    products = (
+        lambda: ("key", dS(), np.float64(k)),
+        lambda: ("query", dS().T, np.float64(q)),
+        lambda: ("query", P.T, np.float64(do)),
+    )
+    q_size, k_size, v_size, do_size = map(np.abs, (q, k, v, do))
     # A score's own rounding, relative to its terms, is a relative error of its weight.
-    P = P * (1 + scale * (q @ k.T).max(axis=1, keepdims=True))
-    dS = scale * P * (do @ v.T + (P @ v * do).sum(axis=1, keepdims=True))
-    terms = dS @ k, dS.T @ q, P.T @ do
-    names, counted = ("dQ", "dK", "dV"), ("query", "key", "key")
-    return [ExpectedOutput(*output) for output in zip(names, exact, plain, terms, counted, strict=True)]
+    P_size = P * (1 + scale * (q_size @ k_size.T).max(axis=1, keepdims=True))
+    dS_size = scale * P_size * (do_size @ v_size.T + (P_size @ v_size * do_size).sum(axis=1, keepdims=True))
+    terms = dS_size @ k_size, dS_size.T @ q_size, P_size.T @ do_size
+    return [
+        ExpectedOutput(name, *output, index, product=product)
+        for name, *output, index, product in zip(
+            ("dQ", "dK", "dV"), exact, plain, terms, ("query", "key", "key"), products, strict=True
+        )
+    ]
 
 
 def expected_delta(o, do):

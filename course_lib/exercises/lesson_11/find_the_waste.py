@@ -55,6 +55,7 @@ check(
     [
         kernel(spilled=800),
         kernel(True, spilled=800, times_q=2),
+        kernel(True, 2, spilled=4000),
         kernels(spilled=st.integers(1, 9).map(lambda i: 100 * i)),
     ],
 )

@@ -138,6 +138,11 @@ check(
     "scores of hundreds, the largest in the last tile", [case(16, 16, 4), case(16, 40, 8)], call=INPUTS + LARGE + LAUNCH
 )
 check(
+    "a later key scores far less",
+    [case(16, 20, 1)],
+    call=INPUTS + "Q[:], K[:] = 1, -20 * np.arange(N)[:, None]\n" + LAUNCH,
+)
+check(
     "all scores -4e6: output is the mean of V",
     [case(16, 20, 1)],
     call=INPUTS + "Q[:], K[:] = 1, -4e6\n" + LAUNCH,

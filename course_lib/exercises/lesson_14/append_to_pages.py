@@ -78,7 +78,14 @@ def agrees_with_the_pool(returned, **inputs):
         return None
     names = ", ".join(NAMES[i] for i in wrong)
     shown = ("\n".join(f"{NAMES[i]}: {show(_listed(values[i]))}" for i in wrong) for values in (returned, right))
-    return single_finding("list", f"not as it should be: {names}", *shown, part=names)
+    came, should = (_listed(values[wrong[0]]) for values in (returned, right))
+    text = f"not as it should be: {names}"
+    if isinstance(came, list) and len(came) != len(should):
+        text += f"; {NAMES[wrong[0]]} has length {len(came)}, not {len(should)}"
+    elif isinstance(came, list):
+        place = next(i for i, (one, other) in enumerate(zip(came, should, strict=True)) if one != other)
+        text += f"; {NAMES[wrong[0]]}[{place}] is {show(came[place])}, not {show(should[place])}"
+    return single_finding("list", text, *shown, part=names)
 
 
 def _listed(value):

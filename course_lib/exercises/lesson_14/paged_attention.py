@@ -123,7 +123,7 @@ check(
     [batch([8]), batch([15], d=2, page_size=5), batch([6], page_size=1), batch([9], page_size=3, seed=3)],
 )
 check("a last page that is not full", [batch([3]), batch([5]), batch([11], page_size=5)])
-check("sequences of unequal lengths", [batch([5, 9, 2]), batch([1, 7], page_size=3, d=2), batch([9, 2])])
+check("sequences of unequal lengths", [batch([5, 9, 2]), batch([8, 9]), batch([1, 7], page_size=3, d=2), batch([9, 2])])
 check(
     "query heads that share keys",
     [batch([5], heads=6, kv_heads=2), batch([6, 3], heads=6, kv_heads=3, d=2), batch([5], heads=4)],

@@ -197,7 +197,7 @@ WRONG_ANSWERS = {
         "1/sqrt(block_k)": ({"d**-0.5": "block_k**-0.5"}, "The scores are scaled, but not by 1/sqrt(d)."),
         "keys from block_q": (
             {"k_stop = min(k_start + block_k, n_k)": "k_stop = min(k_start + block_q, n_k)"},
-            "changing k[2] changes nothing; it should change rows 0 to 1",
+            "rows 2 to 3 of K are never loaded",
         ),
         "mask by tile": (
             {"s[np.arange(k_start, k_stop) > visible] = -np.inf": "pass"},

@@ -1,0 +1,33 @@
+"""Lesson 13: wrong answers that are no slips, and what the check has to say of each."""
+
+MASKED = 'scores = tl.where(visible != 0, scores, float("-inf"))'
+
+WRONG_ANSWERS = {
+    "documents_mask": {
+        "one key too many": ({"keys - k_stop <= queries - q_stop": "keys - k_stop <= queries - q_stop + 1"}, "query 0 sees key 1 of its own document"),
+        "the next document, too": ({"visible[q_start:q_stop, k_start:k_stop] = own | (not causal)": "visible[q_start:q_stop, k_start:k_stop] = own | (not causal)\n        visible[q_start:q_stop, k_stop : k_stop + 1] = True"}, "query 0 sees key 2 of another document"),
+        "as numbers": ({"dtype=bool": "dtype=int"}, "the answer did not return an array [3, 3] of bool"),
+    },
+    "tile_kinds": {
+        "a tile's first row": ({"2 if tile.all() else int(tile.any())": "2 if tile[0].all() else int(tile.any())"}, "tile (0, 1) is partial, not 2"),
+        "as names": ({"return kinds": "return np.array(['hidden', 'partial', 'full'])[kinds]"}, "the answer did not return an array [query tiles, key tiles]"),
+        "transposed": ({"return kinds": "return kinds.T"}, "what comes back is the right result, transposed"),
+    },
+    "sliding_window_bounds": {
+        "a tile too many": ({"-(-stop // block_n)": "-(-stop // block_n) + 1"}, "key tile 5 is visited, and should not be"),
+        "three bounds": ({"return start // block_n, ": "return "}, "the answer did not return four whole numbers"),
+        "as fractions": ({"full_stop // block_n": "full_stop / block_n", "full_start // block_n": "full_start / block_n"}, "a bound is no whole number"),
+        "key by key": ({"    return start": "    for _ in range(n_k):\n        pass\n    return start"}, "the answer did not return within"),
+    },
+    "masked_forward": {
+        "full for partial": ({"if kind == 1:": "if kind == 2:"}, "o is wrong at rows"),
+        "every key twice": ({"if kind == 1:": "l_i += tl.where(kind == 2, 1.0, 0.0)\n            if kind == 1:"}, "o is too small by the same factor"),
+        "a finite start": ({'m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)': "m_i = tl.full([BLOCK_M], -900.0, tl.float32)"}, "o is"),
+        "the mask alone, kinds forgotten": ({"if kind != 0:": "if kind != -1:", "if kind == 1:": "if kind != -1:"}, "the launch reads"),
+    },
+    "dropout_attention": {
+        "only dV knows of dropout": ({"O = (P * Z) @ V": "O = P @ V", "(dO @ V.T) * Z": "dO @ V.T"}, "O is wrong"),
+        "divided by 1 + p": ({"kept / (1 - p)": "kept / (1 + p)"}, "O is"),
+        "three outputs": ({"return O, scale": "return scale"}, "(O, dQ, dK, dV)"),
+    },
+}  # fmt: skip

@@ -1,0 +1,105 @@
+"""The measurement of masks and variants, as far as it goes without a GPU: on tiny shapes, with every time made up."""
+
+import numpy as np
+import pytest
+import torch
+
+from course_lib import masks
+from course_lib.measure import records, sweep, timing, variants
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Two heads of 16 columns and 150 tokens."""
+
+    def made_up(contestants, **how):
+        for call in contestants.values():
+            call()
+        return dict.fromkeys(contestants, 0.5)
+
+    monkeypatch.setattr(timing, "HIDDEN_DIM", 32)
+    monkeypatch.setattr(timing, "TOKENS", 150)
+    monkeypatch.setattr(timing, "median_ms", made_up)
+    monkeypatch.setattr(variants, "CHECKED_LENGTH", 150)
+    monkeypatch.setattr(sweep, "compile_ahead", lambda *_: None)
+
+
+def test_every_case_has_rows_that_say_what_was_visited(tiny):
+    rows = list(variants.variant_rows([16], [150], torch.float16, flex=False))
+    assert [(row["case"], row["pass"]) for row in rows] == [
+        (name, which) for name in variants.CASES for which in ("forward", "backward")
+    ]
+    for row in rows:
+        assert list(row["ms"]) == ["ours"] + ["plain"] * (row["case"] in ("full", "causal"))
+        assert list(row["checked"]) == (["o"] if row["pass"] == "forward" else ["dq", "dk", "dv"])
+        assert list(row["tiles"]) == (["forward"] if row["pass"] == "forward" else ["dkdv", "dq"])
+        assert row["tflops"]["ours"] == pytest.approx(
+            (1 if row["pass"] == "forward" else 2.5) * 4 * 16 * 2 * 150**2 * row["visible"] / 0.5e-3 * 1e-12
+        )
+    visible = {row["case"]: row["visible"] for row in rows}
+    assert visible["full"] == 1 and visible["causal"] == visible["ALiBi"] == 151 / 300 == visible["window 1024"]
+    assert visible["documents"] < visible["causal"] < visible["prefix-LM"]
+
+
+@pytest.mark.parametrize("name", variants.CASES)
+def test_flex_attention_sees_the_same_pairs_and_scores(name):
+    """Its functions are called here as it calls them, with integers."""
+    n = 300
+    case = variants.case_of(name, n, 2, "cpu")
+    queries, keys = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
+    if name != "full":
+        seen = variants.mask_mod_of(case.how["mask"], "cpu")(0, 0, queries, keys)
+        assert np.array_equal(seen.expand(n, n).numpy(), case.how["mask"].dense(n, n))
+    assert case.how["mask"].dense(n, n).diagonal().all()
+    assert ("score_mod" in case.how) == (case.score_mod is not None)
+
+
+def test_flex_attention_gets_the_list_of_blocks_that_it_would_make():
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    for name in ("causal", "documents", "block-sparse 25 %"):
+        mask = variants.case_of(name, 1024, 2, "cpu").how["mask"]
+        ours = variants.block_mask_of(mask, 1024, "cpu")
+        theirs = create_block_mask(variants.mask_mod_of(mask, "cpu"), None, None, 1024, 1024, device="cpu")
+        for which in ("kv", "full_kv", "q", "full_q"):
+            counts, others = (getattr(x, f"{which}_num_blocks") for x in (ours, theirs))
+            assert torch.equal(counts, others), (name, which)
+            indices, others = (getattr(x, f"{which}_indices") for x in (ours, theirs))
+            for row in range(8):
+                n = counts[0, 0, row]
+                assert torch.equal(indices[0, 0, row, :n], others[0, 0, row, :n]), (name, which)
+        assert ours.shape[-2:] == theirs.shape[-2:] and ours.BLOCK_SIZE == theirs.BLOCK_SIZE
+
+
+@pytest.mark.parametrize("name", ("documents", "ALiBi", "dropout"))
+def test_wrong_answers_are_not_timed(tiny, monkeypatch, name):
+    attend = variants.flash_attention
+    monkeypatch.setattr(variants, "flash_attention", lambda *of, **how: 1.01 * attend(*of, **how))
+    with pytest.raises(RuntimeError, match=f"wrong answers are not timed: {name}, head_dim 16: o"):
+        variants.check(name, 16, torch.float16)
+
+
+def test_a_block_sparse_mask_shows_the_share_of_blocks_that_it_names():
+    for share in (10, 25, 50):
+        layout = variants.case_of(f"block-sparse {share} %", 4096, 2, "cpu").how["mask"].layout
+        assert layout.mean() == pytest.approx(share / 100, abs=1e-3)
+
+
+def test_the_record_has_what_lesson_13_says_of_it():
+    passes = (records.rows("variants-h200", **{"pass": of}) for of in ("forward", "backward"))
+    forward, backward = ({row["case"]: row for row in rows} for rows in passes)
+    assert tuple(forward) == tuple(backward) == variants.CASES
+    ours = {name: row["ms"]["ours"] for name, row in forward.items()}
+    for name, row in forward.items():
+        share = row["tiles"]["forward"]["visited"] / row["tiles"]["forward"]["all"]
+        if name not in ("full", "ALiBi", "soft cap", "dropout"):
+            assert 0.03 < ours[name] / ours["full"] - share < 0.08
+        assert name == "dropout" or (ours[name] < row["ms"]["flex"]) == (name != "soft cap")
+        assert name == "dropout" or 5 / 6 < backward[name]["ms"]["ours"] / backward[name]["ms"]["flex"] < 1.2
+    tiles = forward["window 256"]["tiles"]["forward"]
+    assert tiles["tile"] == [64, 64] and 0.075 < tiles["visited"] / tiles["all"] < 0.085
+    assert 0.13 < ours["window 256"] / ours["full"] < 0.15
+    assert ours["causal"] < ours["ALiBi"] < ours["soft cap"] < ours["dropout"]
+    assert all(forward[name]["ms"]["plain"] < ours[name] for name in ("full", "causal"))
+    kinds = masks.sliding_window(256, 0).tiles(4096, 4096, 64, 64).kinds[30]
+    assert (kinds > 0).sum() == 5 and (kinds == masks.PARTIAL).sum() == 2
