@@ -35,7 +35,7 @@ def update(root: Path = ROOT) -> list[str]:
         lesson = _without_outputs(original)
         digest = _digest(lesson)
         if not (work / original.name).exists():
-            (work / original.name).write_text(lesson, encoding="utf-8")
+            _write(lesson, work / original.name)
             origins[original.name] = digest
         elif origins.get(original.name) != digest:
             changed.append(
@@ -58,7 +58,7 @@ def fresh(name: str, root: Path = ROOT) -> Path:
     work.mkdir(exist_ok=True)
     copy = next(path for i in count(2) if not (path := work / f"{name}_v{i}.ipynb").exists())
     lesson = _without_outputs(original)
-    copy.write_text(lesson, encoding="utf-8")
+    _write(lesson, copy)
     # From now on `update` compares with this version, and no longer reports the change.
     _write_origins(work, _read_origins(work) | {original.name: _digest(lesson)})
     return copy
@@ -70,6 +70,15 @@ def _without_outputs(path: Path) -> str:
         if cell["cell_type"] == "code":
             cell.update(outputs=[], execution_count=None)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def _write(lesson: str, path: Path) -> None:
+    """With what JupyterLab would otherwise add on opening it, and then call the copy unsaved."""
+    from ipykernel.ipkernel import IPythonKernel
+
+    notebook = json.loads(lesson)
+    notebook["metadata"]["language_info"] = IPythonKernel.language_info
+    path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _digest(lesson: str) -> str:

@@ -34,6 +34,7 @@ WRONG_ANSWERS = {
     },
     "online_row_stats": {
         "the last block is always dropped": ({LOOP: "    for start in range(0, n_cols - BLOCK, BLOCK):\n"}, "m is infinite"),
+        "tl.max of two numbers": ({"tl.maximum(m_i, tl.max(x, axis=0))": "tl.max(m_i, tl.max(x, axis=0))"}, "in online_row_stats: m_new = tl.max(m_i, tl.max(x, axis=0))"),
         "alpha squared": ({UPDATE: "l_i * tl.exp(m_i - m_ref) * tl.exp(m_i - m_ref)"}, "l is too small by the factor 0.8969"),
         "a new max starts the sum again": ({UPDATE: "tl.where(m_new > m_i, 0.0, l_i)"}, "l is too small by the factor 0.8808"),
         "base 2": ({"tl.sum(tl.exp(x - m_ref), axis=0)": "tl.sum(tl.exp2(x - m_ref), axis=0)"}, "l is too large by the factor 1.207"),

@@ -22,12 +22,15 @@ WRONG_ANSWERS = {
     "tiled_backward": {
         "delta from float16 tiles": ({"(load(O, q_rows) * load(dO, q_rows)).sum(axis=1)": "(machine.load(O, q_rows) * machine.load(dO, q_rows)).sum(axis=1)"}, "delta is right to about 3 digits only: was something kept in float16?"),
         "dQ is kept in float16": ({"dq += ds @ k": "dq = (dq + ds @ k).astype(np.float16).astype(np.float32)"}, "digits only: was something kept in float16?"),
+        "keeps the tiles": ({"        del k, v, dk, dv\n": "        kept.append((k, v, dk, dv))\n", "    scale = d**-0.5\n": "    scale = d**-0.5\n    kept = []\n"}, "and 31 more"),
         "skips one tile too many": ({"return causal and q_rows[1] - 1 + n_k - n_q < k_rows[0]": "return causal and q_rows[1] - 1 + n_k - n_q <= k_rows[0]"}, "dQ is off by the factor -1.144 at query 1 of 2"),
         "dQ and dK exchanged": ({"machine.store(dQ, q_rows, (scale * dq).astype(dQ.dtype))": "machine.store(dK, q_rows, (scale * dq).astype(dQ.dtype))"}, "these rows of dQ were never stored: [0, 1]"),
         "delta is never stored": ({"    for q_rows in q_tiles:\n        machine.store(delta": "    for q_rows in q_tiles:\n        (delta"}, "these rows of delta were never stored: [0, 1]"),
     },
     "dkdv_tile": {
         "the causal start of a tile's last key": ({START: "tl.maximum(start_n + BLOCK_N - 1 + n_q - n_k, 0) // BLOCK_M * BLOCK_M"}, "dk is wrong at keys 32 to 35 of 40"),
+        "starts one query late": ({START: "tl.maximum(start_n + 1 + n_q - n_k, 0) // BLOCK_M * BLOCK_M"}, "dv is wrong at key 0 of 16"),
+        "starts at a multiple of BLOCK_N": ({START: "tl.maximum(start_n + n_q - n_k, 0) // BLOCK_N * BLOCK_N"}, "the launch reads 3072 bytes of q, where 2048 are enough"),
         "scale 0.25": ({DOT: DOT.replace("* scale", "* 0.25")}, "dk is wrong at every key"),
         "scale HEAD_DIM ** -0.5": ({DOT: DOT.replace("* scale", "* HEAD_DIM ** -0.5")}, "dk is wrong at every key"),
         "dK and dV exchanged": ({"dk_ptr + offs_n[:, None] * stride_dkn + offs_d[None, :], dk * scale": "dv_ptr + offs_n[:, None] * stride_dvn + offs_d[None, :], scale * dk", "dv_ptr + offs_n[:, None] * stride_dvn + offs_d[None, :], dv,": "dk_ptr + offs_n[:, None] * stride_dkn + offs_d[None, :], dv,"}, "dk and dv are swapped"),
