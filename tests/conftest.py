@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 from course_lib import runtime
 
@@ -49,6 +50,12 @@ if runtime.choose() == "interpreter":
 
     interpreter._patch_builtin, interpreter._patch_lang = patch_builtin, patch_lang_once
     interpreter._get_np_dtype, interpreter.interpreter_builder.options = get_np_dtype, without
+
+
+@pytest.fixture(autouse=True)
+def the_same_random_numbers_every_time():
+    """Of torch's global generator, which measurements draw from: an error's size depends on the draw."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)
