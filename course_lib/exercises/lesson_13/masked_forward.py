@@ -22,9 +22,8 @@ def masked_forward(
 
     q, o: [n_q, HEAD_DIM]; k, v: [n_k, HEAD_DIM]; float32. Element [m, c] of q lies at q_ptr + m * stride_qm + c, and so
         on. scale: positive, multiplies the scores.
-    kinds: int32 [query tiles, key tiles], contiguous. Of a tile of kind 0 no pair is visible, of a tile of kind 2 every
-        pair is that the tile has. For the pairs of a tile of kind 1, a key that visible[m, n] is 0 for is hidden from
-        the query. visible: int8 [n_q, n_k], contiguous.
+    kinds: int32 [query tiles, key tiles], contiguous. 0: no pair of the tile is visible. 2: all of its pairs are. 1: in
+        this tile, query m sees key n unless visible[m, n] is 0. visible: int8 [n_q, n_k], contiguous.
     Stores o: the softmax over the visible scores, times their values; 0 for a query that sees no key.
     BLOCK_D: a power of two, 16 or more and at least HEAD_DIM. k and v are loaded for tiles that are not hidden, and
         visible for partial ones, each once. Nothing else is touched but q, o and kinds.
