@@ -31,9 +31,9 @@ def schedule(copy, latency, product, softmax, stages, consumers, next_first=Fals
     if next_first and stages == 1:
         return float("inf")
     busiest = max(copy, consumers * product, consumers * softmax)
-    round_trip = (copy + latency + consumers * product) / stages
     if next_first:
-        return max(busiest, round_trip, (copy + latency) / (stages - 1))
+        return max(busiest, (copy + latency) / (stages - 1))
+    round_trip = (copy + latency + consumers * product) / stages
     return max(busiest, round_trip, product + softmax)
 
 
@@ -98,17 +98,17 @@ def rings(draw):
 check = Checks(schedule, agrees_with_the_simulation, examples=25)
 
 check("one consumer, and tiles that always wait for it", [ring(2, 1, 7, 5, 4), ring(1, 3, 4, 9, 4), ring(3, 2, 9, 2, 3)])
-check("copies that take longer than all the rest", [ring(20, 1, 7, 5, 4), ring(30, 2, 3, 8, 3), ring(15, 40, 5, 4, 4)])
+check("copies that take longer than all the rest", [ring(20, 1, 7, 5, 4), ring(30, 2, 3, 8, 3), ring(15, 20, 5, 4, 4)])
 check(
     "few stages: the time from a copy to the hand-back of its stage",
-    [ring(6, 20, 4, 3, 1), ring(6, 20, 4, 3, 2), ring(5, 32, 8, 2, 3), ring(3, 50, 7, 1, 4), ring(1, 1, 9, 5, 1)],
+    [ring(6, 20, 4, 3, 1), ring(6, 20, 4, 3, 2), ring(5, 32, 7, 2, 3), ring(3, 50, 7, 1, 4), ring(1, 1, 9, 5, 1)],
 )
 check("two consumers share the tensor cores", [ring(2, 1, 8, 5, 4, 2), ring(3, 4, 11, 2, 4, 2)])
 check("two consumers share the arithmetic", [ring(2, 1, 5, 9, 4, 2), ring(3, 4, 2, 7, 4, 2)])
 check("a stage is handed back by the last consumer", [ring(6, 20, 5, 3, 1, 2), ring(6, 33, 5, 3, 2, 2), ring(2, 40, 7, 3, 3, 2)])
 check(
     "the next product first: it hides the softmax",
-    [ring(2, 1, 7, 5, 4, 1, True), ring(2, 1, 4, 9, 4, 1, True), ring(2, 1, 7, 5, 4, 2, True), ring(20, 1, 7, 5, 4, 1, True)],
+    [ring(2, 1, 7, 5, 4, 1, True), ring(2, 1, 4, 9, 4, 1, True), ring(2, 1, 8, 3, 4, 2, True), ring(20, 1, 7, 5, 4, 1, True)],
 )
 check(
     "the next product first: the next tile has to be there before a stage is handed back",
