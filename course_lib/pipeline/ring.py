@@ -88,6 +88,8 @@ def _checked(name, place, operation, stages):
     for what, value in given.items():
         if what != "barrier" and (isinstance(value, float) or not hasattr(value, "__index__")):
             raise JobError(f"{where}: {what} has to be a whole number")
+        if what in ("tile", "pending") and value < 0:
+            raise JobError(f"{where}: {what} cannot be less than 0")
     if not 0 <= given.get("stage", 0) < stages:
         raise JobError(f"{where}: the stages are 0 to {stages - 1}")
     if given.get("parity", 0) not in (0, 1):

@@ -115,6 +115,12 @@ check(
     [ring(5, 20, 4, 3, 2, 1, True), ring(4, 31, 3, 5, 3, 1, True), ring(3, 50, 2, 4, 4, 2, True), ring(3, 40, 30, 4, 4, 1, True)],
 )
 check("the next product first, with a single stage", [ring(2, 1, 7, 5, 1, 1, True), ring(3, 9, 4, 2, 1, 2, True)])
+check(
+    "next_first is False if it is not given",
+    [{name: value for name, value in ring(2, 1, 7, 5, 4).items() if name != "next_first"}],
+    call="schedule(copy, latency, product, softmax, stages, consumers)",
+    test=lambda returned, **inputs: agrees_with_the_simulation(returned, next_first=False, **inputs),
+)
 check("any ring", [ring(400, 600, 1000, 600, 2, 2, True), ring(3, 14, 8, 1, 2, 1, True), rings()])
 
 EXERCISE = Exercise(__file__, schedule, check, points=4, minutes=20, difficulty="hard")
