@@ -236,6 +236,7 @@ def simulate(rung, head_dim=128, block_k=128, stages=2, key_tiles=32, *, query_t
     )  # fmt: skip
     if rung == "one group":
         return sm.run({"group": one_group(b, z)})
+    sm.allocate_shared_memory("O", n, z.query_bytes)  # the next query tile is there before this one is stored
     if rung == "producer and consumers":
         groups = {f"consumer {w}": consumer(b, z, w) for w in range(n)}
     else:

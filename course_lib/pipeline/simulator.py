@@ -442,7 +442,7 @@ class SM:
         parts = [self._queue(unit, work) for unit, work in (("exps", exps), ("instructions", instructions)) if work]
         if not parts:
             return None
-        start, end = min(start for start, _ in parts), max(end for _, end in parts)
+        start, end = map(max, zip(*parts, strict=True))
         self.spans.append(Span(job.name, "compute", what, start, end))
         self._later(end, self._go_on, job)
         return COMPUTING
