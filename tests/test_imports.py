@@ -47,8 +47,8 @@ MAY_IMPORT = {
     },
     "bug_hunt": {"runtime", "editing", "kernels", "measure"},
     "exercises": {
-        "language", "masks", "traffic", "paged_cache", "machine", "pipeline", "reference", "kernels", "measure", "bug_hunt",
-        "grading",
+        "language", "masks", "traffic", "paged_cache", "machine", "pipeline", "reference", "kernels", "measure",
+        "bug_hunt", "grading",
     },
     "__init__": {"components", "grading"},
     "__main__": {"runtime", "grading", "measure"},

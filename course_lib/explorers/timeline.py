@@ -78,13 +78,15 @@ def describe(model):
     bubbles = run.bubbles("tensor")
     idle = sum(end - start for start, end in bubbles)
     rows = [
-        ("a key tile in the steady state", f"{model.steady.cycles_per_key_tile:,.0f} cycles for {64 * s.groups} query rows"),
+        ("a key tile in the steady state",
+         f"{model.steady.cycles_per_key_tile:,.0f} cycles for {64 * s.groups} query rows"),
         ("tensor cores in the steady state", f"busy {model.steady_share:.0%}"),
         ("bubbles in the picture", f"{len(bubbles)}, together {idle:,.0f} of {run.cycles:,.0f} cycles"),
         ("shared memory", f"{run.shared_bytes / KIB:,.0f} KiB of {limit / KIB:.0f} KiB"
          + (": it does not fit" if run.shared_bytes > limit else "")),
     ]  # fmt: skip
-    note = f"<br>{s.rung} always has {s.groups} group{'s' * (s.groups > 1)} that compute{'s' * (s.groups == 1)}."
+    groups = "1 group that computes" if s.groups == 1 else f"{s.groups} groups that compute"
+    note = f"<br>{s.rung} always has {groups}."
     return table(rows) + (note if s.groups != s.consumers else "")
 
 
@@ -134,6 +136,6 @@ def explore():
     return Explorer(
         lambda **chosen: evaluate(Settings(**chosen)), describe, draw,
         {"rung": menu("rung", pipeline.RUNGS, start.rung), "consumers": slider("consumers", 1, 2, start.consumers)},
-        {"stages": slider("stages", 1, 4, start.stages)},
-        {"head_dim": choice("d", HEAD_DIMS, start.head_dim), "block_k": choice("keys of a tile", BLOCKS, start.block_k)},
+        {"stages": slider("stages", 1, 4, start.stages), "head_dim": choice("d", HEAD_DIMS, start.head_dim)},
+        {"block_k": choice("keys of a tile", BLOCKS, start.block_k)},
     )  # fmt: skip

@@ -25,6 +25,6 @@ from .simulator import (
 )
 
 __all__ = [
-    "H100", "KINDS", "RUNGS", "SM", "Finding", "JobError", "Prediction", "Rates", "Run", "Span", "Times", "compute", "mbarrier",
-    "named", "predict", "run_ring", "simulate", "tma", "warpgroup_mma", "warpgroup_mma_wait",
+    "H100", "KINDS", "RUNGS", "SM", "Finding", "JobError", "Prediction", "Rates", "Run", "Span", "Times", "compute",
+    "mbarrier", "named", "predict", "run_ring", "simulate", "tma", "warpgroup_mma", "warpgroup_mma_wait",
 ]  # fmt: skip

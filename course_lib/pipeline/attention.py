@@ -1,4 +1,4 @@
-"""The attention forward of lesson 15 as jobs on a simulated SM: every rung, beside kernels/hopper_forward.py line by line.
+"""Lesson 15's attention forward as jobs on a simulated SM: every rung, to be read beside kernels/hopper_forward.py.
 
 A thread block has one query tile of 64 rows for each group that computes, and visits the key tiles in the same order.
 What each operation costs is counted, and nothing is fitted to a measurement:
@@ -228,7 +228,8 @@ def simulate(rung, head_dim=128, block_k=128, stages=2, key_tiles=32, *, query_t
     z = Sizes(head_dim, block_k, stages, key_tiles, query_tiles, n)
     sm = SM(rates)
     b = Shared(
-        sm.allocate_shared_memory("Q", n, z.query_bytes), sm.allocate_shared_memory("K", stages, z.key_bytes, readers=n),
+        sm.allocate_shared_memory("Q", n, z.query_bytes),
+        sm.allocate_shared_memory("K", stages, z.key_bytes, readers=n),
         sm.allocate_shared_memory("V", stages, z.key_bytes, readers=n),
         sm.barriers("q_ready", n, 1), sm.barriers("q_empty", n, 1), sm.barriers("k_ready", stages, 1),
         sm.barriers("k_empty", stages, n), sm.barriers("v_ready", stages, 1), sm.barriers("v_empty", stages, n),

@@ -19,7 +19,6 @@ for in the order of asking. A copy arrives a latency after it has left the engin
 
 import heapq
 import itertools
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -313,7 +312,9 @@ class SM:
 
     def _on_arrive(self, job, barrier, count):
         if barrier.count > 1 and job.name in barrier.who:
-            text = f"{job.name} arrives at {barrier} again in phase {barrier.phase}, which expects {barrier.count} groups"
+            text = (
+                f"{job.name} arrives at {barrier} again in phase {barrier.phase}, which expects {barrier.count} groups"
+            )
             self._find("extra arrival", job.name, text)
         barrier.who.append(job.name)
         barrier.arrived += count
@@ -333,7 +334,9 @@ class SM:
                 self._complete(barrier, by)
             return
         if barrier.phase > 0 and barrier.noticed < barrier.phase - 1:
-            text = f"{barrier} completes phase {barrier.phase} before any group has waited for phase {barrier.phase - 1}"
+            text = (
+                f"{barrier} completes phase {barrier.phase} before any group has waited for phase {barrier.phase - 1}"
+            )
             self._find("missed phase", by, text)
         barrier.phase, barrier.arrived, barrier.who = barrier.phase + 1, 0, []
         waiting, barrier.waiting = barrier.waiting, []
@@ -478,4 +481,3 @@ class SM:
         for stage in self.stages:
             if stage.tile is not None and len(stage.read_by) < stage.readers:
                 self._unread("", stage, "all jobs ended")
-

@@ -10,9 +10,9 @@ from course_lib.grading import Checks, Evidence, Exercise, Finding, show, single
 def barrier_phases(query_tile, key_tile, key_tiles, stages):
     """The stage of a key tile, and the parities to wait for: (stage, ready_parity, empty_parity).
 
-    A thread block that computes several query tiles, 0, 1, 2, ..., one after the other, visits key tiles 0 to
-    key_tiles - 1 for each of them. The key tiles go through a ring of stages 0 to stages - 1, in turn; at the next query
-    tile the ring goes on where it was. Each stage has two barriers, made once before the first tile:
+    A thread block computes query tiles 0, 1, 2, ..., one after the other, and visits key tiles 0 to key_tiles - 1 for
+    each of them. The key tiles go through a ring of stages 0 to stages - 1, in turn; at the next query tile the ring
+    goes on where it was. Each stage has two barriers, made once before the first tile:
     ready: a phase of it is complete when a tile has arrived in the stage. A consumer waits for ready_parity.
     empty: a phase of it is complete when all consumers have handed a tile of the stage back. The producer waits for
         empty_parity before it copies the next tile there, the first tile included.
@@ -48,7 +48,11 @@ def walked(query_tile, key_tile, key_tiles, stages):
 
 def agrees_with_the_walk(returned, **inputs):
     right = walked(**inputs)
-    if not isinstance(returned, tuple | list) or len(returned) != 3 or not all(isinstance(x, Integral) for x in returned):
+    if (
+        not isinstance(returned, tuple | list)
+        or len(returned) != 3
+        or not all(isinstance(x, Integral) for x in returned)
+    ):
         text = "the answer did not return three whole numbers"
         return single_finding("type", text, show(returned), "(stage, ready_parity, empty_parity)")
     findings = tuple(
@@ -70,9 +74,14 @@ def visits(draw):
 
 check = Checks(barrier_phases, agrees_with_the_walk)
 
-check("the first round: every stage is empty", [visit(0, 0, 8, 3), visit(0, 1, 8, 3), visit(0, 2, 8, 3), visit(0, 3, 8, 4)])
+check(
+    "the first round: every stage is empty",
+    [visit(0, 0, 8, 3), visit(0, 1, 8, 3), visit(0, 2, 8, 3), visit(0, 3, 8, 4)],
+)
 check("the second round: the ring begins again at stage 0", [visit(0, 3, 8, 3), visit(0, 4, 8, 3), visit(0, 7, 8, 4)])
-check("later rounds: the parities return every other time", [visit(0, 6, 14, 3), visit(0, 11, 14, 3), visit(0, 12, 14, 3)])
+check(
+    "later rounds: the parities return every other time", [visit(0, 6, 14, 3), visit(0, 11, 14, 3), visit(0, 12, 14, 3)]
+)
 check("a ring of one stage", [visit(0, 0, 4, 1), visit(0, 1, 4, 1), visit(0, 2, 4, 1)])
 check(
     "the second query tile, where the ring stood at its beginning",

@@ -9,11 +9,11 @@ MOST_FINDINGS_TOLD = 3
 
 
 def producer_consumer(tiles, stages):
-    """The operations of a producer and of a consumer that work on tiles 0 to tiles - 1: (producer, consumer), two lists.
+    """The operations of a producer and of a consumer for tiles 0 to tiles - 1: two lists, (producer, consumer).
 
-    The tiles go through a ring of stages 0 to stages - 1. Stage s has two barriers: full[s], whose phase is complete after
-    one arrival when the bytes that were announced have come, and empty[s], whose phase is complete after one arrival of
-    each consumer. Operations are tuples:
+    The tiles go through a ring of stages 0 to stages - 1. Stage s has two barriers. A phase of full[s] is complete
+    after one arrival, when the bytes that were announced have come. A phase of empty[s] is complete after one arrival
+    of each consumer. Operations are tuples:
     ("expect", "full", stage): arrive at full[stage], and announce the bytes of one tile.
     ("copy", stage, tile): start the copy of a tile into a stage. It goes on in the background, and completes the bytes.
     ("mma", stage, tile): start the product with a tile, in the background. Products of a consumer end in their order.
@@ -21,8 +21,8 @@ def producer_consumer(tiles, stages):
     ("softmax", tile): arithmetic with the result of the tile's product.
     ("wait", "full" or "empty", stage, parity): wait until the phase of that parity is complete.
     ("arrive", "full" or "empty", stage): arrive at a barrier.
-    One or two consumers run at the same time, each with the consumer's operations; each needs the product and the softmax
-        of every tile. Nothing may be read early, overwritten or left undone, however long copies and products take.
+    One or two consumers run at the same time, each with the consumer's operations; each needs the product and the
+        softmax of every tile. Nothing may be read early, overwritten or left undone, however long anything takes.
     As long as stages are empty, copies go on while products and softmax do, and a stage is empty again as soon as the
         products with its tile are done.
 
@@ -76,7 +76,9 @@ def works(returned, tiles, **conditions):
     names = ("consumer 0", "consumer 1")[: conditions["consumers"]]
     missing = [tile for tile in range(tiles) if done.count(f"softmax {tile}") != len(names)]
     if missing:
-        text = f"softmax of tile {missing[0]} was computed {done.count(f'softmax {missing[0]}')} times, not {len(names)}"
+        text = (
+            f"softmax of tile {missing[0]} was computed {done.count(f'softmax {missing[0]}')} times, not {len(names)}"
+        )
         return single_finding("softmax", f"{text}; {said}")
     return None
 

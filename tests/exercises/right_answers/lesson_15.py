@@ -48,7 +48,7 @@ def jobs_as_generators(tiles, stages):
 
 
 def jobs_without_the_first_waits(tiles, stages):
-    """The producer does not wait in the first round, and stages that nobody needs again are handed back all the same."""
+    """The producer does not wait in the first round."""
     producer, consumer = [], []
     for tile in range(tiles):
         round_, stage = divmod(tile, stages)
@@ -61,7 +61,12 @@ def jobs_without_the_first_waits(tiles, stages):
 
 
 def longest_circle(copy, latency, product, softmax, stages, consumers, next_first=False):
-    circles = [(copy, 1), (product * consumers, 1), (softmax * consumers, 1), (latency + copy + consumers * product, stages)]
+    circles = [
+        (copy, 1),
+        (product * consumers, 1),
+        (softmax * consumers, 1),
+        (latency + copy + consumers * product, stages),
+    ]
     circles += [(copy + latency, stages - 1)] if next_first else [(product + softmax, 1)]
     if any(tiles == 0 for _, tiles in circles):
         return math.inf
