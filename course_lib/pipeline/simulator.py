@@ -106,7 +106,7 @@ class Stage:
     copying: object = None
     filled_by: tuple = ()  # (barrier, its phase) that says that the last copy has arrived
     read_by: set = field(default_factory=set)  # jobs that have read the tile
-    reading: list = field(default_factory=list)  # products that nobody has waited for yet
+    products: list = field(default_factory=list)  # that read the tile
 
     def __str__(self):
         return self.name
@@ -127,6 +127,8 @@ class Barrier:
     who: list = field(default_factory=list)  # names of the jobs that arrived in this phase
     noticed: int = -1  # the last complete phase that some job has waited for
     waiting: list = field(default_factory=list)
+    coming: dict = field(default_factory=dict)  # what those who arrived know, as of _Job.known
+    known: dict = field(default_factory=dict)  # the same, of the last complete phase
 
     def __str__(self):
         return self.name
@@ -145,6 +147,7 @@ class NamedBarrier:
     groups: int = 2
     come: list = field(default_factory=list)
     waiting: list = field(default_factory=list)
+    coming: dict = field(default_factory=dict)
 
     def __str__(self):
         return self.name
@@ -159,7 +162,7 @@ class Product:
     reads: dict
     issued: float
     end: float = 0.0
-    waited_for: bool = False
+    waited_for: int | None = None  # how often its job had arrived anywhere by then
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,17 @@ class _Job:
     since: float = 0.0
     stores_end: float = 0.0
     noticed: dict = field(default_factory=dict)  # barrier -> the last phase that it has waited for
+    known: dict = field(default_factory=dict)  # name of a job -> how many of its arrivals must have happened by now
     ended: bool = False
+
+    def arrive(self, barrier):
+        """Another arrival of this job, which whoever waits for the barrier will know of."""
+        self.known[self.name] = self.known.get(self.name, 0) + 1
+        _learn(barrier.coming, self.known)
+
+
+def _learn(known, more):
+    known.update({name: max(count, known.get(name, 0)) for name, count in more.items()})
 
 
 class SM:
@@ -317,6 +330,7 @@ class SM:
             )
             self._find("extra arrival", job.name, text)
         barrier.who.append(job.name)
+        job.arrive(barrier)
         barrier.arrived += count
         if barrier.arrived > barrier.count:
             text = f"{job.name} is arrival {barrier.arrived} at {barrier} in phase {barrier.phase}"
@@ -339,6 +353,7 @@ class SM:
             )
             self._find("missed phase", by, text)
         barrier.phase, barrier.arrived, barrier.who = barrier.phase + 1, 0, []
+        barrier.known, barrier.coming = dict(barrier.coming), {}
         waiting, barrier.waiting = barrier.waiting, []
         for job in waiting:
             self._notice(job, barrier)
@@ -346,6 +361,7 @@ class SM:
 
     def _notice(self, job, barrier):
         barrier.noticed = job.noticed[barrier] = barrier.phase - 1
+        _learn(job.known, barrier.known)
 
     def _on_wait(self, job, barrier, phase):
         if phase not in (0, 1):
@@ -356,26 +372,33 @@ class SM:
         return f"{barrier}, parity {phase}"
 
     def _on_copy(self, job, tile, barrier, stage):
-        for product in stage.reading:
-            how = "still reads" if product.end > self.now else "has not waited for the product that reads"
+        for product in stage.products:
+            if product.waited_for is not None and (
+                product.job == job.name or job.known.get(product.job, 0) > product.waited_for
+            ):
+                continue
+            # Found whether or not the product was quick enough this time.
+            how = "still reads" if product.end > self.now else "may still read"
             text = f"{job.name} copies tile {tile} into {stage} while {product.job} {how} tile {product.reads[stage]}"
-            self._find("overwrite", job.name, f"{text} there ({product.what}, issued at cycle {product.issued:,.0f})")
+            text += f" there ({product.what}, issued at cycle {product.issued:,.0f}"
+            text += ")" if product.end > self.now else "): nothing says that it has waited for this product"
+            self._find("overwrite", job.name, text)
         if stage.copying is not None:
             text = f"{job.name} copies tile {tile} into {stage} while the copy of tile {stage.copying} is under way"
             self._find("overwrite", job.name, text)
         elif stage.tile is not None and len(stage.read_by) < stage.readers:
-            self._unread(job.name, stage, f"{job.name} copies tile {tile} over it")
-        stage.tile, stage.copying, stage.read_by = None, tile, set()
+            self._unread("overwrite", job.name, stage, f"{job.name} copies tile {tile} over it")
+        stage.tile, stage.copying, stage.read_by, stage.products = None, tile, set(), []
         stage.filled_by = barrier, barrier.phase
         start, end = self._queue("copy_bytes", stage.n_bytes)
         arrives = end + self.rates.copy_latency
         self.spans.append(Span(job.name, "copy", f"copy to {stage}", start, arrives, tile))
         self._later(arrives, self._copied, job, tile, barrier, stage)
 
-    def _unread(self, by, stage, how):
+    def _unread(self, kind, by, stage, how):
         n = len(stage.read_by)
         read = f"{n} of {stage.readers} groups have" if n else "anyone has"
-        self._find("never read", by, f"{stage} holds tile {stage.tile}, and {how} before {read} read it")
+        self._find(kind, by, f"{stage} holds tile {stage.tile}, and {how} before {read} read it")
 
     def _copied(self, job, tile, barrier, stage):
         if stage.copying == tile:
@@ -417,7 +440,7 @@ class SM:
             # Found whether or not the copy was quick enough this time.
             self._find("early read", job.name, f"{text}without having waited for phase {phase} of {barrier}")
         stage.read_by.add(job.name)
-        stage.reading.append(product)
+        stage.products.append(product)
 
     def _on_mma_wait(self, job, pending):
         done = job.products[: max(0, len(job.products) - pending)]
@@ -433,13 +456,11 @@ class SM:
     def _forget(self, job, done):
         job.products = job.products[len(done) :]
         for product in done:
-            product.waited_for = True
-            for stage in product.reads:
-                stage.reading.remove(product)
+            product.waited_for = job.known.get(job.name, 0)
 
     def _on_compute(self, job, what, exps, instructions, of):
         for product in of:
-            if not product.waited_for:
+            if product.waited_for is None:
                 text = f"{job.name} uses the result of {product.what} ({what}), a product that it has not waited for"
                 self._find("early read", job.name, text)
         parts = [self._queue(unit, work) for unit, work in (("exps", exps), ("instructions", instructions)) if work]
@@ -455,9 +476,12 @@ class SM:
             text = f"{job.name} arrives at {barrier} again, before {barrier.groups} groups have come"
             self._find("extra arrival", job.name, text)
         barrier.come.append(job.name)
+        job.arrive(barrier)
         if len(barrier.come) >= barrier.groups:
             waiting, barrier.waiting, barrier.come = barrier.waiting, [], []
+            known, barrier.coming = barrier.coming, {}
             for other in waiting:
+                _learn(other.known, known)
                 self._later(self.now, self._go_on, other)
 
     def _on_sync(self, job, barrier):
@@ -480,4 +504,4 @@ class SM:
             return  # what follows from a deadlock tells nothing more
         for stage in self.stages:
             if stage.tile is not None and len(stage.read_by) < stage.readers:
-                self._unread("", stage, "all jobs ended")
+                self._unread("never read", "", stage, "all jobs ended")
