@@ -256,8 +256,8 @@ def test_findings_name_job_operation_time_stage_and_barrier():
     consumer = [("wait", "full", 0, 0), ("mma", 0, 0), ("mma_wait", 0)]
     first, second = run_ring(producer, consumer, 1).findings
     assert first.text == (
-        "cycle 0: producer waits for empty[0], parity 0 (empty[0] is in phase 0 and lacks 1 of 1 arrivals), since "
-        "cycle 0, and for ever"
+        "cycle 0: producer waits for empty[0], parity 0, since cycle 0, and nothing happens any more; "
+        "empty[0] is in phase 0 and lacks 1 of 1 arrivals"
     )
     assert second.kind == "deadlock" and second.job == "consumer" and "full[0], parity 0" in second.text
     (finding,) = run_ring(producer[1:], consumer[1:], 1).findings

@@ -494,8 +494,8 @@ class SM:
         for job in jobs:
             if not job.ended:
                 where = next((b for b in self.all_barriers if job in b.waiting), None)
-                state = f" ({where} is in phase {where.phase} and lacks {where.lacks})" if where else ""
-                text = f"{job.name} waits for {job.waits}{state}, since cycle {job.since:,.0f}, and for ever"
+                state = f"; {where} is in phase {where.phase} and lacks {where.lacks}" if where else ""
+                text = f"{job.name} waits for {job.waits}, since cycle {job.since:,.0f}, and nothing happens any more{state}"
                 self._find("deadlock", job.name, text)
             elif job.products:
                 names = ", ".join(product.what for product in job.products)

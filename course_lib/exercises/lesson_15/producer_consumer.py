@@ -61,7 +61,7 @@ def simulated(returned, stages, consumers, copy, latency, product, softmax):
     try:
         return run_ring(*returned, stages, consumers=consumers, times=times), in_words(consumers, times)
     except JobError as error:
-        return None, single_finding("type", str(error))
+        return None, single_finding("operation", str(error))
 
 
 def works(returned, tiles, **conditions):
@@ -71,7 +71,8 @@ def works(returned, tiles, **conditions):
     if run.findings:
         first = run.findings[0]
         shown = [f for f in run.findings if f.kind == first.kind][:MOST_FINDINGS_TOLD]
-        return Evidence(tuple(Finding("", f.kind, f"{f.text}; {said}" if f is first else f.text) for f in shown))
+        told = [*((f.kind, f.text) for f in shown), ("conditions", said)]
+        return Evidence(tuple(Finding("", kind, text) for kind, text in told))
     done = [span.what for span in run.spans if span.unit == "compute"]
     names = ("consumer 0", "consumer 1")[: conditions["consumers"]]
     missing = [tile for tile in range(tiles) if done.count(f"softmax {tile}") != len(names)]
@@ -79,7 +80,7 @@ def works(returned, tiles, **conditions):
         text = (
             f"softmax of tile {missing[0]} was computed {done.count(f'softmax {missing[0]}')} times, not {len(names)}"
         )
-        return single_finding("softmax", f"{text}; {said}")
+        return single_finding("softmax", f"{text}, {said}")
     return None
 
 
@@ -90,7 +91,7 @@ def is_quick(returned, tiles, stages, **conditions):
     best, _ = simulated(producer_consumer(tiles, stages), stages, **conditions)
     if run.cycles <= 1.05 * best.cycles:
         return None
-    text = f"the jobs are right, but they take {run.cycles:,.0f} cycles where {best.cycles:,.0f} are enough; {said}"
+    text = f"the jobs are right, but they take {run.cycles:,.0f} cycles where {best.cycles:,.0f} are enough, {said}"
     return single_finding("slow", text)
 
 
