@@ -11,5 +11,4 @@ bounds       how fast a call can be at best, and what binds a measured one
 bench        python -m course_lib bench: runs all of these
 ladder       the forward kernel's worklog, one idea at a time
 rungs        the time that follows from what the compiler makes of each rung, and what a kernel does for nothing
-resources    shared memory, registers and spills by the compiler, without a GPU
 """
