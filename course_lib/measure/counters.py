@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
+from course_lib import runtime
 from course_lib.measure.experiments import ATTENTION, GPT2_MEDIUM, HEADS, one_pass
-from course_lib.measure.sweep import shipped
 from course_lib.measure.timing import L2_FLUSH_BYTES, random_inputs
 
 # {name in our rows: ncu's metric} of each run. Each set fits into one pass, so that ncu need not replay a kernel.
@@ -54,6 +54,21 @@ def dram_rows():
             config, _ = shipped("forward", x, x, x, causal=False)
             row |= {"block_q": config.block_m, "block_k": config.block_n}
         yield row | sums
+
+
+def shipped(kernel, q, k, v, do=None, *, causal):
+    """The configuration that a launch takes by itself, and whether its tiles come by tensor descriptor."""
+    from course_lib.kernels.configs import select
+    from course_lib.kernels.launch import takes_descriptors, tensor_meta
+
+    capability = runtime.capability(q.device)
+    loaded = (k, v) if kernel == "forward" else (q, k, v, do)
+    by_descriptor = causal is not None and takes_descriptors(capability, *map(tensor_meta, loaded))
+    config = select(
+        kernel, dtype=q.dtype, head_dim=q.shape[-1], causal=causal, capability=capability, n_k=k.shape[2],
+        by_descriptor=by_descriptor, n_rows=q.shape[:3].numel(),
+    )  # fmt: skip
+    return config, by_descriptor
 
 
 def in_bytes(sums):

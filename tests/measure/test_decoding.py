@@ -13,13 +13,8 @@ SHAPE = (2, 4, 2, 512)
 
 
 @pytest.fixture
-def tiny(monkeypatch):
+def tiny(monkeypatch, made_up):
     """Short caches of 16 columns; "sdpa_flash" is PyTorch's plain attention, and "sdpa_cudnn" is not there."""
-
-    def made_up(contestants, **how):
-        for call in contestants.values():
-            call()
-        return dict.fromkeys(contestants, 0.5)
 
     monkeypatch.setattr(decoding, "HEAD_DIM", 16)
     monkeypatch.setattr(decoding, "SHAPES", ((1, 4, 2, 512), SHAPE))

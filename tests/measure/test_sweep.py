@@ -5,7 +5,8 @@ import torch
 
 from course_lib import runtime
 from course_lib.kernels.configs import select
-from course_lib.measure import records, sweep, timing
+from course_lib.measure import records, timing
+from tools import sweep
 
 
 def shipped_on_h100(kernel, head_dim, causal, n_k=sweep.LENGTH, by_descriptor=True):
