@@ -19,6 +19,7 @@ The map, in reading order:
     explorers/   one module a widget: model, drawing, thin shell
     runtime      chooses GPU or interpreter before Triton is imported; `python -m course_lib doctor`
     language     Triton's names where it is installed, and stand-ins to write kernels with where it is not
+    faster_interpreter  what Triton's interpreter does to no effect, left out
     workspace    a learner's working copies of the notebooks
 
 `reference` and `kernels` never import each other: they are two independent statements of one mathematics.
