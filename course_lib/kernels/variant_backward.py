@@ -15,7 +15,7 @@ import triton.language as tl
 
 from course_lib import runtime
 from course_lib.kernels.flash_backward import delta_plan, load_statistics
-from course_lib.kernels.launch import descriptor, tensor_meta
+from course_lib.kernels.launch import descriptor, takes_descriptors, tensor_meta
 from course_lib.kernels.primitives import LOG2_E
 from course_lib.kernels.tiles import load_tile, store_tile
 from course_lib.kernels.variants import changed, config_of, is_kept, is_seen, load_ranges, positions, times_derivative
@@ -169,7 +169,7 @@ def variant_backward(
 ):  # fmt: skip
     """Launch the kernels on checked inputs; returns (dq, dk, dv, dsinks), None for what is not needed or not there.
 
-    config_dkdv, config_dq and by_descriptor replace the results of `config_of`.
+    config_dkdv, config_dq and by_descriptor: as config and by_descriptor of `variant_forward`.
     """
     batch, n_heads, n_q, _ = q.shape
     _, n_kv_heads, n_k, _ = k.shape
@@ -179,8 +179,11 @@ def variant_backward(
     )
     if q.numel() == 0:
         return dq, dk, dv, None if variant.sinks is None else torch.zeros_like(variant.sinks)
+    capability, metas = runtime.capability(q.device), [tensor_meta(x) for x in (q, k, v, do)]
+    if by_descriptor is None:
+        by_descriptor = takes_descriptors(capability, *metas)
     delta, dsinks = torch.empty_like(lse), None
-    delta_plan(tensor_meta(do), runtime.capability(q.device), dlse is not None)(o, do, dlse, delta)
+    delta_plan(metas[-1], capability, dlse is not None)(o, do, dlse, delta)
     if variant.sinks is not None:
         weight = torch.exp(variant.sinks[:, None] - lse).nan_to_num(0.0)  # 0 where sink and lse are both -inf
         dsinks = -(weight * delta).sum((0, 2))
@@ -189,14 +192,12 @@ def variant_backward(
 
     def launch(name, kernel, results, config, heads, streamed):
         by_key = name == "dkdv"
-        taken, descs = config_of(name, q, k, *streamed)
-        block_m, block_n, num_warps, num_stages = config or taken
-        descs = descs if by_descriptor is None else by_descriptor
+        block_m, block_n, num_warps, num_stages = config or config_of(name, variant.mask, q, k, by_descriptor)
         rows, length = (block_m, n_q) if by_key else (block_n, n_k)
         seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device, by_key)
         kernel[len(seen.programs), heads, batch](
-            q, k, v, do, *(descriptor(x, rows) if descs else None for x in streamed), lse, delta, *results, *seen,
-            variant.w, variant.seed, *strides, batch * n_heads, heads, n_q, n_k, scale, *variant.numbers,
+            q, k, v, do, *(descriptor(x, rows) if by_descriptor else None for x in streamed), lse, delta, *results,
+            *seen, variant.w, variant.seed, *strides, batch * n_heads, heads, n_q, n_k, scale, *variant.numbers,
             MASK_ROWS=length % rows != 0, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages,
             **constants,
         )  # fmt: skip

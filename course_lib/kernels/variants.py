@@ -21,7 +21,7 @@ from course_lib.kernels.configs import dot_precision, select
 from course_lib.kernels.launch import descriptor, padded_head_dim, takes_descriptors, tensor_meta, with_positive_scale
 from course_lib.kernels.primitives import LN_2, LOG2_E
 from course_lib.kernels.tiles import load_tile, store_tile
-from course_lib.kernels.visits import visits
+from course_lib.kernels.visits import keys_of_a_query, visits
 
 
 @triton.jit
@@ -201,32 +201,34 @@ class Variant(NamedTuple):
         )  # fmt: skip
 
 
-def config_of(kernel, q, k, *streamed):
-    """(Config, by_descriptor) of a kernel that takes its tiles from a list. streamed: what is loaded in the loop."""
-    capability = runtime.capability(q.device)
-    by_descriptor = takes_descriptors(capability, *map(tensor_meta, streamed))
-    config = select(
-        kernel, dtype=q.dtype, head_dim=q.shape[3], causal=None, capability=capability,
-        n_k=k.shape[2], by_descriptor=by_descriptor, n_rows=q.shape[0] * q.shape[1] * q.shape[2],
+def config_of(kernel, mask, q, k, by_descriptor=False):
+    """The Config of a kernel that takes its tiles from a list. by_descriptor: how it loads them."""
+    # To a query, a sequence is as long as what it sees of it.
+    return select(
+        kernel, dtype=q.dtype, head_dim=q.shape[3], causal=None, capability=runtime.capability(q.device),
+        n_k=keys_of_a_query(mask, q.shape[2], k.shape[2]), by_descriptor=by_descriptor, n_rows=q.shape[:3].numel(),
     )  # fmt: skip
-    return config, by_descriptor
 
 
 def variant_forward(q, k, v, variant, scale, config=None, by_descriptor=None):
-    """Launch the kernel on checked inputs; returns (o, lse). config and by_descriptor replace those of `config_of`."""
+    """Launch the kernel on checked inputs; returns (o, lse).
+
+    To measure other choices, config replaces the result of `config_of`, and by_descriptor that of `takes_descriptors`.
+    """
     batch, n_heads, n_q, _ = q.shape
     n_k = k.shape[2]
     o = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     if o.numel() == 0:
         return o, lse
-    taken, descs = config_of("forward", q, k, k, v)
-    block_m, block_n, num_warps, num_stages = config or taken
-    descs = descs if by_descriptor is None else by_descriptor
+    if by_descriptor is None:
+        by_descriptor = takes_descriptors(runtime.capability(q.device), tensor_meta(k), tensor_meta(v))
+    config = config or config_of("forward", variant.mask, q, k, by_descriptor)
+    block_m, block_n, num_warps, num_stages = config
     seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device)
     q, scale = with_positive_scale(q, scale)
     variant_forward_kernel[len(seen.programs), n_heads, batch](
-        q, k, v, *(descriptor(x, block_n) if descs else None for x in (k, v)), o, lse, *seen,
+        q, k, v, *(descriptor(x, block_n) if by_descriptor else None for x in (k, v)), o, lse, *seen,
         variant.w, variant.sinks, variant.seed, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
         batch * n_heads, n_heads, n_q, n_k, scale, *variant.numbers,
         MASK_ROWS=n_k % block_n != 0, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages,

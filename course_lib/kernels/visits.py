@@ -37,6 +37,12 @@ class Visits(NamedTuple):
 
 
 @functools.lru_cache(256)
+def keys_of_a_query(mask, n_q, n_k):
+    """How many keys a query visits on average, in tiles of 128."""
+    return mask.tiles(n_q, n_k, 128, 128).visited.pairs // n_q
+
+
+@functools.lru_cache(256)
 def visits(mask, n_q, n_k, block_q, block_k, device, by_key=False):
     """The Visits of programs that have a tile of queries each, or, by_key, a tile of keys."""
     tiles = mask.tiles(n_q, n_k, block_q, block_k)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from course_lib import masks, traffic
+from course_lib import masks, runtime, traffic
 from course_lib.kernels import flash_attention
+from course_lib.kernels.launch import takes_descriptors, tensor_meta
 from course_lib.kernels.score_mods import alibi, soft_cap
 from course_lib.kernels.variants import config_of
 from course_lib.measure import sweep, timing
@@ -160,8 +161,9 @@ def contestants(name, n, head_dim, dtype, flex):
 
 def visited_tiles(kernel, case, q):
     """Of one head: the tile of the kernel, how many of them it visits, and how many there are."""
-    block_m, block_n, *_ = config_of(kernel, q, q)
-    tiles = case.how["mask"].tiles(q.shape[2], q.shape[2], block_m, block_n)
+    mask, by_descriptor = case.how["mask"], takes_descriptors(runtime.capability(q.device), tensor_meta(q))
+    block_m, block_n, *_ = config_of(kernel, mask, q, q, by_descriptor)
+    tiles = mask.tiles(q.shape[2], q.shape[2], block_m, block_n)
     return {"tile": [block_m, block_n], "visited": tiles.visited.tiles, "all": int(np.prod(tiles.shape))}
 
 

@@ -87,7 +87,7 @@ def in_tiles(monkeypatch):
 
     def choose(block_m, block_n):
         for module in (variants, variant_backward):
-            monkeypatch.setattr(module, "config_of", lambda *_: (Config(block_m, block_n, 4, 1), False))
+            monkeypatch.setattr(module, "config_of", lambda *_: Config(block_m, block_n, 4, 1))
 
     return choose
 
