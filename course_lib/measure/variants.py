@@ -126,11 +126,11 @@ def kept_by_dropout(case, q):
     return torch.cat([flash_attention(even, even, x, **case.how) for x in columns], -1)[..., :n] > 0
 
 
-def check(name, head_dim, dtype):
+def check(name, head_dim, dtype, n=None, heads=None):
     """Raise RuntimeError unless our answer and gradients keep the error budget: wrong answers are not timed."""
-    heads = timing.HIDDEN_DIM // head_dim
-    *leaves, do = timing.random_inputs(1, heads, CHECKED_LENGTH, head_dim, dtype, differentiable=True)
-    case, found = case_of(name, CHECKED_LENGTH, heads, do.device), []
+    n, heads = n or CHECKED_LENGTH, heads or timing.HIDDEN_DIM // head_dim
+    *leaves, do = timing.random_inputs(1, heads, n, head_dim, dtype, differentiable=True)
+    case, found = case_of(name, n, heads, do.device), []
     kept = kept_by_dropout(case, leaves[0].detach()) if "dropout_p" in case.how else None
     for as_dtype in (None, dtype, torch.float64):
         given = [x.detach().to(as_dtype or dtype).requires_grad_() for x in leaves]
