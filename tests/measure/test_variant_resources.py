@@ -19,7 +19,7 @@ def requests(arch):
 
 EVERY = tuple(request for arch in ARCHS for request in requests(arch))
 
-# (kernel, arch, head_dim, everything): bytes of stack, at most, where registers spill; still the fastest that was timed.
+# (kernel, arch, head_dim, everything): bytes of stack, at most, where registers spill; still the fastest of all.
 KNOWN_SPILLS = {("list_dkdv", 90, 128, False): 56, ("list_dkdv", 90, 128, True): 184}
 
 
