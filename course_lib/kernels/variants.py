@@ -7,7 +7,7 @@ One kernel serves all variants, because they differ in data and in functions, no
     a sink            is one more term of the softmax, which has weight and no value: a state (sink, 1, 0) to merge
     dropout           is a function of seed, head, query and key (Philox, Salmon et al. 2011); the backward repeats it
 
-Reading order: what tiles have in common with the backward, the loop, the kernel, launch.
+Reading order: what tiles have in common with the backward, the kernel, launch.
 """
 
 from typing import Any, NamedTuple
