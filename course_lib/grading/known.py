@@ -8,6 +8,7 @@ import numpy as np
 from .calling import GuardedAnswer
 from .diagnosis import named
 from .exercise import Exercise, Finding, Property
+from .mending import mended
 from .slips import observed, on_case, same
 
 # What came back, made of what should have.
@@ -30,18 +31,25 @@ PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memor
 
 
 def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence):
-    """The Findings besides those of the property's Evidence: one or none."""
-    launched = "launched(" in prop.call  # which takes long
-    if "run_cuda(" in prop.call or evidence.findings[0].kind in PLAIN or not evidence.expected:
+    """The Findings besides those of the property's Evidence: what comes back in other words, and the place to mend."""
+    if "run_cuda(" in prop.call or evidence.findings[0].kind in PLAIN:
         return ()
+    launched = "launched(" in prop.call  # which takes long
+    facts = [] if launched else [mended(exercise, prop, answer, inputs)]
+    if evidence.expected:
+        facts.insert(0, _in_other_words(exercise, prop, answer, inputs, evidence, launched, bool(facts[-1:] and facts[-1])))
+    return tuple(Finding("", "fact", fact) for fact in facts if fact)
+
+
+def _in_other_words(exercise, prop, answer, inputs, evidence, launched, enough):
     right = GuardedAnswer(exercise.answer)
     with np.errstate(all="ignore"):
         pair = [_outcomes(observed(prop, each, inputs)) for each in (right, answer)]
         if fact := _never_loaded(right.loads, answer.loads):
-            return (Finding("", "fact", fact),)
+            return fact
         place = next((i for i, parts in enumerate(zip(*pair, strict=False)) if not same(*parts)), None)
         if place is None:
-            return ()
+            return ""
 
         def run(each, prop, inputs):
             """The outcome that is wrong, or None where there is none."""
@@ -66,10 +74,8 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
                 or _as_if(exercise.answer, lambda *of: run(right, *of), tried)
             )
         if words:
-            fact = f"on every input tried, {evidence.findings[0].part or 'what comes back'} is {words}"
-        else:
-            fact = _influence(lambda each, inputs: run(each, prop, inputs), right, answer, inputs)
-    return (Finding("", "fact", fact),) if fact else ()
+            return f"on every input tried, {evidence.findings[0].part or 'what comes back'} is {words}"
+        return "" if enough else _influence(lambda each, inputs: run(each, prop, inputs), right, answer, inputs)
 
 
 def _outcomes(observation):
