@@ -99,7 +99,7 @@ class Recording:
             return np.where(True, new.astype(value.dtype), value[(0,) * value.ndim])
         if isinstance(value, np.ndarray) or new.ndim:
             return new.copy()
-        return new.item() if isinstance(value, int | float) else new[()]
+        return new.item() if type(value) in (bool, int, float) else new[()]
 
 
 def _array(value):
