@@ -101,7 +101,13 @@ def _relation(tried):
     came = tried[0][3]
     if len(tried) > 2 and came.size == 1 and np.isfinite(came).all() and all(same(came, each[3]) for each in tried):
         return f"{came.item():.6g}"
-    return next((said for said, of in RELATIONS.items() if all(same(of(right), came) for *_, right, came in tried)), "")
+    return next((said for said, of in RELATIONS.items() if all(_is(of(right), came) for *_, right, came in tried)), "")
+
+
+def _is(wanted, came):
+    """The same, where it can be told: the logarithm of 0 is -inf."""
+    told = np.isfinite(wanted)
+    return wanted.shape == came.shape and told.any() and same(wanted[told], came[told])
 
 
 def _as_if(answer, right, tried):
@@ -219,7 +225,7 @@ def _in_all(sizes):
 def _sum_of_products(numbers, sizes):
     """ "plus 2 * n * d minus n": one product of sizes or two, each with a whole number, if that is the numbers.
 
-    Told of one product if four inputs or more agree on it, of two if six do.
+    Told of one product if four inputs or more agree on it, of two if six do, of three if eight do.
     """
     names = _in_all(sizes)
     of_name = {name: np.array([of_one[name] for of_one in sizes], float) for name in names}
@@ -229,7 +235,9 @@ def _sum_of_products(numbers, sizes):
             words = [n if p == 1 else f"{n}**{p}" for n, p in zip(names, powers, strict=True) if p]
             powers_of = (of_name[n] ** p for n, p in zip(names, powers, strict=True))
             products[" * ".join(words)] = np.prod([np.ones(len(numbers)), *powers_of], axis=0)
-    for count in (1, 2) if len(names) < 6 else (1,):
+    for count in (1, 2, 3) if len(names) < 6 else (1,):
+        if count == 3:  # of so many, the simplest only
+            products = {words: values for words, values in products.items() if "**" not in words}
         for chosen in itertools.combinations(products, count) if len(numbers) > 2 * count + 1 else ():
             columns = np.stack([products[words] for words in chosen], axis=1)
             size = np.abs(columns).max(axis=1)

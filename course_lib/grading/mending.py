@@ -13,10 +13,10 @@ import numpy as np
 from .calling import GuardedAnswer
 from .diagnosis import show
 from .exercise import Exercise, Property
-from .recording import Recording
+from .recording import MOST_COST_A_RUN, Recording
 from .slips import same
 
-MOST_CASES, MOST_COST_A_CASE, MOST_COST = 12, 150, 1500  # as in Recording: counted, not timed
+MOST_CASES, MOST_COST = 12, 2000  # the cost as in Recording: counted, not timed
 # What an expression is, in the order in which they are tried: WRONG though all its parts are right; RIGHT, if a step
 # is missing after it; wrong with some of its PARTS; a VARIABLE, which is made elsewhere; GIVEN.
 WRONG, RIGHT, PARTS, VARIABLE, GIVEN = range(5)
@@ -47,14 +47,14 @@ class _Search:
         # The other properties' cases tell values apart that are the same in these by chance.
         for case in cases[:MOST_CASES]:
             failed, due = self.wrong.run(*case)[1] is not None, self.right.run(*case)[0]
-            if max(self.wrong.cost, self.right.cost) < MOST_COST_A_CASE:
+            if max(self.wrong.cost, self.right.cost) <= MOST_COST_A_RUN:
                 self.cases.append(case)
                 self.failed.append(failed)
                 self.due.append(due)
                 self.old.append(self.wrong.values)
                 self.new.append(self.right.values)
-        if not any(case is cases[0] for case in self.cases):
-            return ""
+            elif case is cases[0]:
+                return ""
         self.sources = []  # results first; of several with the same values, one
         for source in sorted(self.new[0], key=lambda source: not self.right.places[source].is_result):
             if not any(_alike(self.new, source, self.new, other, exactly=True) for other in self.sources):
@@ -92,13 +92,14 @@ class _Search:
         places = sorted(kinds, key=kinds.get)
         stand_ins = {place: self._stand_ins(place) for place in places}
         made = [place for place in places if kinds[place] in (WRONG, PARTS)]
-        one = ({place: source} for place in places for source in stand_ins[place])
+        one = ({place: source} for place in places for _, source in stand_ins[place])
         two = (
-            dict(zip(pair, sources, strict=True))
-            for pair in itertools.combinations(made[:8], 2)
-            for sources in itertools.product(*(stand_ins[place][:4] for place in pair))
+            {one: source, other: its_source}
+            for one, other in itertools.combinations(made[:8], 2)
+            for (_, source), (_, its_source) in itertools.product(stand_ins[one][:4], stand_ins[other][:4])
         )
-        most = ({place: source} for place in made for source in stand_ins[place][:6])
+        likely = sorted(((likeness, place, s) for place in made for likeness, s in stand_ins[place]), reverse=True)
+        most = ({place: source} for _, place, source in likely)
         for tried, whole in ((one, True), (two, True), (most, False)):
             for sources in tried:
                 if self.cost > MOST_COST:
@@ -124,7 +125,7 @@ class _Search:
         return here.is_given or self.known[place] is not None
 
     def _stand_ins(self, place):
-        """Sources whose values might belong here, the most alike first."""
+        """(likeness, source) of those whose values might belong here, the most alike first."""
         here, known, old = self.wrong.places[place], self.known[place], self.old[0][place]
         found = []
         for source in self.sources:
@@ -132,9 +133,9 @@ class _Search:
             is_of_kind = there.is_given if here.is_given else known is None or self._contains(source, known)
             if is_of_kind and not there.is_result and _fits(old, new):
                 same_shape = [each.shape for each in old] == [each.shape for each in new]
-                likeness = difflib.SequenceMatcher(None, here.text, there.text).ratio()
-                found.append((same_shape, likeness, -source))
-        return [-source for *_, source in sorted(found, reverse=True)]
+                likeness = same_shape + difflib.SequenceMatcher(None, here.text, there.text).ratio()
+                found.append((likeness, source))
+        return sorted(found, key=lambda each: -each[0])
 
     def _contains(self, source, known):
         parts = self.right.places[source].parts

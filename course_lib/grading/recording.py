@@ -13,7 +13,12 @@ from .calling import GuardedAnswer
 from .exercise import Property
 from .slips import observed
 
+MOST_COST_A_RUN = 60
 NAME = "_recorded"  # of what records, in the code that runs
+
+
+class TooMuch(Exception):
+    """A run has more to record than is worth the time."""
 
 
 class Place(NamedTuple):
@@ -29,8 +34,8 @@ class Place(NamedTuple):
 class Recording:
     """A function whose expressions note their values, and one of which may be given others.
 
-    places: the expressions. values: of the last run, {number of the place: its values, in order}. cost: what that
-    took, where 1 is little.
+    places: the expressions. values: of the last run, {number of the place: its values, in order}. cost: what it
+    took, where 1 is little; beyond MOST_COST_A_RUN it ends.
     """
 
     def __init__(self, function: FunctionType):
@@ -87,7 +92,9 @@ class Recording:
             return value
         noted = self.values.setdefault(place, [])
         noted.append(array)
-        self.cost += 0.02 + array.size / 2000
+        self.cost += 0.05 + array.size / 2000
+        if self.cost > MOST_COST_A_RUN:
+            raise TooMuch
         if len(noted) > len(self._stand_ins.get(place, ())):
             return value
         new = self._stand_ins[place][len(noted) - 1]
