@@ -27,7 +27,7 @@ POWERS = {"1/2": 0.5, "2/3": 2 / 3, "-1": -1, "2": 2, "3": 3, "4": 4}
 RELATIONS |= {f"the right result to the power {said}": lambda right, p=p: right**p for said, p in POWERS.items()}
 ONLY_THERE = ", where it is not right"
 # Kinds of findings that say it all.
-PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "at once", "again"}
+PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "at once", "again", "accepted"}
 
 
 def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence):

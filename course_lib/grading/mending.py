@@ -55,13 +55,13 @@ class _Search:
                 self.new.append(self.right.values)
             elif case is cases[0]:
                 return ""
-        self.sources = []  # results first; of several with the same values, one
+        self.texts = {}  # results first; of several with the same values, one, with the texts of all
         for source in sorted(self.new[0], key=lambda source: not self.right.places[source].is_result):
-            if not any(_alike(self.new, source, self.new, other, exactly=True) for other in self.sources):
-                self.sources.append(source)
+            alike = (other for other in self.texts if _alike(self.new, source, self.new, other, exactly=True))
+            self.texts.setdefault(next(alike, source), []).append(self.right.places[source].text)
         self.known = {}  # place -> the source that has the same values, or None
         for place in self.old[0]:
-            alike = (source for source in self.sources if _alike(self.old, place, self.new, source))
+            alike = (source for source in self.texts if _alike(self.old, place, self.new, source))
             self.known[place] = next(alike, None)
         return self._right_already() or self._mended() or self._right_parts()
 
@@ -120,7 +120,7 @@ class _Search:
 
     def _is_right(self, place):
         here = self.wrong.places[place]
-        if place not in self.known:
+        if place not in self.known or self.known[place] is None and self.old[0][place][0].dtype == bool:
             return all(map(self._is_right, here.parts))
         return here.is_given or self.known[place] is not None
 
@@ -128,13 +128,18 @@ class _Search:
         """(likeness, source) of those whose values might belong here, the most alike first."""
         here, known, old = self.wrong.places[place], self.known[place], self.old[0][place]
         found = []
-        for source in self.sources:
+        for source, texts in self.texts.items():
             there, new = self.right.places[source], self.new[0][source]
-            is_of_kind = there.is_given if here.is_given else known is None or self._contains(source, known)
+            if here.is_given:
+                is_of_kind = there.is_given
+            elif known is not None:  # a step is missing, one that is not made later
+                is_of_kind = source not in self.known.values() and self._contains(source, known)
+            else:
+                is_of_kind = not there.is_given or there.text.isidentifier() or old[0].size == 1
             if is_of_kind and not there.is_result and _fits(old, new):
                 same_shape = [each.shape for each in old] == [each.shape for each in new]
-                likeness = same_shape + difflib.SequenceMatcher(None, here.text, there.text).ratio()
-                found.append((likeness, source))
+                alike = max(difflib.SequenceMatcher(None, here.text, text).ratio() for text in texts)
+                found.append((same_shape + alike, source))
         return sorted(found, key=lambda each: -each[0])
 
     def _contains(self, source, known):

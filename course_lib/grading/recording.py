@@ -98,7 +98,7 @@ class Recording:
         if len(noted) > len(self._stand_ins.get(place, ())):
             return value
         new = self._stand_ins[place][len(noted) - 1]
-        if new.size == array.size:
+        if new.size == array.size and new.ndim != array.ndim:
             new = new.reshape(array.shape)
         if isinstance(value, range):
             return range(*new.tolist())

@@ -108,7 +108,10 @@ def failed_message(
     diagnosis, hint = (slip.diagnosis, slip.hint) if slip else ("", "")
     hint = hint or next((general_hints()[f.kind] for f in evidence.findings if f.kind in general_hints()), "")
     title, code = f"{exercise.id}: not passed yet", code_of_call(as_drawn(prop.call), inputs)
-    found = [finding.text for finding in evidence.findings]
+    found = [
+        "\n".join(_wrapped(finding.text, WIDTH - 10)) if finding.kind == "fact" else finding.text
+        for finding in evidence.findings
+    ]
     holding = [name for name, holds in held.items() if holds]
     values = [line for label, value in (("returned  ", evidence.returned), ("expected  ", evidence.expected)) if value
               for line in _labelled(label, value)]  # fmt: skip
@@ -206,11 +209,12 @@ def _labelled(label, text):
     return [label + first, *(" " * len(label) + line for line in rest)]
 
 
-def _wrapped(text):
-    """Paragraphs filled to WIDTH; lines that are indented stay as they are."""
+def _wrapped(text, width=WIDTH):
+    """Paragraphs filled to a width; lines that are indented stay as they are, and lines of code are cut."""
     lines = []
     for line in text.split("\n"):
-        lines += [line] if line.startswith("  ") or not line else textwrap.wrap(line, WIDTH)
+        as_it_is = line.startswith("  ") or not line
+        lines += [line] if as_it_is else textwrap.wrap(line, width, max_lines=1 if re.match(r"line \d+:  ", line) else None)
     return lines
 
 
