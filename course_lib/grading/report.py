@@ -61,9 +61,14 @@ def code_of_call(call: str, inputs: dict) -> str:
         if len(lines) <= 6:
             return "\n".join(line.rstrip() for line in lines)
     imports = [f"from course_lib.grading import {', '.join(used)}"] if used else []
-    lines = [f"{name} = {code}" for name, code in codes.items() if not isinstance(inputs[name], int)]
-    if counts := [name for name in codes if isinstance(inputs[name], int)]:
-        lines.insert(0, f"{', '.join(counts)} = {', '.join(codes[name] for name in counts)}")
+    groups = []  # of names that a line has room for, numbers first
+    for name in sorted(codes, key=lambda name: not isinstance(inputs[name], int)):
+        alike = groups and isinstance(inputs[groups[-1][0]], int) == isinstance(inputs[name], int)
+        if alike and sum(len(each) + len(codes[each]) + 4 for each in [*groups[-1], name]) <= WIDTH - 4:
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    lines = [f"{', '.join(names)} = {', '.join(map(codes.get, names))}" for names in groups]
     made = re.search(r"^(.*) = Machine\(", call, re.MULTILINE)
     ends = [last, f"return {made[1]}"] if made else [f"return {last}"]
     body = "\n".join([*imports, *lines, *statements, *ends])
