@@ -27,7 +27,8 @@ POWERS = {"1/2": 0.5, "2/3": 2 / 3, "-1": -1, "2": 2, "3": 3, "4": 4}
 RELATIONS |= {f"the right result to the power {said}": lambda right, p=p: right**p for said, p in POWERS.items()}
 ONLY_THERE = ", where it is not right"
 # Kinds of findings that say it all.
-PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "at once", "again", "accepted"}
+PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "accepted"}
+PLAIN |= {"at once", "again"}
 
 
 def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence):
@@ -35,13 +36,13 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
     if "run_cuda(" in prop.call or evidence.findings[0].kind in PLAIN:
         return ()
     launched = "launched(" in prop.call  # which takes long
-    facts = [] if launched else [mended(exercise, prop, answer, inputs)]
-    if evidence.expected:
-        facts.insert(0, _in_other_words(exercise, prop, answer, inputs, evidence, launched, bool(facts[-1:] and facts[-1])))
-    return tuple(Finding("", "fact", fact) for fact in facts if fact)
+    place = "" if launched else mended(exercise, prop, answer, inputs)
+    words = _in_other_words(exercise, prop, answer, inputs, evidence, place) if evidence.expected else ""
+    return tuple(Finding("", "fact", fact) for fact in (words, place) if fact)
 
 
-def _in_other_words(exercise, prop, answer, inputs, evidence, launched, enough):
+def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
+    launched = "launched(" in prop.call
     right = GuardedAnswer(exercise.answer)
     with np.errstate(all="ignore"):
         pair = [_outcomes(observed(prop, each, inputs)) for each in (right, answer)]
@@ -75,7 +76,7 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, launched, enough):
             )
         if words:
             return f"on every input tried, {evidence.findings[0].part or 'what comes back'} is {words}"
-        return "" if enough else _influence(lambda each, inputs: run(each, prop, inputs), right, answer, inputs)
+        return "" if place_to_mend else _influence(lambda each, inputs: run(each, prop, inputs), right, answer, inputs)
 
 
 def _outcomes(observation):

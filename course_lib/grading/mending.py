@@ -26,15 +26,16 @@ def mended(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: di
     """The line, the value that one of its expressions has, and the one that makes the result right; or nothing."""
     try:
         search = _Search(Recording(answer.answer), Recording(exercise.answer))
-    except (AttributeError, OSError, SyntaxError, TypeError, ValueError):  # it is no function, or its source is not here
+    except (AttributeError, OSError, SyntaxError, TypeError, ValueError):  # no function, or its source is not here
         return ""
     with np.errstate(all="ignore"):
         return search.told(exercise, prop, inputs)
 
 
 class _Search:
-    """wrong, right: the Recordings. In what follows, a place is one of the wrong answer's, and a source one of the right
-    one's. old, new: of each case, the values of the places and of the sources."""
+    """wrong, right: Recordings of the two answers. A place is always one of the wrong answer's, a source one of the
+    right one's. old, new: of each case, the values of all places and of all sources.
+    """
 
     def __init__(self, wrong, right):
         self.wrong, self.right = wrong, right
@@ -94,9 +95,9 @@ class _Search:
         made = [place for place in places if kinds[place] in (WRONG, PARTS)]
         one = ({place: source} for place in places for _, source in stand_ins[place])
         two = (
-            {one: source, other: its_source}
-            for one, other in itertools.combinations(made[:8], 2)
-            for (_, source), (_, its_source) in itertools.product(stand_ins[one][:4], stand_ins[other][:4])
+            {first: source, second: another}
+            for first, second in itertools.combinations(made[:8], 2)
+            for (_, source), (_, another) in itertools.product(stand_ins[first][:4], stand_ins[second][:4])
         )
         likely = sorted(((likeness, place, s) for place in made for likeness, s in stand_ins[place]), reverse=True)
         most = ({place: source} for _, place, source in likely)

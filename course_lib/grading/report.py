@@ -218,8 +218,8 @@ def _wrapped(text, width=WIDTH):
     """Paragraphs filled to a width; lines that are indented stay as they are, and lines of code are cut."""
     lines = []
     for line in text.split("\n"):
-        as_it_is = line.startswith("  ") or not line
-        lines += [line] if as_it_is else textwrap.wrap(line, width, max_lines=1 if re.match(r"line \d+:  ", line) else None)
+        most = 1 if re.match(r"line \d+:  ", line) else None
+        lines += [line] if line.startswith("  ") or not line else textwrap.wrap(line, width, max_lines=most)
     return lines
 
 

@@ -30,7 +30,7 @@ SUM = "    l = p.sum(axis=axis, keepdims=True)"
     "lines, said",
     [
         # Wrong though made of right values.
-        (f"    p = np.exp(m - x)\n{SUM}", "line 3:  p = np.exp(m - x)\nm - x is [3., 2., 1., 0.]; with [1., 2., 3., 4.] in"),
+        (f"    p = np.exp(m - x)\n{SUM}", "line 3:  p = np.exp(m - x)\nm - x is [3., 2., 1., 0.]; with [1., 2., 3."),
         (f"    p = np.exp(x - m)\n{SUM.replace('sum', 'mean')}", "is [0.38825]; with [1.553002] in its place"),
         # A step is missing.
         (f"    p = x - m\n{SUM}", "x - m is [-3., -2., -1., 0.]; with [0.049787, 0.135335, 0.367879, 1. ]"),
@@ -40,7 +40,7 @@ SUM = "    l = p.sum(axis=axis, keepdims=True)"
             "line 3:  p = np.exp2(x - m)\nline 4:  l = p.sum(axis=axis, keepdims=True) + 1\n"
             "np.exp2(x - m) is [0.125, 0.25 , 0.5 , 1. ] and p.sum(axis=axis, keepdims=True) + 1 is [2.875]; with",
         ),
-        ("    q = np.exp(x - m)\n    p = q / q.sum(axis=axis, keepdims=True)\n    l = 3", "is right already; what is made"),
+        ("    q = np.exp(x - m)\n    p = q / q.sum(axis=axis)\n    l = 3", "q / q.sum(axis=axis) is right already"),
         # Nothing is told of what no value of the right answer mends.
         ("    p = np.sin(x)\n    l = 1", ""),
     ],

@@ -37,7 +37,9 @@ def is_mask(returned, n_q, n_k):
     query = int(np.flatnonzero((returned != exact).any(axis=1))[0])
     sees, should = (_keys(mask[query]) for mask in (returned, exact))
     text = f"query {query} sees {sees}; it should see {should}"
-    return replace(evidence, findings=(Finding("the mask", "values", text),), returned=show(returned), expected=show(exact == 1))
+    return replace(
+        evidence, findings=(Finding("the mask", "values", text),), returned=show(returned), expected=show(exact == 1)
+    )
 
 
 def _keys(visible):
