@@ -40,7 +40,7 @@ SUM = "    l = p.sum(axis=axis, keepdims=True)"
             "line 3:  p = np.exp2(x - m)\nline 4:  l = p.sum(axis=axis, keepdims=True) + 1\n"
             "np.exp2(x - m) is [0.125, 0.25 , 0.5 , 1. ] and p.sum(axis=axis, keepdims=True) + 1 is [2.875]; with",
         ),
-        ("    q = np.exp(x - m)\n    p = q / q.sum(axis=axis)\n    l = 3", "q / q.sum(axis=axis) is right already"),
+        ("    q = np.exp(x - m)\n    p = q / q.sum(axis, keepdims=True)\n    l = 3", "keepdims=True) is right already"),
         # Nothing is told of what no value of the right answer mends.
         ("    p = np.sin(x)\n    l = 1", ""),
     ],

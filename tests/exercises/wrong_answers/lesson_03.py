@@ -256,7 +256,7 @@ WRONG_ANSWERS = {
         "+inf hides": ({HIDE: HIDE.replace("-np.inf", "np.inf")}, "softmax is NaN at every entry"),
         "the row's minimum hides": (
             {HIDE: HIDE.replace("-np.inf", "x.min(axis=-1, keepdims=True)")},
-            "x.min(axis=-1, keepdims=True) is [1.]; with -inf in its place the result would be",
+            "x.min(axis=-1, keepdims=True) is [1.]; with [-inf] in its place the result would be",
         ),
     },
 }
