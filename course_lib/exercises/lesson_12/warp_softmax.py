@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.grading import Exercise, expected
+from course_lib.exercises.common.accounts import accounted
+from course_lib.grading import Exercise, expected, show
 from course_lib.grading.cuda_calls import compare_output, compare_sectors, cuda_checks
 from course_lib.kernels.cuda.counts import row_sectors
 
@@ -73,6 +74,10 @@ def gives_the_softmax(report, x, y, **_):
     return compare_output(report, y, *expected("y", reference.stable_softmax, x, terms=size))
 
 
+def row_sums(report, y, **_):
+    return f"the rows of y sum to {show(y.sum(axis=1))}, those of a softmax to 1"
+
+
 def gives_equal_weights(report, x, y, **_):
     return compare_output(report, y, *expected("y", reference.stable_softmax, x))
 
@@ -86,7 +91,7 @@ def case(n_rows, n, seed=0):
     return {"n_rows": n_rows, "n": n, "seed": seed}
 
 
-check = cuda_checks(INPUTS + LAUNCH, gives_the_softmax)
+check = cuda_checks(INPUTS + LAUNCH, accounted(gives_the_softmax, row_sums))
 
 check("one element for each lane", [case(4, 32)])
 check("several elements for each lane", [case(4, 64), case(4, 96)])
