@@ -32,7 +32,7 @@ launched(row_softmax, (len(x),), {"out_ptr": x.shape}, x_ptr=x, n_cols=x.shape[1
          strides={"x_ptr": ("stride_xm", "stride_xn"), "out_ptr": ("stride_om", "stride_on")})"""
 check = kernel_checks(CALL, accounted(launch_agrees(softmax), row_sums), rows_case)
 
-check("a row as long as the block", [([[0, 1, 2, 3]], 4), ([[1.0]], 1), ([[2, 1]], 2), rows([1], [4])])
+check("a row as long as the block", [([[0, 1, 2, 3]], 4), ([[1.0]], 1), ([[2, 1]], 2), ([[-200, -1]], 2), rows([1], [4])])
 check(
     "every program has its row, wherever it begins",
     [([[0, 1, 2, 3], [3, 1, 0, 0]], 4), ([[0, 1], [1, 0], [2, 5]], 2), rows([2, 3], [4])],

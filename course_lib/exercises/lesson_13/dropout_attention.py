@@ -95,9 +95,15 @@ ALL = {name: np.ones_like(x) if name == "kept" else x for name, x in MORE_KEYS.i
 LARGE = case([[1], [1]], [[1000], [999]], [[1], [2]], [[1], [1]], [[1, 0], [1, 1]])
 check = Checks("dropout_attention(q, k, v, do, kept, p)", gives("O", "dQ", "dK", "dV"))
 
+EVERYTHING = [ALL, SQUARE | {"kept": np.ones((2, 2), bool), "p": 0.0}]
+check("p = 0 and everything kept: O is that of attention", EVERYTHING, test=gives("O"))
+check("p = 0 and everything kept: dV = P^T dO", EVERYTHING, test=gives("dV"))
 check(
-    "p = 0 and everything kept: attention and its gradients", [ALL, SQUARE | {"kept": np.ones((2, 2), bool), "p": 0.0}]
+    "p = 0 and everything kept, all values alike: which key gets the weight changes nothing, so that dQ and dK are 0",
+    [ALL | {"v": np.full((3, 2), 2.0)}],
+    test=gives("dQ", "dK"),
 )
+check("p = 0 and everything kept: attention and its gradients", EVERYTHING)
 check("O: weights are dropped, and the others divided by 1 - p", [SQUARE, MORE_KEYS], test=gives("O"))
 check("dV: what a value gave, it gets back", [SQUARE, MORE_KEYS], test=gives("dV"))
 check("dQ and dK: through dropout first, and then through the softmax", [SQUARE, MORE_KEYS], test=gives("dQ", "dK"))
