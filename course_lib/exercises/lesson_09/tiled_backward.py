@@ -7,14 +7,7 @@ from course_lib import reference, traffic
 from course_lib.exercises.common.accounts import accounted
 from course_lib.exercises.common.generators import as_floats
 from course_lib.exercises.common.on_machine import compare_traffic, on_machine, own_work
-from course_lib.exercises.lesson_09.gradients import (
-    ONE_COLUMN,
-    SENTENCE,
-    SQUARE,
-    expected_delta,
-    expected_gradients,
-    small_inputs,
-)
+from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_delta, expected_gradients, small_inputs
 from course_lib.grading import Checks, Exercise, ExpectedOutput, compare
 
 
@@ -103,12 +96,11 @@ def right_results(machine, q, k, v, o, lse, do, made, causal, **_):
 
 
 def loads(machine, q, k, block_q, block_k, causal, **_):
-    """If fewer rows of Q are loaded than all the visible pairs of tiles take: so many tiles were left out."""
+    """Whether the pairs of tiles are visited in which some query sees some key: each loads its rows of Q."""
     sizes = {"block_q": block_q, "block_k": block_k, "causal": causal, "dtype_bytes": q.itemsize}
-    due = traffic.flash_attention_backward(*q.shape[:1], *k.shape, **sizes).by_tensor["Q"].read_bytes
-    came = machine.report().by_tensor["Q"].read_bytes
-    text = f"{came // q[0].nbytes} rows of Q are loaded in all, where the visible pairs of tiles take {due // q[0].nbytes}"
-    return text if came != due else "as many rows of Q are loaded as the visible pairs of tiles take"
+    due = traffic.flash_attention_backward(len(q), *k.shape, **sizes).by_tensor["Q"].read_bytes // q[0].nbytes
+    came = machine.report().by_tensor["Q"].read_bytes // q[0].nbytes
+    return came != due and f"{came} rows of Q are loaded in all, where the visible pairs of tiles take {due}"
 
 
 def moves_no_more_than_needed(machine, n_q, n_k, d, block_q, block_k, causal, **names):
@@ -157,8 +149,8 @@ MORE_KEYS = as_floats(q=[[1], [1]], k=[[1], [2], [3]], v=[[1], [2], [4]], do=[[1
 MORE_QUERIES = as_floats(q=[[1], [1]], k=[[2]], v=[[3]], do=[[1], [2]])
 check = Checks(CALL, accounted(right_results, loads), tiled, on_machine)
 
-check("all values alike: dP is delta, and dQ and dK are 0", [(ONE_COLUMN | {"v": TWO["do"] * 0 + 2}, 2, 2)])
-check("one tile that holds everything, of one column: the scale is 1", [(ONE_COLUMN, 2, 2)])
+check("all keys and values alike: dP is delta, and dQ and dK are 0", [(TWO | {"k": TWO["q"], "v": TWO["q"]}, 2, 2)])
+check("one tile that holds everything, of one column: the scale is 1", [(THREE, 3, 3)])
 check("one tile that holds everything", [(SQUARE, 2, 2), one_tile()])
 check("several tiles of queries: dK and dV add up", [(THREE, 1, 3), (SENTENCE, 2, 4)])
 check("several tiles of keys: dQ adds up, and P is that of the whole row", [(THREE, 3, 1), (SENTENCE, 4, 2)])

@@ -37,9 +37,8 @@ def account(kernel):
     pairs, clocks = kernel["v_bytes"] / (block_k * row_bytes), kernel["work_clocks"] + kernel["wait_clocks"]
     loaded_bytes = sum(kernel[f"{name}_bytes"] for name in "qkv") + pairs * kernel["spilled_bytes"]
     return {
-        "the pairs multiplied are": pairs, "those needed": (needed := needed_pairs(n, block_q, block_k, kernel["causal"])),
-        "the bytes loaded or spilled": loaded_bytes, "those needed ": (least := (n + 2 * block_k * pairs) * row_bytes),
-        "so computes is": pairs / needed, "reads": loaded_bytes / least, "waits": clocks / kernel["work_clocks"],
+        f"{pairs:g} pairs are multiplied; computes is": pairs / needed_pairs(n, block_q, block_k, kernel["causal"]),
+        "reads": loaded_bytes / ((n + 2 * block_k * pairs) * row_bytes), "waits": clocks / kernel["work_clocks"],
     }  # fmt: skip
 
 

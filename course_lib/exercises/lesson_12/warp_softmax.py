@@ -93,6 +93,7 @@ def case(n_rows, n, seed=0):
 
 check = cuda_checks(INPUTS + LAUNCH, accounted(gives_the_softmax, row_sums))
 
+check("equal elements, one for each lane", [case(4, 32)], call=INPUTS + "x[:] = 0\n" + LAUNCH)
 check("one element for each lane", [case(4, 32)])
 check("several elements for each lane", [case(4, 64), case(4, 96)])
 check("any length", [case(4, 1), case(4, 5), case(4, 40), case(4, 70)])
