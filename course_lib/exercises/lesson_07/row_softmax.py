@@ -20,7 +20,7 @@ def softmax(x, BLOCK):
 
 
 def row_sums(launch, x, BLOCK):
-    return f"the rows of out sum to {show(launch.outputs['out_ptr'].sum(axis=1))}, those of a softmax to 1"
+    return f"the rows of out sum to {show(launch.outputs['out_ptr'].sum(axis=1).round(3))}, those of a softmax to 1"
 
 
 def a_row_each(x, BLOCK):

@@ -42,12 +42,11 @@ def intensity(**sizes):
 
 
 def elements(returned, bytes_per_element, **sizes):
-    """What the number says of the elements if its FLOPs are right."""
     counted = count(bytes_per_element=bytes_per_element, **sizes)
     each = {name: sum(moved) // bytes_per_element for name, moved in counted.by_tensor.items()}
+    moved = ", ".join(f"{n:,} of {name}" for name, n in each.items()) + f", {sum(each.values()):,} in all"
     said = counted.flops / returned / bytes_per_element if returned else np.inf
-    moved = ", ".join(f"{n:,} of {name}" for name, n in each.items())
-    return f"elements moved: {moved}, {sum(each.values()):,} in all; with 4 n n d FLOPs, the answer's are {said:,.10g}"
+    return f"elements moved: {moved}; with 4 n n d FLOPs, the answer's are {said:,.10g}"
 
 
 def sizes(n, block_q):

@@ -75,7 +75,7 @@ def gives_the_softmax(report, x, y, **_):
 
 
 def row_sums(report, y, **_):
-    return f"the rows of y sum to {show(y.sum(axis=1))}, those of a softmax to 1"
+    return f"the rows of y sum to {show(y.sum(axis=1).round(3))}, those of a softmax to 1"
 
 
 def gives_equal_weights(report, x, y, **_):
