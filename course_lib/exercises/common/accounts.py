@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from course_lib.grading import Finding
+import numpy as np
+
+from course_lib.grading import Finding, show
 
 
 def accounted(test, account):
@@ -16,3 +18,11 @@ def accounted(test, account):
         return replace(evidence, findings=(*evidence.findings, Finding("", "account", text))) if text else evidence
 
     return both
+
+
+def of_softmax(x, out):
+    """What is seen of a softmax of rows: sums that are not 1 show a wrong division, other steps wrong exponentials."""
+    with np.errstate(all="ignore"):
+        steps = (show(np.diff(row[:4]).round(3)) for row in (np.log(out[0]), x[0]))
+    said = "its rows sum to {}, and from column to column the logarithm of row 0 rises by {}, where x rises by {}"
+    return said.format(show(out.sum(axis=1).round(3)), *steps)

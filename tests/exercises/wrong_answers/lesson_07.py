@@ -53,7 +53,7 @@ WRONG_ANSWERS = {
     "row_softmax": {
         "the max of absolute values": ({"tl.max(x, axis=0)": "tl.max(tl.abs(x), axis=0)"}, "out is NaN at every row"),
         "the mean for the max": ({"tl.max(x, axis=0)": "tl.sum(tl.where(mask, x, 0.0), axis=0) / n_cols"}, "out is NaN at every row"),
-        "divided by n_cols": ({"p / tl.sum(p, axis=0)": "p / n_cols"}, "the rows of out sum to [0.388], those of a softmax to 1"),
+        "divided by n_cols": ({"p / tl.sum(p, axis=0)": "p / n_cols"}, "its rows sum to [0.388]"),
         "log-softmax": ({"p / tl.sum(p, axis=0)": "tl.log(p / tl.sum(p, axis=0))"}, "out is wrong at every row"),
         "the store's columns are neighbours": ({"offs_n * stride_on": "offs_n"}, "program 0 writes between two elements of out: is each offset times its own stride?"),
         "an epsilon": ({"tl.sum(p, axis=0)": "(tl.sum(p, axis=0) + 1e-3)"}, "out is right to about 3 digits only: was something kept in float16?"),
