@@ -1,4 +1,4 @@
-"""How a right result comes about, for a test to tell with what is wrong: where an answer leaves it can be seen there."""
+"""How a right result comes about, for a test to tell with what is wrong: it shows where an answer goes astray."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from course_lib.grading import Finding, show
 
 
 def accounted(test, account):
-    """A test for `Checks`: `test`, and if a result is wrong, what account(returned, **inputs) says to it, if anything."""
+    """A test for `Checks`: `test`, and of a wrong result what account(returned, **inputs) says, if anything."""
 
     def both(returned, **inputs):
         evidence = test(returned, **inputs)

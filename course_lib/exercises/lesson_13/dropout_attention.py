@@ -1,9 +1,12 @@
 """Attention with dropout, and its gradients: which weights the backward needs with dropout, and which without."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import arrays
+from course_lib.exercises.common.oracles import weights
 from course_lib.grading import Checks, Evidence, Exercise, ExpectedOutput, compare, exact_and_plain, not_modified
 
 
@@ -58,7 +61,8 @@ def expected_outputs(q, k, v, do, kept, p):
     ds = size * z * 2 * q.shape[1] * largest["v"] * largest["do"] * scale
     terms = size * z * largest["v"], ds * largest["k"], len(q) * ds * largest["q"], len(q) * size * z * largest["do"]
     names, counted = ("O", "dQ", "dK", "dV"), ("query", "query", "key", "key")
-    return [ExpectedOutput(*output) for output in zip(names, exact, plain, terms, counted, strict=True)]
+    outputs = [ExpectedOutput(*output) for output in zip(names, exact, plain, terms, counted, strict=True)]
+    return [replace(outputs[0], product=lambda: ("key", weights(q, k) * kept / (1 - p), v)), *outputs[1:]]
 
 
 def gives(*names):

@@ -24,6 +24,11 @@ if tl.program_id(0) == 0:
         mask = offs < n
         tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=mask) + tl.load(y_ptr + offs, mask=mask), mask=mask)
 """
+ONE_BY_ONE = """\
+start = tl.program_id(0) * BLOCK
+for i in range(start, tl.minimum(start + BLOCK, n)):
+    tl.store(out_ptr + i, tl.load(x_ptr + i) + tl.load(y_ptr + i))
+"""
 ONE_DOES_ALL_TILES = """\
 if tl.program_id(0) + tl.program_id(1) == 0:
     for start in range(0, n_q, BLOCK_M):
@@ -45,6 +50,7 @@ WRONG_ANSWERS = {
         "the last block is always dropped": ({"mask = offs < n": "mask = offs < (n - 1) // BLOCK * BLOCK"}, "never written"),
         "y alone": ({"x + y, mask": "y, mask"}, "out is wrong at every element"),
         "minus": ({"x + y, mask": "x - y, mask"}, "the right result for -y"),
+        "one element at a time": (with_body(vector_add, ONE_BY_ONE), "a program makes 4 loads of x, where 1 of a whole block do"),
         "program 0 does all blocks": (with_body(vector_add, ONE_DOES_ALL_BLOCKS), "1 of 2 programs load x"),
         "half of each block": ({"mask = offs < n": "mask = (offs < n) & (offs % 2 == 0)"}, "never written"),
         "in place": ({"tl.store(out_ptr + offs, x + y, mask=mask)": "tl.store(x_ptr + offs, x + y, mask=mask)"}, "never written"),
@@ -73,6 +79,10 @@ WRONG_ANSWERS = {
     },
     "online_row_stats": {
         "the last block is always dropped": ({LOOP: "    for start in range(0, n_cols - BLOCK, BLOCK):\n"}, "columns 2 to 3 of x are never loaded"),
+        "one element at a time": (
+            {LOOP: "    for start in range(0, n_cols):\n", "start + tl.arange(0, BLOCK)": "start + tl.arange(0, 1)"},
+            "a program makes 5 loads of x, where 3 of a whole block do",
+        ),
         "tl.max of two numbers": ({"tl.maximum(m_i, tl.max(x, axis=0))": "tl.max(m_i, tl.max(x, axis=0))"}, "in online_row_stats: m_new = tl.max(m_i, tl.max(x, axis=0))"),
         "alpha squared": ({UPDATE: "l_i * tl.exp(m_i - m_ref) * tl.exp(m_i - m_ref)"}, "l is too small by the factor 0.8969"),
         "a new max starts the sum again": ({UPDATE: "tl.where(m_new > m_i, 0.0, l_i)"}, "l is too small by the factor 0.8808"),
