@@ -34,6 +34,7 @@ static const Array* array_at(Address a) {
 // request costs depends on where its lanes are within 128 bytes, so that requests alike are counted, and report.py looks
 // at one of them.
 
+const int SHARED = -1;                                       // in the place of an array's number: all of shared memory
 typedef std::pair<int, std::array<Address, LANES>> Request;  // an array, and the lanes' addresses: 0 for one that is off
 struct Site {                                                // an instruction
   Access access;
@@ -47,11 +48,11 @@ static std::vector<Site*> site_at;       // for each address of the program
 static std::vector<Site*> active_sites;  // in this interval
 
 static void record(Address a, Site* site) {
-  const int number = site->array->file_offset ? site->array - &arrays[0] : -1;  // shared memory is one array
+  const int array = site->array->file_offset ? site->array - &arrays[0] : SHARED;
   if (site->requests.empty()) active_sites.push_back(site);
   size_t& n = site->executed[me % LANES];
-  while (n < site->requests.size() && site->requests[n].first != number) n++;
-  if (n == site->requests.size()) site->requests.emplace_back(number, std::array<Address, LANES>{});
+  while (n < site->requests.size() && site->requests[n].first != array) n++;
+  if (n == site->requests.size()) site->requests.emplace_back(array, std::array<Address, LANES>{});
   site->requests[n++].second[me % LANES] = a;
 }
 
@@ -76,14 +77,14 @@ static void end_interval() {
 // decides is __syncthreads, and for lanes of one warp __syncwarp. Shuffles and votes order no memory (CUDA C++
 // Programming Guide, "Warp Shuffle Functions"), and since Volta it is not enough to be in one warp, either.
 
-#define ELEMENT "%ss {%zu %zd %u}"
-#define RACE ELEMENT ", which <%d> %ss in line @%u"
+#define ACCESSES "%ss {%zu %zd %u}"
+#define BOTH_ACCESS ACCESSES ", which <%d> %ss in line @%u"
 static const char* const RACES[] = {
-    RACE " in block %u. Blocks run in any order, and none can wait for another",
-    RACE ", and no barrier decides which is first",
-    RACE ", and nothing decides which is first. Both are in one warp: __syncwarp() would order them"};
+    BOTH_ACCESS " in block %u. Blocks run in any order, and none can wait for another",
+    BOTH_ACCESS ", and no barrier decides which is first",
+    BOTH_ACCESS ", and nothing decides which is first. Both are in one warp: __syncwarp() would order them"};
 
-// One finding for each rank and pair of instructions.
+// One finding of each rank for a pair of instructions.
 static bool is_new(int rank, unsigned place, unsigned other_place) {
   static std::set<std::tuple<int, unsigned, unsigned>> known;
   return known.size() <= 100 && known.insert({rank, place, other_place}).second;
@@ -98,39 +99,40 @@ static inline __attribute__((always_inline)) bool is_over(const Event& event) {
 }
 
 static void access(Address a, unsigned size, Access kind, unsigned code) {
-  running->place = code;
   if (a >= stacks_begin && a < stacks_end) return;  // a variable of the thread's own
-  const bool outside = a >= Address(&__executable_start) && a < Address(&end);  // a constant, or a __device__ variable
-  if (outside && kind == LOAD) return;
-  if (outside)
-    found(0, "global variable", code, "stores to a variable outside the kernel. The runner counts accesses to shared memory "
-                                      "and to arrays among the arguments only");
+  const char* verb = VERBS[kind];
+  if (a >= Address(&__executable_start) && a < Address(&end)) {  // a constant, or a __device__ variable
+    if (kind == LOAD) return;
+    found(0, "global variable", code, "stores to a variable outside the kernel. The runner counts accesses to shared "
+                                      "memory and to arrays among the arguments only");
+  }
   Site*& site = site_at[code - Address(&__executable_start)];
   if (!site) site = new Site{kind, size};
   if (!site->array || a - site->array->begin >= site->array->bytes) site->array = array_at(a);
   const Array* array = site->array;
-  if (!array) found(0, "out of bounds", code, "%ss from address %#zx, outside every array", VERBS[kind], a);
+  if (!array) found(0, "out of bounds", code, "%ss from address %#zx, outside every array", verb, a);
   const size_t number = array - &arrays[0], offset = a - array->begin, last = offset + size - 1;
   const unsigned width = min(size, 4u);
   if (offset >= array->bytes || last >= array->bytes)
-    found(0, "out of bounds", code, ELEMENT ", outside {%zu}", VERBS[kind], number, offset, width, number);
+    found(0, "out of bounds", code, ACCESSES ", outside {%zu}", verb, number, offset, width, number);
   if (a & (size - 1))
-    found(0, "misaligned", code, ELEMENT " and what follows, %u bytes at once, from an address that is no multiple of %u",
-          VERBS[kind], number, offset, width, size, size);
+    found(0, "misaligned", code, ACCESSES " and what follows, %u bytes at once, from an address that is no multiple of "
+                                          "%u", verb, number, offset, width, size, size);
   record(a, site);
   const bool shared = !array->file_offset;
   const uint8_t bytes = size >= 4 ? 15 : ((1 << size) - 1) << a % 4;
-  const Event event{now, unsigned(running->block), code, (unsigned short)me, bytes};
+  const Event event{now, block_number, code, (unsigned short)me, bytes};
   for (size_t i = offset / 4; i <= last / 4; i++) {
     Word& word = array->words[i];
     const size_t at = max(offset, 4 * i);
-    auto check = [&](const Event& other, Access other_kind) {
+    auto check = [&](const Event& other, Access other_kind) __attribute__((always_inline)) {
       if (!other.time || !(other.bytes & bytes)) return;
-      const bool same_block = other.block == running->block;
+      const bool same_block = other.block == block_number;
       if (same_block ? is_over(other) : shared) return;  // each block has its own
       const int race = same_block ? 1 + of_one_warp(other.thread, me) : 0, rank = max(race, 1);
       if (is_new(rank, code, other.place))
-        found(rank, "race", code, RACES[race], VERBS[kind], number, at, width, other.thread, VERBS[other_kind], other.place, other.block);
+        found(rank, "race", code, RACES[race], verb, number, at, width, other.thread, VERBS[other_kind], other.place,
+              other.block);
     };
     check(word.stored, STORE);
     if (kind == STORE) {
@@ -138,8 +140,8 @@ static void access(Address a, unsigned size, Access kind, unsigned code) {
       check(word.also_loaded, LOAD);
       word.stored = event;
     } else {
-      if (shared && (!word.stored.time || word.stored.block != running->block) && is_new(3, code, 0))
-        found(3, "unwritten", code, ELEMENT ", which no thread of the block has stored", VERBS[kind], number, at, width);
+      if (shared && (!word.stored.time || word.stored.block != block_number) && is_new(3, code, 0))
+        found(3, "unwritten", code, ACCESSES ", which no thread of the block has stored", verb, number, at, width);
       // A later store races with one of two threads that load, whichever it comes from. They should be of two warps.
       const bool both_of_one = of_one_warp(word.loaded.thread, word.also_loaded.thread);
       if (is_over(word.loaded)) word.loaded = event;

@@ -1,9 +1,11 @@
 """Makes a program of a CUDA kernel and runner.cc, with the machine's own C++ compiler. Programs are cached."""
 
+import contextlib
 import functools
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from course_lib import runtime
 HERE = Path(__file__).parent
 OURS = [(HERE / name).read_text() for name in ("device.h", "threads.h", "accesses.h", "runner.cc")]
 SOURCE_NAME = "kernel.cu"
+FIRST_ADDRESS = 1 << 20  # of a program, which begins higher up: smaller numbers are something else
 # Level 1 removes loads that a GPU's compiler removes, too, and invents no vectors. -fno-strict-aliasing, because
 # kernels read arrays of float as float4.
 COMPILE = (
@@ -22,11 +25,15 @@ COMPILE = (
 ).split()
 # g++ would store once more after some loops. Of `x[i] += 1`, clang announces the load only on request.
 GCC = "-fno-tree-loop-im --param=tsan-instrument-func-entry-exit=0".split()
-CLANG = "-mllvm -tsan-instrument-read-before-write=1 -mllvm -tsan-instrument-func-entry-exit=0 -mllvm -tsan-instrument-memintrinsics=0".split()
+CLANG = (
+    "-mllvm -tsan-instrument-read-before-write=1 -mllvm -tsan-instrument-func-entry-exit=0 "
+    "-mllvm -tsan-instrument-memintrinsics=0"
+).split()
 # _FORTIFY_SOURCE takes a jump from one fiber to another for an attack.
-COMPILE_RUNNER = f"-std=c++17 -O2 -g1 -fno-pie -U_FORTIFY_SOURCE -I{HERE} -c runner.cc -o runner.o".split()
+COMPILE_RUNNER = "-std=c++17 -O2 -g1 -fno-pie -U_FORTIFY_SOURCE -o runner.o -c".split()
 MAX_STATIC_SHARED_BYTES = 48 << 10  # nvcc compiles no more; dynamic shared memory may be larger
 MAX_DYNAMIC_SHARED_BYTES = 227 << 10  # what a block can have on compute capability 9.0
+MAX_CACHED_PROGRAMS = 400
 
 
 class NoCompiler(RuntimeError):
@@ -43,8 +50,9 @@ class CompileError(RuntimeError):
 
 @dataclass(frozen=True)
 class Program:
-    """path: of the program. parameters: the kernel's, such as "float*". shared: [(name, offset, bytes)], its arrays in
-    shared memory, from where runner.cc finds it; bytes None: set at launch.
+    """path: of the program. parameters: the kernel's, such as "float*".
+
+    shared: [(name, offset, bytes)], its arrays in shared memory; bytes None: set at launch.
     """
 
     path: Path
@@ -52,16 +60,17 @@ class Program:
     shared: list
 
     def lines(self, places):
-        """{place: line of the source, or 0}. A place is a line, or the address behind an instruction."""
-        codes = [place for place in places if place >= 1 << 20]
-        command = ["addr2line", "-a", "-i", "-e", str(self.path), *(hex(code - 1) for code in codes)]
-        listing = subprocess.check_output(confined(command), text=True) if codes else ""
-        # What is inlined from device.h belongs to the line of the kernel that it is inlined into.
-        frames = re.split(r"^0x.*\n", listing, flags=re.MULTILINE)[1:]
-        found = (re.search(rf"{SOURCE_NAME}:(\d+)", frame) for frame in frames)
-        return {place: place for place in places} | {
-            code: int(line[1]) if line else 0 for code, line in zip(codes, found, strict=True)
-        }
+        """{place: the line of the source, or 0}. A place is such a line, or the address behind an instruction."""
+        lines = {place: place for place in places}
+        if codes := [place for place in places if place >= FIRST_ADDRESS]:
+            command = ["addr2line", "-a", "-i", "-e", str(self.path), *(hex(code - 1) for code in codes)]
+            listing = subprocess.run(confined(command), capture_output=True, text=True, check=True).stdout
+            # What is inlined from device.h belongs to the line of the kernel that it is inlined into.
+            frames = re.split(r"^0x.*\n", listing, flags=re.MULTILINE)[1:]
+            for code, frame in zip(codes, frames, strict=True):
+                line = re.search(rf"{SOURCE_NAME}:(\d+)", frame)
+                lines[code] = int(line[1]) if line else 0
+        return lines
 
 
 def confined(command, *folders):
@@ -86,59 +95,66 @@ def program_of(source, kernel):
         for name in dynamic
     )
     text = f'#include "device.h"\n#include "{SOURCE_NAME}"\nKERNEL_TO_RUN({kernel})\n{"".join(definitions)}'
-    flags = [*COMPILE, *(CLANG if "clang" in Path(compiler).name else GCC), f"-I{HERE}"]
+    compile_kernel = [compiler, *COMPILE, *(CLANG if "clang" in Path(compiler).name else GCC), f"-I{HERE}"]
     try:
-        runner = _made({"runner.cc": OURS[-1]}, [compiler, *COMPILE_RUNNER]) / "runner.o"
+        runner = _made({}, [compiler, *COMPILE_RUNNER, str(HERE / "runner.cc")]) / "runner.o"
         link = [compiler, "-no-pie", "launch.o", str(runner), "-o", "program"]
         list_symbols = ["nm", "--demangle", "--print-size", "program"]
-        folder = _made({SOURCE_NAME: source, "launch.cc": text}, [compiler, *flags], link, list_symbols)
+        folder = _made({SOURCE_NAME: source, "launch.cc": text}, compile_kernel, link, list_symbols)
     except subprocess.CalledProcessError as failed:
         raise _error(failed.stderr, source, kernel) from None
+    return _program(folder, dynamic)
+
+
+def _program(folder, dynamic):
     symbols = (folder / "printed").read_text()
-    (parameters,) = re.findall(r"void runner::call<(.*)>\(", symbols)
-    # Of a variable in shared memory, nm prints but an offset.
-    offsets = re.findall(r"^(0{11}\w+) (\w+) \w (?:.*::)?(\w+)", symbols, re.MULTILINE)
-    (begin, _, _), *shared = sorted({(int(offset, 16), int(size, 16), name) for offset, size, name in offsets}, key=lambda row: (row[2] != "runner_shared", row))
-    shared = [(name, offset - begin, None if name in dynamic else size) for offset, size, name in shared]
-    if (size := sum(size or 0 for *_, size in shared)) > MAX_STATIC_SHARED_BYTES:
+    (parameters,) = re.findall(r" void runner::call<(.*)>\(", symbols)
+    rows = re.findall(r"^(\w+) (\w+) \w (?:.*::)?(\w+)", symbols, re.MULTILINE)
+    # A variable in shared memory has an offset for an address. Compilers may name one twice.
+    variables = sorted({(int(address, 16), int(size, 16), name) for address, size, name in rows})
+    variables = [variable for variable in variables if variable[0] < FIRST_ADDRESS]
+    shared = [(name, offset, None if name in dynamic else size) for offset, size, name in variables]
+    if (static_bytes := sum(size or 0 for *_, size in shared)) > MAX_STATIC_SHARED_BYTES:
         raise CompileError(
-            f"The kernel declares {size:,} bytes of shared memory, and nvcc accepts at most "
+            f"The kernel declares {static_bytes:,} bytes of shared memory, and nvcc accepts at most "
             f"{MAX_STATIC_SHARED_BYTES:,}. More than that must be dynamic: extern __shared__."
         )
     return Program(folder / "program", parameters.split(", ") if parameters else [], shared)
 
 
 def _made(files, *commands):
-    """A folder with these files where these commands were called, from the cache or made now; "printed": by the last."""
+    """The folder that has these files, and what commands make of them: from the cache, or made now.
+
+    Its file "printed" has what the last command printed.
+    """
     cache = _cache()
     path = cache / hashlib.sha256(repr((files, commands, OURS)).encode()).hexdigest()[:32]
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=cache, ignore_cleanup_errors=True) as new:
             for name, text in files.items():
                 Path(new, name).write_text(text)
+            how = {"cwd": new, "env": os.environ | {"LC_ALL": "C"}, "capture_output": True, "text": True, "check": True}
             for command in commands:
-                how = {"cwd": new, "env": os.environ | {"LC_ALL": "C"}, "check": True, "capture_output": True, "text": True}
                 Path(new, "printed").write_text(subprocess.run(confined(command, new), **how).stdout)
-            try:
+            with contextlib.suppress(OSError):  # another process was first
                 Path(new).rename(path)  # at once, so that no other process finds a part of it
-            except OSError:  # another process was first
-                pass
+        oldest_first = sorted(cache.glob("?" * len(path.name)), key=os.path.getmtime)
+        for folder in oldest_first[:-MAX_CACHED_PROGRAMS]:
+            shutil.rmtree(folder, ignore_errors=True)
     return path
 
 
 def _cache():
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "course_lib" / "cuda"
-    try:
+    with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        return folder
-    except OSError:
-        return _own_folder()
+    return folder if os.access(folder, os.W_OK) else Path(_own_folder().name)
 
 
 @functools.cache
 def _own_folder():
-    """For a user without a home to write to."""
-    return Path(tempfile.mkdtemp(prefix="cuda-"))
+    """For a user without a home to write to; removed when this process ends."""
+    return tempfile.TemporaryDirectory(prefix="cuda-")
 
 
 def _error(messages, source, kernel):

@@ -1,11 +1,15 @@
 // Runs one launch of a CUDA kernel on a CPU. Linked with the kernel into a program, which runner.py starts with a file as
-// its standard input. The file begins with numbers of 8 bytes: a Place, and what `main` reads. Then come the arrays, where
-// the kernel's stores go. Behind them, the program writes what report.py reads.
+// its standard input. The file begins with numbers of 8 bytes, which `main` reads. Then come the arrays, where the kernel's
+// stores go. Behind them, the program writes what report.py reads.
+#include <execinfo.h>
+#include <link.h>
+#include <signal.h>
 #include <sys/time.h>
 
 #include "accesses.h"  // and threads.h
 
 [[noreturn]] static void finish(bool complete) {
+  signal(SIGPROF, SIG_IGN);
   for (const Site* site : site_at) {
     if (!site) continue;
     for (const auto& [request, count] : site->counts) {
@@ -20,27 +24,62 @@
   _exit(0);
 }
 
-__attribute__((aligned(128))) thread_local char runner_shared;  // a variable by which the kernel's are found
+static void on_signal(int signal, siginfo_t* info, void*) {
+  if (signal == SIGPROF && !out_of_time) {
+    out_of_time = true;  // which a thread notices when it next has its turn; if none does, the signal comes again
+    return;
+  }
+  const Address fault = Address(info->si_addr);
+  const char *kind = "crash", *did = "crashed";
+  if (signal == SIGPROF) kind = "time limit", did = OUT_OF_TIME;
+  if (signal == SIGFPE) kind = "division by zero", did = "divides an integer by zero";
+  if (signal == SIGABRT) kind = "aborted", did = "failed an assertion";
+  if (signal == SIGSEGV && fault >= stacks_begin - (64 << 20) && fault < stacks_end)
+    kind = "stack overflow", did = "has more variables than fit into its memory";
+  void* callers[32];
+  unsigned place = 0;  // the innermost in this program, apart from this function and what called it
+  for (int i = backtrace(callers, 32) - 1; i >= 2; i--)
+    if (callers[i] < &end) place = unsigned(Address(callers[i])) + (i == 2);
+  found(0, kind, place, did);
+}
+
+static void limit_time(long limit_us) {
+  static char stack[1 << 16];
+  const stack_t alternate{stack, 0, sizeof stack};
+  sigaltstack(&alternate, nullptr);
+  struct sigaction action {};
+  action.sa_sigaction = on_signal, action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGPROF}) sigaction(signal, &action, nullptr);
+  const itimerval limit{{0, 100000}, {limit_us / 1000000, limit_us % 1000000}};
+  setitimer(ITIMER_PROF, &limit, nullptr);
+  void* callers[1];
+  backtrace(callers, 1);  // its first call loads a library, which a signal's handler must not do
+}
+
+static int find_shared(dl_phdr_info* program, size_t, void* begin) {
+  *static_cast<Address*>(begin) = Address(program->dlpi_tls_data);
+  return 1;  // the first is the program itself, the others are libraries
+}
 
 int main() {
   const size_t file_bytes = lseek(0, 0, SEEK_END);
-  void* file = mmap(nullptr, file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, 0, 0);
-  running = static_cast<Running*>(file);
-  arguments = reinterpret_cast<uint64_t*>(running + 1);
+  arguments = static_cast<uint64_t*>(mmap(nullptr, file_bytes, PROT_READ, MAP_SHARED, 0, 0));
   report = fdopen(0, "r+");
   const auto next = [] { return *arguments++; };
-  const itimerval limit{{0, 0}, {long(next()), long(next())}};
+  const long limit_us = next();
   for (uint3* size : {&grid, &block}) *size = {unsigned(next()), unsigned(next()), unsigned(next())};
+  Address shared;
+  dl_iterate_phdr(find_shared, &shared);
   for (auto count = next(); count > 0; count--) {
     Array array{next(), next(), next(), next()};
     array.words = static_cast<Word*>(calloc(array.bytes / 4 + 1, sizeof(Word)));
-    if (!array.file_offset) array.stray += Address(&runner_shared), array.begin += Address(&runner_shared);
+    if (!array.file_offset) array.stray += shared, array.begin += shared;
     else mmap((void*)array.begin, array.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, 0, array.file_offset);
     arrays.push_back(array);
   }
   site_at.resize(&end - &__executable_start);
   make_threads();
-  setitimer(ITIMER_PROF, &limit, nullptr);  // SIGPROF ends this process
-  for (; running->block < grid.x * grid.y * grid.z; running->block++) run_block();
+  limit_time(limit_us);
+  for (; block_number < grid.x * grid.y * grid.z; block_number++) run_block();
   finish(true);
 }

@@ -10,7 +10,6 @@ kernel runs in a process of its own and under a time limit, so that nothing that
 import ctypes
 import os
 import re
-import signal
 import subprocess
 import tempfile
 
@@ -21,16 +20,10 @@ from .compiling import MAX_DYNAMIC_SHARED_BYTES, program_of
 from .report import read
 
 MAX_THREADS = 1024
-SLOT_BYTES = 16 << 30  # of addresses, for each argument: an array begins in the middle, so that all that stray are known
-# What a thread did that is ended by a signal.
-BY_SIGNAL = {
-    signal.SIGPROF: ("time limit", "was running when the time limit was reached"),
-    signal.SIGFPE: ("division by zero", "divides an integer by zero, in this line or after it"),
-    signal.SIGABRT: ("aborted", "failed an assertion, in this line or after it"),
-    signal.SIGSEGV: ("crash", "crashed, in this line or after it: it may have more variables than fit into its memory"),
-}
-KINDS = str.maketrans("ubS", "iii")  # of NumPy: unsigned, bool and char are kinds of integers
-PAGE_BYTES = 1 << 16  # a multiple of every system's
+SLOT_BYTES = 16 << 30  # of addresses, for each argument: an array begins in the middle, and what strays from it is known
+PAGE_BYTES = 1 << 16  # a multiple of every system's pages
+KINDS = str.maketrans("ubS", "iii")  # NumPy's letters for unsigned, bool and char: to us, all are integers
+
 
 def launch(source, kernel, *, grid, block, arguments, shared_bytes=0, limit_s=10.0):
     """Run a kernel once and return the Report.
@@ -49,62 +42,39 @@ def launch(source, kernel, *, grid, block, arguments, shared_bytes=0, limit_s=10
         raise ValueError(f"shared_bytes is {shared_bytes}; accepted: 0 to {MAX_DYNAMIC_SHARED_BYTES}")
     program = program_of(source, kernel)
     if len(arguments) != len(program.parameters):
-        raise TypeError(f"the kernel takes {len(program.parameters)} arguments, and not these: {', '.join(arguments)}")
-    words, places, copies = [], [], {}
-    with tempfile.TemporaryFile() as memory:
-        end = PAGE_BYTES
+        accepted = f"{len(program.parameters)} ({', '.join(program.parameters)})"
+        raise TypeError(f"the kernel takes {accepted} arguments, not {len(arguments)}: {', '.join(arguments)}")
+    # Four numbers for each array, as accesses.h has them, and one for each argument.
+    places, words, arrays = [], [], {}
+    with tempfile.TemporaryFile() as file:
+        file_bytes = PAGE_BYTES
         for (name, value), parameter in zip(arguments.items(), program.parameters, strict=True):
-            words.append(_word(name, value, parameter, begin := (len(words) + 1) * SLOT_BYTES))
+            begin = SLOT_BYTES * (len(words) + 1)
+            words.append(_word(name, value, parameter, begin))
             if isinstance(value, np.ndarray):
-                places += [begin - SLOT_BYTES // 2, begin, value.nbytes, end]
-                copies[name] = np.memmap(memory, value.dtype, "r+", end, value.shape)
-                copies[name][...] = value
-                end += -(-value.nbytes // PAGE_BYTES) * PAGE_BYTES
+                places += [begin - SLOT_BYTES // 2, begin, value.nbytes, file_bytes]
+                arrays[name] = np.memmap(file, value.dtype, "r+", file_bytes, value.shape)
+                arrays[name][...] = value
+                file_bytes += -(-value.nbytes // PAGE_BYTES) * PAGE_BYTES
         for n, (_, offset, size) in enumerate(program.shared):
             places += [offset if n else offset - PAGE_BYTES, offset, shared_bytes if size is None else size, 0]
-        header = [0, 0, 0, *divmod(int(limit_s * 1e6), 10**6), *grid, *block, len(places) // 4, *places, *words]
-        memory.seek(0)
-        memory.write(np.array([number % 2**64 for number in header], np.uint64))
-        end = memory.seek(0, os.SEEK_END)
+        header = [int(limit_s * 1e6), *grid, *block, len(places) // 4, *places, *words]
+        file.seek(0)
+        file.write(np.array([number % 2**64 for number in header], np.uint64))
+        file_bytes = file.seek(0, os.SEEK_END)
         run = subprocess.run(
-            compiling.confined([str(program.path)]), check=False, stdin=memory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace",
+            compiling.confined([str(program.path)]), check=False, stdin=file, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace",
             timeout=60 + 10 * limit_s,  # by the clock: far beyond the limit that the process keeps by itself
         )  # fmt: skip
-        for name, copy in copies.items():
-            if arguments[name].flags.writeable:
-                arguments[name][...] = copy
-        memory.seek(0)
-        thread, block_number, place = np.frombuffer(memory.read(24), np.uint64)
-        memory.seek(end)
-        text = memory.read().decode()
-    # Whatever is around the program in class adds 128.
-    if did := BY_SIGNAL.get(-run.returncode if run.returncode < 0 else run.returncode - 128):
-        kind, did = did
-        text += f"found\t0\t@{place}\t{block_number}\t{thread}\t{kind}\t<{thread}> of block {block_number} {did}.\n"
-        text += "end\t0\t0\t0\t0\n"
-    elif run.returncode or not text:
+        file.seek(file_bytes)
+        text = file.read().decode()
+    for name, array in arrays.items():
+        if arguments[name].flags.writeable:
+            arguments[name][...] = array
+    if run.returncode or not text:
         raise RuntimeError(f"the runner ended with status {run.returncode}: {run.stdout}")
-    return read(text, run.stdout, source, program, copies, block)
-
-
-def _word(name, value, parameter, address):
-    """What a kernel gets for this argument, as a number of 8 bytes: an integer, the bits of a double, or an address."""
-    if not isinstance(value, np.ndarray | int | float | np.integer | np.floating):
-        raise TypeError(f"{name} is a {type(value).__name__}; accepted: NumPy arrays, ints and floats")
-    given, is_array = np.asarray(value), isinstance(value, np.ndarray)
-    if not given.flags.c_contiguous or not given.size:
-        raise ValueError(f"{name} must be a C-contiguous array with at least one element")
-    # Of types that ctypes has no name for, such as float4, any are accepted.
-    c_name = re.sub(r" const|\*| ", "", parameter).replace("unsigned", "u")
-    takes = np.dtype(getattr(ctypes, f"c_{c_name}", "V"))
-    kind, takes_kind = (dtype.kind.translate(KINDS) for dtype in (given.dtype, takes))
-    fits = kind == takes_kind and given.itemsize == takes.itemsize if is_array else kind == "i" or takes_kind == "f"
-    if parameter.endswith("*") != is_array or (takes_kind != "V" and not fits):
-        raise TypeError(f"{name} does not fit the kernel's parameter, which takes {parameter.replace(' const', '')}")
-    if is_array:
-        return address
-    return int(value) if kind == "i" and takes_kind != "f" else int(np.float64(value).view(np.uint64))
+    return read(text, run.stdout, source, program, arrays, block)
 
 
 def _three_sizes(name, sizes):
@@ -112,6 +82,25 @@ def _three_sizes(name, sizes):
     if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and size >= 1 for size in sizes):
         raise ValueError(f"{name} is {sizes}; accepted: one to three integers, each at least 1")
     return sizes + (1,) * (3 - len(sizes))
+
+
+def _word(name, value, parameter, address):
+    """The 8 bytes that a kernel gets for an argument, as an integer: the value itself, a double's bits, or an address."""
+    if not isinstance(value, np.ndarray | int | float | np.integer | np.floating):
+        raise TypeError(f"{name} is a {type(value).__name__}; accepted: NumPy arrays, ints and floats")
+    is_array, array = isinstance(value, np.ndarray), np.asarray(value)
+    if not array.flags.c_contiguous or not array.size:
+        raise ValueError(f"{name} must be a C-contiguous array with at least one element")
+    # An array may be taken for one of a type that ctypes does not know, such as float4.
+    c_name = re.sub(r" const|[* ]", "", parameter).replace("unsigned", "u")
+    takes = np.dtype(getattr(ctypes, f"c_{c_name}", "V"))
+    kind, takes_kind = array.dtype.kind.translate(KINDS), takes.kind.translate(KINDS)
+    fits = (kind, array.itemsize) == (takes_kind, takes.itemsize) if is_array else kind == "i" or takes_kind == "f"
+    if is_array != parameter.endswith("*") or not (fits or takes_kind == "V"):
+        raise TypeError(f"{name} does not fit the kernel's parameter, which takes {parameter.replace(' const', '')}")
+    if is_array:
+        return address
+    return int(np.float64(value).view(np.uint64)) if takes_kind == "f" else int(value)
 
 
 def run(planned, arrays, **options):

@@ -22,15 +22,11 @@ struct Thread {
   State state;     // what it waits in
   unsigned place;  // and where: a line, or the address of an instruction
   unsigned mask;   // the lanes that it waits for; afterwards, those that came
-  uint64_t value, shown;   // shown: what the value was when all had come
+  uint64_t value, shown;   // to other lanes; shown: what the value was when all had come
   unsigned synced[LANES];  // when __syncwarp last ordered what it and another lane do
   unsigned accesses;       // since the other lanes of its warp had their turn
 };
 
-// Which thread runs, and the latest place of a block where it accessed memory or waited: whatever ends this process,
-// runner.py can read them.
-struct Running { uint64_t thread, block, place; };
-static Running* running;
 static FILE* report;
 static const uint64_t* arguments;
 static std::vector<Thread> threads;
@@ -38,21 +34,26 @@ static int me;  // the thread that runs
 uint3 thread_index asm("threadIdx"), block_index asm("blockIdx"), block asm("blockDim"), grid asm("gridDim");
 static Address stacks_begin, stacks_end;
 static jmp_buf scheduler;
+static unsigned block_number;
 // Time passes where memory is ordered: at barriers and exchanges. No two blocks have one in common.
 static unsigned now = 0, barrier_time;
 static long long barriers, shuffles;
 static size_t stack_bytes;  // the most that a thread's variables took while it waited
+static volatile bool out_of_time;
+static const char* const OUT_OF_TIME = "was running when the time limit was reached";
 
-static void end_interval();                      // in accesses.h: a warp's turn is over
+static void end_interval();                      // in accesses.h: a warp has had its turn
 [[noreturn]] static void finish(bool complete);  // in runner.cc: writes the rest of the report
 
-// Something is wrong. report.py puts names for <thread>, {array}, {array offset bytes} and @place. Of the mistakes with a
-// rank, only those with the lowest are told, because the others may follow from them. Rank 0: the launch ends here.
-template <class... T> static void found(int rank, const char* kind, unsigned place, const char* did, T... values) {
-  fprintf(report, "found\t%d\t@%u\t%u\t%d\t%s\t<%d> of block %u ", rank, place, unsigned(running->block), me, kind, me, unsigned(running->block));
+// Something is wrong with what this thread did: a sentence in which report.py puts names for <thread>, {array},
+// {array offset bytes} and @place. At rank 0, the launch ends. Of findings with other ranks, only those with the lowest
+// are told, because the others may follow from them.
+template <class... T> __attribute__((noinline, cold))
+static void found(int rank, const char* kind, unsigned place, const char* did, T... values) {
+  fprintf(report, "found\t%d\t@%u\t%u\t%d\t%s\t", rank, place, block_number, me, kind);
+  fprintf(report, "<%d> of block %u ", me, block_number);
   fprintf(report, did, values...);
   fprintf(report, ".\n");
-  fflush(report);
   if (rank == 0) finish(false);
 }
 
@@ -60,13 +61,14 @@ static uint3 index(unsigned n, uint3 size) { return {n % size.x, n / size.x % si
 
 static void wait_as(State state, unsigned place) {
   Thread& thread = threads[me];
-  thread.state = state, thread.place = running->place = place;
+  thread.state = state, thread.place = place;
   stack_bytes = max(stack_bytes, thread.stack_top - Address(__builtin_frame_address(0)));
   if (!_setjmp(thread.context)) _longjmp(scheduler, 1);
+  if (out_of_time) found(0, "time limit", place, OUT_OF_TIME);
 }
 
 static void run(int thread) {
-  me = running->thread = thread;
+  me = thread;
   thread_index = index(thread, block);
   threads[me].accesses = 0;
   if (!_setjmp(scheduler)) _longjmp(threads[me].context, 1);
@@ -102,26 +104,31 @@ extern "C" uint64_t runner_wait(State what, unsigned mask, uint64_t value, int s
   thread.mask = mask, thread.value = value;
   if (!(mask >> me % LANES & 1)) found(0, "shuffle", line, "calls this with a mask that does not name its own lane");
   wait_as(what, line);
+  if (what == BARRIER) return 0;
   const Thread* warp = &threads[me - me % LANES];
-  if (what == SHUFFLE && !(thread.mask >> source & 1))
-    found(0, "shuffle", line, "reads from lane %d, which takes no part", source);
+  if (what == SHUFFLE) {
+    if (source < 0 || source >= LANES || !(thread.mask >> source & 1))
+      found(0, "shuffle", line, "reads from lane %d, which takes no part", source);
+    return warp[source].shown;
+  }
   uint64_t votes = 0;
-  for (int lane = 0; lane < LANES && what >= VOTE && what <= SYNC; lane++) {
+  for (int lane = 0; lane < LANES; lane++) {
     if (!(thread.mask >> lane & 1)) continue;
     votes |= warp[lane].shown << lane;
     if (what == SYNC) thread.synced[lane] = now;
   }
-  return what == SHUFFLE ? warp[source].shown : votes;
+  return votes;
 }
 
 // Lets the threads go on that wait like this one, once all do that it waits for: those of its block, or of its warp,
 // which its mask names and which have not returned.
 static bool release(int thread) {
   const State what = threads[thread].state;
-  const unsigned place = threads[thread].place, mask = threads[thread].mask, count = threads.size();
-  const unsigned first = what == BARRIER ? 0 : thread - thread % LANES, end = what == BARRIER ? count : min(first + LANES, count);
+  const unsigned place = threads[thread].place, mask = threads[thread].mask;
+  const int count = threads.size(), first = what == BARRIER ? 0 : thread - thread % LANES;
+  const int end = what == BARRIER ? count : min(first + LANES, count);
   unsigned came = 0;
-  for (unsigned i = first; i < end; i++) {
+  for (int i = first; i < end; i++) {
     const Thread& other = threads[i];
     if (!(mask >> i % LANES & 1) || other.state == RETURNED) continue;
     if (other.state != what || other.place != place || other.mask != mask) return false;
@@ -130,23 +137,25 @@ static bool release(int thread) {
   now++;
   if (what == BARRIER) barrier_time = now, barriers++;
   else if (what != SYNC) shuffles++;
-  for (unsigned i = first; i < end; i++) {
+  for (int i = first; i < end; i++) {
     Thread& other = threads[i];
     if (came >> i % LANES & 1 && other.state == what) other.state = READY, other.mask = came, other.shown = other.value;
   }
   return true;
 }
 
-// Nobody can go on.
-[[noreturn]] static void report_waiting() {
-  static const char* const WHERE[] = {"waited for other lanes of the warp in line %u", "waited at __syncthreads() in line %u", "returned"};
+// When no thread can go on: which wait where?
+[[noreturn]] static void stop_waiting() {
+  static const char* const WAITS[] = {"waited for other lanes of the warp in line %u",
+                                      "waited at __syncthreads() in line %u", "returned"};
   std::map<std::pair<int, unsigned>, std::vector<int>> groups;
   for (size_t i = 0; i < threads.size(); i++) groups[{max(threads[i].state, SYNC), threads[i].place}].push_back(i);
   const auto [state, place] = groups.begin()->first;
-  fprintf(report, "found\t0\t@%u\t%u\t-1\t%s\tin block %u", place, unsigned(running->block), state == BARRIER ? "barrier" : "shuffle", unsigned(running->block));
+  fprintf(report, "found\t0\t@%u\t%u\t-1\t%s\tin block %u", place, block_number,
+          state == BARRIER ? "barrier" : "shuffle", block_number);
   for (const auto& [where, group] : groups) {
     fprintf(report, group.size() > 1 ? ", <%d> and %zu more " : ", <%d> ", group[0], group.size() - 1);
-    fprintf(report, WHERE[where.first - SYNC], where.second);
+    fprintf(report, WAITS[where.first - SYNC], where.second);
   }
   fprintf(report, state == BARRIER ? ". All threads of a block that have not returned must reach the same barrier.\n"
                                    : ". All lanes that the mask names must take part, unless they have returned.\n");
@@ -156,7 +165,7 @@ static bool release(int thread) {
 static void run_block() {
   const int count = threads.size();
   barrier_time = ++now;
-  block_index = index(running->block, grid);
+  block_index = index(block_number, grid);
   for (Thread& thread : threads) thread.state = READY;
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
@@ -167,5 +176,5 @@ static void run_block() {
     for (int i = 0; i < count; i++) goes_on |= threads[i].state == READY || (threads[i].state <= SYNC && release(i));
     for (int i = 0; i < count && !goes_on; i++) goes_on = threads[i].state == BARRIER && release(i);
   }
-  for (const Thread& thread : threads) if (thread.state != RETURNED) report_waiting();
+  for (const Thread& thread : threads) if (thread.state != RETURNED) stop_waiting();
 }
