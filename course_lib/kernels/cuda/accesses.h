@@ -80,7 +80,7 @@ static void end_interval() {
 #define ACCESSES "%ss {%zu %zd %u}"
 #define BOTH_ACCESS ACCESSES ", which <%d> %ss in line @%u"
 static const char* const RACES[] = {
-    BOTH_ACCESS " in block %u. Blocks run in any order, and none can wait for another",
+    BOTH_ACCESS " as part of block %u. Blocks run in any order, and none can wait for another",
     BOTH_ACCESS ", and no barrier decides which is first",
     BOTH_ACCESS ", and nothing decides which is first. Both are in one warp: __syncwarp() would order them"};
 

@@ -8,7 +8,6 @@ kernel runs in a process of its own and under a time limit, so that nothing that
 """
 
 import ctypes
-import os
 import re
 import subprocess
 import tempfile
@@ -20,7 +19,7 @@ from .compiling import MAX_DYNAMIC_SHARED_BYTES, program_of
 from .report import read
 
 MAX_THREADS = 1024
-SLOT_BYTES = 16 << 30  # of addresses, for each argument: an array begins in the middle, and what strays from it is known
+SLOT_BYTES = 16 << 30  # of addresses, for each argument: an array begins in the middle, so what strays is known
 PAGE_BYTES = 1 << 16  # a multiple of every system's pages
 KINDS = str.maketrans("ubS", "iii")  # NumPy's letters for unsigned, bool and char: to us, all are integers
 
@@ -45,36 +44,39 @@ def launch(source, kernel, *, grid, block, arguments, shared_bytes=0, limit_s=10
         accepted = f"{len(program.parameters)} ({', '.join(program.parameters)})"
         raise TypeError(f"the kernel takes {accepted} arguments, not {len(arguments)}: {', '.join(arguments)}")
     # Four numbers for each array, as accesses.h has them, and one for each argument.
-    places, words, arrays = [], [], {}
+    places, words, file_bytes = [], [], PAGE_BYTES
+    offsets = {}  # of arrays in the file
+    for (name, value), parameter in zip(arguments.items(), program.parameters, strict=True):
+        begin = SLOT_BYTES * (len(words) + 1)
+        words.append(_word(name, value, parameter, begin))
+        if isinstance(value, np.ndarray):
+            offsets[name] = file_bytes
+            places += [begin - SLOT_BYTES // 2, begin, value.nbytes, file_bytes]
+            file_bytes += -(-value.nbytes // PAGE_BYTES) * PAGE_BYTES
+    for n, (_, offset, size) in enumerate(program.shared):
+        places += [offset if n else offset - PAGE_BYTES, offset, shared_bytes if size is None else size, 0]
+    header = [int(limit_s * 1e6), *grid, *block, len(places) // 4, *places, *words]
     with tempfile.TemporaryFile() as file:
-        file_bytes = PAGE_BYTES
-        for (name, value), parameter in zip(arguments.items(), program.parameters, strict=True):
-            begin = SLOT_BYTES * (len(words) + 1)
-            words.append(_word(name, value, parameter, begin))
-            if isinstance(value, np.ndarray):
-                places += [begin - SLOT_BYTES // 2, begin, value.nbytes, file_bytes]
-                arrays[name] = np.memmap(file, value.dtype, "r+", file_bytes, value.shape)
-                arrays[name][...] = value
-                file_bytes += -(-value.nbytes // PAGE_BYTES) * PAGE_BYTES
-        for n, (_, offset, size) in enumerate(program.shared):
-            places += [offset if n else offset - PAGE_BYTES, offset, shared_bytes if size is None else size, 0]
-        header = [int(limit_s * 1e6), *grid, *block, len(places) // 4, *places, *words]
-        file.seek(0)
         file.write(np.array([number % 2**64 for number in header], np.uint64))
-        file_bytes = file.seek(0, os.SEEK_END)
+        for name, offset in offsets.items():
+            file.seek(offset)
+            file.write(arguments[name])
+        file.truncate(file_bytes)
         run = subprocess.run(
             compiling.confined([str(program.path)]), check=False, stdin=file, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace",
             timeout=60 + 10 * limit_s,  # by the clock: far beyond the limit that the process keeps by itself
         )  # fmt: skip
         file.seek(file_bytes)
-        text = file.read().decode()
-    for name, array in arrays.items():
-        if arguments[name].flags.writeable:
-            arguments[name][...] = array
-    if run.returncode or not text:
-        raise RuntimeError(f"the runner ended with status {run.returncode}: {run.stdout}")
-    return read(text, run.stdout, source, program, arrays, block)
+        text = file.read().decode(errors="replace")
+        if run.returncode or "end\t" not in text:
+            raise RuntimeError(f"the runner ended with status {run.returncode}: {run.stdout}")
+        for name, offset in offsets.items():
+            array = arguments[name]
+            if array.flags.writeable:
+                file.seek(offset)
+                array[...] = np.frombuffer(file.read(array.nbytes), array.dtype).reshape(array.shape)
+    return read(text, run.stdout, source, program, {name: arguments[name] for name in offsets}, block)
 
 
 def _three_sizes(name, sizes):
@@ -85,7 +87,7 @@ def _three_sizes(name, sizes):
 
 
 def _word(name, value, parameter, address):
-    """The 8 bytes that a kernel gets for an argument, as an integer: the value itself, a double's bits, or an address."""
+    """The 8 bytes that a kernel gets for an argument, as an integer: itself, the bits of a double, or an address."""
     if not isinstance(value, np.ndarray | int | float | np.integer | np.floating):
         raise TypeError(f"{name} is a {type(value).__name__}; accepted: NumPy arrays, ints and floats")
     is_array, array = isinstance(value, np.ndarray), np.asarray(value)

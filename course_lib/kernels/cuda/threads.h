@@ -146,8 +146,8 @@ static bool release(int thread) {
 
 // When no thread can go on: which wait where?
 [[noreturn]] static void stop_waiting() {
-  static const char* const WAITS[] = {"waited for other lanes of the warp in line %u",
-                                      "waited at __syncthreads() in line %u", "returned"};
+  static const char* const WAITS[] = {"wait%s for other lanes of the warp in line %u",
+                                      "wait%s at __syncthreads() in line %u", "returned"};
   std::map<std::pair<int, unsigned>, std::vector<int>> groups;
   for (size_t i = 0; i < threads.size(); i++) groups[{max(threads[i].state, SYNC), threads[i].place}].push_back(i);
   const auto [state, place] = groups.begin()->first;
@@ -155,7 +155,7 @@ static bool release(int thread) {
           state == BARRIER ? "barrier" : "shuffle", block_number);
   for (const auto& [where, group] : groups) {
     fprintf(report, group.size() > 1 ? ", <%d> and %zu more " : ", <%d> ", group[0], group.size() - 1);
-    fprintf(report, WAITS[where.first - SYNC], where.second);
+    fprintf(report, WAITS[where.first - SYNC], group.size() > 1 ? "" : "s", where.second);
   }
   fprintf(report, state == BARRIER ? ". All threads of a block that have not returned must reach the same barrier.\n"
                                    : ". All lanes that the mask names must take part, unless they have returned.\n");
