@@ -31,11 +31,11 @@ static const Array* array_at(Address a) {
 //
 // A request is one instruction of one warp. Which accesses of its lanes belong together? A lane's n-th execution of an
 // instruction with the n-th of the other lanes, where n counts from the latest barrier or shuffle: an interval. What a
-// request costs depends on where its lanes are within 128 bytes, so that requests alike are counted, and report.py looks
-// at one of them.
+// request costs depends on where its lanes are within 128 bytes, so that requests alike are counted, and report.py
+// looks at one of them.
 
 const int SHARED = -1;                                       // in the place of an array's number: all of shared memory
-typedef std::pair<int, std::array<Address, LANES>> Request;  // an array, and the lanes' addresses: 0 for one that is off
+typedef std::pair<int, std::array<Address, LANES>> Request;  // an array, and the lanes' addresses: 0 if a lane is off
 struct Site {                                                // an instruction
   Access access;
   unsigned size;

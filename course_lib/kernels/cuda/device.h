@@ -31,8 +31,8 @@
 template <class A, class B> inline auto min(A a, B b) { return a != a || b < a ? b : a; }
 template <class A, class B> inline auto max(A a, B b) { return a != a || a < b ? b : a; }
 
-// Constants, so that the compiler announces no access when a kernel reads them. runner.cc stores them before a thread has
-// its turn.
+// Constants, so that the compiler announces no access when a kernel reads them. threads.h stores them before a thread
+// has its turn.
 struct uint3 { unsigned x, y, z; };
 extern const uint3 threadIdx, blockIdx, blockDim, gridDim;
 constexpr int warpSize = 32;
@@ -74,8 +74,8 @@ inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 template <class T> __forceinline__ inline T __ldg(const T* from) { return *from; }
 
-// A thread waits for all of its block, or for lanes of its warp that show each other a value. `line` is where the kernel
-// calls.
+// A thread waits for all of its block, or for lanes of its warp that show each other a value. `line` is where the
+// kernel calls.
 #define CALLING_LINE int line = __builtin_LINE()
 namespace runner {
 enum State { SHUFFLE, VOTE, SYNC, BARRIER, RETURNED, READY };
@@ -102,8 +102,8 @@ SHUFFLE_FUNCTION(__shfl_up_sync, lane - operand < first ? lane : lane - operand)
 SHUFFLE_FUNCTION(__shfl_down_sync, lane + operand < end ? lane + operand : lane)
 SHUFFLE_FUNCTION(__shfl_xor_sync, (lane ^ operand) < end ? lane ^ operand : lane)
 
-// How runner.cc calls a kernel. Of each argument it has 8 bytes: an integer, an address, or a double. compiling.py finds
-// the types of the parameters in the name of the function that calls it.
+// How a kernel is called. Each argument comes as 8 bytes: an integer, an address, or a double. compiling.py finds the
+// types of the parameters in the symbol of `call`.
 namespace runner {
 template <class P> P argument(uint64_t bits) {
   if constexpr (std::is_floating_point_v<P>) return P(same_bits<double>(bits));
@@ -116,4 +116,5 @@ void call(void (*kernel)(P...), const uint64_t* bits) {
 }
 extern "C" void kernel_call(const uint64_t* bits);
 }  // namespace runner
-#define KERNEL_TO_RUN(...) extern "C" void runner::kernel_call(const uint64_t* bits) { runner::call(__VA_ARGS__, bits); }
+#define KERNEL_TO_RUN(...) \
+  extern "C" void runner::kernel_call(const uint64_t* bits) { runner::call(__VA_ARGS__, bits); }

@@ -1,6 +1,6 @@
-// Runs one launch of a CUDA kernel on a CPU. Linked with the kernel into a program, which runner.py starts with a file as
-// its standard input. The file begins with numbers of 8 bytes, which `main` reads. Then come the arrays, where the kernel's
-// stores go. Behind them, the program writes what report.py reads.
+// Runs one launch of a CUDA kernel on a CPU. Linked with the kernel into a program, which runner.py starts with a file
+// as its standard input. The file begins with numbers of 8 bytes, which `main` reads. Then come the arrays, where the
+// kernel's stores go. Behind them, the program writes what report.py reads.
 #include <execinfo.h>
 #include <link.h>
 #include <signal.h>
