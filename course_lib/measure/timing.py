@@ -45,6 +45,31 @@ def median_ms(contestants, rounds=30):
     return {n: statistics.median(b.elapsed_time(e) for b, e in pairs) for n, pairs in events.items()}
 
 
+def sustained_ms(call, seconds=0.5):
+    """Milliseconds of one call, of many back to back on the current GPU for so long; the first half does not count.
+
+    Products on tensor cores heat a GPU until its clock gives way. Kernels that take turns share the warmth, so that one
+    that follows a cooler one seems faster. Alone, each has the clock that it can keep.
+    """
+    begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    call()
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(3):
+        call()
+    middle.record()
+    torch.cuda.synchronize()
+    calls = max(3, round(seconds / 2 * 1e3 / (begin.elapsed_time(middle) / 3)))
+    for _ in range(calls):
+        call()
+    begin.record()
+    for _ in range(calls):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / calls
+
+
 def back_to_back_s(contestants, *, calls, wait, min_rounds=5, min_s=2.0):
     """{name: seconds of one call, in the fastest series of `calls` back-to-back calls} of callables that take turns.
 

@@ -1,0 +1,417 @@
+"""A small interpreter of Gluon: runs a kernel whose warp groups have different jobs on a CPU, and watches over it.
+
+It knows what `hopper_forward` uses. Each partition of `warp_specialize` is a thread, and one of them runs at a time,
+until it waits for a barrier or arrives at one; who goes on is drawn at random, from `SEED`. These mistakes raise `GluonError` as soon as
+they are possible, and not only where a GPU's timing brings them out:
+
+    a group reads shared memory without having waited for the copy that fills it
+    a copy is started over a tile that an unfinished product reads, or that nobody has waited for
+    a result is used while its product is under way
+    a barrier gets more arrivals than it was made for
+    the copy engine reads what was stored without a fence, or something is stored over what it still reads
+    everybody waits: deadlock
+
+Layouts and registers mean nothing here.
+"""
+
+import functools
+import itertools
+import math
+import random
+import sys
+import threading
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import torch
+
+SEED = 0
+
+
+class GluonError(RuntimeError):
+    """What a kernel does wrong. The message says which partition, and which memory or barrier by the kernel's name."""
+
+
+class Tile(torch.Tensor):
+    """A tensor in registers."""
+
+    type = SimpleNamespace(layout=SimpleNamespace(parent=None))
+
+
+class Int(int):
+    value = property(int)
+
+
+class Float(float):
+    value = property(float)
+
+
+@dataclass
+class Pointer:
+    elements: torch.Tensor
+    offsets: object = 0
+
+    def __add__(self, offsets):
+        return Pointer(self.elements, self.offsets + offsets)
+
+
+class Named:
+    """Something in a kernel's shared memory that messages call as the kernel does, `k_smem[1]` for instance."""
+
+    @property
+    def name(self):
+        frame = sys._getframe(1)
+        while frame:
+            for variable, value in frame.f_locals.items():
+                parts = getattr(value, "parts", ())
+                if len(parts) > 1 and self in parts:
+                    return f"{variable}[{parts.index(self)}]"
+            frame = frame.f_back
+        return "shared memory"
+
+
+class Buffer(Named):
+    """One of the parts of an allocation that `index` tells apart, and what is known of its contents."""
+
+    def __init__(self):
+        self.filled = False  # by a copy
+        self.seen_by = set()  # partitions that have waited for it, or have stored the contents themselves
+        self.products = []  # unfinished ones that read it
+        self.fenced, self.sender = True, None  # the partition whose copy to global memory may still read it
+
+
+@dataclass
+class Shared:
+    """An allocation, whose parts are buffers, or a view of one of them."""
+
+    data: torch.Tensor
+    parts: list
+
+    @property
+    def shape(self):
+        return self.data.shape
+
+    @property
+    def dtype(self):
+        return self.data.dtype
+
+    @property
+    def buffer(self):
+        (buffer,) = self.parts
+        return buffer
+
+    def index(self, i):
+        return Shared(self.data[i], [self.parts[i]])
+
+    def reshape(self, shape):
+        return Shared(self.data.reshape(shape), self.parts)
+
+    def permute(self, order):
+        return Shared(self.data.permute(order), self.parts)
+
+    def load(self, layout):
+        return self.read().clone().as_subclass(Tile)
+
+    def store(self, tile):
+        buffer = self.buffer
+        if buffer.sender:
+            raise GluonError(f"{running()} stores to {buffer.name}, which the copy engine may still read: no store_wait")
+        buffer.seen_by, buffer.fenced = {running()}, False
+        self.data.copy_(tile)
+
+    def read(self):
+        if running() not in self.buffer.seen_by:
+            raise GluonError(f"{running()} reads {self.buffer.name} without having waited for the copy that fills it")
+        return self.data
+
+
+class Barrier(Named):
+    """phase: the one that goes on. missing: arrivals until it ends; bytes: likewise."""
+
+    def __init__(self):
+        self.phase, self.bytes = 0, 0
+        self.filling, self.filled = [], []  # buffers, in this phase and in the one before
+
+    def arrive(self, count):
+        if count > self.missing:
+            raise GluonError(f"{running()} arrives at {self.name} once more than the {self.count} times it was made for")
+        self.missing -= count
+        self.end_phase()
+        Program.current.pause()
+
+    def end_phase(self):
+        if self.missing == self.bytes == 0:
+            self.phase, self.missing = 1 - self.phase, self.count
+            self.filling, self.filled = [], self.filling
+
+
+@dataclass(eq=False)
+class Product:
+    """A matrix product that has been started: what it will give, and what it reads until then."""
+
+    partition: str
+    result: torch.Tensor
+    buffers: list
+    is_under_way: bool = True
+
+    def finish(self):
+        self.is_under_way = False
+        for buffer in self.buffers:
+            buffer.products.remove(self)
+
+
+class Program:
+    """One program of the grid: its partitions take turns."""
+
+    current = None
+
+    def __init__(self, pid, grid):
+        self.pid, self.grid, self.buffers = pid, grid, []
+        self.random = random.Random(f"{SEED}, {pid}")
+        self.running, self.error = "the kernel", None
+        self.products = {self.running: []}
+
+    def specialize(self, partitions):
+        names = [f"{function.__name__} {number}" for number, (function, _) in enumerate(partitions)]
+        self.turns = {name: threading.Semaphore(0) for name in names}
+        self.back = threading.Semaphore(0)
+        self.waits = dict.fromkeys(names)  # {partition that is not done: (barrier, phase, its name) or None}
+        self.products = {name: [] for name in names}
+        threads = [threading.Thread(target=self.partition, args=p, daemon=True) for p in zip(names, partitions)]
+        for thread in threads:
+            thread.start()
+        while self.waits:
+            able = [name for name, wait in self.waits.items() if self.error or not wait or wait[0].phase != wait[1]]
+            if not able:
+                waits = (
+                    f"{partition} for phase {phase} of {name}, which lacks {barrier.missing} of {barrier.count} arrivals "
+                    f"and {barrier.bytes} bytes"
+                    for partition, (barrier, phase, name) in self.waits.items()
+                )
+                self.error = GluonError(f"deadlock, everybody waits: {'; '.join(waits)}")
+                continue
+            self.running = self.random.choice(able)
+            self.turns[self.running].release()
+            self.back.acquire()
+        if self.error:
+            raise self.error
+
+    def partition(self, name, work):
+        function, arguments = work
+        self.turns[name].acquire()
+        try:
+            if not self.error:
+                function(*arguments)
+                if self.products[name] or name in [buffer.sender for buffer in self.buffers]:
+                    raise GluonError(f"{name} ends before a product or copy of its own has")
+        except BaseException as error:
+            self.error = self.error or error
+        del self.waits[name]
+        self.back.release()
+
+    def pause(self, wait=None):
+        """Let others have a turn; with a wait, (barrier, phase, name of the barrier), until the phase is over."""
+        partition = self.running
+        if partition == "the kernel":  # alone
+            if wait and wait[0].phase == wait[1]:
+                raise GluonError(f"deadlock: the kernel waits for phase {wait[1]} of {wait[2]}, and nobody else is there")
+            return
+        self.waits[partition] = wait
+        self.back.release()
+        self.turns[partition].acquire()
+        if self.error:
+            raise self.error
+        self.waits[partition] = None
+
+
+def running():
+    """The name of the partition that runs."""
+    return Program.current.running
+
+
+class Kernel:
+    """A function of a kernel; `kernel[grid](...)` launches it."""
+
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+        self.fn = function
+
+    def __call__(self, *args):
+        return self.fn(*args)
+
+    def __getitem__(self, grid):
+        return functools.partial(self.launch, grid)
+
+    def launch(self, grid, *args, num_warps=4, num_stages=1, **constants):
+        args = [Pointer(x.view(-1)) if isinstance(x, torch.Tensor) else x for x in args]
+        for pid in itertools.product(*map(range, grid)):
+            Program.current = Program(pid, grid)
+            self.fn(*args, **constants)
+
+
+@dataclass
+class TensorDescriptor:
+    base: torch.Tensor
+    shape: list
+    strides: list
+    block_shape: list
+    layout: object
+
+    @property
+    def dtype(self):
+        return self.base.dtype
+
+    @property
+    def block_type(self):
+        return SimpleNamespace(shape=self.block_shape, nbytes=math.prod(self.block_shape) * self.dtype.itemsize)
+
+    def tiles(self, coordinates, data):
+        """(The part of the tensor that a block at these coordinates has, the part of the block that this is)."""
+        sizes = [max(min(n, full - at), 0) for n, full, at in zip(self.block_shape, self.shape, coordinates, strict=True)]
+        there = tuple(slice(at, at + size) for at, size in zip(coordinates, sizes, strict=True))
+        return self.base[there], data[tuple(slice(size) for size in sizes)]
+
+
+def _copy_to_shared(descriptor, coordinates, barrier, shared):
+    buffer = shared.buffer
+    for product in buffer.products:
+        raise GluonError(f"{running()} starts a copy to {buffer.name}, which a product of {product.partition} still reads")
+    if buffer.filled and not buffer.seen_by:
+        raise GluonError(f"{running()} starts a copy to {buffer.name}, whose last tile nobody has waited for")
+    there, here = descriptor.tiles(coordinates, shared.data)
+    shared.data.zero_()
+    here.copy_(there)
+    buffer.filled, buffer.seen_by = True, set()
+    barrier.filling.append(buffer)
+    barrier.bytes -= descriptor.block_type.nbytes
+    barrier.end_phase()
+
+
+def _copy_to_global(descriptor, coordinates, shared):
+    buffer = shared.buffer
+    if not buffer.fenced:
+        raise GluonError(f"the copy engine reads {buffer.name} that was stored without fence_async_shared after it")
+    there, here = descriptor.tiles(coordinates, shared.read())
+    there.copy_(here)
+    buffer.sender = running()
+
+
+def _store_wait(pending):
+    for buffer in Program.current.buffers:
+        if buffer.sender == running():
+            buffer.sender = None
+
+
+def fence_async_shared():
+    for buffer in Program.current.buffers:
+        buffer.fenced = buffer.fenced or running() in buffer.seen_by
+
+
+def _wait(barrier, phase):
+    Program.current.pause((barrier, phase, barrier.name))
+    for buffer in barrier.filled:
+        buffer.seen_by.add(running())
+
+
+def _expect(barrier, n_bytes):
+    barrier.bytes += n_bytes
+    barrier.arrive(1)
+
+
+def warpgroup_mma(a, b, acc, *, use_acc=True, is_async=False):
+    operands = [x for x in (a, b) if isinstance(x, Shared)]
+    a, b = (x.read() if isinstance(x, Shared) else x for x in (a, b))
+    result = (a.float() @ b.float()).as_subclass(Tile)
+    product = Product(running(), result + acc if use_acc else result, [x.buffer for x in operands])
+    for buffer in product.buffers:
+        buffer.products.append(product)
+    Program.current.products[running()].append(product)
+    return product if is_async else warpgroup_mma_wait(0, deps=[product])
+
+
+def warpgroup_mma_wait(pending=0, deps=()):
+    products = Program.current.products[running()]
+    while len(products) > pending:
+        products.pop(0).finish()
+    results = []
+    for x in deps:
+        if isinstance(x, Product):
+            if x.is_under_way:
+                raise GluonError(f"{running()} uses the result of a product that it has not waited for")
+            x = x.result
+        results.append(x)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+class Barriers:
+    def __init__(self, number):
+        self.parts = [Barrier() for _ in range(number)]
+
+    def index(self, i):
+        return self.parts[i]
+
+
+def _init(barrier, count):
+    barrier.count = barrier.missing = count
+
+
+def _allocate(dtype, shape, layout):
+    if layout is Barriers:
+        return Barriers(shape[0])
+    shared = Shared(torch.full(shape, torch.nan, dtype=dtype), [Buffer() for _ in range(shape[0])])
+    Program.current.buffers += shared.parts
+    return shared
+
+
+def _larger(a, b):
+    return torch.maximum(a, b) if isinstance(a, torch.Tensor) else max(a, b)
+
+
+def _store(pointer, values, mask):
+    pointer.elements[pointer.offsets[mask]] = values[mask]
+
+
+def _no_layout(*_):
+    return None
+
+
+gluon = SimpleNamespace(jit=lambda function=None, **_: Kernel(function) if function else Kernel)
+mbarrier = SimpleNamespace(
+    MBarrierLayout=lambda: Barriers,
+    init=_init,
+    expect=_expect,
+    arrive=lambda barrier, *, count=1: barrier.arrive(count),
+    wait=_wait,
+)
+tma = SimpleNamespace(
+    async_copy_global_to_shared=_copy_to_shared, async_copy_shared_to_global=_copy_to_global, store_wait=_store_wait
+)
+gl = SimpleNamespace(
+    allocate_shared_memory=_allocate,
+    arange=lambda start, end, layout: torch.arange(start, end).as_subclass(Tile),
+    constexpr=lambda value: Float(value) if isinstance(value, float) else Int(value),
+    convert_layout=lambda x, layout: x,
+    DotOperandLayout=_no_layout,
+    NVMMADistributedLayout=_no_layout,
+    NVMMASharedLayout=SimpleNamespace(get_default_for=_no_layout),
+    SliceLayout=_no_layout,
+    exp2=torch.exp2,
+    float16=torch.float16,
+    bfloat16=torch.bfloat16,
+    float32=torch.float32,
+    int64=torch.int64,
+    full=lambda shape, value, dtype, layout: torch.full(shape, value, dtype=dtype).as_subclass(Tile),
+    log2=torch.log2,
+    max=lambda x, axis: x.amax(axis),
+    maximum=_larger,
+    minimum=min,
+    num_programs=lambda axis: Program.current.grid[axis],
+    program_id=lambda axis: Program.current.pid[axis],
+    static_range=range,
+    store=_store,
+    sum=lambda x, axis: x.sum(axis),
+    to_tensor=torch.tensor,
+    warp_specialize=lambda partitions, warps, registers: Program.current.specialize(partitions),
+    where=torch.where,
+    zeros=lambda shape, dtype, layout: torch.zeros(shape, dtype=dtype).as_subclass(Tile),
+)

@@ -1,0 +1,55 @@
+"""Calls of the Gluon kernel with random shapes on a GPU of compute capability 9.0: `python -m tools.random_calls 1000`.
+
+Every answer keeps the error budget against float64, and a second call gives the same bits. A call that takes longer
+than TIME_LIMIT_S, because its warps wait for each other, ends the process.
+"""
+
+import faulthandler
+import random
+import sys
+
+import torch
+
+from course_lib.kernels.hopper_forward import hopper_flash_attention
+from course_lib.measure.accuracy import check_attention
+
+TIME_LIMIT_S = 60  # the first call of a kind compiles for seconds
+LENGTHS = 512, 3000  # that the shapes are drawn from
+HEAD_DIMS = range(40, 129, 8)
+
+
+def drawn(rng):
+    """(q, k, v, causal): random numbers of a random shape, dtype, layout and number of heads that share keys."""
+    batch, kv_heads, group_size = rng.randint(1, 3), rng.randint(1, 3), rng.choice((1, 1, 2, 4))
+    head_dim, dtype = rng.choice(HEAD_DIMS), rng.choice((torch.float16, torch.bfloat16))
+    n_q, n_k = rng.randint(*LENGTHS), rng.randint(*LENGTHS)
+    tokens_first = rng.random() < 0.5
+    made = []
+    for heads, n in ((kv_heads * group_size, n_q), (kv_heads, n_k), (kv_heads, n_k)):
+        shape = (batch, n, heads, head_dim) if tokens_first else (batch, heads, n, head_dim)
+        x = torch.randn(shape, device="cuda", dtype=dtype)
+        made.append(x.transpose(1, 2) if tokens_first else x)
+    return *made, rng.random() < 0.5
+
+
+def main(number):
+    rng = random.Random(0)
+    torch.manual_seed(0)
+    for i in range(number):
+        q, k, v, causal = drawn(rng)
+        faulthandler.dump_traceback_later(TIME_LIMIT_S, exit=True)
+        o, lse = hopper_flash_attention(q, k, v, causal=causal, return_lse=True)
+        again, lse_again = hopper_flash_attention(q, k, v, causal=causal, return_lse=True)
+        torch.cuda.synchronize()
+        faulthandler.cancel_dump_traceback_later()
+        what = f"call {i}: q {list(q.shape)}, k {list(k.shape)}, {q.dtype}, causal={causal}"
+        assert torch.equal(o, again) and torch.equal(lse, lse_again), f"{what}: two calls, different bits"
+        try:
+            check_attention((o, lse), q, k, v, causal=causal)
+        except AssertionError as error:
+            raise AssertionError(f"{what}: {error}") from None
+    print(f"{number} calls agree with float64, and a second call of each with the first, bit for bit")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
