@@ -192,6 +192,10 @@ MISTAKES = {
         "y[threadIdx.x] = __shfl_sync(0xffff, x[threadIdx.x], 0); // here", {}, "shuffle",
         ["thread 16 ", "its own lane"],
     ),
+    "lanes that disagree about the mask": (
+        "y[threadIdx.x] = __shfl_sync(threadIdx.x ? ~0u : 3u, x[threadIdx.x], 0); // here", {}, "shuffle",
+        ["thread 0 and 31 more wait for other lanes"],
+    ),
     "an endless loop over memory": (
         "volatile float* z = y;\n while (z[0] != 1) z[threadIdx.x + 1] = 0; // here", {"limit_s": 0.3},
         "time limit", [],
