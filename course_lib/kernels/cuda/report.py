@@ -103,7 +103,11 @@ def read(text, printed, source, program, arrays, block):
         totals[array, access] += Accesses(*(count * number for number in cost))
     shared, *tensors = (Memory(totals[n, "load"], totals[n, "store"]) for n in range(-1, len(arrays)))
     told = "0", min((rank for rank, *_ in rows["found"] if rank != "0"), default="")
-    findings = [_finding(source, *row) for rank, *row in rows["found"] if rank in told][:MAX_FINDINGS]
+    # Where a signal came: the innermost line of the kernel.
+    called = next((line for row in rows["callers"] for line in row if line != "0"), "0")
+    findings = [
+        _finding(source, line if line != "0" else called, *row) for rank, line, *row in rows["found"] if rank in told
+    ][:MAX_FINDINGS]
     ((complete, barriers, shuffles, stack_bytes),) = (map(int, row) for row in rows["end"])
     tensors = dict(zip(arrays, tensors, strict=True))
     return Report(tensors, shared, barriers, shuffles, stack_bytes, findings, bool(complete), printed)

@@ -37,10 +37,11 @@ static void on_signal(int signal, siginfo_t* info, void*) {
   if (signal == SIGSEGV && fault >= stacks_begin - (64 << 20) && fault < stacks_end)
     kind = "stack overflow", did = "has more variables than fit into its memory";
   void* callers[32];
-  unsigned place = 0;  // the innermost in this program, apart from this function and what called it
-  for (int i = backtrace(callers, 32) - 1; i >= 2; i--)
-    if (callers[i] < &end) place = unsigned(Address(callers[i])) + (i == 2);
-  found(0, kind, place, did);
+  fprintf(report, "callers");
+  for (int i = 2, count = backtrace(callers, 32); i < count; i++)  // the first two belong to this function
+    fprintf(report, "\t@%zu", Address(callers[i]) + (i == 2));
+  fprintf(report, "\n");
+  found(0, kind, 0, did);
 }
 
 static void limit_time(long limit_us) {
