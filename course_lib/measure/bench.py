@@ -15,7 +15,18 @@ from torch.nn.attention import sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib import kernels, runtime
-from course_lib.measure import counters, cuda_kernels, decoding, experiments, hopper, records, served, sweep, timing, variants
+from course_lib.measure import (
+    counters,
+    cuda_kernels,
+    decoding,
+    experiments,
+    hopper,
+    records,
+    served,
+    sweep,
+    timing,
+    variants,
+)
 from course_lib.measure.accuracy import check_answers, exact_attention, exact_gradients, relative_error
 from course_lib.measure.timing import PEERS, backward_of, median_ms, random_inputs
 
