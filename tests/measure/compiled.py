@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 # Request.kernel -> the modules that it is made of; and what all of them use.
 MODULES = {
     "forward": ("flash_forward",), "dkdv": ("flash_backward",), "dq": ("flash_backward",),
-    "decode": ("decode",), "merge": ("decode",), "list_forward": ("variants", "visits", "score_mods"),
+    "hopper": ("hopper_forward",), "decode": ("decode",), "merge": ("decode",), "list_forward": ("variants", "visits", "score_mods"),
     "list_dkdv": ("variant_backward", "variants", "visits", "score_mods", "flash_backward"),
     "list_dq": ("variant_backward", "variants", "visits", "score_mods", "flash_backward"),
 }  # fmt: skip
@@ -74,9 +74,15 @@ def compiled(requests):
 
 def main():
     runtime.choose()  # before the tests import Triton
-    from tests.measure import test_decode_resources, test_resources, test_variant_resources
+    from tests.measure import (
+        test_decode_resources,
+        test_hopper_resources,
+        test_resources,
+        test_variant_resources,
+    )
 
-    requests = [*test_resources.EVERY, *test_decode_resources.EVERY, *test_variant_resources.EVERY]
+    modules = test_resources, test_decode_resources, test_variant_resources, test_hopper_resources
+    requests = [request for module in modules for request in module.EVERY]
     rows = [json.dumps({"request": asdict(r), "used": asdict(used)}) for r, used in compiled(requests).items()]
     fingerprints, lines = json.dumps({kernel: fingerprint(kernel) for kernel in MODULES}), ",\n".join(rows)
     FILE.write_text(f'{{"fingerprints": {fingerprints}, "rows": [\n{lines}\n]}}\n')
