@@ -10,7 +10,7 @@ EVERY = tuple(
     Request(head_dim, 90, dtype, causal, kernel="hopper")
     for head_dim, dtype, causal in itertools.product((64, 128), ("float16", "bfloat16"), (False, True))
 )
-# (head_dim, causal): bytes of stack, at most. They are written and read once in a query tile, not in the loop over keys.
+# (head_dim, causal): bytes of stack, at most, which are used once in a query tile and not in the loop over keys.
 KNOWN_SPILLS = {(128, False): 8, (128, True): 56}
 REGISTERS_AT_ENTRY = 168  # of 384 threads: what a multiprocessor's 65,536 allow
 
