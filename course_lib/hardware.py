@@ -29,6 +29,8 @@ class GPU:
     32 bits. hbm_*: the device memory, which is GDDR on the T4 and the RTX 4090. fp16_tensor_tflops: dense, with fp32
     accumulation; from compute capability 8.0 on the same rate holds for bf16, which has no tensor cores before.
     fp32_tflops: without tensor cores. sources: a document and table each, and the fields that it is the source of.
+    *_per_cycle_per_sm: what one SM does in a clock cycle (instructions: of one lane each); with l2_bytes_per_cycle, of
+    the whole GPU, and l2_latency_cycles they are 0 where `pipeline` does not need them.
     """
 
     name: str
@@ -46,6 +48,11 @@ class GPU:
     fp32_tflops: float
     sources: tuple[str, ...]
     tensor_memory_columns_per_sm: int = 0
+    tensor_flops_per_cycle_per_sm: int = 0
+    exps_per_cycle_per_sm: int = 0
+    instructions_per_cycle_per_sm: int = 0
+    l2_bytes_per_cycle: int = 0
+    l2_latency_cycles: int = 0
 
     @property
     def ridge_flops_per_byte(self):

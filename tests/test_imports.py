@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "paged_cache": set(),
     "traffic": {"masks"},
     "machine": {"traffic"},
+    "pipeline": {"hardware"},
     "reference": {"machine", "masks"},
     "language": {"runtime"},
     "kernels": {"runtime", "language", "masks"},
@@ -35,7 +36,8 @@ MAY_IMPORT = {
     "tracer": {"runtime", "tracing"},
     "measure": {"runtime", "language", "editing", "hardware", "masks", "traffic", "kernels", "serving", "tiny_model"},
     "explorers": {
-        "hardware", "masks", "traffic", "machine", "reference", "kernels", "measure", "serving", "tiny_model",
+        "hardware", "masks", "traffic", "machine", "pipeline", "reference", "kernels", "measure", "serving",
+        "tiny_model",
     },
     "components": set(),
     "player": {"editing"},
@@ -45,13 +47,13 @@ MAY_IMPORT = {
     },
     "bug_hunt": {"runtime", "editing", "kernels", "measure"},
     "exercises": {
-        "language", "masks", "traffic", "paged_cache", "machine", "reference", "kernels", "measure", "bug_hunt",
-        "grading",
+        "language", "masks", "traffic", "paged_cache", "machine", "pipeline", "reference", "kernels", "measure",
+        "bug_hunt", "grading",
     },
     "__init__": {"components", "grading"},
     "__main__": {"runtime", "grading", "measure"},
 }  # fmt: skip
-NUMPY_ONLY = {"hardware", "machine", "traffic", "masks", "paged_cache", "reference"}
+NUMPY_ONLY = {"hardware", "machine", "pipeline", "traffic", "masks", "paged_cache", "reference"}
 
 # The one arrow that may close a circle: grading finds the lessons by number when a learner needs one, and the lessons
 # are made of grading's classes.

@@ -1,9 +1,9 @@
 """One module per widget: a pure model, and what draws it, in matplotlib or, where one takes hold of it, in JavaScript.
 
-The model computes nothing of its own: its numbers come from `reference`, `machine`, `traffic`, `kernels`, `serving`
-or a recorded file. A drawing takes the model and computes nothing, so that every picture of an explorer can also stand
-still in a notebook, where there is no kernel. What is named draw returns a figure, a `figures.Picture`, unless it takes
-axes.
+The model computes nothing of its own: its numbers come from `reference`, `machine`, `traffic`, `kernels`, `serving`,
+`pipeline` or a recorded file. A drawing takes the model and computes nothing, so that every picture of an explorer can
+also stand still in a notebook, where there is no kernel. What is named draw returns a figure, a `figures.Picture`,
+unless it takes axes.
 
     dot_products     lesson 01: two vectors; scores, their scale and their softmax
     float_formats    lesson 02: logits on the number line of each format
@@ -22,6 +22,7 @@ axes.
     warp             lesson 12: one load of a warp, on the sectors of device memory and on the banks
     paint            lesson 13: a mask that one paints, and what becomes of its tiles
     pages            lesson 14: what a pool's pages hold as requests come and go; split keys
+    timeline         lesson 15: copies, products and softmax of a multiprocessor's groups, cycle by cycle
     lesson_map       the table of lessons, and its picture
     overview         lesson 00: the picture at its head
 

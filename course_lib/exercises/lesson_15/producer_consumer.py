@@ -1,0 +1,130 @@
+"""The two jobs of a ring: one copies tiles into it, the other multiplies with them."""
+
+from hypothesis import strategies as st
+
+from course_lib.grading import Checks, Evidence, Exercise, Finding, show, single_finding
+from course_lib.pipeline import JobError, Times, run_ring
+
+MOST_FINDINGS_TOLD = 3
+
+
+def producer_consumer(tiles, stages):
+    """The operations of a producer and of a consumer for tiles 0 to tiles - 1: two lists, (producer, consumer).
+
+    The tiles go through a ring of stages 0 to stages - 1. Stage s has two barriers. A phase of full[s] is complete
+    after one arrival, when the bytes that were announced have come. A phase of empty[s] is complete after one arrival
+    of each consumer. Operations are tuples:
+    ("expect", "full", stage): arrive at full[stage], and announce the bytes of one tile.
+    ("copy", stage, tile): start the copy of a tile into a stage. It goes on in the background, and completes the bytes.
+    ("mma", stage, tile): start the product with a tile, in the background. Products of a consumer end in their order.
+    ("mma_wait", pending): wait until at most so many of the consumer's own products are unfinished.
+    ("softmax", tile): arithmetic with the result of the tile's product.
+    ("wait", "full" or "empty", stage, parity): wait until the phase of that parity is complete.
+    ("arrive", "full" or "empty", stage): arrive at a barrier.
+    One or two consumers run at the same time, each with the consumer's operations; each needs the product and the
+        softmax of every tile. Nothing may be read early, overwritten or left undone, however long anything takes.
+    As long as stages are empty, copies go on while products and softmax do, and a stage is empty again as soon as the
+        products with its tile are done.
+
+    >>> producer, consumer = producer_consumer(tiles=1, stages=1)
+    >>> producer
+    [('wait', 'empty', 0, 1), ('expect', 'full', 0), ('copy', 0, 0)]
+    """
+    producer, consumer = [], []
+    for tile in range(tiles):
+        stage = tile % stages
+        parity = tile // stages % 2
+        producer.append(("wait", "empty", stage, 1 - parity))
+        producer.append(("expect", "full", stage))
+        producer.append(("copy", stage, tile))
+        consumer.append(("wait", "full", stage, parity))
+        consumer.append(("mma", stage, tile))
+        consumer.append(("mma_wait", 0))
+        consumer.append(("arrive", "empty", stage))
+        consumer.append(("softmax", tile))
+    return producer, consumer
+
+
+def in_words(consumers, times):
+    who = "one consumer" if consumers == 1 else f"{consumers} consumers"
+    return (
+        f"with {who}, copies of {times.copy} + {times.latency} cycles, products of {times.product} and a softmax of "
+        f"{times.softmax}"
+    )
+
+
+def simulated(returned, stages, consumers, copy, latency, product, softmax):
+    """(the Run, the conditions in words), or (None, Evidence)."""
+    times = Times(copy, latency, product, softmax)
+    if not isinstance(returned, tuple | list) or len(returned) != 2 or not all(isinstance(x, list) for x in returned):
+        return None, single_finding("type", "the answer did not return two lists of operations", show(returned))
+    try:
+        return run_ring(*returned, stages, consumers=consumers, times=times), in_words(consumers, times)
+    except JobError as error:
+        return None, single_finding("operation", str(error))
+
+
+def works(returned, tiles, **conditions):
+    run, said = simulated(returned, **conditions)
+    if run is None:
+        return said
+    if run.findings:
+        first = run.findings[0]
+        shown = [f for f in run.findings if f.kind == first.kind][:MOST_FINDINGS_TOLD]
+        told = [*((f.kind, f.text) for f in shown), ("conditions", said)]
+        return Evidence(tuple(Finding("", kind, text) for kind, text in told))
+    done = [span.what for span in run.spans if span.unit == "compute"]
+    names = ("consumer 0", "consumer 1")[: conditions["consumers"]]
+    missing = [tile for tile in range(tiles) if done.count(f"softmax {tile}") != len(names)]
+    if missing:
+        text = (
+            f"softmax of tile {missing[0]} was computed {done.count(f'softmax {missing[0]}')} times, not {len(names)}"
+        )
+        return single_finding("softmax", f"{text}, {said}")
+    return None
+
+
+def is_quick(returned, tiles, stages, **conditions):
+    if (evidence := works(returned, tiles, stages=stages, **conditions)) is not None:
+        return evidence
+    run, said = simulated(returned, stages, **conditions)
+    best, _ = simulated(producer_consumer(tiles, stages), stages, **conditions)
+    if run.cycles <= 1.05 * best.cycles:
+        return None
+    text = f"the jobs are right, but they take {run.cycles:,.0f} cycles where {best.cycles:,.0f} are enough, {said}"
+    return single_finding("slow", text)
+
+
+def ring(tiles, stages, consumers=1, copy=4, latency=6, product=10, softmax=6):
+    return locals()
+
+
+def paces(tiles, stages, consumers=1):
+    """Copies, latency, products and softmax, each in turn by far the slowest."""
+    slow = [dict(zip(("copy", "latency", "product", "softmax"), cycles, strict=True)) for cycles in (
+        (4, 6, 10, 6), (90, 2, 3, 2), (3, 90, 2, 4), (2, 3, 90, 1), (3, 2, 1, 90),
+    )]  # fmt: skip
+    return [ring(tiles, stages, consumers, **cycles) for cycles in slow]
+
+
+@st.composite
+def rings(draw):
+    cycles = (draw(st.integers(1, 30)) for _ in range(4))
+    return ring(draw(st.integers(1, 9)), draw(st.integers(1, 4)), draw(st.integers(1, 2)), *cycles)
+
+
+check = Checks("producer_consumer(tiles, stages)", works, ring, examples=25)
+
+check("one tile in a ring of one stage", [ring(1, 1), ring(1, 1, 2)])
+check("as many tiles as stages: each is used once", [ring(2, 2), ring(4, 4), *paces(3, 3)])
+check("more tiles than stages, at every pace", [ring(2, 1), ring(3, 2), *paces(7, 2), *paces(9, 3)])
+check("one stage for all tiles, at every pace", paces(4, 1))
+check("two consumers, at every pace", [*paces(5, 1, 2), *paces(9, 4, 2)])
+check(
+    "copies go on in the background, and stages are handed back at once",
+    [ring(9, 3, 1, 5, 5, 10, 6), ring(6, 1, 1, 4, 6, 10, 20), ring(8, 4, 1, 3, 20, 4, 4), ring(8, 2, 2, 6, 12, 5, 9)],
+    test=is_quick,
+)
+check("any ring, at any pace", [ring(8, 3, 2, 7, 30, 5, 11), rings()])
+
+EXERCISE = Exercise(__file__, producer_consumer, check, points=6, minutes=25, difficulty="hard")

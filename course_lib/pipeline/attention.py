@@ -1,0 +1,270 @@
+"""Lesson 15's attention forward as jobs on a simulated SM: every rung, to be read beside kernels/hopper_forward.py.
+
+A thread block has one query tile of 64 rows for each group that computes, and visits the key tiles in the same order.
+What each operation costs is counted, and nothing is fitted to a measurement:
+
+    S = Q K^T and O += P V    2 * 64 * block_k * head_dim FLOPs each
+    max      the row maxima: an instruction for each score
+    exp      for each score an exponential, and INSTRUCTIONS_PER_EXP instructions around it
+    rescale  O times alpha: an instruction for each of its elements
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from course_lib.hardware import GPUS
+
+from .simulator import H100, SM, Run, compute, mbarrier, named, tma, warpgroup_mma, warpgroup_mma_wait
+
+BLOCK_M = 64  # query rows of a group: those of one wgmma instruction
+ELEMENT_BYTES = 2
+# Subtract the maximum (fused with the scale), add to the row's sum, and half a conversion to fp16, which takes two.
+INSTRUCTIONS_PER_EXP = 2.5
+RUNGS = ("one group", "producer and consumers", "next S first", "taking turns")
+
+
+@dataclass
+class Shared:
+    """What the groups of a thread block share: stages, and barriers that say that one is ready or empty."""
+
+    q_s: list
+    k_s: list
+    v_s: list
+    q_ready: list
+    q_empty: list
+    k_ready: list
+    k_empty: list
+    v_ready: list
+    v_empty: list
+    turn: list
+
+
+@dataclass(frozen=True)
+class Sizes:
+    head_dim: int
+    block_k: int
+    stages: int
+    key_tiles: int
+    query_tiles: int
+    consumers: int
+
+    @property
+    def product_flops(self):
+        return 2 * BLOCK_M * self.block_k * self.head_dim
+
+    @property
+    def key_bytes(self):
+        return self.block_k * self.head_dim * ELEMENT_BYTES
+
+    @property
+    def query_bytes(self):
+        return BLOCK_M * self.head_dim * ELEMENT_BYTES
+
+    @property
+    def scores(self):
+        return BLOCK_M * self.block_k
+
+
+def scores(z, q, t, k, tile):
+    """The product S = Q K^T of a tile of keys."""
+    return warpgroup_mma(f"S {tile}", z.product_flops, {q: t, k: tile})
+
+
+def values(z, v, tile):
+    """The product O += P V. P is in registers."""
+    return warpgroup_mma(f"O {tile}", z.product_flops, {v: tile})
+
+
+def softmax(z, S, of):
+    """The row maxima, and then P."""
+    yield compute(f"max {of}", instructions=z.scores, of=[S])
+    yield compute(f"exp {of}", exps=z.scores, instructions=INSTRUCTIONS_PER_EXP * z.scores)
+
+
+def rescale(z, O, of):
+    """O times alpha, once the product that made O is done."""
+    return compute(f"rescale {of}", instructions=BLOCK_M * z.head_dim, of=O)
+
+
+def one_group(b, z):
+    """Rung "one group": it fetches, stages - 1 tiles ahead, and computes in turn."""
+
+    def fetch(j):
+        s = j % z.stages
+        yield mbarrier.expect(b.k_ready[s], z.key_bytes)
+        yield tma.async_copy_global_to_shared(j, b.k_ready[s], b.k_s[s])
+        yield mbarrier.expect(b.v_ready[s], z.key_bytes)
+        yield tma.async_copy_global_to_shared(j, b.v_ready[s], b.v_s[s])
+
+    n = z.query_tiles * z.key_tiles
+    for it in range(min(z.stages - 1, n)):
+        yield from fetch(it)
+    for it in range(n):
+        t, j = divmod(it, z.key_tiles)
+        if j == 0:
+            yield mbarrier.expect(b.q_ready[0], z.query_bytes)
+            yield tma.async_copy_global_to_shared(t, b.q_ready[0], b.q_s[0])
+            yield mbarrier.wait(b.q_ready[0], t & 1)
+            O = []
+        s, phase = it % z.stages, it // z.stages & 1
+        if it + z.stages - 1 < n:
+            yield from fetch(it + z.stages - 1)  # into the stage that the last iteration has left
+        yield mbarrier.wait(b.k_ready[s], phase)
+        S = yield scores(z, b.q_s[0], t, b.k_s[s], it)
+        yield warpgroup_mma_wait(0)
+        yield from softmax(z, S, it)
+        yield rescale(z, O, it)
+        yield mbarrier.wait(b.v_ready[s], phase)
+        O = [(yield values(z, b.v_s[s], it))]
+        yield warpgroup_mma_wait(0)
+        if j == z.key_tiles - 1:
+            yield from store(z, O)
+
+
+def producer(b, z):
+    """It only fetches: each stage as soon as all consumers have handed it back."""
+    it = 0
+    for t in range(z.query_tiles):
+        for w in range(z.consumers):
+            yield mbarrier.wait(b.q_empty[w], t & 1 ^ 1)
+            yield mbarrier.expect(b.q_ready[w], z.query_bytes)
+            yield tma.async_copy_global_to_shared(t, b.q_ready[w], b.q_s[w])
+        for _ in range(z.key_tiles):
+            s, phase = it % z.stages, it // z.stages & 1 ^ 1
+            yield mbarrier.wait(b.k_empty[s], phase)
+            yield mbarrier.expect(b.k_ready[s], z.key_bytes)
+            yield tma.async_copy_global_to_shared(it, b.k_ready[s], b.k_s[s])
+            yield mbarrier.wait(b.v_empty[s], phase)
+            yield mbarrier.expect(b.v_ready[s], z.key_bytes)
+            yield tma.async_copy_global_to_shared(it, b.v_ready[s], b.v_s[s])
+            it += 1
+
+
+def consumer(b, z, w):
+    """Rung "producer and consumers": products and softmax of each tile in turn."""
+    it = 0
+    for t in range(z.query_tiles):
+        yield mbarrier.wait(b.q_ready[w], t & 1)
+        O = []
+        for _ in range(z.key_tiles):
+            s, phase = it % z.stages, it // z.stages & 1
+            yield mbarrier.wait(b.k_ready[s], phase)
+            S = yield scores(z, b.q_s[w], t, b.k_s[s], it)
+            yield warpgroup_mma_wait(0)
+            yield mbarrier.arrive(b.k_empty[s])
+            yield from softmax(z, S, it)
+            yield rescale(z, O, it)
+            yield mbarrier.wait(b.v_ready[s], phase)
+            O = [(yield values(z, b.v_s[s], it))]
+            yield warpgroup_mma_wait(0)
+            yield mbarrier.arrive(b.v_empty[s])
+            it += 1
+        yield mbarrier.arrive(b.q_empty[w])
+        yield from store(z, O)
+
+
+def consumer_next_first(b, z, w, turns=False):
+    """Rungs "next S first" and "taking turns": S of the next tile is started before the softmax of this one is needed.
+
+    So the softmax of tile it runs while the tensor cores work on O += P V of tile it - 1.
+    """
+    it = 0
+    if turns and w == 1:
+        yield named.arrive(b.turn[0])  # the first turn is group 0's
+    for t in range(z.query_tiles):
+        yield mbarrier.wait(b.q_ready[w], t & 1)
+        s, phase = it % z.stages, it // z.stages & 1
+        yield mbarrier.wait(b.k_ready[s], phase)
+        S = yield scores(z, b.q_s[w], t, b.k_s[s], it)
+        yield warpgroup_mma_wait(0)
+        yield mbarrier.arrive(b.k_empty[s])
+        yield from softmax(z, S, it)
+        for _ in range(1, z.key_tiles):
+            s_v, phase_v = it % z.stages, it // z.stages & 1
+            it += 1
+            s_k, phase_k = it % z.stages, it // z.stages & 1
+            yield mbarrier.wait(b.k_ready[s_k], phase_k)
+            if turns:
+                yield named.sync(b.turn[w])
+            S = yield scores(z, b.q_s[w], t, b.k_s[s_k], it)
+            yield mbarrier.wait(b.v_ready[s_v], phase_v)
+            O = [(yield values(z, b.v_s[s_v], it - 1))]
+            if turns:
+                yield named.arrive(b.turn[1 - w])
+            yield warpgroup_mma_wait(1)
+            yield mbarrier.arrive(b.k_empty[s_k])
+            yield from softmax(z, S, it)
+            yield warpgroup_mma_wait(0)
+            yield mbarrier.arrive(b.v_empty[s_v])
+            yield rescale(z, O, it)
+        s_v, phase_v = it % z.stages, it // z.stages & 1
+        yield mbarrier.arrive(b.q_empty[w])
+        yield mbarrier.wait(b.v_ready[s_v], phase_v)
+        O = [(yield values(z, b.v_s[s_v], it))]
+        yield warpgroup_mma_wait(0)
+        yield mbarrier.arrive(b.v_empty[s_v])
+        it += 1
+        yield from store(z, O)
+
+
+def store(z, O):
+    """O / l, and its copy to device memory."""
+    yield rescale(z, O, "the end")
+    yield tma.store_wait()
+    yield tma.async_copy_shared_to_global(z.query_bytes)
+
+
+def simulate(rung, head_dim=128, block_k=128, stages=2, key_tiles=32, *, query_tiles=1, consumers=2, rates=H100) -> Run:
+    """One thread block of a rung, from the first copy to the last store.
+
+    consumers: of the rungs after the first. query_tiles: that the block computes one after the other, each of
+    consumers * 64 rows. Raises ValueError for a rung that is none.
+    """
+    if rung not in RUNGS:
+        raise ValueError(f"{rung!r} is none of the rungs {', '.join(map(repr, RUNGS))}")
+    if rung == "taking turns" and consumers != 2:
+        raise ValueError(f"two groups take turns, not {consumers}")
+    n = 1 if rung == "one group" else consumers
+    z = Sizes(head_dim, block_k, stages, key_tiles, query_tiles, n)
+    sm = SM(rates)
+    b = Shared(
+        sm.allocate_shared_memory("Q", n, z.query_bytes),
+        sm.allocate_shared_memory("K", stages, z.key_bytes, readers=n),
+        sm.allocate_shared_memory("V", stages, z.key_bytes, readers=n),
+        sm.barriers("q_ready", n, 1), sm.barriers("q_empty", n, 1), sm.barriers("k_ready", stages, 1),
+        sm.barriers("k_empty", stages, n), sm.barriers("v_ready", stages, 1), sm.barriers("v_empty", stages, n),
+        sm.named_barriers("turn", 2),
+    )  # fmt: skip
+    if rung == "one group":
+        return sm.run({"group": one_group(b, z)})
+    sm.allocate_shared_memory("O", n, z.query_bytes)  # the next query tile is there before this one is stored
+    if rung == "producer and consumers":
+        groups = {f"consumer {w}": consumer(b, z, w) for w in range(n)}
+    else:
+        groups = {f"consumer {w}": consumer_next_first(b, z, w, rung == "taking turns") for w in range(n)}
+    return sm.run({"producer": producer(b, z)} | groups)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """cycles: of the whole block. cycles_per_key_tile: in the steady state, for all rows of the block.
+
+    tensor_share: the part of these cycles in which the tensor cores work, and tflops what it is worth on the H100 at
+    its boost clock, which a GPU at its power limit does not keep.
+    """
+
+    cycles: float
+    cycles_per_key_tile: float
+    tensor_share: float
+    tflops: float
+
+
+@lru_cache
+def predict(rung, head_dim=128, block_k=128, stages=2, key_tiles=32, *, query_tiles=1, consumers=2, rates=H100):
+    """The Prediction of a rung from counts alone; arguments as of `simulate`, with two key tiles or more."""
+    sizes = {"query_tiles": query_tiles, "consumers": consumers, "rates": rates}
+    run = simulate(rung, head_dim, block_k, stages, key_tiles, **sizes)
+    half = simulate(rung, head_dim, block_k, stages, key_tiles // 2, **sizes)
+    per_tile = (run.cycles - half.cycles) / (key_tiles - key_tiles // 2) / query_tiles
+    share = run.share("tensor")
+    return Prediction(run.cycles, per_tile, share, share * GPUS["H100"].fp16_tensor_tflops)

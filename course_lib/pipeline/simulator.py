@@ -1,0 +1,507 @@
+"""One streaming multiprocessor (SM) of a Hopper GPU, simulated on a CPU: warp groups with jobs, and what they share.
+
+A job is a generator that yields operations, one after the other, as a Gluon kernel's warp group carries them out:
+
+    mbarrier.expect(barrier, n_bytes)      one arrival, and so many bytes that copies have to bring
+    mbarrier.arrive(barrier)               one arrival
+    mbarrier.wait(barrier, phase)          until the phase of this parity, 0 or 1, is complete
+    tma.async_copy_global_to_shared(tile, barrier, stage)
+    warpgroup_mma(what, flops, reads)      starts a product of matrices; `yield` gives a token for its result
+    warpgroup_mma_wait(pending)            until no more than so many products of this group are unfinished
+    compute(what, exps, instructions, of)  arithmetic; the group goes on when it is done. of: tokens that it uses
+    named.sync(barrier), named.arrive(barrier)     the barriers that groups take turns with
+    tma.async_copy_shared_to_global(n_bytes), tma.store_wait()
+
+Time is in clock cycles. There is one engine for copies, one queue for the tensor cores, one for the units that compute
+exponentials, and one for the lanes that carry out instructions. All groups share them, and each serves what it is asked
+for in the order of asking. A copy arrives a latency after it has left the engine. Issuing an operation takes no time.
+"""
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from course_lib.hardware import GPUS
+
+MOST_OPERATIONS = 100_000  # of a job: one that yields more has an endless loop
+MOST_FINDINGS = 50
+COMPUTING = "its own arithmetic"
+KINDS = (
+    "early read", "overwrite", "never read", "extra arrival", "missed phase", "bytes", "deadlock", "unfinished",
+    "runaway",
+)  # fmt: skip
+
+
+class JobError(ValueError):
+    """A job yielded what is no operation. The message says which job, when, and what."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one SM does in a cycle, and the cycles from the last byte's departure to its arrival in shared memory."""
+
+    tensor_flops: float
+    exps: float
+    instructions: float  # of one lane each
+    copy_bytes: float
+    copy_latency: float
+
+    @classmethod
+    def of(cls, gpu):
+        """The rates of a GPU of `hardware`, whose copies come from L2, when all SMs copy."""
+        return cls(
+            gpu.tensor_flops_per_cycle_per_sm, gpu.exps_per_cycle_per_sm, gpu.instructions_per_cycle_per_sm,
+            gpu.l2_bytes_per_cycle / gpu.sms, gpu.l2_latency_cycles,
+        )  # fmt: skip
+
+
+H100 = Rates.of(GPUS["H100"])
+
+
+class mbarrier:
+    """The operations on a Barrier, as Gluon names them."""
+
+    expect = staticmethod(lambda barrier, n_bytes: ("expect", barrier, n_bytes))
+    arrive = staticmethod(lambda barrier, count=1: ("arrive", barrier, count))
+    wait = staticmethod(lambda barrier, phase: ("wait", barrier, phase))
+
+
+class tma:
+    """Copies between device memory and shared memory."""
+
+    async_copy_global_to_shared = staticmethod(lambda tile, barrier, stage: ("copy", tile, barrier, stage))
+    async_copy_shared_to_global = staticmethod(lambda n_bytes: ("store", n_bytes))
+    store_wait = staticmethod(lambda: ("store_wait",))
+
+
+class named:
+    """The operations on a NamedBarrier: bar.sync and bar.arrive."""
+
+    sync = staticmethod(lambda barrier: ("sync", barrier))
+    arrive = staticmethod(lambda barrier: ("come", barrier))
+
+
+def warpgroup_mma(what, flops, reads):
+    """reads: {stage: tile that it is to hold}."""
+    return "mma", what, flops, reads
+
+
+def warpgroup_mma_wait(pending=0):
+    return "mma_wait", pending
+
+
+def compute(what, *, exps=0, instructions=0, of=()):
+    return "compute", what, exps, instructions, of
+
+
+@dataclass(eq=False)
+class Stage:
+    """A buffer in shared memory. readers: how many groups read each tile that is copied here."""
+
+    name: str
+    n_bytes: int
+    readers: int = 1
+    tile: object = None  # what it holds; None before the first copy, and while one is under way
+    copying: object = None
+    filled_by: tuple = ()  # (barrier, its phase) that says that the last copy has arrived
+    read_by: set = field(default_factory=set)  # jobs that have read the tile
+    products: list = field(default_factory=list)  # that read the tile
+
+    def __str__(self):
+        return self.name
+
+
+@dataclass(eq=False)
+class Barrier:
+    """An mbarrier: a phase is complete when `count` arrivals have come and no bytes are missing; then the next begins.
+
+    phase: number of the phase that is not complete yet, from 0; its parity is what jobs wait for.
+    """
+
+    name: str
+    count: int
+    phase: int = 0
+    arrived: int = 0
+    missing_bytes: int = 0
+    who: list = field(default_factory=list)  # names of the jobs that arrived in this phase
+    noticed: int = -1  # the last complete phase that some job has waited for
+    waiting: list = field(default_factory=list)
+    coming: dict = field(default_factory=dict)  # what those who arrived know, as of _Job.known
+    known: dict = field(default_factory=dict)  # the same, of the last complete phase
+
+    def __str__(self):
+        return self.name
+
+    @property
+    def lacks(self):
+        parts = [f"{self.count - self.arrived} of {self.count} arrivals"] if self.arrived < self.count else []
+        return " and ".join(parts + [f"{self.missing_bytes:,} bytes"] * (self.missing_bytes > 0))
+
+
+@dataclass(eq=False)
+class NamedBarrier:
+    """Opens when as many groups as `groups` have come, and closes behind them."""
+
+    name: str
+    groups: int = 2
+    come: list = field(default_factory=list)
+    waiting: list = field(default_factory=list)
+    coming: dict = field(default_factory=dict)
+
+    def __str__(self):
+        return self.name
+
+
+@dataclass(eq=False)
+class Product:
+    """The token of a product of matrices."""
+
+    what: str
+    job: str
+    reads: dict
+    issued: float
+    end: float = 0.0
+    waited_for: int | None = None  # how often its job had arrived anywhere by then
+
+
+@dataclass(frozen=True)
+class Span:
+    """A line of the timeline. unit: "copy", "tensor", "compute", or "wait" for a job that stands still."""
+
+    job: str
+    unit: str
+    what: str
+    start: float
+    end: float
+    tile: object = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mistake: kind is one of KINDS; text says who did what, when, and where."""
+
+    kind: str
+    cycle: float
+    job: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of it. cycles: until the last operation, copy and product had ended."""
+
+    cycles: float
+    spans: tuple[Span, ...]
+    findings: tuple[Finding, ...]
+    shared_bytes: int
+
+    def busy(self, unit, job=None):
+        """[(start, end)], in order, in which a unit works, or a job's part of it; what touches is one piece."""
+        pieces = []
+        for span in sorted((s for s in self.spans if s.unit == unit and job in (None, s.job)), key=lambda s: s.start):
+            if pieces and span.start <= pieces[-1][1] + 1e-9:
+                pieces[-1] = pieces[-1][0], max(pieces[-1][1], span.end)
+            else:
+                pieces.append((span.start, span.end))
+        return pieces
+
+    def share(self, unit):
+        """The part of all cycles in which a unit works."""
+        return sum(end - start for start, end in self.busy(unit)) / self.cycles if self.cycles else 0.0
+
+    def bubbles(self, unit="tensor"):
+        """[(start, end)] between a unit's first work and its last in which it has none."""
+        pieces = self.busy(unit)
+        return [(end, start) for (_, end), (start, _) in itertools.pairwise(pieces)]
+
+
+@dataclass(eq=False)
+class _Job:
+    name: str
+    operations: Iterator
+    count: int = 0
+    result: object = None  # what its `yield` gives
+    products: list = field(default_factory=list)  # not waited for, the oldest first
+    waits: str = ""  # for what, when it stands still
+    since: float = 0.0
+    stores_end: float = 0.0
+    noticed: dict = field(default_factory=dict)  # barrier -> the last phase that it has waited for
+    known: dict = field(default_factory=dict)  # name of a job -> how many of its arrivals must have happened by now
+    ended: bool = False
+
+    def arrive(self, barrier):
+        """Another arrival of this job, which whoever waits for the barrier will know of."""
+        self.known[self.name] = self.known.get(self.name, 0) + 1
+        _learn(barrier.coming, self.known)
+
+
+def _learn(known, more):
+    known.update({name: max(count, known.get(name, 0)) for name, count in more.items()})
+
+
+class SM:
+    """The multiprocessor. Allocate stages and barriers, then `run` jobs that use them, once."""
+
+    def __init__(self, rates=H100):
+        self.rates, self.now = rates, 0.0
+        self.stages, self.all_barriers = [], []
+        self._events, self._order = [], itertools.count()
+        self._ends = dict.fromkeys(("copy_bytes", "tensor_flops", "exps", "instructions"), 0.0)  # of what is queued
+        self.spans, self.findings = [], []
+
+    def allocate_shared_memory(self, name, n_stages, n_bytes, readers=1):
+        """A ring of stages of n_bytes each, name[0] to name[n_stages - 1]."""
+        ring = [Stage(f"{name}[{i}]", n_bytes, readers) for i in range(n_stages)]
+        self.stages += ring
+        return ring
+
+    def barriers(self, name, n, count):
+        """n barriers, initialised: each phase of each expects `count` arrivals."""
+        made = [Barrier(f"{name}[{i}]", count) for i in range(n)]
+        self.all_barriers += made
+        return made
+
+    def named_barriers(self, name, n, groups=2):
+        """n barriers to take turns with, each of which opens when so many groups have come."""
+        return [NamedBarrier(f"{name}[{i}]", groups) for i in range(n)]
+
+    def run(self, jobs):
+        """Run all jobs, {name: generator}, from cycle 0 until nothing happens any more. Returns a Run."""
+        made = [_Job(name, iter(operations)) for name, operations in jobs.items()]
+        for job in made:
+            self._later(0.0, self._go_on, job)
+        while self._events:
+            self.now, _, act, arguments = heapq.heappop(self._events)
+            act(*arguments)
+        self._look_back(made)
+        shared_bytes = sum(stage.n_bytes for stage in self.stages)
+        return Run(self.now, tuple(self.spans), tuple(self.findings[:MOST_FINDINGS]), shared_bytes)
+
+    def _later(self, when, act, *arguments):
+        heapq.heappush(self._events, (when, next(self._order), act, arguments))
+
+    def _queue(self, unit, work):
+        """(start, end) of work for a unit that does one thing after the other, in the order of asking."""
+        start = max(self.now, self._ends[unit])
+        self._ends[unit] = start + work / getattr(self.rates, unit)
+        return start, self._ends[unit]
+
+    def _find(self, kind, job, text):
+        self.findings.append(Finding(kind, self.now, job, f"cycle {self.now:,.0f}: {text}"))
+
+    def _go_on(self, job):
+        """Carry out the job's operations up to the first that it has to wait for."""
+        if job.waits:
+            if self.now > job.since and job.waits != COMPUTING:
+                self.spans.append(Span(job.name, "wait", job.waits, job.since, self.now))
+            job.waits = ""
+        while True:
+            try:
+                sent, job.result = job.result, None
+                operation = job.operations.send(sent) if hasattr(job.operations, "send") else next(job.operations)
+            except StopIteration:
+                job.ended = True
+                return
+            job.count += 1
+            if job.count > MOST_OPERATIONS:
+                self._find("runaway", job.name, f"{job.name} was stopped after {MOST_OPERATIONS:,} operations")
+                job.ended = True
+                return
+            handle = isinstance(operation, tuple) and operation and getattr(self, f"_on_{operation[0]}", None)
+            if not handle:
+                raise JobError(f"cycle {self.now:,.0f}: {job.name} yielded {operation!r}, which is no operation")
+            try:
+                waits = handle(job, *operation[1:])
+            except (TypeError, AttributeError) as error:
+                raise JobError(f"cycle {self.now:,.0f}: {job.name} yielded {operation!r}: {error}") from error
+            if waits:
+                job.waits, job.since = waits, self.now
+                return
+
+    def _on_expect(self, job, barrier, n_bytes):
+        barrier.missing_bytes += n_bytes
+        self._on_arrive(job, barrier, 1)
+
+    def _on_arrive(self, job, barrier, count):
+        if barrier.count > 1 and job.name in barrier.who:
+            text = (
+                f"{job.name} arrives at {barrier} again in phase {barrier.phase}, which expects {barrier.count} groups"
+            )
+            self._find("extra arrival", job.name, text)
+        barrier.who.append(job.name)
+        job.arrive(barrier)
+        barrier.arrived += count
+        if barrier.arrived > barrier.count:
+            text = f"{job.name} is arrival {barrier.arrived} at {barrier} in phase {barrier.phase}"
+            self._find("extra arrival", job.name, f"{text}, which expects {barrier.count}")
+            barrier.arrived = barrier.count
+        self._complete(barrier, job.name)
+
+    def _complete(self, barrier, by):
+        """Begin the barrier's next phase if this one is complete."""
+        if barrier.arrived < barrier.count or barrier.missing_bytes:
+            if barrier.missing_bytes < 0 and barrier.arrived == barrier.count:
+                text = f"copies brought {-barrier.missing_bytes:,} bytes more than {barrier} was told to expect"
+                self._find("bytes", by, text)
+                barrier.missing_bytes = 0
+                self._complete(barrier, by)
+            return
+        if barrier.phase > 0 and barrier.noticed < barrier.phase - 1:
+            text = (
+                f"{barrier} completes phase {barrier.phase} before any group has waited for phase {barrier.phase - 1}"
+            )
+            self._find("missed phase", by, text)
+        barrier.phase, barrier.arrived, barrier.who = barrier.phase + 1, 0, []
+        barrier.known, barrier.coming = dict(barrier.coming), {}
+        waiting, barrier.waiting = barrier.waiting, []
+        for job in waiting:
+            self._notice(job, barrier)
+            self._later(self.now, self._go_on, job)
+
+    def _notice(self, job, barrier):
+        barrier.noticed = job.noticed[barrier] = barrier.phase - 1
+        _learn(job.known, barrier.known)
+
+    def _on_wait(self, job, barrier, phase):
+        if phase not in (0, 1):
+            raise JobError(f"{job.name} waits for phase {phase!r} of {barrier}: a wait takes a parity, 0 or 1")
+        if barrier.phase % 2 != phase:
+            return self._notice(job, barrier)
+        barrier.waiting.append(job)
+        return f"{barrier}, parity {phase}"
+
+    def _on_copy(self, job, tile, barrier, stage):
+        for product in stage.products:
+            if product.waited_for is not None and (
+                product.job == job.name or job.known.get(product.job, 0) > product.waited_for
+            ):
+                continue
+            # Found whether or not the product was quick enough this time.
+            how = "still reads" if product.end > self.now else "may still read"
+            text = f"{job.name} copies tile {tile} into {stage} while {product.job} {how} tile {product.reads[stage]}"
+            text += f" there ({product.what}, issued at cycle {product.issued:,.0f}"
+            text += ")" if product.end > self.now else "): nothing says that it has waited for this product"
+            self._find("overwrite", job.name, text)
+        if stage.copying is not None:
+            text = f"{job.name} copies tile {tile} into {stage} while the copy of tile {stage.copying} is under way"
+            self._find("overwrite", job.name, text)
+        elif stage.tile is not None and len(stage.read_by) < stage.readers:
+            self._unread("overwrite", job.name, stage, f"{job.name} copies tile {tile} over it")
+        stage.tile, stage.copying, stage.read_by, stage.products = None, tile, set(), []
+        stage.filled_by = barrier, barrier.phase
+        start, end = self._queue("copy_bytes", stage.n_bytes)
+        arrives = end + self.rates.copy_latency
+        self.spans.append(Span(job.name, "copy", f"copy to {stage}", start, arrives, tile))
+        self._later(arrives, self._copied, job, tile, barrier, stage)
+
+    def _unread(self, kind, by, stage, how):
+        n = len(stage.read_by)
+        read = f"{n} of {stage.readers} groups have" if n else "anyone has"
+        self._find(kind, by, f"{stage} holds tile {stage.tile}, and {how} before {read} read it")
+
+    def _copied(self, job, tile, barrier, stage):
+        if stage.copying == tile:
+            stage.tile, stage.copying = tile, None
+        barrier.missing_bytes -= stage.n_bytes
+        self._complete(barrier, job.name)
+
+    def _on_store(self, job, n_bytes):
+        start, end = self._queue("copy_bytes", n_bytes)
+        job.stores_end = end + self.rates.copy_latency
+        self.spans.append(Span(job.name, "copy", "store O", start, job.stores_end))
+        self._later(job.stores_end, lambda: None)
+
+    def _on_store_wait(self, job):
+        if job.stores_end > self.now:
+            self._later(job.stores_end, self._go_on, job)
+            return "its stores"
+
+    def _on_mma(self, job, what, flops, reads):
+        product = Product(what, job.name, dict(reads), self.now)
+        for stage, tile in product.reads.items():
+            self._read(job, product, stage, tile)
+        start, product.end = self._queue("tensor_flops", flops)
+        tile = next(reversed(product.reads.values()), None)
+        self.spans.append(Span(job.name, "tensor", what, start, product.end, tile))
+        self._later(product.end, lambda: None)
+        job.products.append(product)
+        job.result = product
+
+    def _read(self, job, product, stage, tile):
+        text = f"{job.name} reads tile {tile} from {stage} ({product.what}), "
+        barrier, phase = stage.filled_by or (None, None)
+        if stage.copying is not None:
+            self._find("early read", job.name, f"{text}while the copy of tile {stage.copying} is under way")
+        elif stage.tile != tile:
+            holds = "nothing yet" if stage.tile is None else f"tile {stage.tile}"
+            self._find("early read", job.name, f"{text}which holds {holds}")
+        elif job.noticed.get(barrier, -1) < phase:
+            # Found whether or not the copy was quick enough this time.
+            self._find("early read", job.name, f"{text}without having waited for phase {phase} of {barrier}")
+        stage.read_by.add(job.name)
+        stage.products.append(product)
+
+    def _on_mma_wait(self, job, pending):
+        done = job.products[: max(0, len(job.products) - pending)]
+        if done and done[-1].end > self.now:
+            self._later(done[-1].end, self._finish_products, job, done)
+            return f"{done[-1].what}"
+        self._forget(job, done)
+
+    def _finish_products(self, job, done):
+        self._forget(job, done)
+        self._go_on(job)
+
+    def _forget(self, job, done):
+        job.products = job.products[len(done) :]
+        for product in done:
+            product.waited_for = job.known.get(job.name, 0)
+
+    def _on_compute(self, job, what, exps, instructions, of):
+        for product in of:
+            if product.waited_for is None:
+                text = f"{job.name} uses the result of {product.what} ({what}), a product that it has not waited for"
+                self._find("early read", job.name, text)
+        parts = [self._queue(unit, work) for unit, work in (("exps", exps), ("instructions", instructions)) if work]
+        if not parts:
+            return None
+        start, end = map(max, zip(*parts, strict=True))
+        self.spans.append(Span(job.name, "compute", what, start, end))
+        self._later(end, self._go_on, job)
+        return COMPUTING
+
+    def _on_come(self, job, barrier):
+        if job.name in barrier.come:
+            text = f"{job.name} arrives at {barrier} again, before {barrier.groups} groups have come"
+            self._find("extra arrival", job.name, text)
+        barrier.come.append(job.name)
+        job.arrive(barrier)
+        if len(barrier.come) >= barrier.groups:
+            waiting, barrier.waiting, barrier.come = barrier.waiting, [], []
+            known, barrier.coming = barrier.coming, {}
+            for other in waiting:
+                _learn(other.known, known)
+                self._later(self.now, self._go_on, other)
+
+    def _on_sync(self, job, barrier):
+        barrier.waiting.append(job)
+        self._on_come(job, barrier)
+        return f"{barrier}"
+
+    def _look_back(self, jobs):
+        """What can only be known at the end."""
+        for job in jobs:
+            if not job.ended:
+                where = next((b for b in self.all_barriers if job in b.waiting), None)
+                state = f"; {where} is in phase {where.phase} and lacks {where.lacks}" if where else ""
+                text = f"{job.name} waits for {job.waits}, since cycle {job.since:,.0f}, and nothing happens any more{state}"
+                self._find("deadlock", job.name, text)
+            elif job.products:
+                names = ", ".join(product.what for product in job.products)
+                self._find("unfinished", job.name, f"{job.name} ended without waiting for {names}")
+        if not all(job.ended for job in jobs):
+            return  # what follows from a deadlock tells nothing more
+        for stage in self.stages:
+            if stage.tile is not None and len(stage.read_by) < stage.readers:
+                self._unread("never read", "", stage, "all jobs ended")
