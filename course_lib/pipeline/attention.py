@@ -14,7 +14,8 @@ from functools import lru_cache
 
 from course_lib.hardware import GPUS
 
-from .simulator import H100, SM, Run, compute, mbarrier, named, tma, warpgroup_mma, warpgroup_mma_wait
+from .parts import H100, Run
+from .simulator import SM, compute, mbarrier, named, tma, warpgroup_mma, warpgroup_mma_wait
 
 BLOCK_M = 64  # query rows of a group: those of one wgmma instruction
 ELEMENT_BYTES = 2

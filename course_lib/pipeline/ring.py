@@ -12,7 +12,8 @@ waits until at most `pending` products of the group are unfinished, and `softmax
 
 from dataclasses import dataclass
 
-from .simulator import SM, JobError, Rates, compute, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from .parts import Rates
+from .simulator import SM, JobError, compute, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 COPY_BYTES = 1024  # of a tile: how many they are does not matter
 FORMS = {

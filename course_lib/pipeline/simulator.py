@@ -22,41 +22,15 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from course_lib.hardware import GPUS
+from .parts import H100, Barrier, Finding, NamedBarrier, Product, Run, Span, Stage
 
 MOST_OPERATIONS = 100_000  # of a job: one that yields more has an endless loop
 MOST_FINDINGS = 50
 COMPUTING = "its own arithmetic"
-KINDS = (
-    "early read", "overwrite", "never read", "extra arrival", "missed phase", "bytes", "deadlock", "unfinished",
-    "runaway",
-)  # fmt: skip
 
 
 class JobError(ValueError):
     """A job yielded what is no operation. The message says which job, when, and what."""
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What one SM does in a cycle, and the cycles from the last byte's departure to its arrival in shared memory."""
-
-    tensor_flops: float
-    exps: float
-    instructions: float  # of one lane each
-    copy_bytes: float
-    copy_latency: float
-
-    @classmethod
-    def of(cls, gpu):
-        """The rates of a GPU of `hardware`, whose copies come from L2, when all SMs copy."""
-        return cls(
-            gpu.tensor_flops_per_cycle_per_sm, gpu.exps_per_cycle_per_sm, gpu.instructions_per_cycle_per_sm,
-            gpu.l2_bytes_per_cycle / gpu.sms, gpu.l2_latency_cycles,
-        )  # fmt: skip
-
-
-H100 = Rates.of(GPUS["H100"])
 
 
 class mbarrier:
@@ -93,127 +67,6 @@ def warpgroup_mma_wait(pending=0):
 
 def compute(what, *, exps=0, instructions=0, of=()):
     return "compute", what, exps, instructions, of
-
-
-@dataclass(eq=False)
-class Stage:
-    """A buffer in shared memory. readers: how many groups read each tile that is copied here."""
-
-    name: str
-    n_bytes: int
-    readers: int = 1
-    tile: object = None  # what it holds; None before the first copy, and while one is under way
-    copying: object = None
-    filled_by: tuple = ()  # (barrier, its phase) that says that the last copy has arrived
-    read_by: set = field(default_factory=set)  # jobs that have read the tile
-    products: list = field(default_factory=list)  # that read the tile
-
-    def __str__(self):
-        return self.name
-
-
-@dataclass(eq=False)
-class Barrier:
-    """An mbarrier: a phase is complete when `count` arrivals have come and no bytes are missing; then the next begins.
-
-    phase: number of the phase that is not complete yet, from 0; its parity is what jobs wait for.
-    """
-
-    name: str
-    count: int
-    phase: int = 0
-    arrived: int = 0
-    missing_bytes: int = 0
-    who: list = field(default_factory=list)  # names of the jobs that arrived in this phase
-    noticed: int = -1  # the last complete phase that some job has waited for
-    waiting: list = field(default_factory=list)
-    coming: dict = field(default_factory=dict)  # what those who arrived know, as of _Job.known
-    known: dict = field(default_factory=dict)  # the same, of the last complete phase
-
-    def __str__(self):
-        return self.name
-
-    @property
-    def lacks(self):
-        parts = [f"{self.count - self.arrived} of {self.count} arrivals"] if self.arrived < self.count else []
-        return " and ".join(parts + [f"{self.missing_bytes:,} bytes"] * (self.missing_bytes > 0))
-
-
-@dataclass(eq=False)
-class NamedBarrier:
-    """Opens when as many groups as `groups` have come, and closes behind them."""
-
-    name: str
-    groups: int = 2
-    come: list = field(default_factory=list)
-    waiting: list = field(default_factory=list)
-    coming: dict = field(default_factory=dict)
-
-    def __str__(self):
-        return self.name
-
-
-@dataclass(eq=False)
-class Product:
-    """The token of a product of matrices."""
-
-    what: str
-    job: str
-    reads: dict
-    issued: float
-    end: float = 0.0
-    waited_for: int | None = None  # how often its job had arrived anywhere by then
-
-
-@dataclass(frozen=True)
-class Span:
-    """A line of the timeline. unit: "copy", "tensor", "compute", or "wait" for a job that stands still."""
-
-    job: str
-    unit: str
-    what: str
-    start: float
-    end: float
-    tile: object = None
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A mistake: kind is one of KINDS; text says who did what, when, and where."""
-
-    kind: str
-    cycle: float
-    job: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Run:
-    """What came of it. cycles: until the last operation, copy and product had ended."""
-
-    cycles: float
-    spans: tuple[Span, ...]
-    findings: tuple[Finding, ...]
-    shared_bytes: int
-
-    def busy(self, unit, job=None):
-        """[(start, end)], in order, in which a unit works, or a job's part of it; what touches is one piece."""
-        pieces = []
-        for span in sorted((s for s in self.spans if s.unit == unit and job in (None, s.job)), key=lambda s: s.start):
-            if pieces and span.start <= pieces[-1][1] + 1e-9:
-                pieces[-1] = pieces[-1][0], max(pieces[-1][1], span.end)
-            else:
-                pieces.append((span.start, span.end))
-        return pieces
-
-    def share(self, unit):
-        """The part of all cycles in which a unit works."""
-        return sum(end - start for start, end in self.busy(unit)) / self.cycles if self.cycles else 0.0
-
-    def bubbles(self, unit="tensor"):
-        """[(start, end)] between a unit's first work and its last in which it has none."""
-        pieces = self.busy(unit)
-        return [(end, start) for (_, end), (start, _) in itertools.pairwise(pieces)]
 
 
 @dataclass(eq=False)
@@ -325,10 +178,8 @@ class SM:
 
     def _on_arrive(self, job, barrier, count):
         if barrier.count > 1 and job.name in barrier.who:
-            text = (
-                f"{job.name} arrives at {barrier} again in phase {barrier.phase}, which expects {barrier.count} groups"
-            )
-            self._find("extra arrival", job.name, text)
+            text = f"{job.name} arrives at {barrier} again in phase {barrier.phase}"
+            self._find("extra arrival", job.name, f"{text}, which expects {barrier.count} groups")
         barrier.who.append(job.name)
         job.arrive(barrier)
         barrier.arrived += count
@@ -348,10 +199,8 @@ class SM:
                 self._complete(barrier, by)
             return
         if barrier.phase > 0 and barrier.noticed < barrier.phase - 1:
-            text = (
-                f"{barrier} completes phase {barrier.phase} before any group has waited for phase {barrier.phase - 1}"
-            )
-            self._find("missed phase", by, text)
+            text = f"{barrier} completes phase {barrier.phase} before any group has waited for phase"
+            self._find("missed phase", by, f"{text} {barrier.phase - 1}")
         barrier.phase, barrier.arrived, barrier.who = barrier.phase + 1, 0, []
         barrier.known, barrier.coming = dict(barrier.coming), {}
         waiting, barrier.waiting = barrier.waiting, []
@@ -373,15 +222,14 @@ class SM:
 
     def _on_copy(self, job, tile, barrier, stage):
         for product in stage.products:
-            if product.waited_for is not None and (
-                product.job == job.name or job.known.get(product.job, 0) > product.waited_for
-            ):
+            arrivals = job.known.get(product.job, 0) + (product.job == job.name)  # of its own it knows the last
+            if product.waited_for is not None and arrivals > product.waited_for:
                 continue
             # Found whether or not the product was quick enough this time.
             how = "still reads" if product.end > self.now else "may still read"
             text = f"{job.name} copies tile {tile} into {stage} while {product.job} {how} tile {product.reads[stage]}"
-            text += f" there ({product.what}, issued at cycle {product.issued:,.0f}"
-            text += ")" if product.end > self.now else "): nothing says that it has waited for this product"
+            text += f" there ({product.what}, issued at cycle {product.issued:,.0f})"
+            text += "" if product.end > self.now else ": nothing says that it has waited for this product"
             self._find("overwrite", job.name, text)
         if stage.copying is not None:
             text = f"{job.name} copies tile {tile} into {stage} while the copy of tile {stage.copying} is under way"
@@ -495,8 +343,8 @@ class SM:
             if not job.ended:
                 where = next((b for b in self.all_barriers if job in b.waiting), None)
                 state = f"; {where} is in phase {where.phase} and lacks {where.lacks}" if where else ""
-                text = f"{job.name} waits for {job.waits}, since cycle {job.since:,.0f}, and nothing happens any more{state}"
-                self._find("deadlock", job.name, text)
+                text = f"{job.name} waits for {job.waits}, since cycle {job.since:,.0f}, and nothing happens any more"
+                self._find("deadlock", job.name, text + state)
             elif job.products:
                 names = ", ".join(product.what for product in job.products)
                 self._find("unfinished", job.name, f"{job.name} ended without waiting for {names}")
