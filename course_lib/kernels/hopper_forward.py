@@ -44,6 +44,7 @@ BLOCK_N = gl.constexpr(128)  # keys of a tile
 STAGES = gl.constexpr(2)  # tiles of K, and of V, in shared memory
 # Registers of a thread. A multiprocessor has 65,536, and hands them out to whole groups of 128 threads.
 COMPUTE_REGISTERS, FETCH_REGISTERS = 240, 24
+HOPPER = (9, 0)  # compute capability
 LOG2_E, LN_2 = gl.constexpr(1.4426950408889634), gl.constexpr(0.6931471805599453)
 
 
@@ -336,16 +337,17 @@ def hopper_flash_attention(q, k, v, *, causal=False, scale=None, return_lse=Fals
     """`flash_attention` by this kernel alone: arguments, results and precision are the same, but for these.
 
     It takes fp16 and bf16, head_dim 33 to 128 in multiples of 8, sequences of 512 and more, and tensors whose rows
-    begin at multiples of 16 bytes; and a GPU of compute capability 9.0. It is not differentiable.
-    Raises TypeError or ValueError, naming the argument, and RuntimeError where there is no such GPU.
+    begin at multiples of 16 bytes; and a GPU of compute capability 9.0, or the CPU, where gluon_interpreter.py runs it.
+    It is not differentiable.
+    Raises TypeError or ValueError, naming the argument, and RuntimeError on another GPU.
     """
     causal, return_lse = check_flag("causal", causal), check_flag("return_lse", return_lse)
     check_tensors(q, k, v)
     scale = check_scale(scale, q.shape[-1])
-    capability = runtime.capability(q.device)
-    if capability is None or capability[0] != 9:
-        found = "no GPU" if capability is None else f"one of {capability[0]}.{capability[1]}"
-        raise RuntimeError(f"hopper_flash_attention needs a GPU of compute capability 9.0, and there is {found}")
+    capability = runtime.capability(q.device) or HOPPER  # interpreted, it is as on Hopper
+    if capability[0] != 9:
+        found = ".".join(map(str, capability))
+        raise RuntimeError(f"hopper_flash_attention needs a GPU of compute capability 9.0, and this one has {found}")
     if not can_take(capability, tensor_meta(q), tensor_meta(k), tensor_meta(v)):
         raise ValueError(
             "hopper_flash_attention takes fp16 or bf16, head_dim 33 to 128, at least 512 rows, and rows that begin at "

@@ -30,7 +30,7 @@ class Request:
     """One compilation. dtype: torch's name. arch: 75 for sm_75.
 
     kernel: "forward", of the backward "dkdv" or "dq", of decoding "decode" or, with num_splits > 1, "merge"; with tiles
-    from a list "list_forward", "list_dkdv" or "list_dq".
+    from a list "list_forward", "list_dkdv" or "list_dq"; the forward for sm_90 alone, in Gluon, "hopper".
     config: (BLOCK_M, BLOCK_N, num_warps, num_stages), or None for the shipped one. tail: whether the last tiles end
     beyond the sequences. by_descriptor: whether the tiles in the loop come by tensor descriptor; None for what a launch
     on that GPU would do.
@@ -135,6 +135,11 @@ def compile_request(request):
             _launch_variant(request, q, config)
         elif request.kernel == "forward":
             flash_forward(q, q, q, store_lse=True, config=config, **how)
+        elif request.kernel == "hopper":
+            from course_lib.kernels.hopper_forward import BLOCK_M, BLOCK_N, hopper_forward
+
+            hopper_forward(q, q, q, causal=request.causal, scale=1.0, store_lse=True)
+            launches[-1][1].update(BLOCK_M=BLOCK_M.value, BLOCK_N=BLOCK_N.value)
         elif request.kernel in ("decode", "merge"):
             lengths, table = torch.empty(2, dtype=torch.int32, device="meta"), None
             cache = torch.empty(2, 1, n, request.head_dim, **on_gpu)
