@@ -265,10 +265,61 @@ def test_findings_name_job_operation_time_stage_and_barrier():
     assert (finding.kind, finding.cycle, finding.text) == ("early read", 0, words)
 
 
+@pytest.mark.parametrize("filled, holds", [([], "nothing yet"), ([0, 2], "tile 2")])
+def test_a_stage_that_holds_something_else_is_read_early(filled, holds):
+    def fill(k, full, empty):
+        for tile in filled:
+            yield mbarrier.expect(full[tile // 2], 4096)
+            yield tma.async_copy_global_to_shared(tile, full[tile // 2], k[tile // 2])
+
+    def reads_the_other(k, full, empty):
+        for tile in filled:
+            yield mbarrier.wait(full[tile // 2], 0)
+        yield warpgroup_mma("S 0", 1, {k[1]: 0})
+        yield warpgroup_mma_wait(0)
+
+    first = two_jobs(fill, reads_the_other).findings[0]
+    assert first.kind == "early read" and first.text.endswith(f"reads tile 0 from K[1] (S 0), which holds {holds}")
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_named_barrier_says_that_a_product_is_done(says_so):
+    """The copier has waited for the consumer, which has waited for its product, or has not."""
+    sm = SM()
+    k, full, turn = sm.allocate_shared_memory("K", 1, 4096), sm.barriers("full", 1, 1), sm.named_barriers("turn", 1)
+
+    def copies():
+        for tile in range(2):
+            yield mbarrier.expect(full[0], 4096)
+            yield tma.async_copy_global_to_shared(tile, full[0], k[0])
+            yield named.sync(turn[0])
+
+    def reads():
+        for tile in range(2):
+            yield mbarrier.wait(full[0], tile)
+            yield warpgroup_mma(f"S {tile}", 1, {k[0]: tile})
+            for operation in (warpgroup_mma_wait(0), named.arrive(turn[0]))[:: 1 if says_so else -1]:
+                yield operation
+
+    kinds = [finding.kind for finding in sm.run({"copies": copies(), "reads": reads()}).findings]
+    assert kinds == ([] if says_so else ["overwrite"])
+
+
 def test_an_endless_job_is_stopped():
-    endless = ([("wait", "empty", 0, 1)][i] for i in itertools.repeat(0))
-    run = run_ring(endless, [], 1)
+    yielded = itertools.count()
+    run = run_ring((("wait", "empty", 0, 1) for _ in yielded), [], 1)
     assert [finding.kind for finding in run.findings] == ["runaway"]
+    assert f"stopped after {next(yielded) - 1:,} operations" in run.findings[0].text
+
+
+def test_groups_that_compute_wait_for_each_other_s_exponentials():
+    def job():
+        yield compute("exp", exps=160, instructions=128)
+
+    spans = SM().run({"one": job(), "other": job()}).spans
+    assert [(span.job, span.start, span.end) for span in spans] == [("one", 0, 10), ("other", 10, 20)]
+    (alone,) = SM().run({"one": iter([compute("exp", exps=16, instructions=1280)])}).spans
+    assert (alone.start, alone.end) == (0, 10)
 
 
 @pytest.mark.parametrize(
@@ -350,6 +401,7 @@ def test_the_next_product_first_hides_the_softmax_of_a_single_group():
 def test_rates_of_the_h100():
     gpu = GPUS["H100"]
     assert gpu.sms * H100.tensor_flops * 1.83e9 == pytest.approx(gpu.fp16_tensor_tflops * 1e12, rel=0.001)
+    assert gpu.sms * H100.copy_bytes * 1.755e9 == pytest.approx(8986e9, rel=0.001)
     assert gpu.sms * H100.instructions * 2 * 1.98e9 == pytest.approx(gpu.fp32_tflops * 1e12, rel=0.001)
 
 

@@ -66,7 +66,7 @@ class Barrier:
     noticed: int = -1  # the last complete phase that some job has waited for
     waiting: list = field(default_factory=list)
     coming: dict = field(default_factory=dict)  # what those who arrived know, as of _Job.known
-    known: dict = field(default_factory=dict)  # the same, of the last complete phase
+    known: dict = field(default_factory=dict)  # the same, up to the last complete phase
 
     def __str__(self):
         return self.name

@@ -77,7 +77,7 @@ def _job(name, operations, ring, barriers, times):
 
 def _checked(name, place, operation, stages):
     """{what: value} of an operation. Raises JobError with the operation, its place and what is wrong."""
-    where = f"operation {place} of the {name}, {operation!r}"
+    where = f"operation {place} of the {name}, {operation!r:.80}"
     if not isinstance(operation, tuple | list) or not operation or operation[0] not in FORMS:
         raise JobError(f"{where}: an operation is a tuple that begins with one of {', '.join(map(repr, FORMS))}")
     form = FORMS[operation[0]]

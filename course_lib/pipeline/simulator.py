@@ -202,7 +202,7 @@ class SM:
             text = f"{barrier} completes phase {barrier.phase} before any group has waited for phase"
             self._find("missed phase", by, f"{text} {barrier.phase - 1}")
         barrier.phase, barrier.arrived, barrier.who = barrier.phase + 1, 0, []
-        barrier.known, barrier.coming = dict(barrier.coming), {}
+        barrier.known = dict(barrier.coming)
         waiting, barrier.waiting = barrier.waiting, []
         for job in waiting:
             self._notice(job, barrier)
@@ -327,9 +327,8 @@ class SM:
         job.arrive(barrier)
         if len(barrier.come) >= barrier.groups:
             waiting, barrier.waiting, barrier.come = barrier.waiting, [], []
-            known, barrier.coming = barrier.coming, {}
             for other in waiting:
-                _learn(other.known, known)
+                _learn(other.known, barrier.coming)
                 self._later(self.now, self._go_on, other)
 
     def _on_sync(self, job, barrier):
