@@ -11,7 +11,6 @@ from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, label, le
 RECORD = "hopper-h200"
 SIMULATED = {
     "one group": "one group", "a warp that fetches": "producer and consumers", "next scores first": "next S first",
-    "groups take turns": "taking turns",
 }  # fmt: skip
 PEERS = {
     "sdpa_flash": ("FlashAttention-2", GREY, "s"), "portable": ("portable kernel", ORANGE, "D"),

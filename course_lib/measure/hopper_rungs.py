@@ -142,8 +142,10 @@ class Rung:
 @functools.cache
 def rungs():
     """{name: Rung}, in the order of the lesson."""
-    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    return {name: Rung(name, **keys) for name, keys in tomllib.loads(text).items()}
+    found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return {
+        name: Rung(name, **keys | {"expected": " ".join(keys["expected"].split())}) for name, keys in found.items()
+    }
 
 
 def interpreted(edits):
