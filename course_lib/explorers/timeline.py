@@ -28,7 +28,7 @@ KINDS = {
 class Settings:
     """rung: of pipeline.RUNGS. consumers: groups that compute, where the rung leaves a choice."""
 
-    rung: str = "producer and consumers"
+    rung: str = "a warp that fetches"
     stages: int = 2
     consumers: int = 2
     head_dim: int = 128
@@ -36,7 +36,7 @@ class Settings:
 
     @property
     def groups(self):
-        return {"one group": 1, "taking turns": 2}.get(self.rung, self.consumers)
+        return {"one group": 1, "groups take turns": 2}.get(self.rung, self.consumers)
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,16 @@ BLOCK_M = 64  # query rows of a group: those of one wgmma instruction
 ELEMENT_BYTES = 2
 # Subtract the maximum (fused with the scale), add to the row's sum, and half a conversion to fp16, which takes two.
 INSTRUCTIONS_PER_EXP = 2.5
-RUNGS = ("one group", "producer and consumers", "next S first", "taking turns")
+RUNGS = ("one group", "a warp that fetches", "next scores first", "groups take turns")  # as in hopper_rungs.toml
 
 
 @dataclass
 class Shared:
     """What the groups of a thread block share: stages, and barriers that say that one is ready or empty."""
 
-    q_s: list
-    k_s: list
-    v_s: list
+    q_smem: list
+    k_smem: list
+    v_smem: list
     q_ready: list
     q_empty: list
     k_ready: list
@@ -88,123 +88,120 @@ def rescale(z, O, of):
 
 
 def one_group(b, z):
-    """Rung "one group": it fetches, stages - 1 tiles ahead, and computes in turn."""
+    """Rung "one group": it asks for tiles, stages - 1 ahead, and computes in turn. K and V have one barrier."""
 
-    def fetch(j):
-        s = j % z.stages
-        yield mbarrier.expect(b.k_ready[s], z.key_bytes)
-        yield tma.async_copy_global_to_shared(j, b.k_ready[s], b.k_s[s])
-        yield mbarrier.expect(b.v_ready[s], z.key_bytes)
-        yield tma.async_copy_global_to_shared(j, b.v_ready[s], b.v_s[s])
+    def fetch_keys(tile):
+        stage = tile % z.stages
+        yield mbarrier.expect(b.k_ready[stage], 2 * z.key_bytes)
+        yield tma.async_copy_global_to_shared(tile, b.k_ready[stage], b.k_smem[stage])
+        yield tma.async_copy_global_to_shared(tile, b.k_ready[stage], b.v_smem[stage])
 
-    n = z.query_tiles * z.key_tiles
-    for it in range(min(z.stages - 1, n)):
-        yield from fetch(it)
-    for it in range(n):
-        t, j = divmod(it, z.key_tiles)
-        if j == 0:
-            yield mbarrier.expect(b.q_ready[0], z.query_bytes)
-            yield tma.async_copy_global_to_shared(t, b.q_ready[0], b.q_s[0])
-            yield mbarrier.wait(b.q_ready[0], t & 1)
-            O = []
-        s, phase = it % z.stages, it // z.stages & 1
-        if it + z.stages - 1 < n:
-            yield from fetch(it + z.stages - 1)  # into the stage that the last iteration has left
-        yield mbarrier.wait(b.k_ready[s], phase)
-        S = yield scores(z, b.q_s[0], t, b.k_s[s], it)
-        yield warpgroup_mma_wait(0)
-        yield from softmax(z, S, it)
-        yield rescale(z, O, it)
-        yield mbarrier.wait(b.v_ready[s], phase)
-        O = [(yield values(z, b.v_s[s], it))]
-        yield warpgroup_mma_wait(0)
-        if j == z.key_tiles - 1:
-            yield from store(z, O)
-
-
-def producer(b, z):
-    """It only fetches: each stage as soon as all consumers have handed it back."""
-    it = 0
-    for t in range(z.query_tiles):
-        for w in range(z.consumers):
-            yield mbarrier.wait(b.q_empty[w], t & 1 ^ 1)
-            yield mbarrier.expect(b.q_ready[w], z.query_bytes)
-            yield tma.async_copy_global_to_shared(t, b.q_ready[w], b.q_s[w])
+    used = 0
+    for i in range(z.query_tiles):
+        yield mbarrier.expect(b.q_ready[0], z.query_bytes)
+        yield tma.async_copy_global_to_shared(i, b.q_ready[0], b.q_smem[0])
+        end, O = used + z.key_tiles, []
+        for tile in range(used, min(used + z.stages - 1, end)):
+            yield from fetch_keys(tile)
+        yield mbarrier.wait(b.q_ready[0], i & 1)
         for _ in range(z.key_tiles):
-            s, phase = it % z.stages, it // z.stages & 1 ^ 1
-            yield mbarrier.wait(b.k_empty[s], phase)
-            yield mbarrier.expect(b.k_ready[s], z.key_bytes)
-            yield tma.async_copy_global_to_shared(it, b.k_ready[s], b.k_s[s])
-            yield mbarrier.wait(b.v_empty[s], phase)
-            yield mbarrier.expect(b.v_ready[s], z.key_bytes)
-            yield tma.async_copy_global_to_shared(it, b.v_ready[s], b.v_s[s])
-            it += 1
-
-
-def consumer(b, z, w):
-    """Rung "producer and consumers": products and softmax of each tile in turn."""
-    it = 0
-    for t in range(z.query_tiles):
-        yield mbarrier.wait(b.q_ready[w], t & 1)
-        O = []
-        for _ in range(z.key_tiles):
-            s, phase = it % z.stages, it // z.stages & 1
-            yield mbarrier.wait(b.k_ready[s], phase)
-            S = yield scores(z, b.q_s[w], t, b.k_s[s], it)
+            stage = used % z.stages
+            if used + z.stages - 1 < end:
+                yield from fetch_keys(used + z.stages - 1)  # into the stage that the last tile has left
+            yield mbarrier.wait(b.k_ready[stage], used // z.stages & 1)
+            S = yield scores(z, b.q_smem[0], i, b.k_smem[stage], used)
             yield warpgroup_mma_wait(0)
-            yield mbarrier.arrive(b.k_empty[s])
-            yield from softmax(z, S, it)
-            yield rescale(z, O, it)
-            yield mbarrier.wait(b.v_ready[s], phase)
-            O = [(yield values(z, b.v_s[s], it))]
+            yield from softmax(z, S, used)
+            yield rescale(z, O, used)
+            O = [(yield values(z, b.v_smem[stage], used))]
             yield warpgroup_mma_wait(0)
-            yield mbarrier.arrive(b.v_empty[s])
-            it += 1
-        yield mbarrier.arrive(b.q_empty[w])
+            used += 1
         yield from store(z, O)
 
 
-def consumer_next_first(b, z, w, turns=False):
-    """Rungs "next S first" and "taking turns": S of the next tile is started before the softmax of this one is needed.
+def producer(b, z):
+    """The warp that fetches: each stage as soon as all groups that compute have handed it back."""
+    fetched = 0
+    for i in range(z.query_tiles):
+        for group in range(z.consumers):
+            yield mbarrier.wait(b.q_empty[group], (i & 1) ^ 1)
+            yield mbarrier.expect(b.q_ready[group], z.query_bytes)
+            yield tma.async_copy_global_to_shared(i, b.q_ready[group], b.q_smem[group])
+        for _ in range(z.key_tiles):
+            stage, phase = fetched % z.stages, fetched // z.stages & 1
+            yield mbarrier.wait(b.k_empty[stage], phase ^ 1)
+            yield mbarrier.expect(b.k_ready[stage], z.key_bytes)
+            yield tma.async_copy_global_to_shared(fetched, b.k_ready[stage], b.k_smem[stage])
+            yield mbarrier.wait(b.v_empty[stage], phase ^ 1)
+            yield mbarrier.expect(b.v_ready[stage], z.key_bytes)
+            yield tma.async_copy_global_to_shared(fetched, b.v_ready[stage], b.v_smem[stage])
+            fetched += 1
 
-    So the softmax of tile it runs while the tensor cores work on O += P V of tile it - 1.
-    """
-    it = 0
-    if turns and w == 1:
-        yield named.arrive(b.turn[0])  # the first turn is group 0's
-    for t in range(z.query_tiles):
-        yield mbarrier.wait(b.q_ready[w], t & 1)
-        s, phase = it % z.stages, it // z.stages & 1
-        yield mbarrier.wait(b.k_ready[s], phase)
-        S = yield scores(z, b.q_s[w], t, b.k_s[s], it)
-        yield warpgroup_mma_wait(0)
-        yield mbarrier.arrive(b.k_empty[s])
-        yield from softmax(z, S, it)
-        for _ in range(1, z.key_tiles):
-            s_v, phase_v = it % z.stages, it // z.stages & 1
-            it += 1
-            s_k, phase_k = it % z.stages, it // z.stages & 1
-            yield mbarrier.wait(b.k_ready[s_k], phase_k)
-            if turns:
-                yield named.sync(b.turn[w])
-            S = yield scores(z, b.q_s[w], t, b.k_s[s_k], it)
-            yield mbarrier.wait(b.v_ready[s_v], phase_v)
-            O = [(yield values(z, b.v_s[s_v], it - 1))]
-            if turns:
-                yield named.arrive(b.turn[1 - w])
-            yield warpgroup_mma_wait(1)
-            yield mbarrier.arrive(b.k_empty[s_k])
-            yield from softmax(z, S, it)
+
+def consumer(b, z, group):
+    """Rung "a warp that fetches": products and softmax of each tile in turn."""
+    used = 0
+    for i in range(z.query_tiles):
+        yield mbarrier.wait(b.q_ready[group], i & 1)
+        O = []
+        for _ in range(z.key_tiles):
+            stage, phase = used % z.stages, used // z.stages & 1
+            yield mbarrier.wait(b.k_ready[stage], phase)
+            S = yield scores(z, b.q_smem[group], i, b.k_smem[stage], used)
             yield warpgroup_mma_wait(0)
-            yield mbarrier.arrive(b.v_empty[s_v])
-            yield rescale(z, O, it)
-        s_v, phase_v = it % z.stages, it // z.stages & 1
-        yield mbarrier.arrive(b.q_empty[w])
-        yield mbarrier.wait(b.v_ready[s_v], phase_v)
-        O = [(yield values(z, b.v_s[s_v], it))]
+            yield mbarrier.arrive(b.k_empty[stage])
+            yield from softmax(z, S, used)
+            yield rescale(z, O, used)
+            yield mbarrier.wait(b.v_ready[stage], phase)
+            O = [(yield values(z, b.v_smem[stage], used))]
+            yield warpgroup_mma_wait(0)
+            yield mbarrier.arrive(b.v_empty[stage])
+            used += 1
+        yield mbarrier.arrive(b.q_empty[group])
+        yield from store(z, O)
+
+
+def consumer_next_first(b, z, group, turns=False):
+    """Rungs "next scores first" and, with turns, "groups take turns".
+
+    S of the next tile is started first, then O += P V of the tile before. The softmax of the next tile follows while
+    the tensor cores still work on the latter.
+    """
+    used = 0
+    if turns and group == 1:
+        yield named.arrive(b.turn[0])  # the first turn is group 0's
+    for i in range(z.query_tiles):
+        yield mbarrier.wait(b.q_ready[group], i & 1)
+        stage = used % z.stages
+        yield mbarrier.wait(b.k_ready[stage], used // z.stages & 1)
+        S = yield scores(z, b.q_smem[group], i, b.k_smem[stage], used)
         yield warpgroup_mma_wait(0)
-        yield mbarrier.arrive(b.v_empty[s_v])
-        it += 1
+        yield mbarrier.arrive(b.k_empty[stage])
+        yield from softmax(z, S, used)
+        for _ in range(1, z.key_tiles):
+            stage, next_stage = used % z.stages, (used + 1) % z.stages
+            yield mbarrier.wait(b.k_ready[next_stage], (used + 1) // z.stages & 1)
+            if turns:
+                yield named.sync(b.turn[group])
+            S = yield scores(z, b.q_smem[group], i, b.k_smem[next_stage], used + 1)
+            yield mbarrier.wait(b.v_ready[stage], used // z.stages & 1)
+            O = [(yield values(z, b.v_smem[stage], used))]
+            if turns:
+                yield named.arrive(b.turn[1 - group])
+            yield warpgroup_mma_wait(1)  # until only the last product is under way
+            yield mbarrier.arrive(b.k_empty[next_stage])
+            yield from softmax(z, S, used + 1)
+            yield warpgroup_mma_wait(0)
+            yield mbarrier.arrive(b.v_empty[stage])
+            yield rescale(z, O, used + 1)
+            used += 1
+        stage = used % z.stages
+        yield mbarrier.wait(b.v_ready[stage], used // z.stages & 1)
+        O = [(yield values(z, b.v_smem[stage], used))]
+        yield warpgroup_mma_wait(0)
+        yield mbarrier.arrive(b.v_empty[stage])
+        used += 1
+        yield mbarrier.arrive(b.q_empty[group])
         yield from store(z, O)
 
 
@@ -223,7 +220,7 @@ def simulate(rung, head_dim=128, block_k=128, stages=2, key_tiles=32, *, query_t
     """
     if rung not in RUNGS:
         raise ValueError(f"{rung!r} is none of the rungs {', '.join(map(repr, RUNGS))}")
-    if rung == "taking turns" and consumers != 2:
+    if rung == "groups take turns" and consumers != 2:
         raise ValueError(f"two groups take turns, not {consumers}")
     n = 1 if rung == "one group" else consumers
     z = Sizes(head_dim, block_k, stages, key_tiles, query_tiles, n)
@@ -239,10 +236,10 @@ def simulate(rung, head_dim=128, block_k=128, stages=2, key_tiles=32, *, query_t
     if rung == "one group":
         return sm.run({"group": one_group(b, z)})
     sm.allocate_shared_memory("O", n, z.query_bytes)  # the next query tile is there before this one is stored
-    if rung == "producer and consumers":
+    if rung == "a warp that fetches":
         groups = {f"consumer {w}": consumer(b, z, w) for w in range(n)}
     else:
-        groups = {f"consumer {w}": consumer_next_first(b, z, w, rung == "taking turns") for w in range(n)}
+        groups = {f"consumer {w}": consumer_next_first(b, z, w, rung == "groups take turns") for w in range(n)}
     return sm.run({"producer": producer(b, z)} | groups)
 
 

@@ -35,7 +35,7 @@ EXPLORERS = {
     "forward": (forward_kernel.explore, {"BLOCK_M": 8, "BLOCK_N": 8}, "tile", (0, 1)),
     "roofline": (roofline.explore, {}, "B_r", (64, 128)),
     "warp": (warp.explore, {"row (floats)": 128, "padding": 1}, "step", (8, 9)),
-    "timeline": (timeline.explore, {"rung": "taking turns"}, "d", (64, 128)),
+    "timeline": (timeline.explore, {"rung": "groups take turns"}, "d", (64, 128)),
     "worklog": (worklog.explore, {}, "N", (1024, 4096)),
     "paint": (paint.explore, {"block_k": 3}, "block_q", (3, 4)),
     "backward": (backward_passes.explore, {"queries": 24, "keys": 24, "causal": False}, "visit", (20, 21)),

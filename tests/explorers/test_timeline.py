@@ -50,11 +50,11 @@ def test_every_product_copy_and_bubble_is_drawn_when_it_happens(s):
 
 
 def test_the_words_are_the_numbers():
-    model = explorer.evaluate(Settings("next S first", 3, 2, 64))
+    model = explorer.evaluate(Settings("next scores first", 3, 2, 64))
     text = explorer.describe(model)
     assert f"{model.steady.cycles_per_key_tile:,.0f} cycles for 128 query rows" in text
     assert f"busy {model.steady_share:.0%}" in text and "it does not fit" not in text
-    assert "it does not fit" in explorer.describe(explorer.evaluate(Settings("next S first", 4)))
+    assert "it does not fit" in explorer.describe(explorer.evaluate(Settings("next scores first", 4)))
     assert "always has 1 group that computes" in explorer.describe(explorer.evaluate(Settings("one group")))
 
 
@@ -64,7 +64,7 @@ def test_the_explorer_follows_its_controls(shell_of):
         return explorer.describe(model), explorer.draw(model)
 
     moves = [
-        ("rung", "next S first", {"rung": "next S first"}), ("stages", 1, {"stages": 1}),
+        ("rung", "next scores first", {"rung": "next scores first"}), ("stages", 1, {"stages": 1}),
         ("consumers", 1, {"consumers": 1}), ("d", 64, {"head_dim": 64}), ("keys of a tile", 64, {"block_k": 64}),
     ]  # fmt: skip
     shell_of(explorer.explore()).assert_follows(shown, {}, moves)
