@@ -9,9 +9,6 @@ from course_lib.measure.hopper_rungs import rungs
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, label, legend, panel, panels, tidy
 
 RECORD = "hopper-h200"
-SIMULATED = {
-    "one group": "one group", "a warp that fetches": "producer and consumers", "next scores first": "next S first",
-}  # fmt: skip
 PEERS = {
     "sdpa_flash": ("FlashAttention-2", GREY, "s"), "portable": ("portable kernel", ORANGE, "D"),
     "sdpa_cudnn": ("cuDNN", GREEN, "^"), "ours": ("this lesson's kernel", BLUE, "o"),
@@ -61,8 +58,8 @@ def draw_ladder(n, head_dim=128):
     measured = {name: both for name, both in speeds(n, head_dim).items() if rungs()[name].kept}
     peak = GPUS["H100"].fp16_tensor_tflops
     simulated = {
-        name: pipeline.predict(SIMULATED[name], head_dim, key_tiles=n // BLOCK_N.value).tflops
-        for name in measured if name in SIMULATED
+        name: pipeline.predict(name, head_dim, key_tiles=n // BLOCK_N.value).tflops
+        for name in measured if name in pipeline.RUNGS
     }  # fmt: skip
     said = [
         f"{name}: {full:.0f} full, {causal:.0f} causal"
