@@ -5,6 +5,7 @@ Triton decides by itself which warp does what, and what waits for what. Gluon, i
     one warp fetches          the copy engine (TMA) fills tiles in shared memory while others compute
     two groups compute        64 query rows each, from the same tiles; the softmax of one runs under products of the other
     the next scores early     S = Q K^T of the next tile is started before the softmax of this one
+    groups take turns         one starts its products when the other has started its own
     registers move            from the warp that fetches, which needs few, to the groups that compute
     programs stay             as many as there are multiprocessors; each computes one query tile after the other
 
@@ -146,12 +147,13 @@ def softmax(
 
 @gluon.jit
 def attend(
-    q, p, m, l, acc, used, rows, start_n, smem, ready, empty, shape, scale_log2,
-    IS_CAUSAL: gl.constexpr, MASKED: gl.constexpr,
+    q, p, m, l, acc, used, turns, rows, start_n, smem, ready, empty, turn, shape, scale_log2,
+    GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
     """FA2 Alg. 1, lines 8 to 10: the values of the tile whose p is given, and the softmax of the next tile, at start_n.
 
-    used: how many key tiles have been used up so far. m and l: with the former tile; acc: without it.
+    used: how many key tiles have been used up so far; turns: how many turns at the tensor cores, of which the first is
+    group 0's. m and l: with the former tile; acc: without it.
     """
     q_smem, k_smem, v_smem, o_smem = smem
     q_ready, k_ready, v_ready = ready
@@ -159,6 +161,7 @@ def attend(
     stage = used % STAGES
     next_stage = (used + 1) % STAGES
     mbarrier.wait(k_ready.index(next_stage), (used + 1) // STAGES & 1)
+    mbarrier.wait(turn.index(GROUP), (turns & 1) ^ (1 - GROUP))
     k = k_smem.index(next_stage).reshape([BLOCK_N, k_smem.shape[4]])
     S_LAYOUT: gl.constexpr = m.type.layout.parent
     zeros = gl.zeros([ROWS, BLOCK_N], gl.float32, S_LAYOUT)
@@ -166,6 +169,7 @@ def attend(
     mbarrier.wait(v_ready.index(stage), used // STAGES & 1)
     v = v_smem.index(stage).reshape([BLOCK_N, v_smem.shape[4]])
     acc_to_come = warpgroup_mma(p, v, acc, is_async=True)
+    mbarrier.arrive(turn.index(1 - GROUP), count=1)
 
     scores = warpgroup_mma_wait(1, deps=[scores_to_come])  # until only the last product is under way
     mbarrier.arrive(k_empty.index(next_stage), count=1)
@@ -180,7 +184,7 @@ def attend(
 
 @gluon.jit
 def compute(
-    o_desc, lse_ptr, smem, ready, empty, shape, scale_log2,
+    o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2,
     GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, STORE_LSE: gl.constexpr,
     PAIRED: gl.constexpr,
 ):  # fmt: skip
@@ -218,14 +222,16 @@ def compute(
             for j in range(1, n_masked):
                 start_n = (n_key_tiles - 1 - j) * BLOCK_N
                 p, m, l, acc = attend(
-                    q, p, m, l, acc, used, rows, start_n, smem, ready, empty, shape, scale_log2, IS_CAUSAL, True
-                )
+                    q, p, m, l, acc, used, used - i, rows, start_n, smem, ready, empty, turn, shape, scale_log2,
+                    GROUP, IS_CAUSAL, True,
+                )  # fmt: skip
                 used += 1
         for j in range(n_masked, n_key_tiles):
             start_n = (n_key_tiles - 1 - j) * BLOCK_N
             p, m, l, acc = attend(
-                q, p, m, l, acc, used, rows, start_n, smem, ready, empty, shape, scale_log2, IS_CAUSAL, False
-            )
+                q, p, m, l, acc, used, used - i, rows, start_n, smem, ready, empty, turn, shape, scale_log2,
+                GROUP, IS_CAUSAL, False,
+            )  # fmt: skip
             used += 1
         stage = used % STAGES
         mbarrier.wait(v_ready.index(stage), used // STAGES & 1)
@@ -277,12 +283,13 @@ def hopper_forward_kernel(
     smem = (q_smem, k_smem, v_smem, o_smem)
     ready = (barriers(2, 1), barriers(STAGES, 1), barriers(STAGES, 1))
     empty = (barriers(2, 1), barriers(STAGES, 2), barriers(STAGES, 2))
+    turn = barriers(2, 1)
     shape = (n_tiles, heads, group_size, n_q, n_k)
     fence_async_shared()
     gl.warp_specialize([
-        (compute, (o_desc, lse_ptr, smem, ready, empty, shape, scale_log2, gl.constexpr(0),
+        (compute, (o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2, gl.constexpr(0),
                    IS_CAUSAL, MASK_K_ROWS, STORE_LSE, PAIRED)),
-        (compute, (o_desc, lse_ptr, smem, ready, empty, shape, scale_log2, gl.constexpr(1),
+        (compute, (o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2, gl.constexpr(1),
                    IS_CAUSAL, MASK_K_ROWS, STORE_LSE, PAIRED)),
         (fetch, (q_desc, k_desc, v_desc, smem, ready, empty, shape, IS_CAUSAL, PAIRED)),
     ], [4, 1], [COMPUTE_REGISTERS, FETCH_REGISTERS])  # fmt: skip
@@ -301,8 +308,7 @@ def plan(q, k, v, n_sms, causal, scale, store_lse):
     batch, heads, n_q, _ = q.shape
     _, kv_heads, n_k, _ = k.shape
     n_tiles = -(-n_q // BLOCK_M.value) * heads * batch
-    # Pairs halve the number of pieces that can be handed out: with fewer than there are multiprocessors, some idle.
-    paired = causal and n_tiles >= 2 * n_sms
+    paired = causal and n_tiles > n_sms
     return Launch(
         hopper_forward_kernel, (min(n_sms, n_tiles), 1, 1),
         n_tiles, heads, heads // kv_heads, n_q, n_k, scale * LOG2_E.value,
@@ -317,6 +323,18 @@ def can_take(capability, q, k, v):
         capability is not None and capability[0] == 9 and q.dtype != torch.float32 and 32 < q.shape[3] <= 128
         and takes_descriptors(capability, q, k, v)
     )  # fmt: skip
+
+
+def prefers_hopper(capability, q, k, v, causal):
+    """Whether `flash_attention` takes this kernel: from where on it was faster than the portable one on an H200.
+
+    It needs longer to fill its stages, so it needs long sequences, or several query tiles for each multiprocessor.
+    """
+    batch, heads, n_q, _ = q.shape
+    n_k = k.shape[2]
+    n_tiles = -(-n_q // BLOCK_M.value) * heads * batch
+    many_tiles = n_tiles >= 256 and n_k >= (1024 if causal else 512)
+    return (many_tiles or n_k >= (4096 if causal else 2048)) and can_take(capability, q, k, v)
 
 
 def hopper_forward(q, k, v, *, causal, scale, store_lse):

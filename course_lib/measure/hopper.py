@@ -1,4 +1,7 @@
-"""Lesson 15's measurements, on a GPU of compute capability 9.0: the Gluon kernel beside its peers, and its ladder."""
+"""Lesson 15's measurements, on a GPU of compute capability 9.0: the Gluon kernel beside its peers, and its ladder.
+
+Run as a program, this module is what `ncu` watches in `hopper_counter_rows`.
+"""
 
 import itertools
 
@@ -7,12 +10,15 @@ import torch
 from course_lib.kernels.flash_forward import flash_forward
 from course_lib.kernels.hopper_forward import hopper_forward
 from course_lib.measure import timing
-from course_lib.measure.accuracy import check_answers, exact_attention, relative_error
+from course_lib.measure.accuracy import assert_within_budget, exact_attention, relative_error
+from course_lib.measure.counters import counted_by_ncu, profiled
 from course_lib.measure.hopper_rungs import rungs
 
 LENGTHS = 1024, 4096, 16384
-# (head_dim, n, causal) at which every rung is timed.
+# (head_dim, n, causal) at which every rung is timed, and at which its tensor cores are watched.
 LADDER = *itertools.product((128,), LENGTHS, (False, True)), *itertools.product((64,), (1024, 4096), (False, True))
+WATCHED = (128, 4096, False), (64, 4096, False)
+COUNTERS = {"tensor_clocks": "sm__pipe_tensor_cycles_active.sum", "clocks": "sm__cycles_active.sum"}
 
 
 def hopper_rows():
@@ -28,32 +34,64 @@ def hopper_rows():
         how = {"causal": causal, "scale": head_dim**-0.5, "store_lse": False}
         calls["portable"] = lambda q=q, k=k, v=v, how=how: flash_forward(q, k, v, **how)[0]
         calls["ours"] = lambda q=q, k=k, v=v, how=how: hopper_forward(q, k, v, **how)[0]
-        yield {**shape, "causal": causal, "dtype": str(dtype).removeprefix("torch."), **timed(calls, q, k, v, causal)}
+        tflops, errors = timed(calls, q, k, v, causal)
+        row = {**shape, "causal": causal, "dtype": str(dtype).removeprefix("torch.")}
+        yield {**row, "tflops": tflops, "relative_error": errors}
     for head_dim, n, causal in LADDER:
         q, k, v, shape = inputs(head_dim, n, torch.float16)
-        how = {"causal": causal, "scale": head_dim**-0.5, "store_lse": False}
-        for rung in rungs().values():
-            call = {rung.name: lambda rung=rung, q=q, k=k, v=v, how=how: rung.forward(q, k, v, **how)[0]}
-            measured = timed(call, q, k, v, causal)
-            yield {"rung": rung.name, **shape, "causal": causal, **{key: x[rung.name] for key, x in measured.items()}}
+        tflops, errors = timed(ladder_calls(q, k, v, causal), q, k, v, causal)
+        for name in rungs():
+            yield {
+                "rung": name, **shape, "causal": causal, "tflops": tflops[name], "relative_error": errors[name]
+            }  # fmt: skip
+
+
+def hopper_counter_rows():
+    """How long the tensor cores are busy in each rung of lesson 15's ladder; needs Nsight Compute's ncu on the path."""
+    counted = counted_by_ncu(__name__, COUNTERS)
+    for ((head_dim, n, causal), rung), sums in zip(itertools.product(WATCHED, rungs()), counted, strict=True):
+        share = sums["tensor_clocks"] / sums["clocks"]
+        yield {"rung": rung, "n": n, "head_dim": head_dim, "causal": causal, "tensor_share": share}
+
+
+def ladder_calls(q, k, v, causal):
+    how = {"causal": causal, "scale": q.shape[-1] ** -0.5, "store_lse": False}
+    return {name: lambda rung=rung: rung.forward(q, k, v, **how)[0] for name, rung in rungs().items()}
 
 
 def inputs(head_dim, n, dtype):
+    """(q, k, v, {"batch": ..., "heads": ..., "n": ..., "head_dim": ...})."""
     shape = {"batch": timing.TOKENS // n, "heads": timing.HIDDEN_DIM // head_dim, "n": n, "head_dim": head_dim}
     return *timing.random_inputs(*shape.values(), dtype)[:3], shape
 
 
 def timed(calls, q, k, v, causal):
-    """{"tflops": {name: sustained}, "relative_error": {name: of the first two heads, against float64}}."""
-    exact, _ = exact_attention(*(x[:1, :2] for x in (q, k, v)), causal=causal)
+    """({name: sustained TFLOP/s}, {name: relative error against float64}); errors are the first and the last head's."""
+    ends = [tuple(x[of, of] for x in (q, k, v)) for of in (slice(1), slice(-1, None))]
+    exact = torch.cat([exact_attention(*end, causal=causal)[0] for end in ends])
+    plain = torch.cat([exact_attention(*end, causal=causal, dtype=q.dtype)[0] for end in ends])
     errors = {}
     for name, call in calls.items():
         o = call()
-        check_answers({name: [o]}, (q, k, v), causal)
+        o = torch.cat([o[:1, :1], o[-1:, -1:]])
+        assert_within_budget(name, o, plain, exact, q.dtype)
         errors[name] = relative_error(o, exact)
     batch, heads, n, head_dim = q.shape
     tflops = {
         name: timing.tflops(timing.sustained_ms(call), n, head_dim, heads, batch, causal)
         for name, call in calls.items()
     }
-    return {"tflops": tflops, "relative_error": errors}
+    return tflops, errors
+
+
+def run_rungs():
+    """Each rung once with the profiler on, after a call that compiles it."""
+    for head_dim, n, causal in WATCHED:
+        q, k, v, _ = inputs(head_dim, n, torch.float16)
+        for call in ladder_calls(q, k, v, causal).values():
+            call()
+            profiled(call)
+
+
+if __name__ == "__main__":
+    run_rungs()

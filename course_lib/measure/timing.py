@@ -45,7 +45,7 @@ def median_ms(contestants, rounds=30):
     return {n: statistics.median(b.elapsed_time(e) for b, e in pairs) for n, pairs in events.items()}
 
 
-def sustained_ms(call, seconds=0.6):
+def sustained_ms(call, seconds=0.5):
     """Milliseconds of one call, of many back to back on the current GPU for so long; the first half does not count.
 
     Products on tensor cores heat a GPU until its clock gives way. Kernels that take turns share the warmth, so that one

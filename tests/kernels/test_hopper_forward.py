@@ -9,8 +9,8 @@ import torch
 
 from course_lib import runtime
 from course_lib.editing import run_source
-from course_lib.kernels import flash, hopper_forward
-from course_lib.kernels.hopper_forward import can_take, hopper_flash_attention
+from course_lib.kernels import hopper_forward
+from course_lib.kernels.hopper_forward import hopper_flash_attention, prefers_hopper
 from course_lib.kernels.launch import tensor_meta
 from course_lib.measure.accuracy import check_attention
 from course_lib.measure.hopper_rungs import rungs
@@ -105,13 +105,18 @@ def test_other_gpus_are_refused(monkeypatch):
         hopper_flash_attention(*qkv(512, 512, 64, dtype=torch.float16))
 
 
-def test_flash_attention_takes_it_where_it_is_faster_and_the_gpu_is_right():
-    many, few = ([tensor_meta(x) for x in qkv(n, n, 64, dtype=torch.float16, heads=h)] for n, h in ((4096, 4), (512, 1)))
-    assert flash.prefers_hopper((9, 0), *many)
-    assert not flash.prefers_hopper((9, 0), *few)
+@pytest.mark.parametrize(
+    "n,heads,causal,preferred",
+    [(512, 63, False, False), (512, 64, False, True), (2048, 1, False, True), (1024, 31, True, False),
+     (1024, 32, True, True), (512, 200, True, False), (2048, 1, True, False), (4096, 1, True, True)],
+)  # fmt: skip
+def test_flash_attention_takes_it_where_it_is_faster_and_the_gpu_is_right(n, heads, causal, preferred):
+    meta = tensor_meta(torch.empty(1, heads, n, 64, dtype=torch.float16))
+    assert prefers_hopper((9, 0), meta, meta, meta, causal) == preferred
     for capability in (None, (8, 0), (10, 0), (12, 0)):
-        assert not flash.prefers_hopper(capability, *many)
-    assert not can_take((9, 0), *(tensor_meta(x) for x in qkv(512, 512, 64)))
+        assert not prefers_hopper(capability, meta, meta, meta, causal)
+    meta = tensor_meta(torch.empty(1, heads, n, 64))
+    assert not prefers_hopper((9, 0), meta, meta, meta, causal)
 
 
 @pytest.mark.parametrize("name", list(rungs()))
@@ -205,7 +210,17 @@ MISTAKES = {
     "V is announced at K's barrier": (
         "mbarrier.expect(v_ready.index(stage), v_desc",
         "mbarrier.expect(k_ready.index(stage), v_desc",
-        r"fetch \d arrives at k_ready\[0\] once more than the 1",
+        r"fetch \d arrives at k_ready\[0\] once more than the 1|deadlock.*v_ready",
+    ),
+    "both groups begin": (
+        "(turns & 1) ^ (1 - GROUP)",
+        "(turns & 1) ^ 1",
+        r"deadlock.*turn\[0\]|once more than the 1",
+    ),
+    "a group keeps its turn": (
+        "    mbarrier.arrive(turn.index(1 - GROUP), count=1)\n",
+        "",
+        r"deadlock.*compute 1 for phase 0 of turn\[1\], which lacks 1 of 1 arrivals",
     ),
     "no fence": ("        fence_async_shared()\n        tma", "        tma", r"reads o_smem\[\d\] that was stored without"),
     "no wait for the last output": (
@@ -246,4 +261,4 @@ def test_the_interpreter_finds_what_is_wrong_with_barriers(mistake, monkeypatch)
         raise found
 
 
-NEED_A_GPU = {"groups take turns", "maximum as a tree", "exponentials by polynomial"}
+NEED_A_GPU = {"maximum as a tree", "exponentials by polynomial"}
