@@ -7,6 +7,9 @@ What each operation costs is counted, and nothing is fitted to a measurement:
     max      the row maxima: an instruction for each score
     exp      for each score an exponential, and INSTRUCTIONS_PER_EXP instructions around it
     rescale  O times alpha: an instruction for each of its elements
+
+Left out, so that a GPU is slower: the time that barriers, issuing and shuffles take, what a product takes beyond its
+FLOPs until its result is there, how a compiler orders instructions, and the clock, which falls at the power limit.
 """
 
 from dataclasses import dataclass

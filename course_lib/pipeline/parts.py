@@ -134,10 +134,10 @@ class Run:
     findings: tuple[Finding, ...]
     shared_bytes: int
 
-    def busy(self, unit, job=None):
-        """[(start, end)], in order, in which a unit works, or a job's part of it; what touches is one piece."""
+    def busy(self, unit):
+        """[(start, end)], in order, in which a unit works; what touches is one piece."""
         pieces = []
-        for span in sorted((s for s in self.spans if s.unit == unit and job in (None, s.job)), key=lambda s: s.start):
+        for span in sorted((span for span in self.spans if span.unit == unit), key=lambda span: span.start):
             if pieces and span.start <= pieces[-1][1] + 1e-9:
                 pieces[-1] = pieces[-1][0], max(pieces[-1][1], span.end)
             else:
