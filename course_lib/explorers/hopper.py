@@ -8,7 +8,7 @@ from course_lib.measure.hopper_rungs import rungs
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, label, legend, panel, panels, tidy
 
-RECORD = "hopper-h200"
+RECORD, COUNTERS = "hopper-h200", "hopper-counters-h200"
 PEERS = {
     "sdpa_flash": ("FlashAttention-2", GREY, "s"), "portable": ("portable kernel", ORANGE, "D"),
     "sdpa_cudnn": ("cuDNN", GREEN, "^"), "ours": ("this lesson's kernel", BLUE, "o"),
