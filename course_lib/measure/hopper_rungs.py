@@ -149,7 +149,7 @@ def rungs():
 
 
 def interpreted(edits):
-    """`hopper_forward` of the kernel's source with these edits, {old: new}, by the interpreter: for tensors on the CPU."""
+    """`hopper_forward` of the kernel's source with these edits, {old: new}, interpreted: for tensors on the CPU."""
     text = Path(hopper_forward.__file__).read_text(encoding="utf-8")
     on_cpu = {"kernels.gluon import": "kernels.gluon_interpreter import", "runtime.multiprocessors(q.device)": "1"}
     return _forward_of(edited_text(text, on_cpu | edits, "edits"), "edited")
