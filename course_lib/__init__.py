@@ -12,13 +12,14 @@ The map, in reading order:
     hardware     GPU specifications, each with its source
     kernels/     the same mathematics in Triton, compiled on a GPU or interpreted without one
     tracer       the bytes that a real Triton kernel requests, and what it touches out of bounds; tracing/ has its parts
-    measure/     timing, experiments, the ladder, the compiler's reports, the error budget; the records are in data/
+    measure/     timing, experiments, the ladder, the error budget; the records are in data/
     exercises/   one module a lesson: answers, hints, properties and plausible wrong answers
     components/  what notebooks show besides figures: predictions, tables, cards
     grading/     the engine behind check, hint, solution and progress
     explorers/   one module a widget: model, drawing, thin shell
     runtime      chooses GPU or interpreter before Triton is imported; `python -m course_lib doctor`
     language     Triton's names where it is installed, and stand-ins to write kernels with where it is not
+    faster_interpreter  what Triton's interpreter does to no effect, left out
     workspace    a learner's working copies of the notebooks
 
 `reference` and `kernels` never import each other: they are two independent statements of one mathematics.

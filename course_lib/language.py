@@ -7,7 +7,7 @@ lesson does not import Triton, and the source of an answer is run where it is ch
 
 from types import SimpleNamespace
 
-from course_lib import runtime
+from course_lib import faster_interpreter, runtime
 
 WRITTEN = SimpleNamespace(
     triton=SimpleNamespace(jit=lambda function: function), tl=SimpleNamespace(constexpr="tl.constexpr")
@@ -22,4 +22,6 @@ def __getattr__(name):
     import triton
     import triton.language as tl
 
+    if runtime.mode() == "interpreter":
+        faster_interpreter.install()
     return {"tl": tl, "triton": triton}[name]

@@ -1,55 +1,16 @@
 """Chooses GPU or interpreter before any test module imports Triton, and decides which tests share a worker."""
 
-import dataclasses
-import functools
-import inspect
 import re
 
-import numpy as np
 import pytest
 import torch
 
 from course_lib import runtime
 
 if runtime.choose() == "interpreter":
-    from triton.runtime import interpreter
+    from course_lib import faster_interpreter
 
-    # Half of the time of our small launches is work that Triton's interpreter does again and again to no effect.
-
-    # At each launch it searches the whole of triton.language for what it has to replace, and always finds the same.
-    @functools.cache
-    def builtins_of(package):
-        is_builtin = interpreter.tl.core.is_builtin
-        return [(name, member) for name, member in inspect.getmembers(package) if is_builtin(member)]
-
-    def patch_builtin(package, *how):
-        for name, member in builtins_of(package):
-            if getattr(package, name) is member:  # and not replaced already
-                interpreter._patch_attr(package, name, member, *how)
-
-    # It replaces all of it again at each call of one jitted function by another, where the launch has done so already.
-    @functools.cache
-    def languages_of(fn):
-        return [value for value in fn.__globals__.values() if value in (interpreter.tl, interpreter.tl.core)]
-
-    patch_lang = interpreter._patch_lang
-
-    def patch_lang_once(fn):
-        languages = languages_of(fn)
-        done = languages and all(language.range.__name__ == "_new_range" for language in languages)
-        return interpreter._LangPatchScope() if done else patch_lang(fn)
-
-    # It computes whether an integer overflows, for an assertion that it makes in debug mode alone.
-    without = dataclasses.replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
-
-    # It builds a dictionary of all types in order to look one up.
-    dtype_of_scalar = functools.cache(interpreter._get_np_dtype)
-
-    def get_np_dtype(dtype):
-        return np.dtype(np.uint64) if dtype.scalar.is_ptr() else dtype_of_scalar(dtype.scalar)
-
-    interpreter._patch_builtin, interpreter._patch_lang = patch_builtin, patch_lang_once
-    interpreter._get_np_dtype, interpreter.interpreter_builder.options = get_np_dtype, without
+    faster_interpreter.install()
 
 
 @pytest.fixture(autouse=True)

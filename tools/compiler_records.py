@@ -23,9 +23,10 @@ from types import SimpleNamespace
 from unittest import mock
 
 from course_lib import runtime
-from course_lib.measure import records, resources
-from course_lib.measure.resources import ARCHS, DTYPES, LENGTH, Request, Resources
+from course_lib.measure import records
 from course_lib.measure.rungs import GPU, HEAD_DIM, ROWS
+from tools import resources
+from tools.resources import ARCHS, DTYPES, LENGTH, Request, Resources
 
 # What is compiled: everything that the block-size explorer can be set to.
 BLOCK_SIZES = (16, 32, 64, 128)

@@ -12,7 +12,8 @@ from course_lib import masks
 from course_lib.measure import records
 
 from .drawing import cells
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION, legend, panels, tidy
+from .figures import BLUE, GREY, INK, ORANGE, SKY, VERMILLION, legend, panels, tidy
+from .measured import PEERS
 from .shell import Explorer, choice, slider, tick
 from .spots import spot
 from .words import plain
@@ -144,14 +145,6 @@ def _numbers(values):
     return " or ".join(f"{value:,}" for value in sorted(values))
 
 
-CONTESTANTS = {
-    "ours": ("this course", BLUE),
-    "sdpa_flash": ("PyTorch, FlashAttention-2", ORANGE),
-    "sdpa_cudnn": ("PyTorch, cuDNN", GREEN),
-    "flex": ("PyTorch, FlexAttention", PURPLE),
-}
-
-
 def draw_speed():
     """Recorded TFLOP/s of the forward: a panel for each head dimension and mask, bars by length."""
     record = "attention-h100"
@@ -169,13 +162,13 @@ def draw_speed():
     figure, every = panels(3.2, *[1] * len(shapes), sharey=True, **place)
     for axes, (d, causal) in zip(every, shapes, strict=True):
         shown = sorted((r for r in rows if (r["head_dim"], r["causal"]) == (d, causal)), key=lambda r: r["n"])
-        for place, (key, (name, colour)) in enumerate(CONTESTANTS.items()):
+        for place, (key, (name, colour, _)) in enumerate(PEERS.items()):
             heights = [row["tflops"].get(key, 0) for row in shown]
-            offset = 0.21 * (place - (len(CONTESTANTS) - 1) / 2)
+            offset = 0.21 * (place - (len(PEERS) - 1) / 2)
             axes.bar(np.arange(len(shown)) + offset, heights, width=0.19, color=colour, label=name)
         axes.set_xticks(range(len(shown)), [f"{row['n']:,}" for row in shown])
         tidy(axes, title=f"d = {d}, {'causal' if causal else 'full'}", x="N", y="TFLOP/s" if axes is every[0] else None)
-    legend(every[0], loc="lower left", bbox_to_anchor=(-0.02, 1.17), ncols=len(CONTESTANTS))
+    legend(every[0], loc="lower left", bbox_to_anchor=(-0.02, 1.17), ncols=len(PEERS))
     return figure
 
 

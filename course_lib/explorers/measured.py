@@ -15,6 +15,13 @@ from .drawing import curves, log_axes
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, legend, panel, panels, tidy
 
 METHODS = {"standard": (VERMILLION, "s"), "flash": (BLUE, "o"), "sdpa_flash": (ORANGE, "^")}
+# Of the record attention-h100: its name for a call, and how pictures name and mark it.
+PEERS = {
+    "ours": ("this course", BLUE, "o"),
+    "sdpa_flash": ("PyTorch, FlashAttention-2", ORANGE, "s"),
+    "sdpa_cudnn": ("PyTorch, cuDNN", GREEN, "^"),
+    "flex": ("PyTorch, FlexAttention", PURPLE, "D"),
+}
 NAMES = {"standard": "standard, in PyTorch", "flash": "this course", "sdpa_flash": "PyTorch's FlashAttention-2"}
 
 
@@ -180,8 +187,7 @@ def draw_ratios(rows):
     labels = [f"d={d} {'causal' if causal else 'full'} {n // 1024}k" for d, causal, n in shapes]
     note = records.provenance("attention-h100")
     figure, every = panels(4.1, 1, 1, left=0.14, below=1, note=note, wspace=0.06, sharey=True)
-    peers = ("sdpa_flash", "FlashAttention-2", ORANGE, "s"), ("sdpa_cudnn", "cuDNN", GREEN, "^")
-    peers += (("flex", "FlexAttention", PURPLE, "D"),)
+    peers = [(peer, name.removeprefix("PyTorch, "), *look) for peer, (name, *look) in PEERS.items() if peer != "ours"]
     spans = []
     for axes, which in zip(every, ("forward", "backward"), strict=True):
         tidy(axes, title=which, x="times as fast")

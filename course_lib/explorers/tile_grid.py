@@ -49,24 +49,17 @@ class TileGrid:
         """(i, j) of the tiles that are never visited, row by row."""
         return tuple((int(i), int(j)) for i, j in np.argwhere(self.visit_number == 0))
 
-    def query_rows(self, i):
-        """(start, stop) of query tile i."""
-        return self.tiles.query_rows[i]
-
-    def key_rows(self, j):
-        """(start, stop) of key tile j."""
-        return self.tiles.key_rows[j]
-
     def rows_of(self, visit):
         """What meets in a visit, counted from 1, in words: ("queries 4 to 7", "keys 0 to 2")."""
         i, j = self.visits[visit - 1]
-        spans = ("queries", self.query_rows(i)), ("keys", self.key_rows(j))
+        spans = ("queries", self.tiles.query_rows[i]), ("keys", self.tiles.key_rows[j])
         return tuple(f"{name} {start} to {stop - 1}" for name, (start, stop) in spans)
 
     @property
     def pairs(self):
         """How many scores each visit computes."""
-        return [int(np.diff(self.query_rows(i))[0] * np.diff(self.key_rows(j))[0]) for i, j in self.visits]
+        queries, keys = (np.ptp(rows, axis=1) for rows in (self.tiles.query_rows, self.tiles.key_rows))
+        return [int(queries[i] * keys[j]) for i, j in self.visits]
 
 
 def tile_grid(n_q, n_k, block_q, block_k, causal, order):

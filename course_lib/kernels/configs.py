@@ -3,7 +3,7 @@
 Whatever needs to know how a kernel is launched asks `select`: the launch itself, its error messages, the benchmark, the
 explorers and the tests. A row says where its numbers come from:
 
-    sweep-h100       the fastest of a recorded sweep (`python -m course_lib bench --tune`), or within 3 % of it
+    sweep-h100       the fastest of a recorded sweep (`python -m tools.sweep`), or within 3 % of it
     timed-h100       the fastest of the candidates that were timed on an H100, without a record
     timed-h200       likewise, on an H200
     compiler report  not timed: the largest tiles whose loop the compiler keeps in registers and shared memory (in fp32

@@ -115,7 +115,9 @@ class Shared:
     def store(self, tile):
         buffer = self.buffer
         if buffer.sender:
-            raise GluonError(f"{running()} stores to {buffer.name}, which the copy engine may still read: no store_wait")
+            raise GluonError(
+                f"{running()} stores to {buffer.name}, which the copy engine may still read: no store_wait"
+            )
         buffer.seen_by, buffer.fenced = {running()}, False
         self.data.copy_(tile)
 
@@ -134,7 +136,9 @@ class Barrier(Named):
 
     def arrive(self, count):
         if count > self.missing:
-            raise GluonError(f"{running()} arrives at {self.name} once more than the {self.count} times it was made for")
+            raise GluonError(
+                f"{running()} arrives at {self.name} once more than the {self.count} times it was made for"
+            )
         self.missing -= count
         self.end_phase()
         Program.current.pause()
@@ -214,7 +218,9 @@ class Program:
         partition = self.running
         if partition == "the kernel":  # alone
             if wait and wait[0].phase == wait[1]:
-                raise GluonError(f"deadlock: the kernel waits for phase {wait[1]} of {wait[2]}, and nobody else is there")
+                raise GluonError(
+                    f"deadlock: the kernel waits for phase {wait[1]} of {wait[2]}, and nobody else is there"
+                )
             return
         self.waits[partition] = wait
         self.back.release()
@@ -267,7 +273,9 @@ class TensorDescriptor:
 
     def tiles(self, coordinates, data):
         """(The part of the tensor that a block at these coordinates has, the part of the block that this is)."""
-        sizes = [max(min(n, full - at), 0) for n, full, at in zip(self.block_shape, self.shape, coordinates, strict=True)]
+        sizes = [
+            max(min(n, full - at), 0) for n, full, at in zip(self.block_shape, self.shape, coordinates, strict=True)
+        ]
         there = tuple(slice(at, at + size) for at, size in zip(coordinates, sizes, strict=True))
         return self.base[there], data[tuple(slice(size) for size in sizes)]
 
@@ -275,7 +283,9 @@ class TensorDescriptor:
 def _copy_to_shared(descriptor, coordinates, barrier, shared):
     buffer = shared.buffer
     for product in buffer.products:
-        raise GluonError(f"{running()} starts a copy to {buffer.name}, which a product of {product.partition} still reads")
+        raise GluonError(
+            f"{running()} starts a copy to {buffer.name}, which a product of {product.partition} still reads"
+        )
     if buffer.filled and not buffer.seen_by:
         raise GluonError(f"{running()} starts a copy to {buffer.name}, whose last tile nobody has waited for")
     there, here = descriptor.tiles(coordinates, shared.data)

@@ -6,10 +6,8 @@ records      the recorded measurements in data/: reading, writing, and rows in w
 experiments  lesson 10's: standard attention, the ladder, fp32 products
 counters     bytes by the GPU's own counters
 decoding     reading a cache: time, and bytes by the counters
-sweep        every configuration of the shipped kernels
 bounds       how fast a call can be at best, and what binds a measured one
 bench        python -m course_lib bench: runs all of these
 ladder       the forward kernel's worklog, one idea at a time
 rungs        the time that follows from what the compiler makes of each rung, and what a kernel does for nothing
-resources    shared memory, registers and spills by the compiler, without a GPU
 """

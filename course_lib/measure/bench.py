@@ -15,7 +15,7 @@ from torch.nn.attention import sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib import kernels, runtime
-from course_lib.measure import counters, cuda_kernels, decoding, experiments, hopper, records, served, sweep, timing, variants
+from course_lib.measure import counters, cuda_kernels, decoding, experiments, hopper, records, served, timing, variants
 from course_lib.measure.accuracy import check_answers, exact_attention, exact_gradients, relative_error
 from course_lib.measure.timing import PEERS, backward_of, median_ms, random_inputs
 
@@ -163,7 +163,7 @@ def _parser():
     parser.add_argument("--json", metavar="FILE", help="write the record here, in the form of course_lib/data/")
     parser.add_argument("--commit", help="the commit measured, where the files come without their git history")
     shapes = parser.add_argument_group("the comparison, and --variants")
-    shapes.add_argument("--head-dim", type=int, nargs="+", default=[64, 128], help="also those that --tune sweeps")
+    shapes.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
     shapes.add_argument("--length", type=int, nargs="+", help="of the sequences")
     shapes.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
     shapes.add_argument("--flex", action="store_true", help="add FlexAttention, which compiles for every shape anew")
@@ -173,10 +173,6 @@ def _parser():
         group.add_argument(f"--{name}", dest="measure", action="store_const", const=measure, help=described)
     described = variants.variant_rows.__doc__
     group.add_argument("--variants", action="store_true", help=described)
-    group.add_argument(
-        "--tune", nargs="?", choices=tuple(sweep.KERNELS), const="forward",
-        help="every configuration of the forward kernel, the backward's two, or the variants' three; takes minutes",
-    )  # fmt: skip
     return parser
 
 
@@ -187,9 +183,7 @@ def main(argv=None):
         print("bench times compiled kernels and needs a GPU; there is none here", file=sys.stderr)
         return 1
     torch.manual_seed(0)
-    if options.tune:
-        measured = {"rows": sweep.sweep_rows(options.tune, options.head_dim)}
-    elif options.variants:
+    if options.variants:
         dtype = getattr(torch, options.dtype)
         lengths = options.length or variants.LENGTHS
         measured = variants.variant_rows(options.head_dim, lengths, dtype, options.flex)

@@ -8,14 +8,15 @@ import csv
 import subprocess
 import sys
 import tempfile
+from functools import reduce
 from itertools import groupby
-from operator import itemgetter
+from operator import itemgetter, or_
 from pathlib import Path
 
 import torch
 
+from course_lib import runtime
 from course_lib.measure.experiments import ATTENTION, GPT2_MEDIUM, HEADS, one_pass
-from course_lib.measure.sweep import shipped
 from course_lib.measure.timing import L2_FLUSH_BYTES, random_inputs
 
 # {name in our rows: ncu's metric} of each run. Each set fits into one pass, so that ncu need not replay a kernel.
@@ -43,17 +44,28 @@ def dram_rows():
     and each later one finds the caches as the one before left them. Data still dirty in L2 when the case ends is not
     counted.
     """
-    counted = [{} for _ in dram_cases()]
-    for counters in COUNTERS:
-        for case, sums in zip(counted, counted_by_ncu(__name__, counters), strict=True):
-            case.update(in_bytes(sums))
-    for (method, which, shape), sums in zip(dram_cases(), counted, strict=True):
+    for (method, which, shape), sums in zip(dram_cases(), counted_by_ncu(__name__, COUNTERS), strict=True):
         row = {"method": method, "pass": which, **shape, "causal": False, "dtype": "float16"}
         if method == "flash":
             x = torch.empty(*shape.values(), dtype=torch.float16, device="cuda")
             config, _ = shipped("forward", x, x, x, causal=False)
             row |= {"block_q": config.block_m, "block_k": config.block_n}
-        yield row | sums
+        yield row | in_bytes(sums)
+
+
+def shipped(kernel, q, k, v, do=None, *, causal):
+    """The configuration that a launch takes by itself, and whether its tiles come by tensor descriptor."""
+    from course_lib.kernels.configs import select
+    from course_lib.kernels.launch import takes_descriptors, tensor_meta
+
+    capability = runtime.capability(q.device)
+    loaded = (k, v) if kernel == "forward" else (q, k, v, do)
+    by_descriptor = causal is not None and takes_descriptors(capability, *map(tensor_meta, loaded))
+    config = select(
+        kernel, dtype=q.dtype, head_dim=q.shape[-1], causal=causal, capability=capability, n_k=k.shape[2],
+        by_descriptor=by_descriptor, n_rows=q.shape[:3].numel(),
+    )  # fmt: skip
+    return config, by_descriptor
 
 
 def in_bytes(sums):
@@ -64,28 +76,39 @@ def in_bytes(sums):
     }
 
 
-def counted_by_ncu(module, counters):
-    """`sums_by_case` of a module that runs its cases as a program. counters: {name: ncu's metric}, of one pass."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "counters.csv"
-        subprocess.run(
-            ["ncu", "--metrics", ",".join(counters.values()), "--csv", "--print-units", "base", "--log-file", log,
-             "--profile-from-start", "off", "--cache-control", "none", "--clock-control", "none",
-             sys.executable, "-m", module],
-            check=True,
-        )  # fmt: skip
-        return sums_by_case(log.read_text(), counters)
+def counted_by_ncu(module, counter_sets):
+    """[{name: sum over the kernels of a case}] of the cases that a module runs as a program, with `run_profiled`.
+
+    counter_sets: dictionaries {name: ncu's metric}, each of one pass. The program runs once for each of them.
+    """
+    runs = []
+    for counters in counter_sets:
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "counters.csv"
+            subprocess.run(
+                ["ncu", "--metrics", ",".join(counters.values()), "--csv", "--print-units", "base", "--log-file", log,
+                 "--profile-from-start", "off", "--cache-control", "none", "--clock-control", "none",
+                 sys.executable, "-m", module],
+                check=True,
+            )  # fmt: skip
+            runs.append(sums_by_case(log.read_text(), counters))
+    return [reduce(or_, case) for case in zip(*runs, strict=True)]
 
 
-def profiled(call):
-    """Run a call with ncu's profiler on, and the separator's kernel after it."""
+def run_profiled(calls):
+    """What a program does that ncu watches: each call with the profiler on, and the separator's kernel after it."""
+    torch.manual_seed(0)
+    clean = torch.zeros(L2_FLUSH_BYTES, dtype=torch.int8, device="cuda")
     driver = torch.cuda.cudart()
-    torch.cuda.synchronize()
-    driver.cudaProfilerStart()
-    call()
-    torch.cuda._sleep(1)
-    torch.cuda.synchronize()
-    driver.cudaProfilerStop()
+    for call in calls:
+        call()
+        clean.sum()  # flushes L2 by reading: lines that a write leaves dirty would be written back during the case
+        torch.cuda.synchronize()
+        driver.cudaProfilerStart()
+        call()
+        torch.cuda._sleep(1)
+        torch.cuda.synchronize()
+        driver.cudaProfilerStop()
 
 
 def sums_by_case(text, counters):
@@ -115,17 +138,12 @@ def sums_by_case(text, counters):
     ]
 
 
-def run_cases():
-    """The program that ncu watches: run each case once with the profiler on, and the separator's kernel after it."""
-    torch.manual_seed(0)
-    clean = torch.zeros(L2_FLUSH_BYTES, dtype=torch.int8, device="cuda")
+def cases():
+    """A callable for each of `dram_cases`."""
     for method, which, shape in dram_cases():
-        q, k, v, do = random_inputs(*shape.values(), torch.float16, differentiable=True)
-        call = one_pass(ATTENTION[method], which, q, k, v, do)
-        call()
-        clean.sum()  # flushes L2 by reading: lines that a write leaves dirty would be written back during the case
-        profiled(call)
+        inputs = random_inputs(*shape.values(), torch.float16, differentiable=True)
+        yield one_pass(ATTENTION[method], which, *inputs)
 
 
 if __name__ == "__main__":
-    run_cases()
+    run_profiled(cases())

@@ -11,7 +11,7 @@ from course_lib.kernels import cuda
 from course_lib.kernels.cuda import gpu
 from course_lib.measure import timing
 from course_lib.measure.accuracy import exact_attention, relative_error
-from course_lib.measure.counters import counted_by_ncu, profiled
+from course_lib.measure.counters import counted_by_ncu, run_profiled
 from course_lib.measure.cuda_rungs import rungs
 from course_lib.measure.experiments import FP32_PEERS
 
@@ -125,21 +125,15 @@ def counted_cases():
 
 def cuda_counter_rows():
     """Nsight Compute's counters of lesson 12's CUDA kernels; needs ncu on the path"""
-    found = [{} for _ in counted_cases()]
-    for counters in COUNTERS:
-        for case, sums in zip(found, counted_by_ncu(__name__, counters), strict=True):
-            case.update(sums)
-    for (rung, M, N, d), sums in zip(counted_cases(), found, strict=True):
+    for (rung, M, N, d), sums in zip(counted_cases(), counted_by_ncu(__name__, COUNTERS), strict=True):
         yield {"rung": rung, "m": M, "n": N, "head_dim": d, **sums}
 
 
-def run_cases():
-    """The program that ncu watches."""
+def cases():
+    """The calls that ncu watches."""
     for rung, M, N, d in counted_cases():
-        call = partial(gpu.run, planned(rung, M, N, d), random_arrays(M, N, d))
-        call()
-        profiled(call)
+        yield partial(gpu.run, planned(rung, M, N, d), random_arrays(M, N, d))
 
 
 if __name__ == "__main__":
-    run_cases()
+    run_profiled(cases())

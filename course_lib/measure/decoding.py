@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import itertools
 
 import torch
 from torch.nn.attention import sdpa_kernel
@@ -181,33 +182,25 @@ COUNTED = ("ours", *(f"paged_{page_size}" for page_size in PAGE_SIZES), READ)
 
 def counter_rows():
     """Bytes of decoding by the GPU's own counters, beside the closed form; needs Nsight Compute's ncu on the path"""
-    cases = [(shape, method) for shape in SHAPES for method in COUNTED]
-    counted = [{} for _ in cases]
-    for names in counters.COUNTERS:
-        for case, sums in zip(counted, counters.counted_by_ncu(__name__, names), strict=True):
-            case.update(counters.in_bytes(sums))
-    for (shape, method), sums in zip(cases, counted, strict=True):
+    counted = counters.counted_by_ncu(__name__, counters.COUNTERS)
+    for (shape, method), sums in zip(itertools.product(SHAPES, COUNTED), counted, strict=True):
         case = random_case(*shape)
         splits = splits_of(*case)
         closed_form = requested(*case[:2], splits)
         yield {
             "method": method, **dict(zip(("batch", "heads", "kv_heads", "n"), shape, strict=True)),
             "head_dim": HEAD_DIM, "dtype": "bfloat16", "splits": splits,
-            "requested_read_bytes": closed_form.read_bytes, "requested_write_bytes": closed_form.write_bytes, **sums,
+            "requested_read_bytes": closed_form.read_bytes, "requested_write_bytes": closed_form.write_bytes,
+            **counters.in_bytes(sums),
         }  # fmt: skip
 
 
-def run_cases():
-    """The program that ncu watches."""
-    torch.manual_seed(0)
-    clean = torch.zeros(timing.L2_FLUSH_BYTES, dtype=torch.int8, device="cuda")
+def cases():
+    """The calls that ncu watches."""
     for shape in SHAPES:
         calls = calls_of(*random_case(*shape))
-        for method in COUNTED:
-            calls[method]()
-            clean.sum()  # flushes L2 by reading, as in `counters`
-            counters.profiled(calls[method])
+        yield from (calls[method] for method in COUNTED)
 
 
 if __name__ == "__main__":
-    run_cases()
+    counters.run_profiled(cases())

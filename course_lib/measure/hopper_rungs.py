@@ -17,6 +17,7 @@ from course_lib.kernels import hopper_forward
 from course_lib.kernels.gluon import fence_async_shared, gl, gluon, mbarrier, tma, warpgroup_mma
 from course_lib.kernels.hopper_forward import BLOCK_N, LOG2_E, ROWS, barriers, descriptor, softmax
 
+
 @gluon.jit
 def fetch_keys(k_desc, v_desc, k_smem, v_smem, ready, batch, kv_head, start_n, stage):
     mbarrier.expect(ready.index(stage), 2 * k_desc.block_type.nbytes)
@@ -100,7 +101,8 @@ def run_one_group(q, k, v, *, causal, scale, store_lse=False):
     o = torch.empty_like(q, memory_format=torch.contiguous_format)
     n_tiles = -(-n_q // ROWS.value)
     one_group_kernel[(n_tiles, batch * heads)](
-        descriptor(q, ROWS.value), descriptor(k, BLOCK_N.value), descriptor(v, BLOCK_N.value), descriptor(o, ROWS.value),
+        descriptor(q, ROWS.value), descriptor(k, BLOCK_N.value), descriptor(v, BLOCK_N.value),
+        descriptor(o, ROWS.value),
         n_tiles, heads, heads // k.shape[1], n_q, n_k, scale * LOG2_E.value,
         IS_CAUSAL=causal, num_warps=4,
     )  # fmt: skip

@@ -3,7 +3,10 @@
 Shapes follow the FlashAttention-3 paper: hidden dimension 2048, 16384 tokens in all, cut into sequences.
 """
 
+import concurrent.futures
+import multiprocessing
 import statistics
+import sys
 import time
 from functools import partial
 
@@ -90,6 +93,16 @@ def back_to_back_s(contestants, *, calls, wait, min_rounds=5, min_s=2.0):
                 torch.cuda.synchronize()
             fastest_s[name] = min(fastest_s[name], (time.perf_counter() - begin_s) / calls)
     return fastest_s
+
+
+def compile_ahead(compile_one, jobs):
+    """Fill Triton's cache from several processes: some measurements have hundreds of kernels."""
+    workers = max(1, multiprocessing.cpu_count() - 1)
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+        for done, _ in enumerate(pool.map(compile_one, jobs), start=1):
+            print(f"\rcompiled {done} of {len(jobs)}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
 
 
 def peak_bytes(call):

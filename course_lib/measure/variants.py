@@ -14,7 +14,7 @@ from course_lib import masks, traffic
 from course_lib.kernels import flash_attention
 from course_lib.kernels.score_mods import alibi, soft_cap
 from course_lib.kernels.variants import config_of
-from course_lib.measure import sweep, timing
+from course_lib.measure import timing
 from course_lib.measure.accuracy import assert_within_budget, relative_error
 
 LENGTHS = 4096, 16_384
@@ -197,7 +197,7 @@ def rows_of(name, n, head_dim, dtype, flex, errors):
 def variant_rows(head_dims, lengths, dtype, flex):
     """Masks, ALiBi, soft cap and dropout, with --flex beside FlexAttention; time beside the tiles visited"""
     jobs = [(*job, dtype, flex) for job in itertools.product(CASES, lengths, head_dims)]
-    sweep.compile_ahead(_compile_one, jobs)
+    timing.compile_ahead(_compile_one, jobs)
     for head_dim, name in itertools.product(head_dims, CASES):
         errors = check(name, head_dim, dtype)
         for n in lengths:

@@ -23,11 +23,6 @@ class Pointer:
     dtype: str
 
 
-def given_names() -> dict:
-    """What the cell of a kernel finds defined, besides np."""
-    return {"triton": triton, "tl": tl}
-
-
 def launched(judge, answer, grid, arguments: dict, limit_s: float) -> Outcome:
     """Run every program of a launch. arguments: parameter -> number, or (address, dtype) of a tensor."""
     _connect(judge)

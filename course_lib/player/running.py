@@ -64,9 +64,11 @@ def run(call, limit_s: float) -> Outcome:
             warnings.simplefilter("ignore")
             return call()
 
+    reached_by_signal = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+    limited = _limited_by_signal if reached_by_signal else _limited_by_thread
     try:
         with contextlib.redirect_stdout(printed):
-            returned = _limited(quietly, limit_s)
+            returned = limited(quietly, limit_s)
     except TimeUp:
         raised = "TimeUp", f"the answer did not return within {limit_s:g} s"
     except Told as error:
@@ -146,14 +148,8 @@ def cut(text, most):
     return text[:most].rstrip("\n") + (" ... (cut)" if len(text) > most else "")
 
 
-def _limited(run, limit_s):
-    """run(), or TimeUp after limit_s: by SIGALRM where that exists and reaches us, otherwise by a thread."""
-    if hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread():
-        return _limited_by_signal(run, limit_s)
-    return _limited_by_thread(run, limit_s)
-
-
 def _limited_by_signal(run, limit_s):
+    """run(), or TimeUp after limit_s."""
     began, busy_s = time.monotonic(), time.thread_time()
 
     def ring(signum, frame):
@@ -172,6 +168,7 @@ def _limited_by_signal(run, limit_s):
 
 
 def _limited_by_thread(run, limit_s):
+    """Likewise, where no signal reaches us."""
     outcome = {}
 
     def work():

@@ -1,4 +1,4 @@
-"""The still pictures of the explorers that move in a browser: python tests/browser/stills.py
+"""The still pictures of the explorers that move in a browser: python -m tests.browser.stills
 
 Photographs each as a page without a kernel shows it at first, with two pixels to one, and writes course_lib/explorers/
 NAME.png. Each holds the digest of what was drawn; a test says when one is out of date. Needs chromium on the path.
@@ -7,11 +7,12 @@ NAME.png. Each holds the digest of what was drawn; a test says when one is out o
 import io
 import sys
 
-import lab
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from course_lib.explorers import live
+from tests.browser import lab
+from tools import live_pages
 
 
 def main() -> None:
@@ -20,12 +21,12 @@ def main() -> None:
     with lab.chromium(scale=2) as browser:
         page = browser.new_page()
         page.set_viewport_size({"width": live.STILL_WIDTH + 16, "height": 1200})
-        for name in live.EXPLORERS:
-            explorer = live.explorer(name)
-            page.set_content(f"<!doctype html><body>{explorer.static_html()}")
+        for name in live_pages.EXPLORERS:
+            explorer = live_pages.explorer(name)
+            page.set_content(f"<!doctype html><body>{live_pages.static_html(explorer)}")
             image = Image.open(io.BytesIO(page.locator(".live").screenshot()))
             digest = PngInfo()
-            digest.add_text("digest", explorer.digest())
+            digest.add_text("digest", live_pages.digest(explorer))
             # The usual method makes one colour of two where one of them is rare.
             method = {"method": Image.Quantize.MAXCOVERAGE, "kmeans": 1, "dither": Image.Dither.NONE}
             colours = image.convert("RGB").quantize(64, **method)

@@ -9,12 +9,12 @@ from functools import cache
 import lab
 import pytest
 
-from course_lib.explorers import live
+from tools import live_pages
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
 
 
-html_of = cache(lambda name: live.explorer(name).static_html())
+html_of = cache(lambda name: live_pages.static_html(live_pages.explorer(name)))
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_panels_that_belong_together_stay_in_a_row_on_a_narrow_page(opened, name
     assert left["y"] == right["y"] and left["x"] + left["width"] < right["x"]
 
 
-@pytest.mark.parametrize("name", live.EXPLORERS)
+@pytest.mark.parametrize("name", live_pages.EXPLORERS)
 def test_a_narrow_page_needs_no_scrolling_sideways_and_no_lens(opened, name):
     page = opened(name, width=380)
     assert page.evaluate("document.documentElement.scrollWidth") <= 380

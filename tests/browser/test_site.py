@@ -13,9 +13,8 @@ import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from course_lib.explorers import live
 from course_lib.explorers.figures import ORANGE
-from tools import authoring
+from tools import authoring, live_pages
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
 
@@ -128,7 +127,7 @@ def test_links_inside_the_site_lead_somewhere(site, looked):
     assert broken == []
 
 
-@pytest.mark.parametrize("name", live.EXPLORERS)
+@pytest.mark.parametrize("name", live_pages.EXPLORERS)
 def test_explorer_moves_on_its_page(phone, looked, name):
     phone.goto(next(page for page, found in looked.items() if name in found["ids"]))
     explorer = phone.locator(f"#{name}")

@@ -40,7 +40,7 @@ def test_each_visit_loads_its_own_tiles():
             name, visit = model.places[step - 1]
             grid, index = model.grids[name], list(model.grids).index(name)
             i, j = grid.visits[visit - 1]
-            rows = {"q": np.ptp(grid.query_rows(i)), "k": np.ptp(grid.key_rows(j))}
+            rows = {"q": np.ptp(grid.tiles.query_rows[i]), "k": np.ptp(grid.tiles.key_rows[j])}
             inner, of = (("O", "q"), ("Q", "q"), ("K", "k"))[index]
             before, after = model.moved[step - 1], model.moved[step]
             assert after[inner][0] - before[inner][0] == rows[of] * row_bytes, (case, step)

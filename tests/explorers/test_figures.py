@@ -35,7 +35,7 @@ def test_an_explorer_brings_its_picture_and_its_numbers_for_a_page_without_a_ker
 
 
 def test_fewer_colours_leave_those_of_the_palette_as_they_are():
-    data = png(roofline.draw(roofline.evaluate(roofline.Settings())), colours=64)
+    data = png(roofline.draw(roofline.evaluate()), colours=64)
     shown = {colour for _, colour in Image.open(io.BytesIO(data)).convert("RGB").getcolors()}
     palette = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, INK)
     assert {tuple(round(255 * part) for part in to_rgb(colour)) for colour in palette} <= shown

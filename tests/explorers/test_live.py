@@ -10,27 +10,28 @@ import pytest
 from PIL import Image
 
 from course_lib.explorers import live
+from tools import live_pages
 
 SMALL_BYTES = 400_000
 
 
-@pytest.fixture(scope="module", params=live.EXPLORERS)
+@pytest.fixture(scope="module", params=live_pages.EXPLORERS)
 def explorer(request):
-    return live.explorer(request.param)
+    return live_pages.explorer(request.param)
 
 
 @pytest.fixture(scope="module")
 def data(explorer):
     """The static data as a page has it."""
-    return json.loads(json.dumps(explorer.static_data()))
+    return json.loads(json.dumps(live_pages.static_data(explorer)))
 
 
 @pytest.fixture(scope="module")
 def pages(explorer, data):
     """Two pieces of a page, of the same explorer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(explorer, "static_data", lambda: data)  # which takes seconds
-        return [explorer.static_html() for _ in range(2)]
+        patch.setattr(live_pages, "static_data", lambda _: data)  # which takes seconds
+        return [live_pages.static_html(explorer) for _ in range(2)]
 
 
 def states_of(data):
@@ -72,9 +73,9 @@ def test_two_of_one_explorer_fit_on_a_page(pages):
 
 
 def test_the_still_picture_is_of_what_is_drawn(explorer):
-    """If this fails: python tests/browser/stills.py"""
+    """If this fails: python -m tests.browser.stills"""
     with Image.open(live.HERE / f"{explorer.name}.png") as still:
-        assert still.text["digest"] == explorer.digest()
+        assert still.text["digest"] == live_pages.digest(explorer)
         assert still.width == 2 * live.STILL_WIDTH
 
 

@@ -2,18 +2,17 @@
 
 import itertools
 import json
-from dataclasses import replace
 
 import pytest
 
 from course_lib.explorers import roofline
-from course_lib.explorers.roofline import DRAM, ONCE, REQUESTED, Settings, describe, draw, evaluate
+from course_lib.explorers.roofline import DRAM, ONCE, REQUESTED, describe, draw, evaluate
 from course_lib.hardware import GPUS
 from course_lib.measure import records
 
 RAW = json.loads((records.FOLDER / "attention-h100.json").read_text())
 ALL = [
-    Settings(gpu, d, n, causal, counted, block_q)
+    evaluate(gpu=gpu, d=d, n=n, causal=causal, counted=counted, block_q=block_q)
     for gpu, d, n, causal, counted, block_q in itertools.product(
         GPUS, roofline.HEAD_DIMS, roofline.LENGTHS, (False, True), (REQUESTED, ONCE), roofline.BLOCKS
     )
@@ -31,33 +30,33 @@ def requested_bytes(s):
 def test_bytes_are_those_of_the_loop_or_of_each_tensor_once():
     for s in ALL:
         expected = requested_bytes(s) if s.counted == REQUESTED else 4 * s.n * s.d * 2
-        assert evaluate(s).n_bytes == expected, s
+        assert s.n_bytes == expected, s
 
 
 def test_flops_are_halved_by_the_mask_and_the_slower_resource_binds():
-    for s in ALL:
-        model, gpu = evaluate(s), GPUS[s.gpu]
-        assert model.flops * (2 if s.causal else 1) == 4 * s.n * s.n * s.d, s
+    for model in ALL:
+        gpu = GPUS[model.name]
+        assert model.flops * (2 if model.causal else 1) == 4 * model.n * model.n * model.d, model
         memory_s = model.n_bytes / gpu.hbm_bytes_per_s
         arithmetic_s = model.flops / gpu.fp16_tensor_tflops / 1e12
-        assert f"The {'memory' if memory_s > arithmetic_s else 'arithmetic'} binds" in describe(model), s
+        assert f"The {'memory' if memory_s > arithmetic_s else 'arithmetic'} binds" in describe(model), model
         roof_flops_per_s = roofline.roof_tflops(gpu, model.intensity) * 1e12
-        assert model.flops / roof_flops_per_s == pytest.approx(max(memory_s, arithmetic_s)), s
+        assert model.flops / roof_flops_per_s == pytest.approx(max(memory_s, arithmetic_s)), model
 
 
 def test_rates_are_those_of_the_record_and_only_for_the_h100():
     for row in RAW["rows"]:
         if row["pass"] == "forward":
-            model = evaluate(Settings(d=row["head_dim"], n=row["n"], causal=row["causal"]))
+            model = evaluate(d=row["head_dim"], n=row["n"], causal=row["causal"])
             assert model.measured == {call: row["tflops"][call] for call in ("ours", "sdpa_flash", "sdpa_cudnn")}
-    assert all(evaluate(Settings(gpu=name)).measured == {} for name in GPUS if name != "H100")
+    assert all(evaluate(gpu=name).measured == {} for name in GPUS if name != "H100")
 
 
 def test_the_roof_of_products_and_exponentials_in_turns_by_hand():
     for d in roofline.HEAD_DIMS:
         seconds_a_score = 4 * d / 989.4e12 + 1 / 3.9e12
-        assert evaluate(Settings(d=d)).exp_roof_tflops == pytest.approx(4 * d / seconds_a_score / 1e12)
-    assert evaluate(Settings(gpu="A100")).exp_roof_tflops is None
+        assert evaluate(d=d).exp_roof_tflops == pytest.approx(4 * d / seconds_a_score / 1e12)
+    assert evaluate(gpu="A100").exp_roof_tflops is None
 
 
 def test_dram_bytes_come_from_the_record_of_that_shape(tmp_path, monkeypatch):
@@ -66,26 +65,26 @@ def test_dram_bytes_come_from_the_record_of_that_shape(tmp_path, monkeypatch):
     row |= {"dram_read_bytes": 16000, "dram_write_bytes": 8000}
     (tmp_path / "dram-h100.json").write_text(json.dumps({"rows": [row | {"heads": 1}, row]}))
     monkeypatch.setattr(records, "FOLDER", tmp_path)
-    settings = Settings(d=64, n=1024, counted=DRAM)
-    assert evaluate(settings).n_bytes == 1500
-    for other in (replace(settings, n=4096), replace(settings, causal=True), replace(settings, gpu="A100")):
-        model = evaluate(other)
+    settings = {"d": 64, "n": 1024, "counted": DRAM}
+    assert evaluate(**settings).n_bytes == 1500
+    for other in ({"n": 4096}, {"causal": True}, {"gpu": "A100"}):
+        model = evaluate(**(settings | other))
         assert model.n_bytes is None and model.intensity is None
         assert "no counter was read" in describe(model)
         draw(model)
 
 
 def test_description_says_what_binds_and_what_lies_above():
-    text = describe(evaluate(Settings()))
+    text = describe(evaluate())
     assert "69,206,016; 124.1 FLOPs a byte" in text and "The memory binds" in text and "416 TFLOP/s" in text
     assert "Faster than HBM delivers these bytes:</b> this course; PyTorch, cuDNN." in text
-    text = describe(evaluate(Settings(counted=ONCE)))
+    text = describe(evaluate(counted=ONCE))
     assert "The arithmetic binds</b>: at most 989 TFLOP/s" in text and "Faster than HBM" not in text and "%" not in text
-    assert "nothing is measured" in describe(evaluate(Settings(gpu="T4")))
+    assert "nothing is measured" in describe(evaluate(gpu="T4"))
 
 
 def test_picture_has_every_call_at_its_place():
-    model = evaluate(Settings())
+    model = evaluate()
     (axes,) = draw(model).axes
     points = {tuple(line.get_xydata()[0]) for line in axes.lines if line.get_marker() in "os^"}
     assert points == {(model.intensity, tflops) for tflops in model.measured.values()}
@@ -95,10 +94,10 @@ def test_picture_has_every_call_at_its_place():
 
 def test_measured_rates_do_not_move_with_the_tile():
     levels = [
-        sorted(line.get_ydata()[0] for line in draw(evaluate(Settings(block_q=rows))).axes[0].lines if is_level(line))
+        sorted(line.get_ydata()[0] for line in draw(evaluate(block_q=rows)).axes[0].lines if is_level(line))
         for rows in roofline.BLOCKS
     ]
-    assert levels == [sorted(evaluate(Settings()).measured.values())] * len(roofline.BLOCKS)
+    assert levels == [sorted(evaluate().measured.values())] * len(roofline.BLOCKS)
 
 
 def is_level(line):
@@ -107,7 +106,7 @@ def is_level(line):
 
 def test_only_this_course_stands_where_the_counter_was_read():
     """No other kernel's bytes were counted."""
-    model = evaluate(Settings(d=64, n=4096, counted=DRAM))
+    model = evaluate(d=64, n=4096, counted=DRAM)
     (axes,) = draw(model).axes
     points = [tuple(line.get_xydata()[0]) for line in axes.lines if line.get_marker() in "os^"]
     assert points == [(model.intensities[DRAM], model.measured["ours"])]
@@ -115,14 +114,14 @@ def test_only_this_course_stands_where_the_counter_was_read():
 
 def test_the_roof_lies_inside_the_picture():
     for gpu in GPUS:
-        (axes,) = draw(evaluate(Settings(gpu=gpu))).axes
+        (axes,) = draw(evaluate(gpu=gpu)).axes
         roof = axes.lines[0].get_ydata()
         assert axes.get_ylim()[0] < max(roof) < axes.get_ylim()[1], gpu
 
 
 def test_the_explorer_follows_every_control(shell_of):
     def shown(**settings):
-        model = evaluate(Settings(**settings))
+        model = evaluate(**settings)
         return describe(model), draw(model)
 
     moves = [

@@ -55,7 +55,7 @@ def test_a_picture_without_spots_is_an_image_alone(axes):
 
 @pytest.mark.parametrize("counted", roofline.COUNTED)
 def test_the_rooflines_points_say_what_the_record_and_the_model_say(counted):
-    model = roofline.evaluate(roofline.Settings(d=64, n=4096, counted=counted))
+    model = roofline.evaluate(d=64, n=4096, counted=counted)
     (row,) = records.rows("attention-h100", **{"pass": "forward"}, n=4096, head_dim=64, causal=False)
     figure = roofline.draw(model)
     texts = [text for *_, text, _ in figure.spots]

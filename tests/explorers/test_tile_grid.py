@@ -45,7 +45,7 @@ def test_every_tile_is_visited_or_skipped_and_flops_agree():
         assert sorted([*grid.visits, *grid.skipped]) == sorted(tiles), case
         pairs = 0
         for i, j in grid.visits:
-            (q_start, q_stop), (k_start, k_stop) = grid.query_rows(i), grid.key_rows(j)
+            (q_start, q_stop), (k_start, k_stop) = grid.tiles.query_rows[i], grid.tiles.key_rows[j]
             pairs += (q_stop - q_start) * (k_stop - k_start)
             visible = np.arange(k_start, k_stop) <= np.arange(q_start, q_stop)[:, None] + n_k - n_q
             assert visible.any() or not causal, (case, i, j)
@@ -79,7 +79,7 @@ def test_drawing_shows_the_model(order):
     states, labels = drawn_states(model, 4)
     assert [(states == state).sum() for state in range(4)] == [len(model.skipped), model.n_visits - 4, 3, 1]
     assert states[model.visits[3]] == 3
-    middles = [np.mean([model.key_rows(j), model.query_rows(i)], axis=1) for i, j in model.visits]
+    middles = [np.mean([model.tiles.key_rows[j], model.tiles.query_rows[i]], axis=1) for i, j in model.visits]
     assert labels == {tuple(middle): str(visit) for visit, middle in enumerate(middles, start=1)}
     assert set(drawn_states(model, None)[0].ravel()) == {0, 2}
     assert set(drawn_states(model, 0)[0].ravel()) == {0, 1}

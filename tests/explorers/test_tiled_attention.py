@@ -49,8 +49,8 @@ def test_each_visit_loads_its_own_tiles():
         model = model_of(*case)
         for step, (i, j) in enumerate(model.grid.visits, start=1):
             before, after = model.moved[step - 1], model.moved[step]
-            q_start, q_stop = model.grid.query_rows(i)
-            k_start, k_stop = model.grid.key_rows(j)
+            q_start, q_stop = model.grid.tiles.query_rows[i]
+            k_start, k_stop = model.grid.tiles.key_rows[j]
             for name in after:
                 assert after[name][0] >= before[name][0] and after[name][1] >= before[name][1], (case, step, name)
             inner, rows = ("K", k_stop - k_start) if case[-1] == "q_outer" else ("Q", q_stop - q_start)

@@ -14,12 +14,11 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-import course_lib
 from course_lib import runtime
-from course_lib.measure.resources import Request, Resources, forward_resources
+from tools.resources import Request, Resources, forward_resources
 
 FILE = Path(__file__).with_suffix(".json")
-FOLDER = Path(course_lib.__file__).parent
+ROOT = Path(__file__).parents[2]
 # Request.kernel -> the modules that it is made of; and what all of them use.
 MODULES = {
     "forward": ("flash_forward",), "dkdv": ("flash_backward",), "dq": ("flash_backward",),
@@ -27,7 +26,7 @@ MODULES = {
     "list_dkdv": ("variant_backward", "variants", "visits", "score_mods", "flash_backward"),
     "list_dq": ("variant_backward", "variants", "visits", "score_mods", "flash_backward"),
 }  # fmt: skip
-SHARED = (*(f"kernels/{name}" for name in ("tiles", "primitives", "masks", "launch", "configs")), "measure/resources")
+SHARED = ("tiles", "primitives", "masks", "launch", "configs")
 
 
 def code(path):
@@ -43,9 +42,10 @@ def code(path):
 @functools.cache
 def fingerprint(kernel):
     """Of all that decides what the compiler makes of a Request of this kernel."""
-    texts = [importlib.metadata.version("triton"), (FOLDER / "kernels/configs.toml").read_text()]
-    own = (f"kernels/{module}" for module in MODULES[kernel])
-    texts += [code(FOLDER / f"{source}.py") for source in (*own, *SHARED)]
+    kernels = ROOT / "course_lib/kernels"
+    texts = [importlib.metadata.version("triton"), (kernels / "configs.toml").read_text()]
+    texts += [code(kernels / f"{module}.py") for module in (*MODULES[kernel], *SHARED)]
+    texts += [code(ROOT / "tools/resources.py")]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 

@@ -40,3 +40,19 @@ def test_sectors_are_32_bytes():
 def test_no_counters_is_an_error():
     with pytest.raises(RuntimeError, match="ERR_NVGPUCTRPERM"):
         counters.sums_by_case("==ERROR== ERR_NVGPUCTRPERM: no permission", counters.COUNTERS[0])
+
+
+def test_each_set_of_counters_is_a_run_of_its_own(monkeypatch):
+    """ncu takes one log file a run; a case has the counters of all runs."""
+    ran = []
+
+    def run(command, check):
+        metrics = command[command.index("--metrics") + 1].split(",")
+        ran.append((command[-1], metrics))
+        found = {metric: 10 * len(ran) for metric in metrics}
+        command[command.index("--log-file") + 1].write_text(written(("flash", found), ("spin_kernel", found)))
+
+    monkeypatch.setattr(counters.subprocess, "run", run)
+    (case,) = counters.counted_by_ncu("course_lib.measure.counters", counters.COUNTERS)
+    assert ran == [("course_lib.measure.counters", list(names.values())) for names in counters.COUNTERS]
+    assert case == {name: 10 * i for i, names in enumerate(counters.COUNTERS, 1) for name in names} | {"kernels": 1}

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from course_lib.kernels.configs import select
-from course_lib.measure.resources import Request
 from tests.measure.compiled import compiled
 from tests.measure.test_resources import DIVISION_BYTES, PINNED, SHARED_BYTES
+from tools.resources import Request
 
 # With the pages, splits and numbers of queries that each dtype and head_dim is launched with, not in every combination.
 # 4 rows are one token of the 4 heads that share keys, 64 rows as many as a tile has.

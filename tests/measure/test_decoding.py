@@ -13,13 +13,8 @@ SHAPE = (2, 4, 2, 512)
 
 
 @pytest.fixture
-def tiny(monkeypatch):
+def tiny(monkeypatch, made_up):
     """Short caches of 16 columns; "sdpa_flash" is PyTorch's plain attention, and "sdpa_cudnn" is not there."""
-
-    def made_up(contestants, **how):
-        for call in contestants.values():
-            call()
-        return dict.fromkeys(contestants, 0.5)
 
     monkeypatch.setattr(decoding, "HEAD_DIM", 16)
     monkeypatch.setattr(decoding, "SHAPES", ((1, 4, 2, 512), SHAPE))
@@ -72,14 +67,11 @@ def test_pages_hold_the_same_keys_in_another_order(tiny):
 
 def test_counters_stand_beside_the_closed_form(tiny, monkeypatch):
     """Of as many cases as the program under ncu runs, in its order."""
-    ran = []
-    monkeypatch.setattr(counters, "profiled", lambda call: ran.append(call()))
-    monkeypatch.setattr(torch, "zeros", lambda *_, **__: torch.ones(1))
-    decoding.run_cases()
+    ran = [call() for call in decoding.cases()]
 
-    def counted_by_ncu(module, names):
+    def counted_by_ncu(module, counter_sets):
         assert module == "course_lib.measure.decoding"
-        return [dict.fromkeys(names, number) for number in range(len(ran))]
+        return [{name: number for names in counter_sets for name in names} for number in range(len(ran))]
 
     monkeypatch.setattr(counters, "counted_by_ncu", counted_by_ncu)
     rows = list(decoding.counter_rows())

@@ -37,17 +37,12 @@ def test_the_plain_kernel_is_run_with_ieee_products_and_without(monkeypatch):
 
 
 @pytest.fixture
-def tiny(monkeypatch):
+def tiny(monkeypatch, made_up):
     """Every input has one head of 32 rows, and every time is made up, so that experiments run without a GPU."""
 
     def random_inputs(batch, heads, length, head_dim, dtype, kv_heads=None, differentiable=False):
         q, k, v, do = (torch.randn(1, 1, 32, 16, device=runtime.device()).to(dtype) for _ in range(4))
         return *(x.requires_grad_(differentiable) for x in (q, k, v)), do
-
-    def made_up(contestants, **how):
-        for call in contestants.values():
-            call()
-        return dict.fromkeys(contestants, 0.5)
 
     for module in (timing, bench):
         monkeypatch.setattr(module, "random_inputs", random_inputs)
@@ -101,7 +96,7 @@ def test_help_lists_every_experiment_under_its_own_heading(capsys):
     with pytest.raises(SystemExit):
         bench.main(["--help"])
     _, _, listed = capsys.readouterr().out.partition("\nexperiments:\n")
-    assert set(re.findall(r"^  --([\w-]+)", listed, re.MULTILINE)) == {*bench.EXPERIMENTS, "tune", "variants"}
+    assert set(re.findall(r"^  --([\w-]+)", listed, re.MULTILINE)) == {*bench.EXPERIMENTS, "variants"}
 
 
 def test_one_experiment_at_a_time():

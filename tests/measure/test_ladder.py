@@ -70,7 +70,8 @@ COMPILE = """
 import hashlib, torch
 from types import SimpleNamespace
 from course_lib.kernels import checks
-from course_lib.measure import ladder, resources
+from course_lib.measure import ladder
+from tools import resources
 
 checks.COMPILED = False  # which would refuse tensors that are on no GPU
 torch.cuda.get_device_properties = lambda device: SimpleNamespace(multi_processor_count=132)

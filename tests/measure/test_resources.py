@@ -17,11 +17,11 @@ import triton.language as tl
 from course_lib.hardware import GPUS
 from course_lib.kernels import flash_forward
 from course_lib.kernels.configs import select
-from course_lib.measure import records, resources
-from course_lib.measure.resources import ARCHS, DTYPES, LENGTH, Request, Resources, forward_resources
+from course_lib.measure import records
 from tests.measure import compiled as memory
-from tools import compiler_records
+from tools import compiler_records, resources
 from tools.compiler_records import BLOCK_SIZES, COLUMNS, chosen_config, kernel_sha256
+from tools.resources import ARCHS, DTYPES, LENGTH, Request, Resources, forward_resources
 
 COMMAND = "python -m tools.compiler_records resources"
 

@@ -64,7 +64,8 @@ def test_what_the_record_says_is_what_the_rungs_launch():
 
 COMPILE = """
 import json, torch
-from course_lib.measure import ladder, resources
+from course_lib.measure import ladder
+from tools import resources
 from tools.compiler_records import loops_of
 q = torch.empty(4, 16, 4096, 128, dtype=torch.float16, device="meta")
 for rung in ladder.RUNGS:

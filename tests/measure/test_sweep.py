@@ -1,11 +1,14 @@
 """The sweep, as far as it goes without a GPU, and its record against the shipped configurations."""
 
+import json
+
 import pytest
 import torch
 
 from course_lib import runtime
 from course_lib.kernels.configs import select
-from course_lib.measure import records, sweep, timing
+from course_lib.measure import records, timing
+from tools import sweep
 
 
 def shipped_on_h100(kernel, head_dim, causal, n_k=sweep.LENGTH, by_descriptor=True):
@@ -57,3 +60,16 @@ def test_a_sweep_has_a_row_for_every_candidate(monkeypatch, which, kernels):
     monkeypatch.setattr(sweep, "_launcher", doubled)
     with pytest.raises(RuntimeError, match="wrong answers are not timed"):
         sweep.sweep_rows(which, [16])
+
+
+def test_the_record_says_how_it_was_made(monkeypatch, tmp_path):
+    row = {"which": "backward", "head_dims": [32, 64]}
+    monkeypatch.setattr(sweep, "sweep_rows", lambda which, head_dims: [{"which": which, "head_dims": head_dims}])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "G100")
+    monkeypatch.chdir(tmp_path)
+    words = ["backward", "--head-dim", "32", "64", "--json", "sweep-g100.json", "--commit", "abc"]
+    monkeypatch.setattr("sys.argv", ["sweep.py", *words])
+    sweep.main()
+    record = json.loads((tmp_path / "sweep-g100.json").read_text())
+    assert record["rows"] == [row] and (record["gpu"], record["commit"]) == ("G100", "abc")
+    assert record["command"] == f"python -m tools.sweep {' '.join(words)}"

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from course_lib.measure.resources import Request
 from tests.measure.compiled import compiled
 from tests.measure.test_resources import DIVISION_BYTES, PINNED, SHARED_BYTES
+from tools.resources import Request
 
 KERNELS = "list_forward", "list_dkdv", "list_dq"
 ARCHS = (80, 90)

@@ -5,23 +5,18 @@ import pytest
 import torch
 
 from course_lib import masks
-from course_lib.measure import records, sweep, timing, variants
+from course_lib.measure import records, timing, variants
 
 
 @pytest.fixture
-def tiny(monkeypatch):
+def tiny(monkeypatch, made_up):
     """Two heads of 16 columns and 150 tokens."""
-
-    def made_up(contestants, **how):
-        for call in contestants.values():
-            call()
-        return dict.fromkeys(contestants, 0.5)
 
     monkeypatch.setattr(timing, "HIDDEN_DIM", 32)
     monkeypatch.setattr(timing, "TOKENS", 150)
     monkeypatch.setattr(timing, "median_ms", made_up)
     monkeypatch.setattr(variants, "CHECKED_LENGTH", 150)
-    monkeypatch.setattr(sweep, "compile_ahead", lambda *_: None)
+    monkeypatch.setattr(timing, "compile_ahead", lambda *_: None)
 
 
 def test_every_case_has_rows_that_say_what_was_visited(tiny):

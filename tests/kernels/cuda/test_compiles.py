@@ -6,7 +6,7 @@ import pytest
 
 from course_lib.hardware import GPUS
 from course_lib.kernels.cuda import gpu, launches
-from course_lib.measure.resources import registers_and_stack
+from tools.resources import registers_and_stack
 
 
 def launches_on(found):

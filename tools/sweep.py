@@ -1,15 +1,23 @@
-"""Times every block size, number of warps and number of stages of the shipped kernels: where `configs` comes from."""
+"""Times every block size, number of warps and number of stages of the shipped kernels: where `configs` comes from.
 
-import concurrent.futures
+    python -m tools.sweep forward --json sweep-h100.json
+
+It needs a GPU and takes minutes. Each of a kernel's configurations that runs is checked before it is timed.
+"""
+
+import argparse
 import itertools
-import multiprocessing
+import shlex
 import sys
+from pathlib import Path
 
 import torch
 
-from course_lib import masks, runtime
-from course_lib.measure import timing
+from course_lib import masks
+from course_lib.measure import records, timing
 from course_lib.measure.accuracy import check_answers
+from course_lib.measure.counters import shipped
+from course_lib.measure.timing import compile_ahead
 
 CHOICES = {
     "block_q": (16, 32, 64, 128, 256), "block_k": (16, 32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2, 3)
@@ -75,21 +83,6 @@ def _launcher_of_variants(kernel, q, k, v, do):
     )
 
 
-def shipped(kernel, q, k, v, do=None, *, causal):
-    """The configuration that a launch takes by itself, and whether its tiles come by tensor descriptor."""
-    from course_lib.kernels.configs import select
-    from course_lib.kernels.launch import takes_descriptors, tensor_meta
-
-    capability = runtime.capability(q.device)
-    loaded = (k, v) if kernel == "forward" else (q, k, v, do)
-    by_descriptor = causal is not None and takes_descriptors(capability, *map(tensor_meta, loaded))
-    config = select(
-        kernel, dtype=q.dtype, head_dim=q.shape[-1], causal=causal, capability=capability, n_k=k.shape[2],
-        by_descriptor=by_descriptor, n_rows=q.shape[:3].numel(),
-    )  # fmt: skip
-    return config, by_descriptor
-
-
 def sweep_rows(which, head_dims):
     """Time every candidate at one length. The row of one that does not run holds the reason instead.
 
@@ -137,19 +130,27 @@ def sweep_rows(which, head_dims):
     return rows
 
 
-def compile_ahead(compile_one, jobs):
-    """Fill Triton's cache from several processes: a kernel takes seconds to compile, and a sweep has hundreds."""
-    workers = max(1, multiprocessing.cpu_count() - 1)
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        for done, _ in enumerate(pool.map(compile_one, jobs), start=1):
-            print(f"\rcompiled {done} of {len(jobs)}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-
-
 def _compile_one(job):
     kernel, head_dim, causal, config = job
     try:
         _launcher(kernel, _inputs(head_dim), causal)(config)()
     except Exception:  # noqa: BLE001 - it is raised again, and recorded, where the call is timed
         pass
+
+
+def main():
+    parser = argparse.ArgumentParser("python -m tools.sweep", description=__doc__.splitlines()[0])
+    parser.add_argument("which", choices=tuple(KERNELS), help="the forward, the backward's two, or the variants' three")
+    parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the record here")
+    parser.add_argument("--commit", help="the commit measured, where the files come without their git history")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    rows = sweep_rows(options.which, options.head_dim)
+    if options.json:
+        command = shlex.join(["python", "-m", "tools.sweep", *sys.argv[1:]])
+        records.write(options.json, {"rows": rows}, command=command, commit=options.commit)
+
+
+if __name__ == "__main__":
+    main()

@@ -78,7 +78,7 @@ def forward_resources(requests):
     About a second each. Raises RuntimeError with the compiler's message when one does not compile.
     """
     run = subprocess.run(
-        [sys.executable, "-m", "course_lib.measure.resources"],
+        [sys.executable, "-m", "tools.resources"],
         input=json.dumps([asdict(request) for request in requests]),
         env=runtime.environment(interpreting=False), capture_output=True, text=True, check=False,
     )  # fmt: skip
