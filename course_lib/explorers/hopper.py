@@ -53,6 +53,12 @@ def speeds(n, head_dim=128):
     return found
 
 
+def tensor_share(rung, head_dim, n=4096):
+    """In which part of its clocks a multiprocessor's tensor cores are busy, by the GPU's counters, without a mask."""
+    (row,) = records.rows(COUNTERS, rung=rung, n=n, head_dim=head_dim, causal=False)
+    return row["tensor_share"] / 4  # the counter adds up the tensor cores of a multiprocessor's four quarters
+
+
 def draw_ladder(n, head_dim=128):
     """The kept rungs as they were measured, and what the simulator says of those that it knows. Returns a figure."""
     measured = {name: both for name, both in speeds(n, head_dim).items() if rungs()[name].kept}

@@ -7,6 +7,7 @@ import torch
 
 from course_lib import pipeline
 from course_lib.explorers import hopper
+from course_lib.hardware import GPUS
 from course_lib.kernels import hopper_forward
 from course_lib.kernels.gluon_interpreter import GluonError
 from course_lib.measure import records
@@ -58,12 +59,23 @@ def test_shares_of_the_tensor_cores_and_the_clock():
     """With d = 128: busier in each of the simulator's rungs but by less than it promises, and slower, the busier."""
     shares, clocks = [], []
     for name in pipeline.RUNGS:
-        (row,) = records.rows(hopper.COUNTERS, rung=name, n=4096, head_dim=128, causal=False)
-        assert row["tensor_share"] < pipeline.predict(name).tensor_share
-        shares.append(row["tensor_share"])
-        clocks.append(hopper.speeds(4096)[name][FULL] / row["tensor_share"])
+        shares.append(hopper.tensor_share(name, 128))
+        assert shares[-1] < pipeline.predict(name).tensor_share
+        clocks.append(hopper.speeds(4096)[name][FULL] / shares[-1])
     assert all(a < b for a, b in pairwise(shares)) and all(a > b for a, b in pairwise(clocks))
     assert 0.8 < shares[-1] < 0.9
+
+
+def test_what_the_compiler_makes_of_the_rungs():
+    kept = [rung.name for rung in rungs().values() if rung.kept]
+    assert {row["rung"] for row in records.rows("hopper-rungs")} == set(kept)
+    for head_dim, programs in ((64, 3), (128, 1)):
+        (first,) = records.rows("hopper-rungs", rung="one group", head_dim=head_dim)
+        used = {key: first[key] for key in ("shared_bytes", "registers", "num_warps")}
+        assert min(GPUS["H100"].resident_blocks(**used).values()) == programs
+    (last,) = records.rows("hopper-rungs", rung=kept[-1], head_dim=128)
+    assert (last["registers"], last["stack_bytes"], last["num_warps"]) == (168, 0, 12)
+    assert last["shared_bytes"] < GPUS["H100"].shared_bytes_per_block
 
 
 def test_beside_the_peers():
