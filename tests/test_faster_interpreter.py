@@ -10,7 +10,7 @@ from course_lib import runtime
 pytestmark = pytest.mark.skipif(runtime.mode() != "interpreter", reason="no kernel is interpreted here")
 
 # As in a notebook: kernels among arrays, which compare element by element, and mistakes that a learner makes.
-SCRIPT = '''
+SCRIPT = """
 import sys
 import numpy as np, torch, triton, triton.language as tl
 if sys.argv[2:] == ["debug"]:
@@ -91,7 +91,7 @@ exec("def blind(x_ptr, y_ptr, n, BLOCK):\\n    pass", here)
 shown(triton.jit(here["blind"]), torch.zeros(8), torch.zeros(8), 8, 8)
 here["tl"] = tl  # imported after the kernel was defined, and launched in vain once
 shown(triton.jit(here["blind"]), torch.zeros(8), torch.zeros(8), 8, 8)
-'''
+"""
 
 
 def told(tmp_path, *arguments):

@@ -54,6 +54,11 @@ ATTENTION = ((130, 200, 64, True), (129, 77, 40, False), (600, 600, 128, True), 
 # (n_new, head_dim, page_size, num_splits): a token, several, and more than one tile of rows, of three ragged sequences.
 DECODING = ((1, 64, None, 1), (4, 40, None, 3), (1, 128, 16, 4), (40, 128, 256, 1), (3, 80, 64, 2))
 CAPACITY = 512  # of each sequence's cache
+# (case of measure.variants, n, head_dim): ranges and bits, changed scores, dropout; by pointers, and by descriptors.
+VARIANTS = (
+    ("documents", 130, 64), ("block-sparse 50 %", 200, 40), ("soft cap", 77, 64), ("dropout", 130, 128),
+    ("window 256", 600, 128), ("block-sparse 25 %", 600, 64), ("ALiBi", 600, 64), ("dropout", 600, 64),
+)  # fmt: skip
 
 
 def random(*shape):
@@ -61,13 +66,18 @@ def random(*shape):
 
 
 def sanitized_calls():
-    """Forward, backward and decoding, in 4 heads of which two share keys, against float64."""
+    """Forward, backward and decoding, in 4 heads of which two share keys, and variants in 2, against float64."""
+    from course_lib.measure import variants
+
     torch.manual_seed(0)
     for shape in ATTENTION:
         differentiate(*shape)
     for shape in DECODING:
         decode(*shape)
-    print(f"{len(ATTENTION)} forward, {len(ATTENTION)} backward and {len(DECODING)} decoding calls agree with float64")
+    for name, n, head_dim in VARIANTS:
+        variants.check(name, head_dim, torch.float16, n, heads=2)
+    both = len(ATTENTION) + len(VARIANTS)
+    print(f"{both} forward, {both} backward and {len(DECODING)} decoding calls agree with float64")
 
 
 def differentiate(n_q, n_k, head_dim, causal):

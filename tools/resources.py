@@ -35,7 +35,7 @@ class Request:
     beyond the sequences. by_descriptor: whether the tiles in the loop come by tensor descriptor; None for what a launch
     on that GPU would do.
     everything: of kernels whose tiles come from a list, whether there are blocks, a soft cap and dropout, or only a
-    causal mask; causal and by_descriptor do not count.
+    causal mask; causal does not count.
     Of decoding: n_new: new tokens of each sequence, in 4 heads that share keys; page_size: None without pages.
     """
 
@@ -175,12 +175,13 @@ def _launch_variant(request, q, config):
         w, seed = torch.empty(1, *q.shape[:2], device="meta"), torch.empty(1, dtype=torch.int64, device="meta")
         variant = Variant(mask, (soft_cap(1.0),), w, None, 0.1, seed)
     if request.kernel == "list_forward":
-        variant_forward(q, q, q, variant, 1.0, config)
+        variant_forward(q, q, q, variant, 1.0, config, request.by_descriptor)
         return
     lse = torch.empty(q.shape[:3], device="meta")
     variant_backward(
         q, q, q, q, lse, q, None, variant, 1.0, need_dq=request.kernel == "list_dq",
         need_dkdv=request.kernel == "list_dkdv", config_dkdv=config, config_dq=config,
+        by_descriptor=request.by_descriptor,
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ remote         an answer that runs in the player, a process of its own
 remote_launch  a kernel that runs there: its tensors, and the counts of its accesses, are here
 sandbox        the command line of bubblewrap
 diagnosis      says where and how what came back differs from what was expected
+recording      runs an answer and keeps the value of every expression
+mending        finds the place in it where another value would make the result right
 read_counting  inputs that notice how they are read
 kernel_calls   answers that are Triton kernels, run under the tracer
 cuda_calls     answers in CUDA C++, run thread by thread

@@ -19,13 +19,14 @@ from course_lib.player.running import is_untouched
 from . import registry
 from .calling import GuardedAnswer, attempt, draw_with
 from .cuda_calls import lacks_compiler
-from .exercise import Evidence, Property, Result
+from .exercise import Evidence, Finding, Property, Result
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
 from .known import known
 from .remote import RemoteAnswer
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 from .slips import on_case, slip_behind
 
+ONE_OF_TWO = "here, though not on all inputs, the result is that of a known mistake: {}"
 TRIES = 200  # random inputs and smaller ones together: counted, so that the same answer is told the same
 SMALL_CHARS = 800  # of the code of a call: no smaller input is looked for
 TRYING_LIMIT_S = 10.0  # of processor time, for an answer so slow that even these take too long
@@ -70,6 +71,8 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
                 slip = slip_behind(exercise, guarded, prop, inputs)
                 if slip is None:
                     facts = known(exercise, prop, guarded, inputs, evidence)
+                    if here := slip_behind(exercise, guarded, prop, inputs, alone=True):
+                        facts = (Finding("", "fact", ONE_OF_TWO.format(here.diagnosis)), *facts)
                     evidence = replace(evidence, findings=evidence.findings + facts)
                 attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
             message = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)

@@ -167,8 +167,16 @@ def _differs(array, part):
                 name, "offset", f"{name} is {abs(off[0]):.4g} too {'large' if off[0] > 0 else 'small'}{where}"
             )
     elif (factor := _common_factor(array[wrong], expected[wrong])) is not None:
-        return Finding(name, "factor", f"{name} is {_too(factor, int(wrong.sum()))}{where}")
-    return Finding(name, "values", f"{name} is wrong{where}{_by_weight(array, part, wrong)}")
+        return Finding(name, "factor", f"{name} is {_too(factor, int(wrong.sum()))}{where}{_sums(array, expected)}")
+    return Finding(name, "values", f"{name} is wrong{where}{_by_weight(array, part, wrong) or _sums(array, expected)}")
+
+
+def _sums(array, expected):
+    """ "; its sum is 2, not 1", of the first row if there are several, where every row's sum should be 1."""
+    if expected.shape[-1] < 2 or not np.allclose(expected.sum(axis=-1), 1):
+        return ""
+    off = [row.sum() for row in array.reshape(-1, array.shape[-1]) if abs(row.sum() - 1) > 1e-2]
+    return f"; {'a row' if array.ndim > 1 else 'it'} adds up to {off[0]:.4g}, not to 1" if off else ""
 
 
 def _common_factor(array, expected):

@@ -8,6 +8,7 @@ import numpy as np
 from .calling import GuardedAnswer
 from .diagnosis import named
 from .exercise import Exercise, Finding, Property
+from .mending import mended
 from .slips import observed, on_case, same
 
 # What came back, made of what should have.
@@ -26,22 +27,30 @@ POWERS = {"1/2": 0.5, "2/3": 2 / 3, "-1": -1, "2": 2, "3": 3, "4": 4}
 RELATIONS |= {f"the right result to the power {said}": lambda right, p=p: right**p for said, p in POWERS.items()}
 ONLY_THERE = ", where it is not right"
 # Kinds of findings that say it all.
-PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "at once", "again"}
+PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "accepted"}
+PLAIN |= {"at once", "again"}
 
 
 def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence):
-    """The Findings besides those of the property's Evidence: one or none."""
-    launched = "launched(" in prop.call  # which takes long
-    if "run_cuda(" in prop.call or evidence.findings[0].kind in PLAIN or not evidence.expected:
+    """The Findings besides those of the property's Evidence: what comes back in other words, and the place to mend."""
+    if "run_cuda(" in prop.call or evidence.findings[0].kind in PLAIN:
         return ()
+    launched = "launched(" in prop.call  # which takes long
+    place = "" if launched else mended(exercise, prop, answer, inputs)
+    words = _in_other_words(exercise, prop, answer, inputs, evidence, place) if evidence.expected else ""
+    return tuple(Finding("", "fact", fact) for fact in (words, place) if fact)
+
+
+def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
+    launched = "launched(" in prop.call
     right = GuardedAnswer(exercise.answer)
     with np.errstate(all="ignore"):
         pair = [_outcomes(observed(prop, each, inputs)) for each in (right, answer)]
         if fact := _never_loaded(right.loads, answer.loads):
-            return (Finding("", "fact", fact),)
+            return fact
         place = next((i for i, parts in enumerate(zip(*pair, strict=False)) if not same(*parts)), None)
         if place is None:
-            return ()
+            return ""
 
         def run(each, prop, inputs):
             """The outcome that is wrong, or None where there is none."""
@@ -66,10 +75,8 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
                 or _as_if(exercise.answer, lambda *of: run(right, *of), tried)
             )
         if words:
-            fact = f"on every input tried, {evidence.findings[0].part or 'what comes back'} is {words}"
-        else:
-            fact = _influence(lambda each, inputs: run(each, prop, inputs), right, answer, inputs)
-    return (Finding("", "fact", fact),) if fact else ()
+            return f"on every input tried, {evidence.findings[0].part or 'what comes back'} is {words}"
+        return "" if place_to_mend else _influence(lambda each, inputs: run(each, prop, inputs), right, answer, inputs)
 
 
 def _outcomes(observation):
@@ -95,7 +102,13 @@ def _relation(tried):
     came = tried[0][3]
     if len(tried) > 2 and came.size == 1 and np.isfinite(came).all() and all(same(came, each[3]) for each in tried):
         return f"{came.item():.6g}"
-    return next((said for said, of in RELATIONS.items() if all(same(of(right), came) for *_, right, came in tried)), "")
+    return next((said for said, of in RELATIONS.items() if all(_is(of(right), came) for *_, right, came in tried)), "")
+
+
+def _is(wanted, came):
+    """The same, where it can be told: the logarithm of 0 is -inf."""
+    told = np.isfinite(wanted)
+    return wanted.shape == came.shape and told.any() and same(wanted[told], came[told])
 
 
 def _as_if(answer, right, tried):
@@ -213,7 +226,7 @@ def _in_all(sizes):
 def _sum_of_products(numbers, sizes):
     """ "plus 2 * n * d minus n": one product of sizes or two, each with a whole number, if that is the numbers.
 
-    Told of one product if four inputs or more agree on it, of two if six do.
+    Told of one product if four inputs or more agree on it, of two if six do, of three if eight do.
     """
     names = _in_all(sizes)
     of_name = {name: np.array([of_one[name] for of_one in sizes], float) for name in names}
@@ -223,7 +236,9 @@ def _sum_of_products(numbers, sizes):
             words = [n if p == 1 else f"{n}**{p}" for n, p in zip(names, powers, strict=True) if p]
             powers_of = (of_name[n] ** p for n, p in zip(names, powers, strict=True))
             products[" * ".join(words)] = np.prod([np.ones(len(numbers)), *powers_of], axis=0)
-    for count in (1, 2) if len(names) < 6 else (1,):
+    for count in (1, 2, 3) if len(names) < 6 else (1,):
+        if count == 3:  # of so many, the simplest only
+            products = {words: values for words, values in products.items() if "**" not in words}
         for chosen in itertools.combinations(products, count) if len(numbers) > 2 * count + 1 else ():
             columns = np.stack([products[words] for words in chosen], axis=1)
             size = np.abs(columns).max(axis=1)

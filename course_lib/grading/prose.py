@@ -2,7 +2,8 @@
 
 An exercise's file has its title as `#`, then `## Hint 1` to `## Hint 3`, `## Reasoning` and `## Slips`; below the
 last, a `###` for each property that catches slips, and a `####` for each of these: the mistake as a diff of the right
-answer, a paragraph that says what is wrong, and further ones for the hint. A quiz has a `##` for each question and a
+answer, a paragraph that says what is wrong, and further ones for the hint. Of a "diff each", each line that comes is a
+mistake of its own. A quiz has a `##` for each question and a
 list of options, `- [x]` before the right one, each with its feedback indented below.
 """
 
@@ -65,11 +66,18 @@ def read(path: Path) -> Prose:
 
 
 def _slip(path, name, prop, body):
-    diffs = re.findall(r"^```diff\n(.*?)^```$", body, flags=re.MULTILINE | re.DOTALL)
-    paragraphs = _paragraphs(re.sub(r"^```diff\n.*?^```$", "", body, flags=re.MULTILINE | re.DOTALL))
+    fence = re.compile(r"^```diff( each)?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+    diffs = [diff for each, text in fence.findall(body) for diff in (_one_by_one(text) if each else [text])]
+    paragraphs = _paragraphs(fence.sub("", body))
     if not diffs or not paragraphs:
         raise BadProse(f"{path.name}: the slip {name!r} needs a diff and what is wrong")
     return Slip(name, prop, tuple(diffs), paragraphs[0], "\n\n".join(paragraphs[1:]))
+
+
+def _one_by_one(diff):
+    lines = diff.splitlines(keepends=True)
+    stays_or_goes = "".join(line for line in lines if line[0] != "+")
+    return [stays_or_goes + line for line in lines if line[0] == "+"]
 
 
 def read_sections(path: Path) -> dict[str, str]:

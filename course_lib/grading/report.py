@@ -61,9 +61,14 @@ def code_of_call(call: str, inputs: dict) -> str:
         if len(lines) <= 6:
             return "\n".join(line.rstrip() for line in lines)
     imports = [f"from course_lib.grading import {', '.join(used)}"] if used else []
-    lines = [f"{name} = {code}" for name, code in codes.items() if not isinstance(inputs[name], int)]
-    if counts := [name for name in codes if isinstance(inputs[name], int)]:
-        lines.insert(0, f"{', '.join(counts)} = {', '.join(codes[name] for name in counts)}")
+    groups = []  # of names that a line has room for, numbers first
+    for name in sorted(codes, key=lambda name: not isinstance(inputs[name], int)):
+        alike = groups and isinstance(inputs[groups[-1][0]], int) == isinstance(inputs[name], int)
+        if alike and sum(len(each) + len(codes[each]) + 4 for each in [*groups[-1], name]) <= WIDTH - 4:
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    lines = [f"{', '.join(names)} = {', '.join(map(codes.get, names))}" for names in groups]
     made = re.search(r"^(.*) = Machine\(", call, re.MULTILINE)
     ends = [last, f"return {made[1]}"] if made else [f"return {last}"]
     body = "\n".join([*imports, *lines, *statements, *ends])
@@ -108,7 +113,10 @@ def failed_message(
     diagnosis, hint = (slip.diagnosis, slip.hint) if slip else ("", "")
     hint = hint or next((general_hints()[f.kind] for f in evidence.findings if f.kind in general_hints()), "")
     title, code = f"{exercise.id}: not passed yet", code_of_call(as_drawn(prop.call), inputs)
-    found = [finding.text for finding in evidence.findings]
+    found = [
+        "\n".join(_wrapped(finding.text, WIDTH - 10)) if finding.kind == "fact" else finding.text
+        for finding in evidence.findings
+    ]
     holding = [name for name, holds in held.items() if holds]
     values = [line for label, value in (("returned  ", evidence.returned), ("expected  ", evidence.expected)) if value
               for line in _labelled(label, value)]  # fmt: skip
@@ -206,11 +214,12 @@ def _labelled(label, text):
     return [label + first, *(" " * len(label) + line for line in rest)]
 
 
-def _wrapped(text):
-    """Paragraphs filled to WIDTH; lines that are indented stay as they are."""
+def _wrapped(text, width=WIDTH):
+    """Paragraphs filled to a width; lines that are indented stay as they are, and lines of code are cut."""
     lines = []
     for line in text.split("\n"):
-        lines += [line] if line.startswith("  ") or not line else textwrap.wrap(line, WIDTH)
+        most = 1 if re.match(r"line \d+:  ", line) else None
+        lines += [line] if line.startswith("  ") or not line else textwrap.wrap(line, width, max_lines=most)
     return lines
 
 

@@ -18,8 +18,8 @@ RELATIVE, OF_LARGEST = 2e-3, 1e-5
 BROKEN = {"nan", "inf", "exception"}
 
 
-def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict):
-    """The Slip, or None if none fits, or more than one."""
+def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict, alone=False):
+    """The Slip, or None if none fits, or more than one. alone: on the cases of this property, no others."""
     # The answer holds every property before this one. A slip that another property catches first does not, or it holds
     # this one.
     candidates = [(slip, form) for slip, form in forms(exercise) if slip.prop == prop.name]
@@ -28,7 +28,8 @@ def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, input
         candidates = [(slip, form) for slip, form in candidates if same(seen, observed(prop, form, inputs)[0])]
     exactly = candidates
     # The failing property first: its cases tell most of its slips apart.
-    for tried in (prop, *(other for other in exercise.properties if other is not prop and not other.slow)):
+    others = [other for other in exercise.properties if other is not prop and not other.slow]
+    for tried in [prop] if alone else [prop, *others]:
         for place in range(len(tried.cases)):
             if not candidates:
                 return None

@@ -38,8 +38,9 @@ class Row(NamedTuple):
 
     kernel: "forward", "dkdv", "dq" or "decode". arch: see `arch_of`. dtype: "half" for fp16 and bf16, or "fp32".
     head_dims: [lowest, highest]. mask: "full", "causal", or "list" of the tiles that a mask shows. more_keys_than,
-    more_rows_than: the number of keys in a sequence, and of query rows in all heads and sequences together, must exceed
-    them. by_descriptor: whether the tiles in the loop come by tensor descriptor.
+    more_rows_than: the number of keys in a sequence (with a list, of those that a query visits on average), and of
+    query rows in all heads and sequences together, must exceed them. by_descriptor: whether the tiles in the loop come
+    by tensor descriptor.
     """
 
     kernel: str

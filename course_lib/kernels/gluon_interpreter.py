@@ -1,8 +1,8 @@
 """A small interpreter of Gluon: runs a kernel whose warp groups have different jobs on a CPU, and watches over it.
 
 It knows what `hopper_forward` uses. Each partition of `warp_specialize` is a thread, and one of them runs at a time,
-until it waits for a barrier or arrives at one; who goes on is drawn at random, from `SEED`. These mistakes raise `GluonError` as soon as
-they are possible, and not only where a GPU's timing brings them out:
+until it waits for a barrier or arrives at one; who goes on is drawn at random, from `SEED`. These mistakes raise
+`GluonError` as soon as they are possible, and not only where a GPU's timing brings them out:
 
     a group reads shared memory without having waited for the copy that fills it
     a copy is started over a tile that an unfinished product reads, or that nobody has waited for
@@ -188,8 +188,8 @@ class Program:
             able = [name for name, wait in self.waits.items() if self.error or not wait or wait[0].phase != wait[1]]
             if not able:
                 waits = (
-                    f"{partition} for phase {phase} of {name}, which lacks {barrier.missing} of {barrier.count} arrivals "
-                    f"and {barrier.bytes} bytes"
+                    f"{partition} for phase {phase} of {name}, which lacks {barrier.missing} of {barrier.count} "
+                    f"arrivals and {barrier.bytes} bytes"
                     for partition, (barrier, phase, name) in self.waits.items()
                 )
                 self.error = GluonError(f"deadlock, everybody waits: {'; '.join(waits)}")

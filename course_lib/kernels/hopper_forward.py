@@ -3,7 +3,7 @@
 Triton decides by itself which warp does what, and what waits for what. Gluon, its lower level, leaves that to us:
 
     one warp fetches          the copy engine (TMA) fills tiles in shared memory while others compute
-    two groups compute        64 query rows each, from the same tiles; the softmax of one runs under products of the other
+    two groups compute        64 query rows each, from the same tiles; one's softmax runs under the other's products
     the next scores early     S = Q K^T of the next tile is started before the softmax of this one
     groups take turns         one starts its products when the other has started its own
     registers move            from the warp that fetches, which needs few, to the groups that compute
@@ -344,10 +344,10 @@ def hopper_forward(q, k, v, *, causal, scale, store_lse):
 def hopper_flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
     """`flash_attention` by this kernel alone: arguments, results and precision are the same, but for these.
 
-    It is not part of `flash_attention` yet: of 511 calls with random shapes on an H200, one had other bits than the
-    same call before it, or NaN, and the cause is not known. It takes fp16 and bf16, head_dim 33 to 128 in multiples of 8, sequences of 512 and more, and tensors whose rows
-    begin at multiples of 16 bytes; and a GPU of compute capability 9.0, or the CPU, where gluon_interpreter.py runs it.
-    It is not differentiable.
+    It takes fp16 and bf16, head_dim 33 to 128 in multiples of 8, sequences of 512 and more, tensors whose rows begin
+    at multiples of 16 bytes, and a GPU of compute capability 9.0, or the CPU, where gluon_interpreter.py runs it. It is
+    not differentiable. `flash_attention` does not use it yet: in one of 256 pairs of equal calls with random shapes on
+    an H200 the two answers were not equal, and the cause is not known.
     Raises TypeError or ValueError, naming the argument, and RuntimeError on another GPU.
     """
     causal, return_lse = check_flag("causal", causal), check_flag("return_lse", return_lse)

@@ -69,7 +69,11 @@ def _parameter(mod, q):
     batch, n_heads = q.shape[:2]
     if torch.is_grad_enabled() and getattr(mod.parameter, "requires_grad", False):
         raise ValueError("the parameter of a score_mod requires a gradient, which it does not get; detach it")
-    parameter = torch.as_tensor(mod.parameter, dtype=torch.float32, device=q.device).detach()
+    of_fp32 = dict(dtype=torch.float32, device=q.device)
+    # A number is filled in: copied to the GPU, it would make the host wait for the GPU.
+    is_number = isinstance(mod.parameter, numbers.Real)
+    parameter = torch.full((), mod.parameter, **of_fp32) if is_number else torch.as_tensor(mod.parameter, **of_fp32)
+    parameter = parameter.detach()
     if parameter.shape not in ((), (n_heads,), (batch, n_heads)):
         raise ValueError(
             f"the parameter of a score_mod has shape {shape_of(parameter)}; accepted: a number, [{n_heads}] or "

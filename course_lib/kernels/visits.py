@@ -3,7 +3,8 @@
 The mask itself stays on the host. What it says becomes, for given lengths and tile sizes,
 
     a list      the tiles that each program visits: full ones first, which need no mask, then partial ones
-    ranges      where every query sees one range of keys, its first key and the one behind its last; or else
+    ranges      for each query, the first key that it sees and the one behind its last; by key, the other way round; or
+                where one range does not say it all
     bits        of every partial tile, one for each pair; tiles with the same bits share them
     positions   of packed sequences, where queries stand that are not as many as the keys
 """
@@ -20,11 +21,11 @@ from course_lib.masks import FULL, PARTIAL
 class Visits(NamedTuple):
     """What a kernel reads; all on one device.
 
-    programs: int32 [n, 4], for each program, longest first: its own tile; its visits begin at this index, partial ones
-    at that, and end before the last. tiles: int32, the tile of each visit, and one more number, since kernels read one
-    visit ahead. bits_of: int32, which of bits belong to each visit, or None. bits: int32 [distinct tiles, block_q,
-    ceil(block_k / 32)], or None; the lowest bit is the first key's. ranges: int32 [2, n_q], or None.
-    positions: int32 [n_q], or None where query i stands at key i + n_k - n_q.
+    programs: int32 [n, 5], for each program, longest first: its own tile; its visits begin at this index, partial ones
+    at that, and end before the next; the tile of its first visit. tiles: int32, the tile of each visit, and one more
+    number, since kernels read one visit ahead. bits_of: int32, which of bits belong to each visit, or None. bits: int32
+    [distinct tiles, block_q, ceil(block_k / 32)], or None; the lowest bit is the first key's. ranges: int32 [2, n_q],
+    by key [2, n_k], or None. positions: int32 [n_q], or None where query i stands at key i + n_k - n_q.
     """
 
     programs: torch.Tensor
@@ -33,6 +34,12 @@ class Visits(NamedTuple):
     bits: torch.Tensor | None
     ranges: torch.Tensor | None
     positions: torch.Tensor | None
+
+
+@functools.lru_cache(256)
+def keys_of_a_query(mask, n_q, n_k):
+    """How many keys a query visits on average, in tiles of 128."""
+    return mask.tiles(n_q, n_k, 128, 128).visited.pairs // n_q
 
 
 @functools.lru_cache(256)
@@ -50,16 +57,31 @@ def visits(mask, n_q, n_k, block_q, block_k, device, by_key=False):
     ends = n_visits.cumsum()
     begins = ends - n_visits
     order = np.argsort(-n_visits, kind="stable")
-    programs = np.stack([np.arange(len(rows)), begins, begins + n_full, ends], axis=1)[order]
-    bits_of = bits = ranges = None
-    if mask.has_ranges:
-        ranges = np.stack(mask.key_range(np.arange(n_q), n_q, n_k))
-    else:
+    listed = np.concatenate([*of_program, [0]])
+    programs = np.stack([np.arange(len(rows)), begins, begins + n_full, ends, listed[begins]], axis=1)[order]
+    bits_of = bits = None
+    ranges = _ranges(mask, n_q, n_k, by_key)
+    if ranges is None:
         bits_of, bits = _bits(tiles, kinds, of_program, by_key)
     positions = mask.positions(n_q, n_k)
     positions = None if np.array_equal(positions, np.arange(n_k - n_q, n_k)) else positions
-    arrays = programs, np.concatenate([*of_program, [0]]), bits_of, bits, ranges, positions
+    arrays = programs, listed, bits_of, bits, ranges, positions
     return Visits(*(None if x is None else torch.from_numpy(x.astype(np.int32)).to(device) for x in arrays))
+
+
+def _ranges(mask, n_q, n_k, by_key):
+    """The ranges of Visits, or None."""
+    if not mask.has_ranges:
+        return None
+    first, stop = mask.key_range(np.arange(n_q), n_q, n_k)
+    if not by_key:
+        return np.stack([first, stop])
+    if (np.diff(first) < 0).any() or (np.diff(stop) < 0).any():
+        return None
+    # Neither end moves left from query to query: a key is seen from the first range that reaches it to the last that
+    # begins before it.
+    keys = np.arange(n_k)
+    return np.stack([np.searchsorted(stop, keys, side="right"), np.searchsorted(first, keys, side="right")])
 
 
 def _bits(tiles, kinds, of_program, by_key):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from course_lib import runtime
+from course_lib import masks, runtime
 from course_lib.measure.experiments import ATTENTION, GPT2_MEDIUM, HEADS, one_pass
 from course_lib.measure.timing import L2_FLUSH_BYTES, random_inputs
 
@@ -57,10 +57,13 @@ def shipped(kernel, q, k, v, do=None, *, causal):
     """The configuration that a launch takes by itself, and whether its tiles come by tensor descriptor."""
     from course_lib.kernels.configs import select
     from course_lib.kernels.launch import takes_descriptors, tensor_meta
+    from course_lib.kernels.variants import config_of
 
     capability = runtime.capability(q.device)
     loaded = (k, v) if kernel == "forward" else (q, k, v, do)
-    by_descriptor = causal is not None and takes_descriptors(capability, *map(tensor_meta, loaded))
+    by_descriptor = takes_descriptors(capability, *map(tensor_meta, loaded))
+    if causal is None:
+        return config_of(kernel, masks.causal(), q, k, by_descriptor), by_descriptor
     config = select(
         kernel, dtype=q.dtype, head_dim=q.shape[-1], causal=causal, capability=capability, n_k=k.shape[2],
         by_descriptor=by_descriptor, n_rows=q.shape[:3].numel(),

@@ -11,7 +11,7 @@ from course_lib.kernels.flash_forward import flash_forward
 from course_lib.kernels.hopper_forward import hopper_forward
 from course_lib.measure import timing
 from course_lib.measure.accuracy import assert_within_budget, exact_attention, relative_error
-from course_lib.measure.counters import counted_by_ncu, profiled
+from course_lib.measure.counters import counted_by_ncu, run_profiled
 from course_lib.measure.hopper_rungs import rungs
 
 LENGTHS = 1024, 4096, 16384
@@ -48,7 +48,7 @@ def hopper_rows():
 
 def hopper_counter_rows():
     """How long the tensor cores are busy in each rung of lesson 15's ladder; needs Nsight Compute's ncu on the path."""
-    counted = counted_by_ncu(__name__, COUNTERS)
+    counted = counted_by_ncu(__name__, (COUNTERS,))
     for ((head_dim, n, causal), rung), sums in zip(itertools.product(WATCHED, rungs()), counted, strict=True):
         share = sums["tensor_clocks"] / sums["clocks"]
         yield {"rung": rung, "n": n, "head_dim": head_dim, "causal": causal, "tensor_share": share}
@@ -84,14 +84,12 @@ def timed(calls, q, k, v, causal):
     return tflops, errors
 
 
-def run_rungs():
-    """Each rung once with the profiler on, after a call that compiles it."""
+def cases():
+    """A callable for each shape that is watched and each rung."""
     for head_dim, n, causal in WATCHED:
         q, k, v, _ = inputs(head_dim, n, torch.float16)
-        for call in ladder_calls(q, k, v, causal).values():
-            call()
-            profiled(call)
+        yield from ladder_calls(q, k, v, causal).values()
 
 
 if __name__ == "__main__":
-    run_rungs()
+    run_profiled(cases())

@@ -1,6 +1,6 @@
-"""The ladder of lesson 15: `kernels.hopper_forward` with one idea after the other taken out. hopper_rungs.toml lists them.
+"""The ladder of lesson 15: `kernels.hopper_forward` with one idea after the other taken out.
 
-The first rung is a kernel of its own, which stands here.
+hopper_rungs.toml lists the ideas. The first rung is a kernel of its own, which stands here.
 """
 
 import functools

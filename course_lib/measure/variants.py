@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from course_lib import masks, traffic
+from course_lib import masks, runtime, traffic
 from course_lib.kernels import flash_attention
+from course_lib.kernels.launch import takes_descriptors, tensor_meta
 from course_lib.kernels.score_mods import alibi, soft_cap
 from course_lib.kernels.variants import config_of
 from course_lib.measure import timing
@@ -125,11 +126,11 @@ def kept_by_dropout(case, q):
     return torch.cat([flash_attention(even, even, x, **case.how) for x in columns], -1)[..., :n] > 0
 
 
-def check(name, head_dim, dtype):
+def check(name, head_dim, dtype, n=None, heads=None):
     """Raise RuntimeError unless our answer and gradients keep the error budget: wrong answers are not timed."""
-    heads = timing.HIDDEN_DIM // head_dim
-    *leaves, do = timing.random_inputs(1, heads, CHECKED_LENGTH, head_dim, dtype, differentiable=True)
-    case, found = case_of(name, CHECKED_LENGTH, heads, do.device), []
+    n, heads = n or CHECKED_LENGTH, heads or timing.HIDDEN_DIM // head_dim
+    *leaves, do = timing.random_inputs(1, heads, n, head_dim, dtype, differentiable=True)
+    case, found = case_of(name, n, heads, do.device), []
     kept = kept_by_dropout(case, leaves[0].detach()) if "dropout_p" in case.how else None
     for as_dtype in (None, dtype, torch.float64):
         given = [x.detach().to(as_dtype or dtype).requires_grad_() for x in leaves]
@@ -160,8 +161,9 @@ def contestants(name, n, head_dim, dtype, flex):
 
 def visited_tiles(kernel, case, q):
     """Of one head: the tile of the kernel, how many of them it visits, and how many there are."""
-    block_m, block_n, *_ = config_of(kernel, q, q)
-    tiles = case.how["mask"].tiles(q.shape[2], q.shape[2], block_m, block_n)
+    mask, by_descriptor = case.how["mask"], takes_descriptors(runtime.capability(q.device), tensor_meta(q))
+    block_m, block_n, *_ = config_of(kernel, mask, q, q, by_descriptor)
+    tiles = mask.tiles(q.shape[2], q.shape[2], block_m, block_n)
     return {"tile": [block_m, block_n], "visited": tiles.visited.tiles, "all": int(np.prod(tiles.shape))}
 
 

@@ -405,19 +405,19 @@ def test_what_an_answer_reads_and_keeps_is_the_judges_to_count(way, folder):
 
 
 CUDA = """
-extern "C" int symlink(const char *, const char *), unlink(const char *), open(const char *, int, ...);
 extern "C" long write(int, const void *, unsigned long);
+extern "C" int ftruncate(int, long);
 extern "C" void _exit(int);
 __global__ void cheat(float *out, int n) {{ {} _exit(0); }}
 """
 PROGRAMS = {
-    "a link where the judge reads an array": ('unlink("0"); symlink("SECRET", "0");', "Too many levels"),
-    "a link where the judge reads the report": ('unlink("report"); symlink("SECRET", "report");', "Too many levels"),
+    "nothing where the judge reads the report": ("", "status 0"),
+    "zeros where the judge reads the report": ("ftruncate(0, 9 << 20);", "status 0"),
+    "nothing where the judge reads an array": ("ftruncate(0, 7);", "status 0"),
     "a disk filled by a program": (
-        'static char much[1 << 20]; int file = open("much", 0101, 0600); while (write(file, much, 1 << 20) > 0) {}',
-        "ended with status",
+        "static char much[1 << 20]; while (write(0, much, 1 << 20) > 0) {}", "ended with status",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("way", PROGRAMS)

@@ -92,7 +92,8 @@ LEFT = "tile[threadIdx.x] + tile[threadIdx.x ^ 32]"
         ("blockIdx.x * 64 +", "blockIdx.x * 64 + ;", "the CUDA source does not compile: kernel.cu, line 4: expected"),
         ("= i < n ? x[i]", "= i < n ? z[i]", "the CUDA source does not compile: kernel.cu, line 5"),
         ("void doubled(", "void twice(", "the CUDA source does not compile: there is no kernel doubled"),
-        (", int n)", ", int n, int m)", "the kernel cannot be launched: the kernel takes more arguments than these 3"),
+        (", int n)", ", int n, int m)", "the kernel cannot be launched: the kernel takes 4 "
+         "(float const*, float*, int, int) arguments, not 3: x, y, n"),
         ("float* y, int n)", "int* y, int n)", "the kernel cannot be launched: y does not fit"),
         ("      __syncthreads();", "      while (true) __syncthreads();", "the kernel was still running after 2 s, in"),
         ("    extern", "    #include <cstdio>\n    extern", "the kernel is not run: line 2: it may not use #include"),

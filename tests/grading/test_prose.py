@@ -43,6 +43,12 @@ Because.
 +wrong
 ```
 
+```diff each
+-right
++either
++or
+```
+
 It is wrong.
 
 Look there.
@@ -83,7 +89,7 @@ def test_an_exercise_is_read(tmp_path):
         "An outline:\n\n    code = that(keeps)\n    its = lines",
     )
     assert read.reasoning == "Because."
-    diffs = ("-right\n+wrong\n", " right\n+wrong\n")
+    diffs = ("-right\n+wrong\n", " right\n+wrong\n", "-right\n+either\n", "-right\n+or\n")
     assert read.slips == (
         prose.Slip("one thing", "a property", diffs, "It is wrong.", "Look there.\n\nAnd there."),
         prose.Slip("another thing", "a property", ("-right\n",), "It is wrong, too.", ""),

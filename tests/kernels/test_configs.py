@@ -16,8 +16,6 @@ SHAPES = list(
         (1, 2049, 3074, 5000, 16385), (False, True), (1, 5000, None),
     )
 )  # fmt: skip
-# Tiles from a list never come by descriptor.
-SHAPES = [(*shape, by, rows) for *shape, by, rows in SHAPES if not (shape[2] is None and by)]
 
 
 def test_every_shape_has_a_row_and_every_row_a_shape():

@@ -134,26 +134,44 @@ def test_packed_sequences_have_biases_of_their_own_positions(in_tiles):
 
 
 def philox(seed, c0, c1, c2):
-    """The first of four 32-bit numbers of Philox-4x32-10 (Salmon et al. 2011) for counters (c0, c1, c2, 0)."""
+    """The four 32-bit numbers of Philox-4x32-7 (Salmon et al. 2011) for counters (c0, c1, c2, 0)."""
     low, shift = np.uint64(2**32 - 1), np.uint64(32)
     c = [np.asarray(x, np.uint64) for x in np.broadcast_arrays(c0, c1, c2, 0)]
     keys = np.array([seed & (2**32 - 1), seed >> 32], np.uint64)
-    for _ in range(10):
+    for _ in range(7):
         first, second = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
         c = [(second >> shift) ^ c[1] ^ keys[0], second & low, (first >> shift) ^ c[3] ^ keys[1], first & low]
         keys = (keys + np.array([0x9E3779B9, 0xBB67AE85], np.uint64)) & low
-    return c[0]
+    return c
+
+
+def kept_pairs(seed, p, n_q=N_Q, n_k=N_K, heads=8):
+    """Which pairs dropout keeps: [heads, n_q, n_k] of bool. Each number of Philox is for one of four pairs."""
+    queries, keys = np.arange(n_q)[:, None], np.arange(n_k)
+    numbers = philox(seed, keys // 16 * 8 + keys % 8, queries // 16 * 8 + queries % 8, np.arange(heads)[:, None, None])
+    drawn = np.choose(queries // 8 % 2 * 2 + keys // 8 % 2, numbers)
+    # Compared as signed numbers.
+    return (drawn ^ np.uint64(2**31)) >= round(p * 2**32)
 
 
 def test_dropout_keeps_what_philox_says_forward_and_backward(in_tiles):
-    in_tiles(32, 16)
     p, seed = 0.3, 2**40 + 17
-    heads = np.arange(8).reshape(2, 4, 1, 1)
-    drawn = philox(seed, np.arange(N_K), np.arange(N_Q)[:, None], heads) >> np.uint64(1)
-    kept = torch.from_numpy(drawn >= round(p * 2**31)).to(DEVICE)
-    assert abs(kept.double().mean() - 0.7) < 4 * (0.21 / kept.numel()) ** 0.5
+    kept = torch.from_numpy(kept_pairs(seed, p)).view(2, 4, N_Q, N_K).to(DEVICE)
     how = dict(mask=MASKS["window"], dropout_p=p, seed=seed, return_lse=True)
-    check(lambda q, k, v: flash_attention(q, k, v, **how), mask=MASKS["window"], kept=kept, p=p)
+    for tile in ((32, 16), (16, 64)):
+        in_tiles(*tile)
+        check(lambda q, k, v: flash_attention(q, k, v, **how), mask=MASKS["window"], kept=kept, p=p)
+
+
+def test_dropout_keeps_its_share_and_draws_for_each_pair_alone():
+    """Of neighbours, and of the pairs that share a call of Philox, both are kept as often as chance has it."""
+    p, n = 0.3, 256
+    kept = kept_pairs(5, p, n, n, 4)
+    assert abs(kept.mean() - 0.7) < 4 * (0.21 / kept.size) ** 0.5
+    for by in ((0, 1), (1, 0), (0, 8), (8, 0), (8, 8), (0, 16), (16, 0)):
+        both = kept[:, : n - by[0], : n - by[1]] & kept[:, by[0] :, by[1] :]
+        assert abs(both.mean() - 0.49) < 4 * (0.49 * 0.51 / both.size) ** 0.5 * 1.5, by
+    assert abs((kept[0] & kept[1]).mean() - 0.49) < 4 * (0.25 / n**2) ** 0.5
 
 
 def test_dropout_of_nothing_and_of_everything():
@@ -218,10 +236,11 @@ def test_visits_are_those_of_the_mask(name, by_key):
     kinds = MASKS[name].tiles(N_Q, N_K, block_q, block_k).kinds
     kinds = kinds.T if by_key else kinds
     computed = np.zeros((N_Q + 16, N_K + 16), int)
-    lengths = [end - begin for _, begin, _, end in seen.programs.tolist()]
+    lengths = [end - begin for _, begin, _, end, _ in seen.programs.tolist()]
     assert lengths == sorted(lengths, reverse=True) and sorted(seen.programs[:, 0].tolist()) == list(range(len(kinds)))
-    for own, begin, first_partial, end in seen.programs.tolist():
+    for own, begin, first_partial, end, first_tile in seen.programs.tolist():
         visited = seen.tiles[begin:end].tolist()
+        assert first_tile == seen.tiles[begin]
         assert sorted(visited) == np.flatnonzero(kinds[own] != HIDDEN).tolist()
         for visit, other in zip(range(begin, end), visited, strict=True):
             i, j = (other, own) if by_key else (own, other)
@@ -230,8 +249,10 @@ def test_visits_are_those_of_the_mask(name, by_key):
                 assert kinds[own, other] == FULL and queries[-1] < N_Q and keys[-1] < N_K
                 pairs = np.ones((block_q, block_k), bool)
             elif seen.ranges is not None:
-                first, stop = np.pad(seen.ranges.numpy(), ((0, 0), (0, block_q)))[:, queries][..., None]
-                pairs = (first <= keys) & (keys < stop)
+                rows, others = (keys, queries) if by_key else (queries, keys)
+                first, stop = np.pad(seen.ranges.numpy(), ((0, 0), (0, 16)))[:, rows][..., None]
+                pairs = (first <= others) & (others < stop)
+                pairs = pairs.T if by_key else pairs
             else:
                 words = seen.bits[seen.bits_of[visit]].numpy()
                 pairs = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :block_k]

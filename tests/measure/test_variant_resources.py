@@ -19,12 +19,8 @@ def requests(arch):
 
 EVERY = tuple(request for arch in ARCHS for request in requests(arch))
 
-# (kernel, arch, head_dim, everything): bytes of stack, at most, where registers spill. On sm_90 the tiles are those
-# that were timed for the plain kernels, even if they spill.
-KNOWN_SPILLS = {
-    ("list_forward", 90, 128, True): 48,
-    ("list_dkdv", 90, 64, True): 32, ("list_dkdv", 90, 128, False): 80, ("list_dkdv", 90, 128, True): 376,
-}  # fmt: skip
+# (kernel, arch, head_dim, everything): bytes of stack, at most, where registers spill; still the fastest of all.
+KNOWN_SPILLS = {("list_dkdv", 90, 128, False): 56, ("list_dkdv", 90, 128, True): 184}
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -6,16 +6,17 @@ from numbers import Real
 from course_lib.grading import show, single_finding
 
 
-def says(reference, verdicts, number):
+def says(reference, verdicts, number, account):
     """A test for `Checks`: the answer returns the verdict and the number that `reference` returns.
 
-    number: what the number is, in words.
+    number: what the number is, in words. account(**inputs): what the verdict rests on, {words: number}.
     """
 
     def test(returned, **inputs):
         verdict, expected = reference(**inputs)
 
         def wrong(part, kind, text):
+            text += f"\non this input, {', '.join(f'{words} {show(x)}' for words, x in account(**inputs).items())}"
             return single_finding(kind, text, _shown(returned), f"({verdict!r}, {expected:.6g})", part)
 
         if not isinstance(returned, tuple | list) or len(returned) != 2 or not isinstance(returned[0], str):

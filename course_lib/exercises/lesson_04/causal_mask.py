@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib.grading import Checks, Exercise, ExpectedOutput, compare, show, single_finding
+from course_lib.grading import Checks, Exercise, ExpectedOutput, Finding, compare, show, single_finding
+from course_lib.grading.diagnosis import named
 from course_lib.reference.attention import causal_mask as reference_mask
 
 
@@ -31,7 +32,18 @@ def is_mask(returned, n_q, n_k):
     if not isinstance(returned, np.ndarray) or returned.dtype != bool:
         return compare(returned, expected)
     evidence = compare(returned.astype(np.float64), expected)
-    return evidence and replace(evidence, returned=show(returned), expected=show(reference_mask(n_q, n_k)))
+    if evidence is None or returned.shape != exact.shape:
+        return evidence
+    query = int(np.flatnonzero((returned != exact).any(axis=1))[0])
+    sees, should = (_keys(mask[query]) for mask in (returned, exact))
+    text = f"query {query} sees {sees}; it should see {should}"
+    return replace(
+        evidence, findings=(Finding("the mask", "values", text),), returned=show(returned), expected=show(exact == 1)
+    )
+
+
+def _keys(visible):
+    return named("key", np.flatnonzero(visible).tolist()) if visible.any() else "no key"
 
 
 def is_bool(returned, **_):

@@ -97,8 +97,7 @@ q, k, v = ((2 * rng.standard_normal((n, d))).astype(np.float16) for n in (n_q, n
 CALL = """\
 from course_lib.machine import Machine
 machine, o = Machine(), np.full_like(q, np.nan)
-handles = [machine.hbm(array, name) for array, name in zip((q, k, v, o), 'QKVO')]
-tiled_attention(machine, *handles, block_q, block_k, causal)"""
+tiled_attention(machine, *map(machine.hbm, (q, k, v, o), 'QKVO'), block_q, block_k, causal)"""
 RANDOM_CALL = RANDOM + CALL
 LIMITED_CALL = RANDOM_CALL.replace("Machine()", "Machine(32 * (block_q * d + 2 * block_k * d + block_q * block_k))")
 sized = case_of("n_q n_k d block_q block_k causal", causal=False)

@@ -35,6 +35,7 @@ launched(online_row_stats, (len(x),), {"m_ptr": (len(x),), "l_ptr": (len(x),)}, 
          strides={"x_ptr": ("stride_xm", "stride_xn")})"""
 check = kernel_checks(CALL, launch_agrees(stats), rows_case)
 
+check("equal scores: m is that score, l counts them", [([[2, 2, 2, 2]], 2), ([[-1, -1]], 2), ([[3]], 1)])
 check(
     "one block: the max, and the sum of exp(score - max)",
     [([[1, 2, 3, 4]], 4), ([[-1, -3]], 2), ([[-2.0]], 1), rows([1], [4])],

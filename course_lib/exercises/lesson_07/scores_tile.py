@@ -27,16 +27,16 @@ def a_tile_each(q, k, BLOCK_M, BLOCK_N, BLOCK_D, **_):
     return tiles, BLOCK_M * BLOCK_N * BLOCK_D, {("s", "store"): 1}
 
 
-def inputs(q, k, block_m, block_n, block_d=None):
+def inputs(q, k, block_m, block_n, block_d=None, scale=0.5):
     block_d = block_d or 1 << (q.shape[1] - 1).bit_length()
-    return {"q": q, "k": k, "scale": 0.5, "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_D": block_d}
+    return {"q": q, "k": k, "scale": scale, "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_D": block_d}
 
 
-def case(n_q, n_k, d, *blocks):
+def case(n_q, n_k, d, *blocks, **scale):
     """Integers, each row and column of the product unlike the others."""
     q = (np.arange(n_q * d) * 7 % 11 - 4.1).reshape(n_q, d)
     k = (np.arange(n_k * d) * 5 % 13 - 5.0).reshape(n_k, d)
-    return inputs(q, k, *blocks)
+    return inputs(q, k, *blocks, **scale)
 
 
 @st.composite
@@ -52,7 +52,11 @@ launched(scores_tile, (-(-len(q) // BLOCK_M), -(-len(k) // BLOCK_N)), {"s_ptr": 
                   "s_ptr": ("stride_sm", "stride_sn")})"""
 check = kernel_checks(CALL, launch_agrees(scores), case)
 
-check("one tile: scale times Q K^T", [(2, 4, 2, 2, 4), (4, 4, 4, 4, 4), queries_and_keys([2], [4], [2], 2)])
+check("one tile: Q K^T, with a scale of 1", [case(2, 4, 2, 2, 4, scale=1.0), case(4, 4, 4, 4, 4, scale=1.0)])
+check(
+    "one tile: scale times Q K^T",
+    [(2, 4, 2, 2, 4), case(4, 4, 4, 4, 4, scale=0.3), case(2, 4, 2, 2, 4, scale=3.0)],
+)
 check(
     "several tiles: axis 0 counts query tiles, axis 1 key tiles",
     [(4, 4, 2, 2, 4), (2, 8, 2, 2, 4), (6, 8, 2, 2, 4), queries_and_keys([2, 4], [4, 8], [2], 2)],

@@ -26,7 +26,7 @@ def a_block_each(x, y, BLOCK):
 
 
 def case(n, block):
-    return {"x": np.arange(1.0, n + 1), "y": 10.01 * np.arange(1, n + 1), "BLOCK": block}
+    return {"x": np.arange(1.0, n + 1), "y": 10.01 * np.arange(n, 0, -1), "BLOCK": block}
 
 
 @st.composite

@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from course_lib.exercises.common.accounts import accounted
 from course_lib.grading import Checks, Evidence, Exercise, Finding, show, single_finding
 from course_lib.reference.attention import causal_mask
 
@@ -47,6 +48,12 @@ def agrees_with_the_mask(returned, **inputs):
     return Evidence(tuple(findings), show(tuple(returned)), show(right)) if findings else None
 
 
+def what_is_seen(_, start_m, n_q, n_k, causal, block_m, block_n):
+    seen = (causal_mask(n_q, n_k) if causal else np.ones((n_q, n_k), bool)).sum(axis=1)
+    last = min(start_m + block_m, n_q) - 1
+    return f"query {start_m} sees {seen[start_m]} keys, the tile's last, {last}, sees {seen[last]} of {n_k}"
+
+
 @st.composite
 def tiles(draw, causal):
     """Causal, there are at least as many queries as keys, so that some tiles see no key."""
@@ -56,7 +63,7 @@ def tiles(draw, causal):
     return start_m, n_q, n_k, causal, block_m, block_n
 
 
-check = Checks(kv_loop_bounds, agrees_with_the_mask)
+check = Checks(kv_loop_bounds, accounted(agrees_with_the_mask, what_is_seen))
 
 check(
     "not causal: every key, a mask for the ragged tail only",

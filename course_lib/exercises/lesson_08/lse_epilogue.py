@@ -3,6 +3,7 @@
 import numpy as np
 
 from course_lib import reference
+from course_lib.exercises.common.accounts import accounted
 from course_lib.grading import Exercise, case_of, expected
 from course_lib.grading.compile_calls import compiles
 from course_lib.grading.kernel_calls import TRITON, kernel_checks, launch_agrees
@@ -69,10 +70,15 @@ def lse(scores, m, l, **_):
     return expected("lse", reference.logsumexp, scores, terms=np.where(l > 0, np.abs(m) + np.log(np.maximum(l, 1)), 0))
 
 
+def terms_of_lse(_, m, l, **names):
+    return f"in row 3, m_i is {m[3] * np.log2(np.e):.6g} and log2(l) is {np.log2(l[3]):.6g}; ln 2 is {np.log(2):.6g}"
+
+
+gives_lse = accounted(launch_agrees(lse), terms_of_lse)
 check = kernel_checks(CALL, launch_agrees(o), case_of("n_q d empty_rows block_d", empty_rows=0, block_d=16))
 
 check("o is acc divided by l", [(32, 16)])
-check("lse is the natural log-sum-exp", [(32, 16)], test=launch_agrees(lse))
+check("lse is the natural log-sum-exp", [(32, 16)], test=gives_lse)
 check(
     "a query that saw one key: l is 1",
     [(32, 16)],

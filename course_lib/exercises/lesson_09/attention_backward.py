@@ -3,7 +3,7 @@
 import numpy as np
 
 from course_lib.exercises.common.generators import as_floats
-from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_gradients, small_inputs
+from course_lib.exercises.lesson_09.gradients import ALIKE, COLUMN, SENTENCE, SQUARE, expected_gradients, small_inputs
 from course_lib.grading import Checks, Evidence, Exercise, compare, not_modified
 
 
@@ -46,7 +46,11 @@ def gives(*names):
 LARGE = as_floats(q=[[1], [0]], k=[[1000], [999]], v=[[1], [2]], do=[[1], [1]])
 check = Checks("attention_backward(q, k, v, do)", gives("dQ", "dK", "dV"))
 
+check("one column, whose scale is 1: dV = P^T dO, with P the softmax of Q K^T", [COLUMN], test=gives("dV"))
 check("dV = P^T dO, with P the softmax of the scaled scores", [SQUARE, small_inputs(square=True)], test=gives("dV"))
+check("all keys and values alike: dP is the sum of P * dP, dQ and dK are 0", [ALIKE], test=gives("dQ", "dK"))
+check("one column, whose scale is 1: dQ = dS K", [COLUMN], test=gives("dQ"))
+check("one column, whose scale is 1: dK = dS^T Q", [COLUMN], test=gives("dK"))
 check("dQ = scale dS K", [SQUARE, small_inputs(square=True)], test=gives("dQ"))
 check("dK = scale dS^T Q", [SQUARE, small_inputs(square=True)], test=gives("dK"))
 check(

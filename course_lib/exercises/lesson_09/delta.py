@@ -3,9 +3,10 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from course_lib.exercises.common.accounts import accounted
 from course_lib.exercises.common.generators import arrays, as_floats
 from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_delta, small_inputs
-from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, not_modified
+from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, not_modified, show
 
 
 def delta(O, dO):
@@ -38,7 +39,9 @@ def outputs(draw):
 
 
 TWO_ROWS = as_floats(o=[[1, 2], [3, 4]], do=[[1, 1], [2, 0]])
-check = Checks("delta(o, do)", agrees(expected_delta))
+PRODUCTS = "in row 0, the products that are added up are {}"
+agrees_by_products = accounted(agrees(expected_delta), lambda _, o, do: PRODUCTS.format(show((o * do)[0])))
+check = Checks("delta(o, do)", agrees_by_products)
 
 check("one row: the sum over d of O times dO", [as_floats(o=[[1, 2, 3, 4]], do=[[2, 1, 1, 1]])])
 check("a number for each row", [TWO_ROWS, as_floats(o=[[1, 2], [3, 4], [0, 1]], do=[[1, 1]] * 3), outputs()])

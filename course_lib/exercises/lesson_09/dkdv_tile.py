@@ -22,29 +22,35 @@ q, k, v, do = (rng.standard_normal((n, d)) for n in (n_q, n_k, n_k, n_q))
 GROWING = "q, k, v, do = (x.astype(np.float16) for x in (abs(q), k, v, abs(do)))\n"
 LAUNCH = """\
 exact = (x.astype(np.float64) for x in (q, k, v))
-o, lse = reference.attention(*exact, causal=causal, scale=0.3, return_lse=True)
+o, lse = reference.attention(*exact, causal=causal, scale=scale, return_lse=True)
 given = {"q_ptr": q, "k_ptr": k, "v_ptr": v, "do_ptr": do, "lse_ptr": lse, "delta_ptr": (o * do).sum(axis=1)}
 strides = {"q_ptr": ("stride_qm",), "k_ptr": ("stride_kn",), "v_ptr": ("stride_vn",), "do_ptr": ("stride_dom",)}
 strides |= {"dk_ptr": ("stride_dkn",), "dv_ptr": ("stride_dvn",)}
-sizes = {"n_q": n_q, "n_k": n_k, "scale": 0.3, "IS_CAUSAL": causal, "HEAD_DIM": d, "BLOCK_M": block_m}
+sizes = {"n_q": n_q, "n_k": n_k, "scale": scale, "IS_CAUSAL": causal, "HEAD_DIM": d, "BLOCK_M": block_m}
 sizes |= {"BLOCK_N": block_n, "BLOCK_D": max(16, 1 << (d - 1).bit_length())}
 made = {"dk_ptr": k.shape, "dv_ptr": v.shape}
 launched(dkdv_tile, (-(-n_k // block_n),), made, strides=strides, **given, **sizes)"""
 
 
-def dk_and_dv(q, k, v, do, causal, **_):
-    parts = expected_gradients(q, k, v, do, causal, scale=0.3)[1:]
+def dk_and_dv(q, k, v, do, causal, scale, **_):
+    parts = expected_gradients(q, k, v, do, causal, scale=scale)[1:]
     return [replace(part, name=part.name.lower()) for part in parts]
 
 
-def dk_and_dv_from_float16(q, k, v, do, **_):
+def dk_and_dv_from_float16(q, k, v, do, scale, **_):
     """float16 weights and gradients of scores, each rounded once, are allowed; a float16 accumulator is not."""
     q, k, v, do = (x.astype(np.float64) for x in (q, k, v, do))
-    P = reference.stable_softmax(reference.scores(q, k, 0.3))
+    P = reference.stable_softmax(reference.scores(q, k, scale))
     dS = reference.softmax_vjp(P, do @ v.T)
-    rounded = 0.3 * dS.astype(np.float16).T @ q, P.astype(np.float16).T @ do
-    parts = dk_and_dv(q, k, v, do, causal=False)
+    rounded = scale * dS.astype(np.float16).T @ q, P.astype(np.float16).T @ do
+    parts = dk_and_dv(q, k, v, do, False, scale)
     return [replace(part, plain=plain) for part, plain in zip(parts, rounded, strict=True)]
+
+
+def gives_dv(launch, **inputs):
+    evidence = launch_agrees(dk_and_dv)(launch, **inputs)
+    findings = tuple(finding for finding in evidence.findings if finding.part != "dk") if evidence else ()
+    return replace(evidence, findings=findings) if findings else None
 
 
 def closed_form(n_q, n_k, d, causal, block_m, block_n, **_):
@@ -56,10 +62,17 @@ def closed_form(n_q, n_k, d, causal, block_m, block_n, **_):
     return {name: (n_bytes, 0) for name, n_bytes in loads.items()} | {"dk": (0, once), "dv": (0, once)}
 
 
-case = case_of("n_q n_k d causal block_m block_n", d=16, causal=False, block_m=16, block_n=16)
+case = case_of("n_q n_k d causal block_m block_n scale", d=16, causal=False, block_m=16, block_n=16, scale=0.3)
 check = kernel_checks(INPUTS + LAUNCH, launch_agrees(dk_and_dv), case)
 
-check("one tile of queries and one of keys", [(16, 16)])
+check(
+    "one tile: dV = P^T dO, with P = exp(scale q k^T - lse)",
+    [case(16, 16, scale=0.25)],
+    test=gives_dv,
+)
+check("all values alike: dP is delta, and dK is 0", [case(16, 16, scale=0.25)], call=INPUTS + "v[:] = v[0]\n" + LAUNCH)
+check("one tile: dK = scale dS^T q", [case(16, 16, scale=0.25)])
+check("scale is what it is called with, not 1/sqrt(HEAD_DIM)", [(16, 16)])
 check("several tiles of queries pass by", [(48, 16), case(32, 32, block_n=32)])
 check("several programs: each has key tile program_id", [(16, 48), case(32, 32, block_m=32)])
 check(

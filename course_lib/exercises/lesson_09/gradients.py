@@ -62,3 +62,5 @@ def small_inputs(draw, square=False, most=3):
 
 SENTENCE = as_floats(q=example.Q, k=example.K, v=example.V, do=[[1, 0], [0, 1], [1, 1], [2, -1]])
 SQUARE = as_floats(q=[[1, -1], [2, 1]], k=[[2, 1], [0, -1]], v=[[2, 0.5], [3, -1]], do=[[1, 2], [2, 1]])
+COLUMN = as_floats(q=[[1], [2]], k=[[1], [-1]], v=[[2], [3]], do=[[1], [2]])
+ALIKE = COLUMN | as_floats(k=[[1], [1]], v=[[2], [2]])

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import as_floats
-from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, small_inputs
+from course_lib.exercises.lesson_09.gradients import ALIKE, COLUMN, SENTENCE, SQUARE, small_inputs
 from course_lib.grading import Checks, Exercise, compare, expected
 from course_lib.reference.attention import causal_mask
 
@@ -68,7 +68,9 @@ FEWER_KEYS = SENTENCE | {name: SENTENCE[name][:2] for name in "kv"}
 FEWER_QUERIES = SENTENCE | {name: SENTENCE[name][:3] for name in ("q", "do")}
 check = Checks(CALL, part_of_the_whole, tile)
 
-check("a tile that holds everything", [(SQUARE, (0, 2), (0, 2)), (SENTENCE, (0, 4), (0, 4))])
+check("all keys and values alike: P = exp(S - lse) is 1/2, dP is delta, and dS is 0", [(ALIKE, (0, 2), (0, 2))])
+check("one column, whose scale is 1: dS = P * (dP - delta)", [(COLUMN, (0, 2), (0, 2))])
+check("several columns: the scale is 1/sqrt(d)", [(SQUARE, (0, 2), (0, 2)), (SENTENCE, (0, 4), (0, 4))])
 check(
     "some of the keys: P is a part of the whole row's softmax", [(SENTENCE, (0, 4), (1, 3)), (SQUARE, (0, 2), (1, 2))]
 )

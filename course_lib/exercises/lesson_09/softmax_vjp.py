@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
+from course_lib.exercises.common.accounts import accounted
 from course_lib.exercises.common.generators import arrays
 from course_lib.grading import Checks, Exercise, agrees, expected, not_modified, show, single_finding
 
@@ -24,6 +25,11 @@ def softmax_vjp(P, dP):
 
 def gradient_of_scores(P, dP):
     return expected("dS", reference.softmax_vjp, P, dP, terms=np.abs(dP).max())
+
+
+def subtracted(dS, P, dP):
+    sums = (P * dP).sum(axis=1)
+    return f"as P * (dP - x), it has x = {show((dP - dS / P)[0])} in row 0, where the sum of P * dP is {show(sums[0])}"
 
 
 def rows_sum_to_zero(dS, P, dP):
@@ -47,8 +53,12 @@ def probabilities(draw, least_rows=1, most_rows=3):
 
 
 TWO_ROWS = ([[0.5, 0.5], [0.25, 0.75]], [[1, 0], [2, 4]])
-check = Checks(softmax_vjp, agrees(gradient_of_scores))
+check = Checks(softmax_vjp, accounted(agrees(gradient_of_scores), subtracted))
 
+check(
+    "subtracted is the mean of dP with weights P: of a dP that is the same for every key, 0 is left",
+    [([[0.25, 0.75]], [[2, 2]]), ([[0.5, 0.25, 0.25]], [[3, 3, 3]])],
+)
 check(
     "one row: p * (dp - p . dp)",
     [([[0.25, 0.75]], [[1, 3]]), ([[0.5, 0.5]], [[1, 0]]), ([[1]], [[2]]), probabilities(most_rows=1)],

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference, traffic
+from course_lib.exercises.common.accounts import accounted
 from course_lib.exercises.common.generators import as_floats
 from course_lib.exercises.common.on_machine import compare_traffic, on_machine, own_work
 from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_delta, expected_gradients, small_inputs
@@ -94,6 +95,14 @@ def right_results(machine, q, k, v, o, lse, do, made, causal, **_):
     return compare(tuple(made), [*expected_delta(o, do), *expected])
 
 
+def loads(machine, q, k, block_q, block_k, causal, **_):
+    """Whether the pairs of tiles are visited in which some query sees some key: each loads its rows of Q."""
+    sizes = {"block_q": block_q, "block_k": block_k, "causal": causal, "dtype_bytes": q.itemsize}
+    due = traffic.flash_attention_backward(len(q), *k.shape, **sizes).by_tensor["Q"].read_bytes // q[0].nbytes
+    came = machine.report().by_tensor["Q"].read_bytes // q[0].nbytes
+    return came != due and f"{came} rows of Q are loaded in all, where the visible pairs of tiles take {due}"
+
+
 def moves_no_more_than_needed(machine, n_q, n_k, d, block_q, block_k, causal, **names):
     needed = traffic.flash_attention_backward(n_q, n_k, d, block_q=block_q, block_k=block_k, causal=causal)
     return right_results(machine, causal=causal, **names) or compare_traffic(machine, needed.by_tensor)
@@ -138,8 +147,10 @@ THREE = as_floats(q=[[1], [1], [1]], k=[[1], [2], [3]], v=[[1], [2], [4]], do=[[
 TWO = as_floats(q=[[1], [1]], k=[[1], [2]], v=[[1], [2]], do=[[1], [2]])
 MORE_KEYS = as_floats(q=[[1], [1]], k=[[1], [2], [3]], v=[[1], [2], [4]], do=[[1], [2]])
 MORE_QUERIES = as_floats(q=[[1], [1]], k=[[2]], v=[[3]], do=[[1], [2]])
-check = Checks(CALL, right_results, tiled, on_machine)
+check = Checks(CALL, accounted(right_results, loads), tiled, on_machine)
 
+check("all keys and values alike: dP is delta, and dQ and dK are 0", [(TWO | {"k": TWO["q"], "v": TWO["q"]}, 2, 2)])
+check("one tile that holds everything, of one column: the scale is 1", [(THREE, 3, 3)])
 check("one tile that holds everything", [(SQUARE, 2, 2), one_tile()])
 check("several tiles of queries: dK and dV add up", [(THREE, 1, 3), (SENTENCE, 2, 4)])
 check("several tiles of keys: dQ adds up, and P is that of the whole row", [(THREE, 3, 1), (SENTENCE, 4, 2)])

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import traffic
+from course_lib.exercises.common.accounts import accounted
 from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, case_of
 
 
@@ -29,20 +30,31 @@ def arithmetic_intensity(n, d, bytes_per_element, block_q=None):
     return flops / (elements * bytes_per_element)
 
 
-def intensity(n, d, bytes_per_element, block_q):
+def count(n, d, bytes_per_element, block_q):
     if block_q is None:
-        counted = traffic.standard_attention(n, n, d, dtype_bytes=bytes_per_element)
-    else:
-        counted = traffic.flash_attention(n, n, d, block_q=block_q, block_k=n, dtype_bytes=bytes_per_element)
-    exact = np.float64(counted.arithmetic_intensity)
+        return traffic.standard_attention(n, n, d, dtype_bytes=bytes_per_element)
+    return traffic.flash_attention(n, n, d, block_q=block_q, block_k=n, dtype_bytes=bytes_per_element)
+
+
+def intensity(**sizes):
+    exact = np.float64(count(**sizes).arithmetic_intensity)
     return [ExpectedOutput("the intensity", exact, np.float32(exact), exact)]
+
+
+def elements(returned, bytes_per_element, **sizes):
+    counted = count(bytes_per_element=bytes_per_element, **sizes)
+    each = {name: sum(moved) // bytes_per_element for name, moved in counted.by_tensor.items()}
+    moved = ", ".join(f"{n:,} of {name}" for name, n in each.items()) + f", {sum(each.values()):,} in all"
+    said = counted.flops / returned / bytes_per_element if returned else np.inf
+    return f"elements moved: {moved}; with 4 n n d FLOPs, the answer's are {said:,.10g}"
 
 
 def sizes(n, block_q):
     return st.tuples(n, st.integers(1, 6), st.sampled_from([2, 4]), block_q)
 
 
-check = Checks(arithmetic_intensity, agrees(intensity), case_of(arithmetic_intensity, bytes_per_element=2))
+case = case_of(arithmetic_intensity, bytes_per_element=2)
+check = Checks(arithmetic_intensity, accounted(agrees(intensity), elements), case)
 
 check(
     "standard attention: Q, K, V, O once, S and P written and read back",

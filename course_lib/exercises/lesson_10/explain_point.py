@@ -26,11 +26,13 @@ def points(draw, least_percent, most_percent, launches=(1, 4)):
     return 300 / percent, 100.0 * arithmetic, 10.0 * memory, count, launch / count
 
 
-check = Checks(
-    explain_point,
-    says(explain_point, VERDICTS, "the longest of the three least times over the measured seconds"),
-    point,
-)
+def account(seconds, flops, n_bytes, launches, flops_per_s, bytes_per_s, launch_s):
+    needs = {"arithmetic": flops / flops_per_s, "memory": n_bytes / bytes_per_s, "launches": launches * launch_s}
+    return {f"{name} needs": need for name, need in needs.items()} | {"of the seconds measured,": seconds}
+
+
+NUMBER = "the longest of the three least times over the measured seconds"
+check = Checks(explain_point, says(explain_point, VERDICTS, NUMBER, account), point)
 
 check(
     "the resource with the longest least time binds; the share is this time over the seconds",

@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from course_lib.exercises.common.accounts import accounted
 from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees
 from course_lib.measure.bounds import STANDARD_4096, roofline_seconds
 
@@ -11,6 +12,11 @@ def least_time(kernels, flops_per_s, bytes_per_s, launch_s):
     needs = np.array(kernels, dtype=np.float64).reshape(-1, 2) / [flops_per_s, bytes_per_s]
     exact = np.maximum(needs.max(axis=1, initial=0.0), launch_s).sum()
     return [ExpectedOutput("the time", exact, np.float64(np.float32(exact)), exact)]
+
+
+def needs(_, kernels, flops_per_s, bytes_per_s, launch_s):
+    each = (f"{flops / flops_per_s:.4g} and {n_bytes / bytes_per_s:.4g}" for flops, n_bytes in kernels[:4])
+    return f"arithmetic and memory of each kernel, in seconds: {'; '.join(each)}; launch_s is {launch_s:.4g}"
 
 
 def case(*kernels, launch_s=0.0):
@@ -26,7 +32,8 @@ def rows(draw, least, most, launches):
     return case(*kernels, launch_s=draw(st.sampled_from(launches)))
 
 
-check = Checks(roofline_seconds, agrees(least_time))
+takes_the_least_time = accounted(agrees(least_time), needs)
+check = Checks(roofline_seconds, takes_the_least_time)
 
 check(
     "one kernel: the longer of its FLOPs' and its bytes' time",
@@ -44,7 +51,7 @@ check(
     "launch_s is 0 unless it is given",
     [{name: value for name, value in case((20.0, 1.0), (10.0, 3.0)).items() if name != "launch_s"}],
     call="roofline_seconds(kernels, flops_per_s, bytes_per_s)",
-    test=lambda returned, **inputs: agrees(least_time)(returned, launch_s=0.0, **inputs),
+    test=lambda returned, **inputs: takes_the_least_time(returned, launch_s=0.0, **inputs),
 )
 
 EXERCISE = Exercise(__file__, roofline_seconds, check, points=3, minutes=10, difficulty="medium")

@@ -9,9 +9,13 @@ from course_lib.measure.rungs import find_the_waste, suspects
 VERDICTS = ("computes", "reads", "waits", "nothing")
 
 
+def needed_pairs(n, block_q, block_k, causal):
+    return sum(-(-(start + block_q if causal else n) // block_k) for start in range(0, n, block_q))
+
+
 def kernel(causal=False, more_pairs=0, times_q=1, k_again=0, spilled=0, wait=0, n=64, block_q=16, block_k=16, work=600):
     """A kernel that multiplies more_pairs pairs too many, loads Q times_q times, and K again for k_again pairs."""
-    pairs = sum(-(-(start + block_q if causal else n) // block_k) for start in range(0, n, block_q)) + more_pairs
+    pairs = needed_pairs(n, block_q, block_k, causal) + more_pairs
     tile = block_k * 16 * 2
     return {
         "kernel": {
@@ -27,8 +31,19 @@ def kernels(**drawn):
     return blocks.flatmap(lambda b: st.builds(kernel, block_q=st.just(b[0]), block_k=st.just(b[1]), **drawn))
 
 
+def account(kernel):
+    n, block_q, block_k = kernel["n"], kernel["block_q"], kernel["block_k"]
+    row_bytes = kernel["d"] * kernel["element_bytes"]
+    pairs, clocks = kernel["v_bytes"] / (block_k * row_bytes), kernel["work_clocks"] + kernel["wait_clocks"]
+    loaded_bytes = sum(kernel[f"{name}_bytes"] for name in "qkv") + pairs * kernel["spilled_bytes"]
+    return {
+        f"{pairs:g} pairs are multiplied; computes is": pairs / needed_pairs(n, block_q, block_k, kernel["causal"]),
+        "reads": loaded_bytes / ((n + 2 * block_k * pairs) * row_bytes), "waits": clocks / kernel["work_clocks"],
+    }  # fmt: skip
+
+
 NUMBER = "the largest of the three ratios"
-check = Checks(find_the_waste, says(find_the_waste, VERDICTS, NUMBER))
+check = Checks(find_the_waste, says(find_the_waste, VERDICTS, NUMBER, account))
 
 check(
     "computes: pairs of tiles in which no query sees any key",

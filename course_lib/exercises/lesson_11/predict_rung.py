@@ -3,19 +3,33 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from course_lib.exercises.common.accounts import accounted
 from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees
 from course_lib.measure.rungs import GPU, counts_of, predict_rung
 
 
-def least_time(counts, gpu):
+def clocks(counts, gpu):
+    """Of the SM with most programs: how many they are, and the clocks for one tile of one of them, part by part."""
     of_each_sm = np.ceil(np.float64(counts["programs"]) / gpu["sms"])
     of_a_tile = [
         counts["product_clocks"],
         counts["instructions"] * counts["warps"] / gpu["schedulers"],
         counts["wait_clocks"] / np.minimum(counts["resident"], of_each_sm),
     ]
+    return of_each_sm, of_a_tile
+
+
+def least_time(counts, gpu):
+    of_each_sm, of_a_tile = clocks(counts, gpu)
     exact = of_each_sm * counts["tiles"] * np.sum(of_a_tile) / gpu["clock_hz"]
     return [ExpectedOutput("the time", exact, np.float64(np.float32(exact)), exact)]
+
+
+def in_clocks(returned, counts, gpu):
+    of_each_sm, of_a_tile = clocks(counts, gpu)
+    parts = " + ".join(f"{part:.6g}" for part in of_a_tile)
+    each = f"{of_each_sm:g} programs of {counts['tiles']:g} tiles of {parts} clocks"
+    return f"the SM with most programs has {each}; the answer has {returned * gpu['clock_hz']:,.6g} clocks in all"
 
 
 def case(programs, resident, warps=8, waits=900, instructions=250, sms=3, schedulers=4):
@@ -35,7 +49,7 @@ def alone(instructions):
 
 ALONE = alone(250)
 INSTRUCTIONS = st.integers(1, 4).map(lambda i: 100 * i)
-check = Checks(predict_rung, agrees(least_time))
+check = Checks(predict_rung, accounted(agrees(least_time), in_clocks))
 
 check(
     "one program of one warp on each SM: products, instructions and waiting add up",

@@ -4,7 +4,8 @@ from collections import Counter
 
 from hypothesis import strategies as st
 
-from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees
+from course_lib.exercises.common.accounts import accounted
+from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, show
 
 LANES = 32
 
@@ -43,6 +44,13 @@ def delivered_pass_by_pass(addresses, **_):
     return [ExpectedOutput("the number of passes", passes, passes, 0, "pass")]
 
 
+def busiest_bank(_, addresses, **names):
+    banks = [sorted(word for word in {*addresses} - {None} if word // 4 % 32 == bank) for bank in range(32)]
+    words = max(banks, key=len)
+    at = f" to deliver, at {show(words[:4])}{', ...' * (len(words) > 4)}" if words else ""
+    return f"the bank with most to do is bank {banks.index(words)}, which has {len(words)} different words{at}"
+
+
 CALL = """\
 addresses = [start + step * (lane // sharing) if lane < active else None for lane in range(32)]
 bank_conflicts(addresses)"""
@@ -55,7 +63,7 @@ def case(step, sharing=1, active=LANES, start=0):
 
 WORDS = st.integers(0, 99).map(lambda i: 4 * i)
 STEPS = st.sampled_from([0, 4, 8, 12, 32, 64, 128, 132, 256, 512])
-check = Checks(CALL, agrees(delivered_pass_by_pass))
+check = Checks(CALL, accounted(agrees(delivered_pass_by_pass), busiest_bank))
 
 check("consecutive words", [case(4), case(4, start=64), case(-4, start=124)])
 check("words further apart", [case(8), case(128), case(132), case(12), case(32), case(64), case(512, start=20)])

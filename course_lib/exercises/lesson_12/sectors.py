@@ -2,7 +2,8 @@
 
 from hypothesis import strategies as st
 
-from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees
+from course_lib.exercises.common.accounts import accounted
+from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, show
 
 LANES = 32
 
@@ -31,6 +32,13 @@ def counted_byte_by_byte(addresses, element_bytes, **_):
     return [ExpectedOutput("touched", touched, touched, 0), ExpectedOutput("enough", enough, enough, 0)]
 
 
+def asked_for(_, addresses, element_bytes, **names):
+    elements = {*addresses} - {None}
+    numbers = sorted({address // 32 for address in elements})
+    lie = f", in the sectors {show(numbers[:4])}{', ...' * (len(numbers) > 4)}" if elements else ""
+    return f"asked for are {len(elements)} different elements, {len(elements) * element_bytes} bytes in all{lie}"
+
+
 CALL = """\
 addresses = [start + step * (lane // sharing) if lane < active else None for lane in range(32)]
 sectors(addresses, element_bytes)"""
@@ -56,7 +64,7 @@ def any_addresses(draw):
     return {"addresses": draw(st.lists(places, min_size=LANES, max_size=LANES)), "element_bytes": size}
 
 
-check = Checks(CALL, agrees(counted_byte_by_byte))
+check = Checks(CALL, accounted(agrees(counted_byte_by_byte), asked_for))
 
 check("consecutive elements of 4, 8 and 16 bytes", [case(4), case(8), case(16), case(4, 64)])
 check("consecutive elements, of which the first does not begin a sector", [case(4, 4), case(8, 24), case(16, 16)])

@@ -39,6 +39,8 @@ def takes_the_right_element(returned, thread, step, n_threads, rows, columns):
         kind, text = "nothing", "there is an element left for this thread"
     else:
         kind, text = "place", "this is the place of another element"
+    if kind != "type":
+        text += f"; this thread's element is number {step * n_threads + thread} of {rows * columns}, counted from 0"
     return single_finding(kind, text, show(returned), show(right))
 
 

@@ -1,9 +1,12 @@
 """Attention with dropout, and its gradients: which weights the backward needs with dropout, and which without."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import arrays
+from course_lib.exercises.common.oracles import weights
 from course_lib.grading import Checks, Evidence, Exercise, ExpectedOutput, compare, exact_and_plain, not_modified
 
 
@@ -58,7 +61,8 @@ def expected_outputs(q, k, v, do, kept, p):
     ds = size * z * 2 * q.shape[1] * largest["v"] * largest["do"] * scale
     terms = size * z * largest["v"], ds * largest["k"], len(q) * ds * largest["q"], len(q) * size * z * largest["do"]
     names, counted = ("O", "dQ", "dK", "dV"), ("query", "query", "key", "key")
-    return [ExpectedOutput(*output) for output in zip(names, exact, plain, terms, counted, strict=True)]
+    outputs = [ExpectedOutput(*output) for output in zip(names, exact, plain, terms, counted, strict=True)]
+    return [replace(outputs[0], product=lambda: ("key", weights(q, k) * kept / (1 - p), v)), *outputs[1:]]
 
 
 def gives(*names):
@@ -95,9 +99,12 @@ ALL = {name: np.ones_like(x) if name == "kept" else x for name, x in MORE_KEYS.i
 LARGE = case([[1], [1]], [[1000], [999]], [[1], [2]], [[1], [1]], [[1, 0], [1, 1]])
 check = Checks("dropout_attention(q, k, v, do, kept, p)", gives("O", "dQ", "dK", "dV"))
 
-check(
-    "p = 0 and everything kept: attention and its gradients", [ALL, SQUARE | {"kept": np.ones((2, 2), bool), "p": 0.0}]
-)
+EVERYTHING = [ALL, SQUARE | {"kept": np.ones((2, 2), bool), "p": 0.0}]
+check("p = 0 and everything kept: O is that of attention", EVERYTHING, test=gives("O"))
+check("p = 0 and everything kept: dV = P^T dO", EVERYTHING, test=gives("dV"))
+ALIKE = ALL | {"k": np.ones((3, 2)), "v": np.ones((3, 2))}
+check("p = 0 and everything kept, keys and values alike: dQ and dK are 0", [ALIKE], test=gives("dQ", "dK"))
+check("p = 0 and everything kept: attention and its gradients", EVERYTHING)
 check("O: weights are dropped, and the others divided by 1 - p", [SQUARE, MORE_KEYS], test=gives("O"))
 check("dV: what a value gave, it gets back", [SQUARE, MORE_KEYS], test=gives("dV"))
 check("dQ and dK: through dropout first, and then through the softmax", [SQUARE, MORE_KEYS], test=gives("dQ", "dK"))

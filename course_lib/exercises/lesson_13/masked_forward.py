@@ -102,12 +102,14 @@ def call(mask, scores=None):
 def right_o(q, k, v, visible, scale):
     """o of every query, from the keys that it sees, as one output."""
     o, plain, terms = (0.0 * q for _ in range(3))
+    weights = np.zeros(visible.shape)
     for i in range(len(q)):
         seen = visible[i] != 0
         if seen.any():
             (row,) = attention_output("o", q[i : i + 1], k[seen], v[seen], False, scale)
             o[i], plain[i], terms[i] = row.expected[0], row.plain[0], row.terms
-    return ExpectedOutput("o", o, plain, terms)
+            weights[i, seen] = row.product()[1][0]
+    return ExpectedOutput("o", o, plain, terms, product=lambda: ("key", weights, v))
 
 
 def gives_o(launch, q, k, v, visible, scale, **_):
@@ -134,6 +136,7 @@ def requests_no_more(launch, q, k, v, visible, scale, mask, kinds, d, n_q, n_k, 
 case = case_of("n_q n_k d block_m block_n scale", d=16, block_m=16, block_n=16, scale=0.3)
 check = kernel_checks(call("masks.full()"), gives_o, case)
 
+check("all scores 0: o is the mean of the values", [(16, 32)], test=gives_means, call=call("masks.full()", "0"))
 check("one full tile", [(16, 16), case(32, 64, block_m=32, block_n=64)])
 check("tiles that leave the max alone", [(16, 48)], call=call("masks.full()", "-np.arange(n_k) / 4"))
 check("tiles that raise the max, each of them", [(16, 48)], call=call("masks.full()", "np.arange(n_k) / 4"))

@@ -5,6 +5,7 @@ from numbers import Real
 from hypothesis import strategies as st
 
 from course_lib import masks
+from course_lib.exercises.common.accounts import accounted
 from course_lib.grading import Checks, Evidence, Exercise, Finding, show, single_finding
 
 
@@ -60,6 +61,12 @@ def agrees_with_the_mask(returned, **inputs):
     return Evidence(tuple(findings), show(tuple(returned)), said) if findings else None
 
 
+def what_is_seen(_, start_m, n_q, n_k, left, right, block_m, block_n):
+    queries = dict.fromkeys((start_m, min(start_m + block_m, n_q) - 1))
+    sees = (f"query {i} sees keys {i + n_k - n_q - left} to {i + n_k - n_q + right}" for i in queries)
+    return f"{', '.join(sees)}, as far as they are between 0 and {n_k - 1}; key tile 1 begins with key {block_n}"
+
+
 def at_once(answer, **inputs):
     """A row of 2^30 keys: whoever looks at each of them does not return in time."""
     returned = answer(*inputs.values())
@@ -79,7 +86,7 @@ def tiles(draw):
     return draw(st.integers(0, (n_q - 1) // block_m)) * block_m, n_q, n_k, left, right, block_m, block_n
 
 
-check = Checks(sliding_window_bounds, agrees_with_the_mask)
+check = Checks(sliding_window_bounds, accounted(agrees_with_the_mask, what_is_seen))
 
 check(
     "keys before the query only, square tiles: which are visited, and which need no mask",

@@ -48,7 +48,12 @@ def agrees_with_the_counts(returned, visible, block_q, block_k):
         text = f"there are {' x '.join(map(str, right.shape))} tiles, not {' x '.join(map(str, kinds.shape))}"
         return single_finding("shape", text, show(kinds), show(right))
     names, wrong = ("hidden", "partial", "full"), [tuple(at.tolist()) for at in np.argwhere(kinds != right)]
-    said = {f"{kinds[at]} for {right[at]}": f"tile {at} is {names[right[at]]}, not {kinds[at]}" for at in wrong}
+    said = {}
+    for at in wrong[::-1]:  # one of each kind
+        i, j = at[0] * block_q, at[1] * block_k
+        tile = visible[i : i + block_q, j : j + block_k]
+        text = f"tile {at} is {names[right[at]]}, not {kinds[at]}: {tile.sum()} of its {tile.size} pairs are visible"
+        said[f"{kinds[at]} for {right[at]}"] = text
     return Evidence(tuple(Finding("", *one) for one in said.items()), show(kinds), show(right)) if wrong else None
 
 

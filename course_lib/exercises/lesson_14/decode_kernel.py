@@ -172,7 +172,11 @@ def steps(draw):
 
 check = kernel_checks(call(), gives_states)
 
-check("one tile of keys, one query: m, l and acc", [step([16]), step([32], block_n=32)])
+check("all scores 0: l counts the keys", [step([16]), step([32])], call=call("0 * np.arange(capacity)"))
+check(
+    "one tile of keys, one query: m, l and acc",
+    [step([16]), step([32], block_n=32, scale=0.7), step([16], scale=1.5, seed=1)],
+)
 check("tiles that leave the max alone", [step([48])], call=call("-np.arange(capacity) / 4"))
 check("tiles that raise the max, each of them", [step([48])], call=call("np.arange(capacity) / 4"))
 check("scores near 1000 do not overflow", [step([32])], call=call("1000 - np.arange(capacity) % 2 / 4"))

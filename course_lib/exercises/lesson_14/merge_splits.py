@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
+from course_lib.exercises.common.accounts import accounted
 from course_lib.exercises.common.generators import COUNTS, arrays, as_floats
-from course_lib.grading import Checks, Exercise, agrees, expected, keeps_dtype, not_modified
+from course_lib.grading import Checks, Exercise, agrees, expected, keeps_dtype, not_modified, show
 from course_lib.reference.softmax import log_sum_exp_of_state, normalise_state
 
 
@@ -51,6 +52,12 @@ def o_and_lse(m, l, acc, **_):
     return expected(("o", "lse"), merged, m, l, acc, terms=sizes)
 
 
+def factors(_, m, l, acc):
+    first = m.reshape(-1, m.shape[-1])[0]
+    with np.errstate(invalid="ignore"):
+        return f"in the first row, the factors of the splits, exp(m - max), are {show(np.exp(first - first.max()))}"
+
+
 def case(m, l, acc):
     return as_floats(m=m, l=l, acc=acc)
 
@@ -70,7 +77,7 @@ def splits(draw, rows=0, empty=False, spread=1.0):
 E = -np.inf
 ROWS = case([[0, 2, 1], [3, -1, 2]], [[1, 2, 3], [2, 1, 4]], [[[1, 4], [1, 3], [2, 2]], [[5, 1], [3, 2], [-1, 6]]])
 SOME_EMPTY = case([[E, -2, -1], [1, E, E]], [[0, 2, 1], [4, 0, 0]], [[[0], [6], [5]], [[3], [0], [0]]])
-check = Checks(merge_splits, agrees(o_and_lse), case)
+check = Checks(merge_splits, accounted(agrees(o_and_lse), factors), case)
 
 check(
     "one split: o is acc / l, and lse is m + log(l)",

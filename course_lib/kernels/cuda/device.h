@@ -27,34 +27,19 @@
 // runs all threads of the kernel, and one block after the other, in one thread of its own, so that they all share it.
 #define __shared__ __attribute__((aligned(128))) thread_local
 
-template <class A, class B> inline std::common_type_t<A, B> min(A a, B b) {
-  if constexpr (std::is_floating_point_v<decltype(a + b)>) return std::fmin(a, b);
-  else return b < a ? b : a;
-}
-template <class A, class B> inline std::common_type_t<A, B> max(A a, B b) {
-  if constexpr (std::is_floating_point_v<decltype(a + b)>) return std::fmax(a, b);
-  else return a < b ? b : a;
-}
+// Of a number and NaN, the number.
+template <class A, class B> inline auto min(A a, B b) { return a != a || b < a ? b : a; }
+template <class A, class B> inline auto max(A a, B b) { return a != a || a < b ? b : a; }
 
-// These look like variables. They are functions, because reading a variable would be announced as an access to memory.
-// One for each number, not for a uint3: compilers do not merge calls that return a structure, and so would not merge two
-// loads of x[threadIdx.x] either.
+// Constants, so that the compiler announces no access when a kernel reads them. threads.h stores them before a thread
+// has its turn.
 struct uint3 { unsigned x, y, z; };
-extern "C" unsigned runner_index(int of, int axis) __attribute__((const));
-#define RUNNER_INDEX(of) (uint3{runner_index(of, 0), runner_index(of, 1), runner_index(of, 2)})
-#define threadIdx RUNNER_INDEX(0)
-#define blockIdx RUNNER_INDEX(1)
-#define blockDim RUNNER_INDEX(2)
-#define gridDim RUNNER_INDEX(3)
+extern const uint3 threadIdx, blockIdx, blockDim, gridDim;
 constexpr int warpSize = 32;
 
-// Vectors, which a GPU loads and stores with one instruction. `asm` keeps the compiler from taking that access apart.
+// Vectors, which a GPU loads and stores with one instruction. `asm` keeps the compiler from taking that access
+// apart: x stands for a register that holds a vector, on x86-64 and on ARM.
 namespace runner {
-#if defined(__x86_64__)
-#define IN_ONE_REGISTER(value) asm("" : "+x"(value))
-#else
-#define IN_ONE_REGISTER(value) asm("" : "+w"(value))
-#endif
 struct Two { typedef double Piece __attribute__((may_alias)); float x, y; };
 struct Four { typedef float Piece __attribute__((vector_size(16), may_alias)); float x, y, z, w; };
 template <class Parts> struct alignas(sizeof(Parts)) Vector : Parts {
@@ -63,7 +48,7 @@ template <class Parts> struct alignas(sizeof(Parts)) Vector : Parts {
   __forceinline__ Vector(const Vector& from) { *this = from; }
   __forceinline__ Vector& operator=(const Vector& from) {
     auto piece = reinterpret_cast<const typename Parts::Piece&>(from);
-    IN_ONE_REGISTER(piece);
+    asm("" : "+x"(piece));
     reinterpret_cast<typename Parts::Piece&>(*this) = piece;
     return *this;
   }
@@ -89,60 +74,47 @@ inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 template <class T> __forceinline__ inline T __ldg(const T* from) { return *from; }
 
-// What a thread waits in: a barrier, or an exchange with other lanes of its warp. `line` is where the kernel calls it.
+// A thread waits for all of its block, or for lanes of its warp that show each other a value. `line` is where the
+// kernel calls.
 #define CALLING_LINE int line = __builtin_LINE()
 namespace runner {
-enum State { READY, RETURNED, BARRIER, SYNC, VOTE, SHUFFLE, SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_XOR };
-extern "C" uint64_t runner_wait(State what, unsigned mask, uint64_t value, int operand, int width, int line);
+enum State { SHUFFLE, VOTE, SYNC, BARRIER, RETURNED, READY };
+// Returns the value of the lane `source`, or for a vote, one bit of each lane.
+extern "C" uint64_t runner_wait(State what, unsigned mask, uint64_t value, int source, int line);
+inline int lane() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % warpSize; }
 }  // namespace runner
-inline void __syncthreads(CALLING_LINE) { runner::runner_wait(runner::BARRIER, ~0u, 0, 0, warpSize, line); }
-inline void __syncwarp(unsigned mask = ~0u, CALLING_LINE) {
-  runner::runner_wait(runner::SYNC, mask, 0, 0, warpSize, line);
-}
+inline void __syncthreads(CALLING_LINE) { runner::runner_wait(runner::BARRIER, ~0u, 0, 0, line); }
+inline void __syncwarp(unsigned mask = ~0u, CALLING_LINE) { runner::runner_wait(runner::SYNC, mask, 0, 0, line); }
 inline unsigned __ballot_sync(unsigned mask, int vote, CALLING_LINE) {
-  return unsigned(runner::runner_wait(runner::VOTE, mask, vote != 0, 0, warpSize, line));
+  return unsigned(runner::runner_wait(runner::VOTE, mask, vote != 0, 0, line));
 }
 inline int __any_sync(unsigned mask, int vote, CALLING_LINE) { return __ballot_sync(mask, vote, line) != 0; }
 inline int __all_sync(unsigned mask, int vote, CALLING_LINE) { return __ballot_sync(mask, !vote, line) == 0; }
-#define SHUFFLE_FUNCTION(name, what)                                                                                 \
+// A segment of the warp is the lanes first to end - 1. A lane whose source lies outside of it keeps its own value.
+#define SHUFFLE_FUNCTION(name, source)                                                                               \
   template <class T> T name(unsigned mask, T value, int operand, int width = warpSize, CALLING_LINE) {               \
+    const int lane = runner::lane(), first = lane & -width, end = first + width;                                     \
     uint64_t bits = runner::same_bits<uint64_t>(value);                                                              \
-    return runner::same_bits<T>(runner::runner_wait(runner::what, mask, bits, operand, width, line));            \
+    return runner::same_bits<T>(runner::runner_wait(runner::SHUFFLE, mask, bits, source, line));                     \
   }
-SHUFFLE_FUNCTION(__shfl_sync, SHUFFLE)
-SHUFFLE_FUNCTION(__shfl_up_sync, SHUFFLE_UP)
-SHUFFLE_FUNCTION(__shfl_down_sync, SHUFFLE_DOWN)
-SHUFFLE_FUNCTION(__shfl_xor_sync, SHUFFLE_XOR)
+SHUFFLE_FUNCTION(__shfl_sync, first | (operand & (width - 1)))
+SHUFFLE_FUNCTION(__shfl_up_sync, lane - operand < first ? lane : lane - operand)
+SHUFFLE_FUNCTION(__shfl_down_sync, lane + operand < end ? lane + operand : lane)
+SHUFFLE_FUNCTION(__shfl_xor_sync, (lane ^ operand) < end ? lane ^ operand : lane)
 
-// How runner.cc calls a kernel, whose arguments come as text: a number, or for an array "*" and its kind as in NumPy:
-// *f4. Each array begins in the middle of 16 GiB of addresses of its own, a slot: an address that strays still says from
-// which array. The first slot is nobody's.
+// How a kernel is called. Each argument comes as 8 bytes: an integer, an address, or a double. compiling.py finds the
+// types of the parameters in the symbol of `call`.
 namespace runner {
-const uint64_t SLOT_BYTES = 1ull << 34;
-inline void* array_place(int argument) { return reinterpret_cast<void*>((argument + 1) * SLOT_BYTES); }
-extern "C" void runner_refuse(int argument, const char* kind);  // ends the program
-#define NOT_ANNOUNCED __attribute__((noinline, no_sanitize("thread")))
-template <class P> NOT_ANNOUNCED P argument(char** texts, int number) {
-  typedef std::remove_cv_t<std::remove_pointer_t<P>> Value;
-  const char type = std::is_floating_point_v<Value> ? 'f' : std::is_integral_v<Value> ? 'i' : 'V';  // V: float4
-  char kind[8], *text = texts[number], *rest = text;
-  snprintf(kind, sizeof kind, "%s%c%d", std::is_pointer_v<P> ? "*" : "", type, int(sizeof(Value)));
-  if constexpr (std::is_pointer_v<P>) {
-    if (text && text[0] == '*' && (type == 'V' || !strcmp(text, kind))) return static_cast<P>(array_place(number));
-  } else {
-    const P value = !text ? 0 : type == 'i' ? P(strtoull(text, &rest, 10)) : P(strtod(text, &rest));
-    if (rest != text && !*rest) return value;
-  }
-  runner_refuse(number, kind);
-  return P();
+template <class P> P argument(uint64_t bits) {
+  if constexpr (std::is_floating_point_v<P>) return P(same_bits<double>(bits));
+  else return (P)bits;
 }
-template <class... P> NOT_ANNOUNCED void call(void (*kernel)(P...), char** texts) {
-  int number = 0;
-  std::tuple<P...> arguments{argument<P>(texts, number++)...};
-  if (texts[number]) runner_refuse(number, "none");
+template <class... P> __attribute__((noinline, no_sanitize("thread")))
+void call(void (*kernel)(P...), const uint64_t* bits) {
+  std::tuple<P...> arguments{argument<P>(*bits++)...};
   std::apply(kernel, arguments);
 }
-extern "C" void kernel_call(char** texts);
+extern "C" void kernel_call(const uint64_t* bits);
 }  // namespace runner
-#define KERNEL_TO_RUN(...)                                                                                           \
-  extern "C" NOT_ANNOUNCED void runner::kernel_call(char** texts) { runner::call(__VA_ARGS__, texts); }
+#define KERNEL_TO_RUN(...) \
+  extern "C" void runner::kernel_call(const uint64_t* bits) { runner::call(__VA_ARGS__, bits); }

@@ -1,12 +1,7 @@
-// Runs one launch of a CUDA kernel on a CPU. Linked with the kernel into a program, which runner.py starts:
-//
-//   program FOLDER LIMIT_US GRID BLOCK COUNT SHARED... ARGUMENT...
-//
-// GRID, BLOCK: three numbers each. SHARED: offset and bytes of COUNT arrays in shared memory. ARGUMENT: a number, or
-// "*" and the kind of an array: that of the n-th argument, from 0, is the file FOLDER/n, and stores go there.
-// FOLDER/report is what report.py reads.
+// Runs one launch of a CUDA kernel on a CPU. Linked with the kernel into a program, which runner.py starts with a file
+// as its standard input. The file begins with numbers of 8 bytes, which `main` reads. Then come the arrays, where the
+// kernel's stores go. Behind them, the program writes what report.py reads.
 #include <execinfo.h>
-#include <fcntl.h>
 #include <link.h>
 #include <signal.h>
 #include <sys/time.h>
@@ -15,37 +10,41 @@
 
 [[noreturn]] static void finish(bool complete) {
   signal(SIGPROF, SIG_IGN);
-  for (size_t code = 0; code < site_at.size(); code++) {
-    if (!site_at[code]) continue;
-    for (const auto& [request, count] : site_at[code]->counts) {
-      fprintf(report, "requests\t0x%zx\t%s\t%u\t%d\t%lld", Address(&__executable_start) + code,
-              VERBS[site_at[code]->access], site_at[code]->size, request.first, count);
-      for (Address a : request.second) fprintf(report, "\t%zu", size_t(a));
+  for (const Site* site : site_at) {
+    if (!site) continue;
+    for (const auto& [request, count] : site->counts) {
+      fprintf(report, "requests\t%s\t%u\t%d\t%lld", VERBS[site->access], site->size, request.first, count);
+      for (Address a : request.second) fprintf(report, "\t%zu", a);
       fprintf(report, "\n");
     }
   }
   fprintf(report, "end\t%d\t%lld\t%lld\t%zu\n", complete, barriers, shuffles, stack_bytes);
-  fclose(report);
+  fflush(report);
   fflush(stdout);
   _exit(0);
 }
 
 static void on_signal(int signal, siginfo_t* info, void*) {
   if (signal == SIGPROF && !out_of_time) {
-    out_of_time = true;  // which the kernel's next access or barrier notices; if there is none, the signal comes again
+    out_of_time = true;  // which a thread notices when it next has its turn; if none does, the signal comes again
     return;
   }
   const Address fault = Address(info->si_addr);
-  const bool in_stacks = signal == SIGSEGV && fault >= stacks_begin - (64 << 20) && fault < stacks_end;
-  fprintf(report, "found\t%s\t", in_stacks ? "stack overflow" : strsignal(signal));
+  const char *kind = "crash", *did = "crashed";
+  if (signal == SIGPROF) kind = "time limit", did = OUT_OF_TIME;
+  if (signal == SIGFPE) kind = "division by zero", did = "divides an integer by zero";
+  if (signal == SIGABRT) kind = "aborted", did = "failed an assertion";
+  if (signal == SIGSEGV && fault >= stacks_begin - (64 << 20) && fault < stacks_end)
+    kind = "stack overflow", did = "has more variables than fit into its memory";
   void* callers[32];
+  fprintf(report, "callers");
   for (int i = 2, count = backtrace(callers, 32); i < count; i++)  // the first two belong to this function
-    fprintf(report, "%s0x%zx", i > 2 ? " " : "", size_t(callers[i]) + (i == 2));
-  fprintf(report, "\t%u\t%d\n", block_number, me);
-  finish(false);
+    fprintf(report, "\t@%zu", Address(callers[i]) + (i == 2));
+  fprintf(report, "\n");
+  found(0, kind, 0, did);
 }
 
-static void limit_time(long long limit_us) {
+static void limit_time(long limit_us) {
   static char stack[1 << 16];
   const stack_t alternate{stack, 0, sizeof stack};
   sigaltstack(&alternate, nullptr);
@@ -63,36 +62,21 @@ static int find_shared(dl_phdr_info* program, size_t, void* begin) {
   return 1;  // the first is the program itself, the others are libraries
 }
 
-extern "C" void runner_refuse(int argument, const char* kind) {
-  fprintf(report, "refused\t%d\t%s\n", argument, kind);
-  finish(false);
-}
-
-int main(int, char** words) {
-  const std::string folder = *++words;
-  report = fopen((folder + "/report").c_str(), "w");
-  const auto next = [&] { return strtoull(*++words, nullptr, 10); };
-  const long long limit_us = next();
-  for (uint3* size : {&grid, &block}) size->x = next(), size->y = next(), size->z = next();
-  Array shared{};
-  dl_iterate_phdr(find_shared, &shared.begin);
-  for (auto parts = next(); parts > 0; parts--) {
-    const size_t offset = next(), bytes = next();
-    shared.bytes = max(shared.bytes, offset + bytes);
-    shared.gaps.resize(shared.bytes / 4 + 1, true);
-    for (size_t i = offset / 4; i < (offset + bytes + 3) / 4; i++) shared.gaps[i] = false;
-  }
-  arrays.push_back({shared.begin, shared.bytes, shared.gaps});
-  arguments = words + 1;
-  for (int n = 0; arguments[n]; n++) {
-    if (arguments[n][0] != '*') {
-      arrays.push_back({});
-      continue;
-    }
-    const int file = open((folder + "/" + std::to_string(n)).c_str(), O_RDWR);
-    const size_t bytes = lseek(file, 0, SEEK_END);
-    const int flags = MAP_SHARED | MAP_FIXED;
-    arrays.push_back({Address(mmap(array_place(n), bytes, PROT_READ | PROT_WRITE, flags, file, 0)), bytes});
+int main() {
+  const size_t file_bytes = lseek(0, 0, SEEK_END);
+  arguments = static_cast<uint64_t*>(mmap(nullptr, file_bytes, PROT_READ, MAP_SHARED, 0, 0));
+  report = fdopen(0, "r+");
+  const auto next = [] { return *arguments++; };
+  const long limit_us = next();
+  for (uint3* size : {&grid, &block}) *size = {unsigned(next()), unsigned(next()), unsigned(next())};
+  Address shared;
+  dl_iterate_phdr(find_shared, &shared);
+  for (auto count = next(); count > 0; count--) {
+    Array array{next(), next(), next(), next()};
+    array.words = static_cast<Word*>(calloc(array.bytes / 4 + 1, sizeof(Word)));
+    if (!array.file_offset) array.stray += shared, array.begin += shared;
+    else mmap((void*)array.begin, array.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, 0, array.file_offset);
+    arrays.push_back(array);
   }
   site_at.resize(&end - &__executable_start);
   make_threads();

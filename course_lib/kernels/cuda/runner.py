@@ -7,19 +7,21 @@ The source is the CUDA C++ that NVRTC or nvcc compiles for a GPU, unmodified: se
 kernel runs in a process of its own and under a time limit, so that nothing that it does can harm the caller.
 """
 
-import os
+import ctypes
+import re
 import subprocess
 import tempfile
-from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 
 from . import compiling
 from .compiling import MAX_DYNAMIC_SHARED_BYTES, program_of
-from .report import Reader
+from .report import read
 
 MAX_THREADS = 1024
+SLOT_BYTES = 16 << 30  # of addresses, for each argument: an array begins in the middle, so what strays is known
+PAGE_BYTES = 1 << 16  # a multiple of every system's pages
+KINDS = str.maketrans("ubS", "iii")  # NumPy's letters for unsigned, bool and char: to us, all are integers
 
 
 def launch(source, kernel, *, grid, block, arguments, shared_bytes=0, limit_s=10.0):
@@ -37,44 +39,44 @@ def launch(source, kernel, *, grid, block, arguments, shared_bytes=0, limit_s=10
         raise ValueError(f"block is {block}, {np.prod(block)} threads; accepted: at most {MAX_THREADS}")
     if not 0 <= shared_bytes <= MAX_DYNAMIC_SHARED_BYTES:
         raise ValueError(f"shared_bytes is {shared_bytes}; accepted: 0 to {MAX_DYNAMIC_SHARED_BYTES}")
-    words = [_word(name, value) for name, value in arguments.items()]
     program = program_of(source, kernel)
-    shared = [(name, offset, shared_bytes if size is None else size) for name, offset, size in program.shared]
-    places = [number for _, *place in shared for number in place]
-    arrays = {n: value for n, value in enumerate(arguments.values()) if isinstance(value, np.ndarray)}
-    with tempfile.TemporaryDirectory(prefix="cuda-") as folder:
-        for n, array in arrays.items():
-            array.tofile(Path(folder, str(n)))
-        printed = _start(program.path, folder, int(limit_s * 1e6), *grid, *block, len(shared), *places, *words)
-        for n, array in arrays.items():
+    if len(arguments) != len(program.parameters):
+        accepted = f"{len(program.parameters)} ({', '.join(program.parameters)})"
+        raise TypeError(f"the kernel takes {accepted} arguments, not {len(arguments)}: {', '.join(arguments)}")
+    # Four numbers for each array, as accesses.h has them, and one for each argument.
+    places, words, file_bytes = [], [], PAGE_BYTES
+    offsets = {}  # of arrays in the file
+    for (name, value), parameter in zip(arguments.items(), program.parameters, strict=True):
+        begin = SLOT_BYTES * (len(words) + 1)
+        words.append(_word(name, value, parameter, begin))
+        if isinstance(value, np.ndarray):
+            offsets[name] = file_bytes
+            places += [begin - SLOT_BYTES // 2, begin, value.nbytes, file_bytes]
+            file_bytes += -(-value.nbytes // PAGE_BYTES) * PAGE_BYTES
+    for n, (_, offset, size) in enumerate(program.shared):
+        places += [offset if n else offset - PAGE_BYTES, offset, shared_bytes if size is None else size, 0]
+    header = [int(limit_s * 1e6), *grid, *block, len(places) // 4, *places, *words]
+    with tempfile.TemporaryFile() as file:
+        file.write(np.array([number % 2**64 for number in header], np.uint64))
+        for name, offset in offsets.items():
+            file.seek(offset)
+            file.write(arguments[name])
+        file.truncate(file_bytes)
+        run = subprocess.run(
+            compiling.confined([str(program.path)]), check=False, stdin=file, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace",
+            timeout=60 + 10 * limit_s,  # by the clock: far beyond the limit that the process keeps by itself
+        )  # fmt: skip
+        file.seek(file_bytes)
+        text = file.read().decode(errors="replace")
+        if run.returncode or "end\t" not in text:
+            raise RuntimeError(f"the runner ended with status {run.returncode}: {run.stdout}")
+        for name, offset in offsets.items():
+            array = arguments[name]
             if array.flags.writeable:
-                array.flat = np.frombuffer(_left(folder, str(n)), array.dtype)
-        rows = defaultdict(list)
-        for line in _left(folder, "report").decode().splitlines():
-            kind, *fields = line.split("\t")
-            rows[kind].append(fields)
-    for number, kind in rows["refused"]:
-        raise TypeError(_refusal(list(arguments), int(number), kind))
-    return Reader(source, program, arguments, shared, block).read(rows, printed)
-
-
-def _start(program, folder, *words):
-    """Run the program in a process of its own, which reads and writes files in this folder. Returns what it prints."""
-    command = compiling.confined(list(map(str, [program, folder, *words])), folder)
-    run = subprocess.run(
-        command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="replace",
-        timeout=60 + 10 * words[0] / 1e6,  # by the clock: far beyond the limit that the process keeps by itself
-    )  # fmt: skip
-    if run.returncode:
-        raise RuntimeError(f"the runner ended with status {run.returncode}: {run.stdout}")
-    return run.stdout
-
-
-def _left(folder, name):
-    """What the program left in a file. A link is refused: a program in a sandbox could not read where it leads."""
-    with open(os.open(Path(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        return file.read()
+                file.seek(offset)
+                array[...] = np.frombuffer(file.read(array.nbytes), array.dtype).reshape(array.shape)
+    return read(text, run.stdout, source, program, {name: arguments[name] for name in offsets}, block)
 
 
 def _three_sizes(name, sizes):
@@ -84,32 +86,26 @@ def _three_sizes(name, sizes):
     return sizes + (1,) * (3 - len(sizes))
 
 
-def _word(name, value):
-    """An argument as the program takes it: a number, or "*" and the kind of an array."""
-    if isinstance(value, np.ndarray):
-        if not value.flags.c_contiguous or not value.size:
-            raise ValueError(f"{name} must be a C-contiguous array with at least one element")
-        return "*" + {"u": "i", "b": "i"}.get(value.dtype.kind, value.dtype.kind) + str(value.itemsize)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value)
-    raise TypeError(f"{name} is a {type(value).__name__}; accepted: NumPy arrays, ints and floats")
+def _word(name, value, parameter, address):
+    """The 8 bytes that a kernel gets for an argument, as an integer: itself, the bits of a double, or an address."""
+    if not isinstance(value, np.ndarray | int | float | np.integer | np.floating):
+        raise TypeError(f"{name} is a {type(value).__name__}; accepted: NumPy arrays, ints and floats")
+    is_array, array = isinstance(value, np.ndarray), np.asarray(value)
+    if not array.flags.c_contiguous or not array.size:
+        raise ValueError(f"{name} must be a C-contiguous array with at least one element")
+    # An array may be taken for one of a type that ctypes does not know, such as float4.
+    c_name = re.sub(r" const|[* ]", "", parameter).replace("unsigned", "u")
+    takes = np.dtype(getattr(ctypes, f"c_{c_name}", "V"))
+    kind, takes_kind = array.dtype.kind.translate(KINDS), takes.kind.translate(KINDS)
+    fits = (kind, array.itemsize) == (takes_kind, takes.itemsize) if is_array else kind == "i" or takes_kind == "f"
+    if is_array != parameter.endswith("*") or not (fits or takes_kind == "V"):
+        raise TypeError(f"{name} does not fit the kernel's parameter, which takes {parameter.replace(' const', '')}")
+    if is_array:
+        return address
+    return int(np.float64(value).view(np.uint64)) if takes_kind == "f" else int(value)
 
 
-def _refusal(names, number, kind):
-    if number >= len(names):
-        return f"the kernel takes more arguments than these {number}: {', '.join(names)}"
-    if kind == "none":
-        return f"{names[number]} is one argument too many: the kernel takes {number}"
-    return f"{names[number]} does not fit the kernel's parameter, which takes {kind}"
-
-
-def run(launch_of_kernel, arrays, **options):
+def run(planned, arrays, **options):
     """`launch` for a `launches.Launch`. arrays: of every parameter whose value there is None."""
-    what = launch_of_kernel
-    arguments = {name: arrays[name] if value is None else value for name, value in what.arguments.items()}
-    return launch(
-        what.source, what.kernel, grid=what.grid, block=what.block, shared_bytes=what.shared_bytes, arguments=arguments,
-        **options,
-    )  # fmt: skip
+    arguments = {name: arrays[name] if value is None else value for name, value in planned.arguments.items()}
+    return launch(**vars(planned) | {"arguments": arguments}, **options)

@@ -90,6 +90,18 @@ def documents_as_blocks(q_starts, k_starts, causal):
     return visible > 0
 
 
+def alibi_from_both_ends(scores, slopes):
+    before_the_end = [np.arange(n)[::-1] for n in scores.shape[1:]]
+    return np.stack(
+        [s - slope * abs(np.subtract.outer(*before_the_end)) for s, slope in zip(scores, slopes, strict=True)]
+    )
+
+
+def alibi_with_meshgrid(scores, slopes):
+    keys, queries = np.meshgrid(np.arange(scores.shape[2]), np.arange(scores.shape[1]) + scores.shape[2])
+    return scores - np.einsum("h,qk->hqk", slopes, np.sqrt((queries - keys - scores.shape[1]) ** 2))
+
+
 RIGHT_ANSWERS = {
     "documents_mask": {"by their numbers": documents_by_their_numbers, "as blocks": documents_as_blocks},
     "tile_kinds": {"from a padded array": kinds_from_a_padded_array, "as lists": kinds_as_lists},
@@ -122,5 +134,6 @@ RIGHT_ANSWERS = {
             ),
         },
     },
+    "alibi_scores": {"from both ends": alibi_from_both_ends, "with np.meshgrid": alibi_with_meshgrid},
     "dropout_attention": {"row by row": dropout_row_by_row, "from its log-sum-exp": dropout_from_its_log_sum_exp},
 }

@@ -90,7 +90,7 @@ WRONG_ANSWERS = {
         ),
         "axis 0 always": (
             soft_for(lambda x, axis: np.exp(x - x.max(axis=0, keepdims=True))),
-            "changing x[0] changes rows 0 to 1 of what comes back; it",
+            "row 0 of make(x, axis) is [0.135335, 1. , 1. ]; with [0.135335, 0.367879, 1. ]",
         ),
         "base 2": ({"np.exp(s": "np.exp2(s"}, "The weights are powers of 2, where powers of e belong."),
         "float64 comes back": ({".astype(x.dtype)": ""}, "the result has dtype float32 for x of dtype float16"),
@@ -251,12 +251,12 @@ WRONG_ANSWERS = {
         ),
         "max of |s|": (
             {"s.max(axis=-1, keepdims=True)": "abs(s).max(axis=-1, keepdims=True)"},
-            "changing x[0] changes nothing; it should change rows 0 to 2",
+            "abs(s) is [ 1., 2., 3., inf]; with [ 1., 2., 3., -inf] in its place the result would",
         ),
         "+inf hides": ({HIDE: HIDE.replace("-np.inf", "np.inf")}, "softmax is NaN at every entry"),
         "the row's minimum hides": (
             {HIDE: HIDE.replace("-np.inf", "x.min(axis=-1, keepdims=True)")},
-            "changing x[0] changes rows 0 to 3 of what comes back; it",
+            "x.min(axis=-1, keepdims=True) is [1.]; with [-inf] in its place the result would be",
         ),
     },
 }

@@ -40,10 +40,13 @@ WRONG_ANSWERS = {
             lambda n_q, n_k: np.where(np.tri(n_q, n_k, n_k - n_q, dtype=bool), 0.0, -np.inf),
             "0 and -inf come back, which is what is added to scores.",
         ),
-        "last key hidden": ({MASK: f"({MASK}) & (np.arange(n_k) < n_k - (n_k > n_q))"}, "the mask is 0 at every row"),
+        "last key hidden": (
+            {MASK: f"({MASK}) & (np.arange(n_k) < n_k - (n_k > n_q))"},
+            "query 0 sees keys 0 to 2; it should see keys 0 to 3",
+        ),
         "abs": (
             {MASK: "np.arange(n_k) <= np.arange(n_q)[:, None] + abs(n_k - n_q)"},
-            "the mask is wrong at rows 0 to 2 of 4",
+            "query 0 sees key 0; it should see no key",
         ),
         "raises for more queries": (
             {"    return": "    if n_q > n_k:\n        raise ValueError\n    return"},
@@ -92,7 +95,7 @@ WRONG_ANSWERS = {
         "times sqrt(d)": ({"/ np.sqrt(d)": "* np.sqrt(d)"}, "The scores are scaled, but not by 1/sqrt(d)."),
         "weights transposed": (
             {LAST: "(P / np.where(l == 0, 1, l)).T @ V if n_q == n_k else P / np.where(l == 0, 1, l) @ V"},
-            "changing Q[0] changes rows 0 to 3 of what comes back; it",
+            "n_q == n_k is True; with False in its place the result would be right",
         ),
         "not normalised": ({LAST: "P @ V"}, "The weights of a row do not add up to 1: they are not"),
         "K for V": ({LAST: LAST.replace("V", "K")}, "The weights average the keys. V is not used."),
@@ -163,7 +166,7 @@ WRONG_ANSWERS = {
         "V is scaled": ({LAST: f"{LAST} / np.sqrt(d)"}, "The output is divided by sqrt(d) as well. Only the scores"),
         "Q and K exchanged": (
             {"S = Q @ K.T / np.sqrt(d)": "S = (K @ Q.T / np.sqrt(d)).reshape(n_q, n_k)"},
-            "changing Q[0] changes rows 0 to 1 of what comes back; it",
+            "row 0 of K @ Q.T is [ 1., -1.]; with [1., 2.] in its place the result would be right",
         ),
     },
     "multi_head_attention": {
@@ -227,7 +230,7 @@ WRONG_ANSWERS = {
         ),
         "n_heads for d": (
             {"d = d_model // n_heads": "d = n_heads", "n, n_heads, d)": "n, d_model // d, d)"},
-            "changing Wk[0] changes rows 0 to 1 of what comes back; it",
+            "in its place the result would be right",
         ),
     },
     "standard_attention_bytes": {

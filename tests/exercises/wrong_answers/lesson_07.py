@@ -1,13 +1,57 @@
 """Lesson 07: wrong answers that are no slips, and what the check has to say of each."""
 
+import inspect
+import textwrap
+
+from course_lib.exercises.lesson_07.scores_tile import scores_tile
+from course_lib.exercises.lesson_07.vector_add import vector_add
+
 LOAD = "mask=offs_n < n_cols"
 LOOP = "    for start in range(0, n_cols, BLOCK):\n"
 UPDATE = "l_i * tl.exp(m_i - m_ref)"
 
+
+def with_body(answer, body):
+    """Edits that put a body in place of the answer's."""
+    source = textwrap.dedent(inspect.getsource(answer))
+    return {source.split('"""\n', 2)[-1]: textwrap.indent(textwrap.dedent(body), "    ")}
+
+
+ONE_DOES_ALL_BLOCKS = """\
+if tl.program_id(0) == 0:
+    for start in range(0, n, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        mask = offs < n
+        tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=mask) + tl.load(y_ptr + offs, mask=mask), mask=mask)
+"""
+ONE_BY_ONE = """\
+start = tl.program_id(0) * BLOCK
+for i in range(start, tl.minimum(start + BLOCK, n)):
+    tl.store(out_ptr + i, tl.load(x_ptr + i) + tl.load(y_ptr + i))
+"""
+ONE_DOES_ALL_TILES = """\
+if tl.program_id(0) + tl.program_id(1) == 0:
+    for start in range(0, n_q, BLOCK_M):
+        for first in range(0, n_k, BLOCK_N):
+            offs_m, offs_n = start + tl.arange(0, BLOCK_M), first + tl.arange(0, BLOCK_N)
+            offs_d = tl.arange(0, BLOCK_D)
+            mask_m, mask_n, mask_d = offs_m < n_q, offs_n < n_k, offs_d < HEAD_DIM
+            q_ptrs = q_ptr + offs_m[:, None] * stride_qm + offs_d[None, :] * stride_qd
+            k_ptrs = k_ptr + offs_n[:, None] * stride_kn + offs_d[None, :] * stride_kd
+            q = tl.load(q_ptrs, mask=mask_m[:, None] & mask_d[None, :], other=0.0)
+            k = tl.load(k_ptrs, mask=mask_n[:, None] & mask_d[None, :], other=0.0)
+            s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+            s_ptrs = s_ptr + offs_m[:, None] * stride_sm + offs_n[None, :] * stride_sn
+            tl.store(s_ptrs, s, mask=mask_m[:, None] & mask_n[None, :])
+"""
+
 WRONG_ANSWERS = {
     "vector_add": {
         "the last block is always dropped": ({"mask = offs < n": "mask = offs < (n - 1) // BLOCK * BLOCK"}, "never written"),
-        "y alone": ({"x + y, mask": "y, mask"}, "too small by the same factor 0.9092"),
+        "y alone": ({"x + y, mask": "y, mask"}, "out is wrong at every element"),
+        "minus": ({"x + y, mask": "x - y, mask"}, "the right result for -y"),
+        "one element at a time": (with_body(vector_add, ONE_BY_ONE), "a program makes 4 loads of x, where 1 of a whole block do"),
+        "program 0 does all blocks": (with_body(vector_add, ONE_DOES_ALL_BLOCKS), "1 of 2 programs load x"),
         "half of each block": ({"mask = offs < n": "mask = (offs < n) & (offs % 2 == 0)"}, "never written"),
         "in place": ({"tl.store(out_ptr + offs, x + y, mask=mask)": "tl.store(x_ptr + offs, x + y, mask=mask)"}, "never written"),
         "blocks run backwards": ({"tl.program_id(0) * BLOCK": "n - (tl.program_id(0) + 1) * BLOCK"}, "program 1 reads elements -3 to -1 of x"),
@@ -15,7 +59,7 @@ WRONG_ANSWERS = {
     "row_softmax": {
         "the max of absolute values": ({"tl.max(x, axis=0)": "tl.max(tl.abs(x), axis=0)"}, "out is NaN at every row"),
         "the mean for the max": ({"tl.max(x, axis=0)": "tl.sum(tl.where(mask, x, 0.0), axis=0) / n_cols"}, "out is NaN at every row"),
-        "divided by n_cols": ({"p / tl.sum(p, axis=0)": "p / n_cols"}, "out is too small by the same factor 0.3883 at every row"),
+        "divided by n_cols": ({"p / tl.sum(p, axis=0)": "p / n_cols"}, "its rows sum to [0.388]"),
         "log-softmax": ({"p / tl.sum(p, axis=0)": "tl.log(p / tl.sum(p, axis=0))"}, "out is wrong at every row"),
         "the store's columns are neighbours": ({"offs_n * stride_on": "offs_n"}, "program 0 writes between two elements of out: is each offset times its own stride?"),
         "an epsilon": ({"tl.sum(p, axis=0)": "(tl.sum(p, axis=0) + 1e-3)"}, "out is right to about 3 digits only: was something kept in float16?"),
@@ -23,8 +67,9 @@ WRONG_ANSWERS = {
         "the reverse row": ({"offs_n * stride_on": "(n_cols - 1 - offs_n) * stride_on"}, "out is wrong at every row"),
     },
     "scores_tile": {
-        "divided by scale": ({'input_precision="ieee") * scale': 'input_precision="ieee") / scale'}, "factor 4"),
-        "1 / sqrt(d) for scale": ({'input_precision="ieee") * scale': 'input_precision="ieee") * HEAD_DIM ** -0.5'}, "factor 1.414"),
+        "program (0, 0) does all tiles": (with_body(scores_tile, ONE_DOES_ALL_TILES), "1 of 4 programs store s"),
+        "divided by scale": ({'input_precision="ieee") * scale': 'input_precision="ieee") / scale'}, "s is the right result times scale**-2"),
+        "1 / sqrt(d) for scale": ({'input_precision="ieee") * scale': 'input_precision="ieee") * HEAD_DIM ** -0.5'}, "s is the right result for q / sqrt(q.shape[-1])"),
         "stored transposed": (
             {"offs_m[:, None] * stride_sm + offs_n[None, :] * stride_sn": "offs_m[:, None] * stride_sn + offs_n[None, :] * stride_sm"},
             "program 0 writes rows 2 to 3 of s, which has 2",
@@ -33,7 +78,11 @@ WRONG_ANSWERS = {
         "q's strides for k": ({"offs_n[:, None] * stride_kn": "offs_n[:, None] * stride_qm"}, "program 0 reads columns 21 to 22 of k, which has 2"),
     },
     "online_row_stats": {
-        "the last block is always dropped": ({LOOP: "    for start in range(0, n_cols - BLOCK, BLOCK):\n"}, "m is infinite"),
+        "the last block is always dropped": ({LOOP: "    for start in range(0, n_cols - BLOCK, BLOCK):\n"}, "columns 2 to 3 of x are never loaded"),
+        "one element at a time": (
+            {LOOP: "    for start in range(0, n_cols):\n", "start + tl.arange(0, BLOCK)": "start + tl.arange(0, 1)"},
+            "a program makes 5 loads of x, where 3 of a whole block do",
+        ),
         "tl.max of two numbers": ({"tl.maximum(m_i, tl.max(x, axis=0))": "tl.max(m_i, tl.max(x, axis=0))"}, "in online_row_stats: m_new = tl.max(m_i, tl.max(x, axis=0))"),
         "alpha squared": ({UPDATE: "l_i * tl.exp(m_i - m_ref) * tl.exp(m_i - m_ref)"}, "l is too small by the factor 0.8969"),
         "a new max starts the sum again": ({UPDATE: "tl.where(m_new > m_i, 0.0, l_i)"}, "l is too small by the factor 0.8808"),

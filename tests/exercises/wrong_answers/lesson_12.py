@@ -22,10 +22,11 @@ WRONG_ANSWERS = {
         "as a list of places": ({"return {word for": "return {(word, interval) for"}, "a race is missed: (0, 0, 'store', 7) and (32, 0, 'load', 7)"),
     },
     "warp_softmax": {
-        "each lane its own sum": ({SHUFFLE: "for (int apart = 0; apart > 0; apart /= 2) {"}, "y is wrong at every row"),
+        "each lane its own sum": ({SHUFFLE: "for (int apart = 0; apart > 0; apart /= 2) {"}, "its rows sum to [32., 32., 32., 32.]"),
         "the merged max is not kept": ({"l_other * expf(m_other - m_new);\n        m = m_new;": "l_other * expf(m_other - m_new);"}, "y is wrong at every row"),
         "in base 2": ({LAST: LAST.replace("expf", "exp2f")}, "y is wrong at every row"),
         "the row's end": ({LAST: LAST.replace("i < n", "i < n - 1")}, "y: 4 of 128 elements are never stored (rows 0 to 3)"),
+        "y is written twice": ({LAST: "for (int i = lane; i < n; i += 32) y[i] = expf(x[i] - m);\n      for (int i = lane; i < n; i += 32) y[i] /= l;"}, "the launch stores"),
         "blockDim for 4": ({"blockIdx.x * 4": "blockIdx.x * 8"}, "y: 80 of 240 elements are never stored (rows 4 to 5)"),
     },
     "solve": {

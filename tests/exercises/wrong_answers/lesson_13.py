@@ -25,6 +25,11 @@ WRONG_ANSWERS = {
         "a finite start": ({'m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)': "m_i = tl.full([BLOCK_M], -900.0, tl.float32)"}, "o is"),
         "the mask alone, kinds forgotten": ({"if kind != 0:": "if kind != -1:", "if kind == 1:": "if kind != -1:"}, "the launch reads"),
     },
+    "alibi_scores": {
+        "one position off": ({"[:, None] + n_k - n_q": "[:, None] + n_k - n_q - 1"}, "the result is wrong"),
+        "half of the distance": ({"slopes[:, None, None] * distances": "slopes[:, None, None] * distances / 2"}, "the result is"),
+        "transposed": ({"    return scores - slopes[:, None, None] * distances": "    return (scores - slopes[:, None, None] * distances).swapaxes(1, 2)"}, "the result"),
+    },
     "dropout_attention": {
         "only dV knows of dropout": ({"O = (P * Z) @ V": "O = P @ V", "(dO @ V.T) * Z": "dO @ V.T"}, "O is wrong"),
         "divided by 1 + p": ({"kept / (1 - p)": "kept / (1 + p)"}, "O is"),

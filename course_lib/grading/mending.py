@@ -1,0 +1,222 @@
+"""Finds the place in a wrong answer where another value would make its result right.
+
+The answer and the right one are run with every expression recorded. Then expressions of the answer are given, one at a
+time, the values that an expression of the right answer has. Where the result is right from then on, there is the
+mistake.
+"""
+
+import difflib
+import itertools
+
+import numpy as np
+
+from .calling import GuardedAnswer
+from .diagnosis import show
+from .exercise import Exercise, Property
+from .recording import MOST_COST_A_RUN, Recording
+from .slips import same
+
+MOST_CASES, MOST_COST = 12, 2000  # the cost as in Recording: counted, not timed
+# What an expression is, in the order in which they are tried: WRONG though all its parts are right; RIGHT, if a step
+# is missing after it; wrong with some of its PARTS; a VARIABLE, which is made elsewhere; GIVEN.
+WRONG, RIGHT, PARTS, VARIABLE, GIVEN = range(5)
+
+
+def mended(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict) -> str:
+    """The line, the value that one of its expressions has, and the one that makes the result right; or nothing."""
+    try:
+        search = _Search(Recording(answer.answer), Recording(exercise.answer))
+    except (AttributeError, OSError, SyntaxError, TypeError, ValueError):  # no function, or its source is not here
+        return ""
+    with np.errstate(all="ignore"):
+        return search.told(exercise, prop, inputs)
+
+
+class _Search:
+    """wrong, right: Recordings of the two answers. A place is always one of the wrong answer's, a source one of the
+    right one's. old, new: of each case, the values of all places and of all sources.
+    """
+
+    def __init__(self, wrong, right):
+        self.wrong, self.right = wrong, right
+        self.cost = 0
+
+    def told(self, exercise, prop, inputs):
+        cases = [(prop, inputs), *((prop, case) for case in prop.cases if case is not inputs)]
+        cases += [(p, case) for p in exercise.properties if p.call == prop.call and p is not prop for case in p.cases]
+        self.cases, self.failed, self.due, self.old, self.new = [], [], [], [], []
+        # The other properties' cases tell values apart that are the same in these by chance.
+        for case in cases[:MOST_CASES]:
+            failed, due = self.wrong.run(*case)[1] is not None, self.right.run(*case)[0]
+            if max(self.wrong.cost, self.right.cost) <= MOST_COST_A_RUN:
+                self.cases.append(case)
+                self.failed.append(failed)
+                self.due.append(due)
+                self.old.append(self.wrong.values)
+                self.new.append(self.right.values)
+            elif case is cases[0]:
+                return ""
+        self.texts = {}  # results first; of several with the same values, one, with the texts of all
+        for source in sorted(self.new[0], key=lambda source: not self.right.places[source].is_result):
+            alike = (other for other in self.texts if _alike(self.new, source, self.new, other, exactly=True))
+            self.texts.setdefault(next(alike, source), []).append(self.right.places[source].text)
+        self.known = {}  # place -> the source that has the same values, or None
+        for place in self.old[0]:
+            alike = (source for source in self.texts if _alike(self.old, place, self.new, source))
+            self.known[place] = next(alike, None)
+        return self._right_already() or self._mended() or self._right_parts()
+
+    def _right_already(self):
+        for place, source in self.known.items():
+            here = self.wrong.places[place]
+            if source is not None and not here.is_result and self.right.places[source].is_result == "all":
+                return self._said([place], f"{here.text} is right already; what is made of it is not")
+        return ""
+
+    def _right_parts(self):
+        """All that the last line makes the result of, if it is right."""
+        last = [place for place, here in enumerate(self.wrong.places) if here.is_result == "all"]
+        parts = dict.fromkeys(self.wrong.places[place].text for place in self._largest_known(*last[:1]))
+        if len(last) != 1 or not parts or not all(map(self._is_right, self.wrong.places[last[0]].parts)):
+            return ""
+        return self._said(last, f"{_listed(list(parts))}: right; what is made of it in this line is not")
+
+    def _largest_known(self, *places):
+        for place in places:
+            if self.known.get(place) is None:
+                yield from self._largest_known(*self.wrong.places[place].parts)
+            elif not self.wrong.places[place].is_given:
+                yield place
+
+    def _mended(self):
+        kinds = {place: self._kind(place) for place in self.old[0] if not self.wrong.places[place].is_result}
+        places = sorted(kinds, key=kinds.get)
+        stand_ins = {place: self._stand_ins(place) for place in places}
+        made = [place for place in places if kinds[place] in (WRONG, PARTS)]
+        one = ({place: source} for place in places for _, source in stand_ins[place])
+        two = (
+            {first: source, second: another}
+            for first, second in itertools.combinations(made[:8], 2)
+            for (_, source), (_, another) in itertools.product(stand_ins[first][:4], stand_ins[second][:4])
+        )
+        likely = sorted(((likeness, place, s) for place in made for likeness, s in stand_ins[place]), reverse=True)
+        most = ({place: source} for _, place, source in likely)
+        for tried, whole in ((one, True), (two, True), (most, False)):
+            for sources in tried:
+                if self.cost > MOST_COST:
+                    return ""
+                if self._mends(sources, whole):
+                    return self._told(sources)
+        return ""
+
+    def _kind(self, place):
+        here = self.wrong.places[place]
+        if here.is_given:
+            return GIVEN
+        if self.known[place] is not None:
+            return RIGHT
+        if not here.parts:
+            return VARIABLE
+        return WRONG if all(map(self._is_right, here.parts)) else PARTS
+
+    def _is_right(self, place):
+        here = self.wrong.places[place]
+        if place not in self.known or self.known[place] is None and self.old[0][place][0].dtype == bool:
+            return all(map(self._is_right, here.parts))
+        return here.is_given or self.known[place] is not None
+
+    def _stand_ins(self, place):
+        """(likeness, source) of those whose values might belong here, the most alike first."""
+        here, known, old = self.wrong.places[place], self.known[place], self.old[0][place]
+        found = []
+        if here.text.startswith(("np.zeros", "np.empty")):  # filled later
+            return found
+        for source, texts in self.texts.items():
+            there, new = self.right.places[source], self.new[0][source]
+            if here.is_given:
+                is_of_kind = there.is_given
+            elif known is not None:  # a step is missing, one that is not made later
+                is_of_kind = source not in self.known.values() and self._contains(source, known)
+            else:
+                is_of_kind = not there.is_given or there.text.isidentifier() or old[0].size == 1
+            if is_of_kind and not there.is_result and _fits(old, new):
+                likeness = max(difflib.SequenceMatcher(None, here.text, text).ratio() for text in texts)
+                found.append((likeness + (old[0].shape == new[0].shape) + (old[0].size == new[0].size), source))
+        return sorted(found, key=lambda each: -each[0])
+
+    def _contains(self, source, known):
+        parts = self.right.places[source].parts
+        return any(_alike(self.new, part, self.new, known) or self._contains(part, known) for part in parts)
+
+    def _mends(self, sources, whole):
+        """Whether every case has the right result with these sources, {place: source}; or, if not the whole is asked
+        for, the first case and another one that had not, and none loses it."""
+        mended = []
+        for number, (case, due, old, new) in enumerate(zip(self.cases, self.due, self.old, self.new, strict=True)):
+            if case[0] is not self.cases[0][0]:
+                break
+            if any(place in old and source not in new for place, source in sources.items()):
+                return False
+            came, evidence = self.wrong.run(*case, {p: new[source] for p, source in sources.items() if p in old})
+            self.cost += self.wrong.cost
+            mended.append(evidence is None and same(came, due))
+            if not mended[-1] and (whole or number == 0 or not self.failed[number]):
+                return False
+        return whole or sum(a and b for a, b in zip(mended, self.failed, strict=False)) > 1
+
+    def _told(self, sources):
+        changes, wanted = [], []
+        for place, source in sources.items():
+            here, old, new = self.wrong.places[place], self.old[0][place], self.new[0][source]
+            at = next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True))
+            row, *said = _first_difference(old[at], new[at])
+            outer = next((each.text for each in self.wrong.places if place in each.parts), "")
+            within = f" of {outer}" if len(here.text) < 3 and outer or outer.count(here.text) > 1 else ""
+            time = f" in pass {at + 1}" if len(old) > 1 else ""
+            changes.append(f"{row}{here.text}{within}{time} is {said[0]}")
+            wanted.append(said[1])
+        places = "its place" if len(sources) == 1 else "their places"
+        return self._said(sources, f"{_listed(changes)}; with {_listed(wanted)} in {places} the result would be right")
+
+    def _said(self, places, text):
+        return "\n".join([*dict.fromkeys(self.wrong.line(place) for place in places), text])
+
+
+def _first_difference(old, new):
+    """("row 1 of ", its values, those in their place), or of all values where that is short."""
+    if old.size == new.size:
+        new = new.reshape(old.shape)
+    row = ""
+    if old.shape == new.shape and old.ndim > 1:
+        at = next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True))
+        old, new, row = old[at], new[at], f"row {at} of "
+    said = [" ".join(show(each if each.ndim else each.item()).split()) for each in (old, new)]
+    if said[0] == said[1]:
+        said = [f"{text} in {each.dtype}" for text, each in zip(said, (old, new), strict=True)]
+    return row, *said
+
+
+def _listed(texts):
+    return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
+
+
+def _fits(old, new):
+    """Whether the right answer's values could stand for the wrong one's."""
+    pairs = list(zip(old, new, strict=False))
+    alike = all((a.dtype == bool) == (b.dtype == bool) for a, b in pairs)
+    return len(old) == len(new) and alike and any(not np.array_equal(*pair, equal_nan=True) for pair in pairs)
+
+
+def _alike(values, place, others, source, exactly=False):
+    """Whether two expressions have the same values in every case that comes to both, as far as both come."""
+    pairs = [(a[place], b[source]) for a, b in zip(values, others, strict=True) if place in a and source in b]
+    return bool(pairs) and all(
+        (len(some) == len(other) and some[0].shape == other[0].shape or not exactly) and all(map(_equal, some, other))
+        for some, other in pairs
+    )
+
+
+def _equal(one, other):
+    if one.size != other.size or (one.dtype == bool) != (other.dtype == bool):
+        return False
+    return np.allclose(one.ravel(), other.ravel(), rtol=1e-9, atol=0, equal_nan=True)
