@@ -56,7 +56,7 @@ def speeds(n, head_dim=128):
 def tensor_share(rung, head_dim, n=4096):
     """In which part of its clocks a multiprocessor's tensor cores are busy, by the GPU's counters, without a mask."""
     (row,) = records.rows(COUNTERS, rung=rung, n=n, head_dim=head_dim, causal=False)
-    return row["tensor_share"] / 4  # the counter adds up the tensor cores of a multiprocessor's four quarters
+    return row["busy_tensor_cores"] / 4  # as many as a multiprocessor has
 
 
 def draw_ladder(n, head_dim=128):

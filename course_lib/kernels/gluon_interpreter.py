@@ -181,7 +181,10 @@ class Program:
         self.back = threading.Semaphore(0)
         self.waits = dict.fromkeys(names)  # {partition that is not done: (barrier, phase, its name) or None}
         self.products = {name: [] for name in names}
-        threads = [threading.Thread(target=self.partition, args=p, daemon=True) for p in zip(names, partitions)]
+        threads = [
+            threading.Thread(target=self.partition, args=work, daemon=True)
+            for work in zip(names, partitions, strict=True)
+        ]
         for thread in threads:
             thread.start()
         while self.waits:

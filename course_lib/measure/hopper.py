@@ -47,11 +47,11 @@ def hopper_rows():
 
 
 def hopper_counter_rows():
-    """How long the tensor cores are busy in each rung of lesson 15's ladder; needs Nsight Compute's ncu on the path."""
-    counted = counted_by_ncu(__name__, (COUNTERS,))
+    """How many of an SM's four tensor cores are busy on average, in each rung of lesson 15; needs ncu on the path."""
+    counted = counted_by_ncu(__name__, [COUNTERS])
     for ((head_dim, n, causal), rung), sums in zip(itertools.product(WATCHED, rungs()), counted, strict=True):
-        share = sums["tensor_clocks"] / sums["clocks"]
-        yield {"rung": rung, "n": n, "head_dim": head_dim, "causal": causal, "tensor_share": share}
+        busy = sums["tensor_clocks"] / sums["clocks"]
+        yield {"rung": rung, "n": n, "head_dim": head_dim, "causal": causal, "busy_tensor_cores": busy}
 
 
 def ladder_calls(q, k, v, causal):
@@ -85,7 +85,7 @@ def timed(calls, q, k, v, causal):
 
 
 def cases():
-    """A callable for each shape that is watched and each rung."""
+    """A callable for each row of `hopper_counter_rows`."""
     for head_dim, n, causal in WATCHED:
         q, k, v, _ = inputs(head_dim, n, torch.float16)
         yield from ladder_calls(q, k, v, causal).values()
