@@ -7,6 +7,8 @@ checks.py           what the public functions accept and refuse
 flash_forward.py    the shipped forward: the plain kernel, made fast
 flash_backward.py   the shipped backward: delta, dK and dV, dQ, without atomics
 decode.py           a few queries to the keys of a cache: keys split over programs, in pages or not
+hopper_forward.py   the forward for compute capability 9.0, in Gluon: warps with different jobs; `hopper_flash_attention`
+gluon.py            Gluon where there is a GPU, and elsewhere gluon_interpreter.py, which runs that kernel on a CPU
 variants.py         the forward with any mask, changed scores, sinks and dropout; variant_backward.py: its backward
 variant_attention.py: what `flash_attention` accepts of these, and how they meet autograd
 score_mods.py       ALiBi, soft caps, or a change of scores of your own
