@@ -1,7 +1,8 @@
-"""Writes what the compiler makes of the kernels into records: `python -m tools.compiler_records resources`, or `rungs`.
+"""Writes what the compiler makes of the kernels into records: `python -m tools.compiler_records resources`, for one.
 
 `resources` compiles every block size of the block-size explorer for every GPU in `hardware`, and goes on where an
-earlier run stopped. `rungs` compiles every rung of the ladder for an H100. Neither needs a GPU.
+earlier run stopped. `rungs` compiles every rung of the ladder for an H100, and `hopper-rungs` the kept ones of lesson
+15's. None needs a GPU.
 """
 
 import argparse
@@ -141,6 +142,25 @@ def rung_rows():
             }  # fmt: skip
 
 
+def hopper_rows():
+    """A row for each rung of lesson 15 that was kept, and each of its head dimensions: fp16, without a mask."""
+    import torch
+
+    from course_lib.measure.hopper_rungs import rungs
+
+    for rung, head_dim in itertools.product(rungs().values(), (64, 128)):
+        if rung.kept:
+            q = torch.empty(2, 2, LENGTH, head_dim, dtype=torch.float16, device="meta")
+            with resources.compiling_for(90) as launches:
+                rung.forward(q, q, q, causal=False, scale=1.0, store_lse=False)
+            compiled, _ = launches[-1]
+            registers, stack_bytes = resources.registers_and_stack(compiled.asm["cubin"])
+            yield {
+                "rung": rung.name, "head_dim": head_dim, "num_warps": compiled.metadata.num_warps,
+                "registers": registers, "stack_bytes": stack_bytes, "shared_bytes": compiled.metadata.shared,
+            }  # fmt: skip
+
+
 def loops_of(sass):
     """What stands in the loops over key tiles, in their order: at most one without a mask, and one with it.
 
@@ -179,8 +199,10 @@ def main(argv=None):
     of_resources.add_argument("--head-dim", type=int, nargs="+", default=HEAD_DIMS)
     of_resources.add_argument("--dtype", choices=DTYPES, nargs="+", default=DTYPES)
     of_resources.add_argument("--jobs", type=int, help="compilers at a time; one a core by default")
-    of_rungs = commands.add_parser("rungs", help="every rung of the ladder, for an H100")
-    for command, name in ((of_resources, "resources"), (of_rungs, "rungs")):
+    parsers = {"resources": of_resources}
+    for name, whose in (("rungs", "the ladder"), ("hopper-rungs", "lesson 15's ladder that was kept")):
+        parsers[name] = commands.add_parser(name, help=f"every rung of {whose}, for an H100")
+    for name, command in parsers.items():
         command.add_argument("--file", type=Path, default=records.FOLDER / f"{name}.json", help="the committed one")
     options = parser.parse_args(argv)
     if options.command == "resources":
@@ -191,7 +213,8 @@ def main(argv=None):
         runtime.choose()
         import triton
 
-        write(options.file, {"triton": triton.__version__}, rung_rows())
+        rows = rung_rows() if options.command == "rungs" else hopper_rows()
+        write(options.file, {"triton": triton.__version__}, rows)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ PARTS = {
         Lesson("12", "Thread by thread", "the same in CUDA C++", ("05", "08"), ready=True),
         Lesson("13", "Masks and variants", "which tiles a mask leaves; ALiBi, dropout", ("08", "09"), ready=True),
         Lesson("14", "Inference", "decoding, split-KV, paged caches", ("05", "08"), ready=True),
-        Lesson("15", "Hopper", "warps with different jobs", ("11",)),
+        Lesson("15", "Hopper", "warps with different jobs", ("08", "11"), ready=True),
         Lesson("16", "Beyond one GPU", "ring attention", ("05", "08")),
         Lesson("17", "In a model", "training with your own kernel", ("09",)),
     ),
