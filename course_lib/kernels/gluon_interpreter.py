@@ -2,7 +2,7 @@
 
 It knows what `hopper_forward` uses. Each partition of `warp_specialize` is a thread, and one of them runs at a time,
 until it waits for a barrier or arrives at one; who goes on is drawn at random, from `SEED`. These mistakes raise
-`GluonError` as soon as they are possible, and not only where a GPU's timing brings them out:
+`GluonError` where that order of events brings them out, which it does far more often than a GPU's timing:
 
     a group reads shared memory without having waited for the copy that fills it
     a copy is started over a tile that an unfinished product reads, or that nobody has waited for
@@ -11,7 +11,7 @@ until it waits for a barrier or arrives at one; who goes on is drawn at random, 
     the copy engine reads what was stored without a fence, or something is stored over what it still reads
     everybody waits: deadlock
 
-Layouts and registers mean nothing here.
+A finding is a proof, and a run without one is none: try several seeds. Layouts and registers mean nothing here.
 """
 
 import functools
