@@ -140,10 +140,11 @@ def test_progress_is_drawn_per_lesson(capsys):
     capsys.readouterr()
     grading.progress()
     lines = capsys.readouterr().out.splitlines()
-    assert "00 Start here                      █  1 of 1" in lines
-    assert "05 Online softmax                  ░░░░  0 of 4" in lines
-    assert "     00.softmax_scale             passed" in lines
-    assert "     05.online_normalizer         tried, not passed yet" in lines
+    in_words = [" ".join(line.split()) for line in lines]  # how wide the columns are depends on the longest title
+    assert "00 Start here █ 1 of 1" in in_words and "05 Online softmax ░░░░ 0 of 4" in in_words
+    assert "00.softmax_scale passed" in in_words and "05.online_normalizer tried, not passed yet" in in_words
+    (first,), (second,) = ([line for line in lines if name in line] for name in ("softmax_scale", "online_normalizer"))
+    assert first.index("passed") == second.index("tried")
     possible = sum(registry.find(exercise_id).points for exercise_id in grading.exercises())
     assert lines[-1] == f"1 of {possible} points"
 
