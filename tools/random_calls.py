@@ -43,7 +43,8 @@ def main(number):
         torch.cuda.synchronize()
         faulthandler.cancel_dump_traceback_later()
         what = f"call {i}: q {list(q.shape)}, k {list(k.shape)}, {q.dtype}, causal={causal}"
-        assert torch.equal(o, again) and torch.equal(lse, lse_again), f"{what}: two calls, different bits"
+        different = ((o != again).any(-1) | (lse != lse_again)).nonzero().tolist()
+        assert not different, f"{what}: a second call differs in {len(different)} rows, (batch, head, row) {different[:9]}"
         try:
             check_attention((o, lse), q, k, v, causal=causal)
         except AssertionError as error:

@@ -18,7 +18,8 @@ from course_lib.kernels.configs import BLOCK_SIZES
 from course_lib.kernels.decode import MAX_SPLITS, decode
 from course_lib.kernels.flash_backward import flash_backward
 from course_lib.kernels.flash_forward import flash_forward
-from course_lib.kernels.launch import addressable
+from course_lib.kernels.hopper_forward import hopper_forward, prefers_hopper
+from course_lib.kernels.launch import addressable, tensor_meta
 from course_lib.kernels.variant_attention import variant_attention
 
 # Up to so many query rows that share keys, and from so many keys on, `flash_attention` decodes. Where several heads
@@ -60,6 +61,7 @@ def flash_attention(
     may make all rows of a query tile NaN that loads it, even if they do not see it, because 0 * NaN is NaN in a matrix
     product. Rows of other query tiles, heads and sequences keep their bits.
 
+    On GPUs of compute capability 9.0, long sequences and many heads go to a kernel of their own (hopper_forward.py).
     Where few query rows share 512 keys or more (16; 64 of grouped heads in fp16 or bf16), several programs read parts
     of the keys (decode.py), unless block_q or block_k is given.
 
@@ -168,8 +170,11 @@ def _launch_forward(q, k, v, causal, scale, store_lse, block_q, block_k):
     """(o, lse) by the kernel that suits the shapes. Both compute one function, so the backward is the same."""
     group_size, n_q, n_k = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
     most_rows = MAX_GROUPED_ROWS if group_size > 1 and q.dtype != torch.float32 else MAX_DECODED_ROWS
-    if block_q is None and block_k is None and group_size * n_q <= most_rows and n_k >= MIN_DECODED_KEYS:
-        return decode(q, k, v, causal=causal, scale=scale, store_lse=store_lse)
+    if block_q is None and block_k is None:
+        if group_size * n_q <= most_rows and n_k >= MIN_DECODED_KEYS:
+            return decode(q, k, v, causal=causal, scale=scale, store_lse=store_lse)
+        if prefers_hopper(runtime.capability(q.device), tensor_meta(q), tensor_meta(k), tensor_meta(v), causal):
+            return hopper_forward(q, k, v, causal=causal, scale=scale, store_lse=store_lse)
     return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=store_lse, block_q=block_q, block_k=block_k)
 
 

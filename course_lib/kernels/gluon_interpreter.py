@@ -5,7 +5,7 @@ until it waits for a barrier or arrives at one; who goes on is drawn at random, 
 `GluonError` where that order of events brings them out, which it does far more often than a GPU's timing:
 
     a group reads shared memory without having waited for the copy that fills it
-    a copy is started over a tile that an unfinished product reads, or that nobody has waited for
+    a copy is started over a tile that an unfinished product or load reads, or that nobody has waited for
     a result is used while its product is under way
     a barrier gets more arrivals than it was made for
     the copy engine reads what was stored without a fence, or something is stored over what it still reads
@@ -33,9 +33,18 @@ class GluonError(RuntimeError):
 
 
 class Tile(torch.Tensor):
-    """A tensor in registers."""
+    """A tensor in registers. source: the buffer that it is loaded from, or None. Its first use waits for the load."""
 
     type = SimpleNamespace(layout=SimpleNamespace(parent=None))
+    source = None
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function.__name__ != "__get__":  # of shape, dtype and the like
+            for x in args:
+                if isinstance(x, Tile) and x.source:
+                    x.source.loaded_by.discard(running())
+        return super().__torch_function__(function, types, args, kwargs)
 
 
 class Int(int):
@@ -77,6 +86,7 @@ class Buffer(Named):
         self.filled = False  # by a copy
         self.seen_by = set()  # partitions that have waited for it, or have stored the contents themselves
         self.products = []  # unfinished ones that read it
+        self.loaded_by = set()  # partitions that may not have received what they load from it
         self.fenced, self.sender = True, None  # the partition whose copy to global memory may still read it
 
 
@@ -110,7 +120,10 @@ class Shared:
         return Shared(self.data.permute(order), self.parts)
 
     def load(self, layout):
-        return self.read().clone().as_subclass(Tile)
+        tile = self.read().clone().as_subclass(Tile)
+        tile.source = self.buffer
+        tile.source.loaded_by.add(running())
+        return tile
 
     def store(self, tile):
         buffer = self.buffer
@@ -289,6 +302,11 @@ def _copy_to_shared(descriptor, coordinates, barrier, shared):
         raise GluonError(
             f"{running()} starts a copy to {buffer.name}, which a product of {product.partition} still reads"
         )
+    for partition in buffer.loaded_by:
+        raise GluonError(
+            f"{running()} starts a copy to {buffer.name}, which {partition} is still loading from: an arrival does not "
+            "wait for a load, only the first use of what was loaded does"
+        )
     if buffer.filled and not buffer.seen_by:
         raise GluonError(f"{running()} starts a copy to {buffer.name}, whose last tile nobody has waited for")
     there, here = descriptor.tiles(coordinates, shared.data)
@@ -318,6 +336,7 @@ def _store_wait(pending):
 def fence_async_shared():
     for buffer in Program.current.buffers:
         buffer.fenced = buffer.fenced or running() in buffer.seen_by
+        buffer.loaded_by.discard(running())
 
 
 def _wait(barrier, phase):
