@@ -219,6 +219,8 @@ def _by_weight(array, part, wrong):
                 and np.abs(factors @ sums - array[row]).max() <= 1e-5 * size
             ):
                 fates = _fates(factors + 0.0, of, block, len(terms))
+                if not fates and block == 1:
+                    fates = _of_scaled_scores(weights[row], factors * weights[row])
                 return f"; in {part.index} {row}, {fates}" if fates else ""
     return ""
 
@@ -231,6 +233,16 @@ def _fates(factors, of, block, count):
         numbers = list(range(places[0] * block, min((places[-1] + 1) * block, count)))
         told.append(f"{named(of, numbers)} {factor} times")
     return f"what counts is {', '.join(told)}" if len(told) <= 4 else ""
+
+
+def _of_scaled_scores(exact, found):
+    """Whether the weights are the softmax of all scores times one number."""
+    if found.min() <= 0:
+        return ""
+    times, _ = np.polyfit(*map(np.log, (exact, found)), 1)
+    scaled = exact**times
+    alike = np.abs(found - scaled / scaled.sum()).max() <= 1e-4
+    return f"the weights are those of all scores times {times:.4g}" if alike else ""
 
 
 def _by_tile(array, part, wrong):

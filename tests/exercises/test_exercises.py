@@ -115,7 +115,7 @@ def test_the_printed_input_reproduces_the_failure(exercise, prop, slip, form):
     namespace = {"np": np, name: spied}
     with np.errstate(all="ignore"), contextlib.suppress(*[Exception] * (evidence.findings[0].kind == "exception")):
         exec(compile(textwrap.dedent("\n".join(printed)), "<printed>", "exec"), namespace)
-    assert set(namespace) - {"__builtins__"} <= {"np", name, "failing_call"}
+    assert set(namespace) - {"__builtins__"} <= {"np", name, "failing_call", "replay"}
     printed_call = calls[:1]
     calls.clear()
     attempt(prop, GuardedAnswer(spied, patience_s), inputs)
