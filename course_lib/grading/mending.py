@@ -68,7 +68,9 @@ class _Search:
 
     def _right_already(self):
         for place, source in self.known.items():
-            here = self.wrong.places[place]
+            here, first = self.wrong.places[place], self.old[0][place][0]
+            if first.dtype == bool and first.size == 1:  # right by chance, or what a function inside says
+                continue
             if source is not None and not here.is_result and self.right.places[source].is_result == "all":
                 return self._said([place], f"{here.text} is right already; what is made of it is not")
         return ""
@@ -186,10 +188,11 @@ def _first_difference(old, new):
     """("row 1 of ", its values, those in their place), or of all values where that is short."""
     if old.size == new.size:
         new = new.reshape(old.shape)
-    row = ""
-    if old.shape == new.shape and old.ndim > 1:
-        at = next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True))
-        old, new, row = old[at], new[at], f"row {at} of "
+    at = []
+    while old.shape == new.shape and old.ndim > 1:
+        at.append(next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True)))
+        old, new = old[at[-1]], new[at[-1]]
+    row = f"row {', '.join(map(str, at))} of " if at else ""
     said = [" ".join(show(each if each.ndim else each.item()).split()) for each in (old, new)]
     if said[0] == said[1]:
         said = [f"{text} in {each.dtype}" for text, each in zip(said, (old, new), strict=True)]
