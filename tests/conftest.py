@@ -1,6 +1,8 @@
 """Chooses GPU or interpreter before any test module imports Triton, and decides which tests share a worker."""
 
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +27,15 @@ def cache_of_compiled_cuda_kernels(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def project_files() -> list[Path]:
+    """What git tracks or would: everything that is not ignored, by its whole path."""
+    root = Path(__file__).resolve().parents[1]
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    return [path for name in listing.split("\0") if name and (path := root / name).is_file()]
 
 
 @pytest.hookimpl(optionalhook=True)
