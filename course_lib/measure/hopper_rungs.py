@@ -140,9 +140,7 @@ class Rung:
 def rungs():
     """{name: Rung}, in the order of the lesson."""
     found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return {
-        name: Rung(name, **keys | {"expected": " ".join(keys["expected"].split())}) for name, keys in found.items()
-    }
+    return {name: Rung(name, **keys | {"expected": " ".join(keys["expected"].split())}) for name, keys in found.items()}
 
 
 def interpreted(edits):
