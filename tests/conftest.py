@@ -1,5 +1,6 @@
 """Chooses GPU or interpreter before any test module imports Triton, and decides which tests share a worker."""
 
+import gc
 import re
 import subprocess
 from pathlib import Path
@@ -13,6 +14,12 @@ if runtime.choose() == "interpreter":
     from course_lib import faster_interpreter
 
     faster_interpreter.install()
+
+
+def pytest_collection_finish():
+    """What imports have made is no garbage: Python need not search it again and again while tests run."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +67,8 @@ def pytest_xdist_make_scheduler(config, log):
                 return nodeid
             if runtime.mode() == "gpu" and file.endswith("test_exercises.py"):
                 return test.partition("[")[2] or test
-            exercise = re.search(r"\d\d\.[a-z_]+", test) if file.endswith("test_exercises.py") else None
+            of_exercises = file.endswith(("test_exercises.py", "test_wrong_answers.py"))
+            exercise = re.search(r"\d\d\.[a-z_]+", test) if of_exercises else None
             return exercise[0] if exercise else file
 
     config.option.loadscopereorder = False  # files with many tests are not the slow ones
