@@ -32,4 +32,3 @@ from .learner import check, hint, progress, quiz, restore, solution
 from .properties import Checks, agrees, case_of, keeps_dtype, not_modified, raises_value_error
 from .read_counting import Rows
 from .registry import exercises
-from .report import replay

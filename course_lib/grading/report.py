@@ -3,6 +3,7 @@
 import ast
 import functools
 import inspect
+import itertools
 import re
 import textwrap
 from pathlib import Path
@@ -17,7 +18,7 @@ from .calling import as_drawn
 from .exercise import Evidence, Exercise, Property
 
 WIDTH = 96
-MOST_LINES = 12  # of a message about a wrong answer
+LINES = 12  # of what is said of a wrong answer, as text
 
 
 def code_of(value) -> str:
@@ -76,29 +77,6 @@ def code_of_call(call: str, inputs: dict) -> str:
     return f"def failing_call():\n{textwrap.indent(body, '    ')}\n\nfailing_call()"
 
 
-def replay(answer, exercise_id: str, number: int, **inputs):
-    """Print the Python that calls an answer as the check did, run it, and return what it makes.
-
-    number: of the property that did not hold, counted from 0. inputs: the smallest input found.
-    """
-    exercise = registry.find(exercise_id)
-    code = code_of_call(as_drawn(exercise.properties[number].call), inputs)
-    print(code)
-    namespace = {"np": np, exercise.answer.__name__: answer}
-    *function, call = code.split("\n")
-    exec(compile("\n".join(function), "<replay>", "exec"), namespace)
-    return eval(call, namespace)
-
-
-def _code_of_replay(exercise, prop, inputs):
-    """A call of `replay`, for what takes many lines."""
-    parts = [exercise.answer.__name__, repr(exercise.id), str(list(exercise.properties).index(prop))]
-    parts += [f"{name}={code_of(value)}" for name, value in inputs.items()]
-    filled = textwrap.TextWrapper(WIDTH - 4, subsequent_indent="       ", break_long_words=False, break_on_hyphens=False)
-    call = filled.wrap(f"replay({', '.join(parts)})")
-    return "\n".join(["from course_lib.grading import replay", *call])
-
-
 class Message(NamedTuple):
     """What is shown of an answer: the same words as text and as HTML."""
 
@@ -132,7 +110,7 @@ def failed_message(
 ) -> Message:
     """The diagnosis first, then the property, the input that shows it, and the hint for this mistake.
 
-    As text, MOST_LINES at most: a call that takes too many is made by `replay`, and of values the beginnings are shown.
+    The text has LINES lines at most, for which its call and its values may be cut. The page has them whole.
     """
     diagnosis, hint = (slip.diagnosis, slip.hint) if slip else ("", "")
     hint = hint or next((general_hints()[f.kind] for f in evidence.findings if f.kind in general_hints()), "")
@@ -142,29 +120,26 @@ def failed_message(
         for finding in evidence.findings
     ]
     holding = [name for name, holds in held.items() if holds]
-    values = [line for label, value in (("returned  ", evidence.returned), ("expected  ", evidence.expected)) if value
-              for line in _labelled(label, value)]  # fmt: skip
-
-    above = [title, *_labelled("diagnosis ", "\n".join([*textwrap.wrap(diagnosis, WIDTH - 10), *found]))]
-    above += [f"  does not hold: {prop.name}. The smallest input found:"]
-    below = _wrapped(f"Hint: {hint}") if hint else []
-    shown, listing = code, ""
-    drawn_anew = as_drawn(prop.call) != prop.call  # in class, with a seed that `replay` does not know
-    if code.startswith("def ") and not drawn_anew and len(above + code.split("\n") + values + below) > MOST_LINES:
-        shown, listing = _code_of_replay(exercise, prop, inputs), code
-    left = MOST_LINES - len(above + shown.split("\n") + below)
-    if len(values) > left:
-        values = [_cut(line) for line in values if not line.startswith("     ")]
-        values = values if len(values) <= left else []
-    lines = [*above, textwrap.indent(shown, "    "), *values, *below]
+    values = [
+        _labelled(label, value)
+        for label, value in (("returned  ", evidence.returned), ("expected  ", evidence.expected))
+        if value
+    ]
+    words = "\n".join([*textwrap.wrap(diagnosis, WIDTH - 10), *found])
+    lines = [title, *_labelled("diagnosis ", words), f"  does not hold: {prop.name}. The smallest input found:"]
+    hinted = _wrapped(f"Hint: {hint}") if hint else []
+    room = LINES - len(lines) - len(hinted)
+    most = max(1, (room - 1) // 3)
+    call = _cut(_inputs_of(code), max(most, room - sum(min(len(each), most) for each in values)))
+    lines += [f"    {line}" for line in call]
+    lines += [line for each in values for line in _cut(each, max(1, (room - len(call)) // len(values)))] + hinted
 
     content = [
         _paragraph("\n".join(filter(None, [diagnosis, *found]))),
         _paragraph(prop.name, "Does not hold:"),
         _paragraph("The smallest input found:"),
-        _pre(shown),
-        f"<details><summary>in full</summary>{_pre(listing)}</details>" if listing else "",
-        _pre("\n".join(values)),
+        _pre(code) if code.count("\n") < 5 else f"<details><summary>{page.escape(call[0])}</summary>{_pre(code)}</details>",
+        _pre("\n".join(itertools.chain(*values))),
         _paragraph(hint, "Hint:"),
         _holding(holding),
         _printed_page(printed),
@@ -172,8 +147,14 @@ def failed_message(
     return Message("\n".join(lines + _printed(printed)), _card("failed", title, "", *content))
 
 
-def _cut(line):
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ..."
+def _inputs_of(code):
+    """The lines of a call, or of the function that makes it, but for those that only prepare it."""
+    lines = textwrap.dedent(code.removeprefix("def failing_call():\n").removesuffix("\n\nfailing_call()")).split("\n")
+    return [line for line in lines if not line.startswith(("from ", "return "))]
+
+
+def _cut(lines, most):
+    return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1]} ..."]
 
 
 def _card(mood, title, *content):
