@@ -51,7 +51,8 @@ class _Search:
             if max(self.wrong.cost, self.right.cost) <= MOST_COST_A_RUN:
                 self.cases.append(case)
                 self.failed.append(evidence is not None)
-                self.kind = evidence.findings[0].kind if case is cases[0] else self.kind
+                if case is cases[0]:
+                    self.kind = evidence.findings[0].kind if evidence else ""
                 self.due.append(due)
                 self.old.append(self.wrong.values)
                 self.new.append(self.right.values)
