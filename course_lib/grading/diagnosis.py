@@ -230,7 +230,9 @@ def _by_weight(array, part, wrong):
 def _fates(factors, of, block, count):
     """What became of the terms of each block, where neighbours with the same fate are told together."""
     told = []
-    for factor, group in itertools.groupby(enumerate(f"{f * (f > 1e-6):.3g}" for f in factors), lambda each: each[1]):
+    for factor, group in itertools.groupby(
+        enumerate(f"{f if f > 1e-6 else 0:.3g}" for f in factors), lambda each: each[1]
+    ):
         places = [place for place, _ in group]
         numbers = list(range(places[0] * block, min((places[-1] + 1) * block, count)))
         told.append(f"{named(of, numbers)} {factor} times")

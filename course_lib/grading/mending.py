@@ -51,7 +51,8 @@ class _Search:
             if max(self.wrong.cost, self.right.cost) <= MOST_COST_A_RUN:
                 self.cases.append(case)
                 self.failed.append(evidence is not None)
-                self.kind = evidence.findings[0].kind if case is cases[0] else self.kind
+                if case is cases[0]:
+                    self.kind = evidence.findings[0].kind if evidence else ""
                 self.due.append(due)
                 self.old.append(self.wrong.values)
                 self.new.append(self.right.values)
@@ -65,7 +66,9 @@ class _Search:
         for place in self.old[0]:
             alike = (source for source in self.texts if _alike(self.old, place, self.new, source))
             self.known[place] = next(alike, None)
-        return self._right_already() or self._mended() or self._at_first() or self._from_the_end() or self._right_parts()
+        return (
+            self._right_already() or self._mended() or self._at_first() or self._from_the_end() or self._right_parts()
+        )
 
     def _at_first(self):
         """Where a NaN, or an infinity, is made of numbers that are none."""
@@ -79,7 +82,7 @@ class _Search:
 
         for place in self.old[0]:
             here = self.wrong.places[place]
-            if here.parts and bad(place) and not any(map(bad, here.parts)):
+            if here.parts and not here.text.endswith(".inf") and bad(place) and not any(map(bad, here.parts)):
                 values = next(values for values in self.old[0][place] if is_bad(values).any())
                 said = " ".join(show(values if values.ndim else values.item()).split())
                 return self._said([place], f"{here.text} is {said}, made of numbers that are not {self.kind}")

@@ -34,7 +34,8 @@ class Place(NamedTuple):
 class Recording:
     """A function whose expressions note their values, and one of which may be given others.
 
-    places: the expressions. bounds: those that are bounds of slices. values: of the last run, {number of the place: its values, in order}. cost: what it
+    places: the expressions. bounds: those that are bounds of slices. values: of the last run, {number of the place:
+    its values, in order}. cost: what it
     took, where 1 is little; beyond MOST_COST_A_RUN it ends.
     """
 

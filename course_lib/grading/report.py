@@ -138,7 +138,9 @@ def failed_message(
         _paragraph("\n".join(filter(None, [diagnosis, *found]))),
         _paragraph(prop.name, "Does not hold:"),
         _paragraph("The smallest input found:"),
-        _pre(code) if code.count("\n") < 5 else f"<details><summary>{page.escape(call[0])}</summary>{_pre(code)}</details>",
+        _pre(code)
+        if code.count("\n") < 5
+        else f"<details><summary>{page.escape(call[0])}</summary>{_pre(code)}</details>",
         _pre("\n".join(itertools.chain(*values))),
         _paragraph(hint, "Hint:"),
         _holding(holding),
