@@ -399,6 +399,12 @@ def _larger(a, b):
     return torch.maximum(a, b) if isinstance(a, torch.Tensor) else max(a, b)
 
 
+def _load(pointer, mask=None, other=None):
+    if mask is None:
+        return pointer.elements[pointer.offsets]
+    return torch.where(mask, pointer.elements[torch.where(mask, pointer.offsets, 0)], other)
+
+
 def _store(pointer, values, mask):
     pointer.elements[pointer.offsets[mask]] = values[mask]
 
@@ -433,6 +439,7 @@ gl = SimpleNamespace(
     float32=torch.float32,
     int64=torch.int64,
     full=lambda shape, value, dtype, layout: torch.full(shape, value, dtype=dtype).as_subclass(Tile),
+    load=_load,
     log2=torch.log2,
     max=lambda x, axis: x.amax(axis),
     maximum=_larger,
