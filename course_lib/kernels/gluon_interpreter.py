@@ -87,6 +87,7 @@ class Buffer(Named):
         self.seen_by = set()  # partitions that have waited for it, or have stored the contents themselves
         self.products = []  # unfinished ones that read it
         self.loaded_by = set()  # partitions that may not have received what they load from it
+        self.stored_by = None  # the partition that has stored the contents
         self.fenced, self.sender = True, None  # the partition whose copy to global memory may still read it
 
 
@@ -131,7 +132,9 @@ class Shared:
             raise GluonError(
                 f"{running()} stores to {buffer.name}, which the copy engine may still read: no store_wait"
             )
-        buffer.seen_by, buffer.fenced = {running()}, False
+        for partition in buffer.loaded_by - {running()}:
+            raise GluonError(f"{running()} stores to {buffer.name}, which {partition} is still loading from")
+        buffer.stored_by, buffer.seen_by, buffer.fenced = running(), {running()}, False
         self.data.copy_(tile)
 
     def read(self):
@@ -152,6 +155,7 @@ class Barrier(Named):
             raise GluonError(
                 f"{running()} arrives at {self.name} once more than the {self.count} times it was made for"
             )
+        self.filling += [buffer for buffer in Program.current.buffers if buffer.stored_by == running()]
         self.missing -= count
         self.end_phase()
         Program.current.pause()
@@ -312,7 +316,7 @@ def _copy_to_shared(descriptor, coordinates, barrier, shared):
     there, here = descriptor.tiles(coordinates, shared.data)
     shared.data.zero_()
     here.copy_(there)
-    buffer.filled, buffer.seen_by = True, set()
+    buffer.filled, buffer.stored_by, buffer.seen_by = True, None, set()
     barrier.filling.append(buffer)
     barrier.bytes -= descriptor.block_type.nbytes
     barrier.end_phase()
@@ -429,10 +433,12 @@ gl = SimpleNamespace(
     arange=lambda start, end, layout: torch.arange(start, end).as_subclass(Tile),
     constexpr=lambda value: Float(value) if isinstance(value, float) else Int(value),
     convert_layout=lambda x, layout: x,
+    BlockedLayout=_no_layout,
     DotOperandLayout=_no_layout,
     NVMMADistributedLayout=_no_layout,
     NVMMASharedLayout=SimpleNamespace(get_default_for=_no_layout),
     SliceLayout=_no_layout,
+    SwizzledSharedLayout=_no_layout,
     exp2=torch.exp2,
     float16=torch.float16,
     bfloat16=torch.bfloat16,

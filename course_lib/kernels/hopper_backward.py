@@ -83,7 +83,8 @@ def visits(i, shape, BY_KEY: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.c
 
 @gluon.jit
 def fetch(
-    staying, streaming, smem, ready, empty, shape, BY_KEY: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr,
+    staying, streaming, statistics, smem, ready, empty, shape,
+    BY_KEY: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr,
 ):  # fmt: skip
     """The fetching warp. For each tile: what stays, 64 rows for each group; then what streams past; always in pairs."""
     n_tiles, heads, group_size, n_q, n_k = shape
@@ -125,6 +126,16 @@ def fetch(
                 at = [batch, first_head + member, row, 0]
                 tma.async_copy_global_to_shared(streaming_a, at, bar, a_stages.index(stage))
                 tma.async_copy_global_to_shared(streaming_b, at, bar, b_stages.index(stage))
+                if BY_KEY:
+                    lse_ptr, delta_ptr, lse_stages, delta_stages = statistics
+                    rows = row + gl.arange(0, BLOCK_M, gl.BlockedLayout([2], [32], [1], [0]))
+                    of_head = gl.to_tensor(head * group_size + member).to(gl.int64) * n_q
+                    # As in flash_backward.load_statistics: rows beyond the last add nothing if all they have is 0.
+                    lse = gl.load(lse_ptr + of_head + rows, mask=rows < n_q, other=0.0)
+                    delta = gl.load(delta_ptr + of_head + rows, mask=rows < n_q, other=0.0)
+                    lse_stages.index(stage).store(lse * LOG2_E)
+                    delta_stages.index(stage).store(delta)
+                    mbarrier.arrive(bar, count=1)
                 fetched += 1
 
 
@@ -139,8 +150,8 @@ def store_rows(desc, smem, acc, batch, head, start, GROUP: gl.constexpr):
 
 @gluon.jit
 def take_queries(
-    k, v, dk, dv, q_stages, do_stages, ready, empty, used, lse_ptr, delta_ptr, start_m, keys, shape, scale_log2,
-    IS_CAUSAL: gl.constexpr, MASK_Q_ROWS: gl.constexpr,
+    k, v, dk, dv, q_stages, do_stages, ready, empty, used, lse_stages, delta_stages, start_m, keys, shape, scale_log2,
+    IS_CAUSAL: gl.constexpr,
 ):  # fmt: skip
     """FA2 Alg. 2, lines 8 to 17, for 64 queries: (dk, dv) with them. Scores are transposed, [ROWS, BLOCK_M]."""
     n_tiles, heads, group_size, n_q, n_k = shape
@@ -151,21 +162,16 @@ def take_queries(
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, D_LAYOUT, 2)
     stage = used % STAGES
     rows = start_m + gl.arange(0, BLOCK_M, gl.SliceLayout(0, S_LAYOUT))
-    # As in flash_backward.load_statistics: rows beyond the last add nothing if all that is theirs is 0.
-    if MASK_Q_ROWS:
-        lse = gl.load(lse_ptr + rows, mask=rows < n_q, other=0.0)
-        delta = gl.load(delta_ptr + rows, mask=rows < n_q, other=0.0)
-    else:
-        lse = gl.load(lse_ptr + rows)
-        delta = gl.load(delta_ptr + rows)
     zeros = gl.zeros([ROWS, BLOCK_M], gl.float32, S_LAYOUT)
     mbarrier.wait(ready.index(stage), used // STAGES & 1)
     q = q_stages.index(stage).reshape([BLOCK_M, BLOCK_D])
     do = do_stages.index(stage).reshape([BLOCK_M, BLOCK_D])
     s_to_come = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    delta = delta_stages.index(stage).load(gl.SliceLayout(0, S_LAYOUT))
     dp_to_come = warpgroup_mma(v, do.permute((1, 0)), zeros - delta[None, :], is_async=True)
+    lse_log2 = lse_stages.index(stage).load(gl.SliceLayout(0, S_LAYOUT))
     s = warpgroup_mma_wait(1, deps=[s_to_come])
-    log2_p = s * scale_log2 - (lse * LOG2_E)[None, :]
+    log2_p = s * scale_log2 - lse_log2[None, :]
     if IS_CAUSAL:
         log2_p = gl.where(keys[:, None] <= (rows + n_k - n_q)[None, :], log2_p, float("-inf"))
     p = gl.exp2(log2_p)
@@ -181,8 +187,8 @@ def take_queries(
 
 @gluon.jit
 def compute_dkdv(
-    dk_desc, dv_desc, lse_ptr, delta_ptr, smem, ready, empty, shape, scale, scale_log2,
-    GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, MASK_Q_ROWS: gl.constexpr, PAIRED: gl.constexpr,
+    dk_desc, dv_desc, lse_stages, delta_stages, smem, ready, empty, shape, scale, scale_log2,
+    GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr,
 ):  # fmt: skip
     """A computing group: FA2 Alg. 2 for its 64 keys of every key tile, with four warps."""
     n_tiles, heads, group_size, n_q, n_k = shape
@@ -204,20 +210,19 @@ def compute_dkdv(
         dv = gl.zeros([ROWS, BLOCK_D], gl.float32, D_LAYOUT)
         mbarrier.wait(tile_ready.index(GROUP), i & 1)
         for member in range(0, group_size):
-            row = gl.to_tensor(head * group_size + member).to(gl.int64) * n_q
             for j in range(0, n_full):
                 start_m = ((n_q + BLOCK_M - 1) // BLOCK_M - 1 - j) * BLOCK_M
                 dk, dv = take_queries(
-                    k, v, dk, dv, q_stages, do_stages, stage_ready, stage_empty, used, lse_ptr + row, delta_ptr + row,
-                    start_m, keys, shape, scale_log2, False, MASK_Q_ROWS,
+                    k, v, dk, dv, q_stages, do_stages, stage_ready, stage_empty, used, lse_stages, delta_stages,
+                    start_m, keys, shape, scale_log2, False,
                 )  # fmt: skip
                 used += 1
             if IS_CAUSAL:
                 for j in range(n_full, n_visits):
                     start_m = ((n_q + BLOCK_M - 1) // BLOCK_M - 1 - j) * BLOCK_M
                     dk, dv = take_queries(
-                        k, v, dk, dv, q_stages, do_stages, stage_ready, stage_empty, used, lse_ptr + row,
-                        delta_ptr + row, start_m, keys, shape, scale_log2, True, MASK_Q_ROWS,
+                        k, v, dk, dv, q_stages, do_stages, stage_ready, stage_empty, used, lse_stages,
+                        delta_stages, start_m, keys, shape, scale_log2, True,
                     )  # fmt: skip
                     used += 1
         mbarrier.arrive(tile_empty.index(GROUP), count=1)
@@ -306,14 +311,13 @@ def compute_dq(
 def hopper_dkdv_kernel(
     q_desc, k_desc, v_desc, do_desc, dk_desc, dv_desc, lse_ptr, delta_ptr,
     n_tiles, heads, group_size, n_q, n_k, scale, scale_log2,
-    IS_CAUSAL: gl.constexpr, MASK_Q_ROWS: gl.constexpr, PAIRED: gl.constexpr,
+    IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr,
     COMPUTE_REGISTERS: gl.constexpr, FETCH_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Each program computes dK and dV of key tiles, as `visits` hands them out.
 
     q, do: [batch, heads, n_q, head_dim]; k, v, dk, dv: [batch, heads / group_size, n_k, head_dim], as descriptors. lse,
-    delta: fp32 [batch, heads, n_q], contiguous. n_tiles: key tiles of all heads and sequences. MASK_Q_ROWS: whether the
-    last tile of queries ends beyond the tensor.
+    delta: fp32 [batch, heads, n_q], contiguous. n_tiles: key tiles of all heads and sequences.
     """
     BLOCK_D: gl.constexpr = q_desc.block_type.shape[3]
     dtype: gl.constexpr = q_desc.dtype
@@ -322,17 +326,20 @@ def hopper_dkdv_kernel(
     q_stages = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_D], q_desc.layout)
     do_stages = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_D], do_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, BLOCK_D], dk_desc.layout)
+    STATISTICS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    lse_stages = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], STATISTICS)
+    delta_stages = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], STATISTICS)
     smem = (k_smem, v_smem, q_stages, do_stages, out_smem)
-    ready = (barriers(2, 1), barriers(STAGES, 1))
+    ready = (barriers(2, 1), barriers(STAGES, 2))
     empty = (barriers(2, 1), barriers(STAGES, 2))
     shape = (n_tiles, heads, group_size, n_q, n_k)
     fence_async_shared()
     gl.warp_specialize([
-        (compute_dkdv, (dk_desc, dv_desc, lse_ptr, delta_ptr, smem, ready, empty, shape, scale, scale_log2,
-                        gl.constexpr(0), IS_CAUSAL, MASK_Q_ROWS, PAIRED)),
-        (compute_dkdv, (dk_desc, dv_desc, lse_ptr, delta_ptr, smem, ready, empty, shape, scale, scale_log2,
-                        gl.constexpr(1), IS_CAUSAL, MASK_Q_ROWS, PAIRED)),
-        (fetch, ((k_desc, v_desc), (q_desc, do_desc), smem, ready, empty, shape, gl.constexpr(True), IS_CAUSAL,
+        (compute_dkdv, (dk_desc, dv_desc, lse_stages, delta_stages, smem, ready, empty, shape, scale, scale_log2,
+                        gl.constexpr(0), IS_CAUSAL, PAIRED)),
+        (compute_dkdv, (dk_desc, dv_desc, lse_stages, delta_stages, smem, ready, empty, shape, scale, scale_log2,
+                        gl.constexpr(1), IS_CAUSAL, PAIRED)),
+        (fetch, ((k_desc, v_desc), (q_desc, do_desc), (lse_ptr, delta_ptr, lse_stages, delta_stages), smem, ready, empty, shape, gl.constexpr(True), IS_CAUSAL,
                  PAIRED)),
     ], [4, 1], [COMPUTE_REGISTERS, FETCH_REGISTERS])  # fmt: skip
 
@@ -362,7 +369,7 @@ def hopper_dq_kernel(
                       IS_CAUSAL, MASK_K_ROWS, PAIRED)),
         (compute_dq, (dq_desc, lse_ptr, delta_ptr, smem, ready, empty, shape, scale, scale_log2, gl.constexpr(1),
                       IS_CAUSAL, MASK_K_ROWS, PAIRED)),
-        (fetch, ((q_desc, do_desc), (k_desc, v_desc), smem, ready, empty, shape, gl.constexpr(False), IS_CAUSAL,
+        (fetch, ((q_desc, do_desc), (k_desc, v_desc), None, smem, ready, empty, shape, gl.constexpr(False), IS_CAUSAL,
                  PAIRED)),
     ], [4, 1], [COMPUTE_REGISTERS, FETCH_REGISTERS])  # fmt: skip
 
@@ -384,7 +391,7 @@ def plan(q, k, v, do, dlse, capability, n_sms, causal, scale):
 
     return (
         delta_plan(do, capability, dlse is not None),
-        launch(hopper_dkdv_kernel, n_k, kv_heads, MASK_Q_ROWS=n_q % BLOCK_M.value != 0),
+        launch(hopper_dkdv_kernel, n_k, kv_heads),
         launch(hopper_dq_kernel, n_q, heads, MASK_K_ROWS=n_k % BLOCK_N.value != 0),
     )
 
