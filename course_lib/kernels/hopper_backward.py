@@ -396,8 +396,24 @@ def plan(q, k, v, do, dlse, capability, n_sms, causal, scale):
     )
 
 
+def prefers_hopper_backward(capability, q, k, v, do, causal):
+    """Whether `flash_attention` takes these kernels: from where on they were faster than the portable ones on an H200.
+
+    Preparing the launches takes the host longer, so the GPU must have much to do, and a tile for each multiprocessor.
+    With up to 64 columns they are hardly ahead.
+    """
+    batch, heads, n_q, head_dim = q.shape
+    _, kv_heads, n_k, _ = k.shape
+    pairs = batch * heads * n_q * n_k // (2 if causal else 1)
+    n_tiles = batch * min(-(-n_k // BLOCK.value) * kv_heads, -(-n_q // BLOCK.value) * heads)
+    return (
+        head_dim > 64 and pairs >= 2**27 and n_tiles >= 256
+        and can_take(capability, q, k, v) and takes_descriptors(capability, do)
+    )  # fmt: skip
+
+
 def hopper_backward(q, k, v, o, lse, do, dlse=None, *, causal, scale, need_dq=True, need_dkdv=True):
-    """Launch the kernels on inputs that they `can_take`; as `flash_backward.flash_backward`."""
+    """Launch the kernels on inputs that `hopper_forward.can_take`; as `flash_backward.flash_backward`."""
     metas = [None if x is None else tensor_meta(x) for x in (q, k, v, do, dlse)]
     launch_delta, launch_dkdv, launch_dq = plan(
         *metas, runtime.capability(q.device), runtime.multiprocessors(q.device), causal, scale
