@@ -1,4 +1,6 @@
-"""Calls of the Gluon kernels, forward and backward, with random shapes on a GPU of compute capability 9.0: `python -m tools.random_calls 1000`.
+"""Calls of the Gluon kernels with random shapes on a GPU of compute capability 9.0, forward and backward.
+
+    python -m tools.random_calls 1000
 
 Every answer keeps the error budget against float64, and a second call gives the same bits. A call that takes longer
 than TIME_LIMIT_S, because its warps wait for each other, ends the process.
@@ -48,7 +50,8 @@ def main(number):
         faulthandler.cancel_dump_traceback_later()
         what = f"call {i}: q {list(q.shape)}, k {list(k.shape)}, {q.dtype}, causal={causal}"
         different = ((o != again).any(-1) | (lse != lse_again)).nonzero().tolist()
-        assert not different, f"{what}: a second call differs in {len(different)} rows, (batch, head, row) {different[:9]}"
+        rows = f"{len(different)} rows, (batch, head, row) {different[:9]}"
+        assert not different, f"{what}: a second call differs in {rows}"
         for name, *pair in zip(("dq", "dk", "dv"), gradients, gradients_again, strict=True):
             assert torch.equal(*pair), f"{what}: {name} of a second call differs"
         try:

@@ -209,7 +209,7 @@ def compute_dkdv(
         dk = gl.zeros([ROWS, BLOCK_D], gl.float32, D_LAYOUT)
         dv = gl.zeros([ROWS, BLOCK_D], gl.float32, D_LAYOUT)
         mbarrier.wait(tile_ready.index(GROUP), i & 1)
-        for member in range(0, group_size):
+        for _member in range(0, group_size):
             for j in range(0, n_full):
                 start_m = ((n_q + BLOCK_M - 1) // BLOCK_M - 1 - j) * BLOCK_M
                 dk, dv = take_queries(
@@ -339,8 +339,8 @@ def hopper_dkdv_kernel(
                         gl.constexpr(0), IS_CAUSAL, PAIRED)),
         (compute_dkdv, (dk_desc, dv_desc, lse_stages, delta_stages, smem, ready, empty, shape, scale, scale_log2,
                         gl.constexpr(1), IS_CAUSAL, PAIRED)),
-        (fetch, ((k_desc, v_desc), (q_desc, do_desc), (lse_ptr, delta_ptr, lse_stages, delta_stages), smem, ready, empty, shape, gl.constexpr(True), IS_CAUSAL,
-                 PAIRED)),
+        (fetch, ((k_desc, v_desc), (q_desc, do_desc), (lse_ptr, delta_ptr, lse_stages, delta_stages),
+                 smem, ready, empty, shape, gl.constexpr(True), IS_CAUSAL, PAIRED)),
     ], [4, 1], [COMPUTE_REGISTERS, FETCH_REGISTERS])  # fmt: skip
 
 
