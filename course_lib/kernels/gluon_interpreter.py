@@ -1,8 +1,9 @@
 """A small interpreter of Gluon: runs a kernel whose warp groups have different jobs on a CPU, and watches over it.
 
-It knows what `hopper_forward` and `hopper_backward` use. Each partition of `warp_specialize` is a thread, and one of them runs at a time,
-until it waits for a barrier or arrives at one; who goes on is drawn at random, from `SEED`. These mistakes raise
-`GluonError` where that order of events brings them out, which it does far more often than a GPU's timing:
+It knows what `hopper_forward` and `hopper_backward` use. Each partition of `warp_specialize` is a thread, and one of
+them runs at a time, until it waits for a barrier or arrives at one; who goes on is drawn at random, from `SEED`. These
+mistakes raise `GluonError` where that order of events brings them out, which it does far more often than a GPU's
+timing:
 
     a group reads shared memory without having waited for the copy that fills it
     a copy is started over a tile that an unfinished product or load reads, or that nobody has waited for
