@@ -1,4 +1,6 @@
-"""Calls of the Gluon kernel with random shapes on a GPU of compute capability 9.0: `python -m tools.random_calls 1000`.
+"""Calls of the Gluon kernels with random shapes on a GPU of compute capability 9.0, forward and backward.
+
+    python -m tools.random_calls 1000
 
 Every answer keeps the error budget against float64, and a second call gives the same bits. A call that takes longer
 than TIME_LIMIT_S, because its warps wait for each other, ends the process.
@@ -10,8 +12,9 @@ import sys
 
 import torch
 
+from course_lib.kernels.hopper_backward import hopper_backward
 from course_lib.kernels.hopper_forward import hopper_flash_attention
-from course_lib.measure.accuracy import check_attention
+from course_lib.measure.accuracy import check_attention, check_gradients
 
 TIME_LIMIT_S = 60  # the first call of a kind compiles for seconds
 LENGTHS = 512, 3000  # that the shapes are drawn from
@@ -40,14 +43,20 @@ def main(number):
         faulthandler.dump_traceback_later(TIME_LIMIT_S, exit=True)
         o, lse = hopper_flash_attention(q, k, v, causal=causal, return_lse=True)
         again, lse_again = hopper_flash_attention(q, k, v, causal=causal, return_lse=True)
+        do, dlse = torch.randn_like(o), torch.randn_like(lse) if rng.random() < 0.5 else None
+        saved, how = (q, k, v, o, lse, do, dlse), {"causal": causal, "scale": q.shape[-1] ** -0.5}
+        gradients, gradients_again = hopper_backward(*saved, **how), hopper_backward(*saved, **how)
         torch.cuda.synchronize()
         faulthandler.cancel_dump_traceback_later()
         what = f"call {i}: q {list(q.shape)}, k {list(k.shape)}, {q.dtype}, causal={causal}"
         different = ((o != again).any(-1) | (lse != lse_again)).nonzero().tolist()
         rows = f"{len(different)} rows, (batch, head, row) {different[:9]}"
         assert not different, f"{what}: a second call differs in {rows}"
+        for name, *pair in zip(("dq", "dk", "dv"), gradients, gradients_again, strict=True):
+            assert torch.equal(*pair), f"{what}: {name} of a second call differs"
         try:
             check_attention((o, lse), q, k, v, causal=causal)
+            check_gradients(gradients, q, k, v, do, dlse, causal=causal)
         except AssertionError as error:
             raise AssertionError(f"{what}: {error}") from None
     print(f"{number} calls agree with float64, and a second call of each with the first, bit for bit")

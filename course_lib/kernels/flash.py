@@ -18,6 +18,7 @@ from course_lib.kernels.configs import BLOCK_SIZES
 from course_lib.kernels.decode import MAX_SPLITS, decode
 from course_lib.kernels.flash_backward import flash_backward
 from course_lib.kernels.flash_forward import flash_forward
+from course_lib.kernels.hopper_backward import hopper_backward, prefers_hopper_backward
 from course_lib.kernels.hopper_forward import hopper_forward, prefers_hopper
 from course_lib.kernels.launch import addressable, tensor_meta
 from course_lib.kernels.variant_attention import variant_attention
@@ -61,7 +62,8 @@ def flash_attention(
     may make all rows of a query tile NaN that loads it, even if they do not see it, because 0 * NaN is NaN in a matrix
     product. Rows of other query tiles, heads and sequences keep their bits.
 
-    On GPUs of compute capability 9.0, long sequences and many heads go to a kernel of their own (hopper_forward.py).
+    On GPUs of compute capability 9.0, long sequences and many heads go to kernels of their own (hopper_forward.py,
+    hopper_backward.py).
     Where few query rows share 512 keys or more (16; 64 of grouped heads in fp16 or bf16), several programs read parts
     of the keys (decode.py), unless block_q or block_k is given.
 
@@ -153,7 +155,7 @@ class _FlashAttention(torch.autograd.Function):
         if torch.compiler.is_compiling():
             dq, dk, dv = _backward_in_graph(q, k, v, o, lse, do, dlse, ctx.causal, ctx.scale)
         else:
-            dq, dk, dv = flash_backward(
+            dq, dk, dv = _launch_backward(
                 q, k, v, o, lse, do, dlse, causal=ctx.causal, scale=ctx.scale,
                 need_dq=need_dq, need_dkdv=need_dk or need_dv,
             )  # fmt: skip
@@ -178,6 +180,13 @@ def _launch_forward(q, k, v, causal, scale, store_lse, block_q, block_k):
     return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=store_lse, block_q=block_q, block_k=block_k)
 
 
+def _launch_backward(q, k, v, o, lse, do, dlse, *, causal, **how):
+    """(dq, dk, dv) by the kernels that suit the shapes."""
+    metas = map(tensor_meta, (q, k, v, do))
+    suits = prefers_hopper_backward(runtime.capability(q.device), *metas, causal)
+    return (hopper_backward if suits else flash_backward)(q, k, v, o, lse, do, dlse, causal=causal, **how)
+
+
 # Operators for torch.compile, which does not look into them and learns the shapes of their results from the functions
 # registered as fake. An operator always returns tensors, so it computes lse and every gradient whether needed or not.
 @torch.library.custom_op("course_lib::flash_forward", mutates_args=())
@@ -198,7 +207,7 @@ def _backward_in_graph(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
     dlse: torch.Tensor | None, causal: bool, scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    return flash_backward(q, k, v, o, lse, do, dlse, causal=causal, scale=scale)
+    return _launch_backward(q, k, v, o, lse, do, dlse, causal=causal, scale=scale)
 
 
 @_backward_in_graph.register_fake

@@ -1,4 +1,4 @@
-"""Gluon, Triton's lower level, as `hopper_forward` needs it: compiled on a GPU, and otherwise interpreted.
+"""Gluon, Triton's lower level, as the Hopper kernels need it: compiled on a GPU, and otherwise interpreted.
 
 Triton's own interpreter does not know Gluon, so gluon_interpreter.py stands in for it on a CPU.
 """

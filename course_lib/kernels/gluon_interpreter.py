@@ -1,8 +1,9 @@
 """A small interpreter of Gluon: runs a kernel whose warp groups have different jobs on a CPU, and watches over it.
 
-It knows what `hopper_forward` uses. Each partition of `warp_specialize` is a thread, and one of them runs at a time,
-until it waits for a barrier or arrives at one; who goes on is drawn at random, from `SEED`. These mistakes raise
-`GluonError` where that order of events brings them out, which it does far more often than a GPU's timing:
+It knows what `hopper_forward` and `hopper_backward` use. Each partition of `warp_specialize` is a thread, and one of
+them runs at a time, until it waits for a barrier or arrives at one; who goes on is drawn at random, from `SEED`. These
+mistakes raise `GluonError` where that order of events brings them out, which it does far more often than a GPU's
+timing:
 
     a group reads shared memory without having waited for the copy that fills it
     a copy is started over a tile that an unfinished product or load reads, or that nobody has waited for
@@ -87,6 +88,7 @@ class Buffer(Named):
         self.seen_by = set()  # partitions that have waited for it, or have stored the contents themselves
         self.products = []  # unfinished ones that read it
         self.loaded_by = set()  # partitions that may not have received what they load from it
+        self.stored_by = None  # the partition that has stored the contents
         self.fenced, self.sender = True, None  # the partition whose copy to global memory may still read it
 
 
@@ -131,7 +133,9 @@ class Shared:
             raise GluonError(
                 f"{running()} stores to {buffer.name}, which the copy engine may still read: no store_wait"
             )
-        buffer.seen_by, buffer.fenced = {running()}, False
+        for partition in buffer.loaded_by - {running()}:
+            raise GluonError(f"{running()} stores to {buffer.name}, which {partition} is still loading from")
+        buffer.stored_by, buffer.seen_by, buffer.fenced = running(), {running()}, False
         self.data.copy_(tile)
 
     def read(self):
@@ -152,6 +156,7 @@ class Barrier(Named):
             raise GluonError(
                 f"{running()} arrives at {self.name} once more than the {self.count} times it was made for"
             )
+        self.filling += [buffer for buffer in Program.current.buffers if buffer.stored_by == running()]
         self.missing -= count
         self.end_phase()
         Program.current.pause()
@@ -312,7 +317,7 @@ def _copy_to_shared(descriptor, coordinates, barrier, shared):
     there, here = descriptor.tiles(coordinates, shared.data)
     shared.data.zero_()
     here.copy_(there)
-    buffer.filled, buffer.seen_by = True, set()
+    buffer.filled, buffer.stored_by, buffer.seen_by = True, None, set()
     barrier.filling.append(buffer)
     barrier.bytes -= descriptor.block_type.nbytes
     barrier.end_phase()
@@ -399,6 +404,12 @@ def _larger(a, b):
     return torch.maximum(a, b) if isinstance(a, torch.Tensor) else max(a, b)
 
 
+def _load(pointer, mask=None, other=None):
+    if mask is None:
+        return pointer.elements[pointer.offsets]
+    return torch.where(mask, pointer.elements[torch.where(mask, pointer.offsets, 0)], other)
+
+
 def _store(pointer, values, mask):
     pointer.elements[pointer.offsets[mask]] = values[mask]
 
@@ -423,16 +434,19 @@ gl = SimpleNamespace(
     arange=lambda start, end, layout: torch.arange(start, end).as_subclass(Tile),
     constexpr=lambda value: Float(value) if isinstance(value, float) else Int(value),
     convert_layout=lambda x, layout: x,
+    BlockedLayout=_no_layout,
     DotOperandLayout=_no_layout,
     NVMMADistributedLayout=_no_layout,
     NVMMASharedLayout=SimpleNamespace(get_default_for=_no_layout),
     SliceLayout=_no_layout,
+    SwizzledSharedLayout=_no_layout,
     exp2=torch.exp2,
     float16=torch.float16,
     bfloat16=torch.bfloat16,
     float32=torch.float32,
     int64=torch.int64,
     full=lambda shape, value, dtype, layout: torch.full(shape, value, dtype=dtype).as_subclass(Tile),
+    load=_load,
     log2=torch.log2,
     max=lambda x, axis: x.amax(axis),
     maximum=_larger,
