@@ -190,7 +190,7 @@ MISTAKES = {
         "",
         "whose last tile nobody has waited for|still reads|deadlock",
     ),
-    # On an H200, a fiftieth of calls with few keys had wrong rows, and none of 50,000 without the mistake.
+    # It made single rows wrong on an H200: docs/tested.md.
     "queries handed back while they are loaded": (
         LOAD + FIRST_PRODUCT + HAND_BACK,
         LOAD + HAND_BACK + FIRST_PRODUCT,
