@@ -18,14 +18,37 @@ def with_edits(function, edits, name):
     """
     plain = getattr(function, "fn", function)  # a Triton kernel holds the Python function that it was made from
     source = textwrap.dedent(inspect.getsource(plain))
-    for old, new in edits.items():
-        if source.count(old) != 1:
-            raise ValueError(f"{name}: {old!r} occurs {source.count(old)} times in {plain.__name__}, not once")
-        source = source.replace(old, new)
+    source = edited_text(source, edits, name, plain.__name__)
     namespace = {"np": np} | {key: plain.__globals__[key] for key in ("triton", "tl") if key in plain.__globals__}
     # Of two kernels that share a file name, Triton would run the second in place of the first.
     run_source(source, f"<{name} {zlib.crc32(source.encode()):08x}>", namespace)
     return namespace[plain.__name__]
+
+
+def edited_text(text, edits, name, place):
+    """The text with each key of `edits` in it replaced by its value, one after the other.
+
+    name, place: of the edits and the text, for the ValueError unless each text to be replaced occurs exactly once.
+    """
+    for old, new in edits.items():
+        if text.count(old) != 1:
+            raise ValueError(f"{name}: {old!r} occurs {text.count(old)} times in {place}, not once")
+        text = text.replace(old, new)
+    return text
+
+
+def source_of_rung(text, rung, rungs, place):
+    """The source of a rung of a ladder whose kept diffs lead one after the other to a text, that of the file `place`.
+
+    A rung has a name, a diff, and whether it is kept. A rejected one changes the text; a kept one is the text with the
+    diffs undone of the rungs that are kept after it.
+    """
+    if not rung.kept:
+        return edited_text(text, edits_of(rung.diff), rung.name, place)
+    for later in reversed(rungs[rungs.index(rung) + 1 :]):
+        if later.kept:
+            text = edited_text(text, {new: old for old, new in edits_of(later.diff).items()}, later.name, place)
+    return text
 
 
 def run_source(source, filename, namespace):
@@ -45,10 +68,10 @@ def edits_of(diff):
     """The edits {old lines: new lines} that a diff stands for, to be made one after the other.
 
     Lines that go begin with "-", those that come with "+", and those that stay and show the place with a space. A line
-    "@@" parts places that are not neighbours. Raises ValueError for a line that begins otherwise.
+    "@@" parts places that are not neighbours. Raises ValueError for a line that begins otherwise. No diff, no edits.
     """
     edits = {}
-    for part in re.split(r"^@@\n", diff, flags=re.MULTILINE):
+    for part in re.split(r"^@@\n", diff, flags=re.MULTILINE) if diff else ():
         lines = part.splitlines(keepends=True)
         if strange := [line for line in lines if line[0] not in "-+ "]:
             raise ValueError(f"the line {strange[0]!r} of a diff begins with none of '-', '+', ' '")

@@ -1,6 +1,9 @@
 """Chooses GPU or interpreter before any test module imports Triton, and decides which tests share a worker."""
 
+import gc
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +14,12 @@ if runtime.choose() == "interpreter":
     from course_lib import faster_interpreter
 
     faster_interpreter.install()
+
+
+def pytest_collection_finish():
+    """What imports have made is no garbage: Python need not search it again and again while tests run."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +34,15 @@ def cache_of_compiled_cuda_kernels(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def project_files() -> list[Path]:
+    """What git tracks or would: everything that is not ignored, by its whole path."""
+    root = Path(__file__).resolve().parents[1]
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    return [path for name in listing.split("\0") if name and (path := root / name).is_file()]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -49,7 +67,8 @@ def pytest_xdist_make_scheduler(config, log):
                 return nodeid
             if runtime.mode() == "gpu" and file.endswith("test_exercises.py"):
                 return test.partition("[")[2] or test
-            exercise = re.search(r"\d\d\.[a-z_]+", test) if file.endswith("test_exercises.py") else None
+            of_exercises = file.endswith(("test_exercises.py", "test_wrong_answers.py"))
+            exercise = re.search(r"\d\d\.[a-z_]+", test) if of_exercises else None
             return exercise[0] if exercise else file
 
     config.option.loadscopereorder = False  # files with many tests are not the slow ones

@@ -25,20 +25,13 @@ print(len(course_lib.grading.exercises()))
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory) -> Path:
+def published(tmp_path_factory, project_files) -> Path:
     """A git repository with the files of this working tree, as if the course had been published from it."""
     repository = tmp_path_factory.mktemp("published")
-    listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    for name in filter(None, listing.split("\0")):
-        if (ROOT / name).is_file():
-            (repository / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, repository / name)
+    for path in project_files:
+        copy = repository / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
     someone = ["-c", "user.name=A maintainer", "-c", "user.email=maintainer@example.org"]
     for command in (["init", "-q"], ["add", "-A"], [*someone, "commit", "-q", "-m", "The course"]):
         subprocess.run(["git", *command], cwd=repository, check=True)

@@ -132,12 +132,12 @@ def test_environment_yml_agrees_with_the_pins():
     assert stated == {name: (f"=={pinned[name]}", marker) for name, marker in direct_requirements().items()}
 
 
-def test_a_wheel_holds_every_file_of_the_library(tmp_path, monkeypatch):
+def test_a_wheel_holds_every_file_of_the_library(tmp_path, monkeypatch, project_files):
     """Those that Python does not import, too: kernels in CUDA C++, tables, records, hints."""
     monkeypatch.chdir(ROOT)
     with zipfile.ZipFile(tmp_path / buildapi.build_wheel(tmp_path)) as wheel:
         held = set(wheel.namelist())
-    files = {str(path.relative_to(ROOT)) for path in project_files() if path.is_relative_to(ROOT / "course_lib")}
+    files = {str(path.relative_to(ROOT)) for path in project_files if path.is_relative_to(ROOT / "course_lib")}
     assert {".py", ".cu", ".h", ".cc", ".toml", ".json", ".md"} <= {Path(name).suffix for name in files}
     assert files - held == set()
 
@@ -170,19 +170,7 @@ def test_links_of_the_readme_and_the_docs_lead_somewhere():
     assert not [target for path, target in targets if "://" not in target and not (path.parent / target).exists()]
 
 
-def project_files() -> list[Path]:
-    """What git tracks or would: everything that is not ignored."""
-    listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    return [path for name in listing.split("\0") if name and (path := ROOT / name).is_file()]
-
-
-def test_no_file_names_a_registry_or_a_machine():
+def test_no_file_names_a_registry_or_a_machine(project_files):
     """Where packages come from is for each user's own configuration to say."""
     # In pieces, for this file is searched too.
     hosts = ("pypi", "pythonhosted", "registry.npmjs", "deb.debian", "download.pytorch", "conda.anaconda")
@@ -190,7 +178,6 @@ def test_no_file_names_a_registry_or_a_machine():
         "/work/" + "main",
         "/opt/" + "wheels",
     ]
-    files = project_files()
-    assert ROOT / "Makefile" in files
-    found = [(path.name, word) for path in files for word in words if word.encode() in path.read_bytes()]
+    assert ROOT / "Makefile" in project_files
+    found = [(path.name, word) for path in project_files for word in words if word.encode() in path.read_bytes()]
     assert not found

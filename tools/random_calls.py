@@ -44,7 +44,8 @@ def main(number):
         faulthandler.cancel_dump_traceback_later()
         what = f"call {i}: q {list(q.shape)}, k {list(k.shape)}, {q.dtype}, causal={causal}"
         different = ((o != again).any(-1) | (lse != lse_again)).nonzero().tolist()
-        assert not different, f"{what}: a second call differs in {len(different)} rows, (batch, head, row) {different[:9]}"
+        rows = f"{len(different)} rows, (batch, head, row) {different[:9]}"
+        assert not different, f"{what}: a second call differs in {rows}"
         try:
             check_attention((o, lse), q, k, v, causal=causal)
         except AssertionError as error:

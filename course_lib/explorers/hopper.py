@@ -4,6 +4,7 @@ from course_lib import pipeline
 from course_lib.hardware import GPUS
 from course_lib.kernels.hopper_forward import BLOCK_M, BLOCK_N
 from course_lib.measure import records
+from course_lib.measure.hopper import TENSOR_CORES
 from course_lib.measure.hopper_rungs import rungs
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, label, legend, panel, panels, tidy
@@ -56,7 +57,7 @@ def speeds(n, head_dim=128):
 def tensor_share(rung, head_dim, n=4096):
     """In which part of its clocks a multiprocessor's tensor cores are busy, by the GPU's counters, without a mask."""
     (row,) = records.rows(COUNTERS, rung=rung, n=n, head_dim=head_dim, causal=False)
-    return row["busy_tensor_cores"] / 4  # as many as a multiprocessor has
+    return row["busy_tensor_cores"] / TENSOR_CORES
 
 
 def programs(rung, head_dim):

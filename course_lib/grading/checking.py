@@ -21,7 +21,7 @@ from .calling import GuardedAnswer, attempt, draw_with
 from .cuda_calls import lacks_compiler
 from .exercise import Evidence, Finding, Property, Result
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
-from .known import known
+from .known import PLAIN, known
 from .remote import RemoteAnswer
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 from .slips import on_case, slip_behind
@@ -71,7 +71,8 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
                 slip = slip_behind(exercise, guarded, prop, inputs)
                 if slip is None:
                     facts = known(exercise, prop, guarded, inputs, evidence)
-                    if here := slip_behind(exercise, guarded, prop, inputs, alone=True):
+                    told = evidence.findings[0].kind in PLAIN  # another mistake may raise the same
+                    if not told and (here := slip_behind(exercise, guarded, prop, inputs, alone=True)):
                         facts = (Finding("", "fact", ONE_OF_TWO.format(here.diagnosis)), *facts)
                     evidence = replace(evidence, findings=evidence.findings + facts)
                 attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input

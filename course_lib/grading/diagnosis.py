@@ -155,8 +155,10 @@ def _differs(array, part):
     relative = np.abs(array - expected)[finite].max() / np.abs(expected[finite]).max(initial=1e-300)
     if relative < 3e-3:
         text = f"{name} is right to about {int(-np.log10(relative))} digits only"
-        # float16 rounds to within 2 ** -11 of a number.
-        return Finding(name, "precision", text + (": was something kept in float16?" if relative > 1e-5 else ""))
+        # float16 rounds to within 2 ** -11 of a number, some up and some down.
+        off = (array - expected)[finite & (expected != 0)] / expected[finite & (expected != 0)]
+        rounded = relative > 1e-5 and np.ptp(off) > 0.1 * np.abs(off).max()
+        return Finding(name, "precision", text + (": was something kept in float16?" if rounded else ""))
     if tiles := _by_tile(array, part, wrong):
         return Finding(name, "factor", f"{name}:\n{tiles}")
     where = _where(wrong, part)
@@ -219,6 +221,8 @@ def _by_weight(array, part, wrong):
                 and np.abs(factors @ sums - array[row]).max() <= 1e-5 * size
             ):
                 fates = _fates(factors + 0.0, of, block, len(terms))
+                if not fates and block == 1:
+                    fates = _of_scaled_scores(weights[row], factors * weights[row])
                 return f"; in {part.index} {row}, {fates}" if fates else ""
     return ""
 
@@ -226,11 +230,21 @@ def _by_weight(array, part, wrong):
 def _fates(factors, of, block, count):
     """What became of the terms of each block, where neighbours with the same fate are told together."""
     told = []
-    for factor, group in itertools.groupby(enumerate(f"{f:.3g}" for f in factors), lambda each: each[1]):
+    for factor, group in itertools.groupby(enumerate(f"{f * (f > 1e-6):.3g}" for f in factors), lambda each: each[1]):
         places = [place for place, _ in group]
         numbers = list(range(places[0] * block, min((places[-1] + 1) * block, count)))
         told.append(f"{named(of, numbers)} {factor} times")
     return f"what counts is {', '.join(told)}" if len(told) <= 4 else ""
+
+
+def _of_scaled_scores(exact, found):
+    """Whether the weights are the softmax of all scores times one number."""
+    if found.min() <= 0:
+        return ""
+    times, _ = np.polyfit(*map(np.log, (exact, found)), 1)
+    scaled = exact**times
+    alike = np.abs(found - scaled / scaled.sum()).max() <= 1e-4
+    return f"the weights are those of all scores times {times:.4g}" if alike else ""
 
 
 def _by_tile(array, part, wrong):
@@ -275,9 +289,11 @@ def _where(wrong, part):
     if wrong.size == 1:
         return ""
     rows = sorted(set(np.nonzero(wrong)[0].tolist()))
+    columns = np.flatnonzero(wrong.any(axis=0)).tolist() if wrong.ndim == 2 else []
+    some = f", {named('column', columns)} of {wrong.shape[1]}" if 0 < len(columns) < wrong[:1].size else ""
     if len(rows) == wrong.shape[0]:
-        return f" at every {part.index}"
-    return f" at {named(part.index, rows)} of {wrong.shape[0]}"
+        return f" at every {part.index}{some}"
+    return f" at {named(part.index, rows)} of {wrong.shape[0]}{some}"
 
 
 def show_parts(names, values):

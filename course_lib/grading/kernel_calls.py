@@ -204,7 +204,8 @@ def _outside(launch: Launch) -> Evidence | None:
 
 def _unwritten(launch: Launch) -> Evidence | None:
     """Output elements that no program wrote."""
-    findings = []
+    findings, inputs = [], [name for name in launch.by_tensor() if f"{name}_ptr" not in launch.outputs]
+    instead = " and ".join(name for name in inputs if launch.by_tensor()[name][1])
     for parameter in launch.outputs:
         name = parameter.removesuffix("_ptr")
         missing = launch.trace.unwritten(name)
@@ -212,6 +213,7 @@ def _unwritten(launch: Launch) -> Evidence | None:
             rows = sorted(set(np.nonzero(missing)[0].tolist()))
             noun = "element" if missing.ndim == 1 else "row"
             text = f"{name}: {int(missing.sum())} of {missing.size} elements are never written ({named(noun, rows)})"
+            text += f"; {instead} is written instead" if instead else ""
             findings.append(Finding(name, "unwritten", text))
     return Evidence(tuple(findings)) if findings else None
 

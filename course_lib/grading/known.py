@@ -72,9 +72,10 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
             words = (
                 _relation(tried)
                 or _law_of([each[1:] for each in tried], wrong)
-                or _as_if(exercise.answer, lambda *of: run(right, *of), tried)
+                or any(each[3].any() for each in tried)
+                and _as_if(exercise.answer, lambda *of: run(right, *of), tried)
             )
-        if words:
+        if words:  # 0 is the right result for many other arguments
             return f"on every input tried, {evidence.findings[0].part or 'what comes back'} is {words}"
         return "" if place_to_mend else _influence(lambda each, inputs: run(each, prop, inputs), right, answer, inputs)
 

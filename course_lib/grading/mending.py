@@ -47,10 +47,11 @@ class _Search:
         self.cases, self.failed, self.due, self.old, self.new = [], [], [], [], []
         # The other properties' cases tell values apart that are the same in these by chance.
         for case in cases[:MOST_CASES]:
-            failed, due = self.wrong.run(*case)[1] is not None, self.right.run(*case)[0]
+            evidence, due = self.wrong.run(*case)[1], self.right.run(*case)[0]
             if max(self.wrong.cost, self.right.cost) <= MOST_COST_A_RUN:
                 self.cases.append(case)
-                self.failed.append(failed)
+                self.failed.append(evidence is not None)
+                self.kind = evidence.findings[0].kind if case is cases[0] else self.kind
                 self.due.append(due)
                 self.old.append(self.wrong.values)
                 self.new.append(self.right.values)
@@ -64,11 +65,39 @@ class _Search:
         for place in self.old[0]:
             alike = (source for source in self.texts if _alike(self.old, place, self.new, source))
             self.known[place] = next(alike, None)
-        return self._right_already() or self._mended() or self._right_parts()
+        return self._right_already() or self._mended() or self._at_first() or self._from_the_end() or self._right_parts()
+
+    def _at_first(self):
+        """Where a NaN, or an infinity, is made of numbers that are none."""
+        if (is_bad := {"nan": np.isnan, "inf": np.isposinf}.get(self.kind)) is None:
+            return ""
+
+        def bad(place):
+            if place not in self.old[0]:
+                return any(map(bad, self.wrong.places[place].parts))
+            return any(is_bad(values).any() for values in self.old[0][place])
+
+        for place in self.old[0]:
+            here = self.wrong.places[place]
+            if here.parts and bad(place) and not any(map(bad, here.parts)):
+                values = next(values for values in self.old[0][place] if is_bad(values).any())
+                said = " ".join(show(values if values.ndim else values.item()).split())
+                return self._said([place], f"{here.text} is {said}, made of numbers that are not {self.kind}")
+        return ""
+
+    def _from_the_end(self):
+        """The bound of a slice that has become negative."""
+        for place in self.wrong.bounds & self.old[0].keys():
+            text, lowest = self.wrong.places[place].text, min(values.min() for values in self.old[0][place])
+            if lowest < 0 and not text.startswith("-"):
+                return self._said([place], f"{text} is {lowest} here: a slice counts negative numbers from the end")
+        return ""
 
     def _right_already(self):
         for place, source in self.known.items():
-            here = self.wrong.places[place]
+            here, first = self.wrong.places[place], self.old[0][place][0]
+            if first.dtype == bool and first.size == 1:  # right by chance, or what a function inside says
+                continue
             if source is not None and not here.is_result and self.right.places[source].is_result == "all":
                 return self._said([place], f"{here.text} is right already; what is made of it is not")
         return ""
@@ -105,7 +134,7 @@ class _Search:
             for sources in tried:
                 if self.cost > MOST_COST:
                     return ""
-                if self._mends(sources, whole):
+                if self._mends(sources, whole) and (len(sources) > 1 or self._is_no_chance(sources, kinds)):
                     return self._told(sources)
         return ""
 
@@ -129,7 +158,8 @@ class _Search:
         """(likeness, source) of those whose values might belong here, the most alike first."""
         here, known, old = self.wrong.places[place], self.known[place], self.old[0][place]
         found = []
-        if here.text.startswith(("np.zeros", "np.empty")):  # filled later
+        is_constant = len(self.old) > 1 and all(_equal(old[0], each[place][0]) for each in self.old if place in each)
+        if here.text.startswith(("np.zeros", "np.empty")) or known is not None and is_constant:  # filled later
             return found
         for source, texts in self.texts.items():
             there, new = self.right.places[source], self.new[0][source]
@@ -164,6 +194,19 @@ class _Search:
                 return False
         return whole or sum(a and b for a, b in zip(mended, self.failed, strict=False)) > 1
 
+    def _is_no_chance(self, sources, kinds):
+        """What is right in itself, or given, is called wrong only if its change mends most cases that failed."""
+        ((place, source),) = sources.items()
+        if kinds[place] in (WRONG, PARTS):
+            return True
+        mended = []
+        for case, due, failed, old, new in zip(self.cases, self.due, self.failed, self.old, self.new, strict=True):
+            if failed and place in old and source in new:
+                came, evidence = self.wrong.run(*case, {place: new[source]})
+                self.cost += self.wrong.cost
+                mended.append(evidence is None and same(came, due))
+        return 2 * sum(mended) > sum(self.failed)
+
     def _told(self, sources):
         changes, wanted = [], []
         for place, source in sources.items():
@@ -186,10 +229,11 @@ def _first_difference(old, new):
     """("row 1 of ", its values, those in their place), or of all values where that is short."""
     if old.size == new.size:
         new = new.reshape(old.shape)
-    row = ""
-    if old.shape == new.shape and old.ndim > 1:
-        at = next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True))
-        old, new, row = old[at], new[at], f"row {at} of "
+    at = []
+    while old.shape == new.shape and old.ndim > 1:
+        at.append(next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True)))
+        old, new = old[at[-1]], new[at[-1]]
+    row = f"row {', '.join(map(str, at))} of " if at else ""
     said = [" ".join(show(each if each.ndim else each.item()).split()) for each in (old, new)]
     if said[0] == said[1]:
         said = [f"{text} in {each.dtype}" for text, each in zip(said, (old, new), strict=True)]

@@ -34,7 +34,7 @@ class Place(NamedTuple):
 class Recording:
     """A function whose expressions note their values, and one of which may be given others.
 
-    places: the expressions. values: of the last run, {number of the place: its values, in order}. cost: what it
+    places: the expressions. bounds: those that are bounds of slices. values: of the last run, {number of the place: its values, in order}. cost: what it
     took, where 1 is little; beyond MOST_COST_A_RUN it ends.
     """
 
@@ -48,7 +48,7 @@ class Recording:
             part: "all" if part is node else "part" for node in returned for part in [node, *getattr(node, "elts", ())]
         }
         self._arguments = {argument.arg for argument in definition.args.args}
-        self.places, self._parts, self.values, self._stand_ins = [], [], {}, {}
+        self.places, self._parts, self.bounds, self.values, self._stand_ins = [], [], set(), {}, {}
         definition.body = [self._watched(statement) for statement in definition.body]
         closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         namespace = function.__globals__ | {name: cell.cell_contents for name, cell in closure} | {NAME: self._note}
@@ -80,6 +80,7 @@ class Recording:
         is_value = isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
         if not is_value or isinstance(node, ast.Slice | ast.Starred | ast.Tuple):
             self._parts += parts
+            self.bounds.update(parts if isinstance(node, ast.Slice) else ())
             return node
         is_given = isinstance(node, ast.Constant) or text in self._arguments
         self._parts.append(len(self.places))

@@ -3,6 +3,7 @@
 import ast
 import functools
 import inspect
+import itertools
 import re
 import textwrap
 from pathlib import Path
@@ -17,6 +18,7 @@ from .calling import as_drawn
 from .exercise import Evidence, Exercise, Property
 
 WIDTH = 96
+LINES = 12  # of what is said of a wrong answer, as text
 
 
 def code_of(value) -> str:
@@ -108,7 +110,7 @@ def failed_message(
 ) -> Message:
     """The diagnosis first, then the property, the input that shows it, and the hint for this mistake.
 
-    As text, twelve lines where the call takes one.
+    The text has LINES lines at most, for which its call and its values may be cut. The page has them whole.
     """
     diagnosis, hint = (slip.diagnosis, slip.hint) if slip else ("", "")
     hint = hint or next((general_hints()[f.kind] for f in evidence.findings if f.kind in general_hints()), "")
@@ -118,25 +120,41 @@ def failed_message(
         for finding in evidence.findings
     ]
     holding = [name for name, holds in held.items() if holds]
-    values = [line for label, value in (("returned  ", evidence.returned), ("expected  ", evidence.expected)) if value
-              for line in _labelled(label, value)]  # fmt: skip
-
-    lines = [title, *_labelled("diagnosis ", "\n".join([*textwrap.wrap(diagnosis, WIDTH - 10), *found]))]
-    lines += [f"  does not hold: {prop.name}. The smallest input found:", textwrap.indent(code, "    "), *values]
-    if hint:
-        lines += _wrapped(f"Hint: {hint}")
+    values = [
+        _labelled(label, value)
+        for label, value in (("returned  ", evidence.returned), ("expected  ", evidence.expected))
+        if value
+    ]
+    words = "\n".join([*textwrap.wrap(diagnosis, WIDTH - 10), *found])
+    lines = [title, *_labelled("diagnosis ", words), f"  does not hold: {prop.name}. The smallest input found:"]
+    hinted = _wrapped(f"Hint: {hint}") if hint else []
+    room = LINES - len(lines) - len(hinted)
+    most = max(1, (room - 1) // 3)
+    call = _cut(_inputs_of(code), max(most, room - sum(min(len(each), most) for each in values)))
+    lines += [f"    {line}" for line in call]
+    lines += [line for each in values for line in _cut(each, max(1, (room - len(call)) // len(values)))] + hinted
 
     content = [
         _paragraph("\n".join(filter(None, [diagnosis, *found]))),
         _paragraph(prop.name, "Does not hold:"),
         _paragraph("The smallest input found:"),
-        _pre(code),
-        _pre("\n".join(values)),
+        _pre(code) if code.count("\n") < 5 else f"<details><summary>{page.escape(call[0])}</summary>{_pre(code)}</details>",
+        _pre("\n".join(itertools.chain(*values))),
         _paragraph(hint, "Hint:"),
         _holding(holding),
         _printed_page(printed),
     ]
     return Message("\n".join(lines + _printed(printed)), _card("failed", title, "", *content))
+
+
+def _inputs_of(code):
+    """The lines of a call, or of the function that makes it, but for those that only prepare it."""
+    lines = textwrap.dedent(code.removeprefix("def failing_call():\n").removesuffix("\n\nfailing_call()")).split("\n")
+    return [line for line in lines if not line.startswith(("from ", "return "))]
+
+
+def _cut(lines, most):
+    return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1]} ..."]
 
 
 def _card(mood, title, *content):

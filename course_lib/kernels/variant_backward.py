@@ -24,15 +24,17 @@ from course_lib.kernels.visits import visits
 
 @triton.jit
 def weights(
-    scores, scale, left, right, start_m, start_n, lse_log2, delta, n_q, n_k, is_partial, first, stop,
+    own, passing, own_v, passing_v, scale, start_m, start_n, lse_log2, delta, n_q, n_k, is_partial, first, stop,
     ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, visit, w_ptr, stride_w, seed_ptr, dropped, kept_scale, head,
     TRANSPOSED: tl.constexpr, MODS: tl.constexpr, DERIVATIVES: tl.constexpr,
     INPUT_PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """(P * Z / (1 - p), dS) of a tile, [BLOCK_M, BLOCK_N] or transposed. lse_log2, delta: of its queries.
 
-    scores: Q K^T, not yet scaled. left, right: dO and V, or V and dO for transposed tiles.
+    own, own_v: the program's Q and dO, or K and V for transposed tiles. passing, passing_v: those that stream past.
     """
+    # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N], or with M and N exchanged.
+    scores = tl.dot(own, tl.trans(passing), input_precision=INPUT_PRECISION)
     m = tl.expand_dims(start_m + tl.arange(0, BLOCK_M), 1 - TRANSPOSED)
     n = tl.expand_dims(start_n + tl.arange(0, BLOCK_N), TRANSPOSED)
     lse_log2, delta = tl.expand_dims(lse_log2, 1 - TRANSPOSED), tl.expand_dims(delta, 1 - TRANSPOSED)
@@ -51,7 +53,7 @@ def weights(
         log2_p = tl.where(seen, log2_p, float("-inf"))
     p = tl.exp2(log2_p)
     # After the exponentials: their registers are free then.
-    dp = tl.dot(left, tl.trans(right), input_precision=INPUT_PRECISION)
+    dp = tl.dot(own_v, tl.trans(passing_v), input_precision=INPUT_PRECISION)
     kept_p = p
     if seed_ptr is not None:
         kept = is_kept(start_m, start_n, head, seed_ptr, dropped, TRANSPOSED, BLOCK_M, BLOCK_N)
@@ -101,10 +103,8 @@ def variant_dkdv_kernel(
             )
             rows = number * n_q
             lse_log2, delta = load_statistics(lse_ptr + rows, delta_ptr + rows, offs_m, n_q, MASK_ROWS)
-            # [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
-            scores = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION)
             p, ds = weights(
-                scores, scale, v, do, start_m, start_n, lse_log2, delta, n_q, n_k, visit >= first_partial, first, stop,
+                k, q, v, do, scale, start_m, start_n, lse_log2, delta, n_q, n_k, visit >= first_partial, first, stop,
                 ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, visit, w_ptr, stride_w,
                 seed_ptr, dropped, kept_scale, number, 1, MODS, DERIVATIVES, INPUT_PRECISION, BLOCK_M, BLOCK_N,
             )  # fmt: skip
@@ -151,10 +151,8 @@ def variant_dq_kernel(
         tile = tl.load(tiles_ptr + visit + 1)
         k = load_tile(k_ptr, k_desc, batch, kv_head, start_n, n_k, stride_kn, MASK_ROWS, HEAD_DIM, BLOCK_N, BLOCK_D)
         v = load_tile(v_ptr, v_desc, batch, kv_head, start_n, n_k, stride_vn, MASK_ROWS, HEAD_DIM, BLOCK_N, BLOCK_D)
-        # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
-        scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
         _, ds = weights(
-            scores, scale, do, v, start_m, start_n, lse_log2, delta, n_q, n_k, visit >= first_partial, first, stop,
+            q, k, do, v, scale, start_m, start_n, lse_log2, delta, n_q, n_k, visit >= first_partial, first, stop,
             ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, visit, w_ptr, stride_w,
             seed_ptr, dropped, kept_scale, number, 0, MODS, DERIVATIVES, INPUT_PRECISION, BLOCK_M, BLOCK_N,
         )  # fmt: skip

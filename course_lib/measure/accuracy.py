@@ -10,6 +10,7 @@ key). Their fp32 roundings are therefore measured against the terms before they 
 because dP comes from tensor cores, which truncate sums that delta's addition rounds.
 """
 
+import contextlib
 import warnings
 
 import torch
@@ -111,6 +112,15 @@ def check_gradients(gradients, q, k, v, do, dlse=None, *, causal=False, scale=No
         assert_within_budget(name, *compared, q.dtype, terms=of_terms)
 
 
+@contextlib.contextmanager
+def wrong_answers_are_not_timed(of):
+    """Turns an AssertionError of a check into a RuntimeError that says so. of: what is checked, in words."""
+    try:
+        yield
+    except AssertionError as error:
+        raise RuntimeError(f"wrong answers are not timed: {of}: {error}") from None
+
+
 def check_answers(answers, inputs, causal=False):
     """Raise RuntimeError unless all answers keep the error budget: wrong answers are not timed.
 
@@ -122,13 +132,11 @@ def check_answers(answers, inputs, causal=False):
         given = [x.detach()[sequence, head] for x in inputs]
         for name, tensors in answers.items():
             found = [None if x is None else x.detach()[sequence, head] for x in tensors]
-            try:
+            with wrong_answers_are_not_timed(f"{name}, {list(inputs[0].shape)}"):
                 if len(given) == 3:
                     check_attention(*found, *given, causal=causal)
                 else:
                     check_gradients(found, *given, causal=causal)
-            except AssertionError as error:
-                raise RuntimeError(f"wrong answers are not timed: {name}, {list(inputs[0].shape)}: {error}") from None
 
 
 def relative_error(x, exact):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.editing import edits_of
+from course_lib.editing import edited_text, edits_of, source_of_rung
 from course_lib.hardware import GPUS
 from course_lib.kernels.cuda import counts, launches, runner
 from course_lib.kernels.cuda.compiling import NoCompiler
@@ -37,12 +37,9 @@ class Rung:
     def source(self):
         """The CUDA C++ of this rung."""
         text = launches.source(self.file)
-        if self.file == "plain_attention.cu" or not self.kept:
-            return _edited(text, edits_of(self.diff), self.name)
-        for later in reversed([rung for rung in rungs().values() if rung.file == self.file and rung.kept]):
-            if later.name == self.name:
-                return text
-            text = _edited(text, {new: old for old, new in edits_of(later.diff).items()}, later.name)
+        if self.file == "plain_attention.cu":
+            return edited_text(text, edits_of(self.diff), self.name, self.file)
+        return source_of_rung(text, self, [rung for rung in rungs().values() if rung.file == self.file], self.file)
 
     def launches(self, M, N, d, *, sms, max_shared_bytes):
         """As `launches.shipped` returns them."""
@@ -58,14 +55,6 @@ def rungs():
     """{name: Rung}, in the order of the lesson."""
     text = Path(__file__).with_name("cuda_rungs.toml").read_text(encoding="utf-8")
     return {name: Rung(name, **{"diff": "", **keys}) for name, keys in tomllib.loads(text).items()}
-
-
-def _edited(text, edits, name):
-    for old, new in edits.items():
-        if old and text.count(old) != 1:
-            raise ValueError(f"{name}: {old!r} occurs {text.count(old)} times, not once")
-        text = text.replace(old, new) if old else text
-    return text
 
 
 def counted(rung, M, N, d):

@@ -18,6 +18,7 @@ LENGTHS = 1024, 4096, 16384
 # (head_dim, n, causal) at which every rung is timed, and at which its tensor cores are watched.
 LADDER = *itertools.product((128,), LENGTHS, (False, True)), *itertools.product((64,), (1024, 4096), (False, True))
 WATCHED = (128, 4096, False), (64, 4096, False)
+TENSOR_CORES = 4  # of a multiprocessor; the first counter adds up the clocks of each
 COUNTERS = {"tensor_clocks": "sm__pipe_tensor_cycles_active.sum", "clocks": "sm__cycles_active.sum"}
 
 
@@ -47,7 +48,7 @@ def hopper_rows():
 
 
 def hopper_counter_rows():
-    """How many of an SM's four tensor cores are busy on average, in each rung of lesson 15; needs ncu on the path."""
+    """How many of an SM's TENSOR_CORES are busy on average, in each rung of lesson 15; needs ncu on the path."""
     counted = counted_by_ncu(__name__, [COUNTERS])
     for ((head_dim, n, causal), rung), sums in zip(itertools.product(WATCHED, rungs()), counted, strict=True):
         busy = sums["tensor_clocks"] / sums["clocks"]

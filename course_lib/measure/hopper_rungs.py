@@ -12,10 +12,12 @@ from types import ModuleType
 
 import torch
 
-from course_lib.editing import edits_of, run_source
+from course_lib.editing import edited_text, run_source, source_of_rung
 from course_lib.kernels import hopper_forward
 from course_lib.kernels.gluon import fence_async_shared, gl, gluon, mbarrier, tma, warpgroup_mma
 from course_lib.kernels.hopper_forward import BLOCK_N, LOG2_E, ROWS, barriers, descriptor, softmax
+
+FILE = Path(hopper_forward.__file__)
 
 
 @gluon.jit
@@ -122,16 +124,9 @@ class Rung:
     @functools.cached_property
     def source(self):
         """The text of hopper_forward.py at this rung; None for the first, which stands in this file."""
-        text = Path(hopper_forward.__file__).read_text(encoding="utf-8")
         if self.name == "one group":
             return None
-        if not self.kept:
-            return edited_text(text, edits_of(self.diff), self.name)
-        for later in reversed([rung for rung in rungs().values() if rung.kept and rung.diff]):
-            if later.name == self.name:
-                break
-            text = edited_text(text, {new: old for old, new in edits_of(later.diff).items()}, later.name)
-        return text
+        return source_of_rung(FILE.read_text(encoding="utf-8"), self, list(rungs().values()), FILE.name)
 
     @functools.cached_property
     def forward(self):
@@ -145,28 +140,16 @@ class Rung:
 def rungs():
     """{name: Rung}, in the order of the lesson."""
     found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return {
-        name: Rung(name, **keys | {"expected": " ".join(keys["expected"].split())}) for name, keys in found.items()
-    }
+    return {name: Rung(name, **keys | {"expected": " ".join(keys["expected"].split())}) for name, keys in found.items()}
 
 
 def interpreted(edits):
     """`hopper_forward` of the kernel's source with these edits, {old: new}, interpreted: for tensors on the CPU."""
-    text = Path(hopper_forward.__file__).read_text(encoding="utf-8")
     on_cpu = {"kernels.gluon import": "kernels.gluon_interpreter import", "runtime.multiprocessors(q.device)": "1"}
-    return _forward_of(edited_text(text, on_cpu | edits, "edits"), "edited")
+    return _forward_of(edited_text(FILE.read_text(encoding="utf-8"), on_cpu | edits, "edits", FILE.name), "edited")
 
 
 def _forward_of(source, name):
     module = ModuleType(f"{name} {zlib.crc32(source.encode()):08x}")
     run_source(source, f"<{module.__name__}>", module.__dict__)
     return module.hopper_forward
-
-
-def edited_text(text, edits, name):
-    """The text with each key of `edits`, which must be there once, replaced by its value."""
-    for old, new in edits.items():
-        if text.count(old) != 1:
-            raise ValueError(f"{name}: {old!r} occurs {text.count(old)} times, not once")
-        text = text.replace(old, new)
-    return text

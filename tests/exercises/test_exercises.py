@@ -2,10 +2,11 @@
 
 import contextlib
 import doctest
+import html
 import importlib
 import inspect
 import itertools
-import textwrap
+import re
 from functools import cache
 from unittest import mock
 
@@ -94,16 +95,16 @@ def test_a_slip_is_refused_by_its_own_property_in_its_own_words(exercise, prop, 
 def test_the_printed_input_reproduces_the_failure(exercise, prop, slip, form):
     """What a failure prints is Python that makes the same call and leaves no name behind; on its inputs the same thing
     is wrong."""
-    message = graded_slip(exercise, slip, form).message
+    result = graded_slip(exercise, slip, form)
     inputs = FAILED_ON[exercise, slip, form]
     answer, name = slip.answers(exercise.answer)[form], exercise.answer.__name__
     patience_s = 2.0 if runs_here(exercise) else 30.0  # a launch that another process interprets
     evidence = attempt(prop, GuardedAnswer(answer, patience_s), inputs)
     assert evidence is not None
-    assert evidence.findings[0].text.splitlines()[0] in message
+    assert evidence.findings[0].text.splitlines()[0] in result.message
 
-    lines = message.split("The smallest input found:\n")[1].splitlines()
-    printed = itertools.takewhile(lambda line: not line or line.startswith("    "), lines)
+    shown = re.search("The smallest input found:.*?<pre>(.*?)</pre>", result.page, re.DOTALL)
+    printed = html.unescape(shown[1])
     calls = []
 
     def spied(*arguments):
@@ -114,7 +115,7 @@ def test_the_printed_input_reproduces_the_failure(exercise, prop, slip, form):
         spied = answer
     namespace = {"np": np, name: spied}
     with np.errstate(all="ignore"), contextlib.suppress(*[Exception] * (evidence.findings[0].kind == "exception")):
-        exec(compile(textwrap.dedent("\n".join(printed)), "<printed>", "exec"), namespace)
+        exec(compile(printed, "<printed>", "exec"), namespace)
     assert set(namespace) - {"__builtins__"} <= {"np", name, "failing_call"}
     printed_call = calls[:1]
     calls.clear()

@@ -94,4 +94,4 @@ def test_rows_are_named():
     rows = part(np.ones((4, 2)))
     wrong = np.ones((4, 2))
     wrong[[1, 3], 1] = 5.0
-    assert told(wrong, rows) == [("factor", "out is too large by the same factor 5 at rows 1, 3 of 4")]
+    assert told(wrong, rows) == [("factor", "out is too large by the same factor 5 at rows 1, 3 of 4, column 1 of 2")]

@@ -9,7 +9,7 @@ import torch
 
 from course_lib import runtime
 from course_lib.editing import run_source
-from course_lib.kernels import hopper_forward
+from course_lib.kernels import flash, flash_attention, hopper_forward
 from course_lib.kernels.hopper_forward import hopper_flash_attention, prefers_hopper
 from course_lib.kernels.launch import tensor_meta
 from course_lib.measure.accuracy import check_attention
@@ -119,6 +119,23 @@ def test_flash_attention_takes_it_where_it_is_faster_and_the_gpu_is_right(n, hea
         assert not prefers_hopper(capability, meta, meta, meta, causal)
     meta = tensor_meta(torch.empty(1, heads, n, 64))
     assert not prefers_hopper((9, 0), meta, meta, meta, causal)
+
+
+@pytest.mark.skipif(not ON_CPU, reason="a GPU is what it is")
+def test_flash_attention_calls_it_and_no_other_kernel_if_blocks_are_not_given(monkeypatch):
+    calls = []
+
+    def called(q, k, v, *, causal, scale, store_lse):
+        calls.append((causal, scale, store_lse))
+        return torch.ones_like(q), torch.ones(q.shape[:3])
+
+    monkeypatch.setattr(runtime, "capability", lambda device: (9, 0))
+    monkeypatch.setattr(flash, "hopper_forward", called)
+    q, k, v = qkv(2048, 2048, 64, dtype=torch.float16, heads=1, kv_heads=1)
+    assert flash_attention(q, k, v, scale=0.5).eq(1).all() and calls == [(False, 0.5, False)]
+    flash_attention(q[:, :, -600:].contiguous(), k, v, block_q=128, block_k=128)
+    flash_attention(q[:, :, -600:], k, v, causal=True)
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("name", list(rungs()))

@@ -60,7 +60,7 @@ check(
     "a row of logits gives exp(x) / sum(exp(x))",
     [case([0, 1]), case([1, 2, 3, 4]), case([0, 3, 1]), logits(rows=False)],
 )
-check("each row of a matrix has a softmax of its own", [case([[0, 1], [2, 2]]), logits(rows=True)])
+check("each row of a matrix has a softmax of its own", [case([[0, 1], [2, 2]]), case([[[0, 1, 3], [2, 2, 0]], [[1, 0, 0], [3, 1, 2]]]), logits(rows=True)])
 check("the weights have x's dtype", [case([0, 1], np.float16), case([0, 1], np.float32)], test=keeps_dtype)
 check(
     "it breaks where the formula breaks",

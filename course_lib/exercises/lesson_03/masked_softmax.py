@@ -93,7 +93,14 @@ check(
     [([0.1, 0.7, 1.3], [1, 1, 1])],
     test=lambda returned, x, mask: keeps_digits("softmax", reference.stable_softmax)(returned, x),
 )
-check("one mask can serve all rows", [([[0, 1, 2], [2, 4, 0]], [1, 1, 0])])
+check(
+    "one mask can serve all rows",
+    [
+        ([[0, 1, 2], [2, 4, 0]], [1, 1, 0]),
+        ([[0, 1, 2], [2, 4, 0]], [[1], [0]]),
+        ([[[0, 1, 2], [2, 4, 0]], [[1, 3, 1], [0, 2, 5]]], [[1, 1, 0], [0, 1, 1]]),
+    ],
+)
 check(
     "x and mask are not modified, and x's dtype comes back",
     [([[1, 2]], [[1, 0]]), {"x": np.array([1, 2], np.float16), "mask": np.array([True, False])}],

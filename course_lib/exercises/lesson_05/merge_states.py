@@ -66,6 +66,10 @@ def states(draw, rows=False, empty=False, spread=1.0):
 
 
 EMPTY = -np.inf, 0, [0]
+STACKED = (
+    ([[0, 2, 1], [3, 0, 1]], [[1, 2, 1], [1, 1, 2]], [[[1, 4], [1, 3], [2, 2]], [[0, 1], [2, 1], [1, 5]]]),
+    ([[1, 1, 0], [0, 2, 1]], [[2, 1, 1], [1, 3, 1]], [[[3, 2], [1, 5], [0, 4]], [[2, 1], [1, 1], [3, 0]]]),
+)
 ROWS = ([0, 2], [1, 2], [[1, 4], [1, 3]]), ([1, 1], [2, 1], [[3, 2], [1, 5]])
 check = Checks(merge_states, agrees(merged), case)
 
@@ -77,7 +81,7 @@ check(
     "the sum of b with the smaller max is rescaled",
     [((1, 2, [3]), (0, 1, [1])), ((-1, 3, [2, -1]), (-3, 2, [1, 4]))],
 )
-check("many queries at once, each with its own max", [ROWS, states(rows=True)])
+check("many queries at once, each with its own max", [ROWS, STACKED, states(rows=True)])
 check(
     "the state of no keys, (-inf, 0, 0), changes nothing on either side",
     [

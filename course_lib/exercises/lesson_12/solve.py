@@ -93,6 +93,7 @@ Q, K, V = (rng.standard_normal((rows, d)).astype(np.float32) for rows in (M, N, 
 """
 # The scores grow from key to key, so that the max moves in every tile, and the first of them are very negative.
 LARGE = "Q, K = abs(Q), (K + 20 * np.arange(N)[:, None] - 400).astype(np.float32)\n"
+ALL_ALIKE = "Q[:] = 0\n"
 LAUNCH = """\
 output = np.full_like(Q, np.nan)
 run_cuda(solve(), "solve", -(-M // 16), (32, 16), Q=Q, K=K, V=V, output=output, M=M, N=N, d=d)"""
@@ -128,6 +129,12 @@ def case(M, N, d, seed=0):
 
 check = cuda_checks(INPUTS + LAUNCH, gives_attention)
 
+check(
+    "all scores 0, one tile of keys: output is the mean of V",
+    [case(16, 16, 32)],
+    call=INPUTS + ALL_ALIKE + LAUNCH,
+    test=gives_the_mean,
+)
 check("one tile of keys, one element for each lane", [case(16, 16, 32)])
 check("several tiles of keys", [case(16, 32, 32), case(16, 48, 32)])
 check("several blocks", [case(32, 16, 32)])

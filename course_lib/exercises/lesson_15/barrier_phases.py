@@ -43,11 +43,11 @@ def walked(query_tile, key_tile, key_tiles, stages):
             stage = stage + 1 if stage + 1 < stages else 0
             gone[stage] += 1
     # The tile's own arrival completes phase gone - 1; the tile before it in this stage was handed back in gone - 2.
-    return stage, (gone[stage] - 1) % 2, (gone[stage] - 2) % 2
+    return (stage, (gone[stage] - 1) % 2, (gone[stage] - 2) % 2), (sum(gone) - 1, gone[stage] - 1)
 
 
 def agrees_with_the_walk(returned, **inputs):
-    right = walked(**inputs)
+    right, (before, of_them) = walked(**inputs)
     if (
         not isinstance(returned, tuple | list)
         or len(returned) != 3
@@ -59,7 +59,9 @@ def agrees_with_the_walk(returned, **inputs):
         Finding(name, "number", f"{name} is {now}, not {due}")
         for name, now, due in zip(NAMES, returned, right, strict=True) if now != due
     )  # fmt: skip
-    return Evidence(findings, show(tuple(returned)), show(right)) if findings else None
+    text = f"before this tile, {before} went through the ring, {of_them} of them through its stage, which is {right[0]}"
+    told = (*findings, Finding("", "fact", text))
+    return Evidence(told, show(tuple(returned)), show(right)) if findings else None
 
 
 def visit(query_tile, key_tile, key_tiles, stages):

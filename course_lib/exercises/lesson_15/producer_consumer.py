@@ -92,6 +92,9 @@ def is_quick(returned, tiles, stages, **conditions):
     if run.cycles <= 1.05 * best.cycles:
         return None
     text = f"the jobs are right, but they take {run.cycles:,.0f} cycles where {best.cycles:,.0f} are enough, {said}"
+    busy, enough = (sum(span.end - span.start for span in each.spans if span.unit == "tensor") for each in (run, best))
+    if busy > enough:
+        text += f"\nthe tensor cores are busy for {busy:,.0f} cycles where {enough:,.0f} are enough"
     return single_finding("slow", text)
 
 

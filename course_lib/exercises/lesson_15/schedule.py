@@ -81,7 +81,18 @@ def agrees_with_the_simulation(returned, **inputs):
     kind = "too few" if returned < right else "too many"
     if math.isinf(returned) or math.isnan(returned):
         kind = "no number"
-    return single_finding(kind, f"{show(returned)} cycles a tile are {kind}", show(returned), show(right))
+    text = f"{show(returned)} cycles a tile are {kind}\n{what_is_busy(right, **inputs)}"
+    return single_finding(kind, text, show(returned), show(right))
+
+
+def what_is_busy(cycles, copy, product, softmax, consumers, **_):
+    """Which unit sets the pace in the simulation; if none does, something waits for something else."""
+    units = {"the copy engine": copy, "the tensor cores": consumers * product, "the arithmetic": consumers * softmax}
+    always = [unit for unit, busy in units.items() if busy == cycles]
+    if always:
+        return f"in the simulation, there is never a pause for {' and '.join(always)}"
+    parts = ", ".join(f"{unit} {busy}" for unit, busy in units.items())
+    return f"in the simulation, no unit is always busy, so waiting sets the pace; of {show(cycles)} cycles: {parts}"
 
 
 def ring(copy, latency, product, softmax, stages, consumers=1, next_first=False):
