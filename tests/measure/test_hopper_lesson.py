@@ -28,7 +28,7 @@ def test_the_kept_rungs():
         for causal in (FULL, CAUSAL):
             assert 1.15 < gain("a warp that fetches", n, causal) < 1.45  # about a third, not two thirds
             assert 0.97 < gain("groups take turns", n, causal) < 1.05
-        assert 1.03 < gain("next scores first", n, FULL) < 1.15 and 0.97 < gain("next scores first", n, CAUSAL) < 1.04
+        assert 1.03 < gain("next scores first", n, FULL) < 1.15 and 0.97 < gain("next scores first", n, CAUSAL) < 1.06
     assert 1.1 < gain("programs stay", 1024, FULL) < 1.2 and gain("programs stay", 16_384, FULL) < 1.03
     assert gain("programs stay", 1024, CAUSAL) > 0.98 and gain("programs stay", 16_384, CAUSAL) < 0.8
     assert gain("tiles in pairs", 16_384, CAUSAL) * gain("programs stay", 16_384, CAUSAL) > 1
@@ -49,7 +49,7 @@ def test_pairs_gain_in_the_order_that_tiles_say_and_less():
 def test_the_rejected_rungs():
     last = [rung.name for rung in rungs().values() if rung.kept][-1]
     for n in LENGTHS:
-        assert gain("tiles of 64 keys", n, FULL, last) < 0.97 and gain("tiles of 64 keys", n, CAUSAL, last) < 0.97
+        assert gain("tiles of 64 keys", n, FULL, last) < 0.97 and gain("tiles of 64 keys", n, CAUSAL, last) < 0.98
         assert gain("wait below the softmax", n, FULL, last) < 1.02
         assert gain("exponentials by polynomial", n, FULL, last) < 0.98
     assert gain("maximum as a tree", 4096, FULL, last) == pytest.approx(1, abs=0.024)
