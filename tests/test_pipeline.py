@@ -17,7 +17,6 @@ from course_lib.pipeline import (
     attention,
     compute,
     mbarrier,
-    named,
     predict,
     run_ring,
     simulate,
@@ -134,8 +133,8 @@ MISTAKES = {
     "a copy is made twice": ("producer", on("copy", "k_ready", twice), "overwrite"),
     "a copy is left out": ("producer", on("copy", "v_ready", dropped), "deadlock"),
     "V is waited for behind its product": ("consumer 0", Later(("wait", "v_ready"), ("mma", "O")), "early read"),
-    "the first turn is given to nobody": ("turns", on("come", "turn[0]", dropped), "deadlock"),
-    "a group keeps its turn": ("turns 0", on("come", "turn[1]", dropped), "deadlock"),
+    "the first turn is given to nobody": ("turns", on("wait", "turn[0]", flipped), "deadlock"),
+    "a group keeps its turn": ("turns 0", on("arrive", "turn[1]", dropped), "deadlock"),
 }  # fmt: skip
 
 
@@ -283,22 +282,22 @@ def test_a_stage_that_holds_something_else_is_read_early(filled, holds):
 
 
 @pytest.mark.parametrize("says_so", [True, False])
-def test_a_named_barrier_says_that_a_product_is_done(says_so):
+def test_an_arrival_says_that_a_product_is_done_if_it_comes_after_the_wait(says_so):
     """The copier has waited for the consumer, which has waited for its product, or has not."""
     sm = SM()
-    k, full, turn = sm.allocate_shared_memory("K", 1, 4096), sm.barriers("full", 1, 1), sm.named_barriers("turn", 1)
+    k, full, turn = sm.allocate_shared_memory("K", 1, 4096), sm.barriers("full", 1, 1), sm.barriers("turn", 1, 1)
 
     def copies():
         for tile in range(2):
             yield mbarrier.expect(full[0], 4096)
             yield tma.async_copy_global_to_shared(tile, full[0], k[0])
-            yield named.sync(turn[0])
+            yield mbarrier.wait(turn[0], tile)
 
     def reads():
         for tile in range(2):
             yield mbarrier.wait(full[0], tile)
             yield warpgroup_mma(f"S {tile}", 1, {k[0]: tile})
-            yield from (warpgroup_mma_wait(0), named.arrive(turn[0]))[:: 1 if says_so else -1]
+            yield from (warpgroup_mma_wait(0), mbarrier.arrive(turn[0]))[:: 1 if says_so else -1]
 
     kinds = [finding.kind for finding in sm.run({"copies": copies(), "reads": reads()}).findings]
     assert kinds == ([] if says_so else ["overwrite"])
@@ -445,18 +444,34 @@ def test_right_programs_have_no_findings_at_any_rates(rung, d, block_k, stages, 
     assert not run.findings
 
 
-def test_named_barriers_open_for_all_who_have_come():
+def test_a_wait_lasts_until_the_arrival():
     sm = SM()
-    (turn,) = sm.named_barriers("turn", 1)
+    (turn,) = sm.barriers("turn", 1, 1)
 
     def first():
         yield compute("work", instructions=1280)
-        yield named.arrive(turn)
+        yield mbarrier.arrive(turn)
 
     def second():
-        yield named.sync(turn)
+        yield mbarrier.wait(turn, 0)
         yield compute("work", instructions=1280)
 
     run = sm.run({"first": first(), "second": second()})
     assert run.cycles == pytest.approx(20) and not run.findings
-    assert [span for span in run.spans if span.unit == "wait"] == [pipeline.Span("second", "wait", "turn[0]", 0, 10)]
+    (waited,) = [span for span in run.spans if span.unit == "wait"]
+    assert waited == pipeline.Span("second", "wait", "turn[0], parity 0", 0, 10)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_programs_share_the_tensor_cores_and_the_copies(rung):
+    """Each copies tiles of its own; where the copies are not the limit, three fill what one leaves idle."""
+    ample = Rates(H100.tensor_flops, H100.exps, H100.instructions, 1e6, 0)
+    alone, three = (predict(rung, 64, stages=3, programs=n, rates=ample) for n in (1, 3))
+    groups = 1 if rung == "one group" else 2
+    least = groups * max(PRODUCT, 64 * 128 / H100.exps)  # both products of a tile with d = 64, or its exponentials
+    assert three.cycles_per_key_tile == pytest.approx(3 * least, rel=0.02) and alone.cycles_per_key_tile >= least
+    slow_copies = Rates(H100.tensor_flops, H100.exps, H100.instructions, 4, H100.copy_latency)
+    paced = predict(rung, programs=3, stages=3, rates=slow_copies).cycles_per_key_tile
+    assert paced == pytest.approx(3 * 2 * 128 * 128 * 2 / 4, rel=0.01)
+    run = simulate(rung, key_tiles=4, programs=2)
+    assert not run.findings and run.shared_bytes == 2 * simulate(rung, key_tiles=4).shared_bytes

@@ -60,17 +60,26 @@ def tensor_share(rung, head_dim, n=4096):
     return row["busy_tensor_cores"] / TENSOR_CORES
 
 
+def programs(rung, head_dim):
+    """How many programs of a rung shared memory, registers and warps of a multiprocessor leave room for."""
+    (row,) = records.rows("hopper-rungs", rung=rung, head_dim=head_dim)
+    used = {key: row[key] for key in ("shared_bytes", "registers", "num_warps")}
+    return min(GPUS["H100"].resident_blocks(**used).values())
+
+
+def simulated(rung, head_dim, n=4096):
+    """The simulator's Prediction for a rung, with as many programs as share a multiprocessor."""
+    return pipeline.predict(rung, head_dim, key_tiles=n // BLOCK_N.value, programs=programs(rung, head_dim))
+
+
 def draw_ladder(n, head_dim=128):
     """The kept rungs as they were measured, and what the simulator says of those that it knows. Returns a figure."""
     measured = {name: both for name, both in speeds(n, head_dim).items() if rungs()[name].kept}
     peak = GPUS["H100"].fp16_tensor_tflops
-    simulated = {
-        name: pipeline.predict(name, head_dim, key_tiles=n // BLOCK_N.value).tflops
-        for name in measured if name in pipeline.RUNGS
-    }  # fmt: skip
+    ticks = {name: simulated(name, head_dim, n).tflops for name in measured if name in pipeline.RUNGS}
     said = [
         f"{name}: {full:.0f} full, {causal:.0f} causal"
-        + (f", simulated {simulated[name]:.0f} full" if name in simulated else "")
+        + (f", simulated {ticks[name]:.0f} full" if name in ticks else "")
         for name, (full, causal) in measured.items()
     ]
     figure, axes = panel(
@@ -83,8 +92,8 @@ def draw_ladder(n, head_dim=128):
         for y, both in enumerate(measured.values()):
             above = -0.34 if place == 0 else 0.36
             label(axes, both[place], y + above, f"{both[place]:.0f}", size=8, color=INK)
-    places = [list(measured).index(name) for name in simulated]
-    axes.plot(list(simulated.values()), places, "|", color=INK, markersize=13, label="simulated, no mask")
+    places = [list(measured).index(name) for name in ticks]
+    axes.plot(list(ticks.values()), places, "|", color=INK, markersize=13, label="simulated, no mask")
     axes.axvline(peak, color=GREY, linestyle=":", label="tensor cores' peak")
     axes.set(xlim=(0, 1.03 * peak), ylim=(len(measured) - 0.4, -0.6))
     axes.set_yticks(range(len(measured)), list(measured))

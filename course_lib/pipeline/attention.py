@@ -18,7 +18,7 @@ from functools import lru_cache
 from course_lib.hardware import GPUS
 
 from .parts import H100, Run
-from .simulator import SM, compute, mbarrier, named, tma, warpgroup_mma, warpgroup_mma_wait
+from .simulator import SM, compute, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 BLOCK_M = 64  # query rows of a group: those of one wgmma instruction
 ELEMENT_BYTES = 2
@@ -171,8 +171,6 @@ def consumer_next_first(b, z, group, turns=False):
     the tensor cores still work on the latter.
     """
     used = 0
-    if turns and group == 1:
-        yield named.arrive(b.turn[0])  # the first turn is group 0's
     for i in range(z.query_tiles):
         yield mbarrier.wait(b.q_ready[group], i & 1)
         stage = used % z.stages
@@ -185,12 +183,12 @@ def consumer_next_first(b, z, group, turns=False):
             stage, next_stage = used % z.stages, (used + 1) % z.stages
             yield mbarrier.wait(b.k_ready[next_stage], (used + 1) // z.stages & 1)
             if turns:
-                yield named.sync(b.turn[group])
+                yield mbarrier.wait(b.turn[group], (used - i) & 1 ^ (1 - group))  # the first turn is group 0's
             S = yield scores(z, b.q_smem[group], i, b.k_smem[next_stage], used + 1)
             yield mbarrier.wait(b.v_ready[stage], used // z.stages & 1)
             O = [(yield values(z, b.v_smem[stage], used))]
             if turns:
-                yield named.arrive(b.turn[1 - group])
+                yield mbarrier.arrive(b.turn[1 - group])
             yield warpgroup_mma_wait(1)  # until only the last product is under way
             yield mbarrier.arrive(b.k_empty[next_stage])
             yield from softmax(z, S, used + 1)
@@ -211,44 +209,53 @@ def consumer_next_first(b, z, group, turns=False):
 def store(z, O):
     """O / l, and its copy to device memory."""
     yield rescale(z, O, "the end")
-    yield tma.store_wait()
     yield tma.async_copy_shared_to_global(z.query_bytes)
 
 
-def simulate(rung, head_dim=128, block_k=128, stages=2, key_tiles=32, *, query_tiles=1, consumers=2, rates=H100) -> Run:
-    """One thread block of a rung, from the first copy to the last store.
+def simulate(
+    rung, head_dim=128, block_k=128, stages=2, key_tiles=32, *, query_tiles=1, consumers=2, programs=1, rates=H100
+) -> Run:
+    """Thread blocks of a rung that share an SM, from the first copy to the last store.
 
-    consumers: of the rungs after the first. query_tiles: that the block computes one after the other, each of
-    consumers * 64 rows. Raises ValueError for a rung that is none.
+    consumers: of the rungs after the first. query_tiles: that a block computes one after the other, each of
+    consumers * 64 rows. programs: how many blocks. Raises ValueError for a rung that is none.
     """
     if rung not in RUNGS:
         raise ValueError(f"{rung!r} is none of the rungs {', '.join(map(repr, RUNGS))}")
     if rung == "groups take turns" and consumers != 2:
         raise ValueError(f"two groups take turns, not {consumers}")
-    n = 1 if rung == "one group" else consumers
-    z = Sizes(head_dim, block_k, stages, key_tiles, query_tiles, n)
-    sm = SM(rates)
+    sizes = Sizes(head_dim, block_k, stages, key_tiles, query_tiles, 1 if rung == "one group" else consumers)
+    sm, jobs = SM(rates), {}
+    for program in range(programs):
+        of = f" of program {program}" if programs > 1 else ""
+        jobs |= {f"{name}{of}": job for name, job in block(sm, rung, sizes).items()}
+    return sm.run(jobs)
+
+
+def block(sm, rung, z):
+    """{name: job} of one thread block, and what they share allocated on the SM."""
+    n, stages = z.consumers, z.stages
     b = Shared(
         sm.allocate_shared_memory("Q", n, z.query_bytes),
         sm.allocate_shared_memory("K", stages, z.key_bytes, readers=n),
         sm.allocate_shared_memory("V", stages, z.key_bytes, readers=n),
         sm.barriers("q_ready", n, 1), sm.barriers("q_empty", n, 1), sm.barriers("k_ready", stages, 1),
         sm.barriers("k_empty", stages, n), sm.barriers("v_ready", stages, 1), sm.barriers("v_empty", stages, n),
-        sm.named_barriers("turn", 2),
+        sm.barriers("turn", 2, 1),
     )  # fmt: skip
     if rung == "one group":
-        return sm.run({"group": one_group(b, z)})
+        return {"group": one_group(b, z)}
     sm.allocate_shared_memory("O", n, z.query_bytes)  # the next query tile is there before this one is stored
     if rung == "a warp that fetches":
         groups = {f"consumer {w}": consumer(b, z, w) for w in range(n)}
     else:
         groups = {f"consumer {w}": consumer_next_first(b, z, w, rung == "groups take turns") for w in range(n)}
-    return sm.run({"producer": producer(b, z)} | groups)
+    return {"producer": producer(b, z)} | groups
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """cycles: of the whole block. cycles_per_key_tile: in the steady state, for all rows of the block.
+    """cycles: of all blocks, which start together. cycles_per_key_tile: in the steady state, for the rows of all.
 
     tensor_share: the part of these cycles in which the tensor cores work, and tflops what it is worth on the H100 at
     its boost clock, which a GPU at its power limit does not keep.
@@ -261,11 +268,9 @@ class Prediction:
 
 
 @lru_cache
-def predict(rung, head_dim=128, block_k=128, stages=2, key_tiles=32, *, query_tiles=1, consumers=2, rates=H100):
+def predict(rung, head_dim=128, block_k=128, stages=2, key_tiles=32, **others):
     """The Prediction of a rung from counts alone; arguments as of `simulate`, with two key tiles or more."""
-    sizes = {"query_tiles": query_tiles, "consumers": consumers, "rates": rates}
-    run = simulate(rung, head_dim, block_k, stages, key_tiles, **sizes)
-    half = simulate(rung, head_dim, block_k, stages, key_tiles // 2, **sizes)
-    per_tile = (run.cycles - half.cycles) / (key_tiles - key_tiles // 2) / query_tiles
+    run, half = (simulate(rung, head_dim, block_k, stages, n, **others) for n in (key_tiles, key_tiles // 2))
+    per_tile = (run.cycles - half.cycles) / (key_tiles - key_tiles // 2) / others.get("query_tiles", 1)
     share = run.share("tensor")
     return Prediction(run.cycles, per_tile, share, share * GPUS["H100"].fp16_tensor_tflops)

@@ -78,20 +78,6 @@ class Barrier:
 
 
 @dataclass(eq=False)
-class NamedBarrier:
-    """Opens when as many groups as `groups` have come, and closes behind them."""
-
-    name: str
-    groups: int = 2
-    come: list = field(default_factory=list)
-    waiting: list = field(default_factory=list)
-    coming: dict = field(default_factory=dict)
-
-    def __str__(self):
-        return self.name
-
-
-@dataclass(eq=False)
 class Product:
     """The token of a product of matrices."""
 

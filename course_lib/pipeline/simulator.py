@@ -9,8 +9,7 @@ A job is a generator that yields operations, one after the other, as a Gluon ker
     warpgroup_mma(what, flops, reads)      starts a product of matrices; `yield` gives a token for its result
     warpgroup_mma_wait(pending)            until no more than so many products of this group are unfinished
     compute(what, exps, instructions, of)  arithmetic; the group goes on when it is done. of: tokens that it uses
-    named.sync(barrier), named.arrive(barrier)     the barriers that groups take turns with
-    tma.async_copy_shared_to_global(n_bytes), tma.store_wait()
+    tma.async_copy_shared_to_global(n_bytes)
 
 Time is in clock cycles. There is one engine for copies, one queue for the tensor cores, one for the units that compute
 exponentials, and one for the lanes that carry out instructions. All groups share them, and each serves what it is asked
@@ -22,7 +21,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .parts import H100, Barrier, Finding, NamedBarrier, Product, Run, Span, Stage
+from .parts import H100, Barrier, Finding, Product, Run, Span, Stage
 
 MOST_OPERATIONS = 100_000  # of a job: one that yields more has an endless loop
 MOST_FINDINGS = 50
@@ -46,14 +45,6 @@ class tma:
 
     async_copy_global_to_shared = staticmethod(lambda tile, barrier, stage: ("copy", tile, barrier, stage))
     async_copy_shared_to_global = staticmethod(lambda n_bytes: ("store", n_bytes))
-    store_wait = staticmethod(lambda: ("store_wait",))
-
-
-class named:
-    """The operations on a NamedBarrier: bar.sync and bar.arrive."""
-
-    sync = staticmethod(lambda barrier: ("sync", barrier))
-    arrive = staticmethod(lambda barrier: ("come", barrier))
 
 
 def warpgroup_mma(what, flops, reads):
@@ -78,15 +69,9 @@ class _Job:
     products: list = field(default_factory=list)  # not waited for, the oldest first
     waits: str = ""  # for what, when it stands still
     since: float = 0.0
-    stores_end: float = 0.0
     noticed: dict = field(default_factory=dict)  # barrier -> the last phase that it has waited for
     known: dict = field(default_factory=dict)  # name of a job -> how many of its arrivals must have happened by now
     ended: bool = False
-
-    def arrive(self, barrier):
-        """Another arrival of this job, which whoever waits for the barrier will know of."""
-        self.known[self.name] = self.known.get(self.name, 0) + 1
-        _learn(barrier.coming, self.known)
 
 
 def _learn(known, more):
@@ -114,10 +99,6 @@ class SM:
         made = [Barrier(f"{name}[{i}]", count) for i in range(n)]
         self.all_barriers += made
         return made
-
-    def named_barriers(self, name, n, groups=2):
-        """n barriers to take turns with, each of which opens when so many groups have come."""
-        return [NamedBarrier(f"{name}[{i}]", groups) for i in range(n)]
 
     def run(self, jobs):
         """Run all jobs, {name: generator}, from cycle 0 until nothing happens any more. Returns a Run."""
@@ -181,7 +162,8 @@ class SM:
             text = f"{job.name} arrives at {barrier} again in phase {barrier.phase}"
             self._find("extra arrival", job.name, f"{text}, which expects {barrier.count} groups")
         barrier.who.append(job.name)
-        job.arrive(barrier)
+        job.known[job.name] = job.known.get(job.name, 0) + 1
+        _learn(barrier.coming, job.known)
         barrier.arrived += count
         if barrier.arrived > barrier.count:
             text = f"{job.name} is arrival {barrier.arrived} at {barrier} in phase {barrier.phase}"
@@ -256,14 +238,9 @@ class SM:
 
     def _on_store(self, job, n_bytes):
         start, end = self._queue("copy_bytes", n_bytes)
-        job.stores_end = end + self.rates.copy_latency
-        self.spans.append(Span(job.name, "copy", "store O", start, job.stores_end))
-        self._later(job.stores_end, lambda: None)
-
-    def _on_store_wait(self, job):
-        if job.stores_end > self.now:
-            self._later(job.stores_end, self._go_on, job)
-            return "its stores"
+        arrives = end + self.rates.copy_latency
+        self.spans.append(Span(job.name, "copy", "store O", start, arrives))
+        self._later(arrives, lambda: None)
 
     def _on_mma(self, job, what, flops, reads):
         product = Product(what, job.name, dict(reads), self.now)
@@ -318,23 +295,6 @@ class SM:
         self.spans.append(Span(job.name, "compute", what, start, end))
         self._later(end, self._go_on, job)
         return COMPUTING
-
-    def _on_come(self, job, barrier):
-        if job.name in barrier.come:
-            text = f"{job.name} arrives at {barrier} again, before {barrier.groups} groups have come"
-            self._find("extra arrival", job.name, text)
-        barrier.come.append(job.name)
-        job.arrive(barrier)
-        if len(barrier.come) >= barrier.groups:
-            waiting, barrier.waiting, barrier.come = barrier.waiting, [], []
-            for other in waiting:
-                _learn(other.known, barrier.coming)
-                self._later(self.now, self._go_on, other)
-
-    def _on_sync(self, job, barrier):
-        barrier.waiting.append(job)
-        self._on_come(job, barrier)
-        return f"{barrier}"
 
     def _look_back(self, jobs):
         """What can only be known at the end."""

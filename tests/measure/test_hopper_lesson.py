@@ -49,7 +49,7 @@ def test_pairs_gain_in_the_order_that_tiles_say_and_less():
 def test_the_rejected_rungs():
     last = [rung.name for rung in rungs().values() if rung.kept][-1]
     for n in LENGTHS:
-        assert max(gain("tiles of 64 keys", n, causal, last) for causal in (FULL, CAUSAL)) < 0.99
+        assert gain("tiles of 64 keys", n, FULL, last) < 0.97 and gain("tiles of 64 keys", n, CAUSAL, last) < 0.98
         assert gain("wait below the softmax", n, FULL, last) < 1.02
         assert gain("exponentials by polynomial", n, FULL, last) < 0.98
     assert gain("maximum as a tree", 4096, FULL, last) == pytest.approx(1, abs=0.024)
@@ -66,13 +66,19 @@ def test_shares_of_the_tensor_cores_and_the_clock():
     assert 0.8 < shares[-1] < 0.9
 
 
+def test_what_three_programs_mend_and_what_they_do_not():
+    """With d = 64: the share of the first rung comes out, and those of the others are far too large."""
+    over = [hopper.simulated(name, 64).tensor_share / hopper.tensor_share(name, 64) for name in pipeline.RUNGS]
+    assert 1 < over[0] < 1.15 and min(over[1:]) > 1.5
+    assert pipeline.predict("one group", 64).tensor_share < hopper.tensor_share("one group", 64)
+
+
 def test_what_the_compiler_makes_of_the_rungs():
     kept = [rung.name for rung in rungs().values() if rung.kept]
     assert {row["rung"] for row in records.rows("hopper-rungs")} == set(kept)
     for head_dim, programs in ((64, 3), (128, 1)):
-        (first,) = records.rows("hopper-rungs", rung="one group", head_dim=head_dim)
-        used = {key: first[key] for key in ("shared_bytes", "registers", "num_warps")}
-        assert min(GPUS["H100"].resident_blocks(**used).values()) == programs
+        assert hopper.programs("one group", head_dim) == programs
+        assert all(hopper.programs(name, head_dim) == 1 for name in kept[1:])
     (last,) = records.rows("hopper-rungs", rung=kept[-1], head_dim=128)
     assert (last["registers"], last["stack_bytes"], last["num_warps"]) == (168, 0, 12)
     assert last["shared_bytes"] < GPUS["H100"].shared_bytes_per_block
