@@ -97,7 +97,7 @@ WRONG_ANSWERS = {
         "printed": (dot_printed, "the answer returned None, not a number: is there a return"),
         "float16": (
             {DOT: "(np.float16(a) * np.float16(b)).sum()"},
-            "the dot product is right to about 4 digits only: was",
+            "4 digits only line 12: return (np.float16(a) * np.float16(b)).sum()",
         ),
         "only a shorter a is refused": ({"a.shape != b.shape": "len(a) < len(b)"}, "nothing was raised"),
         "one component is refused": (
