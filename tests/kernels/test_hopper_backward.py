@@ -1,17 +1,16 @@
 """The Hopper backward: interpreted on a CPU, and compiled on a GPU of compute capability 9.0."""
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 
 from course_lib import runtime
-from course_lib.editing import run_source
 from course_lib.kernels import flash_attention, hopper_backward
 from course_lib.kernels.launch import tensor_meta
 from course_lib.measure.accuracy import check_gradients, exact_attention
 from tests.kernels.test_flash_backward import DEVICE, inputs
+from tests.kernels.test_hopper_forward import assert_found
 
 ON_CPU = runtime.mode() != "gpu"
 RUNS_HERE = ON_CPU or runtime.capability(DEVICE)[0] == 9
@@ -193,21 +192,6 @@ MISTAKES = {
 @pytest.mark.skipif(not ON_CPU, reason="on a GPU, most of these hang")
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_interpreter_finds_what_is_wrong_with_barriers(mistake, monkeypatch):
-    from course_lib.kernels import gluon_interpreter
-
-    right, wrong, message = MISTAKES[mistake]
-    assert SOURCE.count(right) == 1
-    module = ModuleType("mistaken")
-    run_source(SOURCE.replace(right, wrong), f"<{mistake}>", module.__dict__)
     monkeypatch.setattr(runtime, "multiprocessors", lambda device: 1)
-    given, found = inputs(300, 500, 64, dtype=torch.float16), None
-    for seed in range(6):
-        monkeypatch.setattr(gluon_interpreter, "SEED", seed)
-        try:
-            gradients(module.hopper_backward, *given)
-        except gluon_interpreter.GluonError as error:
-            found = error
-            break
-    assert found is not None, "nothing was found"
-    with pytest.raises(gluon_interpreter.GluonError, match=message):
-        raise found
+    given = inputs(300, 500, 64, dtype=torch.float16)
+    assert_found(SOURCE, MISTAKES[mistake], lambda module: gradients(module.hopper_backward, *given), monkeypatch)
