@@ -2,7 +2,7 @@
 
 import itertools
 
-from course_lib import pipeline
+from course_lib import pipeline, table
 from course_lib.hardware import GPUS
 from course_lib.kernels.hopper_forward import BLOCK_M, BLOCK_N
 from course_lib.measure import records
@@ -10,7 +10,6 @@ from course_lib.measure.hopper import TENSOR_CORES
 from course_lib.measure.hopper_rungs import rungs
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, label, legend, panel, panels, tidy
-from .words import table
 
 RECORD, BACKWARD_RECORD, COUNTERS = "hopper-h200", "hopper-backward-h200", "hopper-counters-h200"
 PEERS = {

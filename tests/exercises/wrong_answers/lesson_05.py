@@ -203,7 +203,10 @@ WRONG_ANSWERS = {
             {"m = np.maximum(m_a, m_b)": "m = m_a + m_b"},
             "The two maxima are added. The maximum of the union is the",
         ),
-        "larger l wins": ({"m = np.maximum(m_a, m_b)": "m = np.where(l_a > l_b, m_a, m_b)"}, "row 0 of np.where(l_a > l_b, m_a, m_b) is"),
+        "larger l wins": (
+            {"m = np.maximum(m_a, m_b)": "m = np.where(l_a > l_b, m_a, m_b)"},
+            "row 0 of np.where(l_a > l_b, m_a, m_b) is",
+        ),
         "only the larger state": (
             {MERGED: "return m, np.where(m_a > m_b, l_a, l_b), np.where((m_a > m_b)[..., None], acc_a, acc_b)"},
             "",
