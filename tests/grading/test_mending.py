@@ -82,7 +82,7 @@ def test_a_bound_that_became_negative_is_told():
             mask[i, : i + n_k - n_q + 1] = True
         return mask
 
-    said = "i + n_k - n_q + 1 is -1 here: a slice counts negative numbers from the end"
+    said = "i + n_k - n_q + 1 is -2 here: a slice counts negative numbers from the end"
     assert any(said in each for each in told_of_each_case("04.causal_mask", causal_mask))
 
 
