@@ -1,5 +1,7 @@
 """Lesson 15's pictures beside its explorer: key tiles dealt out to programs, the ladder, and the kernel's peers."""
 
+import itertools
+
 from course_lib import pipeline
 from course_lib.hardware import GPUS
 from course_lib.kernels.hopper_forward import BLOCK_M, BLOCK_N
@@ -8,8 +10,9 @@ from course_lib.measure.hopper import TENSOR_CORES
 from course_lib.measure.hopper_rungs import rungs
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, VERMILLION, label, legend, panel, panels, tidy
+from .words import table
 
-RECORD, COUNTERS = "hopper-h200", "hopper-counters-h200"
+RECORD, BACKWARD_RECORD, COUNTERS = "hopper-h200", "hopper-backward-h200", "hopper-counters-h200"
 PEERS = {
     "sdpa_flash": ("FlashAttention-2", GREY, "s"), "portable": ("portable kernel", ORANGE, "D"),
     "sdpa_cudnn": ("cuDNN", GREEN, "^"), "ours": ("this lesson's kernel", BLUE, "o"),
@@ -123,3 +126,17 @@ def draw_peers(dtype="float16"):
     axes.set_yticks(places, shapes)
     legend(figure, ncols=4, loc="upper left", bbox_to_anchor=(0.13, 1.0))
     return figure
+
+
+def compared(record=RECORD):
+    """A table of a record: how many times as fast this lesson's kernel was as each of the others, and its error."""
+    rows = []
+    for head_dim, dtype in itertools.product((64, 128), ("float16", "bfloat16")):
+        found = records.rows(record, head_dim=head_dim, dtype=dtype)
+        others = [peer for peer in PEERS if peer != "ours"]
+        over = [[row["tflops"]["ours"] / row["tflops"][peer] for row in found] for peer in others]
+        worst = max(row["relative_error"]["ours"] / row["relative_error"]["sdpa_cudnn"] for row in found)
+        rows.append((head_dim, dtype, *(f"{min(x):.2f} to {max(x):.2f}" for x in over), f"{worst:.2f}"))
+    columns = ("d", "dtype", *(f"over {PEERS[peer][0]}" for peer in others), "error, over cuDNN's")
+    caption = f"times as fast, N = 1,024 to 16,384, full and causal; {records.provenance(record)}"
+    return table(rows, columns, caption=caption)

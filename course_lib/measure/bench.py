@@ -138,6 +138,7 @@ EXPERIMENTS = {
     "decode-counters": decoding.counter_rows,
     "serve": served.served_rows,
     "hopper": hopper.hopper_rows,
+    "hopper-backward": hopper.hopper_backward_rows,
     "hopper-counters": hopper.hopper_counter_rows,
 }
 

@@ -1,16 +1,25 @@
-"""Lesson 15's measurements, on a GPU of compute capability 9.0: the Gluon kernel beside its peers, and its ladder.
+"""Lesson 15's measurements, on a GPU of compute capability 9.0: the Gluon kernels beside their peers, and the ladder.
 
 Run as a program, this module is what `ncu` watches in `hopper_counter_rows`.
 """
 
 import itertools
+from functools import partial
 
 import torch
 
+from course_lib.kernels.flash_backward import flash_backward
 from course_lib.kernels.flash_forward import flash_forward
+from course_lib.kernels.hopper_backward import hopper_backward
 from course_lib.kernels.hopper_forward import hopper_forward
 from course_lib.measure import timing
-from course_lib.measure.accuracy import assert_within_budget, exact_attention, relative_error
+from course_lib.measure.accuracy import (
+    assert_within_budget,
+    check_answers,
+    exact_attention,
+    exact_gradients,
+    relative_error,
+)
 from course_lib.measure.counters import counted_by_ncu, run_profiled
 from course_lib.measure.hopper_rungs import rungs
 
@@ -45,6 +54,33 @@ def hopper_rows():
             yield {
                 "rung": name, **shape, "causal": causal, "tflops": tflops[name], "relative_error": errors[name]
             }  # fmt: skip
+
+
+def hopper_backward_rows():
+    """The Gluon backward beside the portable one and PyTorch's, each alone and sustained.
+
+    Wrong gradients are not timed.
+    """
+    for dtype, head_dim, n, causal in itertools.product(
+        (torch.float16, torch.bfloat16), (64, 128), LENGTHS, (False, True)
+    ):
+        q, k, v, shape = inputs(head_dim, n, dtype)
+        do, how = torch.randn_like(q), {"causal": causal, "scale": head_dim**-0.5}
+        o, lse = hopper_forward(q, k, v, **how, store_lse=True)
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        peers = timing.forward_calls(timing.PEERS, *leaves, causal)
+        calls = {name: timing.backward_of(peers[name](), *leaves, do) for name in timing.PEERS}
+        calls["portable"] = partial(flash_backward, q, k, v, o, lse, do, **how)
+        calls["ours"] = partial(hopper_backward, q, k, v, o, lse, do, **how)
+        exact = exact_gradients(*(x[:1, :1] for x in (q, k, v, do)), causal=causal)
+        errors = {name: max(map(relative_error, call(), exact)) for name, call in calls.items()}
+        check_answers({name: calls[name]() for name in ("portable", "ours")}, (q, k, v, do), causal)
+        tflops = {  # the backward has 2.5 times the FLOPs of the forward
+            name: 2.5 * timing.tflops(timing.sustained_ms(call), n, head_dim, shape["heads"], shape["batch"], causal)
+            for name, call in calls.items()
+        }
+        row = {"pass": "backward", **shape, "causal": causal, "dtype": str(dtype).removeprefix("torch.")}
+        yield {**row, "tflops": tflops, "relative_error": errors}
 
 
 def hopper_counter_rows():

@@ -7,6 +7,7 @@ import torch
 
 from course_lib import runtime
 from course_lib.kernels import flash_attention, hopper_backward
+from course_lib.kernels.flash_backward import flash_backward
 from course_lib.kernels.launch import tensor_meta
 from course_lib.measure.accuracy import check_gradients, exact_attention
 from tests.kernels.test_flash_backward import DEVICE, inputs
@@ -111,6 +112,17 @@ def test_flash_attention_passes_everything_on(monkeypatch):
     dlse = torch.randn_like(lse)
     answer = torch.autograd.grad((o, lse), leaves, (do, dlse))
     check_gradients(answer, q, k, v, do, dlse, causal=True, scale=0.2)
+
+
+@pytest.mark.skipif(ON_CPU, reason="it asks which kernels the GPU ran")
+@pytest.mark.parametrize("d,backward", [(128, hopper_backward.hopper_backward), (64, flash_backward)])
+def test_gradients_of_flash_attention_have_the_bits_of_the_kernels_that_it_prefers(d, backward):
+    q, k, v, do = inputs(1024, 1024, d, dtype=torch.bfloat16, batch=16, heads=16, kv_heads=8)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    o, lse = flash_attention(*leaves, return_lse=True)
+    answer = torch.autograd.grad(o, leaves, do)
+    expected = backward(*(x.detach() for x in (q, k, v, o, lse, do)), causal=False, scale=d**-0.5)
+    assert all(map(torch.equal, answer, expected))
 
 
 SOURCE = Path(hopper_backward.__file__).read_text(encoding="utf-8")

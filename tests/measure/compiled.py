@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 # Request.kernel -> the modules that it is made of; and what all of them use.
 MODULES = {
     "forward": ("flash_forward",), "dkdv": ("flash_backward",), "dq": ("flash_backward",),
-    "hopper": ("hopper_forward",), "decode": ("decode",), "merge": ("decode",),
+    "hopper": ("hopper_forward",), "hopper_dkdv": ("hopper_backward", "hopper_forward", "flash_backward"),
+    "hopper_dq": ("hopper_backward", "hopper_forward", "flash_backward"), "decode": ("decode",), "merge": ("decode",),
     "list_forward": ("variants", "visits", "score_mods"),
     "list_dkdv": ("variant_backward", "variants", "visits", "score_mods", "flash_backward"),
     "list_dq": ("variant_backward", "variants", "visits", "score_mods", "flash_backward"),

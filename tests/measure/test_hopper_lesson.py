@@ -95,6 +95,24 @@ def test_beside_the_peers():
     assert len(ahead) == 24 and sum(ahead) > 18  # cuDNN is faster than the portable kernel in most of them
 
 
+def test_the_backward_beside_its_peers():
+    rows = records.rows(hopper.BACKWARD_RECORD)
+    over = {
+        (row["head_dim"], row["n"], row["dtype"], row["causal"]): {
+            peer: row["tflops"]["ours"] / row["tflops"][peer] for peer in ("portable", "sdpa_cudnn")
+        }
+        for row in rows
+    }
+    assert len(over) == len(rows) == 24
+    for (head_dim, n, *_), ratios in over.items():
+        assert ratios["portable"] > (1.1 if head_dim == 128 else 1)
+        assert ratios["portable"] < 1.2 or head_dim == 128  # little
+        if head_dim == 128:
+            assert 0.9 < ratios["sdpa_cudnn"] < 1.1
+            assert ratios["sdpa_cudnn"] > 1 or n > 1024
+            assert ratios["sdpa_cudnn"] < 1 or n < 16_384
+
+
 @pytest.mark.parametrize(
     "old, new, said",
     [
