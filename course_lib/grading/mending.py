@@ -58,17 +58,77 @@ class _Search:
                 self.new.append(self.right.values)
             elif case is cases[0]:
                 return ""
+        self._cut_into_passes()
         self.texts = {}  # results first; of several with the same values, one, with the texts of all
         for source in sorted(self.new[0], key=lambda source: not self.right.places[source].is_result):
             alike = (other for other in self.texts if _alike(self.new, source, self.new, other, exactly=True))
             self.texts.setdefault(next(alike, source), []).append(self.right.places[source].text)
         self.known = {}  # place -> the source that has the same values, or None
         for place in self.old[0]:
-            alike = (source for source in self.texts if _alike(self.old, place, self.new, source))
+            alike = (source for source in self.texts if self._stands_for(source, place))
             self.known[place] = next(alike, None)
         return (
-            self._right_already() or self._mended() or self._at_first() or self._from_the_end() or self._right_parts()
+            self._right_already()
+            or self._left_early()
+            or self._mended()
+            or self._at_first()
+            or self._from_the_end()
+            or self._right_parts()
         )
+
+    def _stands_for(self, source, place):
+        """Whether they have the same values; of a number, or a row of an array, also as often."""
+        there = self.right.places[source]
+        as_often = source in self.passing or there.is_given and not there.text.isidentifier()
+        return _alike(self.old, place, self.new, source) and not (
+            as_often and any(len(old[place]) != len(new[source]) for old, new in self._both(place, source))
+        )
+
+    def _both(self, place, source):
+        return [(o, n) for o, n in zip(self.old, self.new, strict=True) if place in o and source in n]
+
+    def _cut_into_passes(self):
+        """Adds the rows of the right answer's arrays as sources of their own: a loop makes them one in each pass."""
+        self.passing = {}  # (source, how many of its axes the passes run over) -> the number of the new source
+        if all(len(values) == 1 for old in self.old for values in old.values()):
+            return
+        for new in self.new:
+            for source, values in list(new.items()):
+                for axes in range(1, values[0].ndim + 1) if len(values) == 1 else ():
+                    row = self.passing.setdefault((source, axes), len(self.right.places) + len(self.passing))
+                    new[row] = list(values[0].reshape(-1, *values[0].shape[axes:]))
+        for source, axes in self.passing:
+            whole = self.right.places[source]
+            parts = tuple(self.passing[part, axes] for part in whole.parts if (part, axes) in self.passing)
+            self.right.places.append(whole._replace(parts=parts, is_result="", is_given=False))
+        self.passing = set(self.passing.values())
+
+    def _left_early(self):
+        """A return, break or continue in a loop without which, or with another in its place, the result is right."""
+        for number, (line, before) in enumerate(self.wrong.exits):
+            for after in ("pass", "continue", "break"):
+                moved = before == "return" and not self.wrong.ends_with_return
+                if after == before or moved and after != "pass":
+                    continue
+                other = Recording(self.wrong.function, (number, after))
+                mended = []
+                for case, due, failed in zip(self.cases, self.due, self.failed, strict=True):
+                    came, evidence = other.run(*case)
+                    mended.append(evidence is None and same(came, due))
+                    if not mended[-1] and (not failed or case[0] is self.cases[0][0]):
+                        break
+                else:
+                    if 2 * sum(a and b for a, b in zip(mended, self.failed, strict=True)) > sum(self.failed):
+                        instead = (
+                            "after the loop"
+                            if moved
+                            else "without this line"
+                            if after == "pass"
+                            else f"with {after} in its place"
+                        )
+                        text = f"this {before} is in a loop: {instead} the result would be right"
+                        return f"{self.wrong.line_of(line)}\n{text}"
+        return ""
 
     def _at_first(self):
         """Where a NaN, or an infinity, is made of numbers that are none."""
@@ -153,6 +213,8 @@ class _Search:
 
     def _is_right(self, place):
         here = self.wrong.places[place]
+        if place in self.wrong.lists:  # of what it is made is looked at first
+            return False
         if place not in self.known or self.known[place] is None and self.old[0][place][0].dtype == bool:
             return all(map(self._is_right, here.parts))
         return here.is_given or self.known[place] is not None

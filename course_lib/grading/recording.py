@@ -34,22 +34,32 @@ class Place(NamedTuple):
 class Recording:
     """A function whose expressions note their values, and one of which may be given others.
 
-    places: the expressions. bounds: those that are bounds of slices. values: of the last run, {number of the place:
-    its values, in order}. cost: what it
-    took, where 1 is little; beyond MOST_COST_A_RUN it ends.
+    places: the expressions. bounds: those that are bounds of slices. lists: those that were lists. values: of the last
+    run, {number of the place: its values, in order}. cost: what it took, where 1 is little; beyond MOST_COST_A_RUN it
+    ends. exits: (line, word) of what leaves a loop or a pass of it.
     """
 
-    def __init__(self, function: FunctionType):
+    def __init__(self, function: FunctionType, instead: tuple[int, str] | None = None):
+        """instead: (number of an exit, the statement in its place). A return moves to the end if none is there."""
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
         ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
         (definition,) = tree.body
         definition.decorator_list = []
+        exits = list(_exits(definition.body))
+        self.exits = [(block[place].lineno, type(block[place]).__name__.lower()) for block, place in exits]
+        self.ends_with_return = isinstance(definition.body[-1], ast.Return)
+        if instead:
+            block, place = exits[instead[0]]
+            if isinstance(block[place], ast.Return) and not self.ends_with_return:
+                definition.body.append(block[place])
+            block[place] = ast.copy_location(ast.parse(instead[1]).body[0], block[place])
         returned = [node.value for node in ast.walk(definition) if isinstance(node, ast.Return) and node.value]
         self._results = {
             part: "all" if part is node else "part" for node in returned for part in [node, *getattr(node, "elts", ())]
         }
         self._arguments = {argument.arg for argument in definition.args.args}
-        self.places, self._parts, self.bounds, self.values, self._stand_ins = [], [], set(), {}, {}
+        self.function = function
+        self.places, self._parts, self.bounds, self.lists, self.values, self._stand_ins = [], [], set(), set(), {}, {}
         definition.body = [self._watched(statement) for statement in definition.body]
         closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         namespace = function.__globals__ | {name: cell.cell_contents for name, cell in closure} | {NAME: self._note}
@@ -64,7 +74,9 @@ class Recording:
 
     def line(self, place):
         """ "line 3:  s = x - x.max()": the line of a place."""
-        number = self.places[place].line
+        return self.line_of(self.places[place].line)
+
+    def line_of(self, number):
         return f"line {number}:  {linecache.getline(self._filename, number, self._names).strip()}"
 
     def _watched(self, node):
@@ -90,6 +102,8 @@ class Recording:
         return ast.copy_location(call, node)
 
     def _note(self, place, value):
+        if isinstance(value, list):
+            self.lists.add(place)
         if (array := _array(value)) is None:
             return value
         noted = self.values.setdefault(place, [])
@@ -109,6 +123,16 @@ class Recording:
         if isinstance(value, np.ndarray) or new.ndim:
             return new.copy()
         return new.item() if type(value) in (bool, int, float) else new[()]
+
+
+def _exits(block, in_loop=False):
+    """(block, place in it) of every statement that leaves a loop or a pass of it."""
+    for place, statement in enumerate(block):
+        if in_loop and isinstance(statement, ast.Return | ast.Break | ast.Continue):
+            yield block, place
+        elif not isinstance(statement, ast.FunctionDef):
+            yield from _exits(getattr(statement, "body", ()), in_loop or isinstance(statement, ast.For | ast.While))
+            yield from _exits(getattr(statement, "orelse", ()), in_loop)
 
 
 def _array(value):

@@ -21,6 +21,11 @@ def scores(Q, K, scale=None):
             lambda Q, K, scale=None: scores(Q[:1] + 0 * Q, K, scale),
             "changing Q[0] changes rows 0 to 1 of what comes back; it should change row 0",
         ),
+        (lambda *given: -scores(*given), "S is the right result with the opposite sign"),
+        (lambda *given: abs(scores(*given)), "S is the right result without its sign"),
+        (lambda *given: np.trunc(scores(*given)), "S is the right result cut to whole numbers"),
+        (lambda *given: np.exp(scores(*given)), "S is the exponential of the right result"),
+        (lambda *given: 1 - scores(*given), "S is 1 minus the right result"),
         (lambda Q, K, scale=None: scores(Q, K), "on every input tried, S is the right result for scale=None"),
     ],
 )
@@ -38,6 +43,7 @@ def attention_flops(n_q, n_k, d, d_v):
         (lambda *of: attention_flops(*of) + 5 * of[0] * of[2], "the count is the right result plus 5 * n_q * d"),
         (lambda n, k, *of: attention_flops(n, k, *of) - 2 * n * k + n, "the right result plus n_q minus 2 * n_q * n_k"),
         (lambda *of: attention_flops(*of) / 7, "the count is the right result times 0.1429"),
+        (lambda *of: np.log(attention_flops(*of)), "the count is the logarithm of the right result"),
         (lambda *of: 8, "on every input tried, the count is 8"),
     ],
 )

@@ -8,6 +8,7 @@ from course_lib.grading import registry
 from course_lib.grading.calling import GuardedAnswer
 from course_lib.grading.mending import mended
 from course_lib.grading.recording import Recording
+from course_lib.grading.slips import on_case
 
 
 def told(exercise_id, answer):
@@ -16,10 +17,16 @@ def told(exercise_id, answer):
     return mended(exercise, prop, GuardedAnswer(answer), prop.cases[0])
 
 
-def stable_softmax_by(line):
+def told_of_each_case(exercise_id, answer):
+    exercise, answer = registry.find(exercise_id), GuardedAnswer(answer)
+    failed = [(p, p.cases[i]) for p in exercise.properties for i in range(len(p.cases)) if on_case(p, answer, i)[1]]
+    return [mended(exercise, prop, answer, case) for prop, case in failed]
+
+
+def stable_softmax_by(line, result="p / l"):
     namespace = {"np": np}
-    source = f"def stable_softmax(x, axis=-1):\n    m = x.max(axis=axis, keepdims=True)\n{line}\n    return p / l\n"
-    run_source(source, f"<{line}>", namespace)
+    source = f"def stable_softmax(x, axis=-1):\n    m = x.max(axis=axis, keepdims=True)\n{line}\n    return {result}\n"
+    run_source(source, f"<{line} {result}>", namespace)
     return namespace["stable_softmax"]
 
 
@@ -48,6 +55,35 @@ SUM = "    l = p.sum(axis=axis, keepdims=True)"
 def test_the_place_and_the_value_that_would_be_right_are_told(lines, said):
     found = told("03.stable_softmax", stable_softmax_by(lines))
     assert said in found and bool(said) == bool(found)
+
+
+EXP = "    p = np.exp(x - m)"
+
+
+@pytest.mark.parametrize(
+    "answer, said",
+    [
+        # Where a NaN comes from.
+        (stable_softmax_by("    p = np.sqrt(-1 - x * x)\n    l = 1"), "nan], made of numbers that are not nan"),
+        # All parts of the last line are right.
+        (stable_softmax_by(f"{EXP}\n{SUM}", "p - l"), "p and l: right; what is made of it in this line is not"),
+        # Two values that differ in their dtype only.
+        (stable_softmax_by(f"{EXP}.astype('f')\n{SUM}"), " in float32; with "),
+    ],
+)
+def test_other_facts_of_a_line_are_told(answer, said):
+    assert any(said in each for each in told_of_each_case("03.stable_softmax", answer))
+
+
+def test_a_bound_that_became_negative_is_told():
+    def causal_mask(n_q, n_k):
+        mask = np.zeros((n_q, n_k), dtype=bool)
+        for i in range(n_q):
+            mask[i, : i + n_k - n_q + 1] = True
+        return mask
+
+    said = "i + n_k - n_q + 1 is -2 here: a slice counts negative numbers from the end"
+    assert any(said in each for each in told_of_each_case("04.causal_mask", causal_mask))
 
 
 def test_a_pass_of_a_loop_is_named():
@@ -93,3 +129,77 @@ def test_the_right_answer_given_its_own_values_is_right():
         assert recording.run(prop, prop.cases[0], {place: values})[1] is None
         if recording.places[place].is_result:
             assert recording.run(prop, prop.cases[0], {place: [1 + each for each in values]})[1] is not None
+
+
+def heads_by(columns, kept="p @ v"):
+    source = f"""
+def multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads, causal=False):
+    n, d_model = X.shape
+    d = d_model // n_heads
+    heads = []
+    for h in range(n_heads):
+        own = slice(h * d, (h + 1) * d)
+        q, k, v = (X @ Wq)[:, own], (X @ Wk)[:, {columns}], (X @ Wv)[:, own]
+        s = q @ k.T / np.sqrt(d)
+        s = np.where(np.tri(n) > 0, s, -np.inf) if causal else s
+        p = np.exp(s - s.max(axis=1, keepdims=True))
+        p = p / p.sum(axis=1, keepdims=True)
+        heads.append({kept})
+    return np.concatenate(heads, axis=1) @ Wo
+"""
+    namespace = {"np": np}
+    run_source(source, f"<{columns} {kept}>", namespace)
+    return namespace["multi_head_attention"]
+
+
+@pytest.mark.parametrize(
+    "answer, said",
+    [
+        (heads_by("h : h + d"), "row 0 of (X @ Wk)[:, h:h + d] in pass 2 is [0.25, 0. ]; with [0. , 1.25] in its"),
+        (heads_by("own", "p @ v / (h + 1)"), "row 0 of p @ v / (h + 1) in pass 2 is"),
+    ],
+)
+def test_a_list_filled_in_a_loop_is_looked_into(answer, said):
+    exercise = registry.find("04.multi_head_attention")
+    (prop,) = (prop for prop in exercise.properties if prop.name.startswith("two heads"))
+    assert said in mended(exercise, prop, GuardedAnswer(answer), prop.cases[0])
+
+
+def dot_by(step, end="return total"):
+    source = f"def dot(a, b):\n    total = 0.0\n    for i in range(len(a)):\n{step}\n    {end}\n"
+    namespace = {}
+    run_source(source, f"<{step} {end}>", namespace)
+    return namespace["dot"]
+
+
+ADDED = "        total = total + a[i] * b[i]"
+IN_LOOP = "this {} is in a loop: {} the result would be right"
+
+
+@pytest.mark.parametrize(
+    "answer, said",
+    [
+        (dot_by("        total += a[i] * b[-i]"), "b[-i] in pass 2 is"),
+        (dot_by(f"{ADDED}\n        return total"), IN_LOOP.format("return", "without this line")),
+        (dot_by(f"{ADDED}\n        return total", "pass"), IN_LOOP.format("return", "after the loop")),
+        (dot_by(f"{ADDED}\n        break"), IN_LOOP.format("break", "without this line")),
+        # Nothing is said of an exit that no other mends.
+        (dot_by(f"{ADDED} + 1\n        if i < 0:\n            return total"), ""),
+    ],
+)
+def test_in_a_loop_the_pass_or_the_early_exit_is_told(answer, said):
+    found = told_of_each_case("01.dot", answer)
+    assert any(said in each for each in found) and (said or not any("in a loop" in each for each in found))
+
+
+def test_what_belongs_in_the_place_of_an_early_exit_is_told():
+    def causal_mask(n_q, n_k):
+        mask = np.zeros((n_q, n_k), dtype=bool)
+        for i in range(n_q):
+            for j in range(n_k):
+                if j > i + n_k - n_q:
+                    return mask
+                mask[i, j] = True
+        return mask
+
+    assert IN_LOOP.format("return", "with continue in its place") in told("04.causal_mask", causal_mask)
