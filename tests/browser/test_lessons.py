@@ -468,6 +468,25 @@ def test_making_it_fast(open_lesson):
     assert "128 queries: Tiles of 128 x 64" in press(rung, "Space", "ArrowDown", "Enter")
 
 
+def test_hopper(open_lesson):
+    page = open_lesson("15_hopper")
+
+    explorer = page.locator(".jp-OutputArea .widget-vbox", has=page.locator("select")).first
+    press = keyboard(page, explorer)
+    consumers, stages, d, keys = explorer.locator(".noUi-handle").all()
+    (rung,) = explorer.locator("select").all()
+
+    assert "2,048 cycles for 128 query rows" in explorer.inner_text()
+    assert "for 64 query rows" in press(consumers, "Home")
+    assert "for 128 query rows" in press(consumers, "End")
+    assert "busy 94%" in press(stages, "Home")
+    assert "320 KiB of 227 KiB: it does not fit" in press(stages, "End")
+    assert "busy 91%" in press(d, "Home")
+    assert "100%" in press(d, "End")
+    assert "1,024 cycles" in press(keys, "Home")
+    assert "1 group that computes" in press(rung, "Space", "ArrowUp", "Enter")
+
+
 def test_cuda(open_lesson):
     page = open_lesson("12_cuda")
 

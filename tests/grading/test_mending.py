@@ -66,7 +66,10 @@ EXP = "    p = np.exp(x - m)"
         # Where a NaN comes from.
         (stable_softmax_by("    p = np.sqrt(-1 - x * x)\n    l = 1"), "nan], made of numbers that are not nan"),
         # All parts of the last line are right.
-        (stable_softmax_by(f"{EXP}\n{SUM}", "p - l"), "p and l: right; what is made of it in this line is not"),
+        (
+            stable_softmax_by(f"{EXP}\n{SUM}", "p - l"),
+            "return p - l\np and l: right; what is made of it in this line is not",
+        ),
         # Two values that differ in their dtype only.
         (stable_softmax_by(f"{EXP}.astype('f')\n{SUM}"), " in float32; with "),
     ],
