@@ -119,13 +119,8 @@ class _Search:
                         break
                 else:
                     if 2 * sum(a and b for a, b in zip(mended, self.failed, strict=True)) > sum(self.failed):
-                        instead = (
-                            "after the loop"
-                            if moved
-                            else "without this line"
-                            if after == "pass"
-                            else f"with {after} in its place"
-                        )
+                        otherwise = {"pass": "without this line"}.get(after, f"with {after} in its place")
+                        instead = "after the loop" if moved else otherwise
                         text = f"this {before} is in a loop: {instead} the result would be right"
                         return f"{self.wrong.line_of(line)}\n{text}"
         return ""

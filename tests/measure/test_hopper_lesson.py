@@ -106,7 +106,7 @@ def test_the_backward_beside_its_peers():
     assert len(over) == len(rows) == 24
     for (head_dim, n, *_), ratios in over.items():
         assert ratios["portable"] > (1.1 if head_dim == 128 else 1)
-        assert ratios["portable"] < 1.2 or head_dim == 128  # little
+        assert ratios["portable"] < 1.2 or head_dim == 128  # less
         if head_dim == 128:
             assert 0.9 < ratios["sdpa_cudnn"] < 1.1
             assert ratios["sdpa_cudnn"] > 1 or n > 1024

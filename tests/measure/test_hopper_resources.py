@@ -1,4 +1,4 @@
-"""The Hopper kernels compiled for compute capability 9.0, without a GPU: it fits, and hardly spills."""
+"""The Hopper kernels compiled for compute capability 9.0, without a GPU: they fit, and hardly spill."""
 
 import itertools
 
@@ -17,7 +17,7 @@ KNOWN_SPILLS = {("hopper", 128, False): 8, ("hopper", 128, True): 56, ("hopper_d
 REGISTERS_AT_ENTRY = 168  # of 384 threads: what a multiprocessor's 65,536 allow
 
 
-def test_it_fits_and_hardly_spills():
+def test_they_fit_and_hardly_spill():
     found = compiled(EVERY)
     for request in EVERY:
         used = found[request]
