@@ -45,7 +45,8 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
     launched = "launched(" in prop.call
     right = GuardedAnswer(exercise.answer)
     with np.errstate(all="ignore"):
-        pair = [_outcomes(observed(prop, each, inputs)) for each in (right, answer)]
+        observations = [observed(prop, each, inputs) for each in (right, answer)]
+        pair = [_outcomes(each) for each in observations]
         if fact := _never_loaded(right.loads, answer.loads):
             return fact
         place = next((i for i, parts in enumerate(zip(*pair, strict=False)) if not same(*parts)), None)
@@ -76,19 +77,29 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
                 and _as_if(exercise.answer, lambda *of: run(right, *of), tried)
             )
         if words:  # 0 is the right result for many other arguments
-            return f"on every input tried, {evidence.findings[0].part or 'what comes back'} is {words}"
+            part = _keys(observations[0])[place] or evidence.findings[0].part or "what comes back"
+            return f"on every input tried, {part} is {words}"
         return "" if place_to_mend else _influence(lambda each, inputs: run(each, prop, inputs), right, answer, inputs)
 
 
 def _outcomes(observation):
     """The arrays that an answer's calls made, or returned."""
-    outcomes = []
+    return [np.asarray(part, dtype=np.float64) for _, part in _parts(observation)]
+
+
+def _keys(observation):
+    """Of each of the `_outcomes`, its key in the dict that it was in, or nothing."""
+    return [key for key, _ in _parts(observation)]
+
+
+def _parts(observation):
     for value in observation[0][0]:
-        value = tuple(value.values()) if isinstance(value, dict) else value
-        for part in value if isinstance(value, tuple) else (value,):
+        parts = value.items() if isinstance(value, dict) else [("", value)]
+        if isinstance(value, tuple):
+            parts = [("", part) for part in value]
+        for key, part in parts:
             if isinstance(part, (int, float, list, np.ndarray, np.generic)) and _is_array(part):
-                outcomes.append(np.asarray(part, dtype=np.float64))
-    return outcomes
+                yield key, part
 
 
 def _is_array(value):
@@ -123,7 +134,7 @@ def _as_if(answer, right, tried):
 def _fits(change, right, prop, inputs, exact, came):
     try:
         outcome = right(prop, inputs | change(inputs))
-    except (KeyError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError):
         return False
     return outcome is not None and same(outcome, came)
 

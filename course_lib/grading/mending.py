@@ -7,6 +7,7 @@ mistake.
 
 import difflib
 import itertools
+import re
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from .recording import MOST_COST_A_RUN, Recording
 from .slips import same
 
 MOST_CASES, MOST_COST = 12, 2000  # the cost as in Recording: counted, not timed
+MOST_TRIED = 12  # passes of a loop, and rows of an array
 # What an expression is, in the order in which they are tried: WRONG though all its parts are right; RIGHT, if a step
 # is missing after it; wrong with some of its PARTS; a VARIABLE, which is made elsewhere; GIVEN.
 WRONG, RIGHT, PARTS, VARIABLE, GIVEN = range(5)
@@ -229,6 +231,8 @@ class _Search:
                 is_of_kind = source not in self.known.values() and self._contains(source, known)
             else:
                 is_of_kind = not there.is_given or there.text.isidentifier() or old[0].size == 1
+            if here.parts and old[0].size == 1 and all(np.isfinite(x).all() for x in old) and np.isinf(new[0]).all():
+                continue  # what is computed of finite numbers, and ought to be infinite: by chance
             if is_of_kind and not there.is_result and _fits(old, new):
                 likeness = max(difflib.SequenceMatcher(None, here.text, text).ratio() for text in texts)
                 found.append((likeness + (old[0].shape == new[0].shape) + (old[0].size == new[0].size), source))
@@ -269,10 +273,16 @@ class _Search:
 
     def _told(self, sources):
         changes, wanted = [], []
+        for place in sources:
+            if self.old[0][place][0].size > 1 and re.search(
+                r":  (if|elif|while) .*\b(any|all)\(", self.wrong.line(place)
+            ):
+                return self._said([place], "this condition is asked once for all rows or queries; each needs its own")
         for place, source in sources.items():
             here, old, new = self.wrong.places[place], self.old[0][place], self.new[0][source]
-            at = next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True))
-            row, *said = _first_difference(old[at], new[at])
+            new = self._needed(place, old, new) if len(sources) == 1 else new
+            at = next(i for i, pair in enumerate(zip(old, new, strict=True)) if _differ(*pair))
+            row, *said = _first_difference(*(_listed_range(here.text, x[at]) for x in (old, new)))
             outer = next((each.text for each in self.wrong.places if place in each.parts), "")
             within = f" of {outer}" if len(here.text) < 3 and outer or outer.count(here.text) > 1 else ""
             time = f" in pass {at + 1}" if len(old) > 1 else ""
@@ -280,6 +290,25 @@ class _Search:
             wanted.append(said[1])
         places = "its place" if len(sources) == 1 else "their places"
         return self._said(sources, f"{_listed(changes)}; with {_listed(wanted)} in {places} the result would be right")
+
+    def _needed(self, place, old, new):
+        """new, with the old values wherever the result is right with them, too: in whole passes first, then in rows."""
+
+        def is_right(values):
+            came, evidence = self.wrong.run(*self.cases[0], {place: values})
+            return evidence is None and same(came, self.due[0])
+
+        new = [_as_shaped(theirs, ours) for ours, theirs in zip(old, new, strict=True)]
+        for at in range(min(len(new), MOST_TRIED)):
+            kept = [*new[:at], old[at], *new[at + 1 :]]
+            new = kept if is_right(kept) else new
+        for at, (ours, theirs) in enumerate(zip(old[:MOST_TRIED], new, strict=False)):
+            for row in range(min(len(ours), MOST_TRIED)) if ours.ndim > 1 and ours.shape == theirs.shape else ():
+                rows = new[at].astype(np.result_type(ours, theirs))
+                rows[row] = ours[row]
+                kept = [*new[:at], rows, *new[at + 1 :]]
+                new = kept if is_right(kept) else new
+        return new
 
     def _said(self, places, text):
         return "\n".join([*dict.fromkeys(self.wrong.line(place) for place in places), text])
@@ -300,6 +329,11 @@ def _first_difference(old, new):
     return row, *said
 
 
+def _listed_range(text, values):
+    """The numbers of a range, of which only the start, the stop and the step are recorded."""
+    return np.arange(*values.tolist()) if text.startswith("range(") and values.size == 3 else values
+
+
 def _listed(texts):
     return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
 
@@ -308,7 +342,17 @@ def _fits(old, new):
     """Whether the right answer's values could stand for the wrong one's."""
     pairs = list(zip(old, new, strict=False))
     alike = all((a.dtype == bool) == (b.dtype == bool) for a, b in pairs)
-    return len(old) == len(new) and alike and any(not np.array_equal(*pair, equal_nan=True) for pair in pairs)
+    sizes = all(a.ndim or a.dtype.kind != "i" or not b.ndim for a, b in pairs)  # no array in place of a whole number
+    return len(old) == len(new) and alike and sizes and any(_differ(*pair) for pair in pairs)
+
+
+def _differ(one, other):
+    """Whether they do, as values: a stand-in of the same size takes the shape of what it stands for."""
+    return not np.array_equal(one, _as_shaped(other, one), equal_nan=True)
+
+
+def _as_shaped(new, old):
+    return new.reshape(old.shape) if new.size == old.size and new.ndim != old.ndim else new
 
 
 def _alike(values, place, others, source, exactly=False):

@@ -64,7 +64,7 @@ check(
 )
 check(
     "causal with fewer queries than keys: the last query sees every key",
-    [(Q[2:], K, V, True), ([[1, 2]], K, V, True)],
+    [(Q[2:], K, V, True), ([[1, 2]], K, V, True), (*OWN_SIZES, True), (Q[:3], K, V, True)],
 )
 check(
     "scores near 1000 neither overflow nor vanish",
@@ -83,7 +83,7 @@ check(
 )
 check(
     "causal with more queries than keys: a query that sees no key gives 0",
-    [(Q, K[:2], V[:2], True), inputs(causal=True)],
+    [(Q, K[:2], V[:2], True), ([[1000], [1000], [1000]], [[1], [2]], [[3], [5]], True), inputs(causal=True)],
 )
 check(
     "without `causal`, every query sees every key",

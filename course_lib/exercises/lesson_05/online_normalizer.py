@@ -66,7 +66,14 @@ check("a smaller score leaves m alone and adds exp(s - m) to l", [of(2.0, 1.0), 
 check("a new max rescales the old sum", [of(1.0, 2.0), of(-3.0, -1.0)])
 check(
     "any stream gives the max and the sum of exp(s - max)",
-    [of(1.0, 2.0, 3.0, 4.0), of(*[2.0] * 5), of(0.5, 3.0, -1.0, 3.0, 4.5, 0.0, 4.0, -2.5), streams(NUMBERS)],
+    [
+        of(1.0, 2.0, 3.0, 4.0),
+        of(*[2.0] * 5),
+        of(0.0, -10.5),
+        of(0.0, 9.0),
+        of(0.5, 3.0, -1.0, 3.0, 4.5, 0.0, 4.0, -2.5),
+        streams(NUMBERS),
+    ],
 )
 check(
     "scores near 1000 and -1000 neither overflow nor vanish",
