@@ -79,7 +79,8 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
         if words:  # 0 is the right result for many other arguments
             part = _keys(observations[0])[place] or evidence.findings[0].part or "what comes back"
             return f"on every input tried, {part} is {words}"
-        return "" if place_to_mend else _influence(lambda each, inputs: run(each, prop, inputs), right, answer, inputs)
+        part = evidence.findings[0].part
+        return "" if place_to_mend else _influence(lambda *of: run(of[0], prop, of[1]), right, answer, inputs, part)
 
 
 def _outcomes(observation):
@@ -278,7 +279,7 @@ def _never_loaded(should, did):
     return ""
 
 
-def _influence(run, right, answer, inputs):
+def _influence(run, right, answer, inputs, part):
     """Which row of an input moves which rows of the result, where that is not as it should be."""
     before = [run(each, inputs) for each in (right, answer)]
     if before[0].shape != before[1].shape or not np.isfinite(before).all():
@@ -298,6 +299,12 @@ def _influence(run, right, answer, inputs):
             should, did = ("nothing" if not rows else "the result" if whole else named("row", rows) for rows in moved)
             # A few rows of many may stay as they are by chance.
             if should != did and (set(moved[1]) - set(moved[0]) or 2 * len(moved[1]) <= len(moved[0])):
-                place = "" if whole or did == "nothing" else " of what comes back"
+                place = (
+                    f" in {part}"
+                    if did == "nothing" and part
+                    else ""
+                    if whole or did == "nothing"
+                    else " of what comes back"
+                )
                 return f"changing {name}[{row}] changes {did}{place}; it should change {should}"
     return ""

@@ -113,7 +113,7 @@ def failed_message(
     The text has LINES lines at most, for which its call and its values may be cut. The page has them whole.
     """
     diagnosis, hint = (slip.diagnosis, slip.hint) if slip else ("", "")
-    hint = hint or next((general_hints()[f.kind] for f in evidence.findings if f.kind in general_hints()), "")
+    hint = hint or _general_hint(evidence.findings)
     title, code = f"{exercise.id}: not passed yet", code_of_call(as_drawn(prop.call), inputs)
     found = [
         "\n".join(_wrapped(finding.text, WIDTH - 10)) if finding.kind == "fact" else finding.text
@@ -182,9 +182,20 @@ def _printed_page(printed):
     return _paragraph("Your answer printed:") + _pre(printed) if printed else ""
 
 
+def _general_hint(findings):
+    """For what an exception says, if it is one that is known, or for the kind of a finding."""
+    if any(finding.kind == "fact" and finding.text.startswith("line ") for finding in findings):
+        findings = [finding for finding in findings if finding.kind != "precision"]  # the line says it
+    for finding in findings:
+        words = [words for words in general_hints() if finding.kind == "exception" and words in finding.text]
+        if found := general_hints().get(words[0] if words else finding.kind):
+            return found
+    return ""
+
+
 @functools.cache
 def general_hints() -> dict:
-    """Kind of finding -> what can be said about it in any exercise."""
+    """Kind of finding, or words of an exception -> what can be said about it in any exercise."""
     return prose.read_sections(Path(__file__).with_name("general_hints.md"))
 
 

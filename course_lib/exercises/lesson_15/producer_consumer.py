@@ -24,7 +24,7 @@ def producer_consumer(tiles, stages):
     One or two consumers run at the same time, each with the consumer's operations; each needs the product and the
         softmax of every tile. Nothing may be read early, overwritten or left undone, however long anything takes.
     As long as stages are empty, copies go on while products and softmax do, and a stage is empty again as soon as the
-        products with its tile are done.
+        consumers' products with its tile are done.
 
     >>> producer, consumer = producer_consumer(tiles=1, stages=1)
     >>> producer

@@ -27,6 +27,8 @@ def schedule(copy, latency, product, softmax, stages, consumers, next_first=Fals
 
     >>> schedule(copy=400, latency=600, product=1000, softmax=600, stages=2, consumers=1)
     1600
+    >>> schedule(copy=400, latency=600, product=1000, softmax=600, stages=2, consumers=1, next_first=True)
+    1000
     """
     if next_first and stages == 1:
         return float("inf")
