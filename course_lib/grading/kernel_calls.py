@@ -210,8 +210,9 @@ def _unwritten(launch: Launch) -> Evidence | None:
         name = parameter.removesuffix("_ptr")
         missing = launch.trace.unwritten(name)
         if missing.any():
-            rows = sorted(set(np.nonzero(missing)[0].tolist()))
-            noun = "element" if missing.ndim == 1 else "row"
+            in_columns = missing.ndim == 2 and not missing.all(axis=1).any() and missing.any(axis=1).all()
+            rows = sorted(set(np.nonzero(missing)[int(in_columns)].tolist()))
+            noun = "element" if missing.ndim == 1 else "column" if in_columns else "row"
             text = f"{name}: {int(missing.sum())} of {missing.size} elements are never written ({named(noun, rows)})"
             text += f"; {instead} is written instead" if instead else ""
             findings.append(Finding(name, "unwritten", text))

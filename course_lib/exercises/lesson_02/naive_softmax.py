@@ -38,8 +38,17 @@ def breaks_as_written(returned, x):
     if np.array_equal(returned, expected, equal_nan=True):
         return None
     with np.errstate(all="ignore"):
-        total = np.exp(x).sum()
-    how = "the sum overflows" if np.isinf(total) else "every exp vanishes" if total == 0 else "small exps vanish"
+        terms = np.exp(x)
+        total = terms.sum()
+    how = (
+        "exp overflows"
+        if np.isinf(terms).any()
+        else "the sum overflows"
+        if np.isinf(total)
+        else "every exp vanishes"
+        if total == 0
+        else "small exps vanish"
+    )
     text = f"in {x.dtype} {how}, and this answer survives it: some step is not the formula's, or in another dtype"
     return single_finding("survives", text, show(returned), show(expected))
 

@@ -15,8 +15,8 @@ def logsumexp(x, axis=-1):
     x: float16, float32 or float64, any shape. axis: which one is summed over. An entry may be -inf, and then
         adds nothing to the sum.
     Returns x's shape without `axis`, in float32, or in float64 for float64, with as many right digits as that
-        dtype has, for long slices too. Where every entry is -inf, the
-        result is -inf, the logarithm of an empty sum. x is not modified.
+        dtype has, for long slices too. Where every entry is -inf, the result is -inf, the logarithm of an empty
+        sum. x is not modified.
 
     >>> print(logsumexp(np.array([1.0, 2.0, 3.0, 4.0])).round(4))
     4.4402

@@ -14,8 +14,8 @@ def kv_loop_bounds(start_m, n_q, n_k, causal, block_m, block_n):
     start_m: the first query of the program's tile; the tile has queries start_m to start_m + block_m - 1, but none
         beyond n_q - 1. n_q, n_k: queries and keys. causal: query i sees keys 0 to i + n_k - n_q, else every key.
     kv_end: one more than the last key that any query of the tile sees; 0 if none sees a key.
-    full_end: the largest multiple of block_n, at most n_k, such that every query of the tile sees every key before it. Tiles of
-        keys in [0, full_end) need no mask, those in [full_end, kv_end) do, later ones are not visited.
+    full_end: the largest multiple of block_n, at most n_k, such that every query of the tile sees every key before
+        it. Tiles of keys in [0, full_end) need no mask, those in [full_end, kv_end) do, later ones are not visited.
 
     >>> kv_loop_bounds(start_m=2, n_q=4, n_k=4, causal=True, block_m=2, block_n=2)
     (2, 4)
