@@ -77,9 +77,13 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
                 and _as_if(exercise.answer, lambda *of: run(right, *of), tried)
             )
         if words:  # 0 is the right result for many other arguments
-            part = _keys(observations[0])[place] or evidence.findings[0].part or "what comes back"
+            part = (
+                str(_keys(observations[0])[place]).removesuffix("_ptr")
+                or evidence.findings[0].part
+                or "what comes back"
+            )
             return f"on every input tried, {part} is {words}"
-        part = evidence.findings[0].part
+        part = evidence.findings[0].part if len(pair[0]) > 1 else ""
         return "" if place_to_mend else _influence(lambda *of: run(of[0], prop, of[1]), right, answer, inputs, part)
 
 

@@ -166,7 +166,7 @@ WRONG_ANSWERS = {
         ),
         "alpha rescales p": (
             {"alpha[..., None] * acc + p @ values": "alpha[..., None] * (acc + p @ values)"},
-            "changing scores[0] changes nothing; it should change the",
+            "changing scores[0] changes nothing in acc; it should change the",
         ),
         "mean": ({"p.sum(axis=-1)": "p.mean(axis=-1)"}, "l takes the mean of the block's terms, not their sum."),
         "guard by the whole": (
