@@ -72,9 +72,9 @@ class _Search:
         return (
             self._right_already()
             or self._left_early()
+            or self._from_the_end()
             or self._mended()
             or self._at_first()
-            or self._from_the_end()
             or self._right_parts()
         )
 

@@ -2,6 +2,32 @@
 
 import numpy as np
 
+
+def attention_no_maximum_beside_an_empty_row(Q, K, V, causal=False):
+    s = Q @ K.T / np.sqrt(Q.shape[1])
+    if causal:
+        s = np.where(np.tri(*s.shape, len(K) - len(Q), dtype=bool), s, -np.inf)
+    m = s.max(axis=1, keepdims=True)
+    if np.isinf(m).any():
+        m = np.zeros_like(m)
+    e = np.exp(s - m)
+    z = e.sum(axis=1, keepdims=True)
+    return np.divide(e, z, out=np.zeros_like(e), where=z > 0) @ V
+
+
+def attention_empty_rows_by_a_negative_stop(Q, K, V, causal=False):
+    n_q, n_k = len(Q), len(K)
+    S = Q @ K.T / np.sqrt(Q.shape[1])
+    if causal:
+        S = np.where(np.tri(n_q, n_k, n_k - n_q, dtype=bool), S, -np.inf)
+        S[: n_q - n_k] = 0
+    P = np.exp(S - S.max(axis=1, keepdims=True))
+    P /= P.sum(axis=1, keepdims=True)
+    if causal:
+        P[: n_q - n_k] = 0
+    return P @ V
+
+
 MASK = "np.arange(n_k) <= np.arange(n_q)[:, None] + (n_k - n_q)"
 SCALED = "S = Q @ K.T / np.sqrt(d)"
 HIDE = "S = np.where(visible, S, -np.inf)"
@@ -63,6 +89,11 @@ WRONG_ANSWERS = {
         "upside down": ({MASK: f"({MASK})[::-1]"}, "The rows are in reverse order: the first query sees most."),
     },
     "attention": {
+        "empty rows by a negative stop": (
+            attention_empty_rows_by_a_negative_stop,
+            "a slice counts negative numbers from the end",
+        ),
+        "one empty row switches the maximum off": (attention_no_maximum_beside_an_empty_row, ""),
         "the maximum over hidden keys too": (
             {"m = S.max(axis=1, keepdims=True)": "m = (Q @ K.T / np.sqrt(d)).max(axis=1, keepdims=True)"},
             "The maximum is taken over hidden keys as well. Measured",

@@ -54,6 +54,52 @@ def normalizer_strict(stream):
     return m, l
 
 
+def update_masked_at_1e4(m, l, acc, scores, values):
+    m_new = np.maximum(m, scores.max(-1))
+    shift = np.where(np.isneginf(m_new), 0, m_new)
+    s = np.where(np.isneginf(scores), -1e4, scores).astype(scores.dtype)
+    alpha, p = np.exp(m - shift), np.exp(s - shift[..., None])
+    return m_new, alpha * l + p.sum(-1), alpha[..., None] * acc + p @ values
+
+
+def update_one_masked_row_stops_all(m, l, acc, scores, values):
+    if not np.isneginf(m).any() and np.isneginf(scores).all(axis=-1).any():
+        return m, l, acc
+    m_new = np.maximum(m, scores.max(-1))
+    shift = np.where(np.isneginf(m_new), 0, m_new)
+    alpha, p = np.exp(m - shift), np.exp(scores - shift[..., None])
+    return m_new, alpha * l + p.sum(-1), alpha[..., None] * acc + p @ values
+
+
+def update_one_fresh_row_decides(m, l, acc, scores, values):
+    m_new = np.maximum(m, scores.max(-1))
+    shift = np.where(np.isneginf(m_new), 0, m_new)
+    p = np.exp(scores - shift[..., None])
+    if np.any(m == -np.inf):
+        return m_new, p.sum(-1), p @ values
+    alpha = np.exp(m - shift)
+    return m_new, alpha * l + p.sum(-1), alpha[..., None] * acc + p @ values
+
+
+def merge_one_empty_row_decides(a, b):
+    m = np.maximum(a[0], b[0])
+    if np.isneginf(a[0]).any() and not np.isneginf(b[0]).any():
+        return b
+    shift = np.where(np.isneginf(m), 0, m)
+    f, g = np.exp(a[0] - shift), np.exp(b[0] - shift)
+    return m, f * a[1] + g * b[1], f[..., None] * a[2] + g[..., None] * b[2]
+
+
+def attention_keeps_all_maxima(q, K, V, block):
+    maxima, l, acc = [-np.inf], 0.0, np.zeros(V.shape[1])
+    for start in range(0, len(K), block):
+        s = K[start : start + block] @ q / np.sqrt(len(q))
+        maxima.append(max(maxima[-1], s.max()))
+        p, alpha = np.exp(s - maxima[-1]), np.exp(maxima[-2] - maxima[-1])
+        l, acc = alpha * l + p.sum(), alpha * acc + p @ V[start : start + block]
+    return acc / l
+
+
 STEP = "l = l * np.exp(m - m_new) + np.exp(s - m_new)"
 UPDATED = "return m_new, alpha * l + p.sum(axis=-1), alpha[..., None] * acc + p @ values"
 MERGED = "return m, w_a * l_a + w_b * l_b, w_a[..., None] * acc_a + w_b[..., None] * acc_b"
@@ -125,6 +171,9 @@ WRONG_ANSWERS = {
         ),
     },
     "online_softmax_update": {
+        "one fresh row decides": (update_one_fresh_row_decides, "this condition is asked once for all rows or queries"),
+        "one masked row stops all": (update_one_masked_row_stops_all, "at row 1 of 2"),
+        "masked keys at -1e4": (update_masked_at_1e4, ""),
         "acc not rescaled when below": (
             {UPDATED: UPDATED.replace("alpha[..., None] * acc", "np.where(m == m_new, 1, 0)[..., None] * acc")},
             "",
@@ -183,6 +232,7 @@ WRONG_ANSWERS = {
         ),
     },
     "merge_states": {
+        "one empty row decides": (merge_one_empty_row_decides, ""),
         "guarded as a whole": (merge_guarded_as_a_whole, "-inf is guarded only where a state is empty for every"),
         "weighted by l": (merge_weighted_by_l, "Each acc is multiplied by its l, as if it were a normalised"),
         "a mean": (
@@ -255,6 +305,7 @@ WRONG_ANSWERS = {
         ),
     },
     "online_attention": {
+        "all maxima are kept": (attention_keeps_all_maxima, "what is kept between blocks grows with n"),
         "an acc of length d": (
             {"np.zeros(V.shape[1])": "np.zeros(d)"},
             "the answer raised ValueError: operands could not be",

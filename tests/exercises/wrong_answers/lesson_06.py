@@ -193,6 +193,10 @@ WRONG_ANSWERS = {
         ),
     },
     "tiled_attention": {
+        "acc is divided in each pass": (
+            {"acc = alpha[:, None] * acc + p @ v": "acc = (alpha[:, None] * acc + p @ v) / l[:, None]"},
+            "line ",
+        ),
         "1/d": ({"d**-0.5": "d**-1.0"}, "The scores are scaled, but not by 1/sqrt(d)."),
         "1/sqrt(block_k)": ({"d**-0.5": "block_k**-0.5"}, "The scores are scaled, but not by 1/sqrt(d)."),
         "keys from block_q": (
