@@ -26,6 +26,8 @@ from course_lib.kernels.variant_attention import variant_attention
 # Up to so many query rows that share keys, and from so many keys on, `flash_attention` decodes. Where several heads
 # share them and a tile has room, up to 64 rows are decoded in hardly more time than one (timed on an H200).
 MAX_DECODED_ROWS, MAX_GROUPED_ROWS, MIN_DECODED_KEYS = 16, 64, 512
+# True: on every GPU the kernels that run on all of them, as lessons 08 to 11 measure them.
+PORTABLE = False
 
 
 def flash_attention(
@@ -175,7 +177,8 @@ def _launch_forward(q, k, v, causal, scale, store_lse, block_q, block_k):
     if block_q is None and block_k is None:
         if group_size * n_q <= most_rows and n_k >= MIN_DECODED_KEYS:
             return decode(q, k, v, causal=causal, scale=scale, store_lse=store_lse)
-        if prefers_hopper(runtime.capability(q.device), tensor_meta(q), tensor_meta(k), tensor_meta(v), causal):
+        metas = map(tensor_meta, (q, k, v))
+        if not PORTABLE and prefers_hopper(runtime.capability(q.device), *metas, causal):
             return hopper_forward(q, k, v, causal=causal, scale=scale, store_lse=store_lse)
     return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=store_lse, block_q=block_q, block_k=block_k)
 
@@ -183,7 +186,7 @@ def _launch_forward(q, k, v, causal, scale, store_lse, block_q, block_k):
 def _launch_backward(q, k, v, o, lse, do, dlse, *, causal, **how):
     """(dq, dk, dv) by the kernels that suit the shapes."""
     metas = map(tensor_meta, (q, k, v, do))
-    suits = prefers_hopper_backward(runtime.capability(q.device), *metas, causal)
+    suits = not PORTABLE and prefers_hopper_backward(runtime.capability(q.device), *metas, causal)
     return (hopper_backward if suits else flash_backward)(q, k, v, o, lse, do, dlse, causal=causal, **how)
 
 

@@ -15,6 +15,7 @@ from torch.nn.attention import sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib import kernels, runtime
+from course_lib.kernels import flash
 from course_lib.measure import counters, cuda_kernels, decoding, experiments, hopper, records, served, timing, variants
 from course_lib.measure.accuracy import check_answers, exact_attention, exact_gradients, relative_error
 from course_lib.measure.timing import PEERS, backward_of, median_ms, random_inputs
@@ -168,6 +169,10 @@ def _parser():
     shapes.add_argument("--length", type=int, nargs="+", help="of the sequences")
     shapes.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
     shapes.add_argument("--flex", action="store_true", help="add FlexAttention, which compiles for every shape anew")
+    parser.add_argument(
+        "--portable", action="store_true",
+        help="leave out lesson 15's kernels, which GPUs of compute capability 9.0 take, as lessons 08 to 11 do",
+    )  # fmt: skip
     group = parser.add_argument_group("experiments").add_mutually_exclusive_group()
     for name, measure in EXPERIMENTS.items():
         described = measure.__doc__.splitlines()[0]
@@ -184,6 +189,7 @@ def main(argv=None):
         print("bench times compiled kernels and needs a GPU; there is none here", file=sys.stderr)
         return 1
     torch.manual_seed(0)
+    flash.PORTABLE = options.portable
     if options.variants:
         dtype = getattr(torch, options.dtype)
         lengths = options.length or variants.LENGTHS

@@ -114,6 +114,20 @@ def test_flash_attention_passes_everything_on(monkeypatch):
     check_gradients(answer, q, k, v, do, dlse, causal=True, scale=0.2)
 
 
+def test_portable_leaves_the_hopper_kernels_out(monkeypatch):
+    from course_lib.kernels import flash
+
+    monkeypatch.setattr(flash, "PORTABLE", True)
+    for name in ("prefers_hopper", "prefers_hopper_backward"):
+        monkeypatch.setattr(flash, name, lambda *_: True)
+    for name in ("hopper_forward", "hopper_backward"):
+        monkeypatch.setattr(flash, name, None)  # which cannot be called
+    q, k, v, do = inputs(150, 170, 64, dtype=torch.float16)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    answer = torch.autograd.grad(flash_attention(*leaves), leaves, do)
+    check_gradients(answer, q, k, v, do)
+
+
 @pytest.mark.skipif(ON_CPU, reason="it asks which kernels the GPU ran")
 @pytest.mark.parametrize("d,backward", [(128, hopper_backward.hopper_backward), (64, flash_backward)])
 def test_gradients_of_flash_attention_have_the_bits_of_the_kernels_that_it_prefers(d, backward):

@@ -230,7 +230,7 @@ GPUS = ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0), None)
 def test_a_launch_takes_exactly_what_select_says(kernels, monkeypatch, capability, dtype):
     """As `flash_attention` is called, for shapes on both sides of every rule for lengths and head dimensions."""
     monkeypatch.setattr(flash_forward.runtime, "capability", lambda device: capability)
-    monkeypatch.setattr(flash, "prefers_hopper", lambda *_: False)
+    monkeypatch.setattr(flash, "PORTABLE", True)
     for n, d, causal in ((300, 64, True), (600, 128, False), (4096, 128, True), (4096, 64, True), (2000, 96, False)):
         q, k, v, do = (x.requires_grad_() for x in inputs(n, n, d, heads=2, kv_heads=1, dtype=dtype))
         by_descriptor = capability is not None and capability >= (9, 0) and n >= 512
@@ -250,7 +250,7 @@ def test_a_launch_takes_exactly_what_select_says(kernels, monkeypatch, capabilit
 @pytest.mark.parametrize("n,blocks", ((4096, {}), (4096, {"block_q": 32}), (300, {})), ids=str)
 def test_the_message_names_the_tiles_that_were_launched(kernels, monkeypatch, n, blocks):
     monkeypatch.setattr(flash_forward.runtime, "capability", lambda device: (9, 0))
-    monkeypatch.setattr(flash, "prefers_hopper", lambda *_: False)
+    monkeypatch.setattr(flash, "PORTABLE", True)
     kernel = kernels["flash_forward_kernel"]
 
     class Full(Jitted):

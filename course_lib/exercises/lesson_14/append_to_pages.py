@@ -12,9 +12,9 @@ def append_to_pages(pages, length, n_tokens, page_size, free, references):
     pages: the numbers of the sequence's pages, in the order of its tokens. They hold length tokens, page_size in each,
         fewer in the last. Other sequences may have some of these pages, too: those that begin with the same tokens.
     free: the numbers of the free pages. references: how many sequences have each page; 0 if it is free. All lists.
-    The sequence takes as few pages as it can, one after the other from the end of free. It never writes a token into a
-        page that other sequences have: if the next token belongs into one, the sequence first takes a page for a copy
-        of it and has that in its place.
+    The sequence takes as few pages as it can, one after the other from the end of free; for 0 tokens, none. It never
+        writes a token into a page that other sequences have: if the next token belongs in one, the sequence first
+        takes a page for a copy of it and has that in its place.
     Returns None if there are too few free pages. Otherwise (pages, free, references, copies, places), the first three
         as they are then; copies: a list of (source, target), pages to be copied before anything is written, at most
         one; places: a list of (page, row), where each of the new tokens goes.

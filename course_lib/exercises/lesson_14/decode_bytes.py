@@ -17,14 +17,17 @@ def decode_bytes(lengths, heads, kv_heads, d, page_size, splits, bytes_per_eleme
     held: by the keys and values in the cache. They lie in pages, each with room for page_size keys of one sequence, for
         all kv_heads, and for their values. No sequences share a page.
     read and written: by programs, one for each sequence, head of keys and split. A program reads the rows of q that use
-        its head of keys, and the keys and values of its split, once for all these rows; of a page, only rows in use.
-        If splits is 1, it writes its rows of o. Otherwise it writes a state for each of its rows, even if its split has
-        no keys: m, l and the d elements of acc, all float32. Then other programs merge the states and write o. Each of
-        them reads m and l of all splits of one row, and acc in 32 of the d columns, or those that are left.
+        its head of keys, even if its split has no keys, and the keys and values of its split, once for all these rows;
+        of a page, only rows in use. If splits is 1, it writes its rows of o. Otherwise it writes a state for each of
+        its rows, even if its split has no keys: m, l and the d elements of acc, all float32. Then other programs merge
+        the states and write o. Each of them reads m and l of all splits of one row, and acc in 32 of the d columns, or
+        those that are left.
     Lengths and block tables do not count. All three are whole numbers.
 
     >>> decode_bytes([5, 3], heads=4, kv_heads=2, d=8, page_size=4, splits=1, bytes_per_element=2)
     (768, 640, 128)
+    >>> decode_bytes([5, 3], heads=4, kv_heads=2, d=8, page_size=4, splits=2, bytes_per_element=2)
+    (768, 1408, 768)
     """
     row_bytes = d * bytes_per_element
     n_pages = sum(-(-length // page_size) for length in lengths)
