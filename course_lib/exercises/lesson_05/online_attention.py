@@ -139,8 +139,8 @@ check(
 )
 check("scores near 1000 in one block do not overflow", [([1000, 999], 2), ([1000], 1)])
 check(
-    "the max falls by 1000 from one block to the next",
-    [([1000, 0], 1), ([1000, 999, 0, -1], 2), streams(LARGE_SCORES.map(abs))],
+    "the max falls or rises by 1000 from one block to the next",
+    [([1000, 0], 1), ([0, 1000], 1), ([1000, 999, 0, -1], 2), streams(LARGE_SCORES.map(abs))],
 )
 check("all scores strongly negative", [([-1000, -1001], 1), ([-1000] * 3, 2), ([-1e37], 1), streams(LARGE_SCORES)])
 check(

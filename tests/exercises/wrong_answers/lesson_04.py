@@ -46,7 +46,7 @@ WRONG_ANSWERS = {
         ),
         "np.triu": (
             lambda n_q, n_k: np.triu(np.ones((n_q, n_k), bool), n_k - n_q),
-            "Queries are columns and keys are rows.",
+            "Each query sees the keys from its own position on,",
         ),
         "shift off by one": (
             lambda n_q, n_k: np.tri(n_q, n_k, n_k - n_q - 1, dtype=bool),
