@@ -231,7 +231,8 @@ class _Search:
                 is_of_kind = source not in self.known.values() and self._contains(source, known)
             else:
                 is_of_kind = not there.is_given or there.text.isidentifier() or old[0].size == 1
-            if here.parts and not old[0].ndim and all(np.isfinite(x).all() for x in old) and np.isinf(new[0]).all():
+            of_finite = here.parts and not old[0].ndim and all(np.isfinite(x).all() for x in old)
+            if of_finite and np.isinf(new[0]).all() or here.parts and np.isposinf(new[0]).all():
                 continue  # what is computed of finite numbers, and ought to be infinite: by chance
             if is_of_kind and not there.is_result and _fits(old, new):
                 likeness = max(difflib.SequenceMatcher(None, here.text, text).ratio() for text in texts)

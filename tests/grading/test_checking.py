@@ -1,5 +1,7 @@
 """Failing inputs are found, shrunk, and the same on every run."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -121,3 +123,31 @@ def test_it_is_said_what_an_answer_borrows():
     assert result.passed and "It uses root, which its own cell does not define" in result.message
     cells["root"] = reference.stable_softmax
     assert checking.borrowed(cells["mine"]) == ["root"]
+
+
+def raises_in_its_own_line(sram_bytes, d, dtype_bytes=2, multiple_of=16):
+    raise ValueError("nothing fits")
+
+
+@pytest.mark.parametrize(
+    "exercise_id, answer, hint",
+    [
+        ("05.online_attention", lambda q, K, V, block: K[len(K) :].max(), "An array on this line is empty."),
+        ("05.online_normalizer", lambda stream: (0.0, math.exp(1000)), "The exponent on this line is large"),
+        ("06.choose_block_sizes", raises_in_its_own_line, "Your own `raise` was reached."),
+    ],
+)
+def test_the_hint_is_for_what_the_exception_says(exercise_id, answer, hint):
+    assert hint in grading.grade(exercise_id, answer).message
+
+
+def test_no_hint_speaks_of_float16_where_a_line_is_named():
+    def attention(Q, K, V, causal=False):
+        scores = Q @ K.T / np.sqrt(Q.shape[1])
+        if causal:
+            scores = np.where(np.tri(*scores.shape, len(K) - len(Q), dtype=bool), scores, -np.inf)
+        p = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return p @ V / (p.sum(axis=1, keepdims=True) + 1e-3)
+
+    message = grading.grade("04.attention", attention).message
+    assert "line " in message and "Hint" not in message
