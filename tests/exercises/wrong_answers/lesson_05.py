@@ -90,16 +90,6 @@ def merge_one_empty_row_decides(a, b):
     return m, f * a[1] + g * b[1], f[..., None] * a[2] + g[..., None] * b[2]
 
 
-def attention_keeps_all_maxima(q, K, V, block):
-    maxima, l, acc = [-np.inf], 0.0, np.zeros(V.shape[1])
-    for start in range(0, len(K), block):
-        s = K[start : start + block] @ q / np.sqrt(len(q))
-        maxima.append(max(maxima[-1], s.max()))
-        p, alpha = np.exp(s - maxima[-1]), np.exp(maxima[-2] - maxima[-1])
-        l, acc = alpha * l + p.sum(), alpha * acc + p @ V[start : start + block]
-    return acc / l
-
-
 STEP = "l = l * np.exp(m - m_new) + np.exp(s - m_new)"
 UPDATED = "return m_new, alpha * l + p.sum(axis=-1), alpha[..., None] * acc + p @ values"
 MERGED = "return m, w_a * l_a + w_b * l_b, w_a[..., None] * acc_a + w_b[..., None] * acc_b"
@@ -305,7 +295,6 @@ WRONG_ANSWERS = {
         ),
     },
     "online_attention": {
-        "all maxima are kept": (attention_keeps_all_maxima, "what is kept between blocks grows with n"),
         "an acc of length d": (
             {"np.zeros(V.shape[1])": "np.zeros(d)"},
             "the answer raised ValueError: operands could not be",
