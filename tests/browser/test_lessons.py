@@ -509,8 +509,10 @@ def test_cuda(open_lesson):
     assert "row lane // 2 % 8" in text and "2 passes, no conflict" in text
     assert "misaligned address" in press(padding, "ArrowLeft")
     assert "2 passes, no conflict" in press(padding, "ArrowRight")
-    explorer.get_by_role("button").first.click()  # play
+    play = explorer.get_by_role("button").first
+    play.click()
     explorer.get_by_text(re.compile("step ([4-9]|1[0-6]) of 16")).wait_for()
+    play.click()  # left playing, it would go on sending to a notebook that the next test has closed
 
 
 def test_variants(open_lesson):
