@@ -22,6 +22,8 @@ MOST_TRIED = 12  # passes of a loop, and rows of an array
 # What an expression is, in the order in which they are tried: WRONG though all its parts are right; RIGHT, if a step
 # is missing after it; wrong with some of its PARTS; a VARIABLE, which is made elsewhere; GIVEN.
 WRONG, RIGHT, PARTS, VARIABLE, GIVEN = range(5)
+ROUNDED = 5e-3  # how far numbers of a few float16 roundings may be apart
+ASKED_ONCE = "this condition is asked once for all rows or queries; each needs its own"
 
 
 def mended(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict) -> str:
@@ -65,24 +67,34 @@ class _Search:
         for source in sorted(self.new[0], key=lambda source: not self.right.places[source].is_result):
             alike = (other for other in self.texts if _alike(self.new, source, self.new, other, exactly=True))
             self.texts.setdefault(next(alike, source), []).append(self.right.places[source].text)
-        self.known = {}  # place -> the source that has the same values, or None
-        for place in self.old[0]:
-            alike = (source for source in self.texts if self._stands_for(source, place))
-            self.known[place] = next(alike, None)
-        return (
+        self.known = self._known()
+        found = (
             self._right_already()
             or self._left_early()
             or self._from_the_end()
             or self._mended()
             or self._at_first()
             or self._right_parts()
+            or self._asked_once()
         )
+        if not found:
+            self.known = self._known(ROUNDED)
+            found = self._right_parts()
+        return found
 
-    def _stands_for(self, source, place):
+    def _known(self, rtol=1e-9):
+        """Each place -> the source that has the same values, or None."""
+        known = {}
+        for place in self.old[0]:
+            alike = (source for source in self.texts if self._stands_for(source, place, rtol))
+            known[place] = next(alike, None)
+        return known
+
+    def _stands_for(self, source, place, rtol):
         """Whether they have the same values; of a number, or a row of an array, also as often."""
         there = self.right.places[source]
         as_often = source in self.passing or there.is_given and not there.text.isidentifier()
-        return _alike(self.old, place, self.new, source) and not (
+        return _alike(self.old, place, self.new, source, rtol=rtol) and not (
             as_often and any(len(old[place]) != len(new[source]) for old, new in self._both(place, source))
         )
 
@@ -163,12 +175,30 @@ class _Search:
         return ""
 
     def _right_parts(self):
-        """All that the last line makes the result of, if it is right."""
+        """What the last line makes the result of, if it is right, and the result is not but for its shape."""
         last = [place for place, here in enumerate(self.wrong.places) if here.is_result == "all"]
-        parts = dict.fromkeys(self.wrong.places[place].text for place in self._largest_known(*last[:1]))
-        if len(last) != 1 or not parts or not all(map(self._is_right, self.wrong.places[last[0]].parts)):
+        parts = list(dict.fromkeys(self.wrong.places[place].text for place in self._largest_known(*last[:1])))
+        if len(last) != 1 or self.known.get(last[0]) is not None or not parts or not self._is_made_of_right(last[0]):
             return ""
-        return self._said(last, f"{_listed(list(parts))}: right; what is made of it in this line is not")
+        it = "them" if len(parts) > 1 else "it"
+        return self._said(last, f"{_listed(parts)}: right; what is made of {it} in this line is not")
+
+    def _is_made_of_right(self, place):
+        parts = self.wrong.places[place].parts
+        return self._is_right(place) or bool(parts) and all(map(self._is_made_of_right, parts))
+
+    def _asked_once(self):
+        """An `if` that leaves all rows as they are because of some."""
+        for place in self.wrong.leaving & self.old[0].keys():
+            asks = re.search(r"\b(any|all)\(", self.wrong.places[place].text)
+            if asks and any(values.any() for values in self.old[0][place]) and self._is_of_some(place):
+                return self._said([place], ASKED_ONCE)
+        return ""
+
+    def _is_of_some(self, place):
+        """Whether a truth value in this expression holds of some elements, and not of others."""
+        mixed = any(x.dtype == bool and x.any() and not x.all() for x in self.old[0].get(place, ()))
+        return mixed or any(map(self._is_of_some, self.wrong.places[place].parts))
 
     def _largest_known(self, *places):
         for place in places:
@@ -226,7 +256,7 @@ class _Search:
         for source, texts in self.texts.items():
             there, new = self.right.places[source], self.new[0][source]
             if here.is_given:
-                is_of_kind = there.is_given
+                is_of_kind = there.is_given and (not old[0].ndim or new[0].ndim)  # no number in place of an array
             elif known is not None:  # a step is missing, one that is not made later
                 is_of_kind = source not in self.known.values() and self._contains(source, known)
             else:
@@ -278,7 +308,7 @@ class _Search:
             if self.old[0][place][0].size > 1 and re.search(
                 r":  (if|elif|while) .*\b(any|all)\(", self.wrong.line(place)
             ):
-                return self._said([place], "this condition is asked once for all rows or queries; each needs its own")
+                return self._said([place], ASKED_ONCE)
         for place, source in sources.items():
             here, old, new = self.wrong.places[place], self.old[0][place], self.new[0][source]
             new = self._needed(place, old, new) if len(sources) == 1 else new
@@ -287,6 +317,9 @@ class _Search:
             outer = next((each.text for each in self.wrong.places if place in each.parts), "")
             within = f" of {outer}" if len(here.text) < 3 and outer or outer.count(here.text) > 1 else ""
             time = f" in pass {at + 1}" if len(old) > 1 else ""
+            if here.text == said[0] and len(sources) == 1:  # a number
+                where = within and f" in {outer}"
+                return self._said([place], f"with {said[1]} in place of {here.text}{where} the result would be right")
             changes.append(f"{row}{here.text}{within}{time} is {said[0]}")
             wanted.append(said[1])
         places = "its place" if len(sources) == 1 else "their places"
@@ -356,16 +389,15 @@ def _as_shaped(new, old):
     return new.reshape(old.shape) if new.size == old.size and new.ndim != old.ndim else new
 
 
-def _alike(values, place, others, source, exactly=False):
+def _alike(values, place, others, source, exactly=False, rtol=1e-9):
     """Whether two expressions have the same values in every case that comes to both, as far as both come."""
     pairs = [(a[place], b[source]) for a, b in zip(values, others, strict=True) if place in a and source in b]
-    return bool(pairs) and all(
-        (len(some) == len(other) and some[0].shape == other[0].shape or not exactly) and all(map(_equal, some, other))
-        for some, other in pairs
-    )
+    if exactly and any(len(some) != len(other) or some[0].shape != other[0].shape for some, other in pairs):
+        return False
+    return bool(pairs) and all(_equal(*pair, rtol) for both in pairs for pair in zip(*both, strict=False))
 
 
-def _equal(one, other):
+def _equal(one, other, rtol=1e-9):
     if one.size != other.size or (one.dtype == bool) != (other.dtype == bool):
         return False
-    return np.allclose(one.ravel(), other.ravel(), rtol=1e-9, atol=0, equal_nan=True)
+    return np.allclose(one.ravel(), other.ravel(), rtol=rtol, atol=0, equal_nan=True)

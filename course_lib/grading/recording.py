@@ -36,7 +36,8 @@ class Recording:
 
     places: the expressions. bounds: those that are bounds of slices. lists: those that were lists. values: of the last
     run, {number of the place: its values, in order}. cost: what it took, where 1 is little; beyond MOST_COST_A_RUN it
-    ends. exits: (line, word) of what leaves a loop or a pass of it.
+    ends. exits: (line, word) of what leaves a loop or a pass of it. leaving: the conditions of what leaves a loop, a
+    pass of it, or the function.
     """
 
     def __init__(self, function: FunctionType, instead: tuple[int, str] | None = None):
@@ -59,7 +60,8 @@ class Recording:
         }
         self._arguments = {argument.arg for argument in definition.args.args}
         self.function = function
-        self.places, self._parts, self.bounds, self.lists, self.values, self._stand_ins = [], [], set(), set(), {}, {}
+        self.places, self._parts, self.bounds, self.lists, self.leaving = [], [], set(), set(), set()
+        self.values, self._stand_ins = {}, {}
         definition.body = [self._watched(statement) for statement in definition.body]
         closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         namespace = function.__globals__ | {name: cell.cell_contents for name, cell in closure} | {NAME: self._note}
@@ -94,6 +96,8 @@ class Recording:
         if not is_value or isinstance(node, ast.Slice | ast.Starred | ast.Tuple):
             self._parts += parts
             self.bounds.update(parts if isinstance(node, ast.Slice) else ())
+            if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return | ast.Break | ast.Continue):
+                self.leaving.update(parts[:1])
             return node
         is_given = isinstance(node, ast.Constant) or text in self._arguments
         self._parts.append(len(self.places))

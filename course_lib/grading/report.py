@@ -51,8 +51,10 @@ def code_of_call(call: str, inputs: dict) -> str:
     codes = {name: code_of(value) for name, value in inputs.items()}
     used = [name for name in ("Rows", "launched", "run_cuda") if f"{name}(" in call]
     if not statements and not used and (tree := ast.parse(call, mode="eval").body) and isinstance(tree, ast.Call):
-        name = re.compile(rf"\b({'|'.join(codes)})\b(?!\s*=)")
-        filled = [name.sub(lambda found: codes[found[1]], ast.unparse(argument)) for argument in tree.args]
+        lengths = {f"len({name})": str(len(value)) for name, value in inputs.items() if hasattr(value, "__len__")}
+        known = lengths | codes
+        name = re.compile(rf"\b({'|'.join(map(re.escape, known))})(?!\w|\s*=)")
+        filled = [name.sub(lambda found: known[found[1]], ast.unparse(argument)) for argument in tree.args]
         lines = [f"{ast.unparse(tree.func)}("]
         for place, code in enumerate(filled):
             code += ", " if place < len(filled) - 1 else ")"

@@ -19,7 +19,11 @@ BROKEN = {"nan", "inf", "exception"}
 
 
 def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict, alone=False):
-    """The Slip, or None if none fits, or more than one. alone: on the cases of this property, no others."""
+    """The Slip, or None if none fits, or more than one.
+
+    alone: on the cases of this property, no others. It has to fit on two that fail then, of any property: on one, by
+    chance.
+    """
     # The answer holds every property before this one. A slip that another property catches first does not, or it holds
     # this one.
     candidates = [(slip, form) for slip, form in forms(exercise) if slip.prop == prop.name]
@@ -39,8 +43,18 @@ def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, input
             if tried is prop or evidence is None or evidence.findings[0].kind not in BROKEN:
                 candidates = fits
     candidates = exactly or candidates
+    if alone:
+        candidates = [each for each in candidates if _fits_twice(answer, each[1], [prop, *others])]
     slips = {slip.name: slip for slip, _ in candidates}
     return next(iter(slips.values())) if len(slips) == 1 else None
+
+
+def _fits_twice(answer, form, properties):
+    """Whether two cases on which the answer fails, or the only one, have the same outcome with this form of a slip."""
+    cases = [(prop, place) for prop in properties for place in range(len(prop.cases))]
+    failing = [case for case in cases if on_case(case[0], answer, case[1])[1]]
+    fitting = [same(*(on_case(prop, each, place)[0] for each in (answer, form))) for prop, place in failing]
+    return sum(fitting) >= min(2, len(failing))
 
 
 @functools.cache

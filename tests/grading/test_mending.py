@@ -68,7 +68,7 @@ EXP = "    p = np.exp(x - m)"
         # All parts of the last line are right.
         (
             stable_softmax_by(f"{EXP}\n{SUM}", "p - l"),
-            "return p - l\np and l: right; what is made of it in this line is not",
+            "return p - l\np and l: right; what is made of them in this line is not",
         ),
         # Two values that differ in their dtype only.
         (stable_softmax_by(f"{EXP}.astype('f')\n{SUM}"), " in float32; with "),

@@ -49,6 +49,21 @@ def test_an_answer_that_differs_from_a_slip_on_one_later_case_is_not_given_its_n
     assert not result.passed and result.slip is None
 
 
+def test_a_slip_that_has_the_same_result_once_by_chance_is_not_named():
+    def online_normalizer(stream):
+        m, l, before = -np.inf, 0.0, -np.inf
+        for s in stream:
+            if s > before:
+                m, l = s, l * np.exp(m - s) + 1
+            elif s > -np.inf:
+                l += np.exp(s - m)
+            before = s
+        return m, l
+
+    result = grading.grade("05.online_normalizer", online_normalizer)
+    assert not result.passed and "known mistake" not in result.message
+
+
 def test_slips_that_another_property_catches_first_are_not_even_run(monkeypatch):
     """With an exercise in CUDA C++, each would have to be compiled."""
     ran, observed = set(), slips.observed

@@ -108,6 +108,10 @@ WRONG_ANSWERS = {
         ),
     },
     "logsumexp": {
+        "the maximum is added before the logarithm": (
+            {"shift.squeeze(axis) + np.log(l)": "np.log(shift.squeeze(axis) + l)"},
+            "shift.squeeze(axis) and l: right; what is made of them in this line is not",
+        ),
         "a global maximum": (
             {"s.max(axis=axis, keepdims=True)": "s.max() * np.ones_like(s.max(axis=axis, keepdims=True))"},
             "One maximum, of the whole array, is subtracted from every",

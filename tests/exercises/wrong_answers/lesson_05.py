@@ -162,6 +162,12 @@ WRONG_ANSWERS = {
     },
     "online_softmax_update": {
         "one fresh row decides": (update_one_fresh_row_decides, "this condition is asked once for all rows or queries"),
+        "one masked key stops all": (
+            {
+                "    m_new = np.maximum(": "    if np.isneginf(scores).any():\n        return m, l, acc\n    m_new = np.maximum("
+            },
+            "this condition is asked once for all rows or queries",
+        ),
         "one masked row stops all": (update_one_masked_row_stops_all, "at row 1 of 2"),
         "masked keys at -1e4": (update_masked_at_1e4, ""),
         "acc not rescaled when below": (
