@@ -26,7 +26,7 @@ from .remote import RemoteAnswer
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 from .slips import on_case, slip_behind
 
-ONE_OF_TWO = "here, though not on all inputs, the result is that of a known mistake: {}"
+ONE_OF_TWO = "on this input, the result is that of a known mistake: {}"
 TRIES = 200  # random inputs and smaller ones together: counted, so that the same answer is told the same
 SMALL_CHARS = 800  # of the code of a call: no smaller input is looked for
 TRYING_LIMIT_S = 10.0  # of processor time, for an answer so slow that even these take too long

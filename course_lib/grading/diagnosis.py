@@ -10,6 +10,7 @@ from .exercise import Evidence, ExpectedOutput, Finding
 
 # Rounding that a right answer may add in float32: a few operations on each term, relative to the terms' size.
 FLOOR = 32 * np.finfo(np.float32).eps
+LOGARITHMS = ("lse", "logsumexp")  # outputs in which a factor of what they are the logarithm of is a difference
 
 
 def exact_and_plain(function, *arguments):
@@ -68,7 +69,7 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
     if not off:
         return None
     findings = [swapped] if (swapped := _swapped(arrays, rows)) else [_differs(a, part) for a, part in off]
-    if not any(a.ndim == 2 for a in arrays):
+    if not any(a.ndim > 1 for a in arrays):
         return evidence(*findings)
     shown = [_one_row(a, part, alone=len(parts) == 1) for a, part in off]
     return Evidence(tuple(findings), *("\n".join(lines) for lines in zip(*shown, strict=True)))
@@ -76,10 +77,13 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
 
 def _one_row(array, part, alone):
     """(returned, expected) of an output: the first row that is wrong is enough."""
-    if array.ndim != 2:
+    if array.ndim < 2:
         return tuple(f"{part.name} = {show(x)}" for x in (array, part.expected))
-    row = int(np.flatnonzero(_wrong(array, part).any(axis=1))[0])
-    label = ("" if alone else f"{part.name}, ") + f"{part.index} {row}: "
+    row = tuple(np.argwhere(_wrong(array, part))[0, :-1].tolist())
+    if array.ndim == 2:
+        label = ("" if alone else f"{part.name}, ") + f"{part.index} {row[0]}: "
+    else:
+        label = f"{part.name}[{', '.join(map(str, row))}]: "
     return tuple(label + show(x[row]) for x in (array, part.expected))
 
 
@@ -162,20 +166,21 @@ def _differs(array, part):
     if tiles := _by_tile(array, part, wrong):
         return Finding(name, "factor", f"{name}:\n{tiles}")
     where = _where(wrong, part)
-    if np.ndim(part.terms) == 0 and part.terms == 0:  # a number that was selected, not summed
+    selected = np.ndim(part.terms) == 0 and part.terms == 0  # not summed
+    if selected or name in LOGARITHMS:
         off = array[wrong] - expected[wrong]
         if np.abs(off - off[0]).max() <= 1e-6 * np.abs(off[0]):
             return Finding(
                 name, "offset", f"{name} is {abs(off[0]):.4g} too {'large' if off[0] > 0 else 'small'}{where}"
             )
-    elif (factor := _common_factor(array[wrong], expected[wrong])) is not None:
+    if not selected and (factor := _common_factor(array[wrong], expected[wrong])) is not None:
         return Finding(name, "factor", f"{name} is {_too(factor, int(wrong.sum()))}{where}{_sums(array, expected)}")
     return Finding(name, "values", f"{name} is wrong{where}{_by_weight(array, part, wrong) or _sums(array, expected)}")
 
 
 def _sums(array, expected):
     """ "; its sum is 2, not 1", of the first row if there are several, where every row's sum should be 1."""
-    if expected.shape[-1] < 2 or not np.allclose(expected.sum(axis=-1), 1):
+    if expected.shape[-1] < 2 or (expected < 0).any() or not np.allclose(expected.sum(axis=-1), 1):
         return ""
     off = [row.sum() for row in array.reshape(-1, array.shape[-1]) if abs(row.sum() - 1) > 1e-2]
     return f"; {'a row' if array.ndim > 1 else 'it'} adds up to {off[0]:.4g}, not to 1" if off else ""
@@ -198,7 +203,7 @@ def _too(factor, count):
 
 
 def _by_weight(array, part, wrong):
-    """ "; in row 0, what counts is keys 0 to 3 1 times, keys 4 to 7 0 times": of the terms that the row is a sum of.
+    """ "; in row 0, keys 0 to 3 count 1.5 times, keys 4 to 7 not at all": of the terms that the row is a sum of.
 
     Nothing unless this is so to the last digits, with fewer factors than columns.
     """
@@ -235,8 +240,9 @@ def _fates(factors, of, block, count):
     ):
         places = [place for place, _ in group]
         numbers = list(range(places[0] * block, min((places[-1] + 1) * block, count)))
-        told.append(f"{named(of, numbers)} {factor} times")
-    return f"what counts is {', '.join(told)}" if len(told) <= 4 else ""
+        times = {"0": "not at all", "1": "once"}.get(factor, f"{factor} times")
+        told.append(f"{named(of, numbers)} {'' if told else 'counts ' if len(numbers) == 1 else 'count '}{times}")
+    return ", ".join(told) if len(told) <= 4 else ""
 
 
 def _of_scaled_scores(exact, found):

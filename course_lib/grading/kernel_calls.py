@@ -194,10 +194,13 @@ def _outside(launch: Launch) -> Evidence | None:
     elif not over:
         where = f"between two elements of {first.tensor}: is each offset times its own stride?"
     else:
-        noun = "element" if len(first.shape) == 1 else ("row", "column")[over[0]] if over[0] < 2 else "element"
+        from_last = len(first.shape) - over[0]
+        noun = "element" if len(first.shape) == 1 else {1: "column", 2: "row"}.get(from_last, "index")
         low, high = sorted((first.index[over[0]], first.last[over[0]]))
         reached = named(noun, list(range(low, high + 1)) if high - low < 10**6 else [low, high])
-        where = f"{reached} of {first.tensor}, which has {first.shape[over[0]]}"
+        reached += f" of axis {over[0]}" if from_last > 2 else ""
+        has = f"which has {first.shape[over[0]]}" if len(first.shape) < 3 else f"whose shape is {tuple(first.shape)}"
+        where = f"{reached} of {first.tensor}, {has}"
     part = first.tensor if first.shape else ""
     return Evidence((Finding(part, f"{verb} outside", f"program {program} {verb} {where}"),))
 

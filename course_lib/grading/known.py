@@ -25,7 +25,7 @@ RELATIONS = {
 RELATIONS |= {f"the right result rounded to {n} decimals": lambda right, n=n: np.round(right, n) for n in range(6)}
 POWERS = {"1/2": 0.5, "2/3": 2 / 3, "-1": -1, "2": 2, "3": 3, "4": 4}
 RELATIONS |= {f"the right result to the power {said}": lambda right, p=p: right**p for said, p in POWERS.items()}
-ONLY_THERE = ", where it is not right"
+ONLY_THERE = ", wherever it is wrong"
 # Kinds of findings that say it all.
 PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "accepted"}
 PLAIN |= {"at once", "again"}

@@ -23,6 +23,8 @@ MOST_TRIED = 12  # passes of a loop, and rows of an array
 # is missing after it; wrong with some of its PARTS; a VARIABLE, which is made elsewhere; GIVEN.
 WRONG, RIGHT, PARTS, VARIABLE, GIVEN = range(5)
 ROUNDED = 5e-3  # how far numbers of a few float16 roundings may be apart
+# What is filled later, or rises: that with the right values from the start the result is right tells nothing.
+START = re.compile(r"np\.(zeros|empty)|(np\.full\w*\(.*)?(-(np|math)\.inf|float\(.-inf)")
 ASKED_ONCE = "this condition is asked once for all rows or queries; each needs its own"
 
 
@@ -133,9 +135,9 @@ class _Search:
                         break
                 else:
                     if 2 * sum(a and b for a, b in zip(mended, self.failed, strict=True)) > sum(self.failed):
-                        otherwise = {"pass": "without this line"}.get(after, f"with {after} in its place")
-                        instead = "after the loop" if moved else otherwise
-                        text = f"this {before} is in a loop: {instead} the result would be right"
+                        otherwise = {"pass": f"without this {before}"}.get(after, f"with {after} in place of {before}")
+                        instead = f"with this {before} after the loop, not in it," if moved else otherwise
+                        text = f"{instead} the result would be right"
                         return f"{self.wrong.line_of(line)}\n{text}"
         return ""
 
@@ -251,7 +253,7 @@ class _Search:
         here, known, old = self.wrong.places[place], self.known[place], self.old[0][place]
         found = []
         is_constant = len(self.old) > 1 and all(_equal(old[0], each[place][0]) for each in self.old if place in each)
-        if here.text.startswith(("np.zeros", "np.empty")) or known is not None and is_constant:  # filled later
+        if START.match(here.text) or known is not None and is_constant:
             return found
         for source, texts in self.texts.items():
             there, new = self.right.places[source], self.new[0][source]

@@ -84,7 +84,7 @@ def not_modified(answer, **inputs) -> Evidence | None:
     if not answer.modified:
         return None
     changed = " and ".join(list(inputs)[i] for i in answer.modified)
-    return single_finding("modified", f"the call changed its argument {changed} in place")
+    return single_finding("modified", f"the call changed its argument{'s' * (' and ' in changed)} {changed} in place")
 
 
 def raises_value_error(answer, **inputs) -> Evidence | None:

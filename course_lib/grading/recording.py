@@ -55,7 +55,9 @@ class Recording:
                 definition.body.append(block[place])
             block[place] = ast.copy_location(ast.parse(instead[1]).body[0], block[place])
         returned = [node.value for node in ast.walk(definition) if isinstance(node, ast.Return) and node.value]
-        self._results = {
+        names = {node.id for node in returned if isinstance(node, ast.Name)}
+        self._results = {node.value: "part" for node in ast.walk(definition) if _is_put_into(names, node)}
+        self._results |= {
             part: "all" if part is node else "part" for node in returned for part in [node, *getattr(node, "elts", ())]
         }
         self._arguments = {argument.arg for argument in definition.args.args}
@@ -127,6 +129,12 @@ class Recording:
         if isinstance(value, np.ndarray) or new.ndim:
             return new.copy()
         return new.item() if type(value) in (bool, int, float) else new[()]
+
+
+def _is_put_into(names, node):
+    """Whether a statement stores what is no constant into a place of one of these arrays: out[i] = p / l."""
+    places = node.targets if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Constant) else ()
+    return any(isinstance(place, ast.Subscript) and getattr(place.value, "id", "") in names for place in places)
 
 
 def _exits(block, in_loop=False):

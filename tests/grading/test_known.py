@@ -16,7 +16,7 @@ def scores(Q, K, scale=None):
     [
         (lambda *given: scores(*given) ** 2, "on every input tried, S is the right result to the power 2"),
         (lambda *given: np.round(scores(*given)), "the right result rounded to 0 decimals"),
-        (lambda *given: 3 * scores(*given), "the right result times 3, where it is not right"),
+        (lambda *given: 3 * scores(*given), "the right result times 3, wherever it is wrong"),
         (
             lambda Q, K, scale=None: scores(Q[:1] + 0 * Q, K, scale),
             "changing Q[0] changes rows 0 to 1 of what comes back; it should change row 0",

@@ -176,16 +176,16 @@ def dot_by(step, end="return total"):
 
 
 ADDED = "        total = total + a[i] * b[i]"
-IN_LOOP = "this {} is in a loop: {} the result would be right"
+RIGHT = "{} the result would be right"
 
 
 @pytest.mark.parametrize(
     "answer, said",
     [
         (dot_by("        total += a[i] * b[-i]"), "b[-i] in pass 2 is"),
-        (dot_by(f"{ADDED}\n        return total"), IN_LOOP.format("return", "without this line")),
-        (dot_by(f"{ADDED}\n        return total", "pass"), IN_LOOP.format("return", "after the loop")),
-        (dot_by(f"{ADDED}\n        break"), IN_LOOP.format("break", "without this line")),
+        (dot_by(f"{ADDED}\n        return total"), RIGHT.format("without this return")),
+        (dot_by(f"{ADDED}\n        return total", "pass"), RIGHT.format("with this return after the loop, not in it,")),
+        (dot_by(f"{ADDED}\n        break"), RIGHT.format("without this break")),
         # Nothing is said of an exit that no other mends.
         (dot_by(f"{ADDED} + 1\n        if i < 0:\n            return total"), ""),
     ],
@@ -205,7 +205,7 @@ def test_what_belongs_in_the_place_of_an_early_exit_is_told():
                 mask[i, j] = True
         return mask
 
-    assert IN_LOOP.format("return", "with continue in its place") in told("04.causal_mask", causal_mask)
+    assert RIGHT.format("with continue in place of return") in told("04.causal_mask", causal_mask)
 
 
 def attention_that_hides_scores_of_0(Q, K, V, causal=False):

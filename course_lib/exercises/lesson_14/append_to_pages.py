@@ -14,7 +14,7 @@ def append_to_pages(pages, length, n_tokens, page_size, free, references):
     free: the numbers of the free pages. references: how many sequences have each page; 0 if it is free. All lists.
     The sequence takes as few pages as it can, one after the other from the end of free; for 0 tokens, none. It never
         writes a token into a page that other sequences have: if the next token belongs in one, the sequence first
-        takes a page for a copy of it and has that in its place.
+        takes a page for a copy of it, which then has its place in pages.
     Returns None if there are too few free pages. Otherwise (pages, free, references, copies, places), the first three
         as they are then; copies: a list of (source, target), pages to be copied before anything is written, at most
         one; places: a list of (page, row), where each of the new tokens goes.
@@ -131,7 +131,7 @@ check(
     [state([5, 2], 5, 6, 3, [3, 1, 0]), state([4], 1, 8, 3, [0, 2, 6]), state([], 0, 7, 2, [3, 5, 0, 1, 2])],
 )
 check(
-    "the next token belongs into a page that others have: it is copied first",
+    "the next token belongs in a page that others have: it is copied first",
     [
         state([5, 2], 5, 1, 3, [3, 1, 0], shared=[5, 2]),
         state([4], 1, 1, 4, [6, 2], shared=[4]),

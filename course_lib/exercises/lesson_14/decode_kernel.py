@@ -26,7 +26,7 @@ def decode_kernel(
         Query heads h * GROUP_SIZE to (h + 1) * GROUP_SIZE - 1 use kv head h. scale: positive, multiplies the scores.
     lengths: int32 [batch], how many keys each sequence has, 0 to capacity. Rows of k and v behind them may hold NaN.
     A sequence's tiles of BLOCK_N keys are dealt out in order, ceil(tiles / splits) to each split; the last splits may
-        get fewer, or none. tl.num_programs(2) is the number of splits.
+        get fewer, or none. tl.num_programs(1) is the number of kv heads, tl.num_programs(2) that of splits.
     Stores the state of each split for each query head: m, the largest score, l, the sum of exp(score - m), and acc, the
         sum of exp(score - m) * value; without keys -inf, 0 and 0. m and l: float32 [batch, heads, splits]; acc: float32
         [batch, heads, splits, HEAD_DIM]; contiguous.

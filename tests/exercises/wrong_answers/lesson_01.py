@@ -91,7 +91,7 @@ WRONG_ANSWERS = {
         "the last is left out": (dot_without_the_last, "One product is left out, that of the first components or of"),
         "return inside the loop": (
             dot_returns_in_the_loop,
-            "return total this return is in a loop: after the loop the result would be right",
+            "return total with this return after the loop, not in it, the result would be right",
         ),
         "= for +=": (dot_overwrites, "changing a[0] changes nothing; it should change the result"),
         "printed": (dot_printed, "the answer returned None, not a number: is there a return"),
