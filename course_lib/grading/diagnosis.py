@@ -289,7 +289,7 @@ def named(noun, numbers):
 
 
 def _plural(noun):
-    return {"entry": "entries", "query": "queries", "query of the tile": "queries of the tile"}.get(noun, f"{noun}s")
+    return {"entry": "entries", "query": "queries"}.get(noun, f"{noun}s")
 
 
 def _where(wrong, part):

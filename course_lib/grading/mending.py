@@ -135,7 +135,9 @@ class _Search:
                         break
                 else:
                     if 2 * sum(a and b for a, b in zip(mended, self.failed, strict=True)) > sum(self.failed):
-                        otherwise = {"pass": f"without this {before}"}.get(after, f"with {after} in place of {before}")
+                        otherwise = {"pass": f"without this {before}, or with another condition,"}.get(
+                            after, f"with {after} in place of {before}"
+                        )
                         instead = f"with this {before} after the loop, not in it," if moved else otherwise
                         text = f"{instead} the result would be right"
                         return f"{self.wrong.line_of(line)}\n{text}"

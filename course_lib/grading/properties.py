@@ -83,7 +83,9 @@ def not_modified(answer, **inputs) -> Evidence | None:
     answer(*inputs.values())
     if not answer.modified:
         return None
-    changed = " and ".join(list(inputs)[i] for i in answer.modified)
+    names = list(inspect.signature(answer.answer).parameters)
+    names = names if len(names) == len(inputs) else list(inputs)
+    changed = " and ".join(names[i] for i in answer.modified)
     return single_finding("modified", f"the call changed its argument{'s' * (' and ' in changed)} {changed} in place")
 
 

@@ -54,7 +54,7 @@ class Recording:
             if isinstance(block[place], ast.Return) and not self.ends_with_return:
                 definition.body.append(block[place])
             block[place] = ast.copy_location(ast.parse(instead[1]).body[0], block[place])
-        returned = [node.value for node in ast.walk(definition) if isinstance(node, ast.Return) and node.value]
+        returned = [node.value for node in _statements(definition.body) if isinstance(node, ast.Return) and node.value]
         names = {node.id for node in returned if isinstance(node, ast.Name)}
         self._results = {node.value: "part" for node in ast.walk(definition) if _is_put_into(names, node)}
         self._results |= {
@@ -129,6 +129,15 @@ class Recording:
         if isinstance(value, np.ndarray) or new.ndim:
             return new.copy()
         return new.item() if type(value) in (bool, int, float) else new[()]
+
+
+def _statements(block):
+    """All statements of a block and of those in it, but for those of functions inside."""
+    for statement in block:
+        yield statement
+        if not isinstance(statement, ast.FunctionDef):
+            for field in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(statement, field, ()))
 
 
 def _is_put_into(names, node):

@@ -183,9 +183,9 @@ RIGHT = "{} the result would be right"
     "answer, said",
     [
         (dot_by("        total += a[i] * b[-i]"), "b[-i] in pass 2 is"),
-        (dot_by(f"{ADDED}\n        return total"), RIGHT.format("without this return")),
+        (dot_by(f"{ADDED}\n        return total"), RIGHT.format("without this return, or with another condition,")),
         (dot_by(f"{ADDED}\n        return total", "pass"), RIGHT.format("with this return after the loop, not in it,")),
-        (dot_by(f"{ADDED}\n        break"), RIGHT.format("without this break")),
+        (dot_by(f"{ADDED}\n        break"), RIGHT.format("without this break, or with another condition,")),
         # Nothing is said of an exit that no other mends.
         (dot_by(f"{ADDED} + 1\n        if i < 0:\n            return total"), ""),
     ],

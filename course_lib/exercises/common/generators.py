@@ -25,6 +25,11 @@ def state(draw, m, d_v, empty=False):
     return (m[()] - np.inf, l[()] * 0, acc * 0) if empty else (m[()], l[()], acc)
 
 
+def in_float32(case):
+    """A case with its floats in float32: what converts them to float32 then makes no copy."""
+    return {name: np.asarray(x, np.float32)[()] if np.asarray(x).dtype == np.float64 else x for name, x in case.items()}
+
+
 def as_floats(**values):
     """A case: lists as float64 arrays, numbers as NumPy numbers."""
     return {name: np.array(value, dtype=np.float64)[()] for name, value in values.items()}

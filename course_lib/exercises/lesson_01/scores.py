@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import GAPS, NUMBERS, arrays
+from course_lib.exercises.common.generators import GAPS, NUMBERS, arrays, in_float32
 from course_lib.grading import Checks, Exercise, agrees, expected, not_modified
 from course_lib.reference.dot import resolve_scale
 
@@ -68,6 +68,10 @@ check(
         matrices(0.5, 0.0, 2.0, -1.0),
     ],
 )
-check("the inputs are not modified", [([[1, 2]], [[1, 0], [2, 1]])], calls=not_modified)
+check(
+    "the inputs are not modified",
+    [([[1, 2]], [[1, 0], [2, 1]]), in_float32(check.case([[1, 2]], [[1, 0], [2, 1]]))],
+    calls=not_modified,
+)
 
 EXERCISE = Exercise(__file__, scores, check, points=2, minutes=10, difficulty="easy")

@@ -89,6 +89,6 @@ check(
     ],
     test=breaks_as_written,
 )
-check("the inputs are not modified", [case([0, 1])], calls=not_modified)
+check("the inputs are not modified", [case([0, 1]), case([0, 1], np.float32)], calls=not_modified)
 
 EXERCISE = Exercise(__file__, naive_softmax, check, points=1, minutes=5, difficulty="easy")

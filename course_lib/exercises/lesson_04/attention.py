@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import NUMBERS, arrays
+from course_lib.exercises.common.generators import NUMBERS, arrays, in_float32
 from course_lib.grading import Checks, Exercise, agrees, expected, not_modified
 from course_lib.reference import example
 
@@ -90,6 +90,6 @@ check(
     [([[1, 2]], K, V), (Q, K, V)],
     call="attention(Q, K, V)",
 )
-check("the inputs are not modified", [(Q, K, V, True)], calls=not_modified)
+check("the inputs are not modified", [(Q, K, V, True), in_float32(check.case(Q, K, V, True))], calls=not_modified)
 
 EXERCISE = Exercise(__file__, attention, check, points=3, minutes=12, difficulty="medium")

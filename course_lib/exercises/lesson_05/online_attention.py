@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from course_lib.exercises.common.generators import LARGE_SCORES, NUMBERS, arrays, as_floats
+from course_lib.exercises.common.generators import LARGE_SCORES, NUMBERS, arrays, as_floats, in_float32
 from course_lib.grading import Checks, Evidence, Exercise, ExpectedOutput, Finding, agrees, case_of, not_modified
 from course_lib.grading.diagnosis import compare, exact_and_plain, show
 from course_lib.grading.read_counting import Rows, growing
@@ -167,6 +167,6 @@ check(
     test=keeps_precision,
     call=CALL,
 )
-check("the inputs are not modified", [EXAMPLE], calls=not_modified, call=CALL)
+check("the inputs are not modified", [EXAMPLE, in_float32(EXAMPLE)], calls=not_modified, call=CALL)
 
 EXERCISE = Exercise(__file__, online_attention, check, points=4, minutes=9, difficulty="hard")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from course_lib.exercises.common.generators import as_floats
+from course_lib.exercises.common.generators import as_floats, in_float32
 from course_lib.exercises.lesson_09.gradients import ALIKE, COLUMN, SENTENCE, SQUARE, expected_gradients, small_inputs
 from course_lib.grading import Checks, Evidence, Exercise, compare, not_modified
 
@@ -62,6 +62,6 @@ check(
     ],
 )
 check("scores near 1000 do not overflow", [LARGE, LARGE | {"k": np.array([[1000.0], [0.0]])}])
-check("the inputs are not modified", [SQUARE], calls=not_modified)
+check("the inputs are not modified", [SQUARE, in_float32(SQUARE)], calls=not_modified)
 
 EXERCISE = Exercise(__file__, attention_backward, check, points=3, minutes=12, difficulty="medium")

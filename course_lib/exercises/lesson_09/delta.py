@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.accounts import accounted
-from course_lib.exercises.common.generators import arrays, as_floats
+from course_lib.exercises.common.generators import arrays, as_floats, in_float32
 from course_lib.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_delta, small_inputs
 from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, not_modified, show
 
@@ -13,7 +13,8 @@ def delta(O, dO):
     """The one number that the backward needs of each row: delta_i = sum over j of P_ij dP_ij, from O and dO alone.
 
     O, dO: [n_q, d], one float dtype.
-    Returns [n_q], summed in float32 or better, whatever the dtype is. Nothing is modified.
+    Returns [n_q] in float32 or float64, whatever the dtype is: nothing is rounded to float16 on the way. Nothing is
+        modified.
 
     >>> delta(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]])).tolist()
     [11.0]
@@ -39,7 +40,7 @@ def outputs(draw):
 
 
 TWO_ROWS = as_floats(o=[[1, 2], [3, 4]], do=[[1, 1], [2, 0]])
-PRODUCTS = "in row 0, the products that are added up are {}"
+PRODUCTS = "in row 0, the products that have to be added up are {}"
 agrees_by_products = accounted(agrees(expected_delta), lambda _, o, do: PRODUCTS.format(show((o * do)[0])))
 check = Checks("delta(o, do)", agrees_by_products)
 
@@ -51,13 +52,15 @@ check(
     test=agrees(sum_over_keys),
     call="P = np.exp(q @ k.T / np.sqrt(q.shape[1]))\nP /= P.sum(axis=1, keepdims=True)\ndelta(P @ v, do)",
 )
-check("the inputs are not modified", [TWO_ROWS], calls=not_modified)
+check("the inputs are not modified", [TWO_ROWS, in_float32(TWO_ROWS)], calls=not_modified)
 check(
     "float16 comes in, and is summed in float32",
-    [{"n_q": 99, "d": 64}],
+    # With a spread of 0.01, the sum is small beside its terms.
+    [{"n_q": 99, "d": 64, "spread": 1.0}, {"n_q": 99, "d": 64, "spread": 0.01}],
     test=agrees(delta_of_float16),
     call="rng = np.random.default_rng(0)\n"
-    "o, do = (rng.uniform(0.5, 1.5, (n_q, d)).astype(np.float16) for _ in range(2))\n"
+    "o, do = ((1 + spread * rng.random((n_q, d))).astype(np.float16) for _ in range(2))\n"
+    "do[:, 1::2] *= -1\n"
     "delta(o, do)",
 )
 

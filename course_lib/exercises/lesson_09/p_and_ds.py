@@ -44,7 +44,7 @@ def part_of_the_whole(returned, q, k, v, do, rows, keys, causal, **_):
     # A score's own rounding, relative to its terms, is a relative error of its weight.
     conditioning = min(1 + (np.abs(q) @ np.abs(k).T).max(), 1e3)
     terms = conditioning, conditioning * (np.abs(do) @ np.abs(v).T).max()
-    return compare(returned, expected(("P", "dS"), whole, q, k, v, do, terms=terms, index="query of the tile"))
+    return compare(returned, expected(("P", "dS"), whole, q, k, v, do, terms=terms, index="row"))
 
 
 def tile(inputs, rows, keys, causal=False):
@@ -78,7 +78,12 @@ check("some of the queries, some of the keys", [(SENTENCE, (1, 4), (2, 4)), (SEN
 check("causal, a tile that holds everything", [(SENTENCE, (0, 4), (0, 4), True)])
 check(
     "causal: queries and keys are counted from the start of the sequence",
-    [(SENTENCE, (2, 4), (2, 4), True), (SENTENCE, (1, 4), (2, 4), True), (SENTENCE, (2, 4), (1, 3), True)],
+    [
+        (SENTENCE, (2, 4), (2, 4), True),
+        (SENTENCE, (1, 4), (2, 4), True),
+        (SENTENCE, (2, 4), (1, 3), True),
+        (SENTENCE, (0, 4), (2, 4), True),  # no key for the first two queries, and not one less than none
+    ],
 )
 check(
     "causal, more keys than queries: the last query sees the last key",

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.accounts import accounted
-from course_lib.exercises.common.generators import arrays
+from course_lib.exercises.common.generators import arrays, in_float32
 from course_lib.grading import Checks, Exercise, agrees, expected, not_modified, show, single_finding
 
 
@@ -73,6 +73,6 @@ check(
     "a row of P that is 0 throughout gets 0, never NaN",
     [([[0, 0]], [[1, 2]]), ([[0, 0], [0.5, 0.5]], [[1, 2], [2, 1]])],
 )
-check("the inputs are not modified", [TWO_ROWS], calls=not_modified)
+check("the inputs are not modified", [TWO_ROWS, in_float32(check.case(*TWO_ROWS))], calls=not_modified)
 
 EXERCISE = Exercise(__file__, softmax_vjp, check, points=2, minutes=8, difficulty="easy")

@@ -174,7 +174,7 @@ check(
 )
 check(
     "SRAM never holds more than 16 (3 block_q d + 4 block_k d + 2 block_q block_k) bytes",
-    [sized(96, 80, 16, 16, 32), sized(8, 160, 4, 4, 4), sized(600, 8, 4, 4, 4)],
+    [sized(96, 80, 16, 16, 32), sized(8, 160, 4, 4, 4), sized(600, 8, 4, 4, 4), sized(64, 64, 1, 64, 1)],
     call=LIMITED_CALL,
 )
 check(

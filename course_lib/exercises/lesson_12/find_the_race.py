@@ -92,6 +92,10 @@ check(
     [
         case((0, 0, "store", 7), (0, 0, "store", 8), (32, 0, "load", 7)),
         case((0, 0, "store", 7), (0, 0, "load", 7), (32, 1, "load", 7), (32, 0, "load", 7)),
+        case((0, 0, "load", 7), (3, 0, "load", 7), (3, 0, "store", 7)),
+        case((3, 0, "load", 7), (0, 0, "load", 7), (3, 0, "store", 7)),
+        case((3, 0, "store", 7), (3, 0, "load", 7), (0, 0, "load", 7)),
+        case((3, 0, "store", 7), (0, 0, "load", 7), (3, 0, "load", 7)),
     ],
 )
 check(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib.exercises.common.generators import arrays
+from course_lib.exercises.common.generators import arrays, in_float32
 from course_lib.exercises.common.oracles import weights
 from course_lib.grading import Checks, Evidence, Exercise, ExpectedOutput, compare, exact_and_plain, not_modified
 
@@ -114,7 +114,7 @@ check(
     "scores that are 1000 apart from query to query",
     [case([[1], [1000]], [[1], [1.5]], [[1], [2]], [[1], [1]], [[1, 0], [1, 1]])],
 )
-check("the inputs are not modified", [SQUARE], calls=not_modified)
+check("the inputs are not modified", [SQUARE, in_float32(SQUARE)], calls=not_modified)
 check("any inputs", [MORE_KEYS | {"p": 0.5}, inputs()])
 
 EXERCISE = Exercise(__file__, dropout_attention, check, points=4, minutes=15, difficulty="medium")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.accounts import accounted
-from course_lib.exercises.common.generators import COUNTS, arrays, as_floats
+from course_lib.exercises.common.generators import COUNTS, arrays, as_floats, in_float32
 from course_lib.grading import Checks, Exercise, agrees, expected, keeps_dtype, not_modified, show
 from course_lib.reference.softmax import log_sum_exp_of_state, normalise_state
 
@@ -120,6 +120,6 @@ check(
     [{name: x.astype(np.float32) for name, x in ROWS.items()}],
     test=keeps_dtype("o", "lse"),
 )
-check("the inputs are not modified", [ROWS, SOME_EMPTY], calls=not_modified)
+check("the inputs are not modified", [ROWS, SOME_EMPTY, in_float32(ROWS)], calls=not_modified)
 
 EXERCISE = Exercise(__file__, merge_splits, check, points=3, minutes=10, difficulty="medium")
