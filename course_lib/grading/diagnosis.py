@@ -153,7 +153,9 @@ def _differs(array, part):
         return Finding(name, "nan", f"{name} is NaN{_where(np.isnan(array), part)}")
     wrong = _wrong(array, part)
     if not np.isfinite(array[finite]).all():
-        return Finding(name, "inf", f"{name} is infinite{_where(np.isinf(array) & finite, part)}")
+        infinite = np.isinf(array) & finite
+        what = "-inf" if (array[infinite] < 0).all() else "infinite"
+        return Finding(name, "inf", f"{name} is {what}{_where(infinite, part)}")
     if not finite[wrong].all():
         return Finding(name, "values", f"{name} is not {expected[wrong & ~finite][0]}{_where(wrong, part)}")
     relative = np.abs(array - expected)[finite].max() / np.abs(expected[finite]).max(initial=1e-300)

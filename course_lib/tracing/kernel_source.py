@@ -48,10 +48,11 @@ def _add_function(function, pieces, defined):
 
 
 def _add_value(name, namespace, pieces, defined):
+    from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
 
     value = namespace[name]
-    plain = inspect.unwrap(value.fn if isinstance(value, JITFunction) else value)
+    plain = inspect.unwrap(value.fn if isinstance(value, JITFunction | InterpretedFunction) else value)
     if isinstance(value, types.ModuleType):
         pieces.append(f"import importlib\n{name} = importlib.import_module({value.__name__!r})")
     elif is_importable(value, plain):

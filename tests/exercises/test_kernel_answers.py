@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+from course_lib import grading
+from course_lib.editing import run_source
+from course_lib.language import tl, triton
+
 COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
@@ -32,3 +36,23 @@ def test_the_compiler_takes_them():
         env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.getcwd()},
     )  # fmt: skip
     assert len(run.stdout.splitlines()) == 6, run.stderr[-2000:]
+
+
+HELPED = """
+@triton.jit
+def plus(a, b):
+    return a + b
+
+@triton.jit
+def vector_add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    tl.store(out_ptr + offs, plus(tl.load(x_ptr + offs, mask=mask), tl.load(y_ptr + offs, mask=mask)), mask=mask)
+"""
+
+
+def test_an_answer_may_call_a_kernel_of_its_cell():
+    cell = {"__name__": "__main__", "triton": triton, "tl": tl}
+    run_source(HELPED, "<cell with a helper>", cell)
+    result = grading.grade("07.vector_add", cell["vector_add"])
+    assert result.passed, result.message

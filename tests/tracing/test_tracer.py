@@ -337,6 +337,13 @@ def test_an_answer_takes_what_it_names_to_another_process_and_nothing_else():
     assert there["answer"](3) == cell["answer"](3) == [1, 3, 5, 1.5, 5, 2, -np.inf, True]
 
 
+def test_a_helper_that_is_a_kernel_goes_too():
+    cell = a_cell(
+        "import triton\n@triton.jit\ndef plus(a, b):\n    return a + b\n\ndef answer(a, b):\n    return plus(a, b)\n"
+    )
+    assert "@triton.jit\ndef plus(a, b):" in "\n".join(sources(cell["answer"], given=("np", "tl", "triton")))
+
+
 @pytest.mark.parametrize("name", ("x", "number", "makers", "older", "closed", "combined"))
 def test_what_cannot_be_sent_is_named(name):
     with pytest.raises(TypeError, match=f"^{name}, a .*, cannot be sent to another process: "):

@@ -60,7 +60,7 @@ def gives_o(q, k, v, causal):
 
 @of_each_head
 def gives_lse(q, k, v, causal):
-    def lse(*qkv):
+    def lse(*qkv):  # float16 inputs come as float64 and float32, in which nothing is rounded to float16
         return reference.attention(*qkv, causal=causal, scale=SCALE, return_lse=True)[1]
 
     return expected("lse", lse, q, k, v, terms=1.0)
@@ -107,7 +107,7 @@ check(
     [(16, 32)],
     call=launch("-1000.0 * (np.arange(n_k) >= 16)"),
 )
-check("all scores strongly negative", [(16, 32)], call=launch("-1000 - np.arange(n_k) % 2 / 4"))
+check("all scores strongly negative", [(16, 32), (16, 23)], call=launch("-1000 - np.arange(n_k) % 2 / 4"))
 check(
     "causal, as many queries as keys: query i sees keys 0 to i", [case(16, 16, causal=True), case(40, 40, causal=True)]
 )
@@ -134,12 +134,18 @@ check(
     "rows 1000 apart, each with a maximum of its own", [(16, 32)], test=gives_lse, call=MAKE_INPUTS + FAR_APART + LAUNCH
 )
 check(
+    "causal, hidden scores far above the visible ones",
+    [case(16, 16, causal=True)],
+    call=launch("200.0 * np.arange(n_k)"),
+)
+check(
     "lse keeps the digits of float32",
     [(16, 32)],
     test=keeps_the_digits,
     call=launch("1000 - np.arange(n_k) % 2 / 4"),
 )
 check("float16 inputs, float32 sums", [(16, 128)], test=gives_o_from_float16, call=launch("0.0", float16=True))
+check("float16 inputs: scores and lse are float32", [(16, 64)], test=gives_lse, call=launch(float16=True))
 check("float16 inputs with random scores", [(16, 64)], test=gives_o_from_float16, call=launch(float16=True))
 check(
     "q loaded once, k and v once for every tile of queries, o and lse stored once",
