@@ -21,7 +21,7 @@ from .calling import GuardedAnswer, attempt, draw_with
 from .cuda_calls import lacks_compiler
 from .exercise import Evidence, Finding, Property, Result
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
-from .known import PLAIN, known
+from .known import PLAIN, TRANSPOSED, known
 from .remote import RemoteAnswer
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 from .slips import on_case, slip_behind
@@ -72,6 +72,7 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
                 if slip is None:
                     facts = known(exercise, prop, guarded, inputs, evidence)
                     told = evidence.findings[0].kind in PLAIN  # another mistake may raise the same
+                    told = told or any(fact.text.endswith(TRANSPOSED) for fact in facts)
                     if not told and (here := slip_behind(exercise, guarded, prop, inputs, alone=True)):
                         facts = (Finding("", "fact", ONE_OF_TWO.format(here.diagnosis)), *facts)
                     evidence = replace(evidence, findings=evidence.findings + facts)

@@ -71,12 +71,18 @@ def run_cuda(source: str, kernel: str, grid, block, **arguments):
         if kind == "timeout":  # which of the threads had its turn is a matter of chance
             where = f", in line {first.line}" if first.line else ""
             text = f"the kernel was still running after {LIMIT_S:g} s{where}"
-        raise _noted(answer, kind, _with_lines(text, source))
+        raise _noted(answer, kind, _with_lines(text, source), _of_race(text, arguments) if kind == "race" else "")
     return report
 
 
-def _noted(answer, kind, text):
-    answer.note(kind)
+def _of_race(text, arguments):
+    """What tells a race from others: which accesses meet, and whether in an argument or in shared memory."""
+    array = re.search(r" of (\w+), which ", text)
+    return " and ".join(sorted(re.findall(r"\b(?:loads|stores)\b", text))) + f" {array and array[1] in arguments}"
+
+
+def _noted(answer, kind, text, details=""):
+    answer.note(f"{kind} {details}" if details else kind)
     return AnswerError(Finding("", kind, text))
 
 

@@ -11,6 +11,7 @@ from .exercise import Exercise, Finding, Property
 from .mending import mended
 from .slips import observed, on_case, same
 
+TRANSPOSED = "the right result, transposed"
 # What came back, made of what should have.
 RELATIONS = {
     "the right result with the opposite sign": np.negative,
@@ -19,7 +20,7 @@ RELATIONS = {
     "the exponential of the right result": np.exp,
     "1 minus the right result": lambda right: 1 - right,
     "the right result cut to whole numbers": np.trunc,
-    "the right result, transposed": np.transpose,
+    TRANSPOSED: np.transpose,
     "the right result as float16 holds it": lambda right: np.float64(np.float16(right)),
 }
 RELATIONS |= {f"the right result rounded to {n} decimals": lambda right, n=n: np.round(right, n) for n in range(6)}
@@ -38,6 +39,7 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
     launched = "launched(" in prop.call  # which takes long
     place = "" if launched else mended(exercise, prop, answer, inputs)
     words = _in_other_words(exercise, prop, answer, inputs, evidence, place) if evidence.expected else ""
+    place = "" if words.endswith(TRANSPOSED) else place
     return tuple(Finding("", "fact", fact) for fact in (words, place) if fact)
 
 
@@ -80,7 +82,7 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
             part = (
                 str(_keys(observations[0])[place]).removesuffix("_ptr")
                 or evidence.findings[0].part
-                or "what comes back"
+                or ("what comes back" if len(pair[0]) == 1 else f"number {place + 1} of what comes back")
             )
             return f"on every input tried, {part} is {words}"
         part = evidence.findings[0].part if len(pair[0]) > 1 else ""

@@ -24,7 +24,7 @@ MOST_TRIED = 12  # passes of a loop, and rows of an array
 WRONG, RIGHT, PARTS, VARIABLE, GIVEN = range(5)
 ROUNDED = 5e-3  # how far numbers of a few float16 roundings may be apart
 # What is filled later, or rises: that with the right values from the start the result is right tells nothing.
-START = re.compile(r"np\.(zeros|empty)|(np\.full\w*\(.*)?(-(np|math)\.inf|float\(.-inf)")
+START = re.compile(r"np\.(zeros|empty)|np\.ones\(.*bool|(np\.full\w*\(.*)?(-(np|math)\.inf|float\(.-inf)")
 ASKED_ONCE = "this condition is asked once for all rows or queries; each needs its own"
 
 
@@ -320,12 +320,13 @@ class _Search:
             row, *said = _first_difference(*(_listed_range(here.text, x[at]) for x in (old, new)))
             outer = next((each.text for each in self.wrong.places if place in each.parts), "")
             within = f" of {outer}" if len(here.text) < 3 and outer or outer.count(here.text) > 1 else ""
-            time = f" in pass {at + 1}" if len(old) > 1 else ""
+            several = sum(itertools.starmap(_differ, zip(old, new, strict=True))) > 1
+            time = f" in pass {at + 1}" + ", as in others," * several if len(old) > 1 else ""
             if here.text == said[0] and len(sources) == 1:  # a number
                 where = within and f" in {outer}"
                 return self._said([place], f"with {said[1]} in place of {here.text}{where} the result would be right")
             changes.append(f"{row}{here.text}{within}{time} is {said[0]}")
-            wanted.append(said[1])
+            wanted.append(f"{said[1]} and so on" if several else said[1])
         places = "its place" if len(sources) == 1 else "their places"
         return self._said(sources, f"{_listed(changes)}; with {_listed(wanted)} in {places} the result would be right")
 

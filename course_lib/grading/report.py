@@ -189,7 +189,8 @@ def _general_hint(findings):
     if any(finding.kind == "fact" and finding.text.startswith("line ") for finding in findings):
         findings = [finding for finding in findings if finding.kind != "precision"]  # the line says it
     for finding in findings:
-        words = [words for words in general_hints() if finding.kind == "exception" and words in finding.text]
+        of_text = finding.kind in ("exception", "compile error")
+        words = [words for words in general_hints() if of_text and " " in words and words in finding.text]
         if finding.kind == "exception" and re.search(r":\s+raise\b", finding.text):
             words = ["own raise"]
         if found := general_hints().get(words[0] if words else finding.kind):

@@ -182,7 +182,7 @@ RIGHT = "{} the result would be right"
 @pytest.mark.parametrize(
     "answer, said",
     [
-        (dot_by("        total += a[i] * b[-i]"), "b[-i] in pass 2 is"),
+        (dot_by("        total += a[i] * b[-i]"), "b[-i] in pass 2, as in others, is"),
         (dot_by(f"{ADDED}\n        return total"), RIGHT.format("without this return, or with another condition,")),
         (dot_by(f"{ADDED}\n        return total", "pass"), RIGHT.format("with this return after the loop, not in it,")),
         (dot_by(f"{ADDED}\n        break"), RIGHT.format("without this break, or with another condition,")),

@@ -23,6 +23,11 @@ def accounted(test, account):
 def of_softmax(x, out):
     """What is seen of a softmax of rows: sums that are not 1 show a wrong division, other steps wrong exponentials."""
     with np.errstate(all="ignore"):
-        steps = (show(np.diff(row[:4]).round(3)) for row in (np.log(out[0]), x[0]))
-    said = "its rows sum to {}, and from column to column the logarithm of row 0 rises by {}, where x rises by {}"
-    return said.format(show(out.sum(axis=1).round(3)), *steps)
+        sums = out.sum(axis=1)
+        row = int(np.argmax(np.abs(np.nan_to_num(sums, nan=np.inf) - 1)))
+        steps = [show(np.diff(each[:4]).round(3)) for each in (np.log(out[row]), x[row])]
+    said = f"its rows sum to {show(sums.round(3))}"
+    if x.shape[1] == 1:
+        return said
+    rises, due = steps
+    return f"{said}, and from column to column the logarithm of row {row} rises by {rises}, where x rises by {due}"

@@ -48,7 +48,8 @@ def busiest_bank(_, addresses, **names):
     banks = [sorted(word for word in {*addresses} - {None} if word // 4 % 32 == bank) for bank in range(32)]
     words = max(banks, key=len)
     at = f" to deliver, at {show(words[:4])}{', ...' * (len(words) > 4)}" if words else ""
-    return f"the bank with most to do is bank {banks.index(words)}, which has {len(words)} different words{at}"
+    count = f"{len(words)} different word{'s' * (len(words) != 1)}"
+    return f"the bank with most to do is bank {banks.index(words)}, which has {count}{at}"
 
 
 CALL = """\

@@ -71,6 +71,8 @@ check(
     [
         case((0, 0, "store", 7), (32, 0, "load", 7)),
         case((32, 0, "load", 7), (0, 0, "store", 7)),
+        case((1, 0, "store", 7), (32, 0, "load", 7)),
+        case((32, 0, "store", 7), (0, 0, "load", 7)),
         case((0, 0, "store", 7), (32, 0, "load", 8)),
     ],
 )

@@ -36,7 +36,8 @@ def asked_for(_, addresses, element_bytes, **names):
     elements = {*addresses} - {None}
     numbers = sorted({address // 32 for address in elements})
     lie = f", in the sectors {show(numbers[:4])}{', ...' * (len(numbers) > 4)}" if elements else ""
-    return f"asked for are {len(elements)} different elements, {len(elements) * element_bytes} bytes in all{lie}"
+    count = f"{len(elements)} different element{'s' * (len(elements) != 1)}"
+    return f"{count} of {len(elements) * element_bytes} bytes in all are asked for{lie}"
 
 
 CALL = """\
@@ -77,6 +78,7 @@ check(
 check(
     "any addresses",
     [
+        {"addresses": [32 * (lane % 2) for lane in range(LANES)], "element_bytes": 4},
         {"addresses": [8 * (lane * 7 % 41) if lane % 3 else None for lane in range(LANES)], "element_bytes": 8},
         any_addresses(),
     ],

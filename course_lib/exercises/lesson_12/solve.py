@@ -24,8 +24,9 @@ def solve():
     Launched with ceil(M / 16) blocks of 32 x 16 threads: threadIdx.x is the lane, and threadIdx.y the warp. Warp w of
         block b has row 16 b + w, which may be beyond the last one.
     A block goes through the keys in tiles of 16. It copies a tile of K and a tile of V to shared memory, where all of
-        its warps use them. A thread's own variables hold at most 1,000 floats, however large N is.
-    Q is read and output written once, K and V once for each block, in requests for 32 consecutive elements of a row.
+        its warps use them. A thread's own variables hold at most 1,024 floats, however large N is. No header may
+        be included, and there is no dynamic shared memory.
+    Q is read and output written once, K and V once for each block, in requests for 32 consecutive elements.
     The scores are split over the lanes of a warp: lane i multiplies elements i, i + 32, i + 64 and so on of a query and
         a key, and shuffles add up the 32 sums. So a warp reads each element of a tile of K and of V, and of its row of
         Q, at most once from shared memory: 33 ceil(d / 32) load requests for each warp and tile are enough.

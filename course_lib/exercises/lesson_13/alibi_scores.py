@@ -30,7 +30,7 @@ def agrees_pair_by_pair(returned, scores, slopes):
         distance = max(i + n_k - n_q - j, j - (i + n_k - n_q))
         exact[h, i, j] = scores[h, i, j] - distance * slopes[h]
     terms = abs(scores).max() + abs(slopes).max() * (n_q + n_k)
-    return compare(returned, [ExpectedOutput("the result", exact, exact, terms)])
+    return compare(returned, [ExpectedOutput("the result", exact, exact, terms, "head")])
 
 
 def case(heads, n_q, n_k, *slopes):

@@ -41,13 +41,16 @@ def agrees_pair_by_pair(returned, q_starts, k_starts, causal):
     if visible.dtype != bool or visible.shape != right.shape:
         text = f"the answer did not return an array [{', '.join(map(str, right.shape))}] of bool"
         return single_finding("type", text, show(returned), show(right.astype(int)))
+    but = {"sees": ", and should not", "does not see": ", and should"}
     findings = [
-        Finding("", verb, f"query {i} {verb} key {j} of {'its own' if own[i, j] else 'another'} document")
+        Finding("", verb, f"query {i} {verb} key {j} of {'its own' if own[i, j] else 'another'} document{but[verb]}")
         for verb, wrong in (("sees", visible & ~right), ("does not see", ~visible & right))
         for own in [pair_by_pair(q_starts, k_starts, False)]
         for i, j in np.argwhere(wrong)[:1].tolist()
     ]
-    return Evidence(tuple(findings), show(visible.astype(int)), show(right.astype(int))) if findings else None
+    rows = np.flatnonzero((visible != right).any(axis=1))[:1]
+    shown = [f"query {row}: {show(x[row].astype(int))}" for x in (visible, right) for row in rows]
+    return Evidence(tuple(findings), *shown) if findings else None
 
 
 @st.composite

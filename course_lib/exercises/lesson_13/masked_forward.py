@@ -23,7 +23,7 @@ def masked_forward(
     q, o: [n_q, HEAD_DIM]; k, v: [n_k, HEAD_DIM]; float32. Element [m, c] of q lies at q_ptr + m * stride_qm + c, and so
         on. scale: positive, multiplies the scores.
     kinds: int32 [query tiles, key tiles], contiguous. 0: no pair of the tile is visible. 2: all of its pairs are. 1: in
-        this tile, query m sees key n unless visible[m, n] is 0. visible: int8 [n_q, n_k], contiguous.
+        this tile, query m sees key n if visible[m, n] is 1. visible: int8 [n_q, n_k], 0 or 1, contiguous.
     Stores o: the softmax over the visible scores, times their values; 0 for a query that sees no key.
     BLOCK_D: a power of two, 16 or more and at least HEAD_DIM. k and v are loaded for tiles that are not hidden, and
         visible for partial ones, each once. Nothing else is touched but q, o and kinds.

@@ -35,7 +35,7 @@ def kinds_by_counting(visible, block_q, block_k):
     return (seen > 0).astype(int) + (seen == pairs)
 
 
-def agrees_with_the_counts(returned, visible, block_q, block_k):
+def agrees_with_the_counts(returned, visible, block_q, block_k, **_):
     right = kinds_by_counting(visible, block_q, block_k)
     try:
         kinds = np.asarray(returned)
@@ -93,6 +93,11 @@ check(
 check(
     "last tiles that are shorter: full if all the pairs are visible that they have",
     [(np.ones((5, 7), bool), 2, 3), (np.tri(5, 7, 2, dtype=bool), 2, 3), (np.ones((1, 2), bool), 4, 4)],
+)
+check(
+    "a tile of 256 pairs, all visible, and one without any",
+    [{"n_q": 16, "n_k": 32, "block_q": 16, "block_k": 16}],
+    call="visible = np.tile(np.arange(n_k) < 16, (n_q, 1))\ntile_kinds(visible, block_q, block_k)",
 )
 check("any mask", [(np.zeros((3, 4), bool), 2, 2), any_pairs()])
 

@@ -35,7 +35,7 @@ static void on_signal(int signal, siginfo_t* info, void*) {
   if (signal == SIGFPE) kind = "division by zero", did = "divides an integer by zero";
   if (signal == SIGABRT) kind = "aborted", did = "failed an assertion";
   if (signal == SIGSEGV && fault >= stacks_begin - (64 << 20) && fault < stacks_end)
-    kind = "stack overflow", did = "has more variables than fit into its memory";
+    kind = "stack overflow", did = "goes beyond its own memory: an index outside an array of its own, or too many variables";
   void* callers[32];
   fprintf(report, "callers");
   for (int i = 2, count = backtrace(callers, 32); i < count; i++)  // the first two belong to this function

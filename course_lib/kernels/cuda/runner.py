@@ -70,7 +70,8 @@ def launch(source, kernel, *, grid, block, arguments, shared_bytes=0, limit_s=10
         file.seek(file_bytes)
         text = file.read().decode(errors="replace")
         if run.returncode or "end\t" not in text:
-            raise RuntimeError(f"the runner ended with status {run.returncode}: {run.stdout}")
+            why = f"died of signal {-run.returncode}" if run.returncode < 0 else f"ended with status {run.returncode}"
+            raise RuntimeError(f"the process that runs the kernel {why}: {run.stdout}")
         for name, offset in offsets.items():
             array = arguments[name]
             if array.flags.writeable:

@@ -112,7 +112,7 @@ WRONG_ANSWERS = {
             {"m, l = -np.inf, 0.0": "m, l = 0.0, 0.0"},
             "The maximum starts at 0, so a stream of negative scores",
         ),
-        "m is not updated": ({"        m = m_new\n": ""}, "m is infinite"),
+        "m is not updated": ({"        m = m_new\n": ""}, "m is -inf"),
         "m + log l": ({"return m, l": "return m + np.log(l), l"}, "m is 0.3133 too large"),
         "a count": ({STEP: "l = l + 1"}, "l counts the scores. Each of them should add exp(s - m)."),
         "alpha of the new": ({STEP: "l = l * np.exp(s - m_new) + np.exp(m - m_new)"}, "l is 0"),
@@ -198,7 +198,7 @@ WRONG_ANSWERS = {
             {"p = np.exp(scores - shift[..., None])": "p = np.exp(scores - m[..., None])"},
             "l is infinite",
         ),
-        "m comes back old": ({"return m_new,": "return m,"}, "m is infinite"),
+        "m comes back old": ({"return m_new,": "return m,"}, "m is -inf"),
         "acc, l exchanged": (
             {UPDATED: "return m_new, alpha[..., None] * acc + p @ values, alpha * l + p.sum(axis=-1)"},
             "",

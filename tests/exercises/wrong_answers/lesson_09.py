@@ -1,5 +1,24 @@
 """Lesson 09: wrong answers that are no slips, and what the check has to say of each."""
 
+import numpy as np
+
+
+def delta_in_place(O, dO):
+    o = O.astype(np.float32, copy=False)
+    o *= dO
+    return o.sum(axis=1)
+
+
+def p_and_ds_by_slices(q, k, v, do, lse, delta, first_q, first_k, n_q, n_k, causal=False):
+    P, dS = np.zeros((len(q), len(k))), np.zeros((len(q), len(k)))
+    for i in range(len(q)):
+        seen = min(len(k), first_q + i + n_k - n_q + 1 - first_k) if causal else len(k)
+        if lse[i] > -np.inf:
+            P[i, :seen] = np.exp(k[:seen] @ q[i] / np.sqrt(len(q[i])) - lse[i])
+            dS[i, :seen] = P[i, :seen] * (v[:seen] @ do[i] - delta[i])
+    return P, dS
+
+
 START = "tl.maximum(start_n + n_q - n_k, 0) // BLOCK_M * BLOCK_M"
 DOT = 'tl.dot(q, tl.trans(k), input_precision="ieee") * scale'
 
@@ -8,7 +27,11 @@ WRONG_ANSWERS = {
         "the sum of dP": ({"(P * dP).sum(": "dP.sum("}, "dS is wrong at every row"),
         "the mean": ({".sum(axis=1": ".mean(axis=1"}, "dS is wrong at every row"),
     },
+    "p_and_ds": {
+        "a slice's end below 0": (p_and_ds_by_slices, "a slice counts negative numbers from the end"),
+    },
     "delta": {
+        "in place, where no copy is made": (delta_in_place, "the call changed its argument O in place"),
         "rows exchanged": ({"dO.astype(dtype)": "dO.astype(dtype)[::-1]"}, "delta is wrong at every query"),
     },
     "attention_backward": {
