@@ -87,6 +87,8 @@ def _same(before, after):
         return before.shape == after.shape and np.array_equal(before, after, equal_nan=True)
     if isinstance(before, (tuple, list)):
         return len(before) == len(after) and all(map(_same, before, after))
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(_same(value, after[key]) for key, value in before.items())
     # In a list, one number may have taken another's place.
     return not isinstance(before, int | str) or before == after
 

@@ -28,7 +28,7 @@ def roofline_seconds(kernels, flops_per_s, bytes_per_s, launch_s=0.0):
         one launch to the next; it passes while the kernel before still runs.
     Inside a kernel arithmetic and memory work at the same time, so a kernel takes no less than the longest of three:
     its FLOPs at the peak rate, its bytes at the bandwidth, and launch_s.
-    Returns seconds as a float, 0.0 for no kernels.
+    Returns seconds as a float, 0.0 for no kernels. The list is not modified.
 
     >>> roofline_seconds([(400.0, 100.0), (0.0, 300.0)], flops_per_s=200.0, bytes_per_s=100.0)
     5.0

@@ -21,14 +21,15 @@ def predict_rung(counts, gpu):
     """The time that one launch of a rung takes if nothing overlaps, in seconds.
 
     counts: a dict. "programs" of the launch; "resident": how many of them one SM runs at a time; "tiles": key tiles
-        that a program visits. For each of these tiles: "product_clocks": what the tensor cores need; "instructions":
-        what each of the program's "warps" executes besides; "wait_clocks": until the tile is there, 0 if it was
-        fetched ahead.
-    gpu: a dict. "sms": multiprocessors; "schedulers" of each: one issues one instruction of one warp in a clock;
-        "clock_hz": clocks in a second.
+        that a program visits, on average. For each of these tiles: "product_clocks": what the tensor cores need;
+        "instructions": what each of the program's "warps" executes besides; "wait_clocks": until the tile is there, 0
+        if it was fetched ahead.
+    gpu: a dict. "sms": multiprocessors; "schedulers" of each: one issues an instruction in a clock, and the warps'
+        instructions are spread evenly over all of them; "clock_hz": clocks in a second.
     The programs are handed out evenly, and the launch takes as long as the SM with most of them. That SM runs
     "resident" of its programs at a time, or all if it has fewer. Their products and instructions take turns; while one
     of them waits for its tile the others work, so that a tile costs the SM only wait_clocks over their number.
+    The dicts are not modified.
 
     >>> counts = dict(programs=10, resident=2, tiles=5, product_clocks=600, instructions=200, warps=8, wait_clocks=1000)
     >>> predict_rung(counts, {"sms": 2, "schedulers": 4, "clock_hz": 1e6})
@@ -46,7 +47,7 @@ def find_the_waste(kernel):
 
     kernel: a dict. The launch: n queries and n keys of one head, d, block_q and block_k, which divide n, causal,
         element_bytes. From the tracer: "q_bytes", "k_bytes", "v_bytes", loaded by all programs together. From the
-        compiler's report, for one pair of tiles: "spilled_bytes", what a program writes to the stack and reads back;
+        compiler's report, for one pair of tiles: "spilled_bytes", written to the stack and read back, both counted;
         and the clocks that follow from it, "work_clocks" and "wait_clocks".
     A pair of tiles is multiplied when a tile of V is loaded, which happens once for each pair. Three ratios:
         "computes": pairs that are multiplied, over the pairs in which some query sees some key.

@@ -43,7 +43,10 @@ def compare_traffic(machine, allowed):
                 findings.append(Finding(name, f"{kind} more", text))
     if not findings:
         return None
-    return Evidence(tuple(findings), _shown(counted), _shown(allowed))
+    wrong = {finding.part for finding in findings}
+    return Evidence(
+        tuple(findings), *(_shown({k: v for k, v in each.items() if k in wrong}) for each in (counted, allowed))
+    )
 
 
 def _shown(by_tensor):

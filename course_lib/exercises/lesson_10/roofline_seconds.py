@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.accounts import accounted
-from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees
+from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, not_modified
 from course_lib.measure.bounds import STANDARD_4096, roofline_seconds
 
 
@@ -53,5 +53,6 @@ check(
     call="roofline_seconds(kernels, flops_per_s, bytes_per_s)",
     test=lambda returned, **inputs: takes_the_least_time(returned, launch_s=0.0, **inputs),
 )
+check("the list is not modified", [case((200.0, 10.0), (0.0, 30.0))], calls=not_modified)
 
 EXERCISE = Exercise(__file__, roofline_seconds, check, points=3, minutes=10, difficulty="medium")

@@ -13,14 +13,16 @@ def needed_pairs(n, block_q, block_k, causal):
     return sum(-(-(start + block_q if causal else n) // block_k) for start in range(0, n, block_q))
 
 
-def kernel(causal=False, more_pairs=0, times_q=1, k_again=0, spilled=0, wait=0, n=64, block_q=16, block_k=16, work=600):
+def kernel(
+    causal=False, more_pairs=0, times_q=1, k_again=0, spilled=0, wait=0, n=64, block_q=16, block_k=16, work=600, size=2
+):
     """A kernel that multiplies more_pairs pairs too many, loads Q times_q times, and K again for k_again pairs."""
     pairs = needed_pairs(n, block_q, block_k, causal) + more_pairs
-    tile = block_k * 16 * 2
+    tile = block_k * 16 * size
     return {
         "kernel": {
-            "n": n, "d": 16, "block_q": block_q, "block_k": block_k, "causal": causal, "element_bytes": 2,
-            "q_bytes": times_q * n * 16 * 2, "k_bytes": (pairs + k_again) * tile, "v_bytes": pairs * tile,
+            "n": n, "d": 16, "block_q": block_q, "block_k": block_k, "causal": causal, "element_bytes": size,
+            "q_bytes": times_q * n * 16 * size, "k_bytes": (pairs + k_again) * tile, "v_bytes": pairs * tile,
             "spilled_bytes": spilled, "work_clocks": work, "wait_clocks": wait,
         }
     }  # fmt: skip
@@ -69,6 +71,7 @@ check(
     "reads: what a program spills, for every pair",
     [
         kernel(spilled=800),
+        kernel(spilled=800, size=4),
         kernel(True, spilled=800, times_q=2),
         kernel(True, 2, spilled=4000),
         kernels(spilled=st.integers(1, 9).map(lambda i: 100 * i)),
@@ -78,6 +81,7 @@ check(
     "waits: clocks with waiting, over those without",
     [
         kernel(wait=300),
+        kernel(wait=3),
         kernel(wait=900),
         kernel(True, wait=900, times_q=2),
         kernels(wait=st.integers(1, 9).map(lambda i: 100 * i)),

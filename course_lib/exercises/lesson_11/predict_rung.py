@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.accounts import accounted
-from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees
+from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, not_modified
 from course_lib.measure.rungs import GPU, counts_of, predict_rung
 
 
@@ -28,7 +28,7 @@ def least_time(counts, gpu):
 def in_clocks(returned, counts, gpu):
     of_each_sm, of_a_tile = clocks(counts, gpu)
     parts = " + ".join(f"{part:.6g}" for part in of_a_tile)
-    each = f"{of_each_sm:g} programs of {counts['tiles']:g} tiles of {parts} clocks"
+    each = f"{of_each_sm:g} program{'s' * bool(of_each_sm != 1)} of {counts['tiles']:g} tiles of {parts} clocks"
     return f"the SM with most programs has {each}; the answer has {returned * gpu['clock_hz']:,.6g} clocks in all"
 
 
@@ -74,5 +74,6 @@ check(
     "an SM with fewer programs than places runs those that it has",
     [case(3, 2), case(5, 4), st.builds(case, st.integers(1, 20), st.integers(1, 6))],
 )
+check("the dicts are not modified", [case(3, 2)], calls=not_modified)
 
 EXERCISE = Exercise(__file__, predict_rung, check, points=3, minutes=12, difficulty="medium")
