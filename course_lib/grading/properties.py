@@ -1,6 +1,7 @@
 """How an exercise states its properties: `Checks`, and the tests that many of them share."""
 
 import inspect
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -94,7 +95,7 @@ def raises_value_error(answer, **inputs) -> Evidence | None:
     try:
         returned = answer(*inputs.values())
     except AnswerError as error:
-        if error.finding.text.startswith("the answer raised ValueError"):
+        if re.match(r"the answer raised (\w+, a )?ValueError\b", error.finding.text):
             return None
         return Evidence((error.finding,), expected="a ValueError")
     said = "nothing was raised"

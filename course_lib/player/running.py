@@ -86,6 +86,8 @@ def describe_exception(error):
         frames += _learners(traceback.walk_tb(error.__traceback__))
     frames = getattr(error, "places", None) or frames
     what = type(error).__name__
+    if isinstance(error, ValueError) and what != "ValueError":
+        what += ", a ValueError"
     # An address in a message differs from run to run.
     if message := re.sub(r" at 0x[0-9a-fA-F]+", "", str(error)):
         what += f": {cut(message, TEXT_LIMIT_CHARS)}"

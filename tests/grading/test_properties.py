@@ -5,7 +5,7 @@ import pytest
 from hypothesis import find
 from hypothesis import strategies as st
 
-from course_lib.grading import Checks, case_of
+from course_lib.grading import Checks, case_of, raises_value_error
 from course_lib.grading.calling import GuardedAnswer
 
 
@@ -51,3 +51,11 @@ def test_a_test_judges_what_the_call_returns_unless_it_makes_the_call():
         assert prop.test(GuardedAnswer(scaled), **prop.cases[0]) is None
     assert seen == [(3.0, 1.5, 2.0), 6.0]
     assert [prop.call for prop in checks] == ["scaled(x, scale)", "2 * scaled(x, 4.0)"]
+
+
+@pytest.mark.parametrize("kind, will_do", [(ValueError, True), (UnicodeError, True), (LookupError, False)])
+def test_an_exception_that_is_a_value_error_will_do(kind, will_do):
+    def answer(size):
+        raise kind(f"{size} is too small")
+
+    assert (raises_value_error(GuardedAnswer(answer), size=1) is None) == will_do
