@@ -316,12 +316,14 @@ class _Search:
         for place, source in sources.items():
             here, old, new = self.wrong.places[place], self.old[0][place], self.new[0][source]
             new = self._needed(place, old, new) if len(sources) == 1 else new
-            at = next(i for i, pair in enumerate(zip(old, new, strict=True)) if _differ(*pair))
+            at = next((i for i, pair in enumerate(zip(old, new, strict=True)) if _differ(*pair)), None)
+            if at is None:  # a copy of the old values would do: what the answer writes into them is then lost
+                return ""
             row, *said = _first_difference(*(_listed_range(here.text, x[at]) for x in (old, new)))
             outer = next((each.text for each in self.wrong.places if place in each.parts), "")
             within = f" of {outer}" if len(here.text) < 3 and outer or outer.count(here.text) > 1 else ""
             several = sum(itertools.starmap(_differ, zip(old, new, strict=True))) > 1
-            time = f" in pass {at + 1}" + ", as in others," * several if len(old) > 1 else ""
+            time = f" in round {at + 1}" + " (and others)" * several if len(old) > 1 else ""
             if here.text == said[0] and len(sources) == 1:  # a number
                 where = within and f" in {outer}"
                 return self._said([place], f"with {said[1]} in place of {here.text}{where} the result would be right")
@@ -381,7 +383,8 @@ def _fits(old, new):
     """Whether the right answer's values could stand for the wrong one's."""
     pairs = list(zip(old, new, strict=False))
     alike = all((a.dtype == bool) == (b.dtype == bool) for a, b in pairs)
-    sizes = all(a.ndim or a.dtype.kind != "i" or not b.ndim for a, b in pairs)  # no array in place of a whole number
+    # No array in place of a whole number, and whole numbers in place of some.
+    sizes = all(a.dtype.kind != "i" or (a.ndim or not b.ndim) and (b == np.round(b)).all() for a, b in pairs)
     return len(old) == len(new) and alike and sizes and any(_differ(*pair) for pair in pairs)
 
 

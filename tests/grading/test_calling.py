@@ -33,7 +33,7 @@ def test_an_exception_is_told_at_the_learners_line_without_other_frames():
     told = finding(answer["answer"], np.zeros((2, 2)))
     assert told.kind == "exception"
     assert told.text.splitlines() == [
-        "the answer raised LinAlgError: Singular matrix",
+        "the answer raised LinAlgError, a ValueError: Singular matrix",
         "  line 5, in answer:  y = helper(x)",
         "  line 2, in helper:  return np.linalg.inv(x)",
     ]

@@ -12,7 +12,7 @@ from course_lib.reference import example
 def attention(Q, K, V, causal=False):
     """Attention of one head: the softmax of the scaled scores, times the values.
 
-    Q: [n_q, d], K: [n_k, d], V: [n_k, d]. The scale is 1 / sqrt(d).
+    Q: [n_q, d], K: [n_k, d], V: [n_k, d], float32 or float64. The scale is 1 / sqrt(d).
     causal: if True, query i sees key j only where j <= i + n_k - n_q, so that the last query sees every key,
         whatever the two lengths.
     Returns [n_q, d] in float32 or float64. The row of a query that sees no key is 0. No score may overflow,

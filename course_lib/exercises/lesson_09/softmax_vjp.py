@@ -29,7 +29,12 @@ def gradient_of_scores(P, dP):
 
 def subtracted(dS, P, dP):
     sums = (P * dP).sum(axis=1)
-    return f"as P * (dP - x), it has x = {show((dP - dS / P)[0])} in row 0, where the sum of P * dP is {show(sums[0])}"
+    off = np.abs(dS - P * (dP - sums[:, None])).max(axis=1)
+    row = int(np.argmax(np.nan_to_num(off, nan=np.inf)))
+    if not P[row].all():
+        return ""
+    x = show((dP - dS / P)[row])
+    return f"as P * (dP - x), it has x = {x} in row {row}, where the sum of P * dP is {show(sums[row])}"
 
 
 def rows_sum_to_zero(dS, P, dP):

@@ -65,6 +65,7 @@ typedef runner::Vector<runner::Four> float4;
 __forceinline__ inline float2 make_float2(float x, float y) { return {x, y}; }
 __forceinline__ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
+using std::isfinite, std::isinf, std::isnan;
 inline float __int_as_float(int bits) { return runner::same_bits<float>(bits); }
 inline int __float_as_int(float x) { return runner::same_bits<int>(x); }
 inline float __expf(float x) { return expf(x); }

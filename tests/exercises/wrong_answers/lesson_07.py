@@ -62,7 +62,7 @@ WRONG_ANSWERS = {
         "divided by n_cols": ({"p / tl.sum(p, axis=0)": "p / n_cols"}, "its rows sum to [0.388]"),
         "log-softmax": ({"p / tl.sum(p, axis=0)": "tl.log(p / tl.sum(p, axis=0))"}, "out is wrong at every row"),
         "the store's columns are neighbours": ({"offs_n * stride_on": "offs_n"}, "program 0 writes between two elements of out: is each offset times its own stride?"),
-        "an epsilon": ({"tl.sum(p, axis=0)": "(tl.sum(p, axis=0) + 1e-3)"}, "out is right to about 3 digits only its rows sum to [0.999]"),
+        "an epsilon": ({"tl.sum(p, axis=0)": "(tl.sum(p, axis=0) + 1e-3)"}, "out is too small by the same factor 0.9994 at every row its rows sum to [0.999]"),
         "x's strides for out": ({"row * stride_om": "row * stride_xm"}, "program 1 writes columns 1 to 24 of out, which has 4"),
         "the reverse row": ({"offs_n * stride_on": "(n_cols - 1 - offs_n) * stride_on"}, "out is wrong at every row"),
     },

@@ -312,7 +312,8 @@ RIGHT = {
     ),
     "templates, bounds, restricted pointers, unrolled loops": (
         "float sum = 0;\n#pragma unroll 4\n for (int i = 0; i < 8; i++) sum += at<8>(x, i);\n"
-        " y[threadIdx.x] = min(sum, 100) + max(n, blockDim.x) + __fdividef(1, 2) + __expf(0) + rsqrtf(4);",
+        " y[threadIdx.x] = min(sum, 100) + max(n, blockDim.x) + __fdividef(1, 2) + __expf(0) + rsqrtf(4)\n"
+        "   + isnan(0.0f) + isinf(0.0f);",
         {"before": "template <int W> __device__ __noinline__ float at(const float* __restrict__ x, int i) {"
                    " return __ldg(x + i % W); }"}, np.full(32, 28 + 1024 + 2),
     ),
