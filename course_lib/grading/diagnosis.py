@@ -300,7 +300,7 @@ def named(noun, numbers):
 
 
 def _plural(noun):
-    return {"entry": "entries", "query": "queries"}.get(noun, f"{noun}s")
+    return {"entry": "entries", "query": "queries", "index": "indices"}.get(noun, f"{noun}s")
 
 
 def _where(wrong, part):
