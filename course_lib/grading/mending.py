@@ -383,7 +383,7 @@ def _fits(old, new):
     """Whether the right answer's values could stand for the wrong one's."""
     pairs = list(zip(old, new, strict=False))
     alike = all((a.dtype == bool) == (b.dtype == bool) for a, b in pairs)
-    # No array in place of a whole number, and whole numbers in place of some.
+    # A whole number is not replaced by an array, nor whole numbers by fractions.
     sizes = all(a.dtype.kind != "i" or (a.ndim or not b.ndim) and (b == np.round(b)).all() for a, b in pairs)
     return len(old) == len(new) and alike and sizes and any(_differ(*pair) for pair in pairs)
 

@@ -84,8 +84,8 @@ def not_modified(answer, **inputs) -> Evidence | None:
     answer(*inputs.values())
     if not answer.modified:
         return None
-    names = list(inspect.signature(answer.answer).parameters)
-    names = names if len(names) == len(inputs) else list(inputs)
+    code = getattr(answer.answer, "__code__", None)  # the answer's own names, where it is a function of this process
+    names = code.co_varnames[: code.co_argcount] if code and code.co_argcount == len(inputs) else list(inputs)
     changed = " and ".join(names[i] for i in answer.modified)
     return single_finding("modified", f"the call changed its argument{'s' * (' and ' in changed)} {changed} in place")
 
