@@ -89,7 +89,7 @@ def draw_masks(named, n_q, n_k, block_q, block_k):
     alt = (
         f"Masks in tiles of {block_q} x {block_k}. {'. '.join(f'{name}: {in_words(t)}' for name, t in every.items())}."
     )
-    figure, row = panels(2.7, *[1] * len(every), alt=alt, left=0.045, wspace=0.3, below=0.75, above=0.3)
+    figure, row = panels(2.7, *[1] * len(every), alt=alt, left=0.055, wspace=0.3, below=0.75, above=0.3)
     for axes, (name, tiles) in zip(row, every.items(), strict=True):
         draw_tiles(axes, tiles, pair_lines=False)
         tidy(axes, title=name, x="key", y="query" if axes is row[0] else None)

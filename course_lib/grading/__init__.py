@@ -5,6 +5,7 @@ What a notebook calls, and what exercises are written with, is imported from her
 exercise       what an exercise is made of
 properties     states the properties of an exercise, and tests that many have in common
 checking       tries the properties, shrinks the first failure
+drawing        draws random inputs
 calling        calls an answer, and keeps what the properties ask of a call
 remote         an answer that runs in the player, a process of its own
 remote_launch  a kernel that runs there: its tensors, and the counts of its accesses, are here

@@ -1,11 +1,8 @@
 """Tries an exercise's properties on an answer, and shrinks the first failure to the smallest input."""
 
-import contextlib
-import functools
 import hashlib
 import itertools
 import json
-import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -19,6 +16,7 @@ from course_lib.player.running import is_untouched
 from . import registry
 from .calling import GuardedAnswer, attempt, draw_with
 from .cuda_calls import lacks_compiler
+from .drawing import drawn, found_by
 from .exercise import Evidence, Finding, Property, Result
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
 from .known import PLAIN, TRANSPOSED, known
@@ -156,32 +154,7 @@ def _search(prop: Property, finds: Callable[[dict], Evidence | None], seed: int)
         return None
     tries = itertools.count()
     try:
-        return found[code_of_call(prop.call, _find(prop, condition, seed))]
+        return found[code_of_call(prop.call, found_by(prop, condition, seed))]
     except (errors.NoSuchExample, errors.Flaky):
         # The tries ran out while shrinking, or the answer is not the same function twice.
         return found[min(reversed(found), key=len)]
-
-
-@functools.lru_cache(maxsize=256)
-def drawn(prop: Property, seed: int) -> list[dict]:
-    """What Hypothesis draws as long as nothing fails. Drawing takes longer than most answers do, and an answer may be
-    checked often."""
-    from hypothesis import errors
-
-    inputs = []
-    with contextlib.suppress(errors.NoSuchExample):
-        _find(prop, inputs.append, seed)
-    return inputs
-
-
-def _find(prop, condition, seed):
-    from hypothesis import HealthCheck, Phase, find, settings
-
-    quiet = settings(
-        max_examples=prop.examples,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-    )
-    return find(prop.draw, condition, settings=quiet, random=random.Random(seed))

@@ -8,16 +8,19 @@ mistake.
 import difflib
 import itertools
 import re
+from typing import NamedTuple
 
 import numpy as np
 
 from .calling import GuardedAnswer
 from .diagnosis import show
+from .drawing import drawn
 from .exercise import Exercise, Property
 from .recording import MOST_COST_A_RUN, Recording
 from .slips import same
 
-MOST_CASES, MOST_COST = 12, 2000  # the cost as in Recording: counted, not timed
+MOST_CASES, MOST_RANDOM, MOST_COST = 12, 6, 4000  # the cost as in Recording: counted, not timed
+MOST_PARTS = 3  # of a line that are named
 MOST_TRIED = 12  # passes of a loop, and rows of an array
 # What an expression is, in the order in which they are tried: WRONG though all its parts are right; RIGHT, if a step
 # is missing after it; wrong with some of its PARTS; a VARIABLE, which is made elsewhere; GIVEN.
@@ -25,6 +28,7 @@ WRONG, RIGHT, PARTS, VARIABLE, GIVEN = range(5)
 ROUNDED = 5e-3  # how far numbers of a few float16 roundings may be apart
 # What is filled later, or rises: that with the right values from the start the result is right tells nothing.
 START = re.compile(r"np\.(zeros|empty)|np\.ones\(.*bool|(np\.full\w*\(.*)?(-(np|math)\.inf|float\(.-inf)")
+ORDINALS = ("first", "second", "third", *(f"{n}th" for n in range(4, 1000)))
 ASKED_ONCE = "this condition is asked once for all rows or queries; each needs its own"
 
 
@@ -38,9 +42,22 @@ def mended(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: di
         return search.told(exercise, prop, inputs)
 
 
+class Run(NamedTuple):
+    """Both answers on one case. kind: of what is wrong with the wrong one, or nothing. due: what is observed of the
+    right one. old, new: the values of all places, and of all sources.
+    """
+
+    case: tuple[Property, dict]
+    kind: str
+    due: tuple
+    old: dict
+    new: dict
+
+
 class _Search:
     """wrong, right: Recordings of the two answers. A place is always one of the wrong answer's, a source one of the
-    right one's. old, new: of each case, the values of all places and of all sources.
+    right one's. old, new: of each run, the values of all places and of all sources. random: runs on random cases, by
+    which it is told whether a change mends by chance.
     """
 
     def __init__(self, wrong, right):
@@ -48,27 +65,27 @@ class _Search:
         self.cost = 0
 
     def told(self, exercise, prop, inputs):
+        self.prop = prop
+        others = [p for p in exercise.properties if p.call == prop.call and p is not prop]
         cases = [(prop, inputs), *((prop, case) for case in prop.cases if case is not inputs)]
-        cases += [(p, case) for p in exercise.properties if p.call == prop.call and p is not prop for case in p.cases]
-        self.cases, self.failed, self.due, self.old, self.new = [], [], [], [], []
+        cases += [(p, case) for p in others for case in p.cases]
         # The other properties' cases tell values apart that are the same in these by chance.
-        for case in cases[:MOST_CASES]:
-            evidence, due = self.wrong.run(*case)[1], self.right.run(*case)[0]
-            if max(self.wrong.cost, self.right.cost) <= MOST_COST_A_RUN:
-                self.cases.append(case)
-                self.failed.append(evidence is not None)
-                if case is cases[0]:
-                    self.kind = evidence.findings[0].kind if evidence else ""
-                self.due.append(due)
-                self.old.append(self.wrong.values)
-                self.new.append(self.right.values)
-            elif case is cases[0]:
-                return ""
+        self.runs = list(filter(None, map(self._run, cases[:MOST_CASES])))
+        if not self.runs or self.runs[0].case is not cases[0]:
+            return ""
+        random = [(p, case) for p in (prop, *others) if p.draw is not None for case in drawn(p, 0)[1 : 1 + MOST_RANDOM]]
+        self.random = list(filter(None, map(self._run, random[:MOST_CASES])))
+        self.old, self.new = [run.old for run in self.runs], [run.new for run in self.runs]
+        self.kind = self.runs[0].kind
         self._cut_into_passes()
         self.texts = {}  # results first; of several with the same values, one, with the texts of all
         for source in sorted(self.new[0], key=lambda source: not self.right.places[source].is_result):
             alike = (other for other in self.texts if _alike(self.new, source, self.new, other, exactly=True))
             self.texts.setdefault(next(alike, source), []).append(self.right.places[source].text)
+        results = [source for source in self.texts if self.right.places[source].is_result == "all"]
+        self.results = {  # and what is the result but for its last rounding
+            source: at for at in results for source in self.texts if _alike(self.new, source, self.new, at, rtol=ROUNDED)
+        }
         self.known = self._known()
         found = (
             self._right_already()
@@ -84,6 +101,14 @@ class _Search:
             found = self._right_parts()
         return found
 
+    def _run(self, case):
+        """The Run of a case, or None if that takes too much."""
+        evidence, due = self.wrong.run(*case)[1], self.right.run(*case)[0]
+        if max(self.wrong.cost, self.right.cost) > MOST_COST_A_RUN:
+            return None
+        kind = evidence.findings[0].kind if evidence else ""
+        return Run(case, kind, due, self.wrong.values, self.right.values)
+
     def _known(self, rtol=1e-9):
         """Each place -> the source that has the same values, or None."""
         known = {}
@@ -96,7 +121,8 @@ class _Search:
         """Whether they have the same values; of a number, or a row of an array, also as often."""
         there = self.right.places[source]
         as_often = source in self.passing or there.is_given and not there.text.isidentifier()
-        return _alike(self.old, place, self.new, source, rtol=rtol) and not (
+        # What asks for the opposite of a right condition is as good.
+        return any(_alike(self.old, place, self.new, source, rtol=rtol, negated=n) for n in (False, True)) and not (
             as_often and any(len(old[place]) != len(new[source]) for old, new in self._both(place, source))
         )
 
@@ -108,7 +134,7 @@ class _Search:
         self.passing = {}  # (source, how many of its axes the passes run over) -> the number of the new source
         if all(len(values) == 1 for old in self.old for values in old.values()):
             return
-        for new in self.new:
+        for new in (run.new for run in self.runs + self.random):
             for source, values in list(new.items()):
                 for axes in range(1, values[0].ndim + 1) if len(values) == 1 else ():
                     row = self.passing.setdefault((source, axes), len(self.right.places) + len(self.passing))
@@ -128,13 +154,14 @@ class _Search:
                     continue
                 other = Recording(self.wrong.function, (number, after))
                 mended = []
-                for case, due, failed in zip(self.cases, self.due, self.failed, strict=True):
-                    came, evidence = other.run(*case)
-                    mended.append(evidence is None and same(came, due))
-                    if not mended[-1] and (not failed or case[0] is self.cases[0][0]):
+                for run in self.runs + self.random:
+                    came, evidence = other.run(*run.case)
+                    mended.append(evidence is None and same(came, run.due))
+                    if not mended[-1] and (not run.kind or run.case[0] is self.prop):
                         break
                 else:
-                    if 2 * sum(a and b for a, b in zip(mended, self.failed, strict=True)) > sum(self.failed):
+                    failed = [bool(run.kind) for run in self.runs + self.random]
+                    if 2 * sum(itertools.compress(mended, failed)) > sum(failed):
                         otherwise = {"pass": f"without this {before}, or with another condition,"}.get(
                             after, f"with {after} in place of {before}"
                         )
@@ -174,7 +201,11 @@ class _Search:
             here, first = self.wrong.places[place], self.old[0][place][0]
             if first.dtype == bool and first.size == 1:  # right by chance, or what a function inside says
                 continue
-            if source is not None and not here.is_result and self.right.places[source].is_result == "all":
+            if source in self.results and not here.is_result:
+                shape = self.new[0][source][0].shape
+                if self.kind == "shape" and first.shape != shape:
+                    text = f"{here.text} holds the right numbers, but its shape is {first.shape}, not {shape}"
+                    return self._said([place], text)
                 return self._said([place], f"{here.text} is right already; what is made of it is not")
         return ""
 
@@ -183,6 +214,8 @@ class _Search:
         last = [place for place, here in enumerate(self.wrong.places) if here.is_result == "all"]
         parts = list(dict.fromkeys(self.wrong.places[place].text for place in self._largest_known(*last[:1])))
         if len(last) != 1 or self.known.get(last[0]) is not None or not parts or not self._is_made_of_right(last[0]):
+            return ""
+        if len(parts) > MOST_PARTS or self.wrong.places[last[0]].text.startswith("{"):  # the line is the whole answer
             return ""
         it = "them" if len(parts) > 1 else "it"
         return self._said(last, f"{_listed(parts)}: right; what is made of {it} in this line is not")
@@ -212,7 +245,12 @@ class _Search:
                 yield place
 
     def _mended(self):
-        kinds = {place: self._kind(place) for place in self.old[0] if not self.wrong.places[place].is_result}
+        inside = self._inside_of_right()
+        kinds = {
+            place: self._kind(place)
+            for place in self.old[0]
+            if not (self.wrong.places[place].is_result or self.wrong.places[place].is_subtotal or place in inside)
+        }
         places = sorted(kinds, key=kinds.get)
         stand_ins = {place: self._stand_ins(place) for place in places}
         made = [place for place in places if kinds[place] in (WRONG, PARTS)]
@@ -224,13 +262,40 @@ class _Search:
         )
         likely = sorted(((likeness, place, s) for place in made for likeness, s in stand_ins[place]), reverse=True)
         most = ({place: source} for _, place, source in likely)
-        for tried, whole in ((one, True), (two, True), (most, False)):
+        alike = filter(None, (self._all_alike(group, stand_ins) for group in self._groups(made)))
+        for tried, whole in ((one, True), (two, True), (alike, True), (most, False)):
             for sources in tried:
                 if self.cost > MOST_COST:
                     return ""
                 if self._mends(sources, whole) and (len(sources) > 1 or self._is_no_chance(sources, kinds)):
                     return self._told(sources)
         return ""
+
+    def _inside_of_right(self):
+        """Places in an expression that is right: whatever they are, the mistake is none of theirs."""
+        inside = set()
+        for place in sorted(self.old[0], reverse=True):  # what is inside comes before
+            is_right = self.known[place] is not None and self.old[0][place][0].dtype != bool
+            if is_right and not self.wrong.places[place].is_given or place in inside:
+                inside.update(self.wrong.places[place].parts)
+        return inside
+
+    def _groups(self, places):
+        """Three places or more that do the same with other variables, as with Q, K and V."""
+        groups = {}
+        for place in places:
+            groups.setdefault(re.sub(r"\b[A-Za-z]\w*\b(?!\()", "x", self.wrong.places[place].text), []).append(place)
+        return [group for group in groups.values() if 2 < len(group) < 6]
+
+    def _all_alike(self, group, stand_ins):
+        """{place: source}: to each its own source, the most alike."""
+        sources = {}
+        for place in group:
+            free = (source for _, source in stand_ins[place] if source not in sources.values())
+            if (source := next(free, None)) is None:
+                return None
+            sources[place] = source
+        return sources
 
     def _kind(self, place):
         here = self.wrong.places[place]
@@ -260,15 +325,16 @@ class _Search:
         for source, texts in self.texts.items():
             there, new = self.right.places[source], self.new[0][source]
             if here.is_given:
-                is_of_kind = there.is_given and (not old[0].ndim or new[0].ndim)  # no number in place of an array
+                # No number in place of an array, and none that is written down in place of an argument.
+                is_of_kind = there.is_given and (not old[0].ndim or new[0].ndim)
+                is_of_kind = is_of_kind and there.text.isidentifier() >= here.text.isidentifier()
             elif known is not None:  # a step is missing, one that is not made later
                 is_of_kind = source not in self.known.values() and self._contains(source, known)
             else:
                 is_of_kind = not there.is_given or there.text.isidentifier() or old[0].size == 1
-            of_finite = here.parts and not old[0].ndim and all(np.isfinite(x).all() for x in old)
-            if of_finite and np.isinf(new[0]).all() or here.parts and np.isposinf(new[0]).all():
+            if not here.is_given and np.isinf(new[0]).all() and np.isfinite(old[0]).any():
                 continue  # what is computed of finite numbers, and ought to be infinite: by chance
-            if is_of_kind and not there.is_result and _fits(old, new):
+            if is_of_kind and not there.is_result and source not in self.results and _fits(old, new):
                 likeness = max(difflib.SequenceMatcher(None, here.text, text).ratio() for text in texts)
                 found.append((likeness + (old[0].shape == new[0].shape) + (old[0].size == new[0].size), source))
         return sorted(found, key=lambda each: -each[0])
@@ -281,30 +347,32 @@ class _Search:
         """Whether every case has the right result with these sources, {place: source}; or, if not the whole is asked
         for, the first case and another one that had not, and none loses it."""
         mended = []
-        for number, (case, due, old, new) in enumerate(zip(self.cases, self.due, self.old, self.new, strict=True)):
-            if case[0] is not self.cases[0][0]:
+        for number, run in enumerate(self.runs):
+            if run.case[0] is not self.prop:
                 break
-            if any(place in old and source not in new for place, source in sources.items()):
+            if any(place in run.old and source not in run.new for place, source in sources.items()):
                 return False
-            came, evidence = self.wrong.run(*case, {p: new[source] for p, source in sources.items() if p in old})
-            self.cost += self.wrong.cost
-            mended.append(evidence is None and same(came, due))
-            if not mended[-1] and (whole or number == 0 or not self.failed[number]):
+            mended.append(self._is_mended(run, sources))
+            if not mended[-1] and (whole or number == 0 or not run.kind):
                 return False
-        return whole or sum(a and b for a, b in zip(mended, self.failed, strict=False)) > 1
+        return whole or sum(bool(run.kind) for run in itertools.compress(self.runs, mended)) > 1
+
+    def _is_mended(self, run, sources):
+        came, evidence = self.wrong.run(
+            *run.case, {place: run.new[source] for place, source in sources.items() if place in run.old}
+        )
+        self.cost += self.wrong.cost
+        return evidence is None and same(came, run.due)
 
     def _is_no_chance(self, sources, kinds):
-        """What is right in itself, or given, is called wrong only if its change mends most cases that failed."""
+        """What is right in itself, or given, is called wrong only if its change mends most runs that failed; what is
+        not, if it mends two of them, and a quarter."""
         ((place, source),) = sources.items()
+        failed = [run for run in self.runs + self.random if run.kind and place in run.old and source in run.new]
+        mended = sum(self._is_mended(run, sources) for run in failed)
         if kinds[place] in (WRONG, PARTS):
-            return True
-        mended = []
-        for case, due, failed, old, new in zip(self.cases, self.due, self.failed, self.old, self.new, strict=True):
-            if failed and place in old and source in new:
-                came, evidence = self.wrong.run(*case, {place: new[source]})
-                self.cost += self.wrong.cost
-                mended.append(evidence is None and same(came, due))
-        return 2 * sum(mended) > sum(self.failed)
+            return mended >= min(2, len(failed)) and 4 * mended >= len(failed)
+        return 2 * mended > len(failed)
 
     def _told(self, sources):
         changes, wanted = [], []
@@ -323,7 +391,7 @@ class _Search:
             outer = next((each.text for each in self.wrong.places if place in each.parts), "")
             within = f" of {outer}" if len(here.text) < 3 and outer or outer.count(here.text) > 1 else ""
             several = sum(itertools.starmap(_differ, zip(old, new, strict=True))) > 1
-            time = f" in round {at + 1}" + " (and others)" * several if len(old) > 1 else ""
+            time = f" the {ORDINALS[at]} time" + " (and others)" * several if len(old) > 1 else ""
             if here.text == said[0] and len(sources) == 1:  # a number
                 where = within and f" in {outer}"
                 return self._said([place], f"with {said[1]} in place of {here.text}{where} the result would be right")
@@ -336,8 +404,8 @@ class _Search:
         """new, with the old values wherever the result is right with them, too: in whole passes first, then in rows."""
 
         def is_right(values):
-            came, evidence = self.wrong.run(*self.cases[0], {place: values})
-            return evidence is None and same(came, self.due[0])
+            came, evidence = self.wrong.run(*self.runs[0].case, {place: values})
+            return evidence is None and same(came, self.runs[0].due)
 
         new = [_as_shaped(theirs, ours) for ours, theirs in zip(old, new, strict=True)]
         for at in range(min(len(new), MOST_TRIED)):
@@ -397,9 +465,14 @@ def _as_shaped(new, old):
     return new.reshape(old.shape) if new.size == old.size and new.ndim != old.ndim else new
 
 
-def _alike(values, place, others, source, exactly=False, rtol=1e-9):
-    """Whether two expressions have the same values in every case that comes to both, as far as both come."""
+def _alike(values, place, others, source, exactly=False, rtol=1e-9, negated=False):
+    """Whether two expressions have the same values in every case that comes to both, as far as both come.
+
+    negated: whether the truth values of one are the opposite of the other's.
+    """
     pairs = [(a[place], b[source]) for a, b in zip(values, others, strict=True) if place in a and source in b]
+    if negated:
+        pairs = [([~x for x in one], other) for one, other in pairs if one[0].dtype == other[0].dtype == bool]
     if exactly and any(len(some) != len(other) or some[0].shape != other[0].shape for some, other in pairs):
         return False
     return bool(pairs) and all(_equal(*pair, rtol) for both in pairs for pair in zip(*both, strict=False))

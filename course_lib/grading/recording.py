@@ -22,13 +22,17 @@ class TooMuch(Exception):
 
 
 class Place(NamedTuple):
-    """An expression of an answer. parts: the numbers of the places directly inside it."""
+    """An expression of an answer. parts: the numbers of the places directly inside it.
+
+    is_subtotal: whether it is a sum, or a product, with which the next term of the same one is taken together.
+    """
 
     line: int
     text: str
     parts: tuple[int, ...]
     is_result: str  # "all", of what is returned; "part", of one of several; or nothing
     is_given: bool  # an argument or a number
+    is_subtotal: bool = False
 
 
 class Recording:
@@ -62,6 +66,7 @@ class Recording:
         }
         self._arguments = {argument.arg for argument in definition.args.args}
         self.function = function
+        self._subtotals = set()
         self.places, self._parts, self.bounds, self.lists, self.leaving = [], [], set(), set(), set()
         self.values, self._stand_ins = {}, {}
         definition.body = [self._watched(statement) for statement in definition.body]
@@ -87,6 +92,8 @@ class Recording:
         """The node, in which every expression is handed to `_note`."""
         if isinstance(node, ast.JoinedStr | ast.Lambda):
             return node
+        if isinstance(node, ast.BinOp) and _continues(node, node.left):
+            self._subtotals.add(node.left)
         text, outer, self._parts = ast.unparse(node), self._parts, []
         for field, value in ast.iter_fields(node):
             if isinstance(value, list):
@@ -103,7 +110,8 @@ class Recording:
             return node
         is_given = isinstance(node, ast.Constant) or text in self._arguments
         self._parts.append(len(self.places))
-        self.places.append(Place(node.lineno, text, parts, self._results.get(node, ""), is_given))
+        is_subtotal = node in self._subtotals
+        self.places.append(Place(node.lineno, text, parts, self._results.get(node, ""), is_given, is_subtotal))
         call = ast.Call(ast.Name(NAME, ast.Load()), [ast.Constant(self._parts[-1]), node], [])
         return ast.copy_location(call, node)
 
@@ -129,6 +137,12 @@ class Recording:
         if isinstance(value, np.ndarray) or new.ndim:
             return new.copy()
         return new.item() if type(value) in (bool, int, float) else new[()]
+
+
+def _continues(node, left):
+    """Whether a sum goes on where its left side is one, or a product."""
+    kinds = (ast.Add, ast.Sub), (ast.Mult,)
+    return isinstance(left, ast.BinOp) and any(isinstance(node.op, k) and isinstance(left.op, k) for k in kinds)
 
 
 def _statements(block):

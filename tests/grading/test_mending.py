@@ -158,8 +158,8 @@ def multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads, causal=False):
 @pytest.mark.parametrize(
     "answer, said",
     [
-        (heads_by("h : h + d"), "row 0 of (X @ Wk)[:, h:h + d] in round 2 is [0.25, 0. ]; with [0. , 1.25] in its"),
-        (heads_by("own", "p @ v / (h + 1)"), "row 0 of p @ v / (h + 1) in round 2 is"),
+        (heads_by("h : h + d"), "row 0 of (X @ Wk)[:, h:h + d] the second time is [0.25, 0. ]; with [0. , 1.25] in its"),
+        (heads_by("own", "p @ v / (h + 1)"), "row 0 of p @ v / (h + 1) the second time is"),
     ],
 )
 def test_a_list_filled_in_a_loop_is_looked_into(answer, said):
@@ -182,7 +182,7 @@ RIGHT = "{} the result would be right"
 @pytest.mark.parametrize(
     "answer, said",
     [
-        (dot_by("        total += a[i] * b[-i]"), "b[-i] in round 2 (and others) is"),
+        (dot_by("        total += a[i] * b[-i]"), "b[-i] the second time (and others) is"),
         (dot_by(f"{ADDED}\n        return total"), RIGHT.format("without this return, or with another condition,")),
         (dot_by(f"{ADDED}\n        return total", "pass"), RIGHT.format("with this return after the loop, not in it,")),
         (dot_by(f"{ADDED}\n        break"), RIGHT.format("without this break, or with another condition,")),
@@ -248,7 +248,7 @@ def attention_in_steps_of_one(q, K, V, block):
         # Row 0 differs, too, but its result is right.
         ("04.attention", attention_that_hides_scores_of_0, " is [-inf, 0., -inf]; with ", " is [0., -inf, -inf]; "),
         # In pass 1 they are the right columns.
-        ("04.multi_head_attention", attention_with_the_queries_of_head_0, "in round 2 is ", "in round 1 is "),
+        ("04.multi_head_attention", attention_with_the_queries_of_head_0, "the second time is ", "the first time is "),
         # The numbers of a range, not its start, stop and step.
         ("05.online_attention", attention_in_steps_of_one, " is [0, 1]; with [0, 2] in its place", "[0, 2, 1]"),
     ],

@@ -1,0 +1,34 @@
+"""Draws inputs of a property with Hypothesis, which is imported only where a draw is needed."""
+
+import contextlib
+import functools
+import random
+from collections.abc import Callable
+
+from .exercise import Property
+
+
+@functools.lru_cache(maxsize=256)
+def drawn(prop: Property, seed: int) -> list[dict]:
+    """What Hypothesis draws as long as nothing fails. Drawing takes longer than most answers do, and an answer may be
+    checked often."""
+    from hypothesis import errors
+
+    inputs = []
+    with contextlib.suppress(errors.NoSuchExample):
+        found_by(prop, inputs.append, seed)
+    return inputs
+
+
+def found_by(prop: Property, condition: Callable[[dict], bool], seed: int) -> dict:
+    """The smallest input drawn for which the condition holds. Raises Hypothesis's NoSuchExample if there is none."""
+    from hypothesis import HealthCheck, Phase, find, settings
+
+    quiet = settings(
+        max_examples=prop.examples,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    return find(prop.draw, condition, settings=quiet, random=random.Random(seed))
