@@ -47,8 +47,11 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
     """
 
     def evidence(*findings):
-        expected = [part.expected for part in parts]
-        return Evidence(findings, show_returned(returned, parts), show_parts([part.name for part in parts], expected))
+        names, expected = [part.name for part in parts], [part.expected for part in parts]
+        shown = _told_apart(
+            lambda digits: (show_returned(returned, parts, digits), show_parts(names, expected, digits))
+        )
+        return Evidence(findings, *shown)
 
     if len(parts) == 1:
         values = [returned]
@@ -75,16 +78,21 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
     return Evidence(tuple(findings), *("\n".join(lines) for lines in zip(*shown, strict=True)))
 
 
+def _told_apart(shown):
+    """shown(digits), a text of each of two values, with as many digits as tell them apart."""
+    return next((pair for pair in map(shown, (6, 9, 12, 17)) if pair[0] != pair[1]), shown(6))
+
+
 def _one_row(array, part, alone):
     """(returned, expected) of an output: the first row that is wrong is enough."""
     if array.ndim < 2:
-        return tuple(f"{part.name} = {show(x)}" for x in (array, part.expected))
+        return _told_apart(lambda digits: tuple(f"{part.name} = {show(x, digits)}" for x in (array, part.expected)))
     row = tuple(np.argwhere(_wrong(array, part))[0, :-1].tolist())
     if array.ndim == 2:
         label = ("" if alone else f"{part.name}, ") + f"{part.index} {row[0]}: "
     else:
         label = f"{part.name}[{', '.join(map(str, row))}]: "
-    return tuple(label + show(x[row]) for x in (array, part.expected))
+    return _told_apart(lambda digits: tuple(label + show(x[row], digits) for x in (array, part.expected)))
 
 
 def _is_table(value, part):
@@ -162,9 +170,13 @@ def _differs(array, part):
     # float16 rounds to within 2 ** -11 of a number, some up and some down.
     off = (array - expected)[finite & (expected != 0)] / expected[finite & (expected != 0)]
     if relative < 3e-3 and not (off.size > 2 and np.ptp(off) < 0.01 * np.abs(off).max()):
+        if factors := _by_row(array, part, wrong):
+            return Finding(name, "factor", f"{name} is {factors}")
         text = f"{name} is right to about {int(-np.log10(relative))} digits only"
-        rounded = relative > 1e-5 and np.ptp(off) > 0.1 * np.abs(off).max()
-        return Finding(name, "precision", text + (": was something kept in float16?" if rounded else ""))
+        rounded = relative > 1e-5 and min(off.max(), -off.min()) > 0.1 * np.abs(off).max()
+        return Finding(
+            name, *(("precision", f"{text}: was something kept in float16?") if rounded else ("digits", text))
+        )
     if tiles := _by_tile(array, part, wrong):
         return Finding(name, "factor", f"{name}:\n{tiles}")
     where = _where(wrong, part)
@@ -179,9 +191,29 @@ def _differs(array, part):
         partly = wrong.ndim > 1 and not (wrong.all(axis=-1) | ~wrong.any(axis=-1)).all()
         what = "0 where it should not be," if factor == 0 and partly else _too(factor, int(wrong.sum()))
         return Finding(name, "factor", f"{name} is {what}{where}{_sums(name, array, expected)}")
+    if not selected and (factors := _by_row(array, part, wrong)):
+        return Finding(name, "factor", f"{name} is {factors}{_sums(name, array, expected)}")
     return Finding(
         name, "values", f"{name} is wrong{where}{_by_weight(array, part, wrong) or _sums(name, array, expected)}"
     )
+
+
+def _by_row(array, part, wrong):
+    """ "off by a factor in each row: 0.5 in row 0, 0.25 in row 2", of the rows that are wrong, if there are several."""
+    rows = np.flatnonzero(wrong.any(axis=1)) if wrong.ndim == 2 and wrong.shape[1] > 1 else []
+    factors = {}
+    for row in rows:
+        told = part.expected[row] != 0
+        factors[row] = None if array[row][~told].any() else _common_factor(array[row][told], part.expected[row][told])
+    if len(factors) < 2 or None in factors.values() or any((part.expected[row] != 0).sum() < 2 for row in factors):
+        return ""
+    each = [f"{_factor(factor)} in {part.index} {row}" for row, factor in list(factors.items())[:3]]
+    return f"off by a factor of each {part.index}'s own: {', '.join(each)}{', ...' if len(factors) > 3 else ''}"
+
+
+def _factor(factor):
+    """A factor to four digits, or as many as tell it from 1."""
+    return next(text for digits in (4, 7, 10) if (text := f"{factor:.{digits}g}") != "1" or digits == 10)
 
 
 def _sums(name, array, expected):
@@ -209,7 +241,7 @@ def _common_factor(array, expected):
 def _too(factor, count):
     if factor == 0:
         return "0"
-    by = f"by the {'same ' if count > 1 else ''}factor {factor:.4g}"
+    by = f"by the {'same ' if count > 1 else ''}factor {_factor(factor)}"
     return f"off {by}" if factor < 0 else f"too {'large' if factor > 1 else 'small'} {by}"
 
 
@@ -236,21 +268,25 @@ def _by_weight(array, part, wrong):
                 and factors.min() >= -1e-6
                 and np.abs(factors @ sums - array[row]).max() <= 1e-5 * size
             ):
-                fates = _fates(factors + 0.0, of, block, len(terms))
+                fates = _fates(factors + 0.0, of, block, weights[row] != 0)
                 if not fates and block == 1:
                     fates = _of_scaled_scores(weights[row], factors * weights[row])
                 return f"; in {part.index} {row}, {fates}" if fates else ""
     return ""
 
 
-def _fates(factors, of, block, count):
-    """What became of the terms of each block, where neighbours with the same fate are told together."""
+def _fates(factors, of, block, is_due):
+    """What became of the terms of each block, where neighbours with the same fate are told together.
+
+    is_due: which terms have a weight at all.
+    """
     told = []
     for factor, group in itertools.groupby(
         enumerate(f"{f if f > 1e-6 else 0:.3g}" for f in factors), lambda each: each[1]
     ):
         places = [place for place, _ in group]
-        numbers = list(range(places[0] * block, min((places[-1] + 1) * block, count)))
+        numbers = list(range(places[0] * block, min((places[-1] + 1) * block, len(is_due))))
+        numbers = [n for n in numbers if is_due[n]]
         times = {"0": "not at all", "1": "once"}.get(factor, f"{factor} times")
         told.append(f"{named(of, numbers)} {'' if told else 'counts ' if len(numbers) == 1 else 'count '}{times}")
     return ", ".join(told) if len(told) <= 4 else ""
@@ -315,27 +351,28 @@ def _where(wrong, part):
     return f" at {named(part.index, rows)} of {wrong.shape[0]}{some}"
 
 
-def show_parts(names, values):
+def show_parts(names, values, digits=6):
     if len(values) == 1:
-        return show(values[0])
-    return ", ".join(f"{name} = {show(value)}" for name, value in zip(names, values, strict=True))
+        return show(values[0], digits)
+    return ", ".join(f"{name} = {show(value, digits)}" for name, value in zip(names, values, strict=True))
 
 
-def show_returned(returned, parts):
+def show_returned(returned, parts, digits=6):
     if len(parts) > 1 and isinstance(returned, (tuple, list)) and len(returned) == len(parts):
-        return show_parts([part.name for part in parts], returned)
-    return show(returned)
+        return show_parts([part.name for part in parts], returned, digits)
+    return show(returned, digits)
 
 
-def show(value):
-    """A value to six digits, short, the same on every machine."""
+def show(value, digits=6):
+    """A value to so many digits, short, the same on every machine."""
     if isinstance(value, (float, np.floating)) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        return f"{float(value):.6g}"
+        return f"{float(value):.{digits}g}"
     if isinstance(value, np.ndarray):
-        return np.array2string(value, precision=6, threshold=24, max_line_width=90, separator=", ")
+        value = value + 0.0 if value.dtype.kind == "f" else value  # -0. says nothing
+        return np.array2string(value, precision=digits, threshold=24, max_line_width=90, separator=", ")
     if isinstance(value, (tuple, list)):
         opening, closing = "()" if isinstance(value, tuple) else "[]"
-        shown = ", ".join(show(v) for v in value[:12]) + (", ..." if len(value) > 12 else "")
+        shown = ", ".join(show(v, digits) for v in value[:12]) + (", ..." if len(value) > 12 else "")
         return f"{opening}{shown}{closing}"
     if value is None or isinstance(value, (int, np.integer, bool, str)):
         return str(value)[:200]

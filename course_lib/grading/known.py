@@ -29,7 +29,7 @@ RELATIONS |= {f"the right result to the power {said}": lambda right, p=p: right*
 ONLY_THERE = ", wherever it is wrong"
 # Kinds of findings that say it all.
 PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "accepted"}
-PLAIN |= {"at once", "again"}
+PLAIN |= {"at once", "again", "swapped"}
 
 
 def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence):
@@ -85,7 +85,7 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
                 or ("what comes back" if len(pair[0]) == 1 else f"number {place + 1} of what comes back")
             )
             return f"on every input tried, {part} is {words}"
-        part = evidence.findings[0].part if len(pair[0]) > 1 else ""
+        part = evidence.findings[0].part if len(pair[0]) > 1 or launched else ""
         return "" if place_to_mend else _influence(lambda *of: run(of[0], prop, of[1]), right, answer, inputs, part)
 
 
@@ -300,17 +300,17 @@ def _influence(run, right, answer, inputs, part):
             after = [run(each, inputs | {name: new}) for each in (right, answer)]
             if any(a is None or a.shape != before[0].shape or not np.isfinite(a).all() for a in after):
                 continue
-            off = [np.abs(a - b) > 1e-9 * np.abs(b).max(initial=1e-30) for a, b in zip(after, before, strict=True)]
+            largest = max(np.abs(each).max(initial=1e-3) for each in (*after, *before))
+            off = [np.abs(a - b) > 1e-7 * largest for a, b in zip(after, before, strict=True)]  # more than rounding
             moved = [np.flatnonzero(np.atleast_2d(each.T).any(axis=0)).tolist() for each in off]
             should, did = ("nothing" if not rows else "the result" if whole else named("row", rows) for rows in moved)
             # A few rows of many may stay as they are by chance.
             if should != did and (set(moved[1]) - set(moved[0]) or 2 * len(moved[1]) <= len(moved[0])):
-                place = (
-                    f" in {part}"
-                    if did == "nothing" and part
-                    else ""
-                    if whole or did == "nothing"
-                    else " of what comes back"
-                )
-                return f"changing {name}[{row}] changes {did}{place}; it should change {should}"
+                if part:
+                    should, did = (f"{part}" if each == "the result" else each for each in (should, did))
+                    place = "" if did == part else f" in {part}" if did == "nothing" else f" of {part}"
+                else:
+                    place = "" if whole or did == "nothing" else " of what comes back"
+                given = f"{name}[{row}]" if value.ndim == 1 else f"row {row} of {name}"
+                return f"changing {given} changes {did}{place}; it should change {should}"
     return ""

@@ -20,7 +20,7 @@ from .recording import MOST_COST_A_RUN, Recording
 from .slips import same
 
 MOST_CASES, MOST_RANDOM, MOST_COST = 12, 6, 4000  # the cost as in Recording: counted, not timed
-MOST_PARTS = 3  # of a line that are named
+MOST_PARTS, MOST_PASSES = 3, 3  # parts of a line that are named; passes of a loop that are told apart
 MOST_TRIED = 12  # passes of a loop, and rows of an array
 # What an expression is, in the order in which they are tried: WRONG though all its parts are right; RIGHT, if a step
 # is missing after it; wrong with some of its PARTS; a VARIABLE, which is made elsewhere; GIVEN.
@@ -62,7 +62,7 @@ class _Search:
 
     def __init__(self, wrong, right):
         self.wrong, self.right = wrong, right
-        self.cost = 0
+        self.cost, self.extra = 0, {}
 
     def told(self, exercise, prop, inputs):
         self.prop = prop
@@ -84,7 +84,10 @@ class _Search:
             self.texts.setdefault(next(alike, source), []).append(self.right.places[source].text)
         results = [source for source in self.texts if self.right.places[source].is_result == "all"]
         self.results = {  # and what is the result but for its last rounding
-            source: at for at in results for source in self.texts if _alike(self.new, source, self.new, at, rtol=ROUNDED)
+            source: at
+            for at in results
+            for source in self.texts
+            if _alike(self.new, source, self.new, at, rtol=ROUNDED)
         }
         self.known = self._known()
         found = (
@@ -118,8 +121,11 @@ class _Search:
         return known
 
     def _stands_for(self, source, place, rtol):
-        """Whether they have the same values; of a number, or a row of an array, also as often."""
+        """Whether they have the same values; of a number or a row also as often; of one pass, each time."""
         there = self.right.places[source]
+        if source in self.single:
+            both = self._both(place, source)
+            return bool(both) and all(_equal(x, new[source][0], rtol) for old, new in both for x in old[place])
         as_often = source in self.passing or there.is_given and not there.text.isidentifier()
         # What asks for the opposite of a right condition is as good.
         return any(_alike(self.old, place, self.new, source, rtol=rtol, negated=n) for n in (False, True)) and not (
@@ -130,20 +136,35 @@ class _Search:
         return [(o, n) for o, n in zip(self.old, self.new, strict=True) if place in o and source in n]
 
     def _cut_into_passes(self):
-        """Adds the rows of the right answer's arrays as sources of their own: a loop makes them one in each pass."""
+        """Adds the rows of the right answer's arrays as sources of their own, and each pass of a short loop.
+
+        A loop makes a row in each pass, and three lines make what a loop over three makes.
+        """
         self.passing = {}  # (source, how many of its axes the passes run over) -> the number of the new source
-        if all(len(values) == 1 for old in self.old for values in old.values()):
-            return
-        for new in (run.new for run in self.runs + self.random):
+        single, runs = {}, self.runs + self.random  # single: (source, pass) -> likewise
+        if any(len(values) > 1 for old in self.old for values in old.values()):
+            for new in (run.new for run in runs):
+                for source, values in list(new.items()):
+                    for axes in range(1, values[0].ndim + 1) if len(values) == 1 else ():
+                        new[self._added(self.passing, (source, axes), single)] = list(
+                            values[0].reshape(-1, *values[0].shape[axes:])
+                        )
+        for new in (run.new for run in runs):
             for source, values in list(new.items()):
-                for axes in range(1, values[0].ndim + 1) if len(values) == 1 else ():
-                    row = self.passing.setdefault((source, axes), len(self.right.places) + len(self.passing))
-                    new[row] = list(values[0].reshape(-1, *values[0].shape[axes:]))
-        for source, axes in self.passing:
-            whole = self.right.places[source]
-            parts = tuple(self.passing[part, axes] for part in whole.parts if (part, axes) in self.passing)
-            self.right.places.append(whole._replace(parts=parts, is_result="", is_given=False))
-        self.passing = set(self.passing.values())
+                if source < len(self.right.places) and 1 < len(values) <= MOST_PASSES:
+                    for at, value in enumerate(values):
+                        new[self._added(single, (source, at), self.passing)] = [value]
+        for added in (self.passing, single):
+            for source, kind in added:
+                whole = self.right.places[source]
+                parts = tuple(added[part, kind] for part in whole.parts if (part, kind) in added)
+                self.extra[added[source, kind]] = whole._replace(parts=parts, is_result="", is_given=False)
+        self.right.places.extend(self.extra[number] for number in sorted(self.extra))
+        self.passing, self.single = set(self.passing.values()), set(single.values())
+
+    def _added(self, added, key, others):
+        """The number of a new source."""
+        return added.setdefault(key, len(self.right.places) + len(added) + len(others))
 
     def _left_early(self):
         """A return, break or continue in a loop without which, or with another in its place, the result is right."""
@@ -254,22 +275,44 @@ class _Search:
         places = sorted(kinds, key=kinds.get)
         stand_ins = {place: self._stand_ins(place) for place in places}
         made = [place for place in places if kinds[place] in (WRONG, PARTS)]
-        one = ({place: source} for place in places for _, source in stand_ins[place])
-        two = (
-            {first: source, second: another}
-            for first, second in itertools.combinations(made[:8], 2)
-            for (_, source), (_, another) in itertools.product(stand_ins[first][:4], stand_ins[second][:4])
-        )
+        first = [place for place in places if kinds[place] in (WRONG, RIGHT)]
+
+        def one(places):
+            return ({place: source} for place in places for _, source in stand_ins[place])
+
+        def two(places):
+            return (
+                {first: source, second: another}
+                for first, second in itertools.combinations(places[:8], 2)
+                for (_, source), (_, another) in itertools.product(stand_ins[first][:4], stand_ins[second][:4])
+            )
+
         likely = sorted(((likeness, place, s) for place in made for likeness, s in stand_ins[place]), reverse=True)
         most = ({place: source} for _, place, source in likely)
         alike = filter(None, (self._all_alike(group, stand_ins) for group in self._groups(made)))
-        for tried, whole in ((one, True), (two, True), (alike, True), (most, False)):
+        # Where the first mistakes are, before what is made of them.
+        roots = [place for place in made if kinds[place] == WRONG]
+        in_order = one(first), two(roots), alike, one(places[len(first) :]), two(made)
+        for tried, whole in (*((changes, True) for changes in in_order), (most, False)):
             for sources in tried:
                 if self.cost > MOST_COST:
                     return ""
                 if self._mends(sources, whole) and (len(sources) > 1 or self._is_no_chance(sources, kinds)):
-                    return self._told(sources)
+                    return self._told(self._as_variable(sources, stand_ins))
         return ""
+
+    def _as_variable(self, sources, stand_ins):
+        """In place of an expression the variable in it, if a change of that alone mends the result as well."""
+        parts = self.wrong.places[next(iter(sources))].parts if len(sources) == 1 else ()
+        variables = (part for part in parts if self.wrong.places[part].text.isidentifier() and part in stand_ins)
+        changes = ({part: source} for part in variables for _, source in stand_ins[part])
+        return next((change for change in changes if self._mends(change, True)), sources)
+
+    def _is_stale(self, place, old, new):
+        """The time whose value a variable has every time, and ought to have only then, or None."""
+        if len(old) < 2 or not self.wrong.places[place].text.isidentifier() or any(_differ(old[0], x) for x in old):
+            return None
+        return next((at for at, x in enumerate(new) if not _differ(old[0], x)), None)
 
     def _inside_of_right(self):
         """Places in an expression that is right: whatever they are, the mistake is none of theirs."""
@@ -375,7 +418,7 @@ class _Search:
         return 2 * mended > len(failed)
 
     def _told(self, sources):
-        changes, wanted = [], []
+        changes, wanted = [], []  # what is said of each place, and of what belongs there
         for place in sources:
             if self.old[0][place][0].size > 1 and re.search(
                 r":  (if|elif|while) .*\b(any|all)\(", self.wrong.line(place)
@@ -383,10 +426,17 @@ class _Search:
                 return self._said([place], ASKED_ONCE)
         for place, source in sources.items():
             here, old, new = self.wrong.places[place], self.old[0][place], self.new[0][source]
+            if len(sources) == 1 and (at := self._is_stale(place, old, new)) is not None:
+                return self._said([place], f"{here.text} is each time what it should be the {ORDINALS[at]} time only")
             new = self._needed(place, old, new) if len(sources) == 1 else new
             at = next((i for i, pair in enumerate(zip(old, new, strict=True)) if _differ(*pair)), None)
             if at is None:  # a copy of the old values would do: what the answer writes into them is then lost
                 return ""
+            shapes = [x[at].shape for x in (old, new)]
+            if shapes[0] != shapes[1] and len(shapes[0]) == len(shapes[1]):
+                changes.append(f"{here.text} has shape {shapes[0]}")
+                wanted.append(f"an array of shape {shapes[1]}")
+                continue
             row, *said = _first_difference(*(_listed_range(here.text, x[at]) for x in (old, new)))
             outer = next((each.text for each in self.wrong.places if place in each.parts), "")
             within = f" of {outer}" if len(here.text) < 3 and outer or outer.count(here.text) > 1 else ""

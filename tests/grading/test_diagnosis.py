@@ -35,7 +35,8 @@ def told(returned, *parts):
         (np.array([1.0, 1.0]), "factor", "out is too small by the factor 0.5 at row 1 of 2"),
         (np.array([0.0, 0.0]), "factor", "out is 0 at every row"),
         (np.array([1.0, 7.0]) + 3, "values", "out is wrong at every row"),
-        (np.array([1.001, 2.0]), "precision", "out is right to about 3 digits only"),
+        (np.array([1.001, 2.0]), "digits", "out is right to about 3 digits only"),
+        (np.array([1.001, 1.999]), "precision", "right to about 3 digits only: was something kept in float16?"),
     ],
 )
 def test_what_is_wrong_is_said(returned, kind, text):

@@ -19,7 +19,7 @@ def scores(Q, K, scale=None):
         (lambda *given: 3 * scores(*given), "the right result times 3, wherever it is wrong"),
         (
             lambda Q, K, scale=None: scores(Q[:1] + 0 * Q, K, scale),
-            "changing Q[0] changes rows 0 to 1 of what comes back; it should change row 0",
+            "changing row 0 of Q changes rows 0 to 1 of what comes back; it should change row 0",
         ),
         (lambda *given: -scores(*given), "S is the right result with the opposite sign"),
         (lambda *given: abs(scores(*given)), "S is the right result without its sign"),
