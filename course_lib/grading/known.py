@@ -36,8 +36,7 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
     """The Findings besides those of the property's Evidence: what comes back in other words, and the place to mend."""
     if "run_cuda(" in prop.call or evidence.findings[0].kind in PLAIN:
         return ()
-    launched = "launched(" in prop.call  # which takes long
-    place = "" if launched else mended(exercise, prop, answer, inputs)
+    place = mended(exercise, prop, answer, inputs)
     words = _in_other_words(exercise, prop, answer, inputs, evidence, place) if evidence.expected else ""
     place = "" if words.endswith(TRANSPOSED) else place
     return tuple(Finding("", "fact", fact) for fact in (words, place) if fact)

@@ -16,11 +16,14 @@ from .calling import GuardedAnswer
 from .diagnosis import show
 from .drawing import drawn
 from .exercise import Exercise, Property
-from .recording import MOST_COST_A_RUN, Recording
+from .recording import Recording
 from .slips import same
 
 MOST_CASES, MOST_RANDOM, MOST_COST = 12, 6, 4000  # the cost as in Recording: counted, not timed
 MOST_PARTS, MOST_PASSES = 3, 3  # parts of a line that are named; passes of a loop that are told apart
+MOST_LAUNCHED, MOST_LAUNCHES = 4, 40  # cases of a kernel, and launches to look for a change
+FLOAT64, FLOAT32 = 1e-9, 1e-5  # how far numbers may be apart that are the same
+UNLIKE = 0.4  # so little do two expressions have in common that stand for different things
 MOST_TRIED = 12  # passes of a loop, and rows of an array
 # What an expression is, in the order in which they are tried: WRONG though all its parts are right; RIGHT, if a step
 # is missing after it; wrong with some of its PARTS; a VARIABLE, which is made elsewhere; GIVEN.
@@ -34,8 +37,10 @@ ASKED_ONCE = "this condition is asked once for all rows or queries; each needs i
 
 def mended(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict) -> str:
     """The line, the value that one of its expressions has, and the one that makes the result right; or nothing."""
+    is_kernel = "launched(" in prop.call
     try:
-        search = _Search(Recording(answer.answer), Recording(exercise.answer))
+        wrong, right = (Recording(each, is_kernel=is_kernel) for each in (answer.answer, exercise.answer))
+        search = _Search(wrong, right, is_kernel)
     except (AttributeError, OSError, SyntaxError, TypeError, ValueError):  # no function, or its source is not here
         return ""
     with np.errstate(all="ignore"):
@@ -60,9 +65,10 @@ class _Search:
     which it is told whether a change mends by chance.
     """
 
-    def __init__(self, wrong, right):
-        self.wrong, self.right = wrong, right
-        self.cost, self.extra = 0, {}
+    def __init__(self, wrong, right, is_kernel=False):
+        self.wrong, self.right, self.is_kernel = wrong, right, is_kernel
+        self.rtol = FLOAT32 if is_kernel else FLOAT64
+        self.cost, self.extra, self.passing, self.single = 0, {}, set(), set()
 
     def told(self, exercise, prop, inputs):
         self.prop = prop
@@ -70,14 +76,16 @@ class _Search:
         cases = [(prop, inputs), *((prop, case) for case in prop.cases if case is not inputs)]
         cases += [(p, case) for p in others for case in p.cases]
         # The other properties' cases tell values apart that are the same in these by chance.
-        self.runs = list(filter(None, map(self._run, cases[:MOST_CASES])))
+        self.runs = list(filter(None, map(self._run, cases[: MOST_LAUNCHED if self.is_kernel else MOST_CASES])))
         if not self.runs or self.runs[0].case is not cases[0]:
             return ""
-        random = [(p, case) for p in (prop, *others) if p.draw is not None for case in drawn(p, 0)[1 : 1 + MOST_RANDOM]]
+        drawing = [] if self.is_kernel else [p for p in (prop, *others) if p.draw is not None]
+        random = [(p, case) for p in drawing for case in drawn(p, 0)[1 : 1 + MOST_RANDOM]]
         self.random = list(filter(None, map(self._run, random[:MOST_CASES])))
         self.old, self.new = [run.old for run in self.runs], [run.new for run in self.runs]
         self.kind = self.runs[0].kind
-        self._cut_into_passes()
+        if not self.is_kernel:
+            self._cut_into_passes()
         self.texts = {}  # results first; of several with the same values, one, with the texts of all
         for source in sorted(self.new[0], key=lambda source: not self.right.places[source].is_result):
             alike = (other for other in self.texts if _alike(self.new, source, self.new, other, exactly=True))
@@ -89,7 +97,7 @@ class _Search:
             for source in self.texts
             if _alike(self.new, source, self.new, at, rtol=ROUNDED)
         }
-        self.known = self._known()
+        self.known = self._known(self.rtol)
         found = (
             self._right_already()
             or self._left_early()
@@ -107,12 +115,12 @@ class _Search:
     def _run(self, case):
         """The Run of a case, or None if that takes too much."""
         evidence, due = self.wrong.run(*case)[1], self.right.run(*case)[0]
-        if max(self.wrong.cost, self.right.cost) > MOST_COST_A_RUN:
+        if max(self.wrong.cost, self.right.cost) > self.wrong.most_cost:
             return None
         kind = evidence.findings[0].kind if evidence else ""
         return Run(case, kind, due, self.wrong.values, self.right.values)
 
-    def _known(self, rtol=1e-9):
+    def _known(self, rtol):
         """Each place -> the source that has the same values, or None."""
         known = {}
         for place in self.old[0]:
@@ -173,7 +181,7 @@ class _Search:
                 moved = before == "return" and not self.wrong.ends_with_return
                 if after == before or moved and after != "pass":
                     continue
-                other = Recording(self.wrong.function, (number, after))
+                other = Recording(self.wrong.function, (number, after), self.is_kernel)
                 mended = []
                 for run in self.runs + self.random:
                     came, evidence = other.run(*run.case)
@@ -293,19 +301,40 @@ class _Search:
         # Where the first mistakes are, before what is made of them.
         roots = [place for place in made if kinds[place] == WRONG]
         in_order = one(first), two(roots), alike, one(places[len(first) :]), two(made)
+        found = {}  # place -> its change, once a single number is among them, which may fit by chance
         for tried, whole in (*((changes, True) for changes in in_order), (most, False)):
             for sources in tried:
+                place, alone = next(iter(sources)), len(sources) == 1
                 if self.cost > MOST_COST:
-                    return ""
-                if self._mends(sources, whole) and (len(sources) > 1 or self._is_no_chance(sources, kinds)):
+                    break
+                if alone and place in found or not self._mends(sources, whole):
+                    continue
+                if alone and not self._is_no_chance(sources, kinds):
+                    continue
+                if not alone or not found and any(x.size > 1 for x in self.old[0][place]):
                     return self._told(self._as_variable(sources, stand_ins))
+                found[place] = sources
+            if tried is in_order[3] and found:
+                # What reads as in the right answer is wrong only because of what it is made of.
+                likeness = {place: self._likeness(place, change[place]) % 1.0 for place, change in found.items()}
+                return self._told(found[max(likeness, key=likeness.get)])
         return ""
+
+    def _likeness(self, place, source):
+        """Of what stands in the two answers, from 0 to 1."""
+        here = self.wrong.places[place].text
+        return max(difflib.SequenceMatcher(None, here, text).ratio() for text in self.texts[source])
 
     def _as_variable(self, sources, stand_ins):
         """In place of an expression the variable in it, if a change of that alone mends the result as well."""
         parts = self.wrong.places[next(iter(sources))].parts if len(sources) == 1 else ()
         variables = (part for part in parts if self.wrong.places[part].text.isidentifier() and part in stand_ins)
-        changes = ({part: source} for part in variables for _, source in stand_ins[part])
+        changes = (
+            {part: source}
+            for part in variables
+            for _, source in stand_ins[part]
+            if self.old[0][part][0].shape == self.new[0][source][0].shape
+        )
         return next((change for change in changes if self._mends(change, True)), sources)
 
     def _is_stale(self, place, old, new):
@@ -365,7 +394,7 @@ class _Search:
         is_constant = len(self.old) > 1 and all(_equal(old[0], each[place][0]) for each in self.old if place in each)
         if START.match(here.text) or known is not None and is_constant:
             return found
-        for source, texts in self.texts.items():
+        for source in self.texts:
             there, new = self.right.places[source], self.new[0][source]
             if here.is_given:
                 # No number in place of an array, and none that is written down in place of an argument.
@@ -378,8 +407,8 @@ class _Search:
             if not here.is_given and np.isinf(new[0]).all() and np.isfinite(old[0]).any():
                 continue  # what is computed of finite numbers, and ought to be infinite: by chance
             if is_of_kind and not there.is_result and source not in self.results and _fits(old, new):
-                likeness = max(difflib.SequenceMatcher(None, here.text, text).ratio() for text in texts)
-                found.append((likeness + (old[0].shape == new[0].shape) + (old[0].size == new[0].size), source))
+                alike = (old[0].shape == new[0].shape) + (old[0].size == new[0].size)
+                found.append((self._likeness(place, source) + alike, source))
         return sorted(found, key=lambda each: -each[0])
 
     def _contains(self, source, known):
@@ -404,15 +433,17 @@ class _Search:
         came, evidence = self.wrong.run(
             *run.case, {place: run.new[source] for place, source in sources.items() if place in run.old}
         )
-        self.cost += self.wrong.cost
+        self.cost += MOST_COST / MOST_LAUNCHES if self.is_kernel else self.wrong.cost
         return evidence is None and same(came, run.due)
 
     def _is_no_chance(self, sources, kinds):
         """What is right in itself, or given, is called wrong only if its change mends most runs that failed; what is
-        not, if it mends two of them, and a quarter."""
+        not, if it mends two of them, and a quarter; and a single number by an unlike one, if it mends all."""
         ((place, source),) = sources.items()
         failed = [run for run in self.runs + self.random if run.kind and place in run.old and source in run.new]
         mended = sum(self._is_mended(run, sources) for run in failed)
+        if all(x.size == 1 for x in self.old[0][place]) and self._likeness(place, source) < UNLIKE:
+            return mended == len(failed)
         if kinds[place] in (WRONG, PARTS):
             return mended >= min(2, len(failed)) and 4 * mended >= len(failed)
         return 2 * mended > len(failed)
@@ -452,6 +483,8 @@ class _Search:
 
     def _needed(self, place, old, new):
         """new, with the old values wherever the result is right with them, too: in whole passes first, then in rows."""
+        if self.is_kernel:  # a launch takes long
+            return new
 
         def is_right(values):
             came, evidence = self.wrong.run(*self.runs[0].case, {place: values})

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import itertools
 import linecache
 import textwrap
 from types import FunctionType
@@ -9,12 +10,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from course_lib.editing import run_source
+
 from .calling import GuardedAnswer
 from .exercise import Property
 from .slips import observed
 
-MOST_COST_A_RUN = 60
+MOST_COST_A_RUN, MOST_COST_A_LAUNCH = 60, 600
+LAUNCH_LIMIT_S = 5.0
 NAME = "_recorded"  # of what records, in the code that runs
+
+
+_numbers = itertools.count()  # of the sources that are run
 
 
 class TooMuch(Exception):
@@ -36,7 +43,7 @@ class Place(NamedTuple):
 
 
 class Recording:
-    """A function whose expressions note their values, and one of which may be given others.
+    """A function, or a kernel, whose expressions note their values, and one of which may be given others.
 
     places: the expressions. bounds: those that are bounds of slices. lists: those that were lists. values: of the last
     run, {number of the place: its values, in order}. cost: what it took, where 1 is little; beyond MOST_COST_A_RUN it
@@ -44,8 +51,11 @@ class Recording:
     pass of it, or the function.
     """
 
-    def __init__(self, function: FunctionType, instead: tuple[int, str] | None = None):
-        """instead: (number of an exit, the statement in its place). A return moves to the end if none is there."""
+    def __init__(self, function: FunctionType, instead: tuple[int, str] | None = None, is_kernel: bool = False):
+        """instead: (number of an exit, the statement in its place). A return moves to the end if none is there.
+
+        is_kernel: whether it is launched. What a kernel stores stands for what a function returns.
+        """
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
         ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
         (definition,) = tree.body
@@ -64,6 +74,9 @@ class Recording:
         self._results |= {
             part: "all" if part is node else "part" for node in returned for part in [node, *getattr(node, "elts", ())]
         }
+        if is_kernel:
+            self._results |= {node.args[1]: "part" for node in ast.walk(definition) if _is_store(node)}
+        self.most_cost = MOST_COST_A_LAUNCH if is_kernel else MOST_COST_A_RUN
         self._arguments = {argument.arg for argument in definition.args.args}
         self.function = function
         self._subtotals = set()
@@ -72,9 +85,10 @@ class Recording:
         definition.body = [self._watched(statement) for statement in definition.body]
         closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         namespace = function.__globals__ | {name: cell.cell_contents for name, cell in closure} | {NAME: self._note}
-        exec(compile(ast.fix_missing_locations(tree), function.__code__.co_filename, "exec"), namespace)
+        # Triton reads a kernel's source again, so that there has to be one.
+        run_source(ast.unparse(tree), f"<recorded {next(_numbers)}>", namespace)
         self._filename, self._names = function.__code__.co_filename, function.__globals__
-        self._answer = GuardedAnswer(namespace[definition.name], limit_s=0.5)
+        self._answer = GuardedAnswer(namespace[definition.name], LAUNCH_LIMIT_S if is_kernel else 0.5)
 
     def run(self, prop: Property, inputs: dict, stand_ins=None):
         """`observed` of it if the expressions at these places have these values, {place: values}."""
@@ -98,7 +112,7 @@ class Recording:
         for field, value in ast.iter_fields(node):
             if isinstance(value, list):
                 value[:] = [self._watched(child) if isinstance(child, ast.AST) else child for child in value]
-            elif isinstance(value, ast.AST) and not (field == "func" and isinstance(value, ast.Name)):
+            elif field != "annotation" and isinstance(value, ast.AST) and not _is_name_called(field, value):
                 setattr(node, field, self._watched(value))
         parts, self._parts = tuple(self._parts), outer
         is_value = isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
@@ -123,7 +137,7 @@ class Recording:
         noted = self.values.setdefault(place, [])
         noted.append(array)
         self.cost += 0.05 + array.size / 2000
-        if self.cost > MOST_COST_A_RUN:
+        if self.cost > self.most_cost:
             raise TooMuch
         if len(noted) > len(self._stand_ins.get(place, ())):
             return value
@@ -132,6 +146,8 @@ class Recording:
             new = new.reshape(array.shape)
         if isinstance(value, range):
             return range(*new.tolist())
+        if hasattr(value, "handle"):
+            return _block_like(value, new)
         if hasattr(value, "_storage"):  # a tile on the memory machine
             return np.where(True, new.astype(value.dtype), value[(0,) * value.ndim])
         if isinstance(value, np.ndarray) or new.ndim:
@@ -170,8 +186,36 @@ def _exits(block, in_loop=False):
             yield from _exits(getattr(statement, "orelse", ()), in_loop)
 
 
+def _is_name_called(field, value):
+    return field == "func" and isinstance(value, ast.Name)
+
+
+def _is_store(node):
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.store" and len(node.args) > 1
+
+
+def _block_like(block, new):
+    """A block of Triton's interpreter with other values, or the same one if they do not fit into it."""
+    handle = block.handle
+    if new.size != handle.data.size:
+        return block
+    data = new.reshape(handle.data.shape).astype(handle.data.dtype)
+    return type(block)(type(handle)(data, handle.dtype), block.type)
+
+
+def _of_block(block):
+    """The values of a block, but for pointers, and for bfloat16, of which the interpreter holds the bits."""
+    scalar = block.type.scalar
+    if scalar.is_ptr() or scalar.is_bf16():
+        return None
+    data = block.handle.data.copy()
+    return data if block.type.is_block() else data.reshape(())
+
+
 def _array(value):
     """The values as an array, or None of what is no number and no array of them."""
+    if hasattr(value, "handle") and hasattr(value.handle, "data"):
+        return _of_block(value)
     if hasattr(value, "_storage"):
         return value._values_on(value._storage.machine).copy()
     if isinstance(value, range):

@@ -26,7 +26,7 @@ def scores(Q, K, scale=None):
         (lambda *given: np.trunc(scores(*given)), "S is the right result cut to whole numbers"),
         (lambda *given: np.exp(scores(*given)), "S is the exponential of the right result"),
         (lambda *given: 1 - scores(*given), "S is 1 minus the right result"),
-        (lambda Q, K, scale=None: scores(Q, K), "on every input tried, S is the right result for scale=None"),
+        (lambda Q, K, scale=None: scores(Q, K[::-1], scale), "on every input tried, S is the right result for K[::-1]"),
     ],
 )
 def test_a_fact_is_told(wrong, fact):

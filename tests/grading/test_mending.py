@@ -101,7 +101,7 @@ def test_a_pass_of_a_loop_is_named():
         return m, l
 
     found = told_of_each_case("05.online_normalizer", online_normalizer)
-    assert any("m - s is 1; with -1" in each for each in found)
+    assert any("np.exp(m - s) is 2.71828; with 0.367879" in each for each in found)
 
 
 @pytest.mark.parametrize("answer", [lambda x, axis=-1: x, np.exp, "no function"])
