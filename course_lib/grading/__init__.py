@@ -13,6 +13,8 @@ sandbox        the command line of bubblewrap
 diagnosis      says where and how what came back differs from what was expected
 recording      runs an answer and keeps the value of every expression
 mending        finds the place in it where another value would make the result right
+changes        small changes of a function's source
+repairing      finds the one of them that makes an answer right
 read_counting  inputs that notice how they are read
 kernel_calls   answers that are Triton kernels, run under the tracer
 cuda_calls     answers in CUDA C++, run thread by thread

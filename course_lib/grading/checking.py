@@ -64,7 +64,7 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
         held[prop.name] = failure is None
         if failure is not None:
             inputs, evidence = failure
-            slip = None
+            slip, hint = None, ""
             if not evidence.timed_out:
                 slip = slip_behind(exercise, guarded, prop, inputs)
                 if slip is None:
@@ -73,9 +73,10 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
                     told = told or any(fact.text.endswith(TRANSPOSED) for fact in facts)
                     if not told and (here := slip_behind(exercise, guarded, prop, inputs, alone=True)):
                         facts = (Finding("", "fact", ONE_OF_TWO.format(here.diagnosis)), *facts)
+                        hint = here.hint
                     evidence = replace(evidence, findings=evidence.findings + facts)
                 attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
-            message = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
+            message = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed, hint)
             return Result(False, True, held, *message, slip.name if slip else None)
     return Result(True, True, held, *passed_message(exercise, held, borrowed(answer), printed))
 

@@ -173,7 +173,7 @@ def _differs(array, part):
         if factors := _by_row(array, part, wrong):
             return Finding(name, "factor", f"{name} is {factors}")
         text = f"{name} is right to about {int(-np.log10(relative))} digits only"
-        rounded = relative > 1e-5 and min(off.max(), -off.min()) > 0.1 * np.abs(off).max()
+        rounded = relative > 1e-5 and 0.2 < np.mean(off[off != 0] > 0) < 0.8
         return Finding(
             name, *(("precision", f"{text}: was something kept in float16?") if rounded else ("digits", text))
         )
@@ -206,6 +206,11 @@ def _by_row(array, part, wrong):
         told = part.expected[row] != 0
         factors[row] = None if array[row][~told].any() else _common_factor(array[row][told], part.expected[row][told])
     if len(factors) < 2 or None in factors.values() or any((part.expected[row] != 0).sum() < 2 for row in factors):
+        return ""
+    told = part.expected[list(factors)] != 0
+    ratios = np.divide(array[list(factors)], part.expected[list(factors)], where=told, out=np.ones(told.shape))
+    off = np.array(list(factors.values()))[:, None] - 1
+    if (np.abs(ratios - 1 - off) > 0.05 * np.abs(off))[told].any():  # rounding, which differs from column to column
         return ""
     each = [f"{_factor(factor)} in {part.index} {row}" for row, factor in list(factors.items())[:3]]
     return f"off by a factor of each {part.index}'s own: {', '.join(each)}{', ...' if len(factors) > 3 else ''}"

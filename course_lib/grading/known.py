@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import re
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from .calling import GuardedAnswer
 from .diagnosis import named
 from .exercise import Exercise, Finding, Property
 from .mending import mended
+from .repairing import repaired
 from .slips import observed, on_case, same
 
 TRANSPOSED = "the right result, transposed"
@@ -30,13 +32,20 @@ ONLY_THERE = ", wherever it is wrong"
 # Kinds of findings that say it all.
 PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "accepted"}
 PLAIN |= {"at once", "again", "swapped"}
+REPAIRED = {"exception", "type", "dtype"}  # of these, a small change may be told that is enough
 
 
 def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence):
     """The Findings besides those of the property's Evidence: what comes back in other words, and the place to mend."""
-    if "run_cuda(" in prop.call or evidence.findings[0].kind in PLAIN:
+    kind = evidence.findings[0].kind
+    if "run_cuda(" in prop.call or kind in PLAIN - REPAIRED:
         return ()
-    place = mended(exercise, prop, answer, inputs)
+    place = mended(exercise, prop, answer, inputs) if kind not in PLAIN else ""
+    lines = tuple(int(number) for number in re.findall(r"^line (\d+):", place, re.MULTILINE))
+    line, repair = repaired(exercise, prop, answer, inputs, lines)
+    place = repair if line and lines != (line,) else place  # a change that is enough is beyond doubt
+    if kind in PLAIN:
+        return (Finding("", "fact", place),) if place else ()
     words = _in_other_words(exercise, prop, answer, inputs, evidence, place) if evidence.expected else ""
     place = "" if words.endswith(TRANSPOSED) else place
     return tuple(Finding("", "fact", fact) for fact in (words, place) if fact)
@@ -120,13 +129,18 @@ def _relation(tried):
     came = tried[0][3]
     if len(tried) > 2 and came.size == 1 and np.isfinite(came).all() and all(same(came, each[3]) for each in tried):
         return f"{came.item():.6g}"
-    return next((said for said, of in RELATIONS.items() if all(_is(of(right), came) for *_, right, came in tried)), "")
+    return next(
+        (said for said, of in RELATIONS.items() if all(_is(of(right), came, right) for *_, right, came in tried)), ""
+    )
 
 
-def _is(wanted, came):
-    """The same, where it can be told: the logarithm of 0 is -inf."""
+def _is(wanted, came, right):
+    """The same, wherever what came is wrong, as far as it can be told: the logarithm of 0 is -inf."""
     told = np.isfinite(wanted)
-    return wanted.shape == came.shape and told.any() and same(wanted[told], came[told])
+    if wanted.shape != came.shape or not told.any() or not same(wanted[told], came[told]):
+        return False
+    rest = ~told & (came != wanted)
+    return wanted.shape != right.shape or same(came[rest], right[rest])
 
 
 def _as_if(answer, right, tried):
@@ -238,7 +252,14 @@ def _law(numbers, sizes):
 
 
 def _in_all(sizes):
-    return [name for name in sizes[0] if all(name in of_one for of_one in sizes)]
+    """Names of what each case has, and not all of them alike."""
+    return [
+        name for name in sizes[0] if len({of_one.get(name) for of_one in sizes} - {None}) > 1 and _is_in(name, sizes)
+    ]
+
+
+def _is_in(name, sizes):
+    return all(name in of_one for of_one in sizes)
 
 
 def _sum_of_products(numbers, sizes):
@@ -302,7 +323,8 @@ def _influence(run, right, answer, inputs, part):
             largest = max(np.abs(each).max(initial=1e-3) for each in (*after, *before))
             off = [np.abs(a - b) > 1e-7 * largest for a, b in zip(after, before, strict=True)]  # more than rounding
             moved = [np.flatnonzero(np.atleast_2d(each.T).any(axis=0)).tolist() for each in off]
-            should, did = ("nothing" if not rows else "the result" if whole else named("row", rows) for rows in moved)
+            noun = "row" if before[0].ndim > 1 else "entry"
+            should, did = ("nothing" if not rows else "the result" if whole else named(noun, rows) for rows in moved)
             # A few rows of many may stay as they are by chance.
             if should != did and (set(moved[1]) - set(moved[0]) or 2 * len(moved[1]) <= len(moved[0])):
                 if part:

@@ -23,6 +23,7 @@ MOST_CASES, MOST_RANDOM, MOST_COST = 12, 6, 4000  # the cost as in Recording: co
 MOST_PARTS, MOST_PASSES = 3, 3  # parts of a line that are named; passes of a loop that are told apart
 MOST_LAUNCHED, MOST_LAUNCHES = 4, 40  # cases of a kernel, and launches to look for a change
 FLOAT64, FLOAT32 = 1e-9, 1e-5  # how far numbers may be apart that are the same
+MOST_SHOWN = 8  # numbers of a row
 UNLIKE = 0.4  # so little do two expressions have in common that stand for different things
 MOST_TRIED = 12  # passes of a loop, and rows of an array
 # What an expression is, in the order in which they are tried: WRONG though all its parts are right; RIGHT, if a step
@@ -230,7 +231,7 @@ class _Search:
             here, first = self.wrong.places[place], self.old[0][place][0]
             if first.dtype == bool and first.size == 1:  # right by chance, or what a function inside says
                 continue
-            if source in self.results and not here.is_result:
+            if source in self.results and not here.is_result and not here.is_given:
                 shape = self.new[0][source][0].shape
                 if self.kind == "shape" and first.shape != shape:
                     text = f"{here.text} holds the right numbers, but its shape is {first.shape}, not {shape}"
@@ -309,7 +310,9 @@ class _Search:
                     break
                 if alone and place in found or not self._mends(sources, whole):
                     continue
-                if alone and not self._is_no_chance(sources, kinds):
+                if whole and not self._is_no_chance(sources, kinds):
+                    continue
+                if not alone and any(self._mends({place: source}, whole) for place, source in sources.items()):
                     continue
                 if not alone or not found and any(x.size > 1 for x in self.old[0][place]):
                     return self._told(self._as_variable(sources, stand_ins))
@@ -383,6 +386,8 @@ class _Search:
         here = self.wrong.places[place]
         if place in self.wrong.lists:  # of what it is made is looked at first
             return False
+        if place not in self.known and not here.parts:  # what is no number: right, unless it is made here
+            return here.text not in self.wrong.function.__code__.co_varnames
         if place not in self.known or self.known[place] is None and self.old[0][place][0].dtype == bool:
             return all(map(self._is_right, here.parts))
         return here.is_given or self.known[place] is not None
@@ -406,7 +411,10 @@ class _Search:
                 is_of_kind = not there.is_given or there.text.isidentifier() or old[0].size == 1
             if not here.is_given and np.isinf(new[0]).all() and np.isfinite(old[0]).any():
                 continue  # what is computed of finite numbers, and ought to be infinite: by chance
+            is_of_kind = is_of_kind and (not here.is_given and known is None or _sizes(old) == _sizes(new))
             if is_of_kind and not there.is_result and source not in self.results and _fits(old, new):
+                if here.parts and _changes_sign(old[0], new[0]) and self._likeness(place, source) < UNLIKE:
+                    continue
                 alike = (old[0].shape == new[0].shape) + (old[0].size == new[0].size)
                 found.append((self._likeness(place, source) + alike, source))
         return sorted(found, key=lambda each: -each[0])
@@ -439,14 +447,19 @@ class _Search:
     def _is_no_chance(self, sources, kinds):
         """What is right in itself, or given, is called wrong only if its change mends most runs that failed; what is
         not, if it mends two of them, and a quarter; and a single number by an unlike one, if it mends all."""
-        ((place, source),) = sources.items()
-        failed = [run for run in self.runs + self.random if run.kind and place in run.old and source in run.new]
+        failed = [run for run in self.runs + self.random if run.kind and self._reaches(run, sources)]
         mended = sum(self._is_mended(run, sources) for run in failed)
-        if all(x.size == 1 for x in self.old[0][place]) and self._likeness(place, source) < UNLIKE:
-            return mended == len(failed)
-        if kinds[place] in (WRONG, PARTS):
+        place, source = next(iter(sources.items()))
+        if len(sources) == 1 and all(x.size == 1 for x in self.old[0][place]):
+            if self._likeness(place, source) < UNLIKE:
+                return mended == len(failed)
+        is_condition = self.old[0][place][0].dtype == bool
+        if len(sources) == 1 and kinds[place] in (WRONG, PARTS) and not is_condition:
             return mended >= min(2, len(failed)) and 4 * mended >= len(failed)
         return 2 * mended > len(failed)
+
+    def _reaches(self, run, sources):
+        return all(place in run.old and source in run.new for place, source in sources.items())
 
     def _told(self, sources):
         changes, wanted = [], []  # what is said of each place, and of what belongs there
@@ -515,6 +528,9 @@ def _first_difference(old, new):
         at.append(next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True)))
         old, new = old[at[-1]], new[at[-1]]
     row = f"row {', '.join(map(str, at))} of " if at else ""
+    if old.shape == new.shape and old.ndim == 1 and old.size > MOST_SHOWN:
+        entry = next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True))
+        row, old, new = f"entry {entry} of {row}", old[entry], new[entry]
     said = [" ".join(show(each if each.ndim else each.item()).split()) for each in (old, new)]
     if said[0] == said[1]:
         said = [f"{text} in {each.dtype}" for text, each in zip(said, (old, new), strict=True)]
@@ -528,6 +544,15 @@ def _listed_range(text, values):
 
 def _listed(texts):
     return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
+
+
+def _changes_sign(old, new):
+    """A positive number becomes a negative one, other than by its sign alone."""
+    return old.size == new.size == 1 and bool((old > 0) & (new < 0) & np.isfinite(new) & (new + old != 0))
+
+
+def _sizes(values):
+    return [value.size for value in values]
 
 
 def _fits(old, new):

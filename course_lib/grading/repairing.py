@@ -1,0 +1,140 @@
+"""Finds the one place in a wrong answer where a small change makes it right: another operator, number or variable.
+
+Unlike `mending`, this needs no value of the right answer, and the changed answer is tried on every case of every
+property: a place that is told is one that is enough.
+"""
+
+import ast
+import inspect
+import itertools
+import linecache
+import textwrap
+import time
+import warnings
+
+import numpy as np
+
+from course_lib.editing import run_source
+
+from .calling import GuardedAnswer, attempt
+from .changes import changed
+from .drawing import drawn
+from .exercise import Exercise, Property
+
+MOST_CHANGES, MOST_LAUNCHES = 600, 40  # tried on the input that failed
+MOST_SLOW = 3  # of these, that do not return in time
+LIMIT_S, TRYING_LIMIT_S = 0.5, 2.0  # of processor time: of one, and of all
+_numbers = itertools.count()  # of the sources that are run
+
+
+def repaired(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, lines=()) -> tuple[int, str]:
+    """(the line, what to say of it), or (0, "") if no change of one place is enough. lines: those to try first."""
+    function = answer.answer
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
+        (definition,) = tree.body
+        if function.__closure__ or not isinstance(definition, ast.FunctionDef):
+            return 0, ""
+    except (AttributeError, OSError, SyntaxError, TypeError, ValueError):  # no function, or its source is not here
+        return 0, ""
+    definition.decorator_list = []
+    launched, slow, deadline_s = "launched(" in prop.call, 0, time.thread_time() + TRYING_LIMIT_S
+    seen = {ast.unparse(tree)}
+    with np.errstate(all="ignore"):
+        for change in itertools.islice(_in_order(tree, lines), MOST_LAUNCHES if launched else MOST_CHANGES):
+            if change.source in seen:
+                continue
+            seen.add(change.source)
+            other = _answer_of(change.source, function)
+            evidence = attempt(prop, other, inputs)
+            if evidence is None and _passes(exercise, other):
+                return change.line, _told(change, function)
+            slow += evidence is not None and evidence.timed_out
+            if slow == MOST_SLOW or time.thread_time() > deadline_s:
+                break
+    return 0, ""
+
+
+def _in_order(tree, lines):
+    """All changes, those in these lines first."""
+    for first in (True, False) if lines else (False,):
+        yield from (change for change in changed(tree, _more) if (change.line in lines) == first)
+
+
+def _answer_of(source, function):
+    namespace = dict(function.__globals__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what no one would write
+        run_source(source, f"<repaired {next(_numbers)}>", namespace)
+    return GuardedAnswer(namespace[function.__name__], LIMIT_S)
+
+
+def _passes(exercise, answer):
+    for prop in exercise.properties:
+        cases = itertools.chain(prop.cases, drawn(prop, 0) if prop.draw is not None else ())
+        if any(attempt(prop, answer, case) is not None for case in cases):
+            return False
+    return True
+
+
+def _more(node, names):
+    """What else could stand in a node's place: any operator, another variable, one more or less, an axis kept."""
+    match node:
+        case ast.operator() if not isinstance(node, ast.MatMult):
+            return [ast.Add(), ast.Sub(), ast.Mult(), ast.Div(), ast.FloorDiv()]
+        case ast.cmpop():
+            return [ast.Lt(), ast.LtE(), ast.Gt(), ast.GtE(), ast.Eq(), ast.NotEq()]
+        case ast.Name(id=name, ctx=ast.Load()) if name in names:
+            by_one = [ast.BinOp(ast.Name(name), op, ast.Constant(1)) for op in (ast.Add(), ast.Sub())]
+            return [ast.Name(other) for other in dict.fromkeys(names) if other != name] + by_one
+        case ast.Call(func=ast.Attribute(attr="max" | "min" | "sum" | "mean"), args=args, keywords=keywords):
+            kept = ast.keyword("keepdims", ast.Constant(True))
+            return [] if any(k.arg == "keepdims" for k in keywords) else [ast.Call(node.func, args, [*keywords, kept])]
+    return []
+
+
+def _told(change, function):
+    line = linecache.getline(function.__code__.co_filename, change.line, function.__globals__).strip()
+    return f"line {change.line}:  {line}\n{_in_words(change)} the result would be right"
+
+
+def _in_words(change):
+    """What kind of change it is, and where; not what stands there afterwards, which is for the learner to find."""
+    old, new = change.old, change.new
+    text = ast.unparse(old) if isinstance(old, ast.expr) else ""
+    within = f" in {change.within}" if change.within and text and change.within.count(text) + len(text) < 60 else ""
+    match old, new:
+        case ast.stmt(), ast.Pass():
+            return "without this line"
+        case ast.AugAssign(), _:
+            return "with = in place of an assignment that adds to what is there,"
+        case ast.If(), _:
+            return "with another condition"
+        case ast.operator() | ast.cmpop() | ast.boolop(), _:
+            return f"with another operator{f' in {change.within}' if change.within else ''}"
+        case ast.Constant(value=int() | float()), _:
+            return f"with another number in place of {text}{within}"
+        case ast.Name(), ast.Name():
+            return f"with another variable in place of {text}{within}"
+        case ast.Name(), _:
+            return f"with one more, or one less, than {text}{within}"
+        case ast.Call(args=args), ast.Call(args=others) if len(args) == len(others) and args != others:
+            return f"with the arguments of {text} in another order"
+        case ast.Tuple(), ast.Tuple():
+            return f"with {text} in another order"
+        case ast.Call(keywords=keywords), ast.Call(keywords=others) if len(keywords) < len(others):
+            return f"with an axis kept in {text}"
+        case ast.Call(func=ast.Attribute(attr=name, value=value)), _ if new is value:
+            return f"without .{name}(...) in {text}"
+        case ast.Call(args=args), _ if new in args:
+            return f"with one of its arguments in place of {text}"
+        case ast.Call(), ast.Call():
+            return f"without one of the keywords of {text}"
+        case ast.IfExp(), _:
+            return f"whatever the condition in {text}"
+        case ast.BinOp(left=left, right=right), ast.BinOp(left=other) if other is right and left is not right:
+            return f"with the sides of {text} exchanged"
+        case ast.BinOp(left=left, right=right), _ if new in (left, right):
+            return f"with only a part of {text}"
+    return f"with something else in place of {text}" if text else "with a small change"
