@@ -178,22 +178,22 @@ def test_swapped_barriers_are_found(monkeypatch):
 
 
 def two_jobs(producer, consumer, stages=2, count=1, rates=H100):
-    """A run of two jobs, each of which gets (stages, full, empty)."""
+    """A run of two jobs, each of which gets (stages, ready, empty)."""
     sm = SM(rates)
-    full, empty = sm.barriers("full", stages, 1), sm.barriers("empty", stages, count)
-    shared = sm.allocate_shared_memory("K", stages, 4096), full, empty
+    ready, empty = sm.barriers("ready", stages, 1), sm.barriers("empty", stages, count)
+    shared = sm.allocate_shared_memory("K", stages, 4096), ready, empty
     return sm.run({"producer": producer(*shared), "consumer": consumer(*shared)})
 
 
-def fetch(k, full, empty, tiles=2):
+def fetch(k, ready, empty, tiles=2):
     for tile in range(tiles):
-        yield mbarrier.expect(full[tile], 4096)
-        yield tma.async_copy_global_to_shared(tile, full[tile], k[tile])
+        yield mbarrier.expect(ready[tile], 4096)
+        yield tma.async_copy_global_to_shared(tile, ready[tile], k[tile])
 
 
-def use(k, full, empty, tiles=2, waits=True):
+def use(k, ready, empty, tiles=2, waits=True):
     for tile in range(tiles):
-        yield mbarrier.wait(full[tile], 0)
+        yield mbarrier.wait(ready[tile], 0)
         yield warpgroup_mma(f"S {tile}", 1e6, {k[tile]: tile})
         if waits:
             yield warpgroup_mma_wait(0)
@@ -210,7 +210,7 @@ def test_what_is_left_undone_is_found_at_the_end(tiles, waits, kind):
 
 
 def test_a_phase_that_nobody_waited_for_is_missed():
-    def arrives(k, full, empty):
+    def arrives(k, ready, empty):
         for _ in range(2):
             yield mbarrier.arrive(empty[0])
 
@@ -219,30 +219,30 @@ def test_a_phase_that_nobody_waited_for_is_missed():
 
 
 def test_an_early_read_is_found_even_if_the_copy_was_quick_enough():
-    def late(k, full, empty):
+    def late(k, ready, empty):
         yield compute("something else", instructions=1e6)
         yield warpgroup_mma("S 0", 1e6, {k[0]: 0})
         yield warpgroup_mma_wait(0)
 
     run = two_jobs(lambda *shared: fetch(*shared, 1), late)
     assert [finding.kind for finding in run.findings] == ["early read"]
-    assert "without having waited for phase 0 of full[0]" in run.findings[0].text
+    assert "without having waited for phase 0 of ready[0]" in run.findings[0].text
 
 
 def test_an_overwrite_is_found_even_if_the_product_was_quick_enough():
-    def over(k, full, empty):
-        yield from fetch(k, full, empty, 1)
+    def over(k, ready, empty):
+        yield from fetch(k, ready, empty, 1)
         yield mbarrier.wait(empty[0], 0)
-        yield mbarrier.expect(full[0], 4096)
-        yield tma.async_copy_global_to_shared(1, full[0], k[0])
+        yield mbarrier.expect(ready[0], 4096)
+        yield tma.async_copy_global_to_shared(1, ready[0], k[0])
 
-    def hands_back(k, full, empty):
-        yield mbarrier.wait(full[0], 0)
+    def hands_back(k, ready, empty):
+        yield mbarrier.wait(ready[0], 0)
         yield warpgroup_mma("S 0", 1, {k[0]: 0})
         yield compute("something else", instructions=1e6)
         yield mbarrier.arrive(empty[0])  # the product has long ended, but the group cannot know
         yield warpgroup_mma_wait(0)
-        yield mbarrier.wait(full[0], 1)
+        yield mbarrier.wait(ready[0], 1)
         yield warpgroup_mma("S 1", 1, {k[0]: 1})
         yield warpgroup_mma_wait(0)
 
@@ -251,14 +251,14 @@ def test_an_overwrite_is_found_even_if_the_product_was_quick_enough():
 
 
 def test_findings_name_job_operation_time_stage_and_barrier():
-    producer = [("wait", "empty", 0, 0), ("expect", "full", 0), ("copy", 0, 0)]
-    consumer = [("wait", "full", 0, 0), ("mma", 0, 0), ("mma_wait", 0)]
+    producer = [("wait", "empty", 0, 0), ("expect", "ready", 0), ("copy", 0, 0)]
+    consumer = [("wait", "ready", 0, 0), ("mma", 0, 0), ("mma_wait", 0)]
     first, second = run_ring(producer, consumer, 1).findings
     assert first.text == (
         "cycle 0: producer waits for empty[0], parity 0, since cycle 0, and nothing happens any more; "
         "empty[0] is in phase 0 and lacks 1 of 1 arrivals"
     )
-    assert second.kind == "deadlock" and second.job == "consumer" and "full[0], parity 0" in second.text
+    assert second.kind == "deadlock" and second.job == "consumer" and "ready[0], parity 0" in second.text
     (finding,) = run_ring(producer[1:], consumer[1:], 1).findings
     words = "cycle 0: consumer reads tile 0 from stage[0] (product 0), while the copy of tile 0 is under way"
     assert (finding.kind, finding.cycle, finding.text) == ("early read", 0, words)
@@ -266,14 +266,14 @@ def test_findings_name_job_operation_time_stage_and_barrier():
 
 @pytest.mark.parametrize("filled, holds", [([], "nothing yet"), ([0, 2], "tile 2")])
 def test_a_stage_that_holds_something_else_is_read_early(filled, holds):
-    def fill(k, full, empty):
+    def fill(k, ready, empty):
         for tile in filled:
-            yield mbarrier.expect(full[tile // 2], 4096)
-            yield tma.async_copy_global_to_shared(tile, full[tile // 2], k[tile // 2])
+            yield mbarrier.expect(ready[tile // 2], 4096)
+            yield tma.async_copy_global_to_shared(tile, ready[tile // 2], k[tile // 2])
 
-    def reads_the_other(k, full, empty):
+    def reads_the_other(k, ready, empty):
         for tile in filled:
-            yield mbarrier.wait(full[tile // 2], 0)
+            yield mbarrier.wait(ready[tile // 2], 0)
         yield warpgroup_mma("S 0", 1, {k[1]: 0})
         yield warpgroup_mma_wait(0)
 
@@ -285,17 +285,17 @@ def test_a_stage_that_holds_something_else_is_read_early(filled, holds):
 def test_an_arrival_says_that_a_product_is_done_if_it_comes_after_the_wait(says_so):
     """The copier has waited for the consumer, which has waited for its product, or has not."""
     sm = SM()
-    k, full, turn = sm.allocate_shared_memory("K", 1, 4096), sm.barriers("full", 1, 1), sm.barriers("turn", 1, 1)
+    k, ready, turn = sm.allocate_shared_memory("K", 1, 4096), sm.barriers("ready", 1, 1), sm.barriers("turn", 1, 1)
 
     def copies():
         for tile in range(2):
-            yield mbarrier.expect(full[0], 4096)
-            yield tma.async_copy_global_to_shared(tile, full[0], k[0])
+            yield mbarrier.expect(ready[0], 4096)
+            yield tma.async_copy_global_to_shared(tile, ready[0], k[0])
             yield mbarrier.wait(turn[0], tile)
 
     def reads():
         for tile in range(2):
-            yield mbarrier.wait(full[0], tile)
+            yield mbarrier.wait(ready[0], tile)
             yield warpgroup_mma(f"S {tile}", 1, {k[0]: tile})
             yield from (warpgroup_mma_wait(0), mbarrier.arrive(turn[0]))[:: 1 if says_so else -1]
 
@@ -325,10 +325,10 @@ def test_groups_that_compute_wait_for_each_other_s_exponentials():
     [
         ("wait", "an operation is a tuple that begins with one of 'wait', 'arrive'"),
         (("fly", 0), "an operation is a tuple"),
-        (("wait", "full", 0), "'wait' takes barrier, stage, parity"),
-        (("wait", "half", 0, 1), "the barriers are 'full' and 'empty'"),
-        (("wait", "full", 2, 1), "the stages are 0 to 1"),
-        (("wait", "full", 0, 2), "a parity is 0 or 1"),
+        (("wait", "ready", 0), "'wait' takes barrier, stage, parity"),
+        (("wait", "half", 0, 1), "the barriers are 'ready' and 'empty'"),
+        (("wait", "ready", 2, 1), "the stages are 0 to 1"),
+        (("wait", "ready", 0, 2), "a parity is 0 or 1"),
         (("copy", 0, 1.5), "tile has to be a whole number"),
         (("mma_wait", -1), "pending cannot be less than 0"),
         (("softmax", 0), "no product with tile 0 was started"),
@@ -336,7 +336,7 @@ def test_groups_that_compute_wait_for_each_other_s_exponentials():
 )
 def test_what_is_no_operation_is_told_with_its_place(operation, words):
     with pytest.raises(JobError, match="operation 1 of the producer") as error:
-        run_ring([("wait", "full", 0, 1), operation], [], 2)
+        run_ring([("wait", "ready", 0, 1), operation], [], 2)
     assert words in str(error.value)
 
 

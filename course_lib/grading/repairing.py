@@ -48,7 +48,7 @@ def repaired(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: 
             seen.add(change.source)
             other = _answer_of(change.source, function)
             evidence = attempt(prop, other, inputs)
-            if evidence is None and _passes(exercise, other):
+            if evidence is None and _passes(exercise, other, deadline_s):
                 return change.line, _told(change, function)
             slow += evidence is not None and evidence.timed_out
             if slow == MOST_SLOW or time.thread_time() > deadline_s:
@@ -70,11 +70,12 @@ def _answer_of(source, function):
     return GuardedAnswer(namespace[function.__name__], LIMIT_S)
 
 
-def _passes(exercise, answer):
+def _passes(exercise, answer, deadline_s):
     for prop in exercise.properties:
         cases = itertools.chain(prop.cases, drawn(prop, 0) if prop.draw is not None else ())
-        if any(attempt(prop, answer, case) is not None for case in cases):
-            return False
+        for case in cases:
+            if attempt(prop, answer, case) is not None or time.thread_time() > deadline_s:
+                return False
     return True
 
 

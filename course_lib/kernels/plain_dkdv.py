@@ -15,9 +15,9 @@ def dkdv_tile(
 ):  # fmt: skip
     """dK and dV of one head. Program j has key tile j; the query tiles that see one of its keys pass by.
 
-    q_ptr, do_ptr: [n_q, HEAD_DIM]; k_ptr, v_ptr, and to be written dk_ptr, dv_ptr: [n_k, HEAD_DIM]; all float32, or all
-        float16. Columns lie side by side, rows stride_qm, ... elements apart. lse_ptr (natural logarithm) and
-        delta_ptr: float32 [n_q].
+    q_ptr, do_ptr: [n_q, HEAD_DIM]; k_ptr, v_ptr: [n_k, HEAD_DIM]; all float32, or all float16. lse_ptr (natural
+        logarithm), delta_ptr: float32 [n_q]. Columns lie side by side, rows stride_qm, ... elements apart.
+    dk_ptr, dv_ptr, to be written: [n_k, HEAD_DIM], float32 or of the inputs' dtype. Scores and sums are float32.
     IS_CAUSAL: query i sees keys 0 to i + n_k - n_q; one that sees none has lse = -inf.
     A tile has BLOCK_M queries or BLOCK_N keys, and BLOCK_D columns: a power of two, 16 or more and at least HEAD_DIM.
         n_q, n_k and HEAD_DIM are any numbers from 1 up: nothing outside a tensor may be touched, or counted.

@@ -22,7 +22,8 @@ def flash_forward(
         Lengths are any from 1 up, HEAD_DIM too, and nothing outside a tensor may be touched.
     Stores softmax(scale q k^T) v in o, in o's dtype, and in lse the natural logarithm of the sum of exp(scores); for
         a query that sees no key 0 and -inf. Statistics and accumulator are float32.
-    Each program loads its queries once, and once the tiles of keys and values of which one of them sees a key.
+    Each program loads its queries once and, also once each, the tiles of keys and values in which at least one of its
+        queries sees a key.
 
     >>> from course_lib.grading import launched
     >>> q, k, v = np.zeros((1, 2, 4)), np.zeros((1, 3, 4)), np.ones((1, 3, 4))

@@ -12,7 +12,8 @@ def vector_add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     """out = x + y, one block of BLOCK elements for each program.
 
     x_ptr, y_ptr, out_ptr: float32 [n], contiguous. n: any length of at least 1. BLOCK: a power of two.
-    Launched with cdiv(n, BLOCK) programs, along axis 0. Each element is read once and written once.
+    Launched with cdiv(n, BLOCK) programs, along axis 0. Each program loads and stores its block at once, not one
+        element at a time. Each element is read once and written once.
 
     >>> x, y = np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 30.0])
     >>> launched(vector_add, (2,), {"out_ptr": (3,)}, x_ptr=x, y_ptr=y, n=3, BLOCK=2).outputs["out_ptr"].tolist()

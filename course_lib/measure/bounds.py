@@ -21,11 +21,12 @@ STANDARD_4096 = {
 
 
 def roofline_seconds(kernels, flops_per_s, bytes_per_s, launch_s=0.0):
-    """The least time in which a row of kernels can run, one after the other.
+    """The least time in which a sequence of kernels can run, one after the other.
 
-    kernels: a list of (flops, n_bytes), one pair a kernel; each kernel begins when the one before it has ended.
-    flops_per_s: the peak rate of the arithmetic. bytes_per_s: the bandwidth of the memory. launch_s: the time from
-        one launch to the next; it passes while the kernel before still runs.
+    kernels: a list of (flops, n_bytes), one pair a kernel, and either may be 0; each kernel begins when the one before
+        it has ended.
+    flops_per_s: the peak rate of the arithmetic. bytes_per_s: the bandwidth of the memory. launch_s: the time that it
+        takes to launch a kernel, the first one too; a launch goes on while the kernel before it runs.
     Inside a kernel arithmetic and memory work at the same time, so a kernel takes no less than the longest of three:
     its FLOPs at the peak rate, its bytes at the bandwidth, and launch_s.
     Returns seconds as a float, 0.0 for no kernels. The list is not modified.
@@ -41,7 +42,7 @@ def roofline_seconds(kernels, flops_per_s, bytes_per_s, launch_s=0.0):
 
 
 def explain_point(seconds, flops, n_bytes, launches, flops_per_s, bytes_per_s, launch_s):
-    """Which resource binds a measured call, and which share of its time that explains.
+    """Which resource binds a measured call, and what share of its time that explains.
 
     seconds: measured, for the whole call. flops, n_bytes, launches: what the call is taken to need.
     flops_per_s, bytes_per_s: peak rate and bandwidth. launch_s: the time of one launch; one follows another.

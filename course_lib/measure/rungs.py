@@ -28,7 +28,8 @@ def predict_rung(counts, gpu):
         instructions are spread evenly over all of them; "clock_hz": clocks in a second.
     The programs are handed out evenly, and the launch takes as long as the SM with most of them. That SM runs
     "resident" of its programs at a time, or all if it has fewer. Their products and instructions take turns; while one
-    of them waits for its tile the others work, so that a tile costs the SM only wait_clocks over their number.
+    of them waits for its tile the others work, so that a tile costs the SM only wait_clocks over their number. (The
+    model leaves out of account that fewer programs run at the end.)
     The dicts are not modified.
 
     >>> counts = dict(programs=10, resident=2, tiles=5, product_clocks=600, instructions=200, warps=8, wait_clocks=1000)
@@ -43,18 +44,19 @@ def predict_rung(counts, gpu):
 
 
 def find_the_waste(kernel):
-    """Which of three things a kernel does for nothing most, and how many times as much of it as it needs.
+    """What a kernel wastes most: products, bytes or time; and how many times as much of it as it needs.
 
     kernel: a dict. The launch: n queries and n keys of one head, d, block_q and block_k, which divide n, causal,
         element_bytes. From the tracer: "q_bytes", "k_bytes", "v_bytes", loaded by all programs together. From the
         compiler's report, for one pair of tiles: "spilled_bytes", written to the stack and read back, both counted;
-        and the clocks that follow from it, "work_clocks" and "wait_clocks".
+        and the clocks that follow from the report, "work_clocks", and "wait_clocks" in addition to these.
     A pair of tiles is multiplied when a tile of V is loaded, which happens once for each pair. Three ratios:
         "computes": pairs that are multiplied, over the pairs in which some query sees some key.
         "reads": bytes of Q, K and V, and spilled bytes of all pairs, over what the multiplied pairs need: Q once, and a
             tile of K and one of V for each pair.
         "waits": clocks of a pair with waiting, over those without.
-    Returns (verdict, ratio): the name and value of the largest ratio, ("nothing", 1.0) if all are 1.
+    Returns (verdict, ratio): the name and value of the largest ratio, ("nothing", 1.0) if all are 1. No two ratios
+    above 1 are equal.
 
     >>> kernel = dict(n=64, d=16, block_q=32, block_k=32, causal=False, element_bytes=2, q_bytes=2048, k_bytes=4096,
     ...               v_bytes=4096, spilled_bytes=0, work_clocks=600, wait_clocks=300)

@@ -1,12 +1,12 @@
 """A ring of stages between a producer and consumers whose operations are plain tuples: what lesson 15's exercises use.
 
-One tile after the other is copied into the ring, and every consumer multiplies with it. `full[stage]` is a barrier that
-one arrival and the copy's bytes complete, `empty[stage]` one that an arrival of each consumer completes.
+One tile after the other is copied into the ring, and every consumer multiplies with it. `ready[stage]` is a barrier
+that one arrival and the copy's bytes complete, `empty[stage]` one that an arrival of each consumer completes.
 
-    ("wait", "full", stage, parity)   ("arrive", "empty", stage)   ("expect", "full", stage)   ("copy", stage, tile)
+    ("wait", "ready", stage, parity)   ("arrive", "empty", stage)   ("expect", "ready", stage)   ("copy", stage, tile)
     ("mma", stage, tile)   ("mma_wait", pending)   ("softmax", tile)
 
-`expect` arrives at full[stage] and announces the bytes of one copy. `mma` starts the product with a tile, `mma_wait`
+`expect` arrives at ready[stage] and announces the bytes of one copy. `mma` starts the product with a tile, `mma_wait`
 waits until at most `pending` products of the group are unfinished, and `softmax` uses the result of a tile's product.
 """
 
@@ -41,7 +41,7 @@ def run_ring(producer, consumer, stages, *, consumers=1, times=None):
     times = times or Times()
     sm = SM(Rates(1 / max(times.product, 1e-9), 1, 1, COPY_BYTES / max(times.copy, 1e-9), times.latency))
     ring = sm.allocate_shared_memory("stage", stages, COPY_BYTES, readers=consumers)
-    barriers = {"full": sm.barriers("full", stages, 1), "empty": sm.barriers("empty", stages, consumers)}
+    barriers = {"ready": sm.barriers("ready", stages, 1), "empty": sm.barriers("empty", stages, consumers)}
     # Two consumers go through the same operations, so a generator's are listed first.
     consumer = list(consumer)
     jobs = {"producer": _job("producer", producer, ring, barriers, times)}
@@ -64,7 +64,7 @@ def _job(name, operations, ring, barriers, times):
         elif kind == "expect":
             yield mbarrier.expect(barriers[given["barrier"]][stage], COPY_BYTES)
         elif kind == "copy":
-            yield tma.async_copy_global_to_shared(tile, barriers["full"][stage], ring[stage])
+            yield tma.async_copy_global_to_shared(tile, barriers["ready"][stage], ring[stage])
         elif kind == "mma":
             products[tile] = yield warpgroup_mma(f"product {tile}", 1, {ring[stage]: tile})
         elif kind == "mma_wait":
@@ -84,8 +84,8 @@ def _checked(name, place, operation, stages):
     if len(operation) != len(form) + 1:
         raise JobError(f"{where}: {operation[0]!r} takes {', '.join(form)}")
     given = dict(zip(form, operation[1:], strict=True))
-    if given.get("barrier", "full") not in ("full", "empty"):
-        raise JobError(f"{where}: the barriers are 'full' and 'empty'")
+    if given.get("barrier", "ready") not in ("ready", "empty"):
+        raise JobError(f"{where}: the barriers are 'ready' and 'empty'")
     for what, value in given.items():
         if what != "barrier" and (isinstance(value, float) or not hasattr(value, "__index__")):
             raise JobError(f"{where}: {what} has to be a whole number")

@@ -12,7 +12,8 @@ class Violation:
 
     tensor: its name. program: the program ids (x, y, z). kind: "load" or "store". count: elements out of bounds.
     index, last: where the first and the last of them point, as (batch, ..., row, column) of the tensor. The leading
-        index takes the excess, so it may be negative or too large. shape: the tensor's.
+        index of the axes that the access goes along takes the excess, so it may be negative or too large.
+    shape: the tensor's.
     """
 
     kernel: str

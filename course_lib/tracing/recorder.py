@@ -193,7 +193,8 @@ class Memory:
             counts = region.counts.loads if kind == "load" else region.counts.stores
             np.add.at(counts.reshape(-1), elements[good], 1)
             if not good.all():
-                first, last = (region.index_of(int(offsets[~good][end])) for end in (0, -1))
+                apart = region.axes_apart(addresses, elements[: np.argmin(good)])
+                first, last = (region.index_of(int(offsets[~good][end]), apart) for end in (0, -1))
                 count = int((~good).sum())
                 self._violate(region.counts.name, program, kind, count, first, last, region.counts.shape)
             positions = np.flatnonzero(here)
@@ -230,10 +231,32 @@ class _Region:
         elements[spanned] = self._element_at[offsets[spanned]]
         return elements
 
-    def index_of(self, offset):
-        """An element offset as indices, from the largest stride to the smallest; the leading index takes the excess."""
-        index = [0] * self.given.dim()
-        for axis in sorted(range(self.given.dim()), key=lambda axis: -self.given.stride(axis)):
+    def axes_apart(self, addresses, elements):
+        """{axis: index} of the axes that an access does not go along, so that it runs over the end of no such axis.
+
+        elements: those before it leaves the tensor. They have one index there, and no step from lane to lane is as long
+        as the axis's stride, or a later axis has the same.
+        """
+        lanes = addresses.view(np.int64) // self.itemsize_bytes
+        step = max((np.abs(np.diff(lanes, axis=axis)).max(initial=0) for axis in range(lanes.ndim)), default=0)
+        indices = np.unravel_index(elements, tuple(self.given.shape)) if len(elements) else ()
+        return {
+            axis: int(along[0])
+            for axis, along in enumerate(indices)
+            if (self.given.stride(axis) > step or self.given.stride(axis) in self.given.stride()[axis + 1 :])
+            and (along == along[0]).all()
+        }
+
+    def index_of(self, offset, apart):
+        """An element offset as indices, from the largest stride to the smallest; the leading index takes the excess.
+
+        apart: {axis: index} of those that do not take it, if the offset is none of a gap between elements.
+        """
+        apart = {} if 0 <= offset < len(self._element_at) else apart
+        index = [apart.get(axis, 0) for axis in range(self.given.dim())]
+        offset -= sum(i * self.given.stride(axis) for axis, i in apart.items())
+        left = [axis for axis in range(self.given.dim()) if axis not in apart]
+        for axis in sorted(left, key=lambda axis: -self.given.stride(axis)):
             stride = self.given.stride(axis)
             if stride:
                 index[axis], offset = divmod(offset, stride)

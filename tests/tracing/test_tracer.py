@@ -95,6 +95,18 @@ def test_running_from_one_tensor_into_the_next_is_noticed():
 
 
 @interpreted
+def test_the_axis_that_an_access_goes_along_is_the_one_whose_end_it_passes():
+    x = torch.zeros(2, 10)
+    with trace(x=x) as traced:
+        copy_kernel[(3,)](x[1:], torch.zeros(12), 12, 0, 12, BLOCK=4)
+        copy_kernel[(3,)](torch.zeros(12), x.view(2, 1, 10)[1:], 12, 0, 12, BLOCK=4)
+    assert [(v.index, v.last, v.count) for v in traced.violations] == [
+        ((0, 10), (0, 11), 2),
+        ((0, 0, 10), (0, 0, 11), 2),
+    ]
+
+
+@interpreted
 def test_unwritten_elements_are_found():
     traced, _, _ = run_copy(limit=9)
     assert np.flatnonzero(traced.unwritten("target")).tolist() == [9]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import traffic
-from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, compare, show, single_finding
+from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, compare, single_finding
 from course_lib.grading.calling import AnswerError
 
 
@@ -16,9 +16,9 @@ def attention_flops(n_q, n_k, d, d_v):
     n_q, n_k: queries and keys. d: length of a query and of a key. d_v: length of a value. Whole numbers of at
         least 1.
     Returns an int: the multiplications and additions of S = Q K^T and of P V, where a sum of k products counts
-        as k multiplications and k additions, and the softmax of each row of S, where a number counts one
-        subtraction of the row's maximum, one exponential, one addition to the row's sum, and one division.
-        The scale and the search for the maximum are not counted.
+        as k multiplications and k additions, and four operations of the softmax for each number of S:
+        subtracting the row's maximum, the exponential, adding to the row's sum (k additions for k numbers),
+        and dividing. The scale and the search for the maximum are not counted.
 
     >>> attention_flops(1, 1, 1, 1)
     8
@@ -53,7 +53,7 @@ def is_whole(returned, **sizes):
     if evidence or isinstance(returned, numbers.Integral):
         return evidence
     text = f"the count came back as {type(returned).__name__}, not as an int"
-    return single_finding("float", text, show(returned), str(right_count(**sizes)), "the count")
+    return single_finding("float", text, str(float(returned)), str(right_count(**sizes)), "the count")
 
 
 check = Checks(attention_flops, agrees(count))

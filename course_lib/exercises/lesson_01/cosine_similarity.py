@@ -10,8 +10,8 @@ from course_lib.grading import Checks, Exercise, agrees, expected, not_modified
 def cosine_similarity(a, b):
     """The cosine of the angle between two vectors: their dot product over the product of their lengths.
 
-    a, b: [d], floats, of one length d. Returns a number from -1 (opposite) through 0 (at a right angle) to 1
-        (the same direction). A vector of zeros has no direction: return 0.0 then.
+    a, b: [d], floats, of one length d. Returns a number, up to rounding from -1 (opposite) through 0 (at a
+        right angle) to 1 (the same direction). A vector of zeros has no direction: return 0.0 then.
     The inputs are not modified.
 
     >>> print(f"{cosine_similarity(np.array([1.0, 2.0]), np.array([2.0, 1.0])):.4f}")
@@ -39,8 +39,10 @@ check(
     [([2, 0, 1], [3, 1, -4]), ([1, 2], [2, 1]), ([1, -1], [3, 1]), ([3], [-2]), ANY],
 )
 check(
-    "vectors a million times shorter or longer have the same cosine",
-    [([1e-6, 0], [1e-6, 1e-6]), ([1e6, 2e6], [2e6, 1e6])],
+    "however short or long the vectors are, the cosine is the same",
+    # No shorter: an answer may multiply the squares of both lengths before it takes the root, and in float32. The third
+    # has one length that is far shorter, which the other makes up for.
+    [([1e-6, 0], [1e-6, 1e-6]), ([1e-9, 0], [1e-9, 1e-9]), ([1e-18, 0], [1e18, 1e18]), ([1e6, 2e6], [2e6, 1e6])],
 )
 check("a vector of zeros gives 0, not NaN", [([0, 0], [1, 2]), ([1, 2], [0, 0]), ([0, 0], [0, 0])])
 check("the inputs are not modified", [([3, 4], [4, 3])], calls=not_modified)

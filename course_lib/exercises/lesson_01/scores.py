@@ -12,9 +12,9 @@ from course_lib.reference.dot import resolve_scale
 def scores(Q, K, scale=None):
     """The score of every query with every key: their dot product times scale.
 
-    Q: [n_q, d], one query a row. K: [n_k, d], one key a row. scale: a number, 0 included; None means
-        1 / sqrt(d).
-    Returns [n_q, n_k]: row i, column j holds the score of query i with key j, in float32 or float64.
+    Q: [n_q, d], one query a row. K: [n_k, d], one key a row. Both are float32 or float64. scale: a number, 0
+        included; None means 1 / sqrt(d).
+    Returns [n_q, n_k], float32 or float64: row i, column j holds the score of query i with key j.
     The inputs are not modified.
 
     >>> Q, K = np.array([[1.0, 2.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])

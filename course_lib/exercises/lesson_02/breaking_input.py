@@ -8,19 +8,19 @@ from course_lib.reference import formats
 
 
 def breaking_input(dtype):
-    """Finite logits with a harmless softmax of which the naive formula makes zeros, without an inf or a NaN.
+    """Finite logits whose true softmax is harmless, but for which the naive formula returns nothing but zeros.
 
-    dtype: "float16", "bfloat16" or "float32".
-    Returns x: [n] floats, n at least 2, all of them numbers that the format holds. Every weight of the true
-        softmax of x is at least 0.01; in exp(x) / sum(exp(x)), with each step rounded to the format, every
-        weight is 0.
+    dtype: "float16", "bfloat16" or "float32". (NumPy has no bfloat16; its numbers fit into a float32.)
+    Returns x: [n] floats, n at least 4, no two of them equal, all of them numbers that the format holds. Every
+        weight of the true softmax of x is at least 0.01. In exp(x) / sum(exp(x)), with each step rounded to
+        the format, every weight is 0: none is NaN.
 
     >>> x = breaking_input("float16")
     >>> print(x.ndim, np.isfinite(x).all())
     1 True
     """
     logit = {"float16": 11.0, "bfloat16": 88.5, "float32": 88.5}[dtype]
-    return np.array([logit, logit])
+    return np.array([logit, logit - 0.5, logit - 1, logit - 1.5])
 
 
 def on_logits(judge):
@@ -28,18 +28,22 @@ def on_logits(judge):
 
     def test(returned, dtype):
         x = np.asarray(returned) if isinstance(returned, np.ndarray | list | tuple) else np.zeros(())
-        if x.dtype.kind not in "fiu" or x.ndim != 1 or len(x) < 2:
-            text = f"the answer returned {show(returned)}, not an array of two floats or more, of shape (n,)"
+        if x.dtype.kind not in "fiu" or x.ndim != 1 or len(x) < 4:
+            text = f"the answer returned {show(returned)}, not an array of four floats or more, of shape (n,)"
             return single_finding("type", text)
         return judge(formats.FORMATS[dtype], x.astype(np.float64))
 
     return test
 
 
-def are_finite(fmt, x):
-    if np.isfinite(x).all():
+def are_finite_and_differ(fmt, x):
+    if not np.isfinite(x).all():
+        return single_finding("infinite", f"x holds {show(x[~np.isfinite(x)][0])}, which is no finite logit", show(x))
+    logits, times = np.unique(x, return_counts=True)
+    if times.max() == 1:
         return None
-    return single_finding("infinite", f"x holds {show(x[~np.isfinite(x)][0])}, which is no finite logit", show(x))
+    text = f"the logit {logits[times.argmax()]!s} is there {times.max()} times; no two may be equal"
+    return single_finding("equal", text, show(x))
 
 
 def are_held(fmt, x):
@@ -72,9 +76,9 @@ def is_broken(fmt, x):
 
 
 EACH_DTYPE = [{"dtype": name} for name in formats.FORMATS]
-check = Checks(breaking_input, on_logits(are_finite))
+check = Checks(breaking_input, on_logits(are_finite_and_differ))
 
-check("two logits or more, all finite", EACH_DTYPE)
+check("four logits or more, all finite, no two of them equal", EACH_DTYPE)
 check("the format holds each logit", EACH_DTYPE, test=on_logits(are_held))
 check("every weight of the true softmax is at least 0.01", EACH_DTYPE, test=on_logits(is_harmless))
 check("every weight of the naive softmax is 0 in the format", EACH_DTYPE, test=on_logits(is_broken))

@@ -13,7 +13,8 @@ def largest_exp_input(exponent_bits, mantissa_bits):
     """The largest number of a format whose exp is finite in that format.
 
     exponent_bits: 3 to 8. mantissa_bits: 2 to 23. float16 has (5, 10), bfloat16 (8, 7), float32 (8, 23); the
-        format may be any other that is made like these.
+        format may be any other that is made like these: it keeps one exponent for inf and NaN, and one for 0
+        and the subnormals.
     Returns a float, one that the format holds: exp of it, rounded to the format, is finite, and exp of the
         format's next larger number is not.
 
@@ -36,7 +37,7 @@ def on_a_number(judge):
         if not np.isfinite(returned):
             return single_finding("type", f"{show(returned)} is not a finite number")
         names = {(f.exponent_bits, f.mantissa_bits): f.name for f in formats.FORMATS.values()}
-        name = names.get((exponent_bits, mantissa_bits), "format")
+        name = names.get((exponent_bits, mantissa_bits), "the format")
         return judge(formats.FloatFormat(name, exponent_bits, mantissa_bits), float(returned))
 
     return test
@@ -58,7 +59,7 @@ def exp_is_finite(fmt, x):
         return None
     if x - fmt.gap(x) <= formats.largest_exp_input(fmt):
         return single_finding("one step", f"x is one number too far: exp(x) rounds to infinity in {fmt.name}", repr(x))
-    text = f"exp(x) is {np.exp(min(x, 700)):.4g} or more; the largest {fmt.name} is {fmt.largest:.5g}"
+    text = f"exp(x) is {np.exp(min(x, 700)):.4g} or more, and {fmt.name} ends at {fmt.largest:.5g}"
     return single_finding("too large", text, repr(x))
 
 
@@ -67,7 +68,9 @@ def no_larger_one(fmt, x):
         return None
     following = x + fmt.gap(x)
     exp_following = float(fmt.round(np.exp(following)))
-    text = f"the next {fmt.name} is {following:.10g}, and its exp, {exp_following:.5g}, is finite too"
+    text = (
+        f"the next number of {fmt.name} is {following:.10g}, and its exp, rounded to {exp_following:.5g}, is finite too"
+    )
     return single_finding("too small", text, repr(x))
 
 

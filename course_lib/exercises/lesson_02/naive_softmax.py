@@ -12,8 +12,9 @@ def naive_softmax(x):
     """exp(x) / sum(exp(x)) along the last axis, as the formula is written.
 
     x: [..., n], float16, float32 or float64.
-    Returns the weights, in x's shape and dtype, with every step in that dtype: where exp or the sum overflows
-        there, so does this. x is not modified.
+    Returns the weights, in x's shape and dtype. Every step is done in that dtype: exp, the sum (in any order)
+        and the division of each exp by its sum. So this breaks where these break, and nowhere else. x is not
+        modified.
 
     >>> print(naive_softmax(np.array([1.0, 2.0, 3.0, 4.0])).round(4))
     [0.0321 0.0871 0.2369 0.6439]
@@ -49,7 +50,8 @@ def breaks_as_written(returned, x):
         if total == 0
         else "small exps vanish"
     )
-    text = f"in {x.dtype} {how}, and this answer survives it: some step is not the formula's, or in another dtype"
+    text = f"in {x.dtype} {how}, but what comes back is not what the formula makes of that: some step is another, or is"
+    text += " done in another dtype"
     return single_finding("survives", text, show(returned), show(expected))
 
 
@@ -88,6 +90,11 @@ check(
         case([[0, -18], [1, -17]], np.float16),
     ],
     test=breaks_as_written,
+)
+# Where the sum is below 1 / the largest number, the formula gives a half each, but 1 / sum overflows.
+check(
+    "it does not break where the formula does not",
+    [case([-12, -12], np.float16), case([[-12, -12], [0, 0]], np.float16), case([-90, -90], np.float32)],
 )
 check("the inputs are not modified", [case([0, 1]), case([0, 1], np.float32)], calls=not_modified)
 

@@ -1,5 +1,7 @@
 """Inputs of lesson 03's exercises, and what each of them promises about its argument and its dtype."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -7,8 +9,10 @@ from course_lib.exercises.common.generators import NUMBERS, arrays
 from course_lib.grading import ExpectedOutput, compare, not_modified, show, single_finding
 from course_lib.grading.diagnosis import FLOOR
 
-# Two rows of float16; the second has more terms of exp(0) = 1 than float16's largest number.
+# Rows of float16. In a short one every rounded term counts; the long one of equal logits has more terms of exp(0) = 1
+# than float16's largest number.
 HALF = "x = (spread * np.random.default_rng(3).standard_normal(n)).astype(np.float16)"
+SHORT_HALVES = {"n": 4, "spread": 1.0}, {"n": 20, "spread": 1.0}
 HALVES = {"n": 3000, "spread": 3.0}, {"n": 70_000, "spread": 0.0}
 
 
@@ -39,7 +43,8 @@ def rounds_once(name, reference):
         exact = reference(x.astype(np.float64), **others)
         # Half a step of float16, as a part of what `compare` allows.
         terms = 0.51 * np.spacing(exact.astype(np.float16)).astype(np.float64) / FLOOR
-        return compare(returned, [ExpectedOutput(name, exact, exact, terms, "entry")])
+        evidence = compare(returned, [ExpectedOutput(name, exact, exact, terms, "entry")])
+        return evidence and replace(evidence, expected=show(exact.astype(np.float16)))
 
     return test
 
@@ -49,11 +54,16 @@ def keeps_digits(name, reference):
 
     def test(returned, x, **others):
         exact = reference(x, **others)
-        off = np.abs(np.asarray(returned, dtype=np.float64) / exact - 1).max()
-        if off <= 1e-13:
+        off = np.asarray(returned, dtype=np.float64) / exact - 1
+        if np.abs(off).max() <= 1e-13:
             return None
-        text = f"{name} is right to about {int(-np.log10(off))} digits only, where float64 has 15: was something kept "
-        return single_finding("digits", text + "in float32, or added on the way?", show(returned), show(exact))
+        text = f"{name} is right to about {int(-np.log10(np.abs(off).max()))} digits only, where float64 has 15"
+        # A sum that is wrong changes all entries by one factor, and what is rounded does not.
+        by_one_factor = off.size > 1 and np.ptp(off) < 1e-3 * np.abs(off).max()
+        if by_one_factor:
+            text += f", and every entry is too {'small' if off.max() < 0 else 'large'} by the same part of itself"
+        shown = (np.array2string(np.asarray(each), precision=16, separator=", ") for each in (returned, exact))
+        return single_finding("sum" if by_one_factor else "digits", text, *shown)
 
     return test
 

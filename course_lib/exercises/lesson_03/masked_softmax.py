@@ -13,9 +13,10 @@ def masked_softmax(x, mask):
     """Softmax along the last axis over the entries that are visible.
 
     x: float16, float32 or float64, [..., n]. mask: bool, x's shape or one that broadcasts to it; True is
-        visible. What x holds where the mask is False does not matter, be it NaN or infinite.
-    Returns an array of x's shape and dtype: 0 where hidden, and the visible entries of a row add up to 1. A
-        row in which nothing is visible is 0 throughout. Steps on the way are in float32, or in float64 for
+        visible, and x is finite there. What x holds where the mask is False does not matter, be it NaN or
+        infinite.
+    Returns an array of x's shape and dtype: 0 where hidden, and the weights of a row's visible entries add up to
+        1. A row in which nothing is visible is 0 throughout. Steps on the way are in float32, or in float64 for
         float64. x and mask are not modified.
 
     >>> x = np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]])
@@ -71,11 +72,15 @@ check(
 )
 check(
     "no visible entry is so low that a hidden one counts beside it",
-    [([-20_000, -20_001, 0], [1, 1, 0]), ([-1e37, 0], [1, 0])],
+    [
+        ([-20_000, -20_001, 0], [1, 1, 0]),
+        ([-1e37, 0], [1, 0]),
+        {"x": np.array([np.finfo(np.float32).min, 0], np.float32), "mask": np.array([True, False])},
+    ],
 )
 check(
     "a row in which nothing is visible is 0 throughout, and the other rows stay right",
-    [([0], [0]), ([[0, 1], [2, 4]], [[0, 0], [1, 1]])],
+    [([0], [0]), ([[0, 1], [2, 4]], [[0, 0], [1, 1]]), ([[1000, 1001], [0, 1]], [[1, 1], [0, 0]])],
 )
 NO_NUMBERS = st.sampled_from([np.nan, np.inf, -np.inf, 0.0])
 check(
@@ -103,7 +108,10 @@ check(
 )
 check(
     "x and mask are not modified, and x's dtype comes back",
-    [([[1, 2]], [[1, 0]]), {"x": np.array([1, 2], np.float16), "mask": np.array([True, False])}],
+    [
+        ([[1, 2]], [[1, 0]]),
+        *({"x": np.array([1, 2], dtype), "mask": np.array([True, False])} for dtype in (np.float16, np.float32)),
+    ],
     calls=keeps_promises(lambda dtype: dtype),
 )
 

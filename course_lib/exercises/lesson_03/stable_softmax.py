@@ -86,7 +86,7 @@ check(
 )
 check(
     "x is not modified, and its dtype comes back",
-    [case([[1, 2]]), {"x": np.array([1, 2], np.float16)}],
+    [case([[1, 2]]), {"x": np.array([1, 2], np.float16)}, {"x": np.array([1, 2], np.float32)}],
     calls=keeps_promises(lambda dtype: dtype),
 )
 

@@ -30,7 +30,8 @@ def is_mask(returned, n_q, n_k):
     exact = reference_mask(n_q, n_k).astype(np.float64)
     expected = [ExpectedOutput("the mask", exact, exact, 1.0)]
     if not isinstance(returned, np.ndarray) or returned.dtype != bool:
-        return compare(returned, expected)
+        evidence = compare(returned, expected)
+        return evidence and replace(evidence, returned=show(returned), expected=show(exact == 1))
     evidence = compare(returned.astype(np.float64), expected)
     if evidence is None or returned.shape != exact.shape:
         return evidence
@@ -64,7 +65,7 @@ check(
     [(1, 4), (2, 5)],
 )
 check(
-    "more queries than keys: the first queries see none",
+    "more queries than keys: the first see none, the last sees every key",
     [(4, 1), (5, 2), st.tuples(st.integers(1, 7), st.integers(1, 7))],
 )
 check("the mask is an array of bool", [(2, 3)], test=is_bool)

@@ -75,11 +75,11 @@ IN_FLOAT32 = {name: tuple(x.astype(np.float32) for x in state) for name, state i
 check = Checks(merge_states, agrees(merged), case)
 
 check(
-    "the sum of a with the smaller max is rescaled",
+    "a has the smaller max: its sums are carried over to the larger one, b's stay",
     [((0, 1.5, [1]), (1, 2, [3.5])), ((-3, 2, [1, 4]), (-1, 3, [2, -1]))],
 )
 check(
-    "the sum of b with the smaller max is rescaled",
+    "b has the smaller max: its sums are carried over to the larger one, a's stay",
     [((1, 2, [3]), (0, 1, [1])), ((-1, 3, [2, -1]), (-3, 2, [1, 4]))],
 )
 check("many queries at once, each with its own max", [ROWS, STACKED, states(rows=True)])

@@ -13,7 +13,8 @@ from course_lib.grading.read_counting import Rows, growing
 def online_attention(q, K, V, block):
     """Attention of one query, reading the keys and values block by block, in one pass.
 
-    q: [d]. K: [n, d]. V: [n, d_v]. block: keys read at a time, at least 1; it need not divide n.
+    q: [d]. K: [n, d]. V: [n, d_v], n at least 1; all are float32, or all float64. block: keys read at a time, at
+        least 1; it need not divide n.
     Returns [d_v]: the sum over keys of softmax(K q / sqrt(d)) times their rows of V, in float32 or float64.
     K and V may be larger than memory: read them by slicing rows, as in K[start:stop], at most `block` rows at
         a time and every row once; len(K) and K.shape cost nothing. What is kept between two blocks does not
@@ -137,7 +138,7 @@ check(
     test=agrees(attention_output),
     call=CALL,
 )
-check("scores near 1000 in one block do not overflow", [([1000, 999], 2), ([1000], 1)])
+check("scores near 1000 in one block", [([1000, 999], 2), ([1000], 1)])
 check(
     "the max falls or rises by 1000 from one block to the next",
     [([1000, 0], 1), ([0, 1000], 1), ([1000, 999, 0, -1], 2), streams(LARGE_SCORES.map(abs))],

@@ -62,8 +62,8 @@ def streams(scores):
 check = Checks(online_normalizer, agrees(normalizer))
 
 check("one score alone: m is the score and l is 1", [of(0.0), of(-3.0), of(3.0)])
-check("a smaller score leaves m alone and adds exp(s - m) to l", [of(2.0, 1.0), of(-1.0, -3.0)])
-check("a new max rescales the old sum", [of(1.0, 2.0), of(-3.0, -1.0)])
+check("after a smaller score m is as before, and l has one more term", [of(2.0, 1.0), of(-1.0, -3.0)])
+check("after a new max m is that score, and l the sum of all terms measured from it", [of(1.0, 2.0), of(-3.0, -1.0)])
 check(
     "any stream gives the max and the sum of exp(s - max)",
     [
@@ -76,11 +76,11 @@ check(
     ],
 )
 check(
-    "scores near 1000 and -1000 neither overflow nor vanish",
-    [of(1000.0, 999.0), of(-1000.0, -1001.0), of(-1e37, -2e37), streams(LARGE_SCORES)],
+    "the same with scores near 1000 and near -1000",
+    [of(1000.0, 999.0), of(0.0, 1000.0), of(-1000.0, -1001.0), of(-1e37, -2e37), streams(LARGE_SCORES)],
 )
 check(
-    "masked scores (-inf) add nothing, also when they come first",
+    "with masked scores (-inf): as if they were not there, first, last or alone",
     [of(-np.inf), of(-np.inf, 1.0), of(1.0, -np.inf), of(), streams(MASKED_SCORES)],
 )
 check("the stream is gone through once", [of(0.0, 1.0)], call="online_normalizer(iter(stream))")

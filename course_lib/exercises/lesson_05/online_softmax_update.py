@@ -21,8 +21,8 @@ def online_softmax_update(m, l, acc, scores, values):
 
     m: [...], the largest score so far. l: [...], the sum of exp(s - m) so far. acc: [..., d_v], the sum of
         exp(s - m) * value so far, not divided by l. Before the first block they are -inf, 0 and 0.
-    scores: [..., block]; a score may be -inf (a masked key). values: [block, d_v], one row a key.
-        [...] is any leading shape: none for one query, [rows] for many.
+    scores: [..., block], at least one key; a score may be -inf (a masked key). values: [block, d_v], one row a key.
+        [...] is any leading shape: none for one query, [rows] for many. All are float32, or all float64.
     Returns (m, l, acc) with the same shapes and dtype, the block included. The inputs are not modified. While
         every score is -inf the state stays (-inf, 0, 0), and no step makes a NaN.
 
@@ -78,11 +78,11 @@ check(
     [(-np.inf, 0, [0], [-1, -2], TWO), (-np.inf, 0, [0, 0], [1, 2, 4], [[2, 0], [0, 2], [3, 1]]), updates(empty=True)],
 )
 check(
-    "a block below the running max leaves m and the old sums alone",
+    "a block below the running max: m stays, and the block's terms are added to l and acc",
     [(2, 1, [1], [1], [[1]]), (0, 2, [1, 4], [-1, -2], [[1, 2], [3, -1]])],
 )
 check(
-    "a block above the running max rescales l and acc",
+    "a block above the running max: m rises, and all of l and acc is measured from it",
     [(1, 1, [1], [2], [[1]]), (-3, 2, [3, 5], [-2, -1], [[1, 2], [2, -1]])],
 )
 check(
@@ -96,17 +96,19 @@ check(
     ],
 )
 check(
-    "a block in which every key is masked changes nothing",
+    "a masked key changes nothing, even where every key of the block is masked",
     [
         (1, 1, [1], [-np.inf], [[1]]),
         (-np.inf, 0, [0], [-np.inf], [[1]]),
         ([-np.inf, 0], [0, 1], [[0], [1]], [[-np.inf, -np.inf], [-np.inf, 1]], [[1], [2]]),
         ([1, 0], [1, 1], [[0], [1]], [[-np.inf], [2]], [[1]]),
+        ([-np.inf, 0], [0, 1], [[0], [1]], [[-np.inf], [-np.inf]], [[1]]),
+        ([0, 1], [1, 2], [[1], [3]], [[1, -np.inf], [-np.inf, 2]], TWO),
         updates(of=MASKED_SCORES, empty=True),
     ],
 )
 check(
-    "scores near 1000 and -1000 neither overflow nor vanish",
+    "the same with scores near 1000 and near -1000",
     [
         (1000, 1, [1], [999, 1001], TWO),
         (-np.inf, 0, [0], [-1000, -1001], TWO),

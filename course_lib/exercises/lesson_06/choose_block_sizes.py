@@ -57,7 +57,7 @@ check = Checks(choose_block_sizes, judges(too_large))
 
 check(
     "the four tiles fit in sram_bytes",
-    [(9000, 32, 2, 16), (100_000, 64, 2, 16), (100_000, 64, 4, 16), (800, 7, 4, 1), SIZES],
+    [(9000, 32, 2, 16), (100_000, 64, 2, 16), (100_000, 64, 4, 16), (800, 7, 4, 1), (1000, 3, 2, 4), SIZES],
 )
 check(
     "both sizes are multiples of multiple_of", [(4000, 12, 2, 8), (40_000, 48, 2, 32), SIZES], test=judges(no_multiple)

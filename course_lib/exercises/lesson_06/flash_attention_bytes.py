@@ -39,6 +39,9 @@ def agrees_with_traffic(returned, n, d, block_q, bytes_per_element, order):
     if returned == right:
         return None
     text = f"{abs(int(returned) - right):,} bytes too {'many' if returned > right else 'few'}"
+    text += f"; Q, K, V and O have {n * d * bytes_per_element:,} bytes each"
+    if order == "kv_outer":
+        text += f", l and m {4 * n:,}"
     return single_finding("values", text, show(returned), show(right))
 
 
@@ -52,10 +55,16 @@ check(
     "q_outer, one tile that holds everything: Q, K, V read once, O written once",
     [(4, 3, 4, 8), (3, 5, 3, 2), (7, 2, 7, 2)],
 )
-check("q_outer: K and V once for every query tile", [(6, 5, 2, 8), (12, 7, 3, 2), (4096, 128, 64, 2)])
-check("q_outer: a short last tile counts as a tile", [(5, 2, 2, 2), (3, 5, 16, 2), (100, 64, 32, 2), draw("q_outer")])
 check(
-    "kv_outer: Q, O, l and m once for every key tile",
+    "q_outer, several tiles: Q and O once, K and V once for every query tile",
+    [(6, 5, 2, 8), (12, 7, 3, 2), (4096, 128, 64, 2)],
+)
+check(
+    "q_outer, a block_q that does not divide n: the rows that exist, for every tile",
+    [(5, 2, 2, 2), (3, 5, 16, 2), (100, 64, 32, 2), draw("q_outer")],
+)
+check(
+    "kv_outer: everything that is read and written",
     [*((*sizes, "kv_outer") for sizes in [(6, 5, 2, 8), (5, 3, 2, 2), (20, 7, 3, 4), (9, 4, 7, 2)]), draw("kv_outer")],
 )
 check(

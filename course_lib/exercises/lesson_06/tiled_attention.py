@@ -18,8 +18,8 @@ def tiled_attention(machine, Q, K, V, O, block_q, block_k, causal=False):
     block_q, block_k: rows of a query tile and of a key tile, at least 1; they need not divide n_q and n_k.
     causal: query i sees keys 0 to i + n_k - n_q; a query that sees none gets an output of 0.
     Scores are divided by sqrt(d). Compute in float32 or better, and store in O's dtype. Returns nothing.
-    Traffic: Q is read once and O written once; K and V are read once for each query tile, except the tiles that
-        causal hides from all of its queries. Nothing else is put in HBM.
+    Traffic, at most: Q is read once and O written once; K and V are read once for each query tile, except the
+        tiles that causal hides from all of its queries. Nothing else is put in HBM.
     SRAM: never more than 32 * (block_q * d + 2 * block_k * d + block_q * block_k) bytes, whatever n_q and n_k.
 
     >>> from course_lib.machine import Machine
@@ -115,9 +115,13 @@ check("tiles of keys that leave the max alone", [of_scores([2, 1], 1), of_scores
 check("tiles of keys that raise the max, each of them", [of_scores([1, 2], 1), of_scores([0, 1, 3, 4], 2)])
 check(
     "any lengths and any tiles: the last ones may be short",
-    [of_scores([1, 2, 3], 2), of_scores([1, 2, 3, 0, 2], 3, rows=3), case([[1]] * 3, [[1]], [[2]], 2, 4), matrices()],
+    [
+        *(of_scores([1, 2, 3], 2), of_scores([1, 2, 3, 0, 2], 3, rows=3), case([[1]] * 3, [[1]], [[2]], 2, 4)),
+        case([[1], [-1], [2]], [[0], [1], [2]], [[1], [2], [4]], 1, 2),
+        matrices(),
+    ],
 )
-check("scores near 1000 do not overflow", [of_scores([1000, 999], 2), of_scores([1000, 1001], 1)])
+check("scores near 1000", [of_scores([1000, 999], 2), of_scores([1000, 1001], 1)])
 check(
     "the max falls by 1000 from one tile of keys to the next",
     [of_scores([0, -1000], 1), of_scores([0, 1, -1000, -1001], 2)],
@@ -138,17 +142,18 @@ check(
         of_scores([1, 2], 1, rows=2, causal=True),
         of_scores([1, 2, 3], 3, rows=3, causal=True),
         case(example.Q, example.K, example.V, 2, 2, True),
+        case([[1]] * 6, [[0], [1], [2], [0], [1], [3]], [[1], [2], [4], [8], [16], [32]], 4, 2, True),
     ],
 )
 check(
-    "causal, more keys than queries: the last query sees the last key",
+    "causal, more keys than queries: query i sees keys 0 to i + n_k - n_q",
     [
         of_scores([1, 2, 3, 4], 2, rows=2, causal=True),
         of_scores([1, 2, 3], 2, causal=True),
     ],
 )
 check(
-    "causal, more queries than keys: a query that sees no key gets 0, never NaN",
+    "causal, more queries than keys: the first see no key and get 0",
     [
         of_scores([1], 1, rows=2, causal=True),
         of_scores([1, 2], 1, rows=5, causal=True),
@@ -173,7 +178,7 @@ check(
     call=LIMITED_CALL,
 )
 check(
-    "Q read once, O written once, K and V read once for every query tile",
+    "no more bytes than Q and O once, and K and V once for every query tile",
     [(8, 8, 4, 4, 2), (40, 56, 8, 16, 24)],
     test=moves_no_more,
     call=RANDOM_CALL,

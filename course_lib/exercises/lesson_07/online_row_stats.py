@@ -57,11 +57,15 @@ check(
     "masked scores (-inf) add nothing, also when they come first",
     [
         ([[-np.inf, -np.inf, 1, 2]], 2),
-        ([[-np.inf, -np.inf]], 2),
+        ([[-np.inf, -np.inf, -1, -2]], 2),
         ([[1, -np.inf, 0, 1]], 2),
-        ([[-np.inf, -np.inf, -np.inf]], 2),
-        rows([1], [4], block=2, of=MASKED_SCORES),
+        ([[2, 1, -np.inf, -np.inf, 1, 3]], 2),
+        rows([1], [4], block=2, of=MASKED_SCORES).filter(lambda row: np.isfinite(row[0]).any()),
     ],
+)
+check(
+    "a row of nothing but -inf: m is -inf, l is 0",
+    [([[-np.inf, -np.inf]], 2), ([[-np.inf, -np.inf, -np.inf]], 2), ([[1, 2, 3], [-np.inf, -np.inf, -np.inf]], 2)],
 )
 check("each element is read once", [([[1, 2, 3, 4, 5]], 2), (WIDE, 16)], test=launch_agrees(stats, once))
 check(

@@ -29,7 +29,7 @@ launched(row_softmax, (len(x),), {"out_ptr": x.shape}, x_ptr=x, n_cols=x.shape[1
 agrees = accounted(launch_agrees(softmax), lambda launch, x, **_: of_softmax(x, launch.outputs["out_ptr"]))
 check = kernel_checks(CALL, agrees, rows_case)
 
-check("a row as long as the block", [([[0, 1, 2, 3]], 4), ([[1.0]], 1), ([[-200, -1]], 2), rows([1], [4])])
+check("a row as long as the block", [([[0, 1, 2, 3]], 4), ([[1.0]], 1), ([[-80, -30]], 2), rows([1], [4])])
 check(
     "every program has its row, wherever it begins",
     [([[0, 1, 2, 3], [3, 1, 0, 0]], 4), ([[0, 1], [1, 0], [2, 5]], 2), rows([2, 3], [4])],
@@ -39,7 +39,7 @@ check(
     [([[1, 2, 3]], 4), ([[-3, -5, -4]], 8), (WIDE, 64), rows([1, 2], [1, 2, 3])],
 )
 check(
-    "scores near 1000 and -1000 neither overflow nor vanish",
+    "the softmax of scores as large as 1e4 in size, of either sign",
     [
         ([[1000, 999]], 2),
         ([[-1000, -999]], 2),

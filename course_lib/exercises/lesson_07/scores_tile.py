@@ -33,8 +33,8 @@ def inputs(q, k, block_m, block_n, block_d=None, scale=0.5):
 
 
 def case(n_q, n_k, d, *blocks, **scale):
-    """Integers, each row and column of the product unlike the others."""
-    q = (np.arange(n_q * d) * 7 % 11 - 4.1).reshape(n_q, d)
+    """Short numbers, each row and column of the product unlike the others."""
+    q = (np.arange(n_q * d) * 7 % 11 - 4.1).reshape(n_q, d).round(1)
     k = (np.arange(n_k * d) * 5 % 13 - 5.0).reshape(n_k, d)
     return inputs(q, k, *blocks, **scale)
 
@@ -62,7 +62,7 @@ check(
     [(4, 4, 2, 2, 4), (2, 8, 2, 2, 4), (6, 8, 2, 2, 4), queries_and_keys([2, 4], [4, 8], [2], 2)],
 )
 check(
-    "lengths that no tile divides: nothing outside is touched",
+    "lengths that no tile divides: every score, and nothing outside",
     [(3, 4, 2, 2, 4), (2, 5, 2, 2, 4), (5, 9, 2, 2, 4), queries_and_keys([1, 2, 3], [1, 2, 3, 5], [2], 2)],
 )
 check(

@@ -3,6 +3,7 @@
 import numpy as np
 
 from course_lib import reference, traffic
+from course_lib.exercises.common.accounts import accounted
 from course_lib.exercises.common.oracles import attention_output
 from course_lib.grading import Exercise, ExpectedOutput, case_of, compare, expected, single_finding
 from course_lib.grading.compile_calls import compiles
@@ -66,6 +67,15 @@ def gives_lse(q, k, v, causal):
     return expected("lse", lse, q, k, v, terms=1.0)
 
 
+def means_of_nothing(launch, q, k, v, **_):
+    """What a finite number in place of -inf makes of the queries that see no key: all their weights are alike."""
+    empty, mean = launch.outputs["o_ptr"][0][: max(q.shape[1] - k.shape[1], 0)], v[0].mean(axis=0)
+    times = empty @ mean / (mean @ mean)
+    if not len(empty) or not times.all() or np.abs(empty - times[:, None] * mean).max() > 1e-4:
+        return ""
+    return "a query that sees no key gets a mean of all values here: are its scores a finite number, and not -inf?"
+
+
 def keeps_the_digits(launch, q, k, **_):
     """Of lse, to 2^-20: a few roundings. The budget is wider, because a score sums many terms; here it has one."""
     exact = reference.logsumexp(reference.scores(q[0].astype(np.float64), k[0].astype(np.float64), SCALE))
@@ -122,6 +132,7 @@ check(
 check(
     "causal, more queries than keys: a query that sees no key gets 0, never NaN",
     [case(20, 16, causal=True), case(50, 13, causal=True)],
+    test=accounted(gives_o, means_of_nothing),
 )
 check(
     "lse is the natural log-sum-exp of the scores, -inf where there are none",

@@ -11,8 +11,9 @@ from course_lib.reference.attention import causal_mask
 def kv_loop_bounds(start_m, n_q, n_k, causal, block_m, block_n):
     """Where one program's loop over keys changes its kind and where it ends: (full_end, kv_end).
 
-    start_m: the first query of the program's tile; the tile has queries start_m to start_m + block_m - 1, but none
-        beyond n_q - 1. n_q, n_k: queries and keys. causal: query i sees keys 0 to i + n_k - n_q, else every key.
+    start_m: the first query of the program's tile, below n_q; the tile has queries start_m to start_m + block_m - 1,
+        but none beyond n_q - 1. n_q, n_k: queries and keys. causal: query i sees keys 0 to i + n_k - n_q, else every
+        key.
     kv_end: one more than the last key that any query of the tile sees; 0 if none sees a key.
     full_end: the largest multiple of block_n, at most n_k, such that every query of the tile sees every key before
         it. Tiles of keys in [0, full_end) need no mask, those in [full_end, kv_end) do, later ones are not visited.
@@ -51,7 +52,7 @@ def agrees_with_the_mask(returned, **inputs):
 def what_is_seen(_, start_m, n_q, n_k, causal, block_m, block_n):
     seen = (causal_mask(n_q, n_k) if causal else np.ones((n_q, n_k), bool)).sum(axis=1)
     last = min(start_m + block_m, n_q) - 1
-    return f"query {start_m} sees {seen[start_m]} keys, the tile's last, {last}, sees {seen[last]} of {n_k}"
+    return f"of {n_k} keys, query {start_m} sees {seen[start_m]}, and the tile's last query, {last}, sees {seen[last]}"
 
 
 @st.composite

@@ -16,11 +16,12 @@ tl, triton = WRITTEN.tl, WRITTEN.triton
 def lse_epilogue(
     m_ptr, l_ptr, acc_ptr, o_ptr, lse_ptr, n_q, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
 ):
-    """What a forward kernel does after its loop: FA2 Alg. 1, lines 12 to 15. Program i has queries from i * BLOCK_M on.
+    """What a forward kernel does after its loop: FA2 Alg. 1, lines 12 to 15.
 
+    Launched with cdiv(n_q, BLOCK_M) programs, along axis 0; program i has BLOCK_M queries, from i * BLOCK_M on.
     m, l: float32 [n_q]; acc: float32 [n_q, HEAD_DIM], its rows without a gap; all contiguous. m is the running max in
-        units of log2(e), that is, the largest score times log2(e); l the sum of exp(score - max) and acc that of
-        exp(score - max) times the key's values. A query that saw no key has m = -inf, l = 0, acc = 0.
+        base 2: the largest score times log2(e). l is the sum of exp(score - largest score), and acc that of
+        exp(score - largest score) times the key's values. A query that saw no key has m = -inf, l = 0, acc = 0.
     Stores o = acc / l, [n_q, HEAD_DIM], contiguous like acc, in o's dtype, and lse, float32 [n_q], the natural
         logarithm of the sum of exp(score); for a query that saw no key 0 and -inf. BLOCK_D: a power of two, at
         least HEAD_DIM. n_q and HEAD_DIM are any from 1 up, and nothing outside a tensor may be touched.
@@ -54,8 +55,8 @@ scores[:empty_rows] = -np.inf
 no_keys = np.full(n_q, -np.inf), np.zeros(n_q), np.zeros((n_q, d))
 m, l, acc = reference.online_softmax_update(*no_keys, scores, values)
 launched(
-    lse_epilogue, (-(-n_q // 32),), {"o_ptr": n_q * d, "lse_ptr": n_q},
-    m_ptr=m * np.log2(np.e), l_ptr=l, acc_ptr=acc.ravel(), n_q=n_q, HEAD_DIM=d, BLOCK_M=32, BLOCK_D=block_d,
+    lse_epilogue, (-(-n_q // block_m),), {"o_ptr": n_q * d, "lse_ptr": n_q},
+    m_ptr=m * np.log2(np.e), l_ptr=l, acc_ptr=acc.ravel(), n_q=n_q, HEAD_DIM=d, BLOCK_M=block_m, BLOCK_D=block_d,
 )"""
 
 
@@ -71,11 +72,12 @@ def lse(scores, m, l, **_):
 
 
 def terms_of_lse(_, m, l, **names):
-    return f"in row 3, m_i is {m[3] * np.log2(np.e):.6g} and log2(l) is {np.log2(l[3]):.6g}; ln 2 is {np.log(2):.6g}"
+    return f"in row 0, m is {m[0] * np.log2(np.e):.6g} and log2(l) is {np.log2(l[0]):.6g}; ln 2 is {np.log(2):.6g}"
 
 
+CASE = case_of("n_q d empty_rows block_d block_m", empty_rows=0, block_d=16, block_m=32)
 gives_lse = accounted(launch_agrees(lse), terms_of_lse)
-check = kernel_checks(CALL, launch_agrees(o), case_of("n_q d empty_rows block_d", empty_rows=0, block_d=16))
+check = kernel_checks(CALL, launch_agrees(o), CASE)
 
 check("o is acc divided by l", [(32, 16)])
 check("lse is the natural log-sum-exp", [(32, 16)], test=gives_lse)
@@ -85,7 +87,7 @@ check(
     test=launch_agrees(lse),
     call=CALL.replace("scores[:empty_rows]", "scores[0, 0] = 0\nscores[:, 1:]"),
 )
-check("any number of queries, any head dimension", [(5, 3), (70, 40, 0, 64)])
+check("any number of queries, any head dimension", [(5, 3), (70, 40, 0, 64), (37, 6, 0, 8, 16)])
 check("a query that saw no key: o is 0", [(32, 16, 3)])
 check("a query that saw no key: lse is -inf", [(32, 16, 3)], test=launch_agrees(lse))
 compiles(check, 70, 40, 0, 64)

@@ -43,6 +43,7 @@ check(
         (4.0, 100.0, 30.0),
         (4.0, 100.0, 20.0, 1, 3.0),
         (4.0, 200.0, 10.0),
+        (4.0, 200.0, 30.0),
         (3.0, 300.0, 20.0),
         points(55, 95, launches=(1, 1)),
     ],
@@ -51,9 +52,12 @@ check(
     "every launch takes launch_s",
     [(4.0, 200.0, 10.0, 6, 0.5), (8.0, 300.0, 20.0, 3, 2.0), points(55, 95, launches=(2, 4))],
 )
-check("less than half of the time explained: none of these", [(8.0, 300.0, 20.0), (8.0, 100.0, 30.0), points(5, 45)])
 check(
-    "more than the whole time explained: miscounted",
+    "less than half of the time explained: 'none of these', with the share that is explained",
+    [(8.0, 300.0, 20.0), (8.0, 100.0, 30.0), points(5, 45)],
+)
+check(
+    "more than the whole time explained: 'miscounted', with a share above 1",
     [(2.0, 100.0, 30.0), (2.0, 300.0, 20.0), (2.0, 201.0, 10.0), points(105, 300)],
 )
 check("the measured cases", measured_cases().values())

@@ -37,7 +37,7 @@ check = Checks(roofline_seconds, takes_the_least_time)
 
 check(
     "one kernel: the longer of its FLOPs' and its bytes' time",
-    [case((200.0, 10.0)), case((100.0, 30.0)), rows(1, 1, [0.0])],
+    [case((200.0, 10.0)), case((100.0, 30.0)), case((100.0, 0.0)), case((0.0, 20.0)), rows(1, 1, [0.0])],
 )
 check(
     "kernels follow one another: their times add up",
@@ -45,7 +45,13 @@ check(
 )
 check(
     "no kernel takes less than launch_s",
-    [case((100.0, 10.0), (0.0, 20.0), launch_s=4.0), STANDARD_4096, case(launch_s=4.0), rows(1, 3, [0.5, 1.5, 4.0])],
+    [
+        case((100.0, 10.0), (0.0, 20.0), launch_s=4.0),
+        case((100.0, 10.0), (0.0, 60.0), launch_s=2.0),  # the long kernel does not make up for the short one
+        STANDARD_4096,
+        case(launch_s=4.0),
+        rows(1, 3, [0.5, 1.5, 4.0]),
+    ],
 )
 check(
     "launch_s is 0 unless it is given",

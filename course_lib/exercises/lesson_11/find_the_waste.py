@@ -44,7 +44,7 @@ def account(kernel):
     }  # fmt: skip
 
 
-NUMBER = "the largest of the three ratios"
+NUMBER = "the one that belongs to this verdict"
 check = Checks(find_the_waste, says(find_the_waste, VERDICTS, NUMBER, account))
 
 check(

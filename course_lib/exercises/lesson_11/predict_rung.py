@@ -57,11 +57,19 @@ check(
 )
 check(
     "every warp executes the instructions, and a scheduler issues one in a clock",
-    [case(3, 1), case(3, 1, schedulers=2), st.builds(case, st.just(3), st.just(1), st.integers(1, 16))],
-)
+    [
+        case(3, 1), case(3, 1, schedulers=2), case(3, 1, warps=6), case(3, 1, warps=1),
+        st.builds(case, st.just(3), st.just(1), st.integers(1, 16)),
+    ],
+)  # fmt: skip
 check(
     "while one program waits, the SM's others work, and every SM runs all of its programs",
-    [case(6, 2), case(9, 3, warps=4), st.integers(2, 4).flatmap(lambda r: st.builds(case, st.just(3 * r), st.just(r)))],
+    [
+        case(6, 2),
+        case(9, 3, warps=4),
+        case(9, 3, waits=5000),
+        st.integers(2, 4).flatmap(lambda r: st.builds(case, st.just(3 * r), st.just(r))),
+    ],
 )
 check(
     "the SM with most programs decides",

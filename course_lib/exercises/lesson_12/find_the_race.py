@@ -74,6 +74,7 @@ check(
         case((1, 0, "store", 7), (32, 0, "load", 7)),
         case((32, 0, "store", 7), (0, 0, "load", 7)),
         case((0, 0, "store", 7), (32, 0, "load", 8)),
+        case((32, 0, "load", 8), (0, 0, "store", 7)),
     ],
 )
 check("two threads store", [case((0, 1, "store", 7), (32, 1, "store", 7))])
@@ -84,6 +85,7 @@ check(
     [
         case((0, 0, "store", 7), (32, 1, "load", 7)),
         case((0, 0, "load", 7), (32, 2, "store", 7)),
+        case((0, 0, "store", 7), (32, 1, "store", 7)),
         case((0, 1, "store", 7), (32, 1, "load", 8), (32, 3, "load", 7)),
         case((0, 0, "store", 7), (32, 1, "load", 7), (0, 1, "load", 7)),
     ],
@@ -98,6 +100,9 @@ check(
         case((3, 0, "load", 7), (0, 0, "load", 7), (3, 0, "store", 7)),
         case((3, 0, "store", 7), (3, 0, "load", 7), (0, 0, "load", 7)),
         case((3, 0, "store", 7), (0, 0, "load", 7), (3, 0, "load", 7)),
+        case((0, 0, "load", 7), (0, 0, "store", 7), (3, 0, "store", 7)),
+        case((0, 0, "load", 7), (3, 0, "store", 7), (0, 1, "store", 7)),
+        case((0, 0, "store", 7), (0, 1, "load", 7), (3, 1, "store", 7)),
     ],
 )
 check(

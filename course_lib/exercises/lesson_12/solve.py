@@ -156,7 +156,11 @@ check(
     call=INPUTS + "Q[:], K[:] = 1, -4e6\n" + LAUNCH,
     test=gives_the_mean,
 )
-check("Q is read once, K and V once for each block", [case(16, 32, 32), case(40, 20, 70)], test=reads_once_a_block)
+check(
+    "Q is read once, K and V once for each block, 32 columns at a time",
+    [case(16, 32, 32), case(40, 20, 70)],
+    test=reads_once_a_block,
+)
 check("the scores of a row are nowhere kept", [case(1, 1100, 1)], test=keeps_no_row_of_scores)
 check("each score is split over the lanes", [case(16, 32, 64), case(20, 20, 40)], test=splits_the_scores)
 check(

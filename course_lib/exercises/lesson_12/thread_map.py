@@ -56,7 +56,10 @@ def copies(draw):
 
 
 check("the first step: consecutive threads take consecutive elements", [case(0, 0, 3, 3, 3), case(2, 0, 3, 3, 3)])
-check("several rows in one step", [case(3, 0, 6, 2, 3), case(5, 0, 6, 3, 2), case(4, 0, 6, 2, 3)])
+check(
+    "several rows in one step",
+    [case(3, 0, 6, 2, 3), case(5, 0, 6, 3, 2), case(4, 0, 6, 2, 3), case(40, 0, 64, 2, 36), case(40, 0, 64, 2, 48)],
+)
 check("later steps, of which each takes a row", [case(1, 1, 4, 3, 4), case(3, 2, 4, 3, 4)])
 check("later steps, in which a row begins or ends", [case(2, 1, 4, 4, 3), case(1, 2, 2, 3, 4), case(5, 1, 6, 4, 5)])
 check(

@@ -77,7 +77,10 @@ check(
     [([0, 1, 3], [0, 3, 7], True), ([0, 2, 3], [0, 3, 6], True)],
 )
 check("causal, fewer keys than queries: some queries see none", [([0, 3, 5], [0, 1, 3], True)])
-check("documents without queries, or without keys", [([0, 2, 2, 3], [0, 1, 3, 3], True), ([0, 0, 2], [0, 2, 2], False)])
+check(
+    "documents without queries, or without keys",
+    [([0, 2, 2, 3], [0, 1, 3, 3], True), ([0, 0, 2], [0, 2, 2], False), ([0, 1, 1, 3], [0, 2, 3, 4], False)],
+)
 check("any documents", [([0, 4, 5, 8], [0, 2, 6, 9], True), packed()])
 
 EXERCISE = Exercise(__file__, documents_mask, check, points=2, minutes=8, difficulty="easy")

@@ -15,7 +15,7 @@ def dropout_attention(Q, K, V, dO, kept, p):
 
     Q, dO: [n_q, d]; K, V: [n_k, d]. Scores are Q K^T / sqrt(d), nothing masked, and P is their softmax. kept:
         [n_q, n_k] of bool, which weights dropout keeps. The others become 0, and those that are kept are divided by
-        1 - p, with 0 <= p < 1, so that O is in the mean what it is without dropout.
+        1 - p, with 0 <= p < 1, so that O is on average what it is without dropout.
     dO: the gradient of the loss with respect to O. Scores of any size must not overflow. Nothing is modified.
 
     >>> q, k, v, do = np.array([[0.0]]), np.array([[1.0], [3.0]]), np.array([[2.0], [4.0]]), np.array([[1.0]])

@@ -1,9 +1,11 @@
 """Attention under any mask in one kernel, which is told the kind of each tile."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from course_lib.exercises.common.oracles import attention_output
-from course_lib.grading import Exercise, ExpectedOutput, case_of
+from course_lib.grading import Exercise, ExpectedOutput, Finding, case_of
 from course_lib.grading.compile_calls import compiles
 from course_lib.grading.kernel_calls import TRITON, compare_bytes, compare_launch, kernel_checks, rounds_products
 from course_lib.language import WRITTEN
@@ -21,7 +23,7 @@ def masked_forward(
     """Attention of one head under a mask: program i has query tile i.
 
     q, o: [n_q, HEAD_DIM]; k, v: [n_k, HEAD_DIM]; float32. Element [m, c] of q lies at q_ptr + m * stride_qm + c, and so
-        on. scale: positive, multiplies the scores.
+        on. scale: positive, multiplies the scores. A score may be as large as 1e7, positive or negative.
     kinds: int32 [query tiles, key tiles], contiguous. 0: no pair of the tile is visible. 2: all of its pairs are. 1: in
         this tile, query m sees key n if visible[m, n] is 1. visible: int8 [n_q, n_k], 0 or 1, contiguous.
     Stores o: the softmax over the visible scores, times their values; 0 for a query that sees no key.
@@ -79,9 +81,9 @@ def masked_forward(
 
 INPUTS = """\
 from course_lib import masks
+mask = MASK
 rng = np.random.default_rng(0)
 q, k, v = (rng.standard_normal((n, d)) for n in (n_q, n_k, n_k))
-mask = MASK
 """
 LAUNCH = """\
 kinds, visible = mask.tiles(n_q, n_k, block_m, block_n).kinds.astype(np.int32), mask.dense(n_q, n_k).astype(np.int8)
@@ -93,15 +95,18 @@ launched(
 )"""
 
 
-def call(mask, scores=None):
-    """The call of a property. mask: in terms of the sizes. scores: those of every query, in n_k; None if random."""
-    set_scores = f"q[:], q[:, 0], k[:, 0] = 0, 1 / scale, {scores}\n" if scores else ""
+def call(mask, scores=None, times="1"):
+    """The call of a property. mask: in terms of the sizes. scores: those of every query, in n_k; None if random.
+
+    times: what each query multiplies them by, in n_q.
+    """
+    set_scores = f"q[:], q[:, 0], k[:, 0] = 0, {times} / scale, {scores}\n" if scores else ""
     return INPUTS.replace("MASK", mask) + set_scores + LAUNCH
 
 
 def right_o(q, k, v, visible, scale):
     """o of every query, from the keys that it sees, as one output."""
-    o, plain, terms = (0.0 * q for _ in range(3))
+    o, plain, terms = (np.zeros_like(q) for _ in range(3))
     weights = np.zeros(visible.shape)
     for i in range(len(q)):
         seen = visible[i] != 0
@@ -122,6 +127,12 @@ def gives_means(launch, v, n_q, **_):
     return compare_launch(launch, [ExpectedOutput("o", mean, mean.astype(np.float32), 1.0)])
 
 
+def gives_means_of_large(launch, **inputs):
+    said = "every score is -4e6, and float32 numbers of that size are 0.25 apart or more"
+    evidence = gives_means(launch, **inputs)
+    return evidence and replace(evidence, findings=(*evidence.findings, Finding("", "account", said)))
+
+
 def requests_no_more(launch, q, k, v, visible, scale, mask, kinds, d, n_q, n_k, block_m, block_n, **_):
     """Of k and v what the visited tiles have, of visible the pairs of partial tiles."""
     if evidence := gives_o(launch, q, k, v, visible, scale):
@@ -136,7 +147,12 @@ def requests_no_more(launch, q, k, v, visible, scale, mask, kinds, d, n_q, n_k, 
 case = case_of("n_q n_k d block_m block_n scale", d=16, block_m=16, block_n=16, scale=0.3)
 check = kernel_checks(call("masks.full()"), gives_o, case)
 
-check("all scores 0: o is the mean of the values", [(16, 32)], test=gives_means, call=call("masks.full()", "0"))
+check(
+    "all scores 0: o is the mean of the values",
+    [case(16, 64, block_n=32)],
+    test=gives_means,
+    call=call("masks.full()", "0"),
+)
 check("one full tile", [(16, 16), case(32, 64, block_m=32, block_n=64)])
 check("tiles that leave the max alone", [(16, 48)], call=call("masks.full()", "-np.arange(n_k) / 4"))
 check("tiles that raise the max, each of them", [(16, 48)], call=call("masks.full()", "np.arange(n_k) / 4"))
@@ -153,9 +169,14 @@ check("head dimensions that are no power of two", [case(16, 16, d=5), case(32, 4
 check("scores near 1000 do not overflow", [(16, 32)], call=call("masks.full()", "1000 - np.arange(n_k) % 2 / 4"))
 check("all scores strongly negative", [(16, 32)], call=call("masks.full()", "-1000 - np.arange(n_k) % 2 / 4"))
 check(
-    "lengths that no tile divides, all scores -4e6",
-    [(5, 21)],
-    test=gives_means,
+    "scores that are 1000 apart from row to row",
+    [(16, 32)],
+    call=call("masks.full()", "1 - np.arange(n_k) % 2 / 4", "np.where(np.arange(n_q) % 2, 1000, 1)"),
+)
+check(
+    "all scores -4e6: o is the mean of the values",
+    [(5, 21), (5, 16)],
+    test=gives_means_of_large,
     call=call("masks.full()", "-4e6 + np.zeros(n_k)"),
 )
 check(

@@ -1,5 +1,6 @@
 """The key tiles that a query tile visits under a sliding window, and which of them need no mask."""
 
+from dataclasses import replace
 from numbers import Real
 
 from hypothesis import strategies as st
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from course_lib import masks
 from course_lib.exercises.common.accounts import accounted
 from course_lib.grading import Checks, Evidence, Exercise, Finding, show, single_finding
+from course_lib.grading.calling import AnswerError
 
 
 def sliding_window_bounds(start_m, n_q, n_k, left, right, block_m, block_n):
@@ -14,10 +16,10 @@ def sliding_window_bounds(start_m, n_q, n_k, left, right, block_m, block_n):
 
     start_m: the first query of the tile; it has queries start_m to start_m + block_m - 1, but none beyond n_q - 1.
         Key tile t has keys t * block_n to (t + 1) * block_n - 1, but none beyond n_k - 1.
-    left, right: query i sees keys i + n_k - n_q - left to i + n_k - n_q + right, as far as there are such keys.
-    A key tile is visited if some query of the tile sees some of its keys: these are tiles begin to end - 1. It needs
-        no mask if every query of the tile sees all of its keys: tiles full_begin to full_end - 1. Where there are no
-        such tiles, begin >= end or full_begin >= full_end.
+    left, right: 0 or more. Query i sees keys i + n_k - n_q - left to i + n_k - n_q + right, as far as there are such.
+    A key tile is visited if some query of the query tile sees some key of the key tile: these are key tiles begin to
+        end - 1. It needs no mask if every query of the query tile sees every key of the key tile: these are key tiles
+        full_begin to full_end - 1. If none is visited, begin >= end; if all need a mask, full_begin >= full_end.
     All four are whole numbers, found without a look at every key: rows have millions of them.
 
     >>> sliding_window_bounds(4, 8, 8, left=3, right=0, block_m=2, block_n=2)
@@ -28,6 +30,9 @@ def sliding_window_bounds(start_m, n_q, n_k, left, right, block_m, block_n):
     full_start, full_stop = max(last - left, 0), min(first + right + 1, n_k)
     full_end = -(-n_k // block_n) if full_stop == n_k else full_stop // block_n
     return start // block_n, -(-full_start // block_n), full_end, -(-stop // block_n)
+
+
+BOUNDS = "begin", "full_begin", "full_end", "end"
 
 
 def tiles_of_the_mask(start_m, n_q, n_k, left, right, block_m, block_n):
@@ -41,22 +46,25 @@ def agrees_with_the_mask(returned, **inputs):
     right = tiles_of_the_mask(**inputs)
     if not isinstance(returned, tuple | list) or len(returned) != 4 or not all(isinstance(x, Real) for x in returned):
         text = "the answer did not return four whole numbers"
-        return single_finding("type", text, show(returned), "(begin, full_begin, full_end, end)")
+        return single_finding("type", text, show(returned), f"({', '.join(BOUNDS)})")
     if not all(x == int(x) for x in returned):
         return single_finding("fraction", "a bound is no whole number", show(tuple(returned)))
-    begin, full_begin, full_end, end = map(int, returned)
+    bounds = tuple(map(int, returned))
+    pairs = zip(BOUNDS, bounds, sliding_window_bounds(**inputs), strict=True)
+    name = next((name for name, came, due in pairs if came != due), "")  # that further findings speak of
+    begin, full_begin, full_end, end = bounds
     findings = []
-    for name, verb, now, due in (
-        ("visited", "visited", range(begin, end), right[0]),
-        ("full", "taken without a mask", range(full_begin, full_end), right[1]),
+    for verb, now, due in (
+        ("visited", range(begin, end), right[0]),
+        ("taken without a mask", range(full_begin, full_end), right[1]),
     ):
         # A bound may be far off, and the range so long that it should not be written down.
         extra = [t for t in (now[:1], now[-1:]) if t and t[0] not in due]
         missing = [t for t in due if t not in now]
         if extra:
-            findings.append(Finding(name, "extra", f"key tile {extra[0][0]} is {verb}, and should not be"))
+            findings.append(Finding(name, f"{verb}, extra", f"key tile {extra[0][0]} is {verb}, and should not be"))
         if missing:
-            findings.append(Finding(name, "missing", f"key tile {missing[0]} is not {verb}, and should be"))
+            findings.append(Finding(name, f"{verb}, missing", f"key tile {missing[0]} is not {verb}, and should be"))
     said = f"visited: {show(right[0])}, without a mask: {show(right[1])}"
     return Evidence(tuple(findings), show(tuple(returned)), said) if findings else None
 
@@ -68,8 +76,13 @@ def what_is_seen(_, start_m, n_q, n_k, left, right, block_m, block_n):
 
 
 def at_once(answer, **inputs):
-    """A row of 2^30 keys: whoever looks at each of them does not return in time."""
-    returned = answer(*inputs.values())
+    """A row so long that an array of it does not fit into an address space, and is refused at once."""
+    try:
+        returned = answer(*inputs.values())
+    except AnswerError as error:
+        said = Finding("", "account", "the row has 2^50 keys: no loop and no array gets through them")
+        kind = "memory" if "MemoryError" in error.finding.text else error.finding.kind
+        return Evidence((replace(error.finding, kind=kind), said))
     right = sliding_window_bounds(**inputs)
     same = isinstance(returned, tuple | list) and list(map(int, returned)) == list(right)
     return None if same else single_finding("values", "the bounds are wrong", show(returned), show(right))
@@ -89,8 +102,8 @@ def tiles(draw):
 check = Checks(sliding_window_bounds, accounted(agrees_with_the_mask, what_is_seen))
 
 check(
-    "keys before the query only, square tiles: which are visited, and which need no mask",
-    [(8, 16, 16, 6, 0, 2, 2), (6, 16, 16, 5, 0, 2, 2), (12, 16, 16, 9, 0, 4, 4)],
+    "keys before the query only: which tiles are visited, and which need no mask",
+    [(8, 16, 16, 6, 0, 2, 2), (6, 16, 16, 5, 0, 2, 2), (12, 16, 16, 9, 0, 4, 4), (8, 24, 24, 5, 0, 4, 3)],
 )
 check("keys after the query, too", [(8, 20, 20, 4, 3, 2, 2), (6, 20, 20, 3, 6, 2, 2), (8, 20, 20, 7, 7, 4, 4)])
 check("the window reaches beyond the first key or the last", [(0, 8, 8, 5, 4, 2, 2), (6, 8, 8, 3, 5, 2, 2)])
@@ -102,6 +115,6 @@ check(
 )
 check("a tile of queries that see no key, or of which some see none", [(0, 8, 3, 2, 1, 2, 2), (4, 9, 3, 0, 1, 4, 2)])
 check("any window", [(4, 9, 7, 3, 1, 4, 2), tiles()])
-check("rows of 2^30 keys", [(2**29, 2**30, 2**30, 2**20, 5, 128, 64)], calls=at_once)
+check("rows of 2^50 keys, too many to look at", [(2**49, 2**50, 2**50, 2**20, 5, 128, 64)], calls=at_once)
 
 EXERCISE = Exercise(__file__, sliding_window_bounds, check, points=3, minutes=12, difficulty="medium")

@@ -44,6 +44,9 @@ def agrees_with_the_counts(returned, visible, block_q, block_k, **_):
     if kinds.dtype.kind not in "biuf" or kinds.ndim != 2:
         text = "the answer did not return an array [query tiles, key tiles]"
         return single_finding("type", text, show(returned), show(right))
+    if kinds.dtype.kind == "f":
+        text = f"the answer returned an array of {kinds.dtype}, not of whole numbers"
+        return single_finding("dtype", text, show(kinds), show(right))
     if kinds.shape != right.shape:
         text = f"there are {' x '.join(map(str, right.shape))} tiles, not {' x '.join(map(str, kinds.shape))}"
         return single_finding("shape", text, show(kinds), show(right))
@@ -91,7 +94,7 @@ check(
     ],
 )
 check(
-    "last tiles that are shorter: full if all the pairs are visible that they have",
+    "last tiles that are shorter: the pairs that they have decide",
     [(np.ones((5, 7), bool), 2, 3), (np.tri(5, 7, 2, dtype=bool), 2, 3), (np.ones((1, 2), bool), 4, 4)],
 )
 check(

@@ -16,8 +16,8 @@ def append_to_pages(pages, length, n_tokens, page_size, free, references):
         writes a token into a page that other sequences have: if the next token belongs in one, the sequence first
         takes a page for a copy of it, which then has its place in pages.
     Returns None if there are too few free pages. Otherwise (pages, free, references, copies, places), the first three
-        as they are then; copies: a list of (source, target), pages to be copied before anything is written, at most
-        one; places: a list of (page, row), where each of the new tokens goes.
+        as they are afterwards; copies: a list of (source, target), pages to be copied before anything is written, one
+        at most; places: a list of (page, row), where each of the new tokens goes.
     The arguments stay as they are.
 
     >>> append_to_pages([2], 3, 2, page_size=4, free=[1, 0], references=[0, 0, 1])
@@ -83,8 +83,15 @@ def agrees_with_the_pool(returned, **inputs):
     if isinstance(came, list) and len(came) != len(should):
         text += f"; {NAMES[wrong[0]]} has length {len(came)}, not {len(should)}"
     elif isinstance(came, list):
+        in_order = [sorted(map(repr, values)) for values in (came, should)]
+        text += f"; {NAMES[wrong[0]]} has the right entries in another order" * (in_order[0] == in_order[1])
         place = next(i for i, (one, other) in enumerate(zip(came, should, strict=True)) if one != other)
         text += f"; {NAMES[wrong[0]]}[{place}] is {show(came[place])}, not {show(should[place])}"
+    copied, to_copy = (bool(_listed(values[NAMES.index("copies")])) for values in (returned, right))
+    if copied and not to_copy:
+        text += "\na page is copied, although the sequence writes into none that others have"
+    elif to_copy and not copied:
+        text += "\nno page is copied, although the next token belongs in one that others have"
     return single_finding("list", text, *shown, part=names)
 
 

@@ -31,8 +31,8 @@ def decode_kernel(
         sum of exp(score - m) * value; without keys -inf, 0 and 0. m and l: float32 [batch, heads, splits]; acc: float32
         [batch, heads, splits, HEAD_DIM]; contiguous.
     The query heads that share keys are rows of one tile of BLOCK_M rows, a power of two, 16 or more and at least
-        GROUP_SIZE. BLOCK_D: likewise, at least HEAD_DIM. Each program loads its queries once, and once its keys and
-        values, and nothing else is touched.
+        GROUP_SIZE. BLOCK_D: likewise, at least HEAD_DIM. Each program loads its queries once (or not at all, if its
+        split has no keys), loads its keys and values once, stores its states once, and touches nothing else.
 
     >>> from course_lib.grading import launched
     >>> q, k, v = np.zeros((1, 2, 4)), np.zeros((1, 1, 3, 4)), np.ones((1, 1, 3, 4))

@@ -92,7 +92,10 @@ check(
     "splits with different maxima",
     [case([1, 3], [2, 1], [[6, 2], [0, 4]]), case([0, -1, -3], [3, 1, 2], [[1], [8], [5]]), splits()],
 )
-check("several rows, each with its own max", [ROWS, case(**{n: x[None] for n, x in ROWS.items()}), splits(rows=2)])
+SQUARE = case([[0, 2], [3, 1]], [[1, 2], [2, 3]], [[[1], [5]], [[4], [2]]])
+check(
+    "several rows, each with its own max", [ROWS, SQUARE, case(**{n: x[None] for n, x in ROWS.items()}), splits(rows=2)]
+)
 check("splits without keys change nothing", [SOME_EMPTY, case([E, 2], [0, 3], [[0], [7]])])
 check(
     "a row without any key: o is 0, lse is -inf",
@@ -112,13 +115,20 @@ check(
     ],
 )
 check(
+    "splits without keys beside splits whose maxima are strongly negative",
+    [
+        case([-1000, E, -1001], [2, 0, 1], [[3, 1], [0, 0], [5, -2]]),
+        case([[E, -4e6], [2, E]], [[0, 3], [1, 0]], [[[0], [6]], [[4], [0]]]),
+    ],
+)
+check(
     "the order of the splits changes nothing",
     [ROWS | {"order": [2, 0, 1]}],
     call="merge_splits(m[..., order], l[..., order], acc[..., order, :])",
 )
 check(
     "float32 in, float32 out",
-    [{name: x.astype(np.float32) for name, x in ROWS.items()}],
+    [{name: x.astype(np.float32) for name, x in rows.items()} for rows in (ROWS, NO_KEYS)],
     test=keeps_dtype("o", "lse"),
 )
 check("the inputs are not modified", [ROWS, SOME_EMPTY, in_float32(ROWS), NO_KEYS], calls=not_modified)

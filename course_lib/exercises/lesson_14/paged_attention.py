@@ -85,12 +85,16 @@ def expected_output(q, k, v, scale):
 
 
 def gives_attention(returned, q, k, v, scale, **_):
-    """Told of the first head that is wrong, where an element of it is no better told of the batch."""
+    """Told of the first head that is wrong, or NaN, where that is no better told of the batch."""
     evidence = compare(returned, expected_output(q, k, v, scale))
-    if evidence is None or evidence.findings[0].kind not in ("values", "factor"):
+    if evidence is None or evidence.findings[0].kind not in ("values", "factor", "nan"):
         return evidence
     group = q.shape[1] // k[0].shape[1]
-    for b, head in [at for at in np.ndindex(q.shape[:2]) if len(k[at[0]])]:
+    heads = [at for at in np.ndindex(q.shape[:2]) if len(k[at[0]])]
+    with_nan = [at for at in heads if np.isnan(np.asarray(returned)[at]).any()]
+    if evidence.findings[0].kind == "nan" and len(with_nan) in (0, len(heads)):
+        return evidence
+    for b, head in with_nan or heads:
         one = q[b, head], k[b][:, head // group], v[b][:, head // group]
         if found := compare(np.asarray(returned)[b, head], attention_output(f"o[{b}, {head}]", *one, True, scale)):
             return found

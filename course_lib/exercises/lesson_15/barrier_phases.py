@@ -33,6 +33,7 @@ def barrier_phases(query_tile, key_tile, key_tiles, stages):
 
 
 NAMES = ("stage", "ready_parity", "empty_parity")
+NO_PARITY = "; a parity is 0 or 1"
 
 
 def walked(query_tile, key_tile, key_tiles, stages):
@@ -54,9 +55,12 @@ def agrees_with_the_walk(returned, **inputs):
         or not all(isinstance(x, Integral) for x in returned)
     ):
         text = "the answer did not return three whole numbers"
+        if isinstance(returned, tuple | list) and any(isinstance(x, float) for x in returned):
+            floats = ", ".join(repr(float(x)) for x in returned if isinstance(x, float))
+            text += f", but with {floats}: / makes floats, // whole numbers of whole numbers"
         return single_finding("type", text, show(returned), "(stage, ready_parity, empty_parity)")
     findings = tuple(
-        Finding(name, "number", f"{name} is {now}, not {due}")
+        Finding(name, "number", f"{name} is {now}, not {due}" + NO_PARITY * (name != "stage" and now not in (0, 1)))
         for name, now, due in zip(NAMES, returned, right, strict=True) if now != due
     )  # fmt: skip
     text = f"before this tile, {before} went through the ring, {of_them} of them through its stage, which is {right[0]}"

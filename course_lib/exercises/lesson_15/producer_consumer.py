@@ -11,33 +11,34 @@ MOST_FINDINGS_TOLD = 3
 def producer_consumer(tiles, stages):
     """The operations of a producer and of a consumer for tiles 0 to tiles - 1: two lists, (producer, consumer).
 
-    The tiles go through a ring of stages 0 to stages - 1. Stage s has two barriers. A phase of full[s] is complete
+    The tiles go through a ring of stages 0 to stages - 1. Stage s has two barriers. A phase of ready[s] is complete
     after one arrival, when the bytes that were announced have come. A phase of empty[s] is complete after one arrival
     of each consumer. Operations are tuples:
-    ("expect", "full", stage): arrive at full[stage], and announce the bytes of one tile.
+    ("expect", "ready", stage): arrive at ready[stage], and announce the bytes of one tile: just before the copy of the
+        tile or just after it.
     ("copy", stage, tile): start the copy of a tile into a stage. It goes on in the background, and completes the bytes.
     ("mma", stage, tile): start the product with a tile, in the background. Products of a consumer end in their order.
     ("mma_wait", pending): wait until at most so many of the consumer's own products are unfinished.
     ("softmax", tile): arithmetic with the result of the tile's product.
-    ("wait", "full" or "empty", stage, parity): wait until the phase of that parity is complete.
-    ("arrive", "full" or "empty", stage): arrive at a barrier.
+    ("wait", "ready" or "empty", stage, parity): wait until the phase of that parity is complete.
+    ("arrive", "ready" or "empty", stage): arrive at a barrier.
     One or two consumers run at the same time, each with the consumer's operations; each needs the product and the
         softmax of every tile. Nothing may be read early, overwritten or left undone, however long anything takes.
-    As long as stages are empty, copies go on while products and softmax do, and a stage is empty again as soon as the
-        consumers' products with its tile are done.
+    The producer starts a copy whenever the next stage is empty, whatever the consumers are doing, and a stage is empty
+        again as soon as the consumers' products with its tile are done.
 
     >>> producer, consumer = producer_consumer(tiles=1, stages=1)
     >>> producer
-    [('wait', 'empty', 0, 1), ('expect', 'full', 0), ('copy', 0, 0)]
+    [('wait', 'empty', 0, 1), ('expect', 'ready', 0), ('copy', 0, 0)]
     """
     producer, consumer = [], []
     for tile in range(tiles):
         stage = tile % stages
         parity = tile // stages % 2
         producer.append(("wait", "empty", stage, 1 - parity))
-        producer.append(("expect", "full", stage))
+        producer.append(("expect", "ready", stage))
         producer.append(("copy", stage, tile))
-        consumer.append(("wait", "full", stage, parity))
+        consumer.append(("wait", "ready", stage, parity))
         consumer.append(("mma", stage, tile))
         consumer.append(("mma_wait", 0))
         consumer.append(("arrive", "empty", stage))
@@ -64,6 +65,17 @@ def simulated(returned, stages, consumers, copy, latency, product, softmax):
         return None, single_finding("operation", str(error))
 
 
+NOT_WAITED_FOR = "a product that it has not waited for"
+
+
+def whose_mistake(is_wrong, returned, tiles, stages, **conditions):
+    """The job whose Run is_wrong beside the other one as it should be, if it is one of the two; otherwise nothing."""
+    producer, consumer = producer_consumer(tiles, stages)
+    pairs = {"consumer": (producer, returned[1]), "producer": (returned[0], consumer)}
+    wrong = [job for job, pair in pairs.items() if is_wrong(simulated(pair, stages, **conditions)[0])]
+    return wrong[0] if len(wrong) == 1 else ""
+
+
 def works(returned, tiles, **conditions):
     run, said = simulated(returned, **conditions)
     if run is None:
@@ -71,7 +83,12 @@ def works(returned, tiles, **conditions):
     if run.findings:
         first = run.findings[0]
         shown = [f for f in run.findings if f.kind == first.kind][:MOST_FINDINGS_TOLD]
-        told = [*((f.kind, f.text) for f in shown), ("conditions", said)]
+        # Such a use of a result is told of no barrier, as other early reads are.
+        kinds = ["early result" if f.text.endswith(NOT_WAITED_FOR) else f.kind for f in shown]
+        told = [*zip(kinds, (f.text for f in shown), strict=True), ("conditions", said)]
+        if wrong := whose_mistake(lambda run: run.findings, returned, tiles, **conditions):
+            right = "producer" if wrong == "consumer" else "consumer"
+            told.append(("job", f"this {right} works with a right {wrong}; this {wrong} fails with a right {right}"))
         return Evidence(tuple(Finding("", kind, text) for kind, text in told))
     done = [span.what for span in run.spans if span.unit == "compute"]
     names = ("consumer 0", "consumer 1")[: conditions["consumers"]]
@@ -89,12 +106,18 @@ def is_quick(returned, tiles, stages, **conditions):
         return evidence
     run, said = simulated(returned, stages, **conditions)
     best, _ = simulated(producer_consumer(tiles, stages), stages, **conditions)
-    if run.cycles <= 1.05 * best.cycles:
+
+    def is_slow(run):
+        return run.cycles > 1.05 * best.cycles
+
+    if not is_slow(run):
         return None
     text = f"the jobs are right, but they take {run.cycles:,.0f} cycles where {best.cycles:,.0f} are enough, {said}"
     busy, enough = (sum(span.end - span.start for span in each.spans if span.unit == "tensor") for each in (run, best))
     if busy > enough:
         text += f"\nthe tensor cores are busy for {busy:,.0f} cycles where {enough:,.0f} are enough"
+    if wrong := whose_mistake(is_slow, returned, tiles, stages, **conditions):
+        text += f"\nthe {wrong} holds things up, with a right {'producer' if wrong == 'consumer' else 'consumer'}, too"
     return single_finding("slow", text)
 
 

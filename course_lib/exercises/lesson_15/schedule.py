@@ -56,12 +56,12 @@ def simulated(copy, latency, product, softmax, stages, consumers, next_first):
 def of_producer(tiles, stages):
     for tile in range(tiles):
         stage, parity = tile % stages, tile // stages % 2
-        yield from (("wait", "empty", stage, 1 - parity), ("expect", "full", stage), ("copy", stage, tile))
+        yield from (("wait", "empty", stage, 1 - parity), ("expect", "ready", stage), ("copy", stage, tile))
 
 
 def of_consumer(tiles, stages, next_first):
     def start(tile):
-        return ("wait", "full", tile % stages, tile // stages % 2), ("mma", tile % stages, tile)
+        return ("wait", "ready", tile % stages, tile // stages % 2), ("mma", tile % stages, tile)
 
     for tile in range(tiles):
         ahead = next_first and tile + 1 < tiles
@@ -79,10 +79,12 @@ def agrees_with_the_simulation(returned, **inputs):
     if math.isclose(returned, right, rel_tol=1e-9):
         return None
     if math.isinf(right):
-        return single_finding("deadlock", "in the simulation, no tile is ever handed back", show(returned), "infinity")
+        return single_finding("halt", "in the simulation, no tile is ever handed back", show(returned), "infinity")
+    if not math.isfinite(returned):
+        text = f"the answer returned {show(returned)}"
+        text += ", as if no tile were ever handed back: only next_first comes to a halt, and only with one stage"
+        return single_finding("no number", text, show(returned), show(right))
     kind = "too few" if returned < right else "too many"
-    if math.isinf(returned) or math.isnan(returned):
-        kind = "no number"
     text = f"{show(returned)} cycles a tile are {kind}\n{what_is_busy(right, **inputs)}"
     return single_finding(kind, text, show(returned), show(right))
 

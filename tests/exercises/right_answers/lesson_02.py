@@ -36,18 +36,20 @@ RIGHT_ANSWERS = {
     "largest_exp_input": {"in halving steps": largest_by_steps, "bisecting the mantissas": largest_by_bisection},
     "naive_softmax": {
         "row by row": lambda x: np.apply_along_axis(lambda row: np.exp(row) / np.exp(row).sum(), -1, x),
-        "times one over the sum": {
-            "exp_x / exp_x.sum(axis=-1, keepdims=True)": "exp_x * (1 / np.add.reduce(exp_x, axis=-1)[..., None])"
+        "summed by reduce": {
+            "exp_x / exp_x.sum(axis=-1, keepdims=True)": "exp_x / np.add.reduce(exp_x, axis=-1)[..., None]"
         },
     },
     "breaking_input": {
-        "a hundred, much lower": {"return np.array([logit, logit])": "return np.full(100, logit - 3)"},
-        "three that differ, in the format's own dtype": {
-            "return np.array([logit, logit])": (
-                "return np.array([logit, logit - 1, logit - 2],\n"
+        "eight of them": {"[logit, logit - 0.5, logit - 1, logit - 1.5]": "[logit - i / 2 for i in range(8)]"},
+        "as far down as a weight may go, in the format's own dtype": {
+            "return np.array([logit, logit - 0.5, logit - 1, logit - 1.5])": (
+                "return np.array([logit - 3.5, logit, logit - 0.5, logit - 3],\n"
                 '                    np.float16 if dtype == "float16" else np.float32)'
             )
         },
-        "a list": {"return np.array([logit, logit])": "return [logit, logit]"},
+        "a list": {
+            "np.array([logit, logit - 0.5, logit - 1, logit - 1.5])": "[logit - 1, logit - 0.5, logit, logit - 2]"
+        },
     },
 }

@@ -179,6 +179,10 @@ RIGHT_ANSWERS = {
             "tl.trans(p).to(do.dtype), do": "p.to(do.dtype), do",
             "tl.trans(ds).to(q.dtype), q": "ds.to(q.dtype), q",
         },
+        "results in the inputs' dtype": {
+            "dk * scale, mask": "(dk * scale).to(k.dtype), mask",
+            "dv, mask": "dv.to(v.dtype), mask",
+        },
         "the first query tile is not rounded, and reads less": {" // BLOCK_M * BLOCK_M\n": "\n"},
         "base 2, scale inside the loop": {
             "        visible = mask_m[:, None]": "        s *= 1.4426950408889634\n        visible = mask_m[:, None]",

@@ -16,6 +16,10 @@ def kinds_from_a_padded_array(visible, block_q, block_k):
     return some + every.astype(int)
 
 
+def kinds_in_8_bits(visible, block_q, block_k):
+    return kinds_from_a_padded_array(visible, block_q, block_k).astype(np.uint8)
+
+
 def kinds_as_lists(visible, block_q, block_k):
     kinds = []
     for rows in np.split(visible, range(block_q, len(visible), block_q)):
@@ -104,7 +108,11 @@ def alibi_with_meshgrid(scores, slopes):
 
 RIGHT_ANSWERS = {
     "documents_mask": {"by their numbers": documents_by_their_numbers, "as blocks": documents_as_blocks},
-    "tile_kinds": {"from a padded array": kinds_from_a_padded_array, "as lists": kinds_as_lists},
+    "tile_kinds": {
+        "from a padded array": kinds_from_a_padded_array,
+        "as lists": kinds_as_lists,
+        "in 8 bits": kinds_in_8_bits,
+    },
     "sliding_window_bounds": {
         "with np.clip": bounds_with_clip,
         "nothing said of empty ranges": bounds_that_say_nothing_of_empty_ranges,
@@ -125,6 +133,9 @@ RIGHT_ANSWERS = {
             "m_new = tl.maximum(m_i": (
                 'scores = tl.where(seen, scores, float("-inf"))\n            m_new = tl.maximum(m_i'
             ),
+        },
+        "m starts below every score that is promised": {
+            'm_i = tl.full([BLOCK_M], float("-inf"), tl.float32)': "m_i = tl.full([BLOCK_M], -1.0e9, tl.float32)",
         },
         "rows that have seen nothing are mended in p and alpha": {
             'm_ref = tl.where(m_new == float("-inf"), 0.0, m_new)  # a row may have seen no key yet': "",

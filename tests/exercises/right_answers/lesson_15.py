@@ -26,7 +26,7 @@ def jobs_as_generators(tiles, stages):
         stage, phase = 0, 1
         for tile in range(tiles):
             yield ["wait", "empty", stage, phase]
-            yield ["expect", "full", stage]
+            yield ["expect", "ready", stage]
             yield ["copy", stage, tile]
             stage += 1
             if stage == stages:
@@ -35,7 +35,7 @@ def jobs_as_generators(tiles, stages):
     def consume():
         stage, phase = 0, 0
         for tile in range(tiles):
-            yield ["wait", "full", stage, phase]
+            yield ["wait", "ready", stage, phase]
             yield ["mma", stage, tile]
             yield ["mma_wait", 0]
             yield ["arrive", "empty", stage]
@@ -54,8 +54,8 @@ def jobs_without_the_first_waits(tiles, stages):
         round_, stage = divmod(tile, stages)
         if round_:
             producer += [("wait", "empty", stage, (round_ - 1) % 2)]
-        producer += [("expect", "full", stage), ("copy", stage, tile)]
-        consumer += [("wait", "full", stage, round_ % 2), ("mma", stage, tile), ("mma_wait", 0)]
+        producer += [("expect", "ready", stage), ("copy", stage, tile)]
+        consumer += [("wait", "ready", stage, round_ % 2), ("mma", stage, tile), ("mma_wait", 0)]
         consumer += [("arrive", "empty", stage), ("softmax", tile)]
     return producer, consumer
 

@@ -55,6 +55,30 @@ def cosine_unless_orthogonal_sum(a, b):
     return a @ b / np.sqrt(a @ a) / np.sqrt(b @ b)
 
 
+def cosine_unless_short(a, b):
+    length_a, length_b = np.linalg.norm(a), np.linalg.norm(b)
+    if length_a < np.finfo(float).eps or length_b < np.finfo(float).eps:
+        return 0.0
+    return (a / length_a) @ (b / length_b)
+
+
+def scores_as_if_square(Q, K, scale=None):
+    n, d = Q.shape
+    S = np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            S[i, j] = Q[i] @ K[j] * (d**-0.5 if scale is None else scale)
+    return S
+
+
+def flops_without_the_subtraction(n_q, n_k, d, d_v):
+    per_score = 2 * d + 2 * d_v
+    per_score += 1  # exp
+    per_score += 1  # add to the row's sum
+    per_score += 1  # divide
+    return n_q * n_k * per_score
+
+
 def scores_by_loop_over_pairs(Q, K, scale=None):
     scale = len(Q[0]) ** -0.5 if scale is None else scale
     return np.array([q @ k * scale for q, k in zip(Q, K, strict=False)])
@@ -93,13 +117,16 @@ WRONG_ANSWERS = {
             dot_returns_in_the_loop,
             "return total with this return after the loop, not in it, the result would be right",
         ),
-        "= for +=": (dot_overwrites, "changing a[0] changes nothing; it should change the result"),
+        "= for +=": (dot_overwrites, "Only the product of the last components is returned."),
         "printed": (dot_printed, "the answer returned None, not a number: is there a return"),
         "float16": (
             {DOT: "(np.float16(a) * np.float16(b)).sum()"},
             "4 digits only line 12: return (np.float16(a) * np.float16(b)).sum()",
         ),
-        "only a shorter a is refused": ({"a.shape != b.shape": "len(a) < len(b)"}, "nothing was raised"),
+        "only a longer b is refused": (
+            {"a.shape != b.shape": "len(a) < len(b)"},
+            "Only a longer b is refused. A longer a is not.",
+        ),
         "one component is refused": (
             {"a.shape != b.shape": "a.shape != b.shape or len(a) == 1"},
             "the answer raised ValueError: a has shape (1,) and b (1,)",
@@ -115,7 +142,7 @@ WRONG_ANSWERS = {
         "the sum of the differences": ({DOT: "(a - b).sum()"}, "The components are subtracted, not multiplied."),
         "cut to the shorter": (
             lambda a, b: (a[: min(len(a), len(b))] * b[: min(len(a), len(b))]).sum(),
-            "Vectors of different lengths are accepted, because zip",
+            "Vectors of different lengths are accepted, and the end",
         ),
         "b reversed": ({DOT: "(a * b[::-1]).sum()"}, "The components of b are taken in reverse order."),
     },
@@ -157,15 +184,19 @@ WRONG_ANSWERS = {
         ),
         "lengths in the 1-norm": (
             {"np.sqrt(a @ a) * np.sqrt(b @ b)": "abs(a).sum() * abs(b).sum()"},
-            "The lengths are sums of the components' sizes. A length is",
+            "The lengths are sums of components. A length is the root",
         ),
         "the longer length twice": (
             {"np.sqrt(a @ a) * np.sqrt(b @ b)": "max(a @ a, b @ b)"},
             "The divisor is not the product of the two lengths.",
         ),
-        "small lengths count as 0": (
-            {"if lengths == 0": "if lengths < 1e-8"},
+        "each length below float64's eps counts as 0": (
+            cosine_unless_short,
             "Short vectors are taken for vectors of zeros.",
+        ),
+        "both have to be zeros": (
+            {"if lengths == 0": "if a @ a == 0 and b @ b == 0"},
+            "0 is returned only if both vectors are zeros.",
         ),
         "rounded": ({COSINE: "round(a @ b / lengths, 3)"}, "The result is rounded to a few decimals."),
         "zeros give 1": (
@@ -182,7 +213,7 @@ WRONG_ANSWERS = {
         ),
         "the squares multiplied": (
             {"np.sqrt(a @ a) * np.sqrt(b @ b)": "np.sqrt((a @ a) ** 2 * (b @ b))"},
-            "The divisor is not the product of the two lengths.",
+            "The dot product is divided by one length and by the square of",
         ),
         "the lengths are added": (
             {"np.sqrt(a @ a) * np.sqrt(b @ b)": "np.sqrt(a @ a) + np.sqrt(b @ b)"},
@@ -194,6 +225,8 @@ WRONG_ANSWERS = {
         ),
     },
     "scores": {
+        "n_q x n_q": (scores_as_if_square, "There are as many columns as queries."),
+        "another scale has no effect": ({SCORES: "Q @ K.T / np.sqrt(Q.shape[1])"}, "another scale was given"),
         "1 / sqrt(n_q)": ({SCALE: "1 / np.sqrt(len(Q))"}, "The dot products are divided by sqrt(n_q), not by sqrt(d)."),
         "divided by the scale": (
             {SCORES: "Q @ K.T / (1 / scale if scale == Q.shape[1] ** -0.5 else scale)"},
@@ -232,6 +265,10 @@ WRONG_ANSWERS = {
         "distances": ({SCORES: "-((Q[:, None] - K[None]) ** 2).sum(-1) * scale"}, "S is wrong at every query"),
     },
     "attention_flops": {
+        "three operations for each score": (
+            flops_without_the_subtraction,
+            "One operation is missing for each of the n_q",
+        ),
         "d and d_v multiplied": ({FLOPS: "return 4 * n_q * n_k * d * d_v"}, "the count is 4 too small"),
         "softmax of P V's size": ({FLOPS: f"{SUM} + 4 * n_q * d_v"}, "the count is 12 too large"),
         "softmax over keys": ({FLOPS: f"{SUM} + 4 * n_k"}, "the count is 12 too small"),

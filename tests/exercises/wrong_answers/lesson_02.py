@@ -12,6 +12,14 @@ def naive_with(f):
     return lambda x: f(x, np.exp(x))
 
 
+def along_the_first_axis(x):
+    out = np.empty_like(x)
+    for i in range(x.shape[0]):
+        row = np.exp(x[i])
+        out[i] = row / row.sum()
+    return out
+
+
 GUARDED = {
     "a sum of 0 becomes 1": naive_with(
         lambda x, e: e / np.where(e.sum(-1, keepdims=True) == 0, e.dtype.type(1), e.sum(-1, keepdims=True))
@@ -44,14 +52,14 @@ WRONG_ANSWERS = {
         ),
         "no mantissa": (
             {"(2 - 2.0 ** -(mantissa_bits + 1))": "2"},
-            "The mantissa is left out of the largest number: it is taken",
+            "The limit is the logarithm of 2^(largest exponent + 1), the",
         ),
         "the largest number": (
             lambda e, m: (2 - 2.0**-m) * 2.0 ** (2 ** (e - 1) - 1),
-            "exp(x) is 1.014e+304 or more; the largest float16 is 65504",
+            "exp(x) is 1.014e+304 or more, and float16 ends at 65504",
         ),
         "ceil": ({LIMIT: "np.ceil(limit / gap) * gap"}, "x is one number too far: exp(x) rounds to infinity in"),
-        "log10": ({"np.log((2": "np.log10((2"}, "the next float16 is 4.81640625, and its exp, 123.5, is"),
+        "log10": ({"np.log((2": "np.log10((2"}, "the next number of float16 is 4.81640625, and its exp,"),
         "twice the gap": (
             {LIMIT: "np.floor(limit / (2 * gap)) * 2 * gap"},
             "The result is one number of the format too small.",
@@ -71,7 +79,7 @@ WRONG_ANSWERS = {
             {"np.log2(limit)": "np.log(limit)"},
             "float16 does not hold 11.08984375: its neighbours there are",
         ),
-        "in float16": ({"return float(": "return np.float16("}, "exp(x) is 3.497e+38 or more; the largest float32 is"),
+        "in float16": ({"return float(": "return np.float16("}, "exp(x) is 3.497e+38 or more, and float32 ends at"),
         "bits exchanged": (
             {
                 "    largest_exponent": "    exponent_bits, mantissa_bits = mantissa_bits, exponent_bits\n    largest_exponent"
@@ -81,6 +89,11 @@ WRONG_ANSWERS = {
     },
     "naive_softmax": {name: (form, "") for name, form in GUARDED.items()}
     | {
+        "for each x[i]": (along_the_first_axis, "The function goes through x along its first axis"),
+        "times the sum's reciprocal": (
+            {"exp_x / exp_x.sum(axis=-1, keepdims=True)": "exp_x * np.reciprocal(exp_x.sum(axis=-1, keepdims=True))"},
+            "The exponentials are multiplied by 1 / sum",
+        ),
         "axis=0": ({"axis=-1, keepdims=True": "axis=0"}, "The sums are taken down the columns, so that a column adds"),
         "exp(-x)": ({"np.exp(x)": "np.exp(-x)"}, "exp is taken of -x, so the smallest logit gets the largest"),
         "x / sum": ({"np.exp(x)": "x"}, "The weights are not made of exp(x)."),
@@ -104,7 +117,7 @@ WRONG_ANSWERS = {
         ),
         "stable": (
             {"np.exp(x)": "np.exp(x - x.max(axis=-1, keepdims=True))"},
-            "A maximum is subtracted, so the function survives where the",
+            "Something is subtracted from the logits before exp, such as",
         ),
         "float32 always": (
             {"return exp_x": "exp_x = exp_x.astype(np.float32)\n    return exp_x"},
@@ -120,36 +133,43 @@ WRONG_ANSWERS = {
         ),
     },
     "breaking_input": {
-        "100 and 100": (
-            lambda dtype: np.array([100.0, 100.0]),
+        "from 100 down": (
+            lambda dtype: 100.0 - np.arange(4) / 2,
             "exp itself overflows, so the weights are inf / inf = NaN. A",
         ),
         "88.73 in float16": (
-            lambda dtype: np.array([88.73, 88.73]),
+            lambda dtype: 88.73 - np.arange(4) / 2,
             "float16 does not hold 88.73; it would become 88.75",
         ),
-        "200 equal logits": (lambda dtype: np.full(200, 100.0), "the true softmax has a weight of 0.005, below 0.01"),
-        "a row of zeros": (lambda dtype: np.zeros(100), "in float16 the sum of exp(x) is 100, and the naive weights"),
-        "a NaN": (lambda dtype: np.array([np.nan, 1.0]), "x holds nan, which is no finite logit"),
-        "0.1 off": (lambda dtype: np.array([12.1, 12.0]), "float16 does not hold 12.1; it would become 12.1015625"),
+        "two logits": (lambda dtype: np.array([11.0, 10.5]), "not an array of four floats or more"),
+        "four equal logits": (lambda dtype: np.full(4, 11.0), "the logit 11.0 is there 4 times; no two may be equal"),
+        "sixteen in steps of 0.5": (
+            lambda dtype: 11.0 - np.arange(16) / 2,
+            "the true softmax has a weight of 0.000218, below 0.01",
+        ),
+        "a NaN": (lambda dtype: np.array([np.nan, 1.0, 2.0, 3.0]), "x holds nan, which is no finite logit"),
+        "0.1 off": (
+            lambda dtype: np.array([12.1, 12.0, 11.0, 10.0]),
+            "float16 does not hold 12.1; it would become 12.1015625",
+        ),
         "the example": (
             lambda dtype: np.array([1.0, 2.0, 3.0, 4.0]),
             "in float16 the sum of exp(x) is 84.75, and the naive",
         ),
         "largest number": (
-            lambda dtype: np.array([65504.0, 65504.0]),
+            lambda dtype: 65504.0 - 32.0 * np.arange(4),
             "bfloat16 does not hold 65504.0; it would become 65536",
         ),
         "very low": (
-            lambda dtype: np.array([-200.0, -200.0]),
+            lambda dtype: -200.0 - np.arange(4),
             "in float16 every exp vanishes, and the weights are [nan,",
         ),
-        "88.5 and 88.5": (
-            lambda dtype: np.array([88.5, 88.5]),
+        "88.5 for all": (
+            lambda dtype: 88.5 - np.arange(4) / 2,
             "In float16 exp of this logit overflows by itself: each",
         ),
-        "88 and 88": (
-            lambda dtype: np.array([{"float16": 11.0}.get(dtype, 88.0)] * 2),
+        "87.5 at most": (
+            lambda dtype: {"float16": 11.0}.get(dtype, 87.5) - np.arange(4) / 2,
             "In bfloat16 and float32 the sum of these terms is still",
         ),
     },

@@ -30,6 +30,19 @@ def lse_with(make):
     return lambda x, axis=-1: make(x.astype(np.promote_types(x.dtype, np.float32)), axis)
 
 
+def lse_of_float16(sum_of_terms):
+    """A log-sum-exp along the last axis, in float16 up to the sum."""
+
+    def answer(x, axis=-1):
+        x, out = np.moveaxis(x, axis, -1), np.promote_types(x.dtype, np.float32)
+        m = x.max(axis=-1, keepdims=True)
+        m = np.where(m == -np.inf, x.dtype.type(0), m)
+        with np.errstate(divide="ignore"):
+            return m[..., 0].astype(out) + np.log(sum_of_terms(x, m, out))
+
+    return answer
+
+
 HIDE = "s = np.where(mask, x, -np.inf).astype(np.promote_types(x.dtype, np.float32))"
 LAST = "np.where(l == 0, 1, l)"
 
@@ -74,7 +87,7 @@ WRONG_ANSWERS = {
         "terms in float16": (terms_in_float16, "The differences and the exponentials are rounded to"),
         "float64 by way of float32": (
             {UP: "s = x.astype(np.float32)"},
-            "Digits are lost on the way: something is kept in float32,",
+            "For float64 logits, a step on the way or the result is in",
         ),
         "the sum over everything": (
             {"p.sum(axis=axis, keepdims=True)": "p.sum()"},
@@ -82,7 +95,7 @@ WRONG_ANSWERS = {
         ),
         "an epsilon": (
             {"p.sum(axis=axis, keepdims=True)": "(p.sum(axis=axis, keepdims=True) + 1e-6)"},
-            "Digits are lost on the way: something is kept in float32,",
+            "Something is wrong with the sum alone: a tiny number is added",
         ),
         "no keepdims in the sum": (
             {"p.sum(axis=axis, keepdims=True)": "p.sum(axis=axis)"},
@@ -90,10 +103,24 @@ WRONG_ANSWERS = {
         ),
         "axis 0 always": (
             soft_for(lambda x, axis: np.exp(x - x.max(axis=0, keepdims=True))),
-            "row 0 of make(x, axis) is [0.135335, 1. , 1. ]; with [0.135335, 0.367879, 1. ]",
+            "The maxima are those of the columns (axis 0), whatever `axis`",
         ),
         "base 2": ({"np.exp(s": "np.exp2(s"}, "The weights are powers of 2, where powers of e belong."),
-        "float64 comes back": ({".astype(x.dtype)": ""}, "the result has dtype float32 for x of dtype float16"),
+        "float64 comes back": ({".astype(x.dtype)": ""}, "The result has the dtype of the steps on the way, or one"),
+        "maxima by [..., None]": (
+            soft_for(lambda x, axis: np.exp(x - x.max(axis=axis)[..., None])),
+            "The maxima or sums are lined up with their slices as if",
+        ),
+        "an epsilon of 5e-5": (
+            {"p.sum(axis=axis, keepdims=True)": "(p.sum(axis=axis, keepdims=True) + 5e-5)"},
+            "Every weight is a little too small, by the same part of",
+        ),
+        "all in float16": (
+            lambda x, axis=-1: (
+                np.exp(x - x.max(axis, keepdims=True)) / np.exp(x - x.max(axis, keepdims=True)).sum(axis, keepdims=True)
+            ),
+            "Steps on the way are in float16, which keeps about three",
+        ),
         "-inf becomes -1e9": (
             {UP: UP + "\n    s = np.maximum(s, -1e9)"},
             "A finite number stands in for -inf. Beside a logit that is",
@@ -190,6 +217,18 @@ WRONG_ANSWERS = {
             ),
             "Large logits are cut off, so those beyond the cut count as",
         ),
+        "terms in float16": (
+            lse_of_float16(lambda x, m, out: np.exp(x - m).sum(axis=-1, dtype=out)),
+            "The differences from the maximum, or their exponentials,",
+        ),
+        "differences in float16": (
+            lse_of_float16(lambda x, m, out: np.exp((x - m).astype(out)).sum(axis=-1)),
+            "The differences from the maximum, or their exponentials,",
+        ),
+        "one row of -inf switches the maximum off": (
+            {"np.where(m == -np.inf, 0, m)": "(np.zeros_like(m) if (m == -np.inf).any() else m)"},
+            "If one slice is -inf throughout, 0 is subtracted from every",
+        ),
         "everything is summed": (
             {".sum(axis=axis)": ".sum()"},
             "The sum runs over the whole array, whatever `axis` says.",
@@ -202,26 +241,26 @@ WRONG_ANSWERS = {
         ),
         "-1e4": (
             {HIDE: HIDE.replace("-np.inf", "-1e4"), "p = np.exp(s - ": "p = mask * np.exp(s - "},
-            "A finite number such as -1e4 or -1e9 hides the entries. A",
+            "A finite number such as -1e4 or -1e9 hides the entries.",
         ),
         "-1e4, unmasked": (
             {HIDE: HIDE.replace("-np.inf", "-1e4")},
-            "A finite number such as -1e4 or -1e9 hides the entries. A",
+            "A finite number such as -1e4 or -1e9 hides the entries.",
         ),
         "-1e9, rows of nothing zeroed": (
             {
                 HIDE: HIDE.replace("-np.inf", "-1e9"),
                 f"(p / {LAST})": "(p / l * np.broadcast_to(mask, x.shape).any(-1, keepdims=True))",
             },
-            "A finite number such as -1e4 or -1e9 hides the entries. A",
+            "A finite number such as -1e4 or -1e9 hides the entries.",
         ),
         "all of it in float16": (
             {HIDE: "s = np.where(mask, x, x.dtype.type(-np.inf))"},
-            "Everything is computed in x's own dtype. float16 keeps",
+            "Steps on the way are in float16, which keeps about three",
         ),
         "float64 by way of float32": (
             {HIDE: "s = np.where(mask, x, -np.inf).astype(np.float32)"},
-            "Digits are lost on the way: something is kept in float32,",
+            "For float64 logits, a step on the way or the result is in",
         ),
         "no maximum": (
             {"np.exp(s - np.where(m == -np.inf, 0, m))": "np.exp(s)"},
@@ -234,7 +273,7 @@ WRONG_ANSWERS = {
             },
             "softmax is wrong",
         ),
-        "an epsilon": ({LAST: "(l + 1e-6)"}, "Digits are lost on the way: something is kept in float32,"),
+        "an epsilon": ({LAST: "(l + 1e-6)"}, "Something is wrong with the sum alone: a tiny number is added"),
         "the visible ones only": (
             lambda x, mask: np.exp(x[mask] - x[mask].max()) / np.exp(x[mask] - x[mask].max()).sum(),
             "softmax has shape (6,), not (2, 3)",
@@ -246,7 +285,7 @@ WRONG_ANSWERS = {
             },
             "The softmax runs down the columns, so that a column adds up",
         ),
-        "float32 comes back": ({".astype(x.dtype)": ""}, "the result has dtype float32 for x of dtype float16"),
+        "float32 comes back": ({".astype(x.dtype)": ""}, "The result has the dtype of the steps on the way, or one"),
         "the sum includes hidden ones": (
             {
                 "l = p.sum(axis=-1, keepdims=True)": "l = np.exp(x - np.where(m == -np.inf, 0, m)).sum(axis=-1, keepdims=True)"
@@ -255,12 +294,24 @@ WRONG_ANSWERS = {
         ),
         "max of |s|": (
             {"s.max(axis=-1, keepdims=True)": "abs(s).max(axis=-1, keepdims=True)"},
-            "abs(s) is [ 1., 2., 3., inf]; with [ 1., 2., 3., -inf] in its place the result would",
+            "The largest absolute value is subtracted instead of the",
+        ),
+        "hidden terms times 0": (
+            {"p = np.exp(s -": "p = mask * np.exp(x -"},
+            "Hidden terms are computed, too, and then multiplied by 0.",
+        ),
+        "the lowest number hides": (
+            {HIDE: HIDE.replace("-np.inf", "np.finfo(x.dtype).min"), f"(p / {LAST})": "(p / l * (l > 0) * mask.any())"},
+            "A finite number such as -1e4 or -1e9 hides the entries.",
+        ),
+        "one hidden row switches the maximum off": (
+            {"np.where(m == -np.inf, 0, m)": "(0 if (m == -np.inf).any() else m)"},
+            "If nothing is visible in one row, 0 is subtracted from every",
         ),
         "+inf hides": ({HIDE: HIDE.replace("-np.inf", "np.inf")}, "softmax is NaN at every entry"),
         "the row's minimum hides": (
             {HIDE: HIDE.replace("-np.inf", "x.min(axis=-1, keepdims=True)")},
-            "x.min(axis=-1, keepdims=True) is [1.]; with [-inf] in its place the result would be",
+            "Hidden entries are given the smallest score of the row or the",
         ),
     },
 }

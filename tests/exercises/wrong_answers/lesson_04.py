@@ -103,21 +103,21 @@ WRONG_ANSWERS = {
                 HIDE: HIDE.replace("-np.inf", "-1e4"),
                 LAST: "(P / l * visible.any(1, keepdims=True) if causal else P / l) @ V",
             },
-            "A finite number such as -1e4 or -1e9 hides the keys. A",
+            "A finite number such as -1e4 or -1e9 hides the keys.",
         ),
         "-2000": (
             {
                 HIDE: HIDE.replace("-np.inf", "-2000"),
                 LAST: "(P / l * visible.any(1, keepdims=True) if causal else P / l) @ V",
             },
-            "A finite number such as -1e4 or -1e9 hides the keys. A",
+            "A finite number such as -1e4 or -1e9 hides the keys.",
         ),
         "-1e9 and zeroed": (
             {
                 HIDE: HIDE.replace("-np.inf", "-1e9"),
                 LAST: "(P / l * visible.any(1, keepdims=True) if causal else P / l) @ V",
             },
-            "A finite number such as -1e4 or -1e9 hides the keys. A",
+            "A finite number such as -1e4 or -1e9 hides the keys.",
         ),
         "1 / sqrt(n_k)": ({"/ np.sqrt(d)": "/ np.sqrt(n_k)"}, "The scores are scaled, but not by 1/sqrt(d)."),
         "1 / sqrt(n_q)": ({"/ np.sqrt(d)": "/ np.sqrt(n_q)"}, "The scores are scaled, but not by 1/sqrt(d)."),
@@ -126,7 +126,7 @@ WRONG_ANSWERS = {
         "times sqrt(d)": ({"/ np.sqrt(d)": "* np.sqrt(d)"}, "The scores are scaled, but not by 1/sqrt(d)."),
         "weights transposed": (
             {LAST: "(P / np.where(l == 0, 1, l)).T @ V if n_q == n_k else P / np.where(l == 0, 1, l) @ V"},
-            "n_q == n_k is True; with False in its place the result would be right",
+            "row 0 of (P / np.where(l == 0, 1, l)).T is [0.221181, 0.141156,",
         ),
         "not normalised": ({LAST: "P @ V"}, "The weights of a row do not add up to 1: they are not"),
         "K for V": ({LAST: LAST.replace("V", "K")}, "The weights average the keys. V is not used."),
@@ -177,11 +177,11 @@ WRONG_ANSWERS = {
         ),
         "float16 weights": (
             {LAST: "(P / np.where(l == 0, 1, l)).astype(np.float16) @ V"},
-            "Weights or output are rounded to float16, which keeps about",
+            "Scores, weights or output are rounded to float16, which keeps",
         ),
         "float16 comes back": (
             {LAST: "(P / np.where(l == 0, 1, l) @ V).astype(np.float16)"},
-            "Weights or output are rounded to float16, which keeps about",
+            "Scores, weights or output are rounded to float16, which keeps",
         ),
         "exp2": ({"np.exp(S": "np.exp2(S"}, "The weights are made of powers of 2, where powers of e"),
         "a softmax of a softmax": (
@@ -195,9 +195,13 @@ WRONG_ANSWERS = {
             "Hidden scores are set to 0. That is a score like any other,",
         ),
         "V is scaled": ({LAST: f"{LAST} / np.sqrt(d)"}, "The output is divided by sqrt(d) as well. Only the scores"),
+        "an epsilon": (
+            {LAST: "P / (l + 1e-5) @ V"},
+            "l + 1e-05 is [2.053467]; with [2.053457] in its place",
+        ),
         "Q and K exchanged": (
             {"S = Q @ K.T / np.sqrt(d)": "S = (K @ Q.T / np.sqrt(d)).reshape(n_q, n_k)"},
-            "row 0 of K @ Q.T is [ 1., -1.]; with [1., 2.] in its place the result would be right",
+            "K @ Q.T has shape (4, 2); with an array of shape (2, 4) in its",
         ),
     },
     "multi_head_attention": {
@@ -247,7 +251,7 @@ WRONG_ANSWERS = {
             "Earlier keys are hidden instead of later ones.",
         ),
         "hidden are 0": ({"S, -np.inf": "S, 0"}, "Hidden scores are set to 0. That is a score like any other."),
-        "-1e4": ({"S, -np.inf": "S, -1e4"}, "A finite number hides the keys. A visible score below it"),
+        "-1e4": ({"S, -np.inf": "S, -1e4"}, "A finite number hides the keys. Beside a visible score that"),
         "causal in the first head alone": (
             {
                 "S = np.where(np.tri(n, dtype=bool), S, -np.inf)": "S[0] = np.where(np.tri(n, dtype=bool), S[0], -np.inf)"
@@ -255,13 +259,17 @@ WRONG_ANSWERS = {
             "Only one of the heads hides later keys.",
         ),
         "heads added": ({BACK: "O.sum(axis=0) @ Wo[:d]"}, "The heads' outputs are added, averaged, or one of them"),
+        "the last head's weights": (
+            {"keepdims=True) @ V": "keepdims=True)\n    O = O[-1] @ V"},
+            "All heads use the same weights, those of the last head or of",
+        ),
         "softmax over queries": (
             {"P.sum(axis=-1, keepdims=True)": "P.sum(axis=-2, keepdims=True)"},
             "The softmax runs over the queries instead of the keys.",
         ),
         "n_heads for d": (
             {"d = d_model // n_heads": "d = n_heads", "n, n_heads, d)": "n, d_model // d, d)"},
-            "in its place the result would be right",
+            "n_heads and d have changed places: each row is cut into d",
         ),
     },
     "standard_attention_bytes": {

@@ -151,6 +151,10 @@ WRONG_ANSWERS = {
             {"return m, l": "return m, l, 1 / l"},
             "the answer returned a tuple of 3, not a tuple of 2: (m, l)",
         ),
+        "a quotient of exponentials": (
+            {"np.exp(m - m_new)": "np.exp(m) / np.exp(m_new)"},
+            "The factor is a quotient of exponentials, exp(m) /",
+        ),
         "sorted": (
             {"for s in stream:": "for s in sorted(stream):"},
             "The scores are collected in a list, so memory grows with",
@@ -166,7 +170,7 @@ WRONG_ANSWERS = {
             {
                 "    m_new = np.maximum(": "    if np.isneginf(scores).any():\n        return m, l, acc\n    m_new = np.maximum("
             },
-            "this condition is asked once for all rows or queries",
+            "If a single key of the block is masked, the whole block",
         ),
         "one masked row stops all": (update_one_masked_row_stops_all, "at row 1 of 2"),
         "masked keys at -1e4": (update_masked_at_1e4, ""),
@@ -184,7 +188,7 @@ WRONG_ANSWERS = {
         ),
         "alpha without the axis": (
             {UPDATED: UPDATED.replace("alpha[..., None] * acc", "alpha * acc")},
-            "alpha meets acc without an axis more, so it runs along",
+            "alpha meets acc without an extra axis, so it runs along",
         ),
         "alpha squared": (
             {UPDATED: UPDATED.replace("alpha * l", "alpha * alpha * l")},
@@ -211,7 +215,7 @@ WRONG_ANSWERS = {
         ),
         "alpha rescales p": (
             {"alpha[..., None] * acc + p @ values": "alpha[..., None] * (acc + p @ values)"},
-            "changing scores[0] changes nothing in acc; it should change the",
+            "changing scores[0] changes nothing in acc; it should change",
         ),
         "mean": ({"p.sum(axis=-1)": "p.mean(axis=-1)"}, "l takes the mean of the block's terms, not their sum."),
         "guard by the whole": (
@@ -263,7 +267,7 @@ WRONG_ANSWERS = {
         ),
         "axis missing": (
             {"w_a[..., None] * acc_a + w_b[..., None] * acc_b": "w_a * acc_a + w_b * acc_b"},
-            "The factors meet acc without an axis more, so they run",
+            "The factors meet acc without an extra axis, so they run",
         ),
         "order (l, m, acc)": (
             {MERGED: MERGED.replace("return m, w_a * l_a + w_b * l_b,", "return w_a * l_a + w_b * l_b, m,")},

@@ -47,9 +47,9 @@ END = "kv_end = min(max(q_stop + n_k - n_q, 0), n_k) if causal else n_k"
 
 WRONG_ANSWERS = {
     "choose_block_sizes": {
-        "a ceiling of 320": (with_ceiling(320), "The search ends at a fixed block_q, and a larger one would"),
-        "a ceiling of 128": (with_ceiling(128), "The search ends at a fixed block_q, and a larger one would"),
-        "a ceiling of 256": (with_ceiling(256), "The search ends at a fixed block_q, and a larger one would"),
+        "a ceiling of 320": (with_ceiling(320), "The search ends at a fixed size, and larger tiles fit."),
+        "a ceiling of 128": (with_ceiling(128), "The search ends at a fixed size, and larger tiles fit."),
+        "a ceiling of 256": (with_ceiling(256), "The search ends at a fixed size, and larger tiles fit."),
         "exchanged": (exchanged, "The two sizes are exchanged: (block_k, block_q) comes back."),
         "a fixed pair": (lambda s, d, b=2, m=16: (64, 64), "The same pair comes back, whatever the arguments are."),
         "None where nothing fits": (
@@ -130,6 +130,10 @@ WRONG_ANSWERS = {
             {"n_tiles * 2 * matrix_bytes\n": "n_tiles * 2 * n_tiles * block_q * d * bytes_per_element\n"},
             "",
         ),
+        "O not written at the start": (
+            {"start_bytes = matrix_bytes + statistics_bytes": "start_bytes = statistics_bytes"},
+            "A matrix that is moved only once is missing: K and V",
+        ),
         "Q read per key tile": (
             {
                 "return 2 * matrix_bytes + n_tiles * 2 * matrix_bytes": "return matrix_bytes + n_tiles * 3 * matrix_bytes"
@@ -160,7 +164,7 @@ WRONG_ANSWERS = {
         ),
         "K once": (
             {"return start_bytes + 2 * matrix_bytes": "return start_bytes + matrix_bytes"},
-            "Only one of K and V is counted.",
+            "A matrix that is moved only once is missing: K and V",
         ),
         "a pair": (
             {

@@ -83,6 +83,7 @@ WRONG_ANSWERS = {
             {LOOP: "    for start in range(0, n_cols):\n", "start + tl.arange(0, BLOCK)": "start + tl.arange(0, 1)"},
             "a program makes 5 loads of x, where 3 of a whole block do",
         ),
+        "the max starts at a number of its own": ({'m_i = float("-inf")': "m_i = -7e20"}, "m is not -inf"),
         "tl.max of two numbers": ({"tl.maximum(m_i, tl.max(x, axis=0))": "tl.max(m_i, tl.max(x, axis=0))"}, "in online_row_stats: m_new = tl.max(m_i, tl.max(x, axis=0))"),
         "alpha squared": ({UPDATE: "l_i * tl.exp(m_i - m_ref) * tl.exp(m_i - m_ref)"}, "l is too small by the factor 0.8969"),
         "a new max starts the sum again": ({UPDATE: "tl.where(m_new > m_i, 0.0, l_i)"}, "l is too small by the factor 0.8808"),

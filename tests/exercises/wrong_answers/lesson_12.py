@@ -22,7 +22,7 @@ WRONG_ANSWERS = {
         "as a list of places": ({"return {word for": "return {(word, interval) for"}, "a race is missed: (0, 0, 'store', 7) and (32, 0, 'load', 7)"),
     },
     "warp_softmax": {
-        "each lane its own sum": ({SHUFFLE: "for (int apart = 0; apart > 0; apart /= 2) {"}, "its rows sum to [32., 32., 32., 32.]"),
+        "each lane its own sum": ({SHUFFLE: "for (int apart = 0; apart > 0; apart /= 2) {"}, "a row adds up to 32, not to 1"),
         "the merged max is not kept": ({"l_other * expf(m_other - m_new);\n        m = m_new;": "l_other * expf(m_other - m_new);"}, "y is wrong at every row"),
         "in base 2": ({LAST: LAST.replace("expf", "exp2f")}, "y is wrong at every row"),
         "the row's end": ({LAST: LAST.replace("i < n", "i < n - 1")}, "y: 4 of 128 elements are never stored (rows 0 to 3)"),

@@ -1,6 +1,10 @@
 """Lesson 13: wrong answers that are no slips, and what the check has to say of each."""
 
-MASKED = 'scores = tl.where(visible != 0, scores, float("-inf"))'
+LOGARITHM = """none = l_i == 0.0
+            l_i = tl.where(none, 1.0, l_i)
+            acc = acc / l_i[:, None]
+            m_i = tl.where(none, float("-inf"), m_new + tl.log(l_i))
+            l_i = tl.where(none, 0.0, 1.0)"""
 
 WRONG_ANSWERS = {
     "documents_mask": {
@@ -12,16 +16,19 @@ WRONG_ANSWERS = {
         "a tile's first row": ({"2 if tile.all() else int(tile.any())": "2 if tile[0].all() else int(tile.any())"}, "tile (0, 1) is partial, not 2"),
         "as names": ({"return kinds": "return np.array(['hidden', 'partial', 'full'])[kinds]"}, "the answer did not return an array [query tiles, key tiles]"),
         "transposed": ({"return kinds": "return kinds.T"}, "what comes back is the right result, transposed"),
+        "as fractions": ({"dtype=int": "dtype=float"}, "the answer returned an array of float64, not of whole numbers"),
     },
     "sliding_window_bounds": {
         "a tile too many": ({"-(-stop // block_n)": "-(-stop // block_n) + 1"}, "key tile 5 is visited, and should not be"),
         "three bounds": ({"return start // block_n, ": "return "}, "the answer did not return four whole numbers"),
         "as fractions": ({"full_stop // block_n": "full_stop / block_n", "full_start // block_n": "full_start / block_n"}, "a bound is no whole number"),
+        "an array of all keys": ({"    return start": "    np.arange(n_k)\n    return start"}, "the row has 2^50 keys"),
         "key by key": ({"    return start": "    for _ in range(n_k):\n        pass\n    return start"}, "the answer did not return within"),
     },
     "masked_forward": {
         "full for partial": ({"if kind == 1:": "if kind == 2:"}, "o is wrong at rows"),
         "every key twice": ({"if kind == 1:": "l_i += tl.where(kind == 2, 1.0, 0.0)\n            if kind == 1:"}, "o is too small by the same factor"),
+        "m + log(l) as one number": ({"m_i = m_new": LOGARITHM}, "every score is -4e6, and float32 numbers of that size"),
         "a finite start": ({'m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)': "m_i = tl.full([BLOCK_M], -900.0, tl.float32)"}, "o is"),
         "the mask alone, kinds forgotten": ({"if kind != 0:": "if kind != -1:", "if kind == 1:": "if kind != -1:"}, "the launch reads"),
     },

@@ -10,7 +10,11 @@ WRONG_ANSWERS = {
     "producer_consumer": {
         "waits in the first round only": (
             {'producer.append(("wait", "empty", stage, 1 - parity))': 'if tile < stages: producer.append(("wait", "empty", stage, 1 - parity))'},
-            "producer is arrival 2 at full[0] in phase 0, which expects 1",
+            "producer is arrival 2 at ready[0] in phase 0, which expects 1",
+        ),
+        "the softmax is late by a tile": (
+            {'consumer.append(("softmax", tile))': 'consumer += [("softmax", max(0, tile - 1))] * (tile > 0)', "    return producer": '    consumer += [("mma_wait", 1), ("mma", stage, tile), ("softmax", tile)]\n    return producer'},
+            "this producer works with a right consumer; this consumer fails with a right producer",
         ),
         "every tile is multiplied twice": (
             {'consumer.append(("mma_wait", 0))': 'consumer.append(("mma", stage, tile)); consumer.append(("mma_wait", 0))'},
@@ -21,6 +25,10 @@ WRONG_ANSWERS = {
         "the chain is put end to end": (
             {"return max(busiest, round_trip, product + softmax)": "return copy + latency + product + softmax"},
             "in the simulation, no unit is always busy, so waiting sets the pace",
+        ),
+        "no ring of one stage works": (
+            {"if next_first and stages == 1:": "if stages == 1:"},
+            "only next_first comes to a halt, and only with one stage",
         ),
         "a slow copy engine is not seen": (
             {"busiest = max(copy, consumers * product": "busiest = max(consumers * product"},
