@@ -8,6 +8,7 @@ mistake.
 import difflib
 import itertools
 import re
+import time
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from .slips import same
 MOST_CASES, MOST_RANDOM, MOST_COST = 12, 6, 4000  # the cost as in Recording: counted, not timed
 MOST_PARTS, MOST_PASSES = 3, 3  # parts of a line that are named; passes of a loop that are told apart
 MOST_LAUNCHED, MOST_LAUNCHES = 4, 40  # cases of a kernel, and launches to look for a change
+TRYING_LIMIT_S = 2.5  # of processor time
 FLOAT64, FLOAT32 = 1e-9, 1e-5  # how far numbers may be apart that are the same
 MOST_SHOWN = 8  # numbers of a row
 UNLIKE = 0.4  # so little do two expressions have in common that stand for different things
@@ -70,6 +72,7 @@ class _Search:
         self.wrong, self.right, self.is_kernel = wrong, right, is_kernel
         self.rtol = FLOAT32 if is_kernel else FLOAT64
         self.cost, self.extra, self.passing, self.single = 0, {}, set(), set()
+        self.deadline_s = time.thread_time() + TRYING_LIMIT_S
 
     def told(self, exercise, prop, inputs):
         self.prop = prop
@@ -306,7 +309,7 @@ class _Search:
         for tried, whole in (*((changes, True) for changes in in_order), (most, False)):
             for sources in tried:
                 place, alone = next(iter(sources)), len(sources) == 1
-                if self.cost > MOST_COST:
+                if self.cost > MOST_COST or time.thread_time() > self.deadline_s:
                     break
                 if alone and place in found or not self._mends(sources, whole):
                     continue
@@ -477,7 +480,7 @@ class _Search:
             if at is None:  # a copy of the old values would do: what the answer writes into them is then lost
                 return ""
             shapes = [x[at].shape for x in (old, new)]
-            if shapes[0] != shapes[1] and len(shapes[0]) == len(shapes[1]):
+            if shapes[0] != shapes[1] and len(shapes[0]) == len(shapes[1]) and not here.text.startswith("range("):
                 changes.append(f"{here.text} has shape {shapes[0]}")
                 wanted.append(f"an array of shape {shapes[1]}")
                 continue

@@ -88,7 +88,11 @@ class Recorder:
             kind = np.dtype(interpreter._get_np_dtype(element))
             # The interpreter holds bf16 as 16-bit integers.
             filler = np.nan if kind.kind == "f" else _BF16_NAN_BITS if element.is_bf16() else 0
-            other = interpreter.TensorHandle(np.full(pointers.data.shape, filler, dtype=kind), element)
+            values = np.full(pointers.data.shape, filler, dtype=kind)
+            if kind.kind == "f":  # infinity in the first lane that is off, and in every other one: a maximum skips NaN
+                off = ~np.broadcast_to(mask.data, values.shape)
+                values[off & (np.cumsum(off).reshape(values.shape) % 2 == 1)] = np.inf
+            other = interpreter.TensorHandle(values, element)
         return load(builder, real, inside, other, *args, **kwargs)
 
     def _store(self, store, builder, pointers, value, mask, *args, **kwargs):
