@@ -5,8 +5,8 @@
     t.load_bytes, t.by_tensor, t.violations, t.draw("k")
 
 The counts are of what programs *request*, element by element, before any cache. A lane that its mask switches off
-requests nothing. If its load gives no `other`, the lane holds infinity or NaN here: a GPU promises nothing about it, although
-Triton's interpreter by itself gives 0. An access out of bounds is recorded and not carried out.
+requests nothing. If its load gives no `other`, the lane holds infinity or NaN here: a GPU promises nothing about it,
+although Triton's interpreter by itself gives 0. An access out of bounds is recorded and not carried out.
 
 Tracing takes place in Triton's interpreter. Where kernels run compiled, each launch is sent to a process that
 interprets, and its results are copied back. tracing/ holds the parts.
