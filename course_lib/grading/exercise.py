@@ -1,6 +1,7 @@
 """What an exercise is made of. `course_lib/exercises/` fills these in; nothing here knows a lesson."""
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,16 @@ class Evidence:
 
     @property
     def signature(self) -> tuple:
-        """The wrong outputs and the kind of what is wrong with each: what shrinking an input must not change."""
-        return tuple((finding.part, finding.kind) for finding in self.findings)
+        """The wrong outputs and the kind of what is wrong with each: what shrinking an input must not change.
+
+        Of an exception it is also what it says, but for the numbers in it, unless the answer raises it itself.
+        """
+        return tuple((finding.part, finding.kind, _said(finding)) for finding in self.findings)
+
+
+def _said(finding):
+    is_own = finding.kind != "exception" or re.search(r":\s+raise\b", finding.text)
+    return "" if is_own else re.sub(r"\d+", "", finding.text.split("\n")[0])
 
 
 def single_finding(kind: str, text: str, returned: str = "", expected: str = "", part: str = "") -> Evidence:

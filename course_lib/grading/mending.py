@@ -323,8 +323,16 @@ class _Search:
             if tried is in_order[3] and found:
                 # What reads as in the right answer is wrong only because of what it is made of.
                 likeness = {place: self._likeness(place, change[place]) % 1.0 for place, change in found.items()}
-                return self._told(found[max(likeness, key=likeness.get)])
+                return self._told(found[self._whole_of(max(likeness, key=likeness.get), found)])
         return ""
+
+    def _whole_of(self, place, found):
+        """The largest sum or product that the place is a part of, of those whose change mends as well."""
+        for other in found:
+            here = self.wrong.places[other]
+            if place in here.parts and re.search(r"[-+*/%]", re.sub(r"\(.*\)|\[.*\]", "", here.text)):
+                return self._whole_of(other, found)
+        return place
 
     def _likeness(self, place, source):
         """Of what stands in the two answers, from 0 to 1."""

@@ -131,7 +131,7 @@ def failed_message(
         if value
     ]
     words = "\n".join([*textwrap.wrap(diagnosis, WIDTH - 10), *found])
-    lines = [title, *_labelled("diagnosis ", words), f"  does not hold: {prop.name}. The smallest input found:"]
+    lines = [title, *_labelled("diagnosis ", words), f"  fails the test: {prop.name}. The smallest input found:"]
     hinted = _wrapped(f"Hint: {hint}") if hint else []
     room = LINES - len(lines) - len(hinted)
     most = max(1, (room - 1) // 3)
@@ -141,7 +141,7 @@ def failed_message(
 
     content = [
         _paragraph("\n".join(filter(None, [diagnosis, *found]))),
-        _paragraph(prop.name, "Does not hold:"),
+        _paragraph(prop.name, "Fails the test:"),
         _paragraph("The smallest input found:"),
         _pre(code)
         if code.count("\n") < 5

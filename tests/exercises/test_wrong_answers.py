@@ -29,6 +29,6 @@ def test_a_wrong_answer_is_refused_and_told(exercise_id, form, words):
     answer = form if callable(form) else edited(exercise.answer, form, "wrong")
     result = grading.grade(exercise_id, answer)
     assert result.attempted and not result.passed
-    diagnosis, _, rest = result.message.partition("  does not hold:")
+    diagnosis, _, rest = result.message.partition("  fails the test:")
     assert " ".join(words.split()) in " ".join(diagnosis.split()), result.message
     assert "cannot be used" not in diagnosis
