@@ -19,7 +19,7 @@ from .cuda_calls import lacks_compiler
 from .drawing import drawn, found_by
 from .exercise import Evidence, Finding, Property, Result
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
-from .known import PLAIN, TRANSPOSED, known
+from .known import PLAIN, known
 from .remote import RemoteAnswer
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 from .slips import on_case, slip_behind
@@ -68,10 +68,10 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
             if not evidence.timed_out:
                 slip = slip_behind(exercise, guarded, prop, inputs)
                 if slip is None:
-                    facts = known(exercise, prop, guarded, inputs, evidence)
-                    told = evidence.findings[0].kind in PLAIN  # another mistake may raise the same
-                    told = told or any(fact.text.endswith(TRANSPOSED) for fact in facts)
-                    if not told and (here := slip_behind(exercise, guarded, prop, inputs, alone=True)):
+                    is_plain = evidence.findings[0].kind in PLAIN  # another mistake may raise the same
+                    here = None if is_plain else slip_behind(exercise, guarded, prop, inputs, alone=True)
+                    facts = known(exercise, prop, guarded, inputs, evidence, is_named=here is not None)
+                    if here:
                         facts = (Finding("", "fact", ONE_OF_TWO.format(here.diagnosis)), *facts)
                         hint = here.hint
                     evidence = replace(evidence, findings=evidence.findings + facts)

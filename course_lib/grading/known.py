@@ -8,6 +8,7 @@ import numpy as np
 
 from .calling import GuardedAnswer
 from .diagnosis import named
+from .drawing import drawn
 from .exercise import Exercise, Finding, Property
 from .mending import mended
 from .repairing import repaired
@@ -28,6 +29,7 @@ RELATIONS = {
 RELATIONS |= {f"the right result rounded to {n} decimals": lambda right, n=n: np.round(right, n) for n in range(6)}
 POWERS = {"1/2": 0.5, "2/3": 2 / 3, "-1": -1, "2": 2, "3": 3, "4": 4}
 RELATIONS |= {f"the right result to the power {said}": lambda right, p=p: right**p for said, p in POWERS.items()}
+MOST_RANDOM = 12  # inputs of a property
 ONLY_THERE = ", wherever it is wrong"
 # Kinds of findings that say it all.
 PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "accepted"}
@@ -35,21 +37,26 @@ PLAIN |= {"at once", "again", "swapped"}
 REPAIRED = {"exception", "type", "dtype"}  # of these, a small change may be told that is enough
 
 
-def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence):
-    """The Findings besides those of the property's Evidence: what comes back in other words, and the place to mend."""
+def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence, is_named=False):
+    """The Findings besides those of the property's Evidence: what comes back in other words, and the place to mend.
+
+    is_named: whether a mistake is named already, beside which only what is beyond doubt is told.
+    """
     kind = evidence.findings[0].kind
     if "run_cuda(" in prop.call or kind in PLAIN - REPAIRED:
         return ()
     # Where nothing is expected, several results are right, and ours is one of them.
     unique = evidence.expected or "launched(" in prop.call or "Machine(" in prop.call
-    place = mended(exercise, prop, answer, inputs) if unique and kind not in PLAIN else ""
+    place = mended(exercise, prop, answer, inputs) if unique and not is_named and kind not in PLAIN else ""
     lines = tuple(int(number) for number in re.findall(r"^line (\d+):", place, re.MULTILINE))
     # A launch takes long: for a kernel, one of the two has to do.
-    line, repair = (0, "") if place and "launched(" in prop.call else repaired(exercise, prop, answer, inputs, lines)
+    is_tried = (unique or kind in REPAIRED) and not (place and "launched(" in prop.call)
+    line, repair = repaired(exercise, prop, answer, inputs, lines) if is_tried else (0, "")
     place = repair if line and lines != (line,) else place  # a change that is enough is beyond doubt
     if kind in PLAIN:
         return (Finding("", "fact", place),) if place else ()
-    words = _in_other_words(exercise, prop, answer, inputs, evidence, place) if evidence.expected else ""
+    told = evidence.expected and not is_named
+    words = _in_other_words(exercise, prop, answer, inputs, evidence, place) if told else ""
     place = "" if words.endswith(TRANSPOSED) else place
     return tuple(Finding("", "fact", fact) for fact in (words, place) if fact)
 
@@ -70,15 +77,8 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
             """The outcome that is wrong, or None where there is none."""
             return next(iter(_outcomes(observed(prop, each, inputs))[place:]), None)
 
-        alike = [
-            (p, i)
-            for p in ([prop] if launched else exercise.properties)
-            if p.call == prop.call
-            for i in range(len(p.cases))
-        ]
-        pairs = ([_outcomes(on_case(p, each, i)) for each in (right, answer)] for p, i in alike)
-        tried = [(p, p.cases[i], *(each[place:] for each in pair)) for (p, i), pair in zip(alike, pairs, strict=True)]
-        tried = [(p, case, exact[0], came[0]) for p, case, exact, came in tried if exact and came]
+        alike = [prop] if launched else [each for each in exercise.properties if each.call == prop.call]
+        tried = [each for p in alike for each in _outcomes_of(p, (right, answer), place, with_random=not launched)]
         tried.sort(key=lambda each: same(*each[2:]))  # the wrong ones first
         wrong = [each[1:] for each in tried if not same(*each[2:])]
         words = ""
@@ -97,7 +97,21 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
             )
             return f"on every input tried, {part} is {words}"
         part = evidence.findings[0].part if len(pair[0]) > 1 or launched else ""
-        return "" if place_to_mend else _influence(lambda *of: run(of[0], prop, of[1]), right, answer, inputs, part)
+        if place_to_mend or "\n" in prop.call.strip():  # other arguments are made of the inputs, and change with them
+            return ""
+        return _influence(lambda *of: run(of[0], prop, of[1]), right, answer, inputs, part)
+
+
+def _outcomes_of(prop, answers, place, with_random):
+    """(prop, inputs, what should come back, what does) for the property's cases, and some random ones."""
+    seen = [(case, [on_case(prop, each, i) for each in answers]) for i, case in enumerate(prop.cases)]
+    if with_random and prop.draw is not None:
+        random = drawn(prop, 0)[:MOST_RANDOM]
+        seen += [(case, [observed(prop, each, case) for each in answers]) for case in random]
+    for case, pair in seen:
+        exact, came = (_outcomes(each)[place:] for each in pair)
+        if exact and came:
+            yield prop, case, exact[0], came[0]
 
 
 def _outcomes(observation):
@@ -132,9 +146,10 @@ def _relation(tried):
     came = tried[0][3]
     if len(tried) > 2 and came.size == 1 and np.isfinite(came).all() and all(same(came, each[3]) for each in tried):
         return f"{came.item():.6g}"
-    return next(
-        (said for said, of in RELATIONS.items() if all(_is(of(right), came, right) for *_, right, came in tried)), ""
-    )
+    if not any(each[3].any() for each in tried):  # 0 is many things
+        return ""
+    fits = (said for said, of in RELATIONS.items() if all(_is(of(right), came, right) for *_, right, came in tried))
+    return next(fits, "")
 
 
 def _is(wanted, came, right):

@@ -215,7 +215,8 @@ class _Search:
 
         for place in self.old[0]:
             here = self.wrong.places[place]
-            if here.parts and not here.text.endswith(".inf") and bad(place) and not any(map(bad, here.parts)):
+            is_made = here.parts and not START.match(here.text) and not here.text.endswith(".inf")
+            if is_made and bad(place) and not any(map(bad, here.parts)):
                 values = next(values for values in self.old[0][place] if is_bad(values).any())
                 said = " ".join(show(values if values.ndim else values.item()).split())
                 return self._said([place], f"{here.text} is {said}, made of numbers that are not {self.kind}")
@@ -292,19 +293,11 @@ class _Search:
         def one(places):
             return ({place: source} for place in places for _, source in stand_ins[place])
 
-        def two(places):
-            return (
-                {first: source, second: another}
-                for first, second in itertools.combinations(places[:8], 2)
-                for (_, source), (_, another) in itertools.product(stand_ins[first][:4], stand_ins[second][:4])
-            )
-
         likely = sorted(((likeness, place, s) for place in made for likeness, s in stand_ins[place]), reverse=True)
         most = ({place: source} for _, place, source in likely)
         alike = filter(None, (self._all_alike(group, stand_ins) for group in self._groups(made)))
         # Where the first mistakes are, before what is made of them.
-        roots = [place for place in made if kinds[place] == WRONG]
-        in_order = one(first), two(roots), alike, one(places[len(first) :]), two(made)
+        in_order = one(first), alike, one(places[len(first) :])
         found = {}  # place -> its change, once a single number is among them, which may fit by chance
         for tried, whole in (*((changes, True) for changes in in_order), (most, False)):
             for sources in tried:
@@ -320,7 +313,7 @@ class _Search:
                 if not alone or not found and any(x.size > 1 for x in self.old[0][place]):
                     return self._told(self._as_variable(sources, stand_ins))
                 found[place] = sources
-            if tried is in_order[3] and found:
+            if tried is in_order[-1] and found:
                 # What reads as in the right answer is wrong only because of what it is made of.
                 likeness = {place: self._likeness(place, change[place]) % 1.0 for place, change in found.items()}
                 return self._told(found[self._whole_of(max(likeness, key=likeness.get), found)])
@@ -367,11 +360,11 @@ class _Search:
         return inside
 
     def _groups(self, places):
-        """Three places or more that do the same with other variables, as with Q, K and V."""
+        """Two places or more that do the same with other variables, as with Q, K and V."""
         groups = {}
         for place in places:
             groups.setdefault(re.sub(r"\b[A-Za-z]\w*\b(?!\()", "x", self.wrong.places[place].text), []).append(place)
-        return [group for group in groups.values() if 2 < len(group) < 6]
+        return [group for group in groups.values() if 1 < len(group) < 6]
 
     def _all_alike(self, group, stand_ins):
         """{place: source}: to each its own source, the most alike."""
@@ -475,9 +468,8 @@ class _Search:
     def _told(self, sources):
         changes, wanted = [], []  # what is said of each place, and of what belongs there
         for place in sources:
-            if self.old[0][place][0].size > 1 and re.search(
-                r":  (if|elif|while) .*\b(any|all)\(", self.wrong.line(place)
-            ):
+            leaves = any(self.wrong.places[other].line == self.wrong.places[place].line for other in self.wrong.leaving)
+            if leaves and self.old[0][place][0].size > 1 and re.search(r"\b(any|all)\(", self.wrong.line(place)):
                 return self._said([place], ASKED_ONCE)
         for place, source in sources.items():
             here, old, new = self.wrong.places[place], self.old[0][place], self.new[0][source]

@@ -76,8 +76,7 @@ class Recording:
         self._results |= {
             part: "all" if part is node else "part" for node in returned for part in [node, *getattr(node, "elts", ())]
         }
-        if is_kernel:
-            self._results |= {node.args[1]: "part" for node in ast.walk(definition) if _is_store(node)}
+        self._results |= {value: "part" for value in map(_stored, ast.walk(definition)) if value is not None}
         self.most_cost = MOST_COST_A_LAUNCH if is_kernel else MOST_COST_A_RUN
         self._arguments = {argument.arg for argument in definition.args.args}
         self.function = function
@@ -192,8 +191,12 @@ def _is_name_called(field, value):
     return field == "func" and isinstance(value, ast.Name)
 
 
-def _is_store(node):
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.store" and len(node.args) > 1
+def _stored(node):
+    """What tl.store or a machine's store puts into memory, if the node calls one of them."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "store":
+        place = 1 if ast.unparse(node.func.value) == "tl" else 2
+        return node.args[place] if place < len(node.args) else None
+    return None
 
 
 def _block_like(block, new):

@@ -157,7 +157,8 @@ def failed_message(
 def _inputs_of(code):
     """The lines of a call, or of the function that makes it, but for those that only prepare it."""
     lines = textwrap.dedent(code.removeprefix("def failing_call():\n").removesuffix("\n\nfailing_call()")).split("\n")
-    return [line for line in lines if not line.startswith(("from ", "return "))]
+    lines = itertools.takewhile(lambda line: not line.startswith("return "), lines)  # the call may take several lines
+    return [line for line in lines if not line.startswith("from ")]
 
 
 def _cut(lines, most):
