@@ -295,7 +295,7 @@ class _Search:
 
         likely = sorted(((likeness, place, s) for place in made for likeness, s in stand_ins[place]), reverse=True)
         most = ({place: source} for _, place, source in likely)
-        alike = filter(None, (self._all_alike(group, stand_ins) for group in self._groups(made)))
+        alike = (change for group in self._groups(made) for change in self._all_alike(group, stand_ins))
         # Where the first mistakes are, before what is made of them.
         in_order = one(first), alike, one(places[len(first) :])
         found = {}  # place -> its change, once a single number is among them, which may fit by chance
@@ -367,14 +367,10 @@ class _Search:
         return [group for group in groups.values() if 1 < len(group) < 6]
 
     def _all_alike(self, group, stand_ins):
-        """{place: source}: to each its own source, the most alike."""
-        sources = {}
-        for place in group:
-            free = (source for _, source in stand_ins[place] if source not in sources.values())
-            if (source := next(free, None)) is None:
-                return None
-            sources[place] = source
-        return sources
+        """Changes {place: source} of the whole group, to each place a source of its own, one of the most alike."""
+        for sources in itertools.product(*([source for _, source in stand_ins[place][:4]] for place in group[:3])):
+            if len(set(sources)) == len(sources):
+                yield dict(zip(group[:3], sources, strict=True))
 
     def _kind(self, place):
         here = self.wrong.places[place]
