@@ -268,8 +268,8 @@ def _visited(n_q, n_k, block_q, block_k, causal):
 def choose_block_sizes(sram_bytes, d, dtype_bytes=2, multiple_of=16):
     """The largest tiles that fit: (block_q, block_k), by the papers' budget of four tiles.
 
-    sram_bytes: what there is. d: head_dim. dtype_bytes: of one element, 2 for float16. multiple_of: each size
-        is a multiple of it, and at least multiple_of itself.
+    sram_bytes: what there is. d: numbers a row (head_dim). dtype_bytes: of one number, 2 for float16.
+    multiple_of: each size is a multiple of it, and at least multiple_of itself.
     The tiles of Q, K, V and S must fit together: dtype_bytes * (block_q * d + 2 * block_k * d + block_q *
         block_k) <= sram_bytes. Accumulator, statistics and temporaries are not in this budget.
     Returns the pair with the largest product block_q * block_k; of several, that with the largest block_q.

@@ -86,7 +86,8 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
             words = (
                 _relation(tried)
                 or _law_of([each[1:] for each in tried], wrong)
-                or any(each[3].any() for each in tried)
+                or not launched  # which would be launched for each argument
+                and any(each[3].any() for each in tried)
                 and _as_if(exercise.answer, lambda *of: run(right, *of), tried)
             )
         if words:  # 0 is the right result for many other arguments

@@ -21,14 +21,13 @@ STANDARD_4096 = {
 
 
 def roofline_seconds(kernels, flops_per_s, bytes_per_s, launch_s=0.0):
-    """The least time in which a sequence of kernels can run, one after the other.
+    """The time of a sequence of kernels that run one after the other, by a model.
 
-    kernels: a list of (flops, n_bytes), one pair a kernel, and either may be 0; each kernel begins when the one before
-        it has ended.
+    kernels: a list of (flops, n_bytes), one pair a kernel, and either may be 0.
     flops_per_s: the peak rate of the arithmetic. bytes_per_s: the bandwidth of the memory. launch_s: the time that it
-        takes to launch a kernel, the first one too; a launch goes on while the kernel before it runs.
-    Inside a kernel arithmetic and memory work at the same time, so a kernel takes no less than the longest of three:
-    its FLOPs at the peak rate, its bytes at the bandwidth, and launch_s.
+        takes to launch a kernel.
+    The model: each kernel, the first one too, takes the longest of three times, namely its FLOPs at the peak rate, its
+        bytes at the bandwidth, and launch_s. Each begins when the one before it has ended.
     Returns seconds as a float, 0.0 for no kernels. The list is not modified.
 
     >>> roofline_seconds([(400.0, 100.0), (0.0, 300.0)], flops_per_s=200.0, bytes_per_s=100.0)
@@ -45,8 +44,9 @@ def explain_point(seconds, flops, n_bytes, launches, flops_per_s, bytes_per_s, l
     """Which resource binds a measured call, and what share of its time that explains.
 
     seconds: measured, for the whole call. flops, n_bytes, launches: what the call is taken to need.
-    flops_per_s, bytes_per_s: peak rate and bandwidth. launch_s: the time of one launch; one follows another.
-    Arithmetic, memory and launches go on side by side, so each of them sets a least time for the call. The longest of
+    flops_per_s, bytes_per_s: peak rate and bandwidth. launch_s: the time of one launch; the launches follow
+        one another.
+    A call's arithmetic, memory traffic and launches go on side by side, so each of them sets a least time for the call. The longest of
         the three, over the measured seconds, is the share of the time that the account explains.
     Returns (verdict, share), with the verdict
         "arithmetic", "memory" or "launch" if that is what the call waits for, for at least half of its time;

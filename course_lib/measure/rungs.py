@@ -21,15 +21,15 @@ def predict_rung(counts, gpu):
     """The time that one launch of a rung takes if nothing overlaps, in seconds.
 
     counts: a dict. "programs" of the launch; "resident": how many of them one SM runs at a time; "tiles": key tiles
-        that a program visits, on average. For each of these tiles: "product_clocks": what the tensor cores need;
-        "instructions": what each of the program's "warps" executes besides; "wait_clocks": until the tile is there, 0
-        if it was fetched ahead.
+        that a program visits, on average, such as 32.5. For each of these tiles: "product_clocks": what the tensor
+        cores need; "instructions": what each of the program's "warps" executes besides; "wait_clocks": until the tile
+        is there, 0 if it was fetched ahead.
     gpu: a dict. "sms": multiprocessors; "schedulers" of each: one issues an instruction in a clock, and the warps'
         instructions are spread evenly over all of them; "clock_hz": clocks in a second.
     The programs are handed out evenly, and the launch takes as long as the SM with most of them. That SM runs
     "resident" of its programs at a time, or all if it has fewer. Their products and instructions take turns; while one
-    of them waits for its tile the others work, so that a tile costs the SM only wait_clocks over their number. (The
-    model leaves out of account that fewer programs run at the end.)
+    of them waits for its tile the others work, so that a tile costs the SM only wait_clocks over the number of programs
+    that it runs at a time. (Take the same number for its last programs, although fewer run at the end.)
     The dicts are not modified.
 
     >>> counts = dict(programs=10, resident=2, tiles=5, product_clocks=600, instructions=200, warps=8, wait_clocks=1000)

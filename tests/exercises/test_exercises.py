@@ -91,10 +91,10 @@ def test_a_slip_is_refused_by_its_own_property_in_its_own_words(exercise, prop, 
     assert "cannot be used" not in result.message
 
 
-@pytest.mark.parametrize("exercise, prop, slip, form", SLIPS)
+@pytest.mark.parametrize("exercise, prop, slip, form", [slip for slip in SLIPS if slip.values[-1] == 0])
 def test_the_printed_input_reproduces_the_failure(exercise, prop, slip, form):
     """What a failure prints is Python that makes the same call and leaves no name behind; on its inputs the same thing
-    is wrong."""
+    is wrong. Of each slip, its first form: what is printed comes from the property."""
     result = graded_slip(exercise, slip, form)
     inputs = FAILED_ON[exercise, slip, form]
     answer, name = slip.answers(exercise.answer)[form], exercise.answer.__name__

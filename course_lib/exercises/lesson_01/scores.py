@@ -5,16 +5,17 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import GAPS, NUMBERS, arrays, in_float32
-from course_lib.grading import Checks, Exercise, agrees, expected, not_modified
+from course_lib.grading import Checks, Exercise, agrees, expected, not_modified, single_finding
 from course_lib.reference.dot import resolve_scale
 
 
 def scores(Q, K, scale=None):
     """The score of every query with every key: their dot product times scale.
 
-    Q: [n_q, d], one query a row. K: [n_k, d], one key a row. Both are float32 or float64. scale: a number, 0
-        included; None means 1 / sqrt(d).
-    Returns [n_q, n_k], float32 or float64: row i, column j holds the score of query i with key j.
+    Q: [n_q, d], one query a row. K: [n_k, d], one key a row. Both are float32, or both are float64. scale: an
+        int or a float, 0 included; None means 1 / sqrt(d).
+    Returns [n_q, n_k], float32 or float64, whichever you compute in: row i, column j holds the score of query i
+        with key j.
     The inputs are not modified.
 
     >>> Q, K = np.array([[1.0, 2.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])
@@ -37,7 +38,16 @@ def matrices(draw, *scales, of=NUMBERS):
     return arrays(draw, n_q, d, of=of), arrays(draw, n_k, d, of=of), draw(st.sampled_from(scales))
 
 
+def is_wide(returned, **_):
+    dtype = np.asarray(returned).dtype
+    if dtype in (np.float32, np.float64):
+        return None
+    return single_finding("dtype", f"S came back as {dtype}", str(dtype), "float32 or float64", "S")
+
+
 check = Checks(scores, agrees(score_matrix))
+# No format of 16 bits holds these to more than three digits.
+FRACTIONS = [[0.1, 0.7], [-0.3, 0.9]], [[1.1, 0.3], [0.7, -0.2], [0.9, 0.4]]
 
 check(
     "row i, column j is the dot product of query i and key j",
@@ -45,6 +55,7 @@ check(
         ([[1, 2], [3, 0]], [[1, 0], [0, 1], [2, 1]], 1.0),
         ([[1, 0], [0, 2]], [[1, 2], [3, 4]], 1.0),
         ([[1, 2, 0]], [[2, 1, 1], [1, 0, 3]], 1.0),
+        (*FRACTIONS, 1.0),
         matrices(1.0, of=GAPS),
     ],
 )
@@ -65,8 +76,19 @@ check(
         ([[1, 2]], [[2, 1], [0, 1]], -3.0),
         ([[1, 2]], [[2, 1]], 2.0),
         ([[1, 2]], [[2, 1]], 0.0),
-        matrices(0.5, 0.0, 2.0, -1.0),
+        ([[1, 2]], [[2, 1]], 2),
+        ([[1, 2]], [[2, 1]], 0),
+        (*FRACTIONS, 0.3),
+        matrices(0.5, 0.0, 2.0, -1.0, 3, -1),
     ],
+)
+check(
+    "the scores are float32 or float64, with a scale and without",
+    [
+        *([*FRACTIONS, scale] for scale in (None, 0.3, 2)),
+        *(in_float32(check.case(*FRACTIONS)) | {"scale": scale} for scale in (None, 0.3, 2)),
+    ],
+    test=is_wide,
 )
 check(
     "the inputs are not modified",

@@ -12,8 +12,8 @@ def breaking_input(dtype):
 
     dtype: "float16", "bfloat16" or "float32". (NumPy has no bfloat16; its numbers fit into a float32.)
     Returns x: [n] floats, n at least 4, no two of them equal, all of them numbers that the format holds. Every
-        weight of the true softmax of x is at least 0.01. In exp(x) / sum(exp(x)), with each step rounded to
-        the format, every weight is 0: none is NaN.
+        weight of the true softmax of x is at least 0.01. In exp(x) / sum(exp(x)), with each exp, the sum (once,
+        at its end) and each quotient rounded to the format, every weight is 0: none is NaN.
 
     >>> x = breaking_input("float16")
     >>> print(x.ndim, np.isfinite(x).all())
@@ -59,20 +59,29 @@ def is_harmless(fmt, x):
     weights = reference.stable_softmax(x)
     if weights.min() >= 0.01:
         return None
-    return single_finding("spread", f"the true softmax has a weight of {weights.min():.3g}, below 0.01", show(x))
+    why = f"the logit {show(x.min())} lies {x.max() - x.min():.3g} below the largest"
+    text = f"the true softmax has a weight of {weights.min():.3g}, below 0.01: {why}"
+    return single_finding("spread", text, show(x))
 
 
 def is_broken(fmt, x):
     exp_x, total, weights = formats.naive_softmax_steps(x, fmt)
     if np.isnan(weights).any():
         why = "exp itself overflows" if np.isinf(exp_x).any() else "every exp vanishes"
-        return single_finding(
-            "nan weight", f"in {fmt.name} {why}, and the weights are {show(weights)}: a NaN shows", show(x)
-        )
+        text = f"in {fmt.name} {why}, and the weights are {show(weights)}: a NaN shows"
+        others = [each for each in formats.FORMATS.values() if _gives_zeros(each, x)]
+        if others:
+            text += f". In {others[-1].name} they would be 0: does your code tell the string {fmt.name!r} apart?"
+        return single_finding("nan weight", text, show(x))
     if (weights > 0).any():
         text = f"in {fmt.name} the sum of exp(x) is {show(total[0])}, and the naive weights are {show(weights)}, not 0"
+        text += ": the sum is finite"
         return single_finding("survives", text, show(x))
     return None
+
+
+def _gives_zeros(fmt, x):
+    return bool(fmt.holds(x).all()) and not formats.naive_softmax_steps(x, fmt)[2].any()
 
 
 EACH_DTYPE = [{"dtype": name} for name in formats.FORMATS]

@@ -35,7 +35,7 @@ def on_a_number(judge):
         if isinstance(returned, bool) or not isinstance(returned, (numbers.Real, np.floating)):
             return single_finding("type", f"the answer returned {show(returned)}, not a number")
         if not np.isfinite(returned):
-            return single_finding("type", f"{show(returned)} is not a finite number")
+            return single_finding("inf", f"{show(returned)} came back, which is not a finite number", show(returned))
         names = {(f.exponent_bits, f.mantissa_bits): f.name for f in formats.FORMATS.values()}
         name = names.get((exponent_bits, mantissa_bits), "the format")
         return judge(formats.FloatFormat(name, exponent_bits, mantissa_bits), float(returned))
@@ -79,7 +79,7 @@ def no_larger_one(fmt, x):
 EACH = [(5, 10), (8, 7), (8, 23), (5, 3), (4, 14), (3, 3), (4, 3), (3, 4)]
 check = Checks(largest_exp_input, on_a_number(is_held))
 
-check("the format holds the number", EACH)
+check("a number comes back, and the format holds it", EACH)
 check("exp of it is finite in the format", EACH, test=on_a_number(exp_is_finite))
 ANY = st.tuples(st.integers(3, 8), st.integers(2, 23))
 check("exp of the format's next number is infinite", [*EACH, ANY], test=on_a_number(no_larger_one))

@@ -11,7 +11,7 @@ from course_lib.grading import Checks, Exercise, agrees, expected, not_modified,
 def naive_softmax(x):
     """exp(x) / sum(exp(x)) along the last axis, as the formula is written.
 
-    x: [..., n], float16, float32 or float64.
+    x: [..., n], float16, float32 or float64, finite.
     Returns the weights, in x's shape and dtype. Every step is done in that dtype: exp, the sum (in any order)
         and the division of each exp by its sum. So this breaks where these break, and nowhere else. x is not
         modified.

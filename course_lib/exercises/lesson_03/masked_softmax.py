@@ -12,12 +12,12 @@ from course_lib.grading import Checks, Exercise, agrees, expected
 def masked_softmax(x, mask):
     """Softmax along the last axis over the entries that are visible.
 
-    x: float16, float32 or float64, [..., n]. mask: bool, x's shape or one that broadcasts to it; True is
-        visible, and x is finite there. What x holds where the mask is False does not matter, be it NaN or
+    x: float16, float32 or float64, [..., n], n at least 1. mask: bool, x's shape or one that broadcasts to it;
+        True is visible, and x is finite there. What x holds where the mask is False does not matter, be it NaN or
         infinite.
     Returns an array of x's shape and dtype: 0 where hidden, and the weights of a row's visible entries add up to
-        1. A row in which nothing is visible is 0 throughout. Steps on the way are in float32, or in float64 for
-        float64. x and mask are not modified.
+        1. A row in which nothing is visible is 0 throughout. Steps on the way are in float32 or wider, for
+        float64 in float64. x and mask are not modified.
 
     >>> x = np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]])
     >>> mask = np.array([[True, True, True, False], [False, False, False, False]])
@@ -60,7 +60,7 @@ check(
     [([1, 2, 3, 4], [1, 1, 1, 0]), ([[0, 1, 3], [2, 4, 1]], [[1, 0, 1], [1, 1, 0]]), masked()],
 )
 check(
-    "hidden entries are not measured from: visible ones may lie 1000 below them",
+    "a hidden entry changes nothing, even 1000 above the visible ones",
     [([-1000, 0], [1, 0]), ([[-1000, -1001, 0]], [[1, 1, 0]]), masked(offset=-1000.0)],
 )
 check(

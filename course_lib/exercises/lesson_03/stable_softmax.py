@@ -20,11 +20,11 @@ from course_lib.grading import Checks, Exercise, agrees, expected
 def stable_softmax(x, axis=-1):
     """Softmax along an axis, with the largest entry of each slice subtracted before the exponential.
 
-    x: float16, float32 or float64, any shape. An entry may be -inf, and then gets 0; every slice along `axis`
+    x: float16, float32 or float64, any shape. An entry may be -inf, and then gets 0; each slice along `axis`
         has at least one that is finite.
     axis: the axis along which the results add up to 1.
-    Returns an array of x's shape and dtype. Steps on the way are in float32, or in float64 for float64, and the
-        result is rounded to x's dtype. x is not modified.
+    Returns an array of x's shape and dtype. Steps on the way are in float32 or wider, for float64 in float64, and
+        the result is rounded to x's dtype. It is as exact near 10,000 as near 0. x is not modified.
 
     >>> print(stable_softmax(np.array([1.0, 2.0, 3.0, 4.0])).round(4))
     [0.0321 0.0871 0.2369 0.6439]
@@ -83,6 +83,13 @@ check(
     "float64 logits keep their digits",
     [case([0.1, 0.7, 1.3])],
     test=keeps_digits("softmax", reference.stable_softmax),
+)
+check(
+    "float32 logits near 10,000 keep their digits",
+    [
+        {"x": np.float32([10_000.25, 10_001.5, 9_999.125])},
+        {"x": np.float32([[10_000.0, 10_001.0, 10_003.0], [-9_999.5, -9_998.25, -9_998.0]])},
+    ],
 )
 check(
     "x is not modified, and its dtype comes back",

@@ -59,7 +59,7 @@ check(
     [OWN_SIZES, (Q, K, V), ([[1, 2, 0, 1, 1]], [[1, 0, 2, 0, 1], [1, 1, 0, 0, 0]], np.eye(2, 5)), inputs()],
 )
 check(
-    "causal: query i sees the keys 0 to i, and itself",
+    "causal: query i sees the keys 0 to i, its own among them",
     [([[1, 0], [0, 1], [1, 2]], [[1, 0], [0, 1], [1, 1]], [[2, 0], [0, 2], [3, -1]], True)],
 )
 check(

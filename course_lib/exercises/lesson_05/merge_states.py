@@ -14,7 +14,7 @@ def merge_states(a, b):
     a, b: states (m, l, acc) of two disjoint sets of keys. m: [...], the set's largest score. l: [...], its
         sum of exp(s - m). acc: [..., d_v], its sum of exp(s - m) * value, not divided by l. The state of a
         set with no visible key is (-inf, 0, 0). [...] is any leading shape: none for one query, [rows] for
-        many.
+        many, each with a set of its own, which may be empty for some and not for others.
     Returns (m, l, acc) with the same shapes and dtype, as if both sets had been one. The inputs are not
         modified.
 

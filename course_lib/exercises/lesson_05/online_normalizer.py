@@ -81,7 +81,7 @@ check(
 )
 check(
     "with masked scores (-inf): as if they were not there, first, last or alone",
-    [of(-np.inf), of(-np.inf, 1.0), of(1.0, -np.inf), of(), streams(MASKED_SCORES)],
+    [of(-np.inf), of(-np.inf, 1.0), of(1.0, -np.inf), streams(MASKED_SCORES)],
 )
 check("the stream is gone through once", [of(0.0, 1.0)], call="online_normalizer(iter(stream))")
 check(
@@ -90,5 +90,6 @@ check(
     calls=memory,
     call="online_normalizer(float(i % 7) for i in range(n))",
 )
+check("no score at all gives (-inf, 0.0)", [of()])
 
 EXERCISE = Exercise(__file__, online_normalizer, check, points=2, minutes=8, difficulty="easy")

@@ -94,8 +94,11 @@ check(
     [(FEWER_KEYS, (0, 3), (0, 2), True), (FEWER_KEYS, (1, 4), (1, 2), True), any_tile()],
 )
 check(
-    "very negative scores: what is hidden stays hidden",
-    [(as_floats(q=[[1], [1]], k=[[-4e6], [-8e6]], v=[[1], [2]], do=[[1], [2]]), (0, 2), (0, 2), True)],
+    "hidden scores far above or far below the visible ones stay hidden",
+    [
+        (as_floats(q=[[1], [1]], k=[[-4e6], [-8e6]], v=[[1], [2]], do=[[1], [2]]), (0, 2), (0, 2), True),
+        (as_floats(q=[[1], [1]], k=[[1], [2000]], v=[[1], [2]], do=[[1], [2]]), (0, 2), (0, 2), True),
+    ],
 )
 check("causal is off unless it is given", [(SENTENCE, (0, 2), (1, 4))], call=CALL.replace("len(k), causal)", "len(k))"))
 

@@ -1,4 +1,4 @@
-"""The least time of kernels that run one after the other."""
+"""The time of kernels that run one after the other, by a model."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ check(
     [case((200.0, 10.0)), case((100.0, 30.0)), case((100.0, 0.0)), case((0.0, 20.0)), rows(1, 1, [0.0])],
 )
 check(
-    "kernels follow one another: their times add up",
+    "kernels follow one another: their times add up, and those of none to 0.0",
     [case((200.0, 10.0), (0.0, 30.0)), case((100.0, 10.0), (100.0, 10.0)), case(), rows(0, 3, [0.0])],
 )
 check(

@@ -32,11 +32,11 @@ def in_clocks(returned, counts, gpu):
     return f"the SM with most programs has {each}; the answer has {returned * gpu['clock_hz']:,.6g} clocks in all"
 
 
-def case(programs, resident, warps=8, waits=900, instructions=250, sms=3, schedulers=4):
+def case(programs, resident, warps=8, waits=900, instructions=250, sms=3, schedulers=4, tiles=5):
     """Round numbers, so that the time can be followed: a clock is a microsecond."""
     return {
         "counts": {
-            "programs": programs, "resident": resident, "tiles": 5, "product_clocks": 600,
+            "programs": programs, "resident": resident, "tiles": tiles, "product_clocks": 600,
             "instructions": instructions, "warps": warps, "wait_clocks": waits,
         },
         "gpu": {"sms": sms, "schedulers": schedulers, "clock_hz": 1e6},
@@ -56,14 +56,15 @@ check(
     [ALONE, ALONE | {"counts": ALONE["counts"] | {"wait_clocks": 0}}, st.builds(alone, INSTRUCTIONS)],
 )
 check(
-    "every warp executes the instructions, and a scheduler issues one in a clock",
+    "programs of one warp or several, on one scheduler or several",
     [
         case(3, 1), case(3, 1, schedulers=2), case(3, 1, warps=6), case(3, 1, warps=1),
         st.builds(case, st.just(3), st.just(1), st.integers(1, 16)),
     ],
 )  # fmt: skip
+check("2.5 tiles for each program, on average", [case(3, 1, tiles=2.5), case(3, 1, tiles=4.75)])
 check(
-    "while one program waits, the SM's others work, and every SM runs all of its programs",
+    "several programs at a time on each SM: the work of all, and a share of each wait",
     [
         case(6, 2),
         case(9, 3, warps=4),
@@ -72,14 +73,14 @@ check(
     ],
 )
 check(
-    "the SM with most programs decides",
+    "a number of programs that the SMs do not divide",
     [
         case(7, 2), case(10, 3, warps=4), {"counts": counts_of("fused scale", 4096, True), "gpu": GPU},
         st.builds(case, st.integers(7, 30), st.integers(1, 2), st.sampled_from([4, 8]), st.sampled_from([0, 900])),
     ],
 )  # fmt: skip
 check(
-    "an SM with fewer programs than places runs those that it has",
+    "an SM that has fewer programs than places for them",
     [case(3, 2), case(5, 4), st.builds(case, st.integers(1, 20), st.integers(1, 6))],
 )
 check("the dicts are not modified", [case(3, 2)], calls=not_modified)

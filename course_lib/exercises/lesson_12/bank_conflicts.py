@@ -18,7 +18,7 @@ def bank_conflicts(addresses):
     every lane that wants this word.
 
     addresses: of the word that each lane loads, in bytes: a list of 32, with None for a lane that is off.
-    Returns a whole number, 0 if all lanes are off.
+    Returns how many passes it takes, 0 if all lanes are off.
 
     >>> bank_conflicts([4 * lane for lane in range(32)])
     1
@@ -81,6 +81,7 @@ check(
     [
         {"addresses": [0, 128, 4, 132, *[None] * 28]},
         {"addresses": [0, 128, 0, 128, *[None] * 28]},
+        {"addresses": [0, 4, 132, 4, *[None] * 28]},
         {"addresses": [0, 128, 256, 4, *[None] * 28]},
         {"addresses": [4 * (lane * lane % 97) if lane % 5 else None for lane in range(LANES)]},
         st.lists(st.none() | WORDS, min_size=LANES, max_size=LANES).map(lambda addresses: {"addresses": addresses}),

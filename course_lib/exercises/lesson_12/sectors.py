@@ -14,7 +14,7 @@ def sectors(addresses, element_bytes):
     addresses: where each lane's element begins, in bytes: a list of 32, with None for a lane that is off. Lanes may ask
         for the same element. element_bytes: 4, 8 or 16, for float, float2 or float4. Addresses are multiples of it.
     Returns (touched, enough): how many sectors hold a byte of these elements, each sector counted once; and into how
-        many the elements would fit, each element counted once, if they lay side by side.
+        many the elements would fit, each element counted once, if they lay side by side. (0, 0) if all lanes are off.
 
     >>> sectors([4 * lane for lane in range(32)], 4)
     (4, 4)
@@ -37,7 +37,7 @@ def asked_for(_, addresses, element_bytes, **names):
     numbers = sorted({address // 32 for address in elements})
     lie = f", in the sectors {show(numbers[:4])}{', ...' * (len(numbers) > 4)}" if elements else ""
     count = f"{len(elements)} different element{'s' * (len(elements) != 1)}"
-    return f"{count} of {len(elements) * element_bytes} bytes in all are asked for{lie}"
+    return f"asked for: {count}, {len(elements) * element_bytes} bytes in all{lie}"
 
 
 CALL = """\

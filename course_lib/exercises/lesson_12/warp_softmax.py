@@ -21,7 +21,8 @@ def warp_softmax():
         of block b has row 4 b + w, which may be beyond the last one.
     x is read at most twice and y written once, in requests for 32 consecutive elements: lane i takes elements i,
         i + 32, i + 64 and so on. So when x is read for the first time, each lane keeps the running max m and the
-        running sum l of its own elements, and then __shfl_xor_sync merges the 32 states. No header may be included.
+        running sum l of its own elements, and then __shfl_xor_sync merges the 32 states. No header may be included,
+        and section 5's kernel needs none.
 
     >>> x, y = np.zeros((1, 4), np.float32), np.full((1, 4), np.nan, np.float32)
     >>> run_cuda(warp_softmax(), "warp_softmax", 1, (32, 4), x=x, y=y, n_rows=1, n=4).findings
@@ -89,8 +90,10 @@ def case(n_rows, n, seed=0):
 
 
 def steps(report, x, y, **_):
-    """Of columns that differ, and have logarithms."""
-    return of_softmax(x, y) if np.isfinite(x).all() and (y > 0).all() and np.ptp(x) > 0 else ""
+    """Of columns that differ, and have logarithms. Nothing if these rise as they should: only the sums are wrong then."""
+    if not (np.isfinite(x).all() and (y > 0).all() and np.ptp(x) > 0):
+        return ""
+    return "" if np.allclose(np.diff(np.log(y)), np.diff(x), atol=1e-3) else of_softmax(x, y)
 
 
 agrees = accounted(gives_the_softmax, steps)

@@ -46,8 +46,8 @@ def inputs(draw):
 
 check = Checks(alibi_scores, agrees_pair_by_pair, lambda *given: dict(zip(("scores", "slopes"), given, strict=True)))
 
-check("one query: far keys lose more than near ones", [case(1, 1, 3, 0.5), case(2, 1, 4, 1.0, 1.0)])
-check("as many queries as keys: keys after the query lose as well", [case(1, 3, 3, 0.5), case(2, 3, 3, 0.25, 0.25)])
+check("one query: each key loses the slope times its distance", [case(1, 1, 3, 0.5), case(2, 1, 4, 1.0, 1.0)])
+check("as many queries as keys: distances on both sides of a query", [case(1, 3, 3, 0.5), case(2, 3, 3, 0.25, 0.25)])
 check(
     "fewer queries than keys, and more: the last query stands at the last key", [case(1, 2, 5, 0.5), case(1, 4, 2, 0.5)]
 )

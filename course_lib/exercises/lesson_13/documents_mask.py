@@ -73,7 +73,7 @@ check(
 )
 check("other lengths of keys than of queries", [([0, 2, 5], [0, 4, 5], False), ([0, 1, 3], [0, 3, 7], False)])
 check(
-    "causal, more keys than queries: a document's last query sees its last key",
+    "causal, more keys than queries: bottom-right within each document",
     [([0, 1, 3], [0, 3, 7], True), ([0, 2, 3], [0, 3, 6], True)],
 )
 check("causal, fewer keys than queries: some queries see none", [([0, 3, 5], [0, 1, 3], True)])

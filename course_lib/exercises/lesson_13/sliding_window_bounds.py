@@ -9,6 +9,7 @@ from course_lib import masks
 from course_lib.exercises.common.accounts import accounted
 from course_lib.grading import Checks, Evidence, Exercise, Finding, show, single_finding
 from course_lib.grading.calling import AnswerError
+from course_lib.grading.diagnosis import named
 
 
 def sliding_window_bounds(start_m, n_q, n_k, left, right, block_m, block_n):
@@ -33,6 +34,7 @@ def sliding_window_bounds(start_m, n_q, n_k, left, right, block_m, block_n):
 
 
 BOUNDS = "begin", "full_begin", "full_end", "end"
+MOST_LISTED = 1000  # tiles of a range
 
 
 def tiles_of_the_mask(start_m, n_q, n_k, left, right, block_m, block_n):
@@ -59,14 +61,19 @@ def agrees_with_the_mask(returned, **inputs):
         ("taken without a mask", range(full_begin, full_end), right[1]),
     ):
         # A bound may be far off, and the range so long that it should not be written down.
-        extra = [t for t in (now[:1], now[-1:]) if t and t[0] not in due]
+        ends = (t for end in (now[:1], now[-1:]) for t in end)
+        extra = [t for t in (now if now.stop - now.start < MOST_LISTED else ends) if t not in due]
         missing = [t for t in due if t not in now]
         if extra:
-            findings.append(Finding(name, f"{verb}, extra", f"key tile {extra[0][0]} is {verb}, and should not be"))
+            findings.append(Finding(name, f"{verb}, extra", f"{those(extra)} {verb}, and should not be"))
         if missing:
-            findings.append(Finding(name, f"{verb}, missing", f"key tile {missing[0]} is not {verb}, and should be"))
+            findings.append(Finding(name, f"{verb}, missing", f"{those(missing, 'not ')}{verb}, and should be"))
     said = f"visited: {show(right[0])}, without a mask: {show(right[1])}"
     return Evidence(tuple(findings), show(tuple(returned)), said) if findings else None
+
+
+def those(tiles, no=""):
+    return f"{named('key tile', tiles)} {'is' if len(tiles) == 1 else 'are'} {no}".rstrip() + " " * bool(no)
 
 
 def what_is_seen(_, start_m, n_q, n_k, left, right, block_m, block_n):

@@ -11,12 +11,13 @@ MOST_FINDINGS_TOLD = 3
 def producer_consumer(tiles, stages):
     """The operations of a producer and of a consumer for tiles 0 to tiles - 1: two lists, (producer, consumer).
 
-    The tiles go through a ring of stages 0 to stages - 1. Stage s has two barriers. A phase of ready[s] is complete
-    after one arrival, when the bytes that were announced have come. A phase of empty[s] is complete after one arrival
-    of each consumer. Operations are tuples:
+    The tiles go through a ring of stages 0 to stages - 1, in turn; there may be fewer tiles than stages. Stage s has two
+        barriers. A phase of ready[s] is complete after one arrival, when the bytes that were announced have come. A
+        phase of empty[s] is complete after one arrival of each consumer. Operations are tuples:
     ("expect", "ready", stage): arrive at ready[stage], and announce the bytes of one tile: just before the copy of the
         tile or just after it.
-    ("copy", stage, tile): start the copy of a tile into a stage. It goes on in the background, and completes the bytes.
+    ("copy", stage, tile): start the copy of a tile into a stage. It goes on in the background, and completes the bytes
+        of ready[stage].
     ("mma", stage, tile): start the product with a tile, in the background. Products of a consumer end in their order.
     ("mma_wait", pending): wait until at most so many of the consumer's own products are unfinished.
     ("softmax", tile): arithmetic with the result of the tile's product.
@@ -25,7 +26,8 @@ def producer_consumer(tiles, stages):
     One or two consumers run at the same time, each with the consumer's operations; each needs the product and the
         softmax of every tile. Nothing may be read early, overwritten or left undone, however long anything takes.
     The producer starts a copy whenever the next stage is empty, whatever the consumers are doing, and a stage is empty
-        again as soon as the consumers' products with its tile are done.
+        again as soon as the consumers' products with its tile are done. Stages need not be handed back at the end, when
+        no copy waits for them.
 
     >>> producer, consumer = producer_consumer(tiles=1, stages=1)
     >>> producer
@@ -143,6 +145,7 @@ check = Checks("producer_consumer(tiles, stages)", works, ring, examples=25)
 
 check("one tile in a ring of one stage", [ring(1, 1), ring(1, 1, 2)])
 check("as many tiles as stages: each is used once", [ring(2, 2), ring(4, 4), *paces(3, 3)])
+check("fewer tiles than stages", [ring(1, 3), ring(2, 4), ring(2, 3, 2)])
 check("more tiles than stages, at every pace", [ring(2, 1), ring(3, 2), *paces(7, 2), *paces(9, 3)])
 check("one stage for all tiles, at every pace", paces(4, 1))
 check("two consumers, at every pace", [*paces(5, 1, 2), *paces(9, 4, 2)])

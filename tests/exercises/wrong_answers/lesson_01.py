@@ -103,7 +103,7 @@ WRONG_ANSWERS = {
         "a TypeError": ({"raise ValueError": "raise TypeError"}, "An error is raised, but it is no ValueError."),
         "assert": (
             {'raise ValueError(f"a has shape {a.shape} and b {b.shape}")': "assert False"},
-            "An error is raised, but it is no ValueError.",
+            "the answer raised AssertionError",
         ),
         "whole numbers": ({DOT: "int((a * b).sum())"}, "Numbers are cut to whole ones on the way."),
         "in whole numbers": (
@@ -113,10 +113,7 @@ WRONG_ANSWERS = {
         "a with itself": ({DOT: "(a * a).sum()"}, "b is not used: a is multiplied with itself."),
         "the first is left out": (dot_without_the_first, "One product is left out, that of the first components or of"),
         "the last is left out": (dot_without_the_last, "One product is left out, that of the first components or of"),
-        "return inside the loop": (
-            dot_returns_in_the_loop,
-            "return total with this return after the loop, not in it, the result would be right",
-        ),
+        "return inside the loop": (dot_returns_in_the_loop, "Only the product of the first components is returned."),
         "= for +=": (dot_overwrites, "Only the product of the last components is returned."),
         "printed": (dot_printed, "the answer returned None, not a number: is there a return"),
         "float16": (

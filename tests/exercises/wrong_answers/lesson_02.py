@@ -70,7 +70,7 @@ WRONG_ANSWERS = {
         ),
         "a string": ({"return float(": "return str("}, "the answer returned 11.0859375, not a number"),
         "an array": ({"return float(": "return np.array([1.0]) * ("}, "the answer returned [11.085938], not a number"),
-        "infinite": (lambda e, m: float("inf"), "inf is not a finite number"),
+        "infinite": (lambda e, m: float("inf"), "inf came back, which is not a finite number"),
         "the gap at 1": (
             {"2.0 ** (np.floor(np.log2(limit)) - mantissa_bits)": "2.0**-mantissa_bits"},
             "float16 does not hold 11.08984375: its neighbours there are",
@@ -99,7 +99,7 @@ WRONG_ANSWERS = {
         "x / sum": ({"np.exp(x)": "x"}, "The weights are not made of exp(x)."),
         "no keepdims": (
             {"axis=-1, keepdims=True": "axis=-1"},
-            "The sums have lost their axis, so row i is divided by the",
+            "The sums have lost their axis, so column j is divided by the",
         ),
         "log": ({"np.exp(x)": "np.log(x)"}, "The weights are not made of exp(x)."),
         "expm1": ({"np.exp(x)": "np.expm1(x)"}, "The weights are not made of exp(x)."),

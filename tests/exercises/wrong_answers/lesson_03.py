@@ -127,7 +127,7 @@ WRONG_ANSWERS = {
         ),
         "1 / (1 + exp(-x))": (
             lambda x, axis=-1: (1 / (1 + np.exp(-x))).astype(x.dtype),
-            "changing x[0] changes row 0 of what comes back; it should",
+            "changing x[0] changes entry 0 of what comes back; it should",
         ),
         "the max of the first slice": (
             shifted_by("s.max(axis=axis, keepdims=True).ravel()[0]"),
