@@ -13,6 +13,7 @@ sandbox        the command line of bubblewrap
 diagnosis      says where and how what came back differs from what was expected
 recording      runs an answer and keeps the value of every expression
 mending        finds the place in it where another value would make the result right
+value_pairs    compares the values of two answers' expressions
 changes        small changes of a function's source
 repairing      finds the one of them that makes an answer right
 read_counting  inputs that notice how they are read

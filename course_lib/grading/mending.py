@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from . import value_pairs
 from .calling import GuardedAnswer
 from .diagnosis import show
 from .drawing import drawn
@@ -25,7 +26,6 @@ MOST_PARTS, MOST_PASSES = 3, 3  # parts of a line that are named; passes of a lo
 MOST_LAUNCHED, MOST_LAUNCHES = 4, 40  # cases of a kernel, and launches to look for a change
 TRYING_LIMIT_S = 2.5  # of processor time
 FLOAT64, FLOAT32 = 1e-9, 1e-5  # how far numbers may be apart that are the same
-MOST_SHOWN = 8  # numbers of a row
 UNLIKE = 0.4  # so little do two expressions have in common that stand for different things
 MOST_TRIED = 12  # passes of a loop, and rows of an array
 # What an expression is, in the order in which they are tried: WRONG though all its parts are right; RIGHT, if a step
@@ -92,14 +92,16 @@ class _Search:
             self._cut_into_passes()
         self.texts = {}  # results first; of several with the same values, one, with the texts of all
         for source in sorted(self.new[0], key=lambda source: not self.right.places[source].is_result):
-            alike = (other for other in self.texts if _alike(self.new, source, self.new, other, exactly=True))
+            alike = (
+                other for other in self.texts if value_pairs.alike(self.new, source, self.new, other, exactly=True)
+            )
             self.texts.setdefault(next(alike, source), []).append(self.right.places[source].text)
         results = [source for source in self.texts if self.right.places[source].is_result == "all"]
         self.results = {  # and what is the result but for its last rounding
             source: at
             for at in results
             for source in self.texts
-            if _alike(self.new, source, self.new, at, rtol=ROUNDED)
+            if value_pairs.alike(self.new, source, self.new, at, rtol=ROUNDED)
         }
         self.known = self._known(self.rtol)
         found = (
@@ -137,12 +139,14 @@ class _Search:
         there = self.right.places[source]
         if source in self.single:
             both = self._both(place, source)
-            return bool(both) and all(_equal(x, new[source][0], rtol) for old, new in both for x in old[place])
+            return bool(both) and all(
+                value_pairs.equal(x, new[source][0], rtol) for old, new in both for x in old[place]
+            )
         as_often = source in self.passing or there.is_given and not there.text.isidentifier()
         # What asks for the opposite of a right condition is as good.
-        return any(_alike(self.old, place, self.new, source, rtol=rtol, negated=n) for n in (False, True)) and not (
-            as_often and any(len(old[place]) != len(new[source]) for old, new in self._both(place, source))
-        )
+        return any(
+            value_pairs.alike(self.old, place, self.new, source, rtol=rtol, negated=n) for n in (False, True)
+        ) and not (as_often and any(len(old[place]) != len(new[source]) for old, new in self._both(place, source)))
 
     def _both(self, place, source):
         return [(o, n) for o, n in zip(self.old, self.new, strict=True) if place in o and source in n]
@@ -252,7 +256,7 @@ class _Search:
         if len(parts) > MOST_PARTS or self.wrong.places[last[0]].text.startswith("{"):  # the line is the whole answer
             return ""
         it = "them" if len(parts) > 1 else "it"
-        return self._said(last, f"{_listed(parts)}: right; what is made of {it} in this line is not")
+        return self._said(last, f"{value_pairs.listed(parts)}: right; what is made of {it} in this line is not")
 
     def _is_made_of_right(self, place):
         parts = self.wrong.places[place].parts
@@ -346,9 +350,13 @@ class _Search:
 
     def _is_stale(self, place, old, new):
         """The time whose value a variable has every time, and ought to have only then, or None."""
-        if len(old) < 2 or not self.wrong.places[place].text.isidentifier() or any(_differ(old[0], x) for x in old):
+        if (
+            len(old) < 2
+            or not self.wrong.places[place].text.isidentifier()
+            or any(value_pairs.differ(old[0], x) for x in old)
+        ):
             return None
-        return next((at for at, x in enumerate(new) if not _differ(old[0], x)), None)
+        return next((at for at, x in enumerate(new) if not value_pairs.differ(old[0], x)), None)
 
     def _inside_of_right(self):
         """Places in an expression that is right: whatever they are, the mistake is none of theirs."""
@@ -396,7 +404,9 @@ class _Search:
         """(likeness, source) of those whose values might belong here, the most alike first."""
         here, known, old = self.wrong.places[place], self.known[place], self.old[0][place]
         found = []
-        is_constant = len(self.old) > 1 and all(_equal(old[0], each[place][0]) for each in self.old if place in each)
+        is_constant = len(self.old) > 1 and all(
+            value_pairs.equal(old[0], each[place][0]) for each in self.old if place in each
+        )
         if START.match(here.text) or known is not None and is_constant:
             return found
         for source in self.texts:
@@ -411,9 +421,11 @@ class _Search:
                 is_of_kind = not there.is_given or there.text.isidentifier() or old[0].size == 1
             if not here.is_given and np.isinf(new[0]).all() and np.isfinite(old[0]).any():
                 continue  # what is computed of finite numbers, and ought to be infinite: by chance
-            is_of_kind = is_of_kind and (not here.is_given and known is None or _sizes(old) == _sizes(new))
-            if is_of_kind and not there.is_result and source not in self.results and _fits(old, new):
-                if here.parts and _changes_sign(old[0], new[0]) and self._likeness(place, source) < UNLIKE:
+            is_of_kind = is_of_kind and (
+                not here.is_given and known is None or value_pairs.sizes(old) == value_pairs.sizes(new)
+            )
+            if is_of_kind and not there.is_result and source not in self.results and value_pairs.fits(old, new):
+                if here.parts and value_pairs.changes_sign(old[0], new[0]) and self._likeness(place, source) < UNLIKE:
                     continue
                 alike = (old[0].shape == new[0].shape) + (old[0].size == new[0].size)
                 found.append((self._likeness(place, source) + alike, source))
@@ -421,7 +433,7 @@ class _Search:
 
     def _contains(self, source, known):
         parts = self.right.places[source].parts
-        return any(_alike(self.new, part, self.new, known) or self._contains(part, known) for part in parts)
+        return any(value_pairs.alike(self.new, part, self.new, known) or self._contains(part, known) for part in parts)
 
     def _mends(self, sources, whole):
         """Whether every case has the right result with these sources, {place: source}; or, if not the whole is asked
@@ -472,7 +484,7 @@ class _Search:
             if len(sources) == 1 and (at := self._is_stale(place, old, new)) is not None:
                 return self._said([place], f"{here.text} is each time what it should be the {ORDINALS[at]} time only")
             new = self._needed(place, old, new) if len(sources) == 1 else new
-            at = next((i for i, pair in enumerate(zip(old, new, strict=True)) if _differ(*pair)), None)
+            at = next((i for i, pair in enumerate(zip(old, new, strict=True)) if value_pairs.differ(*pair)), None)
             if at is None:  # a copy of the old values would do: what the answer writes into them is then lost
                 return ""
             shapes = [x[at].shape for x in (old, new)]
@@ -480,10 +492,10 @@ class _Search:
                 changes.append(f"{here.text} has shape {shapes[0]}")
                 wanted.append(f"an array of shape {shapes[1]}")
                 continue
-            row, *said = _first_difference(*(_listed_range(here.text, x[at]) for x in (old, new)))
+            row, *said = value_pairs.first_difference(*(value_pairs.listed_range(here.text, x[at]) for x in (old, new)))
             outer = next((each.text for each in self.wrong.places if place in each.parts), "")
             within = f" of {outer}" if len(here.text) < 3 and outer or outer.count(here.text) > 1 else ""
-            several = sum(itertools.starmap(_differ, zip(old, new, strict=True))) > 1
+            several = sum(itertools.starmap(value_pairs.differ, zip(old, new, strict=True))) > 1
             time = f" the {ORDINALS[at]} time" + " (and others)" * several if len(old) > 1 else ""
             if here.text == said[0] and len(sources) == 1:  # a number
                 where = within and f" in {outer}"
@@ -491,7 +503,10 @@ class _Search:
             changes.append(f"{row}{here.text}{within}{time} is {said[0]}")
             wanted.append(f"{said[1]} and so on" if several else said[1])
         places = "its place" if len(sources) == 1 else "their places"
-        return self._said(sources, f"{_listed(changes)}; with {_listed(wanted)} in {places} the result would be right")
+        return self._said(
+            sources,
+            f"{value_pairs.listed(changes)}; with {value_pairs.listed(wanted)} in {places} the result would be right",
+        )
 
     def _needed(self, place, old, new):
         """new, with the old values wherever the result is right with them, too: in whole passes first, then in rows."""
@@ -502,7 +517,7 @@ class _Search:
             came, evidence = self.wrong.run(*self.runs[0].case, {place: values})
             return evidence is None and same(came, self.runs[0].due)
 
-        new = [_as_shaped(theirs, ours) for ours, theirs in zip(old, new, strict=True)]
+        new = [value_pairs.as_shaped(theirs, ours) for ours, theirs in zip(old, new, strict=True)]
         for at in range(min(len(new), MOST_TRIED)):
             kept = [*new[:at], old[at], *new[at + 1 :]]
             new = kept if is_right(kept) else new
@@ -516,76 +531,3 @@ class _Search:
 
     def _said(self, places, text):
         return "\n".join([*dict.fromkeys(self.wrong.line(place) for place in places), text])
-
-
-def _first_difference(old, new):
-    """("row 1 of ", its values, those in their place), or of all values where that is short."""
-    if old.size == new.size:
-        new = new.reshape(old.shape)
-    at = []
-    while old.shape == new.shape and old.ndim > 1:
-        at.append(next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True)))
-        old, new = old[at[-1]], new[at[-1]]
-    row = f"row {', '.join(map(str, at))} of " if at else ""
-    if old.shape == new.shape and old.ndim == 1 and old.size > MOST_SHOWN:
-        entry = next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True))
-        row, old, new = f"entry {entry} of {row}", old[entry], new[entry]
-    said = [" ".join(show(each if each.ndim else each.item()).split()) for each in (old, new)]
-    if said[0] == said[1]:
-        said = [f"{text} in {each.dtype}" for text, each in zip(said, (old, new), strict=True)]
-    return row, *said
-
-
-def _listed_range(text, values):
-    """The numbers of a range, of which only the start, the stop and the step are recorded."""
-    return np.arange(*values.tolist()) if text.startswith("range(") and values.size == 3 else values
-
-
-def _listed(texts):
-    return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
-
-
-def _changes_sign(old, new):
-    """A positive number becomes a negative one, other than by its sign alone."""
-    return old.size == new.size == 1 and bool((old > 0) & (new < 0) & np.isfinite(new) & (new + old != 0))
-
-
-def _sizes(values):
-    return [value.size for value in values]
-
-
-def _fits(old, new):
-    """Whether the right answer's values could stand for the wrong one's."""
-    pairs = list(zip(old, new, strict=False))
-    alike = all((a.dtype == bool) == (b.dtype == bool) for a, b in pairs)
-    # A whole number is not replaced by an array, nor whole numbers by fractions.
-    sizes = all(a.dtype.kind != "i" or (a.ndim or not b.ndim) and (b == np.round(b)).all() for a, b in pairs)
-    return len(old) == len(new) and alike and sizes and any(_differ(*pair) for pair in pairs)
-
-
-def _differ(one, other):
-    """Whether they do, as values: a stand-in of the same size takes the shape of what it stands for."""
-    return not np.array_equal(one, _as_shaped(other, one), equal_nan=True)
-
-
-def _as_shaped(new, old):
-    return new.reshape(old.shape) if new.size == old.size and new.ndim != old.ndim else new
-
-
-def _alike(values, place, others, source, exactly=False, rtol=1e-9, negated=False):
-    """Whether two expressions have the same values in every case that comes to both, as far as both come.
-
-    negated: whether the truth values of one are the opposite of the other's.
-    """
-    pairs = [(a[place], b[source]) for a, b in zip(values, others, strict=True) if place in a and source in b]
-    if negated:
-        pairs = [([~x for x in one], other) for one, other in pairs if one[0].dtype == other[0].dtype == bool]
-    if exactly and any(len(some) != len(other) or some[0].shape != other[0].shape for some, other in pairs):
-        return False
-    return bool(pairs) and all(_equal(*pair, rtol) for both in pairs for pair in zip(*both, strict=False))
-
-
-def _equal(one, other, rtol=1e-9):
-    if one.size != other.size or (one.dtype == bool) != (other.dtype == bool):
-        return False
-    return np.allclose(one.ravel(), other.ravel(), rtol=rtol, atol=0, equal_nan=True)

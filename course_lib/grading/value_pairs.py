@@ -1,0 +1,80 @@
+"""Values that two answers' expressions had, compared: a list of arrays each, one for each time that it was evaluated."""
+
+import numpy as np
+
+from .diagnosis import show
+
+MOST_SHOWN = 8  # numbers of a row
+
+
+def first_difference(old, new):
+    """("row 1 of ", its values, those in their place), or of all values where that is short."""
+    if old.size == new.size:
+        new = new.reshape(old.shape)
+    at = []
+    while old.shape == new.shape and old.ndim > 1:
+        at.append(next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True)))
+        old, new = old[at[-1]], new[at[-1]]
+    row = f"row {', '.join(map(str, at))} of " if at else ""
+    if old.shape == new.shape and old.ndim == 1 and old.size > MOST_SHOWN:
+        entry = next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True))
+        row, old, new = f"entry {entry} of {row}", old[entry], new[entry]
+    said = [" ".join(show(each if each.ndim else each.item()).split()) for each in (old, new)]
+    if said[0] == said[1]:
+        said = [f"{text} in {each.dtype}" for text, each in zip(said, (old, new), strict=True)]
+    return row, *said
+
+
+def listed_range(text, values):
+    """The numbers of a range, of which only the start, the stop and the step are recorded."""
+    return np.arange(*values.tolist()) if text.startswith("range(") and values.size == 3 else values
+
+
+def listed(texts):
+    return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
+
+
+def changes_sign(old, new):
+    """A positive number becomes a negative one, other than by its sign alone."""
+    return old.size == new.size == 1 and bool((old > 0) & (new < 0) & np.isfinite(new) & (new + old != 0))
+
+
+def sizes(values):
+    return [value.size for value in values]
+
+
+def fits(old, new):
+    """Whether the right answer's values could stand for the wrong one's."""
+    pairs = list(zip(old, new, strict=False))
+    same_kind = all((a.dtype == bool) == (b.dtype == bool) for a, b in pairs)
+    # A whole number is not replaced by an array, nor whole numbers by fractions.
+    whole = all(a.dtype.kind != "i" or (a.ndim or not b.ndim) and (b == np.round(b)).all() for a, b in pairs)
+    return len(old) == len(new) and same_kind and whole and any(differ(*pair) for pair in pairs)
+
+
+def differ(one, other):
+    """Whether they do, as values: a stand-in of the same size takes the shape of what it stands for."""
+    return not np.array_equal(one, as_shaped(other, one), equal_nan=True)
+
+
+def as_shaped(new, old):
+    return new.reshape(old.shape) if new.size == old.size and new.ndim != old.ndim else new
+
+
+def alike(values, place, others, source, exactly=False, rtol=1e-9, negated=False):
+    """Whether two expressions have the same values in every case that comes to both, as far as both come.
+
+    negated: whether the truth values of one are the opposite of the other's.
+    """
+    pairs = [(a[place], b[source]) for a, b in zip(values, others, strict=True) if place in a and source in b]
+    if negated:
+        pairs = [([~x for x in one], other) for one, other in pairs if one[0].dtype == other[0].dtype == bool]
+    if exactly and any(len(some) != len(other) or some[0].shape != other[0].shape for some, other in pairs):
+        return False
+    return bool(pairs) and all(equal(*pair, rtol) for both in pairs for pair in zip(*both, strict=False))
+
+
+def equal(one, other, rtol=1e-9):
+    if one.size != other.size or (one.dtype == bool) != (other.dtype == bool):
+        return False
+    return np.allclose(one.ravel(), other.ravel(), rtol=rtol, atol=0, equal_nan=True)
