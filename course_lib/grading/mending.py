@@ -13,13 +13,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import value_pairs
 from .calling import GuardedAnswer
 from .diagnosis import show
 from .drawing import drawn
 from .exercise import Exercise, Property
 from .recording import Recording
 from .slips import same
+from .value_pairs import (
+    are_alike,
+    are_equal,
+    as_shaped,
+    can_stand,
+    changes_sign,
+    differ,
+    first_difference,
+    listed,
+    listed_range,
+    sizes_of,
+)
 
 MOST_CASES, MOST_RANDOM, MOST_COST = 12, 6, 4000  # the cost as in Recording: counted, not timed
 MOST_PARTS, MOST_PASSES = 3, 3  # parts of a line that are named; passes of a loop that are told apart
@@ -92,16 +103,14 @@ class _Search:
             self._cut_into_passes()
         self.texts = {}  # results first; of several with the same values, one, with the texts of all
         for source in sorted(self.new[0], key=lambda source: not self.right.places[source].is_result):
-            alike = (
-                other for other in self.texts if value_pairs.alike(self.new, source, self.new, other, exactly=True)
-            )
+            alike = (other for other in self.texts if are_alike(self.new, source, self.new, other, exactly=True))
             self.texts.setdefault(next(alike, source), []).append(self.right.places[source].text)
         results = [source for source in self.texts if self.right.places[source].is_result == "all"]
         self.results = {  # and what is the result but for its last rounding
             source: at
             for at in results
             for source in self.texts
-            if value_pairs.alike(self.new, source, self.new, at, rtol=ROUNDED)
+            if are_alike(self.new, source, self.new, at, rtol=ROUNDED)
         }
         self.known = self._known(self.rtol)
         found = (
@@ -139,14 +148,12 @@ class _Search:
         there = self.right.places[source]
         if source in self.single:
             both = self._both(place, source)
-            return bool(both) and all(
-                value_pairs.equal(x, new[source][0], rtol) for old, new in both for x in old[place]
-            )
+            return bool(both) and all(are_equal(x, new[source][0], rtol) for old, new in both for x in old[place])
         as_often = source in self.passing or there.is_given and not there.text.isidentifier()
         # What asks for the opposite of a right condition is as good.
-        return any(
-            value_pairs.alike(self.old, place, self.new, source, rtol=rtol, negated=n) for n in (False, True)
-        ) and not (as_often and any(len(old[place]) != len(new[source]) for old, new in self._both(place, source)))
+        return any(are_alike(self.old, place, self.new, source, rtol=rtol, negated=n) for n in (False, True)) and not (
+            as_often and any(len(old[place]) != len(new[source]) for old, new in self._both(place, source))
+        )
 
     def _both(self, place, source):
         return [(o, n) for o, n in zip(self.old, self.new, strict=True) if place in o and source in n]
@@ -256,7 +263,7 @@ class _Search:
         if len(parts) > MOST_PARTS or self.wrong.places[last[0]].text.startswith("{"):  # the line is the whole answer
             return ""
         it = "them" if len(parts) > 1 else "it"
-        return self._said(last, f"{value_pairs.listed(parts)}: right; what is made of {it} in this line is not")
+        return self._said(last, f"{listed(parts)}: right; what is made of {it} in this line is not")
 
     def _is_made_of_right(self, place):
         parts = self.wrong.places[place].parts
@@ -350,13 +357,9 @@ class _Search:
 
     def _is_stale(self, place, old, new):
         """The time whose value a variable has every time, and ought to have only then, or None."""
-        if (
-            len(old) < 2
-            or not self.wrong.places[place].text.isidentifier()
-            or any(value_pairs.differ(old[0], x) for x in old)
-        ):
+        if len(old) < 2 or not self.wrong.places[place].text.isidentifier() or any(differ(old[0], x) for x in old):
             return None
-        return next((at for at, x in enumerate(new) if not value_pairs.differ(old[0], x)), None)
+        return next((at for at, x in enumerate(new) if not differ(old[0], x)), None)
 
     def _inside_of_right(self):
         """Places in an expression that is right: whatever they are, the mistake is none of theirs."""
@@ -404,9 +407,7 @@ class _Search:
         """(likeness, source) of those whose values might belong here, the most alike first."""
         here, known, old = self.wrong.places[place], self.known[place], self.old[0][place]
         found = []
-        is_constant = len(self.old) > 1 and all(
-            value_pairs.equal(old[0], each[place][0]) for each in self.old if place in each
-        )
+        is_constant = len(self.old) > 1 and all(are_equal(old[0], each[place][0]) for each in self.old if place in each)
         if START.match(here.text) or known is not None and is_constant:
             return found
         for source in self.texts:
@@ -421,11 +422,9 @@ class _Search:
                 is_of_kind = not there.is_given or there.text.isidentifier() or old[0].size == 1
             if not here.is_given and np.isinf(new[0]).all() and np.isfinite(old[0]).any():
                 continue  # what is computed of finite numbers, and ought to be infinite: by chance
-            is_of_kind = is_of_kind and (
-                not here.is_given and known is None or value_pairs.sizes(old) == value_pairs.sizes(new)
-            )
-            if is_of_kind and not there.is_result and source not in self.results and value_pairs.fits(old, new):
-                if here.parts and value_pairs.changes_sign(old[0], new[0]) and self._likeness(place, source) < UNLIKE:
+            is_of_kind = is_of_kind and (not here.is_given and known is None or sizes_of(old) == sizes_of(new))
+            if is_of_kind and not there.is_result and source not in self.results and can_stand(old, new):
+                if here.parts and changes_sign(old[0], new[0]) and self._likeness(place, source) < UNLIKE:
                     continue
                 alike = (old[0].shape == new[0].shape) + (old[0].size == new[0].size)
                 found.append((self._likeness(place, source) + alike, source))
@@ -433,7 +432,7 @@ class _Search:
 
     def _contains(self, source, known):
         parts = self.right.places[source].parts
-        return any(value_pairs.alike(self.new, part, self.new, known) or self._contains(part, known) for part in parts)
+        return any(are_alike(self.new, part, self.new, known) or self._contains(part, known) for part in parts)
 
     def _mends(self, sources, whole):
         """Whether every case has the right result with these sources, {place: source}; or, if not the whole is asked
@@ -484,7 +483,7 @@ class _Search:
             if len(sources) == 1 and (at := self._is_stale(place, old, new)) is not None:
                 return self._said([place], f"{here.text} is each time what it should be the {ORDINALS[at]} time only")
             new = self._needed(place, old, new) if len(sources) == 1 else new
-            at = next((i for i, pair in enumerate(zip(old, new, strict=True)) if value_pairs.differ(*pair)), None)
+            at = next((i for i, pair in enumerate(zip(old, new, strict=True)) if differ(*pair)), None)
             if at is None:  # a copy of the old values would do: what the answer writes into them is then lost
                 return ""
             shapes = [x[at].shape for x in (old, new)]
@@ -492,10 +491,10 @@ class _Search:
                 changes.append(f"{here.text} has shape {shapes[0]}")
                 wanted.append(f"an array of shape {shapes[1]}")
                 continue
-            row, *said = value_pairs.first_difference(*(value_pairs.listed_range(here.text, x[at]) for x in (old, new)))
+            row, *said = first_difference(*(listed_range(here.text, x[at]) for x in (old, new)))
             outer = next((each.text for each in self.wrong.places if place in each.parts), "")
             within = f" of {outer}" if len(here.text) < 3 and outer or outer.count(here.text) > 1 else ""
-            several = sum(itertools.starmap(value_pairs.differ, zip(old, new, strict=True))) > 1
+            several = sum(itertools.starmap(differ, zip(old, new, strict=True))) > 1
             time = f" the {ORDINALS[at]} time" + " (and others)" * several if len(old) > 1 else ""
             if here.text == said[0] and len(sources) == 1:  # a number
                 where = within and f" in {outer}"
@@ -505,7 +504,7 @@ class _Search:
         places = "its place" if len(sources) == 1 else "their places"
         return self._said(
             sources,
-            f"{value_pairs.listed(changes)}; with {value_pairs.listed(wanted)} in {places} the result would be right",
+            f"{listed(changes)}; with {listed(wanted)} in {places} the result would be right",
         )
 
     def _needed(self, place, old, new):
@@ -517,7 +516,7 @@ class _Search:
             came, evidence = self.wrong.run(*self.runs[0].case, {place: values})
             return evidence is None and same(came, self.runs[0].due)
 
-        new = [value_pairs.as_shaped(theirs, ours) for ours, theirs in zip(old, new, strict=True)]
+        new = [as_shaped(theirs, ours) for ours, theirs in zip(old, new, strict=True)]
         for at in range(min(len(new), MOST_TRIED)):
             kept = [*new[:at], old[at], *new[at + 1 :]]
             new = kept if is_right(kept) else new

@@ -1,4 +1,4 @@
-"""Values that two answers' expressions had, compared: a list of arrays each, one for each time that it was evaluated."""
+"""Compares the values that expressions of two answers had: a list of arrays each, one for each time."""
 
 import numpy as np
 
@@ -39,11 +39,11 @@ def changes_sign(old, new):
     return old.size == new.size == 1 and bool((old > 0) & (new < 0) & np.isfinite(new) & (new + old != 0))
 
 
-def sizes(values):
+def sizes_of(values):
     return [value.size for value in values]
 
 
-def fits(old, new):
+def can_stand(old, new):
     """Whether the right answer's values could stand for the wrong one's."""
     pairs = list(zip(old, new, strict=False))
     same_kind = all((a.dtype == bool) == (b.dtype == bool) for a, b in pairs)
@@ -61,7 +61,7 @@ def as_shaped(new, old):
     return new.reshape(old.shape) if new.size == old.size and new.ndim != old.ndim else new
 
 
-def alike(values, place, others, source, exactly=False, rtol=1e-9, negated=False):
+def are_alike(values, place, others, source, exactly=False, rtol=1e-9, negated=False):
     """Whether two expressions have the same values in every case that comes to both, as far as both come.
 
     negated: whether the truth values of one are the opposite of the other's.
@@ -71,10 +71,10 @@ def alike(values, place, others, source, exactly=False, rtol=1e-9, negated=False
         pairs = [([~x for x in one], other) for one, other in pairs if one[0].dtype == other[0].dtype == bool]
     if exactly and any(len(some) != len(other) or some[0].shape != other[0].shape for some, other in pairs):
         return False
-    return bool(pairs) and all(equal(*pair, rtol) for both in pairs for pair in zip(*both, strict=False))
+    return bool(pairs) and all(are_equal(*pair, rtol) for both in pairs for pair in zip(*both, strict=False))
 
 
-def equal(one, other, rtol=1e-9):
+def are_equal(one, other, rtol=1e-9):
     if one.size != other.size or (one.dtype == bool) != (other.dtype == bool):
         return False
     return np.allclose(one.ravel(), other.ravel(), rtol=rtol, atol=0, equal_nan=True)
