@@ -130,8 +130,13 @@ def compare_output(report, array: np.ndarray, part: ExpectedOutput) -> Evidence 
     # A kernel may compute NaN, too: but not if it has stored less than the whole array.
     if missing.any() and report.tensors[part.name].stores.bytes < array.nbytes:
         rows = sorted(set(np.nonzero(missing)[0].tolist()))
-        text = f"{part.name}: {int(missing.sum())} of {missing.size} elements are never stored"
-        return Evidence((Finding(part.name, "never stored", f"{text} ({named(part.index, rows)})"),))
+        where = named(part.index, rows)
+        if missing.ndim == 2 and (missing[rows] == missing[rows[0]]).all():  # the same columns of each
+            columns = np.flatnonzero(missing[rows[0]]).tolist()
+            whole = f"every {part.index}" if len(rows) == len(missing) else where
+            where = f"{named('column', columns)} of {whole}" if len(columns) < missing.shape[1] else where
+        text = f"{part.name}: {int(missing.sum())} of {missing.size} elements are never stored ({where})"
+        return Evidence((Finding(part.name, "never stored", text),))
     return compare(array, [part])
 
 
