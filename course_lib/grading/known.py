@@ -32,8 +32,19 @@ RELATIONS |= {f"the right result to the power {said}": lambda right, p=p: right*
 MOST_RANDOM = 12  # inputs of a property
 ONLY_THERE = ", wherever it is wrong"
 # Kinds of findings that say it all.
-PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "accepted"}
-PLAIN |= {"at once", "again", "swapped"}
+PLAIN = {
+    "exception",
+    "unknown name",
+    "timeout",
+    "none",
+    "type",
+    "dtype",
+    "memory",
+    "modified",
+    "accepted",
+    "wrong exception",
+}
+PLAIN |= {"at once", "again", "swapped", "wrong exception"}
 REPAIRED = {"exception", "type", "dtype"}  # of these, a small change may be told that is enough
 
 

@@ -97,8 +97,11 @@ def raises_value_error(answer, **inputs) -> Evidence | None:
     except AnswerError as error:
         if re.match(r"the answer raised (\w+, a )?ValueError\b", error.finding.text):
             return None
-        return Evidence((error.finding,), expected="a ValueError")
+        finding = error.finding
+        if own := re.match(r"the answer raised (\w+).*?(\n.*:\s+raise\b.*)$", finding.text, re.DOTALL):
+            finding = Finding("", "wrong exception", f"the answer raises {own[1]}, not ValueError{own[2]}")
+        return Evidence((finding,), expected="a ValueError, raised")
     said = "nothing was raised"
     if isinstance(returned, Exception) or returned is ValueError:
         said = "the ValueError is returned; it has to be raised"
-    return single_finding("accepted", said, show(returned), "a ValueError")
+    return single_finding("accepted", said, show(returned), "a ValueError, raised")

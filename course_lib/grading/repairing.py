@@ -137,5 +137,5 @@ def _in_words(change):
         case ast.BinOp(left=left, right=right), ast.BinOp(left=other) if other is right and left is not right:
             return f"with the sides of {text} exchanged"
         case ast.BinOp(left=left, right=right), _ if new in (left, right):
-            return f"with only a part of {text}"
+            return f"without {ast.unparse(right if new is left else left)} in {text}"
     return f"with something else in place of {text}" if text else "with a small change"
