@@ -18,8 +18,9 @@ def flash_forward(
         lies at q_ptr + h * stride_qh + n * stride_qm + d, likewise for k, v and o. lse: float32 [heads, n_q], element
         [h, n] at lse_ptr + h * stride_lh + n.
     scale: positive, multiplies the scores. IS_CAUSAL: query i sees keys 0 to i + n_k - n_q.
-    A tile has BLOCK_M queries or BLOCK_N keys, and BLOCK_D columns, all of them powers of two and 16 or more. BLOCK_D is
-        at least HEAD_DIM. n_q, n_k and HEAD_DIM are any numbers from 1 up, and nothing outside a tensor may be touched.
+    A tile has BLOCK_M queries or BLOCK_N keys, and BLOCK_D columns. All three are powers of two, 16 or more;
+        BLOCK_D is at least HEAD_DIM. n_q, n_k and HEAD_DIM are any numbers from 1 up. Nothing outside a tensor may be
+        touched.
     Stores softmax(scale q k^T) v in o, in o's dtype, and in lse the natural logarithm of the sum of exp(scores). For a
         query that sees no key, o is 0 and lse is -inf. Statistics and accumulator are float32.
     Each program loads its queries once and, also once each, the tiles of keys and values in which at least one of its

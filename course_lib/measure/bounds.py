@@ -46,8 +46,8 @@ def explain_point(seconds, flops, n_bytes, launches, flops_per_s, bytes_per_s, l
     seconds: measured, for the whole call. flops, n_bytes, launches: what the call is taken to need.
     flops_per_s, bytes_per_s: peak rate and bandwidth. launch_s: the time of one launch; the launches follow
         one another.
-    A call's arithmetic, memory traffic and launches go on side by side, so each of them sets a least time for the call. The longest of
-        the three, over the measured seconds, is the share of the time that the account explains.
+    A call's arithmetic, memory traffic and launches go on side by side, so each of the three sets a least time for the
+        call. The longest of them, over the measured seconds, is the share of the time that the account explains.
     Returns (verdict, share), with the verdict
         "arithmetic", "memory" or "launch" if that is what the call waits for, for at least half of its time;
         "none of these" if more than half of the time goes into something that is not in the account;

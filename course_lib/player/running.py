@@ -24,6 +24,9 @@ CLOCK_LIMITS = 5  # so many times the limit by the clock, for an answer that sle
 PRINTED_LIMIT_CHARS = 600
 TEXT_LIMIT_CHARS = 2000  # of the message of an exception
 
+# Called by Python where nobody catches: what they raise is printed, and lost.
+UNRAISABLE = {"__del__", "release", "gc_callback"}
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = (
     _PACKAGE,
@@ -180,8 +183,8 @@ def _limited_by_signal(run, limit_s):
     began, busy_s = time.monotonic(), time.thread_time()
 
     def ring(signum, frame):
-        if frame is not None and frame.f_code.co_name == "gc_callback":
-            return  # what a collector's callback raises is printed and lost; the alarm repeats
+        if frame is not None and frame.f_code.co_name in UNRAISABLE:
+            return  # the alarm repeats
         # The first alarm comes when an answer that had the processor to itself has used limit_s, or just about.
         if time.thread_time() - busy_s > 0.9 * limit_s or time.monotonic() - began > CLOCK_LIMITS * limit_s:
             raise TimeUp

@@ -61,7 +61,7 @@ check(
 )
 check(
     "a hidden entry changes nothing, even 1000 above the visible ones",
-    [([-1000, 0], [1, 0]), ([[-1000, -1001, 0]], [[1, 1, 0]]), masked(offset=-1000.0)],
+    [([-1000, 0], [1, 0]), ([[-1000, -1001, 0]], [[1, 1, 0]]), ([1, 1000, 2], [1, 0, 1]), masked(offset=-1000.0)],
 )
 check(
     "rows that lie 1000 apart are each right, and so are logits of 2000 beside 0",

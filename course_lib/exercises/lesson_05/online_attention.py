@@ -126,7 +126,7 @@ check(
         ([5], 1),
     ],
 )
-check("blocks that leave the max alone", [([1, 1], 1), ([2, 1, 0, 1], 2), ([0, 0, 0, 0], 2)])
+check("blocks that leave the max alone", [([1, 1], 1), ([2, 1, 0, 1], 2), ([2, 0, 1, 1], 2), ([0, 0, 0, 0], 2)])
 check("blocks that raise the max, each of them", [([0, 1], 1), ([0, 1, 2, 3], 2), ([-4, -3, -1], 1)])
 check(
     "the last block may be short, and a block may be longer than the sequence",

@@ -16,7 +16,7 @@ def find_failing_input(kernel):
         and neither q k^T nor the exact output larger than the dtype can hold.
     The kernel runs with the scale d ** -0.5, and with BLOCK_D the smallest power of two that is at least 16 and d.
     The kernel is wrong on it if o or lse differs from the exact one by more than the error budget: twice the error of
-        plain PyTorch in the same dtype, and rounding.
+        plain PyTorch in the same dtype, plus section 5's allowance for rounding.
 
     >>> sorted(find_failing_input("A"))
     ['block_k', 'block_q', 'causal', 'k', 'q', 'v']

@@ -52,6 +52,7 @@ from course_lib import reference
 rng = np.random.default_rng(0)
 scores, values = 3 * rng.standard_normal((n_q, 8)), rng.standard_normal((8, d))
 scores[:empty_rows] = -np.inf
+scores[:one_key_rows, 0], scores[:one_key_rows, 1:] = 0, -np.inf
 no_keys = np.full(n_q, -np.inf), np.zeros(n_q), np.zeros((n_q, d))
 m, l, acc = reference.online_softmax_update(*no_keys, scores, values)
 launched(
@@ -75,14 +76,17 @@ def terms_of_lse(_, m, l, **names):
     return f"in row 0, m is {m[0] * np.log2(np.e):.6g} and log2(l) is {np.log2(l[0]):.6g}; ln 2 is {np.log(2):.6g}"
 
 
-CASE = case_of("n_q d empty_rows block_d block_m", empty_rows=0, block_d=16, block_m=32)
+case = case_of("n_q d empty_rows block_d block_m one_key_rows", empty_rows=0, block_d=16, block_m=32, one_key_rows=0)
 gives_lse = accounted(launch_agrees(lse), terms_of_lse)
-check = kernel_checks(CALL, launch_agrees(o), CASE)
+check = kernel_checks(CALL, launch_agrees(o), case)
 
 check("o is acc divided by l", [(32, 16)])
-# The last query's lse is 0, where a small number added to l shows.
-one_key = CALL.replace("scores[:empty_rows]", "scores[-1, 0], scores[-1, 1:] = 0, -np.inf\nscores[:empty_rows]")
-check("lse is the natural log-sum-exp, of many keys and of one", [(32, 16)], test=gives_lse, call=one_key)
+# The second: queries with an lse of 0, where a small number added to l shows.
+check(
+    "lse is the natural log-sum-exp, of many keys and of one",
+    [(32, 16), case(32, 16, one_key_rows=4)],
+    test=gives_lse,
+)
 check("any number of queries, any head dimension", [(5, 3), (70, 40, 0, 64), (37, 6, 0, 8, 16)])
 check("a query that saw no key: o is 0", [(32, 16, 3)])
 check("a query that saw no key: lse is -inf", [(32, 16, 3)], test=launch_agrees(lse))

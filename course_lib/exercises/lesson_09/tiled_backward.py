@@ -203,8 +203,11 @@ check(
     call=FLOAT32_CALL,
 )
 check(
-    "very negative scores: what is hidden stays hidden",
-    [(as_floats(q=[[1], [1]], k=[[-4e6], [-8e6]], v=[[1], [2]], do=[[1], [2]]), 2, 2, True)],
+    "hidden scores far above or far below the visible ones stay hidden",
+    [
+        (as_floats(q=[[1], [1]], k=[[-4e6], [-8e6]], v=[[1], [2]], do=[[1], [2]]), 2, 2, True),
+        (as_floats(q=[[1], [1]], k=[[1], [2000]], v=[[1], [2]], do=[[1], [2]]), 2, 2, True),
+    ],
 )
 check("causal is off unless it is given", [(TWO, 2, 2)], call=CALL.replace("block_k, causal)", "block_k)"))
 

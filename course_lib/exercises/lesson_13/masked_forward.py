@@ -20,15 +20,16 @@ def masked_forward(
     stride_qm, stride_kn, stride_vn, stride_om, n_q, n_k, scale,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Attention of one head under a mask: program i has query tile i.
+    """Attention of one head under a mask: program i of cdiv(n_q, BLOCK_M) has query tile i.
 
     q, o: [n_q, HEAD_DIM]; k, v: [n_k, HEAD_DIM]; float32. Element [m, c] of q lies at q_ptr + m * stride_qm + c, and so
-        on. scale: positive, multiplies the scores. A score may be as large as 1e7, positive or negative.
+        on. scale: positive, multiplies the scores. A score may then be anything from -1e7 to 1e7.
     kinds: int32 [query tiles, key tiles], contiguous. 0: no pair of the tile is visible. 2: all of its pairs are. 1: in
         this tile, query m sees key n if visible[m, n] is 1. visible: int8 [n_q, n_k], 0 or 1, contiguous.
     Stores o: the softmax over the visible scores, times their values; 0 for a query that sees no key.
-    BLOCK_D: a power of two, 16 or more and at least HEAD_DIM. k and v are loaded for tiles that are not hidden, and
-        visible for partial ones, each once. Nothing else is touched but q, o and kinds.
+    n_q, n_k and HEAD_DIM: any numbers from 1 up. BLOCK_M, BLOCK_N and BLOCK_D: powers of two, 16 or more; BLOCK_D is at
+        least HEAD_DIM. k and v are loaded for tiles that are not hidden, and visible for partial ones, each once.
+        Nothing outside a tensor is touched.
 
     >>> from course_lib.grading import launched
     >>> q, k, v = np.zeros((2, 4)), np.zeros((3, 4)), np.array([[1.0] * 4, [3.0] * 4, [8.0] * 4])

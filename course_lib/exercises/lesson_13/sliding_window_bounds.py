@@ -15,12 +15,14 @@ from course_lib.grading.diagnosis import named
 def sliding_window_bounds(start_m, n_q, n_k, left, right, block_m, block_n):
     """Which key tiles one query tile visits under a sliding window: (begin, full_begin, full_end, end).
 
-    start_m: the first query of the tile; it has queries start_m to start_m + block_m - 1, but none beyond n_q - 1.
+    start_m: the first query of the tile, n_q - 1 at most. The tile has queries start_m to start_m + block_m - 1, but
+        none beyond n_q - 1.
         Key tile t has keys t * block_n to (t + 1) * block_n - 1, but none beyond n_k - 1.
     left, right: 0 or more. Query i sees keys i + n_k - n_q - left to i + n_k - n_q + right, as far as there are such.
     A key tile is visited if some query of the query tile sees some key of the key tile: these are key tiles begin to
         end - 1. It needs no mask if every query of the query tile sees every key of the key tile: these are key tiles
-        full_begin to full_end - 1. If none is visited, begin >= end; if all need a mask, full_begin >= full_end.
+        full_begin to full_end - 1. If none is visited, begin >= end; if none goes without a mask,
+        full_begin >= full_end. Which numbers these are does not matter then.
     All four are whole numbers, found without a look at every key: rows have millions of them.
 
     >>> sliding_window_bounds(4, 8, 8, left=3, right=0, block_m=2, block_n=2)

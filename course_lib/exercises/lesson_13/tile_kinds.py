@@ -78,7 +78,10 @@ BAND = pairs("xx....", "xxx...", ".xxx..", "..xxx.", "...xxx", "....xx")
 LOWER = np.tri(6, dtype=bool)
 check = Checks(tile_kinds, agrees_with_the_counts)
 
-check("square tiles, a causal mask", [(LOWER, 2, 2), (LOWER, 3, 3), (np.tri(8, dtype=bool), 2, 2)])
+check(
+    "square tiles, a causal mask",
+    [(LOWER, 2, 2), (LOWER, 3, 3), (np.tri(8, dtype=bool), 2, 2), (np.tri(4, 6, 2, dtype=bool), 2, 2)],
+)
 check(
     "tiles that are wider than high, or higher than wide",
     [(LOWER, 3, 2), (LOWER, 2, 3), (np.ones((4, 6), bool), 1, 3), (np.tri(4, 8, 4, dtype=bool), 4, 2)],

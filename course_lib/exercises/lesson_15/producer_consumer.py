@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from course_lib.grading import Checks, Evidence, Exercise, Finding, show, single_finding
+from course_lib.grading.diagnosis import named
 from course_lib.pipeline import JobError, Times, run_ring
 
 MOST_FINDINGS_TOLD = 3
@@ -11,8 +12,8 @@ MOST_FINDINGS_TOLD = 3
 def producer_consumer(tiles, stages):
     """The operations of a producer and of a consumer for tiles 0 to tiles - 1: two lists, (producer, consumer).
 
-    The tiles go through a ring of stages 0 to stages - 1, in turn; there may be fewer tiles than stages. Stage s has two
-        barriers. A phase of ready[s] is complete after one arrival, when the bytes that were announced have come. A
+    The tiles go through a ring of stages 0 to stages - 1, in turn; there may be fewer tiles than stages. Stage s has
+        two barriers. A phase of ready[s] is complete after one arrival, when the bytes that were announced have come. A
         phase of empty[s] is complete after one arrival of each consumer. Operations are tuples:
     ("expect", "ready", stage): arrive at ready[stage], and announce the bytes of one tile: just before the copy of the
         tile or just after it.
@@ -95,6 +96,10 @@ def works(returned, tiles, **conditions):
     done = [span.what for span in run.spans if span.unit == "compute"]
     names = ("consumer 0", "consumer 1")[: conditions["consumers"]]
     missing = [tile for tile in range(tiles) if done.count(f"softmax {tile}") != len(names)]
+    worked_on = {operation[-1] for job in returned for operation in job if operation[0] in ("copy", "mma", "softmax")}
+    if extra := sorted(worked_on - set(range(tiles))):
+        last = "tile 0 is the only one" if tiles == 1 else f"there are tiles 0 to {tiles - 1}"
+        return single_finding("tiles", f"the jobs work on {named('tile', extra)}, and {last}, {said}")
     if missing:
         text = (
             f"softmax of tile {missing[0]} was computed {done.count(f'softmax {missing[0]}')} times, not {len(names)}"

@@ -55,10 +55,17 @@ def masked_row_by_row(x, mask):
     return out
 
 
+def softmax_by_two_subtractions(x, axis=-1):
+    s = x.astype(np.promote_types(x.dtype, np.float32))
+    s = s - s.max(axis=axis, keepdims=True)
+    return np.exp(s - np.log(np.exp(s).sum(axis=axis, keepdims=True))).astype(x.dtype)
+
+
 RIGHT_ANSWERS = {
     "stable_softmax": {
         "slice by slice": softmax_slice_by_slice,
         "by log-sum-exp, in float64": softmax_by_lse,
+        "the logarithm of the sum is subtracted after the maximum": softmax_by_two_subtractions,
         "another shift within a few units, in long double": {
             "s = x.astype(np.promote_types(x.dtype, np.float32))": "s = x.astype(np.longdouble)",
             "np.exp(s - s.max(axis=axis, keepdims=True))": "np.exp(s - s.max(axis=axis, keepdims=True) - 1)",

@@ -47,6 +47,14 @@ def jobs_as_generators(tiles, stages):
     return list(produce()), list(consume())
 
 
+def jobs_without_the_last_hand_backs(tiles, stages):
+    """Nothing is handed back that no copy waits for."""
+    producer, consumer = jobs_without_the_first_waits(tiles, stages)
+    last = range(max(0, tiles - stages), tiles)
+    ends = {consumer.index(("softmax", tile)) - 1 for tile in last}
+    return producer, [operation for place, operation in enumerate(consumer) if place not in ends]
+
+
 def jobs_without_the_first_waits(tiles, stages):
     """The producer does not wait in the first round."""
     producer, consumer = [], []
@@ -119,6 +127,10 @@ def by_recurrence(copy, latency, product, softmax, stages, consumers, next_first
 
 RIGHT_ANSWERS = {
     "barrier_phases": {"by walking": phases_by_walking, "by counting": phases_by_counting},
-    "producer_consumer": {"as generators": jobs_as_generators, "without the first waits": jobs_without_the_first_waits},
+    "producer_consumer": {
+        "as generators": jobs_as_generators,
+        "without the first waits": jobs_without_the_first_waits,
+        "without the last hand-backs": jobs_without_the_last_hand_backs,
+    },
     "schedule": {"the longest circle": longest_circle, "by recurrence": by_recurrence},
 }

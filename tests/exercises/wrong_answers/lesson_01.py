@@ -222,6 +222,16 @@ WRONG_ANSWERS = {
         ),
     },
     "scores": {
+        "float16 where a scale is given": (
+            lambda Q, K, scale=None: (
+                Q @ K.T / np.sqrt(Q.shape[1]) if scale is None else np.float16(Q) @ np.float16(K).T * scale
+            ),
+            "which keeps about three decimal digits",
+        ),
+        "float16 for float32": (
+            {SCORES: "(Q @ K.T * scale).astype(np.float16 if Q.dtype == np.float32 else Q.dtype)"},
+            "S came back as float16",
+        ),
         "n_q x n_q": (scores_as_if_square, "There are as many columns as queries."),
         "another scale has no effect": ({SCORES: "Q @ K.T / np.sqrt(Q.shape[1])"}, "another scale was given"),
         "1 / sqrt(n_q)": ({SCALE: "1 / np.sqrt(len(Q))"}, "The dot products are divided by sqrt(n_q), not by sqrt(d)."),

@@ -156,6 +156,10 @@ WRONG_ANSWERS = {
             lambda dtype: np.array([1.0, 2.0, 3.0, 4.0]),
             "in float16 the sum of exp(x) is 84.75, and the naive",
         ),
+        "float16 is never recognised": (
+            lambda dtype: np.array([10.25, 10.5, 10.75, 11.0] if dtype == np.float16 else [87.0, 87.5, 88.0, 88.5]),
+            "In float32 they would be 0: does your code tell the string 'float16' apart?",
+        ),
         "largest number": (
             lambda dtype: 65504.0 - 32.0 * np.arange(4),
             "bfloat16 does not hold 65504.0; it would become 65536",

@@ -126,11 +126,11 @@ WRONG_ANSWERS = {
         ),
         "raises on empty": (
             {"    return m, l": "    if l == 0:\n        raise ValueError\n    return m, l"},
-            "Where there is no score, or none that is visible, (-inf,",
+            "Where no score is visible, (-inf, 0.0) does not come back.",
         ),
         "empty gives 0, 0": (
             {"    return m, l": "    return (m, l) if l else (0.0, 0.0)"},
-            "Where there is no score, or none that is visible, (-inf,",
+            "Where no score is visible, (-inf, 0.0) does not come back.",
         ),
         "masked counts": (
             {"            continue": "            l += 1\n            continue"},

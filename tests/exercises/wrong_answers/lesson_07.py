@@ -49,7 +49,7 @@ WRONG_ANSWERS = {
     "vector_add": {
         "the last block is always dropped": ({"mask = offs < n": "mask = offs < (n - 1) // BLOCK * BLOCK"}, "never written"),
         "y alone": ({"x + y, mask": "y, mask"}, "out is wrong at every element"),
-        "minus": ({"x + y, mask": "x - y, mask"}, "the right result for -y"),
+        "minus": ({"x + y, mask": "x - y, mask"}, "with another operator in x - y the result would be right"),
         "one element at a time": (with_body(vector_add, ONE_BY_ONE), "a program makes 4 loads of x, where 1 of a whole block do"),
         "program 0 does all blocks": (with_body(vector_add, ONE_DOES_ALL_BLOCKS), "1 of 2 programs load x"),
         "half of each block": ({"mask = offs < n": "mask = (offs < n) & (offs % 2 == 0)"}, "never written"),
@@ -69,7 +69,7 @@ WRONG_ANSWERS = {
     "scores_tile": {
         "program (0, 0) does all tiles": (with_body(scores_tile, ONE_DOES_ALL_TILES), "1 of 4 programs store s"),
         "divided by scale": ({'input_precision="ieee") * scale': 'input_precision="ieee") / scale'}, "s is the right result times scale**-2"),
-        "1 / sqrt(d) for scale": ({'input_precision="ieee") * scale': 'input_precision="ieee") * HEAD_DIM ** -0.5'}, "s is the right result for q / sqrt(q.shape[-1])"),
+        "1 / sqrt(d) for scale": ({'input_precision="ieee") * scale': 'input_precision="ieee") * HEAD_DIM ** -0.5'}, "HEAD_DIM ** (-0.5) is ["),
         "stored transposed": (
             {"offs_m[:, None] * stride_sm + offs_n[None, :] * stride_sn": "offs_m[:, None] * stride_sn + offs_n[None, :] * stride_sm"},
             "program 0 writes rows 2 to 3 of s, which has 2",
