@@ -44,7 +44,9 @@ MOST_TRIED = 12  # passes of a loop, and rows of an array
 WRONG, RIGHT, PARTS, VARIABLE, GIVEN = range(5)
 ROUNDED = 5e-3  # how far numbers of a few float16 roundings may be apart
 # What is filled later, or rises: that with the right values from the start the result is right tells nothing.
-START = re.compile(r"np\.(zeros|empty)|np\.ones\(.*bool|(np\.full\w*\(.*)?(-(np|math)\.inf|float\(.-inf)")
+START = re.compile(
+    r"-(1e\+\d+|\d{4,})|np\.(zeros|empty)|np\.ones\(.*bool|(np\.full\w*\(.*)?(-(np|math)\.inf|float\(.-inf)"
+)
 ORDINALS = ("first", "second", "third", *(f"{n}th" for n in range(4, 1000)))
 ASKED_ONCE = "this condition is asked once for all rows or queries; each needs its own"
 
@@ -256,6 +258,8 @@ class _Search:
 
     def _right_parts(self):
         """What the last line makes the result of, if it is right, and the result is not but for its shape."""
+        if self.kind == "shape":  # what has the right numbers may lack an axis
+            return ""
         last = [place for place, here in enumerate(self.wrong.places) if here.is_result == "all"]
         parts = list(dict.fromkeys(self.wrong.places[place].text for place in self._largest_known(*last[:1])))
         if len(last) != 1 or self.known.get(last[0]) is not None or not parts or not self._is_made_of_right(last[0]):
@@ -457,7 +461,7 @@ class _Search:
 
     def _is_no_chance(self, sources, kinds):
         """What is right in itself, or given, is called wrong only if its change mends most runs that failed; what is
-        not, if it mends two of them, and a quarter; and a single number by an unlike one, if it mends all."""
+        not, if it mends two of them, and half; and a single number by an unlike one, if it mends all."""
         failed = [run for run in self.runs + self.random if run.kind and self._reaches(run, sources)]
         mended = sum(self._is_mended(run, sources) for run in failed)
         place, source = next(iter(sources.items()))
@@ -466,7 +470,7 @@ class _Search:
                 return mended == len(failed)
         is_condition = self.old[0][place][0].dtype == bool
         if len(sources) == 1 and kinds[place] in (WRONG, PARTS) and not is_condition:
-            return mended >= min(2, len(failed)) and 4 * mended >= len(failed)
+            return mended >= min(2, len(failed)) and 2 * mended >= len(failed)
         return 2 * mended > len(failed)
 
     def _reaches(self, run, sources):

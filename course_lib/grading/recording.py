@@ -19,7 +19,7 @@ from .slips import observed
 
 MOST_COST_A_RUN, MOST_COST_A_LAUNCH = 60, 600
 LAUNCH_LIMIT_S = 5.0
-NUMBER = re.compile(r"-[\d.e]+")  # with a sign; without one it is a constant
+GIVEN = re.compile(r"-[\d.e+]+$|machine\.load\(.*\)$")  # a number with a sign; without one it is a constant
 NAME = "_recorded"  # of what records, in the code that runs
 
 
@@ -123,7 +123,7 @@ class Recording:
             if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return | ast.Break | ast.Continue):
                 self.leaving.update(parts[:1])
             return node
-        is_given = isinstance(node, ast.Constant) or NUMBER.fullmatch(text) is not None or text in self._arguments
+        is_given = isinstance(node, ast.Constant) or GIVEN.match(text) is not None or text in self._arguments
         self._parts.append(len(self.places))
         is_subtotal = node in self._subtotals
         self.places.append(Place(node.lineno, text, parts, self._results.get(node, ""), is_given, is_subtotal))

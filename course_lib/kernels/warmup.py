@@ -9,7 +9,7 @@ from course_lib.language import tl, triton
 
 @triton.jit
 def vector_add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """out = x + y, one block of BLOCK consecutive elements for each program.
+    """out = x + y, one block of BLOCK elements for each program.
 
     x_ptr, y_ptr, out_ptr: float32 [n], contiguous. n: any length of at least 1. BLOCK: a power of two.
     Launched with cdiv(n, BLOCK) programs, along axis 0. Each program loads and stores its block at once, not one

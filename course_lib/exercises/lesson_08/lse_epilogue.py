@@ -50,7 +50,7 @@ def lse_epilogue(
 CALL = """\
 from course_lib import reference
 rng = np.random.default_rng(0)
-scores, values = 3 * rng.standard_normal((n_q, 8)), rng.standard_normal((8, d))
+scores, values = size * rng.standard_normal((n_q, 8)), rng.standard_normal((8, d))
 scores[:empty_rows] = -np.inf
 scores[:one_key_rows, 0], scores[:one_key_rows, 1:] = 0, -np.inf
 no_keys = np.full(n_q, -np.inf), np.zeros(n_q), np.zeros((n_q, d))
@@ -76,7 +76,9 @@ def terms_of_lse(_, m, l, **names):
     return f"in row 0, m is {m[0] * np.log2(np.e):.6g} and log2(l) is {np.log2(l[0]):.6g}; ln 2 is {np.log(2):.6g}"
 
 
-case = case_of("n_q d empty_rows block_d block_m one_key_rows", empty_rows=0, block_d=16, block_m=32, one_key_rows=0)
+case = case_of(
+    "n_q d empty_rows block_d block_m one_key_rows size", empty_rows=0, block_d=16, block_m=32, one_key_rows=0, size=3
+)
 gives_lse = accounted(launch_agrees(lse), terms_of_lse)
 check = kernel_checks(CALL, launch_agrees(o), case)
 
@@ -87,6 +89,7 @@ check(
     [(32, 16), case(32, 16, one_key_rows=4)],
     test=gives_lse,
 )
+check("lse of scores as large as 1000, of either sign", [case(32, 16, size=1000)], test=gives_lse)
 check("any number of queries, any head dimension", [(5, 3), (70, 40, 0, 64), (37, 6, 0, 8, 16)])
 check("a query that saw no key: o is 0", [(32, 16, 3)])
 check("a query that saw no key: lse is -inf", [(32, 16, 3)], test=launch_agrees(lse))

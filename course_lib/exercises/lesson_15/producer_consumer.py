@@ -156,7 +156,14 @@ check("one stage for all tiles, at every pace", paces(4, 1))
 check("two consumers, at every pace", [*paces(5, 1, 2), *paces(9, 4, 2)])
 check(
     "copies go on in the background, and stages are handed back at once",
-    [ring(9, 3, 1, 5, 5, 10, 6), ring(6, 1, 1, 4, 6, 10, 20), ring(8, 4, 1, 3, 20, 4, 4), ring(8, 2, 2, 6, 12, 5, 9)],
+    [
+        ring(9, 3, 1, 5, 5, 10, 6),
+        ring(6, 1, 1, 4, 6, 10, 20),
+        ring(8, 4, 1, 3, 20, 4, 4),
+        ring(8, 2, 2, 6, 12, 5, 9),
+        ring(6, 1, 1, 4, 26, 4, 20),
+        ring(6, 1, 2, 4, 16, 10, 20),
+    ],
     test=is_quick,
 )
 check("any ring, at any pace", [ring(8, 3, 2, 7, 30, 5, 11), rings()])
