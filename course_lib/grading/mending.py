@@ -461,7 +461,7 @@ class _Search:
 
     def _is_no_chance(self, sources, kinds):
         """What is right in itself, or given, is called wrong only if its change mends most runs that failed; what is
-        not, if it mends two of them, and half; and a single number by an unlike one, if it mends all."""
+        not, if it mends two of them, and a quarter (of numbers half, of unlike ones all)."""
         failed = [run for run in self.runs + self.random if run.kind and self._reaches(run, sources)]
         mended = sum(self._is_mended(run, sources) for run in failed)
         place, source = next(iter(sources.items()))
@@ -470,7 +470,8 @@ class _Search:
                 return mended == len(failed)
         is_condition = self.old[0][place][0].dtype == bool
         if len(sources) == 1 and kinds[place] in (WRONG, PARTS) and not is_condition:
-            return mended >= min(2, len(failed)) and 2 * mended >= len(failed)
+            share = 2 if all(x.size == 1 for x in self.old[0][place]) else 4
+            return mended >= min(2, len(failed)) and share * mended >= len(failed)
         return 2 * mended > len(failed)
 
     def _reaches(self, run, sources):

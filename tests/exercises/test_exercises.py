@@ -6,7 +6,9 @@ import html
 import importlib
 import inspect
 import itertools
+import os
 import re
+import zlib
 from functools import cache
 from unittest import mock
 
@@ -26,6 +28,13 @@ from tests.exercises.right_answers import right_answers
 EXERCISES = [registry.find(exercise_id) for exercise_id in registry.exercises()]
 
 
+def is_tried(exercise, slip, form):
+    """Every slip; of the further forms of slips of kernels, which take a second each, a third, or all if asked for."""
+    is_slow = "triton" in exercise.imports or "run_cuda(" in getattr(exercise.properties, "call", "")
+    drawn = zlib.crc32(f"{exercise.id} {slip.name} {form}".encode()) % 3 == 0
+    return form == 0 or not is_slow or drawn or "COURSE_LIB_ALL_FORMS" in os.environ
+
+
 def checkable(exercise):
     return [pytest.mark.skipif(lacks_compiler(exercise), reason="there is no C++ compiler")]
 
@@ -37,6 +46,7 @@ SLIPS = [
     for slip in exercise.slips
     if slip.prop == prop.name
     for form in range(len(slip.diffs))
+    if is_tried(exercise, slip, form)
 ]
 each_exercise = pytest.mark.parametrize(
     "exercise", [pytest.param(exercise, id=exercise.id, marks=checkable(exercise)) for exercise in EXERCISES]
@@ -114,7 +124,7 @@ def test_the_printed_input_reproduces_the_failure(exercise, prop, slip, form):
     if "triton" in exercise.imports or not runs_here(exercise):  # a kernel, which nothing can stand in for
         spied = answer
     namespace = {"np": np, name: spied}
-    with np.errstate(all="ignore"), contextlib.suppress(*[Exception] * (evidence.findings[0].kind == "exception")):
+    with np.errstate(all="ignore"), contextlib.suppress(*[Exception] * evidence.findings[0].kind.endswith("exception")):
         exec(compile(printed, "<printed>", "exec"), namespace)
     assert set(namespace) - {"__builtins__"} <= {"np", name, "failing_call"}
     printed_call = calls[:1]

@@ -37,7 +37,7 @@ SUM = "    l = p.sum(axis=axis, keepdims=True)"
     "lines, said",
     [
         # Wrong though made of right values.
-        (f"    p = np.exp(m - x)\n{SUM}", "line 3:  p = np.exp(m - x)\nm - x is [3., 2., 1., 0.]; with [-3., -2"),
+        (f"    p = np.exp(m - x)\n{SUM}", "line 3:  p = np.exp(m - x)\nm - x is [3., 2., 1., 0.]; with [1., 2., 3."),
         (f"    p = np.exp(x - m)\n{SUM.replace('sum', 'mean')}", "is [0.38825]; with [1.553002] in its place"),
         # A step is missing.
         (f"    p = x - m\n{SUM}", "x - m is [-3., -2., -1., 0.]; with [0.049787, 0.135335, 0.367879, 1. ]"),

@@ -25,7 +25,7 @@ WRONG_ANSWERS = {
         "each lane its own sum": ({SHUFFLE: "for (int apart = 0; apart > 0; apart /= 2) {"}, "a row adds up to 32, not to 1"),
         "the merged max is not kept": ({"l_other * expf(m_other - m_new);\n        m = m_new;": "l_other * expf(m_other - m_new);"}, "y is wrong at every row"),
         "in base 2": ({LAST: LAST.replace("expf", "exp2f")}, "y is wrong at every row"),
-        "the row's end": ({LAST: LAST.replace("i < n", "i < n - 1")}, "y: 4 of 128 elements are never stored (rows 0 to 3)"),
+        "the row's end": ({LAST: LAST.replace("i < n", "i < n - 1")}, "y: 4 of 128 elements are never stored (column 31 of every row)"),
         "y is written twice": ({LAST: "for (int i = lane; i < n; i += 32) y[i] = expf(x[i] - m);\n      for (int i = lane; i < n; i += 32) y[i] /= l;"}, "the launch stores"),
         "blockDim for 4": ({"blockIdx.x * 4": "blockIdx.x * 8"}, "y: 80 of 240 elements are never stored (rows 4 to 5)"),
     },
