@@ -184,3 +184,15 @@ def test_the_real_stdout_is_back_after_a_failure():
     before = sys.stdout
     finding(cell("def answer():\n    raise ValueError\n")["answer"])
     assert sys.stdout is before
+
+
+def test_unwritten_memory_holds_nan_while_an_answer_runs():
+    """Otherwise an answer that returns np.empty_like(x) may return the right result of the call before."""
+    empty = np.empty
+
+    def unwritten(x):
+        return np.empty_like(x), np.empty(2), np.empty(2, int)
+
+    floats, others, whole = GuardedAnswer(unwritten)(np.zeros(3))
+    assert np.isnan(floats).all() and np.isnan(others).all() and (whole == np.iinfo(int).max).all()
+    assert np.empty is empty
