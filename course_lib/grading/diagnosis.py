@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from course_lib.player.running import is_unwritten
+
 from .exercise import Evidence, ExpectedOutput, Finding
 
 # Rounding that a right answer may add in float32: a few operations on each term, relative to the terms' size.
@@ -48,9 +50,7 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
 
     def evidence(*findings):
         names, expected = [part.name for part in parts], [part.expected for part in parts]
-        shown = _told_apart(
-            lambda digits: (show_returned(returned, parts, digits), show_parts(names, expected, digits))
-        )
+        shown = told_apart(lambda digits: (show_returned(returned, parts, digits), show_parts(names, expected, digits)))
         return Evidence(findings, *shown)
 
     if len(parts) == 1:
@@ -78,7 +78,7 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
     return Evidence(tuple(findings), *("\n".join(lines) for lines in zip(*shown, strict=True)))
 
 
-def _told_apart(shown):
+def told_apart(shown):
     """shown(digits), a text of each of two values, with as many digits as tell them apart."""
     return next((pair for pair in map(shown, (6, 9, 12, 17)) if pair[0] != pair[1]), shown(6))
 
@@ -86,13 +86,13 @@ def _told_apart(shown):
 def _one_row(array, part, alone):
     """(returned, expected) of an output: the first row that is wrong is enough."""
     if array.ndim < 2:
-        return _told_apart(lambda digits: tuple(f"{part.name} = {show(x, digits)}" for x in (array, part.expected)))
+        return told_apart(lambda digits: tuple(f"{part.name} = {show(x, digits)}" for x in (array, part.expected)))
     row = tuple(np.argwhere(_wrong(array, part))[0, :-1].tolist())
     if array.ndim == 2:
         label = ("" if alone else f"{part.name}, ") + f"{part.index} {row[0]}: "
     else:
         label = f"{part.name}[{', '.join(map(str, row))}]: "
-    return _told_apart(lambda digits: tuple(label + show(x[row], digits) for x in (array, part.expected)))
+    return told_apart(lambda digits: tuple(label + show(x[row], digits) for x in (array, part.expected)))
 
 
 def _is_table(value, part):
@@ -157,6 +157,9 @@ def _differs(array, part):
     """The Finding for a part of the right shape with wrong values."""
     expected, name = part.expected, part.name
     finite = np.isfinite(expected)
+    if (unwritten := is_unwritten(array)).any():
+        text = f"{name} is NaN{_where(unwritten, part)}, from elements of np.empty that were never written"
+        return Finding(name, "np.empty", text)
     if np.isnan(array).any():
         return Finding(name, "nan", f"{name} is NaN{_where(np.isnan(array), part)}")
     wrong = _wrong(array, part)

@@ -96,7 +96,7 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
         if sum(exact.size for _, exact, _ in wrong) > 1 and len(tried) > 1:
             words = (
                 _relation(tried)
-                or _law_of([each[1:] for each in tried], wrong)
+                or _law_of([each[1:] for each in tried], wrong, _is_alone(alike, right, answer, place))
                 or not launched  # which would be launched for each argument
                 and any(each[3].any() for each in tried)
                 and _as_if(exercise.answer, lambda *of: run(right, *of), tried)
@@ -124,6 +124,16 @@ def _outcomes_of(prop, answers, place, with_random):
         exact, came = (_outcomes(each)[place:] for each in pair)
         if exact and came:
             yield prop, case, exact[0], came[0]
+
+
+def _is_alone(props, right, answer, place):
+    """Whether what comes back is right in all cases but for this part of it."""
+    for prop in props:
+        for case in range(len(prop.cases)):
+            pair = [_outcomes(on_case(prop, each, case)) for each in (right, answer)]
+            if any(at != place and not same(*parts) for at, parts in enumerate(zip(*pair, strict=False))):
+                return False
+    return True
 
 
 def _outcomes(observation):
@@ -225,14 +235,19 @@ def _changes(answer, inputs):
                 yield exchanged, lambda case, one=one, other=other: {one: case[other], other: case[one]}
 
 
-def _law_of(tried, wrong):
-    """A factor or an offset made of the inputs' sizes, in words."""
+def _law_of(tried, wrong, is_alone):
+    """A factor or an offset made of the inputs' sizes, in words.
+
+    is_alone: whether all else that comes back is right. If not, one mistake is behind both, which no offset explains
+    that fits some inputs only.
+    """
     if any(exact.shape != came.shape for _, exact, came in tried):
         return ""
     if all(exact.size == 1 for _, exact, _ in tried):
-        for some, where in ((tried, ""), (wrong, ONLY_THERE)):
+        for some, where in ((tried, ""), (wrong if is_alone else (), ONLY_THERE)):
             numbers = np.array([(came - exact).item() for _, exact, came in some])
-            if np.isfinite(numbers).all() and (words := _sum_of_products(numbers, [_sizes(case) for case, *_ in some])):
+            is_told = len(numbers) and np.isfinite(numbers).all()
+            if is_told and (words := _sum_of_products(numbers, [_sizes(case) for case, *_ in some])):
                 return f"the right result {words}{where}"
     finite = [(case, exact, came) for case, exact, came in wrong if np.isfinite([exact, came]).all()]
     if any(came[exact == 0].any() for _, exact, came in finite):

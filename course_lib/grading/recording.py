@@ -33,7 +33,8 @@ class TooMuch(Exception):
 class Place(NamedTuple):
     """An expression of an answer. parts: the numbers of the places directly inside it.
 
-    is_subtotal: whether it is a sum, or a product, with which the next term of the same one is taken together.
+    is_subtotal: whether it is a sum, or a product, with which the next term of the same one is taken together, or one
+    of the conditions joined by `and` or `or`.
     """
 
     line: int
@@ -109,6 +110,8 @@ class Recording:
             return node
         if isinstance(node, ast.BinOp) and _continues(node, node.left):
             self._subtotals.add(node.left)
+        if isinstance(node, ast.BoolOp):
+            self._subtotals.update(node.values)
         text, outer, self._parts = ast.unparse(node), self._parts, []
         for field, value in ast.iter_fields(node):
             if isinstance(value, list):

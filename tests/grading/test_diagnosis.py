@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from course_lib.grading.calling import GuardedAnswer
 from course_lib.grading.diagnosis import FLOOR, compare
 from course_lib.grading.exercise import ExpectedOutput
 
@@ -17,6 +18,14 @@ def part(expected, **fields):
 def told(returned, *parts):
     evidence = compare(returned, list(parts))
     return None if evidence is None else [(f.kind, f.text) for f in evidence.findings]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_what_was_never_written_is_told_from_what_became_nan(dtype):
+    returned = GuardedAnswer(lambda x: np.concatenate([2 * np.empty(1, dtype), np.sqrt(x)]))(-np.ones(1, dtype))
+    assert told(returned[1:], part([1.0])) == [("nan", "out is NaN")]
+    ((kind, text),) = told(returned, part([1.0, 1.0]))
+    assert kind == "np.empty" and text.startswith("out is NaN at row 0 of 2, from elements of np.empty")
 
 
 @pytest.mark.parametrize(

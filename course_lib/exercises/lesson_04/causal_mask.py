@@ -29,18 +29,15 @@ def is_mask(returned, n_q, n_k):
     """Whatever dtype stands for True and False: that is a property of its own."""
     exact = reference_mask(n_q, n_k).astype(np.float64)
     expected = [ExpectedOutput("the mask", exact, exact, 1.0)]
-    if not isinstance(returned, np.ndarray) or returned.dtype != bool:
-        evidence = compare(returned, expected)
-        return evidence and replace(evidence, returned=show(returned), expected=show(exact == 1))
-    evidence = compare(returned.astype(np.float64), expected)
-    if evidence is None or returned.shape != exact.shape:
+    is_bools = isinstance(returned, np.ndarray) and returned.dtype == bool
+    evidence = compare(returned.astype(np.float64) if is_bools else returned, expected)
+    evidence = evidence and replace(evidence, returned=show(returned), expected=show(exact == 1))
+    if evidence is None or not is_bools or returned.shape != exact.shape:
         return evidence
     query = int(np.flatnonzero((returned != exact).any(axis=1))[0])
     sees, should = (_keys(mask[query]) for mask in (returned, exact))
     text = f"query {query} sees {sees}; it should see {should}"
-    return replace(
-        evidence, findings=(Finding("the mask", "values", text),), returned=show(returned), expected=show(exact == 1)
-    )
+    return replace(evidence, findings=(Finding("the mask", "values", text),))
 
 
 def _keys(visible):
