@@ -177,9 +177,7 @@ def _differs(array, part):
             return Finding(name, "factor", f"{name} is {factors}")
         text = f"{name} is right to about {int(-np.log10(relative))} digits only"
         rounded = relative > 1e-5 and 0.2 < np.mean(off[off != 0] > 0) < 0.8
-        return Finding(
-            name, *(("precision", f"{text}: was something kept in float16?") if rounded else ("digits", text))
-        )
+        return Finding(name, *("precision" if rounded else "digits", text))
     if tiles := _by_tile(array, part, wrong):
         return Finding(name, "factor", f"{name}:\n{tiles}")
     where = _where(wrong, part)

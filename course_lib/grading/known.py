@@ -43,8 +43,9 @@ PLAIN = {
     "modified",
     "accepted",
     "wrong exception",
+    "compiler",
 }
-PLAIN |= {"at once", "again", "swapped", "wrong exception"}
+PLAIN |= {"at once", "again", "swapped"}
 REPAIRED = {"exception", "type", "dtype"}  # of these, a small change may be told that is enough
 
 
@@ -58,12 +59,13 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
         return ()
     # Where nothing is expected, several results are right, and ours is one of them.
     unique = evidence.expected or "launched(" in prop.call or "Machine(" in prop.call
-    place = mended(exercise, prop, answer, inputs) if unique and not is_named and kind not in PLAIN else ""
+    place = mended(exercise, prop, answer, inputs, kind) if unique and not is_named and kind not in PLAIN else ""
     lines = tuple(int(number) for number in re.findall(r"^line (\d+):", place, re.MULTILINE))
     # A launch takes long: for a kernel, one of the two has to do.
     is_tried = (unique or kind in REPAIRED) and not (place and "launched(" in prop.call)
     line, repair = repaired(exercise, prop, answer, inputs, lines) if is_tried else (0, "")
-    place = repair if line and lines != (line,) else place  # a change that is enough is beyond doubt
+    if line and (lines != (line,) or "branch" in repair):  # a change that is enough is beyond doubt
+        place = repair
     if kind in PLAIN:
         return (Finding("", "fact", place),) if place else ()
     told = evidence.expected and not is_named
@@ -92,11 +94,13 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
         tried = [each for p in alike for each in _outcomes_of(p, (right, answer), place, with_random=not launched)]
         tried.sort(key=lambda each: same(*each[2:]))  # the wrong ones first
         wrong = [each[1:] for each in tried if not same(*each[2:])]
+        on_cases = [[on_case(p, each, i) for each in (right, answer)] for p in alike for i in range(len(p.cases))]
+        is_alone = _is_alone([observations, *on_cases], place)
         words = ""
         if sum(exact.size for _, exact, _ in wrong) > 1 and len(tried) > 1:
             words = (
                 _relation(tried)
-                or _law_of([each[1:] for each in tried], wrong, _is_alone(alike, right, answer, place))
+                or _law_of([each[1:] for each in tried], wrong, is_alone)
                 or not launched  # which would be launched for each argument
                 and any(each[3].any() for each in tried)
                 and _as_if(exercise.answer, lambda *of: run(right, *of), tried)
@@ -126,19 +130,25 @@ def _outcomes_of(prop, answers, place, with_random):
             yield prop, case, exact[0], came[0]
 
 
-def _is_alone(props, right, answer, place):
-    """Whether what comes back is right in all cases but for this part of it."""
-    for prop in props:
-        for case in range(len(prop.cases)):
-            pair = [_outcomes(on_case(prop, each, case)) for each in (right, answer)]
-            if any(at != place and not same(*parts) for at, parts in enumerate(zip(*pair, strict=False))):
-                return False
+def _is_alone(pairs, place):
+    """Whether all that comes back is right but for this part of it. pairs: observations of both answers."""
+    for pair in pairs:
+        parts = zip(*map(_outcomes, pair), strict=False)
+        others = all(same(*both) for at, both in enumerate(parts) if at != place)
+        if not others or _words(pair[0]) != _words(pair[1]):
+            return False
     return True
 
 
 def _outcomes(observation):
     """The arrays that an answer's calls made, or returned."""
     return [np.asarray(part, dtype=np.float64) for _, part in _parts(observation)]
+
+
+def _words(observation):
+    """What comes back in words, as a verdict does."""
+    values = [part for value in observation[0][0] for part in (value if isinstance(value, tuple) else [value])]
+    return tuple(part for part in values if isinstance(part, str))
 
 
 def _keys(observation):
@@ -249,12 +259,13 @@ def _law_of(tried, wrong, is_alone):
             is_told = len(numbers) and np.isfinite(numbers).all()
             if is_told and (words := _sum_of_products(numbers, [_sizes(case) for case, *_ in some])):
                 return f"the right result {words}{where}"
-    finite = [(case, exact, came) for case, exact, came in wrong if np.isfinite([exact, came]).all()]
-    if any(came[exact == 0].any() for _, exact, came in finite):
-        return ""
-    factors = [came[exact != 0] / exact[exact != 0] for _, exact, came in finite]
-    words = _law(factors, [_sizes(case) for case, *_ in finite])
-    return words and f"the right result times {words}{ONLY_THERE}"
+    for some, where in ((tried, ""), (wrong if is_alone else (), ONLY_THERE)):
+        finite = [each for each in some if np.isfinite(each[1:]).all() and each[1].any()]
+        if not any(came[exact == 0].any() for _, exact, came in finite):
+            factors = [came[exact != 0] / exact[exact != 0] for _, exact, came in finite]
+            if words := _law(factors, [_sizes(case) for case, *_ in finite]):
+                return f"the right result times {words}{where}"
+    return ""
 
 
 def _sizes(case):
@@ -287,7 +298,8 @@ def _law(numbers, sizes):
         return ""
     numbers = np.array([each[0] for each in numbers])
     if np.ptp(numbers) <= 1e-3 * abs(numbers[0]):
-        return f"{numbers[0]:.4g}" if len(numbers) > 1 and numbers[0] != 0 else ""
+        words = f"{numbers[0]:.4g}"
+        return words if len(numbers) > 1 and words not in ("0", "1") else ""
     for name, power in itertools.product(_in_all(sizes) if len(numbers) > 2 else (), (-2, -1.5, -1, -0.5, 0.5, 1, 2)):
         constants = numbers / np.array([of_one[name] for of_one in sizes], float) ** power
         if np.isfinite(constants).all() and constants[0] and np.ptp(constants) <= 1e-3 * abs(constants[0]):

@@ -51,7 +51,7 @@ ORDINALS = ("first", "second", "third", *(f"{n}th" for n in range(4, 1000)))
 ASKED_ONCE = "this condition is asked once for all rows or queries; each needs its own"
 
 
-def mended(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict) -> str:
+def mended(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, kind: str) -> str:
     """The line, the value that one of its expressions has, and the one that makes the result right; or nothing."""
     is_kernel = "launched(" in prop.call
     try:
@@ -60,6 +60,8 @@ def mended(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: di
     except (AttributeError, OSError, SyntaxError, TypeError, ValueError):  # no function, or its source is not here
         return ""
     with np.errstate(all="ignore"):
+        if kind == "precision" and not is_kernel and (found := search.in_float16(prop, inputs)):
+            return found
         return search.told(exercise, prop, inputs)
 
 
@@ -123,6 +125,7 @@ class _Search:
             or self._at_first()
             or self._right_parts()
             or self._asked_once()
+            or self._first_of_shape()
         )
         if not found:
             self.known = self._known(ROUNDED)
@@ -243,6 +246,24 @@ class _Search:
                 return self._said([place], f"{text} is {lowest} here: a slice counts negative numbers from the end")
         return ""
 
+    def in_float16(self, prop, inputs):
+        """The line that computes in float16, if in float32 the result is right; of several, the last."""
+        most_cost = self.wrong.most_cost
+        self.wrong.most_cost = 10 * most_cost  # for it is run once for each line, and not for each place
+        self.wrong.run(prop, inputs)
+        lines = {}  # line -> a place in it that is computed in float16
+        for place, values in self.wrong.values.items():
+            here = self.wrong.places[place]
+            if here.parts and values[0].dtype == np.float16 and ".load(" not in here.text:
+                lines.setdefault(here.line, place)
+        for tried in (*([line] for line in reversed(lines)), lines):
+            if lines and self.wrong.run(prop, inputs, in_float32=tried)[1] is None:
+                others = ", as are other lines" if len(tried) > 1 else ""
+                text = f"this line is computed in float16{others}; in float32 the result would be right"
+                return self._said([lines[min(tried)]], text)
+        self.wrong.most_cost = most_cost
+        return ""
+
     def _right_already(self):
         for place, source in self.known.items():
             here, first = self.wrong.places[place], self.old[0][place][0]
@@ -272,6 +293,18 @@ class _Search:
     def _is_made_of_right(self, place):
         parts = self.wrong.places[place].parts
         return self._is_right(place) or bool(parts) and all(map(self._is_made_of_right, parts))
+
+    def _first_of_shape(self):
+        """What is the first to have the shape that comes back, and what it is made of."""
+        results = (place for place, here in enumerate(self.wrong.places) if here.is_result == "all")
+        last = [place for place in results if place in self.old[0]]
+        if self.kind != "shape" or len(last) != 1:
+            return ""
+        shapes = {place: values[-1].shape for place, values in self.old[0].items()}
+        first = next(place for place in shapes if shapes[place] == shapes[last[0]])
+        here = self.wrong.places[first]
+        parts = [f"{self.wrong.places[p].text} has shape {shapes[p]}" for p in here.parts if shapes.get(p, ())]
+        return self._said([first], f"{listed(parts)}; so {here.text} has shape {shapes[first]}") if parts else ""
 
     def _asked_once(self):
         """An `if` that leaves all rows as they are because of some."""
@@ -464,6 +497,8 @@ class _Search:
         not, if it mends two of them, and a quarter (of numbers half, of unlike ones all)."""
         failed = [run for run in self.runs + self.random if run.kind and self._reaches(run, sources)]
         mended = sum(self._is_mended(run, sources) for run in failed)
+        if self.is_kernel:  # of which there are few
+            return mended == len(failed)
         place, source = next(iter(sources.items()))
         if len(sources) == 1 and all(x.size == 1 for x in self.old[0][place]):
             if self._likeness(place, source) < UNLIKE:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .calling import AnswerError, judging
+from .calling import AnswerError, copied, judging
 from .diagnosis import compare, show
 from .exercise import Evidence, ExpectedOutput, Finding, Property, single_finding
 
@@ -87,7 +87,22 @@ def not_modified(answer, **inputs) -> Evidence | None:
     code = getattr(answer.answer, "__code__", None)  # the answer's own names, where it is a function of this process
     names = code.co_varnames[: code.co_argcount] if code and code.co_argcount == len(inputs) else list(inputs)
     changed = " and ".join(names[i] for i in answer.modified)
-    return single_finding("modified", f"the call changed its argument{'s' * (' and ' in changed)} {changed} in place")
+    text = f"the call changed its argument{'s' * (' and ' in changed)} {changed} in place"
+    return single_finding("modified", "\n".join(filter(None, [text, _where_changed(answer, inputs)])))
+
+
+def _where_changed(answer, inputs):
+    """The line that changes an array, or nothing: it raises where the arrays are read-only."""
+    given = list(copied(inputs).values())
+    for each in given:
+        if isinstance(each, np.ndarray):
+            each.flags.writeable = False
+    try:
+        answer.run(lambda: answer.answer(*given))
+    except AnswerError as error:
+        lines = re.findall(r"^  line \d+, in .*$", error.finding.text, re.MULTILINE)
+        return lines[-1] if lines and "read-only" in error.finding.text else ""
+    return ""
 
 
 def raises_value_error(answer, **inputs) -> Evidence | None:

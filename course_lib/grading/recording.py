@@ -83,7 +83,7 @@ class Recording:
         self.function = function
         self._subtotals = set()
         self.places, self._parts, self.bounds, self.lists, self.leaving = [], [], set(), set(), set()
-        self.values, self._stand_ins = {}, {}
+        self.values, self._stand_ins, self._in_float32 = {}, {}, ()
         definition.body = [self._watched(statement) for statement in definition.body]
         closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         namespace = function.__globals__ | {name: cell.cell_contents for name, cell in closure} | {NAME: self._note}
@@ -92,9 +92,11 @@ class Recording:
         self._filename, self._names = function.__code__.co_filename, function.__globals__
         self._answer = GuardedAnswer(namespace[definition.name], LAUNCH_LIMIT_S if is_kernel else 0.5)
 
-    def run(self, prop: Property, inputs: dict, stand_ins=None):
-        """`observed` of it if the expressions at these places have these values, {place: values}."""
-        self.values, self.cost, self._stand_ins = {}, 1, stand_ins or {}
+    def run(self, prop: Property, inputs: dict, stand_ins=None, in_float32=()):
+        """`observed` of it if the expressions at these places have these values, {place: values}, and those in these
+        lines are in float32 where they were in float16.
+        """
+        self.values, self.cost, self._stand_ins, self._in_float32 = {}, 1, stand_ins or {}, in_float32
         return observed(prop, self._answer, inputs)
 
     def line(self, place):
@@ -143,6 +145,8 @@ class Recording:
         self.cost += 0.05 + array.size / 2000
         if self.cost > self.most_cost:
             raise TooMuch
+        if array.dtype == np.float16 and self.places[place].line in self._in_float32:
+            return value.astype(np.float32)
         if len(noted) > len(self._stand_ins.get(place, ())):
             return value
         new = self._stand_ins[place][len(noted) - 1]

@@ -58,12 +58,17 @@ def repaired(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: 
 
 
 def _is_odd(change, function):
-    """What would mend a result, but is hardly the mistake: a condition that always holds, another result returned."""
+    """What would mend a result, but is hardly the mistake: a condition that always holds, another result returned.
+
+    A branch that is never taken is none of these: a special case that should not be one.
+    """
     line = linecache.getline(function.__code__.co_filename, change.line, function.__globals__)
     is_result = (
         line.strip().startswith("return") and isinstance(change.old, ast.Name) and isinstance(change.new, ast.Name)
     )
-    return isinstance(change.old, ast.If) or is_result and len(re.findall(r"\w+", change.within)) > 2
+    if isinstance(change.old, ast.If):
+        return change.new.test.value or bool(change.old.orelse)
+    return is_result and len(re.findall(r"\w+", change.within)) > 2
 
 
 def _in_order(tree, lines):
@@ -101,7 +106,8 @@ def _more(node, names):
             return [ast.Lt(), ast.LtE(), ast.Gt(), ast.GtE(), ast.Eq(), ast.NotEq()]
         case ast.Name(id=name, ctx=ast.Load()) if name in names:
             by_one = [ast.BinOp(ast.Name(name), op, ast.Constant(1)) for op in (ast.Add(), ast.Sub())]
-            return [ast.Name(other) for other in dict.fromkeys(names) if other != name] + by_one
+            opposite = ast.UnaryOp(ast.Invert(), ast.Name(name))
+            return [ast.Name(other) for other in dict.fromkeys(names) if other != name] + [opposite, *by_one]
         case ast.Call(func=ast.Attribute(attr="max" | "min" | "sum" | "mean"), args=args, keywords=keywords):
             kept = ast.keyword("keepdims", ast.Constant(True))
             return [] if any(k.arg == "keepdims" for k in keywords) else [ast.Call(node.func, args, [*keywords, kept])]
@@ -124,19 +130,23 @@ def _in_words(change):
         case ast.AugAssign(), _:
             return "with = in place of an assignment that adds to what is there,"
         case ast.If(), _:
-            return "with another condition"
+            return "without this branch"
         case ast.operator() | ast.cmpop() | ast.boolop(), _:
             return f"with another operator{f' in {change.within}' if change.within else ''}"
         case ast.Constant(value=int() | float()), _:
             return f"with another number in place of {text}{within}"
         case ast.Name(), ast.Name():
             return f"with another variable in place of {text}{within}"
+        case ast.Name(), ast.UnaryOp():
+            return f"with ~ before {text}{within}"
         case ast.Name(), _:
             return f"with one more, or one less, than {text}{within}"
         case ast.Call(args=args), ast.Call(args=others) if len(args) == len(others) and args != others:
             return f"with the arguments of {text} in another order"
         case ast.Tuple(), ast.Tuple():
             return f"with {text} in another order"
+        case ast.Call(func=ast.Name(id="range")), ast.Call():
+            return f"with other bounds in {text}"
         case ast.Call(keywords=keywords), ast.Call(keywords=others) if len(keywords) < len(others):
             return f"with an axis kept in {text}"
         case ast.Call(func=ast.Attribute(attr=name, value=value)), _ if new is value:

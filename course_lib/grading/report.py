@@ -193,7 +193,7 @@ def _general_hint(findings):
     if any(finding.kind == "fact" and finding.text.startswith("line ") for finding in findings):
         findings = [finding for finding in findings if finding.kind != "precision"]  # the line says it
     for finding in findings:
-        of_text = finding.kind in ("exception", "compile error")
+        of_text = finding.kind in ("exception", "compile error", "compiler")
         words = [words for words in general_hints() if of_text and " " in words and words in finding.text]
         if finding.kind == "exception" and re.search(r":\s+raise\b", finding.text):
             words = ["own raise"]

@@ -19,7 +19,11 @@ def first_difference(old, new):
     if old.shape == new.shape and old.ndim == 1 and old.size > MOST_SHOWN:
         entry = next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True))
         row, old, new = f"entry {entry} of {row}", old[entry], new[entry]
-    said = told_apart(lambda digits: [" ".join(show(x if x.ndim else x.item(), digits).split()) for x in (old, new)])
+
+    def shown(digits=6):
+        return [" ".join(show(each if each.ndim else each.item(), digits).split()) for each in (old, new)]
+
+    said = shown() if old.dtype != new.dtype else told_apart(shown)
     if said[0] == said[1]:
         said = [f"{text} in {each.dtype}" for text, each in zip(said, (old, new), strict=True)]
     return row, *said

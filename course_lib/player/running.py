@@ -1,9 +1,11 @@
 """Runs an answer so that nothing it does can hurt the caller: time limit, exceptions, printing."""
 
+import ast
 import contextlib
 import ctypes
 import dis
 import functools
+import inspect
 import io
 import itertools
 import linecache
@@ -11,8 +13,10 @@ import os
 import re
 import signal
 import sysconfig
+import textwrap
 import threading
 import time
+import tokenize
 import traceback
 import warnings
 from dataclasses import dataclass
@@ -74,8 +78,9 @@ def run(call, limit_s: float) -> Outcome:
     try:
         with contextlib.redirect_stdout(printed):
             returned = limited(quietly, limit_s)
-    except TimeUp:
-        raised = "TimeUp", f"the answer did not return within {limit_s:g} s"
+    except TimeUp as error:
+        loop = next(map(_loop_around, _learners(traceback.walk_tb(error.__traceback__))), "")
+        raised = "TimeUp", f"the answer did not return within {limit_s:g} s{loop}"
     except Told as error:
         raised = error.name, error.text
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: a check never raises
@@ -125,15 +130,32 @@ def describe_exception(error):
     # An address in a message differs from run to run.
     if message := re.sub(r" at 0x[0-9a-fA-F]+", "", str(error)):
         what += f": {cut(message, TEXT_LIMIT_CHARS)}"
-    lines = []
-    for code, names, line in frames[-4:]:
-        source = linecache.getline(code.co_filename, line, names).strip()[:TEXT_LIMIT_CHARS]
-        lines.append(f"  line {line}, in {code.co_name}" + (f":  {source}" if source else ""))
+    lines = [_line_of(*frame) for frame in frames[-4:]]
     if len(frames) > 4:
         lines.insert(0, f"  ({len(frames)} calls deep; the last 4 are shown)")
     if isinstance(error, NotImplementedError) and lines:
         return "\n".join(["the answer is not finished: it still raises NotImplementedError", *lines])
     return "\n".join([f"the answer raised {what}", *lines])
+
+
+def _line_of(code, names, line):
+    source = linecache.getline(code.co_filename, line, names).strip()[:TEXT_LIMIT_CHARS]
+    return f"  line {line}, in {code.co_name}" + (f":  {source}" if source else "")
+
+
+def _loop_around(frame):
+    """The outermost loop of the learner's function that a frame is in, or nothing: which line of it, is chance."""
+    code, names, line = frame
+    try:
+        block = inspect.getblock(linecache.getlines(code.co_filename, names)[code.co_firstlineno - 1 :])
+        tree = ast.parse(textwrap.dedent("".join(block)))
+    except (SyntaxError, tokenize.TokenError):
+        return ""
+    ast.increment_lineno(tree, code.co_firstlineno - 1)
+    for node in ast.walk(tree):  # outer ones come first
+        if isinstance(node, ast.For | ast.While) and node.lineno <= line <= node.end_lineno:
+            return f"; it was in this loop\n{_line_of(code, names, node.lineno)}"
+    return ""
 
 
 def places(frame):

@@ -5,6 +5,8 @@ import pytest
 
 from course_lib import grading
 from course_lib.grading import registry
+from course_lib.grading.calling import GuardedAnswer
+from course_lib.grading.mending import mended
 
 
 def scores(Q, K, scale=None):
@@ -16,7 +18,7 @@ def scores(Q, K, scale=None):
     [
         (lambda *given: scores(*given) ** 2, "on every input tried, S is the right result to the power 2"),
         (lambda *given: np.round(scores(*given)), "the right result rounded to 0 decimals"),
-        (lambda *given: 3 * scores(*given), "the right result times 3, wherever it is wrong"),
+        (lambda *given: 3 * scores(*given), "the right result times 3"),
         (
             lambda Q, K, scale=None: scores(Q[:1] + 0 * Q, K, scale),
             "changing row 0 of Q changes rows 0 to 1 of what comes back; it should change row 0",
@@ -62,3 +64,36 @@ def test_other_arguments_for_which_the_result_would_be_right_are_told():
 def test_what_holds_of_one_input_only_is_not_told():
     message = grading.grade("01.scores", lambda *given: np.sin(scores(*given))).message
     assert "every input" not in message and "changing" not in message
+
+
+def test_an_offset_that_fits_some_inputs_is_told_only_if_all_else_is_right():
+    """The first of two bounds is off by one wherever it is wrong, because both are made of the wrong query."""
+
+    def bounds(*of):
+        begin, full_begin, full_end, end = registry.find("13.sliding_window_bounds").answer(*of)
+        return begin, max(full_begin - 1, begin), full_end, end + (full_begin > begin)
+
+    assert "wherever it is wrong" not in grading.grade("13.sliding_window_bounds", bounds).message
+
+
+def test_the_line_that_computes_in_float16_is_told():
+    def softmax(x):
+        x = np.asarray(x)
+        top = np.max(x, axis=-1, keepdims=True)
+        gap = x - top
+        weights = np.exp(gap.astype(np.float32))
+        return (weights / weights.sum(axis=-1, keepdims=True)).astype(x.dtype)
+
+    exercise = registry.find("03.stable_softmax")
+    prop = next(prop for prop in exercise.properties if prop.name.startswith("float16"))
+    said = mended(exercise, prop, GuardedAnswer(softmax), prop.cases[0], "precision")
+    assert said.endswith("gap = x - top\nthis line is computed in float16; in float32 the result would be right")
+
+
+def test_what_has_the_wrong_shape_first_is_told():
+    def masked(n_q, n_k):
+        seen = np.zeros((n_q, n_k), bool)
+        return seen[:, None] & np.ones(n_k, bool)
+
+    said = " ".join(grading.grade("04.causal_mask", masked).message.split())
+    assert "seen has shape (2, 2); so seen[:, None] has shape (2, 1, 2)" in said

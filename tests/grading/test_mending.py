@@ -14,13 +14,13 @@ from course_lib.grading.slips import on_case
 def told(exercise_id, answer):
     exercise = registry.find(exercise_id)
     prop = exercise.properties[0]
-    return mended(exercise, prop, GuardedAnswer(answer), prop.cases[0])
+    return mended(exercise, prop, GuardedAnswer(answer), prop.cases[0], "values")
 
 
 def told_of_each_case(exercise_id, answer):
     exercise, answer = registry.find(exercise_id), GuardedAnswer(answer)
     failed = [(p, p.cases[i]) for p in exercise.properties for i in range(len(p.cases)) if on_case(p, answer, i)[1]]
-    return [mended(exercise, prop, answer, case) for prop, case in failed]
+    return [mended(exercise, prop, answer, case, "values") for prop, case in failed]
 
 
 def stable_softmax_by(line, result="p / l"):
@@ -113,7 +113,7 @@ def test_a_run_ends_when_it_has_too_much_to_record():
 
     prop = registry.find("03.stable_softmax").properties[0]
     recording = Recording(stable_softmax)
-    recording.run(prop, prop.cases[0])
+    recording.run(prop, prop.cases[0], "values")
     assert len(recording.values) < 20 and sum(map(len, recording.values.values())) < 10_000
 
 
@@ -162,7 +162,7 @@ def multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads, causal=False):
 def test_a_list_filled_in_a_loop_is_looked_into(answer, said):
     exercise = registry.find("04.multi_head_attention")
     (prop,) = (prop for prop in exercise.properties if prop.name.startswith("two heads"))
-    assert said in mended(exercise, prop, GuardedAnswer(answer), prop.cases[0])
+    assert said in mended(exercise, prop, GuardedAnswer(answer), prop.cases[0], "values")
 
 
 def dot_by(step, end="return total"):

@@ -1,11 +1,13 @@
 """Rows of a table become inputs, and a test gets what it asks for."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import find
 from hypothesis import strategies as st
 
-from course_lib.grading import Checks, case_of, raises_value_error
+from course_lib.grading import Checks, case_of, not_modified, raises_value_error
 from course_lib.grading.calling import GuardedAnswer
 
 
@@ -59,3 +61,16 @@ def test_an_exception_that_is_a_value_error_will_do(kind, will_do):
         raise kind(f"{size} is too small")
 
     assert (raises_value_error(GuardedAnswer(answer), size=1) is None) == will_do
+
+
+def test_an_argument_that_is_changed_is_told_with_the_line():
+    def halved(x):
+        view = np.asarray(x)
+        view /= 2
+        return view
+
+    evidence = not_modified(GuardedAnswer(halved), x=np.ones(2))
+    (finding,) = evidence.findings
+    said, line = finding.text.splitlines()
+    assert said == "the call changed its argument x in place"
+    assert re.fullmatch(r"  line \d+, in halved:  view /= 2", line)

@@ -53,6 +53,14 @@ def causal_mask(n_q, n_k):
     "exercise_id, right, old, new, line, said",
     [
         ("01.cosine_similarity", COSINE, "gap / 2", "gap / 3", 7, "with another number in place of 3 in gap @ gap / 3"),
+        (
+            "01.cosine_similarity",
+            COSINE,
+            "    return 1.0",
+            "    if len(a) == 1:\n        return 2.0\n    return 1.0",
+            7,
+            "without this branch",
+        ),
         ("01.cosine_similarity", COSINE, "lengths[0] - b", "lengths[0] - a", 6, "with another variable in place of a"),
         ("01.cosine_similarity", COSINE, "1.0 - gap", "1.0 + gap", 7, "with another operator in 1.0 + gap @ gap / 2"),
         (
