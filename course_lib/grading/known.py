@@ -10,7 +10,7 @@ from .calling import GuardedAnswer
 from .diagnosis import named
 from .drawing import drawn
 from .exercise import Exercise, Finding, Property
-from .mending import mended
+from .mending import ASKED_ONCE, mended
 from .repairing import repaired
 from .slips import observed, on_case, same
 
@@ -64,7 +64,8 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
     # A launch takes long: for a kernel, one of the two has to do.
     is_tried = (unique or kind in REPAIRED) and not (place and "launched(" in prop.call)
     line, repair = repaired(exercise, prop, answer, inputs, lines) if is_tried else (0, "")
-    if line and (lines != (line,) or "branch" in repair):  # a change that is enough is beyond doubt
+    is_told = lines == (line,) and ("branch" not in repair or ASKED_ONCE in place)
+    if line and not is_told:  # a change that is enough is beyond doubt
         place = repair
     if kind in PLAIN:
         return (Finding("", "fact", place),) if place else ()
@@ -82,7 +83,9 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
         pair = [_outcomes(each) for each in observations]
         if fact := _never_loaded(right.loads, answer.loads):
             return fact
-        place = next((i for i, parts in enumerate(zip(*pair, strict=False)) if not same(*parts)), None)
+        wrong = [i for i, parts in enumerate(zip(*pair, strict=False)) if not same(*parts)]
+        keys = _keys(observations[0])
+        place = next((i for i in wrong if keys[i] == evidence.findings[0].part), next(iter(wrong), None))
         if place is None:
             return ""
 
@@ -107,7 +110,7 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
             )
         if words:  # 0 is the right result for many other arguments
             part = (
-                str(_keys(observations[0])[place]).removesuffix("_ptr")
+                str(keys[place]).removesuffix("_ptr")
                 or evidence.findings[0].part
                 or ("what comes back" if len(pair[0]) == 1 else f"number {place + 1} of what comes back")
             )

@@ -81,6 +81,8 @@ def observed(prop: Property, answer: GuardedAnswer, inputs: dict) -> tuple:
 
 def same(one, other) -> bool:
     """Whether two observations, or parts of them, are alike."""
+    if {type(one), type(other)} == {np.ndarray, list}:  # a table of numbers, either way
+        one, other = (each.tolist() if isinstance(each, np.ndarray) else each for each in (one, other))
     if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, dict) and isinstance(other, dict):

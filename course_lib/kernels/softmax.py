@@ -36,8 +36,8 @@ def online_row_stats(x_ptr, m_ptr, l_ptr, stride_xm, stride_xn, n_cols, BLOCK: t
 
     x_ptr: float32 [n_rows, n_cols], with strides in elements. m_ptr, l_ptr: float32 [n_rows], contiguous.
     n_cols: any length of at least 1, also far beyond BLOCK. BLOCK: a power of two.
-    m is the largest score of the row, l the sum of exp(score - m). A score may be -inf (a masked key); a row of
-        nothing else has m = -inf, l = 0.
+    m is the largest score of the row, l the sum of exp(score - m). A score may be as large as 1e4 in size, or -inf
+        (a masked key); a row of nothing but -inf has m = -inf, l = 0.
     Launched with n_rows programs, along axis 0. Each element is read once, BLOCK of them at a time.
 
     >>> x, strides = np.array([[1.0, 2.0, 3.0, 4.0]]), {"x_ptr": ("stride_xm", "stride_xn")}

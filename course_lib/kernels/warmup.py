@@ -39,7 +39,7 @@ def scores_tile(
 
     q_ptr: float32 [n_q, HEAD_DIM]; k_ptr: float32 [n_k, HEAD_DIM]; s_ptr: float32 [n_q, n_k]; each with strides of
         its own, in elements. n_q, n_k: at least 1. BLOCK_D: a power of two, at least HEAD_DIM.
-    BLOCK_M, BLOCK_N: powers of two. Compiled, tl.dot takes no BLOCK_D below 16; the interpreter takes any.
+    BLOCK_M, BLOCK_N: powers of two. When it is compiled, tl.dot takes no BLOCK_D below 16; the interpreter takes any.
     Launched with cdiv(n_q, BLOCK_M) programs along axis 0 and cdiv(n_k, BLOCK_N) along axis 1.
     Each program reads its rows of Q and of K once, and writes its tile once. Use tl.dot with
         input_precision="ieee".

@@ -25,11 +25,12 @@ def predict_rung(counts, gpu):
         cores need; "instructions": what each of the program's "warps" executes besides; "wait_clocks": until the tile
         is there, 0 if it was fetched ahead.
     gpu: a dict. "sms": multiprocessors; "schedulers" of each: one issues an instruction in a clock, and the warps'
-        instructions are spread evenly over all of them; "clock_hz": clocks in a second.
+        instructions are spread evenly over all of them, whatever the number of warps; "clock_hz": clocks in a second.
     The programs are handed out evenly, and the launch takes as long as the SM with most of them. That SM runs
-    "resident" of its programs at a time, or all if it has fewer. Their products and instructions take turns; while one
-    of them waits for its tile the others work, so that a tile costs the SM only wait_clocks over the number of programs
-    that it runs at a time. (Take the same number for its last programs, although fewer run at the end.)
+    "resident" of its programs at a time, or all if it has fewer. Their products and instructions take turns. While one
+    of them waits for its tile, the others work. A rule of thumb stands for that: a tile costs the SM only wait_clocks
+    over the number of programs that it runs at a time, however much work the others have. (Take the same number for its
+    last programs, although fewer run at the end.)
     The dicts are not modified.
 
     >>> counts = dict(programs=10, resident=2, tiles=5, product_clocks=600, instructions=200, warps=8, wait_clocks=1000)
@@ -44,13 +45,13 @@ def predict_rung(counts, gpu):
 
 
 def find_the_waste(kernel):
-    """What a kernel wastes most: products, bytes or time; and how many times as much of it as it needs.
+    """What a kernel does too much of: "computes", "reads" or "waits"; and how many times as much as it needs.
 
-    kernel: a dict. The launch: n queries and n keys of one head, d, block_q and block_k, which divide n, causal,
+    kernel: a dict. The launch: n queries and n keys of one head, block_q and block_k (both divide n), d, causal,
         element_bytes. From the tracer: "q_bytes", "k_bytes", "v_bytes", loaded by all programs together. From the
         compiler's report, for one pair of tiles: "spilled_bytes", written to the stack and read back, both counted;
         and the clocks that follow from the report, "work_clocks", and "wait_clocks" in addition to these.
-    A pair of tiles is multiplied when a tile of V is loaded, which happens once for each pair. Three ratios:
+    For each pair of tiles that is multiplied, one tile of V is loaded: "v_bytes" tells how many pairs. Three ratios:
         "computes": pairs that are multiplied, over the pairs in which some query sees some key.
         "reads": bytes of Q, K and V, and spilled bytes of all pairs, over what the multiplied pairs need: Q once, and a
             tile of K and one of V for each pair.

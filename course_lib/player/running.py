@@ -97,8 +97,9 @@ def _unwritten_is_nan():
         @functools.wraps(make)
         def filled(*arguments, **named):
             array = make(*arguments, **named)
-            if type(array) is np.ndarray and array.dtype.kind in "fciu":
-                array[...] = UNWRITTEN if array.dtype.kind in "fc" else np.iinfo(array.dtype).max
+            kind = array.dtype.kind
+            if type(array) is np.ndarray and kind in "fciub":
+                array[...] = UNWRITTEN if kind in "fc" else True if kind == "b" else np.iinfo(array.dtype).max
             return array
 
         return filled
@@ -145,7 +146,7 @@ def _line_of(code, names, line):
 
 def _loop_around(frame):
     """The outermost loop of the learner's function that a frame is in, or nothing: which line of it, is chance."""
-    code, names, line = frame
+    code, names, line = frame  # a frame may have no line
     try:
         block = inspect.getblock(linecache.getlines(code.co_filename, names)[code.co_firstlineno - 1 :])
         tree = ast.parse(textwrap.dedent("".join(block)))
@@ -153,7 +154,7 @@ def _loop_around(frame):
         return ""
     ast.increment_lineno(tree, code.co_firstlineno - 1)
     for node in ast.walk(tree):  # outer ones come first
-        if isinstance(node, ast.For | ast.While) and node.lineno <= line <= node.end_lineno:
+        if isinstance(node, ast.For | ast.While) and node.lineno <= (line or 0) <= node.end_lineno:
             return f"; it was in this loop\n{_line_of(code, names, node.lineno)}"
     return ""
 

@@ -1,5 +1,6 @@
 """The checks are checked: answers pass, every slip is refused by its own property and told by its own name."""
 
+import collections
 import contextlib
 import doctest
 import html
@@ -101,10 +102,20 @@ def test_a_slip_is_refused_by_its_own_property_in_its_own_words(exercise, prop, 
     assert "cannot be used" not in result.message
 
 
-@pytest.mark.parametrize("exercise, prop, slip, form", [slip for slip in SLIPS if slip.values[-1] == 0])
+def of_each_property(slips):
+    """Two slips of each property, or all if asked for: what is printed comes from the property."""
+    taken = collections.Counter()
+    for slip in slips:
+        exercise, prop, *_ = slip.values
+        taken[exercise.id, prop.name] += 1
+        if taken[exercise.id, prop.name] < 3 or "COURSE_LIB_ALL_FORMS" in os.environ:
+            yield slip
+
+
+@pytest.mark.parametrize("exercise, prop, slip, form", list(of_each_property(SLIPS)))
 def test_the_printed_input_reproduces_the_failure(exercise, prop, slip, form):
     """What a failure prints is Python that makes the same call and leaves no name behind; on its inputs the same thing
-    is wrong. Of each slip, its first form: what is printed comes from the property."""
+    is wrong."""
     result = graded_slip(exercise, slip, form)
     inputs = FAILED_ON[exercise, slip, form]
     answer, name = slip.answers(exercise.answer)[form], exercise.answer.__name__

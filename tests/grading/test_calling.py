@@ -195,8 +195,9 @@ def test_unwritten_memory_holds_nan_while_an_answer_runs():
     empty = np.empty
 
     def unwritten(x):
-        return np.empty_like(x), np.empty(2), np.empty(2, int)
+        return np.empty_like(x), np.empty(2), np.empty(2, int), np.empty(9, bool)
 
-    floats, others, whole = GuardedAnswer(unwritten)(np.zeros(3))
+    floats, others, whole, truths = GuardedAnswer(unwritten)(np.zeros(3))
+    assert truths.all()
     assert np.isnan(floats).all() and np.isnan(others).all() and (whole == np.iinfo(int).max).all()
     assert np.empty is empty

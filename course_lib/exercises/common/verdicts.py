@@ -25,7 +25,7 @@ def says(reference, verdicts, number, account):
         if said not in verdicts:
             return wrong("the verdict", "word", f"{said!r} is none of {', '.join(map(repr, verdicts))}")
         if said != verdict:
-            return wrong("the number", f"{said} for {verdict}", f"the verdict is {said!r}, not {verdict!r}")
+            return wrong("the number", f"{said} for {verdict}", f"the verdict should be {verdict!r}, not {said!r}")
         if not isinstance(found, Real) or not math.isclose(found, expected, rel_tol=1e-5):
             return wrong("the number", "values", f"the number is not {number}")
         return None

@@ -9,7 +9,7 @@ from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees
 def softmax_scale(head_dim):
     """The factor that attention multiplies its scores by.
 
-    head_dim: length of a query or key vector, an integer of at least 1.
+    head_dim: how many numbers a query or key vector has, an integer of at least 1.
     Returns 1 / sqrt(head_dim), a float.
 
     >>> print(f"{softmax_scale(2):.4f}")

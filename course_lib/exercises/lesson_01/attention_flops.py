@@ -13,8 +13,8 @@ from course_lib.grading.calling import AnswerError
 def attention_flops(n_q, n_k, d, d_v):
     """Floating-point operations of attention's two matrix products and its softmax, for one head.
 
-    n_q, n_k: queries and keys. d: length of a query and of a key. d_v: length of a value. Whole numbers of at
-        least 1.
+    n_q, n_k: numbers of queries and of keys. d: number of components of a query and of a key. d_v: number of
+        components of a value. Whole numbers of at least 1.
     Returns an int: the multiplications and additions of S = Q K^T and of P V, where a sum of k products counts
         as k multiplications and k additions, and four operations of the softmax for each number of S:
         subtracting the row's maximum, the exponential, adding to the row's sum (k additions for k numbers),

@@ -10,9 +10,9 @@ from course_lib.grading import Checks, Exercise, agrees, expected, not_modified
 def cosine_similarity(a, b):
     """The cosine of the angle between two vectors: their dot product over the product of their lengths.
 
-    a, b: [d], float64, of one length d. Returns a number, up to rounding from -1 (opposite) through 0 (at a
-        right angle) to 1 (the same direction). A vector of zeros has no direction: return 0.0 then. No other
-        vector is shorter than 1e-18 or longer than 1e19. The inputs are not modified.
+    a, b: [d], float64, d at least 1 and the same for both. Returns a number, up to rounding from -1 (opposite)
+        through 0 (at a right angle) to 1 (the same direction). A vector of zeros has no direction: return 0.0
+        then. The length |a| of any other vector is from 1e-18 to 1e19. The inputs are not modified.
 
     >>> print(f"{cosine_similarity(np.array([1.0, 2.0]), np.array([2.0, 1.0])):.4f}")
     0.8000

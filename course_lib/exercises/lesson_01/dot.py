@@ -12,12 +12,12 @@ def dot(a, b):
     """The dot product of two vectors: the sum of a[i] * b[i].
 
     a, b: [d], floats, d at least 1. Returns a number.
-    Raises ValueError if the two differ in length. The inputs are not modified.
+    Raises ValueError if one has more components than the other. The inputs are not modified.
 
     >>> print(dot(np.array([1.0, 2.0]), np.array([2.0, 1.0])))
     4.0
     """
-    if a.shape != b.shape:  # NumPy would stretch a vector of length 1 to the other's length
+    if a.shape != b.shape:  # NumPy would stretch a vector of one component
         raise ValueError(f"a has shape {a.shape} and b {b.shape}")
     return (a * b).sum()
 
@@ -43,7 +43,7 @@ check(
     "any number of components, from one up",
     [([1, 2, 3], [1, 1, 2]), ([3], [2]), ([0.1, 0.7, -0.3, 0.9], [0.3, 0.9, 1.1, 0.7]), vectors(1, 5)],
 )
-REFUSED = "vectors of different lengths are refused with a ValueError"
+REFUSED = "vectors with unequal numbers of components are refused with a ValueError"
 check(REFUSED, [([1, 2], [3]), ([3], [1, 2]), ([1, 2], [3, 4, 5])], calls=raises_value_error)
 check("the inputs are not modified", [([1, 2], [3, 1])], calls=not_modified)
 

@@ -12,8 +12,8 @@ from course_lib.reference.dot import resolve_scale
 def scores(Q, K, scale=None):
     """The score of every query with every key: their dot product times scale.
 
-    Q: [n_q, d], one query a row. K: [n_k, d], one key a row. Both are float32, or both are float64. scale: an
-        int or a float, 0 included; None means 1 / sqrt(d).
+    Q: [n_q, d], one query a row. K: [n_k, d], one key a row. n_q, n_k and d are at least 1. Both are float32,
+        or both are float64. scale: an int or a float, 0 included; None means 1 / sqrt(d).
     Returns [n_q, n_k], float32 or float64, whichever you compute in: row i, column j holds the score of query i
         with key j.
     The inputs are not modified.

@@ -42,7 +42,10 @@ def are_finite_and_differ(fmt, x):
     logits, times = np.unique(x, return_counts=True)
     if times.max() == 1:
         return None
-    text = f"the logit {logits[times.argmax()]!s} is there {times.max()} times; no two may be equal"
+    logit = logits[times.argmax()]
+    text = f"the logit {logit!s} is there {times.max()} times; no two may be equal"
+    if fmt.holds(logit) and abs(logit) >= 1:
+        text += f"\n(There the numbers of {fmt.name} are {fmt.gap(logit):.10g} apart: closer logits can become equal.)"
     return single_finding("equal", text, show(x))
 
 
@@ -60,6 +63,10 @@ def is_harmless(fmt, x):
     if weights.min() >= 0.01:
         return None
     why = f"the logit {show(x.min())} lies {x.max() - x.min():.3g} below the largest"
+    if len(x) > 100:
+        why = f"{len(x)} weights add up to 1, so they cannot all be 0.01"
+    elif x.max() - x.min() < np.log(50):  # two such logits alone would both have 0.01
+        why += f", and there are {len(x)} logits to share a total of 1"
     text = f"the true softmax has a weight of {weights.min():.3g}, below 0.01: {why}"
     return single_finding("spread", text, show(x))
 
@@ -68,16 +75,21 @@ def is_broken(fmt, x):
     exp_x, total, weights = formats.naive_softmax_steps(x, fmt)
     if np.isnan(weights).any():
         why = "exp itself overflows" if np.isinf(exp_x).any() else "every exp vanishes"
-        text = f"in {fmt.name} {why}, and the weights are {show(weights)}: a NaN shows"
-        others = [each for each in formats.FORMATS.values() if _gives_zeros(each, x)]
-        if others:
-            text += f". In {others[-1].name} they would be 0: does your code tell the string {fmt.name!r} apart?"
-        return single_finding("nan weight", text, show(x))
+        text = f"in {fmt.name} {why}, and the weights are {show(weights)}: they have to be 0"
+        return single_finding("nan weight", text + _meant_for(fmt, x), show(x))
     if (weights > 0).any():
         text = f"in {fmt.name} the sum of exp(x) is {show(total[0])}, and the naive weights are {show(weights)}, not 0"
-        text += ": the sum is finite"
+        text += ": the sum is finite" + _meant_for(fmt, x)
         return single_finding("survives", text, show(x))
     return None
+
+
+def _meant_for(fmt, x):
+    """What to ask where the logits are right for another format."""
+    others = [each for each in formats.FORMATS.values() if _gives_zeros(each, x)]
+    if not others:
+        return ""
+    return f".\nIn {others[-1].name} they would be 0: does your code tell the string {fmt.name!r} apart?"
 
 
 def _gives_zeros(fmt, x):

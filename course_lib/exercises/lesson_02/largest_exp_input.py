@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.grading import Checks, Exercise, show, single_finding
+from course_lib.grading.calling import AnswerError, judging
 from course_lib.reference import formats
 
 
@@ -43,6 +44,23 @@ def on_a_number(judge):
     return test
 
 
+def in_time(call, test):
+    """A Property's test that tells of a time limit what a format of many digits has to do with it."""
+    judged = judging(call, test)
+
+    def call_and_test(answer, exponent_bits, mantissa_bits):
+        try:
+            return judged(answer, exponent_bits=exponent_bits, mantissa_bits=mantissa_bits)
+        except AnswerError as error:
+            if error.finding.kind != "timeout" or mantissa_bits < 16:
+                raise
+            many = f"This format has {2**mantissa_bits:,} numbers from 1 up to 2, and as many from 2 up to 4:"
+            text = f"{error.finding.text}\n{many}\nto try them one after another takes too long"
+            return single_finding("timeout", text)
+
+    return call_and_test
+
+
 def is_held(fmt, x):
     if fmt.holds(x):
         return None
@@ -77,7 +95,7 @@ def no_larger_one(fmt, x):
 # float16, bfloat16, float32 and others. In (4, 14) and (3, 3) the limit depends on the mantissa; in (4, 3) and (3, 4)
 # an exp above the largest number still rounds to it.
 EACH = [(5, 10), (8, 7), (8, 23), (5, 3), (4, 14), (3, 3), (4, 3), (3, 4)]
-check = Checks(largest_exp_input, on_a_number(is_held))
+check = Checks(largest_exp_input, on_a_number(is_held), through=in_time)
 
 check("a number comes back, and the format holds it", EACH)
 check("exp of it is finite in the format", EACH, test=on_a_number(exp_is_finite))

@@ -11,10 +11,10 @@ from course_lib.grading import Checks, Exercise, agrees, expected, not_modified,
 def naive_softmax(x):
     """exp(x) / sum(exp(x)) along the last axis, as the formula is written.
 
-    x: [..., n], float16, float32 or float64, finite.
-    Returns the weights, in x's shape and dtype. Every step is done in that dtype: exp, the sum (in any order)
-        and the division of each exp by its sum. So this breaks where these break, and nowhere else. x is not
-        modified.
+    x: [..., n], float16, float32 or float64, finite. Every size is at least 1.
+    Returns the weights, in x's shape and dtype. Every step is done in that dtype: exp, the sum (in any order,
+        also one by one) and the division of each exp by its sum. So this breaks where these break, and nowhere
+        else. x is not modified.
 
     >>> print(naive_softmax(np.array([1.0, 2.0, 3.0, 4.0])).round(4))
     [0.0321 0.0871 0.2369 0.6439]
@@ -50,8 +50,8 @@ def breaks_as_written(returned, x):
         if total == 0
         else "small exps vanish"
     )
-    text = f"in {x.dtype} {how}, but what comes back is not what the formula makes of that: some step is another, or is"
-    text += " done in another dtype"
+    text = f"in {x.dtype} {how}, but what comes back is not what the formula makes of that:\n"
+    text += "some step is a different one, or is done in another dtype"
     return single_finding("survives", text, show(returned), show(expected))
 
 
@@ -84,6 +84,8 @@ check(
         case([11, 11], np.float16),
         case([89, 89], np.float32),
         case([710, 710]),
+        # The first digits of e are not enough: with 2.7182818 this does not overflow.
+        case([709.782715, 0]),
         case([-20, -20], np.float16),
         case([-800, -800, -801]),
         # Below the largest logit every other exp vanishes: only a step in x's own dtype makes these 0.

@@ -57,7 +57,10 @@ def keeps_digits(name, reference):
         off = np.asarray(returned, dtype=np.float64) / exact - 1
         if np.abs(off).max() <= 1e-13:
             return None
-        text = f"{name} is right to about {int(-np.log10(np.abs(off).max()))} digits only, where float64 has 15"
+        digits, worst = int(-np.log10(np.abs(off).max())), int(np.abs(off).argmax())
+        text = f"{name} is right to about {digits} digits only, where float64 has 15"
+        if digits < 1:
+            text = f"{name} is wrong at entry {worst} of {off.size}"
         # A sum that is wrong changes all entries by one factor, and what is rounded does not.
         by_one_factor = off.size > 1 and np.ptp(off) < 1e-3 * np.abs(off).max()
         if by_one_factor:

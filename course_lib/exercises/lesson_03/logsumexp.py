@@ -21,8 +21,8 @@ from course_lib.grading import Checks, Exercise, ExpectedOutput, agrees, exact_a
 def logsumexp(x, axis=-1):
     """log(sum(exp(x))) along an axis, natural logarithm, with no overflow on the way.
 
-    x: float16, float32 or float64, any shape. axis: which one is summed over, of length at least 1. An entry may
-        be -inf, and then adds nothing to the sum.
+    x: float16, float32 or float64, any shape. axis: which one is summed over, of length at least 1. Each entry is
+        finite or -inf, and -inf adds nothing to the sum.
     Returns x's shape without `axis`, in float32, or in float64 for float64. Every step on the way is in that
         dtype or a wider one. Where every entry is -inf, the result is -inf, the logarithm of an empty sum. x is
         not modified.
@@ -91,6 +91,7 @@ check(
         case([-np.inf]),
         case([[-np.inf, -np.inf], [1, -np.inf]]),
         case([[1000, -np.inf], [-np.inf, -np.inf]]),
+        case([-1000, -1001, -np.inf]),
         logits(of=st.sampled_from([-np.inf, 0.0, 1.0, 2.0, -np.inf])),
     ],
 )

@@ -53,14 +53,17 @@ check = Checks(masked_softmax, agrees(softmax), case)
 
 check(
     "with everything visible it is the softmax",
-    [([1, 2, 3, 4], [1, 1, 1, 1]), ([[0, 1, 1], [2, 4, 0]], [[1, 1, 1], [1, 1, 1]])],
+    [
+        ([1, 2, 3, 4], [1, 1, 1, 1]),
+        ([[0, 1, 1], [2, 4, 0]], [[1, 1, 1], [1, 1, 1]]),
+    ],
 )
 check(
     "hidden entries get 0, and the visible ones of a row add up to 1",
     [([1, 2, 3, 4], [1, 1, 1, 0]), ([[0, 1, 3], [2, 4, 1]], [[1, 0, 1], [1, 1, 0]]), masked()],
 )
 check(
-    "a hidden entry changes nothing, even 1000 above the visible ones",
+    "visible entries 1000 below a hidden one",
     [([-1000, 0], [1, 0]), ([[-1000, -1001, 0]], [[1, 1, 0]]), ([1, 1000, 2], [1, 0, 1]), masked(offset=-1000.0)],
 )
 check(
@@ -95,7 +98,7 @@ check(
 )
 check(
     "float64 logits keep their digits",
-    [([0.1, 0.7, 1.3], [1, 1, 1])],
+    [([0.1, 0.7, 1.3], [1, 1, 1]), ([30, 0, -30], [1, 1, 1])],
     test=lambda returned, x, mask: keeps_digits("softmax", reference.stable_softmax)(returned, x),
 )
 check(

@@ -20,8 +20,8 @@ from course_lib.grading import Checks, Exercise, agrees, expected
 def stable_softmax(x, axis=-1):
     """Softmax along an axis, with the largest entry of each slice subtracted before the exponential.
 
-    x: float16, float32 or float64, any shape. An entry may be -inf, and then gets 0; each slice along `axis`
-        has at least one that is finite.
+    x: float16, float32 or float64, any shape. Each entry is finite or -inf, and -inf gets 0; each slice along
+        `axis` has at least one that is finite.
     axis: the axis along which the results add up to 1.
     Returns an array of x's shape and dtype. Steps on the way are in float32 or wider, for float64 in float64, and
         the result is rounded to x's dtype. It is as exact near 10,000 as near 0. x is not modified.
@@ -45,14 +45,14 @@ check(
     [case([1, 2, 3, 4]), case([3]), case([0, 3, 1]), case([[0, 1, 2], [2, 0, 0]]), case([[0, 1], [2, 4]]), logits()],
 )
 check(
-    "logits near 1000 do not overflow, also beside smaller ones",
+    "logits near 1000, alone and beside much smaller ones",
     [
         case([1000, 999]),
         *(case(row) for row in ([0, 2000, 0, 0], [2000, 0, 2000, 0], [0, 0, 0, 2000], [1999, -1000, 2000])),
     ],
 )
 check(
-    "logits near -1000 do not vanish",
+    "logits near -1000, alone and beside 0",
     [case([-1000, -1001]), case([0, -1000])],
 )
 check(
@@ -77,8 +77,13 @@ check(
     call="stable_softmax(x, axis)",
 )
 check(
-    "an entry of -inf gets 0, and the others share the 1",
-    [case([0, -np.inf]), case([[-np.inf, 1, 2], [0, -np.inf, -np.inf]]), {"x": np.float32([-3.4028235e38, -np.inf])}],
+    "an entry of -inf gets 0, and the others add up to 1",
+    [
+        case([0, -np.inf]),
+        case([[-np.inf, 1, 2], [0, -np.inf, -np.inf]]),
+        case([-1000, -1001, -np.inf]),
+        {"x": np.float32([-3.4028235e38, -np.inf])},
+    ],
 )
 check(
     "float16 logits are computed in float32, and rounded once",
@@ -88,7 +93,7 @@ check(
 )
 check(
     "float64 logits keep their digits",
-    [case([0.1, 0.7, 1.3])],
+    [case([0.1, 0.7, 1.3]), case([30, 0, -30])],
     test=keeps_digits("softmax", reference.stable_softmax),
 )
 check(

@@ -11,7 +11,8 @@ from course_lib.grading import Checks, Exercise, agrees, expected, not_modified
 def multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads, causal=False):
     """Multi-head attention of a sequence with itself.
 
-    X: [n, d_model]. Wq, Wk, Wv, Wo: [d_model, d_model]; n_heads divides d_model, and d = d_model / n_heads.
+    X: [n, d_model]. Wq, Wk, Wv, Wo: [d_model, d_model]. All of them float32 or float64. n_heads divides d_model, and
+        d = d_model / n_heads.
     The queries of all heads are X @ Wq: head h has the d columns from h d up to, but not including, (h + 1) d.
         Keys and values likewise, with Wk and Wv. Each head attends by itself, with scale 1 / sqrt(d), causal or
         not. The heads' outputs [n, d], side by side in the same order, make [n, d_model], and that times Wo is
@@ -65,14 +66,15 @@ check = Checks(multi_head_attention, agrees(output))
 check("one head: attention of X Wq, X Wk, X Wv, times Wo", [seeded(1, 2, 3, 1), seeded(6, 3, 2, 1)])
 check("two heads: each attends with its own d columns", [seeded(2, 3, 4, 2), seeded(5, 4, 6, 3)])
 check("causal: every head hides what comes later", [seeded(3, 4, 4, 2, causal=True), DRAWN])
-# One head has scores near 1000, and the other near 0; then rows far apart.
+# One head has scores near 1000, and the other near 0; then rows far apart, and rows far below 0.
 I, FAR = np.eye(2), [[32, 1], [30, -1], [-31, 0]]
 check(
-    "scores near 1000 neither overflow nor vanish, in any head",
+    "scores near 1000 and near -1000, in one head or row and not in another",
     [
         (FAR, I, I, I, I, 2),
         (FAR, I, I, I, I, 2, True),
         ([[0], [32], [64]], [[1]], [[1]], [[1]], [[1]], 1),
+        ([[32], [30]], [[1]], [[-1]], [[1]], [[1]], 1),
     ],
 )
 check(

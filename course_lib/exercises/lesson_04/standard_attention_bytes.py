@@ -25,8 +25,8 @@ def standard_attention_bytes(n, d, bytes_per_element):
     Returns a dict of five whole numbers, the bytes that each pass reads and writes together: "Q K^T", "scale",
         "mask", "softmax" and "P V".
 
-    >>> standard_attention_bytes(4, 2, 8)["Q K^T"]
-    256
+    >>> standard_attention_bytes(4, 3, 8)["Q K^T"]
+    320
     """
     square = n * n * bytes_per_element
     matrix = n * d * bytes_per_element
@@ -88,7 +88,7 @@ check = Checks(standard_attention_bytes, right_passes(("Q K^T", "P V")))
 
 check("Q K^T reads Q and K and writes S; P V reads P and V and writes O", CASES)
 check("scale and softmax read n n elements and write as many", CASES, test=right_passes(("scale", "softmax")))
-check("the mask's pass also reads one byte for each score", CASES, test=right_passes(ALL))
+check("the mask's pass, in which an element of `visible` has 1 byte", CASES, test=right_passes(ALL))
 check("131072 tokens do not overflow", [(131072, 128, 4)], test=right_passes(ALL))
 check("the bytes are whole numbers, of type int", [(3, 5, 2)], test=whole)
 

@@ -16,7 +16,7 @@ def online_attention(q, K, V, block):
     q: [d]. K: [n, d]. V: [n, d_v], n at least 1; all are float32, or all float64. block: keys read at a time, at
         least 1; it need not divide n.
     Returns [d_v]: the sum over keys of softmax(K q / sqrt(d)) times their rows of V, in float32 or float64.
-    K and V may be larger than memory: read them by slicing rows, as in K[start:stop], at most `block` rows at
+    K and V may be larger than memory: read them by rows, as in K[start:stop] or K[i], at most `block` rows at
         a time and every row once; len(K) and K.shape cost nothing. What is kept between two blocks does not
         grow with n.
 
@@ -55,6 +55,11 @@ def attention_output(q, K, V, block, order=None, name="out", index="column", til
 def weights(q, K, block):
     """With V the identity the output is the weight of every key, so a mistake shows by block of keys."""
     return attention_output(q, K, np.eye(len(K)), block, name="the weight of each key", index="key", tile=block)
+
+
+def all_the_weight(returned, **_):
+    """Of one key. `weights` would allow for the rounding of its score, which is not in the weight."""
+    return compare(returned, [ExpectedOutput("the weight of each key", np.ones(1), np.ones(1), 1.0, "key")])
 
 
 def reads(answer, q, K, V, block):
@@ -102,6 +107,11 @@ def score_case(scores, block):
     return as_floats(q=[1], K=[[s] for s in scores]) | {"block": block}
 
 
+def wide_case(scores, block):
+    """With d = 4: a dot product is twice the score, so that the two differ."""
+    return as_floats(q=[1] * 4, K=[[s / 2] * 4 for s in scores]) | {"block": block}
+
+
 def streams(of=NUMBERS):
     return st.builds(score_case, st.lists(of, min_size=1, max_size=7), st.integers(1, 3))
 
@@ -138,12 +148,16 @@ check(
     test=agrees(attention_output),
     call=CALL,
 )
-check("scores near 1000 in one block", [([1000, 999], 2), ([1000], 1)])
+check("scores near 1000 in one block", [([1000, 999], 2), ([1000], 1), wide_case([1000, 999], 2)])
 check(
     "the max falls or rises by 1000 from one block to the next",
-    [([1000, 0], 1), ([0, 1000], 1), ([1000, 999, 0, -1], 2), streams(LARGE_SCORES.map(abs))],
+    [([1000, 0], 1), ([0, 1000], 1), ([1000, 999, 0, -1], 2), wide_case([0, 1000], 1), streams(LARGE_SCORES.map(abs))],
 )
-check("all scores strongly negative", [([-1000, -1001], 1), ([-1000] * 3, 2), ([-1e37], 1), streams(LARGE_SCORES)])
+check(
+    "all scores strongly negative",
+    [([-1000, -1001], 1), ([-1000] * 3, 2), wide_case([-1000, -1001], 1), streams(LARGE_SCORES)],
+)
+check("a single key gets all the weight, however low its score", [([-1e37], 1), ([-1e37], 2)], test=all_the_weight)
 check(
     "permuting the keys together with their values changes nothing",
     [{name: EXAMPLE[name] for name in ("q", "K", "V")} | {"order": [3, 1, 0, 2], "block": 2}],
@@ -158,7 +172,7 @@ check(
 )
 check(
     "what is kept between two blocks does not grow with n",
-    [{"n": 2048, "block": 64}],
+    [{"n": 16384, "block": 512}],
     calls=memory,
     call="online_attention(np.ones(4), Rows(np.ones((n, 4))), Rows(np.ones((n, 4))), block)",
 )

@@ -121,7 +121,13 @@ check(
         matrices(),
     ],
 )
-check("scores near 1000", [of_scores([1000, 999], 2), of_scores([1000, 1001], 1)])
+check(
+    "scores near 1000",
+    [
+        *(of_scores([1000, 999], 2), of_scores([1000, 1001], 1)),
+        case([[1] * 4], [[500] * 4, [499.5] * 4], [[1] * 4, [2, 3, 4, 5]], 1, 2),
+    ],
+)
 check(
     "the max falls by 1000 from one tile of keys to the next",
     [of_scores([0, -1000], 1), of_scores([0, 1, -1000, -1001], 2)],
@@ -129,7 +135,7 @@ check(
 check("all scores strongly negative", [of_scores([-1000, -1001], 2), of_scores([-1000, -1001], 1)])
 check(
     "a single key gets all the weight, however low its score",
-    [of_scores([-1e37], 1)],
+    [of_scores([-1e37], 1), of_scores([-1e37], 2)],
     test=lambda machine, v, o, **_: compare(o, [ExpectedOutput("O", v, v, 1.0)]),
 )
 check(
@@ -144,6 +150,10 @@ check(
         case(example.Q, example.K, example.V, 2, 2, True),
         case([[1]] * 6, [[0], [1], [2], [0], [1], [3]], [[1], [2], [4], [8], [16], [32]], 4, 2, True),
     ],
+)
+check(
+    "causal: a hidden key changes nothing, however high its score",
+    [of_scores([0, 1000], 2, rows=2, causal=True), of_scores([0, 1, 3, 1000], 2, rows=4, causal=True)],
 )
 check(
     "causal, more keys than queries: query i sees keys 0 to i + n_k - n_q",

@@ -49,7 +49,12 @@ def agrees_with_the_mask(returned, **inputs):
     extra, missing = set(tiles) - set(right), set(right) - set(tiles)
     if tiles == right:
         return None
-    findings = [Finding("", "extra", f"visited for nothing: {show(sorted(extra))}")] if extra else []
+    n_tiles = -(-inputs["n_q"] // inputs["block_q"]), -(-inputs["n_k"] // inputs["block_k"])
+    unreal = {tile for tile in extra if not all(0 <= number < n for number, n in zip(tile, n_tiles, strict=True))}
+    findings = [Finding("", "extra", f"visited for nothing: {show(sorted(extra - unreal))}")] if extra - unreal else []
+    if unreal:
+        text = f"there are {n_tiles[0]} query tiles and {n_tiles[1]} key tiles, and so no tile {show(min(unreal))}"
+        findings.append(Finding("", "unreal", text))
     findings += [Finding("", "missing", f"never visited: {show(sorted(missing))}")] if missing else []
     text = "a tile is visited twice" if len(tiles) > len(right) else "these are the right tiles, in another order"
     return Evidence(tuple(findings or [Finding("", "order", text)]), show(tiles), show(right))
@@ -73,6 +78,7 @@ check(
 check(
     "causal, any lengths and any tiles",
     [
+        (3, 3, 2, 1),
         (5, 9, 4, 1),
         (6, 2, 2, 2),
         (4, 7, 3, 2),

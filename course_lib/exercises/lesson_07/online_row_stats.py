@@ -40,7 +40,7 @@ check(
     "one block: the max, and the sum of exp(score - max)",
     [([[1, 2, 3, 4]], 4), ([[-1, -3]], 2), ([[-2.0]], 1), rows([1], [4])],
 )
-check("a later block with a smaller max leaves m alone", [([[4, 3, 2, 1]], 2), ([[2, 1, 0, -1, -2, -3]], 2)])
+check("a later block with a smaller max leaves m alone", [([[4, 3, 2, 0]], 2), ([[2, 1, 0, -2, -1, -4]], 2)])
 check(
     "a new max rescales the old sum",
     [([[1, 2, 3, 4]], 2), ([[1, 2]], 1), ([[0, 0, 3, 3, 5, 4]], 2), rows([1], [4], block=2)],
@@ -66,6 +66,10 @@ check(
 check(
     "a row of nothing but -inf: m is -inf, l is 0",
     [([[-np.inf, -np.inf]], 2), ([[-np.inf, -np.inf, -np.inf]], 2), ([[1, 2, 3], [-np.inf, -np.inf, -np.inf]], 2)],
+)
+check(
+    "scores as large as 1e4 in size, of either sign",
+    [([[1000, 998, 999, 1001]], 2), ([[-1000, -998, -999, -1001]], 2), ([[-1e4, 0, 1e4, 9999]], 2)],
 )
 check("each element is read once", [([[1, 2, 3, 4, 5]], 2), (WIDE, 16)], test=launch_agrees(stats, once))
 check(

@@ -16,7 +16,7 @@ def find_failing_input(kernel):
         and neither q k^T nor the exact output larger than the dtype can hold.
     The kernel runs with the scale d ** -0.5, and with BLOCK_D the smallest power of two that is at least 16 and d.
     The kernel is wrong on it if o or lse differs from the exact one by more than the error budget: twice the error of
-        plain PyTorch in the same dtype, plus section 5's allowance for rounding.
+        plain PyTorch in the same dtype, plus the allowance of the course's tests for rounding (section 5).
 
     >>> sorted(find_failing_input("A"))
     ['block_k', 'block_q', 'causal', 'k', 'q', 'v']
@@ -51,7 +51,10 @@ def outside_contract(given):
         if not isinstance(x, np.ndarray) or x.ndim != 3:
             return "shape", f"{name} is not a NumPy array of three dimensions, [heads, length, d]"
         if x.dtype not in (np.float16, np.float32) or x.dtype != q.dtype:
-            return "dtype", f"{name} has dtype {x.dtype}; accepted: float32 or float16, the same for q, k and v"
+            said = f"{name} has dtype {x.dtype}"
+            if x.dtype == np.float64:
+                said += ", which NumPy makes unless told otherwise"
+            return "format", f"{said}; accepted: float32 or float16, the same for q, k and v"
         if not np.isfinite(x).all():
             return "finite", f"{name} is not finite everywhere, and NaN and infinities break right kernels too"
     heads, n_q, d = q.shape

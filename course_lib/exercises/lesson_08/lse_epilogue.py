@@ -4,7 +4,7 @@ import numpy as np
 
 from course_lib import reference
 from course_lib.exercises.common.accounts import accounted
-from course_lib.grading import Exercise, case_of, expected
+from course_lib.grading import Exercise, case_of, expected, single_finding
 from course_lib.grading.compile_calls import compiles
 from course_lib.grading.kernel_calls import TRITON, kernel_checks, launch_agrees
 from course_lib.language import WRITTEN
@@ -76,6 +76,14 @@ def terms_of_lse(_, m, l, **names):
     return f"in row 0, m is {m[0] * np.log2(np.e):.6g} and log2(l) is {np.log2(l[0]):.6g}; ln 2 is {np.log(2):.6g}"
 
 
+def keeps_the_digits(launch, scores, **_):
+    """Of lse, to 2^-20: a few roundings."""
+    off = float(np.abs(launch.outputs["lse_ptr"] / reference.logsumexp(scores) - 1).max())
+    if off <= 2**-20:
+        return None
+    return single_finding("digits", f"lse is off by {off:.1g} of itself, where float32 rounds by 6e-08", part="lse")
+
+
 case = case_of(
     "n_q d empty_rows block_d block_m one_key_rows size", empty_rows=0, block_d=16, block_m=32, one_key_rows=0, size=3
 )
@@ -83,13 +91,14 @@ gives_lse = accounted(launch_agrees(lse), terms_of_lse)
 check = kernel_checks(CALL, launch_agrees(o), case)
 
 check("o is acc divided by l", [(32, 16)])
-# The second: queries with an lse of 0, where a small number added to l shows.
+# The second: queries with an lse of 0, where a small number added to l shows. The third: largest scores of 0.
 check(
     "lse is the natural log-sum-exp, of many keys and of one",
-    [(32, 16), case(32, 16, one_key_rows=4)],
+    [(32, 16), case(32, 16, one_key_rows=4), case(32, 16, size=0)],
     test=gives_lse,
 )
 check("lse of scores as large as 1000, of either sign", [case(32, 16, size=1000)], test=gives_lse)
+check("lse keeps the digits of float32", [case(32, 16, size=1000)], test=keeps_the_digits)
 check("any number of queries, any head dimension", [(5, 3), (70, 40, 0, 64), (37, 6, 0, 8, 16)])
 check("a query that saw no key: o is 0", [(32, 16, 3)])
 check("a query that saw no key: lse is -inf", [(32, 16, 3)], test=launch_agrees(lse))

@@ -37,6 +37,8 @@ def gives(*names):
         evidence = compare(returned, expected_gradients(**inputs))
         if evidence is None:
             return None
+        if evidence.findings[0].kind == "swapped" and not any(name in evidence.findings[0].text for name in names):
+            return None  # what these are is right
         findings = tuple(finding for finding in evidence.findings if finding.part in ("", *names))
         return Evidence(findings, evidence.returned, evidence.expected) if findings else None
 

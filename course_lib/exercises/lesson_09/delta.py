@@ -13,8 +13,8 @@ def delta(O, dO):
     """The one number that the backward needs of each row: delta_i = sum over j of P_ij dP_ij, from O and dO alone.
 
     O, dO: [n_q, d], one float dtype.
-    Returns [n_q] in float32 or float64, whatever the dtype is: nothing is rounded to float16 on the way. Nothing is
-        modified.
+    Returns [n_q] in float32 or in float64; either will do for any input. Nothing is rounded to float16 on the way, and
+        nothing is modified.
 
     >>> delta(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]])).tolist()
     [11.0]

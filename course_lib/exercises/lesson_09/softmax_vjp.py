@@ -34,7 +34,7 @@ def subtracted(dS, P, dP):
     if not P[row].all():
         return ""
     x = show((dP - dS / P)[row])
-    return f"as P * (dP - x), it has x = {x} in row {row}, where the sum of P * dP is {show(sums[row])}"
+    return f"written as P * (dP - x), row {row} of your dS has x = {x}, where the sum of P * dP is {show(sums[row])}"
 
 
 def rows_sum_to_zero(dS, P, dP):

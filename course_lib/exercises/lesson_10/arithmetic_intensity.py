@@ -44,12 +44,15 @@ def intensity(**sizes):
 def elements(returned, bytes_per_element, **sizes):
     counted = count(bytes_per_element=bytes_per_element, **sizes)
     each = {name: sum(moved) // bytes_per_element for name, moved in counted.by_tensor.items()}
-    moved = ", ".join(f"{n:,} of {name}" for name, n in each.items()) + f", {sum(each.values()):,} in all"
-    text = f"elements moved: {moved}"
-    said = counted.flops / returned / bytes_per_element if returned > 0 else 0
+    n_elements = sum(each.values())
+    moved = ", ".join(f"{n:,} of {name}" for name, n in each.items())
+    text = f"elements moved: {moved}, {n_elements:,} in all, which take {counted.total_bytes:,} bytes"
+    said = counted.flops / returned if returned > 0 else 0
     if said < 1 or abs(said - round(said)) > 1e-6 * said:
         return text
-    return f"{text}; if the answer's FLOPs are 4 n n d, it divides them by {said:,.0f} elements"
+    text += f"; if the answer's FLOPs are 4 n n d, it divides them by {said:,.0f}"
+    whole = said % bytes_per_element < 1e-6 * said and round(said) != n_elements
+    return text + f", the bytes of {said / bytes_per_element:,.0f} elements" * whole
 
 
 def sizes(n, block_q):

@@ -81,7 +81,7 @@ check(
 )  # fmt: skip
 check(
     "an SM that has fewer programs than places for them",
-    [case(3, 2), case(5, 4), st.builds(case, st.integers(1, 20), st.integers(1, 6))],
+    [case(3, 2), case(1, 2), case(5, 4), st.builds(case, st.integers(1, 20), st.integers(1, 6))],
 )
 check("the dicts are not modified", [case(3, 2)], calls=not_modified)
 

@@ -83,6 +83,8 @@ check(
         {"addresses": [0, 128, 0, 128, *[None] * 28]},
         {"addresses": [0, 4, 132, 4, *[None] * 28]},
         {"addresses": [0, 128, 256, 4, *[None] * 28]},
+        {"addresses": [0, 128, 4, 132, 260, *[None] * 27]},
+        {"addresses": [4, 132, 0, 128, 256, *[None] * 27]},
         {"addresses": [4 * (lane * lane % 97) if lane % 5 else None for lane in range(LANES)]},
         st.lists(st.none() | WORDS, min_size=LANES, max_size=LANES).map(lambda addresses: {"addresses": addresses}),
     ],

@@ -103,6 +103,14 @@ check(
         case((0, 0, "load", 7), (0, 0, "store", 7), (3, 0, "store", 7)),
         case((0, 0, "load", 7), (3, 0, "store", 7), (0, 1, "store", 7)),
         case((0, 0, "store", 7), (0, 1, "load", 7), (3, 1, "store", 7)),
+        case((0, 0, "load", 7), (3, 1, "store", 7), (0, 1, "load", 7)),
+    ],
+)
+check(
+    "two words race",
+    [
+        case((0, 0, "store", 5), (32, 0, "load", 5), (0, 0, "store", 6), (32, 0, "load", 6)),
+        case((0, 0, "store", 5), (32, 0, "load", 5), (0, 1, "store", 6), (32, 1, "load", 6)),
     ],
 )
 check(

@@ -25,7 +25,7 @@ def solve():
         block b has row 16 b + w, which may be beyond the last one.
     A block goes through the keys in tiles of 16. It copies a tile of K and a tile of V to shared memory, where all of
         its warps use them. A thread's own variables hold at most 1,024 floats, however large N is. No header may
-        be included, as in section 5's kernel, and there is no dynamic shared memory.
+        be included (section 5 says what needs none), and there is no dynamic shared memory.
     Q is read and output written once, K and V once for each block, in requests for 32 consecutive elements.
     The scores are split over the lanes of a warp: lane i multiplies elements i, i + 32, i + 64 and so on of a query and
         a key, and shuffles add up the 32 sums. So a warp reads each element of a tile of K and of V, and of its row of

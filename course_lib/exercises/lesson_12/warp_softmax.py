@@ -15,14 +15,14 @@ def warp_softmax():
 
     Its signature: extern "C" __global__ void warp_softmax(const float* x, float* y, int n_rows, int n)
     x, y: [n_rows, n], row after row; n_rows and n at least 1. A row may hold -inf, whose weight is 0, but has at least
-        one finite element. Elements as large as 1e7, and differences of 1000 between elements or between rows, must do
+        one finite element. Elements from -1e7 to 1e7, and differences of 1000 between elements or between rows, must do
         no harm.
     Launched with ceil(n_rows / 4) blocks of 32 x 4 threads: threadIdx.x is the lane, and threadIdx.y the warp. Warp w
         of block b has row 4 b + w, which may be beyond the last one.
     x is read at most twice and y written once, in requests for 32 consecutive elements: lane i takes elements i,
-        i + 32, i + 64 and so on. So when x is read for the first time, each lane keeps the running max m and the
-        running sum l of its own elements, and then __shfl_xor_sync merges the 32 states. No header may be included,
-        and section 5's kernel needs none.
+        i + 32, i + 64 and so on. When x is read for the first time, each lane keeps the running max m and the
+        running sum l of its own elements; __shfl_xor_sync merges the 32 states, and x is read again for y. No header
+        may be included: fmaxf and expf need none, and __int_as_float(0x7f800000) is infinity.
 
     >>> x, y = np.zeros((1, 4), np.float32), np.full((1, 4), np.nan, np.float32)
     >>> run_cuda(warp_softmax(), "warp_softmax", 1, (32, 4), x=x, y=y, n_rows=1, n=4).findings

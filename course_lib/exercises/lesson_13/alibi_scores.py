@@ -10,9 +10,9 @@ from course_lib.grading import Checks, Exercise, ExpectedOutput, compare, not_mo
 def alibi_scores(scores, slopes):
     """The scores of every head, less its slope times the distance between query and key.
 
-    scores: [heads, n_q, n_k]; slopes: [heads]. Query i stands at position i + n_k - n_q (bottom-right: the last query
-        at the last key), and its distance to key j is how far j lies from there, in either direction. Nothing is
-        modified.
+    scores: [heads, n_q, n_k]; slopes: [heads], of the same dtype. Query i stands at position i + n_k - n_q
+        (bottom-right: the last query at the last key), and its distance to key j is how far j lies from there, in
+        either direction. Nothing is modified.
 
     >>> alibi_scores(np.zeros((1, 2, 3)), np.array([0.5])).tolist()
     [[[-0.5, 0.0, -0.5], [-1.0, -0.5, 0.0]]]
@@ -48,8 +48,10 @@ check = Checks(alibi_scores, agrees_pair_by_pair, lambda *given: dict(zip(("scor
 
 check("one query: each key loses the slope times its distance", [case(1, 1, 3, 0.5), case(2, 1, 4, 1.0, 1.0)])
 check("as many queries as keys: distances on both sides of a query", [case(1, 3, 3, 0.5), case(2, 3, 3, 0.25, 0.25)])
+check("fewer queries than keys: the last query stands at the last key", [case(1, 2, 5, 0.5), case(1, 3, 4, 0.25)])
 check(
-    "fewer queries than keys, and more: the last query stands at the last key", [case(1, 2, 5, 0.5), case(1, 4, 2, 0.5)]
+    "more queries than keys: here, too, the last query stands at the last key",
+    [case(1, 4, 2, 0.5), case(2, 5, 2, 0.5, 0.5)],
 )
 check(
     "each head has a slope of its own",

@@ -11,7 +11,8 @@ def documents_mask(q_starts, k_starts, causal):
 
     q_starts, k_starts: lists of whole numbers, one more than there are documents. They begin with 0 and never fall:
         document t has queries q_starts[t] to q_starts[t + 1] - 1, and keys k_starts[t] to k_starts[t + 1] - 1. It may
-        have more keys than queries, or fewer, or none of either. The last numbers are how many there are in all.
+        have more keys than queries or fewer, and it may lack queries, or keys, or both. There is at least one document.
+        The last numbers are how many queries and keys there are in all.
     A query sees the keys of its own document. causal: of these the last query sees all, the one before it all but the
         last, and so on: bottom-right within each document. Else every query sees all of them.
 
@@ -76,7 +77,10 @@ check(
     "causal, more keys than queries: bottom-right within each document",
     [([0, 1, 3], [0, 3, 7], True), ([0, 2, 3], [0, 3, 6], True)],
 )
-check("causal, fewer keys than queries: some queries see none", [([0, 3, 5], [0, 1, 3], True)])
+check(
+    "causal, fewer keys than queries: some queries see none",
+    [([0, 3, 5], [0, 1, 3], True), ([0, 4, 9], [0, 3, 5], True)],
+)
 check(
     "documents without queries, or without keys",
     [([0, 2, 2, 3], [0, 1, 3, 3], True), ([0, 0, 2], [0, 2, 2], False), ([0, 1, 1, 3], [0, 2, 3, 4], False)],

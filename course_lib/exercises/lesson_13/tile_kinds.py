@@ -9,8 +9,8 @@ from course_lib.grading import Checks, Evidence, Exercise, Finding, show, single
 def tile_kinds(visible, block_q, block_k):
     """What a mask makes of each tile of scores: 0, hidden, 1, partial, or 2, full.
 
-    visible: [n_q, n_k] of bool, whether query i sees key j. block_q, block_k: rows of a query tile and of a key tile.
-        If they do not divide n_q and n_k, the last tile of either is shorter.
+    visible: [n_q, n_k] of bool, whether query i sees key j; neither length is 0. block_q, block_k: rows of a query
+        tile and of a key tile. If they do not divide n_q and n_k, the last tile of either is shorter.
     Returns an integer array [query tiles, key tiles]: 0 where no pair of the tile is visible, 2 where all of its
         pairs are, 1 otherwise.
 

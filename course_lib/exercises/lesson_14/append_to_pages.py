@@ -10,7 +10,8 @@ def append_to_pages(pages, length, n_tokens, page_size, free, references):
     """Room in a paged cache for n_tokens more tokens of one sequence.
 
     pages: the numbers of the sequence's pages, in the order of its tokens. They hold length tokens, page_size in each,
-        fewer in the last. Other sequences may have some of these pages, too: those that begin with the same tokens.
+        fewer in the last; [] if length is 0. Other sequences may have some of these pages, too: those that begin with
+        the same tokens.
     free: the numbers of the free pages. references: how many sequences have each page; 0 if it is free. All lists.
     The sequence takes as few pages as it can, one after the other from the end of free; for 0 tokens, none. It never
         writes a token into a page that other sequences have: if the next token belongs in one, the sequence first
@@ -65,7 +66,8 @@ def agrees_with_the_pool(returned, **inputs):
     if returned is None and right is None:
         return None
     if right is None:
-        text = f"{len(inputs['free'])} free pages are too few, and the answer did not return None"
+        n = len(inputs["free"])
+        text = f"{n} free page{' is' if n == 1 else 's are'} too few, and the answer did not return None"
         return single_finding("too few pages", text, show(returned), "None")
     if returned is None:
         text = "the answer returned None, although there are enough free pages"
@@ -92,6 +94,9 @@ def agrees_with_the_pool(returned, **inputs):
         text += "\na page is copied, although the sequence writes into none that others have"
     elif to_copy and not copied:
         text += "\nno page is copied, although the next token belongs in one that others have"
+    rows = [place[1] for place in _listed(returned[-1]) or [] if isinstance(place, list) and len(place) == 2]
+    if bad := [row for row in rows if not 0 <= row < inputs["page_size"]]:
+        text += f"\nthere is no row {bad[0]}: the rows of a page are 0 to {inputs['page_size'] - 1} here"
     return single_finding("list", text, *shown, part=names)
 
 

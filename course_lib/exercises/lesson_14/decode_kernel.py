@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import traffic
-from course_lib.grading import Evidence, Exercise, ExpectedOutput, Finding
+from course_lib.grading import Evidence, Exercise, ExpectedOutput, Finding, show, single_finding
 from course_lib.grading.compile_calls import compiles
 from course_lib.grading.kernel_calls import TRITON, compare_launch, kernel_checks, rounds_products
 from course_lib.language import WRITTEN
@@ -32,7 +32,8 @@ def decode_kernel(
         [batch, heads, splits, HEAD_DIM]; contiguous.
     The query heads that share keys are rows of one tile of BLOCK_M rows, a power of two, 16 or more and at least
         GROUP_SIZE. BLOCK_D: likewise, at least HEAD_DIM. Each program loads its queries once (or not at all, if its
-        split has no keys), loads its keys and values once, stores its states once, and touches nothing else.
+        split has no keys), loads its keys and values once, and stores its states once. It touches no other elements of
+        q, k, v, m, l and acc.
 
     >>> from course_lib.grading import launched
     >>> q, k, v = np.zeros((1, 2, 4)), np.zeros((1, 1, 3, 4)), np.ones((1, 1, 3, 4))
@@ -137,6 +138,17 @@ def gives_states(launch, q, k, v, lengths, splits, group, block_n, scale, **_):
     return compare_launch(launch, [ExpectedOutput(*part, index="sequence") for part in parts])
 
 
+def counts_the_keys(launch, lengths, **inputs):
+    """Every weight is exactly 1, and their sum is exact in float32."""
+    if evidence := gives_states(launch, lengths=lengths, **inputs):
+        return evidence
+    l, right = launch.outputs["l_ptr"], np.repeat(lengths, len(launch.outputs["l_ptr"]) // len(lengths))
+    if (l == right).all():
+        return None
+    text = "l is not exactly the number of keys, though every exponential is exactly 1"
+    return single_finding("digits", text, *(show(np.float64(x), 9) for x in (l, right)), part="l")
+
+
 def requests_no_more(launch, q, k, v, lengths, splits, group, block_n, scale, **_):
     """Of each tensor at most what the closed form says, whose last queries, keys and values are read once."""
     if evidence := gives_states(launch, q, k, v, lengths, splits, group, block_n, scale):
@@ -172,7 +184,12 @@ def steps(draw):
 
 check = kernel_checks(call(), gives_states)
 
-check("all scores 0: l counts the keys", [step([16]), step([32])], call=call("0 * np.arange(capacity)"))
+check(
+    "all scores 0: l counts the keys",
+    [step([16]), step([32])],
+    call=call("0 * np.arange(capacity)"),
+    test=counts_the_keys,
+)
 check(
     "one tile of keys, one query: m, l and acc",
     [step([16]), step([32], block_n=32, scale=0.7), step([16], scale=1.5, seed=1)],
@@ -185,6 +202,7 @@ check(
 )
 check("all scores strongly negative", [step([32])], call=call("-1000 - np.arange(capacity) % 2 / 4"))
 check("lengths that no tile divides", [step([5]), step([39]), step([40], block_n=32)])
+check("a single key: l is 1", [step([1])], call=call("0 * np.arange(capacity)"), test=counts_the_keys)
 check("lengths that no tile divides, all scores -4e6", [step([5])], call=call("-4e6 + np.zeros(capacity)"))
 check("several sequences, each with its own keys and length", [step([16, 32]), step([33, 5, 16])])
 check(
@@ -194,7 +212,7 @@ check(
 check("head dimensions that are no power of two", [step([16], d=5), step([20, 7], kv_heads=2, group=3, d=24)])
 check(
     "several splits, each with its own tiles",
-    [step([32], splits=2), step([80, 61], group=3, splits=2), step([90], kv_heads=2, splits=3)],
+    [step([32], splits=2), step([80, 61], group=3, splits=2), step([90], kv_heads=2, splits=3), step([100], splits=3)],
 )
 check("splits without keys, and sequences without keys", [step([20], splits=4), step([0, 40], group=3, splits=2)])
 check(

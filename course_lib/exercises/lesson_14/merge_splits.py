@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from course_lib import reference
 from course_lib.exercises.common.accounts import accounted
 from course_lib.exercises.common.generators import COUNTS, arrays, as_floats, in_float32
-from course_lib.grading import Checks, Exercise, agrees, expected, keeps_dtype, not_modified, show
+from course_lib.grading import Checks, Exercise, compare, expected, keeps_dtype, not_modified, show, single_finding
 from course_lib.reference.softmax import log_sum_exp_of_state, normalise_state
+
+EPSILONS = 16  # of float64, relative to what is summed: a few operations on each split
 
 
 def merge_splits(m, l, acc):
@@ -18,8 +20,9 @@ def merge_splits(m, l, acc):
     m, l: [..., n_splits]; acc: [..., n_splits, d]. A split's m is its largest score, l its sum of exp(s - m) and acc
         its sum of exp(s - m) * value, as in lesson 05. A split without keys has m = -inf, l = 0, acc = 0, and there may
         be rows all of whose splits have none. [...] is any leading shape: none for one row, [rows] for many.
-    Returns (o, lse), o: [..., d], lse: [...], in the inputs' dtype: softmax(s) times the values, over the keys of all
-        splits, and the natural logarithm of their sum of exp(s). Without any key they are 0 and -inf.
+    Returns (o, lse), o: [..., d], lse: [...], in the inputs' dtype, float32 or float64, and with its digits: softmax(s)
+        times the values, over the keys of all splits, and the natural logarithm of their sum of exp(s). Without any key
+        they are 0 and -inf.
     The inputs are not modified. A loop over rows or splits is not needed.
 
     >>> m, l = np.array([1.0, 3.0]), np.array([2.0, 1.0])
@@ -52,10 +55,48 @@ def o_and_lse(m, l, acc, **_):
     return expected(("o", "lse"), merged, m, l, acc, terms=sizes)
 
 
-def factors(_, m, l, acc):
-    first = m.reshape(-1, m.shape[-1])[0]
-    largest = first.max() if np.isfinite(first).any() else 0.0
-    return f"the factors of the splits, exp(m - max), should be {show(np.exp(first - largest))} in the first row"
+def agrees_in_its_dtype(returned, m, l, acc, **_):
+    """Within the error budget of float32, and of float64 where the inputs are: the outputs have their dtype."""
+    parts = o_and_lse(m, l, acc)
+    if (evidence := compare(returned, parts)) or m.dtype != np.float64:
+        return evidence
+    # A weight that is computed as exp(m - lse) is off by the rounding of m, as a part of itself.
+    rounding = np.maximum(1, np.where(np.isinf(m), 0, np.abs(m)).max(axis=-1))
+    for part, came, size in zip(parts, returned, (parts[0].terms * rounding[..., None], rounding), strict=True):
+        came, finite = np.asarray(came), np.isfinite(part.expected)
+        size = np.maximum(size, np.abs(np.where(finite, part.expected, 0)))
+        with np.errstate(invalid="ignore"):  # -inf - -inf
+            off = np.where(finite, np.abs(came - part.expected), 0)
+        if (off > EPSILONS * np.finfo(np.float64).eps * size).any():
+            digits = -np.log10((off / np.maximum(size, 1e-300)).max())
+            text = f"{part.name} is right to about {int(digits)} digits only, where float64 has 15"
+            text += f": it is {came.dtype}" * (came.dtype != np.float64)
+            shown = (f"{part.name} = {show(np.asarray(x), 15)}" for x in (came, part.expected))
+            return single_finding("digits", text, *shown, part=part.name)
+    return None
+
+
+def sums(returned, m, l, acc, **_):
+    """Of the first row that is wrong, what the outputs are made of: only what the answer does not have right."""
+    m_all, l_all, acc_all = (np.atleast_1d(x) for x in merged_in_turn(m, l, acc))
+    (o, lse), rows = (part.expected for part in o_and_lse(m, l, acc)), l_all.shape
+    came = [np.asarray(x, np.float64).reshape(*rows, -1) for x in returned]
+    right = [
+        np.isclose(x, y.reshape(*rows, -1), 1e-12, 1e-12).all(axis=-1) for x, y in zip(came, (o, lse), strict=True)
+    ]
+    row = tuple(np.argwhere(~(right[0] & right[1]))[0].tolist())
+    largest = m_all[row] if np.isfinite(m_all[row]) else 0.0
+    factors = np.exp(m.reshape(*rows, -1)[row] - largest)
+    where = f" in row {', '.join(map(str, row))}" * (m.ndim > 1)
+    if right[0][row]:
+        if m_all[row] == -np.inf:
+            return ""
+        return f"lse should be {show(m_all[row])} + log({show(l_all[row])}){where}"
+    if l_all[row] == 0:
+        return ""
+    if right[1][row] or (factors == 1).all():
+        return f"o should be {show(acc_all.reshape(*rows, -1)[row])} / {show(l_all[row])}{where}"
+    return f"the factors of the splits, exp(m - max), should be {show(factors)}{where}"
 
 
 def case(m, l, acc):
@@ -78,7 +119,7 @@ E = -np.inf
 ROWS = case([[0, 2, 1], [3, -1, 2]], [[1, 2, 3], [2, 1, 4]], [[[1, 4], [1, 3], [2, 2]], [[5, 1], [3, 2], [-1, 6]]])
 SOME_EMPTY = case([[E, -2, -1], [1, E, E]], [[0, 2, 1], [4, 0, 0]], [[[0], [6], [5]], [[3], [0], [0]]])
 NO_KEYS = case([[E, E], [1, E]], [[0, 0], [2, 0]], [[[0], [0]], [[5], [0]]])
-check = Checks(merge_splits, accounted(agrees(o_and_lse), factors), case)
+check = Checks(merge_splits, accounted(agrees_in_its_dtype, sums), case)
 
 check(
     "one split: o is acc / l, and lse is m + log(l)",
@@ -96,7 +137,10 @@ SQUARE = case([[0, 2], [3, 1]], [[1, 2], [2, 3]], [[[1], [5]], [[4], [2]]])
 check(
     "several rows, each with its own max", [ROWS, SQUARE, case(**{n: x[None] for n, x in ROWS.items()}), splits(rows=2)]
 )
-check("splits without keys change nothing", [SOME_EMPTY, case([E, 2], [0, 3], [[0], [7]])])
+check(
+    "splits without keys change nothing",
+    [SOME_EMPTY, case([E, 2], [0, 3], [[0], [7]]), case([E, E, 1, 2], [0, 0, 3, 2], [[0], [0], [7], [4]])],
+)
 check(
     "a row without any key: o is 0, lse is -inf",
     [

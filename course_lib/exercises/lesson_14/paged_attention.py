@@ -1,10 +1,12 @@
 """Attention of the newest tokens of several sequences, over keys and values that lie in pages."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.exercises.common.oracles import attention_output
-from course_lib.grading import Checks, Evidence, Exercise, ExpectedOutput, Finding, compare, judging
+from course_lib.grading import Checks, Evidence, Exercise, ExpectedOutput, Finding, compare, judging, single_finding
 
 
 def paged_attention(q, k_pages, v_pages, block_table, lengths, scale):
@@ -20,7 +22,8 @@ def paged_attention(q, k_pages, v_pages, block_table, lengths, scale):
         are multiplied by scale.
     What lies behind a sequence's last key may be anything: rows of its last page and pages of nobody may be NaN, and
         further entries of its row in the table need not be the numbers of pages. None of it may be used.
-    Returns o, [batch, heads, n_new, d], in float32 or float64, 0 for an empty place. The inputs are not modified.
+    Returns o, [batch, heads, n_new, d], in float32 or float64 as you like, 0 for an empty place. q and the pages are
+        both float32 or both float64, and are not modified, nor are the other inputs.
 
     >>> k_pages = v_pages = np.array([[[[5.0], [np.nan]]], [[[1.0], [3.0]]]])
     >>> paged_attention(np.zeros((1, 1, 1, 1)), k_pages, v_pages, np.array([[1, 0]]), np.array([3]), 1.0)
@@ -97,8 +100,28 @@ def gives_attention(returned, q, k, v, scale, **_):
     for b, head in with_nan or heads:
         one = q[b, head], k[b][:, head // group], v[b][:, head // group]
         if found := compare(np.asarray(returned)[b, head], attention_output(f"o[{b}, {head}]", *one, True, scale)):
+            for other in set(range(k[0].shape[1])) - {head // group}:
+                of_other = attention_output("o", q[b, head], k[b][:, other], v[b][:, other], True, scale)
+                if compare(np.asarray(returned)[b, head], of_other) is None:
+                    text = f"it is what query head {head} gets from kv head {other}, not {head // group}"
+                    return replace(found, findings=(*found.findings, Finding("", "account", text)))
             return found
     return evidence
+
+
+ONE_KEY = CALL.replace("rng.shuffle", "v = [np.rint(9 * x) for x in v]\nrng.shuffle")
+
+
+def gives_the_value(returned, q, v, **_):
+    """A weight of exactly 1, times a whole number: not rounded in float32 either."""
+    expected = np.array([np.repeat(x[0], q.shape[1] // x.shape[1], axis=0)[:, None] for x in v])
+    evidence = compare(returned, [ExpectedOutput("o", expected, expected, 0.0, "sequence")])
+    if evidence or (off := np.abs(np.asarray(returned) - expected)).max() <= 1e-14 * np.abs(expected).max():
+        return evidence
+    (at, *_), digits = np.argwhere(off == off.max()), int(-np.log10(off.max() / np.abs(expected).max()))
+    text = f"o is right to about {digits} digits only, and the weight of the only key is exactly 1"
+    shown = (f"o[{', '.join(map(str, at))}] = {x[tuple(at)]:.15g}" for x in (np.asarray(returned), expected))
+    return single_finding("digits", text, *shown, part="o")
 
 
 def gives_means(returned, q, v, **_):
@@ -144,6 +167,12 @@ check(
 check(
     "several new tokens: the last one sees all keys",
     [batch([3], n_new=3), batch([6], n_new=3), batch([5, 11], heads=4, kv_heads=2, n_new=2, page_size=3)],
+)
+check(
+    "a single key: o is its value",
+    [batch([1], d=2), batch([1, 1], heads=4, kv_heads=2, page_size=3)],
+    call=ONE_KEY,
+    test=gives_the_value,
 )
 check("scores near 1000", [batch([5, 7])], call=with_scores("1000 - np.arange(n) / 4"))
 check(

@@ -1,5 +1,7 @@
 """The two jobs of a ring: one copies tiles into it, the other multiplies with them."""
 
+import re
+
 from hypothesis import strategies as st
 
 from course_lib.grading import Checks, Evidence, Exercise, Finding, show, single_finding
@@ -27,8 +29,8 @@ def producer_consumer(tiles, stages):
     One or two consumers run at the same time, each with the consumer's operations; each needs the product and the
         softmax of every tile. Nothing may be read early, overwritten or left undone, however long anything takes.
     The producer starts a copy whenever the next stage is empty, whatever the consumers are doing, and a stage is empty
-        again as soon as the consumers' products with its tile are done. Stages need not be handed back at the end, when
-        no copy waits for them.
+        again as soon as the consumers' products with its tile are done. Waits that return at once may be left out: in
+        the first round, those for empty. Stages need not be handed back at the end, when no copy waits for them.
 
     >>> producer, consumer = producer_consumer(tiles=1, stages=1)
     >>> producer
@@ -79,6 +81,37 @@ def whose_mistake(is_wrong, returned, tiles, stages, **conditions):
     return wrong[0] if len(wrong) == 1 else ""
 
 
+def waited_too_little(consumer, text):
+    """Said of an early result, if the consumer does wait between product and softmax, but for other products only."""
+    tile = int(re.search(r"\(softmax (\d+)\)", text)[1])
+    product, newer = None, 0
+    for operation in consumer:
+        if operation[0] == "mma":
+            product, newer = ("started", 0) if operation[-1] == tile else (product, newer + 1)
+        elif operation[0] == "mma_wait" and product and operation[1] > newer:
+            n = operation[1]
+            n = operation[1]
+            newest = "newest product" if n == 1 else f"{n} newest products"
+            among = f"which is product {tile}" if n == 1 else f"product {tile} among them"
+            return f"before softmax {tile}, mma_wait {n} lets the {newest} be unfinished, {among}"
+        elif operation == ("softmax", tile):
+            return ""
+    return ""
+
+
+def waits_before_handing_back(consumer):
+    """The first stage whose next tile the consumer waits for while it still has one there, if there is one."""
+    has = set()
+    for kind, barrier, stage in ((*operation, None, None)[:3] for operation in consumer):
+        if (kind, barrier) == ("wait", "ready"):
+            if stage in has:
+                return stage
+            has.add(stage)
+        elif (kind, barrier) == ("arrive", "empty"):
+            has.discard(stage)
+    return None
+
+
 def works(returned, tiles, **conditions):
     run, said = simulated(returned, **conditions)
     if run is None:
@@ -89,6 +122,11 @@ def works(returned, tiles, **conditions):
         # Such a use of a result is told of no barrier, as other early reads are.
         kinds = ["early result" if f.text.endswith(NOT_WAITED_FOR) else f.kind for f in shown]
         told = [*zip(kinds, (f.text for f in shown), strict=True), ("conditions", said)]
+        if kinds[0] == "early result" and (text := waited_too_little(returned[1], first.text)):
+            told.insert(1, ("wait", text))
+        if kinds[0] == "deadlock" and (stage := waits_before_handing_back(returned[1])) is not None:
+            text = f"the consumer waits for the next tile of stage {stage} before it hands back the one that is there"
+            told.append(("order", text))
         if wrong := whose_mistake(lambda run: run.findings, returned, tiles, **conditions):
             right = "producer" if wrong == "consumer" else "consumer"
             told.append(("job", f"this {right} works with a right {wrong}; this {wrong} fails with a right {right}"))

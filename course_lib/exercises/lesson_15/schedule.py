@@ -15,11 +15,11 @@ WARM_UP, TILES = 24, 36  # 36 tiles are a whole number of periods, which have 1 
 def schedule(copy, latency, product, softmax, stages, consumers, next_first=False):
     """Cycles from one key tile to the next in the steady state, when many tiles go through a ring of stages.
 
-    A producer copies each tile into the next stage as soon as all consumers have handed that stage back: the copy
-    engine is busy for copy cycles, and latency cycles later the tile has arrived. For each tile, every consumer needs
-    product cycles of the tensor cores and then softmax cycles of arithmetic. All consumers share the tensor cores and
-    the arithmetic, each of which serves one of them at a time; they take turns. A consumer hands a stage back when its
-    product with the tile is done.
+    So many cycles pass until each of the consumers has done one tile more. A producer copies each tile into the next
+    stage as soon as all consumers have handed that stage back: the copy engine is busy for copy cycles, and latency
+    cycles later the tile has arrived. For each tile, every consumer needs product cycles of the tensor cores and then
+    softmax cycles of arithmetic. All consumers share the tensor cores and the arithmetic, each of which serves one of
+    them at a time; they take turns. A consumer hands a stage back when its product with the tile is done.
     next_first False: a consumer starts the product with the next tile when the softmax of this one is done.
     next_first True: it waits until the next tile has arrived and starts its product; then it waits for this tile's
         product, hands this tile's stage back, and computes this tile's softmax.
@@ -85,7 +85,10 @@ def agrees_with_the_simulation(returned, **inputs):
         text += ", as if no tile were ever handed back: only next_first comes to a halt, and only with one stage"
         return single_finding("no number", text, show(returned), show(right))
     kind = "too few" if returned < right else "too many"
-    text = f"{show(returned)} cycles a tile are {kind}\n{what_is_busy(right, **inputs)}"
+    text = f"{show(returned)} cycles a tile are {kind}"
+    if (off := abs(returned / right - 1)) < 0.005:
+        text += f", by {100 * off:.2g} %; a mean over many tiles is exact only if they are a whole number of rounds"
+    text += f"\n{what_is_busy(right, **inputs)}"
     return single_finding(kind, text, show(returned), show(right))
 
 

@@ -36,6 +36,7 @@ RIGHT_ANSWERS = {
     "largest_exp_input": {"in halving steps": largest_by_steps, "bisecting the mantissas": largest_by_bisection},
     "naive_softmax": {
         "row by row": lambda x: np.apply_along_axis(lambda row: np.exp(row) / np.exp(row).sum(), -1, x),
+        "powers of e": {"np.exp(x)": "x.dtype.type(np.e) ** x"},
         "summed by reduce": {
             "exp_x / exp_x.sum(axis=-1, keepdims=True)": "exp_x / np.add.reduce(exp_x, axis=-1)[..., None]"
         },

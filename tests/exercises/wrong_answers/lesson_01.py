@@ -111,8 +111,8 @@ WRONG_ANSWERS = {
             "Numbers are cut to whole ones on the way.",
         ),
         "a with itself": ({DOT: "(a * a).sum()"}, "b is not used: a is multiplied with itself."),
-        "the first is left out": (dot_without_the_first, "One product is left out, that of the first components or of"),
-        "the last is left out": (dot_without_the_last, "One product is left out, that of the first components or of"),
+        "the first is left out": (dot_without_the_first, "The product of the first components is left out."),
+        "the last is left out": (dot_without_the_last, "The product of the last components is left out."),
         "return inside the loop": (dot_returns_in_the_loop, "Only the product of the first components is returned."),
         "= for +=": (dot_overwrites, "Only the product of the last components is returned."),
         "printed": (dot_printed, "the answer returned None, not a number: is there a return"),
@@ -139,7 +139,7 @@ WRONG_ANSWERS = {
         "the sum of the differences": ({DOT: "(a - b).sum()"}, "The components are subtracted, not multiplied."),
         "cut to the shorter": (
             lambda a, b: (a[: min(len(a), len(b))] * b[: min(len(a), len(b))]).sum(),
-            "Vectors of different lengths are accepted, and the end",
+            "Vectors with unequal numbers of components are accepted",
         ),
         "b reversed": ({DOT: "(a * b[::-1]).sum()"}, "The components of b are taken in reverse order."),
     },
@@ -181,7 +181,7 @@ WRONG_ANSWERS = {
         ),
         "lengths in the 1-norm": (
             {"np.sqrt(a @ a) * np.sqrt(b @ b)": "abs(a).sum() * abs(b).sum()"},
-            "The lengths are sums of components. A length is the root",
+            "The lengths are sums of components, or of their absolute",
         ),
         "the longer length twice": (
             {"np.sqrt(a @ a) * np.sqrt(b @ b)": "max(a @ a, b @ b)"},
@@ -263,7 +263,7 @@ WRONG_ANSWERS = {
         ),
         "scaled twice": (
             {SCORES: "(Q * scale) @ (K * scale).T"},
-            "Both Q and K are multiplied by the scale, so the scores are",
+            "The scores are scaled twice, for instance because both",
         ),
         "a negative scale is made positive": ({SCORES: "Q @ K.T * abs(scale)"}, "The sign of the scale is lost."),
         "flat": ({SCORES: "(Q @ K.T * scale).ravel()"}, "S has shape (6,), not (2, 3)"),

@@ -40,6 +40,16 @@ GUARDED = {
 }
 LIMIT = "np.floor(limit / gap) * gap"
 
+
+def one_after_another(exponent_bits, mantissa_bits):
+    first_to_overflow = (2 - 2.0 ** -(mantissa_bits + 1)) * 2.0 ** (2 ** (exponent_bits - 1) - 1)
+    x = following = 1.0
+    while np.exp(following) < first_to_overflow:
+        x = following
+        following = x + 2.0 ** (np.floor(np.log2(x)) - mantissa_bits)
+    return x
+
+
 WRONG_ANSWERS = {
     "largest_exp_input": {
         "pasted, KeyError": (
@@ -52,14 +62,18 @@ WRONG_ANSWERS = {
         ),
         "no mantissa": (
             {"(2 - 2.0 ** -(mantissa_bits + 1))": "2"},
-            "The limit is the logarithm of 2^(largest exponent + 1), the",
+            "The limit is taken where exp reaches 2^(largest exponent + 1)",
         ),
         "the largest number": (
             lambda e, m: (2 - 2.0**-m) * 2.0 ** (2 ** (e - 1) - 1),
-            "exp(x) is 1.014e+304 or more, and float16 ends at 65504",
+            "The largest number of the format is returned.",
         ),
-        "ceil": ({LIMIT: "np.ceil(limit / gap) * gap"}, "x is one number too far: exp(x) rounds to infinity in"),
-        "log10": ({"np.log((2": "np.log10((2"}, "the next number of float16 is 4.81640625, and its exp,"),
+        "ceil": ({LIMIT: "np.ceil(limit / gap) * gap"}, "The result is one number too far: in every format, it is"),
+        "log10": ({"np.log((2": "np.log10((2"}, "The limit is computed with log10, but exp is a power of e."),
+        "one number after another": (
+            one_after_another,
+            "This format has 8,388,608 numbers from 1 up to 2, and as many from 2 up to 4",
+        ),
         "twice the gap": (
             {LIMIT: "np.floor(limit / (2 * gap)) * 2 * gap"},
             "The result is one number of the format too small.",
@@ -99,7 +113,7 @@ WRONG_ANSWERS = {
         "x / sum": ({"np.exp(x)": "x"}, "The weights are not made of exp(x)."),
         "no keepdims": (
             {"axis=-1, keepdims=True": "axis=-1"},
-            "The sums have lost their axis, so column j is divided by the",
+            "Column j is divided by the sum of row j.",
         ),
         "log": ({"np.exp(x)": "np.log(x)"}, "The weights are not made of exp(x)."),
         "expm1": ({"np.exp(x)": "np.expm1(x)"}, "The weights are not made of exp(x)."),
@@ -145,7 +159,19 @@ WRONG_ANSWERS = {
         "four equal logits": (lambda dtype: np.full(4, 11.0), "the logit 11.0 is there 4 times; no two may be equal"),
         "sixteen in steps of 0.5": (
             lambda dtype: 11.0 - np.arange(16) / 2,
-            "the true softmax has a weight of 0.000218, below 0.01",
+            "the true softmax has a weight of 0.000218, below 0.01: the logit 3.5 lies 7.5 below the largest",
+        ),
+        "64 in steps of 1/32": (
+            lambda dtype: 11.0 - np.arange(64) / 32 if dtype == "float16" else [88.5, 88, 87.5, 87],
+            "the logit 9.03125 lies 1.97 below the largest, and there are 64 logits to share a total of 1",
+        ),
+        "128 in steps of 1/128": (
+            lambda dtype: 11.0 - np.arange(128) / 128 if dtype == "float16" else [88.5, 88, 87.5, 87],
+            "128 weights add up to 1, so they cannot all be 0.01",
+        ),
+        "steps too small for float16": (
+            lambda dtype: (11.0 - np.arange(4) / 1000).astype(np.float16),
+            "(There the numbers of float16 are 0.0078125 apart: closer logits can become equal.)",
         ),
         "a NaN": (lambda dtype: np.array([np.nan, 1.0, 2.0, 3.0]), "x holds nan, which is no finite logit"),
         "0.1 off": (

@@ -84,7 +84,7 @@ WRONG_ANSWERS = {
             soft_for(lambda x, axis: np.exp(np.clip(x.astype(np.promote_types(x.dtype, np.float32)), -80, 80))),
             "Large logits are cut off, so those beyond the cut count as",
         ),
-        "terms in float16": (terms_in_float16, "The differences and the exponentials are rounded to"),
+        "terms in float16": (terms_in_float16, "The differences from the maximum, or their exponentials,"),
         "float64 by way of float32": (
             {UP: "s = x.astype(np.float32)"},
             "For float64 logits, a step on the way or the result is in",
@@ -157,7 +157,7 @@ WRONG_ANSWERS = {
         ),
         "the max alone": (
             {"return shift.squeeze(axis) + np.log(l)": "return m.squeeze(axis)"},
-            "The maximum is returned by itself.",
+            "What comes back is the maximum by itself.",
         ),
         "log2": ({"np.log(l)": "np.log2(l)"}, "The logarithm is not the natural one of l: log2, log10 or"),
         "log10": ({"np.log(l)": "np.log10(l)"}, "The logarithm is not the natural one of l: log2, log10 or"),
@@ -233,6 +233,15 @@ WRONG_ANSWERS = {
             {".sum(axis=axis)": ".sum()"},
             "The sum runs over the whole array, whatever `axis` says.",
         ),
+        "0 for -inf in the maximum": (
+            lse_with(
+                lambda s, axis: (
+                    np.where(np.isfinite(s), s, 0).max(axis)
+                    + np.log(np.exp(s - np.where(np.isfinite(s), s, 0).max(axis, keepdims=True)).sum(axis))
+                )
+            ),
+            "In the maximum, an entry of -inf counts as 0.",
+        ),
     },
     "masked_softmax": {
         "a global maximum": (
@@ -241,18 +250,18 @@ WRONG_ANSWERS = {
         ),
         "-1e4": (
             {HIDE: HIDE.replace("-np.inf", "-1e4"), "p = np.exp(s - ": "p = mask * np.exp(s - "},
-            "A finite number such as -1e4 or -1e9 hides the entries.",
+            "A finite number such as -1e9 stands where -inf belongs,",
         ),
         "-1e4, unmasked": (
             {HIDE: HIDE.replace("-np.inf", "-1e4")},
-            "A finite number such as -1e4 or -1e9 hides the entries.",
+            "A finite number such as -1e9 stands where -inf belongs,",
         ),
         "-1e9, rows of nothing zeroed": (
             {
                 HIDE: HIDE.replace("-np.inf", "-1e9"),
                 f"(p / {LAST})": "(p / l * np.broadcast_to(mask, x.shape).any(-1, keepdims=True))",
             },
-            "A finite number such as -1e4 or -1e9 hides the entries.",
+            "A finite number such as -1e9 stands where -inf belongs,",
         ),
         "all of it in float16": (
             {HIDE: "s = np.where(mask, x, x.dtype.type(-np.inf))"},
@@ -302,13 +311,26 @@ WRONG_ANSWERS = {
         ),
         "the lowest number hides": (
             {HIDE: HIDE.replace("-np.inf", "np.finfo(x.dtype).min"), f"(p / {LAST})": "(p / l * (l > 0) * mask.any())"},
-            "A finite number such as -1e4 or -1e9 hides the entries.",
+            "A finite number such as -1e9 stands where -inf belongs,",
         ),
         "one hidden row switches the maximum off": (
             {"np.where(m == -np.inf, 0, m)": "(0 if (m == -np.inf).any() else m)"},
             "If nothing is visible in one row, 0 is subtracted from every",
         ),
         "+inf hides": ({HIDE: HIDE.replace("-np.inf", "np.inf")}, "softmax is NaN at every entry"),
+        "hidden terms go after the sum": (
+            {
+                HIDE: UP,
+                "p = np.exp(s - np.where(m == -np.inf, 0, m))": "p = np.exp(s - m)",
+                f"(p / {LAST})": "(p * mask / l)",
+            },
+            "but the sum that divides the row still contains their terms.",
+        ),
+        "hidden terms go before the sum, beside -1e9": (
+            {HIDE: HIDE.replace("-np.inf", "-1e9"), "p = np.exp(s - ": "p = mask * np.exp(s - "},
+            "A finite number such as -1e9 stands where -inf belongs,",
+        ),
+        "0/0": ({f"(p / {LAST})": "(p / l)"}, "-inf - -inf is NaN, and so is 0/0."),
         "the row's minimum hides": (
             {HIDE: HIDE.replace("-np.inf", "x.min(axis=-1, keepdims=True)")},
             "Hidden entries are given the smallest score of the row or the",

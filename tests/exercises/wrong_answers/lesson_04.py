@@ -103,27 +103,30 @@ WRONG_ANSWERS = {
                 HIDE: HIDE.replace("-np.inf", "-1e4"),
                 LAST: "(P / l * visible.any(1, keepdims=True) if causal else P / l) @ V",
             },
-            "A finite number such as -1e4 or -1e9 hides the keys.",
+            "A finite number such as -1e9 stands where -inf belongs,",
         ),
         "-2000": (
             {
                 HIDE: HIDE.replace("-np.inf", "-2000"),
                 LAST: "(P / l * visible.any(1, keepdims=True) if causal else P / l) @ V",
             },
-            "A finite number such as -1e4 or -1e9 hides the keys.",
+            "A finite number such as -1e9 stands where -inf belongs,",
         ),
         "-1e9 and zeroed": (
             {
                 HIDE: HIDE.replace("-np.inf", "-1e9"),
                 LAST: "(P / l * visible.any(1, keepdims=True) if causal else P / l) @ V",
             },
-            "A finite number such as -1e4 or -1e9 hides the keys.",
+            "A finite number such as -1e9 stands where -inf belongs,",
         ),
         "1 / sqrt(n_k)": ({"/ np.sqrt(d)": "/ np.sqrt(n_k)"}, "The scores are scaled, but not by 1/sqrt(d)."),
         "1 / sqrt(n_q)": ({"/ np.sqrt(d)": "/ np.sqrt(n_q)"}, "The scores are scaled, but not by 1/sqrt(d)."),
         "0.5": ({"/ np.sqrt(d)": "* 0.5"}, "The scores are scaled, but not by 1/sqrt(d)."),
         "0.125": ({"/ np.sqrt(d)": "/ 8"}, "The scores are scaled, but not by 1/sqrt(d)."),
-        "times sqrt(d)": ({"/ np.sqrt(d)": "* np.sqrt(d)"}, "The scores are scaled, but not by 1/sqrt(d)."),
+        "times sqrt(d)": (
+            {"/ np.sqrt(d)": "* np.sqrt(d)"},
+            "The scores are multiplied by sqrt(d) or by d. They have to be",
+        ),
         "weights transposed": (
             {LAST: "(P / np.where(l == 0, 1, l)).T @ V if n_q == n_k else P / np.where(l == 0, 1, l) @ V"},
             "row 0 of (P / np.where(l == 0, 1, l)).T is [0.221181, 0.141156,",
@@ -140,7 +143,7 @@ WRONG_ANSWERS = {
                 "P = np.exp(": "P = (visible if causal else 1) * np.exp(",
                 "l = P.sum(axis=1, keepdims=True)": "l = np.exp(S - S.max(1, keepdims=True)).sum(axis=1, keepdims=True)",
             },
-            "Hidden weights are set to 0 after the division, so the",
+            "but the sum that divides the row still contains their terms.",
         ),
         "a global maximum": (
             {"S.max(axis=1, keepdims=True)": "S.max()"},
@@ -157,7 +160,7 @@ WRONG_ANSWERS = {
         "always causal": ({"if causal:": "if True:"}, "Later keys are hidden although causal is False."),
         "mask inverted": (
             {HIDE: "S = np.where(visible, -np.inf, S)"},
-            "The visible scores are replaced by -inf, and the hidden",
+            "Visible and hidden have changed places:",
         ),
         "causal shift reversed": (
             {VISIBLE: "visible = np.arange(n_k) <= np.arange(n_q)[:, None] + n_q - n_k"},
@@ -166,6 +169,11 @@ WRONG_ANSWERS = {
         "aligned at the top for more queries": (
             {VISIBLE: "visible = np.arange(n_k) <= np.arange(n_q)[:, None] + max(n_k - n_q, 0)"},
             "With more queries than keys, the first queries still see",
+        ),
+        "0/0": ({LAST: "P / l @ V"}, "-inf - -inf is NaN, and so is 0/0."),
+        "the maximum is 0 at least": (
+            {"S.max(axis=1, keepdims=True)": "np.maximum(S.max(axis=1, keepdims=True), 0)"},
+            "Where every score of a row is negative, too large a number",
         ),
         "blind queries get the mean of V": (
             {LAST: "np.where(l == 0, V.mean(0), P / np.where(l == 0, 1, l) @ V)"},
@@ -192,7 +200,7 @@ WRONG_ANSWERS = {
         ),
         "only visible keys before max, multiplied": (
             {HIDE: "S = S * visible"},
-            "Hidden scores are set to 0. That is a score like any other,",
+            "Hidden scores count as 0. That is a score like any other,",
         ),
         "V is scaled": ({LAST: f"{LAST} / np.sqrt(d)"}, "The output is divided by sqrt(d) as well. Only the scores"),
         "an epsilon": (
@@ -232,7 +240,7 @@ WRONG_ANSWERS = {
         ),
         "out not transposed": (
             {BACK: "O.reshape(n, d_model) @ Wo"},
-            "The heads' outputs are cut into rows again without moving",
+            "The heads' outputs lie one after the other, each with all its",
         ),
         "heads in reverse": (
             {BACK: "O[::-1].transpose(1, 0, 2).reshape(n, d_model) @ Wo"},
@@ -250,8 +258,8 @@ WRONG_ANSWERS = {
             {"S = np.where(np.tri(n, dtype=bool), S, -np.inf)": "S = np.where(np.tri(n, dtype=bool).T, S, -np.inf)"},
             "Earlier keys are hidden instead of later ones.",
         ),
-        "hidden are 0": ({"S, -np.inf": "S, 0"}, "Hidden scores are set to 0. That is a score like any other."),
-        "-1e4": ({"S, -np.inf": "S, -1e4"}, "A finite number hides the keys. Beside a visible score that"),
+        "hidden are 0": ({"S, -np.inf": "S, 0"}, "Hidden scores count as 0. That is a score like any other."),
+        "-1e4": ({"S, -np.inf": "S, -1e4"}, "A finite number such as -1e9 stands where -inf belongs,"),
         "causal in the first head alone": (
             {
                 "S = np.where(np.tri(n, dtype=bool), S, -np.inf)": "S[0] = np.where(np.tri(n, dtype=bool), S[0], -np.inf)"

@@ -81,6 +81,18 @@ def update_one_fresh_row_decides(m, l, acc, scores, values):
     return m_new, alpha * l + p.sum(-1), alpha[..., None] * acc + p @ values
 
 
+def attention_padded_with_1e9(q, K, V, block):
+    m, l, acc = -np.inf, 0.0, np.zeros(V.shape[1])
+    for start in range(0, len(K), block):
+        k, v = K[start : start + block], V[start : start + block]
+        s, full = np.full(block, -1e9), np.zeros((block, v.shape[1]))
+        s[: len(k)], full[: len(k)] = k @ q / np.sqrt(len(q)), v
+        m_new = max(m, s.max())
+        alpha, p = np.exp(m - m_new), np.exp(s - m_new)
+        l, acc, m = alpha * l + p.sum(), alpha * acc + p @ full, m_new
+    return acc / l
+
+
 def merge_one_empty_row_decides(a, b):
     m = np.maximum(a[0], b[0])
     if np.isneginf(a[0]).any() and not np.isneginf(b[0]).any():
@@ -157,7 +169,7 @@ WRONG_ANSWERS = {
         ),
         "sorted": (
             {"for s in stream:": "for s in sorted(stream):"},
-            "The scores are collected in a list, so memory grows with",
+            "The scores are kept, in one form or another, so memory",
         ),
         "len": (
             {"    m, l =": "    n = len(stream)\n    m, l ="},
@@ -165,7 +177,7 @@ WRONG_ANSWERS = {
         ),
     },
     "online_softmax_update": {
-        "one fresh row decides": (update_one_fresh_row_decides, "this condition is asked once for all rows or queries"),
+        "one fresh row decides": (update_one_fresh_row_decides, "If a single query has seen no key so far"),
         "one masked key stops all": (
             {
                 "    m_new = np.maximum(": "    if np.isneginf(scores).any():\n        return m, l, acc\n    m_new = np.maximum("
@@ -324,7 +336,7 @@ WRONG_ANSWERS = {
         "l = block": ({"l = alpha * l + p.sum()": "l = p.sum()"}, "l holds the terms of the last block alone."),
         "starts at -1e6": (
             {"m, l, acc = -np.inf": "m, l, acc = -1e6"},
-            "The maximum starts at a finite number. Scores below it",
+            "A finite number takes the place of -inf.",
         ),
         "V by one block late": (
             {ACC: "acc = alpha * acc + p @ V[max(start - block, 0) : max(start - block, 0) + block][: len(p)]"},
@@ -347,7 +359,7 @@ WRONG_ANSWERS = {
         ),
         "float16 output": (
             {"return acc / l": "return np.float16(acc / l)"},
-            "the weight of each key is right to about 3 digits only: was",
+            "the weight of each key is right to about 3 digits only",
         ),
         "weights come back": (
             {"return acc / l": "return acc, l"},
@@ -370,6 +382,11 @@ WRONG_ANSWERS = {
         "blocks of 2": (
             {"    m, l, acc": "    block = 2\n    m, l, acc"},
             "2 rows of K were read at once, with block = 1",
+        ),
+        "padded with a finite score": (attention_padded_with_1e9, "The short block is filled up with a finite score"),
+        "max of absolute scores": (
+            {"max(m, scores.max())": "max(m, abs(scores).max())"},
+            "What is subtracted is never below 0",
         ),
         "backwards with a gap": ({"range(0, n, block)": "range(0, n - 1, block)"}, "the weight of each key is NaN"),
     },

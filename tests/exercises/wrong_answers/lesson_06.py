@@ -284,9 +284,23 @@ WRONG_ANSWERS = {
             {"q_stop = min(q_start + block_q, n_q)": "q_stop = q_start + block_q"},
             "The last tile asks for rows beyond the end.",
         ),
+        "-1e9 for both": (
+            {
+                "machine.full(len(q), -np.inf)": "machine.full(len(q), -1e9)",
+                "= -np.inf\n            m_new": "= -1e9\n            m_new",
+            },
+            "A finite number takes the place of -inf.",
+        ),
+        "hidden weights set to 0": (
+            {
+                "                s[np.arange(k_start, k_stop) > visible] = -np.inf\n": "",
+                "            l = alpha * l": "            if causal:\n                p[np.arange(k_start, k_stop) > visible] = 0\n            l = alpha * l",
+            },
+            "The maximum of a row includes scores that causal hides.",
+        ),
         "initial m finite": (
             {"machine.full(len(q), -np.inf)": "machine.full(len(q), -1e4)"},
-            "The maximum starts at a finite number. Scores below it",
+            "A finite number takes the place of -inf.",
         ),
         "scores put in HBM": (
             {"            p = np.exp": "            machine.hbm(np.zeros((4, 4)), 'S')\n            p = np.exp"},

@@ -49,7 +49,6 @@ WRONG_ANSWERS = {
     "vector_add": {
         "the last block is always dropped": ({"mask = offs < n": "mask = offs < (n - 1) // BLOCK * BLOCK"}, "never written"),
         "y alone": ({"x + y, mask": "y, mask"}, "out is wrong at every element"),
-        "minus": ({"x + y, mask": "x - y, mask"}, "with another operator in x - y the result would be right"),
         "one element at a time": (with_body(vector_add, ONE_BY_ONE), "a program makes 4 loads of x, where 1 of a whole block do"),
         "program 0 does all blocks": (with_body(vector_add, ONE_DOES_ALL_BLOCKS), "1 of 2 programs load x"),
         "half of each block": ({"mask = offs < n": "mask = (offs < n) & (offs % 2 == 0)"}, "never written"),
@@ -58,22 +57,15 @@ WRONG_ANSWERS = {
     },
     "row_softmax": {
         "the max of absolute values": ({"tl.max(x, axis=0)": "tl.max(tl.abs(x), axis=0)"}, "out is NaN at every row"),
-        "the mean for the max": ({"tl.max(x, axis=0)": "tl.sum(tl.where(mask, x, 0.0), axis=0) / n_cols"}, "out is NaN at every row"),
-        "divided by n_cols": ({"p / tl.sum(p, axis=0)": "p / n_cols"}, "its rows sum to [0.388]"),
         "log-softmax": ({"p / tl.sum(p, axis=0)": "tl.log(p / tl.sum(p, axis=0))"}, "out is wrong at every row"),
         "the store's columns are neighbours": ({"offs_n * stride_on": "offs_n"}, "program 0 writes between two elements of out: is each offset times its own stride?"),
-        "an epsilon": ({"tl.sum(p, axis=0)": "(tl.sum(p, axis=0) + 1e-3)"}, "out is too small by the same factor 0.9994 at every row its rows sum to [0.999]"),
+        "an epsilon": ({"tl.sum(p, axis=0)": "(tl.sum(p, axis=0) + 1e-3)"}, "with 1.553 in its place the result would be right"),
         "x's strides for out": ({"row * stride_om": "row * stride_xm"}, "program 1 writes columns 1 to 24 of out, which has 4"),
         "the reverse row": ({"offs_n * stride_on": "(n_cols - 1 - offs_n) * stride_on"}, "out is wrong at every row"),
     },
     "scores_tile": {
         "program (0, 0) does all tiles": (with_body(scores_tile, ONE_DOES_ALL_TILES), "1 of 4 programs store s"),
         "divided by scale": ({'input_precision="ieee") * scale': 'input_precision="ieee") / scale'}, "s is the right result times scale**-2"),
-        "1 / sqrt(d) for scale": ({'input_precision="ieee") * scale': 'input_precision="ieee") * HEAD_DIM ** -0.5'}, "HEAD_DIM ** (-0.5) is ["),
-        "stored transposed": (
-            {"offs_m[:, None] * stride_sm + offs_n[None, :] * stride_sn": "offs_m[:, None] * stride_sn + offs_n[None, :] * stride_sm"},
-            "program 0 writes rows 2 to 3 of s, which has 2",
-        ),
         "Python's and": ({"mask=mask_m[:, None] & mask_n[None, :])": "mask=mask_m[:, None] and mask_n[None, :])"}, "program 1 writes row 3 of s, which has 3"),
         "q's strides for k": ({"offs_n[:, None] * stride_kn": "offs_n[:, None] * stride_qm"}, "program 0 reads columns 21 to 22 of k, which has 2"),
     },

@@ -17,15 +17,16 @@ WRONG_ANSWERS = {
     "arithmetic_intensity": {
         "the limit d / b": ({"flops / (elements * bytes_per_element)": "d / bytes_per_element"}, "the intensity is too large by the factor 1.5"),
         "the limit 2 d / b": ({"flops / (elements * bytes_per_element)": "2 * d / bytes_per_element"}, "the intensity is too large by the factor 3"),
+        "elements, with tiles": ({"return flops": "return flops * (1 if block_q is None else bytes_per_element)"}, "the answer's FLOPs are 4 n n d, it divides them by 48"),
         "whole": ({"flops / (elements": "flops // (elements"}, "the intensity is 0"),
     },
     "roofline_seconds": {
         "min for max": ({"max(arithmetic_s, memory_s, launch_s)": "min(arithmetic_s, memory_s)"}, "the time is too small by the factor 0.5"),
     },
     "explain_point": {
-        "<= 1/2": ({"share < 0.5": "share <= 0.5"}, "the verdict is 'none of these', not 'arithmetic'"),
-        "the share upside down": ({"needs[resource] / seconds": "seconds / needs[resource]"}, "the verdict is 'miscounted', not 'arithmetic'"),
-        "the roof is always memory": ({"max(needs, key=needs.get)": "'memory'"}, "the verdict is 'memory', not 'arithmetic'"),
-        "percent": ({"needs[resource] / seconds": "100 * needs[resource] / seconds"}, "the verdict is 'miscounted', not 'arithmetic'"),
+        "<= 1/2": ({"share < 0.5": "share <= 0.5"}, "the verdict should be 'arithmetic', not 'none of these'"),
+        "the share upside down": ({"needs[resource] / seconds": "seconds / needs[resource]"}, "the verdict should be 'arithmetic', not 'miscounted'"),
+        "the roof is always memory": ({"max(needs, key=needs.get)": "'memory'"}, "the verdict should be 'arithmetic', not 'memory'"),
+        "percent": ({"needs[resource] / seconds": "100 * needs[resource] / seconds"}, "the verdict should be 'arithmetic', not 'miscounted'"),
     },
 }  # fmt: skip

@@ -21,12 +21,12 @@ WRONG_ANSWERS = {
     },
     "find_the_waste": {
         "pairs by the tiles of Q": ({'kernel["v_bytes"] // (block_k * row_bytes)': '(n // block_q) * (n // block_k)'}, "the number is not the one that belongs to this verdict"),
-        "triangle of whole tiles": ({SEEN: "seen += start // block_k + 1 if kernel['causal'] else n // block_k"}, "the number is not the one that belongs to this verdict"),
+        "triangle of whole tiles": ({SEEN: "seen += start // block_k + 1 if kernel['causal'] else n // block_k"}, "only if the first query of its tile"),
         "element bytes forgotten": ({'kernel["d"] * kernel["element_bytes"]': 'kernel["d"]'}, "the number is not the one that belongs to this verdict"),
-        "O is needed too": ({NEEDED: NEEDED.replace("(n +", "(2 * n +")}, "the number is not the one that belongs to this verdict"),
-        "K alone": ({NEEDED: NEEDED.replace("2 * block_k", "block_k")}, "the verdict is 'reads', not 'computes'"),
+        "O is needed too": ({NEEDED: NEEDED.replace("(n +", "(2 * n +")}, "twice the rows of Q, or those of the output"),
+        "K alone": ({NEEDED: NEEDED.replace("2 * block_k", "block_k")}, "one tile of keys or values for each pair"),
         "the name alone": ({"    return (verdict, ratios[verdict]) if ratios[verdict] > 1 else (\"nothing\", 1.0)": "    return verdict if ratios[verdict] > 1 else 'nothing'"}, "did not return a verdict"),
-        "the excess, not the ratio": ({"return (verdict, ratios[verdict])": "return (verdict, ratios[verdict] - 1)"}, "the number is not the one that belongs to this verdict"),
+        "the excess, not the ratio": ({"return (verdict, ratios[verdict])": "return (verdict, ratios[verdict] - 1)"}, "and not the whole ratio"),
         "0 for nothing": ({'> 1 else ("nothing", 1.0)': '> 1 else ("nothing", 0.0)'}, "the number is not the one that belongs to this verdict"),
     },
 }  # fmt: skip

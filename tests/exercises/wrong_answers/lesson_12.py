@@ -30,7 +30,7 @@ WRONG_ANSWERS = {
         "blockDim for 4": ({"blockIdx.x * 4": "blockIdx.x * 8"}, "y: 80 of 240 elements are never stored (rows 4 to 5)"),
     },
     "solve": {
-        "scale of 128": ({"1.0f / sqrtf(d)": "1.0f / sqrtf(128.0f)"}, "the weights are those of all scores times 0.5"),
+        "scale of 128": ({"1.0f / sqrtf(d)": "1.0f / sqrtf(128.0f)"}, "The scores are divided by sqrt(128)"),
         "the first 32 columns": ({SCORE: "for (int apart = 16; apart > 8; apart /= 2) score +="}, "output is wrong at every row"),
         "K's tile for V's": ({"p * v_tile[j]": "p * k_tile[j]"}, "output is wrong at every row"),
     },

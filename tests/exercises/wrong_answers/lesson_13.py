@@ -1,10 +1,40 @@
 """Lesson 13: wrong answers that are no slips, and what the check has to say of each."""
 
+import numpy as np
+
 LOGARITHM = """none = l_i == 0.0
             l_i = tl.where(none, 1.0, l_i)
             acc = acc / l_i[:, None]
             m_i = tl.where(none, float("-inf"), m_new + tl.log(l_i))
             l_i = tl.where(none, 0.0, 1.0)"""
+
+
+def divided_by_p(Q, K, V, dO, kept, p):
+    scale = 1 / np.sqrt(Q.shape[1])
+    S = Q @ K.T * scale
+    P = np.exp(S - S.max(axis=1)[:, None])
+    P /= P.sum(axis=1)[:, None]
+    factor = kept * (1 / p if p > 0 else 1.0)
+    dP = dO @ V.T * factor
+    dS = P * dP - P * (P * dP).sum(axis=1)[:, None]
+    return P * factor @ V, scale * dS @ K, scale * dS.T @ Q, (P * factor).T @ dO
+
+
+def without_scale(Q, K, V, dO, kept, p):
+    S = Q @ K.T / np.sqrt(Q.shape[1])
+    P = np.exp(S - np.logaddexp.reduce(S, axis=1)[:, None])
+    D = P * kept / (1 - p)
+    dP = dO @ V.T * kept / (1 - p)
+    dS = P * dP - P * (P * dP).sum(axis=1)[:, None]
+    return D @ V, dS @ K, dS.T @ Q, D.T @ dO
+
+
+def bounds_in_keys(start_m, n_q, n_k, left, right, block_m, block_n):
+    first, last = start_m + n_k - n_q, min(start_m + block_m, n_q) - 1 + n_k - n_q
+    begin, end = max(first - left, 0) // block_n * block_n, max(min(last + right + 1, n_k), 0)
+    full_begin, full_end = -(-max(last - left, 0) // block_n) * block_n, min(first + right + 1, n_k)
+    return begin, full_begin, full_end if full_end == n_k else full_end // block_n * block_n, end
+
 
 WRONG_ANSWERS = {
     "documents_mask": {
@@ -20,6 +50,7 @@ WRONG_ANSWERS = {
     },
     "sliding_window_bounds": {
         "a tile too many": ({"-(-stop // block_n)": "-(-stop // block_n) + 1"}, "key tile 5 is visited, and should not be"),
+        "in keys, with an end that is never negative": (bounds_in_keys, "The four bounds are the keys at which tiles begin"),
         "three bounds": ({"return start // block_n, ": "return "}, "the answer did not return four whole numbers"),
         "as fractions": ({"full_stop // block_n": "full_stop / block_n", "full_start // block_n": "full_start / block_n"}, "a bound is no whole number"),
         "an array of all keys": ({"    return start": "    np.arange(n_k)\n    return start"}, "the row has 2^50 keys"),
@@ -35,11 +66,14 @@ WRONG_ANSWERS = {
     "alibi_scores": {
         "one position off": ({"[:, None] + n_k - n_q": "[:, None] + n_k - n_q - 1"}, "the result is wrong"),
         "half of the distance": ({"slopes[:, None, None] * distances": "slopes[:, None, None] * distances / 2"}, "the result is"),
+        "the slopes at the axis of queries": ({"slopes[:, None, None]": "slopes.reshape(-1, 1)"}, "The slopes meet the axis of queries"),
         "transposed": ({"    return scores - slopes[:, None, None] * distances": "    return (scores - slopes[:, None, None] * distances).swapaxes(1, 2)"}, "the result"),
     },
     "dropout_attention": {
         "only dV knows of dropout": ({"O = (P * Z) @ V": "O = P @ V", "(dO @ V.T) * Z": "dO @ V.T"}, "O is wrong"),
         "divided by 1 + p": ({"kept / (1 - p)": "kept / (1 + p)"}, "O is"),
+        "p is the probability to keep": (divided_by_p, "p is taken for the probability to be kept"),
+        "no scale in dQ and dK, from the log-sum-exp": (without_scale, "dQ and dK lack the scale"),
         "three outputs": ({"return O, scale": "return scale"}, "(O, dQ, dK, dV)"),
     },
 }  # fmt: skip

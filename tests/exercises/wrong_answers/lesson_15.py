@@ -16,6 +16,16 @@ WRONG_ANSWERS = {
             {'consumer.append(("softmax", tile))': 'consumer += [("softmax", max(0, tile - 1))] * (tile > 0)', "    return producer": '    consumer += [("mma_wait", 1), ("mma", stage, tile), ("softmax", tile)]\n    return producer'},
             "this producer works with a right consumer; this consumer fails with a right producer",
         ),
+        "a wait that lets the newest product go on": (
+            {'("mma_wait", 0)': '("mma_wait", 1)', "    return producer": '    consumer.append(("mma_wait", 0))\n    return producer'},
+            "before softmax 0, mma_wait 1 lets the newest product be unfinished, which is product 0",
+        ),
+        "the next tile is waited for first": (
+            {'consumer.append(("mma_wait", 0))\n': 'consumer += [("mma_wait", 1)]\n        if tile:\n            consumer += [("arrive", "empty", (tile - 1) % stages), ("softmax", tile - 1)]\n',
+             '        consumer.append(("arrive", "empty", stage))\n        consumer.append(("softmax", tile))\n': "",
+             "    return producer": '    consumer += [("mma_wait", 0), ("softmax", tiles - 1)]\n    return producer'},
+            "the consumer waits for the next tile of stage 0 before it hands back the one that is there",
+        ),
         "every tile is multiplied twice": (
             {'consumer.append(("mma_wait", 0))': 'consumer.append(("mma", stage, tile)); consumer.append(("mma_wait", 0))'},
             "the tensor cores are busy for 180 cycles where 90 are enough",
