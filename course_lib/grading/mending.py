@@ -459,6 +459,8 @@ class _Search:
                 is_of_kind = not there.is_given or there.text.isidentifier() or old[0].size == 1
             if not here.is_given and np.isinf(new[0]).all() and np.isfinite(old[0]).any():
                 continue  # what is computed of finite numbers, and ought to be infinite: by chance
+            if old[0].size > 1 and old[0].any() and not new[0].any():
+                continue  # where 0 comes out, many zeros on the way fit
             is_of_kind = is_of_kind and (not here.is_given and known is None or sizes_of(old) == sizes_of(new))
             if is_of_kind and not there.is_result and source not in self.results and can_stand(old, new):
                 if here.parts and changes_sign(old[0], new[0]) and self._likeness(place, source) < UNLIKE:
