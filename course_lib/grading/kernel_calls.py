@@ -263,7 +263,7 @@ def compare_requests(launch: Launch, programs: int, lanes: int, enough: dict) ->
         if len(counts) < programs:
             return single_finding("idle", f"{len(counts)} of {programs} programs {kind} {name}", part=name)
         if max(counts) > most:
-            text = f"a program makes {max(counts)} {kind}s of {name}, where {most} of a whole block do"
+            text = f"a program makes {max(counts)} {kind}s of {name}, where {most} of a whole block would do"
             return single_finding("many requests", text, part=name)
     return None
 

@@ -53,8 +53,18 @@ def _fits_twice(answer, form, properties):
     """Whether two cases on which the answer fails, or the only one, have the same outcome with this form of a slip."""
     cases = [(prop, place) for prop in properties for place in range(len(prop.cases))]
     failing = [case for case in cases if on_case(case[0], answer, case[1])[1]]
-    fitting = [same(*(on_case(prop, each, place)[0] for each in (answer, form))) for prop, place in failing]
-    return sum(fitting) >= min(2, len(failing))
+    telling = [(prop, place) for prop, place in failing if _tells(on_case(prop, answer, place)[0][0])] or failing
+    fitting = [same(*(on_case(prop, each, place)[0] for each in (answer, form))) for prop, place in telling]
+    return sum(fitting) >= min(2, len(telling))
+
+
+def _tells(value):
+    """Whether a number comes back that is neither 0, infinite nor NaN, as many mistakes make."""
+    if isinstance(value, dict):
+        return any(map(_tells, value.values()))
+    if isinstance(value, (tuple, list)):
+        return any(map(_tells, value))
+    return _is_numeric(value) and bool((np.isfinite(value) & (np.asarray(value) != 0)).any())
 
 
 @functools.cache

@@ -49,7 +49,7 @@ WRONG_ANSWERS = {
     "vector_add": {
         "the last block is always dropped": ({"mask = offs < n": "mask = offs < (n - 1) // BLOCK * BLOCK"}, "never written"),
         "y alone": ({"x + y, mask": "y, mask"}, "out is wrong at every element"),
-        "one element at a time": (with_body(vector_add, ONE_BY_ONE), "a program makes 4 loads of x, where 1 of a whole block do"),
+        "one element at a time": (with_body(vector_add, ONE_BY_ONE), "a program makes 4 loads of x, where 1 of a whole block would do"),
         "program 0 does all blocks": (with_body(vector_add, ONE_DOES_ALL_BLOCKS), "1 of 2 programs load x"),
         "half of each block": ({"mask = offs < n": "mask = (offs < n) & (offs % 2 == 0)"}, "never written"),
         "in place": ({"tl.store(out_ptr + offs, x + y, mask=mask)": "tl.store(x_ptr + offs, x + y, mask=mask)"}, "never written"),
@@ -73,7 +73,7 @@ WRONG_ANSWERS = {
         "the last block is always dropped": ({LOOP: "    for start in range(0, n_cols - BLOCK, BLOCK):\n"}, "columns 2 to 3 of x are never loaded"),
         "one element at a time": (
             {LOOP: "    for start in range(0, n_cols):\n", "start + tl.arange(0, BLOCK)": "start + tl.arange(0, 1)"},
-            "a program makes 5 loads of x, where 3 of a whole block do",
+            "a program makes 5 loads of x, where 3 of a whole block would do",
         ),
         "the max starts at a number of its own": ({'m_i = float("-inf")': "m_i = -7e20"}, "m is not -inf"),
         "tl.max of two numbers": ({"tl.maximum(m_i, tl.max(x, axis=0))": "tl.max(m_i, tl.max(x, axis=0))"}, "in online_row_stats: m_new = tl.max(m_i, tl.max(x, axis=0))"),
