@@ -62,6 +62,9 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
         return evidence(Finding("", *_not_what(returned, wanted)))
 
     values = [np.asarray(v) if _is_table(v, part) else v for v, part in zip(values, parts, strict=True)]
+    missing = [part.name for value, part in zip(values, parts, strict=True) if value is None]
+    if missing and len(parts) > 1:
+        return evidence(*(Finding(name, "type", f"{name} is None, not a number or an array") for name in missing))
     problems = [(part.name, _not_numbers(part, value)) for part, value in zip(parts, values, strict=True)]
     if wrong := [Finding(name, *problem) for name, problem in problems if problem]:
         return evidence(*wrong)

@@ -25,6 +25,7 @@ from .exercise import Exercise, Property
 MOST_CHANGES, MOST_LAUNCHES = 600, 200  # tried on the input that failed
 MOST_SLOW = 3  # of these, that do not return in time
 LIMIT_S, TRYING_LIMIT_S = 0.5, 2.0  # of processor time: of one, and of all
+SIZED = re.compile(r"range|cdiv|zeros|ones|full|empty|eye|tri\(")  # what takes a count
 _numbers = itertools.count()  # of the sources that are run
 
 
@@ -58,7 +59,8 @@ def repaired(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: 
 
 
 def _is_odd(change, function):
-    """What would mend a result, but is hardly the mistake: a condition that always holds, another result returned.
+    """What would mend a result, but is hardly the mistake: a condition that always holds, another result returned,
+    one more of a whole array.
 
     A branch that is never taken is none of these: a special case that should not be one.
     """
@@ -68,6 +70,8 @@ def _is_odd(change, function):
     )
     if isinstance(change.old, ast.If):
         return change.new.test.value or bool(change.old.orelse)
+    if isinstance(change.old, ast.Name) and isinstance(change.new, ast.BinOp):  # one more of what is no count
+        return re.search(r"[.@]", change.within) is not None and SIZED.search(change.within) is None
     return is_result and len(re.findall(r"\w+", change.within)) > 2
 
 

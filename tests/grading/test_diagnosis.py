@@ -105,3 +105,7 @@ def test_rows_are_named():
     wrong = np.ones((4, 2))
     wrong[[1, 3], 1] = 5.0
     assert told(wrong, rows) == [("factor", "out is too large by the same factor 5 at rows 1, 3 of 4, column 1 of 2")]
+
+
+def test_one_of_several_outputs_may_be_missing():
+    assert told((None, 1.0), part(1.0), part(1.0)) == [("type", "out is None, not a number or an array")]

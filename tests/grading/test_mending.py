@@ -154,7 +154,7 @@ def multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads, causal=False):
     [
         (
             heads_by("h : h + d"),
-            "row 0 of (X @ Wk)[:, h:h + d] the second time is [0.25, 0. ]; with [0. , 1.25] in its",
+            "row 0 of (X @ Wk)[:, h:h + d] the second time is [0.25, 0. ]; with [0. , 1.25] and so on in its",
         ),
         (heads_by("own", "p @ v / (h + 1)"), "row 0 of p @ v / (h + 1) the second time is"),
     ],

@@ -12,6 +12,20 @@
 #include <tuple>
 #include <type_traits>
 
+// A kernel includes no header, and without one CUDA's run-time compiler, NVRTC, does not know these.
+#undef DBL_MAX
+#undef FLT_EPSILON
+#undef FLT_MAX
+#undef FLT_MIN
+#undef HUGE_VAL
+#undef HUGE_VALF
+#undef INFINITY
+#undef INT_MAX
+#undef INT_MIN
+#undef M_LN2
+#undef M_LOG2E
+#undef NAN
+
 // Inline, so that the compiler leaves out a kernel that is not launched, with its shared memory; never inlined, because
 // what calls it is not announced.
 #define __global__ inline __attribute__((noinline))
