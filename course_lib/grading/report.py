@@ -93,9 +93,9 @@ def not_attempted_message(exercise: Exercise) -> Message:
 
 
 def passed_message(exercise: Exercise, held: dict, borrowed: list[str], printed: str = "") -> Message:
-    """borrowed: names of what the answer uses and its cell does not define."""
+    """borrowed: names of what the answer uses from outside its cell."""
     title = f"{exercise.id}: passed, {exercise.points} of {_points(exercise)}"
-    use = "It uses {}, which its own cell does not define: in class it would fail."
+    use = "It uses {}, from outside its own cell: in class it would fail."
     note = use.format(" and ".join(borrowed)) if borrowed else ""
     text = "\n".join([title, *(f"  holds: {name}" for name in held), *filter(None, _wrapped(note)), *_printed(printed)])
     return Message(text, _card("passed", title, "", _holding(held), _paragraph(note), _printed_page(printed)))
