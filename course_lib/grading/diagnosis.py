@@ -175,7 +175,7 @@ def _differs(array, part):
     relative = np.abs(array - expected)[finite].max() / np.abs(expected[finite]).max(initial=1e-300)
     # float16 rounds to within 2 ** -11 of a number, some up and some down.
     off = (array - expected)[finite & (expected != 0)] / expected[finite & (expected != 0)]
-    if relative < 3e-3 and not (off.size > 2 and np.ptp(off) < 0.01 * np.abs(off).max()):
+    if 1e-15 < relative < 3e-3 and not (off.size > 2 and np.ptp(off) < 0.01 * np.abs(off).max()):
         if factors := _by_row(array, part, wrong):
             return Finding(name, "factor", f"{name} is {factors}")
         text = f"{name} is right to about {int(-np.log10(relative))} digits only"

@@ -6,11 +6,12 @@ import re
 
 import numpy as np
 
-from .calling import GuardedAnswer
+from .calling import GuardedAnswer, attempt
 from .diagnosis import named
 from .drawing import drawn
 from .exercise import Exercise, Finding, Property
 from .mending import ASKED_ONCE, mended
+from .properties import RAISED
 from .repairing import repaired
 from .slips import observed, on_case, same
 
@@ -29,6 +30,10 @@ RELATIONS = {
 RELATIONS |= {f"the right result rounded to {n} decimals": lambda right, n=n: np.round(right, n) for n in range(6)}
 POWERS = {"1/2": 0.5, "2/3": 2 / 3, "-1": -1, "2": 2, "3": 3, "4": 4}
 RELATIONS |= {f"the right result to the power {said}": lambda right, p=p: right**p for said, p in POWERS.items()}
+DIFFERS = (
+    "called once more with the same input, the answer returns something else: is memory read that nobody wrote, "
+    "or is something random, or kept from one call to the next?"
+)
 MOST_RANDOM = 12  # inputs of a property
 ONLY_THERE = ", wherever it is wrong"
 # Kinds of findings that say it all.
@@ -55,8 +60,11 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
     is_named: whether a mistake is named already, beside which only what is beyond doubt is told.
     """
     kind = evidence.findings[0].kind
-    if "run_cuda(" in prop.call or kind in PLAIN - REPAIRED:
+    if "run_cuda(" in prop.call or kind in PLAIN - REPAIRED or evidence.expected == RAISED:
         return ()
+    if "launched(" not in prop.call and (again := attempt(prop, answer, inputs)) != evidence:
+        if again is None or again.returned != evidence.returned:  # what is looked for below would be chance
+            return (Finding("", "fact", DIFFERS),)
     # Where nothing is expected, several results are right, and ours is one of them.
     unique = evidence.expected or "launched(" in prop.call or "Machine(" in prop.call
     place = mended(exercise, prop, answer, inputs, kind) if unique and not is_named and kind not in PLAIN else ""

@@ -10,6 +10,8 @@ from .calling import AnswerError, copied, judging
 from .diagnosis import compare, show
 from .exercise import Evidence, ExpectedOutput, Finding, Property, single_finding
 
+RAISED = "a ValueError, raised"  # expected of a call
+
 
 class Checks(list):
     """The properties of an exercise, most of which have the call and the test in common; calling it adds the next.
@@ -115,8 +117,8 @@ def raises_value_error(answer, **inputs) -> Evidence | None:
         finding = error.finding
         if own := re.match(r"the answer raised (\w+).*?(\n.*:\s+raise\b.*)$", finding.text, re.DOTALL):
             finding = Finding("", "wrong exception", f"the answer raises {own[1]}, not ValueError{own[2]}")
-        return Evidence((finding,), expected="a ValueError, raised")
+        return Evidence((finding,), expected=RAISED)
     said = "nothing was raised"
     if isinstance(returned, Exception) or returned is ValueError:
         said = "the ValueError is returned; it has to be raised"
-    return single_finding("accepted", said, show(returned), "a ValueError, raised")
+    return single_finding("accepted", said, show(returned), RAISED)

@@ -97,3 +97,14 @@ def test_what_has_the_wrong_shape_first_is_told():
 
     said = " ".join(grading.grade("04.causal_mask", masked).message.split())
     assert "seen has shape (2, 2); so seen[:, None] has shape (2, 1, 2)" in said
+
+
+def test_nothing_is_looked_for_in_an_answer_that_returns_something_else_each_time():
+    calls = []
+
+    def masked(n_q, n_k):
+        calls.append(n_q)
+        return np.arange(n_k) < np.arange(n_q)[:, None] + len(calls) % 2
+
+    said = " ".join(grading.grade("04.causal_mask", masked).message.split())
+    assert "called once more with the same input, the answer returns something else" in said and "line " not in said
