@@ -61,6 +61,11 @@ def run_cuda(source: str, kernel: str, grid, block, **arguments):
         compiles = not isinstance(error, CompileError)
         what = "the kernel cannot be launched" if compiles else "the CUDA source does not compile"
         raise _noted(answer, "launch" if compiles else "compile error", f"{what}: {error}") from None
+    except RuntimeError as error:
+        if answer is None or "died of signal" not in str(error):
+            raise
+        text = "the kernel writes beyond its own memory, and its process died: is an index outside an array of its own?"
+        raise _noted(answer, "stack overflow", text) from None
     if answer is None:
         return report
     if not report.findings or not report.complete:  # a race leaves to chance what is computed

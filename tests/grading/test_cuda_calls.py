@@ -194,3 +194,11 @@ def test_an_answer_is_marked_in_class():
     # Only the text that is returned can be judged, however it is made.
     hidden = right.replace('    return r"""', '    return "#inc" + "lude <fstream>\\n" + r"""')
     assert "may not use #include" in marked(hidden)["message"]
+
+
+def test_a_process_that_dies_is_the_kernel_s_doing(monkeypatch):
+    def dies(*_, **__):
+        raise RuntimeError("the process that runs the kernel died of signal 11: ")
+
+    monkeypatch.setattr("course_lib.kernels.cuda.runner.launch", dies)
+    assert "the kernel writes beyond its own memory, and its process died" in graded().message
