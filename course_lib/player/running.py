@@ -32,6 +32,7 @@ UNWRITTEN = np.array(0x7E55, np.uint16).view(np.float16)[()]  # a NaN that no co
 # Called by Python where nobody catches: what they raise is printed, and lost.
 UNRAISABLE = {"__del__", "release", "gc_callback"}
 
+COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>"}
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = (
     _PACKAGE,
@@ -170,6 +171,8 @@ def _learners(frames):
         (frame.f_code, frame.f_globals, line)
         for frame, line in frames
         if not frame.f_code.co_filename.startswith(_LIBRARIES)
+        # A comprehension is a frame of its own up to Python 3.11.
+        and not (frame.f_code.co_name in COMPREHENSIONS and line == getattr(frame.f_back, "f_lineno", 0))
     ]
 
 
