@@ -266,7 +266,7 @@ def _visited(n_q, n_k, block_q, block_k, causal):
 
 
 def choose_block_sizes(sram_bytes, d, dtype_bytes=2, multiple_of=16):
-    """The largest tiles that fit: (block_q, block_k), by the papers' budget of four tiles.
+    """The largest tiles that fit: (block_q, block_k), by the four-tile budget.
 
     sram_bytes: what there is. d: numbers a row (head_dim). dtype_bytes: of one number, 2 for float16.
     multiple_of: each size is a multiple of it, and at least multiple_of itself.

@@ -57,7 +57,7 @@ def speeds(n, head_dim=128):
 
 
 def tensor_share(rung, head_dim, n=4096):
-    """In which part of its clocks a multiprocessor's tensor cores are busy, by the GPU's counters, without a mask."""
+    """In which part of its cycles a multiprocessor's tensor cores are busy, by the GPU's counters, without a mask."""
     (row,) = records.rows(COUNTERS, rung=rung, n=n, head_dim=head_dim, causal=False)
     return row["busy_tensor_cores"] / TENSOR_CORES
 

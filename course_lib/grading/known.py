@@ -113,6 +113,7 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
                 _relation(tried)
                 or _law_of([each[1:] for each in tried], wrong, is_alone)
                 or not launched  # which would be launched for each argument
+                and (is_alone or len(pair[0]) == 1)
                 and any(each[3].any() for each in tried)
                 and _as_if(exercise.answer, lambda *of: run(right, *of), tried)
             )

@@ -21,7 +21,7 @@ def dkdv_tile(
     IS_CAUSAL: query i sees keys 0 to i + n_k - n_q; one that sees none has lse = -inf.
     A tile has BLOCK_M queries or BLOCK_N keys, and BLOCK_D columns. All three are powers of two, 16 or more;
         BLOCK_D is at least HEAD_DIM. n_q, n_k and HEAD_DIM are any numbers from 1 up: nothing outside a tensor may be
-        touched, or counted.
+        touched, or enter a sum.
     Loads: K and V once; Q, dO, lse and delta once for each key tile, except query tiles that see none of its keys.
 
     >>> ones, zeros = np.ones((16, 16)), np.zeros((16, 16))

@@ -23,8 +23,8 @@ def flash_forward(
         touched.
     Stores softmax(scale q k^T) v in o, in o's dtype, and in lse the natural logarithm of the sum of exp(scores). For a
         query that sees no key, o is 0 and lse is -inf. Statistics and accumulator are float32.
-    Each program loads its queries once and, also once each, the tiles of keys and values in which at least one of its
-        queries sees a key.
+    Each program loads its queries once. It loads the tiles of keys and values in which at least one of its queries sees
+        a key, once each, and no others.
 
     >>> from course_lib.grading import launched
     >>> q, k, v = np.zeros((1, 2, 4)), np.zeros((1, 3, 4)), np.ones((1, 3, 4))

@@ -13,7 +13,7 @@ def row_softmax(x_ptr, out_ptr, stride_xm, stride_xn, stride_om, stride_on, n_co
     x_ptr, out_ptr: float32 [n_rows, n_cols]; element (i, j) of x lies stride_xm * i + stride_xn * j elements after
         x_ptr, and likewise out. n_cols: at least 1. BLOCK: a power of two, at least n_cols.
     Launched with n_rows programs, along axis 0. Each element is read once and written once.
-    Scores may be as large as 1e4 in size.
+    Scores lie between -1e4 and 1e4.
 
     >>> x = np.array([[0.0, 0.0, 0.0, 0.0], [1.0, 2.0, 3.0, 4.0]])
     >>> strides = {"x_ptr": ("stride_xm", "stride_xn"), "out_ptr": ("stride_om", "stride_on")}
@@ -36,7 +36,7 @@ def online_row_stats(x_ptr, m_ptr, l_ptr, stride_xm, stride_xn, n_cols, BLOCK: t
 
     x_ptr: float32 [n_rows, n_cols], with strides in elements. m_ptr, l_ptr: float32 [n_rows], contiguous.
     n_cols: any length of at least 1, also far beyond BLOCK. BLOCK: a power of two.
-    m is the largest score of the row, l the sum of exp(score - m). A score may be as large as 1e4 in size, or -inf
+    m is the largest score of the row, l the sum of exp(score - m). A score lies between -1e4 and 1e4, or is -inf
         (a masked key); a row of nothing but -inf has m = -inf, l = 0.
     Launched with n_rows programs, along axis 0. Each element is read once, BLOCK of them at a time.
 

@@ -23,7 +23,7 @@ STANDARD_4096 = {
 def roofline_seconds(kernels, flops_per_s, bytes_per_s, launch_s=0.0):
     """The time of a sequence of kernels that run one after the other, by a model.
 
-    kernels: a list of (flops, n_bytes), one pair a kernel, and either may be 0.
+    kernels: a list of (flops, n_bytes), one pair per kernel, and either may be 0.
     flops_per_s: the peak rate of the arithmetic. bytes_per_s: the bandwidth of the memory. launch_s: the time that it
         takes to launch a kernel.
     The model: each kernel, the first one too, takes the longest of three times, namely its FLOPs at the peak rate, its

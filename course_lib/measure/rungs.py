@@ -49,8 +49,9 @@ def find_the_waste(kernel):
 
     kernel: a dict. The launch: n queries and n keys of one head, block_q and block_k (both divide n), d, causal,
         element_bytes. From the tracer: "q_bytes", "k_bytes", "v_bytes", loaded by all programs together. From the
-        compiler's report, for one pair of tiles: "spilled_bytes", written to the stack and read back, both counted;
-        and the clocks that follow from the report, "work_clocks", and "wait_clocks" in addition to these.
+        compiler's report, for one pair of a tile of queries and a tile of keys: "spilled_bytes", the sum of those that
+        are written to the stack and those that are read back; and the clocks that follow from the report,
+        "work_clocks", and "wait_clocks" in addition to these.
     For each pair of tiles that is multiplied, one tile of V is loaded: "v_bytes" tells how many pairs. Three ratios:
         "computes": pairs that are multiplied, over the pairs in which some query sees some key.
         "reads": bytes of Q, K and V, and spilled bytes of all pairs, over what the multiplied pairs need: Q once, and a

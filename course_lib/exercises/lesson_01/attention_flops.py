@@ -40,12 +40,18 @@ def right_count(n_q, n_k, d, d_v):
 
 def is_large(answer, **sizes):
     """The count is right, or the answer is still counting: one by one takes long, and is not wrong."""
+    right = right_count(**sizes)
     try:
-        return compare(answer(*sizes.values()), count(**sizes))
+        returned = answer(*sizes.values())
     except AnswerError as error:
         if error.finding.kind == "timeout":
             return None
         raise
+    evidence = compare(returned, count(**sizes))
+    if evidence or returned == right:
+        return evidence
+    text = f"the count is {abs(returned - right):.0f} too {'large' if returned > right else 'small'}"
+    return single_finding("inexact", text, str(returned), str(right), "the count")
 
 
 def is_whole(returned, **sizes):
@@ -63,7 +69,7 @@ check(
     "any numbers of queries, keys and components",
     [(2, 3, 5, 7), (5, 2, 3, 4), (3, 7, 2, 2), (7, 5, 4, 3), st.tuples(*[st.integers(1, 16)] * 4)],
 )
-check("131072 queries and keys do not overflow", [(131072, 131072, 192, 128)], calls=is_large)
+check("131071 queries and 131073 keys, counted exactly", [(131071, 131073, 192, 128)], calls=is_large)
 check("the count is a whole number, of type int", [(3, 5, 2, 4)], test=is_whole)
 
 EXERCISE = Exercise(__file__, attention_flops, check, points=1, minutes=6, difficulty="easy")

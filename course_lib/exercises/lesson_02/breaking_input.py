@@ -11,7 +11,7 @@ def breaking_input(dtype):
     """Finite logits whose true softmax is harmless, but for which the naive formula returns nothing but zeros.
 
     dtype: "float16", "bfloat16" or "float32". (NumPy has no bfloat16; its numbers fit into a float32.)
-    Returns x: [n] floats, n at least 4, no two of them equal, all of them numbers that the format holds. Every
+    Returns x: an array of n floats, n at least 4, no two of them equal, all numbers that the format holds. Every
         weight of the true softmax of x is at least 0.01. In exp(x) / sum(exp(x)), with each exp, the sum (once,
         at its end) and each quotient rounded to the format, every weight is 0: none is NaN.
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from course_lib.exercises.common.generators import NUMBERS, arrays
 from course_lib.grading import ExpectedOutput, compare, not_modified, show, single_finding
-from course_lib.grading.diagnosis import FLOOR
+from course_lib.grading.diagnosis import FLOOR, named
 
 # Rows of float16. In a short one every rounded term counts; the long one of equal logits has more terms of exp(0) = 1
 # than float16's largest number.
@@ -34,6 +34,24 @@ def logits(draw, dimensions=(1, 2), of=NUMBERS, offsets=None, with_axis=False):
         x = x + arrays(draw, *shape[:-1], 1, of=offsets)
     axis = {"axis": draw(st.integers(-n_dimensions, n_dimensions - 1))} if with_axis else {}
     return {"x": x} | axis
+
+
+def agrees_and_vanishes(oracle):
+    """A test: the call returns what oracle(**names) states. Of a weight that has to be 0, it says what it is."""
+
+    def test(returned, **inputs):
+        (part,) = oracle(**inputs)
+        evidence = compare(returned, [part])
+        if evidence is None or evidence.findings[0].kind not in ("digits", "precision") or np.ndim(returned) != 1:
+            return evidence
+        # A part of the largest weight, this would be said to be right to 20 digits, say.
+        above = np.flatnonzero((part.expected == 0) & (np.asarray(returned) != 0))
+        if not above.size:
+            return evidence
+        text = f"{part.name} is {returned[above[0]]:.3g} instead of 0 at {named('entry', above.tolist())}"
+        return replace(evidence, findings=(replace(evidence.findings[0], text=text),))
+
+    return test
 
 
 def rounds_once(name, reference):

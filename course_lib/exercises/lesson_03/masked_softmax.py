@@ -5,8 +5,16 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.generators import NUMBERS, arrays
-from course_lib.exercises.lesson_03.inputs import HALF, HALVES, index_of, keeps_digits, keeps_promises, rounds_once
-from course_lib.grading import Checks, Exercise, agrees, expected
+from course_lib.exercises.lesson_03.inputs import (
+    HALF,
+    HALVES,
+    agrees_and_vanishes,
+    index_of,
+    keeps_digits,
+    keeps_promises,
+    rounds_once,
+)  # fmt: skip
+from course_lib.grading import Checks, Exercise, expected
 
 
 def masked_softmax(x, mask):
@@ -16,8 +24,8 @@ def masked_softmax(x, mask):
         True is visible, and x is finite there. What x holds where the mask is False does not matter, be it NaN or
         infinite.
     Returns an array of x's shape and dtype: 0 where hidden, and the weights of a row's visible entries add up to
-        1. A row in which nothing is visible is 0 throughout. Steps on the way are in float32 or wider, for
-        float64 in float64. x and mask are not modified.
+        1. A row in which nothing is visible is 0 throughout. Every step on the way is in float32 or a wider
+        dtype, for float64 in float64 or a wider one. x and mask are not modified.
 
     >>> x = np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]])
     >>> mask = np.array([[True, True, True, False], [False, False, False, False]])
@@ -49,7 +57,7 @@ def masked(draw, hidden=NUMBERS, offset=0.0):
     return np.where(mask, arrays(draw, *shape) + offset, arrays(draw, *shape, of=hidden)), mask
 
 
-check = Checks(masked_softmax, agrees(softmax), case)
+check = Checks(masked_softmax, agrees_and_vanishes(softmax), case)
 
 check(
     "with everything visible it is the softmax",
@@ -74,16 +82,16 @@ check(
     ],
 )
 check(
+    "a row in which nothing is visible is 0 throughout, and the other rows stay right",
+    [([0], [0]), ([[0, 1], [2, 4]], [[0, 0], [1, 1]]), ([[1000, 1001], [0, 1]], [[1, 1], [0, 0]])],
+)
+check(
     "no visible entry is so low that a hidden one counts beside it",
     [
         ([-20_000, -20_001, 0], [1, 1, 0]),
         ([-1e37, 0], [1, 0]),
         {"x": np.array([np.finfo(np.float32).min, 0], np.float32), "mask": np.array([True, False])},
     ],
-)
-check(
-    "a row in which nothing is visible is 0 throughout, and the other rows stay right",
-    [([0], [0]), ([[0, 1], [2, 4]], [[0, 0], [1, 1]]), ([[1000, 1001], [0, 1]], [[1, 1], [0, 0]])],
 )
 NO_NUMBERS = st.sampled_from([np.nan, np.inf, -np.inf, 0.0])
 check(

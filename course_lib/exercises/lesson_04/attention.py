@@ -12,11 +12,11 @@ from course_lib.reference import example
 def attention(Q, K, V, causal=False):
     """Attention of one head: the softmax of the scaled scores, times the values.
 
-    Q: [n_q, d], K: [n_k, d], V: [n_k, d], float32 or float64, finite. The scale is 1 / sqrt(d).
+    Q: [n_q, d], K: [n_k, d], V: [n_k, d], all float32 or all float64, finite. The scale is 1 / sqrt(d).
     causal: if True, query i sees key j only where j <= i + n_k - n_q, so that the last query sees every key,
         whatever the two lengths.
-    Returns [n_q, d] in float32 or float64, whichever you compute in. The row of a query that sees no key is 0.
-        No exponential may overflow, and the inputs are not modified.
+    Returns [n_q, d] in float32 or float64, whichever you compute in: float32 is exact enough, also for float64.
+        The row of a query that sees no key is 0. No exponential may overflow, and the inputs are not modified.
 
     >>> Q = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 2.0]])
     >>> K = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])

@@ -11,13 +11,14 @@ from course_lib.grading import Checks, Exercise, agrees, expected, not_modified
 def multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads, causal=False):
     """Multi-head attention of a sequence with itself.
 
-    X: [n, d_model]. Wq, Wk, Wv, Wo: [d_model, d_model]. All of them float32 or float64. n_heads divides d_model, and
-        d = d_model / n_heads.
+    X: [n, d_model]. Wq, Wk, Wv, Wo: [d_model, d_model]. All float32 or all float64. n_heads divides d_model, and d =
+        d_model / n_heads.
     The queries of all heads are X @ Wq: head h has the d columns from h d up to, but not including, (h + 1) d.
         Keys and values likewise, with Wk and Wv. Each head attends by itself, with scale 1 / sqrt(d), causal or
         not. The heads' outputs [n, d], side by side in the same order, make [n, d_model], and that times Wo is
         the result.
-    Returns [n, d_model] in float32 or float64, whichever you compute in. The inputs are not modified.
+    Returns [n, d_model] in float32 or float64, whichever you compute in: float32 is exact enough, also for
+        float64. The inputs are not modified.
 
     >>> X = np.array([[1.0, 0.0], [0.0, 1.0]])
     >>> I = np.eye(2)

@@ -68,7 +68,7 @@ check(
     [([[-np.inf, -np.inf]], 2), ([[-np.inf, -np.inf, -np.inf]], 2), ([[1, 2, 3], [-np.inf, -np.inf, -np.inf]], 2)],
 )
 check(
-    "scores as large as 1e4 in size, of either sign",
+    "scores as large as 1e4, of either sign",
     [([[1000, 998, 999, 1001]], 2), ([[-1000, -998, -999, -1001]], 2), ([[-1e4, 0, 1e4, 9999]], 2)],
 )
 check("each element is read once", [([[1, 2, 3, 4, 5]], 2), (WIDE, 16)], test=launch_agrees(stats, once))

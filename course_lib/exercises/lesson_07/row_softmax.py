@@ -48,7 +48,7 @@ check(
     [([[1, 2, 3]], 4), ([[-3, -5, -4]], 8), (WIDE, 64), rows([1, 2], [1, 2, 3])],
 )
 check(
-    "the softmax of scores as large as 1e4 in size, of either sign",
+    "the softmax of scores as large as 1e4, of either sign",
     [
         ([[1000, 999]], 2),
         ([[-1000, -999]], 2),

@@ -44,8 +44,14 @@ def find_failing_input(kernel):
 def outside_contract(given):
     """Why an input is not one that the kernels promise to handle, as (kind, text), or None."""
     names = ("q", "k", "v", "causal", "block_q", "block_k")
-    if not isinstance(given, dict) or set(given) != set(names):
-        return "type", f"the answer did not return a dict with exactly the keys {', '.join(names)}"
+    if given is None:
+        text = "the answer returned None, as a function does that comes to its end without a return"
+        return "nothing", f"{text}\nif it searches among inputs of yours, none of them may be wrong enough for this kernel"
+    if not isinstance(given, dict):
+        return "type", f"the answer returned a {type(given).__name__}, not a dict"
+    if set(given) != set(names):
+        found = ", ".join(map(str, given)) or "none"
+        return "type", f"the dict that is returned has the keys {found}; it should have {', '.join(names)}"
     q, k, v = given["q"], given["k"], given["v"]
     for name, x in zip("qkv", (q, k, v), strict=True):
         if not isinstance(x, np.ndarray) or x.ndim != 3:

@@ -1,5 +1,7 @@
 """FlashAttention's forward pass in one kernel."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from course_lib import reference, traffic
@@ -7,6 +9,7 @@ from course_lib.exercises.common.accounts import accounted
 from course_lib.exercises.common.oracles import attention_output
 from course_lib.grading import Exercise, ExpectedOutput, case_of, compare, expected, single_finding
 from course_lib.grading.compile_calls import compiles
+from course_lib.grading.diagnosis import named
 from course_lib.grading.kernel_calls import TRITON, compare_bytes, kernel_checks, plain, rounds_products, wrong_accesses
 from course_lib.kernels import plain_forward
 
@@ -39,11 +42,27 @@ def launch(scores=None, float16=False):
     return MAKE_INPUTS + set_scores + (ROUND_INPUTS if float16 else "") + LAUNCH
 
 
+def wrong_accesses_by_query(launch):
+    """`wrong_accesses`, which says of elements that were never written in which heads, queries and columns they are."""
+    evidence = wrong_accesses(launch)
+    if evidence is None or evidence.findings[0].kind != "unwritten":
+        return evidence
+    findings = []
+    for finding in evidence.findings:
+        missing = launch.trace.unwritten(finding.part)
+        axes = [sorted(set(places.tolist())) for places in np.nonzero(missing)]
+        nouns = zip(("head", "query", "column"), axes, missing.shape, strict=False)
+        where = ", ".join(named(noun, numbers) for noun, numbers, size in nouns if len(numbers) < size)
+        text, instead = finding.text.split(" (", 1)[0], finding.text.rpartition(")")[2]
+        findings.append(replace(finding, text=text + (f" ({where})" if where else "") + instead))
+    return replace(evidence, findings=tuple(findings))
+
+
 def of_each_head(oracle):
     """The test that every head's output is as in oracle(q, k, v, causal), given the head's inputs."""
 
     def test(launch, q, k, v, causal, **_):
-        if evidence := wrong_accesses(launch):
+        if evidence := wrong_accesses_by_query(launch):
             return evidence
         for head in range(len(q)):
             parts = oracle(q[head], k[head], v[head], causal)

@@ -63,7 +63,10 @@ check(
         small_inputs(),
     ],
 )
-check("scores near 1000 do not overflow", [LARGE, LARGE | {"k": np.array([[1000.0], [0.0]])}])
+check(
+    "scores in the thousands do not overflow",
+    [LARGE, *(LARGE | {"k": np.array([[most], [0.0]])} for most in (1000.0, 4000.0))],
+)
 check("the inputs are not modified", [SQUARE, in_float32(SQUARE)], calls=not_modified)
 
 EXERCISE = Exercise(__file__, attention_backward, check, points=3, minutes=12, difficulty="medium")

@@ -28,7 +28,7 @@ def sum_over_keys(q, k, v, do, P):
     return [ExpectedOutput("delta", exact, exact.astype(np.float32), (P @ np.abs(v) * np.abs(do)).sum(axis=1).max())]
 
 
-def delta_of_float16(o, do, **_):
+def float16_delta(o, do, **_):
     """The budget is that of float32: a sum in float16 loses too many digits for it."""
     return expected_delta(o.astype(np.float64), do.astype(np.float64))
 
@@ -40,8 +40,16 @@ def outputs(draw):
 
 
 TWO_ROWS = as_floats(o=[[1, 2], [3, 4]], do=[[1, 1], [2, 0]])
-PRODUCTS = "in row 0, the products that have to be added up are {}"
-agrees_by_products = accounted(agrees(expected_delta), lambda _, o, do: PRODUCTS.format(show((o * do)[0])))
+
+
+def products(returned, o, do):
+    """The terms of the first row that is wrong."""
+    wrong = ~np.isclose(returned, (o * do).sum(axis=1), rtol=1e-5)
+    row = int(np.argmax(wrong)) if wrong.shape == (len(o),) else 0
+    return f"in row {row}, the products that have to be added up are {show((o * do)[row])}"
+
+
+agrees_by_products = accounted(agrees(expected_delta), products)
 check = Checks("delta(o, do)", agrees_by_products)
 
 check("one row: the sum over d of O times dO", [as_floats(o=[[1, 2, 3, 4]], do=[[2, 1, 1, 1]])])
@@ -54,10 +62,16 @@ check(
 )
 check("the inputs are not modified", [TWO_ROWS, in_float32(TWO_ROWS)], calls=not_modified)
 check(
-    "float16 comes in, and is summed in float32",
+    "float16 comes in: products and sums are float32",
+    # 33 * 65 is no float16, and neither is the sum.
+    [{name: np.array([row], dtype=np.float16) for name, row in (("o", [33, 1]), ("do", [65, 2]))}],
+    test=agrees(float16_delta),
+)
+check(
+    "float16, and as many columns as a head has",
     # With a spread of 0.01, the sum is small beside its terms.
     [{"n_q": 99, "d": 64, "spread": 1.0}, {"n_q": 99, "d": 64, "spread": 0.01}],
-    test=agrees(delta_of_float16),
+    test=agrees(float16_delta),
     call="rng = np.random.default_rng(0)\n"
     "o, do = ((1 + spread * rng.random((n_q, d))).astype(np.float16) for _ in range(2))\n"
     "do[:, 1::2] *= -1\n"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from course_lib import reference
 from course_lib.exercises.common.generators import as_floats
 from course_lib.exercises.lesson_09.gradients import ALIKE, COLUMN, SENTENCE, SQUARE, small_inputs
-from course_lib.grading import Checks, Exercise, compare, expected
+from course_lib.grading import Checks, Exercise, compare, expected, not_modified
 from course_lib.reference.attention import causal_mask
 
 
@@ -14,11 +14,12 @@ def p_and_ds(q, k, v, do, lse, delta, first_q, first_k, n_q, n_k, causal=False):
     """P and dS of one tile, from what is known of its rows: the part of the backward that every pass over tiles needs.
 
     q, do: [rows, d], of queries first_q, first_q + 1 and so on. k, v: [columns, d], of keys first_k and so on.
-    lse (natural logarithm), delta: [rows], of these queries and all the keys that they see.
+    lse (natural logarithm), delta: [rows], one number for each of these queries, over all the keys that it sees.
+    All arrays are float64.
     n_q, n_k: how many queries and keys there are in all. causal: query i sees keys 0 to i + n_k - n_q; one that sees
         none has lse = -inf.
     Returns (P, dS), each [rows, columns]: the tile's part of the weights, 0 where a query does not see a key, and of
-        the gradient with respect to the scaled scores. The scores' scale is 1/sqrt(d). Nothing is NaN.
+        the gradient with respect to the scaled scores. The scores' scale is 1/sqrt(d). Nothing is NaN, and nothing is modified.
 
     >>> q, k, v, do = np.array([[0.0]]), np.array([[1.0]]), np.array([[4.0]]), np.array([[1.0]])
     >>> P, dS = p_and_ds(q, k, v, do, lse=np.log([2.0]), delta=np.array([3.0]), first_q=0, first_k=1, n_q=1, n_k=2)
@@ -57,6 +58,14 @@ def any_tile(draw):
     begins = [(draw(st.integers(0, len(inputs[name]) - 1)), len(inputs[name])) for name in ("q", "k")]
     rows, keys = ((begin, draw(st.integers(begin + 1, end))) for begin, end in begins)
     return tile(inputs, rows, keys, draw(st.booleans()))
+
+
+def arguments(inputs):
+    """All that p_and_ds is called with: causal, one tile that holds everything."""
+    q, k, v, do = (inputs[name] for name in ("q", "k", "v", "do"))
+    o, lse = reference.attention(q, k, v, causal=True, return_lse=True)
+    given = {"q": q, "k": k, "v": v, "do": do, "lse": lse, "delta": (o * do).sum(axis=1)}
+    return given | {"first_q": 0, "first_k": 0, "n_q": len(q), "n_k": len(k), "causal": True}
 
 
 CALL = """\
@@ -101,5 +110,11 @@ check(
     ],
 )
 check("causal is off unless it is given", [(SENTENCE, (0, 2), (1, 4))], call=CALL.replace("len(k), causal)", "len(k))"))
+check(
+    "the inputs are not modified",
+    [arguments(FEWER_KEYS)],
+    call="p_and_ds(q, k, v, do, lse, delta, first_q, first_k, n_q, n_k, causal)",
+    calls=not_modified,
+)
 
 EXERCISE = Exercise(__file__, p_and_ds, check, points=3, minutes=10, difficulty="medium")

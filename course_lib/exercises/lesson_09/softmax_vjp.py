@@ -14,7 +14,8 @@ def softmax_vjp(P, dP):
 
     P: [n_q, n_k], each row a softmax, or 0 throughout: a row that sees nothing.
     dP: [n_q, n_k], the gradient of the loss with respect to P.
-    Returns dS: [n_q, n_k], its gradient with respect to the scores of which P is the softmax. Nothing is modified.
+    Returns dS: [n_q, n_k], the loss's gradient with respect to the scores of which P is the softmax. Nothing is
+        modified.
 
     >>> softmax_vjp(np.array([[0.5, 0.5]]), np.array([[1.0, 0.0]])).tolist()
     [[0.25, -0.25]]

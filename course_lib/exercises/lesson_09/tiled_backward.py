@@ -128,6 +128,20 @@ def reading_pass(machine, n_q, n_k, d, block_q, block_k, causal, **_):
     return reading and f"tiles that causal hides are read in the pass for {' and in that for '.join(reading)}"
 
 
+def large_loads(events, block_q, block_k):
+    """Loads of more rows than a tile has, or ""."""
+    tile = dict.fromkeys(("K", "V"), ("keys", block_k))
+    tile |= dict.fromkeys(("Q", "O", "dO", "lse", "delta"), ("queries", block_q))
+    lines = {}
+    for place, event in enumerate(events):
+        of, rows = tile.get(event.tensor, ("", np.inf))
+        if event.kind == "load" and event.stop - event.start > rows:
+            stored = next((later.tensor for later in events[place:] if later.kind == "store"), "any result")
+            text = f"{event.stop - event.start} rows of {event.tensor} are loaded at once, before {stored} is stored"
+            lines.setdefault(event.tensor, f"  {text}; a tile of {of} has {rows}")
+    return "\n".join(lines.values())
+
+
 def fits(machine, n_q, n_k, d, block_q, block_k, **names):
     """No limit is set, so that an answer is told what it holds when SRAM is fullest, not where the last straw fell."""
     most = 16 * (3 * block_q * d + 4 * block_k * d + 2 * block_q * block_k)
@@ -141,7 +155,8 @@ def fits(machine, n_q, n_k, d, block_q, block_k, **names):
         most = max((n_tiles for n_tiles in tiles if 8 <= n_tiles <= count), default=0)
         each = f", at least one for each of the {most} tiles of {tiles[most]}" if most else ""
         text += f"\n  {count} x {n_bytes:,} bytes: {name}{each}"
-    return single_finding("SRAM", text)
+    loads = large_loads(machine.report().events, block_q, block_k)
+    return single_finding("large loads", f"{text}\n{loads}") if loads else single_finding("SRAM", text)
 
 
 def tiled(inputs, block_q, block_k, causal=False):

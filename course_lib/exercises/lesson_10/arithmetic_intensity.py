@@ -12,9 +12,9 @@ def arithmetic_intensity(n, d, bytes_per_element, block_q=None):
     """FLOPs per byte requested, of one head of attention's forward with n queries and keys, nothing masked.
 
     n, d, bytes_per_element: whole numbers of at least 1.
-    block_q: rows of a query tile of FlashAttention, queries outermost: Q is read once, O written once, K and V are
-        read once for every query tile; the last tile may be shorter. None: standard attention, which reads Q, K and
-        V once, writes S and P to HBM, reads both back, and writes O once.
+    block_q: rows of a query tile of FlashAttention, at least 1 and perhaps more than n. Queries are outermost: Q is
+        read once, O written once, K and V are read once for every query tile; the last tile may be shorter. None:
+        standard attention, which reads Q, K and V once, writes S and P to HBM, reads both back, and writes O once.
     The FLOPs are those of the two matrix products, 4 n n d either way. Returns a float.
 
     >>> print(f"{arithmetic_intensity(4, 2, 8):.4f} {arithmetic_intensity(4, 2, 8, block_q=2):.4f}")

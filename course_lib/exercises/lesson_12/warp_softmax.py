@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.exercises.common.accounts import accounted, of_softmax
-from course_lib.grading import Exercise, expected
+from course_lib.grading import Exercise, expected, show
 from course_lib.grading.cuda_calls import compare_output, compare_sectors, cuda_checks
 from course_lib.kernels.cuda.counts import row_sectors
 
@@ -21,8 +21,9 @@ def warp_softmax():
         of block b has row 4 b + w, which may be beyond the last one.
     x is read at most twice and y written once, in requests for 32 consecutive elements: lane i takes elements i,
         i + 32, i + 64 and so on. When x is read for the first time, each lane keeps the running max m and the
-        running sum l of its own elements; __shfl_xor_sync merges the 32 states, and x is read again for y. No header
-        may be included: fmaxf and expf need none, and __int_as_float(0x7f800000) is infinity.
+        running sum l of its own elements; __shfl_xor_sync merges the 32 states, and x is read again for y.
+    No header may be included. CUDA's own functions, such as fmaxf and expf, need none; INFINITY and FLT_MAX come from
+        headers, and __int_as_float(0x7f800000) is infinity without one.
 
     >>> x, y = np.zeros((1, 4), np.float32), np.full((1, 4), np.nan, np.float32)
     >>> run_cuda(warp_softmax(), "warp_softmax", 1, (32, 4), x=x, y=y, n_rows=1, n=4).findings
@@ -93,7 +94,16 @@ def steps(report, x, y, **_):
     """Of columns that differ, and have logarithms. Nothing if these rise as they should."""
     if not (np.isfinite(x).all() and (y > 0).all() and np.ptp(x) > 0):
         return ""
-    return "" if np.allclose(np.diff(np.log(y)), np.diff(x), atol=1e-3) else of_softmax(x, y)
+    rises, due = np.diff(np.log(y)), np.diff(x)
+    wrong = np.argwhere(~np.isclose(rises, due, atol=1e-3)).tolist()
+    if not wrong:
+        return ""
+    row, column = wrong[0]
+    sums = y.sum(axis=1)
+    if not np.allclose(sums, 1, atol=1e-3) and column < 3:
+        return of_softmax(x, y)
+    step = f"from column {column} to {column + 1} the logarithm of row {row} rises by {show(rises[row, column])}"
+    return f"its rows sum to {show(sums.round(3))}, and {step}, where x rises by {show(due[row, column])}"
 
 
 agrees = accounted(gives_the_softmax, steps)

@@ -10,9 +10,9 @@ from course_lib.grading import Checks, Exercise, ExpectedOutput, compare, not_mo
 def alibi_scores(scores, slopes):
     """The scores of every head, less its slope times the distance between query and key.
 
-    scores: [heads, n_q, n_k]; slopes: [heads], of the same dtype. Query i stands at position i + n_k - n_q
+    scores: [heads, n_q, n_k]; slopes: [heads]; both float32 or both float64. Query i stands at position i + n_k - n_q
         (bottom-right: the last query at the last key), and its distance to key j is how far j lies from there, in
-        either direction. Nothing is modified.
+        either direction. The result may have either dtype. Nothing is modified.
 
     >>> alibi_scores(np.zeros((1, 2, 3)), np.array([0.5])).tolist()
     [[[-0.5, 0.0, -0.5], [-1.0, -0.5, 0.0]]]

@@ -13,8 +13,9 @@ def documents_mask(q_starts, k_starts, causal):
         document t has queries q_starts[t] to q_starts[t + 1] - 1, and keys k_starts[t] to k_starts[t + 1] - 1. It may
         have more keys than queries or fewer, and it may lack queries, or keys, or both. There is at least one document.
         The last numbers are how many queries and keys there are in all.
-    A query sees the keys of its own document. causal: of these the last query sees all, the one before it all but the
-        last, and so on: bottom-right within each document. Else every query sees all of them.
+    A query sees the keys of its own document. causal: of these the document's last query sees all, the query before it
+        all but the last key, and so on: bottom-right within each document. If it has more queries than keys, its first
+        queries see none. Without causal, every query sees all keys of its document.
 
     >>> documents_mask([0, 1, 3], [0, 2, 4], causal=True).astype(int).tolist()
     [[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
@@ -39,7 +40,9 @@ def pair_by_pair(q_starts, k_starts, causal):
 def agrees_pair_by_pair(returned, q_starts, k_starts, causal):
     right = pair_by_pair(q_starts, k_starts, causal)
     visible = np.asarray(returned) if isinstance(returned, np.ndarray | list) else np.array(None)
-    if visible.dtype != bool or visible.shape != right.shape:
+    if visible.shape == right.shape and visible.dtype != bool:
+        return single_finding("type", f"the result has dtype {visible.dtype}, not bool", show(visible), show(right))
+    if visible.shape != right.shape:
         text = f"the answer did not return an array [{', '.join(map(str, right.shape))}] of bool"
         return single_finding("type", text, show(returned), show(right.astype(int)))
     but = {"sees": ", and should not", "does not see": ", and should"}

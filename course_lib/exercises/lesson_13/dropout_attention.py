@@ -13,8 +13,9 @@ from course_lib.grading import Checks, Evidence, Exercise, ExpectedOutput, compa
 def dropout_attention(Q, K, V, dO, kept, p):
     """Attention with dropout, and its gradients: (O, dQ, dK, dV).
 
-    Q, dO: [n_q, d]; K, V: [n_k, d]. Scores are Q K^T / sqrt(d), nothing masked, and P is their softmax. kept:
-        [n_q, n_k] of bool, which weights dropout keeps. The others become 0, and those that are kept are divided by
+    Q, dO: [n_q, d]; K, V: [n_k, d]; all float32 or all float64, and the results may have either dtype. Scores are
+        Q K^T / sqrt(d), nothing masked, and P is their softmax.
+    kept: [n_q, n_k] of bool, which weights dropout keeps. The others become 0, and those that are kept are divided by
         1 - p, with 0 <= p < 1, so that O is on average what it is without dropout.
     dO: the gradient of the loss with respect to O. Scores of any size must not overflow. Nothing is modified.
 
@@ -121,7 +122,7 @@ check("a query of which nothing is kept", [SQUARE | {"kept": np.array([[True, Tr
 check("scores near 1000 do not overflow", [LARGE, LARGE | {"k": np.array([[1000.0], [0.0]])}])
 check(
     "scores that are 1000 apart from query to query",
-    [case([[1], [1000]], [[1], [1.5]], [[1], [2]], [[1], [1]], [[1, 0], [1, 1]])],
+    [case([[1], [1000]], [[1], [1.5]], [[1], [2]], [[1], [1]], [[1, 1], [1, 1]])],  # 0 * NaN would differ from 0
 )
 check("the inputs are not modified", [SQUARE, in_float32(SQUARE)], calls=not_modified)
 check("any inputs", [MORE_KEYS | {"p": 0.5}, inputs()])

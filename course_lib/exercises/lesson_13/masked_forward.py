@@ -24,11 +24,12 @@ def masked_forward(
 
     q, o: [n_q, HEAD_DIM]; k, v: [n_k, HEAD_DIM]; float32. Element [m, c] of q lies at q_ptr + m * stride_qm + c, and so
         on. scale: positive, multiplies the scores. A score may then be anything from -1e7 to 1e7.
-    kinds: int32 [query tiles, key tiles], contiguous. 0: no pair of the tile is visible. 2: all of its pairs are. 1: in
-        this tile, query m sees key n if visible[m, n] is 1. visible: int8 [n_q, n_k], 0 or 1, contiguous.
+    kinds: int32 [query tiles, key tiles], contiguous. 0: no pair of the tile is visible. 2: all the pairs that it has
+        are. 1: in this tile, query m sees key n if visible[m, n] is 1. visible: int8 [n_q, n_k], contiguous; 0 or 1 in
+        tiles of kind 1, and anything elsewhere.
     Stores o: the softmax over the visible scores, times their values; 0 for a query that sees no key.
     n_q, n_k and HEAD_DIM: any numbers from 1 up. BLOCK_M, BLOCK_N and BLOCK_D: powers of two, 16 or more; BLOCK_D is at
-        least HEAD_DIM. k and v are loaded for tiles that are not hidden, and visible for partial ones, each once.
+        least HEAD_DIM. k and v are loaded for tiles of kinds 1 and 2, and visible for those of kind 1, each once.
         Nothing outside a tensor is touched.
 
     >>> from course_lib.grading import launched
@@ -168,22 +169,22 @@ check(
 )
 check("head dimensions that are no power of two", [case(16, 16, d=5), case(32, 48, d=24)], call=WINDOW)
 check("scores near 1000 do not overflow", [(16, 32)], call=call("masks.full()", "1000 - np.arange(n_k) % 2 / 4"))
-check("all scores strongly negative", [(16, 32)], call=call("masks.full()", "-1000 - np.arange(n_k) % 2 / 4"))
 check(
     "scores that are 1000 apart from row to row",
     [(16, 32)],
     call=call("masks.full()", "1 - np.arange(n_k) % 2 / 4", "np.where(np.arange(n_q) % 2, 1000, 1)"),
 )
 check(
+    "a large hidden score beside small visible ones",
+    [(16, 32)],
+    call=call("masks.sliding_window(20, 0)", "1000.0 * (np.arange(n_k) == n_k - 1)"),
+)
+check("all scores strongly negative", [(16, 32), (16, 21)], call=call("masks.full()", "-1000 - np.arange(n_k) % 2 / 4"))
+check(
     "all scores -4e6: o is the mean of the values",
     [(5, 21), (5, 16)],
     test=gives_means_of_large,
     call=call("masks.full()", "-4e6 + np.zeros(n_k)"),
-)
-check(
-    "a large hidden score beside small visible ones",
-    [(16, 32)],
-    call=call("masks.sliding_window(20, 0)", "1000.0 * (np.arange(n_k) == n_k - 1)"),
 )
 check(
     "rows that see nothing of a tile that others see",

@@ -11,8 +11,8 @@ def tile_kinds(visible, block_q, block_k):
 
     visible: [n_q, n_k] of bool, whether query i sees key j; neither length is 0. block_q, block_k: rows of a query
         tile and of a key tile. If they do not divide n_q and n_k, the last tile of either is shorter.
-    Returns an integer array [query tiles, key tiles]: 0 where no pair of the tile is visible, 2 where all of its
-        pairs are, 1 otherwise.
+    Returns an integer array [query tiles, key tiles]: 0 where no pair of the tile is visible, 2 where all the pairs
+        that it has are, 1 otherwise.
 
     >>> visible = np.array([[1, 0, 0], [1, 1, 0], [1, 1, 1]], dtype=bool)
     >>> tile_kinds(visible, 2, 1).tolist()

@@ -20,8 +20,8 @@ def decode_bytes(lengths, heads, kv_heads, d, page_size, splits, bytes_per_eleme
         its head of keys, even if its split has no keys, and the keys and values of its split, once for all these rows;
         of a page, only rows in use. If splits is 1, it writes its rows of o. Otherwise it writes a state for each of
         its rows, even if its split has no keys: m, l and the d elements of acc, all float32. Then other programs merge
-        the states and write o. Each row has one of them for every 32 of its d columns, the last perhaps with fewer.
-        Such a program reads m and l of all splits of its row, and of each split's acc its own columns only.
+        the states and write o. Each row of o has one such program for every 32 of its d columns, the last perhaps with
+        fewer. It reads m and l of all splits of its row, and of each split's acc its own columns only.
     Lengths and block tables do not count. All three are whole numbers.
 
     >>> decode_bytes([5, 3], heads=4, kv_heads=2, d=8, page_size=4, splits=1, bytes_per_element=2)

@@ -21,16 +21,19 @@ def producer_consumer(tiles, stages):
         tile or just after it.
     ("copy", stage, tile): start the copy of a tile into a stage. It goes on in the background, and completes the bytes
         of ready[stage].
-    ("mma", stage, tile): start the product with a tile, in the background. Products of a consumer end in their order.
+    ("mma", stage, tile): start the product with a tile, in the background. Products of a consumer end in their order;
+        each has a result of its own.
     ("mma_wait", pending): wait until at most so many of the consumer's own products are unfinished.
     ("softmax", tile): arithmetic with the result of the tile's product.
     ("wait", "ready" or "empty", stage, parity): wait until the phase of that parity is complete.
     ("arrive", "ready" or "empty", stage): arrive at a barrier.
     One or two consumers run at the same time, each with the consumer's operations; each needs the product and the
         softmax of every tile. Nothing may be read early, overwritten or left undone, however long anything takes.
-    The producer starts a copy whenever the next stage is empty, whatever the consumers are doing, and a stage is empty
-        again as soon as the consumers' products with its tile are done. Waits that return at once may be left out: in
-        the first round, those for empty. Stages need not be handed back at the end, when no copy waits for them.
+    No job may wait for what it does not need. The producer must start a copy as soon as the next stage is empty,
+        whatever the consumers are doing. A consumer must hand a stage back as soon as its product with the tile is
+        done, and must then do the tile's softmax, without waiting for the next tile.
+    Waits that return at once may be left out: in the first round, those for empty. Stages need not be handed back at
+        the end, when no copy waits for them.
 
     >>> producer, consumer = producer_consumer(tiles=1, stages=1)
     >>> producer
@@ -146,6 +149,40 @@ def works(returned, tiles, **conditions):
     return None
 
 
+def waits_for_too_much(producer, consumer):
+    """What one of the jobs waits for, or does first, without need: of the first such place in each of them."""
+    said, filled = [], set()
+    for place, (kind, *operands) in enumerate(producer):
+        if kind == "copy":
+            filled.add(operands[0])
+        elif kind == "wait" and operands[0] == "ready":
+            said.append(f"the producer waits for ready[{operands[1]}], although it does not need the tile")
+        elif kind == "wait" and operands[1] in filled:
+            _, stage, tile = next((other for other in producer[place:] if other[0] == "copy"), ("", operands[1], 0))
+            if stage != operands[1]:
+                text = f"the producer waits for empty[{operands[1]}] before it copies tile {tile} into stage {stage}"
+                said.append(text)
+    said, waits, order, computed = said[:1], 0, [], set()
+    for kind, *operands in consumer:
+        if kind == "wait":
+            waits += operands[0] == "ready"
+        elif kind == "mma":
+            order.append(operands)
+        elif kind == "softmax":
+            computed.add(operands[0])
+            needed = next((i + 1 for i, (_, tile) in enumerate(order) if tile == operands[0]), waits)
+            if waits > needed:
+                text = f"the consumer waits for {waits} tiles to arrive before softmax {operands[0]}"
+                return [*said, f"{text}, which needs {needed}"]
+        elif kind == "arrive":
+            late = [tile for stage, tile in order if stage == operands[1] and tile in computed]
+            order = [(None, tile) if stage == operands[1] else (stage, tile) for stage, tile in order]
+            if late:
+                text = f"softmax {late[0]} comes before the hand-back of stage {operands[1]}, which it does not read"
+                return [*said, text]
+    return said
+
+
 def is_quick(returned, tiles, stages, **conditions):
     if (evidence := works(returned, tiles, stages=stages, **conditions)) is not None:
         return evidence
@@ -163,6 +200,8 @@ def is_quick(returned, tiles, stages, **conditions):
         text += f"\nthe tensor cores are busy for {busy:,.0f} cycles where {enough:,.0f} are enough"
     if wrong := whose_mistake(is_slow, returned, tiles, stages, **conditions):
         text += f"\nthe {wrong} holds things up, with a right {'producer' if wrong == 'consumer' else 'consumer'}, too"
+    for reason in waits_for_too_much(*returned):
+        text += f"\n{reason}"
     return single_finding("slow", text)
 
 
@@ -193,7 +232,7 @@ check("more tiles than stages, at every pace", [ring(2, 1), ring(3, 2), *paces(7
 check("one stage for all tiles, at every pace", paces(4, 1))
 check("two consumers, at every pace", [*paces(5, 1, 2), *paces(9, 4, 2)])
 check(
-    "copies go on in the background, and stages are handed back at once",
+    "no job waits for what it does not need: copies, hand-backs and softmaxes come as early as they can",
     [
         ring(9, 3, 1, 5, 5, 10, 6),
         ring(6, 1, 1, 4, 6, 10, 20),

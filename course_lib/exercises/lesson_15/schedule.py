@@ -18,8 +18,8 @@ def schedule(copy, latency, product, softmax, stages, consumers, next_first=Fals
     So many cycles pass until each of the consumers has done one tile more. A producer copies each tile into the next
     stage as soon as all consumers have handed that stage back: the copy engine is busy for copy cycles, and latency
     cycles later the tile has arrived. For each tile, every consumer needs product cycles of the tensor cores and then
-    softmax cycles of arithmetic. All consumers share the tensor cores and the arithmetic, each of which serves one of
-    them at a time; they take turns. A consumer hands a stage back when its product with the tile is done.
+    softmax cycles of arithmetic. The tensor cores serve one consumer at a time, and so does the arithmetic; the
+    consumers take turns. A consumer hands a stage back when its product with the tile is done.
     next_first False: a consumer starts the product with the next tile when the softmax of this one is done.
     next_first True: it waits until the next tile has arrived and starts its product; then it waits for this tile's
         product, hands this tile's stage back, and computes this tile's softmax.

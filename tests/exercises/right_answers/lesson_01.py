@@ -49,6 +49,7 @@ RIGHT_ANSWERS = {
         "unit vectors first": cosine_of_unit_vectors,
         "in float32": {"    lengths =": "    a, b = np.float32(a), np.float32(b)\n    lengths ="},
         "by the distance of the unit vectors": cosine_by_distance,
+        "one root of both squares": {"np.sqrt(a @ a) * np.sqrt(b @ b)": "np.sqrt((a @ a) * (b @ b))"},
     },
     "scores": {
         "pair by pair": scores_pair_by_pair,

@@ -105,10 +105,10 @@ WRONG_ANSWERS = {
             {'raise ValueError(f"a has shape {a.shape} and b {b.shape}")': "assert False"},
             "the answer raised AssertionError",
         ),
-        "whole numbers": ({DOT: "int((a * b).sum())"}, "Numbers are cut to whole ones on the way."),
+        "whole numbers": ({DOT: "int((a * b).sum())"}, "Numbers are cut to whole ones on the way, or rounded to them."),
         "in whole numbers": (
             {DOT: "(a.astype(int) * b.astype(int)).sum()"},
-            "Numbers are cut to whole ones on the way.",
+            "Numbers are cut to whole ones on the way, or rounded to them.",
         ),
         "a with itself": ({DOT: "(a * a).sum()"}, "b is not used: a is multiplied with itself."),
         "the first is left out": (dot_without_the_first, "The product of the first components is left out."),
@@ -118,7 +118,7 @@ WRONG_ANSWERS = {
         "printed": (dot_printed, "the answer returned None, not a number: is there a return"),
         "float16": (
             {DOT: "(np.float16(a) * np.float16(b)).sum()"},
-            "4 digits only line 12: return (np.float16(a) * np.float16(b)).sum()",
+            "Something on the way is rounded to float16",
         ),
         "only a longer b is refused": (
             {"a.shape != b.shape": "len(a) < len(b)"},

@@ -103,7 +103,7 @@ WRONG_ANSWERS = {
     },
     "naive_softmax": {name: (form, "") for name, form in GUARDED.items()}
     | {
-        "for each x[i]": (along_the_first_axis, "The function goes through x along its first axis"),
+        "for each x[i]": (along_the_first_axis, "One sum is taken over all of each x[i]."),
         "times the sum's reciprocal": (
             {"exp_x / exp_x.sum(axis=-1, keepdims=True)": "exp_x * np.reciprocal(exp_x.sum(axis=-1, keepdims=True))"},
             "The exponentials are multiplied by 1 / sum",

@@ -254,7 +254,7 @@ WRONG_ANSWERS = {
         ),
         "-1e4, unmasked": (
             {HIDE: HIDE.replace("-np.inf", "-1e4")},
-            "A finite number such as -1e9 stands where -inf belongs,",
+            "A row in which nothing is visible gets weights: a finite",
         ),
         "-1e9, rows of nothing zeroed": (
             {
@@ -311,7 +311,11 @@ WRONG_ANSWERS = {
         ),
         "the lowest number hides": (
             {HIDE: HIDE.replace("-np.inf", "np.finfo(x.dtype).min"), f"(p / {LAST})": "(p / l * (l > 0) * mask.any())"},
-            "A finite number such as -1e9 stands where -inf belongs,",
+            "A row in which nothing is visible gets weights: a finite",
+        ),
+        "no term is 0": (
+            {"l = p.sum(": "p = np.maximum(p, 1e-30) * mask\n    l = p.sum("},
+            "softmax is 1e-30 instead of 0 at entries 0, 2, 3",
         ),
         "one hidden row switches the maximum off": (
             {"np.where(m == -np.inf, 0, m)": "(0 if (m == -np.inf).any() else m)"},
@@ -330,7 +334,7 @@ WRONG_ANSWERS = {
             {HIDE: HIDE.replace("-np.inf", "-1e9"), "p = np.exp(s - ": "p = mask * np.exp(s - "},
             "A finite number such as -1e9 stands where -inf belongs,",
         ),
-        "0/0": ({f"(p / {LAST})": "(p / l)"}, "-inf - -inf is NaN, and so is 0/0."),
+        "0/0": ({f"(p / {LAST})": "(p / l)"}, "and 0/0, if its sum is empty."),
         "the row's minimum hides": (
             {HIDE: HIDE.replace("-np.inf", "x.min(axis=-1, keepdims=True)")},
             "Hidden entries are given the smallest score of the row or the",

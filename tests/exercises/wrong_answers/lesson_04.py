@@ -170,7 +170,7 @@ WRONG_ANSWERS = {
             {VISIBLE: "visible = np.arange(n_k) <= np.arange(n_q)[:, None] + max(n_k - n_q, 0)"},
             "With more queries than keys, the first queries still see",
         ),
-        "0/0": ({LAST: "P / l @ V"}, "-inf - -inf is NaN, and so is 0/0."),
+        "0/0": ({LAST: "P / l @ V"}, "and 0/0, if its sum is empty."),
         "the maximum is 0 at least": (
             {"S.max(axis=1, keepdims=True)": "np.maximum(S.max(axis=1, keepdims=True), 0)"},
             "Where every score of a row is negative, too large a number",

@@ -186,6 +186,10 @@ WRONG_ANSWERS = {
         ),
         "one masked row stops all": (update_one_masked_row_stops_all, "at row 1 of 2"),
         "masked keys at -1e4": (update_masked_at_1e4, ""),
+        "one query asked with if": (
+            {"    m_new = np.maximum(": "    if m == -np.inf and l == 0:\n        acc = 0 * acc\n    m_new = np.maximum("},
+            "(by if, while or Python's max())",
+        ),
         "acc not rescaled when below": (
             {UPDATED: UPDATED.replace("alpha[..., None] * acc", "np.where(m == m_new, 1, 0)[..., None] * acc")},
             "",
@@ -227,7 +231,7 @@ WRONG_ANSWERS = {
         ),
         "alpha rescales p": (
             {"alpha[..., None] * acc + p @ values": "alpha[..., None] * (acc + p @ values)"},
-            "changing scores[0] changes nothing in acc; it should change",
+            "the new terms are multiplied by alpha as well",
         ),
         "mean": ({"p.sum(axis=-1)": "p.mean(axis=-1)"}, "l takes the mean of the block's terms, not their sum."),
         "guard by the whole": (
@@ -352,6 +356,10 @@ WRONG_ANSWERS = {
                 "        m_new =": "        kept.append(scores)\n        m_new =",
             },
             "",
+        ),
+        "each block read twice": (
+            {"    for start": "    for start in range(0, n, block):\n        len(K[start : start + block])\n    for start"},
+            "Every row of K is read twice",
         ),
         "two passes": (
             {"    for start": "    for start in range(0, n, block):\n        K[start : start + block]\n    for start"},

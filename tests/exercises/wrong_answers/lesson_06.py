@@ -47,9 +47,9 @@ END = "kv_end = min(max(q_stop + n_k - n_q, 0), n_k) if causal else n_k"
 
 WRONG_ANSWERS = {
     "choose_block_sizes": {
-        "a ceiling of 320": (with_ceiling(320), "The search ends at a fixed size, and larger tiles fit."),
-        "a ceiling of 128": (with_ceiling(128), "The search ends at a fixed size, and larger tiles fit."),
-        "a ceiling of 256": (with_ceiling(256), "The search ends at a fixed size, and larger tiles fit."),
+        "a ceiling of 320": (with_ceiling(320), "The search ends before the budget does: larger tiles fit."),
+        "a ceiling of 128": (with_ceiling(128), "The search ends before the budget does: larger tiles fit."),
+        "a ceiling of 256": (with_ceiling(256), "The search ends before the budget does: larger tiles fit."),
         "exchanged": (exchanged, "The two sizes are exchanged: (block_k, block_q) comes back."),
         "a fixed pair": (lambda s, d, b=2, m=16: (64, 64), "The same pair comes back, whatever the arguments are."),
         "None where nothing fits": (

@@ -30,6 +30,14 @@ WRONG_ANSWERS = {
             {'consumer.append(("mma_wait", 0))': 'consumer.append(("mma", stage, tile)); consumer.append(("mma_wait", 0))'},
             "the tensor cores are busy for 180 cycles where 90 are enough",
         ),
+        "all softmaxes at the end": (
+            {'        consumer.append(("softmax", tile))\n': "", "    return producer": '    consumer += [("softmax", tile) for tile in range(tiles)]\n    return producer'},
+            "the consumer waits for 6 tiles to arrive before softmax 0, which needs 1",
+        ),
+        "a round waits for the whole round before": (
+            {'producer.append(("wait", "empty", stage, 1 - parity))': 'producer += [("wait", "empty", at, 1 - parity) for at in range(stages)] * (stage == 0)'},
+            "the producer waits for empty[1] before it copies tile 3 into stage 0",
+        ),
     },
     "schedule": {
         "the chain is put end to end": (
