@@ -45,7 +45,7 @@ class Evidence:
 
 def _said(finding):
     is_own = finding.kind != "exception" or re.search(r":\s+raise\b", finding.text)
-    return "" if is_own else re.sub(r"\d+", "", finding.text.split("\n")[0])
+    return "" if is_own else re.sub(r"-?(\d[\d.,]*|inf\b)", "", finding.text.split("\n")[0])
 
 
 def single_finding(kind: str, text: str, returned: str = "", expected: str = "", part: str = "") -> Evidence:

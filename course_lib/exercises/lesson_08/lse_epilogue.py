@@ -24,7 +24,8 @@ def lse_epilogue(
         exp(score - largest score) times the key's values. A query that saw no key has m = -inf, l = 0, acc = 0.
     Stores o = acc / l, [n_q, HEAD_DIM], contiguous like acc, in o's dtype, and lse, float32 [n_q], the natural
         logarithm of the sum of exp(score). For a query that saw no key, o is 0 and lse is -inf. BLOCK_D: a power of
-        two, at least HEAD_DIM. n_q and HEAD_DIM are any from 1 up, and nothing outside a tensor may be touched.
+        two, at least HEAD_DIM. n_q and HEAD_DIM are any from 1 up. Nothing outside a tensor may be touched; each element
+        is read once and written once.
 
     >>> from course_lib.grading import launched
     >>> state = dict(m_ptr=np.array([0.0]), l_ptr=np.array([2.0]), acc_ptr=np.array([6.0]))
@@ -76,6 +77,11 @@ def terms_of_lse(_, m, l, **names):
     return f"in row 0, m is {m[0] * np.log2(np.e):.6g} and log2(l) is {np.log2(l[0]):.6g}; ln 2 is {np.log(2):.6g}"
 
 
+def once(scores, values, **_):
+    n_q, d = len(scores), values.shape[1]
+    return {"m": (n_q * 4, 0), "l": (n_q * 4, 0), "acc": (n_q * d * 4, 0), "o": (0, n_q * d * 4), "lse": (0, n_q * 4)}
+
+
 def keeps_the_digits(launch, scores, **_):
     """Of lse, to 2^-20: a few roundings."""
     off = float(np.abs(launch.outputs["lse_ptr"] / reference.logsumexp(scores) - 1).max())
@@ -106,6 +112,7 @@ check(
 )
 check("a query that saw no key: o is 0", [(32, 16, 3)])
 check("a query that saw no key: lse is -inf", [(32, 16, 3)], test=launch_agrees(lse))
+check("each element is read once and written once", [(32, 16), (37, 6, 0, 8, 16)], test=launch_agrees(o, once))
 compiles(check, 70, 40, 0, 64)
 
 EXERCISE = Exercise(__file__, lse_epilogue, check, points=2, minutes=7, difficulty="medium", imports=TRITON)

@@ -75,6 +75,7 @@ check(
 check("all values alike: dP is delta, and dK is 0", [case(16, 16, scale=0.25)], call=INPUTS + "v[:] = v[0]\n" + LAUNCH)
 check("one tile: dK = scale dS^T q", [case(16, 16, scale=0.25)])
 check("scale is what it is called with, not 1/sqrt(HEAD_DIM)", [(16, 16)])
+check("scores of some hundred: no exponential overflows", [case(16, 16, scale=30.0)])
 check("several tiles of queries pass by", [(48, 16), case(32, 32, block_n=32)])
 check("several programs: each has key tile program_id", [(16, 48), case(32, 32, block_m=32)])
 check(

@@ -48,6 +48,8 @@ check(
     [
         case((100.0, 10.0), (0.0, 20.0), launch_s=4.0),
         case((100.0, 10.0), (0.0, 60.0), launch_s=2.0),  # the long kernel does not make up for the short one
+        case((300.0, 10.0), (0.0, 20.0), (100.0, 10.0), launch_s=4.0),
+        case((0.0, 0.0), (100.0, 10.0), (300.0, 10.0), launch_s=0.5),
         STANDARD_4096,
         case(launch_s=4.0),
         rows(1, 3, [0.5, 1.5, 4.0]),

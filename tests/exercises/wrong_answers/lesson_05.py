@@ -187,7 +187,9 @@ WRONG_ANSWERS = {
         "one masked row stops all": (update_one_masked_row_stops_all, "at row 1 of 2"),
         "masked keys at -1e4": (update_masked_at_1e4, ""),
         "one query asked with if": (
-            {"    m_new = np.maximum(": "    if m == -np.inf and l == 0:\n        acc = 0 * acc\n    m_new = np.maximum("},
+            {
+                "    m_new = np.maximum(": "    if m == -np.inf and l == 0:\n        acc = 0 * acc\n    m_new = np.maximum("
+            },
             "(by if, while or Python's max())",
         ),
         "acc not rescaled when below": (
@@ -358,7 +360,9 @@ WRONG_ANSWERS = {
             "",
         ),
         "each block read twice": (
-            {"    for start": "    for start in range(0, n, block):\n        len(K[start : start + block])\n    for start"},
+            {
+                "    for start": "    for start in range(0, n, block):\n        len(K[start : start + block])\n    for start"
+            },
             "Every row of K is read twice",
         ),
         "two passes": (

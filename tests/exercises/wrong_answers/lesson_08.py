@@ -35,6 +35,7 @@ WRONG_ANSWERS = {
             {SEES_LINE: "scores = tl.where(offs_n[None, :] <= offs_m[:, None] + n_k - n_q, scores, -3e7)"},
             "a query that sees no key gets a mean of all values here: are its scores a finite number, and not -inf?",
         ),
+        "a tile whose queries see no key stores nothing": ({"    l_safe = ": "    if kv_end <= 0:\n        return\n    l_safe = "}, "32 of 50 elements are never written (queries 0 to 31)"),
         "the accumulator is float16": ({"acc = acc * alpha[:, None]": "acc = (acc * alpha[:, None]).to(v.dtype).to(tl.float32)"}, "o is right to about 3 digits only"),
     },
 }  # fmt: skip
