@@ -165,4 +165,8 @@ def _in_words(change):
             return f"with the sides of {text} exchanged"
         case ast.BinOp(left=left, right=right), _ if new in (left, right):
             return f"without {ast.unparse(right if new is left else left)} in {text}"
-    return f"with something else in place of {text}" if text else "with a small change"
+        case ast.Slice(), _:
+            return f"with other bounds in {change.within}"
+        case ast.comprehension(), _:
+            return f"without the condition in {change.within}"
+    return f"with something else in place of {text or change.within}"

@@ -46,7 +46,7 @@ def outside_contract(given):
     names = ("q", "k", "v", "causal", "block_q", "block_k")
     if given is None:
         text = "the answer returned None, as a function does that comes to its end without a return"
-        return "nothing", f"{text}\nif it searches among inputs of yours, none of them may be wrong enough for this kernel"
+        return "nothing", f"{text}\nif it searches among inputs of yours, perhaps none of them shows this mistake"
     if not isinstance(given, dict):
         return "type", f"the answer returned a {type(given).__name__}, not a dict"
     if set(given) != set(names):

@@ -24,8 +24,8 @@ def lse_epilogue(
         exp(score - largest score) times the key's values. A query that saw no key has m = -inf, l = 0, acc = 0.
     Stores o = acc / l, [n_q, HEAD_DIM], contiguous like acc, in o's dtype, and lse, float32 [n_q], the natural
         logarithm of the sum of exp(score). For a query that saw no key, o is 0 and lse is -inf. BLOCK_D: a power of
-        two, at least HEAD_DIM. n_q and HEAD_DIM are any from 1 up. Nothing outside a tensor may be touched; each element
-        is read once and written once.
+        two, at least HEAD_DIM. n_q and HEAD_DIM are any from 1 up. Nothing outside a tensor may be touched, and each
+        element is read once and written once.
 
     >>> from course_lib.grading import launched
     >>> state = dict(m_ptr=np.array([0.0]), l_ptr=np.array([2.0]), acc_ptr=np.array([6.0]))

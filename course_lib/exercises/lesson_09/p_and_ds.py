@@ -19,7 +19,8 @@ def p_and_ds(q, k, v, do, lse, delta, first_q, first_k, n_q, n_k, causal=False):
     n_q, n_k: how many queries and keys there are in all. causal: query i sees keys 0 to i + n_k - n_q; one that sees
         none has lse = -inf.
     Returns (P, dS), each [rows, columns]: the tile's part of the weights, 0 where a query does not see a key, and of
-        the gradient with respect to the scaled scores. The scores' scale is 1/sqrt(d). Nothing is NaN, and nothing is modified.
+        the gradient with respect to the scaled scores. The scores' scale is 1/sqrt(d). Nothing is NaN, and
+        nothing is modified.
 
     >>> q, k, v, do = np.array([[0.0]]), np.array([[1.0]]), np.array([[4.0]]), np.array([[1.0]])
     >>> P, dS = p_and_ds(q, k, v, do, lse=np.log([2.0]), delta=np.array([3.0]), first_q=0, first_k=1, n_q=1, n_k=2)
