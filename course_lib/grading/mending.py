@@ -259,7 +259,7 @@ class _Search:
         for tried in (*([line] for line in reversed(lines)), lines):
             if lines and self.wrong.run(prop, inputs, in_float32=tried)[1] is None:
                 others = ", as are other lines" if len(tried) > 1 else ""
-                text = f"this line is computed in float16{others}; in float32 the result would be right"
+                text = f"this line is computed in float16{others}; in float32 this result would be right"
                 return self._said([lines[min(tried)]], text)
         self.wrong.most_cost = most_cost
         return ""
@@ -542,13 +542,13 @@ class _Search:
                 several |= sum(itertools.starmap(differ, zip(old[at], new[at], strict=True))) > 1  # rows
             if here.text == said[0] and len(sources) == 1:  # a number
                 where = within and f" in {outer}"
-                return self._said([place], f"with {said[1]} in place of {here.text}{where} the result would be right")
+                return self._said([place], f"with {said[1]} in place of {here.text}{where} this result would be right")
             changes.append(f"{row}{here.text}{within}{time} is {said[0]}")
             wanted.append(f"{said[1]} and so on" if several else said[1])
         places = "its place" if len(sources) == 1 else "their places"
         return self._said(
             sources,
-            f"{listed(changes)}; with {listed(wanted)} in {places} the result would be right",
+            f"{listed(changes)}; with {listed(wanted)} in {places} this result would be right",
         )
 
     def _time(self, old, new, at):

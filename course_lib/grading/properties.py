@@ -118,7 +118,6 @@ def raises_value_error(answer, **inputs) -> Evidence | None:
         if own := re.match(r"the answer raised (\w+).*?(\n.*:\s+raise\b.*)$", finding.text, re.DOTALL):
             finding = Finding("", "wrong exception", f"the answer raises {own[1]}, not ValueError{own[2]}")
         return Evidence((finding,), expected=RAISED)
-    said = "nothing was raised"
     if isinstance(returned, Exception) or returned is ValueError:
-        said = "the ValueError is returned; it has to be raised"
-    return single_finding("accepted", said, show(returned), RAISED)
+        return single_finding("not raised", "the ValueError is returned; it has to be raised", show(returned), RAISED)
+    return single_finding("accepted", "nothing was raised", show(returned), RAISED)

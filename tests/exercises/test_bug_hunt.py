@@ -63,8 +63,8 @@ GOOD = random_input(16, 16, 16)
 @pytest.mark.parametrize(
     "changed, kind",
     [
-        ({"q": GOOD["q"].astype(np.float64)}, "dtype"),
-        ({"v": GOOD["v"].astype(np.float16)}, "dtype"),
+        ({"q": GOOD["q"].astype(np.float64)}, "format"),
+        ({"v": GOOD["v"].astype(np.float16)}, "format"),
         ({"v": np.full((1, 16, 16), np.inf, np.float32)}, "finite"),
         ({name: np.full((1, 16, 16), 1000, np.float16) for name in "qkv"}, "finite"),
         ({"q": GOOD["q"][0]}, "shape"),

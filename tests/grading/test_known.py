@@ -87,7 +87,7 @@ def test_the_line_that_computes_in_float16_is_told():
     exercise = registry.find("03.stable_softmax")
     prop = next(prop for prop in exercise.properties if prop.name.startswith("float16"))
     said = mended(exercise, prop, GuardedAnswer(softmax), prop.cases[0], "precision")
-    assert said.endswith("gap = x - top\nthis line is computed in float16; in float32 the result would be right")
+    assert said.endswith("gap = x - top\nthis line is computed in float16; in float32 this result would be right")
 
 
 def test_what_has_the_wrong_shape_first_is_told():

@@ -116,4 +116,4 @@ def test_every_change_knows_its_line():
 def test_a_kernel_is_looked_into():
     answer = edited(registry.find("07.row_softmax").answer, {"tl.sum(p": "tl.sum(p * p"}, "wrong")
     message = " ".join(grading.grade("07.row_softmax", answer).message.split())
-    assert "p * p is [" in message and "in its place the result would be right" in message
+    assert "p * p is [" in message and "in its place this result would be right" in message

@@ -59,7 +59,7 @@ WRONG_ANSWERS = {
         "the max of absolute values": ({"tl.max(x, axis=0)": "tl.max(tl.abs(x), axis=0)"}, "out is NaN at every row"),
         "log-softmax": ({"p / tl.sum(p, axis=0)": "tl.log(p / tl.sum(p, axis=0))"}, "out is wrong at every row"),
         "the store's columns are neighbours": ({"offs_n * stride_on": "offs_n"}, "program 0 writes between two elements of out: is each offset times its own stride?"),
-        "an epsilon": ({"tl.sum(p, axis=0)": "(tl.sum(p, axis=0) + 1e-3)"}, "with 1.553 in its place the result would be right"),
+        "an epsilon": ({"tl.sum(p, axis=0)": "(tl.sum(p, axis=0) + 1e-3)"}, "with 1.553 in its place this result would be right"),
         "x's strides for out": ({"row * stride_om": "row * stride_xm"}, "program 1 writes columns 1 to 24 of out, which has 4"),
         "the reverse row": ({"offs_n * stride_on": "(n_cols - 1 - offs_n) * stride_on"}, "out is wrong at every row"),
     },
