@@ -74,7 +74,7 @@ def run(n_q, n_k, *, block_q, block_k, causal=False, order="q_outer", d=D):
 
     Returns a namespace. grid: the TileGrid. moved: for step 0 to grid.n_visits, tensor -> (bytes read, bytes written)
     so far; what precedes a visit counts to it, what follows the last visit counts to that one. held: tensor or WORK ->
-    bytes in SRAM at the fullest moment of the visit; empty for step 0. row_bytes: of a row of Q, K, V or O.
+    bytes in SRAM at the visit's peak; empty for step 0. row_bytes: of a row of Q, K, V or O.
     """
     grid = tile_grid(n_q, n_k, block_q, block_k, causal, order)
     machine, options = _Watched(), {"block_q": block_q, "block_k": block_k, "causal": causal}
@@ -159,7 +159,7 @@ def visits_state(order, **sizes):
     most = max(sum(parts.values()) for parts in held)
     return race_state(runs, order) | {
         "opens": 5, "note": f"{len(runs[order].grid.skipped)} tiles are skipped.",
-        "sram": {"title": "SRAM at the visit's fullest moment; line: at any", "end": most, "mark": most},
+        "sram": {"title": "SRAM, the visit's peak; line: the peak of all", "end": most, "mark": most},
         "held": [
             {"parts": [(name, n_bytes, KINDS.get(name, "programs")) for name, n_bytes in parts.items()],
              "note": f"{sum(parts.values()):,} bytes"} for parts in held

@@ -311,7 +311,7 @@ def _law(numbers, sizes):
     numbers = np.array([each[0] for each in numbers])
     if np.ptp(numbers) <= 1e-3 * abs(numbers[0]):
         words = f"{numbers[0]:.4g}"
-        return words if len(numbers) > 1 and words not in ("0", "1") else ""
+        return words if len(numbers) > 1 and words.lstrip("-") != "0" and words != "1" else ""
     for name, power in itertools.product(_in_all(sizes) if len(numbers) > 2 else (), (-2, -1.5, -1, -0.5, 0.5, 1, 2)):
         constants = numbers / np.array([of_one[name] for of_one in sizes], float) ** power
         if np.isfinite(constants).all() and constants[0] and np.ptp(constants) <= 1e-3 * abs(constants[0]):

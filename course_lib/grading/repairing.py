@@ -60,7 +60,7 @@ def repaired(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: 
 
 def _is_odd(change, function):
     """What would mend a result, but is hardly the mistake: a condition that always holds, another result returned,
-    one more of a whole array.
+    one more of a whole array, the arguments of range in another order.
 
     A branch that is never taken is none of these: a special case that should not be one.
     """
@@ -70,6 +70,8 @@ def _is_odd(change, function):
     )
     if isinstance(change.old, ast.If):
         return change.new.test.value or bool(change.old.orelse)
+    if isinstance(change.old, ast.Call) and getattr(change.old.func, "id", "") == "range":
+        return sorted(map(ast.dump, change.old.args)) == sorted(map(ast.dump, change.new.args))
     if isinstance(change.old, ast.Name) and isinstance(change.new, ast.BinOp):  # one more of what is no count
         return re.search(r"[.@]", change.within) is not None and SIZED.search(change.within) is None
     return is_result and len(re.findall(r"\w+", change.within)) > 2

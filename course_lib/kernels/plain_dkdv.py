@@ -19,7 +19,8 @@ def dkdv_tile(
         logarithm), delta_ptr: float32 [n_q]. Columns lie side by side, rows stride_qm, ... elements apart.
     dk_ptr, dv_ptr, to be written: [n_k, HEAD_DIM], float32 or of the inputs' dtype. Scores and sums are float32.
     IS_CAUSAL: query i sees keys 0 to i + n_k - n_q; one that sees none has lse = -inf.
-    A tile has BLOCK_M queries or BLOCK_N keys, and BLOCK_D columns. All three are powers of two, 16 or more;
+    A tile has BLOCK_M queries or BLOCK_N keys, and BLOCK_D columns: query tile i has the queries from i * BLOCK_M on,
+        and key tile j the keys from j * BLOCK_N on. All three sizes are powers of two, 16 or more;
         BLOCK_D is at least HEAD_DIM. n_q, n_k and HEAD_DIM are any numbers from 1 up: nothing outside a tensor may be
         touched, or enter a sum.
     Loads: K and V once; Q, dO, lse and delta once for each key tile, except query tiles that see none of its keys.

@@ -29,8 +29,8 @@ def predict_rung(counts, gpu):
     The programs are handed out evenly, and the launch takes as long as the SM with most of them. That SM runs
     "resident" of its programs at a time, or all if it has fewer. Their products and instructions take turns. While one
     of them waits for its tile, the others work. A rule of thumb stands for that: a tile costs the SM only wait_clocks
-    over the number of programs that it runs at a time, however much work the others have. (Take the same number for its
-    last programs, although fewer run at the end.)
+    over the number of programs that it runs at a time, however much work the others have. Take this number to be the
+    same from the first tile to the last, although fewer programs run at the end.
     The dicts are not modified.
 
     >>> counts = dict(programs=10, resident=2, tiles=5, product_clocks=600, instructions=200, warps=8, wait_clocks=1000)

@@ -11,9 +11,9 @@ def cosine_similarity(a, b):
     """The cosine of the angle between two vectors: their dot product over the product of their lengths.
 
     a, b: [d], float64, d at least 1 and the same for both. Returns a number from -1 (opposite) through 0
-        (at a right angle) to 1 (the same direction), or past an end by rounding. A vector of zeros has no
-        direction: return 0.0 then. The length |a| of any other vector is from 1e-18 to 1e19, so float64 holds
-        the squares of the lengths and their product. The inputs are not modified.
+        (at a right angle) to 1 (the same direction); rounding may carry it a little past either end. A vector of
+        zeros has no direction: return 0.0 then. The length |a| of any other vector is from 1e-18 to 1e19, so
+        float64 holds the squares of the lengths and the product of those squares. The inputs are not modified.
 
     >>> print(f"{cosine_similarity(np.array([1.0, 2.0]), np.array([2.0, 1.0])):.4f}")
     0.8000

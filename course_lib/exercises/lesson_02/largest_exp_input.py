@@ -77,7 +77,8 @@ def exp_is_finite(fmt, x):
         return None
     if x - fmt.gap(x) <= formats.largest_exp_input(fmt):
         return single_finding("one step", f"x is one number too far: exp(x) rounds to infinity in {fmt.name}", repr(x))
-    text = f"exp(x) is {np.exp(min(x, 700)):.4g} or more, and {fmt.name} ends at {fmt.largest:.5g}"
+    size = f"about {np.exp(x):.4g}" if x <= 700 else f"more than {np.exp(700):.4g}"
+    text = f"exp(x) is {size}, and {fmt.name} ends at {fmt.largest:.5g}"
     return single_finding("too large", text, repr(x))
 
 

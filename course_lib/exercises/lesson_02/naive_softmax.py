@@ -14,7 +14,7 @@ def naive_softmax(x):
     x: [..., n], float16, float32 or float64, finite. Every size is at least 1.
     Returns the weights, in x's shape and dtype. Every step is done in that dtype: exp, the sum (in any order,
         rounded after each addition or, as NumPy may do, once at its end) and the division of each exp by its
-        sum. So this breaks where these break, and nowhere else. x is not modified.
+        sum. So the function breaks where one of these steps breaks, and nowhere else. x is not modified.
 
     >>> print(naive_softmax(np.array([1.0, 2.0, 3.0, 4.0])).round(4))
     [0.0321 0.0871 0.2369 0.6439]

@@ -13,7 +13,7 @@ def multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads, causal=False):
 
     X: [n, d_model]. Wq, Wk, Wv, Wo: [d_model, d_model]. All float32 or all float64. n_heads divides d_model, and d =
         d_model / n_heads.
-    The queries of all heads are X @ Wq: head h has the d columns from h d up to, but not including, (h + 1) d.
+    The queries of all heads are X @ Wq: head h has the d columns from h * d up to, but not including, (h + 1) * d.
         Keys and values likewise, with Wk and Wv. Each head attends by itself, with scale 1 / sqrt(d), causal or
         not. The heads' outputs [n, d], side by side in the same order, make [n, d_model], and that times Wo is
         the result.

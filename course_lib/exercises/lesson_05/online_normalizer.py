@@ -77,10 +77,10 @@ check(
     ],
 )
 check(
-    "the same with scores near 1000 and near -1000",
+    "scores near 1000 and near -1000",
     [of(1000.0, 999.0), of(0.0, 1000.0), of(-1000.0, -1001.0), streams(LARGE_SCORES)],
 )
-check("the same with scores near -1e37", [of(-1e37, -2e37)])
+check("scores near -1e37", [of(-1e37, -2e37)])
 check(
     "with masked scores (-inf): as if they were not there, first, last or alone",
     [of(-np.inf), of(-np.inf, -np.inf), of(-np.inf, 1.0), of(1.0, -np.inf), streams(MASKED_SCORES)],

@@ -21,8 +21,8 @@ def online_softmax_update(m, l, acc, scores, values):
 
     m: [...], the largest score so far. l: [...], the sum of exp(s - m) so far. acc: [..., d_v], the sum of
         exp(s - m) * value so far, not divided by l. Before the first block they are -inf, 0 and 0.
-    scores: [..., block], at least one key; a score may be -inf (a masked key). values: [block, d_v], one row a key.
-        [...] is any leading shape: none for one query, [rows] for many. All are float32, or all float64.
+    scores: [..., block], at least one key; a score may be -inf (a masked key). values: [block, d_v], one row a key,
+        all finite. [...] is any leading shape: none for one query, [rows] for many. All are float32, or all float64.
     Returns (m, l, acc) with the same shapes and dtype, the block included. The inputs are not modified. While
         every score is -inf, the state that comes back is (-inf, 0, 0).
 
@@ -108,7 +108,7 @@ check(
     ],
 )
 check(
-    "the same with scores near 1000 and near -1000",
+    "scores near 1000 and near -1000",
     [
         (1000, 1, [1], [999, 1001], TWO),
         (-np.inf, 0, [0], [-1000, -1001], TWO),
@@ -116,7 +116,7 @@ check(
     ],
 )
 check(
-    "the same with scores far below -1000",
+    "scores far below -1000",
     [(-np.inf, 0, [0], [-2e37, -1e37], TWO), (-np.inf, 0, [0], [-1e5, -np.inf], TWO)],
 )
 check(

@@ -17,7 +17,8 @@ def tiled_attention(machine, Q, K, V, O, block_q, block_k, causal=False):
     machine: a course_lib.machine.Machine. Q, O: handles, [n_q, d]; K, V: handles, [n_k, d]; one float dtype.
     block_q, block_k: rows of a query tile and of a key tile, at least 1; they need not divide n_q and n_k.
     causal: query i sees keys 0 to i + n_k - n_q; a query that sees none gets an output of 0.
-    Scores are divided by sqrt(d). Compute in float32 or better, and store in O's dtype. Returns nothing.
+    Scores are divided by sqrt(d). Compute in float32 or better (float32 is enough for float64, too), and
+        store in O's dtype. Returns nothing.
     Traffic, at most: Q is read once and O written once; K and V are read once for each query tile, except the
         tiles that causal hides from all of its queries. Nothing else is put in HBM.
     SRAM: never more than 64 * (block_q * d + 2 * block_k * d + block_q * block_k) bytes, whatever n_q and n_k.

@@ -13,7 +13,7 @@ def visited_tiles(n_q, n_k, block_q, block_k, causal):
     """The tiles of scores that have to be computed, queries in the outer loop.
 
     n_q, n_k: queries and keys. block_q, block_k: rows of a query tile and of a key tile; the last tile of either
-        may be shorter. causal: query i sees keys 0 to i + n_k - n_q, else every key.
+        may be shorter. All four are at least 1. causal: query i sees keys 0 to i + n_k - n_q, else every key.
     Returns a list of (i, j), query tile and key tile counted from 0, in the order of visiting: all j of tile 0,
         then all j of tile 1. A tile is visited if at least one of its queries sees at least one of its keys.
 

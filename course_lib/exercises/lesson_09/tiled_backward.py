@@ -24,7 +24,8 @@ def tiled_backward(machine, Q, K, V, O, lse, dO, delta, dQ, dK, dV, block_q, blo
         scores' scale is 1/sqrt(d). Returns nothing.
     Traffic, at most: the pass for delta reads O and dO once. The pass for dK and dV reads K and V once, and Q, dO, lse
         and delta once for each tile of keys; the pass for dQ reads Q, dO, lse and delta once, and K and V once for each
-        tile of queries; both leave out the pairs of tiles in which causal hides everything.
+        tile of queries; both leave out the pairs of tiles in which causal hides everything. Less traffic is
+        right, too: the pass for dQ may also compute delta, if it comes before the pass for dK and dV.
     SRAM: at most 16 * (3 * block_q * d + 4 * block_k * d + 2 * block_q * block_k) bytes, whatever n_q and n_k.
 
     >>> from course_lib.machine import Machine
@@ -150,7 +151,7 @@ def fits(machine, n_q, n_k, d, block_q, block_k, **names):
         return right_results(machine, **names)
     held = Counter((name.split("[")[0], n_bytes) for name, n_bytes in report.peak_holders)
     tiles = {-(-n_k // block_k): "keys", -(-n_q // block_q): "queries"}
-    text = f"{report.peak_sram_bytes:,} bytes of SRAM are in use at the fullest moment, where {most:,} are allowed:"
+    text = f"{report.peak_sram_bytes:,} bytes of SRAM are in use at the peak, where {most:,} are allowed:"
     for (name, n_bytes), count in sorted(held.items(), key=lambda each: -each[0][1] * each[1])[:3]:
         most = max((n_tiles for n_tiles in tiles if 8 <= n_tiles <= count), default=0)
         each = f", at least one for each of the {most} tiles of {tiles[most]}" if most else ""

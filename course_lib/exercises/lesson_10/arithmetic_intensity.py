@@ -52,7 +52,7 @@ def elements(returned, bytes_per_element, **sizes):
         return text
     text += f"; if the answer's FLOPs are 4 n n d, it divides them by {said:,.0f}"
     whole = said % bytes_per_element < 1e-6 * said and round(said) != n_elements
-    return text + f", the bytes of {said / bytes_per_element:,.0f} elements" * whole
+    return text + f", which would be the bytes of {said / bytes_per_element:,.0f} elements" * whole
 
 
 def sizes(n, block_q):

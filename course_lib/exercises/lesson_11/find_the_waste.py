@@ -71,6 +71,7 @@ check(
     "reads: what a program spills, for every pair",
     [
         kernel(spilled=800),
+        kernel(spilled=10),
         kernel(spilled=800, size=4),
         kernel(True, spilled=800, times_q=2),
         kernel(True, 2, spilled=4000),

@@ -13,10 +13,11 @@ from course_lib.grading import Checks, Evidence, Exercise, ExpectedOutput, compa
 def dropout_attention(Q, K, V, dO, kept, p):
     """Attention with dropout, and its gradients: (O, dQ, dK, dV).
 
-    Q, dO: [n_q, d]; K, V: [n_k, d]; all float32 or all float64, and the results may have either dtype. Scores are
-        Q K^T / sqrt(d), nothing masked, and P is their softmax.
+    Q, dO: [n_q, d]; K, V: [n_k, d]; n_q, n_k and d at least 1; all float32 or all float64, and the results may have
+        either dtype. Scores are Q K^T / sqrt(d), nothing masked, and P is their softmax.
     kept: [n_q, n_k] of bool, which weights dropout keeps. The others become 0, and those that are kept are divided by
-        1 - p, with 0 <= p < 1, so that O is on average what it is without dropout.
+        1 - p, with 0 <= p < 1, so that O is on average what it is without dropout. Whatever p is, any weights may be
+        dropped, even all of a query's.
     dO: the gradient of the loss with respect to O. Scores of any size must not overflow. Nothing is modified.
 
     >>> q, k, v, do = np.array([[0.0]]), np.array([[1.0], [3.0]]), np.array([[2.0], [4.0]]), np.array([[1.0]])

@@ -23,7 +23,7 @@ def sliding_window_bounds(start_m, n_q, n_k, left, right, block_m, block_n):
         end - 1. It needs no mask if every query of the query tile sees every key of the key tile: these are key tiles
         full_begin to full_end - 1. If none is visited, begin >= end; if none goes without a mask,
         full_begin >= full_end. Which numbers these are does not matter then.
-    All four are whole numbers, found without a look at every key: rows have millions of them.
+    All four are whole numbers, found without a loop over all keys or all key tiles: a row may have millions of them.
 
     >>> sliding_window_bounds(4, 8, 8, left=3, right=0, block_m=2, block_n=2)
     (0, 1, 2, 3)

@@ -15,7 +15,8 @@ def append_to_pages(pages, length, n_tokens, page_size, free, references):
     free: the numbers of the free pages. references: how many sequences have each page; 0 if it is free. All lists.
     The sequence must take as few pages as it can, one after the other from the end of free; for 0 tokens, none. It must
         not write a token into a page that other sequences have: if the next token belongs in such a page, the sequence
-        first takes a free page for a copy. The copy replaces the shared page in pages, and one sequence less has that.
+        first takes a free page for a copy. The copy replaces the shared page in pages, and the references of the shared
+        page go down by one.
     Returns None if there are too few free pages. Otherwise (pages, free, references, copies, places), the first three
         as they are afterwards; copies: a list of (source, target), pages to be copied before anything is written, one
         at most; places: a list of (page, row), where each of the new tokens goes.

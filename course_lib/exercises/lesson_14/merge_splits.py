@@ -20,9 +20,9 @@ def merge_splits(m, l, acc):
     m, l: [..., n_splits]; acc: [..., n_splits, d]. A split's m is its largest score, l its sum of exp(s - m) and acc
         its sum of exp(s - m) * value, as in lesson 05. A split without keys has m = -inf, l = 0, acc = 0, and there may
         be rows all of whose splits have none. [...] is any leading shape: none for one row, [rows] for many.
-    Returns (o, lse), o: [..., d], lse: [...], in the inputs' dtype, float32 or float64, and with its digits: softmax(s)
-        times the values, over the keys of all splits, and the natural logarithm of their sum of exp(s). Without any key
-        they are 0 and -inf.
+    Returns (o, lse), o: [..., d], lse: [...], in the inputs' dtype, float32 or float64, right up to its rounding:
+        softmax(s) times the values, over the keys of all splits, and the natural logarithm of their sum of exp(s).
+        Without any key they are 0 and -inf.
     The inputs are not modified. A loop over rows or splits is not needed.
 
     >>> m, l = np.array([1.0, 3.0]), np.array([2.0, 1.0])

@@ -25,7 +25,8 @@ def producer_consumer(tiles, stages):
         each has a result of its own.
     ("mma_wait", pending): wait until at most so many of the consumer's own products are unfinished.
     ("softmax", tile): arithmetic with the result of the tile's product.
-    ("wait", "ready" or "empty", stage, parity): wait until the phase of that parity is complete.
+    ("wait", "ready" or "empty", stage, parity): wait until the last complete phase has that parity. Before phase 0 is
+        complete, a wait for 1 returns at once.
     ("arrive", "ready" or "empty", stage): arrive at a barrier.
     One or two consumers run at the same time, each with the consumer's operations; each needs the product and the
         softmax of every tile. Nothing may be read early, overwritten or left undone, however long anything takes.

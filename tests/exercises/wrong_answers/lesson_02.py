@@ -93,7 +93,7 @@ WRONG_ANSWERS = {
             {"np.log2(limit)": "np.log(limit)"},
             "float16 does not hold 11.08984375: its neighbours there are",
         ),
-        "in float16": ({"return float(": "return np.float16("}, "exp(x) is 3.497e+38 or more, and float32 ends at"),
+        "in float16": ({"return float(": "return np.float16("}, "exp(x) is about 3.497e+38, and float32 ends at"),
         "bits exchanged": (
             {
                 "    largest_exponent": "    exponent_bits, mantissa_bits = mantissa_bits, exponent_bits\n    largest_exponent"
