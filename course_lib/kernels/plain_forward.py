@@ -17,7 +17,8 @@ def flash_forward(
     q, o: [heads, n_q, HEAD_DIM]; k, v: [heads, n_k, HEAD_DIM]; q, k and v float32, or float16. Element [h, n, d] of q
         lies at q_ptr + h * stride_qh + n * stride_qm + d, likewise for k, v and o. lse: float32 [heads, n_q], element
         [h, n] at lse_ptr + h * stride_lh + n.
-    scale: positive, multiplies the scores. IS_CAUSAL: query i sees keys 0 to i + n_k - n_q.
+    scale: positive, multiplies the scores. The scaled scores are finite in float32. IS_CAUSAL: query i sees keys 0
+        to i + n_k - n_q.
     A tile has BLOCK_M queries or BLOCK_N keys, and BLOCK_D columns. All three are powers of two, 16 or more;
         BLOCK_D is at least HEAD_DIM. n_q, n_k and HEAD_DIM are any numbers from 1 up. Nothing outside a tensor may be
         touched.

@@ -14,9 +14,10 @@ def find_failing_input(kernel):
     Returns a dict: q [heads, n_q, d]; k, v [heads, n_k, d], NumPy arrays of finite numbers, all float32 or all
         float16; causal: True or False; block_q, block_k: 16, 32 or 64. 1 to 4 heads, lengths 1 to 256, d 1 to 64,
         and neither q k^T nor the exact output larger than the dtype can hold.
+    A call has 2 seconds, so a search belongs before the answer: return the input that it found.
     The kernel runs with the scale d ** -0.5, and with BLOCK_D the smallest power of two that is at least 16 and d.
     The kernel is wrong on it if o or lse differs from the exact one by more than the error budget: twice the error of
-        plain PyTorch in the same dtype, plus the allowance of the course's tests for rounding (section 5).
+        plain PyTorch in the same dtype, plus the allowance of the course's tests for rounding (section 4).
 
     >>> sorted(find_failing_input("A"))
     ['block_k', 'block_q', 'causal', 'k', 'q', 'v']

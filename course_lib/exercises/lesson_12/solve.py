@@ -27,8 +27,8 @@ def solve():
         block b has row 16 b + w, which may be beyond the last one.
     A block goes through the keys in tiles of 16. It copies a tile of K and a tile of V to shared memory, where all of
         its warps use them. A thread's own variables hold at most 1,024 floats, however large N is (so none of
-        them has room for N scores), and there is no dynamic shared memory. No header may be included: CUDA's own functions need none, but INFINITY and FLT_MAX
-        come from headers (section 5).
+        them has room for N scores), and there is no dynamic shared memory. No header may be included: CUDA's own
+        functions need none, but INFINITY and FLT_MAX come from headers (section 5).
     Q is read and output written once, K and V once for each block, in requests for 32 consecutive elements.
     The scores are split over the lanes of a warp: lane i multiplies elements i, i + 32, i + 64 and so on of a query and
         a key, and shuffles add up the 32 sums. So a warp reads each element of a tile of K and of V, and of its row of

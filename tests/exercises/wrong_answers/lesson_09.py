@@ -45,7 +45,7 @@ WRONG_ANSWERS = {
     },
     "tiled_backward": {
         "delta from float16 tiles": ({"(load(O, q_rows) * load(dO, q_rows)).sum(axis=1)": "(machine.load(O, q_rows) * machine.load(dO, q_rows)).sum(axis=1)"}, "delta is right to about 3 digits only"),
-        "dQ is kept in float16": ({"dq += ds @ k": "dq = (dq + ds @ k).astype(np.float16).astype(np.float32)"}, "line 67: dq = (dq + ds @ k).astype(np.float16)"),
+        "dQ is kept in float16": ({"dq += ds @ k": "dq = (dq + ds @ k).astype(np.float16).astype(np.float32)"}, "line 68: dq = (dq + ds @ k).astype(np.float16)"),
         "lse and delta are loaded at once": ({"    for k_rows in k_tiles:\n        k, v = load(K, k_rows), load(V, k_rows)\n        dk, dv": "    all_lse = load(lse, (0, n_q))\n    for k_rows in k_tiles:\n        k, v = load(K, k_rows), load(V, k_rows)\n        dk, dv", "    for q_rows in q_tiles:\n        q, do, lse_i, delta_i = (load(handle, q_rows) for handle in (Q, dO, lse, delta))\n        dq": "    for q_rows in q_tiles:\n        q, do, delta_i = (load(handle, q_rows) for handle in (Q, dO, delta))\n        lse_i = all_lse[q_rows[0] : q_rows[1]]\n        dq"}, "600 rows of lse are loaded at once, before dV is stored; a tile of queries has 4"),
         "keeps the tiles": ({"        del k, v, dk, dv\n": "        kept.append((k, v, dk, dv))\n", "    scale = d**-0.5\n": "    scale = d**-0.5\n    kept = []\n"}, "at least one for each of the 40 tiles of keys"),
         "the pass for dQ visits one tile too many": ({"            if hidden(q_rows, k_rows):\n                break": "            if causal and q_rows[1] + n_k - n_q < k_rows[0]:\n                break"}, "tiles that causal hides are read in the pass for dQ"),
