@@ -30,10 +30,12 @@ EXERCISES = [registry.find(exercise_id) for exercise_id in registry.exercises()]
 
 
 def is_tried(exercise, slip, form):
-    """Every slip; of the further forms of slips of kernels, which take a second each, a third, or all if asked for."""
+    """Every slip; of the further forms of slips a part, for there are thousands: an eighth of kernels', which take a
+    second each, a third of the others', or all if asked for.
+    """
     is_slow = "triton" in exercise.imports or "run_cuda(" in getattr(exercise.properties, "call", "")
-    drawn = zlib.crc32(f"{exercise.id} {slip.name} {form}".encode()) % 3 == 0
-    return form == 0 or not is_slow or drawn or "COURSE_LIB_ALL_FORMS" in os.environ
+    drawn = zlib.crc32(f"{exercise.id} {slip.name} {form}".encode()) % (8 if is_slow else 3) == 0
+    return form == 0 or drawn or "COURSE_LIB_ALL_FORMS" in os.environ
 
 
 def checkable(exercise):

@@ -174,7 +174,7 @@ check(
 check(
     "what is kept between two blocks does not grow with n",
     # Wide values: a state for each block shows beside the few hundred bytes that Python itself may keep for one.
-    [{"n": 16384, "d_v": 192, "block": 512}],
+    [{"n": 8192, "d_v": 96, "block": 512}],
     calls=memory,
     call="online_attention(np.ones(4), Rows(np.ones((n, 4))), Rows(np.ones((n, d_v))), block)",
 )

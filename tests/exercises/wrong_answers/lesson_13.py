@@ -50,7 +50,7 @@ WRONG_ANSWERS = {
     },
     "sliding_window_bounds": {
         "a tile too many": ({"-(-stop // block_n)": "-(-stop // block_n) + 1"}, "key tile 5 is visited, and should not be"),
-        "in keys, with an end that is never negative": (bounds_in_keys, "The four bounds are the keys at which tiles begin"),
+        "in keys, with an end that is never negative": (bounds_in_keys, "The four bounds count keys, where the numbers of tiles are asked for"),
         "three bounds": ({"return start // block_n, ": "return "}, "the answer did not return four whole numbers"),
         "as fractions": ({"full_stop // block_n": "full_stop / block_n", "full_start // block_n": "full_start / block_n"}, "a bound is no whole number"),
         "an array of all keys": ({"    return start": "    np.arange(n_k)\n    return start"}, "the row has 2^50 keys"),
