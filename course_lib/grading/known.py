@@ -12,7 +12,7 @@ from .drawing import drawn
 from .exercise import Exercise, Finding, Property
 from .mending import ASKED_ONCE, mended
 from .properties import RAISED
-from .repairing import repaired
+from .repairing import WITHOUT_BRANCH, repaired
 from .slips import observed, on_case, same
 
 TRANSPOSED = "the right result, transposed"
@@ -62,9 +62,9 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
     kind = evidence.findings[0].kind
     if "run_cuda(" in prop.call or kind in PLAIN - REPAIRED or evidence.expected == RAISED:
         return ()
-    if "launched(" not in prop.call and (again := attempt(prop, answer, inputs)) != evidence:
-        if again is None or again.returned != evidence.returned:  # what is looked for below would be chance
-            return (Finding("", "fact", DIFFERS),)
+    again = evidence if "launched(" in prop.call else attempt(prop, answer, inputs)
+    if again is None or again.returned != evidence.returned:  # what is looked for below would be chance
+        return (Finding("", "fact", DIFFERS),)
     # Where nothing is expected, several results are right, and ours is one of them.
     unique = evidence.expected or "launched(" in prop.call or "Machine(" in prop.call
     place = mended(exercise, prop, answer, inputs, kind) if unique and not is_named and kind not in PLAIN else ""
@@ -72,7 +72,7 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
     # A launch takes long: for a kernel, one of the two has to do.
     is_tried = (unique or kind in REPAIRED) and not (place and "launched(" in prop.call)
     line, repair = repaired(exercise, prop, answer, inputs, lines) if is_tried else (0, "")
-    is_told = lines == (line,) and ("branch" not in repair or ASKED_ONCE in place)
+    is_told = lines == (line,) and (WITHOUT_BRANCH not in repair or ASKED_ONCE in place)
     if line and not is_told:  # a change that is enough is beyond doubt
         place = repair
     if kind in PLAIN:

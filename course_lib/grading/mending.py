@@ -27,6 +27,7 @@ from .value_pairs import (
     changes_sign,
     differ,
     first_difference,
+    how_many_differ,
     listed,
     listed_range,
     sizes_of,
@@ -530,31 +531,24 @@ class _Search:
                 return ""
             shapes = [x[at].shape for x in (old, new)]
             if shapes[0] != shapes[1] and len(shapes[0]) == len(shapes[1]) and not here.text.startswith("range("):
-                changes.append(f"{here.text}{self._time(old, new, at)} has shape {shapes[0]}")
+                changes.append(f"{here.text}{_time(old, new, at)} has shape {shapes[0]}")
                 wanted.append(f"an array of shape {shapes[1]}")
                 continue
             row, *said = first_difference(*(listed_range(here.text, x[at]) for x in (old, new)))
             outer = next((each.text for each in self.wrong.places if place in each.parts), "")
             within = f" of {outer}" if len(here.text) < 3 and outer or outer.count(here.text) > 1 else ""
-            several = sum(itertools.starmap(differ, zip(old, new, strict=True))) > 1
-            time = self._time(old, new, at)
-            if old[at].shape == new[at].shape and old[at].ndim > 1:
-                several |= sum(itertools.starmap(differ, zip(old[at], new[at], strict=True))) > 1  # rows
+            in_rows = old[at].ndim > 1 and old[at].shape == new[at].shape
+            several = how_many_differ(old, new) > 1 or in_rows and how_many_differ(old[at], new[at]) > 1
             if here.text == said[0] and len(sources) == 1:  # a number
                 where = within and f" in {outer}"
                 return self._said([place], f"with {said[1]} in place of {here.text}{where} this result would be right")
-            changes.append(f"{row}{here.text}{within}{time} is {said[0]}")
+            changes.append(f"{row}{here.text}{within}{_time(old, new, at)} is {said[0]}")
             wanted.append(f"{said[1]} and so on" if several else said[1])
         places = "its place" if len(sources) == 1 else "their places"
         return self._said(
             sources,
             f"{listed(changes)}; with {listed(wanted)} in {places} this result would be right",
         )
-
-    def _time(self, old, new, at):
-        """Which time of several an expression had another value, if it has one more than once."""
-        several = sum(itertools.starmap(differ, zip(old, new, strict=True))) > 1
-        return f" the {ORDINALS[at]} time" + " (and others)" * several if len(old) > 1 else ""
 
     def _needed(self, place, old, new):
         """new, with the old values wherever the result is right with them, too: in whole passes first, then in rows."""
@@ -579,3 +573,10 @@ class _Search:
 
     def _said(self, places, text):
         return "\n".join([*dict.fromkeys(self.wrong.line(place) for place in places), text])
+
+
+def _time(old, new, at):
+    """Which time of several an expression should have had another value."""
+    if len(old) < 2:
+        return ""
+    return f" the {ORDINALS[at]} time" + " (and others)" * (how_many_differ(old, new) > 1)

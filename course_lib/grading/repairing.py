@@ -25,6 +25,7 @@ from .exercise import Exercise, Property
 MOST_CHANGES, MOST_LAUNCHES = 600, 200  # tried on the input that failed
 MOST_SLOW = 3  # of these, that do not return in time
 LIMIT_S, TRYING_LIMIT_S = 0.5, 2.0  # of processor time: of one, and of all
+WITHOUT_BRANCH = "without this branch"
 SIZED = re.compile(r"range|cdiv|zeros|ones|full|empty|eye|tri\(")  # what takes a count
 _numbers = itertools.count()  # of the sources that are run
 
@@ -64,17 +65,17 @@ def _is_odd(change, function):
 
     A branch that is never taken is none of these: a special case that should not be one.
     """
-    line = linecache.getline(function.__code__.co_filename, change.line, function.__globals__)
-    is_result = (
-        line.strip().startswith("return") and isinstance(change.old, ast.Name) and isinstance(change.new, ast.Name)
-    )
-    if isinstance(change.old, ast.If):
-        return change.new.test.value or bool(change.old.orelse)
-    if isinstance(change.old, ast.Call) and getattr(change.old.func, "id", "") == "range":
-        return sorted(map(ast.dump, change.old.args)) == sorted(map(ast.dump, change.new.args))
-    if isinstance(change.old, ast.Name) and isinstance(change.new, ast.BinOp):  # one more of what is no count
-        return re.search(r"[.@]", change.within) is not None and SIZED.search(change.within) is None
-    return is_result and len(re.findall(r"\w+", change.within)) > 2
+    match change.old, change.new:
+        case ast.If(orelse=orelse), ast.If(test=test):
+            return test.value or bool(orelse)
+        case ast.Call(func=ast.Name(id="range"), args=args), ast.Call(args=others):
+            return sorted(map(ast.dump, args)) == sorted(map(ast.dump, others))
+        case ast.Name(), ast.BinOp():
+            return re.search(r"[.@]", change.within) is not None and SIZED.search(change.within) is None
+        case ast.Name(), ast.Name():
+            line = linecache.getline(function.__code__.co_filename, change.line, function.__globals__)
+            return line.strip().startswith("return") and len(re.findall(r"\w+", change.within)) > 2
+    return False
 
 
 def _in_order(tree, lines):
@@ -136,7 +137,7 @@ def _in_words(change):
         case ast.AugAssign(), _:
             return "with = in place of an assignment that adds to what is there,"
         case ast.If(), _:
-            return "without this branch"
+            return WITHOUT_BRANCH
         case ast.operator() | ast.cmpop() | ast.boolop(), _:
             return f"with another operator{f' in {change.within}' if change.within else ''}"
         case ast.Constant(value=int() | float()), _:

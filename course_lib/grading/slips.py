@@ -92,7 +92,7 @@ def observed(prop: Property, answer: GuardedAnswer, inputs: dict) -> tuple:
 def same(one, other) -> bool:
     """Whether two observations, or parts of them, are alike."""
     if {type(one), type(other)} == {np.ndarray, list}:  # a table of numbers, either way
-        one, other = (each.tolist() if isinstance(each, np.ndarray) else each for each in (one, other))
+        one, other = _table(one), _table(other)
     if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
@@ -100,6 +100,14 @@ def same(one, other) -> bool:
     if _is_numeric(one) and _is_numeric(other):
         return _same_numbers(np.asarray(one), np.asarray(other))
     return type(one) is type(other) and (one is other or repr(one) == repr(other))
+
+
+def _table(value):
+    """As an array, if its rows are of one length."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return value
 
 
 def _is_numeric(value):

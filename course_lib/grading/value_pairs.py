@@ -1,5 +1,7 @@
 """Compares the values that expressions of two answers had: a list of arrays each, one for each time."""
 
+import itertools
+
 import numpy as np
 
 from .diagnosis import show, told_apart
@@ -59,6 +61,11 @@ def can_stand(old, new):
 def differ(one, other):
     """Whether they do, as values: a stand-in of the same size takes the shape of what it stands for."""
     return not np.array_equal(one, as_shaped(other, one), equal_nan=True)
+
+
+def how_many_differ(ones, others):
+    """Of two lists of arrays, or of the rows of two arrays."""
+    return sum(itertools.starmap(differ, zip(ones, others, strict=True)))
 
 
 def as_shaped(new, old):

@@ -10,7 +10,7 @@ from course_lib.editing import edited, run_source
 from course_lib.grading import checking, registry
 from course_lib.grading.calling import GuardedAnswer
 from course_lib.grading.changes import changed
-from course_lib.grading.repairing import repaired
+from course_lib.grading.repairing import _is_odd, _more, repaired
 
 
 def told(exercise_id, source):
@@ -117,3 +117,18 @@ def test_a_kernel_is_looked_into():
     answer = edited(registry.find("07.row_softmax").answer, {"tl.sum(p": "tl.sum(p * p"}, "wrong")
     message = " ".join(grading.grade("07.row_softmax", answer).message.split())
     assert "p * p is [" in message and "in its place this result would be right" in message
+
+
+@pytest.mark.parametrize(
+    "source, odd",
+    [
+        ("def f(K):\n    return K.T", "return (K + 1).T"),
+        ("def f(n, b):\n    return [i for i in range(0, n, b)]", "return [i for i in range(0, b, n)]"),
+        ("def f(n):\n    if n > 3:\n        n = 3\n    return n", "if True:"),
+        ("def f(n, m, o):\n    return n, m, o", "return (m, m, o)"),
+    ],
+)
+def test_what_would_mend_a_result_and_is_hardly_the_mistake_is_not_told(source, odd):
+    run_source(source, f"<{abs(hash(source))}>", namespace := {})
+    made = [change for change in changed(ast.parse(source), _more) if odd in change.source]
+    assert made and all(_is_odd(change, namespace["f"]) for change in made)

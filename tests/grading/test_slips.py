@@ -110,3 +110,10 @@ def test_a_diff_that_no_longer_fits_its_answer_is_an_error():
     stale = replace(EXERCISE.slips[0], name="stale", diffs=("-gone\n+there\n",))
     with pytest.raises(ValueError, match=r"stale: 'gone\\n' occurs 0 times in merge_states, not once"):
         stale.answers(EXERCISE.answer)
+
+
+def test_a_table_is_the_same_as_a_list_of_rows_or_as_an_array():
+    rows = [[1.0, 1e-17], [2.0, 0.0]]
+    assert same(rows, np.array(rows)) and same(np.array([[1.0, 0.0], [2.0, 0.0]]), rows)
+    assert not same(rows, np.array([[1.0, 0.0], [2.0, 1.0]]))
+    assert not same([[1.0], [2.0, 3.0]], np.ones(2))
