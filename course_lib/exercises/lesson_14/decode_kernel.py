@@ -23,7 +23,7 @@ def decode_kernel(
 
     q: [batch, heads, HEAD_DIM], one query of each sequence. k, v: [batch, heads / GROUP_SIZE, capacity, HEAD_DIM]. All
         float32; element [b, h, n, c] of k lies at k_ptr + b * stride_kb + h * stride_kh + n * stride_kn + c, and so on.
-        Query heads h * GROUP_SIZE to (h + 1) * GROUP_SIZE - 1 use kv head h. Scores are products times scale, positive.
+        Query heads h * GROUP_SIZE to (h + 1) * GROUP_SIZE - 1 use kv head h. Scores are q k^T times scale > 0.
     lengths: int32 [batch], how many keys each sequence has, 0 to capacity. Rows of k and v behind them may hold NaN.
     A sequence's tiles of BLOCK_N keys are dealt out in order, ceil(tiles / splits) to each split; the last splits may
         get fewer, or none. (flash_decode deals them out more evenly.) tl.num_programs(1) is the number of kv heads,
