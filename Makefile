@@ -9,7 +9,7 @@ INSTALL = $(1)/bin/python -m pip install --quiet --constraint constraints.txt --
 PYTEST = OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(1)/bin:$$PATH" $(1)/bin/python -m pytest -n 2 tests/
 
 lab: .venv/ready-for-lab
-	.venv/bin/python -m course_lib.workspace
+	.venv/bin/python -m courseware.workspace
 
 test: .venv/ready-for-test
 	$(call PYTEST,.venv)
@@ -36,7 +36,7 @@ mutants: .venv/ready-for-test
 
 # An nbgrader course, for an instructor: `make classroom DIR=some/new/folder`.
 classroom: .venv/ready-for-test
-	.venv/bin/python -m course_lib classroom $(DIR)
+	.venv/bin/python -m courseware classroom $(DIR)
 
 # The whole suite on the newest Triton, and on the oldest that our GPU measurements use.
 test-matrix: .venv-matrix/triton-3.9.0/ready .venv-matrix/triton-3.6.0/ready

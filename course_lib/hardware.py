@@ -30,7 +30,7 @@ class GPU:
     accumulation; from compute capability 8.0 on the same rate holds for bf16, which has no tensor cores before.
     fp32_tflops: without tensor cores. sources: a document and table each, and the fields that it is the source of.
     *_per_cycle_per_sm: what one SM does in a clock cycle (instructions: of one lane each); with l2_bytes_per_cycle, of
-    the whole GPU, and l2_latency_cycles they are 0 where `pipeline` does not need them.
+    the whole GPU, and l2_latency_cycles they are 0 where `sm_simulator` does not need them.
     """
 
     name: str

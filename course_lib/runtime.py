@@ -1,35 +1,31 @@
-"""Decides where Triton kernels run, on a GPU or in Triton's interpreter, and diagnoses what is in the way.
+"""Decides where kernels run, on a GPU or in an interpreter, and gathers the facts on which that depends.
 
 Triton reads TRITON_INTERPRET from the environment whenever `@triton.jit` defines a function, including those of its
-own library. So the decision must be made before Triton is imported: a notebook's first cell calls `choose`, and
-`course_lib.kernels` calls it again. A process stays in one mode.
-
-`doctor` gathers the facts of a machine into a `Facts` and applies `RULES` to it. A rule is a function of the facts
-alone, so that tests can show it any machine; what is said where it applies stands in doctor.toml.
+own library. So the decision must be made before Triton is imported: `course_lib.kernels` calls `choose`, and so does a
+notebook's first cell. A process stays in one mode.
 """
 
 import functools
+import importlib
 import importlib.metadata
 import importlib.util
 import os
 import platform
 import shutil
 import sys
-import tomllib
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 # The unpinned requirements in pyproject.toml, by the names under which they are imported.
 REQUIRED_MODULES = ("numpy", "matplotlib", "ipywidgets", "hypothesis")
-
-# The Triton that each torch release is built and tested with. Its CUDA wheels require exactly this one. Its CPU
-# wheels require none, so pip installs the newest.
-TRITON_OF_TORCH = {(2, 11): (3, 6), (2, 13): (3, 7), (2, 14): (3, 8), (2, 15): (3, 9)}
 
 OLDEST_CAPABILITY = (7, 5)
 TENSOR_CORE_CAPABILITY = (8, 0)
 # How Triton must have been imported for kernels to run in a mode.
 WANTED = {"gpu": "compiled", "interpreter": "interpreted"}
+
+# What stands in for "gluon" and "cuda" where there is no GPU, and makes "triton"'s own interpreter faster: the name of
+# a module. Whoever has emulators enters them here; importing `courseware` does.
+emulators: dict[str, str] = {}
 
 
 def choose() -> str:
@@ -45,9 +41,8 @@ def choose() -> str:
     if _version("triton") is None:
         return "numpy"  # and torch, which takes a second to import, is not asked for a GPU
     facts = gather()
-    problem = finding("imported_in_the_wrong_mode", facts)
-    if problem:
-        raise RuntimeError(f"{problem.title}. {problem.fix}")
+    if facts.wrong_mode:
+        raise RuntimeError("{}. {}".format(*facts.wrong_mode))
     if facts.mode == "interpreter":
         os.environ["TRITON_INTERPRET"] = "1"
     return facts.mode
@@ -62,6 +57,13 @@ def mode() -> str:
 def device() -> str:
     """The torch device that kernels' tensors belong on: "cuda" or "cpu"."""
     return "cuda" if mode() == "gpu" else "cpu"
+
+
+def emulator(name: str):
+    """The module that `emulators` names. Raises RuntimeError if there is none."""
+    if name not in emulators:
+        raise RuntimeError(f"without a GPU, {name} kernels need an emulator: import courseware first")
+    return importlib.import_module(emulators[name])
 
 
 @functools.cache
@@ -93,25 +95,13 @@ def environment(*, interpreting: bool) -> dict[str, str]:
     return os.environ | {"TRITON_INTERPRET": str(int(interpreting)), "PYTHONPATH": path}
 
 
-def start() -> None:
-    """What a notebook's first cell calls: `choose`, and print one line that says where kernels run.
-
-    The line names neither versions nor the machine, so that tests can compare committed outputs anywhere. A page that
-    Voila makes of a notebook does without it, and without the badge.
-    """
-    if os.environ.get("SERVER_SOFTWARE", "").startswith("voila"):
-        from IPython.display import HTML, display
-
-        display(HTML('<style>a[href*="colab"] { display: none }</style>'))
-        mode()
-        return
-    lines = {
-        "gpu": "course_lib is ready. Triton kernels run compiled, on the GPU.",
-        "interpreter": "course_lib is ready. Triton kernels run in Triton's interpreter, on the CPU.",
-        "numpy": "course_lib is ready for the NumPy lessons. "
-        "The Triton lessons cannot run here: `python -m course_lib doctor` says why.",
-    }
-    print(lines[mode()])
+def start():
+    """What the first cell of a lesson calls whose copy is older than the package courseware."""
+    raise RuntimeError(
+        "This copy of the lesson is of the time when the checks were part of course_lib; they are in courseware now. "
+        "Your answers are safe: run `make lab` once, which says how to put the new version beside this copy (`fresh`), "
+        'and there restore("05.merge_states") brings back an answer that has passed.'
+    )
 
 
 @dataclass(frozen=True)
@@ -146,6 +136,19 @@ class Facts:
         else:
             interpreted = self.capability is None or self.capability < OLDEST_CAPABILITY
         return "interpreter" if interpreted else "gpu"
+
+    @property
+    def wrong_mode(self) -> tuple[str, str] | None:
+        """What is wrong, and how to fix it, if this process has imported Triton in another mode than kernels need."""
+        wanted = WANTED.get(self.mode)
+        if not (self.triton_imported and wanted) or self.triton_imported == wanted:
+            return None
+        return (
+            f"Triton was imported before course_lib, and its kernels are {self.triton_imported}; here they must be "
+            f"{wanted}",
+            "Restart the kernel and run the notebook's first cell first. In a script, import course_lib.kernels (or "
+            "call course_lib.runtime.choose()) before anything that imports triton.",
+        )
 
 
 def gather() -> Facts:
@@ -201,133 +204,3 @@ def _triton_imported() -> str | None:
         return None
     # Not what the environment says: it may have changed since Triton was imported.
     return "interpreted" if type(language.sum).__name__ == "InterpretedFunction" else "compiled"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One finding of the doctor. level: "error" if something does not work, otherwise "warning"."""
-
-    level: str
-    title: str
-    fix: str
-
-
-def _release(version: str | None) -> tuple[int, int] | None:
-    """(2, 13) of "2.13.0+cpu"."""
-    return tuple(map(int, version.split(".")[:2])) if version else None
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
-
-
-def _numpy_is_too_new(facts: Facts) -> bool:
-    return bool(facts.numpy and facts.triton) and (
-        (3, 4) <= _release(facts.triton) < (3, 7) and _release(facts.numpy) >= (2, 4)
-    )
-
-
-# Name of a finding in doctor.toml -> whether it is to be said of a machine.
-RULES = {
-    "missing_requirements": lambda facts: facts.missing,
-    "torch_cannot_be_imported": lambda facts: facts.torch_error,
-    "no_triton_for_this_platform": lambda facts: facts.system != "Linux" and not facts.triton,
-    "triton_not_installed": lambda facts: facts.system == "Linux" and None in (facts.torch, facts.triton),
-    "imported_in_the_wrong_mode": lambda facts: (
-        facts.triton_imported and facts.mode != "numpy" and facts.triton_imported != WANTED[facts.mode]
-    ),
-    "numpy_too_new_for_triton": lambda facts: _numpy_is_too_new(facts) and facts.mode == "interpreter",
-    # With a GPU, only the tracer interprets kernels.
-    "numpy_too_new_for_tracing": lambda facts: _numpy_is_too_new(facts) and facts.mode != "interpreter",
-    "torch_and_triton_mixed": lambda facts: (
-        facts.triton and TRITON_OF_TORCH.get(_release(facts.torch), _release(facts.triton)) != _release(facts.triton)
-    ),
-    "no_compiler": lambda facts: facts.mode == "gpu" and not facts.compiler,
-    "no_cxx_compiler": lambda facts: facts.system == "Linux" and not facts.cxx_compiler,
-    "no_cuda_core": lambda facts: facts.mode == "gpu" and facts.gpu and not facts.cuda_core,
-    "compiled_without_gpu": lambda facts: facts.mode == "gpu" and not facts.gpu,
-    "gpu_left_idle": lambda facts: facts.gpu and facts.capability >= OLDEST_CAPABILITY and facts.mode == "interpreter",
-    "gpu_unseen_by_torch": lambda facts: facts.nvidia_smi and facts.torch and not facts.torch_error and not facts.gpu,
-    "gpu_too_old": lambda facts: facts.capability and facts.capability < OLDEST_CAPABILITY,
-    "gpu_without_fast_code": lambda facts: (
-        facts.capability and OLDEST_CAPABILITY <= facts.capability < TENSOR_CORE_CAPABILITY
-    ),
-}
-
-
-def finding(name: str, facts: Facts) -> Finding | None:
-    """What doctor.toml says of this machine under the name of a rule; None if the rule does not apply."""
-    if not RULES[name](facts):
-        return None
-    absent = [package for package in ("torch", "triton") if getattr(facts, package) is None]
-    words = asdict(facts) | {
-        "missing": ", ".join(facts.missing),
-        "packages": " ".join(facts.missing),
-        "absent": ", ".join(absent),
-        "platform": "macOS" if facts.system == "Darwin" else facts.system,
-        "wanted": WANTED.get(facts.mode),
-        "belongs": _dotted(TRITON_OF_TORCH.get(_release(facts.torch), ())),
-        "capability": facts.capability and _dotted(facts.capability),
-        "oldest": _dotted(OLDEST_CAPABILITY),
-        "tensor_cores_from": _dotted(TENSOR_CORE_CAPABILITY),
-    }
-    texts = tomllib.loads(Path(__file__).with_name("doctor.toml").read_text(encoding="utf-8"))[name]
-    return Finding(**{key: " ".join(text.format(**words).split()) for key, text in texts.items()})
-
-
-def diagnose(facts: Facts) -> list[Finding]:
-    """What the rules find, errors first."""
-    findings = filter(None, (finding(name, facts) for name in RULES))
-    return sorted(findings, key=lambda found: found.level != "error")
-
-
-@dataclass(frozen=True)
-class Report:
-    """The doctor's report on a machine: text when printed or shown in a notebook, a dict for a program."""
-
-    facts: Facts
-    findings: tuple[Finding, ...]
-
-    @property
-    def healthy(self) -> bool:
-        """Whether everything that can run on this platform does run; warnings do not count."""
-        return all(finding.level != "error" for finding in self.findings)
-
-    def as_dict(self) -> dict:
-        return {
-            "healthy": self.healthy,
-            "mode": self.facts.mode,
-            "facts": asdict(self.facts),
-            "findings": [asdict(finding) for finding in self.findings],
-        }
-
-    def __repr__(self) -> str:
-        facts = self.facts
-        kernels = {
-            "gpu": f"run compiled, on {facts.gpu}",
-            "interpreter": "run in Triton's interpreter, on the CPU",
-            "numpy": "cannot run",
-        }
-        rows = {
-            "python": f"{facts.python} on {facts.system} {facts.machine}",
-            "numpy": facts.numpy or "not installed",
-            "torch": facts.torch or "not installed",
-            "triton": facts.triton or "not installed",
-            "GPU": f"{facts.gpu}, compute capability {_dotted(facts.capability)}" if facts.gpu else "none",
-            "C compiler": facts.compiler or "none",
-            "C++ compiler": facts.cxx_compiler or "none",
-            "cuda-core": facts.cuda_core or "not installed",
-            "kernels": kernels[facts.mode],
-        }
-        lines = [f"{name:12} {value}" for name, value in rows.items()]
-        for finding in self.findings:
-            lines += ["", f"{finding.level}: {finding.title}.", f"  fix: {finding.fix}"]
-        if not self.findings:
-            lines += ["", "Nothing is in the way."]
-        return "\n".join(lines)
-
-
-def doctor() -> Report:
-    """Examine this machine and process, and report what is in the way of the course."""
-    facts = gather()
-    return Report(facts, tuple(diagnose(facts)))

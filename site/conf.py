@@ -81,7 +81,7 @@ def adapt(app, docname, source):
         source[0] = text.replace(f"{HOME}/", "site:") + NAVIGATION
     elif docname.startswith("notebooks/") and source[0].startswith("{"):
         notebook = json.loads(source[0])
-        imports = " ".join(re.findall(r"from course_lib\.explorers import (.*)", source[0]))
+        imports = " ".join(re.findall(r"from courseware\.explorers import (.*)", source[0]))
         modules = {alias: module for module, alias in re.findall(r"(\w+) as (\w+)", imports)}
         for cell in notebook["cells"]:
             adapt_cell(cell, modules)
@@ -91,7 +91,7 @@ def adapt(app, docname, source):
 def adapt_cell(cell, modules):
     """The badge as text, the first code cell folded, and a moving explorer for the picture of one.
 
-    modules: alias -> the module of course_lib.explorers that the notebook calls so.
+    modules: alias -> the module of courseware.explorers that the notebook calls so.
     """
     text = "".join(cell["source"])
     cell["source"] = re.sub(r"!\[(Open in Colab)\]\([^)]*\)", r"\1", text)

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import courseware  # noqa: F401  its emulators
 from course_lib import runtime
 
 if runtime.choose() == "interpreter":
-    from course_lib import faster_interpreter
-
-    faster_interpreter.install()
+    runtime.emulator("triton").install()
 
 
 def pytest_collection_finish():
@@ -63,7 +62,7 @@ def pytest_xdist_make_scheduler(config, log):
             file, _, test = nodeid.partition("::")
             if file.endswith("test_nbval.py"):
                 return nodeid
-            if runtime.mode() == "gpu" and file.startswith(("tests/kernels/", "tests/test_")):
+            if runtime.mode() == "gpu" and file.startswith("tests/course_lib/"):
                 return nodeid
             if runtime.mode() == "gpu" and file.endswith("test_exercises.py"):
                 return test.partition("[")[2] or test

@@ -13,14 +13,17 @@ import pytest
 from tools.authoring import bootstrap_source
 
 ROOT = Path(__file__).resolve().parents[1]
-READY = "course_lib is ready. Triton kernels run in Triton's interpreter, on the CPU.\n"
+PACKAGES = ("course_lib", "courseware")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DISTRIBUTION = PROJECT["name"].replace("-", "_")
+READY = "The course is ready. Triton kernels run in Triton's interpreter, on the CPU.\n"
 
-# What a later cell sees: where course_lib came from, and which torch and triton this process would use.
+# What a later cell sees: where the packages came from, and which torch and triton this process would use.
 LATER_CELL = """
-import course_lib, importlib.metadata
-print(course_lib.__file__)
+import courseware.checks, course_lib, importlib.metadata
+print(courseware.__file__)
 print(*(importlib.metadata.version(name) for name in ("torch", "triton")))
-print(len(course_lib.grading.exercises()))
+print(len(courseware.checks.exercises()), course_lib.__file__)
 """
 
 
@@ -39,7 +42,7 @@ def published(tmp_path_factory, project_files) -> Path:
 
 
 class Machine:
-    """A computer with everything that this environment has, torch and triton too, but no course_lib.
+    """A computer with everything that this environment has, torch and triton too, but not the course.
 
     Its packages lie outside its virtual environment, where pip will not remove or replace anything.
     """
@@ -49,7 +52,7 @@ class Machine:
         packages = folder / "packages"
         packages.mkdir(parents=True)
         for entry in Path(sysconfig.get_path("purelib")).iterdir():
-            if "course_lib" not in entry.name:
+            if not any(name in entry.name for name in (*PACKAGES, DISTRIBUTION)):
                 (packages / entry.name).symlink_to(entry)
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
         self.python = folder / "venv/bin/python"
@@ -61,9 +64,9 @@ class Machine:
         return {path.name for path in self.site_packages.iterdir() if path.name != "packages.pth"}
 
     def run_cells(self, repository: str, cwd: Path, colab: bool = False) -> subprocess.CompletedProcess:
-        dropped = ("TRITON_INTERPRET", "PYTHONPATH", "COURSE_LIB_PROGRESS")
+        dropped = ("TRITON_INTERPRET", "PYTHONPATH", "COURSEWARE_PROGRESS")
         environment = {name: value for name, value in os.environ.items() if name not in dropped}
-        # All that course_lib requires is there, and so is what builds it: pip needs no network.
+        # All that the course requires is there, and so is what builds it: pip needs no network.
         environment |= {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "false", "CUDA_VISIBLE_DEVICES": ""}
         if colab:
             (self.folder / "stand-in/google/colab").mkdir(parents=True, exist_ok=True)
@@ -99,18 +102,19 @@ def package_files(folder: Path) -> set[str]:
     }
 
 
-def test_in_colab_the_first_cell_installs_course_lib_and_nothing_else(machine, empty_folder, published):
+def test_in_colab_the_first_cell_installs_the_course_and_nothing_else(machine, empty_folder, published):
     result = machine.run_cells(f"file://{published}", empty_folder, colab=True)
     assert result.returncode == 0, result.stderr
     ready, home, torch_and_triton, exercises = result.stdout.splitlines()
     assert ready + "\n" == READY
-    assert Path(home).parent == machine.site_packages / "course_lib"
+    assert Path(home).parent == machine.site_packages / "courseware"
     assert torch_and_triton == versions()
-    assert int(exercises) > 0
+    number, taught = exercises.split()
+    assert int(number) > 0 and Path(taught).parent == machine.site_packages / "course_lib"
 
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert machine.installed() == {"course_lib", f"course_lib-{version}.dist-info"}
-    assert package_files(machine.site_packages / "course_lib") == package_files(published / "course_lib")
+    assert machine.installed() == {*PACKAGES, f"{DISTRIBUTION}-{PROJECT['version']}.dist-info"}
+    for package in PACKAGES:
+        assert package_files(machine.site_packages / package) == package_files(published / package)
     assert list(empty_folder.iterdir()) == []
 
     # The runtime is restarted: what is installed is used, and the address is not asked again.
@@ -125,34 +129,36 @@ def test_in_a_clone_the_clone_is_used(machine, published, tmp_path, folder):
     (clone / folder).mkdir(parents=True, exist_ok=True)
     result = machine.run_cells("file:///nowhere", clone / folder)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith(READY + str(clone / "course_lib"))
+    assert result.stdout.startswith(READY + str(clone / "courseware"))
     assert machine.installed() == set()
 
 
-def test_in_a_clone_the_clone_wins_over_an_installed_course_lib(machine, published, tmp_path):
-    shutil.copytree(published / "course_lib", machine.site_packages / "course_lib")
+def test_in_a_clone_the_clone_wins_over_an_installed_one(machine, published, tmp_path):
+    for package in PACKAGES:
+        shutil.copytree(published / package, machine.site_packages / package)
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", published, clone], check=True)
     result = machine.run_cells("file:///nowhere", clone / "notebooks")
-    assert result.stdout.startswith(READY + str(clone / "course_lib")), result.stderr
+    assert result.stdout.startswith(READY + str(clone / "courseware")), result.stderr
 
 
-def test_in_a_plain_folder_the_installed_course_lib_is_used(machine, empty_folder, published):
-    shutil.copytree(published / "course_lib", machine.site_packages / "course_lib")
+def test_in_a_plain_folder_the_installed_one_is_used(machine, empty_folder, published):
+    for package in PACKAGES:
+        shutil.copytree(published / package, machine.site_packages / package)
     result = machine.run_cells("file:///nowhere", empty_folder)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith(READY + str(machine.site_packages / "course_lib"))
+    assert result.stdout.startswith(READY + str(machine.site_packages / "courseware"))
 
 
 def test_in_a_plain_folder_without_it_the_error_says_what_to_do(machine, empty_folder, published):
     result = machine.run_cells(f"file://{published}", empty_folder)
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
-    assert "Stop: course_lib is not installed" in last and f"pip install git+file://{published}" in last
+    assert "Stop: The course is not installed" in last and f"pip install git+file://{published}" in last
     assert machine.installed() == set()
 
 
 def test_in_colab_an_address_that_does_not_answer_is_said_in_one_sentence(machine, empty_folder):
     result = machine.run_cells("file:///nowhere", empty_folder, colab=True)
     assert result.returncode == 1 and "CalledProcessError" not in result.stderr
-    assert "Stop: course_lib is not installed" in result.stderr.splitlines()[-1]
+    assert "Stop: The course is not installed" in result.stderr.splitlines()[-1]

@@ -9,15 +9,15 @@ import torch
 
 from course_lib import runtime
 from course_lib.kernels import decode, flash_attention
-from course_lib.kernels.flash1_forward import flash1_attention
 from course_lib.machine import Machine
-from course_lib.paged_cache import PagePool
 from course_lib.reference.attention import standard_attention_on_machine
 from course_lib.reference.tiled import tiled_attention_on_machine
-from course_lib.tracer import trace
+from course_lib.serving.paged_cache import PagePool
 from course_lib.traffic import decode as decode_closed_form
 from course_lib.traffic import flash_attention as closed_form
 from course_lib.traffic import standard_attention as standard_closed_form
+from courseware.bench.flash1_forward import flash1_attention
+from courseware.tracer import trace
 
 LENGTHS = ((64, 64), (48, 80), (80, 48), (1, 70), (70, 1), (33, 47), (47, 33), (16, 128))
 BLOCKS = ((16, 16), (16, 64), (64, 16), (32, 32))

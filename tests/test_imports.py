@@ -12,62 +12,70 @@ from pathlib import Path
 
 import pytest
 
+import courseware
+
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("course_lib", "courseware")
+OURS = rf"\b(?:{'|'.join(PACKAGES)})"
 NOTEBOOK_TEXTS = sorted((ROOT / "notebooks/source").glob("*.md"))
 
-# Which parts of course_lib each part may import. A part is a folder of course_lib or a module directly in it. A new
-# part, and every new arrow, has to be entered here.
-MAY_IMPORT = {
+# Which parts each part may import, of course_lib and of courseware. A part is a folder of a package, or a module
+# directly in it. A new part, and every new arrow, has to be entered here.
+COURSE_LIB = {
+    "__init__": set(),
     "runtime": set(),
-    "editing": set(),
-    "workspace": set(),
     "hardware": set(),
     "masks": set(),
-    "paged_cache": set(),
     "traffic": {"masks"},
     "machine": {"traffic"},
-    "pipeline": {"hardware"},
     "reference": {"machine", "masks"},
-    "faster_interpreter": set(),
-    "language": {"runtime", "faster_interpreter"},
-    "kernels": {"runtime", "language", "masks"},
-    "tiny_model": set(),
-    "serving": {"kernels", "paged_cache", "tiny_model"},
-    "tracing": {"runtime"},
-    "tracer": {"runtime", "tracing"},
-    "measure": {"runtime", "language", "editing", "hardware", "masks", "traffic", "kernels", "serving", "tiny_model"},
-    "explorers": {
-        "hardware", "masks", "traffic", "machine", "pipeline", "reference", "kernels", "measure", "serving",
-        "tiny_model",
-    },
-    "components": set(),
-    "player": {"editing"},
-    "grading": {
-        "components", "runtime", "editing", "language", "machine", "kernels", "tracing", "tracer", "player",
-        "exercises",
-    },
-    "bug_hunt": {"runtime", "editing", "kernels", "measure"},
-    "exercises": {
-        "language", "masks", "traffic", "paged_cache", "machine", "pipeline", "reference", "kernels", "measure",
-        "bug_hunt", "grading",
-    },
-    "__init__": {"components", "grading"},
-    "__main__": {"runtime", "grading", "measure"},
+    "language": {"runtime"},
+    "kernels": {"language", "masks", "runtime"},
+    "serving": {"kernels"},
+}
+# What each may import of course_lib, and of courseware.
+COURSEWARE = {
+    "__init__": ({"runtime"}, {"checks", "doctor", "glossary", "simulators", "widgets"}),
+    "__main__": (set(), {"bench", "classroom", "doctor"}),
+    "doctor": ({"runtime"}, set()),
+    "editing": (set(), set()),
+    "glossary": (set(), set()),
+    "widgets": (set(), set()),
+    "workspace": (set(), set()),
+    "worker": (set(), {"editing"}),
+    "simulators": ({"hardware", "kernels", "runtime"}, set()),
+    "tracer": ({"runtime"}, {"simulators"}),
+    "checks": ({"language", "machine", "runtime"}, {"editing", "simulators", "tracer", "widgets", "worker"}),
+    "classroom": ({"runtime"}, {"checks", "widgets", "worker"}),
+    "bench": ({"hardware", "kernels", "language", "masks", "runtime", "serving", "traffic"}, {"editing", "simulators"}),
+    "bug_hunt": ({"kernels", "runtime"}, {"bench", "editing"}),
+    "explorers": (
+        {"hardware", "kernels", "machine", "masks", "reference", "serving", "traffic"}, {"bench", "simulators"}
+    ),
+    "exercises": (
+        {"kernels", "language", "machine", "masks", "reference", "serving", "traffic"},
+        {"bench", "bug_hunt", "checks", "simulators"},
+    ),
 }  # fmt: skip
-NUMPY_ONLY = {"hardware", "machine", "pipeline", "traffic", "masks", "paged_cache", "reference"}
+MAY_IMPORT = {f"course_lib.{part}": {f"course_lib.{name}" for name in names} for part, names in COURSE_LIB.items()}
+MAY_IMPORT |= {
+    f"courseware.{part}": {f"course_lib.{name}" for name in taught} | {f"courseware.{name}" for name in ours}
+    for part, (taught, ours) in COURSEWARE.items()
+}
+NUMPY_ONLY = (
+    "course_lib.hardware", "course_lib.machine", "course_lib.traffic", "course_lib.masks", "course_lib.reference",
+    "course_lib.serving.paged_cache", "courseware.simulators.sm_simulator",
+)  # fmt: skip
 
-# The one arrow that may close a circle: grading finds the lessons by number when a learner needs one, and the lessons
-# are made of grading's classes.
-FOUND_BY_NUMBER = ("grading", "exercises")
+# Modules that import a name held in a variable. Where the name is a part, it stands in a string that this test reads:
+# in the same module, in courseware/__init__.py, or in a call of `interpreter_process.run`. The registry finds lessons.
+IMPORT_BY_VARIABLE = {
+    "course_lib.kernels", "course_lib.runtime", "courseware", "courseware.__main__", "courseware.checks.registry",
+    "courseware.simulators.triton_trace.interpreter_process", "courseware.simulators.triton_trace.remote",
+}  # fmt: skip
 
-# Modules that import a name held in a variable. Where the name is a part of course_lib, it stands in a string that
-# this test reads: in the same module, or in a call of `interpreter_process.run`.
-IMPORT_BY_VARIABLE = {"course_lib.__main__", "course_lib.tracing.interpreter_process", "course_lib.tracing.remote"}
-
-# What course_lib itself offers without being a part, and the module that it comes from.
-GRADING = ("check", "hint", "solution", "restore", "progress", "quiz")
-OFFERED = {f"course_lib.{name}": "course_lib.grading" for name in GRADING}
-OFFERED |= {f"course_lib.{name}": "course_lib.components" for name in ("predict", "table")}
+# What courseware itself offers without being a part, and the module that it comes from.
+OFFERED = {f"courseware.{name}": module for name, module in courseware._MODULE_OF.items()}
 
 
 def module_of(path: Path) -> str:
@@ -75,22 +83,22 @@ def module_of(path: Path) -> str:
     return ".".join(names[:-1] if names[-1] == "__init__" else names)
 
 
-FILES = {module_of(path): path for path in sorted((ROOT / "course_lib").rglob("*.py"))}
+FILES = {module_of(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
 
 
 def part_of(module: str) -> str:
-    """ "kernels" of "course_lib.kernels.flash"; "__init__" of course_lib itself."""
-    return [*module.split("."), "__init__"][1]
+    """ "course_lib.kernels" of "course_lib.kernels.forward"; "course_lib.__init__" of course_lib itself."""
+    return ".".join([*module.split("."), "__init__"][:2])
 
 
 def lesson_of(module: str) -> str | None:
-    """ "08" of course_lib.exercises.lesson_08, be it a module or a folder of modules."""
-    found = re.match(r"course_lib\.exercises\.lesson_(\d+)", module)
+    """ "08" of courseware.exercises.lesson_08, be it a module or a folder of modules."""
+    found = re.match(r"courseware\.exercises\.lesson_(\d+)", module)
     return found and found[1]
 
 
 def resolved(name: str) -> str:
-    """The module of course_lib that a dotted name leads to."""
+    """The module that a dotted name leads to."""
     name = OFFERED.get(".".join(name.split(".")[:2]), name)
     while name not in FILES:
         name = name.rpartition(".")[0]
@@ -109,10 +117,10 @@ def names_imported(source: str, package: str = "") -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             names |= {".".join([*above, *filter(None, [node.module]), alias.name]) for alias in node.names}
-        elif isinstance(node, ast.Attribute) and re.fullmatch(r"course_lib(\.\w+)+", name := ast.unparse(node)):
+        elif isinstance(node, ast.Attribute) and re.fullmatch(rf"{OURS}(\.\w+)+", name := ast.unparse(node)):
             names.add(name)  # after `import course_lib`
         elif isinstance(node, ast.JoinedStr):
-            # f"course_lib.exercises.lesson_{number}" names the folder.
+            # f"courseware.exercises.lesson_{number}" names the folder.
             text = "".join(part.value if isinstance(part, ast.Constant) else "placeholder" for part in node.values)
             names |= module_named_by(text)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -122,16 +130,16 @@ def names_imported(source: str, package: str = "") -> set[str]:
 
 
 def module_named_by(text: str) -> set[str]:
-    """The module of course_lib that a string is the name of, as it is or as "module:function"."""
-    return {text.partition(":")[0]} if re.fullmatch(r"course_lib(\.\w+)+(:\w+)?", text) else set()
+    """The module of ours that a string is the name of, as it is or as "module:function"."""
+    return {text.partition(":")[0]} if re.fullmatch(rf"{OURS}(\.\w+)+(:\w+)?", text) else set()
 
 
 def imports_in_string(text: str) -> set[str]:
-    """What a string imports from course_lib if it is Python, as for `python -c`."""
-    if "course_lib" not in text:
+    """What a string imports of ours if it is Python, as for `python -c`."""
+    if not re.search(OURS, text):
         return set()
     try:
-        return {name for name in names_imported(text) if name.startswith("course_lib")}
+        return set(filter(is_ours, names_imported(text)))
     except SyntaxError:  # prose
         return set()
 
@@ -146,20 +154,21 @@ def imports_by_variable(source: str) -> bool:
     )
 
 
+def is_ours(name: str) -> bool:
+    return name.split(".")[0] in PACKAGES
+
+
 @cache
 def imports_of(module: str) -> frozenset[str]:
-    """Every dotted name that a module of course_lib imports."""
+    """Every dotted name that a module of ours imports."""
     path = FILES[module]
     return frozenset(names_imported(path.read_text(), ".".join(path.relative_to(ROOT).parent.parts)))
 
 
 @cache
 def arrows() -> dict[str, set[str]]:
-    """Module -> the modules of course_lib that it imports."""
-    return {
-        module: {resolved(name) for name in imports_of(module) if name.split(".")[0] == "course_lib"} - {module}
-        for module in FILES
-    }
+    """Module -> the modules of ours that it imports."""
+    return {module: set(map(resolved, filter(is_ours, imports_of(module)))) - {module} for module in FILES}
 
 
 def between_parts(modules: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -207,24 +216,24 @@ def code_of(text: Path) -> str:
     "source",
     [
         "import course_lib.kernels",
-        "import course_lib.kernels.flash as f",
+        "import course_lib.kernels.forward as f",
         "import course_lib\ncourse_lib.kernels.flash_attention",
         "from course_lib import machine, kernels",
         "from course_lib.kernels import flash_attention",
         "from .. import kernels",
-        "from ..kernels.flash import flash_attention",
-        "def f():\n    from course_lib.kernels import flash",
-        "import importlib\nimportlib.import_module('course_lib.kernels.flash')",
+        "from ..kernels.forward import flash_forward",
+        "def f():\n    from course_lib.kernels import forward",
+        "import importlib\nimportlib.import_module('course_lib.kernels.forward')",
         "import importlib\nimportlib.import_module(f'course_lib.kernels.{name}')",
         "for name in ('numpy', 'course_lib.kernels'):\n    load(name)",
-        "run('course_lib.kernels.flash:serve', folder)",
-        "subprocess.run([sys.executable, '-m', 'course_lib.kernels.warmup'])",
+        "run('course_lib.kernels.forward:serve', folder)",
+        "subprocess.run([sys.executable, '-m', 'course_lib.kernels.triton_basics'])",
         "subprocess.run([sys.executable, '-c', 'import sys; from course_lib import kernels; kernels.f()'])",
     ],
 )
 def test_every_way_to_import_is_seen(source):
     names = names_imported(source, "course_lib.reference")
-    assert "kernels" in {part_of(resolved(name)) for name in names if name.startswith("course_lib")}
+    assert "course_lib.kernels" in {part_of(resolved(name)) for name in filter(is_ours, names)}
 
 
 def test_a_module_that_prose_or_a_docstring_names_is_not_imported():
@@ -246,15 +255,19 @@ def test_a_circle_is_found_wherever_it_is():
 
 @pytest.mark.parametrize("part", sorted({part_of(module) for module in FILES} | MAY_IMPORT.keys()))
 def test_each_part_imports_what_it_may_and_has_no_permission_that_it_does_not_use(part):
-    assert part in MAY_IMPORT, f"{part} is new: enter in MAY_IMPORT what it may import"
+    assert part in MAY_IMPORT, f"{part} is new: enter in COURSE_LIB or COURSEWARE what it may import"
     assert between_parts(arrows()).get(part) == MAY_IMPORT[part]
 
 
+def test_course_lib_imports_nothing_of_courseware():
+    """What is taught stands without what teaches it."""
+    for module in FILES:
+        if module.split(".")[0] == "course_lib":
+            assert not [name for name in imports_of(module) if name.split(".")[0] == "courseware"], module
+
+
 def test_no_circle_between_parts():
-    graph = {part: targets - {"__init__"} for part, targets in MAY_IMPORT.items()}
-    start, end = FOUND_BY_NUMBER
-    assert end in graph[start] and circle_in(graph), "no longer a circle: FOUND_BY_NUMBER can go"
-    assert circle_in(graph | {start: graph[start] - {end}}) == []
+    assert circle_in(MAY_IMPORT) == []
 
 
 def test_no_circle_between_modules():
@@ -267,14 +280,16 @@ def test_an_import_by_variable_is_known():
 
 def test_reference_and_kernels_state_the_same_mathematics_independently():
     """Not even through a third part, so that a test that compares the two compares two things."""
-    for part in ("reference", "machine", "traffic", "hardware", "masks"):
-        assert "kernels" not in reachable(MAY_IMPORT, part)
-    for part in ("kernels", "machine", "traffic", "hardware", "masks"):
-        assert "reference" not in reachable(MAY_IMPORT, part)
+    shared = ("course_lib.machine", "course_lib.traffic", "course_lib.hardware", "course_lib.masks")
+    for part in ("course_lib.reference", *shared):
+        assert "course_lib.kernels" not in reachable(MAY_IMPORT, part)
+    for part in ("course_lib.kernels", *shared):
+        assert "course_lib.reference" not in reachable(MAY_IMPORT, part)
 
 
-def test_only_grading_imports_exercises():
-    assert [part for part, allowed in MAY_IMPORT.items() if "exercises" in allowed] == ["grading"]
+def test_nothing_imports_exercises():
+    """The registry of checks finds them by their folders."""
+    assert not [part for part, allowed in MAY_IMPORT.items() if "courseware.exercises" in allowed]
 
 
 def test_no_lesson_s_exercises_import_another_lesson_s():
@@ -282,37 +297,38 @@ def test_no_lesson_s_exercises_import_another_lesson_s():
         f"{module} imports {target}"
         for module, targets in arrows().items()
         for target in targets
-        if part_of(module) == "exercises" and lesson_of(target) not in (None, lesson_of(module))
+        if part_of(module) == "courseware.exercises" and lesson_of(target) not in (None, lesson_of(module))
     ]
     assert not strangers
 
 
 def test_lessons_are_told_apart_as_modules_and_as_folders():
-    assert lesson_of("course_lib.exercises.lesson_08") == lesson_of("course_lib.exercises.lesson_08.flash") == "08"
-    assert lesson_of("course_lib.exercises.common.generators") is None is lesson_of("course_lib.kernels.flash")
+    assert lesson_of("courseware.exercises.lesson_08") == lesson_of("courseware.exercises.lesson_08.flash") == "08"
+    assert lesson_of("courseware.exercises.common.generators") is None is lesson_of("course_lib.kernels.forward")
 
 
 @pytest.mark.parametrize("text", NOTEBOOK_TEXTS, ids=lambda path: path.stem)
-def test_notebooks_import_course_lib_but_not_its_exercises(text):
-    names = {name for name in names_imported(code_of(text)) if name.startswith("course_lib")}
-    assert names and not [name for name in names if part_of(resolved(name)) == "exercises"]
+def test_notebooks_import_both_packages_but_no_exercises(text):
+    names = set(filter(is_ours, names_imported(code_of(text))))
+    assert names and not [name for name in names if part_of(resolved(name)) == "courseware.exercises"]
 
 
-def test_the_library_imports_neither_notebooks_nor_tests():
+def test_the_packages_import_neither_notebooks_nor_tests():
     for module in FILES:
         assert not {name.split(".")[0] for name in imports_of(module)} & {"notebooks", "work", "tests"}, module
 
 
 def test_the_mathematics_needs_numpy_alone():
     for module in FILES:
-        if part_of(module) in NUMPY_ONLY:
-            others = {name.split(".")[0] for name in imports_of(module)} - sys.stdlib_module_names
+        if module.startswith(NUMPY_ONLY):
+            names = {name for name in imports_of(module) if not name.startswith(NUMPY_ONLY)}
+            others = {name.split(".")[0] for name in names} - sys.stdlib_module_names
             assert others <= {"numpy", "course_lib"}, module
 
 
-def test_grading_knows_no_lesson():
+def test_checks_know_no_lesson():
     for module, path in FILES.items():
-        if part_of(module) == "grading":
+        if part_of(module) == "courseware.checks":
             words = "\n".join(strings_and_names(path.read_text()))
             named = re.findall(r"lesson_\d+|\b\d\d\.[a-z_]+", words)
             assert not named, f"{path.name} names {named}"

@@ -25,7 +25,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from course_lib import SYMBOLS, TERMS
+from courseware import SYMBOLS, TERMS
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -56,7 +56,7 @@ GLOSSARY_PAGE = """\
 # Glossary
 
 One word for one thing, in every lesson and in the library. The last column is the lesson that introduces
-it. `make stamp` writes this page from `course_lib/glossary.toml`: edit that file, not this page.
+it. `make stamp` writes this page from `courseware/glossary.toml`: edit that file, not this page.
 
 ## Terms
 
@@ -82,17 +82,17 @@ def repository_url() -> str:
 
 
 def bootstrap_source(repository_url: str) -> str:
-    """The first code cell of every notebook: finds `course_lib`, then picks GPU or CPU.
+    """The first code cell of every notebook: finds the course's packages, then picks GPU or CPU.
 
     repository_url: pip installs from this address after `git+`; https, or file:// in tests. The cell needs nothing
-    but Python, and leaves torch and triton as they are. Where it finds no course_lib, it says in one sentence what to
+    but Python, and leaves torch and triton as they are. Where it finds none, it says in one sentence what to
     do: the method of Stop is what IPython shows in place of a traceback.
     """
     advice = f"run pip install git+{repository_url}, then this cell again"
     if "/OWNER/" in repository_url:
         advice = "this copy does not say where the course is published, so open the notebook in a clone"
     return textwrap.dedent(f"""\
-        # @title Setup: finds course_lib in a folder above, or installs it in Colab
+        # @title Setup: finds the course in a folder above, or installs it in Colab
         import subprocess
         import sys
         from importlib.util import find_spec
@@ -100,15 +100,15 @@ def bootstrap_source(repository_url: str) -> str:
 
         Stop = type("Stop", (Exception,), {{"_render_traceback_": lambda self: [str(self)]}})
         pip = [sys.executable, "-m", "pip", "install", "-q", "git+{repository_url}"]
-        homes = [str(home) for home in Path.cwd().parents if (home / "course_lib/__init__.py").is_file()]
+        homes = [str(home) for home in Path.cwd().parents if (home / "courseware/__init__.py").is_file()]
         sys.path[:0] = homes[:1]
-        if not find_spec("course_lib") and find_spec("google") and find_spec("google.colab"):
+        if not find_spec("courseware") and find_spec("google") and find_spec("google.colab"):
             subprocess.run(pip, capture_output=True)
-        if not find_spec("course_lib"):
-            raise Stop("course_lib is not installed: {advice}.")
-        from course_lib import runtime
+        if not find_spec("courseware"):
+            raise Stop("The course is not installed: {advice}.")
+        from courseware import start
 
-        runtime.start()""")
+        start()""")
 
 
 def badge(name: str, repository_url: str) -> str:
@@ -123,7 +123,7 @@ def badge(name: str, repository_url: str) -> str:
 
 
 def glossary() -> str:
-    """The page notebooks/glossary.md: every term and symbol of `course_lib.GLOSSARY`, with a link to its lesson."""
+    """The page notebooks/glossary.md: every term and symbol of `courseware.GLOSSARY`, with a link to its lesson."""
     lessons = {path.stem[:2]: path.stem for path in SOURCE.glob("[0-9]*.md")}
 
     def table(entries, form):
@@ -189,7 +189,7 @@ def kernel_environment(scratch: Path, gpu: bool = False) -> dict[str, str]:
     no GPU, so that its outputs are those of a CPU on every machine.
     """
     fixed = {
-        "COURSE_LIB_PROGRESS": str(scratch / "progress.json"),
+        "COURSEWARE_PROGRESS": str(scratch / "progress.json"),
         "HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis"),
         "IPYTHONDIR": str(scratch / "ipython"),
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
@@ -258,7 +258,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m tools.authoring", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("stamp", help="write the first code cell, and the addresses of the course and its pages")
-    commands.add_parser("glossary", help="write notebooks/glossary.md from course_lib/glossary.toml")
+    commands.add_parser("glossary", help="write notebooks/glossary.md from courseware/glossary.toml")
     builder = commands.add_parser("build", help="execute the text twins into notebooks")
     builder.add_argument("names", nargs="*", metavar="NAME", help="such as 05_online_softmax; all by default")
     arguments = parser.parse_args()

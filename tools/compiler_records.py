@@ -24,8 +24,8 @@ from types import SimpleNamespace
 from unittest import mock
 
 from course_lib import runtime
-from course_lib.measure import records
-from course_lib.measure.rungs import GPU, HEAD_DIM, ROWS
+from courseware.bench import records
+from courseware.bench.ladder_model import GPU, HEAD_DIM, ROWS
 from tools import resources
 from tools.resources import ARCHS, DTYPES, LENGTH, Request, Resources
 
@@ -45,7 +45,7 @@ def kernel_sha256():
     """
     import triton.language as tl
 
-    from course_lib.kernels.flash_forward import flash_forward_kernel
+    from course_lib.kernels.forward import flash_forward_kernel
 
     found, pending = {}, [flash_forward_kernel]
     while pending:
@@ -120,7 +120,7 @@ def rung_rows():
     import torch
 
     from course_lib.kernels import checks
-    from course_lib.measure.ladder import RUNGS
+    from courseware.bench.triton_ladder import RUNGS
 
     properties = SimpleNamespace(multi_processor_count=GPU["sms"])
     with (
@@ -146,7 +146,7 @@ def hopper_rows():
     """A row for each rung of lesson 15 that was kept, and each of its head dimensions: fp16, without a mask."""
     import torch
 
-    from course_lib.measure.hopper_rungs import rungs
+    from courseware.bench.hopper_ladder import rungs
 
     for rung, head_dim in itertools.product(rungs().values(), (64, 128)):
         if rung.kept:

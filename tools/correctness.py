@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 import torch
 
 from course_lib import runtime
-from course_lib.measure import records
-from course_lib.measure.accuracy import check_attention, check_gradients
+from courseware.bench import records
+from courseware.bench.accuracy import check_attention, check_gradients
 
 
 def correctness():
@@ -54,7 +54,7 @@ ATTENTION = ((130, 200, 64, True), (129, 77, 40, False), (600, 600, 128, True), 
 # (n_new, head_dim, page_size, num_splits): a token, several, and more than one tile of rows, of three ragged sequences.
 DECODING = ((1, 64, None, 1), (4, 40, None, 3), (1, 128, 16, 4), (40, 128, 256, 1), (3, 80, 64, 2))
 CAPACITY = 512  # of each sequence's cache
-# (case of measure.variants, n, head_dim): ranges and bits, changed scores, dropout; by pointers, and by descriptors.
+# (case of bench.variant_timing, n, head_dim): ranges and bits, changed scores, dropout; by pointers, and by descriptors.
 VARIANTS = (
     ("documents", 130, 64), ("block-sparse 50 %", 200, 40), ("soft cap", 77, 64), ("dropout", 130, 128),
     ("window 256", 600, 128), ("block-sparse 25 %", 600, 64), ("ALiBi", 600, 64), ("dropout", 600, 64),
@@ -67,7 +67,7 @@ def random(*shape):
 
 def sanitized_calls():
     """Forward, backward and decoding, in 4 heads of which two share keys, and variants in 2, against float64."""
-    from course_lib.measure import variants
+    from courseware.bench import variant_timing
 
     torch.manual_seed(0)
     for shape in ATTENTION:
@@ -75,7 +75,7 @@ def sanitized_calls():
     for shape in DECODING:
         decode(*shape)
     for name, n, head_dim in VARIANTS:
-        variants.check(name, head_dim, torch.float16, n, heads=2)
+        variant_timing.check(name, head_dim, torch.float16, n, heads=2)
     both = len(ATTENTION) + len(VARIANTS)
     print(f"{both} forward, {both} backward and {len(DECODING)} decoding calls agree with float64")
 
@@ -111,7 +111,7 @@ def decode(n_new, head_dim, page_size, num_splits):
 
 def main():
     parser = argparse.ArgumentParser("python -m tools.correctness", description=__doc__.splitlines()[0])
-    parser.add_argument("file", nargs="?", help="the record to write, in the form of course_lib/data/")
+    parser.add_argument("file", nargs="?", help="the record to write, in the form of courseware/data/")
     parser.add_argument("--commit", help="the commit measured, where the files come without their git history")
     parser.add_argument("--calls", action="store_true", help="only the calls that the sanitizers watch")
     options = parser.parse_args()

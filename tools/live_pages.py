@@ -1,4 +1,4 @@
-"""The explorers of `course_lib.explorers.live` on pages without a kernel, with states that the model writes beforehand.
+"""SVG explorers on pages without a kernel, with states that the model writes beforehand.
 
 The site shows them so, tests/browser/stills.py photographs them, and the tests try them.
 """
@@ -9,7 +9,7 @@ from html import escape
 from importlib import import_module
 from itertools import count
 
-from course_lib.explorers.live import script, style
+from courseware.explorers.svg_explorer import script, style
 
 # The module and the function that makes each explorer.
 EXPLORERS = {"pair": ("dot_products", "explore_pair"), "stream": ("online_softmax", "explore"),
@@ -20,7 +20,7 @@ _serial = count()
 def explorer(name):
     """The explorer of this name, one of EXPLORERS."""
     module, function = EXPLORERS[name]
-    return getattr(import_module(f"course_lib.explorers.{module}"), function)()
+    return getattr(import_module(f"courseware.explorers.{module}"), function)()
 
 
 def digest(explorer):

@@ -1,7 +1,7 @@
 """Changes every answer in small ways and shows that its check refuses each change: `python -m tools.mutants`.
 
 A mutant that a check accepts is a hole in the check, unless it is equivalent to the answer: such mutants are listed in
-tests/exercises/equivalent_mutants.toml, each with the reason.
+tests/courseware/exercises/equivalent_mutants.toml, each with the reason.
 """
 
 import argparse
@@ -25,18 +25,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from course_lib import grading, runtime
-from course_lib.editing import run_source
-from course_lib.grading import registry
-from course_lib.grading.calling import GuardedAnswer, attempt
-from course_lib.grading.changes import OTHERS, changed
-from course_lib.grading.drawing import drawn
-from course_lib.grading.kernel_calls import given_names, plain
-from course_lib.measure import records
+from course_lib import runtime
+from courseware import checks
+from courseware.bench import records
+from courseware.checks import registry
+from courseware.checks.calling import GuardedAnswer, attempt
+from courseware.checks.drawing import drawn
+from courseware.checks.kernel_calls import given_names, plain
+from courseware.checks.mutation_operators import OTHERS, changed
+from courseware.editing import run_source
 
 ROOT = Path(__file__).parents[1]
-EQUIVALENT = ROOT / "tests/exercises/equivalent_mutants.toml"
-RECORD = ROOT / "course_lib/data/mutants.json"
+EQUIVALENT = ROOT / "tests/courseware/exercises/equivalent_mutants.toml"
+RECORD = ROOT / "courseware/data/mutants.json"
 # Exercises whose answers are inputs: one that a mutant makes is as right as ours if it shows what it should.
 INPUTS = {"08.find_failing_input"}
 LIMIT_S = 600.0  # of one mutant, by the clock: the check has limits of its own, which code stuck in C escapes
@@ -149,7 +150,7 @@ def recorded(name: str, counts: dict) -> None:
     record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {"exercises": {}}
     origin = {"date": datetime.date.today().isoformat(), "commit": records.head()}
     exercises = {**record["exercises"], name: counts | origin}
-    in_order = {name: exercises[name] for name in grading.exercises() if name in exercises}
+    in_order = {name: exercises[name] for name in checks.exercises() if name in exercises}
     RECORD.write_text(json.dumps({"command": "make mutants", "exercises": in_order}, indent=1) + "\n", encoding="utf-8")
 
 
@@ -158,7 +159,7 @@ def main():
     parser.add_argument("only", nargs="*", help="exercises or lessons (05.merge_states 06); without, all")
     only = set(parser.parse_args().only)
     runtime.choose()
-    names = [name for name in grading.exercises() if (not only or {name, name[:2]} & only) and name not in INPUTS]
+    names = [name for name in checks.exercises() if (not only or {name, name[:2]} & only) and name not in INPUTS]
     made = {name: mutants(registry.find(name).answer) for name in names}
     total, holes = Counter(), 0
     for name, found in survivors(made):

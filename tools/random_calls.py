@@ -12,9 +12,9 @@ import sys
 
 import torch
 
-from course_lib.kernels.hopper_backward import hopper_backward
-from course_lib.kernels.hopper_forward import hopper_flash_attention
-from course_lib.measure.accuracy import check_attention, check_gradients
+from course_lib.kernels.hopper.backward import hopper_backward
+from course_lib.kernels.hopper.forward import hopper_flash_attention
+from courseware.bench.accuracy import check_attention, check_gradients
 
 TIME_LIMIT_S = 60  # the first call of a kind compiles for seconds
 LENGTHS = 512, 3000  # that the shapes are drawn from

@@ -3,9 +3,9 @@
 It is lesson 00's, with the finished kernel's speed, as recorded, in place of the bytes requested.
 """
 
-from course_lib.explorers import overview
-from course_lib.explorers.figures import BLUE, GREY, INK, PALE, SKY, label, png, tidy
-from course_lib.measure import records
+from courseware.bench import records
+from courseware.explorers import overview
+from courseware.explorers.figures import BLUE, GREY, INK, PALE, SKY, label, png, tidy
 
 from .authoring import NOTEBOOKS
 

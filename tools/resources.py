@@ -122,9 +122,9 @@ def compile_request(request):
     """The Resources of a Request, compiled in this process, which must not interpret."""
     import torch
 
+    from course_lib.kernels.backward import flash_backward
     from course_lib.kernels.decode import decode
-    from course_lib.kernels.flash_backward import flash_backward
-    from course_lib.kernels.flash_forward import flash_forward
+    from course_lib.kernels.forward import flash_forward
 
     config = request.config and tuple(request.config)  # JSON has made a list of it
     n = LENGTH - request.tail
@@ -137,12 +137,12 @@ def compile_request(request):
         elif request.kernel == "forward":
             flash_forward(q, q, q, store_lse=True, config=config, **how)
         elif request.kernel == "hopper":
-            from course_lib.kernels.hopper_forward import BLOCK_M, BLOCK_N, hopper_forward
+            from course_lib.kernels.hopper.forward import BLOCK_M, BLOCK_N, hopper_forward
 
             hopper_forward(q, q, q, causal=request.causal, scale=1.0, store_lse=True)
             launches[-1][1].update(BLOCK_M=BLOCK_M.value, BLOCK_N=BLOCK_N.value)
         elif request.kernel.startswith("hopper_"):
-            from course_lib.kernels.hopper_backward import BLOCK, BLOCK_M, BLOCK_N, hopper_backward
+            from course_lib.kernels.hopper.backward import BLOCK, BLOCK_M, BLOCK_N, hopper_backward
 
             by_key = request.kernel == "hopper_dkdv"
             hopper_backward(
@@ -176,9 +176,9 @@ def _launch_variant(request, q, config):
     import torch
 
     from course_lib import masks
+    from course_lib.kernels.masked_backward import variant_backward
+    from course_lib.kernels.masked_forward import Variant, variant_forward
     from course_lib.kernels.score_mods import soft_cap
-    from course_lib.kernels.variant_backward import variant_backward
-    from course_lib.kernels.variants import Variant, variant_forward
 
     variant = Variant(masks.causal(), (), None, None, 0.0, None)
     if request.everything:

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from course_lib import masks
-from course_lib.measure import records, timing
-from course_lib.measure.accuracy import check_answers
-from course_lib.measure.counters import shipped
-from course_lib.measure.timing import compile_ahead
+from courseware.bench import records, timing
+from courseware.bench.accuracy import check_answers
+from courseware.bench.counters import shipped
+from courseware.bench.timing import compile_ahead
 
 CHOICES = {
     "block_q": (16, 32, 64, 128, 256), "block_k": (16, 32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2, 3)
@@ -52,8 +52,8 @@ def _launcher(kernel, inputs, causal):
     """A function from a configuration to a callable that returns [o] or (dq, dk, dv), None for what is not computed."""
     if causal is None:
         return _launcher_of_variants(kernel, *inputs)
-    from course_lib.kernels.flash_backward import flash_backward
-    from course_lib.kernels.flash_forward import flash_forward
+    from course_lib.kernels.backward import flash_backward
+    from course_lib.kernels.forward import flash_forward
 
     q, k, v, do = inputs
     how = {"causal": causal, "scale": q.shape[-1] ** -0.5}
@@ -68,8 +68,8 @@ def _launcher(kernel, inputs, causal):
 
 def _launcher_of_variants(kernel, q, k, v, do):
     """Likewise, under a causal mask, with the tiles from a list."""
-    from course_lib.kernels.variant_backward import variant_backward
-    from course_lib.kernels.variants import Variant, variant_forward
+    from course_lib.kernels.masked_backward import variant_backward
+    from course_lib.kernels.masked_forward import Variant, variant_forward
 
     variant, scale = Variant(masks.causal(), (), None, None, 0.0, None), q.shape[-1] ** -0.5
     if kernel == "forward":

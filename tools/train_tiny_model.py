@@ -1,9 +1,9 @@
 """Trains lesson 14's character model on the course's own prose: `python -m tools.train_tiny_model`.
 
-It takes about two minutes of one core and writes course_lib/data/tiny-model.npz, the weights, and tiny-model.json: how
-they were made, how long that took, and the text that they were not trained on, with their loss on it. The model sees
-what the lessons and the exercises say, without code and formulas, and the glossary so often that it knows most entries
-by heart: asked for "tile: ", it says what a tile is.
+It takes about two minutes of one core and writes the weights, course_lib/serving/tiny-model.npz, and tiny-model.json:
+how they were made, how long that took, and the text that they were not trained on, with their loss on it. The model
+sees what the lessons and the exercises say, without code and formulas, and the glossary so often that it knows most
+entries by heart: asked for "tile: ", it says what a tile is.
 """
 
 import datetime
@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from course_lib import TERMS
-from course_lib.tiny_model import ALPHABET, WEIGHTS, TinyModel, causal_attention, encode, generate, load
+from course_lib.serving.model import ALPHABET, WEIGHTS, TinyModel, causal_attention, encode, generate, load
+from courseware import TERMS
 
 from .authoring import ROOT, SOURCE
 
@@ -39,7 +39,7 @@ def known(text):
 def paragraphs():
     """The prose of the lessons and exercises, without code, formulas, tables and headings."""
     found = []
-    for path in sorted([*SOURCE.glob("[0-9]*.md"), *(ROOT / "course_lib/exercises").glob("*/*.md")]):
+    for path in sorted([*SOURCE.glob("[0-9]*.md"), *(ROOT / "courseware/exercises").glob("*/*.md")]):
         text = re.sub(r"\A---\n.*?^---$|^```.*?^```$|\$\$.*?\$\$|^[|#+].*?$", "", path.read_text(), flags=re.S | re.M)
         text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)  # a link's words without its address
         found += [known(paragraph) for paragraph in re.split(r"\n\s*\n", text)]

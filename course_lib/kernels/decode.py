@@ -22,9 +22,8 @@ import triton.language as tl
 
 from course_lib import runtime
 from course_lib.kernels.configs import dot_precision, select
+from course_lib.kernels.device import LN_2, LOG2_E, online_softmax_update, round_to, upcast_if_interpreted, visible
 from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, padded_head_dim, tensor_meta, with_positive_scale
-from course_lib.kernels.masks import visible
-from course_lib.kernels.primitives import LN_2, LOG2_E, online_softmax_update, round_to, upcast_if_interpreted
 
 MAX_SPLITS = 512  # as many states as a program of `merge_kernel` can hold in registers
 # What `splits` assumes: how many programs run on a multiprocessor at a time, and in how many tiles' time one starts.

@@ -1,9 +1,13 @@
-"""Gluon, Triton's lower level, as the Hopper kernels need it: compiled on a GPU, and otherwise interpreted.
+"""Gluon, Triton's lower level, as the Hopper kernels need it: compiled on a GPU, and otherwise emulated.
 
-Triton's own interpreter does not know Gluon, so gluon_interpreter.py stands in for it on a CPU.
+Triton's own interpreter does not know Gluon. On a CPU, what `runtime.emulators` names takes its place.
 """
 
 from course_lib import runtime
+
+__all__ = [
+    "TensorDescriptor", "fence_async_shared", "gl", "gluon", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait",
+]  # fmt: skip
 
 if runtime.mode() == "gpu":
     from triton.experimental import gluon
@@ -17,17 +21,4 @@ if runtime.mode() == "gpu":
     )
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 else:
-    from course_lib.kernels.gluon_interpreter import (
-        TensorDescriptor,
-        fence_async_shared,
-        gl,
-        gluon,
-        mbarrier,
-        tma,
-        warpgroup_mma,
-        warpgroup_mma_wait,
-    )
-
-__all__ = [
-    "TensorDescriptor", "fence_async_shared", "gl", "gluon", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait",
-]  # fmt: skip
+    globals().update({name: getattr(runtime.emulator("gluon"), name) for name in __all__})

@@ -27,7 +27,7 @@ def flash_forward(
     Each program loads its queries once. It loads the tiles of keys and values in which at least one of its queries sees
         a key, once each, and no others.
 
-    >>> from course_lib.grading import launched
+    >>> from courseware.checks import launched
     >>> q, k, v = np.zeros((1, 2, 4)), np.zeros((1, 3, 4)), np.ones((1, 3, 4))
     >>> sizes = dict(IS_CAUSAL=True, HEAD_DIM=4, BLOCK_M=16, BLOCK_N=16, BLOCK_D=16)
     >>> outputs = {"o_ptr": q.shape, "lse_ptr": (1, 2)}

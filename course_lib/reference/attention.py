@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from .. import masks
+from course_lib import masks
+
 from .dot import as_float_array, resolve_scale, scores, statistics_dtype
 from .softmax import logsumexp, normalise_state, stable_softmax, weighted_sum
 

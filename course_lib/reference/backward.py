@@ -11,8 +11,9 @@ FA2: Dao, "FlashAttention-2" (2023), section 2.3.2 and Alg. 2.
 
 import numpy as np
 
-from .. import masks
-from ..machine import Machine
+from course_lib import masks
+from course_lib.machine import Machine
+
 from .attention import causal_mask, checked_inputs
 from .dot import as_float_array, resolve_scale, scores, statistics_dtype
 from .tiled import scores_tile

@@ -1,6 +1,6 @@
 """The still pictures of the explorers that move in a browser: python -m tests.browser.stills
 
-Photographs each as a page without a kernel shows it at first, with two pixels to one, and writes course_lib/explorers/
+Photographs each as a page without a kernel shows it at first, with two pixels to one, and writes courseware/explorers/
 NAME.png. Each holds the digest of what was drawn; a test says when one is out of date. Needs chromium on the path.
 """
 
@@ -10,7 +10,7 @@ import sys
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from course_lib.explorers import live
+from courseware.explorers import svg_explorer
 from tests.browser import lab
 from tools import live_pages
 
@@ -20,7 +20,7 @@ def main() -> None:
         sys.exit("no chromium, chromium-browser or google-chrome on the path")
     with lab.chromium(scale=2) as browser:
         page = browser.new_page()
-        page.set_viewport_size({"width": live.STILL_WIDTH + 16, "height": 1200})
+        page.set_viewport_size({"width": svg_explorer.STILL_WIDTH + 16, "height": 1200})
         for name in live_pages.EXPLORERS:
             explorer = live_pages.explorer(name)
             page.set_content(f"<!doctype html><body>{live_pages.static_html(explorer)}")
@@ -30,7 +30,7 @@ def main() -> None:
             # The usual method makes one colour of two where one of them is rare.
             method = {"method": Image.Quantize.MAXCOVERAGE, "kmeans": 1, "dither": Image.Dither.NONE}
             colours = image.convert("RGB").quantize(64, **method)
-            colours.save(live.HERE / f"{name}.png", optimize=True, pnginfo=digest)
+            colours.save(svg_explorer.HERE / f"{name}.png", optimize=True, pnginfo=digest)
 
 
 if __name__ == "__main__":

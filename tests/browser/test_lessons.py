@@ -1,6 +1,6 @@
 """What only a browser shows of a lesson: explorers answer the keyboard, formulas are drawn, the console stays quiet.
 
-Numbers and pictures of explorers are tested in tests/explorers, the other cells of lessons in tests/notebooks.
+Numbers and pictures of explorers are tested in tests/courseware/explorers, other cells of lessons in tests/notebooks.
 """
 
 import re

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from course_lib.explorers.figures import ORANGE
+from courseware.explorers.figures import ORANGE
 from tools import authoring, live_pages
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")

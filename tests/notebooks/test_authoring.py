@@ -180,7 +180,7 @@ def test_bootstrap_says_what_to_do_where_there_is_no_course(tmp_path):
         [sys.executable, "-I", "-S", "-c", authoring.bootstrap_source(URL)],  # -S: nothing installed is seen
         cwd=tmp_path, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True,
     )  # fmt: skip
-    assert f"course_lib is not installed: run pip install git+{URL}," in run.stderr
+    assert f"The course is not installed: run pip install git+{URL}," in run.stderr
     assert len(authoring.bootstrap_source(URL).splitlines()) <= 17
 
 

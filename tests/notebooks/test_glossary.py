@@ -2,7 +2,7 @@
 
 import re
 
-import course_lib
+import courseware
 from tools import authoring
 
 LESSONS = {path.stem[:2]: path.stem for path in authoring.SOURCE.glob("[0-9]*.md")}
@@ -30,19 +30,19 @@ def test_every_term_is_used_by_the_lesson_that_introduces_it():
     texts = {number: text_of(number) for number in LESSONS}
     unused = [
         f"{name!r} is not in lesson {lesson}"
-        for name, (lesson, _) in course_lib.GLOSSARY.items()
+        for name, (lesson, _) in courseware.GLOSSARY.items()
         if lesson and not uses(texts[lesson], name)
     ]
     assert unused == []
 
 
 def test_every_entry_fits_into_a_row_of_the_table():
-    for name, (_, meaning) in course_lib.GLOSSARY.items():
+    for name, (_, meaning) in courseware.GLOSSARY.items():
         assert "|" not in name + meaning and "\n" not in meaning, name
 
 
 def test_no_name_is_both_a_symbol_and_a_term():
-    assert not set(course_lib.SYMBOLS) & set(course_lib.TERMS)
+    assert not set(courseware.SYMBOLS) & set(courseware.TERMS)
 
 
 def test_what_counts_as_a_use():

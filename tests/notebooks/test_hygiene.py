@@ -13,8 +13,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course_lib.explorers import figures
-from course_lib.grading import registry
+from courseware.checks import registry
+from courseware.explorers import figures
 from tools import authoring
 
 MARKDOWN_LINES = 12
@@ -198,7 +198,7 @@ def checks_follow_their_stubs(lesson):
             name = ast.parse(stub.source).body[-1].name
             assert "check" in tags(check), place(check)
             # With its import, because it is the cell that is run after a restart.
-            expected = f'from course_lib import check\n\ncheck("{stub.metadata.exercise}", {name})'
+            expected = f'from courseware import check\n\ncheck("{stub.metadata.exercise}", {name})'
             assert check.source == expected, place(check)
 
 
@@ -288,7 +288,7 @@ def softmax_scale(head_dim):
     """{doc}"""
     raise NotImplementedError'''
 
-CHECK_SOURCE = 'from course_lib import check\n\ncheck("00.softmax_scale", softmax_scale)'
+CHECK_SOURCE = 'from courseware import check\n\ncheck("00.softmax_scale", softmax_scale)'
 
 
 def good_lesson():
@@ -387,7 +387,7 @@ DAMAGES = [
     (stubs_repeat_the_answers, source(EXERCISE, "softmax", "soft-max")),
     (stubs_repeat_the_answers, source(EXERCISE, "raise NotImplementedError", "return head_dim**-0.5")),
     (checks_follow_their_stubs, source(CHECK, "00.softmax_scale", "00.softmax_scales")),
-    (checks_follow_their_stubs, source(CHECK, "from course_lib import check\n\n", "")),
+    (checks_follow_their_stubs, source(CHECK, "from courseware import check\n\n", "")),
     (checks_follow_their_stubs, lambda notebook: notebook.cells.pop(CHECK)),
     (renders_everywhere, source(FORMULAS, "aligned", "align*")),
     (renders_everywhere, source(FORMULAS, "$a$", r"$\operatorname{a}$")),

@@ -13,7 +13,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from course_lib import runtime
-from course_lib.grading import registry
+from courseware.checks import registry
 from tools import authoring
 
 # Alternative texts have to reproduce, a picture's pixels need not.
@@ -25,7 +25,7 @@ def with_answers(notebook, answer_of):
     """Appends, for each exercise in the notebook, the answer that a learner would write, and its check."""
     for exercise_id in exercises_in(notebook):
         answer = answer_of(exercise_id)
-        check = f"from course_lib import check\n\ncheck({exercise_id!r}, {answer.__name__})"
+        check = f"from courseware import check\n\ncheck({exercise_id!r}, {answer.__name__})"
         for source in ("import numpy as np\n\n\n" + textwrap.dedent(inspect.getsource(answer)), check):
             notebook.cells.append(new_code_cell(source, metadata={"tags": ["nbval-ignore-output"]}))
     return notebook

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_lib import masks, runtime
-from course_lib.measure.accuracy import assert_within_budget, check_attention, check_gradients
+from courseware.bench.accuracy import assert_within_budget, check_attention, check_gradients
 from tests.peers import flash_attn_adapter as adapter
 from tests.peers.flash_attn_adapter import flash_attn_func, flash_attn_with_kvcache
 

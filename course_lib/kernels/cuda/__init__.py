@@ -4,15 +4,12 @@ plain_attention.cu   the plain kernel
 attention.cu   the shipped one: the same algorithm, with what makes it fast
 launches.py    how the kernels are launched: grid, block, shared memory
 counts.py      what the plain kernel costs, as closed forms
-request.py     what one request of a warp costs: sectors, and passes over the banks
 gpu.py         compiles with NVRTC and launches on a GPU
-runner.py      compiles with the machine's C++ compiler and runs thread by thread on a CPU: every access is seen. Its
-               parts: compiling.py; device.h, threads.h, accesses.h and runner.cc in C++; report.py
 """
 
 import numbers
 
-import numpy as np
+from course_lib import runtime
 
 from . import launches
 
@@ -21,8 +18,9 @@ def solve(Q, K, V, output, M, N, d):
     """Write softmax(Q K^T / sqrt(d)) V to output, without the M x N matrix.
 
     Q, output: [M, d]. K, V: [N, d]. float32 torch tensors, contiguous and on one device. M, N: at least 1; d: 1 to 128.
-    CUDA tensors are launched on torch's current stream. For CPU tensors a kernel runs thread by thread (see runner.py),
-    which takes a second for each 3,000,000 of M * N * d, and raises NoCompiler where there is no C++ compiler.
+    CUDA tensors are launched on torch's current stream. For CPU tensors the emulator of `runtime.emulators` runs the
+    kernel thread by thread, which takes a second for each 3,000,000 of M * N * d, and raises NoCompiler where there is
+    no C++ compiler.
     Raises TypeError or ValueError, naming the argument, before anything runs.
     """
     _check(Q, K, V, output, M, N, d)
@@ -30,19 +28,12 @@ def solve(Q, K, V, output, M, N, d):
         from .gpu import on_gpu
 
         on_gpu(Q, K, V, output, M, N, d)
-        return
-    from . import runner
-
-    arrays = {name: x.detach().numpy() for name, x in {"Q": Q, "K": K, "V": V, "output": output}.items()}
-    # One SM: the keys are not split, and there are no states.
-    (launch,) = launches.shipped(M, N, d, sms=1, max_shared_bytes=runner.MAX_DYNAMIC_SHARED_BYTES)
-    report = runner.run(launch, arrays | {"states": np.empty(1, np.float32)}, limit_s=3600)
-    if report.findings:
-        raise RuntimeError(str(report.findings[0]))
+    else:
+        runtime.emulator("cuda").solve(*(x.detach().numpy() for x in (Q, K, V, output)), M, N, d)
 
 
 def _check(Q, K, V, output, M, N, d):
-    import torch  # not at the top: the runner does without
+    import torch  # not at the top: the emulator does without
 
     for name, size, largest in (("M", M, None), ("N", N, None), ("d", d, launches.MAX_HEAD_DIM)):
         if not isinstance(size, numbers.Integral) or isinstance(size, bool):

@@ -1,0 +1,430 @@
+"""FlashAttention backward for compute capability 9.0 in Gluon: `flash_backward`'s dK, dV and dQ by warps with roles.
+
+The roles are `hopper_forward`'s: one warp fetches tiles, and two groups of warps have 64 rows each of the tile that
+stays while tiles of the other kind stream past.
+
+    dK and dV   keys and values stay; queries and the gradient of the output stream past, from every head of the group
+    dQ          queries and the gradient of the output stay; keys and values stream past
+
+Nothing is added up between programs, so the same call gives the same bits. As in `flash_backward`, P^T and dS^T (here
+also dS) go from one matrix product to the next in registers. Products of dP start from -delta instead of 0, which gives
+dP - delta without a subtraction.
+
+Reading order: the order of tiles, the fetching warp, dK and dV, dQ, launch.
+"""
+
+import functools
+
+import torch
+
+from course_lib import runtime
+from course_lib.kernels.backward import delta_plan
+from course_lib.kernels.gluon import fence_async_shared, gl, gluon, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from course_lib.kernels.hopper.forward import (
+    COMPUTE_REGISTERS,
+    FETCH_REGISTERS,
+    LOG2_E,
+    ROWS,
+    barriers,
+    can_take,
+    descriptor,
+    tiles_of_program,
+)
+from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, takes_descriptors, tensor_meta
+
+BLOCK = gl.constexpr(128)  # rows of both groups
+BLOCK_M = gl.constexpr(64)  # queries of a tile that streams past, for which dK and dV leave registers
+BLOCK_N = gl.constexpr(128)  # keys of a tile that streams past
+STAGES = gl.constexpr(2)  # tiles of each kind that are in shared memory to stream past
+
+
+@gluon.jit
+def visits(i, shape, BY_KEY: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr):
+    """(head, first row, tiles to visit, how many of them need no mask) of this program's i-th tile.
+
+    Programs take tiles as `hopper_forward.query_tile` says. BY_KEY, the tiles are of keys, and visit tiles of queries,
+    the last one first; otherwise the other way round, and the first one first. So tiles without a mask come first.
+    """
+    n_tiles, heads, group_size, n_q, n_k = shape
+    if PAIRED:
+        tile = gl.program_id(0) + i // 2 * gl.num_programs(0)
+        if i % 2 == 1:
+            tile = n_tiles - 1 - tile
+    else:
+        tile = gl.program_id(0) + i * gl.num_programs(0)
+    if BY_KEY:
+        tiles_of_head = (n_k + BLOCK - 1) // BLOCK
+        start = tile % tiles_of_head * BLOCK
+        n_visits = (n_q + BLOCK_M - 1) // BLOCK_M
+        n_full = n_visits
+        if IS_CAUSAL:
+            first_query = gl.maximum(start + n_q - n_k, 0)
+            first_of_all = gl.maximum(gl.minimum(start + BLOCK, n_k) - 1 + n_q - n_k, 0)
+            n_full = n_visits - (first_of_all + BLOCK_M - 1) // BLOCK_M
+            n_visits = n_visits - first_query // BLOCK_M
+    else:
+        tiles_of_head = (n_q + BLOCK - 1) // BLOCK
+        start = tile % tiles_of_head * BLOCK
+        n_visits = (n_k + BLOCK_N - 1) // BLOCK_N
+        n_full = n_k // BLOCK_N
+        if IS_CAUSAL:
+            n_visits = (gl.maximum(gl.minimum(start + BLOCK, n_q) + n_k - n_q, 0) + BLOCK_N - 1) // BLOCK_N
+            n_full = gl.maximum(start + 1 + n_k - n_q, 0) // BLOCK_N
+    return tile // tiles_of_head, start, n_visits, n_full
+
+
+@gluon.jit
+def fetch(
+    staying, streaming, statistics, smem, ready, empty, shape,
+    BY_KEY: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr,
+):  # fmt: skip
+    """The fetching warp. For each tile: what stays, 64 rows for each group; then what streams past; always in pairs."""
+    n_tiles, heads, group_size, n_q, n_k = shape
+    staying_a, staying_b = staying
+    streaming_a, streaming_b = streaming
+    a_smem, b_smem, a_stages, b_stages, out_smem = smem
+    tile_ready, stage_ready = ready
+    tile_empty, stage_empty = empty
+    fetched = 0
+    for i in range(0, tiles_of_program(n_tiles, PAIRED)):
+        head, start, n_visits, _ = visits(i, shape, BY_KEY, IS_CAUSAL, PAIRED)
+        if BY_KEY:
+            batch = head // (heads // group_size)
+            own_head = head % (heads // group_size)
+            first_head = own_head * group_size
+            n_members = group_size
+        else:
+            batch = head // heads
+            own_head = head % heads
+            first_head = own_head // group_size
+            n_members = 1
+        for group in gl.static_range(2):
+            bar = tile_ready.index(group)
+            mbarrier.wait(tile_empty.index(group), (i & 1) ^ 1)
+            mbarrier.expect(bar, 2 * staying_a.block_type.nbytes)
+            at = [batch, own_head, start + group * ROWS, 0]
+            tma.async_copy_global_to_shared(staying_a, at, bar, a_smem.index(group))
+            tma.async_copy_global_to_shared(staying_b, at, bar, b_smem.index(group))
+        for member in range(0, n_members):
+            for j in range(0, n_visits):
+                if BY_KEY:
+                    row = ((n_q + BLOCK_M - 1) // BLOCK_M - 1 - j) * BLOCK_M
+                else:
+                    row = j * BLOCK_N
+                stage = fetched % STAGES
+                bar = stage_ready.index(stage)
+                mbarrier.wait(stage_empty.index(stage), (fetched // STAGES & 1) ^ 1)
+                mbarrier.expect(bar, 2 * streaming_a.block_type.nbytes)
+                at = [batch, first_head + member, row, 0]
+                tma.async_copy_global_to_shared(streaming_a, at, bar, a_stages.index(stage))
+                tma.async_copy_global_to_shared(streaming_b, at, bar, b_stages.index(stage))
+                if BY_KEY:
+                    lse_ptr, delta_ptr, lse_stages, delta_stages = statistics
+                    rows = row + gl.arange(0, BLOCK_M, gl.BlockedLayout([2], [32], [1], [0]))
+                    of_head = gl.to_tensor(head * group_size + member).to(gl.int64) * n_q
+                    # As in flash_backward.load_statistics: rows beyond the last add nothing if all they have is 0.
+                    lse = gl.load(lse_ptr + of_head + rows, mask=rows < n_q, other=0.0)
+                    delta = gl.load(delta_ptr + of_head + rows, mask=rows < n_q, other=0.0)
+                    lse_stages.index(stage).store(lse * LOG2_E)
+                    delta_stages.index(stage).store(delta)
+                    mbarrier.arrive(bar, count=1)
+                fetched += 1
+
+
+@gluon.jit
+def store_rows(desc, smem, acc, batch, head, start, GROUP: gl.constexpr):
+    """Have the copy engine store acc [ROWS, BLOCK_D], rounded, as rows of a head."""
+    tma.store_wait(0)  # until the copy engine has read what was there
+    smem.index(GROUP).reshape([ROWS, smem.shape[4]]).store(acc.to(smem.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(desc, [batch, head, start, 0], smem.index(GROUP))
+
+
+@gluon.jit
+def take_queries(
+    k, v, dk, dv, q_stages, do_stages, ready, empty, used, lse_stages, delta_stages, start_m, keys, shape, scale_log2,
+    IS_CAUSAL: gl.constexpr,
+):  # fmt: skip
+    """FA2 Alg. 2, lines 8 to 17, for 64 queries: (dk, dv) with them. Scores are transposed, [ROWS, BLOCK_M]."""
+    n_tiles, heads, group_size, n_q, n_k = shape
+    BLOCK_D: gl.constexpr = q_stages.shape[4]
+    dtype: gl.constexpr = q_stages.dtype
+    S_LAYOUT: gl.constexpr = keys.type.layout.parent
+    D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, D_LAYOUT, 2)
+    stage = used % STAGES
+    rows = start_m + gl.arange(0, BLOCK_M, gl.SliceLayout(0, S_LAYOUT))
+    zeros = gl.zeros([ROWS, BLOCK_M], gl.float32, S_LAYOUT)
+    mbarrier.wait(ready.index(stage), used // STAGES & 1)
+    q = q_stages.index(stage).reshape([BLOCK_M, BLOCK_D])
+    do = do_stages.index(stage).reshape([BLOCK_M, BLOCK_D])
+    s_to_come = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    delta = delta_stages.index(stage).load(gl.SliceLayout(0, S_LAYOUT))
+    dp_to_come = warpgroup_mma(v, do.permute((1, 0)), zeros - delta[None, :], is_async=True)
+    lse_log2 = lse_stages.index(stage).load(gl.SliceLayout(0, S_LAYOUT))
+    s = warpgroup_mma_wait(1, deps=[s_to_come])
+    log2_p = s * scale_log2 - lse_log2[None, :]
+    if IS_CAUSAL:
+        log2_p = gl.where(keys[:, None] <= (rows + n_k - n_q)[None, :], log2_p, float("-inf"))
+    p = gl.exp2(log2_p)
+    p_operand = gl.convert_layout(p.to(dtype), P_LAYOUT)
+    dv_to_come = warpgroup_mma(p_operand, do, dv, is_async=True)
+    dp = warpgroup_mma_wait(1, deps=[dp_to_come])
+    ds = gl.convert_layout((p * dp).to(dtype), P_LAYOUT)
+    dk_to_come = warpgroup_mma(ds, q, dk, is_async=True)
+    dk, dv, ds, p_operand = warpgroup_mma_wait(0, deps=[dk_to_come, dv_to_come, ds, p_operand])
+    mbarrier.arrive(empty.index(stage), count=1)
+    return dk, dv
+
+
+@gluon.jit
+def compute_dkdv(
+    dk_desc, dv_desc, lse_stages, delta_stages, smem, ready, empty, shape, scale, scale_log2,
+    GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr,
+):  # fmt: skip
+    """A computing group: FA2 Alg. 2 for its 64 keys of every key tile, with four warps."""
+    n_tiles, heads, group_size, n_q, n_k = shape
+    k_smem, v_smem, q_stages, do_stages, out_smem = smem
+    tile_ready, stage_ready = ready
+    tile_empty, stage_empty = empty
+    BLOCK_D: gl.constexpr = q_stages.shape[4]
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    kv_heads = heads // group_size
+    used = 0
+    for i in range(0, tiles_of_program(n_tiles, PAIRED)):
+        head, start, n_visits, n_full = visits(i, shape, True, IS_CAUSAL, PAIRED)
+        start += GROUP * ROWS
+        keys = start + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
+        k = k_smem.index(GROUP).reshape([ROWS, BLOCK_D])
+        v = v_smem.index(GROUP).reshape([ROWS, BLOCK_D])
+        dk = gl.zeros([ROWS, BLOCK_D], gl.float32, D_LAYOUT)
+        dv = gl.zeros([ROWS, BLOCK_D], gl.float32, D_LAYOUT)
+        mbarrier.wait(tile_ready.index(GROUP), i & 1)
+        for _member in range(0, group_size):
+            for j in range(0, n_full):
+                start_m = ((n_q + BLOCK_M - 1) // BLOCK_M - 1 - j) * BLOCK_M
+                dk, dv = take_queries(
+                    k, v, dk, dv, q_stages, do_stages, stage_ready, stage_empty, used, lse_stages, delta_stages,
+                    start_m, keys, shape, scale_log2, False,
+                )  # fmt: skip
+                used += 1
+            if IS_CAUSAL:
+                for j in range(n_full, n_visits):
+                    start_m = ((n_q + BLOCK_M - 1) // BLOCK_M - 1 - j) * BLOCK_M
+                    dk, dv = take_queries(
+                        k, v, dk, dv, q_stages, do_stages, stage_ready, stage_empty, used, lse_stages,
+                        delta_stages, start_m, keys, shape, scale_log2, True,
+                    )  # fmt: skip
+                    used += 1
+        mbarrier.arrive(tile_empty.index(GROUP), count=1)
+        store_rows(dv_desc, out_smem, dv, head // kv_heads, head % kv_heads, start, GROUP)
+        store_rows(dk_desc, out_smem, dk * scale, head // kv_heads, head % kv_heads, start, GROUP)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def take_keys(
+    q, do, dq, k_stages, v_stages, ready, empty, used, lse_log2, delta, start_n, rows, shape, scale_log2,
+    IS_CAUSAL: gl.constexpr, MASKED: gl.constexpr,
+):  # fmt: skip
+    """FA2 Alg. 2, lines 10, 11, 13 to 15, for 128 keys: dq with them."""
+    n_tiles, heads, group_size, n_q, n_k = shape
+    BLOCK_D: gl.constexpr = k_stages.shape[4]
+    S_LAYOUT: gl.constexpr = rows.type.layout.parent
+    D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    stage = used % STAGES
+    zeros = gl.zeros([ROWS, BLOCK_N], gl.float32, S_LAYOUT)
+    mbarrier.wait(ready.index(stage), used // STAGES & 1)
+    k = k_stages.index(stage).reshape([BLOCK_N, BLOCK_D])
+    v = v_stages.index(stage).reshape([BLOCK_N, BLOCK_D])
+    s_to_come = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    dp_to_come = warpgroup_mma(do, v.permute((1, 0)), zeros - delta[:, None], is_async=True)
+    s = warpgroup_mma_wait(1, deps=[s_to_come])
+    log2_p = s * scale_log2 - lse_log2[:, None]
+    if MASKED:
+        keys = start_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
+        if IS_CAUSAL:
+            log2_p = gl.where(keys[None, :] <= (rows + n_k - n_q)[:, None], log2_p, float("-inf"))
+        else:
+            log2_p = gl.where((keys < n_k)[None, :], log2_p, float("-inf"))
+    p = gl.exp2(log2_p)
+    dp = warpgroup_mma_wait(0, deps=[dp_to_come])
+    ds = gl.convert_layout((p * dp).to(k_stages.dtype), gl.DotOperandLayout(0, D_LAYOUT, 2))
+    dq = warpgroup_mma(ds, k, dq)
+    mbarrier.arrive(empty.index(stage), count=1)
+    return dq
+
+
+@gluon.jit
+def compute_dq(
+    dq_desc, lse_ptr, delta_ptr, smem, ready, empty, shape, scale, scale_log2,
+    GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, PAIRED: gl.constexpr,
+):  # fmt: skip
+    """A computing group: its 64 queries of every query tile, with four warps."""
+    n_tiles, heads, group_size, n_q, n_k = shape
+    q_smem, do_smem, k_stages, v_stages, out_smem = smem
+    tile_ready, stage_ready = ready
+    tile_empty, stage_empty = empty
+    BLOCK_D: gl.constexpr = k_stages.shape[4]
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    used = 0
+    for i in range(0, tiles_of_program(n_tiles, PAIRED)):
+        head, start, n_visits, n_full = visits(i, shape, False, IS_CAUSAL, PAIRED)
+        start += GROUP * ROWS
+        rows = start + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
+        row = gl.to_tensor(head).to(gl.int64) * n_q
+        lse_log2 = gl.load(lse_ptr + row + rows, mask=rows < n_q, other=0.0) * LOG2_E
+        delta = gl.load(delta_ptr + row + rows, mask=rows < n_q, other=0.0)
+        q = q_smem.index(GROUP).reshape([ROWS, BLOCK_D])
+        do = do_smem.index(GROUP).reshape([ROWS, BLOCK_D])
+        dq = gl.zeros([ROWS, BLOCK_D], gl.float32, D_LAYOUT)
+        mbarrier.wait(tile_ready.index(GROUP), i & 1)
+        for j in range(0, n_full):
+            dq = take_keys(
+                q, do, dq, k_stages, v_stages, stage_ready, stage_empty, used, lse_log2, delta, j * BLOCK_N, rows,
+                shape, scale_log2, IS_CAUSAL, False,
+            )  # fmt: skip
+            used += 1
+        if IS_CAUSAL or MASK_K_ROWS:
+            for j in range(n_full, n_visits):
+                dq = take_keys(
+                    q, do, dq, k_stages, v_stages, stage_ready, stage_empty, used, lse_log2, delta, j * BLOCK_N, rows,
+                    shape, scale_log2, IS_CAUSAL, True,
+                )  # fmt: skip
+                used += 1
+        mbarrier.arrive(tile_empty.index(GROUP), count=1)
+        store_rows(dq_desc, out_smem, dq * scale, head // heads, head % heads, start, GROUP)
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["n_tiles", "n_q", "n_k"])
+def hopper_dkdv_kernel(
+    q_desc, k_desc, v_desc, do_desc, dk_desc, dv_desc, lse_ptr, delta_ptr,
+    n_tiles, heads, group_size, n_q, n_k, scale, scale_log2,
+    IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr,
+    COMPUTE_REGISTERS: gl.constexpr, FETCH_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Each program computes dK and dV of key tiles, as `visits` hands them out.
+
+    q, do: [batch, heads, n_q, head_dim]; k, v, dk, dv: [batch, heads / group_size, n_k, head_dim], as descriptors. lse,
+    delta: fp32 [batch, heads, n_q], contiguous. n_tiles: key tiles of all heads and sequences.
+    """
+    BLOCK_D: gl.constexpr = q_desc.block_type.shape[3]
+    dtype: gl.constexpr = q_desc.dtype
+    k_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, BLOCK_D], k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, BLOCK_D], v_desc.layout)
+    q_stages = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_D], q_desc.layout)
+    do_stages = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_D], do_desc.layout)
+    out_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, BLOCK_D], dk_desc.layout)
+    STATISTICS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    lse_stages = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], STATISTICS)
+    delta_stages = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], STATISTICS)
+    smem = (k_smem, v_smem, q_stages, do_stages, out_smem)
+    ready = (barriers(2, 1), barriers(STAGES, 2))
+    empty = (barriers(2, 1), barriers(STAGES, 2))
+    shape = (n_tiles, heads, group_size, n_q, n_k)
+    fence_async_shared()
+    gl.warp_specialize([
+        (compute_dkdv, (dk_desc, dv_desc, lse_stages, delta_stages, smem, ready, empty, shape, scale, scale_log2,
+                        gl.constexpr(0), IS_CAUSAL, PAIRED)),
+        (compute_dkdv, (dk_desc, dv_desc, lse_stages, delta_stages, smem, ready, empty, shape, scale, scale_log2,
+                        gl.constexpr(1), IS_CAUSAL, PAIRED)),
+        (fetch, ((k_desc, v_desc), (q_desc, do_desc), (lse_ptr, delta_ptr, lse_stages, delta_stages),
+                 smem, ready, empty, shape, gl.constexpr(True), IS_CAUSAL, PAIRED)),
+    ], [4, 1], [COMPUTE_REGISTERS, FETCH_REGISTERS])  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=["n_tiles", "n_q", "n_k"])
+def hopper_dq_kernel(
+    q_desc, k_desc, v_desc, do_desc, dq_desc, lse_ptr, delta_ptr,
+    n_tiles, heads, group_size, n_q, n_k, scale, scale_log2,
+    IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, PAIRED: gl.constexpr,
+    COMPUTE_REGISTERS: gl.constexpr, FETCH_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Each program computes dQ of query tiles. Arguments as `hopper_dkdv_kernel`'s; n_tiles: of queries."""
+    BLOCK_D: gl.constexpr = q_desc.block_type.shape[3]
+    dtype: gl.constexpr = q_desc.dtype
+    q_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, BLOCK_D], q_desc.layout)
+    do_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, BLOCK_D], do_desc.layout)
+    k_stages = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
+    v_stages = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], v_desc.layout)
+    out_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, BLOCK_D], dq_desc.layout)
+    smem = (q_smem, do_smem, k_stages, v_stages, out_smem)
+    ready = (barriers(2, 1), barriers(STAGES, 1))
+    empty = (barriers(2, 1), barriers(STAGES, 2))
+    shape = (n_tiles, heads, group_size, n_q, n_k)
+    fence_async_shared()
+    gl.warp_specialize([
+        (compute_dq, (dq_desc, lse_ptr, delta_ptr, smem, ready, empty, shape, scale, scale_log2, gl.constexpr(0),
+                      IS_CAUSAL, MASK_K_ROWS, PAIRED)),
+        (compute_dq, (dq_desc, lse_ptr, delta_ptr, smem, ready, empty, shape, scale, scale_log2, gl.constexpr(1),
+                      IS_CAUSAL, MASK_K_ROWS, PAIRED)),
+        (fetch, ((q_desc, do_desc), (k_desc, v_desc), None, smem, ready, empty, shape, gl.constexpr(False), IS_CAUSAL,
+                 PAIRED)),
+    ], [4, 1], [COMPUTE_REGISTERS, FETCH_REGISTERS])  # fmt: skip
+
+
+@functools.lru_cache(MAX_CACHED_LAUNCHES)
+def plan(q, k, v, do, dlse, capability, n_sms, causal, scale):
+    """The Launches of delta, of dK and dV, and of dQ for tensors of this metadata."""
+    batch, heads, n_q, _ = q.shape
+    _, kv_heads, n_k, _ = k.shape
+
+    def launch(kernel, n, heads_with_tiles, **constants):
+        n_tiles = -(-n // BLOCK.value) * heads_with_tiles * batch
+        return Launch(
+            kernel, (min(n_sms, n_tiles), 1, 1),
+            n_tiles, heads, heads // kv_heads, n_q, n_k, scale, scale * LOG2_E.value,
+            IS_CAUSAL=causal, PAIRED=causal and n_tiles > n_sms, **constants,
+            COMPUTE_REGISTERS=COMPUTE_REGISTERS, FETCH_REGISTERS=FETCH_REGISTERS, num_warps=4,
+        )  # fmt: skip
+
+    return (
+        delta_plan(do, capability, dlse is not None),
+        launch(hopper_dkdv_kernel, n_k, kv_heads),
+        launch(hopper_dq_kernel, n_q, heads, MASK_K_ROWS=n_k % BLOCK_N.value != 0),
+    )
+
+
+def prefers_hopper_backward(capability, q, k, v, do, causal):
+    """Whether `flash_attention` takes these kernels: from where on they were faster than the portable ones on an H200.
+
+    Preparing the launches takes the host longer, so the GPU must have much to do, and a tile for each multiprocessor.
+    With up to 64 columns they are hardly ahead.
+    """
+    batch, heads, n_q, head_dim = q.shape
+    _, kv_heads, n_k, _ = k.shape
+    pairs = batch * heads * n_q * n_k // (2 if causal else 1)
+    n_tiles = batch * min(-(-n_k // BLOCK.value) * kv_heads, -(-n_q // BLOCK.value) * heads)
+    return (
+        head_dim > 64 and pairs >= 2**27 and n_tiles >= 256
+        and can_take(capability, q, k, v) and takes_descriptors(capability, do)
+    )  # fmt: skip
+
+
+def hopper_backward(q, k, v, o, lse, do, dlse=None, *, causal, scale, need_dq=True, need_dkdv=True):
+    """Launch the kernels on inputs that `hopper_forward.can_take`; as `flash_backward.flash_backward`."""
+    metas = [None if x is None else tensor_meta(x) for x in (q, k, v, do, dlse)]
+    launch_delta, launch_dkdv, launch_dq = plan(
+        *metas, runtime.capability(q.device), runtime.multiprocessors(q.device), causal, scale
+    )
+    delta = torch.empty_like(lse)
+    launch_delta(o, do, dlse, delta)
+    dq = dk = dv = None
+    if need_dkdv:
+        dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v))
+        rows = ROWS.value
+        launch_dkdv(
+            descriptor(q, BLOCK_M.value), descriptor(k, rows), descriptor(v, rows), descriptor(do, BLOCK_M.value),
+            descriptor(dk, rows), descriptor(dv, rows), lse, delta,
+        )  # fmt: skip
+    if need_dq:
+        dq = torch.empty_like(q, memory_format=torch.contiguous_format)
+        rows = BLOCK_N.value
+        launch_dq(
+            descriptor(q, ROWS.value), descriptor(k, rows), descriptor(v, rows), descriptor(do, ROWS.value),
+            descriptor(dq, ROWS.value), lse, delta,
+        )  # fmt: skip
+    return dq, dk, dv

@@ -1,0 +1,380 @@
+"""FlashAttention forward for compute capability 9.0 in Gluon, where each group of warps has a job of its own.
+
+Triton decides by itself which warp does what, and what waits for what. Gluon, its lower level, leaves that to us:
+
+    one warp fetches          the copy engine (TMA) fills tiles in shared memory while others compute
+    two groups compute        64 query rows each, from the same tiles; one's softmax runs under the other's products
+    the next scores early     S = Q K^T of the next tile is started before the softmax of this one
+    groups take turns         one starts its products when the other has started its own
+    registers move            from the warp that fetches, which needs few, to the groups that compute
+    programs stay             as many as there are multiprocessors; each computes one query tile after the other
+
+A tile of K or V waits in a stage of shared memory, and a stage has two barriers: "ready" says that its tile is there,
+"empty" that both groups have read it. A barrier goes through phases, 0, 1, 0, 1 and so on, one for each time that the
+stage is used. `wait(phase)` waits for the end of that phase; of a new barrier, phase 1 counts as ended.
+
+Reading order: query tiles, the fetching warp, softmax, one tile of keys, the computing groups, the kernel, launch.
+"""
+
+import functools
+
+import torch
+
+from course_lib import runtime
+from course_lib.kernels.checks import check_flag, check_scale, check_tensors
+from course_lib.kernels.gluon import (
+    TensorDescriptor,
+    fence_async_shared,
+    gl,
+    gluon,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from course_lib.kernels.launch import (
+    MAX_CACHED_LAUNCHES,
+    Launch,
+    addressable,
+    takes_descriptors,
+    tensor_meta,
+    with_positive_scale,
+)
+
+ROWS = gl.constexpr(64)  # query rows of a computing group, the fewest that Hopper's matrix product takes
+BLOCK_M = gl.constexpr(128)  # query rows of both groups
+BLOCK_N = gl.constexpr(128)  # keys of a tile
+STAGES = gl.constexpr(2)  # tiles of K, and of V, in shared memory
+# Registers of a thread. A multiprocessor has 65,536, and hands them out to whole groups of 128 threads.
+COMPUTE_REGISTERS, FETCH_REGISTERS = 240, 24
+HOPPER = (9, 0)  # compute capability
+LOG2_E, LN_2 = gl.constexpr(1.4426950408889634), gl.constexpr(0.6931471805599453)
+
+
+@gluon.jit
+def tiles_of_program(n_tiles, PAIRED: gl.constexpr):
+    """How many of the n_tiles query tiles of all heads this program computes."""
+    if PAIRED:
+        n_pairs = (n_tiles + 1) // 2
+        return 2 * ((n_pairs - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0))
+    else:
+        return (n_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+
+
+@gluon.jit
+def query_tile(i, shape, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr):
+    """(head, first row, key tiles to visit, how many of them need a mask) of this program's i-th query tile.
+
+    Programs take the tiles of all heads in turns. PAIRED, every other tile is counted from the end: under a causal mask
+    two such tiles see as many keys as any other two, so that all programs have equally much to do.
+    """
+    n_tiles, heads, group_size, n_q, n_k = shape
+    if PAIRED:
+        tile = gl.program_id(0) + i // 2 * gl.num_programs(0)
+        if i % 2 == 1:
+            tile = n_tiles - 1 - tile
+    else:
+        tile = gl.program_id(0) + i * gl.num_programs(0)
+    tiles_of_head = (n_q + BLOCK_M - 1) // BLOCK_M
+    start_m = tile % tiles_of_head * BLOCK_M
+    if IS_CAUSAL:
+        seen_by_first = gl.maximum(start_m + 1 + n_k - n_q, 0)
+        seen_by_last = gl.maximum(gl.minimum(start_m + BLOCK_M, n_q) + n_k - n_q, 0)
+    else:
+        seen_by_first = n_k
+        seen_by_last = n_k
+    # One tile at least, which the mask hides if no query sees a key: the first product has no condition.
+    n_key_tiles = gl.maximum((seen_by_last + BLOCK_N - 1) // BLOCK_N, 1)
+    return tile // tiles_of_head, start_m, n_key_tiles, n_key_tiles - seen_by_first // BLOCK_N
+
+
+@gluon.jit
+def fetch(q_desc, k_desc, v_desc, smem, ready, empty, shape, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr):
+    """The fetching warp. For each query tile: Q once, then the tiles of K and V, the last one first."""
+    n_tiles, heads, group_size, n_q, n_k = shape
+    q_smem, k_smem, v_smem, o_smem = smem
+    q_ready, k_ready, v_ready = ready
+    q_empty, k_empty, v_empty = empty
+    fetched = 0  # key tiles
+    for i in range(0, tiles_of_program(n_tiles, PAIRED)):
+        head, start_m, n_key_tiles, _ = query_tile(i, shape, IS_CAUSAL, PAIRED)
+        batch = head // heads
+        kv_head = head % heads // group_size
+        for group in gl.static_range(2):
+            mbarrier.wait(q_empty.index(group), (i & 1) ^ 1)
+            mbarrier.expect(q_ready.index(group), q_desc.block_type.nbytes)
+            tma.async_copy_global_to_shared(
+                q_desc, [batch, head % heads, start_m + group * ROWS, 0], q_ready.index(group), q_smem.index(group)
+            )
+        for j in range(0, n_key_tiles):
+            start_n = (n_key_tiles - 1 - j) * BLOCK_N
+            stage = fetched % STAGES
+            phase = fetched // STAGES & 1
+            mbarrier.wait(k_empty.index(stage), phase ^ 1)
+            mbarrier.expect(k_ready.index(stage), k_desc.block_type.nbytes)
+            tma.async_copy_global_to_shared(
+                k_desc, [batch, kv_head, start_n, 0], k_ready.index(stage), k_smem.index(stage)
+            )
+            mbarrier.wait(v_empty.index(stage), phase ^ 1)
+            mbarrier.expect(v_ready.index(stage), v_desc.block_type.nbytes)
+            tma.async_copy_global_to_shared(
+                v_desc, [batch, kv_head, start_n, 0], v_ready.index(stage), v_smem.index(stage)
+            )
+            fetched += 1
+
+
+@gluon.jit
+def softmax(
+    scores, m, rows, start_n, shape, scale_log2, IS_CAUSAL: gl.constexpr, MASKED: gl.constexpr,
+):  # fmt: skip
+    """(m, alpha, p, row sums) of one tile: FA2 Alg. 1, line 9. scores: fp32 [ROWS, BLOCK_N], not yet scaled, as m.
+
+    Row sums are [ROWS, 8]: a thread adds up what it has itself, and the threads of a row are added up at the end.
+    """
+    n_tiles, heads, group_size, n_q, n_k = shape
+    if MASKED:
+        keys = start_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, scores.type.layout))
+        if IS_CAUSAL:
+            scores = gl.where(keys[None, :] <= (rows + n_k - n_q)[:, None], scores, float("-inf"))
+        else:
+            scores = gl.where((keys < n_k)[None, :], scores, float("-inf"))
+    m_new = gl.maximum(m, gl.max(scores, 1))
+    m_scaled = m_new * scale_log2
+    if MASKED and IS_CAUSAL:
+        m_scaled = gl.where(m_new == float("-inf"), 0.0, m_scaled)
+    p = gl.exp2(scores * scale_log2 - m_scaled[:, None])
+    alpha = gl.exp2(m * scale_log2 - m_scaled)
+    return m_new, alpha, p, gl.sum(p.reshape([ROWS, BLOCK_N // 8, 8]), 1)
+
+
+@gluon.jit
+def attend(
+    q, p, m, l, acc, used, turns, rows, start_n, smem, ready, empty, turn, shape, scale_log2,
+    GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, MASKED: gl.constexpr,
+):  # fmt: skip
+    """FA2 Alg. 1, lines 8 to 10: the values of the tile whose p is given, and the softmax of the next tile, at start_n.
+
+    used: how many key tiles have been used up so far; turns: how many turns at the tensor cores, of which the first is
+    group 0's. m and l: with the former tile; acc: without it.
+    """
+    q_smem, k_smem, v_smem, o_smem = smem
+    q_ready, k_ready, v_ready = ready
+    q_empty, k_empty, v_empty = empty
+    stage = used % STAGES
+    next_stage = (used + 1) % STAGES
+    mbarrier.wait(k_ready.index(next_stage), (used + 1) // STAGES & 1)
+    mbarrier.wait(turn.index(GROUP), (turns & 1) ^ (1 - GROUP))
+    k = k_smem.index(next_stage).reshape([BLOCK_N, k_smem.shape[4]])
+    S_LAYOUT: gl.constexpr = m.type.layout.parent
+    zeros = gl.zeros([ROWS, BLOCK_N], gl.float32, S_LAYOUT)
+    scores_to_come = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    mbarrier.wait(v_ready.index(stage), used // STAGES & 1)
+    v = v_smem.index(stage).reshape([BLOCK_N, v_smem.shape[4]])
+    acc_to_come = warpgroup_mma(p, v, acc, is_async=True)
+    mbarrier.arrive(turn.index(1 - GROUP), count=1)
+
+    scores = warpgroup_mma_wait(1, deps=[scores_to_come])  # until only the last product is under way
+    mbarrier.arrive(k_empty.index(next_stage), count=1)
+    m, alpha, p_next, sums = softmax(scores, m, rows, start_n, shape, scale_log2, IS_CAUSAL, MASKED)
+    l = l * gl.convert_layout(alpha, gl.SliceLayout(1, l.type.layout))[:, None] + sums
+
+    acc, p = warpgroup_mma_wait(0, deps=[acc_to_come, p])
+    mbarrier.arrive(v_empty.index(stage), count=1)
+    acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, acc.type.layout))[:, None]
+    return gl.convert_layout(p_next.to(q.dtype), p.type.layout), m, l, acc
+
+
+@gluon.jit
+def compute(
+    o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2,
+    GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, STORE_LSE: gl.constexpr,
+    PAIRED: gl.constexpr,
+):  # fmt: skip
+    """A computing group: FA2 Alg. 1 for its 64 rows of every query tile, with four warps."""
+    n_tiles, heads, group_size, n_q, n_k = shape
+    q_smem, k_smem, v_smem, o_smem = smem
+    q_ready, k_ready, v_ready = ready
+    q_empty, k_empty, v_empty = empty
+    BLOCK_D: gl.constexpr = q_smem.shape[4]
+    # Where a matrix product leaves its result: 16 rows in each warp, 2 neighbours of every 8 columns in each thread.
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    used = 0
+    for i in range(0, tiles_of_program(n_tiles, PAIRED)):
+        head, start_m, n_key_tiles, n_masked = query_tile(i, shape, IS_CAUSAL, PAIRED)
+        start_m += GROUP * ROWS
+        rows = start_m + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
+        mbarrier.wait(q_ready.index(GROUP), i & 1)
+        q = q_smem.index(GROUP).reshape([ROWS, BLOCK_D]).load(gl.DotOperandLayout(0, S_LAYOUT, 2))
+
+        # The first tile of keys, the last one of the sequence, is the only one that can end beyond it.
+        stage = used % STAGES
+        mbarrier.wait(k_ready.index(stage), used // STAGES & 1)
+        k = k_smem.index(stage).reshape([BLOCK_N, BLOCK_D])
+        scores = warpgroup_mma(q, k.permute((1, 0)), gl.zeros([ROWS, BLOCK_N], gl.float32, S_LAYOUT), use_acc=False)
+        mbarrier.arrive(k_empty.index(stage), count=1)
+        # Now, not after `load`: an arrival does not wait for loads that are under way, and the product has.
+        mbarrier.arrive(q_empty.index(GROUP), count=1)
+        m = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, S_LAYOUT))
+        start_n = (n_key_tiles - 1) * BLOCK_N
+        m, _, p, l = softmax(scores, m, rows, start_n, shape, scale_log2, IS_CAUSAL, IS_CAUSAL or MASK_K_ROWS)
+        p = gl.convert_layout(p.to(q.dtype), gl.DotOperandLayout(0, O_LAYOUT, 2))
+        acc = gl.zeros([ROWS, BLOCK_D], gl.float32, O_LAYOUT)
+        n_masked = gl.maximum(n_masked, 1)
+        if IS_CAUSAL:
+            for j in range(1, n_masked):
+                start_n = (n_key_tiles - 1 - j) * BLOCK_N
+                p, m, l, acc = attend(
+                    q, p, m, l, acc, used, used - i, rows, start_n, smem, ready, empty, turn, shape, scale_log2,
+                    GROUP, IS_CAUSAL, True,
+                )  # fmt: skip
+                used += 1
+        for j in range(n_masked, n_key_tiles):
+            start_n = (n_key_tiles - 1 - j) * BLOCK_N
+            p, m, l, acc = attend(
+                q, p, m, l, acc, used, used - i, rows, start_n, smem, ready, empty, turn, shape, scale_log2,
+                GROUP, IS_CAUSAL, False,
+            )  # fmt: skip
+            used += 1
+        stage = used % STAGES
+        mbarrier.wait(v_ready.index(stage), used // STAGES & 1)
+        acc = warpgroup_mma(p, v_smem.index(stage).reshape([BLOCK_N, BLOCK_D]), acc)
+        mbarrier.arrive(v_empty.index(stage), count=1)
+        used += 1
+
+        # FA2 Alg. 1, lines 12 to 15. A row that sees no key has l = 0, and gets 0 and -inf.
+        l_row = gl.convert_layout(gl.sum(l, 1), m.type.layout)
+        l_safe = gl.where(l_row == 0.0, 1.0, l_row)
+        o = acc * gl.convert_layout(1.0 / l_safe, gl.SliceLayout(1, O_LAYOUT))[:, None]
+        tma.store_wait(0)  # until the copy engine has read the last output
+        o_smem.index(GROUP).reshape([ROWS, BLOCK_D]).store(o.to(q.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(o_desc, [head // heads, head % heads, start_m, 0], o_smem.index(GROUP))
+        if STORE_LSE:
+            lse = gl.where(l_row == 0.0, float("-inf"), (m * scale_log2 + gl.log2(l_safe)) * LN_2)
+            gl.store(lse_ptr + gl.to_tensor(head).to(gl.int64) * n_q + rows, lse, mask=rows < n_q)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
+    """Barriers whose phases end with ARRIVALS arrivals, and with all the bytes that were announced."""
+    made = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(NUMBER):
+        mbarrier.init(made.index(i), count=ARRIVALS)
+    return made
+
+
+@gluon.jit(do_not_specialize=["n_tiles", "n_q", "n_k"])
+def hopper_forward_kernel(
+    q_desc, k_desc, v_desc, o_desc, lse_ptr, n_tiles, heads, group_size, n_q, n_k, scale_log2,
+    IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, STORE_LSE: gl.constexpr, PAIRED: gl.constexpr,
+    COMPUTE_REGISTERS: gl.constexpr, FETCH_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Each program computes query tiles of ROWS rows for each of two groups, as `query_tile` hands them out.
+
+    q, o: [batch, heads, n_q, head_dim]; k, v: [batch, heads / group_size, n_k, head_dim], as descriptors. lse: fp32
+    [batch, heads, n_q], contiguous, or None. n_tiles: query tiles of all heads and sequences. scale_log2: positive.
+    MASK_K_ROWS: whether the last tile of keys ends beyond the tensor.
+    """
+    BLOCK_D: gl.constexpr = q_desc.block_type.shape[3]
+    dtype: gl.constexpr = q_desc.dtype
+    q_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, BLOCK_D], q_desc.layout)
+    k_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], v_desc.layout)
+    o_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, BLOCK_D], o_desc.layout)
+    smem = (q_smem, k_smem, v_smem, o_smem)
+    ready = (barriers(2, 1), barriers(STAGES, 1), barriers(STAGES, 1))
+    empty = (barriers(2, 1), barriers(STAGES, 2), barriers(STAGES, 2))
+    turn = barriers(2, 1)
+    shape = (n_tiles, heads, group_size, n_q, n_k)
+    fence_async_shared()
+    gl.warp_specialize([
+        (compute, (o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2, gl.constexpr(0),
+                   IS_CAUSAL, MASK_K_ROWS, STORE_LSE, PAIRED)),
+        (compute, (o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2, gl.constexpr(1),
+                   IS_CAUSAL, MASK_K_ROWS, STORE_LSE, PAIRED)),
+        (fetch, (q_desc, k_desc, v_desc, smem, ready, empty, shape, IS_CAUSAL, PAIRED)),
+    ], [4, 1], [COMPUTE_REGISTERS, FETCH_REGISTERS])  # fmt: skip
+
+
+def descriptor(x, rows):
+    """A descriptor of x [batch, heads, seq, head_dim] that copies `rows` rows of one head, in Gluon's layout."""
+    block = [1, 1, rows, 64 if x.shape[3] <= 64 else 128]
+    layout = gl.NVMMASharedLayout.get_default_for(block, gl.float16 if x.dtype == torch.float16 else gl.bfloat16)
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), block, layout)
+
+
+@functools.lru_cache(MAX_CACHED_LAUNCHES)
+def plan(q, k, v, n_sms, causal, scale, store_lse):
+    """The Launch for tensors of this metadata, on a GPU of n_sms multiprocessors. scale: positive."""
+    batch, heads, n_q, _ = q.shape
+    _, kv_heads, n_k, _ = k.shape
+    n_tiles = -(-n_q // BLOCK_M.value) * heads * batch
+    paired = causal and n_tiles > n_sms
+    return Launch(
+        hopper_forward_kernel, (min(n_sms, n_tiles), 1, 1),
+        n_tiles, heads, heads // kv_heads, n_q, n_k, scale * LOG2_E.value,
+        IS_CAUSAL=causal, MASK_K_ROWS=n_k % BLOCK_N.value != 0, STORE_LSE=store_lse, PAIRED=paired,
+        COMPUTE_REGISTERS=COMPUTE_REGISTERS, FETCH_REGISTERS=FETCH_REGISTERS, num_warps=4,
+    )  # fmt: skip
+
+
+def can_take(capability, q, k, v):
+    """Whether the kernel takes these tensors, given as TensorMeta, on a GPU of this compute capability."""
+    return (
+        capability is not None and capability[0] == 9 and q.dtype != torch.float32 and 32 < q.shape[3] <= 128
+        and takes_descriptors(capability, q, k, v)
+    )  # fmt: skip
+
+
+def prefers_hopper(capability, q, k, v, causal):
+    """Whether `flash_attention` takes this kernel: from where on it was faster than the portable one on an H200.
+
+    It needs longer to fill its stages, so it needs long sequences, or several query tiles for each multiprocessor.
+    """
+    batch, heads, n_q, _ = q.shape
+    n_k = k.shape[2]
+    n_tiles = -(-n_q // BLOCK_M.value) * heads * batch
+    many_tiles = n_tiles >= 256 and n_k >= (1024 if causal else 512)
+    return (many_tiles or n_k >= (4096 if causal else 2048)) and can_take(capability, q, k, v)
+
+
+def hopper_forward(q, k, v, *, causal, scale, store_lse):
+    """Launch the kernel on checked inputs that it `can_take`; as `flash_forward.flash_forward`."""
+    o = torch.empty_like(q, memory_format=torch.contiguous_format)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if store_lse else None
+    q, scale = with_positive_scale(q, scale)
+    n_sms = runtime.multiprocessors(q.device)
+    launch = plan(tensor_meta(q), tensor_meta(k), tensor_meta(v), n_sms, causal, scale, store_lse)
+    launch(
+        descriptor(q, ROWS.value), descriptor(k, BLOCK_N.value), descriptor(v, BLOCK_N.value),
+        descriptor(o, ROWS.value), lse,
+    )  # fmt: skip
+    return o, lse
+
+
+def hopper_flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
+    """`flash_attention` by this kernel alone: arguments, results and precision are the same, but for these.
+
+    It takes fp16 and bf16, head_dim 33 to 128 in multiples of 8, sequences of 512 and more, tensors whose rows begin
+    at multiples of 16 bytes, and a GPU of compute capability 9.0, or the CPU, where an emulator runs it (see
+    `runtime.emulators`). It is not differentiable by itself.
+    Raises TypeError or ValueError, naming the argument, and RuntimeError on another GPU.
+    """
+    causal, return_lse = check_flag("causal", causal), check_flag("return_lse", return_lse)
+    check_tensors(q, k, v)
+    scale = check_scale(scale, q.shape[-1])
+    q, k, v = addressable(q), addressable(k), addressable(v)
+    capability = runtime.capability(q.device) or HOPPER  # interpreted, it is as on Hopper
+    if capability[0] != 9:
+        found = ".".join(map(str, capability))
+        raise RuntimeError(f"hopper_flash_attention needs a GPU of compute capability 9.0, and this one has {found}")
+    if not can_take(capability, tensor_meta(q), tensor_meta(k), tensor_meta(v)):
+        raise ValueError(
+            "hopper_flash_attention takes fp16 or bf16, head_dim 33 to 128, at least 512 rows, and rows that begin at "
+            f"multiples of 16 bytes; got q {tuple(q.shape)}, k {tuple(k.shape)}, {q.dtype}, with strides {q.stride()}, "
+            f"{k.stride()}, {v.stride()}"
+        )
+    o, lse = hopper_forward(q, k, v, causal=causal, scale=scale, store_lse=return_lse)
+    return (o, lse) if return_lse else o

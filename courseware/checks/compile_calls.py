@@ -1,0 +1,76 @@
+"""Answers that are Triton kernels, compiled as well: the interpreter runs much that the compiler refuses."""
+
+import ast
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from course_lib import runtime
+from courseware.worker import sandbox
+
+from .calling import AnswerError, judging
+from .exercise import Finding, Property
+from .kernel_calls import plain
+from .properties import Checks
+from .remote_answer import RemoteAnswer
+
+SCRIPT = Path(__file__).with_name("compile_for_gpu.py")
+HEAD = "import numpy as np\nimport triton\nimport triton.language as tl\n"
+LIMIT_S = 60.0  # by the clock; a kernel takes about two seconds
+TYPES = {"bool": "i1", "int8": "i8", "int32": "i32", "int64": "i32"}
+TYPES |= {"float16": "fp16", "float32": "fp32", "float64": "fp32"}
+
+
+def compiles(check: Checks, *row) -> None:
+    """Add to the checks of a kernel that Triton's compiler takes it. row: an input for `case`."""
+    test = judging(check.call, lambda _, **inputs: None, launched=_compiled)
+    name = "Triton's compiler takes the kernel, for an A100"
+    check.append(
+        Property(name, check.call, test, (row[0] if isinstance(row[0], dict) else check.case(*row),), slow=True)
+    )
+
+
+def _compiled(kernel, grid, outputs, *, strides=None, **arguments):
+    """What `launched` takes, compiled instead. Raises AnswerError, of kind "compiler", if the compiler refuses it."""
+    arguments |= dict.fromkeys(outputs, np.zeros(1))
+    arguments |= {name: 1 for names in (strides or {}).values() for name in names}
+    answer = plain(kernel.answer)
+    refusal = _refusal(answer, {name: np.asarray(value) for name, value in arguments.items()})
+    if refusal:
+        kernel.note(refusal)
+        raise AnswerError(Finding("", "compiler", f"Triton's compiler refuses it: {refusal}"))
+
+
+def _refusal(answer, arguments):
+    from courseware.tracer import sources
+
+    remote = isinstance(answer, RemoteAnswer)
+    try:
+        pieces = answer.sources if remote else sources(answer, given=("np", "tl", "triton"))
+    except (OSError, TypeError) as error:
+        return f"its source cannot be read: {error}"
+    source, given = HEAD + "\n".join(pieces), {}
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    parameters = next(node.args.args for node in reversed(functions) if node.name == answer.__name__)
+    for parameter in parameters:
+        value = arguments[parameter.arg]
+        kind = ("*" if value.ndim else "") + TYPES[str(value.dtype)]
+        is_constant = parameter.annotation is not None and "constexpr" in ast.unparse(parameter.annotation)
+        given[parameter.arg] = value.item() if is_constant else kind
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "answer.py").write_text(source)
+        Path(folder, "arguments.json").write_text(json.dumps(given))
+        command, environment = [sys.executable, SCRIPT, answer.__name__], runtime.environment(interpreting=False)
+        if remote and answer.sandboxed:
+            command = sandbox.python(SCRIPT, answer.__name__, folder=folder, TRITON_CACHE_DIR="/tmp")
+        try:
+            run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return f"it was not done after {LIMIT_S:g} s"
+    # tl.static_print has printed before.
+    lines = (run.stderr if run.returncode else run.stdout).strip().splitlines() or ["no message"]
+    return lines[-1] if run.returncode else json.loads(lines[-1])

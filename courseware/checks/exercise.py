@@ -1,0 +1,137 @@
+"""What an exercise is made of. `courseware/exercises/` fills these in; nothing here knows a lesson."""
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from . import prose
+from .prose import Slip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with what an answer did."""
+
+    part: str  # which output ("l"); empty when it is not about one of them
+    kind: str  # "nan", "shape", "factor", "exception", ...
+    text: str  # what the learner reads
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why a property does not hold for one input."""
+
+    findings: tuple[Finding, ...]
+    returned: str = ""
+    expected: str = ""
+
+    @property
+    def timed_out(self) -> bool:
+        """If so, no other inputs are tried: each try would take the whole limit."""
+        return self.findings[0].kind == "timeout"
+
+    @property
+    def signature(self) -> tuple:
+        """The wrong outputs and the kind of what is wrong with each: what shrinking an input must not change.
+
+        Of an exception it is also what it says, but for the numbers in it, unless the answer raises it itself.
+        """
+        return tuple((finding.part, finding.kind, _said(finding)) for finding in self.findings)
+
+
+def _said(finding):
+    is_own = finding.kind != "exception" or re.search(r":\s+raise\b", finding.text)
+    return "" if is_own else re.sub(r"-?(\d[\d.,]*|inf\b)", "", finding.text.split("\n")[0])
+
+
+def single_finding(kind: str, text: str, returned: str = "", expected: str = "", part: str = "") -> Evidence:
+    """Evidence of one Finding."""
+    return Evidence((Finding(part, kind, text),), returned, expected)
+
+
+@dataclass(frozen=True)
+class ExpectedOutput:
+    """One output as it should be. expected: in float64. plain: as the reference computes it in float32.
+
+    product: a function without arguments that returns (of, weights, values): the output is weights @ values, a sum over
+    what `of` names, such as "key".
+    """
+
+    name: str
+    expected: np.ndarray
+    plain: np.ndarray
+    terms: np.ndarray | float  # size of the terms that were added up: rounding is relative to this
+    index: str = "row"  # what the first axis counts
+    tile: int | None = None  # how many of them make a block
+    product: Callable | None = None
+
+
+@dataclass(eq=False)
+class Property:
+    """Something that holds for every right answer.
+
+    name: what holds, as the learner reads it.
+    call: Python that reproduces the call, given the inputs as variables.
+    test(answer, **inputs) returns None, or the Evidence against.
+    cases: inputs that are tried first. draw: a Hypothesis strategy for `examples` more, and to shrink with.
+    slow: a case takes seconds, so that only the slips that this property catches are tried on it.
+    """
+
+    name: str
+    call: str
+    test: Callable[..., Evidence | None]
+    cases: tuple[dict, ...] = ()
+    draw: object = None
+    examples: int = 40
+    slow: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Exercise:
+    """file: `__file__` of the exercise's module, exercises/lesson_NN/name.py; its Markdown file lies beside it."""
+
+    file: str
+    answer: Callable
+    properties: Sequence[Property]
+    points: int
+    minutes: int
+    difficulty: str  # "easy", "medium" or "hard"
+    imports: tuple[str, ...] = ()  # modules that an answer may import in class, besides those of `rules`
+
+    @property
+    def id(self) -> str:
+        """ "05.merge_states" for exercises/lesson_05/merge_states.py."""
+        path = Path(self.file)
+        return f"{path.parent.name.removeprefix('lesson_')}.{path.stem}"
+
+    @functools.cached_property
+    def prose(self) -> prose.Prose:
+        """Title, hints, reasoning and slips."""
+        return prose.read(Path(self.file).with_suffix(".md"))
+
+    @property
+    def slips(self) -> tuple[Slip, ...]:
+        return self.prose.slips
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `grade` found. properties: name -> whether it held; those after a failure were not tried.
+
+    page: the message as HTML. slip: name of the slip whose results the answer's are, or None.
+    """
+
+    passed: bool
+    attempted: bool
+    properties: dict[str, bool]
+    message: str
+    page: str = ""
+    slip: str | None = None
+
+    def _repr_mimebundle_(self, **_):
+        """As `check` shows it."""
+        return {"text/plain": self.message} | ({"text/html": self.page} if self.page else {})

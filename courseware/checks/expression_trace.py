@@ -1,0 +1,238 @@
+"""Runs a function and keeps the values of all expressions in it, some of which may be given other values."""
+
+import ast
+import inspect
+import itertools
+import linecache
+import re
+import textwrap
+from types import FunctionType
+from typing import NamedTuple
+
+import numpy as np
+
+from courseware.editing import run_source
+
+from .calling import GuardedAnswer
+from .exercise import Property
+from .misconceptions import observed
+
+MOST_COST_A_RUN, MOST_COST_A_LAUNCH = 60, 600
+LAUNCH_LIMIT_S = 5.0
+GIVEN = re.compile(r"-[\d.e+]+$|machine\.load\(.*\)$")  # a number with a sign; without one it is a constant
+NAME = "_recorded"  # of what records, in the code that runs
+
+
+_numbers = itertools.count()  # of the sources that are run
+
+
+class TooMuch(Exception):
+    """A run has more to record than is worth the time."""
+
+
+class Place(NamedTuple):
+    """An expression of an answer. parts: the numbers of the places directly inside it.
+
+    is_subtotal: whether it is a sum, or a product, with which the next term of the same one is taken together, or one
+    of the conditions joined by `and` or `or`.
+    """
+
+    line: int
+    text: str
+    parts: tuple[int, ...]
+    is_result: str  # "all", of what is returned; "part", of one of several; or nothing
+    is_given: bool  # an argument or a number
+    is_subtotal: bool = False
+
+
+class Recording:
+    """A function, or a kernel, whose expressions note their values, and one of which may be given others.
+
+    places: the expressions. bounds: those that are bounds of slices. lists: those that were lists. values: of the last
+    run, {number of the place: its values, in order}. cost: what it took, where 1 is little; beyond MOST_COST_A_RUN it
+    ends. exits: (line, word) of what leaves a loop or a pass of it. leaving: the conditions of what leaves a loop, a
+    pass of it, or the function.
+    """
+
+    def __init__(self, function: FunctionType, instead: tuple[int, str] | None = None, is_kernel: bool = False):
+        """instead: (number of an exit, the statement in its place). A return moves to the end if none is there.
+
+        is_kernel: whether it is launched. What a kernel stores stands for what a function returns.
+        """
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
+        (definition,) = tree.body
+        definition.decorator_list = []
+        exits = list(_exits(definition.body))
+        self.exits = [(block[place].lineno, type(block[place]).__name__.lower()) for block, place in exits]
+        self.ends_with_return = isinstance(definition.body[-1], ast.Return)
+        if instead:
+            block, place = exits[instead[0]]
+            if isinstance(block[place], ast.Return) and not self.ends_with_return:
+                definition.body.append(block[place])
+            block[place] = ast.copy_location(ast.parse(instead[1]).body[0], block[place])
+        returned = [node.value for node in _statements(definition.body) if isinstance(node, ast.Return) and node.value]
+        names = {node.id for node in returned if isinstance(node, ast.Name)}
+        self._results = {node.value: "part" for node in ast.walk(definition) if _is_put_into(names, node)}
+        self._results |= {
+            part: "all" if part is node else "part" for node in returned for part in [node, *getattr(node, "elts", ())]
+        }
+        self._results |= {value: "part" for value in map(_stored, ast.walk(definition)) if value is not None}
+        self.most_cost = MOST_COST_A_LAUNCH if is_kernel else MOST_COST_A_RUN
+        self._arguments = {argument.arg for argument in definition.args.args}
+        self.function = function
+        self._subtotals = set()
+        self.places, self._parts, self.bounds, self.lists, self.leaving = [], [], set(), set(), set()
+        self.values, self._stand_ins, self._in_float32 = {}, {}, ()
+        definition.body = [self._watched(statement) for statement in definition.body]
+        closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        namespace = function.__globals__ | {name: cell.cell_contents for name, cell in closure} | {NAME: self._note}
+        # Triton reads a kernel's source again, so that there has to be one.
+        run_source(ast.unparse(tree), f"<recorded {next(_numbers)}>", namespace)
+        self._filename, self._names = function.__code__.co_filename, function.__globals__
+        self._answer = GuardedAnswer(namespace[definition.name], LAUNCH_LIMIT_S if is_kernel else 0.5)
+
+    def run(self, prop: Property, inputs: dict, stand_ins=None, in_float32=()):
+        """`observed` of it if the expressions at these places have these values, {place: values}, and those in these
+        lines are in float32 where they were in float16.
+        """
+        self.values, self.cost, self._stand_ins, self._in_float32 = {}, 1, stand_ins or {}, in_float32
+        return observed(prop, self._answer, inputs)
+
+    def line(self, place):
+        """ "line 3:  s = x - x.max()": the line of a place."""
+        return self.line_of(self.places[place].line)
+
+    def line_of(self, number):
+        return f"line {number}:  {linecache.getline(self._filename, number, self._names).strip()}"
+
+    def _watched(self, node):
+        """The node, in which every expression is handed to `_note`."""
+        if isinstance(node, ast.JoinedStr | ast.Lambda):
+            return node
+        if isinstance(node, ast.BinOp) and _continues(node, node.left):
+            self._subtotals.add(node.left)
+        if isinstance(node, ast.BoolOp):
+            self._subtotals.update(node.values)
+        text, outer, self._parts = ast.unparse(node), self._parts, []
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                value[:] = [self._watched(child) if isinstance(child, ast.AST) else child for child in value]
+            elif field != "annotation" and isinstance(value, ast.AST) and not _is_name_called(field, value):
+                setattr(node, field, self._watched(value))
+        parts, self._parts = tuple(self._parts), outer
+        is_value = isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+        if not is_value or isinstance(node, ast.Slice | ast.Starred | ast.Tuple):
+            self._parts += parts
+            self.bounds.update(parts if isinstance(node, ast.Slice) else ())
+            if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return | ast.Break | ast.Continue):
+                self.leaving.update(parts[:1])
+            return node
+        is_given = isinstance(node, ast.Constant) or GIVEN.match(text) is not None or text in self._arguments
+        self._parts.append(len(self.places))
+        is_subtotal = node in self._subtotals
+        self.places.append(Place(node.lineno, text, parts, self._results.get(node, ""), is_given, is_subtotal))
+        call = ast.Call(ast.Name(NAME, ast.Load()), [ast.Constant(self._parts[-1]), node], [])
+        return ast.copy_location(call, node)
+
+    def _note(self, place, value):
+        if isinstance(value, list):
+            self.lists.add(place)
+        if (array := _array(value)) is None:
+            return value
+        noted = self.values.setdefault(place, [])
+        noted.append(array)
+        self.cost += 0.05 + array.size / 2000
+        if self.cost > self.most_cost:
+            raise TooMuch
+        if array.dtype == np.float16 and self.places[place].line in self._in_float32:
+            return value.astype(np.float32)
+        if len(noted) > len(self._stand_ins.get(place, ())):
+            return value
+        new = self._stand_ins[place][len(noted) - 1]
+        if new.size == array.size and new.ndim != array.ndim:
+            new = new.reshape(array.shape)
+        if isinstance(value, range):
+            return range(*new.tolist())
+        if hasattr(value, "handle"):
+            return _block_like(value, new)
+        if hasattr(value, "_storage"):  # a tile on the memory machine
+            return np.where(True, new.astype(value.dtype), value[(0,) * value.ndim])
+        if isinstance(value, np.ndarray) or new.ndim:
+            return new.copy()
+        return new.item() if type(value) in (bool, int, float) else new[()]
+
+
+def _continues(node, left):
+    """Whether a sum goes on where its left side is one, or a product."""
+    kinds = (ast.Add, ast.Sub), (ast.Mult,)
+    return isinstance(left, ast.BinOp) and any(isinstance(node.op, k) and isinstance(left.op, k) for k in kinds)
+
+
+def _statements(block):
+    """All statements of a block and of those in it, but for those of functions inside."""
+    for statement in block:
+        yield statement
+        if not isinstance(statement, ast.FunctionDef):
+            for field in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(statement, field, ()))
+
+
+def _is_put_into(names, node):
+    """Whether a statement stores what is no constant into a place of one of these arrays: out[i] = p / l."""
+    places = node.targets if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Constant) else ()
+    return any(isinstance(place, ast.Subscript) and getattr(place.value, "id", "") in names for place in places)
+
+
+def _exits(block, in_loop=False):
+    """(block, place in it) of every statement that leaves a loop or a pass of it."""
+    for place, statement in enumerate(block):
+        if in_loop and isinstance(statement, ast.Return | ast.Break | ast.Continue):
+            yield block, place
+        elif not isinstance(statement, ast.FunctionDef):
+            yield from _exits(getattr(statement, "body", ()), in_loop or isinstance(statement, ast.For | ast.While))
+            yield from _exits(getattr(statement, "orelse", ()), in_loop)
+
+
+def _is_name_called(field, value):
+    return field == "func" and isinstance(value, ast.Name)
+
+
+def _stored(node):
+    """What tl.store or a machine's store puts into memory, if the node calls one of them."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "store":
+        place = 1 if ast.unparse(node.func.value) == "tl" else 2
+        return node.args[place] if place < len(node.args) else None
+    return None
+
+
+def _block_like(block, new):
+    """A block of Triton's interpreter with other values, or the same one if they do not fit into it."""
+    handle = block.handle
+    if new.size != handle.data.size:
+        return block
+    data = new.reshape(handle.data.shape).astype(handle.data.dtype)
+    return type(block)(type(handle)(data, handle.dtype), block.type)
+
+
+def _of_block(block):
+    """The values of a block, but for pointers, and for bfloat16, of which the interpreter holds the bits."""
+    scalar = block.type.scalar
+    if scalar.is_ptr() or scalar.is_bf16():
+        return None
+    data = block.handle.data.copy()
+    return data if block.type.is_block() else data.reshape(())
+
+
+def _array(value):
+    """The values as an array, or None of what is no number and no array of them."""
+    if hasattr(value, "handle") and hasattr(value.handle, "data"):
+        return _of_block(value)
+    if hasattr(value, "_storage"):
+        return value._values_on(value._storage.machine).copy()
+    if isinstance(value, range):
+        return np.array([value.start, value.stop, value.step])
+    if isinstance(value, bool | int | float | np.ndarray | np.generic):
+        array = np.array(value)
+        return array if array.dtype.kind in "biuf" and array.size else None
+    return None

@@ -1,0 +1,124 @@
+"""Reads what exercises and quizzes say from Markdown: a heading names a piece, the text below it is the piece.
+
+An exercise's file has its title as `#`, then `## Hint 1` to `## Hint 3`, `## Reasoning` and `## Slips`; below the
+last, a `###` for each property that catches slips, and a `####` for each of these: the mistake as a diff of the right
+answer, a paragraph that says what is wrong, and further ones for the hint. Of a "diff each", each line that comes is a
+mistake of its own. A quiz has a `##` for each question and a
+list of options, `- [x]` before the right one, each with its feedback indented below.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from courseware.editing import edited, edits_of
+
+
+class BadProse(ValueError):
+    """The message names the file, and what is missing or does not belong."""
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A plausible mistake, stated once: a wrong answer for the suite, a diagnosis for the learner.
+
+    prop: name of the property that must be the first to catch it. diffs: the mistake in code, each a diff of the right
+    answer's source; several diffs of one slip need not be told apart.
+    """
+
+    name: str
+    prop: str
+    diffs: tuple[str, ...]
+    diagnosis: str
+    hint: str  # empty if the diagnosis says enough
+
+    def answers(self, answer: Callable) -> list[Callable]:
+        """The wrong answers, one for each diff."""
+        return [edited(answer, edits_of(diff), self.name) for diff in self.diffs]
+
+
+@dataclass(frozen=True)
+class Prose:
+    title: str
+    hints: tuple[str, str, str]  # a question, a nudge, an outline
+    reasoning: str
+    slips: tuple[Slip, ...]
+
+
+def read(path: Path) -> Prose:
+    """The prose of an exercise. Raises BadProse."""
+    text = path.read_text(encoding="utf-8")
+    match = re.match(r"# (.+)\n", text)
+    if not match:
+        raise BadProse(f"{path.name} does not begin with a title")
+    pieces = _pieces(path, text[match.end() :], "##")
+    wanted = ["Hint 1", "Hint 2", "Hint 3", "Reasoning", "Slips"]
+    if list(pieces) != wanted:
+        raise BadProse(f"{path.name} has the headings {', '.join(pieces)}; it needs {', '.join(wanted)}")
+    slips = tuple(
+        _slip(path, name, prop, body)
+        for prop, caught in _pieces(path, pieces["Slips"], "###").items()
+        for name, body in _pieces(path, caught, "####").items()
+    )
+    hints = tuple("\n\n".join(_paragraphs(pieces[name])) for name in wanted[:3])
+    return Prose(match[1].strip(), hints, "\n\n".join(_paragraphs(pieces["Reasoning"])), slips)
+
+
+def _slip(path, name, prop, body):
+    fence = re.compile(r"^```diff( each)?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+    diffs = [diff for each, text in fence.findall(body) for diff in (_one_by_one(text) if each else [text])]
+    paragraphs = _paragraphs(fence.sub("", body))
+    if not diffs or not paragraphs:
+        raise BadProse(f"{path.name}: the slip {name!r} needs a diff and what is wrong")
+    return Slip(name, prop, tuple(diffs), paragraphs[0], "\n\n".join(paragraphs[1:]))
+
+
+def _one_by_one(diff):
+    lines = diff.splitlines(keepends=True)
+    stays_or_goes = "".join(line for line in lines if line[0] != "+")
+    return [stays_or_goes + line for line in lines if line[0] == "+"]
+
+
+def read_sections(path: Path) -> dict[str, str]:
+    """{heading: text} of a file of `##` sections. Raises BadProse."""
+    return {name: "\n\n".join(_paragraphs(body)) for name, body in _pieces(path, path.read_text("utf-8"), "##").items()}
+
+
+def read_quiz(path: Path) -> list[dict]:
+    """The questions: {"question", "answers": [{"answer", "correct", "feedback"}]}. Raises BadProse."""
+    questions = []
+    for question, body in _pieces(path, path.read_text(encoding="utf-8"), "##").items():
+        before, *options = re.split(r"^- \[([ x])\] ", body, flags=re.MULTILINE)
+        if before.strip() or not options:
+            raise BadProse(f"{path.name}: {question!r} needs options, each after '- [x]' or '- [ ]', and nothing else")
+        answers = []
+        for mark, option in zip(options[::2], options[1::2], strict=True):
+            answer, _, feedback = option.partition("\n")
+            if not feedback.strip():
+                raise BadProse(f"{path.name}: the option {answer!r} has no feedback below it")
+            answers.append(
+                {"answer": answer.strip(), "correct": mark == "x", "feedback": " ".join(_paragraphs(feedback))}
+            )
+        questions.append({"question": question, "answers": answers})
+    return questions
+
+
+def _pieces(path, text, level):
+    """{heading: text below it} for the headings of one level. Whatever stands before the first is refused."""
+    before, *found = re.split(rf"^{level} (.+)\n", text, flags=re.MULTILINE)
+    if before.strip():
+        raise BadProse(f"{path.name}: {before.strip().splitlines()[0]!r} stands before the first {level!r} heading")
+    names = [name.strip() for name in found[::2]]
+    if len(set(names)) < len(names):
+        raise BadProse(f"{path.name} has a heading twice: {', '.join(n for n in names if names.count(n) > 1)}")
+    empty = [name for name, body in zip(names, found[1::2], strict=True) if not body.strip() and name != "Slips"]
+    if empty:
+        raise BadProse(f"{path.name} has no text below {', '.join(empty)}")
+    return dict(zip(names, found[1::2], strict=True))
+
+
+def _paragraphs(text):
+    """Paragraphs on one line each; one that is indented, code, keeps its lines."""
+    paragraphs = re.split(r"\n\s*\n", text.strip("\n"))
+    return [p.rstrip() if p.startswith("    ") else " ".join(p.split()) for p in paragraphs if p.strip()]

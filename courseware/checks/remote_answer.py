@@ -1,0 +1,198 @@
+"""An answer in the player's process, called like any function; what it asks of the judge's objects is answered here.
+
+The player is not trusted: whatever it sends is a value, or an operation by name on an object that it was given, and
+only on what OFFERED lists. Streams, rows, machines, tiles, and all that they count stay in this process.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from course_lib.machine import HBMArray, Machine, Report, Tile, functions_on_tiles
+from courseware.worker import sandbox
+from courseware.worker.ipc import BrokenWire, Wire
+from courseware.worker.running import CALL_LIMIT_S, TEXT_LIMIT_CHARS, Told, cut
+
+from . import read_counting
+from .read_counting import Rows
+
+STREAM_ITEMS = 64  # at a time
+OFFERED = {
+    "Stream": (Iterator, "__next__"),
+    "Rows": (Rows, "facts __getitem__"),
+    "Machine": (Machine, "sram_bytes hbm load store full free report"),
+    "Handle": (HBMArray, "facts nbytes name __repr__ __array__ __getitem__"),
+    "Tile": (
+        Tile,
+        "facts size nbytes name T max min sum mean all any astype reshape copy __repr__ __bool__ "
+        "__getitem__ __setitem__ __array__ ufunc function",
+    ),
+    "Proxy": (Report, "__repr__"),
+}
+
+
+class CellFails(Exception):
+    """The cell of an answer does not run, or does not define it. The message says why."""
+
+
+class RemoteAnswer:
+    """A callable. after: the arguments of the last call, as the answer left them. untouched: it is still the stub.
+
+    cells: (id, source) of the answer's cell, the last, and of those before it. sources: of these cells.
+    """
+
+    def __init__(self, cells, name, is_kernel, sandboxed):
+        self._start = list(map(list, cells)), name, is_kernel
+        self.sources = [source for _, source in cells]
+        self.sandboxed = sandboxed
+        self._process = None
+        self.__name__, self.after = name, ()
+        self._open()
+
+    def _open(self):
+        told, tell = os.pipe()
+        command, environment = sandbox.player(self.sandboxed, tell)
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        self._process = subprocess.Popen(command, env=environment, pass_fds=[tell], **pipes)
+        os.close(tell)
+        with open(told) as info:
+            # The process that bubblewrap started is a child of its own.
+            self.process_id = json.load(info)["child-pid"] if self.sandboxed else self._process.pid
+        self._objects, self._number, self._asked = {}, itertools.count(), itertools.count()
+        ends = self._process.stdout.fileno(), self._process.stdin.fileno()
+        self._wire = Wire(*ends, self._of, _Object)
+        try:
+            self._wire.send("start", *self._start)
+            self._wire.receive()
+        except BrokenWire:
+            raise RuntimeError(f"the player does not start: {self._process.stderr.read().decode()[-2000:]}") from None
+        try:
+            kind, said = self._wire.receive()
+        except (BrokenWire, ValueError):
+            self.close()
+            raise CellFails("its cell ended the process") from None
+        if kind != "ready":
+            self.close()
+            raise CellFails(cut(str(said), TEXT_LIMIT_CHARS))
+        self.untouched = said is True
+
+    def close(self):
+        """End the player. The next call starts another."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+        self._process = None
+
+    def __call__(self, *arguments):
+        return self.play("call", arguments, CALL_LIMIT_S)
+
+    def play(self, *message, serve=None):
+        """Send a message, answer what the player asks, and return what comes of it. Raises Told.
+
+        serve(operation, *arguments): answers what is asked of no object.
+        """
+        try:
+            if self._process is None:
+                self._open()
+            self._wire.send(*message)
+            while True:
+                kind, *rest = self._wire.receive()
+                if kind != "ask":
+                    break
+                self._wire.send(*self._reply(serve, *rest))
+            returned, after, raised, printed = map(self._resolved, rest)
+            self.after = (*after, *message[1])[: len(after)] if message[0] == "call" else ()
+            print(str(printed), end="")
+            if raised is not None:
+                name, text = raised
+                raise Told(str(name)[:60], cut(str(text), 2 * TEXT_LIMIT_CHARS))
+            return returned
+        except Told:
+            raise
+        except (BrokenWire, CellFails):
+            self.close()
+            raise Told("BrokenWire", "the answer ended its process") from None
+        except (TypeError, ValueError):
+            self.close()
+            raise Told("BrokenWire", "the answer's process sent what is no result") from None
+        except BaseException:  # a time limit: the next call would read this call's result
+            self.close()
+            raise
+        finally:
+            self._objects.clear()
+
+    def _reply(self, serve, operations):
+        value = None
+        for place, (number, operation, arguments, named, result) in enumerate(operations):
+            try:
+                if operation == "release":
+                    self._objects.pop(number, None)
+                elif number is None and serve is not None:
+                    value = serve(operation, *arguments)
+                else:
+                    given = self._resolved(arguments), self._resolved(named)
+                    value = self._operate(self._objects[number], operation, *given)
+                    if result is not None:
+                        # No other name may hold a tile: it takes SRAM as long as one does.
+                        self._objects[int(result)], value = value, None
+                given = None  # as it may hold tiles
+            except Exception as error:
+                return "raised", place, type(error).__name__, cut(str(error), TEXT_LIMIT_CHARS)
+        return "value", value
+
+    def _operate(self, value, operation, arguments, named):
+        kind = _kind(value)
+        if operation not in OFFERED[kind][1].split():
+            raise AttributeError(f"there is no {operation!r}")
+        if kind in ("Stream", "Rows") and next(self._asked) % 8 == 0 and sys.platform == "linux":
+            read_counting.sample(self)
+        if kind == "Stream":
+            return list(itertools.islice(value, STREAM_ITEMS))
+        if operation == "facts":
+            return value.shape, value.dtype
+        if operation == "ufunc":
+            name, method, *inputs = arguments
+            function = getattr(np, name, None)
+            if not isinstance(function, np.ufunc) or method not in ("__call__", "reduce"):
+                raise TypeError(f"np.{name} does not work on tiles")
+            return getattr(function, method)(*inputs, **named)
+        if operation == "function":
+            name, *inputs = arguments
+            if name not in functions_on_tiles():
+                raise TypeError(f"np.{name} does not work on tiles")
+            return functions_on_tiles()[name](*inputs, **named)
+        found = getattr(value, operation)
+        return found(*arguments, **named) if callable(found) else found
+
+    def _of(self, value):
+        kind = _kind(value)
+        if kind is None:
+            return None
+        number = next(self._number)
+        self._objects[number] = value
+        return number, kind
+
+    def _resolved(self, value):
+        """The value with the objects in it. One operation of a message may use what the one before it made."""
+        if isinstance(value, _Object):
+            return self._objects[value.number]
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._resolved, value))
+        if isinstance(value, dict):
+            return {name: self._resolved(part) for name, part in value.items()}
+        return value
+
+
+@dataclass(frozen=True)
+class _Object:
+    number: int
+
+
+def _kind(value):
+    return next((kind for kind, (types, _) in OFFERED.items() if isinstance(value, types)), None)

@@ -1,0 +1,87 @@
+"""`python -m courseware grade NOTEBOOK`: marks for the exercises of a notebook; the rest of it is not run."""
+
+import argparse
+import contextlib
+import functools
+import json
+import operator
+import sys
+from pathlib import Path
+
+from courseware.checks import registry
+from courseware.worker import sandbox
+
+from .marking import LIMIT_S, mark
+
+
+class NotGradable(Exception):
+    """The file is no notebook, or holds no exercise."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m courseware grade",
+        description="Grade the exercises of a notebook: its answer cells are run, in order, with `np` (and for "
+        "kernels `triton` and `tl`) at hand, under bubblewrap where it is installed. A helper that an answer calls "
+        "must stand in an answer cell too. The exit status is 0 if the notebook could be graded, whatever the points, "
+        "and 2 if not.",
+    )
+    parser.add_argument("notebook", type=Path)
+    parser.add_argument("--json", action="store_true", help="write the marks as JSON")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="seconds per exercise (%(default)g)")
+    arguments = parser.parse_args(argv)
+    try:
+        marks = grade_notebook(arguments.notebook, arguments.limit)
+    except NotGradable as error:
+        print(f"{arguments.notebook}: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(marks, indent=1) if arguments.json else _as_text(marks))
+    return 0
+
+
+def grade_notebook(path: Path, limit_s: float = LIMIT_S) -> dict:
+    """The marks of every exercise of the notebook's lessons; one whose cell is missing has no points."""
+    cells = answer_cells(path)
+    numbers = sorted({exercise_id.split(".")[0] for exercise_id in cells})
+    exercises = {exercise.id: exercise for number in numbers for exercise in registry.of_lesson(number)}
+    marks = mark(cells, dict.fromkeys(exercises), limit_s, sandbox.works())
+    rows = []
+    for exercise_id, outcome in marks.items():
+        possible = exercises[exercise_id].points
+        points = possible if outcome["passed"] else 0
+        rows.append({"id": exercise_id, "points": points, "possible": possible, **outcome})
+    totals = {key: sum(row[key] for row in rows) for key in ("points", "possible")}
+    return {"notebook": str(path), **totals, "exercises": rows}
+
+
+def answer_cells(path: Path) -> dict[str, str]:
+    """exercise id -> source of the code cell whose metadata names it; the last one if there are several."""
+    try:
+        found = sources(json.loads(path.read_bytes()), "exercise")
+    except OSError as error:
+        raise NotGradable(error.strerror) from None
+    except (ValueError, RecursionError):
+        raise NotGradable("not a Jupyter notebook") from None
+    if not found:
+        raise NotGradable("no cell of it belongs to an exercise (cell metadata: exercise)")
+    if strange := found.keys() - set(registry.exercises()):
+        raise NotGradable(f"there is no exercise {', '.join(map(str, strange))}")
+    return found
+
+
+def sources(notebook, *keys) -> dict[str, str]:
+    """What the keys lead to in a cell's metadata -> source of the last cell with it; what is no cell is left out."""
+    cells, found = notebook.get("cells") if isinstance(notebook, dict) else None, {}
+    for cell in cells if isinstance(cells, list) else ():
+        with contextlib.suppress(LookupError, TypeError):
+            name = functools.reduce(operator.getitem, keys, cell["metadata"])
+            found[name] = "".join(cell["source"])
+    return found
+
+
+def _as_text(marks):
+    def state(row):
+        return "passed" if row["passed"] else "not passed" if row["attempted"] else "not attempted"
+
+    lines = [f"{row['id']:<28} {row['points']:>2} of {row['possible']:>2}  {state(row)}" for row in marks["exercises"]]
+    return "\n".join([*lines, f"{'total':<28} {marks['points']:>2} of {marks['possible']:>2}"])

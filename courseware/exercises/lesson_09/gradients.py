@@ -1,0 +1,66 @@
+"""What the exercises on the gradients of attention share: the oracle and inputs."""
+
+import functools
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib import reference
+from course_lib.reference import example
+from courseware.checks import ExpectedOutput, exact_and_plain, expected
+from courseware.exercises.common.generators import arrays, as_floats
+from courseware.exercises.common.oracles import weights
+
+
+def gradients(q, k, v, do, causal=False, scale=None):
+    """(dQ, dK, dV) by the reference, which computes in the dtype of the inputs."""
+    o, lse = reference.attention(q, k, v, causal=causal, scale=scale, return_lse=True)
+    return reference.attention_backward(q, k, v, o, lse, do, causal=causal, scale=scale)
+
+
+def expected_gradients(q, k, v, do, causal=False, scale=None):
+    """dQ, dK and dV as outputs to compare with."""
+    exact, plain = exact_and_plain(functools.partial(gradients, causal=causal, scale=scale), q, k, v, do)
+    scale = q.shape[1] ** -0.5 if scale is None else scale
+    P = weights(q, k, causal, scale)
+
+    def dS():
+        dP = np.float64(do) @ np.float64(v).T
+        return scale * P * (dP - (P * dP).sum(axis=1, keepdims=True))
+
+    products = (
+        lambda: ("key", dS(), np.float64(k)),
+        lambda: ("query", dS().T, np.float64(q)),
+        lambda: ("query", P.T, np.float64(do)),
+    )
+    q_size, k_size, v_size, do_size = map(np.abs, (q, k, v, do))
+    # A score's own rounding, relative to its terms, is a relative error of its weight.
+    P_size = P * (1 + scale * (q_size @ k_size.T).max(axis=1, keepdims=True))
+    dS_size = scale * P_size * (do_size @ v_size.T + (P_size @ v_size * do_size).sum(axis=1, keepdims=True))
+    terms = dS_size @ k_size, dS_size.T @ q_size, P_size.T @ do_size
+    return [
+        ExpectedOutput(name, *output, index, product=product)
+        for name, *output, index, product in zip(
+            ("dQ", "dK", "dV"), exact, plain, terms, ("query", "key", "key"), products, strict=True
+        )
+    ]
+
+
+def expected_delta(o, do):
+    """delta, alone in a list, as the output to compare with."""
+    return expected("delta", reference.backward.delta, o, do, terms=np.abs(o * do).sum(axis=1).max(), index="query")
+
+
+@st.composite
+def small_inputs(draw, square=False, most=3):
+    """Small q, k, v and do. square: as many queries as keys and columns, so that no wrong transpose raises."""
+    n_q, n_k, d = draw(st.integers(1, most)), draw(st.integers(1, most)), draw(st.integers(1, 2))
+    if square:
+        n_q = n_k = d
+    return {name: arrays(draw, n, d) for name, n in (("q", n_q), ("k", n_k), ("v", n_k), ("do", n_q))}
+
+
+SENTENCE = as_floats(q=example.Q, k=example.K, v=example.V, do=[[1, 0], [0, 1], [1, 1], [2, -1]])
+SQUARE = as_floats(q=[[1, -1], [2, 1]], k=[[2, 1], [0, -1]], v=[[2, 0.5], [3, -1]], do=[[1, 2], [2, 1]])
+COLUMN = as_floats(q=[[1], [2]], k=[[1], [-1]], v=[[2], [3]], do=[[1], [2]])
+ALIKE = COLUMN | as_floats(k=[[1], [1]], v=[[2], [2]])

@@ -1,0 +1,185 @@
+"""Attention in CUDA C++, with each score split over the lanes of a warp."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from course_lib.kernels.cuda import counts
+from courseware.checks import Exercise, Finding, expected
+from courseware.checks.cuda_calls import (
+    compare_output,
+    compare_sectors,
+    compare_shared_loads,
+    compare_variables,
+    cuda_checks,
+)
+from courseware.exercises.common.oracles import attention_output
+
+
+def solve():
+    """CUDA C++ of a kernel that writes softmax(Q K^T / sqrt(d)) V to output, and nowhere keeps the scores of a row.
+
+    Its signature: extern "C" __global__ void solve(
+        const float* Q, const float* K, const float* V, float* output, int M, int N, int d)
+    Q, output: [M, d]. K, V: [N, d]. All row after row; M and N at least 1, and 1 <= d <= 128.
+    Launched with ceil(M / 16) blocks of 32 x 16 threads: threadIdx.x is the lane, and threadIdx.y the warp. Warp w of
+        block b has row 16 b + w, which may be beyond the last one.
+    A block goes through the keys in tiles of 16. It copies a tile of K and a tile of V to shared memory, where all of
+        its warps use them. A thread's own variables hold at most 1,024 floats, however large N is (so none of
+        them has room for N scores), and there is no dynamic shared memory. No header may be included: CUDA's own
+        functions need none, but INFINITY and FLT_MAX come from headers (section 5).
+    Q is read and output written once, K and V once for each block, in requests for 32 consecutive elements.
+    The scores are split over the lanes of a warp: lane i multiplies elements i, i + 32, i + 64 and so on of a query and
+        a key, and shuffles add up the 32 sums. So a warp reads each element of a tile of K and of V, and of its row of
+        Q, at most once from shared memory: 16 + 16 + 1 rows, or 33 ceil(d / 32) load requests for each warp and tile.
+
+    >>> Q = K = V = np.ones((1, 2), np.float32)
+    >>> output = np.full((1, 2), np.nan, np.float32)
+    >>> run_cuda(solve(), "solve", 1, (32, 16), Q=Q, K=K, V=V, output=output, M=1, N=1, d=2).findings
+    []
+    >>> output
+    array([[1., 1.]], dtype=float32)
+    """
+    return r"""
+    extern "C" __global__ void solve(
+        const float* Q, const float* K, const float* V, float* output, int M, int N, int d) {
+      __shared__ float k_tile[16][128], v_tile[16][128];
+      const float infinity = __int_as_float(0x7f800000), scale = 1.0f / sqrtf(d);
+      const int lane = threadIdx.x, warp = threadIdx.y;
+      const long long row = (long long)blockIdx.x * 16 + warp;
+
+      // A lane's columns of the query and of the output, at most four.
+      float q[4], acc[4], m = -infinity, l = 0.0f;
+      for (int i = 0; i < 4; i++) {
+        const int c = lane + 32 * i;
+        q[i] = row < M && c < d ? Q[row * d + c] : 0.0f;
+        acc[i] = 0.0f;
+      }
+
+      for (int start = 0; start < N; start += 16) {
+        const long long key = start + warp;  // each warp copies one row of both tiles
+        for (int c = lane; c < d; c += 32) {
+          k_tile[warp][c] = key < N ? K[key * d + c] : 0.0f;
+          v_tile[warp][c] = key < N ? V[key * d + c] : 0.0f;
+        }
+        __syncthreads();  // the tiles are complete
+
+        for (int j = 0; j < 16; j++) {
+          float score = 0.0f;
+          for (int i = 0; i < 4; i++) {
+            if (lane + 32 * i < d) score += q[i] * k_tile[j][lane + 32 * i];
+          }
+          for (int apart = 16; apart > 0; apart /= 2) score += __shfl_xor_sync(0xffffffff, score, apart);
+          score = start + j < N ? score * scale : -infinity;
+
+          const float m_new = fmaxf(m, score), alpha = expf(m - m_new), p = expf(score - m_new);
+          m = m_new;
+          l = l * alpha + p;
+          for (int i = 0; i < 4; i++) {
+            if (lane + 32 * i < d) acc[i] = acc[i] * alpha + p * v_tile[j][lane + 32 * i];
+          }
+        }
+        __syncthreads();  // all warps are done with the tiles
+      }
+
+      for (int i = 0; i < 4; i++) {
+        const int c = lane + 32 * i;
+        if (row < M && c < d) output[row * d + c] = acc[i] / l;
+      }
+    }
+    """
+
+
+INPUTS = """\
+rng = np.random.default_rng(seed)
+Q, K, V = (rng.standard_normal((rows, d)).astype(np.float32) for rows in (M, N, N))
+"""
+# The scores grow from key to key, so that the max moves in every tile, and the first of them are very negative.
+LARGE = "Q, K = abs(Q), (K + 20 * np.arange(N)[:, None] - 400).astype(np.float32)\n"
+ALL_ALIKE = "Q[:] = 0\n"
+LAUNCH = """\
+output = np.full_like(Q, np.nan)
+run_cuda(solve(), "solve", -(-M // 16), (32, 16), Q=Q, K=K, V=V, output=output, M=M, N=N, d=d)"""
+
+
+def gives_attention(report, Q, K, V, output, **_):
+    return compare_output(report, output, *attention_output("output", Q, K, V))
+
+
+def gives_the_mean(report, Q, V, output, **_):
+    rows = np.ones((len(Q), 1))
+    return compare_output(report, output, *expected("output", lambda v: rows.astype(v.dtype) * v.mean(axis=0), V))
+
+
+def reads_once_a_block(report, Q, K, V, output, M, N, d, **_):
+    plain = counts.plain_attention(M, N, d).by_tensor
+    enough = {name: (0, sectors) if name == "output" else (sectors, 0) for name, (_, sectors) in plain.items()}
+    return gives_attention(report, Q, K, V, output) or compare_sectors(report, enough)
+
+
+def keeps_no_row_of_scores(report, Q, K, V, output, **_):
+    return gives_attention(report, Q, K, V, output) or compare_variables(report, 4096)
+
+
+def loads_each_row_once(report, Q, K, V, output, M, N, d, **_):
+    warps, tiles, requests_of_a_row = 16 * -(-M // 16), -(-N // 16), -(-d // 32)
+    of_a_row = warps * tiles * requests_of_a_row
+    evidence = gives_attention(report, Q, K, V, output) or compare_shared_loads(report, 33 * of_a_row)
+    if evidence is None or evidence.returned:
+        return evidence
+    rows = report.shared.loads.requests / of_a_row
+    text = f"a warp's loads for one tile are those of {rows:.4g} rows; 16 of keys, 16 of values and 1 of Q are enough"
+    return replace(evidence, findings=(*evidence.findings, Finding("", "account", text)))
+
+
+def case(M, N, d, seed=0):
+    return {"M": M, "N": N, "d": d, "seed": seed}
+
+
+check = cuda_checks(INPUTS + LAUNCH, gives_attention)
+
+check(
+    "all scores 0, one tile of keys: output is the mean of V",
+    [case(16, 16, 32)],
+    call=INPUTS + ALL_ALIKE + LAUNCH,
+    test=gives_the_mean,
+)
+check("one tile of keys, one element for each lane", [case(16, 16, 32)])
+check("several tiles of keys", [case(16, 32, 32), case(16, 48, 32)])
+check("several blocks", [case(32, 16, 32)])
+check("any d up to 128", [case(16, 16, 40), case(16, 16, 5), case(16, 32, 128)])
+check("any number of keys", [case(16, 20, 32), case(16, 1, 8), case(16, 39, 40)])
+check("any number of queries", [case(5, 16, 32), case(20, 33, 32), case(1, 1, 1)])
+check(
+    "scores of hundreds, the largest in the last tile", [case(16, 16, 4), case(16, 40, 8)], call=INPUTS + LARGE + LAUNCH
+)
+check(
+    "a later key scores far less",
+    [case(16, 20, 1)],
+    call=INPUTS + "Q[:], K[:] = 1, -20 * np.arange(N)[:, None]\n" + LAUNCH,
+)
+check(
+    "all scores -4e6: output is the mean of V",
+    [case(16, 20, 1)],
+    call=INPUTS + "Q[:], K[:] = 1, -4e6\n" + LAUNCH,
+    test=gives_the_mean,
+)
+check(
+    "Q is read once, K and V once for each block, 32 columns at a time",
+    [case(16, 32, 32), case(40, 20, 70)],
+    test=reads_once_a_block,
+)
+check("the scores of a row are nowhere kept", [case(1, 1100, 1)], test=keeps_no_row_of_scores)
+# All rows and keys exist, so that it does not matter whether an answer skips those that do not.
+check(
+    "from shared memory, at most 33 rows for each warp and tile",
+    [case(16, 32, 64), case(32, 16, 40)],
+    test=loads_each_row_once,
+)
+check(
+    "any Q, K and V",
+    [case(17, 18, 33, 1), st.builds(case, *(st.integers(1, most) for most in (33, 50, 70)), st.integers(2, 999))],
+)
+
+EXERCISE = Exercise(__file__, solve, check, points=6, minutes=35, difficulty="hard")

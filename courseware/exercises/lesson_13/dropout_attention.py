@@ -1,0 +1,131 @@
+"""Attention with dropout, and its gradients: which weights the backward needs with dropout, and which without."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from courseware.checks import Checks, Evidence, Exercise, ExpectedOutput, compare, exact_and_plain, not_modified
+from courseware.exercises.common.generators import arrays, in_float32
+from courseware.exercises.common.oracles import weights
+
+
+def dropout_attention(Q, K, V, dO, kept, p):
+    """Attention with dropout, and its gradients: (O, dQ, dK, dV).
+
+    Q, dO: [n_q, d]; K, V: [n_k, d]; n_q, n_k and d at least 1; all float32 or all float64, and the results may have
+        either dtype. Scores are Q K^T / sqrt(d), nothing masked, and P is their softmax.
+    kept: [n_q, n_k] of bool, which weights dropout keeps. The others become 0, and those that are kept are divided by
+        1 - p, with 0 <= p < 1, so that O is on average what it is without dropout. Whatever p is, any weights may be
+        dropped, even all of a query's.
+    dO: the gradient of the loss with respect to O. Scores of any size must not overflow. Nothing is modified.
+
+    >>> q, k, v, do = np.array([[0.0]]), np.array([[1.0], [3.0]]), np.array([[2.0], [4.0]]), np.array([[1.0]])
+    >>> [x.ravel().tolist() for x in dropout_attention(q, k, v, do, np.array([[True, False]]), 0.5)]
+    [[2.0], [-2.0], [0.0, 0.0], [1.0, 0.0]]
+    """
+    scale = Q.shape[1] ** -0.5
+    S = Q @ K.T * scale
+    P = np.exp(S - S.max(axis=1, keepdims=True))
+    P = P / P.sum(axis=1, keepdims=True)
+    Z = kept / (1 - p)
+    O = (P * Z) @ V
+    dV = (P * Z).T @ dO
+    dP = (dO @ V.T) * Z
+    delta = (O * dO).sum(axis=1, keepdims=True)
+    dS = P * (dP - delta)
+    return O, scale * (dS @ K), scale * (dS.T @ Q), dV
+
+
+def row_by_row(q, k, v, do, kept, p):
+    """O, dQ, dK and dV from the Jacobian of each row's softmax."""
+    scale = q.dtype.type(q.shape[1] ** -0.5)
+    z = kept / q.dtype.type(1 - p)
+    o, dq, dk, dv = (np.zeros_like(x) for x in (q, q, k, v))
+    for i, (query, gradient) in enumerate(zip(q, do, strict=True)):
+        s = k @ query * scale
+        weights = np.exp(s - s.max())
+        weights /= weights.sum()
+        o[i] = (weights * z[i]) @ v
+        ds = (np.diag(weights) - np.outer(weights, weights)) @ (z[i] * (v @ gradient))
+        dq[i] = scale * ds @ k
+        dk += scale * np.outer(ds, query)
+        dv += np.outer(weights * z[i], gradient)
+    return o, dq, dk, dv
+
+
+def expected_outputs(q, k, v, do, kept, p):
+    exact, plain = exact_and_plain(lambda q, k, v, do: row_by_row(q, k, v, do, kept, p), q, k, v, do)
+    largest = {name: np.abs(x).max() for name, x in (("q", q), ("k", k), ("v", v), ("do", do))}
+    # A score's own rounding, relative to its terms, is a relative error of its weight.
+    z, scale = 1 / (1 - p), q.shape[1] ** -0.5
+    size = 1 + scale * q.shape[1] * largest["q"] * largest["k"]
+    ds = size * z * 2 * q.shape[1] * largest["v"] * largest["do"] * scale
+    terms = size * z * largest["v"], ds * largest["k"], len(q) * ds * largest["q"], len(q) * size * z * largest["do"]
+    names, counted = ("O", "dQ", "dK", "dV"), ("query", "query", "key", "key")
+    outputs = [ExpectedOutput(*output) for output in zip(names, exact, plain, terms, counted, strict=True)]
+    return [replace(outputs[0], product=lambda: ("key", weights(q, k) * kept / (1 - p), v)), *outputs[1:]]
+
+
+def gives(*names):
+    """A test of these outputs alone, so that the learner meets one after the other."""
+
+    def test(returned, **inputs):
+        evidence = compare(returned, expected_outputs(**inputs))
+        if evidence is None:
+            return None
+        findings = tuple(finding for finding in evidence.findings if finding.part in ("", *names))
+        shown = (rows_of(names, text) for text in (evidence.returned, evidence.expected))
+        return Evidence(findings, *shown) if findings else None
+
+    return test
+
+
+def rows_of(names, text):
+    """The lines that show rows of these outputs, or everything if none does."""
+    rows = [line for line in text.split("\n") if line.startswith(tuple(f"{name}, " for name in names))]
+    return "\n".join(rows) or text
+
+
+def case(q, k, v, do, kept, p=0.25):
+    q, k, v, do = (np.array(x, dtype=np.float64) for x in (q, k, v, do))
+    return {"q": q, "k": k, "v": v, "do": do, "kept": np.array(kept, dtype=bool), "p": p}
+
+
+@st.composite
+def inputs(draw):
+    n_q, n_k, d = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    q, k, v, do = (arrays(draw, n, d) for n in (n_q, n_k, n_k, n_q))
+    return case(q, k, v, do, arrays(draw, n_q, n_k, of=st.booleans()), draw(st.sampled_from([0.25, 0.1, 0.5, 0.0])))
+
+
+SQUARE = case([[1, -1], [2, 1]], [[2, 1], [0, -1]], [[2, 0.5], [3, -1]], [[1, 2], [2, 1]], [[1, 0], [1, 1]])
+MORE_KEYS = case(
+    [[1, 0.5], [-1, 2]], [[1, 0], [0.5, 1], [-1, 1]], [[2, 1], [0, 3], [1, -2]], [[1, 2], [3, -1]],
+    [[1, 0, 1], [1, 1, 0]],
+)  # fmt: skip
+ALL = {name: np.ones_like(x) if name == "kept" else x for name, x in MORE_KEYS.items()} | {"p": 0.0}
+# No gradient but those of saturated rows cancels to 0, where forms of one mistake differ by their rounding.
+LARGE = case([[1], [1]], [[1000], [999]], [[1], [2]], [[1], [2]], [[1, 0], [1, 1]])
+check = Checks("dropout_attention(q, k, v, do, kept, p)", gives("O", "dQ", "dK", "dV"))
+
+EVERYTHING = [ALL, SQUARE | {"kept": np.ones((2, 2), bool), "p": 0.0}]
+check("p = 0 and everything kept: O is that of attention", EVERYTHING, test=gives("O"))
+check("p = 0 and everything kept: dV = P^T dO", EVERYTHING, test=gives("dV"))
+ONE_KEY = ALL | {"k": np.array([[1.0, 0.5]]), "v": np.array([[2.0, 1.0]]), "kept": np.ones((2, 1), dtype=bool)}
+check("p = 0 and one key, which is kept: dQ and dK are 0", [ONE_KEY], test=gives("dQ", "dK"))
+check("p = 0 and everything kept: attention and its gradients", EVERYTHING)
+DROPPED = [SQUARE, MORE_KEYS, MORE_KEYS | {"p": 0.1}]
+check("O: weights are dropped, and the others divided by 1 - p", DROPPED, test=gives("O"))
+check("dV: what a value gave, it gets back", DROPPED, test=gives("dV"))
+check("dQ and dK: through dropout first, and then through the softmax", DROPPED, test=gives("dQ", "dK"))
+check("a query of which nothing is kept", [SQUARE | {"kept": np.array([[True, True], [False, False]])}])
+check("scores near 1000 do not overflow", [LARGE, LARGE | {"k": np.array([[1000.0], [0.0]])}])
+check(
+    "scores that are 1000 apart from query to query",
+    [case([[1], [1000]], [[1], [1.5]], [[1], [2]], [[1], [1]], [[1, 1], [1, 1]])],  # 0 * NaN would differ from 0
+)
+check("the inputs are not modified", [SQUARE, in_float32(SQUARE)], calls=not_modified)
+check("any inputs", [MORE_KEYS | {"p": 0.5}, inputs()])
+
+EXERCISE = Exercise(__file__, dropout_attention, check, points=4, minutes=15, difficulty="medium")

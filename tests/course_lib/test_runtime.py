@@ -1,0 +1,85 @@
+"""The choice of mode, each time in a new process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    """A fresh Python in the repository, with no GPU in sight and TRITON_INTERPRET unset unless given."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment |= {"CUDA_VISIBLE_DEVICES": ""} | variables
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+# An interpreted kernel that needs Triton's own library, which half-works when the mode is set too late.
+KERNEL = """
+import torch, triton, triton.language as tl
+from course_lib import runtime
+
+@triton.jit
+def row_sum(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK)) + tl.zeros((BLOCK,), tl.float32)
+    tl.store(out_ptr, tl.sum(x, 0))
+
+x, out = torch.arange(16.0, device=runtime.device()), torch.zeros(1, device=runtime.device())
+row_sum[(1,)](x, out, BLOCK=16)
+print(out.item())
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import torch; "])
+def test_interpreter_is_chosen_before_triton_is_imported(first, tmp_path):
+    script = tmp_path / "kernel.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); {first}from course_lib import runtime; "
+        "print(runtime.choose(), runtime.mode(), runtime.device(), 'triton' in sys.modules)\n" + KERNEL
+    )
+    result = python(str(script))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["interpreter", "interpreter", "cpu", "False", "120.0"]
+
+
+def test_importing_triton_first_is_a_clear_error():
+    for call in ("from courseware import start; start()", "import course_lib.kernels"):
+        result = python("-c", f"import triton; {call}")
+        assert result.returncode == 1
+        last = result.stderr.splitlines()[-1]
+        assert last.startswith("RuntimeError: Triton was imported before course_lib")
+        assert "Restart the kernel and run the notebook's first cell first" in last
+
+
+def test_changing_the_environment_after_triton_does_not_deceive():
+    code = "import triton, os; os.environ['TRITON_INTERPRET'] = '1'; import course_lib.kernels"
+    assert "its kernels are compiled; here they must be interpreted" in python("-c", code).stderr
+
+
+def test_importing_triton_first_in_the_right_mode_is_fine():
+    code = "import triton; from course_lib import runtime; print(runtime.choose(), runtime.choose())"
+    assert python("-c", code, TRITON_INTERPRET="1").stdout.split() == ["interpreter", "interpreter"]
+
+
+def test_the_users_own_choice_is_honoured():
+    code = "import os; from course_lib import runtime; print(runtime.choose(), os.environ['TRITON_INTERPRET'])"
+    assert python("-c", code, TRITON_INTERPRET="0").stdout.split() == ["gpu", "0"]
+    assert python("-c", code, TRITON_INTERPRET="on").stdout.split() == ["interpreter", "1"]
+    assert python("-c", code, TRITON_INTERPRET="").stdout.split() == ["interpreter", "1"]
+
+
+def test_without_a_gpu_or_an_emulator_it_is_said_what_to_import():
+    code = "from course_lib.kernels.hopper import forward"
+    assert python("-c", f"import courseware; {code}").returncode == 0
+    last = python("-c", code).stderr.splitlines()[-1]
+    assert last == "RuntimeError: without a GPU, gluon kernels need an emulator: import courseware first"
+
+
+def test_a_lesson_of_the_time_before_the_move_says_what_to_do():
+    """Its first cell calls this."""
+    last = python("-c", "from course_lib import runtime; runtime.start()").stderr.splitlines()[-1]
+    assert "make lab" in last and "fresh" in last

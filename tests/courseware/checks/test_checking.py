@@ -1,0 +1,154 @@
+"""Failing inputs are found, shrunk, and the same on every run."""
+
+import math
+
+import numpy as np
+import pytest
+
+from course_lib import reference
+from courseware import checks
+from courseware.checks import calling, checking, registry
+from courseware.checks.registry import UnknownExercise
+
+ANSWER = registry.find("05.online_normalizer").answer
+
+
+def wrong_for(unlucky):
+    """The right answer, except for streams of which `unlucky` is true."""
+
+    def answer(stream):
+        stream = list(stream)
+        m, l = ANSWER(stream)
+        return (m, l + 1) if unlucky(stream) else (m, l)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "unlucky, smallest",
+    [
+        (lambda s: len(s) > 2, "online_normalizer([1.0, 2.0, 3.0, 4.0])"),
+        (lambda s: len(s) in (3, 5) and sum(s) > 2.5, "online_normalizer([2.0, 2.0, 2.0, 2.0, 2.0])"),
+        (lambda s: len(s) == 3 and min(s) < 0, "online_normalizer([0.0, 0.0, -1.0])"),
+        (lambda s: sum(x == -np.inf for x in s) > 1, "online_normalizer([-np.inf, -np.inf])"),
+    ],
+)
+def test_the_printed_input_is_a_small_case_or_the_smallest_that_was_drawn(unlucky, smallest):
+    lines = checks.grade("05.online_normalizer", wrong_for(unlucky)).message.splitlines()
+    assert "    " + smallest in lines
+
+
+def test_shrinking_does_not_change_the_mistake():
+    """A small input on which something else goes wrong is not shown for a failing case."""
+
+    def wrong(stream):
+        m, l = ANSWER(stream)
+        if stream == [-3.0, -1.0]:
+            return m, 2.0  # as if the old sum were not rescaled
+        return (m, np.nan) if len(stream) == 2 and stream[0] == 0 < stream[1] else (m, l)
+
+    result = checks.grade("05.online_normalizer", wrong)
+    assert "    online_normalizer([-3.0, -1.0])" in result.message.splitlines()
+    assert "l is NaN" not in result.message
+
+
+def test_a_slow_answer_is_not_tried_for_ever(monkeypatch):
+    calls = []
+    monkeypatch.setattr(checking, "TRIES", 50)
+    checks.grade("05.online_normalizer", wrong_for(lambda s: calls.append(s) or len(s) > 2))
+    # The cases and the random inputs of four properties, and no more than 50 tries in the last one.
+    assert len(calls) < 400
+
+
+@pytest.mark.parametrize("wrong_at", [lambda n: n % 3 == 0, lambda n: n == 60], ids=["every third", "once"])
+def test_an_answer_that_is_not_the_same_twice_is_told_something(wrong_at):
+    state = {"calls": 0}
+
+    def moody(s):
+        state["calls"] += 1
+        return wrong_at(state["calls"])
+
+    result = checks.grade("05.online_normalizer", wrong_for(moody))
+    assert not result.passed and "fails the test" in result.message
+
+
+def test_another_seed_draws_other_inputs():
+    def drawn(seed):
+        seen = []
+        checks.grade("05.online_normalizer", wrong_for(lambda s: seen.append(tuple(s)) and False), seed=seed)
+        return seen
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+def test_an_unknown_id_is_refused_with_those_that_come_near():
+    with pytest.raises(UnknownExercise, match="did you mean 05.merge_states"):
+        checks.grade("05.merge_state", ANSWER)
+
+
+def test_exercises_come_in_lesson_order():
+    ids = checks.exercises()
+    assert ids[0] == "00.softmax_scale" and "05.online_normalizer" in ids
+    numbers = [exercise_id[:2] for exercise_id in ids]
+    assert numbers == sorted(numbers)
+
+
+# Their inputs are few, and all of them are asked for.
+ASKED_IN_FULL = {"02.breaking_input", "08.find_failing_input"}
+
+
+@pytest.mark.parametrize("exercise_id", registry.exercises())
+def test_the_class_s_seed_draws_inputs_of_every_exercise(exercise_id):
+    properties = registry.find(exercise_id).properties
+    drawn = any(prop.draw is not None or calling.FIXED in prop.call for prop in properties)
+    assert drawn == (exercise_id not in ASKED_IN_FULL)
+
+
+def test_a_seed_changes_what_a_fixed_generator_draws():
+    seen = []
+    judge = calling.judging("rng = np.random.default_rng(0)\nanswer(rng.random())", lambda returned, **_: None)
+    for seed in (0, 1, 1):
+        calling.draw_with(seed)
+        judge(lambda number: seen.append(number))
+        assert calling.as_drawn("np.random.default_rng(0)") == f"np.random.default_rng({seed})"
+    calling.draw_with(0)
+    assert seen[0] == np.random.default_rng(0).random() != seen[1] == seen[2]
+
+
+def test_it_is_said_what_an_answer_borrows():
+    cells = {"np": np}
+    for number, cell in enumerate(["def root(x): return np.sqrt(x)", "def mine(d): return 1 / root(d)"]):
+        exec(compile(cell, f"<cell {number}>", "exec"), cells)
+    assert checking.borrowed(cells["mine"]) == ["root"] and checking.borrowed(cells["root"]) == []
+    result = checks.grade("00.softmax_scale", cells["mine"])
+    assert result.passed and "It uses root, from outside its own cell" in result.message
+    cells["root"] = reference.stable_softmax
+    assert checking.borrowed(cells["mine"]) == ["root"]
+
+
+def raises_in_its_own_line(sram_bytes, d, dtype_bytes=2, multiple_of=16):
+    raise ValueError("nothing fits")
+
+
+@pytest.mark.parametrize(
+    "exercise_id, answer, hint",
+    [
+        ("05.online_attention", lambda q, K, V, block: K[len(K) :].max(), "An array on this line is empty."),
+        ("05.online_normalizer", lambda stream: (0.0, math.exp(1000)), "The exponent on this line is large"),
+        ("06.choose_block_sizes", raises_in_its_own_line, "Your own `raise` was reached."),
+    ],
+)
+def test_the_hint_is_for_what_the_exception_says(exercise_id, answer, hint):
+    assert hint in checks.grade(exercise_id, answer).message
+
+
+def test_no_hint_speaks_of_float16_where_a_line_is_named():
+    def attention(Q, K, V, causal=False):
+        scores = Q @ K.T / np.sqrt(Q.shape[1])
+        if causal:
+            scores = np.where(np.tri(*scores.shape, len(K) - len(Q), dtype=bool), scores, -np.inf)
+        p = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return p @ V / (p.sum(axis=1, keepdims=True) + 1e-3)
+
+    message = checks.grade("04.attention", attention).message
+    assert "line " in message and "Hint" not in message

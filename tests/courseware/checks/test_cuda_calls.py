@@ -1,0 +1,205 @@
+"""Answers in CUDA C++: what is found, and how it is told."""
+
+import inspect
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from course_lib import runtime
+from courseware.checks import checking, prose, registry, run_cuda
+from courseware.checks.cuda_calls import compare_output, compare_sectors, compare_shared_loads, cuda_checks
+from courseware.checks.exercise import Exercise, ExpectedOutput
+from courseware.checks.rules import objection_to_cuda
+from courseware.classroom import marking
+from courseware.editing import edited
+from courseware.simulators.cuda_emulator.compiling import CompileError
+
+compiled = pytest.mark.skipif(runtime.cxx_compiler() is None, reason="there is no C++ compiler")
+
+
+def doubled():
+    return r"""
+    extern "C" __global__ void doubled(const float* x, float* y, int n) {
+      __shared__ float tile[64];
+      const int i = blockIdx.x * 64 + threadIdx.x;
+      tile[threadIdx.x] = i < n ? x[i] : 0.0f;
+      __syncthreads();
+      if (i < n) y[i] = tile[threadIdx.x] + tile[threadIdx.x];
+    }
+    """
+
+
+CALL = """\
+x = np.arange(n, dtype=np.float32)
+y = np.full_like(x, np.nan)
+run_cuda(doubled(), "doubled", -(-n // 64), 64, x=x, y=y, n=n)"""
+
+
+def agrees(report, x, y, **_):
+    return compare_output(report, y, ExpectedOutput("y", 2.0 * x, 2 * x, x, "element"))
+
+
+def reads_once(report, **_):
+    return compare_sectors(report, {"x": (13, 0), "y": (0, 13)}) or compare_shared_loads(report, 4)
+
+
+CASES = [{"n": 100}]
+check = cuda_checks(CALL, agrees)
+check("doubled", CASES)
+check("once", CASES, test=reads_once)
+EXERCISE = Exercise("exercises/lesson_99/doubled.py", doubled, check, points=1, minutes=1, difficulty="easy")
+vars(EXERCISE)["prose"] = prose.Prose("Doubled", ("", "", ""), "", slips=())  # there is no Markdown file to read
+
+
+@pytest.fixture(autouse=True)
+def exercise(monkeypatch):
+    find = registry.find
+    monkeypatch.setattr(registry, "find", lambda name: EXERCISE if name == EXERCISE.id else find(name))
+
+
+def graded(*edit):
+    return checking.grade(EXERCISE.id, edited(doubled, {edit[0]: edit[1]} if edit else {}))
+
+
+@compiled
+def test_a_right_kernel_passes():
+    result = graded()
+    assert result.passed and list(result.properties) == ["doubled", "once"], result.message
+
+
+SUM = "tile[threadIdx.x] + tile[threadIdx.x]"
+LEFT = "tile[threadIdx.x] + tile[threadIdx.x ^ 32]"
+
+
+@compiled
+@pytest.mark.parametrize(
+    "old, new, told",
+    [
+        (SUM, f"{SUM} + 1", "y is wrong at every element"),
+        ("i < n ? x[i] : 0.0f", "x[i]", "Line 5: thread 36 of block 1 loads x[100], outside x, whose shape is [100]."),
+        ("      __syncthreads();\n      if (i < n) y[i] = " + SUM, "      if (i < n) y[i] = " + LEFT,
+         "Line 5: thread 32 of block 0 stores element 32 of tile, which thread 0 loads in line 6"),
+        ("tile[threadIdx.x] = i", "if (threadIdx.x) tile[threadIdx.x] = i",
+         "Line 7: thread 0 of block 0 loads element 0 of tile, which no thread of the block has stored."),
+        ("      __syncthreads();", "      if (threadIdx.x < 32) __syncthreads();\n      else __syncthreads();",
+         "Line 6: in block 0, thread 0 and 31 more wait at __syncthreads() in line 6, thread 32 and 31 more wait"),
+        ("      __syncthreads();", "      __syncwarp();\n      if (threadIdx.x) __shfl_xor_sync(~0u, i, 1);\n"
+         "      else __syncwarp();", "Line 7: in block 0, "),
+        ("if (i < n) y", "if (i < n - 2) y", "y: 2 of 100 elements are never stored (elements 98 to 99)"),
+        ("if (i < n) y[i]", "if (i < n && i / 64 == 0) y[i]", "y: 36 of 100 elements are never stored"),
+        (SUM, "0.0f / (i - i)", "y is NaN at every element"),
+        ("blockIdx.x * 64 +", "blockIdx.x * 64 + ;", "the CUDA source does not compile: kernel.cu, line 4: expected"),
+        ("= i < n ? x[i]", "= i < n ? z[i]", "the CUDA source does not compile: kernel.cu, line 5"),
+        ("void doubled(", "void twice(", "the CUDA source does not compile: there is no kernel doubled"),
+        (", int n)", ", int n, int m)", "the kernel cannot be launched: the kernel takes 4 "
+         "(float const*, float*, int, int) arguments, not 3: x, y, n"),
+        ("float* y, int n)", "int* y, int n)", "the kernel cannot be launched: y does not fit"),
+        ("      __syncthreads();", "      while (true) __syncthreads();", "the kernel was still running after 2 s, in"),
+        ("    extern", "    #include <cstdio>\n    extern", "the kernel is not run: line 2: it may not use #include"),
+        ("    return r", "    return [] and r", "the answer returned [], not CUDA C++ as text"),
+        ("    return r", "    return 7 and 8 or r", "the answer returned 8, not CUDA C++ as text"),
+        ("    return r", "    return 1 / 0 and r", "the answer raised ZeroDivisionError: division by zero"),
+        (SUM, f"{SUM} + 0 * y[i]", "y is NaN at every element"),
+        (SUM, f"{SUM} + 0 * x[i / 64 * 64]", "the launch loads 17 sectors of x, where 13 are enough"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told(old, new, told):
+    result = graded(old, new)
+    assert result.attempted and not result.passed
+    assert result.message.split("diagnosis ")[-1].startswith(told), result.message
+
+
+@compiled
+def test_the_lines_that_a_finding_names_are_shown():
+    message = graded(
+        "      __syncthreads();\n      if (i < n) y[i] = " + SUM, "      if (i < n) y[i] = " + LEFT
+    ).message
+    assert "line 5:  tile[threadIdx.x] = i < n ? x[i] : 0.0f;" in message
+    assert f"line 6:  if (i < n) y[i] = {LEFT};" in message
+
+
+@compiled
+def test_more_loads_of_shared_memory_than_enough_are_told():
+    x = np.zeros(100, np.float32)
+    report = run_cuda(doubled(), "doubled", 2, 64, x=x, y=x.copy(), n=100)
+    loads = report.shared.loads.requests
+    assert compare_shared_loads(report, loads) is None
+    evidence = compare_shared_loads(report, loads // 2)
+    assert evidence.findings[0].text == f"{loads} requests load from shared memory, where {loads // 2} are enough"
+
+
+@compiled
+def test_what_a_learner_pastes_raises_as_the_runner_does():
+    with pytest.raises(CompileError, match=r"kernel\.cu, line 1"):
+        run_cuda("void f(", "f", 1, 1)
+
+
+def test_without_a_compiler_the_check_says_so(monkeypatch):
+    monkeypatch.setattr(runtime, "cxx_compiler", lambda: None)
+    result = graded()
+    assert (result.passed, result.attempted) == (False, True)
+    assert "not checked, for this exercise needs Linux and a C++ compiler" in result.message
+
+
+def test_reading_an_exercise_imports_no_torch():
+    code = "import sys; from courseware.checks import cuda_calls; print({'torch', 'triton'} & sys.modules.keys() or 0)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "0"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#include <fstream>", "%:include <fstream>", "  #  include \"/etc/passwd\"", "#pragma GCC poison f",
+        "#define JOIN(a, b) a##b", 'int x = system("true");', "auto f = &fopen;", "sys\\\ntem(0);", "std::ofstream f;",
+        'asm("nop");', "__asm__ volatile(\"\");", "extern \"C\" int execve(const char*);", "runner_barrier(1);",
+        "__attribute__((constructor)) void f() {}", "/* a\n comment */ fork();",
+    ],
+)  # fmt: skip
+def test_a_kernel_that_reaches_outside_is_refused(line):
+    assert objection_to_cuda(f"int n;\n{line}") is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#define TILE 16", "  #pragma unroll", "#pragma unroll 4", "#ifdef __CUDACC__\n#endif", "// the system opens",
+        "/* remove\n it */ int kills = 0;", 'printf("%f", x);', "const int opened = 1;", "assert(n > 0);",
+    ],
+)  # fmt: skip
+def test_what_kernels_need_is_allowed(line):
+    assert objection_to_cuda(line) is None
+
+
+def test_the_line_that_is_refused_is_the_source_s_own():
+    assert objection_to_cuda("/* one\ntwo */\n\nfork();").startswith("line 4: ")
+
+
+@compiled
+def test_an_answer_is_marked_in_class():
+    exercise_id = "12.warp_softmax"
+    exercise = registry.find(exercise_id)
+    right, name = inspect.getsource(exercise.answer), exercise.answer.__name__
+    test = f"check({exercise_id!r}, {name})\nfrom courseware.checks import grade\n"
+    test += f"result = grade({exercise_id!r}, {name}, seed=7)\nassert result.passed, result.message"
+
+    def marked(source):
+        return marking.mark({exercise_id: source}, {exercise_id: test}, limit_s=60)[exercise_id]
+
+    as_it_should_be = marked(right)
+    assert as_it_should_be["passed"], as_it_should_be["message"]
+    wrong = marked(right.replace("/ l;", ";"))
+    assert not wrong["passed"] and "exponentials" in wrong["message"]
+    # Only the text that is returned can be judged, however it is made.
+    hidden = right.replace('    return r"""', '    return "#inc" + "lude <fstream>\\n" + r"""')
+    assert "may not use #include" in marked(hidden)["message"]
+
+
+def test_a_process_that_dies_is_the_kernel_s_doing(monkeypatch):
+    def dies(*_, **__):
+        raise RuntimeError("the process that runs the kernel died of signal 11: ")
+
+    monkeypatch.setattr("courseware.simulators.cuda_emulator.runner.launch", dies)
+    assert "the kernel writes beyond its own memory, and its process died" in graded().message

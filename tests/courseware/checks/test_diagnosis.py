@@ -1,0 +1,111 @@
+"""Where and how an output differs, in words."""
+
+import numpy as np
+import pytest
+
+from courseware.checks.calling import GuardedAnswer
+from courseware.checks.diagnosis import FLOOR, compare
+from courseware.checks.exercise import ExpectedOutput
+
+KEYS = np.array([0.1, 0.2, 0.3, 0.15, 0.25])
+
+
+def part(expected, **fields):
+    expected = np.asarray(expected, dtype=np.float64)
+    return ExpectedOutput("out", expected, expected, fields.pop("terms", np.abs(expected)), **fields)
+
+
+def told(returned, *parts):
+    evidence = compare(returned, list(parts))
+    return None if evidence is None else [(f.kind, f.text) for f in evidence.findings]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_what_was_never_written_is_told_from_what_became_nan(dtype):
+    returned = GuardedAnswer(lambda x: np.concatenate([2 * np.empty(1, dtype), np.sqrt(x)]))(-np.ones(1, dtype))
+    assert told(returned[1:], part([1.0])) == [("nan", "out is NaN")]
+    ((kind, text),) = told(returned, part([1.0, 1.0]))
+    assert kind == "np.empty" and text.startswith("out is NaN at row 0 of 2, from elements of np.empty")
+
+
+@pytest.mark.parametrize(
+    "returned, kind, text",
+    [
+        (None, "none", "the answer returned None"),
+        ([1.0, 2.0, 3.0], "type", "a list of 3"),
+        (["1", "2"], "type", "a list of 2"),
+        ("text", "type", "out is a str, not an array of shape (2,)"),
+        (np.array([[1.0, 2.0]]), "shape", "out has shape (1, 2), not (2,)"),
+        (np.array([True, False]), "dtype", "out has dtype bool"),
+        (np.array([1.0, 2j]), "dtype", "out has dtype complex128"),
+        (np.array([np.nan, 2.0]), "nan", "out is NaN at row 0 of 2"),
+        (np.array([1.0, np.inf]), "inf", "out is infinite at row 1 of 2"),
+        (np.array([2.0, 4.0]), "factor", "out is too large by the same factor 2 at every row"),
+        (np.array([1.0, 1.0]), "factor", "out is too small by the factor 0.5 at row 1 of 2"),
+        (np.array([0.0, 0.0]), "factor", "out is 0 at every row"),
+        (np.array([1.0, 7.0]) + 3, "values", "out is wrong at every row"),
+        (np.array([1.001, 2.0]), "digits", "out is right to about 3 digits only"),
+        (np.array([1.001, 1.999]), "precision", "right to about 3 digits only"),
+    ],
+)
+def test_what_is_wrong_is_said(returned, kind, text):
+    ((found, said),) = told(returned, part([1.0, 2.0]))
+    assert found == kind and text in said
+
+
+def test_an_object_that_is_no_array_is_named():
+    class Tile:
+        pass
+
+    assert told(Tile(), part([1.0])) == [("type", "out is a Tile, not an array of shape (1,)")]
+
+
+def test_right_is_right():
+    for right in (np.array([1.0, 2.0]), [1.0, 2.0], (1, 2), np.array([1, 2]), np.array([1.0, 2.0], dtype=np.float32)):
+        assert told(right, part([1.0, 2.0])) is None
+    assert told(np.float32(-np.inf), part(-np.inf)) is None
+    assert told(0.5, part(0.5)) is None
+
+
+def test_the_budget_is_a_few_float32_roundings_of_the_terms():
+    exact = part(1.0, terms=1.0)
+    assert told(1.0 + 0.9 * FLOOR, exact) is None
+    assert told(1.0 + 1.1 * FLOOR, exact) is not None
+    # A small difference of large terms may be as wrong as the terms are rounded.
+    assert told(1e-3 + 5 * FLOOR, part(1e-3, terms=10.0)) is None
+    plain = ExpectedOutput("out", np.float64(1.0), np.float64(1.01), 1.0)
+    assert told(1.02, plain) is None and told(1.021, plain) is not None
+
+
+def test_parts_in_each_others_place():
+    m, l = ExpectedOutput("m", np.float64(3.0), 3.0, 0.0), ExpectedOutput("l", np.float64(1.0), 1.0, 1.0)
+    assert told((1.0, 3.0), m, l) == [("swapped", "m and l are swapped")]
+    assert told((5.0, 1.0), m, l) == [("offset", "m is 2 too large")]
+    assert told((3.0,), m, l)[0][0] == "type"
+    assert told(3.0, m, l)[0][0] == "type"
+
+
+def test_every_key_after_the_first_block_by_one_factor():
+    wrong = KEYS * [1, 1, 0.5, 0.5, 0.5]
+    ((kind, text),) = told(wrong, part(KEYS, index="key", tile=2))
+    assert kind == "factor"
+    assert text.splitlines()[1:] == [
+        "block 0 (keys 0 to 1): right",
+        "blocks 1 to 2 (keys 2 to 4): too small by the same factor 0.5",
+    ]
+
+
+def test_a_block_that_was_left_out():
+    ((_, text),) = told(KEYS * [1, 1, 1, 1, 0], part(KEYS, index="key", tile=2))
+    assert "block 2 (key 4): 0" in text
+
+
+def test_rows_are_named():
+    rows = part(np.ones((4, 2)))
+    wrong = np.ones((4, 2))
+    wrong[[1, 3], 1] = 5.0
+    assert told(wrong, rows) == [("factor", "out is too large by the same factor 5 at rows 1, 3 of 4, column 1 of 2")]
+
+
+def test_one_of_several_outputs_may_be_missing():
+    assert told((None, 1.0), part(1.0), part(1.0)) == [("type", "out is None, not a number or an array")]

@@ -1,0 +1,139 @@
+"""What exercises and quizzes say is read from Markdown; a file with something missing is refused by name."""
+
+import pytest
+
+from courseware.checks import prose
+
+EXERCISE = """\
+# A title
+
+## Hint 1
+
+A question?
+
+## Hint 2
+
+A nudge,
+on two lines.
+
+## Hint 3
+
+An outline:
+
+    code = that(keeps)
+    its = lines
+
+## Reasoning
+
+Because.
+
+## Slips
+
+### a property
+
+#### one thing
+
+```diff
+-right
++wrong
+```
+
+```diff
+ right
++wrong
+```
+
+```diff each
+-right
++either
++or
+```
+
+It is wrong.
+
+Look there.
+
+And there.
+
+#### another thing
+
+It is wrong, too.
+
+```diff
+-right
+```
+"""
+QUIZ = """\
+## Which?
+
+- [ ] this
+  Not so,
+  since that.
+- [x] that
+  Right.
+"""
+
+
+def written(tmp_path, text):
+    path = tmp_path / "exercise.md"
+    path.write_text(text)
+    return path
+
+
+def test_an_exercise_is_read(tmp_path):
+    read = prose.read(written(tmp_path, EXERCISE))
+    assert read.title == "A title"
+    assert read.hints == (
+        "A question?",
+        "A nudge, on two lines.",
+        "An outline:\n\n    code = that(keeps)\n    its = lines",
+    )
+    assert read.reasoning == "Because."
+    diffs = ("-right\n+wrong\n", " right\n+wrong\n", "-right\n+either\n", "-right\n+or\n")
+    assert read.slips == (
+        prose.Slip("one thing", "a property", diffs, "It is wrong.", "Look there.\n\nAnd there."),
+        prose.Slip("another thing", "a property", ("-right\n",), "It is wrong, too.", ""),
+    )
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("# A title\n", "", "does not begin with a title"),
+        ("## Hint 2", "## Hint two", "it needs Hint 1, Hint 2, Hint 3, Reasoning, Slips"),
+        ("#### another thing", "#### one thing", "has a heading twice: one thing"),
+        ("It is wrong, too.", "", "the slip 'another thing' needs a diff and what is wrong"),
+        ("```diff\n-right\n```\n", "", "the slip 'another thing' needs a diff and what is wrong"),
+        ("### a property", "", "'#### one thing' stands before the first '###' heading"),
+        ("# A title\n", "# A title\n\nstray words\n", "'stray words' stands before"),
+    ],
+)
+def test_what_is_missing_or_does_not_belong_is_said(tmp_path, old, new, said):
+    assert EXERCISE.count(old) == 1
+    with pytest.raises(prose.BadProse, match=said):
+        prose.read(written(tmp_path, EXERCISE.replace(old, new)))
+
+
+def test_a_quiz_is_read(tmp_path):
+    (question,) = prose.read_quiz(written(tmp_path, QUIZ))
+    assert question == {
+        "question": "Which?",
+        "answers": [
+            {"answer": "this", "correct": False, "feedback": "Not so, since that."},
+            {"answer": "that", "correct": True, "feedback": "Right."},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("  Right.\n", "", "the option 'that' has no feedback"),
+        ("- [ ] this", "- this", "needs options"),
+        ("- [ ] this\n  Not so,\n  since that.\n- [x] that\n  Right.\n", "words\n", "needs options"),
+    ],
+)
+def test_a_quiz_without_options_or_feedback_is_refused(tmp_path, old, new, said):
+    assert QUIZ.count(old) == 1
+    with pytest.raises(prose.BadProse, match=said):
+        prose.read_quiz(written(tmp_path, QUIZ.replace(old, new)))

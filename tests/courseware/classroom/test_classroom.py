@@ -1,0 +1,409 @@
+"""The classroom: a course is written, released, handed in by honest and dishonest students, marked and exported.
+
+The whole loop runs once, with nbgrader's own commands, on a NumPy lesson; most tests look at what it left behind. The
+answers of a kernel lesson are marked without nbgrader. That every other answer passes is tested elsewhere: with its
+own checks (tests/courseware/exercises), in its notebook (tests/notebooks), and by the rules of the class (test_rules).
+"""
+
+import ast
+import copy
+import csv
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell
+
+from courseware.checks import registry
+from courseware.classroom import course, marking
+from tools import authoring
+
+LESSON, KERNEL_LESSON = "03_stable_softmax", "07_first_triton_kernels"
+SEED = "3141592653"  # as text, because files are searched for it
+EXERCISES = {exercise.id: exercise for exercise in registry.of_lesson("03")}
+FIRST, SECOND, THIRD = EXERCISES
+NAME = {exercise_id: exercise.answer.__name__ for exercise_id, exercise in EXERCISES.items()}
+POINTS = {exercise_id: exercise.points for exercise_id, exercise in EXERCISES.items()}
+ANSWERS = {exercise_id: inspect.getsource(exercise.answer) for exercise_id, exercise in EXERCISES.items()}
+
+
+def wrong(exercise_id):
+    return f"def {NAME[exercise_id]}(*arguments):\n    return arguments[0]\n"
+
+
+def calling(exercise_id, statement, function):
+    return f"def {NAME[exercise_id]}(*arguments):\n    {statement}\n    return {function}(*arguments)\n"
+
+
+@dataclass
+class Submission:
+    """answers: exercise id -> source that replaces the stub. damage: a function that changes the notebook further.
+    passed: the exercises that must earn their points. files: name -> text of files beside the notebook."""
+
+    answers: dict[str, str]
+    passed: tuple[str, ...] = ()
+    damage: object = None
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def cell_of(notebook, grade_id):
+    return next(c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") == grade_id)
+
+
+def edit_tests(notebook):
+    """Empties, deletes, duplicates and revalues locked cells, and adds a new cell that claims points."""
+    for exercise_id in EXERCISES:
+        check = cell_of(notebook, course.check_cell(exercise_id))
+        check.source = "pass"
+        check.metadata.nbgrader.update(points=1000, locked=False)
+    notebook.cells.remove(cell_of(notebook, course.check_cell(SECOND)))
+    claim = {"grade": True, "grade_id": "bonus", "locked": True, "points": 1000, "schema_version": 3}
+    claim |= {"solution": False, "task": False}
+    notebook.cells.append(new_code_cell("1000", metadata={"nbgrader": claim}))
+    again = copy.deepcopy(cell_of(notebook, course.check_cell(THIRD)))
+    notebook.cells.insert(0, new_code_cell("1000", metadata=again.metadata))
+    again.metadata.nbgrader.update(solution=True, grade=False)
+    notebook.cells.append(new_code_cell("1000", metadata=again.metadata))
+    notebook.cells[1].metadata["nbgrader"] = "solved"
+
+
+def patch_the_kernel(notebook):
+    """Adds cells before and after the answers that would turn every failure in the student's kernel into a success."""
+    hooks = (
+        "import subprocess, sys, types, numpy as np, courseware, courseware.checks as checks\n"
+        "passed = checks.Result(True, True, {}, 'passed')\n"
+        "checks.grade = checks.checking.grade = checks.learner.grade = lambda *a, **k: passed\n"
+        "courseware.check = check = lambda *a, **k: None\n"
+        "np.array_equal = np.allclose = lambda *a, **k: True\n"
+        "subprocess.run = lambda *a, **k: types.SimpleNamespace(returncode=0, stdout='{}')\n"
+        "get_ipython().showtraceback = lambda *a, **k: None\n"
+        "get_ipython().input_transformers_post.append(lambda lines: ['pass\\n'])\n"
+    )
+    notebook.cells.insert(0, new_code_cell(hooks))
+    notebook.cells.append(new_code_cell(hooks))
+
+
+# If the student's folder were on the path, these files would be imported instead of the real modules.
+SHADOWS = {name: "raise SystemExit('shadowed')\n" for name in ("numpy.py", "sitecustomize.py", "course_lib.py")}
+
+SUBMISSIONS = {
+    "honest": Submission(ANSWERS, passed=(FIRST, SECOND, THIRD)),
+    "edits_the_tests": Submission(
+        {FIRST: ANSWERS[FIRST], SECOND: wrong(SECOND), THIRD: wrong(THIRD)}, (FIRST,), edit_tests, SHADOWS
+    ),
+    "calls_the_reference": Submission(
+        {
+            FIRST: calling(FIRST, "from course_lib.reference.softmax import stable_softmax as f", "f"),
+            SECOND: calling(SECOND, "import course_lib", "course_lib.reference.logsumexp"),
+            THIRD: calling(
+                THIRD, "import sys", f"sys.modules['courseware.exercises'].lesson_03.{NAME[THIRD]}.{NAME[THIRD]}"
+            ),
+        }
+    ),
+    "never_ends": Submission(
+        {
+            FIRST: f"def {NAME[FIRST]}(x):\n    while True:\n        pass\n",
+            SECOND: "raise SystemExit\n" + ANSWERS[SECOND],
+            THIRD: ANSWERS[THIRD],
+        },
+        passed=(THIRD,),
+    ),
+    "hands_in_markup": Submission(
+        {
+            FIRST: ANSWERS[FIRST] + "\n### BEGIN HIDDEN TESTS\n# <script>alert(1)</script>\n",
+            SECOND: f"def {NAME[SECOND]}(x, axis=-1):\n    raise ValueError('<script>alert(1)</script>' * 10**6)\n",
+        },
+        (FIRST,),
+        lambda notebook: notebook.cells.insert(0, new_markdown_cell("<script>alert(1)</script>")),
+    ),
+    "hands_in_no_notebook": Submission({}, files={f"{LESSON}.ipynb": "My answer is 42."}),
+    "hands_in_a_link": Submission({}),  # to the course's own notebook, answers included
+    "patches_the_kernel": Submission({FIRST: wrong(FIRST), SECOND: ANSWERS[SECOND]}, (SECOND,), patch_the_kernel),
+}
+
+
+@dataclass
+class Loop:
+    course: Path
+    scores: dict  # student -> (score, max_score), as exported
+
+    def said(self, student, exercise_id):
+        """The text that the autograded notebook of a student holds under a check."""
+        path = self.course / "autograded" / student / LESSON / f"{LESSON}.ipynb"
+        (output,) = cell_of(nbformat.read(path, as_version=4), course.check_cell(exercise_id)).outputs
+        return output.get("evalue") or output.get("text")
+
+
+def environment(course):
+    # nbgrader starts alembic by its name. The tests' course_lib need not be the one that is installed.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    neutral = {"JUPYTER_CONFIG_DIR": str(course / "none"), "HOME": str(course), "IPYTHONDIR": str(course / "none")}
+    return os.environ | neutral | {"PATH": path, "PYTHONPATH": str(authoring.ROOT)}
+
+
+def nbgrader(course, *arguments, **variables):
+    command = [Path(sys.executable).with_name("nbgrader"), *arguments]
+    run = subprocess.run(command, cwd=course, env=environment(course) | variables, capture_output=True, text=True)
+    return run
+
+
+def unstrict(source):
+    """A cell of a release as it is in the lesson."""
+    return re.sub(r'(check\("[^"]+", \w+), strict=True\)', r"\1)", source)
+
+
+def must(run):
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout + run.stderr
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory):
+    course = tmp_path_factory.mktemp("classroom") / "course"
+    course.write_course(course, seed=int(SEED))
+    assert f"seed={SEED}" in (course / "source" / LESSON / f"{LESSON}.ipynb").read_text()
+    must(nbgrader(course, "generate_assignment", LESSON))
+
+    released = nbformat.read(course / "release" / LESSON / f"{LESSON}.ipynb", as_version=4)
+    for student, submission in SUBMISSIONS.items():
+        notebook = copy.deepcopy(released)
+        for exercise_id, source in submission.answers.items():
+            cell_of(notebook, course.answer_cell(exercise_id)).source = source
+        if submission.damage:
+            submission.damage(notebook)
+        folder = course / "submitted" / student / LESSON
+        folder.mkdir(parents=True)
+        nbformat.write(notebook, folder / f"{LESSON}.ipynb")
+        for name, text in submission.files.items():
+            (folder / name).write_text(text)
+    link = course / "submitted" / "hands_in_a_link" / LESSON / f"{LESSON}.ipynb"
+    link.unlink()
+    link.symlink_to(course / "source" / LESSON / f"{LESSON}.ipynb")
+    assert ("hands_in_a_link", "broken: a link") in course.submissions(course, LESSON)
+    must(nbgrader(course, "autograde", LESSON))
+    must(nbgrader(course, "generate_feedback", LESSON))
+    must(nbgrader(course, "export"))
+    with open(course / "grades.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    scores = {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in rows}
+    return Loop(course, scores)
+
+
+def test_the_exported_marks_are_what_they_should_be(loop):
+    possible = sum(POINTS.values())
+    expected = {
+        student: (sum(POINTS[exercise_id] for exercise_id in submission.passed), possible)
+        for student, submission in SUBMISSIONS.items()
+    }
+    assert loop.scores == expected
+
+
+def test_each_student_is_told_why(loop):
+    for student, exercise_id, said in [
+        ("honest", FIRST, f"{FIRST}: passed"),
+        ("edits_the_tests", SECOND, "fails the test"),
+        ("calls_the_reference", FIRST, "line 2: an answer may not import course_lib.reference.softmax"),
+        ("calls_the_reference", SECOND, "an answer may not import course_lib;"),
+        ("calls_the_reference", THIRD, "an answer may not import sys;"),
+        ("never_ends", FIRST, "did not return within 2 s"),
+        ("never_ends", SECOND, "its cell does not run: SystemExit"),
+        ("hands_in_no_notebook", FIRST, "its cell was not found: the file has to be a notebook"),
+        ("patches_the_kernel", FIRST, "fails the test"),
+        ("patches_the_kernel", THIRD, "not attempted yet"),
+    ]:
+        assert said in loop.said(student, exercise_id), (student, exercise_id)
+        feedback = (loop.course / "feedback" / student / LESSON / f"{LESSON}.html").read_text()
+        assert said in re.sub("<[^>]*>", "", feedback), (student, exercise_id)
+
+
+def test_a_feedback_page_runs_nothing_of_the_student_s_and_stays_small(loop):
+    sizes = {}
+    for student in SUBMISSIONS:
+        page = (loop.course / "feedback" / student / LESSON / f"{LESSON}.html").read_text()
+        # No script, and nothing that needs a network.
+        assert "<script" not in page and "src=" not in page and "href=" not in page
+        sizes[student] = len(page)
+    assert sizes["hands_in_markup"] < sizes["honest"] + 20_000
+
+
+def test_students_see_neither_answers_nor_hidden_tests_nor_the_seed(loop):
+    handed_out = [*(loop.course / "release").rglob("*"), *(loop.course / "feedback").rglob("*.html")]
+    files = [path for path in handed_out if path.is_file()]
+    assert len(files) == 1 + len(SUBMISSIONS)
+    for path in files:
+        text = path.read_text()
+        assert SEED not in text and "result = grade(" not in text and "BEGIN SOLUTION" not in text, path
+        assert "seed=" not in text or "seed=" in (authoring.NOTEBOOKS / f"{LESSON}.ipynb").read_text(), path
+
+
+def test_a_release_is_the_lesson_with_locks_and_points(loop):
+    lesson = nbformat.read(authoring.NOTEBOOKS / f"{LESSON}.ipynb", as_version=4)
+    released = nbformat.read(loop.course / "release" / LESSON / f"{LESSON}.ipynb", as_version=4)
+    nbformat.validate(released)
+    code, was = ([cell for cell in book.cells if cell.cell_type == "code"] for book in (released, lesson))
+    assert [unstrict(cell.source) for cell in code] == [cell.source for cell in was]
+    assert [cell.source for cell in released.cells].count(course.RULES) == 1
+    assert not any(cell.outputs for cell in code)
+    assert [cell.source for cell in code if "quiz" in cell.metadata.get("tags", [])] == ['quiz("03")']
+    for exercise_id, points in POINTS.items():
+        answer, check = (cell_of(released, name(exercise_id)) for name in (course.answer_cell, course.check_cell))
+        assert answer.metadata.nbgrader.solution and not answer.metadata.nbgrader.locked
+        assert check.metadata.nbgrader.locked and check.metadata.nbgrader.points == points
+        assert not check.metadata.editable and not check.metadata.deletable
+
+
+def test_nbgraders_validation_accepts_an_answer_and_rejects_stubs(loop):
+    """`nbgrader validate` runs a release in a kernel, and students may call it themselves."""
+    path = loop.course / "release" / LESSON / f"{LESSON}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells = [
+        cell
+        for cell in notebook.cells
+        if "nbgrader" in cell.metadata or "bootstrap" in cell.metadata.get("tags", []) or "import check" in cell.source
+    ]
+    cell_of(notebook, course.answer_cell(FIRST)).source = ANSWERS[FIRST]
+    nbformat.write(notebook, loop.course / "validate.ipynb")
+    told = must(nbgrader(loop.course, "validate", "validate.ipynb"))
+    failed = [exercise_id for exercise_id in EXERCISES if f"{exercise_id}: not attempted yet" in told]
+    assert failed == [SECOND, THIRD], told
+
+
+def test_the_locked_cell_decides():
+    """What an instructor adds to the hidden tests counts."""
+
+    def marked(test, answers, **options):
+        (outcome,) = marking.mark(answers, {FIRST: test}, **options).values()
+        return outcome["passed"], outcome["message"]
+
+    for test, passed, message in [
+        ("assert False, 'no'", False, f"{FIRST}: no"),
+        ("1 / 0", False, f"{FIRST}: ZeroDivisionError: division by zero"),
+        (f"print({NAME[FIRST]}(np.zeros(1)))", True, f"{FIRST}: [1.]"),
+        (f'check("{FIRST}", {NAME[FIRST]})\nraise SystemExit', False, f"{FIRST}: SystemExit: "),
+    ]:
+        assert marked(test, {FIRST: ANSWERS[FIRST]}) == (passed, message)
+    assert not marked(f'check("{FIRST}", {NAME[FIRST]})', {FIRST: wrong(FIRST)})[0]
+    assert "its cell was not found" in marked("", {})[1]
+    stuck = "import functools\nsum(iter(int, 1))\n"
+    assert marked("", {FIRST: stuck}, limit_s=4) == (False, f"{FIRST}: the answer did not return within 4 s")
+
+
+def test_hidden_tests_draw_with_a_seed_of_their_own(tmp_path):
+    seeds = set()
+    for name in ("one", "other"):
+        course.write_course(tmp_path / name)
+        text = "".join(path.read_text() for path in (tmp_path / name / "source").rglob("*.ipynb"))
+        (seed,) = set(re.findall(r"seed=(\d+)\)\\nassert", text.replace('\\n",\n    "', "\\n")))
+        seeds.add(seed)
+    assert len(seeds) == 2
+
+
+def source_of(loop, lesson):
+    return nbformat.read(loop.course / "source" / lesson / f"{lesson}.ipynb", as_version=4)
+
+
+def function_in(source):
+    """The last statement of a cell or a source file, in a form that ignores comments."""
+    return ast.unparse(ast.parse(source).body[-1])
+
+
+@pytest.mark.parametrize("lesson", [lesson["name"] for lesson in course.lessons()])
+def test_every_lesson_becomes_an_assignment_with_answers_and_points(loop, lesson):
+    from nbgrader.preprocessors import ClearHiddenTests, ClearSolutions
+
+    source = source_of(loop, lesson)
+    nbformat.validate(source)
+    exercises = registry.of_lesson(lesson[:2])
+    points = {c.metadata.nbgrader.grade_id: c.metadata.nbgrader.points for c in source.cells if is_graded(c)}
+    assert points == {course.check_cell(exercise.id): exercise.points for exercise in exercises}
+    for exercise in exercises:
+        answer = cell_of(source, course.answer_cell(exercise.id)).source
+        assert function_in(answer) == function_in(inspect.getsource(exercise.answer))
+        hidden = cell_of(source, course.check_cell(exercise.id)).source
+        assert f'grade("{exercise.id}", {exercise.answer.__name__}, seed={SEED})' in hidden
+
+    released, _ = ClearSolutions(code_stub={"python": course.STUB}).preprocess(source, {})
+    released, _ = ClearHiddenTests().preprocess(released, {})
+    committed = nbformat.read(authoring.NOTEBOOKS / f"{lesson}.ipynb", as_version=4)
+    code, was = ([c.source for c in book.cells if c.cell_type == "code"] for book in (released, committed))
+    assert list(map(unstrict, code)) == was
+
+
+def test_what_each_student_handed_in(tmp_path, capsys):
+    def hand_in(student, name, text):
+        (tmp_path / "submitted" / student / LESSON).mkdir(parents=True)
+        if name:
+            (tmp_path / "submitted" / student / LESSON / name).write_text(text)
+
+    cell = {"cell_type": "code", "metadata": {"nbgrader": {"grade_id": course.answer_cell(FIRST)}}, "source": ""}
+    hand_in("ada", f"{LESSON}.ipynb", json.dumps({"cells": [cell]}))
+    hand_in("bob", f"{LESSON}.ipynb", "{")
+    hand_in("cyd", f"{LESSON} (1).ipynb", json.dumps({"cells": [cell]}))
+    hand_in("dan", None, "")
+    hand_in("eve", f"{LESSON}.ipynb", json.dumps({"cells": []}))
+    assert course.main([str(tmp_path), "--submissions", LESSON]) == 0
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert said == {
+        "ada": "a notebook",
+        "bob": "broken: not a Jupyter notebook",
+        "cyd": f"renamed: no {LESSON}.ipynb, but {LESSON} (1).ipynb",
+        "dan": "missing",
+        "eve": "broken: no answer cell of the release is in it",
+    }
+
+
+def test_lesson_00_prints_the_rules_of_the_class():
+    assert course.RULES in (authoring.NOTEBOOKS / "source/00_start_here.md").read_text()
+
+
+def is_graded(cell):
+    return cell.metadata.get("nbgrader", {}).get("grade", False)
+
+
+def test_answers_that_are_kernels_are_marked(loop):
+    source = source_of(loop, KERNEL_LESSON)
+    kernels = registry.of_lesson(KERNEL_LESSON[:2])[:2]
+    assert all("triton" in exercise.imports for exercise in kernels)
+    answers, tests = (
+        {exercise.id: cell_of(source, name(exercise.id)).source for exercise in kernels}
+        for name in (course.answer_cell, course.check_cell)
+    )
+    marks = marking.mark(answers, tests)
+    assert [mark["passed"] for mark in marks.values()] == [True, True], marks
+
+
+def test_links_lead_to_files_of_the_course_and_no_badge_leads_away(loop):
+    for path in (loop.course / "source").rglob("*.ipynb"):
+        text = "".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+        assert "Open in Colab" not in text
+        text = re.sub("`[^`]*`", "", text)  # `kernel[grid](arguments)` is not a link
+        links = [link.split("#")[0] for link in re.findall(r"\]\(([^():\s]+)\)", text)]
+        assert not [link for link in links if link and not (path.parent / link).exists()], path
+
+
+def run_classroom(*arguments):
+    command = [sys.executable, "-m", "courseware", "classroom", *map(str, arguments)]
+    return subprocess.run(command, cwd=authoring.ROOT, capture_output=True, text=True)
+
+
+def test_the_command_writes_a_course_once_and_never_overwrites_it(tmp_path):
+    run = run_classroom(tmp_path / "course")
+    assert run.returncode == 0 and "nbgrader generate_assignment 00_start_here" in run.stdout, run.stderr
+    before = {path: path.read_bytes() for path in (tmp_path / "course").rglob("*") if path.is_file()}
+    run = run_classroom(tmp_path / "course")
+    assert run.returncode == 2 and "is not empty; nothing was written" in run.stderr
+    assert {path: path.read_bytes() for path in (tmp_path / "course").rglob("*") if path.is_file()} == before
+
+
+def test_the_page_for_instructors_shows_the_points_and_minutes():
+    page = (authoring.ROOT / "docs/instructors.md").read_text()
+    assert course.table() in page, (
+        "its table of points is old; put there what this prints: python -m courseware classroom --table"
+    )

@@ -1,0 +1,74 @@
+"""A function with parts of its source replaced."""
+
+import re
+import traceback
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from course_lib import runtime
+from courseware.editing import edits_of, with_edits
+
+OFFSET = 1
+
+
+def double(x):
+    return np.asarray(x) * 2
+
+
+@triton.jit
+def double_kernel(x_ptr, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.store(x_ptr + offsets, tl.load(x_ptr + offsets) * 2)
+
+
+def test_the_text_is_replaced_and_the_function_itself_stays():
+    triple = with_edits(double, {"* 2": "* 3"}, "triple")
+    assert triple(np.ones(2)).tolist() == [3.0, 3.0] and double(np.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_edits_apply_one_after_another():
+    assert with_edits(double, {"* 2": "* 3", "* 3": "* 4"}, "in turn")(1) == 4
+
+
+def test_a_diff_is_a_series_of_edits():
+    diff = " kept\n-old\n-    older\n+new\n@@\n-gone\n@@\n below\n+\n"
+    assert edits_of(diff) == {"kept\nold\n    older\n": "kept\nnew\n", "gone\n": "", "below\n": "below\n\n"}
+    with pytest.raises(ValueError, match=r"'without a sign\\n' of a diff begins with none"):
+        edits_of("-old\nwithout a sign\n")
+
+
+def test_a_kernel_is_launched_with_its_edits():
+    x = torch.ones(4, device=runtime.device())
+    with_edits(double_kernel, {"* 2": "* 3"}, "triple kernel")[(1,)](x, BLOCK=4)
+    assert x.tolist() == [3.0] * 4
+
+
+def test_two_kernels_of_one_name_both_run_as_they_were_edited():
+    triple, quadruple = (with_edits(double_kernel, {"* 2": f"* {factor}"}, "slip") for factor in (3, 4))
+    x = torch.ones(4, device=runtime.device())
+    triple[(1,)](x, BLOCK=4)
+    quadruple[(1,)](x, BLOCK=4)
+    assert x.tolist() == [12.0] * 4
+
+
+@pytest.mark.parametrize("text, count", [("x + 3", 0), ("x", 2)])
+def test_a_text_that_is_not_there_exactly_once_is_refused(text, count):
+    with pytest.raises(ValueError, match=re.escape(f"other: {text!r} occurs {count} times in double, not once")):
+        with_edits(double, {text: "y"}, "other")
+
+
+def test_a_traceback_shows_the_edited_line():
+    broken = with_edits(double, {"* 2": "* missing"}, "broken")
+    with pytest.raises(NameError) as raised:
+        broken(1)
+    shown = "".join(traceback.format_exception(raised.value))
+    assert '"<broken ' in shown and "return np.asarray(x) * missing" in shown
+
+
+def test_it_stands_alone_as_in_a_learner_s_cell():
+    with pytest.raises(NameError, match="OFFSET"):
+        with_edits(double, {"* 2": "+ OFFSET"}, "leaning")(1)
