@@ -1,5 +1,5 @@
 # Each target sets itself up: on a fresh Linux machine with Python 3.11 or newer, `make lab` or `make test` is all.
-.PHONY: lab test test-matrix notebooks stamp lint mutants classroom site
+.PHONY: lab test test-all test-matrix notebooks stamp lint mutants classroom site
 
 # The first Python that is new enough and can make environments (Debian keeps that part in python3-venv).
 PYTHON = $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
@@ -13,6 +13,11 @@ lab: .venv/ready-for-lab
 
 test: .venv/ready-for-test
 	$(call PYTEST,.venv)
+
+# With what takes too long for every change: all variants, all cheats, all mutants, other versions of Triton.
+test-all: .venv/ready-for-test
+	COURSEWARE_ALL_FORMS=1 COURSEWARE_ALL_CHEATS=1 $(call PYTEST,.venv)
+	$(MAKE) mutants test-matrix
 
 notebooks: stamp
 	.venv/bin/python -m tools.authoring build
@@ -39,9 +44,9 @@ classroom: .venv/ready-for-test
 	.venv/bin/python -m courseware classroom $(DIR)
 
 # The whole suite on the newest Triton, and on the oldest that our GPU measurements use.
-test-matrix: .venv-matrix/triton-3.9.0/ready .venv-matrix/triton-3.6.0/ready
-	$(call PYTEST,.venv-matrix/triton-3.9.0)
-	$(call PYTEST,.venv-matrix/triton-3.6.0)
+test-matrix: test-triton-3.9.0 test-triton-3.6.0
+test-triton-%: .venv-matrix/triton-%/ready
+	$(call PYTEST,.venv-matrix/triton-$*)
 
 # A learner's environment has no test tools in it: JupyterLab would show their menus, and jupytext act on saves.
 .venv/ready-for-lab: EXTRAS = triton,lab

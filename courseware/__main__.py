@@ -9,7 +9,7 @@ COMMANDS = {
     "doctor": ("say what this machine can run, and how to fix what it cannot", "courseware.doctor"),
     "grade": ("mark the exercises of a notebook", "courseware.classroom.cli"),
     "bench": ("time the kernels on a GPU, and run the lessons' experiments", "courseware.bench.suite"),
-    "classroom": ("write an nbgrader course", "courseware.classroom.course"),
+    "classroom": ("write an nbgrader course", "courseware.classroom.assignments"),
 }
 
 

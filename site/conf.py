@@ -11,7 +11,7 @@ import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
-from tools import live_pages
+from tools import site_explorers
 
 ROOT = Path(__file__).parents[1]
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Homepage"]
@@ -71,7 +71,7 @@ docs/maintainers
 """
 
 # What a lesson calls -> the explorer that moves on its page without a kernel.
-LIVE = {f"{module}.{function}()": name for name, (module, function) in live_pages.EXPLORERS.items()}
+LIVE = {f"{module}.{function}()": name for name, (module, function) in site_explorers.EXPLORERS.items()}
 
 
 def adapt(app, docname, source):
@@ -102,7 +102,7 @@ def adapt_cell(cell, modules):
         module, _, call = text.splitlines()[-1].partition(".")
         name = LIVE.get(f"{modules.get(module, module)}.{call}")
         if name:
-            html = f'<div id="{name}">{live_pages.static_html(live_pages.explorer(name))}</div>'
+            html = f'<div id="{name}">{site_explorers.static_html(site_explorers.explorer(name))}</div>'
             cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}]
 
 

@@ -270,6 +270,19 @@ def test_no_circle_between_parts():
     assert circle_in(MAY_IMPORT) == []
 
 
+def test_the_drawing_of_the_parts_is_true():
+    """In docs/maintainers.md, a part stands above all that it imports."""
+    page = (ROOT / "docs/maintainers.md").read_text()
+    (drawing,) = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    height, package = {}, ""
+    for line, text in enumerate(drawing.splitlines()):
+        words = text.replace("/", "").split()
+        package, words = (words[0], words[1:]) if words[0] in PACKAGES else (package, words)
+        height |= {f"{package}.{word}": -line for word in words if not word.startswith("-")}
+    assert height.keys() == MAY_IMPORT.keys() - {"course_lib.__init__", "courseware.__init__"}
+    assert not [(part, name) for part in height for name in MAY_IMPORT[part] if height[part] <= height[name]]
+
+
 def test_no_circle_between_modules():
     assert circle_in(arrows()) == []
 

@@ -54,7 +54,7 @@ ATTENTION = ((130, 200, 64, True), (129, 77, 40, False), (600, 600, 128, True), 
 # (n_new, head_dim, page_size, num_splits): a token, several, and more than one tile of rows, of three ragged sequences.
 DECODING = ((1, 64, None, 1), (4, 40, None, 3), (1, 128, 16, 4), (40, 128, 256, 1), (3, 80, 64, 2))
 CAPACITY = 512  # of each sequence's cache
-# (case of bench.variant_timing, n, head_dim): ranges and bits, changed scores, dropout; by pointers, and by descriptors.
+# (case of variant_timing, n, head_dim): ranges and bits, changed scores, dropout; by pointers, and by descriptors.
 VARIANTS = (
     ("documents", 130, 64), ("block-sparse 50 %", 200, 40), ("soft cap", 77, 64), ("dropout", 130, 128),
     ("window 256", 600, 128), ("block-sparse 25 %", 600, 64), ("ALiBi", 600, 64), ("dropout", 600, 64),

@@ -145,7 +145,10 @@ def rungs():
 
 def interpreted(edits):
     """`hopper_forward` of the kernel's source with these edits, {old: new}, interpreted: for tensors on the CPU."""
-    on_cpu = {"course_lib.kernels.gluon import": "courseware.simulators.gluon_emulator import", "runtime.multiprocessors(q.device)": "1"}
+    on_cpu = {
+        "course_lib.kernels.gluon import": "courseware.simulators.gluon_emulator import",
+        "runtime.multiprocessors(q.device)": "1",
+    }
     return _forward_of(edited_text(FILE.read_text(encoding="utf-8"), on_cpu | edits, "edits", FILE.name), "edited")
 
 

@@ -1,8 +1,8 @@
 """The time that follows from what the compiler makes of each rung of the ladder, by the record rungs. No GPU needed.
 
-The time is that of a crude model, which triton_ladder.toml's predictions were made with: of what one multiprocessor does for a
-pair of tiles, nothing overlaps but the waits of one program with the work of the others. Lesson 11's exercises are
-`predict_rung` and `find_the_waste`.
+The time is that of a crude model, which triton_ladder.toml's predictions were made with: of what one multiprocessor
+does for a pair of tiles, nothing overlaps but the waits of one program with the work of the others. Lesson 11's
+exercises are `predict_rung` and `find_the_waste`.
 """
 
 from course_lib import traffic

@@ -1,8 +1,8 @@
 """The forward kernel as a ladder: from the plain kernel to the shipped one, one idea a rung.
 
-triton_ladder.toml lists the rungs in the order of lesson 11's worklog: the idea, how it changes the launch, and the speed that
-was predicted before it was measured. The first rungs launch `kernels.plain_forward`, the last one
-`kernels.flash_forward`. Between them, `ladder_kernel` has every idea as a constexpr flag; without flags it is the plain
+triton_ladder.toml lists the rungs in the order of lesson 11's worklog: the idea, how it changes the launch, and the
+speed that was predicted before it was measured. The first rungs launch `kernels.plain_forward`, the last one
+`kernels.forward`. Between them, `ladder_kernel` has every idea as a constexpr flag; without flags it is the plain
 kernel with cheaper addresses.
 
 Reading order: the update, the loops over key tiles, the kernels, their launches, the rungs.
@@ -259,7 +259,7 @@ class Rung:
 
 
 def read_rungs(path):
-    """The rungs of a file like triton_ladder.toml, which states of each only how it differs from the one that it builds on."""
+    """The rungs of a file like triton_ladder.toml: of each it states only how it differs from the one it builds on."""
     rungs = {}
     for name, entry in tomllib.loads(path.read_text(encoding="utf-8")).items():
         options = entry.pop("change", {})

@@ -1,4 +1,4 @@
-"""Calls an answer, here or in the player's process, and keeps what the properties ask of a call."""
+"""Calls an answer, here or in the worker's process, and keeps what the properties ask of a call."""
 
 import ast
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class GuardedAnswer:
     def __call__(self, *arguments):
         given = tuple(copied(a) for a in arguments)
         returned = self.run(lambda: self.answer(*given))
-        after = getattr(self.answer, "after", given)  # the player has copies of its own
+        after = getattr(self.answer, "after", given)  # the worker has copies of its own
         self.modified = tuple(i for i, a in enumerate(arguments) if not _same(a, after[i]))
         self.loads = next((a.loads() for a in arguments if hasattr(type(a), "loads")), {})
         self.note(returned, self.modified, *(a.traces() for a in arguments if hasattr(type(a), "traces")))

@@ -17,14 +17,14 @@ from . import registry
 from .calling import GuardedAnswer, attempt, draw_with
 from .cuda_calls import lacks_compiler
 from .drawing import drawn, found_by
-from .exercise import Evidence, Finding, Property, Result
+from .exercise import Evidence, Property, Result
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
 from .misconceptions import on_case, slip_behind
-from .output_relations import PLAIN, known
+from .output_relations import known
 from .remote_answer import RemoteAnswer
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 
-ONE_OF_TWO = "on this input, the result is that of a known mistake: {}"
+PACKAGES = ("course_lib", "courseware")
 TRIES = 200  # random inputs and smaller ones together: counted, so that the same answer is told the same
 SMALL_CHARS = 800  # of the code of a call: no smaller input is looked for
 TRYING_LIMIT_S = 10.0  # of processor time, for an answer so slow that even these take too long
@@ -64,19 +64,14 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
         held[prop.name] = failure is None
         if failure is not None:
             inputs, evidence = failure
-            slip, hint = None, ""
+            slip = None
             if not evidence.timed_out:
                 slip = slip_behind(exercise, guarded, prop, inputs)
                 if slip is None:
-                    is_plain = evidence.findings[0].kind in PLAIN  # another mistake may raise the same
-                    here = None if is_plain else slip_behind(exercise, guarded, prop, inputs, alone=True)
-                    facts = known(exercise, prop, guarded, inputs, evidence, is_named=here is not None)
-                    if here:
-                        facts = (Finding("", "fact", ONE_OF_TWO.format(here.diagnosis)), *facts)
-                        hint = here.hint
+                    facts = known(exercise, prop, guarded, inputs, evidence)
                     evidence = replace(evidence, findings=evidence.findings + facts)
                 attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
-            message = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed, hint)
+            message = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
             return Result(False, True, held, *message, slip.name if slip else None)
     return Result(True, True, held, *passed_message(exercise, held, borrowed(answer), printed))
 
@@ -91,9 +86,9 @@ def borrowed(answer: Callable) -> list[str]:
     def is_borrowed(value):
         cell = getattr(getattr(value, "__code__", None), "co_filename", codes[0].co_filename)
         origin = getattr(value, "__module__", None) or getattr(value, "__name__", "")
-        return origin.startswith("course_lib") or (cell != codes[0].co_filename and not Path(cell).exists())
+        return origin.split(".")[0] in PACKAGES or (cell != codes[0].co_filename and not Path(cell).exists())
 
-    return sorted(name for name in names if name == "course_lib" or is_borrowed(answer.__globals__.get(name)))
+    return sorted(name for name in names if name in PACKAGES or is_borrowed(answer.__globals__.get(name)))
 
 
 def serve(folder: str) -> None:

@@ -4,12 +4,14 @@ The inputs are the one that failed and the cases of all properties, but for thos
 answer breaks. A slip is named only if no other fits as well: a diagnosis never guesses.
 """
 
+import contextlib
 import functools
 
 import numpy as np
 
 from .calling import GuardedAnswer, attempt
 from .exercise import Exercise, Property
+from .prose import StaleSlip
 
 # Two results are the same if they agree to this part of themselves, or of the largest of their array: an answer may
 # compute in float32, or store in float16, where the slip's own form does not.
@@ -18,22 +20,18 @@ RELATIVE, OF_LARGEST = 2e-3, 1e-5
 BROKEN = {"nan", "inf", "exception"}
 
 
-def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict, alone=False):
-    """The Slip, or None if none fits, or more than one.
-
-    alone: on the cases of this property, no others. It has to fit on two that fail then, of any property: on one, by
-    chance.
-    """
+def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict):
+    """The Slip, or None if none fits, or more than one."""
     # The answer holds every property before this one. A slip that another property catches first does not, or it holds
     # this one.
-    candidates = [(slip, form) for slip, form in forms(exercise) if slip.prop == prop.name]
+    candidates = [(slip, form) for (slip, _), form in forms(exercise).items() if slip.prop == prop.name]
     if not any(inputs is case for case in prop.cases):
         seen, _ = observed(prop, answer, inputs)
         candidates = [(slip, form) for slip, form in candidates if same(seen, observed(prop, form, inputs)[0])]
     exactly = candidates
     # The failing property first: its cases tell most of its slips apart.
     others = [other for other in exercise.properties if other is not prop and not other.slow]
-    for tried in [prop] if alone else [prop, *others]:
+    for tried in [prop, *others]:
         for place in range(len(tried.cases)):
             if not candidates:
                 return None
@@ -42,35 +40,19 @@ def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, input
             exactly = [each for each in exactly if each in fits]
             if tried is prop or evidence is None or evidence.findings[0].kind not in BROKEN:
                 candidates = fits
-    candidates = exactly or candidates
-    if alone:
-        candidates = [each for each in candidates if _fits_twice(answer, each[1], [prop, *others])]
-    slips = {slip.name: slip for slip, _ in candidates}
+    slips = {slip.name: slip for slip, _ in exactly or candidates}
     return next(iter(slips.values())) if len(slips) == 1 else None
 
 
-def _fits_twice(answer, form, properties):
-    """Whether two cases on which the answer fails, or the only one, have the same outcome with this form of a slip."""
-    cases = [(prop, place) for prop in properties for place in range(len(prop.cases))]
-    failing = [case for case in cases if on_case(case[0], answer, case[1])[1]]
-    telling = [(prop, place) for prop, place in failing if _tells(on_case(prop, answer, place)[0][0])] or failing
-    fitting = [same(*(on_case(prop, each, place)[0] for each in (answer, form))) for prop, place in telling]
-    return sum(fitting) >= min(2, len(telling))
-
-
-def _tells(value):
-    """Whether a number comes back that is neither 0, infinite nor NaN, as many mistakes make."""
-    if isinstance(value, dict):
-        return any(map(_tells, value.values()))
-    if isinstance(value, (tuple, list)):
-        return any(map(_tells, value))
-    return _is_numeric(value) and bool((np.isfinite(value) & (np.asarray(value) != 0)).any())
-
-
 @functools.cache
-def forms(exercise: Exercise) -> list[tuple]:
-    """(slip, guarded answer) of every form of every slip."""
-    return [(slip, GuardedAnswer(answer)) for slip in exercise.slips for answer in slip.answers(exercise.answer)]
+def forms(exercise: Exercise) -> dict[tuple, GuardedAnswer]:
+    """{(slip, number of its form): the guarded answer}. A stale form is left out: the suite tells maintainers of it."""
+    made = {}
+    for slip in exercise.slips:
+        for form in range(len(slip.diffs)):
+            with contextlib.suppress(StaleSlip):
+                made[slip, form] = GuardedAnswer(slip.answer(exercise.answer, form))
+    return made
 
 
 @functools.lru_cache(maxsize=8192)

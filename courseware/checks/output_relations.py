@@ -54,11 +54,8 @@ PLAIN |= {"at once", "again", "swapped"}
 REPAIRED = {"exception", "type", "dtype"}  # of these, a small change may be told that is enough
 
 
-def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence, is_named=False):
-    """The Findings besides those of the property's Evidence: what comes back in other words, and the place to mend.
-
-    is_named: whether a mistake is named already, beside which only what is beyond doubt is told.
-    """
+def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence):
+    """The Findings besides those of the property's Evidence: what comes back in other words, and the place to mend."""
     kind = evidence.findings[0].kind
     if "run_cuda(" in prop.call or kind in PLAIN - REPAIRED or evidence.expected == RAISED:
         return ()
@@ -67,7 +64,7 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
         return (Finding("", "fact", DIFFERS),)
     # Where nothing is expected, several results are right, and ours is one of them.
     unique = evidence.expected or "launched(" in prop.call or "Machine(" in prop.call
-    place = mended(exercise, prop, answer, inputs, kind) if unique and not is_named and kind not in PLAIN else ""
+    place = mended(exercise, prop, answer, inputs, kind) if unique and kind not in PLAIN else ""
     lines = tuple(int(number) for number in re.findall(r"^line (\d+):", place, re.MULTILINE))
     # A launch takes long: for a kernel, one of the two has to do.
     is_tried = (unique or kind in REPAIRED) and not (place and "launched(" in prop.call)
@@ -77,8 +74,7 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
         place = repair
     if kind in PLAIN:
         return (Finding("", "fact", place),) if place else ()
-    told = evidence.expected and not is_named
-    words = _in_other_words(exercise, prop, answer, inputs, evidence, place) if told else ""
+    words = _in_other_words(exercise, prop, answer, inputs, evidence, place) if evidence.expected else ""
     place = "" if words.endswith(TRANSPOSED) else place
     return tuple(Finding("", "fact", fact) for fact in (words, place) if fact)
 

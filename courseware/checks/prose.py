@@ -7,6 +7,8 @@ mistake of its own. A quiz has a `##` for each question and a
 list of options, `- [x]` before the right one, each with its feedback indented below.
 """
 
+import builtins
+import dis
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +19,10 @@ from courseware.editing import edited, edits_of
 
 class BadProse(ValueError):
     """The message names the file, and what is missing or does not belong."""
+
+
+class StaleSlip(ValueError):
+    """The message names the slip, and what of it no longer fits the right answer."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +40,26 @@ class Slip:
     hint: str  # empty if the diagnosis says enough
 
     def answers(self, answer: Callable) -> list[Callable]:
-        """The wrong answers, one for each diff."""
-        return [edited(answer, edits_of(diff), self.name) for diff in self.diffs]
+        """The wrong answers, one for each diff. Raises StaleSlip."""
+        return [self.answer(answer, form) for form in range(len(self.diffs))]
+
+    def answer(self, answer: Callable, form: int) -> Callable:
+        """The wrong answer that one of the diffs makes of the right one. Raises StaleSlip."""
+        try:
+            wrong = edited(answer, edits_of(self.diffs[form]), self.name)
+            unknown = _globals_of(wrong.__code__) - wrong.__globals__.keys() - vars(builtins).keys()
+        except Exception as error:  # running the source may raise anything
+            raise StaleSlip(f"the slip {self.name!r} is stale: {str(error).removeprefix(f'{self.name}: ')}") from error
+        # A variable that has another name now: the slip would fail with a NameError, which is not what it describes.
+        if unknown:
+            raise StaleSlip(f"the slip {self.name!r} is stale: nothing defines {', '.join(sorted(unknown))}")
+        return wrong
+
+
+def _globals_of(code):
+    """The global names that a function's code reads, and those of the functions inside."""
+    names = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    return names.union(*(_globals_of(const) for const in code.co_consts if hasattr(const, "co_consts")))
 
 
 @dataclass(frozen=True)

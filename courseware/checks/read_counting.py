@@ -54,14 +54,14 @@ class Rows:
         return self[:] @ other
 
 
-_samples = []  # (the answer, bytes of the player's memory) during one call of an answer that runs there
+_samples = []  # (the answer, bytes of the worker's memory) during one call of an answer that runs there
 PAGES = 16  # so many times the items, where memory is counted in pages
 
 
-def growing(run, n, text, judge, given):
+def growing(run, n, text, test, given):
     """Evidence if what the answer keeps grows with n, or if it is wrong for that many, or None.
 
-    run(given(n)): calls the answer; given: makes the inputs beforehand. judge(returned, n): Evidence or None.
+    run(given(n)): calls the answer; given: makes the inputs beforehand. test(returned, n): Evidence or None.
     text: says that it grows, with {} for the bytes per item.
     """
     returned = {}
@@ -73,7 +73,7 @@ def growing(run, n, text, judge, given):
     growth = growth_bytes_per_item(call, n // 8, n, lambda size: (size, given(size)))
     if growth >= 1:
         return single_finding("memory", text.format(f"{round(growth, -1) or round(growth):.0f}"))
-    return next(filter(None, (judge(came, size) for size, came in returned.items())), None)
+    return next(filter(None, (test(came, size) for size, came in returned.items())), None)
 
 
 def growth_bytes_per_item(run, short, long, given=lambda n: n):
@@ -81,7 +81,7 @@ def growth_bytes_per_item(run, short, long, given=lambda n: n):
 
     Of an answer in this process counts the peak of what Python and NumPy allocate during the call, in every thread.
     Another thread can only add, so a growth of a byte or more is measured again, three times in all, and the least one
-    counts. Of an answer in the player, whose word counts for nothing, the pages that it has whenever it asks for more.
+    counts. Of an answer in the worker, whose word counts for nothing, the pages that it has whenever it asks for more.
     """
 
     def peak(n):

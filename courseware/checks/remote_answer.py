@@ -1,6 +1,6 @@
-"""An answer in the player's process, called like any function; what it asks of the judge's objects is answered here.
+"""An answer in the worker's process, called like any function; what it asks of the grader's objects is answered here.
 
-The player is not trusted: whatever it sends is a value, or an operation by name on an object that it was given, and
+The worker is not trusted: whatever it sends is a value, or an operation by name on an object that it was given, and
 only on what OFFERED lists. Streams, rows, machines, tiles, and all that they count stay in this process.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from course_lib.machine import HBMArray, Machine, Report, Tile, functions_on_tiles
 from courseware.worker import sandbox
-from courseware.worker.ipc import BrokenWire, Wire
+from courseware.worker.ipc import BrokenChannel, Channel
 from courseware.worker.running import CALL_LIMIT_S, TEXT_LIMIT_CHARS, Told, cut
 
 from . import read_counting
@@ -57,7 +57,7 @@ class RemoteAnswer:
 
     def _open(self):
         told, tell = os.pipe()
-        command, environment = sandbox.player(self.sandboxed, tell)
+        command, environment = sandbox.worker(self.sandboxed, tell)
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         self._process = subprocess.Popen(command, env=environment, pass_fds=[tell], **pipes)
         os.close(tell)
@@ -66,15 +66,15 @@ class RemoteAnswer:
             self.process_id = json.load(info)["child-pid"] if self.sandboxed else self._process.pid
         self._objects, self._number, self._asked = {}, itertools.count(), itertools.count()
         ends = self._process.stdout.fileno(), self._process.stdin.fileno()
-        self._wire = Wire(*ends, self._of, _Object)
+        self._channel = Channel(*ends, self._of, _Object)
         try:
-            self._wire.send("start", *self._start)
-            self._wire.receive()
-        except BrokenWire:
-            raise RuntimeError(f"the player does not start: {self._process.stderr.read().decode()[-2000:]}") from None
+            self._channel.send("start", *self._start)
+            self._channel.receive()
+        except BrokenChannel:
+            raise RuntimeError(f"the worker does not start: {self._process.stderr.read().decode()[-2000:]}") from None
         try:
-            kind, said = self._wire.receive()
-        except (BrokenWire, ValueError):
+            kind, said = self._channel.receive()
+        except (BrokenChannel, ValueError):
             self.close()
             raise CellFails("its cell ended the process") from None
         if kind != "ready":
@@ -83,7 +83,7 @@ class RemoteAnswer:
         self.untouched = said is True
 
     def close(self):
-        """End the player. The next call starts another."""
+        """End the worker. The next call starts another."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -93,19 +93,19 @@ class RemoteAnswer:
         return self.play("call", arguments, CALL_LIMIT_S)
 
     def play(self, *message, serve=None):
-        """Send a message, answer what the player asks, and return what comes of it. Raises Told.
+        """Send a message, answer what the worker asks, and return what comes of it. Raises Told.
 
         serve(operation, *arguments): answers what is asked of no object.
         """
         try:
             if self._process is None:
                 self._open()
-            self._wire.send(*message)
+            self._channel.send(*message)
             while True:
-                kind, *rest = self._wire.receive()
+                kind, *rest = self._channel.receive()
                 if kind != "ask":
                     break
-                self._wire.send(*self._reply(serve, *rest))
+                self._channel.send(*self._reply(serve, *rest))
             returned, after, raised, printed = map(self._resolved, rest)
             self.after = (*after, *message[1])[: len(after)] if message[0] == "call" else ()
             print(str(printed), end="")
@@ -115,12 +115,12 @@ class RemoteAnswer:
             return returned
         except Told:
             raise
-        except (BrokenWire, CellFails):
+        except (BrokenChannel, CellFails):
             self.close()
-            raise Told("BrokenWire", "the answer ended its process") from None
+            raise Told("BrokenChannel", "the answer ended its process") from None
         except (TypeError, ValueError):
             self.close()
-            raise Told("BrokenWire", "the answer's process sent what is no result") from None
+            raise Told("BrokenChannel", "the answer's process sent what is no result") from None
         except BaseException:  # a time limit: the next call would read this call's result
             self.close()
             raise

@@ -1,4 +1,4 @@
-"""Launches of a kernel that the player interprets: its tensors, and the counts of what it asks of them, are here."""
+"""Launches of a kernel that the worker interprets: its tensors, and the counts of what it asks of them, are here."""
 
 import itertools
 

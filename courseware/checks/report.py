@@ -109,15 +109,12 @@ def failed_message(
     evidence: Evidence,
     slip: prose.Slip | None,
     printed: str = "",
-    hint: str = "",
 ) -> Message:
     """The diagnosis first, then the property, the input that shows it, and the hint for this mistake.
 
-    hint: in place of a general one, where no slip has its own.
-
     The text has LINES lines at most, for which its call and its values may be cut. The page has them whole.
     """
-    diagnosis, hint = (slip.diagnosis, slip.hint) if slip else ("", hint)
+    diagnosis, hint = (slip.diagnosis, slip.hint) if slip else ("", "")
     hint = hint or _general_hint(evidence.findings)
     title, code = f"{exercise.id}: not passed yet", code_of_call(as_drawn(prop.call), inputs)
     found = [

@@ -1,6 +1,6 @@
 """The course in a class, with nbgrader.
 
-course       writes the nbgrader course: python -m courseware classroom DIR
+assignments  writes the nbgrader course: python -m courseware classroom DIR
 cli          marks a notebook: python -m courseware grade NOTEBOOK
 marking      marks answers, each in two processes of its own: the grader and the worker
 autograding  what nbgrader uses of it

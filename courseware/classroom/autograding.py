@@ -13,8 +13,8 @@ from courseware.checks import registry
 from courseware.widgets import page
 from courseware.worker.running import cut
 
+from .assignments import GRADE_ID, answer_cell, check_cell
 from .cli import sources
-from .course import GRADE_ID, answer_cell, check_cell
 from .marking import LIMIT_S, MESSAGE_LIMIT_CHARS, mark
 
 

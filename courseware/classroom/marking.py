@@ -1,6 +1,6 @@
-"""Marks answers, each in two processes of its own: `mark` starts the judge, which is this file, and it the player.
+"""Marks answers, each in two processes of its own: `mark` starts the grader, which is this file, and it the worker.
 
-The judge runs the checks, hidden tests included, and the player runs the answer from its source, with the answers
+The grader runs the checks, hidden tests included, and the worker runs the answer from its source, with the answers
 before it. So what other cells have patched, hooked or displayed does not matter, and an answer that never returns, or
 takes a process down, costs its own marks and no others.
 """
@@ -24,7 +24,7 @@ from courseware.worker import sandbox
 from courseware.worker.running import cut
 
 LIMIT_S = 40.0
-JUDGE_BYTES = 6 << 30  # of addresses: an answer may ask for a tile of any size
+GRADER_BYTES = 6 << 30  # of addresses: an answer may ask for a tile of any size
 MESSAGE_LIMIT_CHARS = 8000
 
 
@@ -46,7 +46,7 @@ def mark(answers: dict, tests: dict, limit_s: float = LIMIT_S, sandboxed: bool =
         outcome = {"passed": False, "attempted": exercise_id in answers}
         if exercise_id in answers:
             cells = [*before, (exercise_id, answers[exercise_id])]
-            outcome |= _judged(exercise_id, cells, tests[exercise_id], limit_s, sandboxed)
+            outcome |= _graded_apart(exercise_id, cells, tests[exercise_id], limit_s, sandboxed)
             if outcome.pop("cell_runs", False):
                 before = cells
         else:
@@ -59,26 +59,26 @@ def mark(answers: dict, tests: dict, limit_s: float = LIMIT_S, sandboxed: bool =
     return marks
 
 
-def _judged(exercise_id, cells, test, limit_s, sandboxed):
+def _graded_apart(exercise_id, cells, test, limit_s, sandboxed):
     request = {"exercise_id": exercise_id, "cells": cells, "test": test, "sandboxed": sandboxed}
     # On a machine with a GPU, too, kernels are interpreted.
     environment = runtime.environment(interpreting=True) | {"COURSEWARE_STRICT": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "courseware.classroom.marking"]
     pipes = {"input": json.dumps(request), "capture_output": True, "text": True}
     try:
-        judge = subprocess.run(command, env=environment, timeout=limit_s, **pipes)
+        grader = subprocess.run(command, env=environment, timeout=limit_s, **pipes)
     except subprocess.TimeoutExpired:
         return {"message": f"the answer did not return within {limit_s:g} s"}
-    if judge.returncode == 0:
-        return json.loads(judge.stdout.splitlines()[-1])
-    why = judge.stderr[-2000:].strip()
-    if judge.returncode > 0 and "MemoryError" not in why:
+    if grader.returncode == 0:
+        return json.loads(grader.stdout.splitlines()[-1])
+    why = grader.stderr[-2000:].strip()
+    if grader.returncode > 0 and "MemoryError" not in why:
         raise NotMarked(why)
-    return {"message": f"checking the answer took more memory than there is (exit status {judge.returncode})"}
+    return {"message": f"checking the answer took more memory than there is (exit status {grader.returncode})"}
 
 
 def outcome_of(exercise_id, cells, test, sandboxed):
-    """What the judge finds. cells: (id, source) of answer cells, of which the last is judged."""
+    """What the grader finds. cells: (id, source) of answer cells, of which the last is graded."""
     exercise = registry.find(exercise_id)
     kernel, name = is_kernel(exercise), exercise.answer.__name__
     if reason := objection(cells[-1][1], exercise.imports, kernel):
@@ -116,7 +116,7 @@ def main():
     with contextlib.suppress(ImportError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (JUDGE_BYTES, JUDGE_BYTES))
+        resource.setrlimit(resource.RLIMIT_AS, (GRADER_BYTES, GRADER_BYTES))
     print("\n" + json.dumps(outcome_of(**json.load(sys.stdin))))
 
 

@@ -1,9 +1,8 @@
 """One module per widget: a pure model, and what draws it, in matplotlib or, where one takes hold of it, in JavaScript.
 
-The model computes nothing of its own: its numbers come from `reference`, `machine`, `traffic`, `kernels`, `serving`,
-the simulators or a recorded file. A drawing takes the model and computes nothing, so that every picture of an explorer can
-also stand still in a notebook, where there is no kernel. What is named draw returns a figure, a `figures.Picture`,
-unless it takes axes.
+The model computes nothing of its own: its numbers come from `course_lib`, the simulators or a recorded file. A drawing
+takes the model and computes nothing, so that every picture of an explorer is a static image in a notebook, too, where
+there is no kernel. What is named draw returns a figure, a `figures.Picture`, unless it takes axes.
 
     dot_products     lesson 01: two vectors; scores, their scale and their softmax
     float_formats    lesson 02: logits on the number line of each format
@@ -20,7 +19,7 @@ unless it takes axes.
     measured         lesson 10: tables and pictures of the records in data/
     worklog          lesson 11: rungs of the ladder, predicted from their counts and measured; block sizes
     warp             lesson 12: one load of a warp, on the sectors of device memory and on the banks
-    paint            lesson 13: a mask that one paints, and what becomes of its tiles
+    mask_painter     lesson 13: a mask that one paints, and what becomes of its tiles
     pages            lesson 14: what a pool's pages hold as requests come and go; split keys
     timeline         lesson 15: copies, products and softmax of a multiprocessor's groups, cycle by cycle
     lesson_map       the table of lessons, and its picture
@@ -30,9 +29,9 @@ What they share:
 
     figures          colours, sizes, panels with titles and labels, and how a figure becomes a PNG
     drawing          logarithmic axes, curves, cells, matrices of numbers, stacked bars
-    live             the shell of the explorers that one takes hold of: NAME.js draws in the browser what the model says
-    spots            places of a picture that say something when one points at them, and may be chosen by a click
+    svg_explorer     the shell of the explorers that one takes hold of: NAME.js draws in the browser what the model says
+    tooltips         places of a picture that say something when one points at them, and may be chosen by a click
     shell            the shell of all others: rows of controls, picture and text
-    visits           bytes up to each visit of a loop
+    loop_steps       bytes up to each visit of a loop
     words            numbers and tables in words and HTML
 """

@@ -20,7 +20,7 @@ from course_lib.machine import Machine
 from courseware.bench import records
 
 from .roofline import roof_tflops
-from .svg_explorer import Live, axis, choices
+from .svg_explorer import SvgExplorer, axis, choices
 from .tiled_attention import KINDS, race_state, run, run_on
 from .words import in_units, table
 
@@ -385,4 +385,4 @@ def explore():
         "its tiles, the same bytes have taken the one with keys outermost less than two thirds of the way. Then bars "
         "of SRAM and bytes by tensor, the roofline with this choice right of standard attention, and the waves."
     )
-    return Live("block_sizes", block_sizes_state, start, controls=controls, grid=grid, alt=alt)
+    return SvgExplorer("block_sizes", block_sizes_state, start, controls=controls, grid=grid, alt=alt)

@@ -16,7 +16,7 @@ from .drawing import log_axes
 from .figures import BLUE, GREEN, GREY, INK, ON_WHITE, ORANGE, PURPLE, VERMILLION, label, legend, panel, panels, tidy
 from .roofline import roof_tflops
 from .shell import Explorer, buttons, choice
-from .svg_explorer import Live, axis
+from .svg_explorer import SvgExplorer, axis
 from .words import number, plain
 
 # d of the crowd: powers of two. The scales by name, as the factor that multiplies a dot product.
@@ -25,7 +25,7 @@ NONE, ROOT, INVERSE = "1 (no scale)", "1/sqrt(d)", "1/d"
 SCALES = (NONE, ROOT, INVERSE)
 N_QUERIES = N_KEYS = 64
 # The histogram's axis is the same for every crowd, so that a wider spread looks wider.
-SCORES_END, MOST_IN_A_BIN = 40, 0.55
+SCORES_END, MAX_BIN_SHARE = 40, 0.55
 
 
 def pair(a, b):
@@ -108,9 +108,9 @@ def draw_crowd(model):
     tidy(histogram, title=f"scores; lines: spread {model.spread:.2f}{farther}", x="score", y="share of the scores")
     counts, edges = np.histogram(model.scores, bins=2 * SCORES_END, range=(-SCORES_END, SCORES_END))
     histogram.stairs(counts / model.scores.size, edges, fill=True, color=BLUE)
-    histogram.vlines((-model.spread, model.spread), 0, MOST_IN_A_BIN, color=ORANGE, linewidth=2)
+    histogram.vlines((-model.spread, model.spread), 0, MAX_BIN_SHARE, color=ORANGE, linewidth=2)
     histogram.set(
-        xlim=(-SCORES_END, SCORES_END), ylim=(0, MOST_IN_A_BIN), xticks=range(-40, 41, 20), yticks=(0, 0.25, 0.5)
+        xlim=(-SCORES_END, SCORES_END), ylim=(0, MAX_BIN_SHARE), xticks=range(-40, 41, 20), yticks=(0, 0.25, 0.5)
     )
 
     tidy(weights, title="first query's weights, sorted", x="keys, heaviest first", y="softmax weight")
@@ -190,7 +190,7 @@ def explore_pair():
         "Arrows a = (1, 2) and b = (2, 1). The shadow of b on a's line is 1.789 long and a is 2.236; the dot product 4 "
         "is the product of both, drawn as an area, and the sum of the products 2 and 2, drawn as bars."
     )
-    return Live("pair", pair_state, start, grid=grid, alt=alt)
+    return SvgExplorer("pair", pair_state, start, grid=grid, alt=alt)
 
 
 def explore_crowd():

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
-from .tooltips import spots_html
+from .tooltips import tooltips_html
 
 # Okabe and Ito's palette: told apart with any common colour blindness, and in grey.
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#AA4499"
@@ -38,7 +38,7 @@ class Picture(Figure):
 
     def __init__(self, height_inches, width_inches=WIDTH_INCHES, *, alt=""):
         super().__init__(figsize=(width_inches, height_inches), dpi=DPI, facecolor="white")
-        self.alt, self.spots = alt, []
+        self.alt, self.tooltips = alt, []
 
     @property
     def shown_width(self):
@@ -46,9 +46,9 @@ class Picture(Figure):
         return round(SHOWN_DPI * self.get_figwidth())
 
     def _repr_html_(self):
-        image, spots = image_html(png(self, colours=64), self.shown_width, self.alt), spots_html(self)
+        image, tooltips = image_html(png(self, colours=64), self.shown_width, self.alt), tooltips_html(self)
         width = f"width: {self.shown_width}px; max-width: 100%"
-        return f'<div class="spots" style="{width}">{image}{spots}</div>' if spots else image
+        return f'<div class="tooltips" style="{width}">{image}{tooltips}</div>' if tooltips else image
 
 
 def image_html(data, width, alt):

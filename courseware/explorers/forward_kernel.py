@@ -15,7 +15,7 @@ from .drawing import cells
 from .figures import BLUE, GREY, INK, ORANGE, SKY, VERMILLION, legend, panels, tidy
 from .measured import PEERS
 from .shell import Explorer, choice, slider, tick
-from .tooltips import spot
+from .tooltips import tooltip
 from .words import plain
 
 # What is at a place of a tile, and what becomes of its score.
@@ -107,10 +107,10 @@ def draw(model, step):
     for pid in range(-(-model.n_q // model.block_m)):
         queries = model.queries(pid)
         if pid != model.pid:
-            spot(grid, (0, model.n_k), queries, f"Program {pid}: queries {queries[0]} to {queries[1] - 1}", pid=pid)
+            tooltip(grid, (0, model.n_k), queries, f"Program {pid}: queries {queries[0]} to {queries[1] - 1}", pid=pid)
             continue
         for j in range(n_tiles):
-            spot(grid, columns[j : j + 2], queries, f"Tile {j}, {model.keys(j)}", step=j)
+            tooltip(grid, columns[j : j + 2], queries, f"Tile {j}, {model.keys(j)}", step=j)
 
     columns, rows = np.arange(start, start + block_n + 1) - 0.5, np.arange(top, top + model.block_m + 1) - 0.5
     places, looks = model.tile(step), LOOKS

@@ -1,6 +1,6 @@
 """Lesson 13's explorer: paint a mask, and see which tiles a kernel skips, which it masks and which it takes whole.
 
-`draw_masks` is the same picture for masks that stand still. What a mask makes of its tiles is what `masks.Tiles` says.
+`draw_masks` is the same picture for given masks. What a mask makes of its tiles is what `masks.Tiles` says.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from course_lib import masks
 from .drawing import cells, pale
 from .figures import BLUE, INK, ORANGE, Picture, label, panels, tidy
 from .shell import Explorer, choice, menu
-from .tooltips import spot
+from .tooltips import tooltip
 from .words import table
 
 N = 12  # queries, and keys, of the mask that is painted
@@ -129,7 +129,7 @@ def draw(of):
     axes.apply_aspect()
     for i, j in np.ndindex(N, N):
         text = f"query {i}, key {j}: {MEANING[numbers[i, j]]}"
-        spot(axes, (j, j + 1), (i, i + 1), text, flipped=f"{of.flipped ^ 1 << (i * N + j):x}")
+        tooltip(axes, (j, j + 1), (i, i + 1), text, flipped=f"{of.flipped ^ 1 << (i * N + j):x}")
     return figure
 
 

@@ -16,7 +16,7 @@ from course_lib.reference.softmax import normalise_state
 from . import figures
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, label, legend, tidy
 from .float_formats import sentence_logits
-from .svg_explorer import Live, axis, choices
+from .svg_explorer import SvgExplorer, axis, choices
 from .words import number, vector
 
 ORDERS = ("as given", "ascending", "descending", "shuffled")
@@ -259,4 +259,4 @@ def explore():
         "3. The weights of the first two keys have shrunk to 0.135 and 0.368, below their dashed outlines of one block "
         "ago, as the third key raised the maximum. In the plane of the values the output approaches the answer."
     )
-    return Live("stream", stream_state, start | {"step": DRAGGED_BY}, controls=controls, grid=grid, alt=alt)
+    return SvgExplorer("stream", stream_state, start | {"step": DRAGGED_BY}, controls=controls, grid=grid, alt=alt)

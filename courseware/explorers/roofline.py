@@ -14,7 +14,7 @@ from .drawing import log_axes
 from .figures import GREY, INK, ON_WHITE, PURPLE, VERMILLION, label, legend, panel
 from .measured import PEERS
 from .shell import Explorer, buttons, choice, menu, tick
-from .tooltips import spot
+from .tooltips import tooltip
 from .words import plain
 
 # FlashAttention-3 (Shah et al., 2024), section 3.1: an H100 SXM5's special functions, exp2 among them, by 16 for each
@@ -131,13 +131,13 @@ def draw(model):
             side, place = ("left", 1.05) if intensity < 3000 else ("right", 1 / 1.05)
             label(axes, place * intensity, 24 * 1.35**line, counted, color=colour, ha=side, **ON_WHITE)
             at = f"{intensity:,.1f} FLOPs a byte, bytes {counted}"
-            spot(axes, intensity, reach, f"The roof of the {model.name} at {at}: {reach:,.0f} TFLOP/s")
+            tooltip(axes, intensity, reach, f"The roof of the {model.name} at {at}: {reach:,.0f} TFLOP/s")
             # A counter was read for this course's kernel only.
             calls = ["ours"] if counted == DRAM else CALLS
             for call in model.measured.keys() & calls if chosen else ():
                 (name, colour, marker), tflops = CALLS[call], model.measured[call]
                 axes.plot(intensity, tflops, marker, markersize=8, color=colour)
-                spot(axes, intensity, tflops, f"{name}, {shape}: {tflops:.0f} TFLOP/s measured, at {at}")
+                tooltip(axes, intensity, tflops, f"{name}, {shape}: {tflops:.0f} TFLOP/s measured, at {at}")
     if not model.intensity:
         label(axes, 450, 100, "no counter was read at this shape", color=GREY, size=10)
     return figure

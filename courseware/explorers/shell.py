@@ -6,7 +6,7 @@ Where there is no kernel, in a notebook on GitHub or in print, the same cell sho
 import ipywidgets as widgets
 
 from .figures import png
-from .tooltips import overlay, spots_html
+from .tooltips import overlay, tooltips_html
 
 STYLE = {"description_width": "110px"}
 # Sliders share a row where the page has room for both, and keep a track that can be aimed at where it has not.
@@ -55,8 +55,8 @@ class Explorer(widgets.VBox):
         self._ends, self._play = ends or {}, play
         self._kept_at_end = {name for name in self._ends if self.controls[name].value == self.controls[name].max}
         self.image = widgets.Image(format="png", layout={"grid_area": "1 / 1", "width": "100%", "margin": "0"})
-        self.spots = overlay(self.choose)
-        self.picture = widgets.GridBox([self.image, self.spots])
+        self.tooltips = overlay(self.choose)
+        self.picture = widgets.GridBox([self.image, self.tooltips])
         self.text = widgets.HTML()
         wrapped = {"flex_flow": "row wrap"}  # onto a next line where the page is narrow
         self._rows = [widgets.HBox(list(row.values()), layout=wrapped) for row in rows]
@@ -83,7 +83,7 @@ class Explorer(widgets.VBox):
         model = model_of(**settings)
         self.text.value = describe(model, *moment)
         self.figure = draw(model, *moment)
-        self.image.value, self.spots.html = png(self.figure), spots_html(self.figure)
+        self.image.value, self.tooltips.html = png(self.figure), tooltips_html(self.figure)
         # As wide as it is drawn, or as there is room for; a click on it makes --least large (see overlay).
         width = f"{self.figure.shown_width}px"
         self.picture.layout.grid_template_columns = f"minmax(min(var(--least, 0px), {width}), {width})"
@@ -94,8 +94,8 @@ class Explorer(widgets.VBox):
             self.controls[name].value = value
 
     def _repr_mimebundle_(self, **_kwargs):
-        still = f"<figure>{self.figure._repr_html_()}<figcaption>{self.text.value}</figcaption></figure>"
-        return super()._repr_mimebundle_() | {"text/plain": self.figure.alt, "text/html": still}
+        static_image = f"<figure>{self.figure._repr_html_()}<figcaption>{self.text.value}</figcaption></figure>"
+        return super()._repr_mimebundle_() | {"text/plain": self.figure.alt, "text/html": static_image}
 
     def _move_ends(self):
         """New sliders where an end has moved: the End key of one that is drawn goes to the end that it had then."""

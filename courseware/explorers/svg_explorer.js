@@ -40,7 +40,7 @@ const write = (node, text) => {
 function panel(box, title, size, height, margins = {}) {
   const { left = 40, right = 10, top = 10, bottom = 36, half = false } = margins
   // Never wider than there is room for when it is made: scaled down, its text would be too small.
-  const room = box.closest(".live").clientWidth - 26
+  const room = box.closest(".svg-explorer").clientWidth - 26
   const most = half && room > 420 ? Math.trunc(room / 2) - 6 : room
   const width = room > 0 ? Math.min(size, most) : size
   const figure = html(box, "figure", { style: `width: ${width}px` })
@@ -189,7 +189,7 @@ function control(box, { kind, name, label, options }, choose) {
 
 // Draws every state that the model sends. While one is on its way, what is chosen waits; only the last of it is sent.
 function render({ model, el }) {
-  const box = html(el, "div", { class: "live" })
+  const box = html(el, "div", { class: "svg-explorer" })
   const row = html(box, "div", { class: "controls" })
   let waiting = false
   let wanted

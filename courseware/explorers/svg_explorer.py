@@ -1,8 +1,9 @@
 """The shell of the explorers that one takes hold of: a model in Python, drawn as SVG by a small JavaScript module.
 
-NAME.js draws what the model says, and svg_explorer.js has what the modules share. In Jupyter, anywidget carries settings and
-states between them. A page without a kernel holds states that the model wrote beforehand (tools/live_pages.py). Where
-nothing moves, on GitHub and in print, NAME.png is shown, which tests/browser/stills.py photographs from that page.
+NAME.js draws what the model says, and svg_explorer.js has what the modules share. In Jupyter, anywidget carries
+settings and states between them. A page without a kernel holds states that the model wrote beforehand
+(tools/site_explorers.py). Where nothing moves, on GitHub and in print, NAME.png is shown, which
+tests/browser/static_images.py photographs from that page.
 """
 
 from functools import cache
@@ -11,7 +12,7 @@ from pathlib import Path
 from .figures import GREEN, ORANGE, TENSOR_COLOURS, image_html
 
 HERE = Path(__file__).parent
-STILL_WIDTH = 960
+STATIC_WIDTH = 960
 COLOURS = TENSOR_COLOURS | {"good": GREEN, "now": ORANGE}
 
 
@@ -26,11 +27,11 @@ def axis(low, high, ticks):
     return {"ends": [low, high], "ticks": [(x, f"{x:g}") for x in ticks]}
 
 
-class Live:
+class SvgExplorer:
     """An explorer, as the value of a cell.
 
     state_of(**settings) gives what is drawn: a dictionary that JSON can hold. start: the settings at first. grid: a
-    list of the settings at which a page without a kernel can stand. alt: what the still picture shows, in words.
+    list of the settings at which a page without a kernel can stand. alt: what the static image shows, in words.
     module: whose JavaScript draws it, if not that of its own name.
     """
 
@@ -43,11 +44,11 @@ class Live:
         return {"settings": settings} | self._state_of(**settings)
 
     def _repr_mimebundle_(self, **_kwargs):
-        still = image_html((HERE / f"{self.name}.png").read_bytes(), STILL_WIDTH, self.alt)
-        bundle = {"text/plain": self.alt, "text/html": still}
+        static_image = image_html((HERE / f"{self.name}.png").read_bytes(), STATIC_WIDTH, self.alt)
+        bundle = {"text/plain": self.alt, "text/html": static_image}
         try:
             bundle = self.widget()._repr_mimebundle_()[0] | bundle
-        except ImportError:  # no anywidget: the picture stands still
+        except ImportError:  # no anywidget: the image stays static
             pass
         return bundle
 
@@ -77,4 +78,4 @@ def script(name):
 def style():
     """The style sheet, with a variable for the colour of each tensor: CSS."""
     colours = "".join(f"--{name}:{colour};" for name, colour in COLOURS.items())
-    return f".live{{{colours}}}\n" + (HERE / "svg_explorer.css").read_text()
+    return f".svg-explorer{{{colours}}}\n" + (HERE / "svg_explorer.css").read_text()

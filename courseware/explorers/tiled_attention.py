@@ -18,7 +18,7 @@ from course_lib.reference.tiled import tiled_attention_on_machine
 from .drawing import curves, log_axes, pale, stacked
 from .figures import BLUE, INK, PALE, TENSOR_COLOURS, VERMILLION, legend, panel, panels, tidy
 from .loop_steps import BLOCKS, LENGTHS, bytes_moved, visit_starts
-from .svg_explorer import Live, axis, choices
+from .svg_explorer import SvgExplorer, axis, choices
 from .tile_grid import ORDERS, draw_tile_grid, tile_grid
 
 D = 8
@@ -257,4 +257,4 @@ def explore():
         "outermost, and bars of the bytes read and written so far by tensor. With the bytes of the first five visits, "
         "keys outermost have made one."
     )
-    return Live("visits", visits_state, start, controls=controls, grid=grid, alt=alt, module="block_sizes")
+    return SvgExplorer("visits", visits_state, start, controls=controls, grid=grid, alt=alt, module="block_sizes")

@@ -2,7 +2,7 @@
 // made the picture small, a click beside them shows it at its own size, and the next one ends that.
 
 function render({ model, el }) {
-  el.classList.add("spots")
+  el.classList.add("tooltips")
   const box = () => el.closest(".widget-gridbox")
   const large = () => box().style.getPropertyValue("--least")
   const small = () => el.clientWidth < box().querySelector("img").naturalWidth / 2 - 8

@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 POINT_PIXELS = 10  # from a point to each edge of its button
 
 
-def spot(axes, x, y, text, **chosen):
+def tooltip(axes, x, y, text, **chosen):
     """Let a place of the picture say a text; chosen: the values of an explorer's controls that a click there sets.
 
     x, y: a point of the data, or the two ends of a rectangle. The limits of the axes have to be final.
@@ -24,17 +24,17 @@ def spot(axes, x, y, text, **chosen):
     room = POINT_PIXELS / figure.shown_width * figure.bbox.width / figure.bbox.size
     low, high = ends.min(axis=0), ends.max(axis=0)
     low, high = np.where(high > low, (low, high), (low - room, high + room))
-    for beneath, above, *_ in figure.spots:
+    for beneath, above, *_ in figure.tooltips:
         if (low < above).all() and (beneath < high).all():  # two near points share the height between them
             upper, lower = (low, above) if low[1] > beneath[1] else (beneath, high)
             upper[1] = lower[1] = (upper[1] + lower[1]) / 2
-    figure.spots.append((low, high, text, chosen))
+    figure.tooltips.append((low, high, text, chosen))
 
 
-def spots_html(figure):
+def tooltips_html(figure):
     """The buttons of a figure, with their style."""
     buttons = []
-    for (left, bottom), (right, top), text, chosen in figure.spots:
+    for (left, bottom), (right, top), text, chosen in figure.tooltips:
         place = f"left:{left:.2%};top:{1 - top:.2%};width:{right - left:.2%};height:{top - bottom:.2%}"
         place += f";--at:{(left + right) / 2:.0%}"
         data = f" data-chosen='{json.dumps(chosen)}'" if chosen else ""
@@ -53,6 +53,6 @@ def overlay(choose):
         _esm = (HERE / "tooltips.js").read_text()
         html = Unicode().tag(sync=True)
 
-    spots = Spots(layout={"grid_area": "1 / 1"})
-    spots.on_msg(lambda _, chosen, __: choose(chosen))
-    return spots
+    tooltips = Spots(layout={"grid_area": "1 / 1"})
+    tooltips.on_msg(lambda _, chosen, __: choose(chosen))
+    return tooltips

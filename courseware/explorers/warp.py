@@ -22,7 +22,7 @@ from .words import plain
 FLOAT_BYTES = 4
 TOUCHED = "#9DCBEA"
 # Where there are more of them, there is no room for text.
-MOST_NAMED_PASSES, MOST_NAMED_LOADS = 8, 40
+MAX_NAMED_PASSES, MAX_NAMED_LOADS = 8, 40
 CHARACTERS_PER_INCH = 17
 # (row, load of that row) of a lane in a step of the loop, here from 0; a row has `loads` of them.
 MAPPINGS = {
@@ -172,7 +172,7 @@ def _draw_memory(axes, load):
     row, column = begins // load.pitch, begins % load.pitch
     axes.vlines(column, row, row + 1, color=GREY, linewidth=0.8)
     axes.hlines(range(load.rows + 1), 0, load.pitch, color=GREY, linewidth=0.3)
-    if load.misaligned is None and load.rows < request.LANES and load.pitch <= MOST_NAMED_LOADS * load.floats:
+    if load.misaligned is None and load.rows < request.LANES and load.pitch <= MAX_NAMED_LOADS * load.floats:
         for (row, column), lanes in _lanes_by(load.places).items():
             _write(axes, column, row, lanes, load.floats, BLUE)
     axes.set_yticks(np.arange(0, load.rows, load.rows // 8) + 0.5, range(0, load.rows, load.rows // 8))
@@ -187,12 +187,12 @@ def _draw_banks(axes, load):
     conflicts = f", {load.conflicts} by conflict (orange)" if passes and load.conflicts else ", no conflict"
     title = f"{_several(len(passes), 'pass', 'passes')}, one a row{conflicts}" if passes else "no GPU loads like this"
     tidy(axes, title=f"shared memory: {title}", x="bank")
-    n_rows = max(MOST_NAMED_PASSES, len(passes))
+    n_rows = max(MAX_NAMED_PASSES, len(passes))
     axes.set(xlim=(-0.05, request.BANKS + 0.05), ylim=(n_rows + 0.05, -0.05))
     state = np.zeros((n_rows, request.BANKS), dtype=int)
     for number, of_banks in enumerate(passes):
         state[number, list(of_banks)] = 1 if number in begins else 2
-        if n_rows <= MOST_NAMED_PASSES:
+        if n_rows <= MAX_NAMED_PASSES:
             for bank, lanes, width in _side_by_side(of_banks):
                 _write(axes, bank, number, lanes, width, BLUE if number in begins else ORANGE)
     cells(axes, state, ("white", BLUE, ORANGE), edgecolors=PALE, linewidth=0.4)

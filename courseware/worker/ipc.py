@@ -1,7 +1,7 @@
-"""Messages between the judge and the player: JSON that says what the values are, and the bytes of arrays behind it.
+"""Messages between the grader and the worker: JSON that says what the values are, and the bytes of arrays behind it.
 
 Nothing is pickled and nothing evaluated. What arrives is a number, a text, an array of a known dtype, a container of
-these, or the number of an object that stays with the judge. Whatever else there is arrives as its type's name alone.
+these, or the number of an object that stays with the grader. Whatever else there is arrives as its type's name alone.
 """
 
 import json
@@ -16,15 +16,15 @@ DTYPES = {
     name: np.dtype(name)
     for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex128".split()
 }
-MOST_HEADER_BYTES, MOST_BODY_BYTES = 4 << 20, 64 << 20
+MAX_HEADER_BYTES, MAX_BODY_BYTES = 4 << 20, 64 << 20
 _LENGTHS = struct.Struct("<II")
 
 
-class BrokenWire(Exception):
+class BrokenChannel(Exception):
     """The other side is gone, or sent what is no message."""
 
 
-class Wire:
+class Channel:
     """A connection over two pipes.
 
     of(value): the description of an object that does not travel, or None. found(description): what it stands for.
@@ -38,33 +38,33 @@ class Wire:
         parts = []
         header = json.dumps(self._encoded(list(message), parts)).encode()
         body = b"".join(parts)
-        if len(header) > MOST_HEADER_BYTES or len(body) > MOST_BODY_BYTES:
+        if len(header) > MAX_HEADER_BYTES or len(body) > MAX_BODY_BYTES:
             raise ValueError(f"{len(header) + len(body):,} bytes are too many to return")
         left = memoryview(_LENGTHS.pack(len(header), len(body)) + header + body)
         try:
             while left:
                 left = left[os.write(self.writing, left) :]
         except OSError:
-            raise BrokenWire from None
+            raise BrokenChannel from None
 
     def receive(self):
         header_bytes, body_bytes = _LENGTHS.unpack(self._read(_LENGTHS.size))
-        if header_bytes > MOST_HEADER_BYTES or body_bytes > MOST_BODY_BYTES:
-            raise BrokenWire
+        if header_bytes > MAX_HEADER_BYTES or body_bytes > MAX_BODY_BYTES:
+            raise BrokenChannel
         header, body = self._read(header_bytes), memoryview(self._read(body_bytes))
         try:
             message, left = self._decoded(json.loads(header), body)
         except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
-            raise BrokenWire from None
+            raise BrokenChannel from None
         if left or not isinstance(message, list) or not message:
-            raise BrokenWire
+            raise BrokenChannel
         return message
 
     def _read(self, count):
         while len(self._arrived) < count:
             part = os.read(self.reading, 1 << 20)
             if not part:
-                raise BrokenWire
+                raise BrokenChannel
             self._arrived += part
         read, self._arrived = self._arrived[:count], self._arrived[count:]
         return read

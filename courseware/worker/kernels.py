@@ -1,4 +1,4 @@
-"""A Triton kernel, interpreted here, whose loads and stores the judge answers: no tensor is in this process.
+"""A Triton kernel, interpreted here, whose loads and stores the grader answers: no tensor is in this process.
 
 The functions replaced are internal to Triton; `courseware.simulators.triton_trace.recorder` replaces the same.
 """
@@ -17,15 +17,15 @@ from .running import Outcome, run
 
 @dataclass(frozen=True)
 class Pointer:
-    """The first address of a tensor that the judge has. dtype: of Triton, by name."""
+    """The first address of a tensor that the grader has. dtype: of Triton, by name."""
 
     address: int
     dtype: str
 
 
-def launched(judge, answer, grid, arguments: dict, limit_s: float) -> Outcome:
+def launched(grader, answer, grid, arguments: dict, limit_s: float) -> Outcome:
     """Run every program of a launch. arguments: parameter -> number, or (address, dtype) of a tensor."""
-    _connect(judge)
+    _connect(grader)
     function = getattr(answer, "fn", answer)
     if not isinstance(function, types.FunctionType):
         function = None
@@ -35,12 +35,12 @@ def launched(judge, answer, grid, arguments: dict, limit_s: float) -> Outcome:
         if function is None:
             raise TypeError(f"a kernel is a function with @triton.jit, not {type(answer).__name__}")
         triton.jit(function)[tuple(grid)](**call)
-        judge.done(None)
+        grader.done(None)
 
     return run(launch, limit_s)
 
 
-def _connect(judge):
+def _connect(grader):
     convert = interpreter._implicit_cvt
 
     def converted(argument):
@@ -52,18 +52,18 @@ def _connect(judge):
     def load(builder, pointers, mask, other, *_):
         element = pointers.get_element_ty()
         kind = np.dtype(interpreter._get_np_dtype(element))
-        values, inside = judge.ask(None, "load", np.asarray(pointers.data), np.asarray(mask.data), kind.name)
+        values, inside = grader.ask(None, "load", np.asarray(pointers.data), np.asarray(mask.data), kind.name)
         filler = (np.nan if kind.kind == "f" else 0) if other is None else other.data
         return interpreter.TensorHandle(np.where(inside, values, filler).astype(kind), element)
 
     def store(builder, pointers, value, mask, *_):
-        judge.later(None, None, "store", *(np.asarray(part.data) for part in (pointers, mask, value)))
+        grader.later(None, None, "store", *(np.asarray(part.data) for part in (pointers, mask, value)))
 
     multiply, choose = interpreter.InterpreterBuilder.create_dot, interpreter.InterpreterBuilder.set_grid_idx
 
     def dot(builder, a, b, d, input_precision, *rest):
         rounds = a.dtype.scalar.is_fp32() and input_precision == ir.INPUT_PRECISION.TF32
-        judge.later(None, None, "dot", bool(rounds))
+        grader.later(None, None, "dot", bool(rounds))
         return multiply(builder, a, b, d, input_precision, *rest)
 
     if hasattr(interpreter, "connected"):
@@ -73,5 +73,5 @@ def _connect(judge):
     executor._init_args_hst = lambda self, arguments, named: (arguments, named)
     executor._restore_args_dev = lambda self, *_: None
     builder.create_masked_load, builder.create_masked_store, builder.create_dot = load, store, dot
-    # The judge counts the programs.
-    builder.set_grid_idx = lambda self, *_: choose(self, *judge.ask(None, "program"))
+    # The grader counts the programs.
+    builder.set_grid_idx = lambda self, *_: choose(self, *grader.ask(None, "program"))

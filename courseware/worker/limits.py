@@ -1,4 +1,4 @@
-"""What the player gives up before an answer runs. None of it can be taken back."""
+"""What the worker gives up before an answer runs. None of it can be taken back."""
 
 import ctypes
 import platform

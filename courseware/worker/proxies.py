@@ -1,4 +1,4 @@
-"""What an answer gets in place of the judge's streams, rows, machine and tiles: each of them asks the judge."""
+"""What an answer gets in place of the grader's streams, rows, machine and tiles: each of them asks the grader."""
 
 import builtins
 import functools
@@ -9,19 +9,19 @@ import numpy as np
 
 from .running import places
 
-MOST_PENDING = 64
+MAX_PENDING = 64
 
 
-class Judge:
-    """The player's end of the wire. What need not be answered at once is sent in batches: each message costs time."""
+class Grader:
+    """The worker's end of the channel. What need not be answered at once goes in batches: each message costs time."""
 
-    def __init__(self, wire):
-        self.wire, self.pending, self.places, self.numbers = wire, [], [], itertools.count(1)
-        wire.of = lambda value: [value._number] if isinstance(value, Proxy) else None
-        wire.found = lambda number, kind: KINDS[kind](self, number)
+    def __init__(self, channel):
+        self.channel, self.pending, self.places, self.numbers = channel, [], [], itertools.count(1)
+        channel.of = lambda value: [value._number] if isinstance(value, Proxy) else None
+        channel.found = lambda number, kind: KINDS[kind](self, number)
 
     def ask(self, number, operation, *arguments, **named):
-        """The answer of an object of the judge, or of the judge itself where number is None."""
+        """The answer of an object of the grader, or of the grader itself where number is None."""
         return self._send([number, operation, arguments, named, None])
 
     def later(self, kind, number, operation, *arguments, **named):
@@ -29,7 +29,7 @@ class Judge:
         result = None if kind is None else -next(self.numbers)
         self.pending.append([number, operation, self._packed(arguments), named, result])
         self.places.append(places(sys._getframe(1)))
-        if len(self.pending) >= MOST_PENDING:
+        if len(self.pending) >= MAX_PENDING:
             self._send()
         return None if kind is None else kind(self, result)
 
@@ -52,8 +52,8 @@ class Judge:
     def _send(self, *last):
         pending, seen = [*self.pending, *last], self.places
         self.forget()
-        self.wire.send("ask", pending)
-        kind, *rest = self.wire.receive()
+        self.channel.send("ask", pending)
+        kind, *rest = self.channel.receive()
         if kind == "raised":
             place, name, text = rest
             error = _exception(name, text)
@@ -70,23 +70,23 @@ def _exception(name, text):
 
 
 def _asking(operation):
-    return lambda self, *arguments, **named: self._judge.ask(self._number, operation, *arguments, **named)
+    return lambda self, *arguments, **named: self._grader.ask(self._number, operation, *arguments, **named)
 
 
 def _making(operation, kind="Tile"):
-    return lambda self, *arguments, **named: self._judge.later(
+    return lambda self, *arguments, **named: self._grader.later(
         kind and KINDS[kind], self._number, operation, *arguments, **named
     )
 
 
 class Proxy:
-    """An object of the judge. What it offers is the judge's to decide."""
+    """An object of the grader. What it offers is the grader's to decide."""
 
-    def __init__(self, judge, number):
-        self._judge, self._number = judge, number
+    def __init__(self, grader, number):
+        self._grader, self._number = grader, number
 
     def __del__(self):
-        self._judge.release(self._number)
+        self._grader.release(self._number)
 
     __repr__ = _asking("__repr__")
 
@@ -96,7 +96,7 @@ class Array(Proxy):
 
     @functools.cached_property
     def _facts(self):
-        return self._judge.ask(self._number, "facts")
+        return self._grader.ask(self._number, "facts")
 
     shape, dtype = property(lambda self: self._facts[0]), property(lambda self: self._facts[1])
     ndim = property(lambda self: len(self.shape))
@@ -132,14 +132,14 @@ class Tile(Array, np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=(), **named):
         named |= {"out": out} if out else {}
-        return self._judge.later(Tile, self._number, "ufunc", ufunc.__name__, method, *inputs, **named)
+        return self._grader.later(Tile, self._number, "ufunc", ufunc.__name__, method, *inputs, **named)
 
     def __array_function__(self, function, types, arguments, named):
-        return self._judge.later(Tile, self._number, "function", function.__name__, *arguments, **named)
+        return self._grader.later(Tile, self._number, "function", function.__name__, *arguments, **named)
 
 
 class Rows(Array):
-    """Rows that the judge hands out and counts; anything else that an array can do reads all of them."""
+    """Rows that the grader hands out and counts; anything else that an array can do reads all of them."""
 
     __getitem__ = _asking("__getitem__")
 
@@ -159,7 +159,7 @@ class Rows(Array):
 
 
 class Stream(Proxy):
-    """An iterator. The judge sends some items at a time."""
+    """An iterator. The grader sends some items at a time."""
 
     _items = ()
 
@@ -168,7 +168,7 @@ class Stream(Proxy):
 
     def __next__(self):
         if not self._items:
-            self._items = self._judge.ask(self._number, "__next__")[::-1]
+            self._items = self._grader.ask(self._number, "__next__")[::-1]
         if not self._items:
             raise StopIteration
         return self._items.pop()

@@ -33,9 +33,9 @@ UNWRITTEN = np.array(0x7E55, np.uint16).view(np.float16)[()]  # a NaN that no co
 UNRAISABLE = {"__del__", "release", "gc_callback"}
 
 COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>"}
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _LIBRARIES = (
-    _PACKAGE,
+    *(os.path.join(_HOME, package) + os.sep for package in ("course_lib", "courseware")),
     os.path.dirname(os.path.dirname(np.__file__)) + os.sep,
     *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
     "<frozen",

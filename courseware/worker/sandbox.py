@@ -54,9 +54,9 @@ def command(arguments, writable=(), readable=()) -> list[str]:
     return [*line, "--chdir", str([*writable, "/"][0]), "--", *limits, *map(str, arguments)]
 
 
-def player(sandboxed: bool, info: int) -> tuple[list[str], dict[str, str]]:
-    """The command line of the player, and its environment. info: a file descriptor on which bwrap tells its process."""
-    script = "from courseware.worker import __main__ as player; player.main()"
+def worker(sandboxed: bool, info: int) -> tuple[list[str], dict[str, str]]:
+    """The command line of the worker, and its environment. info: a file descriptor on which bwrap tells its process."""
+    script = "from courseware.worker import __main__ as worker; worker.main()"
     environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TRITON_INTERPRET": "1", "HOME": "/"}
     environment |= {"MALLOC_MMAP_THRESHOLD_": "16384"}  # arrays take pages of their own, which can be counted
     if not sandboxed:

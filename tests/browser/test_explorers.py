@@ -9,12 +9,12 @@ from functools import cache
 import lab
 import pytest
 
-from tools import live_pages
+from tools import site_explorers
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
 
 
-html_of = cache(lambda name: live_pages.static_html(live_pages.explorer(name)))
+html_of = cache(lambda name: site_explorers.static_html(site_explorers.explorer(name)))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_tips_are_dragged(opened):
 
 def test_a_score_is_raised_and_the_stream_played(opened):
     page = opened("stream")
-    said, weights = page.locator(".live p"), page.locator(".weights rect")
+    said, weights = page.locator(".svg-explorer p"), page.locator(".weights rect")
     assert said.inner_text() == "Block 3 of 4: sat."
 
     def drawn(node):
@@ -114,13 +114,13 @@ def test_a_tap_on_a_tile_names_it(opened, name):
     page.get_by_label("visits", exact=True).fill("0")
     touch(page, page.locator(".tile").nth(1))
     page.wait_for_timeout(200)
-    assert "visit 2, reads" in page.locator(".live p").first.inner_text()
+    assert "visit 2, reads" in page.locator(".svg-explorer p").first.inner_text()
 
 
 @pytest.mark.parametrize("name", ["visits", "block_sizes"])
 def test_tiles_are_played_and_pointed_at(opened, name):
     page = opened(name)
-    said = page.locator(".live p").first
+    said = page.locator(".svg-explorer p").first
     page.get_by_label("visits", exact=True).fill("0")
     assert said.inner_text().startswith("Nothing visited yet") and page.locator(".tile.visited").count() == 0
     page.get_by_role("button").click()
@@ -152,12 +152,12 @@ def test_panels_that_belong_together_stay_in_a_row_on_a_narrow_page(opened, name
     assert left["y"] == right["y"] and left["x"] + left["width"] < right["x"]
 
 
-@pytest.mark.parametrize("name", live_pages.EXPLORERS)
+@pytest.mark.parametrize("name", site_explorers.EXPLORERS)
 def test_a_narrow_page_needs_no_scrolling_sideways_and_no_lens(opened, name):
     page = opened(name, width=380)
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
     sizes = page.evaluate(
-        """[...document.querySelectorAll(".live *")].map(node => {
+        """[...document.querySelectorAll(".svg-explorer *")].map(node => {
             const [size, svg] = [parseFloat(getComputedStyle(node).fontSize), node.ownerSVGElement]
             return svg ? size * svg.clientWidth / svg.viewBox.baseVal.width : size
         })"""

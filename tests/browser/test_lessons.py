@@ -162,7 +162,7 @@ def test_start_here(open_lesson):
 def test_dot_products(open_lesson):
     page = open_lesson("01_dot_products")
 
-    pair, crowd = page.locator(".live").first, page.locator(".jp-OutputArea .widget-vbox", has_text="scale")
+    pair, crowd = page.locator(".svg-explorer").first, page.locator(".jp-OutputArea .widget-vbox", has_text="scale")
     press_crowd = keyboard(page, crowd)
     tip = pair.locator("circle.a")
     assert "36.9\u00b0" in pair.inner_text()
@@ -189,7 +189,7 @@ def test_dot_products(open_lesson):
 def test_online_softmax(open_lesson):
     page = open_lesson("05_online_softmax")
 
-    explorer = page.locator(".live").first
+    explorer = page.locator(".svg-explorer").first
     fed, block = explorer.get_by_label("blocks fed"), explorer.get_by_label("block size")
     assert "Block 3 of 4: sat." in explorer.inner_text()
     explorer.get_by_label("stream").select_option("12 random keys")
@@ -307,7 +307,7 @@ def move_every_control(explorer):
 
 def test_block_size_explorer(open_lesson):
     page = open_lesson("block_size_explorer")
-    move_every_control(page.locator(".live").first)
+    move_every_control(page.locator(".svg-explorer").first)
 
 
 def test_block_size_explorer_as_a_page(browser, tmp_path):
@@ -316,7 +316,7 @@ def test_block_size_explorer_as_a_page(browser, tmp_path):
         page = browser.new_page()
         errors = console_errors(page, HARMLESS_IN_VOILA)
         page.goto(address)
-        explorer = page.locator(".live").first
+        explorer = page.locator(".svg-explorer").first
         explorer.wait_for(timeout=60_000)
         explorer.get_by_label("B_r").press("ArrowRight")
         explorer.get_by_text("75.5 MB").first.wait_for()
@@ -346,7 +346,7 @@ def test_flash_attention_backward(open_lesson):
 def test_tiled_attention(open_lesson):
     page = open_lesson("06_tiled_attention")
 
-    explorer = page.locator(".live").first
+    explorer = page.locator(".svg-explorer").first
     said = explorer.locator("p").first
     assert "visit 5, reads Q 64, K 48, V 48 bytes" in said.inner_text()
     explorer.get_by_label("visits").press("ArrowRight")

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from courseware.explorers.figures import ORANGE
-from tools import authoring, live_pages
+from tools import authoring, site_explorers
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
 
@@ -127,7 +127,7 @@ def test_links_inside_the_site_lead_somewhere(site, looked):
     assert broken == []
 
 
-@pytest.mark.parametrize("name", live_pages.EXPLORERS)
+@pytest.mark.parametrize("name", site_explorers.EXPLORERS)
 def test_explorer_moves_on_its_page(phone, looked, name):
     phone.goto(next(page for page, found in looked.items() if name in found["ids"]))
     explorer = phone.locator(f"#{name}")
@@ -141,7 +141,7 @@ def test_explorer_moves_on_its_page(phone, looked, name):
 def test_a_point_of_the_roofline_says_its_values_where_it_is(site, phone, width):
     phone.set_viewport_size({"width": width, "height": 844})
     phone.goto(address(site, "notebooks/10_performance"))
-    point = phone.locator(".spots").first.get_by_label("PyTorch, FlashAttention-2")
+    point = phone.locator(".tooltips").first.get_by_label("PyTorch, FlashAttention-2")
     point.scroll_into_view_if_needed()
     pixels = np.asarray(Image.open(io.BytesIO(phone.screenshot(clip=point.bounding_box()))).convert("RGB"), dtype=int)
     orange = np.abs(pixels - 255 * np.array(to_rgb(ORANGE))).max(axis=-1) < 40

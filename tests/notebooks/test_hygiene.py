@@ -359,7 +359,7 @@ DAMAGES = [
     (nothing_escapes_nbval, source(FIGURE, "show()", "# NBVAL_SKIP\nshow()")),
     (nothing_escapes_nbval, metadata(FIGURE, tags=["raises-exception"])),
     (opens_with_badge_and_bootstrap, source(TITLE, "/blob/main/notebooks/05", "/blob/main/notebooks/04")),
-    (opens_with_badge_and_bootstrap, source(BOOTSTRAP, "runtime.start()", "runtime.choose()")),
+    (opens_with_badge_and_bootstrap, source(BOOTSTRAP, "\nstart()", "\nprint()")),
     (opens_with_badge_and_bootstrap, metadata(BOOTSTRAP, jupyter={"source_hidden": False})),
     (opens_with_badge_and_bootstrap, lambda notebook: notebook.cells.pop(BOOTSTRAP)),
     (short_cells, source(FORMULAS, "From", "\n" * 12 + "From")),

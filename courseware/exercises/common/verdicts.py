@@ -6,7 +6,7 @@ from numbers import Real
 from courseware.checks import show, single_finding
 
 
-def says(reference, verdicts, number, account):
+def check_verdict(reference, verdicts, number, account):
     """A test for `Checks`: the answer returns the verdict and the number that `reference` returns.
 
     number: what the number is, in words. account(**inputs): what the verdict rests on, {words: number}.

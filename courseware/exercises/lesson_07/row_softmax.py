@@ -7,7 +7,7 @@ from course_lib.kernels import triton_basics as kernels
 from courseware.checks import Exercise, expected
 from courseware.checks.compile_calls import compiles
 from courseware.checks.kernel_calls import TRITON, kernel_checks, launch_agrees, plain
-from courseware.exercises.common.accounts import accounted, of_softmax
+from courseware.exercises.common.explanations import explain, explain_softmax
 from courseware.exercises.common.generators import LARGE_SCORES
 from courseware.exercises.lesson_07.launches import WIDE, rows, rows_case, shared_out
 
@@ -29,13 +29,13 @@ def wrong_steps(launch, x, **_):
     with np.errstate(all="ignore"):
         steps = np.diff(np.log(out))
     told = np.isfinite(steps)
-    return "" if np.allclose(steps[told], np.diff(x)[told], atol=1e-3) else of_softmax(x, out)
+    return "" if np.allclose(steps[told], np.diff(x)[told], atol=1e-3) else explain_softmax(x, out)
 
 
 CALL = """\
 launched(row_softmax, (len(x),), {"out_ptr": x.shape}, x_ptr=x, n_cols=x.shape[1], BLOCK=BLOCK,
          strides={"x_ptr": ("stride_xm", "stride_xn"), "out_ptr": ("stride_om", "stride_on")})"""
-agrees = accounted(launch_agrees(softmax), wrong_steps)
+agrees = explain(launch_agrees(softmax), wrong_steps)
 check = kernel_checks(CALL, agrees, rows_case)
 
 check("a row as long as the block", [([[0, 1, 2, 3]], 4), ([[1.0]], 1), ([[-80, -30]], 2), rows([1], [4])])

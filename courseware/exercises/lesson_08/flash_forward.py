@@ -17,7 +17,7 @@ from courseware.checks.kernel_calls import (
     rounds_products,
     wrong_accesses,
 )
-from courseware.exercises.common.accounts import accounted
+from courseware.exercises.common.explanations import explain
 from courseware.exercises.common.oracles import attention_output
 
 flash_forward = plain(plain_forward.flash_forward)
@@ -159,7 +159,7 @@ check(
 check(
     "causal, more queries than keys: a query that sees no key gets 0, never NaN",
     [case(20, 16, causal=True), case(50, 13, causal=True)],
-    test=accounted(gives_o, means_of_nothing),
+    test=explain(gives_o, means_of_nothing),
 )
 check(
     "lse is the natural log-sum-exp of the scores, -inf where there are none",

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib.reference.attention import causal_mask
 from courseware.checks import Checks, Evidence, Exercise, Finding, show, single_finding
-from courseware.exercises.common.accounts import accounted
+from courseware.exercises.common.explanations import explain
 
 
 def kv_loop_bounds(start_m, n_q, n_k, causal, block_m, block_n):
@@ -64,7 +64,7 @@ def tiles(draw, causal):
     return start_m, n_q, n_k, causal, block_m, block_n
 
 
-check = Checks(kv_loop_bounds, accounted(agrees_with_the_mask, what_is_seen))
+check = Checks(kv_loop_bounds, explain(agrees_with_the_mask, what_is_seen))
 
 check(
     "not causal: every key, a mask for the ragged tail only",

@@ -7,7 +7,7 @@ from course_lib.language import WRITTEN
 from courseware.checks import Exercise, case_of, expected, single_finding
 from courseware.checks.compile_calls import compiles
 from courseware.checks.kernel_calls import TRITON, kernel_checks, launch_agrees
-from courseware.exercises.common.accounts import accounted
+from courseware.exercises.common.explanations import explain
 
 tl, triton = WRITTEN.tl, WRITTEN.triton
 
@@ -93,7 +93,7 @@ def keeps_the_digits(launch, scores, **_):
 case = case_of(
     "n_q d empty_rows block_d block_m one_key_rows size", empty_rows=0, block_d=16, block_m=32, one_key_rows=0, size=3
 )
-gives_lse = accounted(launch_agrees(lse), terms_of_lse)
+gives_lse = explain(launch_agrees(lse), terms_of_lse)
 check = kernel_checks(CALL, launch_agrees(o), case)
 
 check("o is acc divided by l", [(32, 16)])

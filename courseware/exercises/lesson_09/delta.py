@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, not_modified, show
-from courseware.exercises.common.accounts import accounted
+from courseware.exercises.common.explanations import explain
 from courseware.exercises.common.generators import arrays, as_floats, in_float32
 from courseware.exercises.lesson_09.gradients import SENTENCE, SQUARE, expected_delta, small_inputs
 
@@ -49,7 +49,7 @@ def products(returned, o, do):
     return f"in row {row}, the products that have to be added up are {show((o * do)[row])}"
 
 
-agrees_by_products = accounted(agrees(expected_delta), products)
+agrees_by_products = explain(agrees(expected_delta), products)
 check = Checks("delta(o, do)", agrees_by_products)
 
 check("one row: the sum over d of O times dO", [as_floats(o=[[1, 2, 3, 4]], do=[[2, 1, 1, 1]])])

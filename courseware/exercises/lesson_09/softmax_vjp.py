@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from courseware.checks import Checks, Exercise, agrees, expected, not_modified, show, single_finding
-from courseware.exercises.common.accounts import accounted
+from courseware.exercises.common.explanations import explain
 from courseware.exercises.common.generators import arrays, in_float32
 
 
@@ -59,7 +59,7 @@ def probabilities(draw, least_rows=1, most_rows=3):
 
 
 TWO_ROWS = ([[0.5, 0.5], [0.25, 0.75]], [[1, 0], [2, 4]])
-check = Checks(softmax_vjp, accounted(agrees(gradient_of_scores), subtracted))
+check = Checks(softmax_vjp, explain(agrees(gradient_of_scores), subtracted))
 
 check(
     "subtracted is the mean of dP with weights P: of a dP that is the same for every key, 0 is left",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference, traffic
 from courseware.checks import Checks, Exercise, ExpectedOutput, compare, single_finding
-from courseware.exercises.common.accounts import accounted
+from courseware.exercises.common.explanations import explain
 from courseware.exercises.common.generators import as_floats
 from courseware.exercises.common.on_machine import compare_traffic, on_machine, own_work
 from courseware.exercises.lesson_09.gradients import (
@@ -203,7 +203,7 @@ THREE = as_floats(q=[[1], [1], [1]], k=[[1], [2], [3]], v=[[1], [2], [4]], do=[[
 TWO = as_floats(q=[[1], [1]], k=[[1], [2]], v=[[1], [2]], do=[[1], [2]])
 MORE_KEYS = as_floats(q=[[1], [1]], k=[[1], [2], [3]], v=[[1], [2], [4]], do=[[1], [2]])
 MORE_QUERIES = as_floats(q=[[1], [1]], k=[[2]], v=[[3]], do=[[1], [2]])
-check = Checks(CALL, accounted(right_results, loads), tiled, on_machine)
+check = Checks(CALL, explain(right_results, loads), tiled, on_machine)
 
 check("all keys and values alike: dP is delta, and dQ and dK are 0", [(TWO | {"k": TWO["q"], "v": TWO["q"]}, 2, 2)])
 check("one tile that holds everything, of one column: the scale is 1", [(THREE, 3, 3)])
@@ -231,7 +231,7 @@ check(
 check(
     "float16 comes in and goes out, and rounds once",
     [sized(512, 32, 8, 16, 16), sized(16, 512, 8, 16, 16)],
-    test=accounted(right_results, rounding),
+    test=explain(right_results, rounding),
     call=RANDOM_CALL,
 )
 check(
@@ -255,7 +255,7 @@ check(
 check(
     "causal: pairs of tiles that are hidden altogether are not read",
     [sized(8, 8, 4, 2, 2, True), sized(40, 56, 8, 16, 24, True), sized(9, 5, 4, 2, 2, True)],
-    test=accounted(moves_no_more_than_needed, reading_pass),
+    test=explain(moves_no_more_than_needed, reading_pass),
     call=FLOAT32_CALL,
 )
 check(

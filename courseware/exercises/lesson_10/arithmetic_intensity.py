@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from course_lib import traffic
 from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, case_of
-from courseware.exercises.common.accounts import accounted
+from courseware.exercises.common.explanations import explain
 
 
 def arithmetic_intensity(n, d, bytes_per_element, block_q=None):
@@ -60,7 +60,7 @@ def sizes(n, block_q):
 
 
 case = case_of(arithmetic_intensity, bytes_per_element=2)
-check = Checks(arithmetic_intensity, accounted(agrees(intensity), elements), case)
+check = Checks(arithmetic_intensity, explain(agrees(intensity), elements), case)
 
 check(
     "standard attention: Q, K, V, O once, S and P written and read back",

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from courseware.bench.bounds import explain_point, measured_cases
 from courseware.checks import Checks, Exercise
-from courseware.exercises.common.verdicts import says
+from courseware.exercises.common.verdicts import check_verdict
 
 VERDICTS = ("arithmetic", "memory", "launch", "none of these", "miscounted")
 
@@ -34,7 +34,7 @@ def account(seconds, flops, n_bytes, launches, flops_per_s, bytes_per_s, launch_
 
 
 NUMBER = "the longest of the three least times over the measured seconds"
-check = Checks(explain_point, says(explain_point, VERDICTS, NUMBER, account), point)
+check = Checks(explain_point, check_verdict(explain_point, VERDICTS, NUMBER, account), point)
 
 check(
     "the resource with the longest least time binds; the share is this time over the seconds",

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from courseware.bench.bounds import STANDARD_4096, roofline_seconds
 from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, not_modified
-from courseware.exercises.common.accounts import accounted
+from courseware.exercises.common.explanations import explain
 
 
 def least_time(kernels, flops_per_s, bytes_per_s, launch_s):
@@ -32,7 +32,7 @@ def rows(draw, least, most, launches):
     return case(*kernels, launch_s=draw(st.sampled_from(launches)))
 
 
-takes_the_least_time = accounted(agrees(least_time), needs)
+takes_the_least_time = explain(agrees(least_time), needs)
 check = Checks(roofline_seconds, takes_the_least_time)
 
 check(

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from courseware.bench.ladder_model import find_the_waste, suspects
 from courseware.checks import Checks, Exercise
-from courseware.exercises.common.verdicts import says
+from courseware.exercises.common.verdicts import check_verdict
 
 VERDICTS = ("computes", "reads", "waits", "nothing")
 
@@ -45,7 +45,7 @@ def account(kernel):
 
 
 NUMBER = "the one that belongs to this verdict"
-check = Checks(find_the_waste, says(find_the_waste, VERDICTS, NUMBER, account))
+check = Checks(find_the_waste, check_verdict(find_the_waste, VERDICTS, NUMBER, account))
 
 check(
     "computes: pairs of tiles in which no query sees any key",

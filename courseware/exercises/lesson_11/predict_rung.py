@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from courseware.bench.ladder_model import GPU, counts_of, predict_rung
 from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, not_modified
-from courseware.exercises.common.accounts import accounted
+from courseware.exercises.common.explanations import explain
 
 
 def clocks(counts, gpu):
@@ -49,7 +49,7 @@ def alone(instructions):
 
 ALONE = alone(250)
 INSTRUCTIONS = st.integers(1, 4).map(lambda i: 100 * i)
-check = Checks(predict_rung, accounted(agrees(least_time), in_clocks))
+check = Checks(predict_rung, explain(agrees(least_time), in_clocks))
 
 check(
     "one program of one warp on each SM: products, instructions and waiting add up",

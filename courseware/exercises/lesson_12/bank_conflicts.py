@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import strategies as st
 
 from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, show
-from courseware.exercises.common.accounts import accounted
+from courseware.exercises.common.explanations import explain
 
 LANES = 32
 
@@ -64,7 +64,7 @@ def case(step, sharing=1, active=LANES, start=0):
 
 WORDS = st.integers(0, 99).map(lambda i: 4 * i)
 STEPS = st.sampled_from([0, 4, 8, 12, 32, 64, 128, 132, 256, 512])
-check = Checks(CALL, accounted(agrees(delivered_pass_by_pass), busiest_bank))
+check = Checks(CALL, explain(agrees(delivered_pass_by_pass), busiest_bank))
 
 check("consecutive words", [case(4), case(4, start=64), case(-4, start=124)])
 check("words further apart", [case(8), case(128), case(132), case(12), case(32), case(64), case(512, start=20)])

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, show
-from courseware.exercises.common.accounts import accounted
+from courseware.exercises.common.explanations import explain
 
 LANES = 32
 
@@ -65,7 +65,7 @@ def any_addresses(draw):
     return {"addresses": draw(st.lists(places, min_size=LANES, max_size=LANES)), "element_bytes": size}
 
 
-check = Checks(CALL, accounted(agrees(counted_byte_by_byte), asked_for))
+check = Checks(CALL, explain(agrees(counted_byte_by_byte), asked_for))
 
 check("consecutive elements of 4, 8 and 16 bytes", [case(4), case(8), case(16), case(4, 64)])
 check("consecutive elements, of which the first does not begin a sector", [case(4, 4), case(8, 24), case(16, 16)])

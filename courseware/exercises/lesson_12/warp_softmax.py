@@ -7,7 +7,7 @@ from course_lib import reference
 from course_lib.kernels.cuda.counts import row_sectors
 from courseware.checks import Exercise, expected, show
 from courseware.checks.cuda_calls import compare_output, compare_sectors, cuda_checks
-from courseware.exercises.common.accounts import accounted, of_softmax
+from courseware.exercises.common.explanations import explain, explain_softmax
 
 
 def warp_softmax():
@@ -101,12 +101,12 @@ def steps(report, x, y, **_):
     row, column = wrong[0]
     sums = y.sum(axis=1)
     if not np.allclose(sums, 1, atol=1e-3) and column < 3:
-        return of_softmax(x, y)
+        return explain_softmax(x, y)
     step = f"from column {column} to {column + 1} the logarithm of row {row} rises by {show(rises[row, column])}"
     return f"its rows sum to {show(sums.round(3))}, and {step}, where x rises by {show(due[row, column])}"
 
 
-agrees = accounted(gives_the_softmax, steps)
+agrees = explain(gives_the_softmax, steps)
 check = cuda_checks(INPUTS + LAUNCH, agrees)
 
 check("equal elements, one for each lane", [case(4, 32)], call=INPUTS + "x[:] = 0\n" + LAUNCH)

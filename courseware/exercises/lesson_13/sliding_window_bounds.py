@@ -9,7 +9,7 @@ from course_lib import masks
 from courseware.checks import Checks, Evidence, Exercise, Finding, show, single_finding
 from courseware.checks.calling import AnswerError
 from courseware.checks.diagnosis import named
-from courseware.exercises.common.accounts import accounted
+from courseware.exercises.common.explanations import explain
 
 
 def sliding_window_bounds(start_m, n_q, n_k, left, right, block_m, block_n):
@@ -36,7 +36,7 @@ def sliding_window_bounds(start_m, n_q, n_k, left, right, block_m, block_n):
 
 
 BOUNDS = "begin", "full_begin", "full_end", "end"
-MOST_LISTED = 1000  # tiles of a range
+MAX_LISTED_TILES = 1000  # tiles of a range
 
 
 def tiles_of_the_mask(start_m, n_q, n_k, left, right, block_m, block_n):
@@ -64,7 +64,7 @@ def agrees_with_the_mask(returned, **inputs):
     ):
         # A bound may be far off, and the range so long that it should not be written down.
         ends = (t for end in (now[:1], now[-1:]) for t in end)
-        extra = [t for t in (now if now.stop - now.start < MOST_LISTED else ends) if t not in due]
+        extra = [t for t in (now if now.stop - now.start < MAX_LISTED_TILES else ends) if t not in due]
         missing = [t for t in due if t not in now]
         if extra:
             findings.append(Finding(name, f"{verb}, extra", f"{those(extra)} {verb}, and should not be"))
@@ -108,7 +108,7 @@ def tiles(draw):
     return draw(st.integers(0, (n_q - 1) // block_m)) * block_m, n_q, n_k, left, right, block_m, block_n
 
 
-check = Checks(sliding_window_bounds, accounted(agrees_with_the_mask, what_is_seen))
+check = Checks(sliding_window_bounds, explain(agrees_with_the_mask, what_is_seen))
 
 check(
     "keys before the query only: which tiles are visited, and which need no mask",

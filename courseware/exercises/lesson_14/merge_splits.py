@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from course_lib import reference
 from course_lib.reference.softmax import log_sum_exp_of_state, normalise_state
 from courseware.checks import Checks, Exercise, compare, expected, keeps_dtype, not_modified, show, single_finding
-from courseware.exercises.common.accounts import accounted
+from courseware.exercises.common.explanations import explain
 from courseware.exercises.common.generators import COUNTS, arrays, as_floats, in_float32
 
 EPSILONS = 16  # of float64, relative to what is summed: a few operations on each split
@@ -119,7 +119,7 @@ E = -np.inf
 ROWS = case([[0, 2, 1], [3, -1, 2]], [[1, 2, 3], [2, 1, 4]], [[[1, 4], [1, 3], [2, 2]], [[5, 1], [3, 2], [-1, 6]]])
 SOME_EMPTY = case([[E, -2, -1], [1, E, E]], [[0, 2, 1], [4, 0, 0]], [[[0], [6], [5]], [[3], [0], [0]]])
 NO_KEYS = case([[E, E], [1, E]], [[0, 0], [2, 0]], [[[0], [0]], [[5], [0]]])
-check = Checks(merge_splits, accounted(agrees_in_its_dtype, sums), case)
+check = Checks(merge_splits, explain(agrees_in_its_dtype, sums), case)
 
 check(
     "one split: o is acc / l, and lse is m + log(l)",

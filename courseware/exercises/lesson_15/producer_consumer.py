@@ -8,7 +8,7 @@ from courseware.checks import Checks, Evidence, Exercise, Finding, show, single_
 from courseware.checks.diagnosis import named
 from courseware.simulators.sm_simulator import JobError, Times, run_ring
 
-MOST_FINDINGS_TOLD = 3
+MAX_REPORTED_FINDINGS = 3
 
 
 def producer_consumer(tiles, stages):
@@ -122,7 +122,7 @@ def works(returned, tiles, **conditions):
         return said
     if run.findings:
         first = run.findings[0]
-        shown = [f for f in run.findings if f.kind == first.kind][:MOST_FINDINGS_TOLD]
+        shown = [f for f in run.findings if f.kind == first.kind][:MAX_REPORTED_FINDINGS]
         # Such a use of a result is told of no barrier, as other early reads are.
         kinds = ["early result" if f.text.endswith(NOT_WAITED_FOR) else f.kind for f in shown]
         told = [*zip(kinds, (f.text for f in shown), strict=True), ("conditions", said)]

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 from .parts import H100, Barrier, Finding, Product, Run, Span, Stage
 
-MOST_OPERATIONS = 100_000  # of a job: one that yields more has an endless loop
-MOST_FINDINGS = 50
+MAX_OPERATIONS = 100_000  # of a job: one that yields more has an endless loop
+MAX_FINDINGS = 50
 COMPUTING = "its own arithmetic"
 
 
@@ -110,7 +110,7 @@ class SM:
             act(*arguments)
         self._look_back(made)
         shared_bytes = sum(stage.n_bytes for stage in self.stages)
-        return Run(self.now, tuple(self.spans), tuple(self.findings[:MOST_FINDINGS]), shared_bytes)
+        return Run(self.now, tuple(self.spans), tuple(self.findings[:MAX_FINDINGS]), shared_bytes)
 
     def _later(self, when, act, *arguments):
         heapq.heappush(self._events, (when, next(self._order), act, arguments))
@@ -138,8 +138,8 @@ class SM:
                 job.ended = True
                 return
             job.count += 1
-            if job.count > MOST_OPERATIONS:
-                self._find("runaway", job.name, f"{job.name} was stopped after {MOST_OPERATIONS:,} operations")
+            if job.count > MAX_OPERATIONS:
+                self._find("runaway", job.name, f"{job.name} was stopped after {MAX_OPERATIONS:,} operations")
                 job.ended = True
                 return
             handle = isinstance(operation, tuple) and operation and getattr(self, f"_on_{operation[0]}", None)

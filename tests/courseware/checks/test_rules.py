@@ -7,13 +7,14 @@ import pytest
 
 from courseware.checks import registry, rules
 from courseware.checks.kernel_calls import is_kernel
+from courseware.checks.misconceptions import forms
 from courseware.classroom import marking
 from tests.courseware.exercises.right_answers import right_answers
 
 
 def sources(exercise):
     """The answer, and every wrong and right answer that the course knows and that is not a lambda."""
-    wrong = [answer for slip in exercise.slips for answer in slip.answers(exercise.answer)]
+    wrong = [form.answer for form in forms(exercise).values()]
     for answer in (exercise.answer, *wrong, *right_answers(exercise).values()):
         if answer.__name__ != "<lambda>":
             yield textwrap.dedent(inspect.getsource(answer))

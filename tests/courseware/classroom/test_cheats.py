@@ -1,7 +1,7 @@
 """Ways round the marks: each earns nothing, reads nothing, changes nothing, and the next answer is marked.
 
-They are tried without the rules of the class, which only teach. What stops them is that an answer runs in the player,
-in bubblewrap, and that all that counts is with the judge. Without bubblewrap these tests fail, and say so.
+They are tried without the rules of the class, which only teach. What stops them is that an answer runs in the worker,
+in bubblewrap, and that all that counts is with the grader. Without bubblewrap these tests fail, and say so.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from courseware.checks.kernel_calls import is_kernel
 from courseware.classroom import marking
 from courseware.worker import sandbox
 
-SECRET = "4f1d2c"  # in files and in the environment of the judge; no message may hold it
+SECRET = "4f1d2c"  # in files and in the environment of the grader; no message may hold it
 
 # In place of the body of stable_softmax(x). Where the way round leads nowhere, x comes back, which is wrong.
 ANSWERS = {
-    # Reaching the judge, the reference, or the course's files.
+    # Reaching the grader, the reference, or the course's files.
     "builtins rebound by a pattern": """
         match np:
             case object(__builtins__=b):
@@ -87,12 +87,12 @@ ANSWERS = {
         while True:
             os.fork()""",
     "another program": "import subprocess; raise ValueError(subprocess.check_output(['cat', 'SECRET']))",
-    "a program in place of the player": "import os; os.execv('/bin/sh', ['sh', '-c', 'cat SECRET'])",
+    "a program in place of the worker": "import os; os.execv('/bin/sh', ['sh', '-c', 'cat SECRET'])",
     "signals to everyone": "import os; os.kill(-1, 9)",
     "a thread that goes on": """
         import threading
         threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()""",
-    "the judge's memory": "import ctypes; ctypes.string_at(0)",
+    "the grader's memory": "import ctypes; ctypes.string_at(0)",
     "the limits lifted": """
         import resource
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
@@ -130,7 +130,7 @@ ANSWERS = {
             pass""",
     "sleep": "import time; time.sleep(1000)",
     "the process ended": "import os; os._exit(0)",
-    # Forged messages. The descriptors of the wire are among these.
+    # Forged messages. The descriptors of the channel are among these.
     "no message": """
         import os
         for i in range(3, 20):
@@ -206,8 +206,8 @@ ANSWERS = {
     "NumPy's comparisons replaced": """
         np.allclose = np.array_equal = np.isfinite = np.abs = lambda *a, **k: True
         np.ndarray.__eq__ = None""",
-    "the player's functions replaced": """
-        import courseware.worker.running as running, courseware.worker.ipc as wire, json
+    "the worker's functions replaced": """
+        import courseware.worker.running as running, courseware.worker.ipc as channel, json
         running.run = lambda *a: None
         json.dumps = lambda *a: '["list", ["done", true, ["list", []], null, "passed"]]'""",
     "the verdict returned": "return ('passed', True, {'passed': True})",
@@ -366,7 +366,7 @@ STRUCTURE = {
             K[start : start + block], V[start : start + block]
         return np.zeros(V.shape[1])""",
     ),
-    "memory not counted by the player": (
+    "memory not counted by the worker": (
         "05.online_normalizer",
         "stream",
         """
@@ -413,9 +413,9 @@ extern "C" void _exit(int);
 __global__ void cheat(float *out, int n) {{ {} _exit(0); }}
 """
 PROGRAMS = {
-    "nothing where the judge reads the report": ("", "status 0"),
-    "zeros where the judge reads the report": ("ftruncate(0, 9 << 20);", "status 0"),
-    "nothing where the judge reads an array": ("ftruncate(0, 7);", "status 0"),
+    "nothing where the grader reads the report": ("", "status 0"),
+    "zeros where the grader reads the report": ("ftruncate(0, 9 << 20);", "status 0"),
+    "nothing where the grader reads an array": ("ftruncate(0, 7);", "status 0"),
     "a disk filled by a program": (
         "static char much[1 << 20]; while (write(0, much, 1 << 20) > 0) {}", "ended with status",
     ),

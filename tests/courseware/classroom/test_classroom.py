@@ -22,7 +22,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from courseware.checks import registry
-from courseware.classroom import course, marking
+from courseware.classroom import assignments, marking
 from tools import authoring
 
 LESSON, KERNEL_LESSON = "03_stable_softmax", "07_first_triton_kernels"
@@ -60,14 +60,14 @@ def cell_of(notebook, grade_id):
 def edit_tests(notebook):
     """Empties, deletes, duplicates and revalues locked cells, and adds a new cell that claims points."""
     for exercise_id in EXERCISES:
-        check = cell_of(notebook, course.check_cell(exercise_id))
+        check = cell_of(notebook, assignments.check_cell(exercise_id))
         check.source = "pass"
         check.metadata.nbgrader.update(points=1000, locked=False)
-    notebook.cells.remove(cell_of(notebook, course.check_cell(SECOND)))
+    notebook.cells.remove(cell_of(notebook, assignments.check_cell(SECOND)))
     claim = {"grade": True, "grade_id": "bonus", "locked": True, "points": 1000, "schema_version": 3}
     claim |= {"solution": False, "task": False}
     notebook.cells.append(new_code_cell("1000", metadata={"nbgrader": claim}))
-    again = copy.deepcopy(cell_of(notebook, course.check_cell(THIRD)))
+    again = copy.deepcopy(cell_of(notebook, assignments.check_cell(THIRD)))
     notebook.cells.insert(0, new_code_cell("1000", metadata=again.metadata))
     again.metadata.nbgrader.update(solution=True, grade=False)
     notebook.cells.append(new_code_cell("1000", metadata=again.metadata))
@@ -137,7 +137,7 @@ class Loop:
     def said(self, student, exercise_id):
         """The text that the autograded notebook of a student holds under a check."""
         path = self.course / "autograded" / student / LESSON / f"{LESSON}.ipynb"
-        (output,) = cell_of(nbformat.read(path, as_version=4), course.check_cell(exercise_id)).outputs
+        (output,) = cell_of(nbformat.read(path, as_version=4), assignments.check_cell(exercise_id)).outputs
         return output.get("evalue") or output.get("text")
 
 
@@ -167,7 +167,7 @@ def must(run):
 @pytest.fixture(scope="module")
 def loop(tmp_path_factory):
     course = tmp_path_factory.mktemp("classroom") / "course"
-    course.write_course(course, seed=int(SEED))
+    assignments.write_course(course, seed=int(SEED))
     assert f"seed={SEED}" in (course / "source" / LESSON / f"{LESSON}.ipynb").read_text()
     must(nbgrader(course, "generate_assignment", LESSON))
 
@@ -175,7 +175,7 @@ def loop(tmp_path_factory):
     for student, submission in SUBMISSIONS.items():
         notebook = copy.deepcopy(released)
         for exercise_id, source in submission.answers.items():
-            cell_of(notebook, course.answer_cell(exercise_id)).source = source
+            cell_of(notebook, assignments.answer_cell(exercise_id)).source = source
         if submission.damage:
             submission.damage(notebook)
         folder = course / "submitted" / student / LESSON
@@ -186,7 +186,7 @@ def loop(tmp_path_factory):
     link = course / "submitted" / "hands_in_a_link" / LESSON / f"{LESSON}.ipynb"
     link.unlink()
     link.symlink_to(course / "source" / LESSON / f"{LESSON}.ipynb")
-    assert ("hands_in_a_link", "broken: a link") in course.submissions(course, LESSON)
+    assert ("hands_in_a_link", "broken: a link") in assignments.submissions(course, LESSON)
     must(nbgrader(course, "autograde", LESSON))
     must(nbgrader(course, "generate_feedback", LESSON))
     must(nbgrader(course, "export"))
@@ -249,11 +249,12 @@ def test_a_release_is_the_lesson_with_locks_and_points(loop):
     nbformat.validate(released)
     code, was = ([cell for cell in book.cells if cell.cell_type == "code"] for book in (released, lesson))
     assert [unstrict(cell.source) for cell in code] == [cell.source for cell in was]
-    assert [cell.source for cell in released.cells].count(course.RULES) == 1
+    assert [cell.source for cell in released.cells].count(assignments.RULES) == 1
     assert not any(cell.outputs for cell in code)
     assert [cell.source for cell in code if "quiz" in cell.metadata.get("tags", [])] == ['quiz("03")']
     for exercise_id, points in POINTS.items():
-        answer, check = (cell_of(released, name(exercise_id)) for name in (course.answer_cell, course.check_cell))
+        names = assignments.answer_cell(exercise_id), assignments.check_cell(exercise_id)
+        answer, check = (cell_of(released, name) for name in names)
         assert answer.metadata.nbgrader.solution and not answer.metadata.nbgrader.locked
         assert check.metadata.nbgrader.locked and check.metadata.nbgrader.points == points
         assert not check.metadata.editable and not check.metadata.deletable
@@ -268,7 +269,7 @@ def test_nbgraders_validation_accepts_an_answer_and_rejects_stubs(loop):
         for cell in notebook.cells
         if "nbgrader" in cell.metadata or "bootstrap" in cell.metadata.get("tags", []) or "import check" in cell.source
     ]
-    cell_of(notebook, course.answer_cell(FIRST)).source = ANSWERS[FIRST]
+    cell_of(notebook, assignments.answer_cell(FIRST)).source = ANSWERS[FIRST]
     nbformat.write(notebook, loop.course / "validate.ipynb")
     told = must(nbgrader(loop.course, "validate", "validate.ipynb"))
     failed = [exercise_id for exercise_id in EXERCISES if f"{exercise_id}: not attempted yet" in told]
@@ -298,7 +299,7 @@ def test_the_locked_cell_decides():
 def test_hidden_tests_draw_with_a_seed_of_their_own(tmp_path):
     seeds = set()
     for name in ("one", "other"):
-        course.write_course(tmp_path / name)
+        assignments.write_course(tmp_path / name)
         text = "".join(path.read_text() for path in (tmp_path / name / "source").rglob("*.ipynb"))
         (seed,) = set(re.findall(r"seed=(\d+)\)\\nassert", text.replace('\\n",\n    "', "\\n")))
         seeds.add(seed)
@@ -314,7 +315,7 @@ def function_in(source):
     return ast.unparse(ast.parse(source).body[-1])
 
 
-@pytest.mark.parametrize("lesson", [lesson["name"] for lesson in course.lessons()])
+@pytest.mark.parametrize("lesson", [lesson["name"] for lesson in assignments.lessons()])
 def test_every_lesson_becomes_an_assignment_with_answers_and_points(loop, lesson):
     from nbgrader.preprocessors import ClearHiddenTests, ClearSolutions
 
@@ -322,14 +323,14 @@ def test_every_lesson_becomes_an_assignment_with_answers_and_points(loop, lesson
     nbformat.validate(source)
     exercises = registry.of_lesson(lesson[:2])
     points = {c.metadata.nbgrader.grade_id: c.metadata.nbgrader.points for c in source.cells if is_graded(c)}
-    assert points == {course.check_cell(exercise.id): exercise.points for exercise in exercises}
+    assert points == {assignments.check_cell(exercise.id): exercise.points for exercise in exercises}
     for exercise in exercises:
-        answer = cell_of(source, course.answer_cell(exercise.id)).source
+        answer = cell_of(source, assignments.answer_cell(exercise.id)).source
         assert function_in(answer) == function_in(inspect.getsource(exercise.answer))
-        hidden = cell_of(source, course.check_cell(exercise.id)).source
+        hidden = cell_of(source, assignments.check_cell(exercise.id)).source
         assert f'grade("{exercise.id}", {exercise.answer.__name__}, seed={SEED})' in hidden
 
-    released, _ = ClearSolutions(code_stub={"python": course.STUB}).preprocess(source, {})
+    released, _ = ClearSolutions(code_stub={"python": assignments.STUB}).preprocess(source, {})
     released, _ = ClearHiddenTests().preprocess(released, {})
     committed = nbformat.read(authoring.NOTEBOOKS / f"{lesson}.ipynb", as_version=4)
     code, was = ([c.source for c in book.cells if c.cell_type == "code"] for book in (released, committed))
@@ -342,13 +343,13 @@ def test_what_each_student_handed_in(tmp_path, capsys):
         if name:
             (tmp_path / "submitted" / student / LESSON / name).write_text(text)
 
-    cell = {"cell_type": "code", "metadata": {"nbgrader": {"grade_id": course.answer_cell(FIRST)}}, "source": ""}
+    cell = {"cell_type": "code", "metadata": {"nbgrader": {"grade_id": assignments.answer_cell(FIRST)}}, "source": ""}
     hand_in("ada", f"{LESSON}.ipynb", json.dumps({"cells": [cell]}))
     hand_in("bob", f"{LESSON}.ipynb", "{")
     hand_in("cyd", f"{LESSON} (1).ipynb", json.dumps({"cells": [cell]}))
     hand_in("dan", None, "")
     hand_in("eve", f"{LESSON}.ipynb", json.dumps({"cells": []}))
-    assert course.main([str(tmp_path), "--submissions", LESSON]) == 0
+    assert assignments.main([str(tmp_path), "--submissions", LESSON]) == 0
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert said == {
         "ada": "a notebook",
@@ -360,7 +361,7 @@ def test_what_each_student_handed_in(tmp_path, capsys):
 
 
 def test_lesson_00_prints_the_rules_of_the_class():
-    assert course.RULES in (authoring.NOTEBOOKS / "source/00_start_here.md").read_text()
+    assert assignments.RULES in (authoring.NOTEBOOKS / "source/00_start_here.md").read_text()
 
 
 def is_graded(cell):
@@ -373,7 +374,7 @@ def test_answers_that_are_kernels_are_marked(loop):
     assert all("triton" in exercise.imports for exercise in kernels)
     answers, tests = (
         {exercise.id: cell_of(source, name(exercise.id)).source for exercise in kernels}
-        for name in (course.answer_cell, course.check_cell)
+        for name in (assignments.answer_cell, assignments.check_cell)
     )
     marks = marking.mark(answers, tests)
     assert [mark["passed"] for mark in marks.values()] == [True, True], marks
@@ -404,6 +405,6 @@ def test_the_command_writes_a_course_once_and_never_overwrites_it(tmp_path):
 
 def test_the_page_for_instructors_shows_the_points_and_minutes():
     page = (authoring.ROOT / "docs/instructors.md").read_text()
-    assert course.table() in page, (
+    assert assignments.table() in page, (
         "its table of points is old; put there what this prints: python -m courseware classroom --table"
     )

@@ -22,6 +22,7 @@ from courseware.checks.calling import GuardedAnswer, attempt
 from courseware.checks.cuda_calls import lacks_compiler
 from courseware.checks.kernel_calls import runs_here
 from courseware.checks.misconceptions import forms, on_case, same
+from courseware.checks.prose import StaleSlip
 from courseware.checks.report import failed_message
 from courseware.editing import edited
 from tests.courseware.exercises.right_answers import right_answers
@@ -62,7 +63,7 @@ FAILED_ON = {}  # the inputs on which `graded_slip` found each wanting
 @cache
 def graded_slip(exercise, slip, form):
     """Graded as the very answer by which slips are recognised, so that each runs once on each case."""
-    answer = answers_of(exercise, slip)[form]
+    answer = forms(exercise)[slip, form]
 
     def told(exercise, held, prop, inputs, *others):
         FAILED_ON[exercise, slip, form] = inputs
@@ -73,10 +74,6 @@ def graded_slip(exercise, slip, form):
         mock.patch.object(checking, "failed_message", told),
     ):
         return checks.grade(exercise.id, answer.answer)
-
-
-def answers_of(exercise, slip):
-    return [answer for its, answer in forms(exercise) if its is slip]
 
 
 @each_exercise
@@ -90,6 +87,18 @@ def test_the_answer_passes_alone_and_its_docstring_is_right(exercise):
     names = {**vars(module), "np": np, "launched": checks.launched, "run_cuda": checks.run_cuda}
     test = doctest.DocTestFinder().find(exercise.answer, module=module, globs=names)[0]
     assert test.examples and doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_no_slip_is_stale():
+    stale = []
+    for exercise in EXERCISES:
+        for slip in exercise.slips:
+            for form in range(len(slip.diffs)):
+                try:
+                    slip.answer(exercise.answer, form)
+                except StaleSlip as error:
+                    stale.append(f"{exercise.id}: {error}")
+    assert not stale, "\n".join(stale)
 
 
 @pytest.mark.parametrize("exercise, prop, slip, form", SLIPS)
@@ -120,7 +129,7 @@ def test_the_printed_input_reproduces_the_failure(exercise, prop, slip, form):
     is wrong."""
     result = graded_slip(exercise, slip, form)
     inputs = FAILED_ON[exercise, slip, form]
-    answer, name = slip.answers(exercise.answer)[form], exercise.answer.__name__
+    answer, name = slip.answer(exercise.answer, form), exercise.answer.__name__
     patience_s = 2.0 if runs_here(exercise) else 30.0  # a launch that another process interprets
     evidence = attempt(prop, GuardedAnswer(answer, patience_s), inputs)
     assert evidence is not None
@@ -160,7 +169,9 @@ def test_slips_are_told_apart(exercise, record_property):
     def alike(one, other):
         return all(same(on_case(prop, one, place)[0], on_case(prop, other, place)[0]) for prop, place in cases)
 
-    answers = {slip.name: answers_of(exercise, slip) for slip in exercise.slips}
+    answers = collections.defaultdict(list)
+    for (slip, _), answer in forms(exercise).items():
+        answers[slip.name].append(answer)
     pairs = list(itertools.combinations(answers, 2))
     confused = [pair for pair in pairs if any(itertools.starmap(alike, itertools.product(*map(answers.get, pair))))]
     record_property("pairs of slips told apart", (exercise.id, len(pairs) - len(confused), len(pairs)))
@@ -193,9 +204,8 @@ def test_an_exercise_is_whole(exercise):
     assert catching == [name for name in properties if name in catching], "a heading names no property, or is misplaced"
     unshown = [prop for prop in exercise.properties if prop.name not in catching and not prop.slow]
     for prop in unshown:  # never the first to fail: then it must catch some slip that another property catches first
-        answers = (GuardedAnswer(answer) for slip in exercise.slips for answer in slip.answers(exercise.answer))
         assert not runs_here(exercise) or any(
-            attempt(prop, answer, case) is not None for answer in answers for case in prop.cases
+            attempt(prop, answer, case) is not None for answer in forms(exercise).values() for case in prop.cases
         ), prop.name
 
 

@@ -43,14 +43,14 @@ def test_colours_are_the_tiles_kinds(of):
 def test_a_click_flips_one_pair_and_another_mask_begins_afresh():
     shell = explorer.explore()
     before = painted(**shell.values).tiles.mask.dense(N, N)
-    *_, chosen = shell.figure.spots[3 * N + 5]
+    *_, chosen = shell.figure.tooltips[3 * N + 5]
     shell.choose(chosen)
     changed = painted(**shell.values).tiles.mask.dense(N, N) != before
-    assert np.argwhere(changed).tolist() == [[3, 5]] and "query 3, key 5: visible" in shell.spots.html
-    *_, chosen = shell.figure.spots[3 * N + 5]
+    assert np.argwhere(changed).tolist() == [[3, 5]] and "query 3, key 5: visible" in shell.tooltips.html
+    *_, chosen = shell.figure.tooltips[3 * N + 5]
     shell.choose(chosen)
     np.testing.assert_array_equal(painted(**shell.values).tiles.mask.dense(N, N), before)
-    shell.choose(shell.figure.spots[0][3])
+    shell.choose(shell.figure.tooltips[0][3])
     shell.controls["start"].value = "window"
     assert shell.values["flipped"] == ""
     np.testing.assert_array_equal(painted(**shell.values).tiles.mask.dense(N, N), STARTS["window"].dense(N, N))

@@ -10,28 +10,28 @@ import pytest
 from PIL import Image
 
 from courseware.explorers import svg_explorer
-from tools import live_pages
+from tools import site_explorers
 
 SMALL_BYTES = 400_000
 
 
-@pytest.fixture(scope="module", params=live_pages.EXPLORERS)
+@pytest.fixture(scope="module", params=site_explorers.EXPLORERS)
 def explorer(request):
-    return live_pages.explorer(request.param)
+    return site_explorers.explorer(request.param)
 
 
 @pytest.fixture(scope="module")
 def data(explorer):
     """The static data as a page has it."""
-    return json.loads(json.dumps(live_pages.static_data(explorer)))
+    return json.loads(json.dumps(site_explorers.static_data(explorer)))
 
 
 @pytest.fixture(scope="module")
 def pages(explorer, data):
     """Two pieces of a page, of the same explorer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live_pages, "static_data", lambda _: data)  # which takes seconds
-        return [live_pages.static_html(explorer) for _ in range(2)]
+        patch.setattr(site_explorers, "static_data", lambda _: data)  # which takes seconds
+        return [site_explorers.static_html(explorer) for _ in range(2)]
 
 
 def states_of(data):
@@ -72,18 +72,18 @@ def test_two_of_one_explorer_fit_on_a_page(pages):
     assert first and not first & second
 
 
-def test_the_still_picture_is_of_what_is_drawn(explorer):
-    """If this fails: python -m tests.browser.stills"""
-    with Image.open(svg_explorer.HERE / f"{explorer.name}.png") as still:
-        assert still.text["digest"] == live_pages.digest(explorer)
-        assert still.width == 2 * svg_explorer.STILL_WIDTH
+def test_the_static_image_is_of_what_is_drawn(explorer):
+    """If this fails: python -m tests.browser.static_images"""
+    with Image.open(svg_explorer.HERE / f"{explorer.name}.png") as image:
+        assert image.text["digest"] == site_explorers.digest(explorer)
+        assert image.width == 2 * svg_explorer.STATIC_WIDTH
 
 
 def test_a_notebook_keeps_the_picture_and_its_words(explorer):
     bundle = explorer._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert bundle["text/plain"] == explorer.alt and len(explorer.alt) > 80
-    assert f'width="{svg_explorer.STILL_WIDTH}"' in bundle["text/html"] and escape(explorer.alt) in bundle["text/html"]
+    assert f'width="{svg_explorer.STATIC_WIDTH}"' in bundle["text/html"] and escape(explorer.alt) in bundle["text/html"]
 
 
 def test_without_anywidget_the_picture_stands_still(explorer, monkeypatch):

@@ -1,6 +1,6 @@
 """SVG explorers on pages without a kernel, with states that the model writes beforehand.
 
-The site shows them so, tests/browser/stills.py photographs them, and the tests try them.
+The site shows them so, tests/browser/static_images.py photographs them, and the tests try them.
 """
 
 import json
@@ -24,7 +24,7 @@ def explorer(name):
 
 
 def digest(explorer):
-    """Changes with what is drawn at first, by which the still picture is known to be out of date."""
+    """Changes with what is drawn at first, by which the static image is known to be out of date."""
     drawn = json.dumps([script(explorer.module), style(), explorer.state(explorer.start)])
     return sha256(drawn.encode()).hexdigest()
 
@@ -54,7 +54,7 @@ def static_data(explorer):
 def static_html(explorer):
     """A piece of a page that needs no kernel: the states of `static_data`, and the script that draws them."""
     data = json.dumps(static_data(explorer), separators=(",", ":")).replace("</", "<\\/")
-    place = f"live-{explorer.name}-{next(_serial)}"
+    place = f"svg-{explorer.name}-{next(_serial)}"
     return (
         f'<div id="{place}" role="group" aria-label="{escape(explorer.alt)}"></div>\n<style>{style()}</style>\n'
         f'<script type="module">\n{script(explorer.module)}\n'

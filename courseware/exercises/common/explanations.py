@@ -7,7 +7,7 @@ import numpy as np
 from courseware.checks import Finding, show
 
 
-def accounted(test, account):
+def explain(test, account):
     """A test for `Checks`: `test`, and of a wrong result what account(returned, **inputs) says, if anything."""
 
     def both(returned, **inputs):
@@ -20,7 +20,7 @@ def accounted(test, account):
     return both
 
 
-def of_softmax(x, out):
+def explain_softmax(x, out):
     """What is seen of a softmax of rows: sums that are not 1 show a wrong division, other steps wrong exponentials."""
     with np.errstate(all="ignore"):
         sums = out.sum(axis=1)
