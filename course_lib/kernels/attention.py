@@ -152,7 +152,6 @@ class _FlashAttention(torch.autograd.Function):
         q, k, v, o, lse = ctx.saved_tensors
         need_dq, need_dk, need_dv = ctx.needs_input_grad[:3]
         do = torch.zeros_like(o) if do is None else addressable(do)
-        dlse = None if dlse is None else dlse.contiguous()
         if torch.compiler.is_compiling():
             dq, dk, dv = _backward_in_graph(q, k, v, o, lse, do, dlse, ctx.causal, ctx.scale)
         else:

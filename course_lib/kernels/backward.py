@@ -40,7 +40,8 @@ from course_lib.kernels.launch import (
     padded_head_dim,
     takes_descriptors,
     tensor_meta,
-)  # fmt: skip
+    with_known_strides,
+)
 
 GROUPED_HEADS = tl.constexpr(8)
 
@@ -331,8 +332,8 @@ def flash_backward(
 ):  # fmt: skip
     """Launch the backward kernels; returns (dq, dk, dv) in the inputs' dtype, None for those not needed.
 
-    q, k, v as `flash_forward` took them, o and lse as it returned them; do like o, last dimension contiguous; dlse like
-    lse, contiguous, or None; scale finite.
+    q, k, v as `flash_forward` took them, o and lse as it returned them or slices of that; do like o; dlse like lse, or
+    None; scale finite. Of o, lse, do and dlse, any strides are right; `with_known_strides` says which cost a copy.
     The launches take what `configs.select` returns. To measure other choices, config_dkdv and config_dq replace its
     results, and by_descriptor the decision of `takes_descriptors` on how the tiles that stream past are loaded.
     """
@@ -340,6 +341,7 @@ def flash_backward(
     dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) if need_dkdv else None for x in (k, v))
     if q.numel() == 0:
         return dq, dk, dv
+    o, lse, do, dlse = with_known_strides(o, lse, do, dlse)
     metas = [None if x is None else tensor_meta(x) for x in (q, k, v, o, lse, do, dlse)]
     launch_delta, launch_dkdv, launch_dq, by_descriptor = plan(
         *metas, runtime.capability(q.device), causal, scale,

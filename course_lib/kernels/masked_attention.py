@@ -9,7 +9,6 @@ from torch.autograd.function import once_differentiable
 from course_lib import masks
 from course_lib.kernels.checks import shape_of
 from course_lib.kernels.forward import MAX_GRID_AXIS
-from course_lib.kernels.launch import addressable
 from course_lib.kernels.masked_backward import variant_backward
 from course_lib.kernels.masked_forward import Variant, variant_forward
 from course_lib.kernels.score_mods import ScoreMod
@@ -104,8 +103,7 @@ class _VariantAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, do, dlse):
         q, k, v, o, lse = ctx.saved_tensors
-        do = torch.zeros_like(o) if do is None else addressable(do)
-        dlse = None if dlse is None else dlse.contiguous()
+        do = torch.zeros_like(o) if do is None else do
         need_dq, need_dk, need_dv = ctx.needs_input_grad[:3]
         dq, dk, dv, dsinks = variant_backward(
             q, k, v, o, lse, do, dlse, ctx.variant, ctx.scale, need_dq=need_dq, need_dkdv=need_dk or need_dv

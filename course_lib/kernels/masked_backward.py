@@ -17,7 +17,7 @@ from course_lib import runtime
 from course_lib.kernels.backward import delta_plan, load_statistics
 from course_lib.kernels.block_mask import visits
 from course_lib.kernels.device import LOG2_E, load_tile, store_tile
-from course_lib.kernels.launch import descriptor, takes_descriptors, tensor_meta
+from course_lib.kernels.launch import descriptor, takes_descriptors, tensor_meta, with_known_strides
 from course_lib.kernels.masked_forward import (
     changed,
     config_of,
@@ -174,7 +174,8 @@ def variant_backward(
 ):  # fmt: skip
     """Launch the kernels on checked inputs; returns (dq, dk, dv, dsinks), None for what is not needed or not there.
 
-    config_dkdv, config_dq and by_descriptor: as config and by_descriptor of `variant_forward`.
+    o, lse, do and dlse (or None): any strides, as `backward.flash_backward`'s. config_dkdv, config_dq and
+    by_descriptor: as config and by_descriptor of `variant_forward`.
     """
     batch, n_heads, n_q, _ = q.shape
     _, n_kv_heads, n_k, _ = k.shape
@@ -184,6 +185,7 @@ def variant_backward(
     )
     if q.numel() == 0:
         return dq, dk, dv, None if variant.sinks is None else torch.zeros_like(variant.sinks)
+    o, lse, do, dlse = with_known_strides(o, lse, do, dlse)
     capability, metas = runtime.capability(q.device), [tensor_meta(x) for x in (q, k, v, do)]
     if by_descriptor is None:
         by_descriptor = takes_descriptors(capability, *metas)

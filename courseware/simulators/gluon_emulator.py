@@ -70,7 +70,9 @@ class Named:
 
     @property
     def name(self):
-        frame = sys._getframe(1)
+        return self.name_seen_from(sys._getframe(1))
+
+    def name_seen_from(self, frame):
         while frame:
             for variable, value in frame.f_locals.items():
                 parts = getattr(value, "parts", ())
@@ -197,7 +199,7 @@ class Program:
         names = [f"{function.__name__} {number}" for number, (function, _) in enumerate(partitions)]
         self.turns = {name: threading.Semaphore(0) for name in names}
         self.back = threading.Semaphore(0)
-        self.waits = dict.fromkeys(names)  # {partition that is not done: (barrier, phase, its name) or None}
+        self.waits = dict.fromkeys(names)  # {partition that is not done: a wait, see `pause`, or None}
         self.products = {name: [] for name in names}
         threads = [
             threading.Thread(target=self.partition, args=work, daemon=True)
@@ -209,9 +211,9 @@ class Program:
             able = [name for name, wait in self.waits.items() if self.error or not wait or wait[0].phase != wait[1]]
             if not able:
                 waits = (
-                    f"{partition} for phase {phase} of {name}, which lacks {barrier.missing} of {barrier.count} "
-                    f"arrivals and {barrier.bytes} bytes"
-                    for partition, (barrier, phase, name) in self.waits.items()
+                    f"{partition} for phase {phase} of {barrier.name_seen_from(frame)}, which lacks {barrier.missing} "
+                    f"of {barrier.count} arrivals and {barrier.bytes} bytes"
+                    for partition, (barrier, phase, frame) in self.waits.items()
                 )
                 self.error = GluonError(f"deadlock, everybody waits: {'; '.join(waits)}")
                 continue
@@ -235,12 +237,15 @@ class Program:
         self.back.release()
 
     def pause(self, wait=None):
-        """Let others have a turn; with a wait, (barrier, phase, name of the barrier), until the phase is over."""
+        """Let others have a turn; with a wait, (barrier, phase, frame that waits), until the phase is over.
+
+        Searching a frame for the barrier's name takes long, and only a message needs it.
+        """
         partition = self.running
         if partition == "the kernel":  # alone
             if wait and wait[0].phase == wait[1]:
                 raise GluonError(
-                    f"deadlock: the kernel waits for phase {wait[1]} of {wait[2]}, and nobody else is there"
+                    f"deadlock: the kernel waits for phase {wait[1]} of {wait[0].name}, and nobody else is there"
                 )
             return
         self.waits[partition] = wait
@@ -283,6 +288,10 @@ class TensorDescriptor:
     strides: list
     block_shape: list
     layout: object
+
+    def __post_init__(self):
+        if self.base.numel() == 0:
+            raise GluonError(f"the copy engine takes no tensor without elements: {tuple(self.shape)}")
 
     @property
     def dtype(self):
@@ -345,7 +354,7 @@ def fence_async_shared():
 
 
 def _wait(barrier, phase):
-    Program.current.pause((barrier, phase, barrier.name))
+    Program.current.pause((barrier, phase, sys._getframe()))
     for buffer in barrier.filled:
         buffer.seen_by.add(running())
 

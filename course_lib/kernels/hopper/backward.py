@@ -30,7 +30,7 @@ from course_lib.kernels.hopper.forward import (
     descriptor,
     tiles_of_program,
 )
-from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, takes_descriptors, tensor_meta
+from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, takes_descriptors, tensor_meta, with_known_strides
 
 BLOCK = gl.constexpr(128)  # rows of both groups
 BLOCK_M = gl.constexpr(64)  # queries of a tile that streams past, for which dK and dV leave registers
@@ -367,8 +367,8 @@ def hopper_dq_kernel(
 
 
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
-def plan(q, k, v, do, dlse, capability, n_sms, causal, scale):
-    """The Launches of delta, of dK and dV, and of dQ for tensors of this metadata."""
+def plan(q, k, v, o, lse, do, dlse, capability, n_sms, causal, scale):
+    """The Launches of delta, of dK and dV, and of dQ for tensors of this metadata; o, lse, dlse: as `backward.plan`'s."""
     batch, heads, n_q, _ = q.shape
     _, kv_heads, n_k, _ = k.shape
 
@@ -405,23 +405,28 @@ def prefers_hopper_backward(capability, q, k, v, do, causal):
 
 
 def hopper_backward(q, k, v, o, lse, do, dlse=None, *, causal, scale, need_dq=True, need_dkdv=True):
-    """Launch the kernels on inputs that `hopper_forward.can_take`; as `flash_backward.flash_backward`."""
-    metas = [None if x is None else tensor_meta(x) for x in (q, k, v, do, dlse)]
+    """Launch the kernels on inputs that `hopper_forward.can_take`; as `flash_backward.flash_backward`.
+
+    do begins its rows at multiples of 16 bytes, as q does.
+    """
+    dq = torch.empty_like(q, memory_format=torch.contiguous_format) if need_dq else None
+    dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) if need_dkdv else None for x in (k, v))
+    if q.numel() == 0:
+        return dq, dk, dv
+    o, lse, do, dlse = with_known_strides(o, lse, do, dlse)
+    metas = [None if x is None else tensor_meta(x) for x in (q, k, v, o, lse, do, dlse)]
     launch_delta, launch_dkdv, launch_dq = plan(
         *metas, runtime.capability(q.device), runtime.multiprocessors(q.device), causal, scale
     )
     delta = torch.empty_like(lse)
     launch_delta(o, do, dlse, delta)
-    dq = dk = dv = None
     if need_dkdv:
-        dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v))
         rows = ROWS.value
         launch_dkdv(
             descriptor(q, BLOCK_M.value), descriptor(k, rows), descriptor(v, rows), descriptor(do, BLOCK_M.value),
             descriptor(dk, rows), descriptor(dv, rows), lse, delta,
         )  # fmt: skip
     if need_dq:
-        dq = torch.empty_like(q, memory_format=torch.contiguous_format)
         rows = BLOCK_N.value
         launch_dq(
             descriptor(q, ROWS.value), descriptor(k, rows), descriptor(v, rows), descriptor(do, ROWS.value),

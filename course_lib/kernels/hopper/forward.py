@@ -52,13 +52,19 @@ LOG2_E, LN_2 = gl.constexpr(1.4426950408889634), gl.constexpr(0.6931471805599453
 
 
 @gluon.jit
+def turns_of_program(n):
+    """How many of n things this program gets, if programs take them in turns."""
+    return (n - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+
+
+@gluon.jit
 def tiles_of_program(n_tiles, PAIRED: gl.constexpr):
     """How many of the n_tiles query tiles of all heads this program computes."""
     if PAIRED:
-        n_pairs = (n_tiles + 1) // 2
-        return 2 * ((n_pairs - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0))
+        # From the front and from the end. Of an odd number, the tile in the middle counts from the front only.
+        return turns_of_program((n_tiles + 1) // 2) + turns_of_program(n_tiles // 2)
     else:
-        return (n_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+        return turns_of_program(n_tiles)
 
 
 @gluon.jit
@@ -344,6 +350,8 @@ def hopper_forward(q, k, v, *, causal, scale, store_lse):
     """Launch the kernel on checked inputs that it `can_take`; as `flash_forward.flash_forward`."""
     o = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if store_lse else None
+    if o.numel() == 0:
+        return o, lse
     q, scale = with_positive_scale(q, scale)
     n_sms = runtime.multiprocessors(q.device)
     launch = plan(tensor_meta(q), tensor_meta(k), tensor_meta(v), n_sms, causal, scale, store_lse)

@@ -11,6 +11,7 @@ import os
 import re
 import zlib
 from functools import cache
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -181,21 +182,28 @@ def test_slips_are_told_apart(exercise, record_property):
 @each_exercise
 def test_right_answers_written_differently_pass(exercise):
     forms = right_answers(exercise)
-    assert len(forms) >= 2
+    assert len(forms) >= 2, f"{exercise.id} has one right answer written differently; it needs at least two"
     for name, answer in forms.items():
         result = checks.grade(exercise.id, answer)
         assert result.passed, f"{name}\n{result.message}"
 
 
 def test_lesson_toml_lists_every_exercise_of_its_folder():
-    files = registry.FOLDER.glob("lesson_*/*.md")
+    files = registry.PACKAGES.glob("*/lesson_*/*.md")
     names = {f"{file.parent.name[-2:]}.{file.stem}" for file in files if file.stem != "quiz"}
-    assert set(registry.exercises()) == names and len(registry.exercises()) == len(names)
+    listed = registry.exercises()
+    assert len(set(listed)) == len(listed), "an exercise is listed twice in a lesson.toml"
+    assert names <= set(listed), f"not listed in their lesson.toml: {', '.join(sorted(names - set(listed)))}"
+    assert names >= set(listed), f"listed, but without a Markdown file: {', '.join(sorted(set(listed) - names))}"
 
 
 @each_exercise
 def test_an_exercise_is_whole(exercise):
-    assert len(exercise.slips) >= 5
+    module, found = Path(exercise.file), len(exercise.slips)
+    assert found >= 5, f"{module.stem}.md has {found} slips; an exercise needs at least five"
+    for path in (module, module.with_suffix(".md")):
+        left = [number for number, line in enumerate(path.read_text().splitlines(), 1) if "FILL_IN" in line]
+        assert not left, f"{path.name}: fill in what is marked FILL_IN, in lines {', '.join(map(str, left))}"
     names = [slip.name for slip in exercise.slips]
     properties = [prop.name for prop in exercise.properties]
     for kind in (names, properties):

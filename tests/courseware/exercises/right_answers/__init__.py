@@ -11,5 +11,7 @@ from courseware.editing import edited
 def right_answers(exercise) -> dict:
     """{what is different: the answer}."""
     number, name = exercise.id.split(".")
-    forms = importlib.import_module(f"{__name__}.lesson_{number}").RIGHT_ANSWERS[name]
-    return {said: form if callable(form) else edited(exercise.answer, form, said) for said, form in forms.items()}
+    of_lesson = importlib.import_module(f"{__name__}.lesson_{number}").RIGHT_ANSWERS
+    assert name in of_lesson, f"RIGHT_ANSWERS in {__name__}.lesson_{number} lacks {name!r}: add two"
+    forms = of_lesson[name].items()
+    return {said: form if callable(form) else edited(exercise.answer, form, said) for said, form in forms}

@@ -103,13 +103,13 @@ WRONG_ANSWERS = {
         ),
         "axis 0 always": (
             soft_for(lambda x, axis: np.exp(x - x.max(axis=0, keepdims=True))),
-            "The maxima are those of the columns (axis 0), whatever `axis`",
+            "p = make(x, axis)",
         ),
         "base 2": ({"np.exp(s": "np.exp2(s"}, "The weights are powers of 2, where powers of e belong."),
         "float64 comes back": ({".astype(x.dtype)": ""}, "The result has the dtype of the steps on the way, or one"),
         "maxima by [..., None]": (
             soft_for(lambda x, axis: np.exp(x - x.max(axis=axis)[..., None])),
-            "The maxima or sums are lined up with their slices as if",
+            "p = make(x, axis)",
         ),
         "an epsilon of 5e-5": (
             {"p.sum(axis=axis, keepdims=True)": "(p.sum(axis=axis, keepdims=True) + 5e-5)"},

@@ -1,0 +1,56 @@
+"""What `tools.new_exercise` writes is an exercise that works, and its test says what is still to be filled in."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import new_exercise
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def clone(tmp_path, project_files):
+    for path in project_files:
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    return tmp_path
+
+
+def run(clone, *command):
+    environment = os.environ | {"PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([sys.executable, "-m", *command], cwd=clone, env=environment, capture_output=True, text=True)
+
+
+def test_a_new_exercise_works_and_says_what_is_to_be_filled_in(clone):
+    result = run(clone, "tools.new_exercise", "04", "mean_of_scores")
+    assert result.returncode == 0 and "Fill in what is marked FILL_IN" in result.stdout, result.stderr
+    tests = "tests/courseware/exercises/test_exercises.py"
+    result = run(clone, "pytest", "-q", "-p", "no:cacheprovider", tests, "-k", "mean_of_scores or lesson_toml")
+    failed = [line for line in result.stdout.splitlines() if line.startswith("FAILED")]
+    assert len(failed) == 1 and "test_an_exercise_is_whole[04.mean_of_scores]" in failed[0], result.stdout
+    assert "mean_of_scores.md has 1 slips; an exercise needs at least five" in result.stdout
+    assert "04.mean_of_scores" in (clone / "notebooks/source/04_attention.md").read_text()
+    again = run(clone, "tools.new_exercise", "04", "mean_of_scores")
+    assert again.returncode == 2 and "there is an exercise 04.mean_of_scores already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    "number, name, message",
+    [
+        ("99", "mean", "there is no lesson '99'"),
+        ("04", "attention", "there is an exercise 04.attention already"),
+        ("04", "Mean of scores", "cannot name an exercise"),
+        ("04", "lambda", "cannot name an exercise"),
+    ],
+)
+def test_nothing_is_written_of_what_cannot_be(capsys, project_files, number, name, message):
+    before = {path: path.stat().st_mtime_ns for path in project_files}
+    assert new_exercise.main([number, name]) == 2
+    assert message in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in project_files} == before
