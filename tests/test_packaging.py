@@ -1,5 +1,6 @@
 """The house rules: what an import costs, the command line, and that the project's own files agree."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -169,6 +170,15 @@ def test_links_of_the_readme_and_the_docs_lead_somewhere():
     targets = [(path, target) for path in PAGES for target in re.findall(r"\]\(([^)]+)\)", path.read_text())]
     assert len(targets) >= 15
     assert not [target for path, target in targets if "://" not in target and not (path.parent / target).exists()]
+
+
+def test_files_that_the_readme_and_the_docs_name_are_there():
+    named = [(path.name, name) for path in PAGES for name in re.findall(r"`((?:\w+/)+[\w.-]*)`", path.read_text())]
+    ours = [(page, name) for page, name in named if (ROOT / name.split("/")[0]).is_dir()]
+    assert len(ours) > 30
+    patterns_and_results = re.compile("NN|_build")
+    unknown = [f"{page}: {name}" for page, name in ours if not (ROOT / name).exists()]
+    assert list(itertools.filterfalse(patterns_and_results.search, unknown)) == []
 
 
 def test_no_file_names_a_registry_or_a_machine(project_files):

@@ -36,12 +36,12 @@ from course_lib.kernels.device import LOG2_E, kv_loop_bounds, load_tile, q_loop_
 from course_lib.kernels.launch import (
     MAX_CACHED_LAUNCHES,
     Launch,
+    addressable,
     descriptor,
     padded_head_dim,
     takes_descriptors,
     tensor_meta,
-    with_known_strides,
-)
+)  # fmt: skip
 
 GROUPED_HEADS = tl.constexpr(8)
 
@@ -275,6 +275,14 @@ def dq_kernel(
             offs_m, n_q, n_k, scale_log2, True, IS_CAUSAL, INPUT_PRECISION, HEAD_DIM, BLOCK_N, BLOCK_D,
         )  # fmt: skip
     store_tile(dq_ptr + row * HEAD_DIM, dq * scale, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+
+
+def with_known_strides(o, lse, do, dlse):
+    """(o, lse, do, dlse) with copies of what has other strides than the kernels assume.
+
+    They are told the strides of do but the last, which is 1, and take the others (dlse may be None) as contiguous.
+    """
+    return o.contiguous(), lse.contiguous(), addressable(do), None if dlse is None else dlse.contiguous()
 
 
 def delta_plan(do, capability, has_dlse):

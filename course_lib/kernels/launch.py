@@ -66,14 +66,6 @@ def addressable(x):
     return x if stride == 1 and row_stride <= MAX_ROW_STRIDE else x.contiguous()
 
 
-def with_known_strides(o, lse, do, dlse):
-    """What the backward's kernels take: (o, lse, do, dlse), or copies where strides are others than they assume.
-
-    They take a stride for the rows of do, and the others (dlse may be None) as contiguous.
-    """
-    return o.contiguous(), lse.contiguous(), addressable(do), None if dlse is None else dlse.contiguous()
-
-
 def with_positive_scale(q, scale):
     """(q, scale) whose products are the same, with scale above 0.
 

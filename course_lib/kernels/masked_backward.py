@@ -14,10 +14,10 @@ import triton
 import triton.language as tl
 
 from course_lib import runtime
-from course_lib.kernels.backward import delta_plan, load_statistics
+from course_lib.kernels.backward import delta_plan, load_statistics, with_known_strides
 from course_lib.kernels.block_mask import visits
 from course_lib.kernels.device import LOG2_E, load_tile, store_tile
-from course_lib.kernels.launch import descriptor, takes_descriptors, tensor_meta, with_known_strides
+from course_lib.kernels.launch import descriptor, takes_descriptors, tensor_meta
 from course_lib.kernels.masked_forward import (
     changed,
     config_of,

@@ -213,10 +213,11 @@ def _by_row(array, part, wrong):
         return ""
     right, terms = (np.broadcast_to(each, array.shape)[list(factors)] for each in (part.expected, part.terms))
     off = (np.array(list(factors.values()))[:, None] - 1) * right
-    # What a few float32 roundings make of a small element tells nothing: it must not depend on the processor.
-    rounding = FLOOR / 8 * np.maximum(terms, np.abs(right))
-    if (np.abs(array[list(factors)] - right - off) > np.maximum(0.05 * np.abs(off), rounding)).any():
-        return ""  # the whole is rounding, which differs from column to column
+    # A small element is off by what a few float32 roundings make of it, which is another thing on another processor. An
+    # eighth of FLOOR: what is wrong is off by more than FLOOR, and then its row's factor explains nearly all of it.
+    allowed = np.maximum(0.05 * np.abs(off), FLOOR / 8 * np.maximum(terms, np.abs(right)))
+    if (np.abs(array[list(factors)] - right - off) > allowed).any():  # rounding, which differs from column to column
+        return ""
     each = [f"{_factor(factor)} in {part.index} {row}" for row, factor in list(factors.items())[:3]]
     return f"off by a factor of each {part.index}'s own: {', '.join(each)}{', ...' if len(factors) > 3 else ''}"
 

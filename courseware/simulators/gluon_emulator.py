@@ -239,7 +239,7 @@ class Program:
     def pause(self, wait=None):
         """Let others have a turn; with a wait, (barrier, phase, frame that waits), until the phase is over.
 
-        Searching a frame for the barrier's name takes long, and only a message needs it.
+        The frame is what the barrier's name is found in. Only a message needs that, so nobody searches before.
         """
         partition = self.running
         if partition == "the kernel":  # alone

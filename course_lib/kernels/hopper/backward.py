@@ -18,7 +18,7 @@ import functools
 import torch
 
 from course_lib import runtime
-from course_lib.kernels.backward import delta_plan
+from course_lib.kernels.backward import delta_plan, with_known_strides
 from course_lib.kernels.gluon import fence_async_shared, gl, gluon, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 from course_lib.kernels.hopper.forward import (
     COMPUTE_REGISTERS,
@@ -30,7 +30,7 @@ from course_lib.kernels.hopper.forward import (
     descriptor,
     tiles_of_program,
 )
-from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, takes_descriptors, tensor_meta, with_known_strides
+from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, takes_descriptors, tensor_meta
 
 BLOCK = gl.constexpr(128)  # rows of both groups
 BLOCK_M = gl.constexpr(64)  # queries of a tile that streams past, for which dK and dV leave registers
@@ -368,7 +368,7 @@ def hopper_dq_kernel(
 
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
 def plan(q, k, v, o, lse, do, dlse, capability, n_sms, causal, scale):
-    """The Launches of delta, of dK and dV, and of dQ for tensors of this metadata; o, lse, dlse: as `backward.plan`'s."""
+    """The Launches of delta, of dK and dV, and of dQ for tensors of this metadata. Arguments as `backward.plan`'s."""
     batch, heads, n_q, _ = q.shape
     _, kv_heads, n_k, _ = k.shape
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib import runtime
+from course_lib import masks, runtime
 from course_lib.kernels import backward, flash_attention
 from course_lib.kernels.configs import select
 from course_lib.kernels.forward import flash_forward
+from course_lib.kernels.masked_backward import variant_backward
+from course_lib.kernels.masked_forward import Variant
 from course_lib.kernels.plain_backward import plain_attention_backward
 from course_lib.reference import attention, attention_backward
 from course_lib.traffic import flash_attention_backward as closed_form
@@ -183,6 +185,36 @@ def test_strides(kind):
     expected = by_autograd(q, k, v, do)
     for ours, theirs in zip(by_autograd(*(strided(kind, x.detach()) for x in (q, k, v, do))), expected, strict=True):
         assert torch.equal(ours, theirs)
+
+
+def sliced(q, k, v, do):
+    """(q, k, v, o, lse, do, dlse) of the last half of the queries, o and what follows as slices of all rows; and once
+    more, with NaN between their elements.
+    """
+    o, lse = flash_attention(q, k, v, causal=True, return_lse=True)
+    dlse = torch.randn(lse.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    half = q.shape[2] // 2
+    slices = [x[:, :, half:] for x in (o, lse, do, dlse)]
+    for rest in (slices, [torch.stack([x, torch.full_like(x, torch.nan)], -1)[..., 0] for x in slices]):
+        yield q[:, :, half:].contiguous(), k, v, *rest
+
+
+def copies(tensors):
+    return [x.clone(memory_format=torch.contiguous_format) for x in tensors]
+
+
+def variant_gradients(*given, causal, scale):
+    """(dq, dk, dv, dsinks) of a causal mask and a sink of each head."""
+    assert causal
+    variant = Variant(masks.causal(), (), None, torch.zeros(given[0].shape[1], device=DEVICE), 0.0, None)
+    return variant_backward(*given, variant, scale)
+
+
+@pytest.mark.parametrize("launch", (backward.flash_backward, variant_gradients))
+def test_slices_have_the_gradients_of_their_copies(launch):
+    for given in sliced(*inputs(80, 80, 16, heads=2)):
+        expected = launch(*copies(given), causal=True, scale=0.25)
+        assert all(map(torch.equal, launch(*given, causal=True, scale=0.25), expected))
 
 
 def test_an_expanded_gradient():

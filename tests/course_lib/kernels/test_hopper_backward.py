@@ -11,8 +11,8 @@ from course_lib.kernels.backward import flash_backward
 from course_lib.kernels.hopper import backward
 from course_lib.kernels.launch import tensor_meta
 from courseware.bench.accuracy import check_gradients, exact_attention
-from tests.course_lib.kernels.test_backward import DEVICE, inputs
-from tests.course_lib.kernels.test_hopper_forward import assert_found
+from tests.course_lib.kernels.test_backward import DEVICE, copies, inputs, sliced
+from tests.course_lib.kernels.test_hopper_forward import assert_found, stores
 
 ON_CPU = runtime.mode() != "gpu"
 RUNS_HERE = ON_CPU or runtime.capability(DEVICE)[0] == 9
@@ -71,6 +71,30 @@ def test_only_what_is_needed_is_computed():
     assert torch.equal(only_dq[0], dq) and only_dq[1:] == (None, None)
     none, only_dk, only_dv = backward.hopper_backward(q, k, v, o, lse, do, **how, need_dq=False)
     assert none is None and torch.equal(only_dk, dk) and torch.equal(only_dv, dv)
+
+
+@pytest.mark.skipif(not ON_CPU, reason="it counts the emulator's copies to global memory")
+@pytest.mark.parametrize("n_sms", [1, 2, 4])
+def test_every_tile_is_computed_once(n_sms, monkeypatch):
+    stored = stores(backward, monkeypatch)
+    monkeypatch.setattr(runtime, "multiprocessors", lambda device: n_sms)
+    for causal in (False, True):
+        stored.clear()
+        gradients(backward.hopper_backward, *inputs(640, 640, 64, dtype=torch.float16), causal=causal)
+        assert sorted(stored) == [(0, 0, row, 0) for row in range(0, 640, 64) for _ in ("dq", "dk", "dv")]
+
+
+def test_an_empty_batch_has_empty_gradients():
+    given = inputs(640, 640, 64, dtype=torch.float16, batch=0)
+    answer = gradients(backward.hopper_backward, *given)
+    assert [x.shape for x in answer] == [x.shape for x in given[:3]]
+
+
+def test_slices_have_the_gradients_of_their_copies():
+    how = {"causal": True, "scale": 0.125}
+    for given in sliced(*inputs(300, 300, 64, dtype=torch.float16, heads=2)):
+        expected = backward.hopper_backward(*copies(given), **how)
+        assert all(map(torch.equal, backward.hopper_backward(*given, **how), expected))
 
 
 @pytest.mark.skipif(not ON_CPU, reason="a GPU takes turns as it likes")

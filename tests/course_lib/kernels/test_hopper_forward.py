@@ -11,7 +11,7 @@ import torch
 from course_lib import runtime
 from course_lib.kernels import attention, flash_attention
 from course_lib.kernels.hopper import forward
-from course_lib.kernels.hopper.forward import hopper_flash_attention, prefers_hopper
+from course_lib.kernels.hopper.forward import HOPPER, hopper_flash_attention, prefers_hopper
 from course_lib.kernels.launch import tensor_meta
 from courseware.bench.accuracy import check_attention
 from courseware.bench.hopper_ladder import rungs
@@ -62,6 +62,38 @@ def test_every_query_tile_is_computed_whatever_the_number_of_programs(n_sms, mon
     monkeypatch.setattr(runtime, "multiprocessors", lambda device: n_sms)
     for heads, causal in itertools.product((1, 3), (False, True)):
         check(forward.hopper_forward, *qkv(600, 300, 64, dtype=torch.float16, heads=heads), causal=causal)
+
+
+@pytest.mark.skipif(not ON_CPU, reason="it counts the emulator's copies to global memory")
+@pytest.mark.parametrize("n,heads,n_sms", [(640, 1, 1), (640, 1, 2), (640, 1, 4), (384, 3, 4), (640, 2, 3)])
+def test_every_query_tile_is_computed_once(n, heads, n_sms, monkeypatch):
+    stored = stores(forward, monkeypatch)
+    monkeypatch.setattr(runtime, "multiprocessors", lambda device: n_sms)
+    for causal in (False, True):
+        stored.clear()
+        check(forward.hopper_forward, *qkv(n, n, 64, dtype=torch.float16, heads=heads), causal=causal)
+        assert sorted(stored) == [(0, head, row, 0) for head in range(heads) for row in range(0, n, 64)]
+
+
+def stores(module, monkeypatch):
+    """A list to which the emulator adds where the kernels of a module store a tile."""
+    found, store = [], module.tma.async_copy_shared_to_global
+
+    def noted(desc, coordinates, smem):
+        found.append(tuple(coordinates))
+        store(desc, coordinates, smem)
+
+    monkeypatch.setattr(module.tma, "async_copy_shared_to_global", noted)
+    return found
+
+
+def test_an_empty_batch_has_an_empty_result(monkeypatch):
+    if ON_CPU:
+        monkeypatch.setattr(runtime, "capability", lambda device: HOPPER)
+    q, k, v = qkv(2048, 2048, 64, dtype=torch.float16, batch=0)
+    for attend in (flash_attention, hopper_flash_attention):
+        o, lse = attend(q, k, v, return_lse=True)
+        assert o.shape == q.shape and o.dtype == q.dtype and lse.shape == q.shape[:3]
 
 
 @pytest.mark.skipif(not ON_CPU, reason="a GPU takes turns as it likes")
@@ -302,6 +334,17 @@ def test_the_interpreter_finds_what_is_wrong_with_barriers(mistake, monkeypatch)
             module.hopper_forward(*inputs, causal=False, scale=0.125, store_lse=True)
 
     assert_found(SOURCE, MISTAKES[mistake], calls, monkeypatch)
+
+
+@pytest.mark.skipif(not ON_CPU, reason="a GPU knows no names")
+def test_the_interpreter_looks_for_names_only_when_something_is_wrong(monkeypatch):
+    from courseware.simulators import gluon_emulator
+
+    def fail(*_):
+        raise AssertionError("searched the frames of a kernel for a name")
+
+    monkeypatch.setattr(gluon_emulator.Named, "name_seen_from", fail)
+    check(forward.hopper_forward, *qkv(200, 333, 64, dtype=torch.float16), causal=True)
 
 
 NEED_A_GPU = {"maximum as a tree", "exponentials by polynomial"}

@@ -53,6 +53,15 @@ def test_what_is_wrong_is_said(returned, kind, text):
     assert found == kind and text in said
 
 
+@pytest.mark.parametrize("rounding, kind", [(0.0, "factor"), (1e-7, "factor"), (-1e-7, "factor"), (9e-7, "digits")])
+def test_a_factor_of_each_row_s_own_does_not_depend_on_how_a_small_element_is_rounded(rounding, kind):
+    right = np.array([[1.0, 0.5, 1e-3], [2.0, 1.0, 1.0]])
+    returned = right * [[0.9994], [0.999]] + rounding * np.array([[0, 0, 1], [0, 0, 0]])
+    ((found, said),) = told(returned, part(right, terms=1.0))
+    assert found == kind
+    assert ("off by a factor of each row's own: 0.9994 in row 0, 0.999 in row 1" in said) == (kind == "factor")
+
+
 def test_an_object_that_is_no_array_is_named():
     class Tile:
         pass
