@@ -41,7 +41,7 @@ def sliding_window(left, right):
     """
     for name, width in (("left", left), ("right", right)):
         if width is not None:
-            _check_whole(name, width, 0, ", or None for no limit")
+            _check_at_least(name, width, 0, ", or None for no limit")
     return Window(left, right)
 
 
@@ -50,7 +50,7 @@ def prefix_lm(n):
 
     n: whole number of at least 0. Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 3.2.1.
     """
-    _check_whole("n", n, 0)
+    _check_at_least("n", n, 0)
     return Window(None, 0, prefix=n)
 
 
@@ -101,7 +101,7 @@ def block_sparse(layout, block):
     layout = np.array(layout)
     if layout.ndim != 2 or layout.dtype != bool:
         raise TypeError(f"layout has shape {layout.shape} and dtype {layout.dtype}; accepted: [rows, columns] of bool")
-    _check_whole("block", block, 1)
+    _check_at_least("block", block, 1)
     return BlockSparse(layout, block)
 
 
@@ -456,10 +456,10 @@ def _positions(name, positions, length):
 def check_counts(**counts):
     """TypeError or ValueError, naming the argument, unless every count is a whole number of at least 1."""
     for name, count in counts.items():
-        _check_whole(name, count, 1)
+        _check_at_least(name, count, 1)
 
 
-def _check_whole(name, number, least, alternative=""):
+def _check_at_least(name, number, least, alternative=""):
     accepted = f"accepted: a whole number of at least {least}{alternative}"
     if isinstance(number, bool) or not isinstance(number, int | np.integer):
         raise TypeError(f"{name} is {number!r}; {accepted}")

@@ -10,10 +10,10 @@ from course_lib.kernels.checks import (
     DTYPES,
     check_caches,
     check_flag,
+    check_int_range,
     check_scale,
     check_tensors,
     check_values,
-    check_whole,
 )
 from course_lib.kernels.configs import BLOCK_SIZES
 from course_lib.kernels.decode import MAX_SPLITS, decode
@@ -127,8 +127,8 @@ def flash_decode(
     causal = check_flag("causal", causal)
     check_caches(q, k_cache, v_cache, lengths, block_table)
     scale = check_scale(scale, q.shape[-1])
-    check_whole("window_left", window_left, 0, 2**30)
-    check_whole("num_splits", num_splits, 1, MAX_SPLITS)
+    check_int_range("window_left", window_left, 0, 2**30)
+    check_int_range("num_splits", num_splits, 1, MAX_SPLITS)
     if torch.is_grad_enabled():
         for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
             if x.requires_grad:

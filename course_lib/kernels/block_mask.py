@@ -18,7 +18,7 @@ import torch
 from course_lib.masks import FULL, PARTIAL
 
 
-class Visits(NamedTuple):
+class BlockMask(NamedTuple):
     """What a kernel reads; all on one device.
 
     programs: int32 [n, 5], for each program, longest first: its own tile; its visits begin at this index, partial ones
@@ -43,8 +43,8 @@ def keys_of_a_query(mask, n_q, n_k):
 
 
 @functools.lru_cache(256)
-def visits(mask, n_q, n_k, block_q, block_k, device, by_key=False):
-    """The Visits of programs that have a tile of queries each, or, by_key, a tile of keys."""
+def block_mask_of(mask, n_q, n_k, block_q, block_k, device, by_key=False):
+    """The BlockMask of programs that have a tile of queries each, or, by_key, a tile of keys."""
     tiles = mask.tiles(n_q, n_k, block_q, block_k)
     kinds = tiles.kinds.copy()
     # A tile that ends beyond the tensor is never taken whole.
@@ -66,11 +66,11 @@ def visits(mask, n_q, n_k, block_q, block_k, device, by_key=False):
     positions = mask.positions(n_q, n_k)
     positions = None if np.array_equal(positions, np.arange(n_k - n_q, n_k)) else positions
     arrays = programs, listed, bits_of, bits, ranges, positions
-    return Visits(*(None if x is None else torch.from_numpy(x.astype(np.int32)).to(device) for x in arrays))
+    return BlockMask(*(None if x is None else torch.from_numpy(x.astype(np.int32)).to(device) for x in arrays))
 
 
 def _ranges(mask, n_q, n_k, by_key):
-    """The ranges of Visits, or None."""
+    """The ranges of BlockMask, or None."""
     if not mask.has_ranges:
         return None
     first, stop = mask.key_range(np.arange(n_q), n_q, n_k)
@@ -85,7 +85,7 @@ def _ranges(mask, n_q, n_k, by_key):
 
 
 def _bits(tiles, kinds, of_program, by_key):
-    """(bits_of, bits) of Visits."""
+    """(bits_of, bits) of BlockMask."""
     numbers, distinct, bits_of = {}, [], []
     for own, visited in enumerate(of_program):
         for other in visited:

@@ -157,7 +157,7 @@ def check_scale(scale, head_dim):
     return float(scale)
 
 
-def check_whole(name, value, least, most):
+def check_int_range(name, value, least, most):
     """Refuse value unless it is None or a whole number from least to most."""
     if value is None:
         return

@@ -15,17 +15,17 @@ import triton.language as tl
 
 from course_lib import runtime
 from course_lib.kernels.backward import delta_plan, load_statistics, with_known_strides
-from course_lib.kernels.block_mask import visits
+from course_lib.kernels.block_mask import block_mask_of
 from course_lib.kernels.device import LOG2_E, load_tile, store_tile
 from course_lib.kernels.launch import descriptor, takes_descriptors, tensor_meta
 from course_lib.kernels.masked_forward import (
-    changed,
+    apply_score_mods,
+    block_mask_visible,
     config_of,
-    is_kept,
-    is_seen,
+    dropout_keep_mask,
     load_ranges,
     positions,
-    times_derivative,
+    score_mods_backward,
 )
 
 
@@ -50,11 +50,11 @@ def weights(
         # A row may have no weights because of what changes the scores, and -inf - (-inf) must not be evaluated.
         lse_log2 = tl.where(lse_log2 == float("-inf"), float("inf"), lse_log2)
         scores *= scale
-        log2_p = changed(scores, queries, n, head, w_ptr, stride_w, MODS) * LOG2_E - lse_log2
+        log2_p = apply_score_mods(scores, queries, n, head, w_ptr, stride_w, MODS) * LOG2_E - lse_log2
     else:
         log2_p = scores * (scale * LOG2_E) - lse_log2
     if is_partial:
-        seen = is_seen(
+        seen = block_mask_visible(
             m, n, first, stop, ranges_ptr, bits_ptr, bits_of_ptr, visit, TRANSPOSED, BLOCK_M, BLOCK_N
         )  # fmt: skip
         log2_p = tl.where(seen, log2_p, float("-inf"))
@@ -63,10 +63,10 @@ def weights(
     dp = tl.dot(own_v, tl.trans(passing_v), input_precision=INPUT_PRECISION)
     kept_p = p
     if seed_ptr is not None:
-        kept = is_kept(start_m, start_n, head, seed_ptr, dropped, TRANSPOSED, BLOCK_M, BLOCK_N)
+        kept = dropout_keep_mask(start_m, start_n, head, seed_ptr, dropped, TRANSPOSED, BLOCK_M, BLOCK_N)
         kept_p, dp = tl.where(kept, p * kept_scale, 0.0), tl.where(kept, dp * kept_scale, 0.0)
     ds = p * (dp - delta)
-    ds = times_derivative(ds, scores, queries, n, head, w_ptr, stride_w, MODS, DERIVATIVES)
+    ds = score_mods_backward(ds, scores, queries, n, head, w_ptr, stride_w, MODS, DERIVATIVES)
     return kept_p, ds
 
 
@@ -97,7 +97,7 @@ def variant_dkdv_kernel(
     begin, first_partial, end = tl.load(program + 1), tl.load(program + 2), tl.load(program + 3)
     for member in range(GROUP_SIZE):
         head = kv_head * GROUP_SIZE + member
-        number = batch * n_kv_heads * GROUP_SIZE + head
+        batch_head = batch * n_kv_heads * GROUP_SIZE + head
         q_head, do_head = q_ptr + batch * stride_qb + head * stride_qh, do_ptr + batch * stride_dob + head * stride_doh
         tile = tl.load(program + 4)
         for visit in range(begin, end):
@@ -108,12 +108,12 @@ def variant_dkdv_kernel(
             do = load_tile(
                 do_head, do_desc, batch, head, start_m, n_q, stride_dom, MASK_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D
             )
-            rows = number * n_q
+            rows = batch_head * n_q
             lse_log2, delta = load_statistics(lse_ptr + rows, delta_ptr + rows, offs_m, n_q, MASK_ROWS)
             p, ds = weights(
                 k, q, v, do, scale, start_m, start_n, lse_log2, delta, n_q, n_k, visit >= first_partial, first, stop,
                 ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, visit, w_ptr, stride_w,
-                seed_ptr, dropped, kept_scale, number, 1, MODS, DERIVATIVES, INPUT_PRECISION, BLOCK_M, BLOCK_N,
+                seed_ptr, dropped, kept_scale, batch_head, 1, MODS, DERIVATIVES, INPUT_PRECISION, BLOCK_M, BLOCK_N,
             )  # fmt: skip
             # [BLOCK_N, BLOCK_M] @ [BLOCK_M, BLOCK_D]
             dv = tl.dot(p.to(do.dtype), do, dv, input_precision=INPUT_PRECISION)
@@ -140,7 +140,7 @@ def variant_dq_kernel(
     program = programs_ptr + 5 * tl.program_id(0)
     start_m = tl.load(program) * BLOCK_M
     head, batch = tl.cast(tl.program_id(1), tl.int64), tl.cast(tl.program_id(2), tl.int64)
-    kv_head, number = head // GROUP_SIZE, batch * n_heads + head
+    kv_head, batch_head = head // GROUP_SIZE, batch * n_heads + head
     offs_m = start_m + tl.arange(0, BLOCK_M)
     q_ptr += batch * stride_qb + head * stride_qh
     do_ptr += batch * stride_dob + head * stride_doh
@@ -148,7 +148,7 @@ def variant_dq_kernel(
     v_ptr += batch * stride_vb + kv_head * stride_vh
     q = load_tile(q_ptr, None, 0, 0, start_m, n_q, stride_qm, True, HEAD_DIM, BLOCK_M, BLOCK_D)
     do = load_tile(do_ptr, None, 0, 0, start_m, n_q, stride_dom, True, HEAD_DIM, BLOCK_M, BLOCK_D)
-    lse_log2, delta = load_statistics(lse_ptr + number * n_q, delta_ptr + number * n_q, offs_m, n_q, True)
+    lse_log2, delta = load_statistics(lse_ptr + batch_head * n_q, delta_ptr + batch_head * n_q, offs_m, n_q, True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     first, stop = load_ranges(ranges_ptr, offs_m, n_q)
     first_partial = tl.load(program + 2)
@@ -161,11 +161,12 @@ def variant_dq_kernel(
         _, ds = weights(
             q, k, do, v, scale, start_m, start_n, lse_log2, delta, n_q, n_k, visit >= first_partial, first, stop,
             ranges_ptr, bits_ptr, bits_of_ptr, positions_ptr, visit, w_ptr, stride_w,
-            seed_ptr, dropped, kept_scale, number, 0, MODS, DERIVATIVES, INPUT_PRECISION, BLOCK_M, BLOCK_N,
+            seed_ptr, dropped, kept_scale, batch_head, 0, MODS, DERIVATIVES, INPUT_PRECISION, BLOCK_M, BLOCK_N,
         )  # fmt: skip
         # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=INPUT_PRECISION)
-    store_tile(dq_ptr + number * n_q * HEAD_DIM, dq * scale, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+    dq_ptr += batch_head * n_q * HEAD_DIM
+    store_tile(dq_ptr, dq * scale, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
 
 
 def variant_backward(
@@ -201,7 +202,7 @@ def variant_backward(
         by_key = name == "dkdv"
         block_m, block_n, num_warps, num_stages = config or config_of(name, variant.mask, q, k, by_descriptor)
         rows, length = (block_m, n_q) if by_key else (block_n, n_k)
-        seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device, by_key)
+        seen = block_mask_of(variant.mask, n_q, n_k, block_m, block_n, q.device, by_key)
         kernel[len(seen.programs), heads, batch](
             q, k, v, do, *(descriptor(x, rows) if by_descriptor else None for x in streamed), lse, delta, *results,
             *seen, variant.w, variant.seed, *strides, batch * n_heads, heads, n_q, n_k, scale, *variant.numbers,

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from course_lib import runtime
-from course_lib.kernels.block_mask import keys_of_a_query, visits
+from course_lib.kernels.block_mask import block_mask_of, keys_of_a_query
 from course_lib.kernels.configs import dot_precision, select
 from course_lib.kernels.device import LN_2, LOG2_E, load_tile, store_tile
 from course_lib.kernels.launch import descriptor, padded_head_dim, takes_descriptors, tensor_meta, with_positive_scale
@@ -33,16 +33,18 @@ def positions(offs_m, positions_ptr, n_q, n_k):
 
 
 @triton.jit
-def changed(scores, queries, keys, head, w_ptr, stride_w, MODS: tl.constexpr):
-    """The scores after all score mods. queries, keys: positions; head: numbered through the batch."""
+def apply_score_mods(scores, queries, keys, head, w_ptr, stride_w, MODS: tl.constexpr):
+    """The scores after all score mods. queries, keys: positions. head: the flattened index batch * n_heads + head."""
     for i in tl.static_range(len(MODS)):
         scores = MODS[i](scores, queries, keys, tl.load(w_ptr + i * stride_w + head))
     return scores
 
 
 @triton.jit
-def times_derivative(ds, scores, queries, keys, head, w_ptr, stride_w, MODS: tl.constexpr, DERIVATIVES: tl.constexpr):
-    """ds * d changed(scores) / d scores, by the chain rule."""
+def score_mods_backward(
+    ds, scores, queries, keys, head, w_ptr, stride_w, MODS: tl.constexpr, DERIVATIVES: tl.constexpr
+):
+    """ds * d apply_score_mods(scores) / d scores, by the chain rule."""
     for i in tl.static_range(len(MODS)):
         parameter = tl.load(w_ptr + i * stride_w + head)
         if DERIVATIVES[i] is not None:
@@ -63,7 +65,7 @@ def load_ranges(ranges_ptr, offs, n):
 
 
 @triton.jit
-def is_seen(
+def block_mask_visible(
     m, n, first, stop, ranges_ptr, bits_ptr, bits_of_ptr, visit,
     TRANSPOSED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -82,11 +84,12 @@ def is_seen(
 
 
 @triton.jit
-def is_kept(
+def dropout_keep_mask(
     start_m, start_n, head, seed_ptr, dropped, TRANSPOSED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
-    """Whether dropout keeps the pairs of a tile: [BLOCK_M, BLOCK_N], or transposed. head: numbered through the batch.
+    """Whether dropout keeps the pairs of a tile: [BLOCK_M, BLOCK_N], or transposed.
 
+    head: the flattened index batch * n_heads + head.
     Philox draws four 32-bit numbers at once, for queries i and i + 8 and keys j and j + 8 of an aligned square of 16 x
     16 pairs: tensor cores leave these four in one thread, transposed or not. Its 7 rounds pass BigCrush (Salmon et al.
     2011, table 2). dropped: the share of the pairs that are, times 2^32, less 2^31.
@@ -116,14 +119,14 @@ def variant_forward_kernel(
 ):  # fmt: skip
     """Program (i, h, b): the query tile of programs[i], of head h of sequence b.
 
-    q, k, v, k_desc, v_desc, o, lse: as in `flash_forward_kernel`; o contiguous. programs and the next five: Visits.
+    q, k, v, k_desc, v_desc, o, lse: as in `flash_forward_kernel`; o contiguous. programs and the next five: BlockMask.
     w: parameters of the score mods, fp32 [len(MODS), batch, n_heads], the first axis stride_w apart. sinks: fp32
     [n_heads] or None. seed: int64 [1], or None without dropout. scale: positive. kept_scale: 1 / (1 - p).
     """
     program = programs_ptr + 5 * tl.program_id(0)
     start_m = tl.load(program) * BLOCK_M
     head, batch = tl.cast(tl.program_id(1), tl.int64), tl.cast(tl.program_id(2), tl.int64)
-    kv_head, number = head // GROUP_SIZE, batch * n_heads + head
+    kv_head, batch_head = head // GROUP_SIZE, batch * n_heads + head
     offs_m = start_m + tl.arange(0, BLOCK_M)
     q_ptr += batch * stride_qb + head * stride_qh
     k_ptr += batch * stride_kb + kv_head * stride_kh
@@ -150,10 +153,10 @@ def variant_forward_kernel(
         scale_log2 = scale * LOG2_E
         if len(MODS) > 0:
             queries = positions(offs_m[:, None], positions_ptr, n_q, n_k)
-            scores = changed(scores * scale, queries, offs_n[None, :], number, w_ptr, stride_w, MODS)
+            scores = apply_score_mods(scores * scale, queries, offs_n[None, :], batch_head, w_ptr, stride_w, MODS)
             scale_log2 = LOG2_E
         if visit >= first_partial:
-            seen = is_seen(
+            seen = block_mask_visible(
                 offs_m[:, None], offs_n[None, :], first, stop, ranges_ptr, bits_ptr, bits_of_ptr, visit,
                 False, BLOCK_M, BLOCK_N,
             )  # fmt: skip
@@ -165,15 +168,16 @@ def variant_forward_kernel(
         alpha = tl.exp2(m_i - m_ref)
         l_i = l_i * alpha + tl.sum(p, axis=1)
         if seed_ptr is not None:
-            p = tl.where(is_kept(start_m, start_n, number, seed_ptr, dropped, False, BLOCK_M, BLOCK_N), p, 0.0)
+            kept = dropout_keep_mask(start_m, start_n, batch_head, seed_ptr, dropped, False, BLOCK_M, BLOCK_N)
+            p = tl.where(kept, p, 0.0)
         # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision=INPUT_PRECISION)
         m_i = m_new
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
     o = acc * (kept_scale / l_safe)[:, None]
-    store_tile(o_ptr + number * n_q * HEAD_DIM, o, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+    store_tile(o_ptr + batch_head * n_q * HEAD_DIM, o, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
     lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * LN_2)
-    tl.store(lse_ptr + number * n_q + offs_m, lse, mask=offs_m < n_q)
+    tl.store(lse_ptr + batch_head * n_q + offs_m, lse, mask=offs_m < n_q)
 
 
 class Variant(NamedTuple):
@@ -224,7 +228,7 @@ def variant_forward(q, k, v, variant, scale, config=None, by_descriptor=None):
         by_descriptor = takes_descriptors(runtime.capability(q.device), tensor_meta(k), tensor_meta(v))
     config = config or config_of("forward", variant.mask, q, k, by_descriptor)
     block_m, block_n, num_warps, num_stages = config
-    seen = visits(variant.mask, n_q, n_k, block_m, block_n, q.device)
+    seen = block_mask_of(variant.mask, n_q, n_k, block_m, block_n, q.device)
     q, scale = with_positive_scale(q, scale)
     variant_forward_kernel[len(seen.programs), n_heads, batch](
         q, k, v, *(descriptor(x, block_n) if by_descriptor else None for x in (k, v)), o, lse, *seen,

@@ -232,7 +232,7 @@ def _limited_by_signal(run, limit_s):
 
 
 def _limited_by_thread(run, limit_s):
-    """Likewise, where no signal reaches us."""
+    """Fallback where SIGALRM is unavailable."""
     outcome = {}
 
     def work():

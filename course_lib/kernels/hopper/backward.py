@@ -21,9 +21,9 @@ from course_lib import runtime
 from course_lib.kernels.backward import delta_plan, with_known_strides
 from course_lib.kernels.gluon import fence_async_shared, gl, gluon, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 from course_lib.kernels.hopper.forward import (
-    COMPUTE_REGISTERS,
-    FETCH_REGISTERS,
+    CONSUMER_REGISTERS,
     LOG2_E,
+    PRODUCER_REGISTERS,
     ROWS,
     barriers,
     can_take,
@@ -39,7 +39,7 @@ STAGES = gl.constexpr(2)  # tiles of each kind that are in shared memory to stre
 
 
 @gluon.jit
-def visits(i, shape, BY_KEY: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr):
+def tile_schedule(i, shape, BY_KEY: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr):
     """(head, first row, tiles to visit, how many of them need no mask) of this program's i-th tile.
 
     Programs take tiles as `hopper_forward.query_tile` says. BY_KEY, the tiles are of keys, and visit tiles of queries,
@@ -74,7 +74,7 @@ def visits(i, shape, BY_KEY: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.c
 
 
 @gluon.jit
-def fetch(
+def producer(
     staying, streaming, statistics, smem, ready, empty, shape,
     BY_KEY: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr,
 ):  # fmt: skip
@@ -87,7 +87,7 @@ def fetch(
     tile_empty, stage_empty = empty
     fetched = 0
     for i in range(0, tiles_of_program(n_tiles, PAIRED)):
-        head, start, n_visits, _ = visits(i, shape, BY_KEY, IS_CAUSAL, PAIRED)
+        head, start, n_visits, _ = tile_schedule(i, shape, BY_KEY, IS_CAUSAL, PAIRED)
         if BY_KEY:
             batch = head // (heads // group_size)
             own_head = head % (heads // group_size)
@@ -141,7 +141,7 @@ def store_rows(desc, smem, acc, batch, head, start, GROUP: gl.constexpr):
 
 
 @gluon.jit
-def take_queries(
+def dkdv_step(
     k, v, dk, dv, q_stages, do_stages, ready, empty, used, lse_stages, delta_stages, start_m, keys, shape, scale_log2,
     IS_CAUSAL: gl.constexpr,
 ):  # fmt: skip
@@ -178,7 +178,7 @@ def take_queries(
 
 
 @gluon.jit
-def compute_dkdv(
+def dkdv_consumer(
     dk_desc, dv_desc, lse_stages, delta_stages, smem, ready, empty, shape, scale, scale_log2,
     GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr,
 ):  # fmt: skip
@@ -193,7 +193,7 @@ def compute_dkdv(
     kv_heads = heads // group_size
     used = 0
     for i in range(0, tiles_of_program(n_tiles, PAIRED)):
-        head, start, n_visits, n_full = visits(i, shape, True, IS_CAUSAL, PAIRED)
+        head, start, n_visits, n_full = tile_schedule(i, shape, True, IS_CAUSAL, PAIRED)
         start += GROUP * ROWS
         keys = start + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
         k = k_smem.index(GROUP).reshape([ROWS, BLOCK_D])
@@ -204,7 +204,7 @@ def compute_dkdv(
         for _member in range(0, group_size):
             for j in range(0, n_full):
                 start_m = ((n_q + BLOCK_M - 1) // BLOCK_M - 1 - j) * BLOCK_M
-                dk, dv = take_queries(
+                dk, dv = dkdv_step(
                     k, v, dk, dv, q_stages, do_stages, stage_ready, stage_empty, used, lse_stages, delta_stages,
                     start_m, keys, shape, scale_log2, False,
                 )  # fmt: skip
@@ -212,7 +212,7 @@ def compute_dkdv(
             if IS_CAUSAL:
                 for j in range(n_full, n_visits):
                     start_m = ((n_q + BLOCK_M - 1) // BLOCK_M - 1 - j) * BLOCK_M
-                    dk, dv = take_queries(
+                    dk, dv = dkdv_step(
                         k, v, dk, dv, q_stages, do_stages, stage_ready, stage_empty, used, lse_stages,
                         delta_stages, start_m, keys, shape, scale_log2, True,
                     )  # fmt: skip
@@ -224,7 +224,7 @@ def compute_dkdv(
 
 
 @gluon.jit
-def take_keys(
+def dq_step(
     q, do, dq, k_stages, v_stages, ready, empty, used, lse_log2, delta, start_n, rows, shape, scale_log2,
     IS_CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
@@ -257,7 +257,7 @@ def take_keys(
 
 
 @gluon.jit
-def compute_dq(
+def dq_consumer(
     dq_desc, lse_ptr, delta_ptr, smem, ready, empty, shape, scale, scale_log2,
     GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, PAIRED: gl.constexpr,
 ):  # fmt: skip
@@ -271,7 +271,7 @@ def compute_dq(
     D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
     used = 0
     for i in range(0, tiles_of_program(n_tiles, PAIRED)):
-        head, start, n_visits, n_full = visits(i, shape, False, IS_CAUSAL, PAIRED)
+        head, start, n_visits, n_full = tile_schedule(i, shape, False, IS_CAUSAL, PAIRED)
         start += GROUP * ROWS
         rows = start + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
         row = gl.to_tensor(head).to(gl.int64) * n_q
@@ -282,14 +282,14 @@ def compute_dq(
         dq = gl.zeros([ROWS, BLOCK_D], gl.float32, D_LAYOUT)
         mbarrier.wait(tile_ready.index(GROUP), i & 1)
         for j in range(0, n_full):
-            dq = take_keys(
+            dq = dq_step(
                 q, do, dq, k_stages, v_stages, stage_ready, stage_empty, used, lse_log2, delta, j * BLOCK_N, rows,
                 shape, scale_log2, IS_CAUSAL, False,
             )  # fmt: skip
             used += 1
         if IS_CAUSAL or MASK_K_ROWS:
             for j in range(n_full, n_visits):
-                dq = take_keys(
+                dq = dq_step(
                     q, do, dq, k_stages, v_stages, stage_ready, stage_empty, used, lse_log2, delta, j * BLOCK_N, rows,
                     shape, scale_log2, IS_CAUSAL, True,
                 )  # fmt: skip
@@ -304,9 +304,9 @@ def hopper_dkdv_kernel(
     q_desc, k_desc, v_desc, do_desc, dk_desc, dv_desc, lse_ptr, delta_ptr,
     n_tiles, heads, group_size, n_q, n_k, scale, scale_log2,
     IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr,
-    COMPUTE_REGISTERS: gl.constexpr, FETCH_REGISTERS: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Each program computes dK and dV of key tiles, as `visits` hands them out.
+    """Each program computes dK and dV of key tiles, as `tile_schedule` hands them out.
 
     q, do: [batch, heads, n_q, head_dim]; k, v, dk, dv: [batch, heads / group_size, n_k, head_dim], as descriptors. lse,
     delta: fp32 [batch, heads, n_q], contiguous. n_tiles: key tiles of all heads and sequences.
@@ -327,13 +327,13 @@ def hopper_dkdv_kernel(
     shape = (n_tiles, heads, group_size, n_q, n_k)
     fence_async_shared()
     gl.warp_specialize([
-        (compute_dkdv, (dk_desc, dv_desc, lse_stages, delta_stages, smem, ready, empty, shape, scale, scale_log2,
+        (dkdv_consumer, (dk_desc, dv_desc, lse_stages, delta_stages, smem, ready, empty, shape, scale, scale_log2,
                         gl.constexpr(0), IS_CAUSAL, PAIRED)),
-        (compute_dkdv, (dk_desc, dv_desc, lse_stages, delta_stages, smem, ready, empty, shape, scale, scale_log2,
+        (dkdv_consumer, (dk_desc, dv_desc, lse_stages, delta_stages, smem, ready, empty, shape, scale, scale_log2,
                         gl.constexpr(1), IS_CAUSAL, PAIRED)),
-        (fetch, ((k_desc, v_desc), (q_desc, do_desc), (lse_ptr, delta_ptr, lse_stages, delta_stages),
-                 smem, ready, empty, shape, gl.constexpr(True), IS_CAUSAL, PAIRED)),
-    ], [4, 1], [COMPUTE_REGISTERS, FETCH_REGISTERS])  # fmt: skip
+        (producer, ((k_desc, v_desc), (q_desc, do_desc), (lse_ptr, delta_ptr, lse_stages, delta_stages),
+                    smem, ready, empty, shape, gl.constexpr(True), IS_CAUSAL, PAIRED)),
+    ], [4, 1], [CONSUMER_REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=["n_tiles", "n_q", "n_k"])
@@ -341,7 +341,7 @@ def hopper_dq_kernel(
     q_desc, k_desc, v_desc, do_desc, dq_desc, lse_ptr, delta_ptr,
     n_tiles, heads, group_size, n_q, n_k, scale, scale_log2,
     IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, PAIRED: gl.constexpr,
-    COMPUTE_REGISTERS: gl.constexpr, FETCH_REGISTERS: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Each program computes dQ of query tiles. Arguments as `hopper_dkdv_kernel`'s; n_tiles: of queries."""
     BLOCK_D: gl.constexpr = q_desc.block_type.shape[3]
@@ -357,13 +357,13 @@ def hopper_dq_kernel(
     shape = (n_tiles, heads, group_size, n_q, n_k)
     fence_async_shared()
     gl.warp_specialize([
-        (compute_dq, (dq_desc, lse_ptr, delta_ptr, smem, ready, empty, shape, scale, scale_log2, gl.constexpr(0),
+        (dq_consumer, (dq_desc, lse_ptr, delta_ptr, smem, ready, empty, shape, scale, scale_log2, gl.constexpr(0),
                       IS_CAUSAL, MASK_K_ROWS, PAIRED)),
-        (compute_dq, (dq_desc, lse_ptr, delta_ptr, smem, ready, empty, shape, scale, scale_log2, gl.constexpr(1),
+        (dq_consumer, (dq_desc, lse_ptr, delta_ptr, smem, ready, empty, shape, scale, scale_log2, gl.constexpr(1),
                       IS_CAUSAL, MASK_K_ROWS, PAIRED)),
-        (fetch, ((q_desc, do_desc), (k_desc, v_desc), None, smem, ready, empty, shape, gl.constexpr(False), IS_CAUSAL,
-                 PAIRED)),
-    ], [4, 1], [COMPUTE_REGISTERS, FETCH_REGISTERS])  # fmt: skip
+        (producer, ((q_desc, do_desc), (k_desc, v_desc), None, smem, ready, empty, shape, gl.constexpr(False),
+                    IS_CAUSAL, PAIRED)),
+    ], [4, 1], [CONSUMER_REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
 
 
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
@@ -378,7 +378,7 @@ def plan(q, k, v, o, lse, do, dlse, capability, n_sms, causal, scale):
             kernel, (min(n_sms, n_tiles), 1, 1),
             n_tiles, heads, heads // kv_heads, n_q, n_k, scale, scale * LOG2_E.value,
             IS_CAUSAL=causal, PAIRED=causal and n_tiles > n_sms, **constants,
-            COMPUTE_REGISTERS=COMPUTE_REGISTERS, FETCH_REGISTERS=FETCH_REGISTERS, num_warps=4,
+            CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS, num_warps=4,
         )  # fmt: skip
 
     return (

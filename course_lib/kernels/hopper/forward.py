@@ -2,7 +2,7 @@
 
 Triton decides by itself which warp does what, and what waits for what. Gluon, its lower level, leaves that to us:
 
-    one warp fetches          the copy engine (TMA) fills tiles in shared memory while others compute
+    a producer, one warp      the copy engine (TMA) fills tiles in shared memory while others compute
     two groups compute        64 query rows each, from the same tiles; one's softmax runs under the other's products
     the next scores early     S = Q K^T of the next tile is started before the softmax of this one
     groups take turns         one starts its products when the other has started its own
@@ -11,7 +11,7 @@ Triton decides by itself which warp does what, and what waits for what. Gluon, i
 
 A tile of K or V waits in a stage of shared memory, and a stage has two barriers: "ready" says that its tile is there,
 "empty" that both groups have read it. A barrier goes through phases, 0, 1, 0, 1 and so on, one for each time that the
-stage is used. `wait(phase)` waits for the end of that phase; of a new barrier, phase 1 counts as ended.
+stage is used. `wait(phase)` waits for the end of that phase; a new barrier behaves as if phase 1 had completed.
 
 Reading order: query tiles, the fetching warp, softmax, one tile of keys, the computing groups, the kernel, launch.
 """
@@ -46,7 +46,7 @@ BLOCK_M = gl.constexpr(128)  # query rows of both groups
 BLOCK_N = gl.constexpr(128)  # keys of a tile
 STAGES = gl.constexpr(2)  # tiles of K, and of V, in shared memory
 # Registers of a thread. A multiprocessor has 65,536, and hands them out to whole groups of 128 threads.
-COMPUTE_REGISTERS, FETCH_REGISTERS = 240, 24
+CONSUMER_REGISTERS, PRODUCER_REGISTERS = 240, 24
 HOPPER = (9, 0)  # compute capability
 LOG2_E, LN_2 = gl.constexpr(1.4426950408889634), gl.constexpr(0.6931471805599453)
 
@@ -95,7 +95,7 @@ def query_tile(i, shape, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr):
 
 
 @gluon.jit
-def fetch(q_desc, k_desc, v_desc, smem, ready, empty, shape, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr):
+def producer(q_desc, k_desc, v_desc, smem, ready, empty, shape, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr):
     """The fetching warp. For each query tile: Q once, then the tiles of K and V, the last one first."""
     n_tiles, heads, group_size, n_q, n_k = shape
     q_smem, k_smem, v_smem, o_smem = smem
@@ -191,7 +191,7 @@ def attend(
 
 
 @gluon.jit
-def compute(
+def consumer(
     o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2,
     GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, STORE_LSE: gl.constexpr,
     PAIRED: gl.constexpr,
@@ -275,7 +275,7 @@ def barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
 def hopper_forward_kernel(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, n_tiles, heads, group_size, n_q, n_k, scale_log2,
     IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, STORE_LSE: gl.constexpr, PAIRED: gl.constexpr,
-    COMPUTE_REGISTERS: gl.constexpr, FETCH_REGISTERS: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Each program computes query tiles of ROWS rows for each of two groups, as `query_tile` hands them out.
 
@@ -296,12 +296,12 @@ def hopper_forward_kernel(
     shape = (n_tiles, heads, group_size, n_q, n_k)
     fence_async_shared()
     gl.warp_specialize([
-        (compute, (o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2, gl.constexpr(0),
+        (consumer, (o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2, gl.constexpr(0),
                    IS_CAUSAL, MASK_K_ROWS, STORE_LSE, PAIRED)),
-        (compute, (o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2, gl.constexpr(1),
+        (consumer, (o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2, gl.constexpr(1),
                    IS_CAUSAL, MASK_K_ROWS, STORE_LSE, PAIRED)),
-        (fetch, (q_desc, k_desc, v_desc, smem, ready, empty, shape, IS_CAUSAL, PAIRED)),
-    ], [4, 1], [COMPUTE_REGISTERS, FETCH_REGISTERS])  # fmt: skip
+        (producer, (q_desc, k_desc, v_desc, smem, ready, empty, shape, IS_CAUSAL, PAIRED)),
+    ], [4, 1], [CONSUMER_REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
 
 
 def descriptor(x, rows):
@@ -322,7 +322,7 @@ def plan(q, k, v, n_sms, causal, scale, store_lse):
         hopper_forward_kernel, (min(n_sms, n_tiles), 1, 1),
         n_tiles, heads, heads // kv_heads, n_q, n_k, scale * LOG2_E.value,
         IS_CAUSAL=causal, MASK_K_ROWS=n_k % BLOCK_N.value != 0, STORE_LSE=store_lse, PAIRED=paired,
-        COMPUTE_REGISTERS=COMPUTE_REGISTERS, FETCH_REGISTERS=FETCH_REGISTERS, num_warps=4,
+        CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS, num_warps=4,
     )  # fmt: skip
 
 

@@ -174,7 +174,7 @@ MISTAKES = {
         """    mbarrier.arrive(empty.index(stage), count=1)
     dk, dv, ds, p_operand = warpgroup_mma_wait(0, deps=[dk_to_come, dv_to_come, ds, p_operand])
 """,
-        r"starts a copy to \w+\[\d\], which a product of compute_dkdv \d still reads",
+        r"starts a copy to \w+\[\d\], which a product of dkdv_consumer \d still reads",
     ),
     "keys are handed back before their last product": (
         "    dq = warpgroup_mma(ds, k, dq)\n    mbarrier.arrive(empty.index(stage), count=1)\n",

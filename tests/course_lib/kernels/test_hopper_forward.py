@@ -196,7 +196,7 @@ MISTAKES = {
         """    mbarrier.arrive(v_empty.index(stage), count=1)
     acc, p = warpgroup_mma_wait(0, deps=[acc_to_come, p])
 """,
-        r"starts a copy to v_smem\[\d\], which a product of compute \d still reads",
+        r"starts a copy to v_smem\[\d\], which a product of consumer \d still reads",
     ),
     "no wait for V": (
         """    mbarrier.wait(v_ready.index(stage), used // STAGES & 1)
@@ -217,7 +217,7 @@ MISTAKES = {
     "the fetching warp waits for the first phase": (
         "mbarrier.wait(k_empty.index(stage), phase ^ 1)",
         "mbarrier.wait(k_empty.index(stage), phase)",
-        r"deadlock.*fetch \d for phase 0 of k_empty\[0\]",
+        r"deadlock.*producer \d for phase 0 of k_empty\[0\]",
     ),
     "the fetching warp does not wait": (
         "            mbarrier.wait(v_empty.index(stage), phase ^ 1)\n",
@@ -228,12 +228,12 @@ MISTAKES = {
     "queries handed back while they are loaded": (
         LOAD + FIRST_PRODUCT + HAND_BACK,
         LOAD + HAND_BACK + FIRST_PRODUCT,
-        r"starts a copy to q_smem\[\d\], which compute \d is still loading from",
+        r"starts a copy to q_smem\[\d\], which consumer \d is still loading from",
     ),
     "queries handed back before they are read": (
         LOAD + FIRST_PRODUCT + HAND_BACK,
         HAND_BACK + LOAD + FIRST_PRODUCT,
-        r"reads q_smem\[\d\] without having waited|compute \d is still loading",
+        r"reads q_smem\[\d\] without having waited|consumer \d is still loading",
     ),
     "queries never handed back": (
         "        mbarrier.arrive(q_empty.index(GROUP), count=1)\n",
@@ -273,7 +273,7 @@ MISTAKES = {
     "V is announced at K's barrier": (
         "mbarrier.expect(v_ready.index(stage), v_desc",
         "mbarrier.expect(k_ready.index(stage), v_desc",
-        r"fetch \d arrives at k_ready\[0\] once more than the 1|deadlock.*v_ready",
+        r"producer \d arrives at k_ready\[0\] once more than the 1|deadlock.*v_ready",
     ),
     "both groups begin": (
         "(turns & 1) ^ (1 - GROUP)",
@@ -283,7 +283,7 @@ MISTAKES = {
     "a group keeps its turn": (
         "    mbarrier.arrive(turn.index(1 - GROUP), count=1)\n",
         "",
-        r"deadlock.*compute 1 for phase 0 of turn\[1\], which lacks 1 of 1 arrivals",
+        r"deadlock.*consumer 1 for phase 0 of turn\[1\], which lacks 1 of 1 arrivals",
     ),
     "no fence": (
         "        fence_async_shared()\n        tma",

@@ -8,7 +8,7 @@ import torch
 
 from course_lib import masks, runtime
 from course_lib.kernels import flash_attention, masked_backward, masked_forward
-from course_lib.kernels.block_mask import visits
+from course_lib.kernels.block_mask import block_mask_of
 from course_lib.kernels.configs import Config
 from course_lib.kernels.score_mods import alibi, soft_cap
 from course_lib.masks import FULL, HIDDEN, PARTIAL
@@ -233,10 +233,10 @@ def test_half_precision(dtype):
 
 @pytest.mark.parametrize("by_key", (False, True))
 @pytest.mark.parametrize("name", MASKS)
-def test_visits_are_those_of_the_mask(name, by_key):
+def test_a_block_mask_has_the_tiles_of_the_mask(name, by_key):
     """Every pair that a program computes is one that the mask shows, once, and full tiles lie inside the tensor."""
     block_q, block_k = 8, 16
-    seen = visits(MASKS[name], N_Q, N_K, block_q, block_k, torch.device("cpu"), by_key)
+    seen = block_mask_of(MASKS[name], N_Q, N_K, block_q, block_k, torch.device("cpu"), by_key)
     kinds = MASKS[name].tiles(N_Q, N_K, block_q, block_k).kinds
     kinds = kinds.T if by_key else kinds
     computed = np.zeros((N_Q + 16, N_K + 16), int)
