@@ -1,13 +1,13 @@
 """What teaches and measures `course_lib`. A notebook takes from here what `__all__` lists.
 
-    exercises/   the lessons' exercises: answers, properties, hints, misconceptions
-    checks/      the engine behind check, hint, solution, restore, progress and quiz
-    worker/      the process that runs a student's answer, and its sandbox
-    classroom/   nbgrader: making the course, marking what is handed in
-    simulators/  Triton's interpreter watched, Gluon and CUDA on a CPU, a multiprocessor cycle by cycle; tracer
-    explorers/   pictures to take hold of; widgets/: predictions, tables, cards
-    bench/       timing, ladders, records; data/: what was recorded
-    workspace, doctor and __main__ are the command line; bug_hunt, editing and glossary serve several lessons
+exercises/   the lessons' exercises: answers, properties, hints, misconceptions
+checks/      the engine behind check, hint, solution, restore, progress and quiz
+worker/      the process that runs a student's answer, and its sandbox
+classroom/   nbgrader: making the course, marking what is handed in
+simulators/  Triton's interpreter watched, Gluon and CUDA on a CPU, a multiprocessor cycle by cycle; tracer
+explorers/   pictures to take hold of; widgets/: predictions, tables, cards
+bench/       timing, ladders, records; data/: what was recorded
+workspace, doctor and __main__ are the command line; bug_hunt, editing and glossary serve several lessons
 """
 
 import importlib

@@ -74,7 +74,7 @@ FILL_IN: an outline. Whoever follows it to the letter passes.
 
 FILL_IN: why the answer is as it is.
 
-## MISCONCEPTIONS
+## Misconceptions
 
 ### a mean of a few numbers
 
@@ -90,13 +90,13 @@ The sum is not divided by the number of numbers.
 FILL_IN, or nothing: a hint for this mistake.
 """
 
-RIGHT_ANSWERS = '''    "NAME": {
+RIGHT_ANSWERS = """    "NAME": {
         "FILL_IN: what is different": {"x.sum() / len(x)": "np.mean(x)"},
         "FILL_IN: what is different, too": {"x.sum() / len(x)": "(x / len(x)).sum()"},
     },
-'''
+"""
 
-CELLS = '''### Exercise ID
+CELLS = """### Exercise ID
 
 **5 minutes, easy.** FILL_IN: the task, in a sentence or two.
 
@@ -115,7 +115,7 @@ from courseware import check
 check("ID", NAME)
 ```
 
-'''
+"""
 
 AFTERWARDS = """\
 Written: {written}
@@ -150,7 +150,7 @@ def write(number: str, name: str, root: Path = ROOT) -> list[Path]:
     answers = root / f"tests/courseware/exercises/right_answers/lesson_{number}.py"
     changes = {
         folder / f"{name}.py": module,
-        folder / f"{name}.md": PROSE.replace("MISCONCEPTIONS", "Slips"),
+        folder / f"{name}.md": PROSE.replace("MISCONCEPTIONS", "Misconceptions"),
         folder / "lesson.toml": _with(folder / "lesson.toml", r"(?<=\S)(?=\]\s*\Z)", f', "{name}"'),
         answers: _with(answers, r"(?<=^RIGHT_ANSWERS = \{\n)", RIGHT_ANSWERS.replace("NAME", name)),
         text: _with(text, r"(?=^## What was established)", cells),

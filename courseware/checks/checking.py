@@ -19,8 +19,8 @@ from .cuda_calls import lacks_compiler
 from .drawing import drawn, found_by
 from .exercise import Evidence, Property, Result
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
-from .misconceptions import on_case, slip_behind
-from .output_relations import known
+from .misconceptions import misconception_behind, on_case
+from .output_relations import further_findings
 from .remote_answer import RemoteAnswer
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 
@@ -64,15 +64,15 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
         held[prop.name] = failure is None
         if failure is not None:
             inputs, evidence = failure
-            slip = None
+            misconception = None
             if not evidence.timed_out:
-                slip = slip_behind(exercise, guarded, prop, inputs)
-                if slip is None:
-                    facts = known(exercise, prop, guarded, inputs, evidence)
+                misconception = misconception_behind(exercise, guarded, prop, inputs)
+                if misconception is None:
+                    facts = further_findings(exercise, prop, guarded, inputs, evidence)
                     evidence = replace(evidence, findings=evidence.findings + facts)
                 attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input
-            message = failed_message(exercise, held, prop, inputs, evidence, slip, guarded.printed)
-            return Result(False, True, held, *message, slip.name if slip else None)
+            message = failed_message(exercise, held, prop, inputs, evidence, misconception, guarded.printed)
+            return Result(False, True, held, *message, misconception.name if misconception else None)
     return Result(True, True, held, *passed_message(exercise, held, borrowed(answer), printed))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from . import prose
-from .prose import Slip
+from .prose import Misconception
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Property:
     call: Python that reproduces the call, given the inputs as variables.
     test(answer, **inputs) returns None, or the Evidence against.
     cases: inputs that are tried first. draw: a Hypothesis strategy for `examples` more, and to shrink with.
-    slow: a case takes seconds, so that only the slips that this property catches are tried on it.
+    slow: a case takes seconds, so that only the misconceptions that this property catches are tried on it.
     """
 
     name: str
@@ -110,19 +110,19 @@ class Exercise:
 
     @functools.cached_property
     def prose(self) -> prose.Prose:
-        """Title, hints, reasoning and slips."""
+        """Title, hints, reasoning and misconceptions."""
         return prose.read(Path(self.file).with_suffix(".md"))
 
     @property
-    def slips(self) -> tuple[Slip, ...]:
-        return self.prose.slips
+    def misconceptions(self) -> tuple[Misconception, ...]:
+        return self.prose.misconceptions
 
 
 @dataclass(frozen=True)
 class Result:
     """What `grade` found. properties: name -> whether it held; those after a failure were not tried.
 
-    page: the message as HTML. slip: name of the slip whose results the answer's are, or None.
+    page: the message as HTML. misconception: name of the misconception whose results the answer's are, or None.
     """
 
     passed: bool
@@ -130,7 +130,7 @@ class Result:
     properties: dict[str, bool]
     message: str
     page: str = ""
-    slip: str | None = None
+    misconception: str | None = None
 
     def _repr_mimebundle_(self, **_):
         """As `check` shows it."""

@@ -17,7 +17,7 @@ from .calling import GuardedAnswer
 from .exercise import Property
 from .misconceptions import observed
 
-MOST_COST_A_RUN, MOST_COST_A_LAUNCH = 60, 600
+MAX_COST_PER_RUN, MAX_COST_PER_LAUNCH = 60, 600
 LAUNCH_LIMIT_S = 5.0
 GIVEN = re.compile(r"-[\d.e+]+$|machine\.load\(.*\)$")  # a number with a sign; without one it is a constant
 NAME = "_recorded"  # of what records, in the code that runs
@@ -45,11 +45,11 @@ class Place(NamedTuple):
     is_subtotal: bool = False
 
 
-class Recording:
+class ExpressionTrace:
     """A function, or a kernel, whose expressions note their values, and one of which may be given others.
 
     places: the expressions. bounds: those that are bounds of slices. lists: those that were lists. values: of the last
-    run, {number of the place: its values, in order}. cost: what it took, where 1 is little; beyond MOST_COST_A_RUN it
+    run, {number of the place: its values, in order}. cost: what it took, where 1 is little; beyond MAX_COST_PER_RUN it
     ends. exits: (line, word) of what leaves a loop or a pass of it. leaving: the conditions of what leaves a loop, a
     pass of it, or the function.
     """
@@ -78,7 +78,7 @@ class Recording:
             part: "all" if part is node else "part" for node in returned for part in [node, *getattr(node, "elts", ())]
         }
         self._results |= {value: "part" for value in map(_stored, ast.walk(definition)) if value is not None}
-        self.most_cost = MOST_COST_A_LAUNCH if is_kernel else MOST_COST_A_RUN
+        self.max_cost = MAX_COST_PER_LAUNCH if is_kernel else MAX_COST_PER_RUN
         self._arguments = {argument.arg for argument in definition.args.args}
         self.function = function
         self._subtotals = set()
@@ -143,7 +143,7 @@ class Recording:
         noted = self.values.setdefault(place, [])
         noted.append(array)
         self.cost += 0.05 + array.size / 2000
-        if self.cost > self.most_cost:
+        if self.cost > self.max_cost:
             raise TooMuch
         if array.dtype == np.float16 and self.places[place].line in self._in_float32:
             return value.astype(np.float32)

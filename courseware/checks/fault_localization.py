@@ -17,7 +17,7 @@ from .calling import GuardedAnswer
 from .diagnosis import show
 from .drawing import drawn
 from .exercise import Exercise, Property
-from .expression_trace import Recording
+from .expression_trace import ExpressionTrace
 from .misconceptions import same
 from .value_pairs import (
     are_alike,
@@ -33,30 +33,32 @@ from .value_pairs import (
     sizes_of,
 )
 
-MOST_CASES, MOST_RANDOM, MOST_COST = 12, 6, 4000  # the cost as in Recording: counted, not timed
-MOST_PARTS, MOST_PASSES = 3, 3  # parts of a line that are named; passes of a loop that are told apart
-MOST_LAUNCHED, MOST_LAUNCHES = 4, 40  # cases of a kernel, and launches to look for a change
+MAX_CASES, MAX_RANDOM, MAX_COST = 12, 6, 4000  # the cost as in ExpressionTrace: counted, not timed
+MAX_PARTS, MAX_PASSES = 3, 3  # parts of a line that are named; passes of a loop that are told apart
+MAX_KERNEL_CASES, MAX_KERNEL_LAUNCHES = 4, 40  # cases of a kernel, and launches to look for a change
 TRYING_LIMIT_S = 2.5  # of processor time
 FLOAT64, FLOAT32 = 1e-9, 1e-5  # how far numbers may be apart that are the same
-UNLIKE = 0.4  # so little do two expressions have in common that stand for different things
-MOST_TRIED = 12  # passes of a loop, and rows of an array
+MIN_LIKENESS = 0.4  # so little do two expressions have in common that stand for different things
+MAX_TRIED = 12  # passes of a loop, and rows of an array
 # What an expression is, in the order in which they are tried: WRONG though all its parts are right; RIGHT, if a step
 # is missing after it; wrong with some of its PARTS; a VARIABLE, which is made elsewhere; GIVEN.
 WRONG, RIGHT, PARTS, VARIABLE, GIVEN = range(5)
 ROUNDED = 5e-3  # how far numbers of a few float16 roundings may be apart
 # What is filled later, or rises: that with the right values from the start the result is right tells nothing.
-START = re.compile(
+INITIAL_VALUE = re.compile(
     r"-(1e\+\d+|\d{4,})|np\.(zeros|empty)|np\.ones\(.*bool|(np\.full\w*\(.*)?(-(np|math)\.inf|float\(.-inf)"
 )
 ORDINALS = ("first", "second", "third", *(f"{n}th" for n in range(4, 1000)))
-ASKED_ONCE = "this condition is asked once for all rows or queries; each needs its own"
+CONDITION_FOR_ALL_ROWS = "this condition is asked once for all rows or queries; each needs its own"
 
 
-def mended(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, kind: str) -> str:
+def locate_by_value_replacement(
+    exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, kind: str
+) -> str:
     """The line, the value that one of its expressions has, and the one that makes the result right; or nothing."""
     is_kernel = "launched(" in prop.call
     try:
-        wrong, right = (Recording(each, is_kernel=is_kernel) for each in (answer.answer, exercise.answer))
+        wrong, right = (ExpressionTrace(each, is_kernel=is_kernel) for each in (answer.answer, exercise.answer))
         search = _Search(wrong, right, is_kernel)
     except (AttributeError, OSError, SyntaxError, TypeError, ValueError):  # no function, or its source is not here
         return ""
@@ -96,12 +98,12 @@ class _Search:
         cases = [(prop, inputs), *((prop, case) for case in prop.cases if case is not inputs)]
         cases += [(p, case) for p in others for case in p.cases]
         # The other properties' cases tell values apart that are the same in these by chance.
-        self.runs = list(filter(None, map(self._run, cases[: MOST_LAUNCHED if self.is_kernel else MOST_CASES])))
+        self.runs = list(filter(None, map(self._run, cases[: MAX_KERNEL_CASES if self.is_kernel else MAX_CASES])))
         if not self.runs or self.runs[0].case is not cases[0]:
             return ""
         drawing = [] if self.is_kernel else [p for p in (prop, *others) if p.draw is not None]
-        random = [(p, case) for p in drawing for case in drawn(p, 0)[1 : 1 + MOST_RANDOM]]
-        self.random = list(filter(None, map(self._run, random[:MOST_CASES])))
+        random = [(p, case) for p in drawing for case in drawn(p, 0)[1 : 1 + MAX_RANDOM]]
+        self.random = list(filter(None, map(self._run, random[:MAX_CASES])))
         self.old, self.new = [run.old for run in self.runs], [run.new for run in self.runs]
         self.kind = self.runs[0].kind
         if not self.is_kernel:
@@ -136,7 +138,7 @@ class _Search:
     def _run(self, case):
         """The Run of a case, or None if that takes too much."""
         evidence, due = self.wrong.run(*case)[1], self.right.run(*case)[0]
-        if max(self.wrong.cost, self.right.cost) > self.wrong.most_cost:
+        if max(self.wrong.cost, self.right.cost) > self.wrong.max_cost:
             return None
         kind = evidence.findings[0].kind if evidence else ""
         return Run(case, kind, due, self.wrong.values, self.right.values)
@@ -180,7 +182,7 @@ class _Search:
                         )
         for new in (run.new for run in runs):
             for source, values in list(new.items()):
-                if source < len(self.right.places) and 1 < len(values) <= MOST_PASSES:
+                if source < len(self.right.places) and 1 < len(values) <= MAX_PASSES:
                     for at, value in enumerate(values):
                         new[self._added(single, (source, at), self.passing)] = [value]
         for added in (self.passing, single):
@@ -202,7 +204,7 @@ class _Search:
                 moved = before == "return" and not self.wrong.ends_with_return
                 if after == before or moved and after != "pass":
                     continue
-                other = Recording(self.wrong.function, (number, after), self.is_kernel)
+                other = ExpressionTrace(self.wrong.function, (number, after), self.is_kernel)
                 mended = []
                 for run in self.runs + self.random:
                     came, evidence = other.run(*run.case)
@@ -232,7 +234,7 @@ class _Search:
 
         for place in self.old[0]:
             here = self.wrong.places[place]
-            is_made = here.parts and not START.match(here.text) and not here.text.endswith(".inf")
+            is_made = here.parts and not INITIAL_VALUE.match(here.text) and not here.text.endswith(".inf")
             if is_made and bad(place) and not any(map(bad, here.parts)):
                 values = next(values for values in self.old[0][place] if is_bad(values).any())
                 said = " ".join(show(values if values.ndim else values.item()).split())
@@ -249,8 +251,8 @@ class _Search:
 
     def in_float16(self, prop, inputs):
         """The line that computes in float16, if in float32 the result is right; of several, the last."""
-        most_cost = self.wrong.most_cost
-        self.wrong.most_cost = 10 * most_cost  # for it is run once for each line, and not for each place
+        max_cost = self.wrong.max_cost
+        self.wrong.max_cost = 10 * max_cost  # for it is run once for each line, and not for each place
         self.wrong.run(prop, inputs)
         lines = {}  # line -> a place in it that is computed in float16
         for place, values in self.wrong.values.items():
@@ -262,7 +264,7 @@ class _Search:
                 others = ", as are other lines" if len(tried) > 1 else ""
                 text = f"this line is computed in float16{others}; in float32 this result would be right"
                 return self._said([lines[min(tried)]], text)
-        self.wrong.most_cost = most_cost
+        self.wrong.max_cost = max_cost
         return ""
 
     def _right_already(self):
@@ -286,7 +288,7 @@ class _Search:
         parts = list(dict.fromkeys(self.wrong.places[place].text for place in self._largest_known(*last[:1])))
         if len(last) != 1 or self.known.get(last[0]) is not None or not parts or not self._is_made_of_right(last[0]):
             return ""
-        if len(parts) > MOST_PARTS or self.wrong.places[last[0]].text.startswith("{"):  # the line is the whole answer
+        if len(parts) > MAX_PARTS or self.wrong.places[last[0]].text.startswith("{"):  # the line is the whole answer
             return ""
         it = "them" if len(parts) > 1 else "it"
         return self._said(last, f"{listed(parts)}: right; what is made of {it} in this line is not")
@@ -312,7 +314,7 @@ class _Search:
         for place in self.wrong.leaving & self.old[0].keys():
             asks = re.search(r"\b(any|all)\(", self.wrong.places[place].text)
             if asks and any(values.any() for values in self.old[0][place]) and self._is_of_some(place):
-                return self._said([place], ASKED_ONCE)
+                return self._said([place], CONDITION_FOR_ALL_ROWS)
         return ""
 
     def _is_of_some(self, place):
@@ -351,11 +353,11 @@ class _Search:
         for tried, whole in (*((changes, True) for changes in in_order), (most, False)):
             for sources in tried:
                 place, alone = next(iter(sources)), len(sources) == 1
-                if self.cost > MOST_COST or time.thread_time() > self.deadline_s:
+                if self.cost > MAX_COST or time.thread_time() > self.deadline_s:
                     break
                 if alone and place in found or not self._mends(sources, whole):
                     continue
-                if whole and not self._is_no_chance(sources, kinds):
+                if whole and not self._mends_enough_runs(sources, kinds):
                     continue
                 if not alone and any(self._mends({place: source}, whole) for place, source in sources.items()):
                     continue
@@ -446,7 +448,7 @@ class _Search:
         here, known, old = self.wrong.places[place], self.known[place], self.old[0][place]
         found = []
         is_constant = len(self.old) > 1 and all(are_equal(old[0], each[place][0]) for each in self.old if place in each)
-        if START.match(here.text) or known is not None and is_constant:
+        if INITIAL_VALUE.match(here.text) or known is not None and is_constant:
             return found
         for source in self.texts:
             there, new = self.right.places[source], self.new[0][source]
@@ -464,7 +466,7 @@ class _Search:
                 continue  # where 0 comes out, many zeros on the way fit
             is_of_kind = is_of_kind and (not here.is_given and known is None or sizes_of(old) == sizes_of(new))
             if is_of_kind and not there.is_result and source not in self.results and can_stand(old, new):
-                if here.parts and changes_sign(old[0], new[0]) and self._likeness(place, source) < UNLIKE:
+                if here.parts and changes_sign(old[0], new[0]) and self._likeness(place, source) < MIN_LIKENESS:
                     continue
                 alike = (old[0].shape == new[0].shape) + (old[0].size == new[0].size)
                 found.append((self._likeness(place, source) + alike, source))
@@ -492,10 +494,10 @@ class _Search:
         came, evidence = self.wrong.run(
             *run.case, {place: run.new[source] for place, source in sources.items() if place in run.old}
         )
-        self.cost += MOST_COST / MOST_LAUNCHES if self.is_kernel else self.wrong.cost
+        self.cost += MAX_COST / MAX_KERNEL_LAUNCHES if self.is_kernel else self.wrong.cost
         return evidence is None and same(came, run.due)
 
-    def _is_no_chance(self, sources, kinds):
+    def _mends_enough_runs(self, sources, kinds):
         """What is right in itself, or given, is called wrong only if its change mends most runs that failed; what is
         not, if it mends two of them, and a quarter (of numbers half, of unlike ones all)."""
         failed = [run for run in self.runs + self.random if run.kind and self._reaches(run, sources)]
@@ -504,7 +506,7 @@ class _Search:
             return mended == len(failed)
         place, source = next(iter(sources.items()))
         if len(sources) == 1 and all(x.size == 1 for x in self.old[0][place]):
-            if self._likeness(place, source) < UNLIKE:
+            if self._likeness(place, source) < MIN_LIKENESS:
                 return mended == len(failed)
         is_condition = self.old[0][place][0].dtype == bool
         if len(sources) == 1 and kinds[place] in (WRONG, PARTS) and not is_condition:
@@ -520,7 +522,7 @@ class _Search:
         for place in sources:
             leaves = any(self.wrong.places[other].line == self.wrong.places[place].line for other in self.wrong.leaving)
             if leaves and self.old[0][place][0].size > 1 and re.search(r"\b(any|all)\(", self.wrong.line(place)):
-                return self._said([place], ASKED_ONCE)
+                return self._said([place], CONDITION_FOR_ALL_ROWS)
         for place, source in sources.items():
             here, old, new = self.wrong.places[place], self.old[0][place], self.new[0][source]
             if len(sources) == 1 and (at := self._is_stale(place, old, new)) is not None:
@@ -560,11 +562,11 @@ class _Search:
             return evidence is None and same(came, self.runs[0].due)
 
         new = [as_shaped(theirs, ours) for ours, theirs in zip(old, new, strict=True)]
-        for at in range(min(len(new), MOST_TRIED)):
+        for at in range(min(len(new), MAX_TRIED)):
             kept = [*new[:at], old[at], *new[at + 1 :]]
             new = kept if is_right(kept) else new
-        for at, (ours, theirs) in enumerate(zip(old[:MOST_TRIED], new, strict=False)):
-            for row in range(min(len(ours), MOST_TRIED)) if ours.ndim > 1 and ours.shape == theirs.shape else ():
+        for at, (ours, theirs) in enumerate(zip(old[:MAX_TRIED], new, strict=False)):
+            for row in range(min(len(ours), MAX_TRIED)) if ours.ndim > 1 and ours.shape == theirs.shape else ():
                 rows = new[at].astype(np.result_type(ours, theirs))
                 rows[row] = ours[row]
                 kept = [*new[:at], rows, *new[at + 1 :]]

@@ -1,7 +1,7 @@
-"""Names the slip behind a wrong answer: the one whose results are the answer's on every input that tells slips apart.
+"""Names the misconception behind a wrong answer: the one with the same results on every input that tells them apart.
 
 The inputs are the one that failed and the cases of all properties, but for those of other properties on which the
-answer breaks. A slip is named only if no other fits as well: a diagnosis never guesses.
+answer breaks. A misconception is named only if no other fits as well: a diagnosis never guesses.
 """
 
 import contextlib
@@ -11,25 +11,33 @@ import numpy as np
 
 from .calling import GuardedAnswer, attempt
 from .exercise import Exercise, Property
-from .prose import StaleSlip
+from .prose import StaleMisconception
 
 # Two results are the same if they agree to this part of themselves, or of the largest of their array: an answer may
-# compute in float32, or store in float16, where the slip's own form does not.
+# compute in float32, or store in float16, where the misconception's own variant does not.
 RELATIVE, OF_LARGEST = 2e-3, 1e-5
 # What shows a second mistake, which may hide the first: other properties' cases then tell nothing.
 BROKEN = {"nan", "inf", "exception"}
 
 
-def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict):
-    """The Slip, or None if none fits, or more than one."""
-    # The answer holds every property before this one. A slip that another property catches first does not, or it holds
-    # this one.
-    candidates = [(slip, form) for (slip, _), form in forms(exercise).items() if slip.prop == prop.name]
+def misconception_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict):
+    """The Misconception, or None if none fits, or more than one."""
+    # The answer holds every property before this one. A misconception that another property catches first does not, or
+    # it holds this one.
+    candidates = [
+        (misconception, variant)
+        for (misconception, _), variant in variants(exercise).items()
+        if misconception.prop == prop.name
+    ]
     if not any(inputs is case for case in prop.cases):
         seen, _ = observed(prop, answer, inputs)
-        candidates = [(slip, form) for slip, form in candidates if same(seen, observed(prop, form, inputs)[0])]
+        candidates = [
+            (misconception, variant)
+            for misconception, variant in candidates
+            if same(seen, observed(prop, variant, inputs)[0])
+        ]
     exactly = candidates
-    # The failing property first: its cases tell most of its slips apart.
+    # The failing property first: its cases tell most of its misconceptions apart.
     others = [other for other in exercise.properties if other is not prop and not other.slow]
     for tried in [prop, *others]:
         for place in range(len(tried.cases)):
@@ -40,24 +48,24 @@ def slip_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, input
             exactly = [each for each in exactly if each in fits]
             if tried is prop or evidence is None or evidence.findings[0].kind not in BROKEN:
                 candidates = fits
-    slips = {slip.name: slip for slip, _ in exactly or candidates}
-    return next(iter(slips.values())) if len(slips) == 1 else None
+    misconceptions = {misconception.name: misconception for misconception, _ in exactly or candidates}
+    return next(iter(misconceptions.values())) if len(misconceptions) == 1 else None
 
 
 @functools.cache
-def forms(exercise: Exercise) -> dict[tuple, GuardedAnswer]:
-    """{(slip, number of its form): the guarded answer}. A stale form is left out: the suite tells maintainers of it."""
+def variants(exercise: Exercise) -> dict[tuple, GuardedAnswer]:
+    """{(misconception, number of its variant): the guarded answer}. Stale ones are left out, and a test names them."""
     made = {}
-    for slip in exercise.slips:
-        for form in range(len(slip.diffs)):
-            with contextlib.suppress(StaleSlip):
-                made[slip, form] = GuardedAnswer(slip.answer(exercise.answer, form))
+    for misconception in exercise.misconceptions:
+        for variant in range(len(misconception.diffs)):
+            with contextlib.suppress(StaleMisconception):
+                made[misconception, variant] = GuardedAnswer(misconception.answer(exercise.answer, variant))
     return made
 
 
 @functools.lru_cache(maxsize=8192)
 def on_case(prop: Property, answer: GuardedAnswer, place: int) -> tuple:
-    """`observed` on the property's case at this place, where each answer and each slip is run once."""
+    """`observed` on the property's case at this place, where each answer and each misconception is run once."""
     return observed(prop, answer, prop.cases[place])
 
 
@@ -101,7 +109,7 @@ def _same_numbers(one, other):
         return False
     one, other = one.astype(np.float64), other.astype(np.float64)
     finite = np.isfinite(one)
-    # Where one form overflows to inf, another of the same mistake may give NaN.
+    # Where one variant overflows to inf, another of the same mistake may give NaN.
     if not np.array_equal(finite, np.isfinite(other)):
         return False
     one, other = one[finite], other[finite]

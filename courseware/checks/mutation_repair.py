@@ -22,15 +22,17 @@ from .drawing import drawn
 from .exercise import Exercise, Property
 from .mutation_operators import changed
 
-MOST_CHANGES, MOST_LAUNCHES = 600, 200  # tried on the input that failed
-MOST_SLOW = 3  # of these, that do not return in time
+MAX_CHANGES, MAX_KERNEL_LAUNCHES = 600, 200  # tried on the input that failed
+MAX_SLOW = 3  # of these, that do not return in time
 LIMIT_S, TRYING_LIMIT_S = 0.5, 2.0  # of processor time: of one, and of all
 WITHOUT_BRANCH = "without this branch"
 SIZED = re.compile(r"range|cdiv|zeros|ones|full|empty|eye|tri\(")  # what takes a count
 _numbers = itertools.count()  # of the sources that are run
 
 
-def repaired(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, lines=()) -> tuple[int, str]:
+def repairing_mutation(
+    exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, lines=()
+) -> tuple[int, str]:
     """(the line, what to say of it), or (0, "") if no change of one place is enough. lines: those to try first."""
     function = answer.answer
     try:
@@ -45,7 +47,7 @@ def repaired(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: 
     launched, slow, deadline_s = "launched(" in prop.call, 0, time.thread_time() + TRYING_LIMIT_S
     seen = {ast.unparse(tree)}
     with np.errstate(all="ignore"):
-        for change in itertools.islice(_in_order(tree, lines), MOST_LAUNCHES if launched else MOST_CHANGES):
+        for change in itertools.islice(_in_order(tree, lines), MAX_KERNEL_LAUNCHES if launched else MAX_CHANGES):
             if change.source in seen or _is_odd(change, function):
                 continue
             seen.add(change.source)
@@ -54,7 +56,7 @@ def repaired(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: 
             if evidence is None and _passes(exercise, other, launched):
                 return change.line, _told(change, function)
             slow += evidence is not None and evidence.timed_out
-            if slow == MOST_SLOW or time.thread_time() > deadline_s:
+            if slow == MAX_SLOW or time.thread_time() > deadline_s:
                 break
     return 0, ""
 

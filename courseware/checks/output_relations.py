@@ -1,4 +1,4 @@
-"""What can be said of a wrong answer that is no known slip: facts, found by running it beside the right answer."""
+"""What can be said of a wrong answer beyond its failure and any misconception: facts, found by running both answers."""
 
 import inspect
 import itertools
@@ -10,9 +10,9 @@ from .calling import GuardedAnswer, attempt
 from .diagnosis import named
 from .drawing import drawn
 from .exercise import Exercise, Finding, Property
-from .fault_localization import ASKED_ONCE, mended
+from .fault_localization import CONDITION_FOR_ALL_ROWS, locate_by_value_replacement
 from .misconceptions import observed, on_case, same
-from .mutation_repair import WITHOUT_BRANCH, repaired
+from .mutation_repair import WITHOUT_BRANCH, repairing_mutation
 from .properties import RAISED
 
 TRANSPOSED = "the right result, transposed"
@@ -34,7 +34,7 @@ DIFFERS = (
     "called once more with the same input, the answer returns something else: is memory read that nobody wrote, "
     "or is something random, or kept from one call to the next?"
 )
-MOST_RANDOM = 12  # inputs of a property
+MAX_RANDOM = 12  # inputs of a property
 ONLY_THERE = ", wherever it is wrong"
 # Kinds of findings that say it all.
 PLAIN = {
@@ -54,7 +54,7 @@ PLAIN |= {"at once", "again", "swapped"}
 REPAIRED = {"exception", "type", "dtype"}  # of these, a small change may be told that is enough
 
 
-def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence):
+def further_findings(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dict, evidence):
     """The Findings besides those of the property's Evidence: what comes back in other words, and the place to mend."""
     kind = evidence.findings[0].kind
     if "run_cuda(" in prop.call or kind in PLAIN - REPAIRED or evidence.expected == RAISED:
@@ -64,13 +64,13 @@ def known(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: dic
         return (Finding("", "fact", DIFFERS),)
     # Where nothing is expected, several results are right, and ours is one of them.
     unique = evidence.expected or "launched(" in prop.call or "Machine(" in prop.call
-    place = mended(exercise, prop, answer, inputs, kind) if unique and kind not in PLAIN else ""
+    place = locate_by_value_replacement(exercise, prop, answer, inputs, kind) if unique and kind not in PLAIN else ""
     lines = tuple(int(number) for number in re.findall(r"^line (\d+):", place, re.MULTILINE))
     # A launch takes long: for a kernel, one of the two has to do.
     is_tried = (unique or kind in REPAIRED) and not (place and "launched(" in prop.call)
-    line, repair = repaired(exercise, prop, answer, inputs, lines) if is_tried else (0, "")
-    is_told = lines == (line,) and (WITHOUT_BRANCH not in repair or ASKED_ONCE in place)
-    if line and not is_told:  # a change that is enough is beyond doubt
+    line, repair = repairing_mutation(exercise, prop, answer, inputs, lines) if is_tried else (0, "")
+    is_reported = lines == (line,) and (WITHOUT_BRANCH not in repair or CONDITION_FOR_ALL_ROWS in place)
+    if line and not is_reported:  # a change that is enough is beyond doubt
         place = repair
     if kind in PLAIN:
         return (Finding("", "fact", place),) if place else ()
@@ -107,7 +107,7 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
         if sum(exact.size for _, exact, _ in wrong) > 1 and len(tried) > 1:
             words = (
                 _relation(tried)
-                or _law_of([each[1:] for each in tried], wrong, is_alone)
+                or _factor_or_offset([each[1:] for each in tried], wrong, is_alone)
                 or not launched  # which would be launched for each argument
                 and (is_alone or len(pair[0]) == 1)
                 and any(each[3].any() for each in tried)
@@ -123,14 +123,14 @@ def _in_other_words(exercise, prop, answer, inputs, evidence, place_to_mend):
         part = evidence.findings[0].part if len(pair[0]) > 1 or launched else ""
         if place_to_mend or "\n" in prop.call.strip():  # other arguments are made of the inputs, and change with them
             return ""
-        return _influence(lambda *of: run(of[0], prop, of[1]), right, answer, inputs, part)
+        return _rows_that_should_move(lambda *of: run(of[0], prop, of[1]), right, answer, inputs, part)
 
 
 def _outcomes_of(prop, answers, place, with_random):
     """(prop, inputs, what should come back, what does) for the property's cases, and some random ones."""
     seen = [(case, [on_case(prop, each, i) for each in answers]) for i, case in enumerate(prop.cases)]
     if with_random and prop.draw is not None:
-        random = drawn(prop, 0)[:MOST_RANDOM]
+        random = drawn(prop, 0)[:MAX_RANDOM]
         seen += [(case, [observed(prop, each, case) for each in answers]) for case in random]
     for case, pair in seen:
         exact, came = (_outcomes(each)[place:] for each in pair)
@@ -253,7 +253,7 @@ def _changes(answer, inputs):
                 yield exchanged, lambda case, one=one, other=other: {one: case[other], other: case[one]}
 
 
-def _law_of(tried, wrong, is_alone):
+def _factor_or_offset(tried, wrong, is_alone):
     """A factor or an offset made of the inputs' sizes, in words.
 
     is_alone: whether all else that comes back is right. If not, one mistake is behind both, which no offset explains
@@ -264,14 +264,14 @@ def _law_of(tried, wrong, is_alone):
     if all(exact.size == 1 for _, exact, _ in tried):
         for some, where in ((tried, ""), (wrong if is_alone else (), ONLY_THERE)):
             numbers = np.array([(came - exact).item() for _, exact, came in some])
-            is_told = len(numbers) and np.isfinite(numbers).all()
-            if is_told and (words := _sum_of_products(numbers, [_sizes(case) for case, *_ in some])):
+            is_reported = len(numbers) and np.isfinite(numbers).all()
+            if is_reported and (words := _sum_of_products(numbers, [_sizes(case) for case, *_ in some])):
                 return f"the right result {words}{where}"
     for some, where in ((tried, ""), (wrong if is_alone else (), ONLY_THERE)):
         finite = [each for each in some if np.isfinite(each[1:]).all() and each[1].any()]
         if not any(came[exact == 0].any() for _, exact, came in finite):
             factors = [came[exact != 0] / exact[exact != 0] for _, exact, came in finite]
-            if words := _law(factors, [_sizes(case) for case, *_ in finite]):
+            if words := _constant_or_power_of_a_size(factors, [_sizes(case) for case, *_ in finite]):
                 return f"the right result times {words}{where}"
     return ""
 
@@ -297,7 +297,7 @@ def _is_size(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < np.inf
 
 
-def _law(numbers, sizes):
+def _constant_or_power_of_a_size(numbers, sizes):
     """ "2 * d**0.5": a constant times a power of one of the sizes, if it is the numbers, an array for each input.
 
     It is not told unless three inputs or more agree on it.
@@ -370,7 +370,7 @@ def _never_loaded(should, did):
     return ""
 
 
-def _influence(run, right, answer, inputs, part):
+def _rows_that_should_move(run, right, answer, inputs, part):
     """Which row of an input moves which rows of the result, where that is not as it should be."""
     before = [run(each, inputs) for each in (right, answer)]
     if before[0].shape != before[1].shape or not np.isfinite(before).all():

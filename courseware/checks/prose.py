@@ -1,10 +1,10 @@
 """Reads what exercises and quizzes say from Markdown: a heading names a piece, the text below it is the piece.
 
-An exercise's file has its title as `#`, then `## Hint 1` to `## Hint 3`, `## Reasoning` and `## Slips`; below the
-last, a `###` for each property that catches slips, and a `####` for each of these: the mistake as a diff of the right
-answer, a paragraph that says what is wrong, and further ones for the hint. Of a "diff each", each line that comes is a
-mistake of its own. A quiz has a `##` for each question and a
-list of options, `- [x]` before the right one, each with its feedback indented below.
+An exercise's file has its title as `#`, then `## Hint 1` to `## Hint 3`, `## Reasoning` and `## Misconceptions`; below
+the last, a `###` for each property that catches misconceptions, and a `####` for each of these: the mistake as a diff
+of the right answer, a paragraph that says what is wrong, and further ones for the hint. In a "diff each", each + line
+is a separate variant. A quiz has a `##` for each question and a list of options, `- [x]` before the right one, each
+with its feedback indented below.
 """
 
 import builtins
@@ -21,16 +21,16 @@ class BadProse(ValueError):
     """The message names the file, and what is missing or does not belong."""
 
 
-class StaleSlip(ValueError):
-    """The message names the slip, and what of it no longer fits the right answer."""
+class StaleMisconception(ValueError):
+    """The message names the misconception, and what of it no longer fits the right answer."""
 
 
 @dataclass(frozen=True)
-class Slip:
+class Misconception:
     """A plausible mistake, stated once: a wrong answer for the suite, a diagnosis for the learner.
 
     prop: name of the property that must be the first to catch it. diffs: the mistake in code, each a diff of the right
-    answer's source; several diffs of one slip need not be told apart.
+    answer's source; several diffs of one misconception need not be told apart.
     """
 
     name: str
@@ -40,19 +40,21 @@ class Slip:
     hint: str  # empty if the diagnosis says enough
 
     def answers(self, answer: Callable) -> list[Callable]:
-        """The wrong answers, one for each diff. Raises StaleSlip."""
-        return [self.answer(answer, form) for form in range(len(self.diffs))]
+        """The wrong answers, one for each diff. Raises StaleMisconception."""
+        return [self.answer(answer, variant) for variant in range(len(self.diffs))]
 
-    def answer(self, answer: Callable, form: int) -> Callable:
-        """The wrong answer that one of the diffs makes of the right one. Raises StaleSlip."""
+    def answer(self, answer: Callable, variant: int) -> Callable:
+        """The wrong answer that one of the diffs makes of the right one. Raises StaleMisconception."""
         try:
-            wrong = edited(answer, edits_of(self.diffs[form]), self.name)
+            wrong = edited(answer, edits_of(self.diffs[variant]), self.name)
             unknown = _globals_of(wrong.__code__) - wrong.__globals__.keys() - vars(builtins).keys()
         except Exception as error:  # running the source may raise anything
-            raise StaleSlip(f"the slip {self.name!r} is stale: {str(error).removeprefix(f'{self.name}: ')}") from error
-        # A variable that has another name now: the slip would fail with a NameError, which is not what it describes.
+            why = str(error).removeprefix(f"{self.name}: ")
+            raise StaleMisconception(f"the misconception {self.name!r} is stale: {why}") from error
+        # A variable that has another name now: this would fail with a NameError, which is not what it describes.
         if unknown:
-            raise StaleSlip(f"the slip {self.name!r} is stale: nothing defines {', '.join(sorted(unknown))}")
+            names = ", ".join(sorted(unknown))
+            raise StaleMisconception(f"the misconception {self.name!r} is stale: nothing defines {names}")
         return wrong
 
 
@@ -67,7 +69,7 @@ class Prose:
     title: str
     hints: tuple[str, str, str]  # a question, a nudge, an outline
     reasoning: str
-    slips: tuple[Slip, ...]
+    misconceptions: tuple[Misconception, ...]
 
 
 def read(path: Path) -> Prose:
@@ -77,25 +79,25 @@ def read(path: Path) -> Prose:
     if not match:
         raise BadProse(f"{path.name} does not begin with a title")
     pieces = _pieces(path, text[match.end() :], "##")
-    wanted = ["Hint 1", "Hint 2", "Hint 3", "Reasoning", "Slips"]
+    wanted = ["Hint 1", "Hint 2", "Hint 3", "Reasoning", "Misconceptions"]
     if list(pieces) != wanted:
         raise BadProse(f"{path.name} has the headings {', '.join(pieces)}; it needs {', '.join(wanted)}")
-    slips = tuple(
-        _slip(path, name, prop, body)
-        for prop, caught in _pieces(path, pieces["Slips"], "###").items()
+    misconceptions = tuple(
+        _misconception(path, name, prop, body)
+        for prop, caught in _pieces(path, pieces["Misconceptions"], "###").items()
         for name, body in _pieces(path, caught, "####").items()
     )
     hints = tuple("\n\n".join(_paragraphs(pieces[name])) for name in wanted[:3])
-    return Prose(match[1].strip(), hints, "\n\n".join(_paragraphs(pieces["Reasoning"])), slips)
+    return Prose(match[1].strip(), hints, "\n\n".join(_paragraphs(pieces["Reasoning"])), misconceptions)
 
 
-def _slip(path, name, prop, body):
+def _misconception(path, name, prop, body):
     fence = re.compile(r"^```diff( each)?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
     diffs = [diff for each, text in fence.findall(body) for diff in (_one_by_one(text) if each else [text])]
     paragraphs = _paragraphs(fence.sub("", body))
     if not diffs or not paragraphs:
-        raise BadProse(f"{path.name}: the slip {name!r} needs a diff and what is wrong")
-    return Slip(name, prop, tuple(diffs), paragraphs[0], "\n\n".join(paragraphs[1:]))
+        raise BadProse(f"{path.name}: the misconception {name!r} needs a diff and what is wrong")
+    return Misconception(name, prop, tuple(diffs), paragraphs[0], "\n\n".join(paragraphs[1:]))
 
 
 def _one_by_one(diff):
@@ -136,10 +138,11 @@ def _pieces(path, text, level):
     names = [name.strip() for name in found[::2]]
     if len(set(names)) < len(names):
         raise BadProse(f"{path.name} has a heading twice: {', '.join(n for n in names if names.count(n) > 1)}")
-    empty = [name for name, body in zip(names, found[1::2], strict=True) if not body.strip() and name != "Slips"]
+    pieces = dict(zip(names, found[1::2], strict=True))
+    empty = [name for name, body in pieces.items() if not body.strip() and name != "Misconceptions"]
     if empty:
         raise BadProse(f"{path.name} has no text below {', '.join(empty)}")
-    return dict(zip(names, found[1::2], strict=True))
+    return pieces
 
 
 def _paragraphs(text):

@@ -107,14 +107,14 @@ def failed_message(
     prop: Property,
     inputs: dict,
     evidence: Evidence,
-    slip: prose.Slip | None,
+    misconception: prose.Misconception | None,
     printed: str = "",
 ) -> Message:
     """The diagnosis first, then the property, the input that shows it, and the hint for this mistake.
 
     The text has LINES lines at most, for which its call and its values may be cut. The page has them whole.
     """
-    diagnosis, hint = (slip.diagnosis, slip.hint) if slip else ("", "")
+    diagnosis, hint = (misconception.diagnosis, misconception.hint) if misconception else ("", "")
     hint = hint or _general_hint(evidence.findings)
     title, code = f"{exercise.id}: not passed yet", code_of_call(as_drawn(prop.call), inputs)
     found = [
@@ -162,8 +162,8 @@ def _cut(lines, most):
     return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1]} ..."]
 
 
-def _card(mood, title, *content):
-    return page.boxed(f"<p><b>{page.escape(title)}</b>{''.join(content)}", mood)
+def _card(css_class, title, *content):
+    return page.boxed(f"<p><b>{page.escape(title)}</b>{''.join(content)}", css_class)
 
 
 def _paragraph(text, label=""):
@@ -264,10 +264,10 @@ def _printed(printed):
     return ["", "Your answer printed:", textwrap.indent(printed, "    ")] if printed else []
 
 
-def show(text: str, mood: str = "quiet") -> None:
+def show(text: str, css_class: str = "quiet") -> None:
     """Display text with a coloured edge."""
-    page.show(text, boxed(text, mood))
+    page.show(text, boxed(text, css_class))
 
 
-def boxed(text: str, mood: str = "quiet") -> str:
-    return page.boxed(_pre(text), mood)
+def boxed(text: str, css_class: str = "quiet") -> str:
+    return page.boxed(_pre(text), css_class)

@@ -6,7 +6,7 @@ import numpy as np
 
 from .diagnosis import show, told_apart
 
-MOST_SHOWN = 8  # numbers of a row
+MAX_SHOWN = 8  # numbers of a row
 
 
 def first_difference(old, new):
@@ -18,7 +18,7 @@ def first_difference(old, new):
         at.append(next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True)))
         old, new = old[at[-1]], new[at[-1]]
     row = f"row {', '.join(map(str, at))} of " if at else ""
-    if old.shape == new.shape and old.ndim == 1 and old.size > MOST_SHOWN:
+    if old.shape == new.shape and old.ndim == 1 and old.size > MAX_SHOWN:
         entry = next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True))
         row, old, new = f"entry {entry} of {row}", old[entry], new[entry]
 

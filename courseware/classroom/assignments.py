@@ -94,14 +94,14 @@ def write_course(folder: Path, seed: int | None = None) -> None:
     names = {lesson["name"] for lesson in lessons()}
     for name in sorted(names):
         notebook = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
-        beside = _convert(notebook, seed, names)
-        home = folder / "source" / name
-        home.mkdir(parents=True)
+        linked_files = _convert(notebook, seed, names)
+        target_dir = folder / "source" / name
+        target_dir.mkdir(parents=True)
         text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-        (home / f"{name}.ipynb").write_text(text, encoding="utf-8")
-        for target in beside:
-            (home / target).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(NOTEBOOKS / target, home / target)
+        (target_dir / f"{name}.ipynb").write_text(text, encoding="utf-8")
+        for target in linked_files:
+            (target_dir / target).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(NOTEBOOKS / target, target_dir / target)
     config = CONFIG.read_text(encoding="utf-8").replace("{STUB}", STUB)
     (folder / "nbgrader_config.py").write_text(config, encoding="utf-8")
 
@@ -144,14 +144,14 @@ def check_cell(exercise_id: str) -> str:
 
 def _convert(notebook: dict, seed: int, names: set[str]) -> set[str]:
     """Make a lesson, in place, the source of an assignment. Returns the files that its text links to."""
-    beside = set()
+    linked_files = set()
 
     def relocated(link):
         target = link[1].split("#")[0]
         if target.removesuffix(".ipynb") in names:
             return f"](../{target.removesuffix('.ipynb')}/{link[1]})"
         if (NOTEBOOKS / target).is_file():
-            beside.add(target)
+            linked_files.add(target)
         return link[0]
 
     rules = {"cell_type": "markdown", "id": "class-rules", "metadata": {}, "source": RULES.splitlines(keepends=True)}
@@ -173,7 +173,7 @@ def _convert(notebook: dict, seed: int, names: set[str]) -> set[str]:
             _describe(cell, check_cell(exercise.id), points=exercise.points)
         cell["source"] = source.splitlines(keepends=True)
     notebook["cells"].insert(1, rules)
-    return beside
+    return linked_files
 
 
 def _describe(cell, grade_id, solution=False, points=None):

@@ -48,7 +48,7 @@ def test_a_kernel_is_launched_with_its_edits():
 
 
 def test_two_kernels_of_one_name_both_run_as_they_were_edited():
-    triple, quadruple = (with_edits(double_kernel, {"* 2": f"* {factor}"}, "slip") for factor in (3, 4))
+    triple, quadruple = (with_edits(double_kernel, {"* 2": f"* {factor}"}, "misconception") for factor in (3, 4))
     x = torch.ones(4, device=runtime.device())
     triple[(1,)](x, BLOCK=4)
     quadruple[(1,)](x, BLOCK=4)

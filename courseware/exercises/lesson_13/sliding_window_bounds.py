@@ -128,7 +128,7 @@ check(
     "last tiles that are shorter",
     [(4, 5, 5, 2, 0, 4, 2), (8, 10, 10, 3, 0, 4, 2), (0, 3, 5, 9, 9, 2, 2), (2, 6, 7, 9, 9, 2, 4)],
 )
-# Drawn, because what is returned for an empty range may be anything, and so tells no slips apart.
+# Drawn, because what is returned for an empty range may be anything, and so tells no misconceptions apart.
 SEE_NONE = [(0, 8, 3, 2, 1, 2, 2), (4, 9, 3, 0, 1, 4, 2), (0, 2, 1, 0, 0, 1, 2), (0, 9, 4, 1, 1, 3, 2)]
 check("a tile of queries that see no key, or of which some see none", [st.sampled_from(SEE_NONE)])
 check("any window", [(4, 9, 7, 3, 1, 4, 2), tiles()])

@@ -50,7 +50,8 @@ check = cuda_checks(CALL, agrees)
 check("doubled", CASES)
 check("once", CASES, test=reads_once)
 EXERCISE = Exercise("exercises/lesson_99/doubled.py", doubled, check, points=1, minutes=1, difficulty="easy")
-vars(EXERCISE)["prose"] = prose.Prose("Doubled", ("", "", ""), "", slips=())  # there is no Markdown file to read
+# There is no Markdown file to read.
+vars(EXERCISE)["prose"] = prose.Prose("Doubled", ("", "", ""), "", misconceptions=())
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ import pytest
 
 from courseware.checks import registry
 from courseware.checks.calling import GuardedAnswer
-from courseware.checks.expression_trace import Recording
-from courseware.checks.fault_localization import mended
+from courseware.checks.expression_trace import ExpressionTrace
+from courseware.checks.fault_localization import locate_by_value_replacement
 from courseware.checks.misconceptions import on_case
 from courseware.editing import run_source
 
@@ -14,13 +14,13 @@ from courseware.editing import run_source
 def told(exercise_id, answer):
     exercise = registry.find(exercise_id)
     prop = exercise.properties[0]
-    return mended(exercise, prop, GuardedAnswer(answer), prop.cases[0], "values")
+    return locate_by_value_replacement(exercise, prop, GuardedAnswer(answer), prop.cases[0], "values")
 
 
 def told_of_each_case(exercise_id, answer):
     exercise, answer = registry.find(exercise_id), GuardedAnswer(answer)
     failed = [(p, p.cases[i]) for p in exercise.properties for i in range(len(p.cases)) if on_case(p, answer, i)[1]]
-    return [mended(exercise, prop, answer, case, "values") for prop, case in failed]
+    return [locate_by_value_replacement(exercise, prop, answer, case, "values") for prop, case in failed]
 
 
 def stable_softmax_by(line, result="p / l"):
@@ -112,14 +112,14 @@ def test_a_run_ends_when_it_has_too_much_to_record():
         return x
 
     prop = registry.find("03.stable_softmax").properties[0]
-    recording = Recording(stable_softmax)
+    recording = ExpressionTrace(stable_softmax)
     recording.run(prop, prop.cases[0], "values")
     assert len(recording.values) < 20 and sum(map(len, recording.values.values())) < 10_000
 
 
 def test_the_right_answer_given_its_own_values_is_right():
     exercise = registry.find("04.attention")
-    recording = Recording(exercise.answer)
+    recording = ExpressionTrace(exercise.answer)
     prop = exercise.properties[0]
     assert recording.run(prop, prop.cases[0])[1] is None
     for place, values in dict(recording.values).items():
@@ -162,7 +162,7 @@ def multi_head_attention(X, Wq, Wk, Wv, Wo, n_heads, causal=False):
 def test_a_list_filled_in_a_loop_is_looked_into(answer, said):
     exercise = registry.find("04.multi_head_attention")
     (prop,) = (prop for prop in exercise.properties if prop.name.startswith("two heads"))
-    assert said in mended(exercise, prop, GuardedAnswer(answer), prop.cases[0], "values")
+    assert said in locate_by_value_replacement(exercise, prop, GuardedAnswer(answer), prop.cases[0], "values")
 
 
 def dot_by(step, end="return total"):
@@ -301,6 +301,6 @@ def test_two_places_that_do_the_same_are_told_together():
 
 def test_what_is_stored_is_no_place_to_mend():
     """Any wrong result would be right if another one was stored."""
-    recording = Recording(registry.find("06.tiled_attention").answer)
+    recording = ExpressionTrace(registry.find("06.tiled_attention").answer)
     stored = [place.text for place in recording.places if place.is_result]
     assert stored == ["out.astype(O.dtype)"]

@@ -51,7 +51,8 @@ EXERCISE = Exercise(
     points=1, minutes=1, difficulty="easy",
     imports=kernel_calls.TRITON,
 )  # fmt: skip
-vars(EXERCISE)["prose"] = prose.Prose("Double", ("", "", ""), "", slips=())  # there is no Markdown file to read
+# There is no Markdown file to read.
+vars(EXERCISE)["prose"] = prose.Prose("Double", ("", "", ""), "", misconceptions=())
 
 
 def diagnosis(monkeypatch, *edit):
@@ -175,7 +176,7 @@ def epilogue(begins):
 
 @interpreted
 def test_another_process_finds_the_same(monkeypatch):
-    wrong = EPILOGUE.slips[2].answers(EPILOGUE.answer)[0]
+    wrong = EPILOGUE.misconceptions[2].answers(EPILOGUE.answer)[0]
     here = [checking.grade(EPILOGUE.id, answer) for answer in (EPILOGUE.answer, wrong)]
     monkeypatch.setattr(runtime, "mode", lambda: "gpu")
     assert [checking.grade(EPILOGUE.id, answer) for answer in (EPILOGUE.answer, wrong)] == here

@@ -1,4 +1,4 @@
-"""A slip is named when an answer's results are the slip's on every case, and otherwise nothing is guessed."""
+"""A misconception is named when an answer's results are its results on every case; otherwise nothing is guessed."""
 
 import inspect
 from dataclasses import replace
@@ -9,12 +9,12 @@ import pytest
 from courseware import checks
 from courseware.checks import misconceptions, registry
 from courseware.checks.calling import GuardedAnswer
-from courseware.checks.misconceptions import same, slip_behind
-from courseware.checks.prose import StaleSlip
+from courseware.checks.misconceptions import misconception_behind, same
+from courseware.checks.prose import StaleMisconception
 from courseware.editing import edited
 
 EXERCISE = registry.find("05.merge_states")
-SLIPS = {slip.name: slip for slip in EXERCISE.slips}
+MISCONCEPTIONS = {misconception.name: misconception for misconception in EXERCISE.misconceptions}
 
 
 def in_float32(answer):
@@ -26,53 +26,54 @@ def in_float32(answer):
 
 @pytest.mark.parametrize("name", ["l is not rescaled", "each state gets the other's factor", "b is never rescaled"])
 def test_the_same_mistake_written_differently_is_named(name):
-    (answer,) = SLIPS[name].answers(EXERCISE.answer)
+    (answer,) = MISCONCEPTIONS[name].answers(EXERCISE.answer)
     result = checks.grade(EXERCISE.id, in_float32(answer))
-    assert result.slip == name
-    assert SLIPS[name].diagnosis in " ".join(result.message.split())
+    assert result.misconception == name
+    assert MISCONCEPTIONS[name].diagnosis in " ".join(result.message.split())
 
 
 def test_two_mistakes_at_once_are_not_taken_for_one():
     weights = "np.exp(m_a - shift), np.exp(m_b - shift)"
     both = edited(EXERCISE.answer, {"w_a * l_a + w_b * l_b": "l_a + l_b", weights: weights.replace("exp", "exp2")})
     result = checks.grade(EXERCISE.id, both)
-    assert not result.passed and result.slip is None
-    for slip in EXERCISE.slips:
-        assert slip.diagnosis not in " ".join(result.message.split())
+    assert not result.passed and result.misconception is None
+    for misconception in EXERCISE.misconceptions:
+        assert misconception.diagnosis not in " ".join(result.message.split())
 
 
-def test_an_answer_that_differs_from_a_slip_on_one_later_case_is_not_given_its_name():
-    (answer,) = SLIPS["l is not rescaled"].answers(EXERCISE.answer)
+def test_an_answer_that_differs_from_a_misconception_on_one_later_case_is_not_given_its_name():
+    (answer,) = MISCONCEPTIONS["l is not rescaled"].answers(EXERCISE.answer)
 
     def only_for_single_queries(a, b):
         return answer(a, b) if np.ndim(a[0]) == 0 else EXERCISE.answer(a, b)
 
     result = checks.grade(EXERCISE.id, only_for_single_queries)
-    assert not result.passed and result.slip is None
+    assert not result.passed and result.misconception is None
 
 
-def test_slips_that_another_property_catches_first_are_not_even_run(monkeypatch):
+def test_misconceptions_that_another_property_catches_first_are_not_even_run(monkeypatch):
     """With an exercise in CUDA C++, each would have to be compiled."""
     ran, observed = set(), misconceptions.observed
-    noted = lambda prop, form, inputs: ran.add(form) or observed(prop, form, inputs)  # noqa: E731
+    noted = lambda prop, variant, inputs: ran.add(variant) or observed(prop, variant, inputs)  # noqa: E731
     monkeypatch.setattr(misconceptions, "observed", noted)
     misconceptions.on_case.cache_clear()
-    slip = SLIPS["l is not rescaled"]
-    assert checks.grade(EXERCISE.id, in_float32(*slip.answers(EXERCISE.answer))).slip == slip.name
-    run = {its.prop for (its, _), form in misconceptions.forms(EXERCISE).items() if form in ran}
-    assert run == {slip.prop} and len({its.prop for its in EXERCISE.slips}) > 1
+    misconception = MISCONCEPTIONS["l is not rescaled"]
+    result = checks.grade(EXERCISE.id, in_float32(*misconception.answers(EXERCISE.answer)))
+    assert result.misconception == misconception.name
+    run = {its.prop for (its, _), variant in misconceptions.variants(EXERCISE).items() if variant in ran}
+    assert run == {misconception.prop} and len({its.prop for its in EXERCISE.misconceptions}) > 1
 
 
 @pytest.mark.parametrize("names, named", [(("one",), "one"), (("one", "another"), None)])
-def test_of_two_slips_that_no_case_tells_apart_neither_is_named(names, named):
+def test_of_two_misconceptions_that_no_case_tells_apart_neither_is_named(names, named):
     class Twins:
         answer, properties = EXERCISE.answer, EXERCISE.properties
-        slips = tuple(replace(SLIPS["l is not rescaled"], name=name) for name in names)
+        misconceptions = tuple(replace(MISCONCEPTIONS["l is not rescaled"], name=name) for name in names)
 
-    answer = GuardedAnswer(SLIPS["l is not rescaled"].answers(EXERCISE.answer)[0])
+    answer = GuardedAnswer(MISCONCEPTIONS["l is not rescaled"].answers(EXERCISE.answer)[0])
     prop = EXERCISE.properties[0]
-    slip = slip_behind(Twins, answer, prop, prop.cases[0])
-    assert (slip and slip.name) == named
+    misconception = misconception_behind(Twins, answer, prop, prop.cases[0])
+    assert (misconception and misconception.name) == named
 
 
 @pytest.mark.parametrize(
@@ -103,21 +104,24 @@ STALE = {
 
 
 @pytest.mark.parametrize("diff", STALE)
-def test_of_a_stale_slip_it_is_said_what_does_not_fit(diff):
-    stale = replace(SLIPS["l is not rescaled"], name="stale", diffs=(diff,))
-    with pytest.raises(StaleSlip, match=f"the slip 'stale' is stale: .*{STALE[diff]}"):
+def test_of_a_stale_misconception_it_is_said_what_does_not_fit(diff):
+    stale = replace(MISCONCEPTIONS["l is not rescaled"], name="stale", diffs=(diff,))
+    with pytest.raises(StaleMisconception, match=f"the misconception 'stale' is stale: .*{STALE[diff]}"):
         stale.answers(EXERCISE.answer)
 
 
 @pytest.mark.parametrize("diff", STALE)
-def test_a_check_is_as_if_a_stale_slip_were_not_listed(diff, monkeypatch, capsys, tmp_path):
+def test_a_check_is_as_if_a_stale_misconception_were_not_listed(diff, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("COURSEWARE_PROGRESS", str(tmp_path / "progress.json"))
-    stale, whole = SLIPS["l is not rescaled"], SLIPS["acc is not rescaled"]
-    answers = {slip: slip.answers(EXERCISE.answer)[0] for slip in (stale, whole)}
-    listed = (replace(stale, diffs=(diff,)), *(slip for slip in EXERCISE.slips if slip is not stale))
-    monkeypatch.setitem(vars(EXERCISE), "prose", replace(EXERCISE.prose, slips=listed))
-    # What is made of the slips is kept, and not for the other tests.
-    monkeypatch.setattr(misconceptions, "forms", misconceptions.forms.__wrapped__)
+    stale, whole = MISCONCEPTIONS["l is not rescaled"], MISCONCEPTIONS["acc is not rescaled"]
+    answers = {misconception: misconception.answers(EXERCISE.answer)[0] for misconception in (stale, whole)}
+    listed = (
+        replace(stale, diffs=(diff,)),
+        *(misconception for misconception in EXERCISE.misconceptions if misconception is not stale),
+    )
+    monkeypatch.setitem(vars(EXERCISE), "prose", replace(EXERCISE.prose, misconceptions=listed))
+    # What is made of the misconceptions is kept, and not for the other tests.
+    monkeypatch.setattr(misconceptions, "variants", misconceptions.variants.__wrapped__)
 
     def said(show, *arguments):
         show(*arguments)
@@ -138,11 +142,11 @@ def test_a_variable_of_a_kernel_that_was_renamed_breaks_no_check(monkeypatch):
     wrong = edited(exercise.answer, {"tl.sum(p, axis=1)": "2 * tl.sum(p, axis=1)"})
     source_of = inspect.getsource
     monkeypatch.setattr(inspect, "getsource", lambda of: source_of(of).replace("m_ref", "m_safe"))
-    misconceptions.forms.cache_clear()
+    misconceptions.variants.cache_clear()
     result = checks.grade(exercise.id, wrong)
-    left = misconceptions.forms(exercise)
-    misconceptions.forms.cache_clear()
-    assert 0 < len(left) < sum(len(slip.diffs) for slip in exercise.slips)
+    left = misconceptions.variants(exercise)
+    misconceptions.variants.cache_clear()
+    assert 0 < len(left) < sum(len(misconception.diffs) for misconception in exercise.misconceptions)
     assert result.attempted and "o is too small by the same factor 0.5 at every row" in result.message
 
 

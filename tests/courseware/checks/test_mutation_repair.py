@@ -9,7 +9,7 @@ from courseware import checks
 from courseware.checks import checking, registry
 from courseware.checks.calling import GuardedAnswer
 from courseware.checks.mutation_operators import changed
-from courseware.checks.mutation_repair import _is_odd, _more, repaired
+from courseware.checks.mutation_repair import _is_odd, _more, repairing_mutation
 from courseware.editing import edited, run_source
 
 
@@ -20,7 +20,7 @@ def told(exercise_id, source):
     answer = GuardedAnswer(namespace[exercise.answer.__name__])
     failures = ((prop, checking._first_failure(prop, answer, 0)) for prop in exercise.properties)
     prop, (inputs, _) = next((prop, failure) for prop, failure in failures if failure)
-    return repaired(exercise, prop, answer, inputs)
+    return repairing_mutation(exercise, prop, answer, inputs)
 
 
 COSINE = """

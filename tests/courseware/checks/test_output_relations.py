@@ -1,4 +1,4 @@
-"""Facts about wrong answers that are no known slip."""
+"""Facts about wrong answers that are no known misconception."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from courseware import checks
 from courseware.checks import registry
 from courseware.checks.calling import GuardedAnswer
-from courseware.checks.fault_localization import mended
+from courseware.checks.fault_localization import locate_by_value_replacement
 
 
 def scores(Q, K, scale=None):
@@ -86,7 +86,7 @@ def test_the_line_that_computes_in_float16_is_told():
 
     exercise = registry.find("03.stable_softmax")
     prop = next(prop for prop in exercise.properties if prop.name.startswith("float16"))
-    said = mended(exercise, prop, GuardedAnswer(softmax), prop.cases[0], "precision")
+    said = locate_by_value_replacement(exercise, prop, GuardedAnswer(softmax), prop.cases[0], "precision")
     assert said.endswith("gap = x - top\nthis line is computed in float16; in float32 this result would be right")
 
 

@@ -27,7 +27,7 @@ An outline:
 
 Because.
 
-## Slips
+## Misconceptions
 
 ### a property
 
@@ -90,9 +90,9 @@ def test_an_exercise_is_read(tmp_path):
     )
     assert read.reasoning == "Because."
     diffs = ("-right\n+wrong\n", " right\n+wrong\n", "-right\n+either\n", "-right\n+or\n")
-    assert read.slips == (
-        prose.Slip("one thing", "a property", diffs, "It is wrong.", "Look there.\n\nAnd there."),
-        prose.Slip("another thing", "a property", ("-right\n",), "It is wrong, too.", ""),
+    assert read.misconceptions == (
+        prose.Misconception("one thing", "a property", diffs, "It is wrong.", "Look there.\n\nAnd there."),
+        prose.Misconception("another thing", "a property", ("-right\n",), "It is wrong, too.", ""),
     )
 
 
@@ -100,10 +100,10 @@ def test_an_exercise_is_read(tmp_path):
     "old, new, said",
     [
         ("# A title\n", "", "does not begin with a title"),
-        ("## Hint 2", "## Hint two", "it needs Hint 1, Hint 2, Hint 3, Reasoning, Slips"),
+        ("## Hint 2", "## Hint two", "it needs Hint 1, Hint 2, Hint 3, Reasoning, Misconceptions"),
         ("#### another thing", "#### one thing", "has a heading twice: one thing"),
-        ("It is wrong, too.", "", "the slip 'another thing' needs a diff and what is wrong"),
-        ("```diff\n-right\n```\n", "", "the slip 'another thing' needs a diff and what is wrong"),
+        ("It is wrong, too.", "", "the misconception 'another thing' needs a diff and what is wrong"),
+        ("```diff\n-right\n```\n", "", "the misconception 'another thing' needs a diff and what is wrong"),
         ("### a property", "", "'#### one thing' stands before the first '###' heading"),
         ("# A title\n", "# A title\n\nstray words\n", "'stray words' stands before"),
     ],

@@ -7,14 +7,14 @@ import pytest
 
 from courseware.checks import registry, rules
 from courseware.checks.kernel_calls import is_kernel
-from courseware.checks.misconceptions import forms
+from courseware.checks.misconceptions import variants
 from courseware.classroom import marking
 from tests.courseware.exercises.right_answers import right_answers
 
 
 def sources(exercise):
     """The answer, and every wrong and right answer that the course knows and that is not a lambda."""
-    wrong = [form.answer for form in forms(exercise).values()]
+    wrong = [form.answer for form in variants(exercise).values()]
     for answer in (exercise.answer, *wrong, *right_answers(exercise).values()):
         if answer.__name__ != "<lambda>":
             yield textwrap.dedent(inspect.getsource(answer))
@@ -24,7 +24,7 @@ def sources(exercise):
 def test_no_rule_stands_in_the_way_of_an_answer(exercise_id):
     exercise = registry.find(exercise_id)
     for source in sources(exercise):
-        # The slips that reach for a finished implementation are the only ones that the rules refuse.
+        # The misconceptions that reach for a finished implementation are the only ones that the rules refuse.
         refused = rules.objection(source, exercise.imports, is_kernel(exercise)) is not None
         assert refused == ("\n    from course_lib." in source), source
 

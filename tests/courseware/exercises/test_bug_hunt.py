@@ -36,7 +36,7 @@ def test_each_input_of_the_answer_is_for_one_kernel(name):
     "n_q, n_k, d, causal, block_q, block_k",
     [(1, 1, 1, True, 16, 16), (50, 13, 24, True, 32, 16), (13, 50, 40, True, 16, 32), (70, 33, 64, False, 64, 64)],
 )
-def test_the_kernel_without_a_slip_is_right(n_q, n_k, d, causal, block_q, block_k):
+def test_the_kernel_without_a_misconception_is_right(n_q, n_k, d, causal, block_q, block_k):
     for dtype in (np.float32, np.float16):
         given = random_input(n_q, n_k, d, 2, dtype, causal, block_q, block_k)
         assert bug_hunt.error_beyond_budget("right", **given) is None

@@ -1,13 +1,13 @@
-"""The bugs that published checks of tiled attention let pass: each is a slip here, so each is refused.
+"""The bugs that published checks of tiled attention let pass: each is a misconception here, so each is refused.
 
-test_exercises.py shows for every slip that its own property refuses it, in its own words.
+test_exercises.py shows for every misconception that its own property refuses it, in its own words.
 """
 
 import pytest
 
 from courseware.checks import registry
 
-# Bug -> exercise -> the slip's name there.
+# Bug -> exercise -> the misconception's name there.
 CLASSIC_BUGS = {
     "no max subtraction": {
         "03.stable_softmax": "F21: the max is not subtracted", "05.online_attention": "the max is not subtracted",
@@ -85,4 +85,5 @@ def test_there_are_nineteen():
 @pytest.mark.parametrize("bug", CLASSIC_BUGS)
 def test_each_is_among_the_slips(bug):
     for exercise_id, name in CLASSIC_BUGS[bug].items():
-        assert name in [slip.name for slip in registry.find(exercise_id).slips], (exercise_id, name)
+        names = [misconception.name for misconception in registry.find(exercise_id).misconceptions]
+        assert name in names, (exercise_id, name)

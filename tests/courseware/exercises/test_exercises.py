@@ -1,4 +1,4 @@
-"""The checks are checked: answers pass, every slip is refused by its own property and told by its own name."""
+"""The checks are checked: answers pass, every misconception is refused by its own property and told by its own name."""
 
 import collections
 import contextlib
@@ -22,8 +22,8 @@ from courseware.checks import checking, registry
 from courseware.checks.calling import GuardedAnswer, attempt
 from courseware.checks.cuda_calls import lacks_compiler
 from courseware.checks.kernel_calls import runs_here
-from courseware.checks.misconceptions import forms, on_case, same
-from courseware.checks.prose import StaleSlip
+from courseware.checks.misconceptions import on_case, same, variants
+from courseware.checks.prose import StaleMisconception
 from courseware.checks.report import failed_message
 from courseware.editing import edited
 from tests.courseware.exercises.right_answers import right_answers
@@ -31,43 +31,50 @@ from tests.courseware.exercises.right_answers import right_answers
 EXERCISES = [registry.find(exercise_id) for exercise_id in registry.exercises()]
 
 
-def is_tried(exercise, slip, form):
-    """Every slip; of the further forms of slips a part, for there are thousands: an eighth of kernels', which take a
-    second each, a third of the others', or all if asked for.
+def is_tried(exercise, misconception, variant):
+    """Every misconception; of its further variants a part, because there are thousands: an eighth of kernels', which
+    take a second each, a third of the others', or all if asked for.
     """
     is_slow = "triton" in exercise.imports or "run_cuda(" in getattr(exercise.properties, "call", "")
-    drawn = zlib.crc32(f"{exercise.id} {slip.name} {form}".encode()) % (8 if is_slow else 3) == 0
-    return form == 0 or drawn or "COURSEWARE_ALL_FORMS" in os.environ
+    drawn = zlib.crc32(f"{exercise.id} {misconception.name} {variant}".encode()) % (8 if is_slow else 3) == 0
+    return variant == 0 or drawn or "COURSEWARE_ALL_VARIANTS" in os.environ
 
 
 def checkable(exercise):
     return [pytest.mark.skipif(lacks_compiler(exercise), reason="there is no C++ compiler")]
 
 
-SLIPS = [
-    pytest.param(exercise, prop, slip, form, id=f"{exercise.id}-{slip.name}-{form}", marks=checkable(exercise))
+MISCONCEPTIONS = [
+    pytest.param(
+        exercise,
+        prop,
+        misconception,
+        variant,
+        id=f"{exercise.id}-{misconception.name}-{variant}",
+        marks=checkable(exercise),
+    )
     for exercise in EXERCISES
     for prop in exercise.properties
-    for slip in exercise.slips
-    if slip.prop == prop.name
-    for form in range(len(slip.diffs))
-    if is_tried(exercise, slip, form)
+    for misconception in exercise.misconceptions
+    if misconception.prop == prop.name
+    for variant in range(len(misconception.diffs))
+    if is_tried(exercise, misconception, variant)
 ]
 each_exercise = pytest.mark.parametrize(
     "exercise", [pytest.param(exercise, id=exercise.id, marks=checkable(exercise)) for exercise in EXERCISES]
 )
 
 
-FAILED_ON = {}  # the inputs on which `graded_slip` found each wanting
+FAILED_ON = {}  # the inputs on which `graded_misconception` found each wanting
 
 
 @cache
-def graded_slip(exercise, slip, form):
-    """Graded as the very answer by which slips are recognised, so that each runs once on each case."""
-    answer = forms(exercise)[slip, form]
+def graded_misconception(exercise, misconception, variant):
+    """Graded as the very answer by which misconceptions are recognised, so that each runs once on each case."""
+    answer = variants(exercise)[misconception, variant]
 
     def told(exercise, held, prop, inputs, *others):
-        FAILED_ON[exercise, slip, form] = inputs
+        FAILED_ON[exercise, misconception, variant] = inputs
         return failed_message(exercise, held, prop, inputs, *others)
 
     with (
@@ -90,47 +97,47 @@ def test_the_answer_passes_alone_and_its_docstring_is_right(exercise):
     assert test.examples and doctest.DocTestRunner().run(test).failed == 0
 
 
-def test_no_slip_is_stale():
+def test_no_misconception_is_stale():
     stale = []
     for exercise in EXERCISES:
-        for slip in exercise.slips:
-            for form in range(len(slip.diffs)):
+        for misconception in exercise.misconceptions:
+            for variant in range(len(misconception.diffs)):
                 try:
-                    slip.answer(exercise.answer, form)
-                except StaleSlip as error:
+                    misconception.answer(exercise.answer, variant)
+                except StaleMisconception as error:
                     stale.append(f"{exercise.id}: {error}")
     assert not stale, "\n".join(stale)
 
 
-@pytest.mark.parametrize("exercise, prop, slip, form", SLIPS)
-def test_a_slip_is_refused_by_its_own_property_in_its_own_words(exercise, prop, slip, form):
-    result = graded_slip(exercise, slip, form)
+@pytest.mark.parametrize("exercise, prop, misconception, variant", MISCONCEPTIONS)
+def test_a_misconception_is_refused_by_its_own_property_in_its_own_words(exercise, prop, misconception, variant):
+    result = graded_misconception(exercise, misconception, variant)
     assert result.attempted and not result.passed
     assert [name for name, holds in result.properties.items() if not holds] == [prop.name], result.message
-    assert result.slip == slip.name, result.message
+    assert result.misconception == misconception.name, result.message
     said = " ".join(result.message.split())
-    assert slip.diagnosis in said and slip.hint in said
+    assert misconception.diagnosis in said and misconception.hint in said
     # The grader's own trouble with an answer must not pass for the answer's.
     assert "cannot be used" not in result.message
 
 
-def of_each_property(slips):
-    """Two slips of each property, or all if asked for: what is printed comes from the property."""
+def of_each_property(misconceptions):
+    """Two misconceptions of each property, or all if asked for: what is printed comes from the property."""
     taken = collections.Counter()
-    for slip in slips:
-        exercise, prop, *_ = slip.values
+    for misconception in misconceptions:
+        exercise, prop, *_ = misconception.values
         taken[exercise.id, prop.name] += 1
-        if taken[exercise.id, prop.name] < 3 or "COURSEWARE_ALL_FORMS" in os.environ:
-            yield slip
+        if taken[exercise.id, prop.name] < 3 or "COURSEWARE_ALL_VARIANTS" in os.environ:
+            yield misconception
 
 
-@pytest.mark.parametrize("exercise, prop, slip, form", list(of_each_property(SLIPS)))
-def test_the_printed_input_reproduces_the_failure(exercise, prop, slip, form):
+@pytest.mark.parametrize("exercise, prop, misconception, variant", list(of_each_property(MISCONCEPTIONS)))
+def test_the_printed_input_reproduces_the_failure(exercise, prop, misconception, variant):
     """What a failure prints is Python that makes the same call and leaves no name behind; on its inputs the same thing
     is wrong."""
-    result = graded_slip(exercise, slip, form)
-    inputs = FAILED_ON[exercise, slip, form]
-    answer, name = slip.answer(exercise.answer, form), exercise.answer.__name__
+    result = graded_misconception(exercise, misconception, variant)
+    inputs = FAILED_ON[exercise, misconception, variant]
+    answer, name = misconception.answer(exercise.answer, variant), exercise.answer.__name__
     patience_s = 2.0 if runs_here(exercise) else 30.0  # a launch that another process interprets
     evidence = attempt(prop, GuardedAnswer(answer, patience_s), inputs)
     assert evidence is not None
@@ -157,13 +164,13 @@ def test_the_printed_input_reproduces_the_failure(exercise, prop, slip, form):
 
 
 @each_exercise
-def test_slips_are_told_apart(exercise, record_property):
+def test_misconceptions_are_told_apart(exercise, record_property):
     """By some input for each pair: so a diagnosis can be right. The summary at the end of a run counts the pairs.
 
-    Grading has observed every slip on the cases already; `on_case` remembers.
+    Grading has observed every misconception on the cases already; `on_case` remembers.
     """
     if not runs_here(exercise):
-        pytest.skip("slips are observed in another process, which is asked by the tests of each slip")
+        pytest.skip("misconceptions are observed in another process, which is asked by the tests of each misconception")
     slow_last = sorted(exercise.properties, key=lambda prop: prop.slow)
     cases = [(prop, place) for prop in slow_last for place in range(len(prop.cases))]
 
@@ -171,19 +178,19 @@ def test_slips_are_told_apart(exercise, record_property):
         return all(same(on_case(prop, one, place)[0], on_case(prop, other, place)[0]) for prop, place in cases)
 
     answers = collections.defaultdict(list)
-    for (slip, _), answer in forms(exercise).items():
-        answers[slip.name].append(answer)
+    for (misconception, _), answer in variants(exercise).items():
+        answers[misconception.name].append(answer)
     pairs = list(itertools.combinations(answers, 2))
     confused = [pair for pair in pairs if any(itertools.starmap(alike, itertools.product(*map(answers.get, pair))))]
-    record_property("pairs of slips told apart", (exercise.id, len(pairs) - len(confused), len(pairs)))
+    record_property("pairs of misconceptions told apart", (exercise.id, len(pairs) - len(confused), len(pairs)))
     assert not confused
 
 
 @each_exercise
 def test_right_answers_written_differently_pass(exercise):
-    forms = right_answers(exercise)
-    assert len(forms) >= 2, f"{exercise.id} has one right answer written differently; it needs at least two"
-    for name, answer in forms.items():
+    variants = right_answers(exercise)
+    assert len(variants) >= 2, f"{exercise.id} has one right answer written differently; it needs at least two"
+    for name, answer in variants.items():
         result = checks.grade(exercise.id, answer)
         assert result.passed, f"{name}\n{result.message}"
 
@@ -199,21 +206,22 @@ def test_lesson_toml_lists_every_exercise_of_its_folder():
 
 @each_exercise
 def test_an_exercise_is_whole(exercise):
-    module, found = Path(exercise.file), len(exercise.slips)
-    assert found >= 5, f"{module.stem}.md has {found} slips; an exercise needs at least five"
+    module, found = Path(exercise.file), len(exercise.misconceptions)
+    assert found >= 5, f"{module.stem}.md has {found} misconceptions; an exercise needs at least five"
     for path in (module, module.with_suffix(".md")):
         left = [number for number, line in enumerate(path.read_text().splitlines(), 1) if "FILL_IN" in line]
         assert not left, f"{path.name}: fill in what is marked FILL_IN, in lines {', '.join(map(str, left))}"
-    names = [slip.name for slip in exercise.slips]
+    names = [misconception.name for misconception in exercise.misconceptions]
     properties = [prop.name for prop in exercise.properties]
     for kind in (names, properties):
         assert len(set(kind)) == len(kind)
-    catching = list(dict.fromkeys(slip.prop for slip in exercise.slips))
+    catching = list(dict.fromkeys(misconception.prop for misconception in exercise.misconceptions))
     assert catching == [name for name in properties if name in catching], "a heading names no property, or is misplaced"
     unshown = [prop for prop in exercise.properties if prop.name not in catching and not prop.slow]
-    for prop in unshown:  # never the first to fail: then it must catch some slip that another property catches first
+    # Never the first to fail: then it must catch some misconception that another property catches first.
+    for prop in unshown:
         assert not runs_here(exercise) or any(
-            attempt(prop, answer, case) is not None for answer in forms(exercise).values() for case in prop.cases
+            attempt(prop, answer, case) is not None for answer in variants(exercise).values() for case in prop.cases
         ), prop.name
 
 

@@ -1,4 +1,4 @@
-"""Wrong answers that are no slips: refused, and told what is wrong with them.
+"""Wrong answers that are no misconceptions: refused, and told what is wrong with them.
 
 wrong_answers/lesson_NN.py holds WRONG_ANSWERS: exercise -> {what is wrong: (edits of the answer's source, or a
 function; words that its diagnosis has to hold)}.

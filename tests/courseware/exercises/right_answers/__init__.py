@@ -13,5 +13,7 @@ def right_answers(exercise) -> dict:
     number, name = exercise.id.split(".")
     of_lesson = importlib.import_module(f"{__name__}.lesson_{number}").RIGHT_ANSWERS
     assert name in of_lesson, f"RIGHT_ANSWERS in {__name__}.lesson_{number} lacks {name!r}: add two"
-    forms = of_lesson[name].items()
-    return {said: form if callable(form) else edited(exercise.answer, form, said) for said, form in forms}
+    variants = of_lesson[name].items()
+    return {
+        said: variant if callable(variant) else edited(exercise.answer, variant, said) for said, variant in variants
+    }

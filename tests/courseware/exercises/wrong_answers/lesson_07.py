@@ -1,4 +1,4 @@
-"""Lesson 07: wrong answers that are no slips, and what the check has to say of each."""
+"""Lesson 07: wrong answers that are no misconceptions of the list, and what the check has to say of each."""
 
 import inspect
 import textwrap

@@ -1,4 +1,4 @@
-"""Lesson 08: wrong answers that are no slips, and what the check has to say of each."""
+"""Lesson 08: wrong answers that are no misconceptions of the list, and what the check has to say of each."""
 
 DOT = 'tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)'
 LOOP = "for start_n in range(0, kv_end, BLOCK_N):"

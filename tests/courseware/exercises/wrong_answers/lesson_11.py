@@ -1,4 +1,4 @@
-"""Lesson 11: wrong answers that are no slips, and what the check has to say of each."""
+"""Lesson 11: wrong answers that are no misconceptions of the list, and what the check has to say of each."""
 
 SHARE = 'counts["wait_clocks"] / at_once'
 ISSUE = 'counts["instructions"] * counts["warps"] / gpu["schedulers"]'

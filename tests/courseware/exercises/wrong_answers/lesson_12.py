@@ -1,4 +1,4 @@
-"""Lesson 12: wrong answers that are no slips, and what the check has to say of each."""
+"""Lesson 12: wrong answers that are no misconceptions of the list, and what the check has to say of each."""
 
 LAST = "for (int i = lane; i < n; i += 32) y[i] = expf(x[i] - m) / l;"
 SHUFFLE = "for (int apart = 16; apart > 0; apart /= 2) {"
