@@ -79,7 +79,7 @@ check(
         case([[0, 1, 2], [2, 0, 0]], axis=-1),
         case([[0, 1], [2, 4]], axis=0),
         case([[[0, 1, 3], [2, 0, 1]]], axis=1),
-        case([[[0], [1]]], axis=1),
+        case([[[0], [1]]], axis=0),
         case([[0, 1, 0], [1000, 1001, 1000]], axis=-1),
         logits(dimensions=(1, 3), with_axis=True),
     ],
