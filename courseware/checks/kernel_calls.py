@@ -12,10 +12,11 @@ made, `launched(kernel, grid, outputs, **arguments)`.
 import functools
 import inspect
 import json
+import re
 import tempfile
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ import numpy as np
 from course_lib import runtime
 from courseware.simulators.triton_trace import interpreter_process
 
-from .calling import GuardedAnswer, judging
+from .calling import AnswerError, GuardedAnswer, judging
 from .diagnosis import compare, named
 from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Result, single_finding
 from .properties import Checks
@@ -105,12 +106,29 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
             _runnable(function)[grid](**call)
         return traced
 
-    traced = kernel.run(run) if guarded else run()
+    try:
+        traced = kernel.run(run) if guarded else run()
+    except AnswerError as error:
+        raise AnswerError(_named_if_numpy(error.finding)) from None
     made = Launch({name: tensors[name].numpy() for name in outputs}, traced)
     if guarded:
         kernel.loads = {name: tensor.loads for name, tensor in traced.tensors.items() if f"{name}_ptr" not in outputs}
         kernel.note(made.outputs, made.by_tensor(), [str(violation) for violation in traced.violations[:1]])
     return made
+
+
+def _named_if_numpy(finding):
+    """The finding; of an exception from a line that calls NumPy, with what to call there.
+
+    Triton's interpreter says of it such as "'NoneType' object has no attribute 'to_tensor'".
+    """
+    called = re.search(r"\bnp\.([a-z_]\w*)(?=\()", finding.text.rpartition(":  ")[2])
+    if finding.kind != "exception" or called is None:
+        return finding
+    name = f"tl.{called[1]}" if hasattr(given_names()["tl"], called[1]) else "what tl has"
+    _, *lines = finding.text.split("\n")
+    said = f"np.{called[1]} takes arrays, and a block of a kernel is none: use {name}"
+    return replace(finding, text="\n".join([said, *lines]))
 
 
 def _tensor(torch, array, gap_elems, column_stride):

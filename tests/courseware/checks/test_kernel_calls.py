@@ -81,6 +81,8 @@ def test_a_right_kernel_passes(monkeypatch):
         ("x + x,", "x + tl.load(x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask),",
          "the launch reads 240 bytes of x, where 120 are enough"),
         ("x + x,", "x + unknown,", "the answer raised NameError: name 'unknown' is not defined\n"),
+        ("x + x,", "np.exp(x),", "np.exp takes arrays, and a block of a kernel is none: use tl.exp\n"),
+        ("x + x,", "np.sinh(x),", "np.sinh takes arrays, and a block of a kernel is none: use what tl has\n"),
         ("    mask =", "    raise NotImplementedError\n    mask =", "the answer is not finished"),
     ],
 )  # fmt: skip
