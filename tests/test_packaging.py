@@ -160,6 +160,20 @@ def test_readme_docs_and_makefile_agree():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+def test_workflows_run_what_is_there():
+    steps = [
+        step["run"]
+        for path in sorted((ROOT / ".github/workflows").glob("*.yml"))
+        for job in yaml.safe_load(path.read_text())["jobs"].values()
+        for step in job["steps"]
+        if "run" in step
+    ]
+    targets = re.findall(r"\bmake ([\w.-]+)", "\n".join(steps))
+    assert ".ci/run" in steps and {"site", "test-all"} < set(targets)
+    for target in targets:
+        assert subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True).returncode == 0, target
+
+
 def test_ci_runs_the_readme_command_and_nothing_after_it():
     lines = (ROOT / ".ci/run").read_text().rstrip().splitlines()
     assert lines[-1] == "exec make test"
