@@ -16,7 +16,7 @@ test: .venv/ready-for-test
 
 # With what takes too long for every change: all variants, all cheats, all mutants, other versions of Triton.
 test-all: .venv/ready-for-test
-	COURSEWARE_ALL_VARIANTS=1 COURSEWARE_ALL_CHEATS=1 $(call PYTEST,.venv)
+	COURSEWARE_SEED=$$(date +%Y%m%d) COURSEWARE_ALL_VARIANTS=1 COURSEWARE_ALL_CHEATS=1 $(call PYTEST,.venv)
 	$(MAKE) mutants test-matrix
 
 notebooks: stamp
