@@ -158,6 +158,9 @@ def main():
     parser = argparse.ArgumentParser("python -m tools.mutants", description=__doc__.splitlines()[0])
     parser.add_argument("only", nargs="*", help="exercises or lessons (05.merge_states 06); without, all")
     only = set(parser.parse_args().only)
+    known = {each for name in checks.exercises() for each in (name, name[:2])}
+    if unknown := sorted(only - known):
+        parser.error(f"there is no exercise or lesson {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     runtime.choose()
     names = [name for name in checks.exercises() if (not only or {name, name[:2]} & only) and name not in INPUTS]
     made = {name: mutants(registry.find(name).answer) for name in names}

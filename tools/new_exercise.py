@@ -19,7 +19,7 @@ MODULE = '''"""FILL_IN: what the exercise is about, in a line."""
 import numpy as np
 from hypothesis import strategies as st
 
-from courseware.checks import Checks, Exercise, agrees, case_of, expected, raises_value_error
+from courseware.checks import Checks, Exercise, agrees, expected, raises_value_error
 
 
 def NAME(x):
@@ -36,7 +36,8 @@ def NAME(x):
     return float(x.sum() / len(x))
 
 
-# What is right, stated independently of the answer; the error budget follows from it (see checks.diagnosis.expected).
+# What is right, stated independently of the answer. The error budget is relative to the result; where that may be 0,
+# give the size of what is added up as `terms` (see checks.diagnosis.expected).
 def mean(x):
     return expected("the mean", np.mean, x)
 
@@ -47,8 +48,9 @@ def vector(n, shift=0.0, seed=0):
 
 check = Checks(NAME, agrees(mean), vector)
 
-# A property is what holds for every right answer, as the learner reads it, and inputs that show where it does not. The
-# first one that fails is reported: the simplest stand first.
+# A property is what holds for every right answer, as the learner reads it, and inputs that show where it does not:
+# tuples of what `vector` takes, and a Hypothesis strategy to draw more. The first that fails is reported, so the
+# simplest stands first.
 check("a mean of a few numbers", [(4,), (1,), st.tuples(st.integers(1, 9))])
 check("a mean of numbers that all lie on one side", [(5, 10.0), (7, -3.0)])
 check("an empty x raises ValueError", [(0,)], calls=raises_value_error)
@@ -120,10 +122,13 @@ check("ID", NAME)
 AFTERWARDS = """\
 Written: {written}
 Fill in what is marked FILL_IN, and give the exercise at least five misconceptions; then, in this order:
-    the minutes in the notebook's header          notebooks/source/{notebook}.md, "About ... minutes"
-    make notebooks                                the notebook, executed
-    python -m courseware classroom --table        what docs/instructors.md shows of points and minutes
-    python -m tools.mutants {id:<22}        which small changes of the answer its check accepts: none should pass
+    the docstring, in the stub, too               notebooks/source/{notebook}.md: a test compares the two
+    the minutes of the lesson                     in the header there, "About ... minutes", and in the README's table
+    python -m tools.authoring build {notebook}
+    python -m courseware classroom --table        put it into docs/instructors.md
+    python -m tools.mutants {id:<22}        which small changes of the answer its check accepts: close the hole, or
+                                                  list what is no mistake in equivalent_mutants.toml, beside the
+                                                  tests; the counts go into courseware/data/mutants.json
     python -m pytest -q tests/courseware/exercises tests/notebooks -k "{name} or {number}"
 (each python is .venv/bin/python)
 """

@@ -28,6 +28,7 @@ from courseware.checks.report import failed_message
 from courseware.editing import edited
 from tests.courseware.exercises.right_answers import right_answers
 
+ROOT = Path(__file__).resolve().parents[3]
 # Of all that is drawn. What is only refused by chance shows with another one: `make test-all` takes a new one each day.
 SEED = int(os.environ.get("COURSEWARE_SEED", 0))
 EXERCISES = [registry.find(exercise_id) for exercise_id in registry.exercises()]
@@ -73,7 +74,8 @@ FAILED_ON = {}  # the inputs on which `graded_misconception` found each wanting
 @cache
 def graded_misconception(exercise, misconception, variant):
     """Graded as the very answer by which misconceptions are recognised, so that each runs once on each case."""
-    answer = variants(exercise)[misconception, variant]
+    answer = variants(exercise).get((misconception, variant))
+    assert answer, f"{misconception.name!r} is stale: see test_no_misconception_is_stale"
 
     def told(exercise, held, prop, inputs, *others):
         FAILED_ON[exercise, misconception, variant] = inputs
@@ -99,15 +101,15 @@ def test_the_answer_passes_alone_and_its_docstring_is_right(exercise):
     assert test.examples and doctest.DocTestRunner().run(test).failed == 0
 
 
-def test_no_misconception_is_stale():
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+def test_no_misconception_is_stale(exercise):
     stale = []
-    for exercise in EXERCISES:
-        for misconception in exercise.misconceptions:
-            for variant in range(len(misconception.diffs)):
-                try:
-                    misconception.answer(exercise.answer, variant)
-                except StaleMisconception as error:
-                    stale.append(f"{exercise.id}: {error}")
+    for misconception in exercise.misconceptions:
+        for variant in range(len(misconception.diffs)):
+            try:
+                misconception.answer(exercise.answer, variant)
+            except StaleMisconception as error:
+                stale.append(f"{exercise.id}: {error}")
     assert not stale, "\n".join(stale)
 
 
@@ -208,23 +210,30 @@ def test_lesson_toml_lists_every_exercise_of_its_folder():
 
 @each_exercise
 def test_an_exercise_is_whole(exercise):
-    module, found = Path(exercise.file), len(exercise.misconceptions)
-    assert found >= 5, f"{module.stem}.md has {found} misconceptions; an exercise needs at least five"
-    for path in (module, module.with_suffix(".md")):
-        left = [number for number, line in enumerate(path.read_text().splitlines(), 1) if "FILL_IN" in line]
-        assert not left, f"{path.name}: fill in what is marked FILL_IN, in lines {', '.join(map(str, left))}"
+    module, found, number = Path(exercise.file), len(exercise.misconceptions), exercise.id[:2]
+    (notebook,) = ROOT.glob(f"notebooks/source/{number}_*.md")
+    right = ROOT / f"tests/courseware/exercises/right_answers/lesson_{number}.py"
+    lacking = [f"{module.stem}.md has {found} misconceptions; an exercise needs at least five"] * (found < 5)
+    for path in (module, module.with_suffix(".md"), notebook, right):
+        left = [str(line) for line, text in enumerate(path.read_text().splitlines(), 1) if "FILL_IN" in text]
+        lacking += [f"{path.name}: fill in what is marked FILL_IN, in lines {', '.join(left)}"] * bool(left)
+    assert not lacking, "\n".join(lacking)
     names = [misconception.name for misconception in exercise.misconceptions]
     properties = [prop.name for prop in exercise.properties]
-    for kind in (names, properties):
-        assert len(set(kind)) == len(kind)
+    for kind, listed in (("misconceptions", names), ("properties", properties)):
+        twice = {name for name in listed if listed.count(name) > 1}
+        assert not twice, f"two {kind} have one name: {', '.join(twice)}"
     catching = list(dict.fromkeys(misconception.prop for misconception in exercise.misconceptions))
-    assert catching == [name for name in properties if name in catching], "a heading names no property, or is misplaced"
+    for name in catching:
+        assert name in properties, f"the heading {name!r} of {module.stem}.md names no property of {module.name}"
+    in_order = [name for name in properties if name in catching]
+    assert catching == in_order, f"the headings of {module.stem}.md should follow the properties: {in_order}"
     unshown = [prop for prop in exercise.properties if prop.name not in catching and not prop.slow]
     # Never the first to fail: then it must catch some misconception that another property catches first.
     for prop in unshown:
         assert not runs_here(exercise) or any(
             attempt(prop, answer, case) is not None for answer in variants(exercise).values() for case in prop.cases
-        ), prop.name
+        ), f"no misconception fails {prop.name!r}: write one under its heading, or drop the property"
 
 
 def stub_of(exercise, body, documented):
