@@ -1,5 +1,5 @@
 # Each target sets itself up: on a fresh Linux machine with Python 3.11 or newer, `make lab` or `make test` is all.
-.PHONY: lab test test-all test-matrix notebooks stamp lint mutants classroom site
+.PHONY: lab test test-all test-matrix notebooks stamp lint mutants ablation classroom site
 
 # The first Python that is new enough and can make environments (Debian keeps that part in python3-venv).
 PYTHON = $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
@@ -38,6 +38,10 @@ lint: .venv/ready-for-test
 # Changes every answer in thousands of small ways, which the checks must refuse. A quarter of an hour on 2 cores.
 mutants: .venv/ready-for-test
 	OMP_NUM_THREADS=1 .venv/bin/python -m tools.mutants
+
+# Takes each misconception out and shows whether the message is worse without it.
+ablation: .venv/ready-for-test
+	OMP_NUM_THREADS=1 .venv/bin/python -m tools.ablation
 
 # An nbgrader course, for an instructor: `make classroom DIR=some/new/folder`.
 classroom: .venv/ready-for-test

@@ -1,5 +1,7 @@
 """A function with parts of its source replaced: wrong answers, right variants, and kernels with a few words changed."""
 
+import ast
+import copy
 import inspect
 import linecache
 import re
@@ -16,13 +18,81 @@ def with_edits(function, edits, name):
     function finds np, triton and tl, as in a learner's cell. name: stands for the file in tracebacks.
     Raises ValueError unless each text to be replaced occurs exactly once.
     """
+    plain, source = _source_of(function)
+    return _defined(plain, edited_text(source, edits, name, plain.__name__), name)
+
+
+def _source_of(function):
     plain = getattr(function, "fn", function)  # a Triton kernel holds the Python function that it was made from
-    source = textwrap.dedent(inspect.getsource(plain))
-    source = edited_text(source, edits, name, plain.__name__)
+    return plain, textwrap.dedent(inspect.getsource(plain))
+
+
+def _defined(plain, source, name):
     namespace = {"np": np} | {key: plain.__globals__[key] for key in ("triton", "tl") if key in plain.__globals__}
     # Of two kernels that share a file name, Triton would run the second in place of the first.
     run_source(source, f"<{name} {zlib.crc32(source.encode()):08x}>", namespace)
     return namespace[plain.__name__]
+
+
+def with_nodes_replaced(function, edits, name):
+    """As `with_edits`, with the edits made on the syntax tree: spaces, comments and line breaks do not matter.
+
+    edits: (old, new) pairs of Python. old: an expression, or statements that follow one another; a compound statement
+    whose body is `...` stands for one with any body. new: what comes in its place; no text removes it. Of a function
+    that returns CUDA C++, both are C++.
+    Raises ValueError unless each old occurs exactly once, and SyntaxError for what is no Python.
+    """
+    plain, source = _source_of(function)
+    replaced = _tokens_replaced if "__global__" in source else _nodes_replaced
+    for old, new in edits:
+        source, count = replaced(source, old, new)
+        if count != 1:
+            raise ValueError(f"{name}: {old!r} occurs {count} times in {plain.__name__}, not once")
+    return _defined(plain, source, name)
+
+
+def _nodes_replaced(source, old, new):
+    """(the source with old replaced, how often it occurs)."""
+    tree, pattern, replacement = ast.parse(source), ast.parse(old).body, ast.parse(new).body
+    is_expression = all(len(body) == 1 and isinstance(body[0], ast.Expr) for body in (pattern, replacement))
+    count = 0
+    for parent in list(ast.walk(tree)):
+        for field, value in ast.iter_fields(parent):
+            places = range(len(value) if isinstance(value, list) else 1)
+            if is_expression:
+                nodes = value if isinstance(value, list) else [value]
+                found = [i for i in places if isinstance(nodes[i], ast.expr) and _is_like(nodes[i], pattern[0].value)]
+                for place in found:
+                    nodes[place] = replacement[0].value
+                if found and nodes is not value:
+                    setattr(parent, field, nodes[0])
+            elif isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                windows = [value[i : i + len(pattern)] for i in places]
+                found = [i for i, nodes in enumerate(windows) if _are_like(nodes, pattern)]
+                for place in found[:1]:
+                    value[place : place + len(pattern)] = replacement or [ast.Pass()]
+            else:
+                continue
+            count += len(found)
+    return ast.unparse(ast.fix_missing_locations(tree)), count
+
+
+def _are_like(nodes, patterns):
+    return len(nodes) == len(patterns) and all(map(_is_like, nodes, patterns))
+
+
+def _is_like(node, pattern):
+    """Whether they are the same, but for a body, where the pattern's is `...`."""
+    if isinstance(getattr(pattern, "body", None), list) and type(node) is type(pattern):
+        if ast.unparse(pattern.body) == "...":
+            node = copy.copy(node)
+            vars(node).update(body=pattern.body, orelse=getattr(pattern, "orelse", []))
+    return ast.dump(node) == ast.dump(pattern)
+
+
+def _tokens_replaced(source, old, new):
+    tokens = (rf"\b{word}\b" if word else re.escape(sign) for word, sign in re.findall(r"(\w+)|(\S)", old))
+    return re.subn(r"\s*".join(tokens), lambda _: new, source)
 
 
 def edited_text(text, edits, name, place):

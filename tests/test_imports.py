@@ -46,7 +46,7 @@ COURSEWARE = {
     "simulators": ({"hardware", "kernels", "runtime"}, set()),
     "tracer": ({"runtime"}, {"simulators"}),
     "checks": ({"language", "machine", "runtime"}, {"editing", "simulators", "tracer", "widgets", "worker"}),
-    "classroom": ({"runtime"}, {"checks", "widgets", "worker"}),
+    "classroom": ({"machine", "runtime"}, {"checks", "simulators", "widgets", "worker"}),
     "bench": ({"hardware", "kernels", "language", "masks", "runtime", "serving", "traffic"}, {"editing", "simulators"}),
     "bug_hunt": ({"kernels", "runtime"}, {"bench", "editing"}),
     "explorers": (

@@ -8,20 +8,18 @@ registry             finds lessons and exercises by their folders
 checking             tries the properties, shrinks the first failure
 drawing              draws random inputs
 calling              calls an answer, and keeps what the properties ask of a call
-remote_answer        an answer that runs in the worker, a process of its own
-remote_launch        a kernel that runs there: its tensors, and the counts of its accesses, are here
 diagnosis            says where and how what came back differs from what was expected
 misconceptions       names the listed mistake behind an answer
 expression_trace     runs an answer and keeps the value of every expression
 fault_localization   finds the place in it where another value would make the result right
 value_pairs          compares the values of two answers' expressions
 mutation_operators   small changes of a function's source
-mutation_repair      finds the one of them that makes an answer right
+reference_diff       where an answer differs from the right one
+repair               finds which of these changes and differences makes an answer right
 output_relations     what else can be said of what comes back
 read_counting        inputs that notice how they are read
 kernel_calls         answers that are Triton kernels, run under the tracer; compile_calls: and compiled
 cuda_calls           answers in CUDA C++, run thread by thread
-rules                what an answer may use in class
 prose                reads hints, reasoning, misconceptions and quizzes from Markdown
 report               the text that a learner sees
 learner              check, hint, solution, restore, progress, quiz

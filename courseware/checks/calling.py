@@ -18,6 +18,11 @@ class AnswerError(Exception):
         self.finding = finding
 
 
+def is_remote(answer: Callable) -> bool:
+    """Whether it runs in a process of its own, for a mark."""
+    return getattr(answer, "is_remote", False)
+
+
 class GuardedAnswer:
     """The answer, called on copies of its arguments.
 

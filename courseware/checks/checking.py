@@ -14,20 +14,20 @@ from courseware.editing import run_source
 from courseware.worker.running import is_untouched
 
 from . import registry
-from .calling import GuardedAnswer, attempt, draw_with
+from .calling import GuardedAnswer, attempt, draw_with, is_remote
 from .cuda_calls import lacks_compiler
 from .drawing import drawn, found_by
 from .exercise import Evidence, Property, Result
 from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
 from .misconceptions import misconception_behind, on_case
 from .output_relations import further_findings
-from .remote_answer import RemoteAnswer
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 
 PACKAGES = ("course_lib", "courseware")
 TRIES = 200  # random inputs and smaller ones together: counted, so that the same answer is told the same
 SMALL_CHARS = 800  # of the code of a call: no smaller input is looked for
 TRYING_LIMIT_S = 10.0  # of processor time, for an answer so slow that even these take too long
+LOOKING_LIMIT_S = 5.0  # of processor time, after which no further reason for a failure is looked for
 
 
 def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Result:
@@ -58,16 +58,16 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
     guarded = GuardedAnswer(answer)
     held, printed = {}, ""
     # What a compiler refuses is no kernel, and is not run where a mark depends on it.
-    for prop in sorted(exercise.properties, key=lambda prop: isinstance(answer, RemoteAnswer) and not prop.slow):
+    for prop in sorted(exercise.properties, key=lambda prop: is_remote(answer) and not prop.slow):
         failure = _first_failure(prop, guarded, 0 if seed is None else seed)
         printed = printed or guarded.printed
         held[prop.name] = failure is None
         if failure is not None:
             inputs, evidence = failure
-            misconception = None
+            misconception, deadline_s = None, time.thread_time() + LOOKING_LIMIT_S
             if not evidence.timed_out:
-                misconception = misconception_behind(exercise, guarded, prop, inputs)
-                if misconception is None:
+                misconception = misconception_behind(exercise, guarded, prop, inputs, deadline_s)
+                if misconception is None and time.thread_time() < deadline_s:
                     facts = further_findings(exercise, prop, guarded, inputs, evidence)
                     evidence = replace(evidence, findings=evidence.findings + facts)
                 attempt(prop, guarded, inputs)  # once more, for what the answer prints on exactly this input

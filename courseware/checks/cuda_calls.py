@@ -15,12 +15,12 @@ import numpy as np
 
 from course_lib import runtime
 from courseware.worker import sandbox
+from courseware.worker.rules import objection_to_cuda
 
 from .calling import AnswerError, GuardedAnswer, judging
 from .diagnosis import compare, named, show
 from .exercise import Evidence, Exercise, ExpectedOutput, Finding, single_finding
 from .properties import Checks
-from .rules import objection_to_cuda
 
 # Of processor time for one launch; those of our exercises take some hundredths of a second.
 LIMIT_S = 2.0

@@ -280,8 +280,6 @@ def _by_weight(array, part, wrong):
                 and np.abs(factors @ sums - array[row]).max() <= 1e-5 * size
             ):
                 fates = _fates(factors + 0.0, of, block, weights[row] != 0)
-                if not fates and block == 1:
-                    fates = _of_scaled_scores(weights[row], factors * weights[row])
                 return f"; in {part.index} {row}, {fates}" if fates else ""
     return ""
 
@@ -301,16 +299,6 @@ def _fates(factors, of, block, is_due):
         times = {"0": "not at all", "1": "once"}.get(factor, f"{factor} times")
         told.append(f"{named(of, numbers)} {'' if told else 'counts ' if len(numbers) == 1 else 'count '}{times}")
     return ", ".join(told) if len(told) <= 4 else ""
-
-
-def _of_scaled_scores(exact, found):
-    """Whether the weights are the softmax of all scores times one number."""
-    if found.min() <= 0:
-        return ""
-    times, _ = np.polyfit(*map(np.log, (exact, found)), 1)
-    scaled = exact**times
-    alike = np.abs(found - scaled / scaled.sum()).max() <= 1e-4
-    return f"the weights are those of all scores times {times:.4g}" if alike else ""
 
 
 def _by_tile(array, part, wrong):

@@ -50,27 +50,16 @@ class ExpressionTrace:
 
     places: the expressions. bounds: those that are bounds of slices. lists: those that were lists. values: of the last
     run, {number of the place: its values, in order}. cost: what it took, where 1 is little; beyond MAX_COST_PER_RUN it
-    ends. exits: (line, word) of what leaves a loop or a pass of it. leaving: the conditions of what leaves a loop, a
+    ends. leaving: the conditions of what leaves a loop, a
     pass of it, or the function.
     """
 
-    def __init__(self, function: FunctionType, instead: tuple[int, str] | None = None, is_kernel: bool = False):
-        """instead: (number of an exit, the statement in its place). A return moves to the end if none is there.
-
-        is_kernel: whether it is launched. What a kernel stores stands for what a function returns.
-        """
+    def __init__(self, function: FunctionType, is_kernel: bool = False):
+        """is_kernel: whether it is launched. What a kernel stores stands for what a function returns."""
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
         ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
         (definition,) = tree.body
         definition.decorator_list = []
-        exits = list(_exits(definition.body))
-        self.exits = [(block[place].lineno, type(block[place]).__name__.lower()) for block, place in exits]
-        self.ends_with_return = isinstance(definition.body[-1], ast.Return)
-        if instead:
-            block, place = exits[instead[0]]
-            if isinstance(block[place], ast.Return) and not self.ends_with_return:
-                definition.body.append(block[place])
-            block[place] = ast.copy_location(ast.parse(instead[1]).body[0], block[place])
         returned = [node.value for node in _statements(definition.body) if isinstance(node, ast.Return) and node.value]
         names = {node.id for node in returned if isinstance(node, ast.Name)}
         self._results = {node.value: "part" for node in ast.walk(definition) if _is_put_into(names, node)}
@@ -83,7 +72,7 @@ class ExpressionTrace:
         self.function = function
         self._subtotals = set()
         self.places, self._parts, self.bounds, self.lists, self.leaving = [], [], set(), set(), set()
-        self.values, self._stand_ins, self._in_float32 = {}, {}, ()
+        self.values, self._stand_ins = {}, {}
         definition.body = [self._watched(statement) for statement in definition.body]
         closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         namespace = function.__globals__ | {name: cell.cell_contents for name, cell in closure} | {NAME: self._note}
@@ -92,11 +81,9 @@ class ExpressionTrace:
         self._filename, self._names = function.__code__.co_filename, function.__globals__
         self._answer = GuardedAnswer(namespace[definition.name], LAUNCH_LIMIT_S if is_kernel else 0.5)
 
-    def run(self, prop: Property, inputs: dict, stand_ins=None, in_float32=()):
-        """`observed` of it if the expressions at these places have these values, {place: values}, and those in these
-        lines are in float32 where they were in float16.
-        """
-        self.values, self.cost, self._stand_ins, self._in_float32 = {}, 1, stand_ins or {}, in_float32
+    def run(self, prop: Property, inputs: dict, stand_ins=None):
+        """`observed` of it if the expressions at these places have these values, {place: values}."""
+        self.values, self.cost, self._stand_ins = {}, 1, stand_ins or {}
         return observed(prop, self._answer, inputs)
 
     def line(self, place):
@@ -145,8 +132,6 @@ class ExpressionTrace:
         self.cost += 0.05 + array.size / 2000
         if self.cost > self.max_cost:
             raise TooMuch
-        if array.dtype == np.float16 and self.places[place].line in self._in_float32:
-            return value.astype(np.float32)
         if len(noted) > len(self._stand_ins.get(place, ())):
             return value
         new = self._stand_ins[place][len(noted) - 1]
@@ -182,16 +167,6 @@ def _is_put_into(names, node):
     """Whether a statement stores what is no constant into a place of one of these arrays: out[i] = p / l."""
     places = node.targets if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Constant) else ()
     return any(isinstance(place, ast.Subscript) and getattr(place.value, "id", "") in names for place in places)
-
-
-def _exits(block, in_loop=False):
-    """(block, place in it) of every statement that leaves a loop or a pass of it."""
-    for place, statement in enumerate(block):
-        if in_loop and isinstance(statement, ast.Return | ast.Break | ast.Continue):
-            yield block, place
-        elif not isinstance(statement, ast.FunctionDef):
-            yield from _exits(getattr(statement, "body", ()), in_loop or isinstance(statement, ast.For | ast.While))
-            yield from _exits(getattr(statement, "orelse", ()), in_loop)
 
 
 def _is_name_called(field, value):

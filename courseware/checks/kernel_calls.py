@@ -24,12 +24,10 @@ import numpy as np
 from course_lib import runtime
 from courseware.simulators.triton_trace import interpreter_process
 
-from .calling import AnswerError, GuardedAnswer, judging
+from .calling import AnswerError, GuardedAnswer, is_remote, judging
 from .diagnosis import compare, named
 from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Result, single_finding
 from .properties import Checks
-from .remote_answer import RemoteAnswer
-from .remote_launch import launch
 
 # What Exercise.imports of a kernel exercise is.
 TRITON = ("triton", "triton.language")
@@ -86,7 +84,7 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
 
     guarded = isinstance(kernel, GuardedAnswer)
     function = plain(kernel.answer if guarded else kernel)
-    remote = isinstance(function, RemoteAnswer)
+    remote = is_remote(function)
     arguments |= {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
     arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
     strides = strides or {}
@@ -101,7 +99,7 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
 
     def run():
         if remote:
-            return launch(function, grid, call)
+            return function.launch(grid, call)
         with trace() as traced:
             _runnable(function)[grid](**call)
         return traced

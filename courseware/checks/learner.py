@@ -6,12 +6,13 @@ import os
 
 from courseware.widgets import page, progress_file
 from courseware.widgets.quiz import show_quiz
+from courseware.worker.rules import objection
 
 from . import registry, report
 from .checking import grade
 from .kernel_calls import is_kernel, plain
-from .rules import objection
 
+PATIENCE_S = 3.0
 _hints_given: dict[str, int] = {}
 
 
@@ -40,7 +41,8 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
     if strict is None:
         strict = os.environ.get("COURSEWARE_STRICT") == "1"
     try:
-        result = grade(exercise_id, answer)
+        with page.said_after(PATIENCE_S, f"{exercise_id}: still looking"):
+            result = grade(exercise_id, answer)
     except registry.UnknownExercise as error:
         if strict:
             raise AssertionError(str(error)) from None

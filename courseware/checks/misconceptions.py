@@ -6,12 +6,13 @@ answer breaks. A misconception is named only if no other fits as well: a diagnos
 
 import contextlib
 import functools
+import time
 
 import numpy as np
 
 from .calling import GuardedAnswer, attempt
 from .exercise import Exercise, Property
-from .prose import StaleMisconception
+from .prose import Misconception, StaleMisconception
 
 # Two results are the same if they agree to this part of themselves, or of the largest of their array: an answer may
 # compute in float32, or store in float16, where the misconception's own variant does not.
@@ -20,8 +21,10 @@ RELATIVE, OF_LARGEST = 2e-3, 1e-5
 BROKEN = {"nan", "inf", "exception"}
 
 
-def misconception_behind(exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict):
-    """The Misconception, or None if none fits, or more than one."""
+def misconception_behind(
+    exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict, deadline_s: float = np.inf
+) -> Misconception | None:
+    """None if none fits, or more than one, or if the thread's time has come to the deadline before that is known."""
     # The answer holds every property before this one. A misconception that another property catches first does not, or
     # it holds this one.
     candidates = [
@@ -41,7 +44,7 @@ def misconception_behind(exercise: Exercise, answer: GuardedAnswer, prop: Proper
     others = [other for other in exercise.properties if other is not prop and not other.slow]
     for tried in [prop, *others]:
         for place in range(len(tried.cases)):
-            if not candidates:
+            if not candidates or time.thread_time() > deadline_s:
                 return None
             seen, evidence = on_case(tried, answer, place)
             fits = [each for each in candidates if same(seen, on_case(tried, each[1], place)[0])]
@@ -57,7 +60,7 @@ def variants(exercise: Exercise) -> dict[tuple, GuardedAnswer]:
     """{(misconception, number of its variant): the guarded answer}. Stale ones are left out, and a test names them."""
     made = {}
     for misconception in exercise.misconceptions:
-        for variant in range(len(misconception.diffs)):
+        for variant in range(len(misconception.variants)):
             with contextlib.suppress(StaleMisconception):
                 made[misconception, variant] = GuardedAnswer(misconception.answer(exercise.answer, variant))
     return made

@@ -1,20 +1,23 @@
 """Reads what exercises and quizzes say from Markdown: a heading names a piece, the text below it is the piece.
 
 An exercise's file has its title as `#`, then `## Hint 1` to `## Hint 3`, `## Reasoning` and `## Misconceptions`; below
-the last, a `###` for each property that catches misconceptions, and a `####` for each of these: the mistake as a diff
-of the right answer, a paragraph that says what is wrong, and further ones for the hint. In a "diff each", each + line
-is a separate variant. A quiz has a `##` for each question and a list of options, `- [x]` before the right one, each
-with its feedback indented below.
+the last, a `###` for each property that catches misconceptions, and a `####` for each of these: an indented paragraph
+for each variant of the mistake, a paragraph that says what is wrong, and further ones for the hint. The heading of one
+that explains an idea begins with "Idea: ". A variant is a list of edits of the right answer's syntax tree, one a line,
+`old => new`; lines that are indented deeper go on with the new text. A quiz has a `##` for each question and a list of
+options, `- [x]` before the right one, each with its feedback indented below.
 """
 
 import builtins
 import dis
+import itertools
 import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from courseware.editing import edited, edits_of
+from courseware.editing import with_nodes_replaced
 
 
 class BadProse(ValueError):
@@ -29,24 +32,26 @@ class StaleMisconception(ValueError):
 class Misconception:
     """A plausible mistake, stated once: a wrong answer for the suite, a diagnosis for the learner.
 
-    prop: name of the property that must be the first to catch it. diffs: the mistake in code, each a diff of the right
-    answer's source; several diffs of one misconception need not be told apart.
+    prop: name of the property that must be the first to catch it. variants: the mistake in code, each as edits for
+    `with_nodes_replaced` of the right answer; several variants of one misconception need not be told apart.
     """
 
     name: str
     prop: str
-    diffs: tuple[str, ...]
+    variants: tuple[tuple[tuple[str, str], ...], ...]
     diagnosis: str
     hint: str  # empty if the diagnosis says enough
+    is_idea: bool = False  # whether it explains an idea of a lesson, and stays even if a message names its line
 
     def answers(self, answer: Callable) -> list[Callable]:
-        """The wrong answers, one for each diff. Raises StaleMisconception."""
-        return [self.answer(answer, variant) for variant in range(len(self.diffs))]
+        """The wrong answers, one for each variant. Raises StaleMisconception."""
+        return [self.answer(answer, variant) for variant in range(len(self.variants))]
 
     def answer(self, answer: Callable, variant: int) -> Callable:
-        """The wrong answer that one of the diffs makes of the right one. Raises StaleMisconception."""
+        """The wrong answer that one of the variants makes of the right one. Raises StaleMisconception."""
         try:
-            wrong = edited(answer, edits_of(self.diffs[variant]), self.name)
+            wrong = with_nodes_replaced(answer, self.variants[variant], self.name)
+            wrong = getattr(wrong, "fn", wrong)
             unknown = _globals_of(wrong.__code__) - wrong.__globals__.keys() - vars(builtins).keys()
         except Exception as error:  # running the source may raise anything
             why = str(error).removeprefix(f"{self.name}: ")
@@ -92,18 +97,23 @@ def read(path: Path) -> Prose:
 
 
 def _misconception(path, name, prop, body):
-    fence = re.compile(r"^```diff( each)?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
-    diffs = [diff for each, text in fence.findall(body) for diff in (_one_by_one(text) if each else [text])]
-    paragraphs = _paragraphs(fence.sub("", body))
-    if not diffs or not paragraphs:
-        raise BadProse(f"{path.name}: the misconception {name!r} needs a diff and what is wrong")
-    return Misconception(name, prop, tuple(diffs), paragraphs[0], "\n\n".join(paragraphs[1:]))
+    paragraphs = _paragraphs(body)
+    code = list(itertools.takewhile(lambda paragraph: paragraph.startswith("    "), paragraphs))
+    said = paragraphs[len(code) :]
+    if not code or not said:
+        raise BadProse(f"{path.name}: the misconception {name!r} needs an edit and what is wrong")
+    variants = tuple(tuple(_edits(path, name, textwrap.dedent(variant))) for variant in code)
+    title = name.removeprefix("Idea: ")
+    return Misconception(title, prop, variants, said[0], "\n\n".join(said[1:]), is_idea=title != name)
 
 
-def _one_by_one(diff):
-    lines = diff.splitlines(keepends=True)
-    stays_or_goes = "".join(line for line in lines if line[0] != "+")
-    return [stays_or_goes + line for line in lines if line[0] == "+"]
+def _edits(path, name, text):
+    """(old, new) of each edit of a variant."""
+    for edit in re.split(r"\n(?! )", text):
+        old, arrow, new = re.split(r"( =>(?= |\n|$))", edit, maxsplit=1) if " =>" in edit else (edit, "", "")
+        if not arrow:
+            raise BadProse(f"{path.name}: the misconception {name!r} has {old!r}, which is no edit `old => new`")
+        yield old.strip(), textwrap.dedent(new.removeprefix("\n")).strip()
 
 
 def read_sections(path: Path) -> dict[str, str]:

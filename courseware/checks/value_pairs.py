@@ -36,10 +36,6 @@ def listed_range(text, values):
     return np.arange(*values.tolist()) if text.startswith("range(") and values.size == 3 else values
 
 
-def listed(texts):
-    return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
-
-
 def changes_sign(old, new):
     """A positive number becomes a negative one, other than by its sign alone."""
     return old.size == new.size == 1 and bool((old > 0) & (new < 0) & np.isfinite(new) & (new + old != 0))

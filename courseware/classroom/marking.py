@@ -18,10 +18,11 @@ from courseware.checks import registry
 from courseware.checks.checking import grade
 from courseware.checks.cuda_calls import confine
 from courseware.checks.kernel_calls import is_kernel
-from courseware.checks.remote_answer import CellFails, RemoteAnswer
-from courseware.checks.rules import objection
 from courseware.worker import sandbox
+from courseware.worker.rules import objection
 from courseware.worker.running import cut
+
+from .remote_answer import CellFails, RemoteAnswer
 
 LIMIT_S = 40.0
 GRADER_BYTES = 6 << 30  # of addresses: an answer may ask for a tile of any size

@@ -1,8 +1,11 @@
 """Displays a text and its HTML twin. The style is legible on light and dark alike, and each output carries it: a front
 end may draw one output without the others."""
 
+import contextlib
+import contextvars
 import html
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 
 # Okabe and Ito's palette, as in the figures.
 EDGES = {"quiet": "#888888", "passed": "#009E73", "failed": "#D55E00", "guess": "#0072B2"}
@@ -53,3 +56,28 @@ def show(text: str, content: str, widget: Callable | None = None) -> None:
 
     live = {} if widget is None else widget()._repr_mimebundle_()
     display({**live, "text/plain": text, "text/html": content}, raw=True)
+
+
+@contextlib.contextmanager
+def said_after(seconds: float, text: str) -> Iterator[None]:
+    """Displays the text in a notebook if what is done meanwhile takes longer, and until it is done."""
+    if not in_notebook():
+        yield
+        return
+    from IPython.display import display
+
+    handles = []
+
+    def say():
+        handles.append(display({"text/plain": text, "text/html": boxed(text)}, raw=True, display_id=True))
+
+    # In the cell's context, so that it is shown below that cell.
+    timer = threading.Timer(seconds, contextvars.copy_context().run, [say])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        for handle in handles:
+            handle.update({"text/plain": "", "text/html": ""}, raw=True)

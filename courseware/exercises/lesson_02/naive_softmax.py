@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from course_lib import reference
 from courseware.checks import Checks, Exercise, agrees, expected, not_modified, show, single_finding
 from courseware.exercises.common.generators import arrays
+from courseware.exercises.common.precision import keeps_float64
 
 
 def naive_softmax(x):
@@ -100,5 +101,11 @@ check(
     [case([-12, -12], np.float16), case([[-12, -12], [0, 0]], np.float16), case([-90, -90], np.float32)],
 )
 check("the inputs are not modified", [case([0, 1]), case([0, 1], np.float32)], calls=not_modified)
+check("float64 logits keep their digits", [case([0.1, 0.7, 1.3]), case([[30, 0, -30]])], test=keeps_float64(weights))
+check(
+    "the sum overflows where x's dtype ends, be it float32 or float64",
+    [case([88.5, 88.5], np.float32), case([709.5, 709.5])],
+    test=breaks_as_written,
+)
 
 EXERCISE = Exercise(__file__, naive_softmax, check, points=1, minutes=5, difficulty="easy")

@@ -106,8 +106,8 @@ check(
 )
 check(
     "float64 logits keep their digits",
-    [([0.1, 0.7, 1.3], [1, 1, 1]), ([30, 0, -30], [1, 1, 1])],
-    test=lambda returned, x, mask: keeps_digits("softmax", reference.stable_softmax)(returned, x),
+    [([0.1, 0.7, 1.3], [1, 1, 1]), ([30, 0, -30], [1, 1, 1]), ([0.1, 0.7, 0.9, 1.3], [1, 1, 0, 1])],
+    test=keeps_digits("softmax", lambda x, mask: reference.stable_softmax(np.where(mask, x, -np.inf))),
 )
 check(
     "one mask can serve all rows",
@@ -115,6 +115,9 @@ check(
         ([[0, 1, 2], [2, 4, 0]], [1, 1, 0]),
         ([[0, 1, 2], [2, 4, 0]], [[1], [0]]),
         ([[[0, 1, 2], [2, 4, 0]], [[1, 3, 1], [0, 2, 5]]], [[1, 1, 0], [0, 1, 1]]),
+        ([[[0, 1, 2], [2, 4, 0]], [[1, 3, 1], [0, 2, 5]]], [[1, 0, 1]]),
+        ([[[0, 1, 2], [2, 4, 0]], [[1, 3, 1], [0, 2, 5]]], [[[1], [1]], [[0], [1]]]),
+        ([[0, 1, 2], [2, 4, 0]], [0]),
     ],
 )
 check(

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from course_lib import reference
 from courseware.checks import Checks, Exercise, agrees, compare, expected, keeps_dtype, not_modified
 from courseware.exercises.common.generators import arrays, as_floats, state
+from courseware.exercises.common.precision import keeps_float64
 
 
 def merge_states(a, b):
@@ -120,6 +121,11 @@ check(
     "float32 in, float32 out",
     [IN_FLOAT32],
     test=keeps_dtype("m", "l", "acc"),
+)
+check(
+    "float64 states keep their digits",
+    in_both_orders(((0.1, 1.3, [0.7, -2.9]), (0.8, 2.1, [3.3, 0.4])), ((-3.7, 1.9, [1.1]), (2.3, 1.2, [0.9]))),
+    test=keeps_float64(merged),
 )
 
 EXERCISE = Exercise(__file__, merge_states, check, points=3, minutes=6, difficulty="medium")

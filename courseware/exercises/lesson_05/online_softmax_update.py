@@ -14,6 +14,7 @@ from courseware.exercises.common.generators import (
     in_float32,
     state,
 )
+from courseware.exercises.common.precision import keeps_float64
 
 
 def online_softmax_update(m, l, acc, scores, values):
@@ -136,6 +137,15 @@ check(
     "float32 in, float32 out",
     [{name: x.astype(np.float32) for name, x in case(*ROWS).items()}],
     test=keeps_dtype("m", "l", "acc"),
+)
+check(
+    "float64 inputs keep their digits",
+    [
+        (0.9, 1.3, [0.7, -2.9], [0.1, 1.7], [[3.3, 0.4], [-0.6, 1.1]]),
+        (1.7, 2.1, [0.3], [0.1, -0.4], [[1.3], [0.7]]),
+        (-np.inf, 0, [0], [0.1, 0.6], [[1.3], [0.7]]),
+    ],
+    test=keeps_float64(updated),
 )
 
 EXERCISE = Exercise(__file__, online_softmax_update, check, points=4, minutes=12, difficulty="medium")

@@ -79,7 +79,7 @@ check(
 )
 check(
     "ValueError if the smallest tiles do not fit",
-    [(2047, 16, 2, 16), (100, 64, 2, 16), (1023, 5, 4, 16)],
+    [(2047, 16, 2, 16), (100, 64, 2, 16), (1023, 5, 4, 16), (4351, 12, 2, 32), (385, 64, 2, 1)],
     calls=raises_value_error,
 )
 

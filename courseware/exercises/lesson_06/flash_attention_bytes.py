@@ -69,7 +69,10 @@ check(
 )
 check(
     "another order is refused with a ValueError",
-    [(4, 2, 2, 2, "rows"), (4, 2, 2, 2, "k_outer")],
+    [
+        (4, 2, 2, 2, order)
+        for order in ("rows", "k_outer", "q_inner", "kv_inner", "outer", "", "q_outer_kv_outer", "kv_outer_q_outer")
+    ],
     calls=raises_value_error,
 )
 

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.reference.softmax import log_sum_exp_of_state, normalise_state
-from courseware.checks import Checks, Exercise, compare, expected, keeps_dtype, not_modified, show, single_finding
+from courseware.checks import Checks, Exercise, compare, expected, keeps_dtype, not_modified, show
 from courseware.exercises.common.explanations import explain
 from courseware.exercises.common.generators import COUNTS, arrays, as_floats, in_float32
-
-EPSILONS = 16  # of float64, relative to what is summed: a few operations on each split
+from courseware.exercises.common.precision import lost_digits
 
 
 def merge_splits(m, l, acc):
@@ -62,18 +61,7 @@ def agrees_in_its_dtype(returned, m, l, acc, **_):
         return evidence
     # A weight that is computed as exp(m - lse) is off by the rounding of m, as a part of itself.
     rounding = np.maximum(1, np.where(np.isinf(m), 0, np.abs(m)).max(axis=-1))
-    for part, came, size in zip(parts, returned, (parts[0].terms * rounding[..., None], rounding), strict=True):
-        came, finite = np.asarray(came), np.isfinite(part.expected)
-        size = np.maximum(size, np.abs(np.where(finite, part.expected, 0)))
-        with np.errstate(invalid="ignore"):  # -inf - -inf
-            off = np.where(finite, np.abs(came - part.expected), 0)
-        if (off > EPSILONS * np.finfo(np.float64).eps * size).any():
-            digits = -np.log10((off / np.maximum(size, 1e-300)).max())
-            text = f"{part.name} is right to about {int(digits)} digits only, where float64 has 15"
-            text += f": it is {came.dtype}" * (came.dtype != np.float64)
-            shown = (f"{part.name} = {show(np.asarray(x), 15)}" for x in (came, part.expected))
-            return single_finding("digits", text, *shown, part=part.name)
-    return None
+    return lost_digits(returned, parts, (parts[0].terms * rounding[..., None], rounding))
 
 
 def sums(returned, m, l, acc, **_):

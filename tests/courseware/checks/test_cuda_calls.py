@@ -11,10 +11,10 @@ from course_lib import runtime
 from courseware.checks import checking, prose, registry, run_cuda
 from courseware.checks.cuda_calls import compare_output, compare_sectors, compare_shared_loads, cuda_checks
 from courseware.checks.exercise import Exercise, ExpectedOutput
-from courseware.checks.rules import objection_to_cuda
 from courseware.classroom import marking
 from courseware.editing import edited
 from courseware.simulators.cuda_emulator.compiling import CompileError
+from courseware.worker.rules import objection_to_cuda
 
 compiled = pytest.mark.skipif(runtime.cxx_compiler() is None, reason="there is no C++ compiler")
 

@@ -12,8 +12,8 @@ from course_lib import language, runtime
 from courseware.checks import calling, checking, kernel_calls, launched, prose, registry
 from courseware.checks.exercise import Exercise, ExpectedOutput
 from courseware.checks.kernel_calls import compare_bytes, compare_launch, kernel_checks
-from courseware.checks.rules import objection
 from courseware.editing import edited
+from courseware.worker.rules import objection
 
 triton, tl = language.WRITTEN.triton, language.WRITTEN.tl
 interpreted = pytest.mark.skipif(runtime.mode() != "interpreter", reason="launches happen in the interpreter")

@@ -4,12 +4,12 @@ import ast
 
 import numpy as np
 import pytest
+from courseware.checks.mutation_repair import _is_odd, _more, repairing_mutation
 
 from courseware import checks
 from courseware.checks import checking, registry
 from courseware.checks.calling import GuardedAnswer
 from courseware.checks.mutation_operators import changed
-from courseware.checks.mutation_repair import _is_odd, _more, repairing_mutation
 from courseware.editing import edited, run_source
 
 

@@ -16,9 +16,9 @@ import time
 import numpy as np
 import pytest
 
-from courseware.checks import cuda_calls, grade, registry, remote_answer
+from courseware.checks import cuda_calls, grade, registry
 from courseware.checks.kernel_calls import is_kernel
-from courseware.classroom import marking
+from courseware.classroom import marking, remote_answer
 from courseware.worker import sandbox
 
 SECRET = "4f1d2c"  # in files and in the environment of the grader; no message may hold it

@@ -8,7 +8,7 @@ WEIGHTS = "np.exp(m_a - shift), np.exp(m_b - shift)"
 SCORES = "K[start : start + block] @ q / np.sqrt(d)"
 SUMS = "        l = alpha * l + p.sum()\n        acc = alpha * acc + p @ V[start : start + block]\n"
 
-LOG2_E = "np.float32(1.44269504)"
+LOG2_E = "1.4426950408889634"  # of no dtype
 
 
 def normalizer_by_lse(stream):
@@ -33,16 +33,18 @@ def update_by_loops(m, l, acc, scores, values):
     return new_m, new_l, new_acc
 
 
-def update_in_float32(*arguments):
-    m, l, acc, scores, values = (np.asarray(x, dtype=np.float32) for x in arguments)
+def update_in_float64(*arguments):
+    dtype = arguments[2].dtype
+    m, l, acc, scores, values = (np.asarray(x, dtype=np.float64) for x in arguments)
     block_m = scores.max(axis=-1, keepdims=True)
-    block_p = np.where(block_m == -np.inf, np.float32(0), np.exp(scores - block_m))
+    block_p = np.where(block_m == -np.inf, 0, np.exp(scores - block_m))
     m_new = np.maximum(m[..., None], block_m)
     visible = m_new > -np.inf
-    old = np.where(visible, np.exp(m[..., None] - m_new), np.float32(0))
-    new = np.where(visible, np.exp(block_m - m_new), np.float32(0))
+    old = np.where(visible, np.exp(m[..., None] - m_new), 0)
+    new = np.where(visible, np.exp(block_m - m_new), 0)
     l_new = old[..., 0] * l + new[..., 0] * block_p.sum(axis=-1)
-    return m_new[..., 0], l_new, old * acc + new * np.einsum("...k,kd->...d", block_p, values)
+    acc_new = old * acc + new * np.einsum("...k,kd->...d", block_p, values)
+    return m_new[..., 0].astype(dtype), l_new.astype(dtype), acc_new.astype(dtype)
 
 
 def merge_row_by_row(a, b):
@@ -105,7 +107,7 @@ RIGHT_ANSWERS = {
     },
     "online_softmax_update": {
         "query by query and key by key": update_by_loops,
-        "in float32 throughout": update_in_float32,
+        "in float64, rounded to the inputs' dtype": update_in_float64,
         "exp2 with log2(e) folded in": {
             "np.exp(m - shift)": f"np.exp2((m - shift) * {LOG2_E})",
             "np.exp(scores - shift[..., None])": f"np.exp2((scores - shift[..., None]) * {LOG2_E})",
@@ -115,10 +117,16 @@ RIGHT_ANSWERS = {
         "b before a": lambda a, b: merge_states(b, a),
         "row by row, the larger max first": merge_row_by_row,
         "by log-sum-exp": merge_by_lse,
-        "in float32 throughout": {
+        "in float64, rounded to the inputs' dtype": {
             "    m_a, l_a, acc_a = a\n": (
-                "    a, b = ([np.asarray(x, np.float32) for x in state] for state in (a, b))\n    m_a, l_a, acc_a = a\n"
-            )
+                "    dtype = a[2].dtype\n"
+                "    a, b = ([np.asarray(x, np.float64) for x in state] for state in (a, b))\n"
+                "    m_a, l_a, acc_a = a\n"
+            ),
+            "return m, w_a * l_a + w_b * l_b, w_a[..., None] * acc_a + w_b[..., None] * acc_b": (
+                "out = m, w_a * l_a + w_b * l_b, w_a[..., None] * acc_a + w_b[..., None] * acc_b\n"
+                "    return tuple(x.astype(dtype) for x in out)"
+            ),
         },
         "one factor, from the difference of the maxima": {
             f"w_a, w_b = {WEIGHTS}": (

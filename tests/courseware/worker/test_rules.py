@@ -5,10 +5,11 @@ import textwrap
 
 import pytest
 
-from courseware.checks import registry, rules
+from courseware.checks import registry
 from courseware.checks.kernel_calls import is_kernel
 from courseware.checks.misconceptions import variants
 from courseware.classroom import marking
+from courseware.worker import rules
 from tests.courseware.exercises.right_answers import right_answers
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from course_lib.machine import HBMArray, Machine, Report, Tile, functions_on_tiles
+from courseware.checks import Rows, read_counting
 from courseware.worker import sandbox
 from courseware.worker.ipc import BrokenChannel, Channel
 from courseware.worker.running import CALL_LIMIT_S, TEXT_LIMIT_CHARS, Told, cut
 
-from . import read_counting
-from .read_counting import Rows
+from . import remote_launch
 
 STREAM_ITEMS = 64  # at a time
 OFFERED = {
@@ -46,6 +46,8 @@ class RemoteAnswer:
 
     cells: (id, source) of the answer's cell, the last, and of those before it. sources: of these cells.
     """
+
+    is_remote = True  # for `is_remote` of checks
 
     def __init__(self, cells, name, is_kernel, sandboxed):
         self._start = list(map(list, cells)), name, is_kernel
@@ -91,6 +93,10 @@ class RemoteAnswer:
 
     def __call__(self, *arguments):
         return self.play("call", arguments, CALL_LIMIT_S)
+
+    def launch(self, grid, call):
+        """Run a launch of the kernel that it is, and return its Trace."""
+        return remote_launch.launch(self, grid, call)
 
     def play(self, *message, serve=None):
         """Send a message, answer what the worker asks, and return what comes of it. Raises Told.

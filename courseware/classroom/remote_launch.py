@@ -6,8 +6,7 @@ import numpy as np
 
 from courseware.simulators.triton_trace.counts import Trace
 from courseware.worker.ipc import DTYPES
-
-from .calling import CALL_LIMIT_S
+from courseware.worker.running import CALL_LIMIT_S
 
 
 def launch(answer, grid: tuple, call: dict) -> Trace:

@@ -1,0 +1,235 @@
+"""Where an answer's syntax tree differs from the right one's, once both use the same names.
+
+Differences are found by hierarchical delta debugging (Misherghi and Su, ICSE 2006): from the whole body inwards, as
+long as fewer or smaller differences are enough to make the answer right.
+"""
+
+import ast
+import contextlib
+import copy
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+MIN_LIKENESS = 0.35  # of two statements that stand for each other
+MAX_DIFFERENCES = 3  # that are reported
+MAX_SHARE = 0.5  # of the answer's nodes that may be in differences: beyond, it is another answer
+
+
+class Difference(NamedTuple):
+    """old: a node of the answer, or None where one is missing. new: the right one's, or None where none belongs.
+
+    parent, field, place: where old is, or what new comes before; place is None of what is not in a list.
+    """
+
+    parent: ast.AST
+    field: str
+    place: int | None
+    old: ast.AST | None
+    new: ast.AST | None
+
+
+def fewest_differences(tree: ast.Module, reference: ast.Module, is_right: Callable[[str], bool]) -> list[Difference]:
+    """The differences that are enough to make the answer right, or none if that takes many of them.
+
+    tree, reference: modules of one function without docstring. is_right(source): whether that passes.
+    """
+    (wrong,), (right,) = tree.body, _in_names_of(tree, reference).body
+    size = sum(1 for _ in ast.walk(wrong))
+
+    def is_enough(differences):
+        with applied(differences):
+            return is_right(ast.unparse(tree))
+
+    active = _of_blocks(wrong, "body", wrong.body, right.body)
+    if not is_enough(active):
+        return []
+    while True:
+        active = _needed(active, is_enough)
+        splits = [(each, parts) for each in active if (parts := _parts_of(each))]
+        smaller = next(
+            (fewer for each, parts in splits if (fewer := _split(each, parts, active, is_enough)) is not None), None
+        )
+        if smaller is None:
+            break
+        active = smaller
+    active = _where_it_is_made(wrong, active, is_enough)
+    share = sum(1 for each in active for node in ast.walk(each.old or each.new)) / size
+    return active if len(active) <= MAX_DIFFERENCES and share <= MAX_SHARE else []
+
+
+def _where_it_is_made(definition, active, is_enough):
+    """The one difference where a variable gets its value, in place of one where it is used."""
+    match active:
+        case [Difference(old=ast.Name(id=name), new=new)] if not isinstance(new, ast.Name):
+            made = [each for each in ast.walk(definition) if isinstance(each, ast.Assign | ast.AugAssign)]
+            made = [each for each in made if _stored(each) == [name]]
+            moved = [Difference(each, "value", None, each.value, new) for each in made[-1:]]
+            if moved and name not in {node.id for node in ast.walk(new) if isinstance(node, ast.Name)}:
+                return moved if is_enough(moved) else active
+    return active
+
+
+def _needed(differences, is_enough):
+    """One of them if that is enough, otherwise those that cannot be left out one by one."""
+    for each in differences if len(differences) > 1 else ():
+        if is_enough([each]):
+            return [each]
+    for each in list(differences) if len(differences) > 2 else ():
+        rest = [other for other in differences if other is not each]
+        if rest and is_enough(rest):
+            differences = rest
+    return differences
+
+
+def _split(difference, parts, active, is_enough):
+    """The differences with parts of one of them in its place, if these are enough, or None."""
+    others = [each for each in active if each is not difference]
+    if not is_enough(others + parts):
+        return None
+    return others + _needed(parts, lambda some: is_enough(others + some))
+
+
+@contextlib.contextmanager
+def applied(differences: list[Difference]) -> Iterator[None]:
+    """The tree has the differences' new nodes as long as this lasts."""
+    saved = [
+        (each.parent, each.field, value[:] if isinstance(value, list) else value)
+        for each in differences
+        for value in [getattr(each.parent, each.field)]
+    ]
+    try:
+        # From the end, so that places stay; what stands at a place goes before another comes in there.
+        for each in sorted(differences, key=lambda each: (each.place or 0, each.old is not None), reverse=True):
+            if each.place is None:
+                setattr(each.parent, each.field, each.new)
+                continue
+            block = getattr(each.parent, each.field)
+            block[each.place : each.place + (each.old is not None)] = [each.new] if each.new is not None else []
+        for each in differences:
+            if each.field == "body" and not getattr(each.parent, "body", True):
+                each.parent.body.append(ast.Pass())
+        yield
+    finally:
+        for parent, field, value in reversed(saved):
+            if isinstance(value, list):
+                getattr(parent, field)[:] = value
+            else:
+                setattr(parent, field, value)
+
+
+def _parts_of(difference) -> list[Difference]:
+    """The differences inside one, or none if its nodes are of different kinds."""
+    old, new = difference.old, difference.new
+    if old is None or type(old) is not type(new):
+        return []
+    parts = []
+    for field in old._fields:
+        one, other = getattr(old, field, None), getattr(new, field, None)
+        if isinstance(one, list) and (one or other) and isinstance((one or other)[0], ast.stmt):
+            parts += _of_blocks(old, field, one, other)
+        elif isinstance(one, list):
+            if len(one) != len(other):
+                return []
+            for place, pair in enumerate(zip(one, other, strict=True)):
+                parts += _of_nodes(old, field, place, *pair)
+        else:
+            parts += _of_nodes(old, field, None, one, other)
+    return [] if any(part is None for part in parts) else parts
+
+
+def _of_nodes(parent, field, place, old, new):
+    if not isinstance(old, ast.AST) or not isinstance(new, ast.AST):
+        return [] if old == new else [None]
+    if ast.dump(old) == ast.dump(new):
+        return []
+    can_stand = not isinstance(getattr(old, "ctx", ast.Load()), ast.Store) and isinstance(old, ast.expr | ast.operator)
+    can_stand |= isinstance(old, ast.cmpop | ast.unaryop | ast.boolop) or type(old) is type(new)
+    return [Difference(parent, field, place, old, new) if can_stand else None]
+
+
+def _of_blocks(parent, field, old, new):
+    """The differences of two blocks of statements, of which those that are most alike stand for each other."""
+    pairs = _aligned(old, new, lambda one, other: _likeness(ast.unparse(one), ast.unparse(other)))
+    found, ours, theirs = [], dict(pairs), {j: i for i, j in pairs}
+    for i, statement in enumerate(old):
+        if i not in ours:
+            found.append(Difference(parent, field, i, statement, None))
+        elif ast.dump(statement) != ast.dump(new[ours[i]]):
+            found.append(Difference(parent, field, i, statement, new[ours[i]]))
+    before = len(old)
+    for j in reversed(range(len(new))):  # of several before one place, the last comes in first
+        before = theirs.get(j, before)
+        if j not in theirs:
+            found.append(Difference(parent, field, before, None, new[j]))
+    return found
+
+
+def _aligned(old, new, likeness):
+    """Pairs (i, j) in order, of those that are most alike together."""
+    best = [[(0.0, ())] * (len(new) + 1) for _ in range(len(old) + 1)]
+    for i, one in enumerate(old):
+        for j, other in enumerate(new):
+            alike = likeness(one, other) if type(one) is type(other) else 0.0
+            here = (best[i][j][0] + alike, (*best[i][j][1], (i, j))) if alike >= MIN_LIKENESS else (0.0, ())
+            best[i + 1][j + 1] = max(here, best[i][j + 1], best[i + 1][j], key=lambda each: each[0])
+    return best[-1][-1][1]
+
+
+def _likeness(one, other):
+    return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
+
+
+def _in_names_of(tree, reference):
+    """The reference with its arguments and variables called as in the tree."""
+    names = _arguments_named_alike(tree, reference)
+    votes = Counter()
+    flat = [[node for node in ast.walk(each.body[0]) if isinstance(node, ast.stmt)][1:] for each in (tree, reference)]
+    hidden = map(_locals_of, (tree, reference))
+    masked = [{node: _masked(node, its) for node in nodes} for nodes, its in zip(flat, hidden, strict=True)]
+    pairs = _aligned(*flat, lambda one, other: _likeness(masked[0][one], masked[1][other]))
+    for i, j in pairs:
+        ours, theirs = _stored(flat[0][i]), _stored(flat[1][j])
+        if len(ours) == len(theirs):
+            for one, other in zip(ours, theirs, strict=True):
+                votes[other, one] += _likeness(masked[0][flat[0][i]], masked[1][flat[1][j]]) + 0.5 * (one == other)
+    for (theirs, ours), _ in votes.most_common():
+        if theirs not in names and ours not in names.values():
+            names[theirs] = ours
+    return _Renamed(names).visit(copy.deepcopy(reference))
+
+
+def _arguments_named_alike(tree, reference):
+    ours, theirs = (each.body[0].args for each in (tree, reference))
+    return {other.arg: one.arg for one, other in zip(ours.args, theirs.args, strict=False)}
+
+
+def _locals_of(tree):
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def _masked(statement, names):
+    """The text of a statement, of a compound one without its body, with its variables' names hidden."""
+    statement = copy.deepcopy(statement)
+    for field in ("body", "orelse"):
+        if isinstance(getattr(statement, field, None), list):
+            setattr(statement, field, [ast.Pass()] if field == "body" else [])
+    return ast.unparse(_Renamed(dict.fromkeys(names, "_")).visit(statement))
+
+
+def _stored(statement):
+    """The names that a statement itself assigns, in order."""
+    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    return [node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name)]
+
+
+class _Renamed(ast.NodeTransformer):
+    def __init__(self, names):
+        self.names = names
+
+    def visit_Name(self, node):  # noqa: N802
+        return ast.copy_location(ast.Name(self.names.get(node.id, node.id), node.ctx), node)
+
+    def visit_arg(self, node):
+        return ast.copy_location(ast.arg(self.names.get(node.arg, node.arg)), node)
