@@ -97,18 +97,22 @@ def _changed_cuda(source):
                     yield before + code[: match.start()] + new + code[match.end() :] + after
 
 
-def accepted(exercise_id, source) -> bool:
-    """Whether the exercise's check accepts this source as an answer."""
-    exercise = registry.find(exercise_id)
+def guarded(exercise, source) -> GuardedAnswer:
+    """The answer that this source defines."""
     namespace = {"np": np} | (given_names() if "triton" in exercise.imports else {})
     # Of two kernels that share a file name, Triton would run the second in place of the first.
     run_source(source, f"<mutant {zlib.crc32(source.encode()):08x}>", namespace)
-    answer = plain(namespace[exercise.answer.__name__])
+    return GuardedAnswer(plain(namespace[exercise.answer.__name__]))
+
+
+def accepted(exercise_id, source) -> bool:
+    """Whether the exercise's check accepts this source as an answer."""
+    exercise = registry.find(exercise_id)
     # As `grade`, but without looking for the smallest input that shows a failure.
-    guarded = GuardedAnswer(answer)
+    answer = guarded(exercise, source)
     for prop in exercise.properties:
         inputs = itertools.chain(prop.cases, drawn(prop, 0) if prop.draw is not None else ())
-        if any(attempt(prop, guarded, given) is not None for given in inputs):
+        if any(attempt(prop, answer, given) is not None for given in inputs):
             return False
     return True
 

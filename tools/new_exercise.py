@@ -82,10 +82,7 @@ FILL_IN: why the answer is as it is.
 
 #### FILL_IN: the sum is not divided
 
-```diff
--    return float(x.sum() / len(x))
-+    return float(x.sum())
-```
+    x.sum() / len(x) => x.sum()
 
 The sum is not divided by the number of numbers.
 
@@ -121,11 +118,13 @@ check("ID", NAME)
 
 AFTERWARDS = """\
 Written: {written}
-Fill in what is marked FILL_IN, and give the exercise at least five misconceptions; then, in this order:
+Fill in what is marked FILL_IN, and write wrong answers: what is said of each has to be true of it, and name its line or
+the idea. Those of which it is not are misconceptions, ten at most. Then, in this order:
     the docstring, in the stub, too               notebooks/source/{notebook}.md: a test compares the two
     the minutes of the lesson                     in the header there, "About ... minutes", and in the README's table
     python -m tools.authoring build {notebook}
     python -m courseware classroom --table        put it into docs/instructors.md
+    python -m tools.ablation {id:<21}        which misconceptions are not needed, since their line is found
     python -m tools.mutants {id:<22}        which small changes of the answer its check accepts: close the hole, or
                                                   list what is no mistake in equivalent_mutants.toml, beside the
                                                   tests; the counts go into courseware/data/mutants.json
