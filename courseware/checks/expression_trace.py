@@ -16,18 +16,36 @@ from courseware.editing import run_source
 from .calling import GuardedAnswer
 from .exercise import Property
 from .misconceptions import observed
+from .value_pairs import as_shaped
 
 MAX_COST_PER_RUN, MAX_COST_PER_LAUNCH = 60, 600
 LAUNCH_LIMIT_S = 5.0
 GIVEN = re.compile(r"-[\d.e+]+$|machine\.load\(.*\)$")  # a number with a sign; without one it is a constant
 NAME = "_recorded"  # of what records, in the code that runs
-
-
 _numbers = itertools.count()  # of the sources that are run
 
 
 class TooMuch(Exception):
     """A run has more to record than is worth the time."""
+
+
+def module_of(function: FunctionType) -> ast.Module:
+    """A function's definition, without decorators and docstring, with the lines of its file."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
+    (definition,) = tree.body
+    if not isinstance(definition, ast.FunctionDef):
+        raise TypeError("a lambda")
+    definition.decorator_list = []
+    if ast.get_docstring(definition) is not None:
+        del definition.body[0]
+    return tree
+
+
+def line_of(function: FunctionType, number: int) -> str:
+    """ "line 3:  s = x - x.max()", of the file that the function comes from."""
+    text = linecache.getline(function.__code__.co_filename, number, function.__globals__)
+    return f"line {number}:  {text.strip()}"
 
 
 class Place(NamedTuple):
@@ -48,25 +66,23 @@ class Place(NamedTuple):
 class ExpressionTrace:
     """A function, or a kernel, whose expressions note their values, and one of which may be given others.
 
-    places: the expressions. bounds: those that are bounds of slices. lists: those that were lists. values: of the last
-    run, {number of the place: its values, in order}. cost: what it took, where 1 is little; beyond MAX_COST_PER_RUN it
-    ends. leaving: the conditions of what leaves a loop, a
-    pass of it, or the function.
+    places: the expressions. Of these, bounds: of slices; lists: that were lists; leaving: the conditions of what leaves
+    a loop, a pass of it, or the function. values: of the last run, {number of the place: its values, in order}. cost:
+    what it took, where 1 is little; beyond max_cost it ends.
     """
 
     def __init__(self, function: FunctionType, is_kernel: bool = False):
         """is_kernel: whether it is launched. What a kernel stores stands for what a function returns."""
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-        ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
+        tree = module_of(function)
         (definition,) = tree.body
-        definition.decorator_list = []
-        returned = [node.value for node in _statements(definition.body) if isinstance(node, ast.Return) and node.value]
+        nodes = list(ast.walk(definition))
+        inside = {node for each in nodes[1:] if isinstance(each, ast.FunctionDef) for node in ast.walk(each)}
+        returned = [each.value for each in nodes if isinstance(each, ast.Return) and each.value and each not in inside]
         names = {node.id for node in returned if isinstance(node, ast.Name)}
-        self._results = {node.value: "part" for node in ast.walk(definition) if _is_put_into(names, node)}
-        self._results |= {
-            part: "all" if part is node else "part" for node in returned for part in [node, *getattr(node, "elts", ())]
-        }
-        self._results |= {value: "part" for value in map(_stored, ast.walk(definition)) if value is not None}
+        self._results = {node.value: "part" for node in nodes if _is_put_into(names, node)}
+        self._results |= {value: "part" for value in map(_stored, nodes) if value is not None}
+        self._results |= {part: "part" for node in returned for part in getattr(node, "elts", ())}
+        self._results |= dict.fromkeys(returned, "all")
         self.max_cost = MAX_COST_PER_LAUNCH if is_kernel else MAX_COST_PER_RUN
         self._arguments = {argument.arg for argument in definition.args.args}
         self.function = function
@@ -78,7 +94,6 @@ class ExpressionTrace:
         namespace = function.__globals__ | {name: cell.cell_contents for name, cell in closure} | {NAME: self._note}
         # Triton reads a kernel's source again, so that there has to be one.
         run_source(ast.unparse(tree), f"<recorded {next(_numbers)}>", namespace)
-        self._filename, self._names = function.__code__.co_filename, function.__globals__
         self._answer = GuardedAnswer(namespace[definition.name], LAUNCH_LIMIT_S if is_kernel else 0.5)
 
     def run(self, prop: Property, inputs: dict, stand_ins=None):
@@ -87,11 +102,7 @@ class ExpressionTrace:
         return observed(prop, self._answer, inputs)
 
     def line(self, place):
-        """ "line 3:  s = x - x.max()": the line of a place."""
-        return self.line_of(self.places[place].line)
-
-    def line_of(self, number):
-        return f"line {number}:  {linecache.getline(self._filename, number, self._names).strip()}"
+        return line_of(self.function, self.places[place].line)
 
     def _watched(self, node):
         """The node, in which every expression is handed to `_note`."""
@@ -103,9 +114,10 @@ class ExpressionTrace:
             self._subtotals.update(node.values)
         text, outer, self._parts = ast.unparse(node), self._parts, []
         for field, value in ast.iter_fields(node):
+            is_name_called = field == "func" and isinstance(value, ast.Name)
             if isinstance(value, list):
                 value[:] = [self._watched(child) if isinstance(child, ast.AST) else child for child in value]
-            elif field != "annotation" and isinstance(value, ast.AST) and not _is_name_called(field, value):
+            elif isinstance(value, ast.AST) and field != "annotation" and not is_name_called:
                 setattr(node, field, self._watched(value))
         parts, self._parts = tuple(self._parts), outer
         is_value = isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
@@ -134,9 +146,7 @@ class ExpressionTrace:
             raise TooMuch
         if len(noted) > len(self._stand_ins.get(place, ())):
             return value
-        new = self._stand_ins[place][len(noted) - 1]
-        if new.size == array.size and new.ndim != array.ndim:
-            new = new.reshape(array.shape)
+        new = as_shaped(self._stand_ins[place][len(noted) - 1], array)
         if isinstance(value, range):
             return range(*new.tolist())
         if hasattr(value, "handle"):
@@ -154,23 +164,10 @@ def _continues(node, left):
     return isinstance(left, ast.BinOp) and any(isinstance(node.op, k) and isinstance(left.op, k) for k in kinds)
 
 
-def _statements(block):
-    """All statements of a block and of those in it, but for those of functions inside."""
-    for statement in block:
-        yield statement
-        if not isinstance(statement, ast.FunctionDef):
-            for field in ("body", "orelse", "finalbody"):
-                yield from _statements(getattr(statement, field, ()))
-
-
 def _is_put_into(names, node):
     """Whether a statement stores what is no constant into a place of one of these arrays: out[i] = p / l."""
     places = node.targets if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Constant) else ()
     return any(isinstance(place, ast.Subscript) and getattr(place.value, "id", "") in names for place in places)
-
-
-def _is_name_called(field, value):
-    return field == "func" and isinstance(value, ast.Name)
 
 
 def _stored(node):

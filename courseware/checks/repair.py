@@ -4,11 +4,8 @@ A changed answer is tried on every case of every property: a place that is repor
 """
 
 import ast
-import inspect
 import itertools
-import linecache
 import re
-import textwrap
 import time
 import warnings
 
@@ -19,6 +16,7 @@ from courseware.editing import run_source
 from .calling import GuardedAnswer, attempt
 from .drawing import drawn
 from .exercise import Exercise, Property
+from .expression_trace import line_of, module_of
 from .mutation_operators import Change, changed
 from .reference_diff import fewest_differences
 
@@ -33,7 +31,7 @@ def repair(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: di
     """(the lines, what to say of them), or nothing if no few changes are enough. lines: suspected ones."""
     function = answer.answer
     try:
-        tree, reference = _tree_of(function), _tree_of(exercise.answer)
+        tree, reference = module_of(function), module_of(exercise.answer)
     except (AttributeError, OSError, SyntaxError, TypeError, ValueError):  # no function, or its source is not here
         return set(), ""
     if function.__closure__:
@@ -51,19 +49,6 @@ def repair(exercise: Exercise, prop: Property, answer: GuardedAnswer, inputs: di
     if not changes or len(changes) > 1 and (lines or any(change.old is None for change in changes)):
         return set(), ""
     return {change.line for change in changes}, _told(changes, function)
-
-
-def _tree_of(function):
-    """The module of a function, without decorators and docstring, with the lines of its file."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
-    (definition,) = tree.body
-    if not isinstance(definition, ast.FunctionDef):
-        raise TypeError("a lambda")
-    definition.decorator_list = []
-    if ast.get_docstring(definition) is not None:
-        del definition.body[0]
-    return tree
 
 
 class _Trial:
@@ -122,8 +107,8 @@ def _is_odd(change, function):
         case ast.Name(), ast.BinOp():
             return re.search(r"[.@]", change.within) is not None and SIZED.search(change.within) is None
         case ast.Name(), ast.Name():
-            line = linecache.getline(function.__code__.co_filename, change.line, function.__globals__)
-            return line.strip().startswith("return") and len(re.findall(r"\w+", change.within)) > 2
+            is_returned = re.match(r"line \d+:  return", line_of(function, change.line))
+            return is_returned and len(re.findall(r"\w+", change.within)) > 2
     return False
 
 
@@ -162,10 +147,7 @@ def _as_change(difference):
 
 
 def _told(changes, function):
-    def line_of(number):
-        return linecache.getline(function.__code__.co_filename, number, function.__globals__).strip()
-
-    lines = [f"line {number}:  {line_of(number)}" for number in dict.fromkeys(change.line for change in changes)]
+    lines = [line_of(function, number) for number in dict.fromkeys(change.line for change in changes)]
     words = list(dict.fromkeys(map(_in_words, changes)))
     return "\n".join([*lines, f"{', and '.join(words)} the result would be right"])
 

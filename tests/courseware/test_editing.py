@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from course_lib import runtime
-from courseware.editing import edits_of, with_edits
+from courseware.editing import edits_of, with_edits, with_nodes_replaced
 
 OFFSET = 1
 
@@ -72,3 +72,53 @@ def test_a_traceback_shows_the_edited_line():
 def test_it_stands_alone_as_in_a_learner_s_cell():
     with pytest.raises(NameError, match="OFFSET"):
         with_edits(double, {"* 2": "+ OFFSET"}, "leaning")(1)
+
+
+def clipped(xs, low=0):
+    total = 0
+    best = 9
+    for x in xs:  # as they come
+        total += max(x,
+                     low)  # fmt: skip
+    if total > best:
+        total = best
+    return total
+
+
+def cuda():
+    return "__global__ void twice(float* x, float* xs) {\n  x[0]  =  2.0f*xs[0];\n}"
+
+
+@pytest.mark.parametrize(
+    "edits, total",
+    [
+        ([("max(x, low)", "x")], 3),
+        ([("total = 0; best = 9", "best = 2; total = -best")], 2),
+        ([("for x in xs: ...", "total = len(xs)")], 3),
+        ([("for x in xs: ...", "for x in xs:\n    total += x; total += x")], 6),
+        ([("for x in xs: ...", "")], 0),
+        ([("max(x, low)", "x * 4"), ("total = best", "")], 12),
+    ],
+)
+def test_nodes_are_replaced_wherever_the_lines_break(edits, total):
+    assert with_nodes_replaced(clipped, edits, "edited")([1, -1, 3]) == total
+
+
+def test_of_cuda_cpp_tokens_are_replaced():
+    edited = with_nodes_replaced(cuda, [("2.0f * xs[0]", "3.0f"), ("float *x,", "int* x,")], "thrice")()
+    assert edited == "__global__ void twice(int* x, float* xs) {\n  x[0]  =  3.0f;\n}"
+
+
+@pytest.mark.parametrize(
+    "function, old, count",
+    [
+        (clipped, "low + 1", 0),
+        (clipped, "best", 2),
+        (clipped, "total = 0; total = best", 0),
+        (clipped, "while xs: ...", 0),
+        (cuda, "float", 2),
+    ],
+)
+def test_nodes_that_are_not_there_exactly_once_are_refused(function, old, count):
+    with pytest.raises(ValueError, match=re.escape(f"other: {old!r} occurs {count} times in {function.__name__}, not")):
+        with_nodes_replaced(function, [(old, "7")], "other")

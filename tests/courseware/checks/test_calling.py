@@ -10,17 +10,7 @@ import numpy as np
 import pytest
 
 from courseware.checks.calling import AnswerError, GuardedAnswer
-
-
-def cell(source):
-    """The functions of a notebook cell, with line numbers that count within the cell."""
-    import linecache
-
-    filename = f"<cell {abs(hash(source))}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace = {"np": np}
-    exec(compile(source, filename, "exec"), namespace)
-    return namespace
+from tests.courseware.checks.cells import function_of
 
 
 def finding(answer, *arguments, limit_s=2.0):
@@ -30,8 +20,8 @@ def finding(answer, *arguments, limit_s=2.0):
 
 
 def test_an_exception_is_told_at_the_learners_line_without_other_frames():
-    answer = cell("def helper(x):\n    return np.linalg.inv(x)\n\ndef answer(x):\n    y = helper(x)\n    return y\n")
-    told = finding(answer["answer"], np.zeros((2, 2)))
+    source = "def helper(x):\n    return np.linalg.inv(x)\n\ndef answer(x):\n    y = helper(x)\n    return y\n"
+    told = finding(function_of(source), np.zeros((2, 2)))
     assert told.kind == "exception"
     assert told.text.splitlines() == [
         "the answer raised LinAlgError, a ValueError: Singular matrix",
@@ -40,61 +30,40 @@ def test_an_exception_is_told_at_the_learners_line_without_other_frames():
     ]
 
 
-def test_an_unknown_name_is_told_apart_for_its_hint():
-    assert finding(cell("def answer():\n    return npp.zeros(2)\n")["answer"]).kind == "unknown name"
-    assert finding(cell("def answer():\n    x += 1\n")["answer"]).kind == "exception"  # UnboundLocalError
-
-
-def test_an_address_in_a_message_is_left_out():
-    told = finding(cell("def answer():\n    raise ValueError(object())\n")["answer"])
-    assert told.text.splitlines()[0] == "the answer raised ValueError: <object object>"
-
-
-def test_an_unfinished_answer_says_where():
-    source = "def answer(x):\n    if x > 0:\n        return x\n    raise NotImplementedError\n"
-    told = finding(cell(source)["answer"], -1)
-    assert "not finished" in told.text and "line 4, in answer:  raise NotImplementedError" in told.text
-
-
-def test_deep_recursion_is_told_in_a_few_lines():
-    told = finding(cell("def answer(n):\n    return answer(n + 1)\n")["answer"], 0)
-    assert "RecursionError" in told.text and len(told.text.splitlines()) < 8
-
-
-@pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt()", "MemoryError()", "GeneratorExit()"])
-def test_nothing_gets_out(error):
-    told = finding(cell(f"def answer():\n    raise {error}\n")["answer"])
-    assert error.split("(")[0] in told.text and "line 2" in told.text
-
-
-ENDLESS = {
-    "a loop": "def answer():\n    while True:\n        pass\n",
-    "a loop that catches every Exception": (
-        "def answer():\n"
-        "    while True:\n"
-        "        try:\n"
-        "            sum(range(1000))\n"
-        "        except Exception:\n"
-        "            pass\n"
-    ),
-    "a loop that prints": "def answer():\n    while True:\n        print('again ' * 100)\n",
-}
-SWALLOWING = (
-    "def answer():\n"
-    "    try:\n"
-    "        while True:\n"
-    "            pass\n"
-    "    except:\n"
-    "        pass\n"
-    "    while True:\n"
-    "        pass\n"
+@pytest.mark.parametrize(
+    "line, kind, said",
+    [
+        ("return npp.zeros(2)", "unknown name", "NameError"),
+        ("x += 1", "exception", "UnboundLocalError"),
+        ("raise ValueError(object())", "exception", "the answer raised ValueError: <object object>\n"),  # no address
+        ("raise NotImplementedError", "exception", "the answer is not finished"),
+        ("return answer()", "exception", "RecursionError"),
+        # Nothing gets out.
+        ("raise SystemExit(3)", "exception", "SystemExit"),
+        ("raise KeyboardInterrupt", "exception", "KeyboardInterrupt"),
+        ("raise MemoryError", "exception", "MemoryError"),
+        ("raise GeneratorExit", "exception", "GeneratorExit"),
+    ],
 )
+def test_what_is_raised_is_told_in_a_few_lines(line, kind, said):
+    stdout = sys.stdout
+    told = finding(function_of(f"def answer():\n    {line}\n"))
+    assert (told.kind, sys.stdout) == (kind, stdout)
+    assert said in told.text and f"line 2, in answer:  {line}" in told.text and len(told.text.splitlines()) < 8
 
 
-@pytest.mark.parametrize("source", [*ENDLESS.values(), SWALLOWING], ids=[*ENDLESS, "one that swallows the alarm"])
-def test_an_answer_that_does_not_return_is_stopped(source):
+ENDLESS = [
+    "    while True:\n        pass\n",
+    "    while True:\n        try:\n            sum(range(1000))\n        except Exception:\n            pass\n",
+    "    while True:\n        print('again ' * 100)\n",
+]
+SWALLOWING = f"    try:\n        while True:\n            pass\n    except:\n        pass\n{ENDLESS[0]}"
+
+
+@pytest.mark.parametrize("body", [*ENDLESS, SWALLOWING])
+def test_an_answer_that_does_not_return_is_stopped(body):
     start = time.monotonic()
-    told = finding(cell(source)["answer"], limit_s=0.3)
+    told = finding(function_of(f"def answer():\n{body}"), limit_s=0.3)
     said, *loop = told.text.splitlines()
     assert told.kind == "timeout" and said == "the answer did not return within 0.3 s; it was in this loop"
     assert re.fullmatch(r"  line [27], in answer:  while True:", *loop)
@@ -110,9 +79,9 @@ def test_what_waits_is_given_longer_than_what_computes():
     assert time.monotonic() - start < 5
 
 
-@pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
-def test_the_same_outside_the_main_thread(source):
-    answer, told = cell(source)["answer"], []
+@pytest.mark.parametrize("body", ENDLESS)
+def test_the_same_outside_the_main_thread(body):
+    answer, told = function_of(f"def answer():\n{body}"), []
     thread = threading.Thread(target=lambda: told.append(finding(answer, limit_s=0.3)))
     before = threading.active_count()
     thread.start()
@@ -130,7 +99,7 @@ def test_outside_the_main_thread_answers_return_and_raise_as_in_it():
 
     def work():
         seen.append(GuardedAnswer(lambda x: x + 1)(1))
-        seen.append(finding(cell("def answer():\n    raise KeyError('k')\n")["answer"]).text)
+        seen.append(finding(function_of("def answer():\n    raise KeyError('k')\n")).text)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -141,7 +110,7 @@ def test_outside_the_main_thread_answers_return_and_raise_as_in_it():
 def test_the_alarm_is_put_back():
     before = signal.getsignal(signal.SIGALRM)
     GuardedAnswer(lambda: None)()
-    finding(cell(ENDLESS["a loop"])["answer"], limit_s=0.1)
+    finding(function_of(f"def answer():\n{ENDLESS[0]}"), limit_s=0.1)
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
@@ -156,25 +125,15 @@ def test_what_an_answer_prints_is_kept_and_cut(capsys):
 
 
 def test_inputs_are_copies_and_changes_are_noticed():
-    def answer(a, state, n):
-        state[1][0] = 7
+    def answer(a, state, numbers, n):
+        state[1][0], numbers[1] = 7, 5
         return a
 
-    a, state = np.zeros(3), (1.0, np.zeros(2))
+    given = np.zeros(3), (1.0, np.zeros(2)), [3, 4], 3
     guarded = GuardedAnswer(answer)
-    returned = guarded(a, state, 3)
-    assert returned is not a and state[1][0] == 0
-    assert guarded.modified == (1,)
-    guarded.answer = lambda *arguments: None
-    guarded(a, state, 3)
-    assert guarded.modified == ()
-
-
-def test_a_number_replaced_in_a_list_is_noticed():
-    guarded = GuardedAnswer(lambda numbers, words, n: numbers.__setitem__(1, 5))
-    guarded([3, 4], ["load"], 3)
-    assert guarded.modified == (0,)
-    guarded([3, 5], ["load"], 3)
+    assert guarded(*given) is not given[0] and given[1][1][0] == 0
+    assert guarded.modified == (1, 2)
+    guarded(given[0], (1.0, np.array([7.0, 0.0])), [3, 5], 3)
     assert guarded.modified == ()
 
 
@@ -182,12 +141,6 @@ def test_numpys_warnings_are_quiet(recwarn):
     GuardedAnswer(lambda: np.exp(np.array(1e4)) - np.array(np.inf))()
     assert not recwarn.list
     assert np.geterr()["over"] == "warn"
-
-
-def test_the_real_stdout_is_back_after_a_failure():
-    before = sys.stdout
-    finding(cell("def answer():\n    raise ValueError\n")["answer"])
-    assert sys.stdout is before
 
 
 def test_unwritten_memory_holds_nan_while_an_answer_runs():

@@ -31,23 +31,15 @@ Because.
 
 ### a property
 
-#### one thing
+#### Idea: one thing
 
-```diff
--right
-+wrong
-```
+    right => wrong
 
-```diff
- right
-+wrong
-```
-
-```diff each
--right
-+either
-+or
-```
+    first => last
+    if right: ... =>
+        if wrong:
+            pass
+    gone =>
 
 It is wrong.
 
@@ -57,11 +49,9 @@ And there.
 
 #### another thing
 
-It is wrong, too.
+    right =>
 
-```diff
--right
-```
+It is wrong, too.
 """
 QUIZ = """\
 ## Which?
@@ -89,10 +79,11 @@ def test_an_exercise_is_read(tmp_path):
         "An outline:\n\n    code = that(keeps)\n    its = lines",
     )
     assert read.reasoning == "Because."
-    diffs = ("-right\n+wrong\n", " right\n+wrong\n", "-right\n+either\n", "-right\n+or\n")
+    variants = ((("right", "wrong"),), (("first", "last"), ("if right: ...", "if wrong:\n    pass"), ("gone", "")))
+    said = "It is wrong.", "Look there.\n\nAnd there."
     assert read.misconceptions == (
-        prose.Misconception("one thing", "a property", diffs, "It is wrong.", "Look there.\n\nAnd there."),
-        prose.Misconception("another thing", "a property", ("-right\n",), "It is wrong, too.", ""),
+        prose.Misconception("one thing", "a property", variants, *said, is_idea=True),
+        prose.Misconception("another thing", "a property", ((("right", ""),),), "It is wrong, too.", ""),
     )
 
 
@@ -101,10 +92,12 @@ def test_an_exercise_is_read(tmp_path):
     [
         ("# A title\n", "", "does not begin with a title"),
         ("## Hint 2", "## Hint two", "it needs Hint 1, Hint 2, Hint 3, Reasoning, Misconceptions"),
-        ("#### another thing", "#### one thing", "has a heading twice: one thing"),
-        ("It is wrong, too.", "", "the misconception 'another thing' needs a diff and what is wrong"),
-        ("```diff\n-right\n```\n", "", "the misconception 'another thing' needs a diff and what is wrong"),
-        ("### a property", "", "'#### one thing' stands before the first '###' heading"),
+        ("#### another thing", "#### Idea: one thing", "has a heading twice: Idea: one thing"),
+        ("It is wrong, too.", "", "the misconception 'another thing' needs an edit and what is wrong"),
+        ("\n    right =>\n", "", "the misconception 'another thing' needs an edit and what is wrong"),
+        ("    gone =>", "    gone", "the misconception 'Idea: one thing' has 'gone', which is no edit"),
+        ("    gone =>", "    gone=>", "the misconception 'Idea: one thing' has 'gone=>', which is no edit"),
+        ("### a property", "", "'#### Idea: one thing' stands before the first '###' heading"),
         ("# A title\n", "# A title\n\nstray words\n", "'stray words' stands before"),
     ],
 )

@@ -1,0 +1,66 @@
+"""Where an answer differs from the right one: in as few and as small places as are enough."""
+
+import ast
+
+import pytest
+
+from courseware.checks.reference_diff import fewest_differences
+
+RIGHT = """
+def mean_of_squares(xs, skip):
+    total = 0
+    count = 0
+    for x in xs:
+        if x != skip:
+            total += x * x
+            count += 1
+    return total / count
+"""
+
+
+def is_right(source):
+    exec(source, namespace := {})
+    try:
+        return [namespace["mean_of_squares"](*given) for given in (([1, 2, 4], 2), ([3, 5, 1, 3], 1))] == [8.5, 43 / 3]
+    except (NameError, ZeroDivisionError):
+        return False
+
+
+def differences(source):
+    """(old, new) of each, as text. Asking for them leaves the tree as it was."""
+
+    def text(node):
+        return node and (ast.unparse(node) or type(node).__name__)
+
+    tree = ast.parse(source)
+    before = ast.dump(tree)
+    found = fewest_differences(tree, ast.parse(RIGHT), is_right)
+    assert ast.dump(tree) == before
+    return [(text(each.old), text(each.new)) for each in found]
+
+
+@pytest.mark.parametrize(
+    "edits, told",
+    [
+        # Other names are no difference.
+        ({"total": "s", "xs": "values", "x * x": "x + x"}, [("Add", "Mult")]),
+        ({"x != skip": "x <= skip"}, [("LtE", "NotEq")]),
+        ({"            count += 1\n": ""}, [(None, "count += 1")]),
+        ({"    return": "    count += 1\n    return"}, [("count += 1", None)]),
+        # One of the two alone is not enough.
+        ({"x * x": "x + x", "count = 0": "count = 1"}, [("1", "0"), ("Add", "Mult")]),
+        # What is right in itself is none, whatever it looks like.
+        ({"x * x": "x ** 2", "x != skip": "x == skip"}, [("Eq", "NotEq")]),
+    ],
+)
+def test_the_smallest_difference_that_is_enough_is_found(edits, told):
+    source = RIGHT
+    for old, new in edits.items():
+        assert old in source
+        source = source.replace(old, new)
+    assert differences(source) == told
+
+
+def test_of_another_algorithm_there_are_none():
+    source = "def mean_of_squares(xs, skip):\n    kept = [x for x in xs if x > skip]\n"
+    assert differences(f"{source}    return sum(x * x for x in kept) / len(kept)\n") == []
