@@ -28,9 +28,8 @@ def compiles(check: Checks, *row) -> None:
     """Add to the checks of a kernel that Triton's compiler takes it. row: an input for `case`."""
     test = judging(check.call, lambda _, **inputs: None, launched=_compiled)
     name = "Triton's compiler takes the kernel, for an A100"
-    check.append(
-        Property(name, check.call, test, (row[0] if isinstance(row[0], dict) else check.case(*row),), slow=True)
-    )
+    inputs = row[0] if isinstance(row[0], dict) else check.case(*row)
+    check.append(Property(name, check.call, test, (inputs,), slow=True))
 
 
 def _compiled(kernel, grid, outputs, *, strides=None, **arguments):
@@ -38,8 +37,7 @@ def _compiled(kernel, grid, outputs, *, strides=None, **arguments):
     arguments |= dict.fromkeys(outputs, np.zeros(1))
     arguments |= {name: 1 for names in (strides or {}).values() for name in names}
     answer = plain(kernel.answer)
-    refusal = _refusal(answer, {name: np.asarray(value) for name, value in arguments.items()})
-    if refusal:
+    if refusal := _refusal(answer, {name: np.asarray(value) for name, value in arguments.items()}):
         kernel.note(refusal)
         raise AnswerError(Finding("", "compiler", f"Triton's compiler refuses it: {refusal}"))
 

@@ -51,23 +51,23 @@ def run_cuda(source: str, kernel: str, grid, block, **arguments):
     from courseware.simulators.cuda_emulator.compiling import CompileError
     from courseware.simulators.cuda_emulator.runner import launch
 
-    answer = getattr(source, "answer", None)
+    def run():
+        return launch(source, kernel, grid=grid, block=block, arguments=arguments, limit_s=LIMIT_S)
+
+    if (answer := getattr(source, "answer", None)) is None:
+        return run()
     made = [value for value in arguments.values() if isinstance(value, np.ndarray) and np.isnan(value).all()]
     try:
-        report = launch(source, kernel, grid=grid, block=block, arguments=arguments, limit_s=LIMIT_S)
-    except (CompileError, TypeError, ValueError) as error:
-        if answer is None:
-            raise
-        compiles = not isinstance(error, CompileError)
-        what = "the kernel cannot be launched" if compiles else "the CUDA source does not compile"
-        raise _noted(answer, "launch" if compiles else "compile error", f"{what}: {error}") from None
+        report = run()
+    except CompileError as error:
+        raise _noted(answer, "compile error", f"the CUDA source does not compile: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise _noted(answer, "launch", f"the kernel cannot be launched: {error}") from None
     except RuntimeError as error:
-        if answer is None or "died of signal" not in str(error):
+        if "died of signal" not in str(error):
             raise
         text = "the kernel writes beyond its own memory, and its process died: is an index outside an array of its own?"
         raise _noted(answer, "stack overflow", text) from None
-    if answer is None:
-        return report
     if not report.findings or not report.complete:  # a race leaves to chance what is computed
         answer.note(*made)
     if report.findings:
@@ -87,7 +87,7 @@ def _of_race(text, arguments):
 
 
 def _noted(answer, kind, text, details=""):
-    answer.note(f"{kind} {details}" if details else kind)
+    answer.note(f"{kind} {details}".strip())
     return AnswerError(Finding("", kind, text))
 
 
@@ -141,7 +141,7 @@ def compare_output(report, array: np.ndarray, part: ExpectedOutput) -> Evidence 
             whole = f"every {part.index}" if len(rows) == len(missing) else where
             where = f"{named('column', columns)} of {whole}" if len(columns) < missing.shape[1] else where
         text = f"{part.name}: {int(missing.sum())} of {missing.size} elements are never stored ({where})"
-        return Evidence((Finding(part.name, "never stored", text),))
+        return single_finding("never stored", text, part=part.name)
     return compare(array, [part])
 
 

@@ -49,8 +49,8 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
     """
 
     def evidence(*findings):
-        names, expected = [part.name for part in parts], [part.expected for part in parts]
-        shown = told_apart(lambda digits: (show_returned(returned, parts, digits), show_parts(names, expected, digits)))
+        due = parts[0].expected if len(parts) == 1 else [part.expected for part in parts]
+        shown = told_apart(lambda digits: [_show_parts(values, parts, digits) for values in (returned, due)])
         return Evidence(findings, *shown)
 
     if len(parts) == 1:
@@ -74,7 +74,8 @@ def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
     off = [(a, part) for a, part in zip(arrays, rows, strict=True) if _wrong(a, part).any()]
     if not off:
         return None
-    findings = [swapped] if (swapped := _swapped(arrays, rows)) else [_differs(a, part) for a, part in off]
+    swapped = _swapped(arrays, rows)
+    findings = [swapped] if swapped else [Finding(part.name, *_difference(a, part)) for a, part in off]
     if not any(a.ndim > 1 for a in arrays):
         return evidence(*findings)
     shown = [_one_row(a, part, alone=len(parts) == 1) for a, part in off]
@@ -88,31 +89,35 @@ def told_apart(shown):
 
 def _one_row(array, part, alone):
     """(returned, expected) of an output: the first row that is wrong is enough."""
-    if array.ndim < 2:
-        return told_apart(lambda digits: tuple(f"{part.name} = {show(x, digits)}" for x in (array, part.expected)))
     row = tuple(np.argwhere(_wrong(array, part))[0, :-1].tolist())
-    if array.ndim == 2:
+    if array.ndim == 1:
+        label = f"{part.name} = "
+    elif array.ndim == 2:
         label = ("" if alone else f"{part.name}, ") + f"{part.index} {row[0]}: "
     else:
         label = f"{part.name}[{', '.join(map(str, row))}]: "
     return told_apart(lambda digits: tuple(label + show(x[row], digits) for x in (array, part.expected)))
 
 
+def as_array(value):
+    """As an array, or None of rows that differ in length."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return None
+
+
 def _is_table(value, part):
     """A list or tuple of numbers, or of rows of numbers, of the shape that is expected."""
-    try:
-        array = np.asarray(value) if isinstance(value, (list, tuple)) else None
-    except ValueError:
-        return False
+    array = as_array(value) if isinstance(value, (list, tuple)) else None
     return array is not None and array.dtype.kind in "fiu" and array.shape == np.shape(part.expected) != ()
 
 
 def _not_what(value, wanted):
     if value is None:
         return "none", f"the answer returned None, not {wanted}: is there a return on every way out?"
-    if isinstance(value, (tuple, list)):
-        return "type", f"the answer returned a {type(value).__name__} of {len(value)}, not {wanted}"
-    return "type", f"the answer returned {_a(type(value).__name__)}, not {wanted}"
+    size = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
+    return "type", f"the answer returned {_a(type(value).__name__)}{size}, not {wanted}"
 
 
 def _not_numbers(part, value):
@@ -156,50 +161,45 @@ def _swapped(arrays, parts):
     return None
 
 
-def _differs(array, part):
-    """The Finding for a part of the right shape with wrong values."""
+def _difference(array, part):
+    """(kind, text) of what is wrong with the values of a part of the right shape."""
     expected, name = part.expected, part.name
     finite = np.isfinite(expected)
     if (unwritten := is_unwritten(array)).any():
-        text = f"{name} is NaN{_where(unwritten, part)}, from elements of np.empty that were never written"
-        return Finding(name, "np.empty", text)
+        return "np.empty", f"{name} is NaN{_where(unwritten, part)}, from elements of np.empty that were never written"
     if np.isnan(array).any():
-        return Finding(name, "nan", f"{name} is NaN{_where(np.isnan(array), part)}")
+        return "nan", f"{name} is NaN{_where(np.isnan(array), part)}"
     wrong = _wrong(array, part)
     if not np.isfinite(array[finite]).all():
         infinite = np.isinf(array) & finite
         what = "-inf" if (array[infinite] < 0).all() else "infinite"
-        return Finding(name, "inf", f"{name} is {what}{_where(infinite, part)}")
+        return "inf", f"{name} is {what}{_where(infinite, part)}"
     if not finite[wrong].all():
-        return Finding(name, "values", f"{name} is not {expected[wrong & ~finite][0]}{_where(wrong, part)}")
+        return "values", f"{name} is not {expected[wrong & ~finite][0]}{_where(wrong, part)}"
     relative = np.abs(array - expected)[finite].max() / np.abs(expected[finite]).max(initial=1e-300)
     # float16 rounds to within 2 ** -11 of a number, some up and some down.
     off = (array - expected)[finite & (expected != 0)] / expected[finite & (expected != 0)]
     if 1e-15 < relative < 3e-3 and not (off.size > 2 and np.ptp(off) < 0.01 * np.abs(off).max()):
         if factors := _by_row(array, part, wrong):
-            return Finding(name, "factor", f"{name} is {factors}")
-        text = f"{name} is right to about {int(-np.log10(relative))} digits only"
+            return "factor", f"{name} is {factors}"
         rounded = relative > 1e-5 and 0.2 < np.mean(off[off != 0] > 0) < 0.8
-        return Finding(name, *("precision" if rounded else "digits", text))
+        text = f"{name} is right to about {int(-np.log10(relative))} digits only"
+        return "precision" if rounded else "digits", text
     if tiles := _by_tile(array, part, wrong):
-        return Finding(name, "factor", f"{name}:\n{tiles}")
+        return "factor", f"{name}:\n{tiles}"
     where = _where(wrong, part)
     selected = np.ndim(part.terms) == 0 and part.terms == 0  # not summed
     if selected or name in LOGARITHMS:
         off = array[wrong] - expected[wrong]
         if np.abs(off - off[0]).max() <= 1e-6 * np.abs(off[0]):
-            return Finding(
-                name, "offset", f"{name} is {abs(off[0]):.4g} too {'large' if off[0] > 0 else 'small'}{where}"
-            )
+            return "offset", f"{name} is {abs(off[0]):.4g} too {'large' if off[0] > 0 else 'small'}{where}"
     if not selected and (factor := _common_factor(array[wrong], expected[wrong])) is not None:
         partly = wrong.ndim > 1 and not (wrong.all(axis=-1) | ~wrong.any(axis=-1)).all()
         what = "0 where it should not be," if factor == 0 and partly else _too(factor, int(wrong.sum()))
-        return Finding(name, "factor", f"{name} is {what}{where}{_sums(name, array, expected)}")
+        return "factor", f"{name} is {what}{where}{_sums(name, array, expected)}"
     if not selected and (factors := _by_row(array, part, wrong)):
-        return Finding(name, "factor", f"{name} is {factors}{_sums(name, array, expected)}")
-    return Finding(
-        name, "values", f"{name} is wrong{where}{_by_weight(array, part, wrong) or _sums(name, array, expected)}"
-    )
+        return "factor", f"{name} is {factors}{_sums(name, array, expected)}"
+    return "values", f"{name} is wrong{where}{_by_weight(array, part, wrong) or _sums(name, array, expected)}"
 
 
 def _by_row(array, part, wrong):
@@ -229,12 +229,8 @@ def _factor(factor):
 
 def _sums(name, array, expected):
     """ "; its sum is 2, not 1", of the first row if there are several, where every row's sum should be 1."""
-    if (
-        name in ("m", "l")
-        or expected.shape[-1] < 2
-        or (expected < 0).any()
-        or not np.allclose(expected.sum(axis=-1), 1)
-    ):
+    sums_to_1 = name not in ("m", "l") and expected.shape[-1] > 1 and not (expected < 0).any()
+    if not sums_to_1 or not np.allclose(expected.sum(axis=-1), 1):
         return ""
     off = [row.sum() for row in array.reshape(-1, array.shape[-1]) if abs(row.sum() - 1) > 1e-2]
     return f"; {'a row' if array.ndim > 1 else 'it'} adds up to {off[0]:.4g}, not to 1" if off else ""
@@ -274,11 +270,8 @@ def _by_weight(array, part, wrong):
                 break
             sums = np.add.reduceat(terms, starts)
             factors, _, rank, _ = np.linalg.lstsq(sums.T, array[row], rcond=None)
-            if (
-                rank == len(starts)
-                and factors.min() >= -1e-6
-                and np.abs(factors @ sums - array[row]).max() <= 1e-5 * size
-            ):
+            is_close = np.abs(factors @ sums - array[row]).max() <= 1e-5 * size
+            if rank == len(starts) and factors.min() >= -1e-6 and is_close:
                 fates = _fates(factors + 0.0, of, block, weights[row] != 0)
                 return f"; in {part.index} {row}, {fates}" if fates else ""
     return ""
@@ -289,13 +282,10 @@ def _fates(factors, of, block, is_due):
 
     is_due: which terms have a weight at all.
     """
-    told = []
-    for factor, group in itertools.groupby(
-        enumerate(f"{f if f > 1e-6 else 0:.3g}" for f in factors), lambda each: each[1]
-    ):
-        places = [place for place, _ in group]
-        numbers = list(range(places[0] * block, min((places[-1] + 1) * block, len(is_due))))
-        numbers = [n for n in numbers if is_due[n]]
+    told, texts = [], [f"{factor if factor > 1e-6 else 0:.3g}" for factor in factors]
+    for factor, group in itertools.groupby(range(len(factors)), texts.__getitem__):
+        places = [number for place in group for number in range(place * block, (place + 1) * block)]
+        numbers = [number for number in places if number < len(is_due) and is_due[number]]
         times = {"0": "not at all", "1": "once"}.get(factor, f"{factor} times")
         told.append(f"{named(of, numbers)} {'' if told else 'counts ' if len(numbers) == 1 else 'count '}{times}")
     return ", ".join(told) if len(told) <= 4 else ""
@@ -329,13 +319,10 @@ def named(noun, numbers):
     first, last = numbers[0], numbers[-1]
     if first == last:
         return f"{noun} {first}"
+    nouns = {"entry": "entries", "query": "queries", "index": "indices"}.get(noun, f"{noun}s")
     if numbers == list(range(first, last + 1)):
-        return f"{_plural(noun)} {first} to {last}"
-    return f"{_plural(noun)} " + ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-
-
-def _plural(noun):
-    return {"entry": "entries", "query": "queries", "index": "indices"}.get(noun, f"{noun}s")
+        return f"{nouns} {first} to {last}"
+    return f"{nouns} {', '.join(map(str, numbers[:8]))}{', ...' if len(numbers) > 8 else ''}"
 
 
 def _where(wrong, part):
@@ -350,16 +337,10 @@ def _where(wrong, part):
     return f" at {named(part.index, rows)} of {wrong.shape[0]}{some}"
 
 
-def show_parts(names, values, digits=6):
-    if len(values) == 1:
-        return show(values[0], digits)
-    return ", ".join(f"{name} = {show(value, digits)}" for name, value in zip(names, values, strict=True))
-
-
-def show_returned(returned, parts, digits=6):
-    if len(parts) > 1 and isinstance(returned, (tuple, list)) and len(returned) == len(parts):
-        return show_parts([part.name for part in parts], returned, digits)
-    return show(returned, digits)
+def _show_parts(values, parts, digits):
+    if len(parts) > 1 and isinstance(values, (tuple, list)) and len(values) == len(parts):
+        return ", ".join(f"{part.name} = {show(value, digits)}" for part, value in zip(parts, values, strict=True))
+    return show(values, digits)
 
 
 def show(value, digits=6):

@@ -24,11 +24,8 @@ def found_by(prop: Property, condition: Callable[[dict], bool], seed: int) -> di
     """The smallest input drawn for which the condition holds. Raises Hypothesis's NoSuchExample if there is none."""
     from hypothesis import HealthCheck, Phase, find, settings
 
+    phases, unchecked = (Phase.generate, Phase.shrink), list(HealthCheck)
     quiet = settings(
-        max_examples=prop.examples,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
+        max_examples=prop.examples, phases=phases, suppress_health_check=unchecked, database=None, deadline=None
     )
     return find(prop.draw, condition, settings=quiet, random=random.Random(seed))

@@ -187,19 +187,13 @@ def _block_like(block, new):
     return type(block)(type(handle)(data, handle.dtype), block.type)
 
 
-def _of_block(block):
-    """The values of a block, but for pointers, and for bfloat16, of which the interpreter holds the bits."""
-    scalar = block.type.scalar
-    if scalar.is_ptr() or scalar.is_bf16():
-        return None
-    data = block.handle.data.copy()
-    return data if block.type.is_block() else data.reshape(())
-
-
 def _array(value):
     """The values as an array, or None of what is no number and no array of them."""
     if hasattr(value, "handle") and hasattr(value.handle, "data"):
-        return _of_block(value)
+        scalar, data = value.type.scalar, value.handle.data.copy()
+        if scalar.is_ptr() or scalar.is_bf16():  # of bfloat16, the interpreter holds the bits
+            return None
+        return data if value.type.is_block() else data.reshape(())
     if hasattr(value, "_storage"):
         return value._values_on(value._storage.machine).copy()
     if isinstance(value, range):

@@ -6,7 +6,6 @@ mistake.
 """
 
 import difflib
-import itertools
 import re
 import time
 from typing import NamedTuple
@@ -19,27 +18,16 @@ from .drawing import drawn
 from .exercise import Exercise, Property
 from .expression_trace import ExpressionTrace
 from .misconceptions import same
-from .value_pairs import (
-    are_alike,
-    are_equal,
-    can_stand,
-    changes_sign,
-    differ,
-    first_difference,
-    how_many_differ,
-    listed_range,
-    sizes_of,
-)
+from .value_pairs import are_alike, can_stand, changes_sign, differ, first_difference, how_many_differ, listed_range
 
 MAX_CASES, MAX_RANDOM, MAX_COST = 12, 6, 4000  # the cost as in ExpressionTrace: counted, not timed
 MAX_KERNEL_CASES, MAX_KERNEL_LAUNCHES = 4, 40  # cases of a kernel, and launches to look for a change
 TRYING_LIMIT_S = 2.5  # of processor time
-FLOAT64, FLOAT32 = 1e-9, 1e-5  # how far numbers may be apart that are the same
+FLOAT64, FLOAT32, ROUNDED = 1e-9, 1e-5, 5e-3  # how far numbers may be apart that are the same, or but for rounding
 MIN_LIKENESS = 0.4  # so little do two expressions have in common that stand for different things
 # What an expression is, in the order in which they are tried: WRONG though all its parts are right; RIGHT, if a step
 # is missing after it; wrong with some of its PARTS; a VARIABLE, which is made elsewhere; GIVEN.
 WRONG, RIGHT, PARTS, VARIABLE, GIVEN = range(5)
-ROUNDED = 5e-3  # how far numbers of a few float16 roundings may be apart
 # What is filled later, or rises: that with the right values from the start the result is right tells nothing.
 INITIAL_VALUE = re.compile(
     r"-(1e\+\d+|\d{4,})|np\.(zeros|empty)|np\.ones\(.*bool|(np\.full\w*\(.*)?(-(np|math)\.inf|float\(.-inf)"
@@ -106,14 +94,13 @@ class _Search:
         self.texts = {}  # results first; of several with the same values, one, with the texts of all
         for source in sorted(self.ref_values[0], key=lambda source: not self.right.places[source].is_result):
             values = self.ref_values
-            alike = (other for other in self.texts if are_alike(values, source, values, other, exactly=True))
+            alike = (other for other in self.texts if are_alike(values, source, values, other, as_often=True))
             self.texts.setdefault(next(alike, source), []).append(self.right.places[source].text)
         results = [source for source in self.texts if self.right.places[source].is_result == "all"]
         self.results = {  # and what is the result but for its last rounding
-            source: at
-            for at in results
+            source
             for source in self.texts
-            if are_alike(self.ref_values, source, self.ref_values, at, rtol=ROUNDED)
+            if any(are_alike(self.ref_values, source, self.ref_values, result, ROUNDED) for result in results)
         }
         self.known = {  # each place -> the source that has the same values, or None
             place: next((source for source in self.texts if self._stands_for(source, place)), None)
@@ -131,21 +118,14 @@ class _Search:
 
     def _stands_for(self, source, place):
         """Whether they have the same values; of a number or a row also as often."""
-        ref_expr, pairs = self.right.places[source], self._both(place, source)
+        ref_expr, values = self.right.places[source], (self.wrong_values, place, self.ref_values, source, self.rtol)
         as_often = source in self.passing or ref_expr.is_given and not ref_expr.text.isidentifier()
-        if as_often and any(len(wrong[place]) != len(ref[source]) for wrong, ref in pairs):
-            return False
         # What asks for the opposite of a right condition is as good.
-        values = self.wrong_values, place, self.ref_values, source
-        return any(are_alike(*values, rtol=self.rtol, negated=negated) for negated in (False, True))
-
-    def _both(self, place, source):
-        pairs = zip(self.wrong_values, self.ref_values, strict=True)
-        return [(wrong, ref) for wrong, ref in pairs if place in wrong and source in ref]
+        return are_alike(*values, as_often) or are_alike(*values, as_often, negated=True)
 
     def _cut_into_passes(self):
         """Adds the rows of the right answer's arrays as sources of their own: a loop makes a row in each pass."""
-        if not any(len(values) > 1 for of_run in self.wrong_values for values in of_run.values()):
+        if all(len(values) == 1 for of_run in self.wrong_values for values in of_run.values()):
             return
         numbers, count = {}, len(self.right.places)  # (source, how many of its axes the passes run over) -> its number
         for run in self.runs + self.random:
@@ -192,10 +172,6 @@ class _Search:
             if first.dtype == bool and first.size == 1:  # right by chance, or what a function inside says
                 continue
             if source in self.results and not wrong_expr.is_result and not wrong_expr.is_given:
-                shape = self.ref_values[0][source][0].shape
-                if self.kind == "shape" and first.shape != shape:
-                    text = f"{wrong_expr.text} holds the right numbers, but its shape is {first.shape}, not {shape}"
-                    return self._said(place, text)
                 return self._said(place, f"{wrong_expr.text} is right already; what is made of it is not")
         return ""
 
@@ -208,15 +184,8 @@ class _Search:
         }
         found = {}  # place -> its source, once a single number is among them, which may fit by chance
         for place in sorted(kinds, key=kinds.get):  # where the first mistakes are, before what is made of them
-            for source in self._stand_ins(place):
-                if self.cost > MAX_COST or time.thread_time() > self.deadline_s:
-                    break
-                if (
-                    place in found
-                    or not self._mends(place, source)
-                    or not self._mends_enough_runs(place, source, kinds)
-                ):
-                    continue
+            mending = (source for source in self._stand_ins(place) if self._mends(place, source))
+            if (source := next(mending, None)) is not None:
                 if not found and any(x.size > 1 for x in self.wrong_values[0][place]):
                     return self._told(place, source)
                 found[place] = source
@@ -239,12 +208,6 @@ class _Search:
         """Of what stands in the two answers, from 0 to 1."""
         wrong_expr = self.wrong.places[place].text
         return max(difflib.SequenceMatcher(None, wrong_expr, text).ratio() for text in self.texts[source])
-
-    def _is_stale(self, place, old, new):
-        """The time whose value a variable has every time, and ought to have only then, or None."""
-        if len(old) < 2 or not self.wrong.places[place].text.isidentifier() or any(differ(old[0], x) for x in old):
-            return None
-        return next((at for at, x in enumerate(new) if not differ(old[0], x)), None)
 
     def _inside_of_right(self):
         """Places in an expression that is right: whatever they are, the mistake is none of theirs."""
@@ -279,9 +242,8 @@ class _Search:
         """Sources whose values might belong here, the most alike first."""
         wrong_expr, known, old = self.wrong.places[place], self.known[place], self.wrong_values[0][place]
         found = []
-        is_constant = len(self.wrong_values) > 1 and all(
-            are_equal(old[0], each[place][0]) for each in self.wrong_values if place in each
-        )
+        others = [each[place][0] for each in self.wrong_values[1:] if place in each]
+        is_constant = len(self.wrong_values) > 1 and not any(differ(old[0], other) for other in others)
         if INITIAL_VALUE.match(wrong_expr.text) or known is not None and is_constant:
             return found
         for source in self.texts:
@@ -298,7 +260,9 @@ class _Search:
                 continue  # what is computed of finite numbers, and ought to be infinite: by chance
             if old[0].size > 1 and old[0].any() and not new[0].any():
                 continue  # where 0 comes out, many zeros on the way fit
-            is_of_kind = is_of_kind and (not wrong_expr.is_given and known is None or sizes_of(old) == sizes_of(new))
+            is_of_kind = is_of_kind and (
+                not wrong_expr.is_given and known is None or [x.size for x in old] == [x.size for x in new]
+            )
             if is_of_kind and not ref_expr.is_result and source not in self.results and can_stand(old, new):
                 if wrong_expr.parts and changes_sign(old[0], new[0]) and self._likeness(place, source) < MIN_LIKENESS:
                     continue
@@ -313,49 +277,38 @@ class _Search:
         )
 
     def _mends(self, place, source):
-        """Whether every case of the property has the right result with this source."""
-        return all(
-            self._reaches(run, place, source) and self._is_mended(run, place, source) or place not in run.wrong_values
-            for run in itertools.takewhile(lambda run: run.case[0] is self.prop, self.runs)
-        )
+        """Whether every case of the property has the right result with this source, and most runs that failed."""
+        if self.cost > MAX_COST or time.thread_time() > self.deadline_s:
+            return False
+        for run in self.runs:
+            if run.case[0] is self.prop and place in run.wrong_values:
+                if source not in run.ref_values or not self._is_mended(run, place, source):
+                    return False
+        failed = [run for run in self.runs + self.random if run.kind]
+        failed = [run for run in failed if place in run.wrong_values and source in run.ref_values]
+        mended = sum(self._is_mended(run, place, source) for run in failed)
+        is_number = all(x.size == 1 for x in self.wrong_values[0][place])
+        if self.is_kernel or is_number and self._likeness(place, source) < MIN_LIKENESS:
+            return mended == len(failed)
+        return 2 * mended > len(failed)
 
     def _is_mended(self, run, place, source):
         came, evidence = self.wrong.run(*run.case, {place: run.ref_values[source]})
         self.cost += MAX_COST / MAX_KERNEL_LAUNCHES if self.is_kernel else self.wrong.cost
         return evidence is None and same(came, run.due)
 
-    def _mends_enough_runs(self, place, source, kind):
-        """What is right in itself, or given, is called wrong only if its change mends most runs that failed; what is
-        not, if it mends two of them, and a quarter (of numbers half, of unlike ones all)."""
-        failed = [run for run in self.runs + self.random if run.kind and self._reaches(run, place, source)]
-        mended = sum(self._is_mended(run, place, source) for run in failed)
-        values = self.wrong_values[0][place]
-        is_number = all(x.size == 1 for x in values)
-        if self.is_kernel or is_number and self._likeness(place, source) < MIN_LIKENESS:
-            return mended == len(failed)
-        if kind in (WRONG, PARTS) and values[0].dtype != bool:
-            return mended >= min(2, len(failed)) and (2 if is_number else 4) * mended >= len(failed)
-        return 2 * mended > len(failed)
-
-    def _reaches(self, run, place, source):
-        return place in run.wrong_values and source in run.ref_values
-
     def _told(self, place, source):
-        expr, wrong_values, ref_values = (
-            self.wrong.places[place],
-            self.wrong_values[0][place],
-            self.ref_values[0][source],
-        )
+        expr = self.wrong.places[place]
+        wrong_values, ref_values = self.wrong_values[0][place], self.ref_values[0][source]
         leaves = any(self.wrong.places[other].line == expr.line for other in self.wrong.leaving)
         if leaves and wrong_values[0].size > 1 and re.search(r"\b(any|all)\(", self.wrong.line(place)):
             return self._said(place, CONDITION_FOR_ALL_ROWS)
-        if (at := self._is_stale(place, wrong_values, ref_values)) is not None:
-            return self._said(place, f"{expr.text} is each time what it should be the {ORDINALS[at]} time only")
         pairs = enumerate(zip(wrong_values, ref_values, strict=True))
         at = next((i for i, pair in pairs if differ(*pair)), None)
         if at is None:  # a copy of the old values would do: what the answer writes into them is then lost
             return ""
-        time_of = _time(wrong_values, ref_values, at)
+        time_of = f" the {ORDINALS[at]} time" if len(wrong_values) > 1 else ""
+        time_of += " (and others)" if how_many_differ(wrong_values, ref_values) > 1 else ""
         wrong, ref = wrong_values[at], ref_values[at]
         if wrong.shape != ref.shape and wrong.ndim == ref.ndim and not expr.text.startswith("range("):
             is_of_shape = f"{expr.text}{time_of} has shape {wrong.shape}"
@@ -373,10 +326,3 @@ class _Search:
 
     def _said(self, place, text):
         return f"{self.wrong.line(place)}\n{text}"
-
-
-def _time(old, new, at):
-    """Which time of several an expression should have had another value."""
-    if len(old) < 2:
-        return ""
-    return f" the {ORDINALS[at]} time" + " (and others)" * (how_many_differ(old, new) > 1)

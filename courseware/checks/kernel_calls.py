@@ -218,15 +218,14 @@ def _outside(launch: Launch) -> Evidence | None:
         has = f"which has {first.shape[over[0]]}" if len(first.shape) < 3 else f"whose shape is {tuple(first.shape)}"
         where = f"{reached} of {first.tensor}, {has}"
     part = first.tensor if first.shape else ""
-    return Evidence((Finding(part, f"{verb} outside", f"program {program} {verb} {where}"),))
+    return single_finding(f"{verb} outside", f"program {program} {verb} {where}", part=part)
 
 
 def _unwritten(launch: Launch) -> Evidence | None:
     """Output elements that no program wrote."""
-    findings, inputs = [], [name for name in launch.by_tensor() if f"{name}_ptr" not in launch.outputs]
-    instead = " and ".join(name for name in inputs if launch.by_tensor()[name][1])
-    for parameter in launch.outputs:
-        name = parameter.removesuffix("_ptr")
+    findings, stored = [], {name: stored for name, (_, stored) in launch.by_tensor().items()}
+    instead = " and ".join(name for name in stored if stored[name] and f"{name}_ptr" not in launch.outputs)
+    for name in (parameter.removesuffix("_ptr") for parameter in launch.outputs):
         missing = launch.trace.unwritten(name)
         if missing.any():
             in_columns = missing.ndim == 2 and not missing.all(axis=1).any() and missing.any(axis=1).all()
@@ -249,7 +248,7 @@ def rounds_products(agrees: Callable[..., Evidence | None]) -> Callable[..., Evi
         if not launch.trace.rounding_dots:
             return None
         text = "tl.dot may round its float32 inputs to TF32 on a GPU, which leaves them about 3 digits"
-        return Evidence((Finding("", "tf32", text),))
+        return single_finding("tf32", text)
 
     return test
 
@@ -271,9 +270,8 @@ def compare_requests(launch: Launch, programs: int, lanes: int, enough: dict) ->
     lanes: of the widest load or store. enough: (name without _ptr, "load" or "store") -> how many of a program.
     """
     if launch.trace.widest > lanes:
-        return single_finding(
-            "wide", f"a load or store is {launch.trace.widest} elements wide, where a block has {lanes}"
-        )
+        text = f"a load or store is {launch.trace.widest} elements wide, where a block has {lanes}"
+        return single_finding("wide", text)
     for (name, kind), most in enough.items():
         counts = [n for (tensor, _, its), n in launch.trace.requests.items() if (tensor, its) == (name, kind)]
         if len(counts) < programs:

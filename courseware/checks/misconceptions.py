@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 from .calling import GuardedAnswer, attempt
+from .diagnosis import as_array
 from .exercise import Exercise, Property
 from .prose import Misconception, StaleMisconception
 
@@ -27,18 +28,10 @@ def misconception_behind(
     """None if none fits, or more than one, or if the thread's time has come to the deadline before that is known."""
     # The answer holds every property before this one. A misconception that another property catches first does not, or
     # it holds this one.
-    candidates = [
-        (misconception, variant)
-        for (misconception, _), variant in variants(exercise).items()
-        if misconception.prop == prop.name
-    ]
+    candidates = [(each, variant) for (each, _), variant in variants(exercise).items() if each.prop == prop.name]
     if not any(inputs is case for case in prop.cases):
         seen, _ = observed(prop, answer, inputs)
-        candidates = [
-            (misconception, variant)
-            for misconception, variant in candidates
-            if same(seen, observed(prop, variant, inputs)[0])
-        ]
+        candidates = [each for each in candidates if same(seen, observed(prop, each[1], inputs)[0])]
     exactly = candidates
     # The failing property first: its cases tell most of its misconceptions apart.
     others = [other for other in exercise.properties if other is not prop and not other.slow]
@@ -85,7 +78,7 @@ def observed(prop: Property, answer: GuardedAnswer, inputs: dict) -> tuple:
 def same(one, other) -> bool:
     """Whether two observations, or parts of them, are alike."""
     if {type(one), type(other)} == {np.ndarray, list}:  # a table of numbers, either way
-        one, other = _table(one), _table(other)
+        one, other = as_array(one), as_array(other)
     if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
@@ -93,14 +86,6 @@ def same(one, other) -> bool:
     if _is_numeric(one) and _is_numeric(other):
         return _same_numbers(np.asarray(one), np.asarray(other))
     return type(one) is type(other) and (one is other or repr(one) == repr(other))
-
-
-def _table(value):
-    """As an array, if its rows are of one length."""
-    try:
-        return np.asarray(value)
-    except ValueError:
-        return value
 
 
 def _is_numeric(value):

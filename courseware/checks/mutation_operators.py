@@ -1,6 +1,6 @@
 """Changes a function's source in one place, as a mistake or its repair would.
 
-`tools/mutants.py` changes our answers, which the checks must then refuse; `repairing` changes a learner's.
+`tools/mutants.py` changes our answers, which the checks must then refuse; `repair` changes a learner's.
 """
 
 import ast
@@ -80,9 +80,6 @@ def _changes(node, names):
         values = getattr(node, field)
         return [but(**{field: values[:i] + values[i : i + 2][::-1] + values[i + 2 :]}) for i in range(len(values) - 1)]
 
-    def plus(value, by):
-        return ast.BinOp(value, ast.Add() if by > 0 else ast.Sub(), ast.Constant(abs(by)))
-
     match node:
         case ast.cmpop() | ast.operator() | ast.boolop():
             return [new() for new in OPERATORS.get(type(node), [])]
@@ -128,8 +125,9 @@ def _changes(node, names):
         case ast.Attribute(attr=attr, value=value):
             return [value] * (attr == "T") + ([but(attr=OTHERS[attr])] if attr in OTHERS else [])
         case ast.Slice(lower=lower, upper=upper):
-            new = [but(lower=None), but(upper=None)]
-            return new + [but(lower=plus(lower, 1))] * bool(lower) + [but(upper=plus(upper, -1))] * bool(upper)
+            more = [but(lower=ast.BinOp(lower, ast.Add(), ast.Constant(1)))] if lower else []
+            less = [but(upper=ast.BinOp(upper, ast.Sub(), ast.Constant(1)))] if upper else []
+            return [but(lower=None), but(upper=None), *more, *less]
         case ast.Tuple():
             return exchanged("elts")
         case ast.Name(id=name, ctx=ast.Load()):

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from .calling import GuardedAnswer, attempt
-from .diagnosis import named
+from .diagnosis import as_array, named
 from .drawing import drawn
 from .exercise import Exercise, Finding, Property
 from .fault_localization import CONDITION_FOR_ALL_ROWS, locate_by_value_replacement
@@ -31,20 +31,8 @@ DIFFERS = (
 MAX_RANDOM = 12  # inputs of a property
 ONLY_THERE = ", wherever it is wrong"
 # Kinds of findings that say it all.
-PLAIN = {
-    "exception",
-    "unknown name",
-    "timeout",
-    "none",
-    "type",
-    "dtype",
-    "memory",
-    "modified",
-    "accepted",
-    "wrong exception",
-    "compiler",
-}
-PLAIN |= {"at once", "again", "swapped"}
+PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "accepted"}
+PLAIN |= {"wrong exception", "compiler", "at once", "again", "swapped"}
 REPAIRED = {"exception", "type", "dtype"}  # of these, a small change may be told that is enough
 
 
@@ -80,9 +68,9 @@ def _in_other_words(exercise, prop, answer, inputs, evidence):
         observations = [observed(prop, each, inputs) for each in (right, answer)]
         if fact := _never_loaded(right.loads, answer.loads):
             return fact
-        pair = [_outcomes(each) for each in observations]
+        pair = [_arrays(each) for each in observations]
         wrong = [i for i, parts in enumerate(zip(*pair, strict=False)) if not same(*parts)]
-        keys = _keys(observations[0])
+        keys = [key for key, _ in _outcomes(observations[0])]
         place = next((i for i in wrong if keys[i] == evidence.findings[0].part), next(iter(wrong), None))
         if place is None:
             return ""
@@ -93,13 +81,9 @@ def _in_other_words(exercise, prop, answer, inputs, evidence):
         if sum(each[2].size for each in wrong) < 2 or len(tried) < 2 or not any(each[3].any() for each in tried):
             return ""
 
-        def run(prop, inputs):
-            """The right answer's outcome, or None where there is none."""
-            return next(iter(_outcomes(observed(prop, right, inputs))[place:]), None)
-
         words = _relation(tried) or _factor(tried, "") or _factor(wrong, ONLY_THERE)
         if not words and not launched and len(pair[0]) == 1:  # a kernel would be launched for each argument
-            words = _as_if(exercise.answer, run, tried)
+            words = _as_if(right, place, tried)
         several = "what comes back" if len(pair[0]) == 1 else f"number {place + 1} of what comes back"
         part = str(keys[place]).removesuffix("_ptr") or evidence.findings[0].part or several
         return words and f"on every input tried, {part} is {words}"
@@ -112,37 +96,25 @@ def _outcomes_of(prop, answers, place, with_random):
         random = drawn(prop, 0)[:MAX_RANDOM]
         seen += [(case, [observed(prop, each, case) for each in answers]) for case in random]
     for case, pair in seen:
-        exact, came = (_outcomes(each)[place:] for each in pair)
+        exact, came = (_arrays(each)[place:] for each in pair)
         if exact and came:
             yield prop, case, exact[0], came[0]
 
 
+def _arrays(observation):
+    return [array for _, array in _outcomes(observation)]
+
+
 def _outcomes(observation):
-    """The arrays that an answer's calls made, or returned."""
-    return [np.asarray(part, dtype=np.float64) for _, part in _parts(observation)]
-
-
-def _keys(observation):
-    """Of each of the `_outcomes`, its key in the dict that it was in, or nothing."""
-    return [key for key, _ in _parts(observation)]
-
-
-def _parts(observation):
+    """(key, array) of each array that an answer's calls made, or returned; the key in the dict that it was in."""
     for value in observation[0][0]:
         parts = value.items() if isinstance(value, dict) else [("", value)]
         if isinstance(value, tuple):
             parts = [("", part) for part in value]
         for key, part in parts:
-            if isinstance(part, (int, float, list, np.ndarray, np.generic)) and _is_array(part):
-                yield key, part
-
-
-def _is_array(value):
-    try:
-        array = np.asarray(value)
-    except ValueError:  # a list of arrays of several shapes
-        return False
-    return array.dtype.kind in "iuf" and array.size > 0
+            array = as_array(part) if isinstance(part, (int, float, list, np.ndarray, np.generic)) else None
+            if array is not None and array.dtype.kind in "iuf" and array.size:
+                yield key, array.astype(np.float64)
 
 
 def _relation(tried):
@@ -159,20 +131,20 @@ def _is(wanted, came, right):
     return wanted.shape != right.shape or same(came[rest], right[rest])
 
 
-def _as_if(answer, run, tried):
+def _as_if(right, place, tried):
     """For which other arguments what comes back is the right result, on all inputs."""
-    for words, change in _changes(answer, tried[0][1]):
-        if all(_fits(change, run, *each) for each in tried):
+    for words, change in _changes(right.answer, tried[0][1]):
+        if all(_fits(change, right, place, *each) for each in tried):
             return f"the right result for {words}"
     return ""
 
 
-def _fits(change, run, prop, inputs, exact, came):
+def _fits(change, right, place, prop, inputs, _, came):
     try:
-        outcome = run(prop, inputs | change(inputs))
+        outcomes = _arrays(observed(prop, right, inputs | change(inputs)))
     except (LookupError, TypeError, ValueError):
         return False
-    return outcome is not None and same(outcome, came)
+    return place < len(outcomes) and same(outcomes[place], came)
 
 
 def _changes(answer, inputs):
@@ -204,7 +176,7 @@ def _changes(answer, inputs):
 
 
 def _factor(tried, where):
-    """ "the right result times 2 * d**0.5": a constant, or one times a power of a size if three inputs agree."""
+    """ "the right result times 2 * d**0.5": a constant, or one times a power of a size if four inputs agree."""
     tried = [each[1:] for each in tried if np.isfinite(each[2]).all() and np.isfinite(each[3]).all() and each[3].any()]
     if len(tried) < 2 or any(exact.shape != came.shape or came[exact == 0].any() for _, exact, came in tried):
         return ""
@@ -213,8 +185,8 @@ def _factor(tried, where):
         return ""
     factors = np.array([each[0] for each in factors])
     sizes = [_sizes(case) for case, *_ in tried]
-    names = [name for name in sizes[0] if all(name in each for each in sizes)] if len(tried) > 2 else []
-    for name, power in [("", 0), *itertools.product(names, (-2, -1, -0.5, 0.5, 1, 2))]:
+    names = [name for name in sizes[0] if all(name in each for each in sizes)] if len(tried) > 3 else []
+    for name, power in [("", 0), *itertools.product(names, (-1, -0.5, 0.5, 1))]:
         constants = factors / np.array([each.get(name, 1) for each in sizes], float) ** power
         constant = f"{constants[0]:.4g}"
         if np.isfinite(constants).all() and np.ptp(constants) <= 1e-3 * abs(constants[0]) and constant != name + "1":

@@ -38,9 +38,6 @@ class Rows:
             return read
         return read[tuple(rest)] if read.ndim < self.ndim else read[(slice(None), *rest)]
 
-    def __iter__(self):
-        return (self[i] for i in range(len(self)))
-
     def __array__(self, dtype=None, copy=None):
         return np.array(self[:], dtype=dtype)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 MIN_LIKENESS = 0.35  # of two statements that stand for each other
-MAX_DIFFERENCES = 3  # that are reported
+MAX_DIFFERENCES = 2  # that are reported
 MAX_SHARE = 0.5  # of the answer's nodes that may be in differences: beyond, it is another answer
 
 
@@ -45,29 +45,23 @@ def fewest_differences(tree: ast.Module, reference: ast.Module, is_right: Callab
     active = _of_blocks(wrong, "body", wrong.body, right.body)
     if not is_enough(active):
         return []
-    while True:
-        active = _needed(active, is_enough)
-        splits = [(each, parts) for each in active if (parts := _parts_of(each))]
-        smaller = next(
-            (fewer for each, parts in splits if (fewer := _split(each, parts, active, is_enough)) is not None), None
-        )
-        if smaller is None:
-            break
-        active = smaller
+    active = _needed(active, is_enough)
+    while (smaller := _smaller(active, is_enough)) is not None:
+        active = _needed(smaller, is_enough)
     active = _where_it_is_made(wrong, active, is_enough)
     share = sum(1 for each in active for node in ast.walk(each.old or each.new)) / size
     return active if len(active) <= MAX_DIFFERENCES and share <= MAX_SHARE else []
 
 
 def _where_it_is_made(definition, active, is_enough):
-    """The one difference where a variable gets its value, in place of one where it is used."""
+    """The one difference where a variable gets its value, in place of one where it is used, or none if that is all."""
     match active:
         case [Difference(old=ast.Name(id=name), new=new)] if not isinstance(new, ast.Name):
             made = [each for each in ast.walk(definition) if isinstance(each, ast.Assign | ast.AugAssign)]
             made = [each for each in made if _stored(each) == [name]]
             moved = [Difference(each, "value", None, each.value, new) for each in made[-1:]]
             if moved and name not in {node.id for node in ast.walk(new) if isinstance(node, ast.Name)}:
-                return moved if is_enough(moved) else active
+                return moved if is_enough(moved) else []
     return active
 
 
@@ -83,22 +77,20 @@ def _needed(differences, is_enough):
     return differences
 
 
-def _split(difference, parts, active, is_enough):
+def _smaller(differences, is_enough):
     """The differences with parts of one of them in its place, if these are enough, or None."""
-    others = [each for each in active if each is not difference]
-    if not is_enough(others + parts):
-        return None
-    return others + _needed(parts, lambda some: is_enough(others + some))
+    for each in differences:
+        parts, others = _parts_of(each), [other for other in differences if other is not each]
+        if parts and is_enough(others + parts):
+            return others + _needed(parts, lambda some, others=others: is_enough(others + some))
+    return None
 
 
 @contextlib.contextmanager
 def applied(differences: list[Difference]) -> Iterator[None]:
     """The tree has the differences' new nodes as long as this lasts."""
-    saved = [
-        (each.parent, each.field, value[:] if isinstance(value, list) else value)
-        for each in differences
-        for value in [getattr(each.parent, each.field)]
-    ]
+    values = [getattr(each.parent, each.field) for each in differences]
+    saved = [value[:] if isinstance(value, list) else value for value in values]
     try:
         # From the end, so that places stay; what stands at a place goes before another comes in there.
         for each in sorted(differences, key=lambda each: (each.place or 0, each.old is not None), reverse=True):
@@ -112,11 +104,8 @@ def applied(differences: list[Difference]) -> Iterator[None]:
                 each.parent.body.append(ast.Pass())
         yield
     finally:
-        for parent, field, value in reversed(saved):
-            if isinstance(value, list):
-                getattr(parent, field)[:] = value
-            else:
-                setattr(parent, field, value)
+        for each, value in zip(differences, saved, strict=True):
+            setattr(each.parent, each.field, value)
 
 
 def _parts_of(difference) -> list[Difference]:
@@ -183,30 +172,25 @@ def _likeness(one, other):
 
 def _in_names_of(tree, reference):
     """The reference with its arguments and variables called as in the tree."""
-    names = _arguments_named_alike(tree, reference)
+    ours, theirs = (each.body[0].args.args for each in (tree, reference))
+    names = {other.arg: one.arg for one, other in zip(ours, theirs, strict=False)}
+    statements, texts = [], {}
+    for each in (tree, reference):
+        nodes = list(ast.walk(each))
+        variables = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        statements.append([node for node in nodes if isinstance(node, ast.stmt)][1:])
+        texts |= {statement: _masked(statement, variables) for statement in statements[-1]}
     votes = Counter()
-    flat = [[node for node in ast.walk(each.body[0]) if isinstance(node, ast.stmt)][1:] for each in (tree, reference)]
-    hidden = map(_locals_of, (tree, reference))
-    masked = [{node: _masked(node, its) for node in nodes} for nodes, its in zip(flat, hidden, strict=True)]
-    pairs = _aligned(*flat, lambda one, other: _likeness(masked[0][one], masked[1][other]))
-    for i, j in pairs:
-        ours, theirs = _stored(flat[0][i]), _stored(flat[1][j])
+    for i, j in _aligned(*statements, lambda one, other: _likeness(texts[one], texts[other])):
+        one, other = statements[0][i], statements[1][j]
+        ours, theirs = _stored(one), _stored(other)
         if len(ours) == len(theirs):
-            for one, other in zip(ours, theirs, strict=True):
-                votes[other, one] += _likeness(masked[0][flat[0][i]], masked[1][flat[1][j]]) + 0.5 * (one == other)
+            for pair in zip(theirs, ours, strict=True):
+                votes[pair] += _likeness(texts[one], texts[other]) + 0.5 * (pair[0] == pair[1])
     for (theirs, ours), _ in votes.most_common():
         if theirs not in names and ours not in names.values():
             names[theirs] = ours
     return _Renamed(names).visit(copy.deepcopy(reference))
-
-
-def _arguments_named_alike(tree, reference):
-    ours, theirs = (each.body[0].args for each in (tree, reference))
-    return {other.arg: one.arg for one, other in zip(ours.args, theirs.args, strict=False)}
-
-
-def _locals_of(tree):
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def _masked(statement, names):
@@ -228,7 +212,7 @@ class _Renamed(ast.NodeTransformer):
     def __init__(self, names):
         self.names = names
 
-    def visit_Name(self, node):  # noqa: N802
+    def visit_Name(self, node):
         return ast.copy_location(ast.Name(self.names.get(node.id, node.id), node.ctx), node)
 
     def visit_arg(self, node):

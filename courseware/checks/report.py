@@ -24,9 +24,9 @@ LINES = 12  # of what is said of a wrong answer, as text
 def code_of(value) -> str:
     """Python that makes this value, given `import numpy as np`."""
     if isinstance(value, np.ndarray):
-        dtype = "" if value.dtype in (np.float64, bool) or not value.size else f", dtype=np.{value.dtype}"
         if not value.size:
             return f"np.zeros({value.shape}, dtype=np.{value.dtype})"
+        dtype = "" if value.dtype in (np.float64, bool) else f", dtype=np.{value.dtype}"
         digits = re.sub(r"\.0(?=[,\]])", ".", code_of(value.tolist()))
         return f"np.array({digits}{dtype})"
     if isinstance(value, np.floating):
@@ -51,8 +51,7 @@ def code_of_call(call: str, inputs: dict) -> str:
     codes = {name: code_of(value) for name, value in inputs.items()}
     used = [name for name in ("Rows", "launched", "run_cuda") if f"{name}(" in call]
     if not statements and not used and (tree := ast.parse(call, mode="eval").body) and isinstance(tree, ast.Call):
-        lengths = {f"len({name})": str(len(value)) for name, value in inputs.items() if hasattr(value, "__len__")}
-        known = lengths | codes
+        known = {f"len({name})": str(len(value)) for name, value in inputs.items() if hasattr(value, "__len__")} | codes
         name = re.compile(rf"\b({'|'.join(map(re.escape, known))})(?!\w|\s*=)")
         filled = [name.sub(lambda found: known[found[1]], ast.unparse(argument)) for argument in tree.args]
         lines = [f"{ast.unparse(tree.func)}("]
@@ -117,16 +116,10 @@ def failed_message(
     diagnosis, hint = (misconception.diagnosis, misconception.hint) if misconception else ("", "")
     hint = hint or _general_hint(evidence.findings)
     title, code = f"{exercise.id}: not passed yet", code_of_call(as_drawn(prop.call), inputs)
-    found = [
-        "\n".join(_wrapped(finding.text, WIDTH - 10)) if finding.kind == "fact" else finding.text
-        for finding in evidence.findings
-    ]
-    holding = [name for name, holds in held.items() if holds]
-    values = [
-        _labelled(label, value)
-        for label, value in (("returned  ", evidence.returned), ("expected  ", evidence.expected))
-        if value
-    ]
+    texts = [(_wrapped(each.text, WIDTH - 10) if each.kind == "fact" else [each.text]) for each in evidence.findings]
+    found = ["\n".join(lines) for lines in texts]
+    shown = {"returned  ": evidence.returned, "expected  ": evidence.expected}
+    values = [_labelled(label, value) for label, value in shown.items() if value]
     words = "\n".join([*textwrap.wrap(diagnosis, WIDTH - 10), *found])
     lines = [title, *_labelled("diagnosis ", words), f"  fails the test: {prop.name}. The smallest input found:"]
     hinted = _wrapped(f"Hint: {hint}") if hint else []
@@ -140,12 +133,10 @@ def failed_message(
         _paragraph("\n".join(filter(None, [diagnosis, *found]))),
         _paragraph(prop.name, "Fails the test:"),
         _paragraph("The smallest input found:"),
-        _pre(code)
-        if code.count("\n") < 5
-        else f"<details><summary>{page.escape(call[0])}</summary>{_pre(code)}</details>",
+        _pre(code) if code.count("\n") < 5 else _folded(page.escape(call[0]), _pre(code)),
         _pre("\n".join(itertools.chain(*values))),
         _paragraph(hint, "Hint:"),
-        _holding(holding),
+        _holding([name for name, holds in held.items() if holds]),
         _printed_page(printed),
     ]
     return Message("\n".join(lines + _printed(printed)), _card("failed", title, "", *content))
@@ -175,6 +166,10 @@ def _paragraph(text, label=""):
 
 def _pre(text):
     return f"<pre>{page.escape(text)}</pre>" if text else ""
+
+
+def _folded(summary, content):
+    return f"<details><summary>{summary}</summary>{content}</details>"
 
 
 def _holding(names):
@@ -233,10 +228,10 @@ def overview(states: dict[str, str]) -> tuple[str, str]:
         lines += [f"{title:<{width}} {''.join(bar)}  {count}"]
         lines += [f"     {e.id:<28} {MARKS[states.get(e.id)]}" for e in exercises]
         items = "".join(f"<li><code>{e.id}</code> {MARKS[states.get(e.id)]}</li>" for e in exercises)
-        folds.append(
-            f"<details><summary><span class='course-name'>{page.escape(title)}</span> "
-            f"<span class='course-done'>{bar[0]}</span>{bar[1]} {count}</summary><ul>{items}</ul></details>"
+        head = (
+            f"<span class='course-name'>{page.escape(title)}</span> <span class='course-done'>{bar[0]}</span>{bar[1]}"
         )
+        folds.append(_folded(f"{head} {count}", f"<ul>{items}</ul>"))
     total = f"{points} of {possible} points"
     return "\n".join([*lines, total]), page.boxed(f"{''.join(folds)}<p><b>{total}</b></p>")
 

@@ -11,16 +11,15 @@ MAX_SHOWN = 8  # numbers of a row
 
 def first_difference(old, new):
     """("row 1 of ", its values, those in their place), or of all values where that is short."""
-    if old.size == new.size:
-        new = new.reshape(old.shape)
-    at = []
-    while old.shape == new.shape and old.ndim > 1:
-        at.append(next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True)))
-        old, new = old[at[-1]], new[at[-1]]
-    row = f"row {', '.join(map(str, at))} of " if at else ""
-    if old.shape == new.shape and old.ndim == 1 and old.size > MAX_SHOWN:
-        entry = next(i for i in range(len(old)) if not np.array_equal(old[i], new[i], equal_nan=True))
-        row, old, new = f"entry {entry} of {row}", old[entry], new[entry]
+    new, row = as_shaped(new, old), ""
+    # Where they differ, but for NaN in both.
+    unlike = np.argwhere((old != new) & ((old == old) | (new == new))) if old.shape == new.shape else ()
+    if old.ndim and len(unlike):
+        *rows, entry = unlike[0].tolist()
+        row = f"row {', '.join(map(str, rows))} of " if rows else ""
+        old, new = old[tuple(rows)], new[tuple(rows)]
+        if old.size > MAX_SHOWN:
+            row, old, new = f"entry {entry} of {row}", old[entry], new[entry]
 
     def shown(digits=6):
         return [" ".join(show(each if each.ndim else each.item(), digits).split()) for each in (old, new)]
@@ -39,10 +38,6 @@ def listed_range(text, values):
 def changes_sign(old, new):
     """A positive number becomes a negative one, other than by its sign alone."""
     return old.size == new.size == 1 and bool((old > 0) & (new < 0) & np.isfinite(new) & (new + old != 0))
-
-
-def sizes_of(values):
-    return [value.size for value in values]
 
 
 def can_stand(old, new):
@@ -65,18 +60,20 @@ def how_many_differ(ones, others):
 
 
 def as_shaped(new, old):
+    """The values in the shape of what they stand for, if they are as many."""
     return new.reshape(old.shape) if new.size == old.size and new.ndim != old.ndim else new
 
 
-def are_alike(values, place, others, source, exactly=False, rtol=1e-9, negated=False):
+def are_alike(values, place, others, source, rtol=1e-9, as_often=False, negated=False):
     """Whether two expressions have the same values in every case that comes to both, as far as both come.
 
-    negated: whether the truth values of one are the opposite of the other's.
+    as_often: whether one must not come further, or in another shape. negated: whether the truth values of one are the
+    opposite of the other's.
     """
     pairs = [(a[place], b[source]) for a, b in zip(values, others, strict=True) if place in a and source in b]
     if negated:
         pairs = [([~x for x in one], other) for one, other in pairs if one[0].dtype == other[0].dtype == bool]
-    if exactly and any(len(some) != len(other) or some[0].shape != other[0].shape for some, other in pairs):
+    if as_often and any(len(some) != len(other) or some[0].shape != other[0].shape for some, other in pairs):
         return False
     return bool(pairs) and all(are_equal(*pair, rtol) for both in pairs for pair in zip(*both, strict=False))
 
