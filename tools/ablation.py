@@ -21,20 +21,25 @@ from courseware.checks import misconceptions, registry
 from courseware.editing import with_nodes_replaced
 
 
-def graded_without(exercise_id: str, name: str, variant: int) -> tuple[str, str]:
-    """(what the message becomes if the misconception is not listed: "worse", "as good" or "another", the message)."""
-    exercise = registry.find(exercise_id)
+def graded_without(exercise_id: str, name: str) -> tuple[str, str]:
+    """(what becomes of the messages if the misconception is not listed, one of them): "another", if one variant is
+    taken for another misconception; "worse", if the message of one does not name a line that it changes; or "as good".
+    """
+    exercise, message = registry.find(exercise_id), ""
     listed = misconceptions.variants(exercise)
-    answer = next(a for (its, number), a in listed.items() if (its.name, number) == (name, variant)).answer
     others = {key: value for key, value in listed.items() if key[0].name != name}
-    with mock.patch.object(misconceptions, "variants", lambda _: others):
-        result = checks.grade(exercise_id, answer)
-    if result.misconception:
-        return "another", result.message
-    diagnosis = result.message.partition("  fails the test:")[0]
-    named = set(map(int, re.findall(r"\bline (\d+)", diagnosis)))
     right = with_nodes_replaced(exercise.answer, [], "right")
-    return "as good" if named & changed_lines(getattr(right, "fn", right), answer) else "worse", result.message
+    for answer in [guarded.answer for (its, _), guarded in listed.items() if its.name == name]:
+        with mock.patch.object(misconceptions, "variants", lambda _: others):
+            result = checks.grade(exercise_id, answer)
+        if result.misconception:
+            return "another", result.message
+        message = message or result.message
+        diagnosis = result.message.partition("  fails the test:")[0]
+        named = set(map(int, re.findall(r"\bline (\d+)", diagnosis)))
+        if not named & changed_lines(getattr(right, "fn", right), answer):
+            return "worse", result.message
+    return "as good", message
 
 
 def changed_lines(right, wrong) -> set[int]:
@@ -51,19 +56,18 @@ def main():
     runtime.choose()
     names = [name for name in checks.exercises() if not only or {name, name[:2]} & only]
     tried = [
-        (name, misconception.name, variant, misconception.is_idea)
+        (name, misconception.name, misconception.is_idea)
         for name in names
         for misconception in registry.find(name).misconceptions
-        for variant in range(len(misconception.variants))
     ]
     totals = Counter()
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), runtime.choose) as pool:
-        outcomes = pool.map(graded_without, *zip(*(each[:3] for each in tried), strict=True))
-        for (name, misconception, variant, is_idea), (became, message) in zip(tried, outcomes, strict=True):
+        outcomes = pool.map(graded_without, *zip(*(each[:2] for each in tried), strict=True))
+        for (name, misconception, is_idea), (became, message) in zip(tried, outcomes, strict=True):
             became = "an idea" if is_idea and became == "as good" else became
             totals[became] += 1
             if became in ("as good", "another"):
-                print(f"{became}: {name}, {misconception}, variant {variant}\n{message}\n", flush=True)
+                print(f"{became}: {name}, {misconception}\n{message}\n", flush=True)
     print(", ".join(f"{became}: {count}" for became, count in totals.items()))
     return bool(totals["as good"] + totals["another"])
 
