@@ -45,7 +45,7 @@ COURSEWARE = {
     "worker": (set(), {"editing"}),
     "simulators": ({"hardware", "kernels", "runtime"}, set()),
     "tracer": ({"runtime"}, {"simulators"}),
-    "checks": ({"language", "machine", "runtime"}, {"editing", "simulators", "tracer", "widgets", "worker"}),
+    "checks": ({"language", "runtime"}, {"editing", "simulators", "tracer", "widgets", "worker"}),
     "classroom": ({"machine", "runtime"}, {"checks", "simulators", "widgets", "worker"}),
     "bench": ({"hardware", "kernels", "language", "masks", "runtime", "serving", "traffic"}, {"editing", "simulators"}),
     "bug_hunt": ({"kernels", "runtime"}, {"bench", "editing"}),

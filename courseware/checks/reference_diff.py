@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 MIN_LIKENESS = 0.35  # of two statements that stand for each other
 MAX_DIFFERENCES = 2  # that are reported
-MAX_SHARE = 0.5  # of the answer's nodes that may be in differences: beyond, it is another answer
+MAX_SHARE = 0.5  # of both answers' nodes that may be in differences: beyond, it is another answer
 
 
 class Difference(NamedTuple):
@@ -36,7 +36,6 @@ def fewest_differences(tree: ast.Module, reference: ast.Module, is_right: Callab
     tree, reference: modules of one function without docstring. is_right(source): whether that passes.
     """
     (wrong,), (right,) = tree.body, _in_names_of(tree, reference).body
-    size = sum(1 for _ in ast.walk(wrong))
 
     def is_enough(differences):
         with applied(differences):
@@ -49,8 +48,21 @@ def fewest_differences(tree: ast.Module, reference: ast.Module, is_right: Callab
     while (smaller := _smaller(active, is_enough)) is not None:
         active = _needed(smaller, is_enough)
     active = _where_it_is_made(wrong, active, is_enough)
-    share = sum(1 for each in active for node in ast.walk(each.old or each.new)) / size
-    return active if len(active) <= MAX_DIFFERENCES and share <= MAX_SHARE else []
+    olds, news = ([node for each in active if (node := getattr(each, field))] for field in ("old", "new"))
+    is_small = len(active) <= MAX_DIFFERENCES and all(
+        _size(*nodes) <= MAX_SHARE * _size(whole) for nodes, whole in ((olds, wrong), (news, right))
+    )
+    return active if is_small and not any(map(_assigns_more, active)) else []
+
+
+def _size(*nodes):
+    return sum(1 for node in nodes for _ in ast.walk(node))
+
+
+def _assigns_more(difference):
+    """Whether a statement of ours comes in that gives values to other variables, too, which may be what is wrong."""
+    old, new = difference.old, difference.new
+    return isinstance(old, ast.stmt) and new is not None and not set(_stored(new)) <= set(_stored(old))
 
 
 def _where_it_is_made(definition, active, is_enough):
@@ -143,10 +155,9 @@ def _of_blocks(parent, field, old, new):
     pairs = _aligned(old, new, lambda one, other: _likeness(ast.unparse(one), ast.unparse(other)))
     found, ours, theirs = [], dict(pairs), {j: i for i, j in pairs}
     for i, statement in enumerate(old):
-        if i not in ours:
-            found.append(Difference(parent, field, i, statement, None))
-        elif ast.dump(statement) != ast.dump(new[ours[i]]):
-            found.append(Difference(parent, field, i, statement, new[ours[i]]))
+        other = new[ours[i]] if i in ours else None
+        if other is None or ast.dump(statement) != ast.dump(other):
+            found.append(Difference(parent, field, i, statement, other))
     before = len(old)
     for j in reversed(range(len(new))):  # of several before one place, the last comes in first
         before = theirs.get(j, before)

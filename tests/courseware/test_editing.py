@@ -105,7 +105,7 @@ def test_nodes_are_replaced_wherever_the_lines_break(edits, total):
 
 
 def test_of_cuda_cpp_tokens_are_replaced():
-    edited = with_nodes_replaced(cuda, [("2.0f * xs[0]", "3.0f"), ("float *x,", "int* x,")], "thrice")()
+    edited = with_nodes_replaced(cuda, [("2.0f * xs[0]", "3.0f"), ("float *x", "int* x")], "thrice")()
     assert edited == "__global__ void twice(int* x, float* xs) {\n  x[0]  =  3.0f;\n}"
 
 

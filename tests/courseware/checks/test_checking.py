@@ -31,7 +31,6 @@ def wrong_for(unlucky):
     [
         (lambda s: len(s) > 2, "online_normalizer([1.0, 2.0, 3.0, 4.0])"),
         (lambda s: len(s) in (3, 5) and sum(s) > 2.5, "online_normalizer([2.0, 2.0, 2.0, 2.0, 2.0])"),
-        (lambda s: len(s) == 3 and min(s) < 0, "online_normalizer([0.0, 0.0, -1.0])"),
         (lambda s: sum(x == -np.inf for x in s) > 1, "online_normalizer([-np.inf, -np.inf])"),
     ],
 )
@@ -78,22 +77,13 @@ def test_another_seed_draws_other_inputs():
     assert drawn(1) == drawn(1) != drawn(2)
 
 
-def test_exercises_come_in_lesson_order():
-    ids = checks.exercises()
-    assert ids[0] == "00.softmax_scale" and "05.online_normalizer" in ids
-    numbers = [exercise_id[:2] for exercise_id in ids]
-    assert numbers == sorted(numbers)
+def test_the_class_s_seed_draws_inputs_of_every_exercise():
+    def is_drawn(exercise_id):
+        return any(p.draw is not None or calling.FIXED in p.call for p in registry.find(exercise_id).properties)
 
-
-# Their inputs are few, and all of them are asked for.
-ASKED_IN_FULL = {"02.breaking_input", "08.find_failing_input"}
-
-
-@pytest.mark.parametrize("exercise_id", registry.exercises())
-def test_the_class_s_seed_draws_inputs_of_every_exercise(exercise_id):
-    properties = registry.find(exercise_id).properties
-    drawn = any(prop.draw is not None or calling.FIXED in prop.call for prop in properties)
-    assert drawn == (exercise_id not in ASKED_IN_FULL)
+    # Their inputs are few, and all of them are asked for.
+    asked_in_full = {"02.breaking_input", "08.find_failing_input"}
+    assert {exercise_id for exercise_id in registry.exercises() if not is_drawn(exercise_id)} == asked_in_full
 
 
 def test_a_seed_changes_what_a_fixed_generator_draws():
@@ -123,11 +113,7 @@ def test_it_is_said_what_an_answer_borrows():
     [
         ("05.online_attention", lambda q, K, V, block: K[len(K) :].max(), "An array on this line is empty."),
         ("05.online_normalizer", lambda stream: (0.0, math.exp(1000)), "The exponent on this line is large"),
-        (
-            "06.choose_block_sizes",
-            function_of("def sizes(*_):\n    raise ValueError(1)"),
-            "Your own `raise` was reached.",
-        ),
+        ("06.choose_block_sizes", function_of("def f(*_):\n    raise ValueError"), "Your own `raise` was reached."),
     ],
 )
 def test_the_hint_is_for_what_the_exception_says(exercise_id, answer, hint):

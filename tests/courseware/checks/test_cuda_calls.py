@@ -1,8 +1,6 @@
 """Answers in CUDA C++: what is found, and how it is told."""
 
 import inspect
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,10 +11,8 @@ from courseware.checks.cuda_calls import compare_output, compare_sectors, compar
 from courseware.checks.exercise import Exercise, ExpectedOutput
 from courseware.classroom import marking
 from courseware.editing import edited
-from courseware.simulators.cuda_emulator.compiling import CompileError
-from courseware.worker.rules import objection_to_cuda
 
-compiled = pytest.mark.skipif(runtime.cxx_compiler() is None, reason="there is no C++ compiler")
+pytestmark = pytest.mark.skipif(runtime.cxx_compiler() is None, reason="there is no C++ compiler")
 
 
 def doubled():
@@ -64,24 +60,22 @@ def graded(*edit):
     return checking.grade(EXERCISE.id, edited(doubled, {edit[0]: edit[1]} if edit else {}))
 
 
-@compiled
 def test_a_right_kernel_passes():
     result = graded()
     assert result.passed and list(result.properties) == ["doubled", "once"], result.message
 
 
 SUM = "tile[threadIdx.x] + tile[threadIdx.x]"
-LEFT = "tile[threadIdx.x] + tile[threadIdx.x ^ 32]"
+LEFT = "      if (i < n) y[i] = tile[threadIdx.x] + tile[threadIdx.x ^ 32]"
+RACE = "      __syncthreads();\n      if (i < n) y[i] = " + SUM, LEFT
 
 
-@compiled
 @pytest.mark.parametrize(
     "old, new, told",
     [
         (SUM, f"{SUM} + 1", "y is wrong at every element"),
         ("i < n ? x[i] : 0.0f", "x[i]", "Line 5: thread 36 of block 1 loads x[100], outside x, whose shape is [100]."),
-        ("      __syncthreads();\n      if (i < n) y[i] = " + SUM, "      if (i < n) y[i] = " + LEFT,
-         "Line 5: thread 32 of block 0 stores element 32 of tile, which thread 0 loads in line 6"),
+        (*RACE, "Line 5: thread 32 of block 0 stores element 32 of tile, which thread 0 loads in line 6"),
         ("tile[threadIdx.x] = i", "if (threadIdx.x) tile[threadIdx.x] = i",
          "Line 7: thread 0 of block 0 loads element 0 of tile, which no thread of the block has stored."),
         ("      __syncthreads();", "      if (threadIdx.x < 32) __syncthreads();\n      else __syncthreads();",
@@ -89,17 +83,13 @@ LEFT = "tile[threadIdx.x] + tile[threadIdx.x ^ 32]"
         ("      __syncthreads();", "      __syncwarp();\n      if (threadIdx.x) __shfl_xor_sync(~0u, i, 1);\n"
          "      else __syncwarp();", "Line 7: in block 0, "),
         ("if (i < n) y", "if (i < n - 2) y", "y: 2 of 100 elements are never stored (elements 98 to 99)"),
-        ("if (i < n) y[i]", "if (i < n && i / 64 == 0) y[i]", "y: 36 of 100 elements are never stored"),
-        (SUM, "0.0f / (i - i)", "y is NaN at every element"),
         ("blockIdx.x * 64 +", "blockIdx.x * 64 + ;", "the CUDA source does not compile: kernel.cu, line 4: expected"),
-        ("= i < n ? x[i]", "= i < n ? z[i]", "the CUDA source does not compile: kernel.cu, line 5"),
         ("void doubled(", "void twice(", "the CUDA source does not compile: there is no kernel doubled"),
         (", int n)", ", int n, int m)", "the kernel cannot be launched: the kernel takes 4 "
          "(float const*, float*, int, int) arguments, not 3: x, y, n"),
         ("float* y, int n)", "int* y, int n)", "the kernel cannot be launched: y does not fit"),
         ("      __syncthreads();", "      while (true) __syncthreads();", "the kernel was still running after 2 s, in"),
         ("    extern", "    #include <cstdio>\n    extern", "the kernel is not run: line 2: it may not use #include"),
-        ("    return r", "    return [] and r", "the answer returned [], not CUDA C++ as text"),
         ("    return r", "    return 7 and 8 or r", "the answer returned 8, not CUDA C++ as text"),
         ("    return r", "    return 1 / 0 and r", "the answer raised ZeroDivisionError: division by zero"),
         (SUM, f"{SUM} + 0 * y[i]", "y is NaN at every element"),
@@ -112,16 +102,12 @@ def test_what_is_wrong_is_told(old, new, told):
     assert result.message.split("diagnosis ")[-1].startswith(told), result.message
 
 
-@compiled
 def test_the_lines_that_a_finding_names_are_shown():
-    message = graded(
-        "      __syncthreads();\n      if (i < n) y[i] = " + SUM, "      if (i < n) y[i] = " + LEFT
-    ).message
+    message = graded(*RACE).message
     assert "line 5:  tile[threadIdx.x] = i < n ? x[i] : 0.0f;" in message
-    assert f"line 6:  if (i < n) y[i] = {LEFT};" in message
+    assert f"line 6:  {LEFT.strip()};" in message
 
 
-@compiled
 def test_more_loads_of_shared_memory_than_enough_are_told():
     x = np.zeros(100, np.float32)
     report = run_cuda(doubled(), "doubled", 2, 64, x=x, y=x.copy(), n=100)
@@ -131,12 +117,6 @@ def test_more_loads_of_shared_memory_than_enough_are_told():
     assert evidence.findings[0].text == f"{loads} requests load from shared memory, where {loads // 2} are enough"
 
 
-@compiled
-def test_what_a_learner_pastes_raises_as_the_runner_does():
-    with pytest.raises(CompileError, match=r"kernel\.cu, line 1"):
-        run_cuda("void f(", "f", 1, 1)
-
-
 def test_without_a_compiler_the_check_says_so(monkeypatch):
     monkeypatch.setattr(runtime, "cxx_compiler", lambda: None)
     result = graded()
@@ -144,41 +124,6 @@ def test_without_a_compiler_the_check_says_so(monkeypatch):
     assert "not checked, for this exercise needs Linux and a C++ compiler" in result.message
 
 
-def test_reading_an_exercise_imports_no_torch():
-    code = "import sys; from courseware.checks import cuda_calls; print({'torch', 'triton'} & sys.modules.keys() or 0)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "0"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "#include <fstream>", "%:include <fstream>", "  #  include \"/etc/passwd\"", "#pragma GCC poison f",
-        "#define JOIN(a, b) a##b", 'int x = system("true");', "auto f = &fopen;", "sys\\\ntem(0);", "std::ofstream f;",
-        'asm("nop");', "__asm__ volatile(\"\");", "extern \"C\" int execve(const char*);", "runner_barrier(1);",
-        "__attribute__((constructor)) void f() {}", "/* a\n comment */ fork();",
-    ],
-)  # fmt: skip
-def test_a_kernel_that_reaches_outside_is_refused(line):
-    assert objection_to_cuda(f"int n;\n{line}") is not None
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "#define TILE 16", "  #pragma unroll", "#pragma unroll 4", "#ifdef __CUDACC__\n#endif", "// the system opens",
-        "/* remove\n it */ int kills = 0;", 'printf("%f", x);', "const int opened = 1;", "assert(n > 0);",
-    ],
-)  # fmt: skip
-def test_what_kernels_need_is_allowed(line):
-    assert objection_to_cuda(line) is None
-
-
-def test_the_line_that_is_refused_is_the_source_s_own():
-    assert objection_to_cuda("/* one\ntwo */\n\nfork();").startswith("line 4: ")
-
-
-@compiled
 def test_an_answer_is_marked_in_class():
     exercise_id = "12.warp_softmax"
     exercise = registry.find(exercise_id)
@@ -192,7 +137,7 @@ def test_an_answer_is_marked_in_class():
     as_it_should_be = marked(right)
     assert as_it_should_be["passed"], as_it_should_be["message"]
     wrong = marked(right.replace("/ l;", ";"))
-    assert not wrong["passed"] and "exponentials" in wrong["message"]
+    assert not wrong["passed"] and "y is too large by the same factor 32 at every row" in wrong["message"]
     # Only the text that is returned can be judged, however it is made.
     hidden = right.replace('    return r"""', '    return "#inc" + "lude <fstream>\\n" + r"""')
     assert "may not use #include" in marked(hidden)["message"]

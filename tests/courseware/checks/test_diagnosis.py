@@ -33,7 +33,6 @@ def test_what_was_never_written_is_told_from_what_became_nan(dtype):
     [
         (None, "none", "the answer returned None"),
         ([1.0, 2.0, 3.0], "type", "a list of 3"),
-        (["1", "2"], "type", "a list of 2"),
         ("text", "type", "out is a str, not an array of shape (2,)"),
         (np.array([[1.0, 2.0]]), "shape", "out has shape (1, 2), not (2,)"),
         (np.array([True, False]), "dtype", "out has dtype bool"),
@@ -58,22 +57,13 @@ def test_a_factor_of_each_row_s_own_does_not_depend_on_how_a_small_element_is_ro
     right = np.array([[1.0, 0.5, 1e-3], [2.0, 1.0, 1.0]])
     returned = right * [[0.9994], [0.999]] + rounding * np.array([[0, 0, 1], [0, 0, 0]])
     ((found, said),) = told(returned, part(right, terms=1.0))
-    assert found == kind
-    assert ("off by a factor of each row's own: 0.9994 in row 0, 0.999 in row 1" in said) == (kind == "factor")
-
-
-def test_an_object_that_is_no_array_is_named():
-    class Tile:
-        pass
-
-    assert told(Tile(), part([1.0])) == [("type", "out is a Tile, not an array of shape (1,)")]
+    assert found == kind == ("factor" if "of each row's own: 0.9994 in row 0, 0.999 in row 1" in said else "digits")
 
 
 def test_right_is_right():
-    for right in (np.array([1.0, 2.0]), [1.0, 2.0], (1, 2), np.array([1, 2]), np.array([1.0, 2.0], dtype=np.float32)):
+    for right in (np.array([1.0, 2.0]), [1.0, 2.0], (1, 2), np.array([1.0, 2.0], dtype=np.float32)):
         assert told(right, part([1.0, 2.0])) is None
-    assert told(np.float32(-np.inf), part(-np.inf)) is None
-    assert told(0.5, part(0.5)) is None
+    assert told(np.float32(-np.inf), part(-np.inf)) is None and told(0.5, part(0.5)) is None
 
 
 def test_the_budget_is_a_few_float32_roundings_of_the_terms():
@@ -90,31 +80,23 @@ def test_parts_in_each_others_place():
     m, l = ExpectedOutput("m", np.float64(3.0), 3.0, 0.0), ExpectedOutput("l", np.float64(1.0), 1.0, 1.0)
     assert told((1.0, 3.0), m, l) == [("swapped", "m and l are swapped")]
     assert told((5.0, 1.0), m, l) == [("offset", "m is 2 too large")]
-    assert told((3.0,), m, l)[0][0] == "type"
-    assert told(3.0, m, l)[0][0] == "type"
+    assert told((3.0,), m, l)[0][0] == told(3.0, m, l)[0][0] == "type"
+    assert told((None, 1.0), m, l) == [("type", "m is None, not a number or an array")]
 
 
-def test_every_key_after_the_first_block_by_one_factor():
-    wrong = KEYS * [1, 1, 0.5, 0.5, 0.5]
-    ((kind, text),) = told(wrong, part(KEYS, index="key", tile=2))
-    assert kind == "factor"
-    assert text.splitlines()[1:] == [
-        "block 0 (keys 0 to 1): right",
-        "blocks 1 to 2 (keys 2 to 4): too small by the same factor 0.5",
-    ]
-
-
-def test_a_block_that_was_left_out():
-    ((_, text),) = told(KEYS * [1, 1, 1, 1, 0], part(KEYS, index="key", tile=2))
-    assert "block 2 (key 4): 0" in text
+@pytest.mark.parametrize(
+    "factors, lines",
+    [
+        ([1, 1, 0.5, 0.5, 0.5], ["block 0 (keys 0 to 1): right", "blocks 1 to 2 (keys 2 to 4): too small by the same"]),
+        ([1, 1, 1, 1, 0], ["blocks 0 to 1 (keys 0 to 3): right", "block 2 (key 4): 0"]),
+    ],
+)
+def test_of_blocks_of_keys_it_is_said_which_are_wrong(factors, lines):
+    ((_, text),) = told(KEYS * factors, part(KEYS, index="key", tile=2))
+    assert [said.removesuffix(" factor 0.5") for said in text.splitlines()[1:]] == lines
 
 
 def test_rows_are_named():
-    rows = part(np.ones((4, 2)))
-    wrong = np.ones((4, 2))
-    wrong[[1, 3], 1] = 5.0
-    assert told(wrong, rows) == [("factor", "out is too large by the same factor 5 at rows 1, 3 of 4, column 1 of 2")]
-
-
-def test_one_of_several_outputs_may_be_missing():
-    assert told((None, 1.0), part(1.0), part(1.0)) == [("type", "out is None, not a number or an array")]
+    wrong = np.array([[1.0, 1.0], [1.0, 5.0], [1.0, 1.0], [1.0, 5.0]])
+    said = "out is too large by the same factor 5 at rows 1, 3 of 4, column 1 of 2"
+    assert told(wrong, part(np.ones((4, 2)))) == [("factor", said)]

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -33,35 +32,29 @@ def merge_without_rescaling_l(a, b):
     return merge_states(a, b, is_l_rescaled=False)
 
 
+def test_the_same_mistake_written_differently_is_named():
+    assert checks.grade(EXERCISE.id, merge_states).passed
+    result = checks.grade(EXERCISE.id, merge_without_rescaling_l)
+    assert result.misconception == NOT_RESCALED.name
+    assert NOT_RESCALED.diagnosis in " ".join(result.message.split())
+
+
+WEIGHTS = "np.exp(m_a - shift), np.exp(m_b - shift)"
+
+
 @pytest.mark.parametrize(
-    "name, answer",
+    "answer",
     [
-        ("l is not rescaled", merge_without_rescaling_l),
-        ("b is never rescaled", lambda a, b: merge_states(a, b, is_b_rescaled=False)),
+        # Two mistakes at once, and one that is not made on every case.
+        edited(EXERCISE.answer, {"w_a * l_a + w_b * l_b": "l_a + l_b", WEIGHTS: WEIGHTS.replace("exp", "exp2")}),
+        lambda a, b: merge_states(a, b, is_l_rescaled=np.ndim(a[0]) > 0),
     ],
 )
-def test_the_same_mistake_written_differently_is_named(name, answer):
-    assert checks.grade(EXERCISE.id, lambda a, b: merge_states(a, b)).passed
+def test_what_is_not_the_same_on_every_case_is_not_named(answer):
     result = checks.grade(EXERCISE.id, answer)
-    assert result.misconception == name
-    assert MISCONCEPTIONS[name].diagnosis in " ".join(result.message.split())
-
-
-def test_two_mistakes_at_once_are_not_taken_for_one():
-    weights = "np.exp(m_a - shift), np.exp(m_b - shift)"
-    both = edited(EXERCISE.answer, {"w_a * l_a + w_b * l_b": "l_a + l_b", weights: weights.replace("exp", "exp2")})
-    result = checks.grade(EXERCISE.id, both)
     assert not result.passed and result.misconception is None
-    for misconception in EXERCISE.misconceptions:
-        assert misconception.diagnosis not in " ".join(result.message.split())
-
-
-def test_an_answer_that_differs_from_a_misconception_on_one_later_case_is_not_given_its_name():
-    def only_for_single_queries(a, b):
-        return merge_states(a, b, is_l_rescaled=np.ndim(a[0]) > 0)
-
-    result = checks.grade(EXERCISE.id, only_for_single_queries)
-    assert not result.passed and result.misconception is None
+    message = " ".join(result.message.split())
+    assert not any(its.diagnosis in message for its in EXERCISE.misconceptions)
 
 
 def test_misconceptions_that_another_property_catches_first_are_not_even_run(monkeypatch):
@@ -81,9 +74,7 @@ def test_after_the_time_for_it_no_reason_is_looked_for(monkeypatch):
 
     def slowly(prop, answer, place):
         asked.append(place)
-        end_s = time.thread_time() + 0.02
-        while time.thread_time() < end_s:
-            pass
+        sum(range(10**6))
         return misconceptions.observed(prop, answer, prop.cases[place])
 
     monkeypatch.setattr(misconceptions, "on_case", slowly)
@@ -116,9 +107,7 @@ TABLE = [[1.0, 1e-17], [2.0, 0.0]]
         (np.array([1.0, 2.0]), np.array([[1.0, 2.0]]), False),
         (np.array([np.inf, 1.0]), np.array([np.nan, 1.0]), True),
         (np.array([np.inf, 1.0]), np.array([1.0, np.inf]), False),
-        ((1, "text"), (1, "text"), True),
         ((1, "text"), (1, "other"), False),
-        ({"o": np.ones(2)}, {"o": np.ones(2)}, True),
         ({"o": np.ones(2)}, {"p": np.ones(2)}, False),
         (None, 0.0, False),
         # A table as rows, or as an array.

@@ -1,7 +1,5 @@
 """Rows of a table become inputs, and a test gets what it asks for."""
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import find
@@ -9,6 +7,7 @@ from hypothesis import strategies as st
 
 from courseware.checks import Checks, case_of, not_modified, raises_value_error
 from courseware.checks.calling import GuardedAnswer
+from tests.courseware.checks.cells import function_of
 
 
 def scaled(x, scale=2.0):
@@ -31,46 +30,30 @@ def test_a_row_is_the_arguments_or_the_inputs_themselves_or_drawn():
 def test_a_row_that_does_not_fit_is_refused(names):
     case = case_of(names, scale=3.0)
     assert case(1.0) == {"x": 1.0, "scale": 3.0}
-    with pytest.raises(TypeError):
-        case(1.0, 2.0, 3.0)
-    with pytest.raises(TypeError):
-        case(1.0, scael=2.0)
-    with pytest.raises(KeyError):
-        case()
+    for row, named, error in (((1, 2, 3), {}, TypeError), ((1,), {"scael": 2}, TypeError), ((), {}, KeyError)):
+        with pytest.raises(error):
+            case(*row, **named)
 
 
 def test_a_test_judges_what_the_call_returns_unless_it_makes_the_call():
     seen = []
     checks = Checks(scaled, lambda returned, x, scale: seen.append((returned, x, scale)))
     checks("judged", [(1.5,)])
-    checks(
-        "of a call of its own",
-        [(1.5,)],
-        call="2 * scaled(x, 4.0)",
-        calls=lambda answer, x, scale: seen.append(answer(x, 4.0)),
-    )
+    of_its_own = lambda answer, x, scale: seen.append(answer(x, 4.0))  # noqa: E731
+    checks("of a call of its own", [(1.5,)], call="2 * scaled(x, 4.0)", calls=of_its_own)
     for prop in checks:
         assert prop.test(GuardedAnswer(scaled), **prop.cases[0]) is None
     assert seen == [(3.0, 1.5, 2.0), 6.0]
     assert [prop.call for prop in checks] == ["scaled(x, scale)", "2 * scaled(x, 4.0)"]
 
 
-@pytest.mark.parametrize("kind, will_do", [(ValueError, True), (UnicodeError, True), (LookupError, False)])
+@pytest.mark.parametrize("kind, will_do", [("ValueError", True), ("UnicodeError", True), ("LookupError", False)])
 def test_an_exception_that_is_a_value_error_will_do(kind, will_do):
-    def answer(size):
-        raise kind(f"{size} is too small")
-
+    answer = function_of(f"def answer(size):\n    raise {kind}('too small')\n")
     assert (raises_value_error(GuardedAnswer(answer), size=1) is None) == will_do
 
 
 def test_an_argument_that_is_changed_is_told_with_the_line():
-    def halved(x):
-        view = np.asarray(x)
-        view /= 2
-        return view
-
-    evidence = not_modified(GuardedAnswer(halved), x=np.ones(2))
-    (finding,) = evidence.findings
-    said, line = finding.text.splitlines()
-    assert said == "the call changed its argument x in place"
-    assert re.fullmatch(r"  line \d+, in halved:  view /= 2", line)
+    halved = function_of("def halved(x):\n    view = np.asarray(x)\n    view /= 2\n    return view\n")
+    (finding,) = not_modified(GuardedAnswer(halved), x=np.ones(2)).findings
+    assert finding.text == "the call changed its argument x in place\n  line 3, in halved:  view /= 2"

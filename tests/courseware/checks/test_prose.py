@@ -72,13 +72,9 @@ def written(tmp_path, text):
 
 def test_an_exercise_is_read(tmp_path):
     read = prose.read(written(tmp_path, EXERCISE))
-    assert read.title == "A title"
-    assert read.hints == (
-        "A question?",
-        "A nudge, on two lines.",
-        "An outline:\n\n    code = that(keeps)\n    its = lines",
-    )
-    assert read.reasoning == "Because."
+    outline = "An outline:\n\n    code = that(keeps)\n    its = lines"
+    assert read.hints == ("A question?", "A nudge, on two lines.", outline)
+    assert (read.title, read.reasoning) == ("A title", "Because.")
     variants = ((("right", "wrong"),), (("first", "last"), ("if right: ...", "if wrong:\n    pass"), ("gone", "")))
     said = "It is wrong.", "Look there.\n\nAnd there."
     assert read.misconceptions == (
@@ -98,7 +94,6 @@ def test_an_exercise_is_read(tmp_path):
         ("    gone =>", "    gone", "the misconception 'Idea: one thing' has 'gone', which is no edit"),
         ("    gone =>", "    gone=>", "the misconception 'Idea: one thing' has 'gone=>', which is no edit"),
         ("### a property", "", "'#### Idea: one thing' stands before the first '###' heading"),
-        ("# A title\n", "# A title\n\nstray words\n", "'stray words' stands before"),
     ],
 )
 def test_what_is_missing_or_does_not_belong_is_said(tmp_path, old, new, said):
@@ -108,14 +103,9 @@ def test_what_is_missing_or_does_not_belong_is_said(tmp_path, old, new, said):
 
 
 def test_a_quiz_is_read(tmp_path):
-    (question,) = prose.read_quiz(written(tmp_path, QUIZ))
-    assert question == {
-        "question": "Which?",
-        "answers": [
-            {"answer": "this", "correct": False, "feedback": "Not so, since that."},
-            {"answer": "that", "correct": True, "feedback": "Right."},
-        ],
-    }
+    this = {"answer": "this", "correct": False, "feedback": "Not so, since that."}
+    that = {"answer": "that", "correct": True, "feedback": "Right."}
+    assert prose.read_quiz(written(tmp_path, QUIZ)) == [{"question": "Which?", "answers": [this, that]}]
 
 
 @pytest.mark.parametrize(
@@ -123,10 +113,8 @@ def test_a_quiz_is_read(tmp_path):
     [
         ("  Right.\n", "", "the option 'that' has no feedback"),
         ("- [ ] this", "- this", "needs options"),
-        ("- [ ] this\n  Not so,\n  since that.\n- [x] that\n  Right.\n", "words\n", "needs options"),
     ],
 )
 def test_a_quiz_without_options_or_feedback_is_refused(tmp_path, old, new, said):
-    assert QUIZ.count(old) == 1
     with pytest.raises(prose.BadProse, match=said):
         prose.read_quiz(written(tmp_path, QUIZ.replace(old, new)))

