@@ -9,6 +9,9 @@ from courseware.worker.running import CALL_LIMIT_S, run
 
 from .exercise import Evidence, Finding, Property, single_finding
 
+FIXED = "default_rng(0)"  # in a call that is shown
+_seed = [0]  # of the generators of such calls
+
 
 class AnswerError(Exception):
     """The answer raised, or did not return in time. Carries the Finding."""
@@ -35,10 +38,7 @@ class GuardedAnswer:
 
     def __init__(self, answer, limit_s=CALL_LIMIT_S):
         self.answer, self.limit_s = answer, limit_s
-        self.modified = ()
-        self.printed = ""
-        self.seen = []
-        self.loads = {}
+        self.modified, self.printed, self.seen, self.loads = (), "", [], {}
 
     def note(self, *values):
         """Keep values that show what the answer did, besides what its calls return."""
@@ -96,10 +96,6 @@ def _same(before, after):
         return before.keys() == after.keys() and all(_same(value, after[key]) for key, value in before.items())
     # In a list, one number may have taken another's place.
     return not isinstance(before, int | str) or before == after
-
-
-FIXED = "default_rng(0)"  # in a call that is shown
-_seed = [0]  # of the generators of such calls
 
 
 def draw_with(seed: int) -> bool:

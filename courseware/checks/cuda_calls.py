@@ -22,10 +22,8 @@ from .diagnosis import compare, named, show
 from .exercise import Evidence, Exercise, ExpectedOutput, Finding, single_finding
 from .properties import Checks
 
-# Of processor time for one launch; those of our exercises take some hundredths of a second.
-LIMIT_S = 2.0
-# Random inputs for a property that draws them. Each is a process of its own.
-EXAMPLES = 5
+LIMIT_S = 2.0  # of processor time for one launch; those of our exercises take some hundredths of a second
+EXAMPLES = 5  # random inputs for a property that draws them; each is a process of its own
 # Findings of the runner that are called otherwise here, where another kind of exercise has the name already.
 KINDS = {"time limit": "timeout", "unwritten": "unwritten shared"}
 

@@ -29,16 +29,13 @@ def _cast(value, dtype):
 def expected(names, function, *arguments, terms=None, index="row") -> list[ExpectedOutput]:
     """What the function makes of the arguments, as outputs to compare with.
 
-    names: of its output, or a tuple where it has several. terms, of each, and index: as in ExpectedOutput; terms of
-    None are as large as the output.
+    names: of its output, or a tuple of several. terms, of each, and index: as in ExpectedOutput; None is the output.
     """
     exact, plain = exact_and_plain(function, *arguments)
     if isinstance(names, str):
         names, exact, plain, terms = [names], [exact], [plain], [terms]
-    return [
-        ExpectedOutput(name, exactly, plainly, exactly if size is None else size, index)
-        for name, exactly, plainly, size in zip(names, exact, plain, terms, strict=True)
-    ]
+    outputs = zip(names, exact, plain, terms, strict=True)
+    return [ExpectedOutput(name, e, p, e if size is None else size, index) for name, e, p, size in outputs]
 
 
 def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
@@ -204,12 +201,13 @@ def _difference(array, part):
 
 def _by_row(array, part, wrong):
     """ "off by a factor in each row: 0.5 in row 0, 0.25 in row 2", of the rows that are wrong, if there are several."""
-    rows = np.flatnonzero(wrong.any(axis=1)) if wrong.ndim == 2 and wrong.shape[1] > 1 else []
     factors = {}
-    for row in rows:
+    for row in np.flatnonzero(wrong.any(axis=1)) if wrong.ndim == 2 else ():
         told = part.expected[row] != 0
-        factors[row] = None if array[row][~told].any() else _common_factor(array[row][told], part.expected[row][told])
-    if len(factors) < 2 or None in factors.values() or any((part.expected[row] != 0).sum() < 2 for row in factors):
+        factors[row] = _common_factor(array[row][told], part.expected[row][told])
+        if factors[row] is None or told.sum() < 2 or array[row][~told].any():
+            return ""
+    if len(factors) < 2:
         return ""
     right, terms = (np.broadcast_to(each, array.shape)[list(factors)] for each in (part.expected, part.terms))
     off = (np.array(list(factors.values()))[:, None] - 1) * right

@@ -10,8 +10,7 @@ from .exercise import Property
 
 @functools.lru_cache(maxsize=256)
 def drawn(prop: Property, seed: int) -> list[dict]:
-    """What Hypothesis draws as long as nothing fails. Drawing takes longer than most answers do, and an answer may be
-    checked often."""
+    """What Hypothesis draws as long as nothing fails, kept: drawing takes longer than most answers do."""
     from hypothesis import errors
 
     inputs = []

@@ -25,10 +25,6 @@ NAME = "_recorded"  # of what records, in the code that runs
 _numbers = itertools.count()  # of the sources that are run
 
 
-class TooMuch(Exception):
-    """A run has more to record than is worth the time."""
-
-
 def module_of(function: FunctionType) -> ast.Module:
     """A function's definition, without decorators and docstring, with the lines of its file."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
@@ -49,26 +45,21 @@ def line_of(function: FunctionType, number: int) -> str:
 
 
 class Place(NamedTuple):
-    """An expression of an answer. parts: the numbers of the places directly inside it.
-
-    is_subtotal: whether it is a sum, or a product, with which the next term of the same one is taken together, or one
-    of the conditions joined by `and` or `or`.
-    """
+    """An expression of an answer. parts: the numbers of the places directly inside it."""
 
     line: int
     text: str
     parts: tuple[int, ...]
     is_result: str  # "all", of what is returned; "part", of one of several; or nothing
     is_given: bool  # an argument or a number
-    is_subtotal: bool = False
 
 
 class ExpressionTrace:
     """A function, or a kernel, whose expressions note their values, and one of which may be given others.
 
-    places: the expressions. Of these, bounds: of slices; lists: that were lists; leaving: the conditions of what leaves
-    a loop, a pass of it, or the function. values: of the last run, {number of the place: its values, in order}. cost:
-    what it took, where 1 is little; beyond max_cost it ends.
+    places: the expressions. Of these, bounds: of slices; lists: that were lists; joined: by `and` or `or`; leaving: the
+    conditions of what leaves a loop, a pass of it, or the function. values: of the last run, {number of the place: its
+    values, in order}. cost: what it took, where 1 is little; beyond max_cost it ends.
     """
 
     def __init__(self, function: FunctionType, is_kernel: bool = False):
@@ -86,9 +77,8 @@ class ExpressionTrace:
         self.max_cost = MAX_COST_PER_LAUNCH if is_kernel else MAX_COST_PER_RUN
         self._arguments = {argument.arg for argument in definition.args.args}
         self.function = function
-        self._subtotals = set()
-        self.places, self._parts, self.bounds, self.lists, self.leaving = [], [], set(), set(), set()
-        self.values, self._stand_ins = {}, {}
+        self.places, self._parts = [], []
+        self.bounds, self.lists, self.joined, self.leaving = set(), set(), set(), set()
         definition.body = [self._watched(statement) for statement in definition.body]
         closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         namespace = function.__globals__ | {name: cell.cell_contents for name, cell in closure} | {NAME: self._note}
@@ -108,10 +98,6 @@ class ExpressionTrace:
         """The node, in which every expression is handed to `_note`."""
         if isinstance(node, ast.JoinedStr | ast.Lambda):
             return node
-        if isinstance(node, ast.BinOp) and _continues(node, node.left):
-            self._subtotals.add(node.left)
-        if isinstance(node, ast.BoolOp):
-            self._subtotals.update(node.values)
         text, outer, self._parts = ast.unparse(node), self._parts, []
         for field, value in ast.iter_fields(node):
             is_name_called = field == "func" and isinstance(value, ast.Name)
@@ -129,8 +115,8 @@ class ExpressionTrace:
             return node
         is_given = isinstance(node, ast.Constant) or GIVEN.match(text) is not None or text in self._arguments
         self._parts.append(len(self.places))
-        is_subtotal = node in self._subtotals
-        self.places.append(Place(node.lineno, text, parts, self._results.get(node, ""), is_given, is_subtotal))
+        self.joined.update(parts if isinstance(node, ast.BoolOp) else ())
+        self.places.append(Place(node.lineno, text, parts, self._results.get(node, ""), is_given))
         call = ast.Call(ast.Name(NAME, ast.Load()), [ast.Constant(self._parts[-1]), node], [])
         return ast.copy_location(call, node)
 
@@ -143,7 +129,7 @@ class ExpressionTrace:
         noted.append(array)
         self.cost += 0.05 + array.size / 2000
         if self.cost > self.max_cost:
-            raise TooMuch
+            raise RuntimeError("there is more to record than is worth the time")
         if len(noted) > len(self._stand_ins.get(place, ())):
             return value
         new = as_shaped(self._stand_ins[place][len(noted) - 1], array)
@@ -156,12 +142,6 @@ class ExpressionTrace:
         if isinstance(value, np.ndarray) or new.ndim:
             return new.copy()
         return new.item() if type(value) in (bool, int, float) else new[()]
-
-
-def _continues(node, left):
-    """Whether a sum goes on where its left side is one, or a product."""
-    kinds = (ast.Add, ast.Sub), (ast.Mult,)
-    return isinstance(left, ast.BinOp) and any(isinstance(node.op, k) and isinstance(left.op, k) for k in kinds)
 
 
 def _is_put_into(names, node):

@@ -1,8 +1,7 @@
 """Finds the place in a wrong answer where another value would make its result right.
 
-The answer and the right one are run with every expression recorded. Then expressions of the answer are given, one at a
-time, the values that an expression of the right answer has. Where the result is right from then on, there is the
-mistake.
+Both answers are run with every expression recorded. Then expressions of the wrong one are given, one at a time, the
+values that an expression of the right one has. Where the result is right from then on, there is the mistake.
 """
 
 import difflib
@@ -18,7 +17,7 @@ from .drawing import drawn
 from .exercise import Exercise, Property
 from .expression_trace import ExpressionTrace
 from .misconceptions import same
-from .value_pairs import are_alike, can_stand, changes_sign, differ, first_difference, how_many_differ, listed_range
+from .value_pairs import are_alike, can_stand, differ, first_difference, how_many_differ, listed_range
 
 MAX_CASES, MAX_RANDOM, MAX_COST = 12, 6, 4000  # the cost as in ExpressionTrace: counted, not timed
 MAX_KERNEL_CASES, MAX_KERNEL_LAUNCHES = 4, 40  # cases of a kernel, and launches to look for a change
@@ -64,8 +63,7 @@ class Run(NamedTuple):
 
 class _Search:
     """wrong, right: the traces of the two answers. A place is always one of the wrong answer's, a source one of the
-    right one's. wrong_values, ref_values: of each run, of all places and of all sources. random: runs on random cases,
-    which show whether a change mends by chance.
+    right one's. wrong_values, ref_values: of each run. random: runs on random cases, where no change mends by chance.
     """
 
     def __init__(self, wrong, right, is_kernel=False):
@@ -169,19 +167,15 @@ class _Search:
     def _right_already(self):
         for place, source in self.known.items():
             wrong_expr, first = self.wrong.places[place], self.wrong_values[0][place][0]
-            if first.dtype == bool and first.size == 1:  # right by chance, or what a function inside says
-                continue
-            if source in self.results and not wrong_expr.is_result and not wrong_expr.is_given:
+            is_chance = first.dtype == bool and first.size == 1  # or what a function inside says
+            if source in self.results and not (is_chance or wrong_expr.is_result or wrong_expr.is_given):
                 return self._said(place, f"{wrong_expr.text} is right already; what is made of it is not")
         return ""
 
     def _mended(self):
-        inside = self._inside_of_right()
-        kinds = {
-            place: self._kind(place)
-            for place in self.wrong_values[0]
-            if not (self.wrong.places[place].is_result or self.wrong.places[place].is_subtotal or place in inside)
-        }
+        inside = self._inside_of_right() | self.wrong.joined
+        places = [place for place in self.wrong_values[0] if place not in inside]
+        kinds = {place: self._kind(place) for place in places if not self.wrong.places[place].is_result}
         found = {}  # place -> its source, once a single number is among them, which may fit by chance
         for place in sorted(kinds, key=kinds.get):  # where the first mistakes are, before what is made of them
             mending = (source for source in self._stand_ins(place) if self._mends(place, source))
@@ -191,18 +185,10 @@ class _Search:
                 found[place] = source
         if not found:
             return ""
-        # What reads as in the right answer is wrong only because of what it is made of.
+        # What reads as in the right answer is wrong only because of what it is made of; an argument is seldom wrong.
         likeness = {place: self._likeness(place, source) % 1.0 for place, source in found.items()}
-        place = self._whole_of(max(likeness, key=likeness.get), found)
+        place = max(found, key=lambda place: (kinds[place] != GIVEN, likeness[place]))
         return self._told(place, found[place])
-
-    def _whole_of(self, place, found):
-        """The largest sum or product that the place is a part of, of those whose change mends as well."""
-        for other in found:
-            wrong_expr = self.wrong.places[other]
-            if place in wrong_expr.parts and re.search(r"[-+*/%]", re.sub(r"\(.*\)|\[.*\]", "", wrong_expr.text)):
-                return self._whole_of(other, found)
-        return place
 
     def _likeness(self, place, source):
         """Of what stands in the two answers, from 0 to 1."""
@@ -246,6 +232,8 @@ class _Search:
         is_constant = len(self.wrong_values) > 1 and not any(differ(old[0], other) for other in others)
         if INITIAL_VALUE.match(wrong_expr.text) or known is not None and is_constant:
             return found
+        outer = (each.text for each in self.wrong.places if place in each.parts)
+        is_cut = next(outer, "").startswith((f"{wrong_expr.text}[", f"({wrong_expr.text})["))
         for source in self.texts:
             ref_expr, new = self.right.places[source], self.ref_values[0][source]
             if wrong_expr.is_given:
@@ -260,21 +248,18 @@ class _Search:
                 continue  # what is computed of finite numbers, and ought to be infinite: by chance
             if old[0].size > 1 and old[0].any() and not new[0].any():
                 continue  # where 0 comes out, many zeros on the way fit
-            is_of_kind = is_of_kind and (
-                not wrong_expr.is_given and known is None or [x.size for x in old] == [x.size for x in new]
-            )
+            as_large = [x.size for x in old] == [x.size for x in new]
+            if is_cut and not as_large:
+                continue  # the slice is wrong, and not what it is a slice of
+            is_of_kind = is_of_kind and (as_large or not wrong_expr.is_given and known is None)
             if is_of_kind and not ref_expr.is_result and source not in self.results and can_stand(old, new):
-                if wrong_expr.parts and changes_sign(old[0], new[0]) and self._likeness(place, source) < MIN_LIKENESS:
-                    continue
                 alike = (old[0].shape == new[0].shape) + (old[0].size == new[0].size)
                 found.append((self._likeness(place, source) + alike, source))
         return [source for _, source in sorted(found, key=lambda each: -each[0])]
 
     def _contains(self, source, known):
-        parts = self.right.places[source].parts
-        return any(
-            are_alike(self.ref_values, part, self.ref_values, known) or self._contains(part, known) for part in parts
-        )
+        values, parts = self.ref_values, self.right.places[source].parts
+        return any(are_alike(values, part, values, known) or self._contains(part, known) for part in parts)
 
     def _mends(self, place, source):
         """Whether every case of the property has the right result with this source, and most runs that failed."""
@@ -307,8 +292,9 @@ class _Search:
         at = next((i for i, pair in pairs if differ(*pair)), None)
         if at is None:  # a copy of the old values would do: what the answer writes into them is then lost
             return ""
+        is_often = how_many_differ(wrong_values, ref_values) > 1
         time_of = f" the {ORDINALS[at]} time" if len(wrong_values) > 1 else ""
-        time_of += " (and others)" if how_many_differ(wrong_values, ref_values) > 1 else ""
+        time_of += " (and others)" if is_often else ""
         wrong, ref = wrong_values[at], ref_values[at]
         if wrong.shape != ref.shape and wrong.ndim == ref.ndim and not expr.text.startswith("range("):
             is_of_shape = f"{expr.text}{time_of} has shape {wrong.shape}"
@@ -320,8 +306,7 @@ class _Search:
             return self._said(place, f"with {due} in place of {expr.text}{where} {RIGHT_THEN}")
         within = f" of {outer}" if len(expr.text) < 3 and outer or outer.count(expr.text) > 1 else ""
         in_rows = wrong.ndim > 1 and wrong.shape == ref.shape
-        several = how_many_differ(wrong_values, ref_values) > 1 or in_rows and how_many_differ(wrong, ref) > 1
-        due += " and so on" if several else ""
+        due += " and so on" if is_often or in_rows and how_many_differ(wrong, ref) > 1 else ""
         return self._said(place, f"{row}{expr.text}{within}{time_of} is {is_now}; with {due} in its place {RIGHT_THEN}")
 
     def _said(self, place, text):

@@ -29,14 +29,10 @@ from .diagnosis import compare, named
 from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Result, single_finding
 from .properties import Checks
 
-# What Exercise.imports of a kernel exercise is.
-TRITON = ("triton", "triton.language")
-# Rows of a matrix lie this many elements further apart than they are long, so that a column too many is noticed.
-GAP_ELEMS = 64
-# Random inputs for a property, besides its cases: a launch takes the interpreter some hundredths of a second.
-EXAMPLES = 12
-# Of a check in another process, by the clock: for an answer that not even the limit of a call can stop.
-ELSEWHERE_LIMIT_S = 60.0
+TRITON = ("triton", "triton.language")  # what Exercise.imports of a kernel exercise is
+GAP_ELEMS = 64  # rows of a matrix lie this much further apart than they are long: a column too many is noticed
+EXAMPLES = 12  # random inputs besides a property's cases: a launch takes the interpreter some hundredths of a second
+ELSEWHERE_LIMIT_S = 60.0  # by the clock, of a check in another process: some answers not even a call's limit can stop
 
 
 @dataclass(frozen=True)
@@ -50,8 +46,7 @@ class Launch:
         """{name without _ptr: (bytes requested by loads, by stores)}."""
         return self.trace.by_tensor
 
-    def __repr__(self):
-        # The trace in full is a page of arrays.
+    def __repr__(self):  # the trace in full is a page of arrays
         return f"Launch(outputs={self.outputs}, by_tensor={self.by_tensor()}, violations={self.trace.violations})"
 
 
@@ -171,10 +166,8 @@ def launch_agrees(oracle, requested_bytes=None) -> Callable[..., Evidence | None
     """
 
     def test(launch, **inputs):
-        wrong = compare_launch(launch, oracle(**inputs))
-        if wrong is None and requested_bytes is not None:
-            wrong = compare_bytes(launch, requested_bytes(**inputs))
-        return wrong
+        enough = requested_bytes(**inputs) if requested_bytes is not None else {}
+        return compare_launch(launch, oracle(**inputs)) or compare_bytes(launch, enough)
 
     return test
 

@@ -26,13 +26,10 @@ OTHERS = {
 OTHERS = {new: old for old, new in OTHERS.items()} | OTHERS
 # Calls in whose place one of their arguments could stand.
 WRAPPING = set("abs exp exp2 float float32 float64 int log2 max maximum min minimum sqrt trans where".split())
-CASTS = {"astype", "to"}
 
 
 class Change(NamedTuple):
-    """new: what stands in place of old now. within: the expression around it, as it was, or nothing. source: the whole
-    function, as ast.unparse writes it.
-    """
+    """new: what stands in place of old. within: the expression around it, as it was. source: the whole function."""
 
     line: int
     old: ast.AST
@@ -52,16 +49,13 @@ def changed(tree: ast.AST, more=lambda node, names: []) -> Iterator[Change]:
                 line = getattr(child, "lineno", getattr(parent, "lineno", 0))
                 within = ast.unparse(parent) if isinstance(parent, ast.expr) else ""
                 others = [*_changes(child, names), *more(child, names)] if isinstance(child, ast.AST) else ()
-                for new in others:
+                for new in [*others, child]:
                     if place is None:
                         setattr(parent, field, new)
                     else:
                         value[place] = new
-                    yield Change(line, child, new, within, ast.unparse(tree))
-                if place is None:
-                    setattr(parent, field, child)
-                else:
-                    value[place] = child
+                    if new is not child:
+                        yield Change(line, child, new, within, ast.unparse(tree))
 
 
 def _changes(node, names):
@@ -121,7 +115,7 @@ def _changes(node, names):
                 start, stop, step = args if len(args) == 3 else (ast.Constant(0), args[-1], ast.Constant(1))
                 shorter = start, ast.BinOp(stop, ast.Sub(), step), step
                 new += [but(args=list(shorter)), but(args=[ast.BinOp(start, ast.Add(), step), stop, step])]
-            return [*new, func.value] if name in CASTS else new
+            return [*new, func.value] if name in ("astype", "to") else new
         case ast.Attribute(attr=attr, value=value):
             return [value] * (attr == "T") + ([but(attr=OTHERS[attr])] if attr in OTHERS else [])
         case ast.Slice(lower=lower, upper=upper):

@@ -161,9 +161,9 @@ def _changes(answer, inputs):
         elif isinstance(value, np.ndarray) and value.dtype == bool:
             simple[f"~{name}"] = np.logical_not
         elif isinstance(value, np.ndarray) and value.ndim:
-            for words, power in {"* sqrt({})": 0.5, "/ sqrt({})": -0.5}.items():
-                size = f"{name}.shape[-1]"
-                simple[f"{name} {words.format(size)}"] = lambda x, power=power: x * x.shape[-1] ** power
+            for sign, power in {"*": 0.5, "/": -0.5}.items():
+                words = f"{name} {sign} sqrt({name}.shape[-1])"
+                simple[words] = lambda x, power=power: x * x.shape[-1] ** power
         for words, new in simple.items():
             yield words, lambda case, name=name, new=new: {name: new(case[name])}
     for one, other in itertools.permutations(inputs, 2):

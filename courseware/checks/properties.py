@@ -56,10 +56,8 @@ def case_of(names: str | Callable, **defaults) -> Callable[..., dict]:
 
     def case(*arguments, **named):
         given = defaults | signature.bind_partial(*arguments, **named).arguments
-        return {
-            name: np.array(given[name], dtype=np.float64) if isinstance(given[name], list) else given[name]
-            for name in signature.parameters
-        }
+        inputs = {name: given[name] for name in signature.parameters}
+        return {name: np.array(x, np.float64) if isinstance(x, list) else x for name, x in inputs.items()}
 
     return case
 

@@ -131,11 +131,10 @@ def read_quiz(path: Path) -> list[dict]:
         answers = []
         for mark, option in zip(options[::2], options[1::2], strict=True):
             answer, _, feedback = option.partition("\n")
-            if not feedback.strip():
+            said = " ".join(_paragraphs(feedback))
+            if not said:
                 raise BadProse(f"{path.name}: the option {answer!r} has no feedback below it")
-            answers.append(
-                {"answer": answer.strip(), "correct": mark == "x", "feedback": " ".join(_paragraphs(feedback))}
-            )
+            answers.append({"answer": answer.strip(), "correct": mark == "x", "feedback": said})
         questions.append({"question": question, "answers": answers})
     return questions
 

@@ -6,6 +6,9 @@ import numpy as np
 
 from .exercise import single_finding
 
+_samples = []  # (the answer, bytes of the worker's memory) during one call of an answer that runs there
+PAGES = 16  # so many times the items, where memory is counted in pages
+
 
 class Rows:
     """An array that hands out copies of its rows and notes which: what a stream of tiles from HBM looks like.
@@ -23,8 +26,7 @@ class Rows:
 
     @property
     def reads(self):
-        # A copy: an answer holds this object too, and must not be able to wipe its traces.
-        return self._reads.copy()
+        return self._reads.copy()  # an answer holds this object too, and must not be able to wipe its traces
 
     def __len__(self):
         return self.shape[0]
@@ -41,18 +43,13 @@ class Rows:
     def __array__(self, dtype=None, copy=None):
         return np.array(self[:], dtype=dtype)
 
-    def __getattr__(self, name):
-        # .T, .astype, .max, ...: of the whole array.
+    def __getattr__(self, name):  # .T, .astype, .max, ...: of the whole array
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self[:], name)
 
     def __matmul__(self, other):
         return self[:] @ other
-
-
-_samples = []  # (the answer, bytes of the worker's memory) during one call of an answer that runs there
-PAGES = 16  # so many times the items, where memory is counted in pages
 
 
 def growing(run, n, text, test, given):

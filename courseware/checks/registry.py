@@ -12,21 +12,18 @@ from pathlib import Path
 from . import prose
 from .exercise import Exercise
 
+PACKAGES = Path(__file__).parents[1]
+
 
 class UnknownExercise(LookupError):
     """The message says which ids there are."""
 
 
-PACKAGES = Path(__file__).parents[1]
-
-
 @cache
 def lessons() -> dict[str, dict]:
     """Number of each lesson that has exercises -> its lesson.toml: {"title": ..., "exercises": names in order}."""
-    return {
-        number: tomllib.loads((folder / "lesson.toml").read_text(encoding="utf-8"))
-        for number, folder in _folders().items()
-    }
+    texts = {number: (folder / "lesson.toml").read_text(encoding="utf-8") for number, folder in _folders().items()}
+    return {number: tomllib.loads(text) for number, text in texts.items()}
 
 
 @cache

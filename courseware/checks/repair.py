@@ -181,7 +181,7 @@ def _in_words(change):
             if [*map(ast.dump, args)] != [*map(ast.dump, others)]:
                 return f"with the arguments of {text} in another order"
             kept = {keyword.arg for keyword in new.keywords} - {keyword.arg for keyword in old.keywords}
-            which = "an axis kept" if "keepdims" in kept else "one more keyword" if kept else "other keywords"
+            which = "an axis kept" if "keepdims" in kept else "one more keyword" if kept else "fewer or other keywords"
             return f"with {which} in {text}"
         case ast.Tuple(elts=elts), ast.Tuple(elts=others) if len(elts) == len(others):
             return f"with {text} in another order"

@@ -18,6 +18,7 @@ from .calling import as_drawn
 from .exercise import Evidence, Exercise, Property
 
 WIDTH = 96
+MARKS = {"passed": "passed", "attempted": "tried, not passed yet", None: "not attempted yet"}
 LINES = 12  # of what is said of a wrong answer, as text
 
 
@@ -94,8 +95,7 @@ def not_attempted_message(exercise: Exercise) -> Message:
 def passed_message(exercise: Exercise, held: dict, borrowed: list[str], printed: str = "") -> Message:
     """borrowed: names of what the answer uses from outside its cell."""
     title = f"{exercise.id}: passed, {exercise.points} of {_points(exercise)}"
-    use = "It uses {}, from outside its own cell: in class it would fail."
-    note = use.format(" and ".join(borrowed)) if borrowed else ""
+    note = f"It uses {' and '.join(borrowed)}, from outside its own cell: in class it would fail." if borrowed else ""
     text = "\n".join([title, *(f"  holds: {name}" for name in held), *filter(None, _wrapped(note)), *_printed(printed)])
     return Message(text, _card("passed", title, "", _holding(held), _paragraph(note), _printed_page(printed)))
 
@@ -210,9 +210,6 @@ def solution_message(exercise: Exercise) -> str:
     return "\n".join([f"{exercise.id}: {title}", "", source.rstrip(), "", *_wrapped(reasoning)])
 
 
-MARKS = {"passed": "passed", "attempted": "tried, not passed yet", None: "not attempted yet"}
-
-
 def overview(states: dict[str, str]) -> tuple[str, str]:
     """As text and as HTML, in which the exercises of each lesson are folded. states: exercise id -> state."""
     lines, folds, points, possible = [], [], 0, 0
@@ -223,15 +220,14 @@ def overview(states: dict[str, str]) -> tuple[str, str]:
         points += sum(exercise.points for exercise in done)
         possible += sum(exercise.points for exercise in exercises)
         title = f"{number} {lesson['title']}"
-        bar = "█" * len(done), "░" * (len(exercises) - len(done))
+        full, empty = "█" * len(done), "░" * (len(exercises) - len(done))
         count = f"{len(done)} of {len(exercises)}"
-        lines += [f"{title:<{width}} {''.join(bar)}  {count}"]
+        lines += [f"{title:<{width}} {full}{empty}  {count}"]
         lines += [f"     {e.id:<28} {MARKS[states.get(e.id)]}" for e in exercises]
         items = "".join(f"<li><code>{e.id}</code> {MARKS[states.get(e.id)]}</li>" for e in exercises)
-        head = (
-            f"<span class='course-name'>{page.escape(title)}</span> <span class='course-done'>{bar[0]}</span>{bar[1]}"
-        )
-        folds.append(_folded(f"{head} {count}", f"<ul>{items}</ul>"))
+        name = f"<span class='course-name'>{page.escape(title)}</span>"
+        head = f"{name} <span class='course-done'>{full}</span>{empty} {count}"
+        folds.append(_folded(head, f"<ul>{items}</ul>"))
     total = f"{points} of {possible} points"
     return "\n".join([*lines, total]), page.boxed(f"{''.join(folds)}<p><b>{total}</b></p>")
 

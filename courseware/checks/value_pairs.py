@@ -1,7 +1,5 @@
 """Compares the values that expressions of two answers had: a list of arrays each, one for each time."""
 
-import itertools
-
 import numpy as np
 
 from .diagnosis import show, told_apart
@@ -35,11 +33,6 @@ def listed_range(text, values):
     return np.arange(*values.tolist()) if text.startswith("range(") and values.size == 3 else values
 
 
-def changes_sign(old, new):
-    """A positive number becomes a negative one, other than by its sign alone."""
-    return old.size == new.size == 1 and bool((old > 0) & (new < 0) & np.isfinite(new) & (new + old != 0))
-
-
 def can_stand(old, new):
     """Whether the right answer's values could stand for the wrong one's."""
     pairs = list(zip(old, new, strict=False))
@@ -56,7 +49,7 @@ def differ(one, other):
 
 def how_many_differ(ones, others):
     """Of two lists of arrays, or of the rows of two arrays."""
-    return sum(itertools.starmap(differ, zip(ones, others, strict=True)))
+    return sum(map(differ, ones, others))
 
 
 def as_shaped(new, old):
@@ -67,8 +60,7 @@ def as_shaped(new, old):
 def are_alike(values, place, others, source, rtol=1e-9, as_often=False, negated=False):
     """Whether two expressions have the same values in every case that comes to both, as far as both come.
 
-    as_often: whether one must not come further, or in another shape. negated: whether the truth values of one are the
-    opposite of the other's.
+    as_often: whether neither may come further, or in another shape. negated: whether truth values are opposite.
     """
     pairs = [(a[place], b[source]) for a, b in zip(values, others, strict=True) if place in a and source in b]
     if negated:
