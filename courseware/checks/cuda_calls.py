@@ -41,9 +41,8 @@ def run_cuda(source: str, kernel: str, grid, block, **arguments):
         an int or a tuple of up to three.
     arguments: in the order of the kernel's parameters: ints, floats, and NumPy arrays, in which the kernel's stores are
         found afterwards.
-    Raises what `launch` raises.
-
-    A property's source comes from a guarded answer: AnswerError for whatever the compiler or the runner finds wrong.
+    Raises what `launch` raises, and of a property, whose source comes from a guarded answer, AnswerError for whatever
+    the compiler or the runner finds wrong.
     """
     # Not at the top: this imports PyTorch.
     from courseware.simulators.cuda_emulator.compiling import CompileError
@@ -112,8 +111,7 @@ def _through(call, test):
 
 
 def _source_of(answer):
-    # Not noted: two answers with the same mistake are not the same text.
-    returned = answer.run(answer.answer)
+    returned = answer.run(answer.answer)  # not noted: two answers with the same mistake are not the same text
     if not isinstance(returned, str):
         text = f"the answer returned {show(returned)}, not CUDA C++ as text"
         raise _noted(answer, "none" if returned is None else "type", text)

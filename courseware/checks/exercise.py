@@ -57,8 +57,7 @@ def single_finding(kind: str, text: str, returned: str = "", expected: str = "",
 class ExpectedOutput:
     """One output as it should be. expected: in float64. plain: as the reference computes it in float32.
 
-    product: a function without arguments that returns (of, weights, values): the output is weights @ values, a sum over
-    what `of` names, such as "key".
+    product(): (of, weights, values), where the output is weights @ values, a sum over what `of` names, such as "key".
     """
 
     name: str

@@ -85,20 +85,19 @@ class _Search:
         random = [(p, case) for p in drawing for case in drawn(p, 0)[1 : 1 + MAX_RANDOM]]
         self.random = list(filter(None, map(self._run, random[:MAX_CASES])))
         self.wrong_values = [run.wrong_values for run in self.runs]
-        self.ref_values = [run.ref_values for run in self.runs]
+        self.ref_values = values = [run.ref_values for run in self.runs]
         self.kind = self.runs[0].kind
         if not self.is_kernel:
             self._cut_into_passes()
         self.texts = {}  # results first; of several with the same values, one, with the texts of all
-        for source in sorted(self.ref_values[0], key=lambda source: not self.right.places[source].is_result):
-            values = self.ref_values
+        for source in sorted(values[0], key=lambda source: not self.right.places[source].is_result):
             alike = (other for other in self.texts if are_alike(values, source, values, other, as_often=True))
             self.texts.setdefault(next(alike, source), []).append(self.right.places[source].text)
         results = [source for source in self.texts if self.right.places[source].is_result == "all"]
         self.results = {  # and what is the result but for its last rounding
             source
             for source in self.texts
-            if any(are_alike(self.ref_values, source, self.ref_values, result, ROUNDED) for result in results)
+            if any(are_alike(values, source, values, result, ROUNDED) for result in results)
         }
         self.known = {  # each place -> the source that has the same values, or None
             place: next((source for source in self.texts if self._stands_for(source, place)), None)

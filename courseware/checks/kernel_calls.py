@@ -1,9 +1,8 @@
 """Answers that are Triton kernels: run in Triton's interpreter under the tracer, so that a bad access kills nothing.
 
-An exercise is one of these if its `imports` name triton. Its answer is the plain function inside `@triton.jit`.
-Where this process interprets, it is checked here. Where this process compiles for a GPU, the check as a whole
-happens in an interpreting process, which gets the kernel's source with all that it names. Without Triton, the check
-says so.
+An exercise is one of these if its `imports` name triton; its answer is the plain function inside `@triton.jit`. Where
+this process compiles for a GPU, the check as a whole happens in an interpreting process, which gets the kernel's source
+with all that it names. Without Triton, the check says so.
 
 A property is made with `kernel_checks`: its call, as the learner reads it and can paste it, is the call that is
 made, `launched(kernel, grid, outputs, **arguments)`.

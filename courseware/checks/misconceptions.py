@@ -26,8 +26,7 @@ def misconception_behind(
     exercise: Exercise, answer: GuardedAnswer, prop: Property, inputs: dict, deadline_s: float = np.inf
 ) -> Misconception | None:
     """None if none fits, or more than one, or if the thread's time has come to the deadline before that is known."""
-    # The answer holds every property before this one. A misconception that another property catches first does not, or
-    # it holds this one.
+    # One that another property catches first fails before this one, as the answer does not, or it holds this one.
     candidates = [(each, variant) for (each, _), variant in variants(exercise).items() if each.prop == prop.name]
     if not any(inputs is case for case in prop.cases):
         seen, _ = observed(prop, answer, inputs)
