@@ -38,8 +38,11 @@ class Change(NamedTuple):
     source: str
 
 
-def changed(tree: ast.AST, more=lambda node, names: []) -> Iterator[Change]:
-    """Every change of one place in a function. more(node, names): further nodes that could stand there."""
+def changed(tree: ast.AST, more=lambda node, names: [], is_wanted=lambda line, new: True) -> Iterator[Change]:
+    """Every change of one place in a function. more(node, names): further nodes that could stand there.
+
+    is_wanted(line, new): whether that change is made at all: to write each down takes most of the time.
+    """
     names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     names = [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)] + names
     messages = {part for text in ast.walk(tree) if isinstance(text, ast.JoinedStr) for part in ast.walk(text)}
@@ -47,9 +50,10 @@ def changed(tree: ast.AST, more=lambda node, names: []) -> Iterator[Change]:
         for field, value in ast.iter_fields(parent):
             for place, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
                 line = getattr(child, "lineno", getattr(parent, "lineno", 0))
-                within = ast.unparse(parent) if isinstance(parent, ast.expr) else ""
-                others = [*_changes(child, names), *more(child, names)] if isinstance(child, ast.AST) else ()
-                for new in [*others, child]:
+                others = [*_changes(child, names), *more(child, names)] if isinstance(child, ast.AST) else []
+                wanted = [new for new in others if is_wanted(line, new)]
+                within = ast.unparse(parent) if wanted and isinstance(parent, ast.expr) else ""
+                for new in [*wanted, child] if wanted else ():
                     if place is None:
                         setattr(parent, field, new)
                     else:

@@ -152,7 +152,8 @@ def _of_nodes(parent, field, place, old, new):
 
 def _of_blocks(parent, field, old, new):
     """The differences of two blocks of statements, of which those that are most alike stand for each other."""
-    pairs = _aligned(old, new, lambda one, other: _likeness(ast.unparse(one), ast.unparse(other)))
+    texts = {statement: ast.unparse(statement) for statement in (*old, *new)}
+    pairs = _aligned(old, new, lambda one, other: _likeness(texts[one], texts[other]))
     found, ours, theirs = [], dict(pairs), {j: i for i, j in pairs}
     for i, statement in enumerate(old):
         other = new[ours[i]] if i in ours else None
@@ -178,7 +179,8 @@ def _aligned(old, new, likeness):
 
 
 def _likeness(one, other):
-    return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
+    matcher = difflib.SequenceMatcher(None, one, other, autojunk=False)
+    return matcher.ratio() if matcher.quick_ratio() >= MIN_LIKENESS else 0.0
 
 
 def _in_names_of(tree, reference):

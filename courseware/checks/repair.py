@@ -111,12 +111,12 @@ def _is_odd(change, function):
 
 def _in_order(tree, lines):
     """All changes, those in these lines first, and one more or one less last: on some inputs it is as good."""
-    for order in itertools.product((True, False), (False, True)):
-        yield from (change for change in changed(tree, _more) if order == (change.line in lines, _is_by_one(change)))
+    for order in itertools.product((True, False) if lines else (False,), (False, True)):
+        yield from changed(tree, _more, lambda line, new, order=order: order == (line in lines, _is_by_one(new)))
 
 
-def _is_by_one(change):
-    return isinstance(change.new, ast.BinOp) and isinstance(change.new.right, ast.Constant)
+def _is_by_one(new):
+    return isinstance(new, ast.BinOp) and isinstance(new.right, ast.Constant)
 
 
 def _more(node, names):

@@ -41,7 +41,7 @@ WRONG_ANSWERS = {
     },
     "scores_tile": {
         "program (0, 0) does all tiles": (with_body(scores_tile, ONE_DOES_ALL_TILES), "1 of 4 programs store s"),
-        "divided by scale": ({'input_precision="ieee") * scale': 'input_precision="ieee") / scale'}, "s is the right result times scale**-2"),
+        "divided by scale": ({'input_precision="ieee") * scale': 'input_precision="ieee") / scale'}, "with another operator in"),
     },
     "online_row_stats": {
         "the last block is always dropped": ({LOOP: "    for start in range(0, n_cols - BLOCK, BLOCK):\n"}, "columns 2 to 3 of x are never loaded"),
