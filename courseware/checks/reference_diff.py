@@ -48,7 +48,9 @@ def fewest_differences(tree: ast.Module, reference: ast.Module, is_right: Callab
     while (smaller := _smaller(active, is_enough)) is not None:
         active = _needed(smaller, is_enough)
     active = _where_it_is_made(wrong, active, is_enough)
-    olds, news = ([node for each in active if (node := getattr(each, field))] for field in ("old", "new"))
+    olds = [each.old for each in active if each.old is not None]
+    kept = {ast.dump(node) for node in olds}  # a step more on what is there is small, however long it is
+    news = [each.new for each in active if each.new and not kept & {ast.dump(node) for node in ast.walk(each.new)}]
     is_small = len(active) <= MAX_DIFFERENCES and all(
         _size(*nodes) <= MAX_SHARE * _size(whole) for nodes, whole in ((olds, wrong), (news, right))
     )
@@ -94,7 +96,9 @@ def _smaller(differences, is_enough):
     for each in differences:
         parts, others = _parts_of(each), [other for other in differences if other is not each]
         if parts and is_enough(others + parts):
-            return others + _needed(parts, lambda some, others=others: is_enough(others + some))
+            needed = _needed(parts, lambda some, others=others: is_enough(others + some))
+            if len(needed) == 1 or not isinstance(each.old, ast.expr):  # an expression is wrong in one part, or whole
+                return others + needed
     return None
 
 
