@@ -9,7 +9,7 @@ from tools import ablation
 @pytest.mark.parametrize(
     "exercise_id, name, became",
     [
-        ("02.largest_exp_input", "the exponent is one too large", "worse"),
+        ("02.largest_exp_input", "the logarithm is to base 2", "worse"),
         ("04.attention", "the scale is missing", "as good"),
     ],
 )

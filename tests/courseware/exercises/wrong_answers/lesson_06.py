@@ -20,7 +20,7 @@ WRONG_ANSWERS = {
         ),
         "rounded up too far": (
             {"(n_k + block_k - 1) // block_k": "n_k // block_k + 1"},
-            "One tile too many is visited where the sizes divide the",
+            "range(n_k // block_k + 1) the first time",
         ),
     },
     "flash_attention_bytes": {
