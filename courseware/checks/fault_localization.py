@@ -23,7 +23,6 @@ MAX_CASES, MAX_RANDOM, MAX_COST = 12, 6, 4000  # the cost as in ExpressionTrace:
 MAX_KERNEL_CASES, MAX_KERNEL_LAUNCHES = 4, 40  # cases of a kernel, and launches to look for a change
 TRYING_LIMIT_S = 2.5  # of processor time
 FLOAT64, FLOAT32, ROUNDED = 1e-9, 1e-5, 5e-3  # how far numbers may be apart that are the same, or but for rounding
-MIN_LIKENESS = 0.4  # so little do two expressions have in common that stand for different things
 # What an expression is, in the order in which they are tried: WRONG though all its parts are right; RIGHT, if a step
 # is missing after it; wrong with some of its PARTS; a VARIABLE, which is made elsewhere; GIVEN.
 WRONG, RIGHT, PARTS, VARIABLE, GIVEN = range(5)
@@ -271,8 +270,8 @@ class _Search:
         failed = [run for run in self.runs + self.random if run.kind]
         failed = [run for run in failed if place in run.wrong_values and source in run.ref_values]
         mended = sum(self._is_mended(run, place, source) for run in failed)
-        is_number = all(x.size == 1 for x in self.wrong_values[0][place])
-        if self.is_kernel or is_number and self._likeness(place, source) < MIN_LIKENESS:
+        # A number may fit by chance, and of a kernel there are few runs.
+        if self.is_kernel or all(x.size == 1 for x in self.wrong_values[0][place]):
             return mended == len(failed)
         return 2 * mended > len(failed)
 

@@ -186,13 +186,12 @@ def _factor(tried, where):
     factors = np.array([each[0] for each in factors])
     sizes = [_sizes(case) for case, *_ in tried]
     names = [name for name in sizes[0] if all(name in each for each in sizes)] if len(tried) > 3 else []
-    for name, power in [("", 0), *itertools.product(names, (-1, -0.5, 0.5, 1))]:
+    for name, power in [(None, 0), *itertools.product(names, (-1, -0.5, 0.5, 1))]:
         constants = factors / np.array([each.get(name, 1) for each in sizes], float) ** power
-        constant = f"{constants[0]:.4g}"
-        if np.isfinite(constants).all() and np.ptp(constants) <= 1e-3 * abs(constants[0]) and constant != name + "1":
-            of_size = name if power == 1 else f"{name}**{power:g}"
-            words = constant if not name else of_size if constant == "1" else f"{constant} * {of_size}"
-            return f"the right result times {words}{where}"
+        if np.isfinite(constants).all() and np.ptp(constants) <= 1e-3 * abs(constants[0]):
+            constant = f"{constants[0]:.4g}"
+            words = [constant] * (constant != "1") + [name if power == 1 else f"{name}**{power:g}"] * (name is not None)
+            return f"the right result times {' * '.join(words)}{where}" if words else ""
     return ""
 
 

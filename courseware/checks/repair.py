@@ -192,5 +192,5 @@ def _in_words(change):
         case ast.expr(), _ if new in ast.walk(old):
             return f"with only a part of {text}"
     if any(ast.dump(old) == ast.dump(node) for node in ast.walk(new)):
-        return f"with one more step on {text}{within}"
+        return f"with one more step applied to {text}{within}"
     return f"with something else in place of {text or change.within}"

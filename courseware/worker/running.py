@@ -85,7 +85,7 @@ def run(call, limit_s: float) -> Outcome:
     except Told as error:
         raised = error.name, error.text
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: a check never raises
-        raised = type(error).__name__, describe_exception(error)
+        raised = type(_causes(error)[-1]).__name__, describe_exception(error)
     return Outcome(returned, raised, printed.text())
 
 
@@ -121,10 +121,9 @@ def is_unwritten(array):
 
 def describe_exception(error):
     """The exception and the learner's own lines on the way to it; no frame of a library or of the grader."""
-    frames = _learners(traceback.walk_tb(error.__traceback__))
-    while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
-        error = error.__cause__  # Triton's interpreter wraps what a kernel raises, once in each function on the way
-        frames += _learners(traceback.walk_tb(error.__traceback__))
+    causes = _causes(error)
+    frames = [frame for each in causes for frame in _learners(traceback.walk_tb(each.__traceback__))]
+    error = causes[-1]
     frames = getattr(error, "places", None) or frames
     what = type(error).__name__
     if isinstance(error, ValueError) and what != "ValueError":
@@ -138,6 +137,14 @@ def describe_exception(error):
     if isinstance(error, NotImplementedError) and lines:
         return "\n".join(["the answer is not finished: it still raises NotImplementedError", *lines])
     return "\n".join([f"the answer raised {what}", *lines])
+
+
+def _causes(error):
+    """The exception, and those it wraps: Triton's interpreter wraps what a kernel raises, once in each function."""
+    causes = [error]
+    while type(causes[-1]).__name__ == "InterpreterError" and causes[-1].__cause__ is not None:
+        causes.append(causes[-1].__cause__)
+    return causes
 
 
 def _line_of(code, names, line):

@@ -84,6 +84,7 @@ def test_an_exception_is_shown_at_the_line_without_triton_s_frames(monkeypatch):
     _, message = diagnosis(monkeypatch, "x + x,", "x + unknown,")
     (line,) = [line for line in message.splitlines() if re.match(r" +line \d+, in ", line)]
     assert "line 7, in double:  tl.store(" in line
+    assert message.count("tl.store(") == 1 and "Nothing has that name." in message  # said once, with its own hint
 
 
 def test_an_endless_kernel_is_stopped_and_the_interpreter_works_afterwards(monkeypatch):
