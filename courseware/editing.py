@@ -107,20 +107,6 @@ def edited_text(text, edits, name, place):
     return text
 
 
-def source_of_rung(text, rung, rungs, place):
-    """The source of a rung of a ladder whose kept diffs lead one after the other to a text, that of the file `place`.
-
-    A rung has a name, a diff, and whether it is kept. A rejected one changes the text; a kept one is the text with the
-    diffs undone of the rungs that are kept after it.
-    """
-    if not rung.kept:
-        return edited_text(text, edits_of(rung.diff), rung.name, place)
-    for later in reversed(rungs[rungs.index(rung) + 1 :]):
-        if later.kept:
-            text = edited_text(text, {new: old for old, new in edits_of(later.diff).items()}, later.name, place)
-    return text
-
-
 def run_source(source, filename, namespace):
     """Run a piece of Python, as if from a file of that name, such as "<answer>"."""
     # Tracebacks look for the source here, and so does Triton when it compiles or interprets a kernel.

@@ -8,10 +8,9 @@ import json
 import re
 import shutil
 import tomllib
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-
-from tools import site_explorers
 
 ROOT = Path(__file__).parents[1]
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Homepage"]
@@ -70,9 +69,6 @@ docs/maintainers
 ```
 """
 
-# What a lesson calls -> the explorer that moves on its page without a kernel.
-LIVE = {f"{module}.{function}()": name for name, (module, function) in site_explorers.EXPLORERS.items()}
-
 
 def adapt(app, docname, source):
     """Change what Sphinx read of a document, in place."""
@@ -100,10 +96,9 @@ def adapt_cell(cell, modules):
         tags.append("hide-cell")
     if "explorer" in tags:
         module, _, call = text.splitlines()[-1].partition(".")
-        name = LIVE.get(f"{modules.get(module, module)}.{call}")
-        if name:
-            html = f'<div id="{name}">{site_explorers.static_html(site_explorers.explorer(name))}</div>'
-            cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}]
+        explorers = import_module(f"courseware.explorers.{modules.get(module, module)}")
+        html = getattr(explorers, call.removesuffix("()"))().static_html()
+        cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}]
 
 
 def add_index(app, error):

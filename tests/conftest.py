@@ -72,18 +72,3 @@ def pytest_xdist_make_scheduler(config, log):
 
     config.option.loadscopereorder = False  # files with many tests are not the slow ones
     return TogetherWhatShares(config, log)
-
-
-def pytest_terminal_summary(terminalreporter):
-    """How many pairs of misconceptions the suite told apart, by exercise."""
-    rows = [
-        value
-        for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
-        for name, value in report.user_properties
-        if name == "pairs of misconceptions told apart" and report.when == "call"
-    ]
-    if rows:
-        terminalreporter.section("pairs of misconceptions told apart")
-        for exercise_id, apart, pairs in sorted(map(tuple, rows)):
-            terminalreporter.write_line(f"{exercise_id:<32} {apart:>4} of {pairs:>4}")
-        terminalreporter.write_line(f"{'all':<32} {sum(row[1] for row in rows):>4} of {sum(row[2] for row in rows):>4}")

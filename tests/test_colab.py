@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,11 @@ class Machine:
         """Names in the virtual environment: whatever pip has put there."""
         return {path.name for path in self.site_packages.iterdir() if path.name != "packages.pth"}
 
+    def copy_packages(self, repository: Path) -> None:
+        """The course is installed, without pip."""
+        for package in PACKAGES:
+            shutil.copytree(repository / package, self.site_packages / package)
+
     def run_cells(self, repository: str, cwd: Path, colab: bool = False) -> subprocess.CompletedProcess:
         dropped = ("TRITON_INTERPRET", "PYTHONPATH", "COURSEWARE_PROGRESS")
         environment = {name: value for name, value in os.environ.items() if name not in dropped}
@@ -88,18 +94,9 @@ def empty_folder(tmp_path) -> Path:
     return folder
 
 
-def versions() -> str:
-    from importlib.metadata import version
-
-    return f"{version('torch')} {version('triton')}"
-
-
 def package_files(folder: Path) -> set[str]:
-    return {
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return {str(path.relative_to(folder)) for path in files}
 
 
 def test_in_colab_the_first_cell_installs_the_course_and_nothing_else(machine, empty_folder, published):
@@ -108,7 +105,7 @@ def test_in_colab_the_first_cell_installs_the_course_and_nothing_else(machine, e
     ready, home, torch_and_triton, exercises = result.stdout.splitlines()
     assert ready + "\n" == READY
     assert Path(home).parent == machine.site_packages / "courseware"
-    assert torch_and_triton == versions()
+    assert torch_and_triton == f"{version('torch')} {version('triton')}"
     number, taught = exercises.split()
     assert int(number) > 0 and Path(taught).parent == machine.site_packages / "course_lib"
 
@@ -122,40 +119,30 @@ def test_in_colab_the_first_cell_installs_the_course_and_nothing_else(machine, e
     assert (again.returncode, again.stdout) == (0, result.stdout)
 
 
-@pytest.mark.parametrize("folder", ["notebooks", "work", "work/of/someone"])
-def test_in_a_clone_the_clone_is_used(machine, published, tmp_path, folder):
+@pytest.mark.parametrize("folder, installed", [("notebooks", True), ("work", False), ("work/of/someone", False)])
+def test_in_a_clone_the_clone_is_used(machine, published, tmp_path, folder, installed):
+    """Even where the course is installed."""
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", published, clone], check=True)
     (clone / folder).mkdir(parents=True, exist_ok=True)
+    if installed:
+        machine.copy_packages(published)
+    before = machine.installed()
     result = machine.run_cells("file:///nowhere", clone / folder)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(READY + str(clone / "courseware"))
-    assert machine.installed() == set()
+    assert machine.installed() == before
 
 
-def test_in_a_clone_the_clone_wins_over_an_installed_one(machine, published, tmp_path):
-    for package in PACKAGES:
-        shutil.copytree(published / package, machine.site_packages / package)
-    clone = tmp_path / "clone"
-    subprocess.run(["git", "clone", "-q", published, clone], check=True)
-    result = machine.run_cells("file:///nowhere", clone / "notebooks")
-    assert result.stdout.startswith(READY + str(clone / "courseware")), result.stderr
-
-
-def test_in_a_plain_folder_the_installed_one_is_used(machine, empty_folder, published):
-    for package in PACKAGES:
-        shutil.copytree(published / package, machine.site_packages / package)
+def test_in_a_plain_folder_the_installed_one_is_used_or_the_error_says_what_to_do(machine, empty_folder, published):
+    result = machine.run_cells(f"file://{published}", empty_folder)
+    assert result.returncode == 1 and machine.installed() == set()
+    last = result.stderr.splitlines()[-1]
+    assert "Stop: The course is not installed" in last and f"pip install git+file://{published}" in last
+    machine.copy_packages(published)
     result = machine.run_cells("file:///nowhere", empty_folder)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(READY + str(machine.site_packages / "courseware"))
-
-
-def test_in_a_plain_folder_without_it_the_error_says_what_to_do(machine, empty_folder, published):
-    result = machine.run_cells(f"file://{published}", empty_folder)
-    assert result.returncode == 1
-    last = result.stderr.splitlines()[-1]
-    assert "Stop: The course is not installed" in last and f"pip install git+file://{published}" in last
-    assert machine.installed() == set()
 
 
 def test_in_colab_an_address_that_does_not_answer_is_said_in_one_sentence(machine, empty_folder):

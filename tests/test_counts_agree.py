@@ -13,6 +13,7 @@ from course_lib.machine import Machine
 from course_lib.reference.attention import standard_attention_on_machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 from course_lib.serving.paged_cache import PagePool
+from course_lib.traffic import attention_flops
 from course_lib.traffic import decode as decode_closed_form
 from course_lib.traffic import flash_attention as closed_form
 from course_lib.traffic import standard_attention as standard_closed_form
@@ -65,8 +66,7 @@ def test_machine_tracer_and_closed_form_agree(order):
         )  # fmt: skip
         stated = {name: tuple(count) for name, count in formula.by_tensor.items()}
         assert traced == counted == stated, case
-        assert sum(read for read, _ in traced.values()) == formula.read_bytes, case
-        assert sum(write for _, write in traced.values()) == formula.write_bytes, case
+        assert tuple(map(sum, zip(*traced.values(), strict=True))) == (formula.read_bytes, formula.write_bytes), case
 
 
 def test_heads_sharing_keys_read_them_once_each():
@@ -114,4 +114,5 @@ def test_machine_and_closed_form_agree_on_standard_attention(dtype):
         formula = standard_closed_form(n_q, n_k, 8, dtype_bytes=np.dtype(dtype).itemsize, causal=causal)
         assert report.by_tensor == formula.by_tensor, (n_q, n_k, block_q, causal)
         assert (report.read_bytes, report.write_bytes) == (formula.read_bytes, formula.write_bytes)
-        assert report.matmul_flops == formula.flops
+        assert report.matmul_flops == formula.flops == attention_flops(n_q, n_k, 8)
+        assert formula.peak_bytes == sum(handle.nbytes for handle in handles[3:5]), "S and P"

@@ -5,11 +5,13 @@ of `import_module`, as the "module:function" that another process is to call, or
 """
 
 import ast
+import graphlib
 import re
 import sys
 from functools import cache
 from pathlib import Path
 
+import jupytext
 import pytest
 
 import courseware
@@ -17,7 +19,6 @@ import courseware
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("course_lib", "courseware")
 OURS = rf"\b(?:{'|'.join(PACKAGES)})"
-NOTEBOOK_TEXTS = sorted((ROOT / "notebooks/source").glob("*.md"))
 
 # Which parts each part may import, of course_lib and of courseware. A part is a folder of a package, or a module
 # directly in it. A new part, and every new arrow, has to be entered here.
@@ -50,7 +51,10 @@ COURSEWARE = {
     "bench": ({"hardware", "kernels", "language", "masks", "runtime", "serving", "traffic"}, {"editing", "simulators"}),
     "bug_hunt": ({"kernels", "runtime"}, {"bench", "editing"}),
     "explorers": (
-        {"hardware", "kernels", "machine", "masks", "reference", "serving", "traffic"}, {"bench", "simulators"}
+        {"hardware", "machine", "masks", "reference", "serving", "traffic"}, {"bench", "simulators"}
+    ),
+    "figures": (
+        {"hardware", "kernels", "machine", "reference", "traffic"}, {"bench", "explorers", "simulators"}
     ),
     "exercises": (
         {"kernels", "language", "machine", "masks", "reference", "serving", "traffic"},
@@ -64,7 +68,7 @@ MAY_IMPORT |= {
 }
 NUMPY_ONLY = (
     "course_lib.hardware", "course_lib.machine", "course_lib.traffic", "course_lib.masks", "course_lib.reference",
-    "course_lib.serving.paged_cache", "courseware.simulators.sm_simulator",
+    "course_lib.serving.paged_cache", "courseware.simulators.barriers", "courseware.simulators.sm_simulator",
 )  # fmt: skip
 
 # Modules that import a name held in a variable. Where the name is a part, it stands in a string that this test reads:
@@ -105,11 +109,26 @@ def resolved(name: str) -> str:
     return name
 
 
+def is_ours(name: str) -> bool:
+    return name.split(".")[0] in PACKAGES
+
+
+def is_docstring(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
+
+
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a piece of Python, without its docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(getattr(node, "body", None), list):
+            node.body = [line for line in node.body if not is_docstring(line)]
+    return tree
+
+
 def names_imported(source: str, package: str = "") -> set[str]:
     """Dotted names that a piece of Python, in a module of `package`, imports; `from a import b` is a.b."""
-    names = set()
-    tree = ast.parse(source)
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    names, tree = set(), parsed(source)
     inside_f_strings = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -121,11 +140,10 @@ def names_imported(source: str, package: str = "") -> set[str]:
             names.add(name)  # after `import course_lib`
         elif isinstance(node, ast.JoinedStr):
             # f"courseware.exercises.lesson_{number}" names the folder.
-            text = "".join(part.value if isinstance(part, ast.Constant) else "placeholder" for part in node.values)
-            names |= module_named_by(text)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) not in docstrings | inside_f_strings:
-                names |= module_named_by(node.value) or imports_in_string(node.value)
+            texts = [part.value if isinstance(part, ast.Constant) else "placeholder" for part in node.values]
+            names |= module_named_by("".join(texts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside_f_strings:
+            names |= module_named_by(node.value) or imports_in_string(node.value)
     return names
 
 
@@ -136,10 +154,8 @@ def module_named_by(text: str) -> set[str]:
 
 def imports_in_string(text: str) -> set[str]:
     """What a string imports of ours if it is Python, as for `python -c`."""
-    if not re.search(OURS, text):
-        return set()
     try:
-        return set(filter(is_ours, names_imported(text)))
+        return set(filter(is_ours, names_imported(text))) if re.search(OURS, text) else set()
     except SyntaxError:  # prose
         return set()
 
@@ -152,10 +168,6 @@ def imports_by_variable(source: str) -> bool:
         and not isinstance(call.args[0], ast.Constant | ast.JoinedStr)
         for call in calls
     )
-
-
-def is_ours(name: str) -> bool:
-    return name.split(".")[0] in PACKAGES
 
 
 @cache
@@ -171,45 +183,8 @@ def arrows() -> dict[str, set[str]]:
     return {module: set(map(resolved, filter(is_ours, imports_of(module)))) - {module} for module in FILES}
 
 
-def between_parts(modules: dict[str, set[str]]) -> dict[str, set[str]]:
-    parts = {}
-    for module, targets in modules.items():
-        parts.setdefault(part_of(module), set()).update(map(part_of, targets))
-    return {part: targets - {part} for part, targets in parts.items()}
-
-
-def circle_in(graph: dict[str, set[str]]) -> list[str]:
-    """A way from a node back to itself; empty if there is none."""
-    finished = set()
-
-    def search(node, way):
-        if node in way:
-            return [*way[way.index(node) :], node]
-        if node in finished:
-            return []
-        for target in sorted(graph.get(node, ())):
-            if found := search(target, [*way, node]):
-                return found
-        finished.add(node)
-        return []
-
-    return next(filter(None, (search(node, []) for node in sorted(graph))), [])
-
-
-def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
-    found, left = set(), [start]
-    while left:
-        for target in graph.get(left.pop(), set()) - found:
-            found.add(target)
-            left.append(target)
-    return found
-
-
-def code_of(text: Path) -> str:
-    """The code of a notebook's text twin."""
-    cells = re.findall(r"^```\{code-cell\}.*?\n(.*?)^```", text.read_text(), re.MULTILINE | re.DOTALL)
-    options = r"\A---\n(?s:.*?)^---\n|^:.*\n"  # of a cell, as a block or line by line
-    return "\n".join(re.sub(options, "", cell, flags=re.MULTILINE) for cell in cells)
+def reachable(part: str) -> set[str]:
+    return {part}.union(*map(reachable, MAY_IMPORT[part]))
 
 
 @pytest.mark.parametrize(
@@ -238,6 +213,7 @@ def test_every_way_to_import_is_seen(source):
 
 def test_a_module_that_prose_or_a_docstring_names_is_not_imported():
     assert not names_imported('"""As course_lib.kernels."""\nx = "In a script, import course_lib.kernels first."')
+    assert not names_imported('def f():\n    """course_lib.kernels"""')
 
 
 @pytest.mark.parametrize("call", ["importlib.import_module(name)", "import_module(name)", "__import__(a + b)"])
@@ -246,28 +222,23 @@ def test_an_import_by_variable_is_seen(call):
     assert not imports_by_variable("importlib.import_module('numpy'), importlib.import_module(f'numpy.{x}')")
 
 
-def test_a_circle_is_found_wherever_it_is():
-    line = {"a": {"b"}, "b": {"c"}, "c": set()}
-    assert circle_in(line) == [] and circle_in(line | {"d": {"b", "c"}}) == []
-    assert circle_in(line | {"c": {"b"}}) == ["b", "c", "b"]
-    assert circle_in(line | {"c": {"a"}, "d": {"c"}}) == ["a", "b", "c", "a"]
+def test_an_import_by_variable_is_known():
+    assert {name for name, path in FILES.items() if imports_by_variable(path.read_text())} == IMPORT_BY_VARIABLE
 
 
-@pytest.mark.parametrize("part", sorted({part_of(module) for module in FILES} | MAY_IMPORT.keys()))
-def test_each_part_imports_what_it_may_and_has_no_permission_that_it_does_not_use(part):
-    assert part in MAY_IMPORT, f"{part} is new: enter in COURSE_LIB or COURSEWARE what it may import"
-    assert between_parts(arrows()).get(part) == MAY_IMPORT[part]
+def test_each_part_imports_what_it_may_and_has_no_permission_that_it_does_not_use():
+    found = {}
+    for module, targets in arrows().items():
+        part = part_of(module)
+        found[part] = found.get(part, set()) | {part_of(target) for target in targets} - {part}
+    assert found.keys() == MAY_IMPORT.keys(), "enter a new part in COURSE_LIB or COURSEWARE, with what it may import"
+    wrong = {part: names ^ MAY_IMPORT[part] for part, names in found.items() if names != MAY_IMPORT[part]}
+    assert wrong == {}, "it imports what it may not, or need not be allowed to"
 
 
-def test_course_lib_imports_nothing_of_courseware():
-    """What is taught stands without what teaches it."""
-    for module in FILES:
-        if module.split(".")[0] == "course_lib":
-            assert not [name for name in imports_of(module) if name.split(".")[0] == "courseware"], module
-
-
-def test_no_circle_between_parts():
-    assert circle_in(MAY_IMPORT) == []
+@pytest.mark.parametrize("graph", [lambda: MAY_IMPORT, arrows], ids=["parts", "modules"])
+def test_there_are_no_circles(graph):
+    graphlib.TopologicalSorter(graph()).prepare()  # a CycleError names the circle
 
 
 def test_the_drawing_of_the_parts_is_true():
@@ -283,52 +254,28 @@ def test_the_drawing_of_the_parts_is_true():
     assert not [(part, name) for part in height for name in MAY_IMPORT[part] if height[part] <= height[name]]
 
 
-def test_no_circle_between_modules():
-    assert circle_in(arrows()) == []
-
-
-def test_an_import_by_variable_is_known():
-    assert {name for name, path in FILES.items() if imports_by_variable(path.read_text())} == IMPORT_BY_VARIABLE
-
-
 def test_reference_and_kernels_state_the_same_mathematics_independently():
     """Not even through a third part, so that a test that compares the two compares two things."""
-    shared = ("course_lib.machine", "course_lib.traffic", "course_lib.hardware", "course_lib.masks")
-    for part in ("course_lib.reference", *shared):
-        assert "course_lib.kernels" not in reachable(MAY_IMPORT, part)
-    for part in ("course_lib.kernels", *shared):
-        assert "course_lib.reference" not in reachable(MAY_IMPORT, part)
+    shared = set().union(*map(reachable, ("course_lib.machine", "course_lib.traffic", "course_lib.hardware")))
+    assert "course_lib.kernels" not in reachable("course_lib.reference") | shared
+    assert "course_lib.reference" not in reachable("course_lib.kernels") | shared
 
 
-def test_nothing_imports_exercises():
-    """The registry of checks finds them by their folders."""
+def test_nothing_imports_exercises_notebooks_or_tests():
+    """The registry of checks finds exercises by their folders. Those of a lesson do not import another lesson's."""
     assert not [part for part, allowed in MAY_IMPORT.items() if "courseware.exercises" in allowed]
-
-
-def test_no_lesson_s_exercises_import_another_lesson_s():
-    strangers = [
-        f"{module} imports {target}"
-        for module, targets in arrows().items()
-        for target in targets
-        if part_of(module) == "courseware.exercises" and lesson_of(target) not in (None, lesson_of(module))
-    ]
-    assert not strangers
-
-
-def test_lessons_are_told_apart_as_modules_and_as_folders():
-    assert lesson_of("courseware.exercises.lesson_08") == lesson_of("courseware.exercises.lesson_08.flash") == "08"
-    assert lesson_of("courseware.exercises.common.generators") is None is lesson_of("course_lib.kernels.forward")
-
-
-@pytest.mark.parametrize("text", NOTEBOOK_TEXTS, ids=lambda path: path.stem)
-def test_notebooks_import_both_packages_but_no_exercises(text):
-    names = set(filter(is_ours, names_imported(code_of(text))))
-    assert names and not [name for name in names if part_of(resolved(name)) == "courseware.exercises"]
-
-
-def test_the_packages_import_neither_notebooks_nor_tests():
-    for module in FILES:
+    assert {"08", None} < set(map(lesson_of, FILES))
+    for module, targets in arrows().items():
         assert not {name.split(".")[0] for name in imports_of(module)} & {"notebooks", "work", "tests"}, module
+        assert {lesson_of(target) for target in targets} <= {None, lesson_of(module)}, module
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks/source").glob("*.md")), ids=lambda path: path.stem)
+def test_notebooks_import_both_packages_but_no_exercises(path):
+    cells = jupytext.read(path, fmt="md:myst").cells
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    names = set(filter(is_ours, names_imported(code)))
+    assert names and not [name for name in names if part_of(resolved(name)) == "courseware.exercises"]
 
 
 def test_the_mathematics_needs_numpy_alone():
@@ -342,21 +289,5 @@ def test_the_mathematics_needs_numpy_alone():
 def test_checks_know_no_lesson():
     for module, path in FILES.items():
         if part_of(module) == "courseware.checks":
-            words = "\n".join(strings_and_names(path.read_text()))
-            named = re.findall(r"lesson_\d+|\b\d\d\.[a-z_]+", words)
+            named = re.findall(r"lesson_\d+|\b\d\d\.[a-z_]+", ast.unparse(parsed(path.read_text())))
             assert not named, f"{path.name} names {named}"
-
-
-def strings_and_names(source: str):
-    """Identifiers, imported modules and string constants of `source`, docstrings left out."""
-    tree = ast.parse(source)
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            yield node.value
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.ImportFrom | ast.Import):
-            yield ast.unparse(node)

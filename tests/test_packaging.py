@@ -1,6 +1,5 @@
 """The house rules: what an import costs, the command line, and that the project's own files agree."""
 
-import itertools
 import re
 import subprocess
 import sys
@@ -14,6 +13,9 @@ import yaml
 from hatchling import build
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+import courseware
+from courseware.__main__ import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,42 +39,30 @@ print(seconds, *{name.split(".")[0] for name in sys.modules.keys() - before} - s
     assert min(float(run[0]) for run in runs) < 0.3
 
 
-def test_everything_that_courseware_offers_is_there():
+def test_courseware_has_everything_that_it_offers_and_nothing_else():
     offered = fresh_python("import courseware as c\nfor name in dir(c): getattr(c, name); print(name)")
     assert {"check", "hint", "solution", "progress", "quiz", "start", "GLOSSARY"} <= set(offered.split())
-
-
-def test_unknown_attribute_is_an_attribute_error():
-    import courseware
-
     with pytest.raises(AttributeError, match="no attribute 'chekc'"):
         courseware.chekc  # noqa: B018
 
 
-def command_line(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "courseware", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+def command_line(capsys, *arguments: str) -> tuple[int, str]:
+    """(exit status, all that is written) of `python -m courseware`, where argparse ends it."""
+    with pytest.raises(SystemExit) as stopped:
+        main([*arguments])
+    return stopped.value.code, "".join(capsys.readouterr())
 
 
-@pytest.mark.parametrize("command", [[], ["doctor"], ["grade"], ["bench"], ["classroom"]])
-def test_each_command_has_help(command):
-    result = command_line(*command, "--help")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith(" ".join(["usage: python -m courseware", *command]))
-
-
-def test_help_says_what_each_command_does():
-    from courseware.__main__ import COMMANDS
-
-    words = " ".join(command_line("--help").stdout.split())
-    for name, (summary, _) in COMMANDS.items():
-        assert f"{name} {summary}" in words
-
-
-def test_unknown_command_is_refused():
-    result = command_line("docter")
-    assert result.returncode == 2
-    assert "docter" in result.stderr and "doctor" in result.stderr
+def test_the_command_line_has_help_and_refuses_an_unknown_command(capsys):
+    for command in ([], *([name] for name in COMMANDS)):
+        status, said = command_line(capsys, *command, "--help")
+        assert status == 0 and said.startswith(" ".join(["usage: python -m courseware", *command]))
+    summaries = " ".join(command_line(capsys, "--help")[1].split())
+    assert all(f"{name} {summary}" in summaries for name, (summary, _) in COMMANDS.items())
+    status, said = command_line(capsys, "docter")
+    assert status == 2 and "docter" in said and "doctor" in said
+    module = [sys.executable, "-m", "courseware", "docter"]
+    assert subprocess.run(module, cwd=ROOT, capture_output=True).returncode == 2
 
 
 def project() -> dict:
@@ -110,12 +100,8 @@ def test_constraints_are_exact_and_portable():
     assert len(pinned) == len(constraint_lines()), "a package is pinned twice"
     assert direct_requirements().keys() <= pinned.keys()
     assert (pinned["torch"], pinned["triton"]) == ("2.13.0", "3.7.1")
-
-
-def test_the_package_leaves_torch_and_triton_alone():
-    """In Colab its requirements are installed beside Colab's own torch and triton."""
-    hard = {"numpy", "matplotlib", "ipywidgets", "anywidget", "hypothesis"}
-    assert set(project()["dependencies"]) == hard
+    # In Colab, what the package requires is installed beside Colab's own torch and triton.
+    assert set(project()["dependencies"]) == {"numpy", "matplotlib", "ipywidgets", "anywidget", "hypothesis"}
 
 
 def test_environment_yml_agrees_with_the_pins():
@@ -144,65 +130,52 @@ def test_a_wheel_holds_every_file_of_both_packages(tmp_path, monkeypatch, projec
     assert files - held == set()
 
 
-def makefile_targets() -> set[str]:
-    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    return set(phony.split())
-
-
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_readme_docs_and_makefile_agree():
     pages, makefile = "\n".join(path.read_text() for path in PAGES), (ROOT / "Makefile").read_text()
-    targets = makefile_targets()
-    assert set(re.findall(r"\bmake ([a-z]+(?:-[a-z]+)*)", pages)) == targets
-    for target in targets:
+    (targets,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert set(re.findall(r"\bmake ([a-z]+(?:-[a-z]+)*)", pages)) == set(targets.split())
+    for target in targets.split():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
 def test_workflows_run_what_is_there():
-    steps = [
-        step["run"]
+    jobs = [
+        job
         for path in sorted((ROOT / ".github/workflows").glob("*.yml"))
         for job in yaml.safe_load(path.read_text())["jobs"].values()
-        for step in job["steps"]
-        if "run" in step
     ]
-    targets = re.findall(r"\bmake ([\w.-]+)", "\n".join(steps))
-    assert ".ci/run" in steps and {"site", "test-all"} < set(targets)
+    steps = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    targets = set(re.findall(r"\bmake ([\w.-]+)", "\n".join(steps)))
+    assert ".ci/run" in steps and {"site", "test-all"} < targets
     for target in targets:
         assert subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True).returncode == 0, target
-
-
-def test_ci_runs_the_readme_command_and_nothing_after_it():
-    lines = (ROOT / ".ci/run").read_text().rstrip().splitlines()
-    assert lines[-1] == "exec make test"
+    # CI runs the README's command, and nothing after it.
+    assert (ROOT / ".ci/run").read_text().rstrip().splitlines()[-1] == "exec make test"
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
 
 
-def test_links_of_the_readme_and_the_docs_lead_somewhere():
-    targets = [(path, target) for path in PAGES for target in re.findall(r"\]\(([^)]+)\)", path.read_text())]
-    assert len(targets) >= 15
-    assert not [target for path, target in targets if "://" not in target and not (path.parent / target).exists()]
-
-
-def test_files_that_the_readme_and_the_docs_name_are_there():
+def test_what_the_readme_and_the_docs_link_to_and_name_is_there():
+    links = [(path, target) for path in PAGES for target in re.findall(r"\]\(([^)]+)\)", path.read_text())]
+    assert len(links) >= 15
+    assert not [target for path, target in links if "://" not in target and not (path.parent / target).exists()]
     named = [(path.name, name) for path in PAGES for name in re.findall(r"`((?:\w+/)+[\w.-]*)`", path.read_text())]
     ours = [(page, name) for page, name in named if (ROOT / name.split("/")[0]).is_dir()]
     assert len(ours) > 30
     patterns_and_results = re.compile("NN|_build")
-    unknown = [f"{page}: {name}" for page, name in ours if not (ROOT / name).exists()]
-    assert list(itertools.filterfalse(patterns_and_results.search, unknown)) == []
+    assert not [
+        f"{page}: {name}" for page, name in ours if not (ROOT / name).exists() and not patterns_and_results.search(name)
+    ]
 
 
 def test_no_file_names_a_registry_or_a_machine(project_files):
     """Where packages come from is for each user's own configuration to say."""
     # In pieces, for this file is searched too.
     hosts = ("pypi", "pythonhosted", "registry.npmjs", "deb.debian", "download.pytorch", "conda.anaconda")
-    words = [host + end for host in hosts for end in (".org", ".com")] + [
-        "/work/" + "main",
-        "/opt/" + "wheels",
-    ]
+    words = [host + end for host in hosts for end in (".org", ".com")]
+    words += ["/work/" + "main", "/opt/" + "wheels"]
     assert ROOT / "Makefile" in project_files
     found = [(path.name, word) for path in project_files for word in words if word.encode() in path.read_bytes()]
     assert not found

@@ -8,7 +8,6 @@ earlier run stopped. `rungs` compiles every rung of the ladder for an H100, and 
 import argparse
 import ast
 import concurrent.futures
-import datetime
 import hashlib
 import inspect
 import itertools
@@ -90,7 +89,8 @@ def record_resources(path, *, archs=ARCHS, dtypes=DTYPES, head_dims=HEAD_DIMS, b
             for request, used in zip(batches[done - 1], results, strict=True):
                 key = (request.arch, request.dtype, request.head_dim, request.causal, *request.config)
                 rows[key] = [*key, *astuple(used)[:5]]
-            write(path, header, [rows[key] for key in sorted(rows)])
+            in_order = [rows[key] for key in sorted(rows)]
+            records.write(path, header | {"date": records.today(), "rows": in_order})
             print(f"{done} of {len(batches)} batches, {len(rows)} rows", flush=True)
 
 
@@ -106,59 +106,53 @@ def chosen_config(arch, dtype, head_dim, causal, block_q, block_k):
     )  # fmt: skip
 
 
-def write(path, header, rows):
-    """Today's date and one line per row. The file is replaced at once, so that it is never half written."""
-    header = json.dumps(header | {"date": datetime.date.today().isoformat()})
-    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
-    scratch = path.with_suffix(".tmp")
-    scratch.write_text(f'{header[:-1]}, "rows": [\n{lines}\n]}}\n')
-    scratch.replace(path)
-
-
 def rung_rows():
     """A row for each rung, length and mask of the record ladder-h100."""
-    import torch
-
-    from course_lib.kernels import checks
     from courseware.bench.triton_ladder import RUNGS
 
-    properties = SimpleNamespace(multi_processor_count=GPU["sms"])
-    with (
-        mock.patch.object(checks, "COMPILED", False),  # which would refuse tensors that are on no GPU
-        mock.patch.object(torch.cuda, "get_device_properties", lambda device: properties),
-    ):
-        for rung, n, causal in itertools.product(RUNGS, (4096, 1024), (False, True)):
-            q = torch.empty(ROWS // n // 16, 16, n, HEAD_DIM, dtype=torch.float16, device="meta")
-            with resources.compiling_for(90) as launches:
-                rung.launch(q, q, q, causal=causal)
-            compiled, keywords = launches[-1]
-            used = resources.resources_of(compiled, keywords)
-            block_q, block_k, num_warps, _ = used.config
-            yield {
-                "rung": rung.name, "n": n, "causal": causal, "programs": math.prod(keywords["grid"]),
-                "block_q": block_q, "block_k": block_k,
-                "num_warps": num_warps, "registers": used.registers, "stack_bytes": used.stack_bytes,
-                "shared_bytes": used.shared_bytes, "loops": loops_of(resources.instructions_of(compiled)),
-            }  # fmt: skip
+    for rung, n, causal in itertools.product(RUNGS, (4096, 1024), (False, True)):
+        compiled, keywords = compiled_rung(rung, (ROWS // n // 16, 16, n, HEAD_DIM), causal)
+        block_q, block_k, *_ = resources.resources_of(compiled, keywords).config
+        yield {
+            "rung": rung.name, "n": n, "causal": causal, "programs": math.prod(keywords["grid"]),
+            "block_q": block_q, "block_k": block_k, **used_by(compiled),
+            "loops": loops_of(resources.instructions_of(compiled)),
+        }  # fmt: skip
 
 
 def hopper_rows():
     """A row for each rung of lesson 15 that was kept, and each of its head dimensions: fp16, without a mask."""
-    import torch
-
     from courseware.bench.hopper_ladder import rungs
 
     for rung, head_dim in itertools.product(rungs().values(), (64, 128)):
         if rung.kept:
-            q = torch.empty(2, 2, LENGTH, head_dim, dtype=torch.float16, device="meta")
-            with resources.compiling_for(90) as launches:
-                rung.forward(q, q, q, causal=False, scale=1.0, store_lse=False)
-            compiled, _ = launches[-1]
-            registers, stack_bytes = resources.registers_and_stack(compiled.asm["cubin"])
-            yield {
-                "rung": rung.name, "head_dim": head_dim, "num_warps": compiled.metadata.num_warps,
-                "registers": registers, "stack_bytes": stack_bytes, "shared_bytes": compiled.metadata.shared,
-            }  # fmt: skip
+            compiled, _ = compiled_rung(rung, (2, 2, LENGTH, head_dim), causal=False)
+            yield {"rung": rung.name, "head_dim": head_dim, **used_by(compiled)}
+
+
+def used_by(compiled):
+    registers, stack_bytes = resources.registers_and_stack(compiled.asm["cubin"])
+    return {
+        "num_warps": compiled.metadata.num_warps, "registers": registers, "stack_bytes": stack_bytes,
+        "shared_bytes": compiled.metadata.shared,
+    }  # fmt: skip
+
+
+def compiled_rung(rung, shape, causal):
+    """(the compiled kernel, the keywords of its launch) of a rung for an H100, in fp16."""
+    import torch
+
+    from course_lib.kernels import checks
+
+    q = torch.empty(shape, dtype=torch.float16, device="meta")
+    properties = SimpleNamespace(multi_processor_count=GPU["sms"])
+    with (
+        mock.patch.object(checks, "COMPILED", False),  # which would refuse tensors that are on no GPU
+        mock.patch.object(torch.cuda, "get_device_properties", lambda device: properties),
+        resources.compiling_for(90) as launches,
+    ):
+        rung.launch(q, q, q, causal=causal)
+    return launches[-1]
 
 
 def loops_of(sass):
@@ -194,16 +188,18 @@ def loops_of(sass):
 def main(argv=None):
     parser = argparse.ArgumentParser("python -m tools.compiler_records", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    of_resources = commands.add_parser("resources", help="every block size of the block-size explorer")
-    of_resources.add_argument("--arch", type=int, nargs="+", default=ARCHS, help="90 means sm_90; all by default")
-    of_resources.add_argument("--head-dim", type=int, nargs="+", default=HEAD_DIMS)
-    of_resources.add_argument("--dtype", choices=DTYPES, nargs="+", default=DTYPES)
-    of_resources.add_argument("--jobs", type=int, help="compilers at a time; one a core by default")
-    parsers = {"resources": of_resources}
-    for name, whose in (("rungs", "the ladder"), ("hopper-rungs", "lesson 15's ladder that was kept")):
-        parsers[name] = commands.add_parser(name, help=f"every rung of {whose}, for an H100")
-    for name, command in parsers.items():
+    for name, written in (
+        ("resources", "every block size of the block-size explorer"),
+        ("rungs", "every rung of the ladder, for an H100"),
+        ("hopper-rungs", "every rung of lesson 15's ladder that was kept, for an H100"),
+    ):
+        command = commands.add_parser(name, help=written)
         command.add_argument("--file", type=Path, default=records.FOLDER / f"{name}.json", help="the committed one")
+        if name == "resources":
+            command.add_argument("--arch", type=int, nargs="+", default=ARCHS, help="90 means sm_90; all by default")
+            command.add_argument("--head-dim", type=int, nargs="+", default=HEAD_DIMS)
+            command.add_argument("--dtype", choices=DTYPES, nargs="+", default=DTYPES)
+            command.add_argument("--jobs", type=int, help="compilers at a time; one a core by default")
     options = parser.parse_args(argv)
     if options.command == "resources":
         chosen = {"archs": options.arch, "dtypes": options.dtype, "head_dims": options.head_dim}
@@ -213,8 +209,8 @@ def main(argv=None):
         runtime.choose()
         import triton
 
-        rows = rung_rows() if options.command == "rungs" else hopper_rows()
-        write(options.file, {"triton": triton.__version__}, rows)
+        rows = list(rung_rows() if options.command == "rungs" else hopper_rows())
+        records.write(options.file, {"triton": triton.__version__, "date": records.today(), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ It runs the test suite, and some calls under NVIDIA's compute-sanitizer, which h
 
 import argparse
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -93,16 +92,13 @@ def differentiate(n_q, n_k, head_dim, causal):
 
 def decode(n_new, head_dim, page_size, num_splits):
     from course_lib.kernels import flash_decode
+    from courseware.bench import decode_timing
 
     lengths = torch.tensor([CAPACITY, n_new, CAPACITY * 2 // 3], dtype=torch.int32, device=runtime.device())
-    q, k, v = random(3, 4, n_new, head_dim), *(random(3, 2, CAPACITY, head_dim) for _ in range(2))
-    caches, table = (k, v), None
+    q, kv = random(3, 4, n_new, head_dim), random(2, 3, 2, CAPACITY, head_dim)
+    (k, v), caches, table = kv, kv, None
     if page_size:
-        table = torch.randperm(3 * CAPACITY // page_size, device=q.device).view(3, -1)
-        caches = [torch.empty(table.numel(), 2, page_size, head_dim).to(q) for _ in range(2)]
-        for pages, cache in zip(caches, (k, v), strict=True):
-            pages[table] = cache.unflatten(2, (-1, page_size)).transpose(1, 2)
-        table = table.int()
+        *caches, table = decode_timing.in_pages(kv, page_size)
     o = flash_decode(q, *caches, lengths, block_table=table, num_splits=num_splits)
     for b, length in enumerate(lengths.tolist()):
         one = slice(b, b + 1)
@@ -111,19 +107,18 @@ def decode(n_new, head_dim, page_size, num_splits):
 
 def main():
     parser = argparse.ArgumentParser("python -m tools.correctness", description=__doc__.splitlines()[0])
-    parser.add_argument("file", nargs="?", help="the record to write, in the form of courseware/data/")
+    parser.add_argument("json", metavar="FILE", nargs="?", help="the record to write, in the form of courseware/data/")
     parser.add_argument("--commit", help="the commit measured, where the files come without their git history")
     parser.add_argument("--calls", action="store_true", help="only the calls that the sanitizers watch")
     options = parser.parse_args()
     if options.calls:
         sanitized_calls()
-    elif options.file is None:
+    elif options.json is None:
         parser.error("FILE is missing")
     else:
-        command = shlex.join(["python", "-m", "tools.correctness", Path(options.file).name])
         found = correctness()
         print(records.in_words(found))
-        records.write(options.file, found, command=command, commit=options.commit)
+        records.save(options, "tools.correctness", sys.argv[1:], found)
 
 
 if __name__ == "__main__":

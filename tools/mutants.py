@@ -7,6 +7,7 @@ tests/courseware/exercises/equivalent_mutants.toml, each with the reason.
 import argparse
 import ast
 import datetime
+import functools
 import inspect
 import itertools
 import json
@@ -17,7 +18,7 @@ import textwrap
 import threading
 import tomllib
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, TimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -117,14 +118,33 @@ def accepted(exercise_id, source) -> bool:
     return True
 
 
-def equivalents() -> dict[str, list[dict]]:
-    """{exercise id: entries of equivalent_mutants.toml}: "line", "becomes" (a list) and "because"."""
-    return tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
+@functools.cache
+def equivalents() -> dict[str, list[str]]:
+    """{exercise id: the edits of equivalent_mutants.toml}."""
+    edits = defaultdict(list)
+    for of_a_reason in tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")).values():
+        for names, its in of_a_reason.items():
+            for name in names.split():
+                edits[name] += its
+    return dict(edits)
 
 
-def entry_of(mutant: Mutant, entries: list[dict]) -> dict | None:
-    """The entry that names this mutant."""
-    return next((e for e in entries if e["line"] == mutant.line and mutant.becomes in e["becomes"]), None)
+def is_made_by(edit: str, mutant: Mutant) -> bool:
+    """Whether an edit of equivalent_mutants.toml, whose head says how they are written, makes this mutant."""
+    old, arrow, new = edit.partition(" => ")
+    if not arrow:
+        return old in mutant.line and old in mutant.becomes
+    first, *others = new.split("...")
+    for found in re.finditer(re.escape(old).replace(re.escape("..."), "(.*)"), mutant.line):
+        put = first + "".join(same + text for same, text in zip(found.groups(), others, strict=True))
+        if mutant.line[: found.start()] + put + mutant.line[found.end() :] == mutant.becomes:
+            return True
+    return False
+
+
+def is_equivalent(exercise_id: str, mutant: Mutant) -> bool:
+    """Whether equivalent_mutants.toml lists this mutant."""
+    return any(is_made_by(edit, mutant) for edit in equivalents().get(exercise_id, ()))
 
 
 def survivors(made: dict[str, list[Mutant]]):
@@ -170,9 +190,8 @@ def main():
     made = {name: mutants(registry.find(name).answer) for name in names}
     total, holes = Counter(), 0
     for name, found in survivors(made):
-        entries = equivalents().get(name, [])
-        equivalent = {mutant[:2] for mutant in found if entry_of(mutant, entries)}
-        listed = {(entry["line"], becomes) for entry in entries for becomes in entry["becomes"]}
+        listed = {mutant[:2] for mutant in made[name] if is_equivalent(name, mutant)}
+        equivalent = {mutant[:2] for mutant in found} & listed
         numbers = len(made[name]), len(made[name]) - len(found), sum(mutant[:2] in equivalent for mutant in found)
         counts = dict(zip(("made", "refused", "equivalent"), numbers, strict=True))
         recorded(name, counts)

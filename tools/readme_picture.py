@@ -4,8 +4,9 @@ It is lesson 00's, with the finished kernel's speed, as recorded, in place of th
 """
 
 from courseware.bench import records
-from courseware.explorers import overview
-from courseware.explorers.figures import BLUE, GREY, INK, PALE, SKY, label, png, tidy
+from courseware.explorers.svg import BLUE, GREY, SKY
+from courseware.figures import lesson_00
+from courseware.figures.base import INK, PALE, label, png, tidy
 
 from .authoring import NOTEBOOKS
 
@@ -16,7 +17,7 @@ METHODS = {"sdpa_cudnn": "cuDNN", "ours": "this course", "flex": "FlexAttention"
 def draw():
     """Returns a figure."""
     alt = "on an H100, the course's kernel is slower than cuDNN and faster than FlashAttention-2."
-    return overview.draw(_draw_speed, alt)
+    return lesson_00.draw(_draw_speed, alt)
 
 
 def _draw_speed(axes):

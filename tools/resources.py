@@ -176,8 +176,7 @@ def _launch_variant(request, q, config):
     import torch
 
     from course_lib import masks
-    from course_lib.kernels.masked_backward import variant_backward
-    from course_lib.kernels.masked_forward import Variant, variant_forward
+    from course_lib.kernels.masked_attention import Variant, variant_backward, variant_forward
     from course_lib.kernels.score_mods import soft_cap
 
     variant = Variant(masks.causal(), (), None, None, 0.0, None)

@@ -7,16 +7,13 @@ It needs a GPU and takes minutes. Each of a kernel's configurations that runs is
 
 import argparse
 import itertools
-import shlex
 import sys
-from pathlib import Path
 
 import torch
 
 from course_lib import masks
 from courseware.bench import records, timing
 from courseware.bench.accuracy import check_answers
-from courseware.bench.counters import shipped
 from courseware.bench.timing import compile_ahead
 
 CHOICES = {
@@ -49,38 +46,35 @@ def _inputs(head_dim):
 
 
 def _launcher(kernel, inputs, causal):
-    """A function from a configuration to a callable that returns [o] or (dq, dk, dv), None for what is not computed."""
-    if causal is None:
-        return _launcher_of_variants(kernel, *inputs)
+    """A function from a configuration to a callable that returns [o] or (dq, dk, dv), None for what is not computed.
+
+    causal: None for a causal mask whose tiles come from a list.
+    """
     from course_lib.kernels.backward import flash_backward
     from course_lib.kernels.forward import flash_forward
+    from course_lib.kernels.masked_attention import Variant, variant_backward, variant_forward
 
     q, k, v, do = inputs
     how = {"causal": causal, "scale": q.shape[-1] ** -0.5}
+    variant = Variant(masks.causal(), (), None, None, 0.0, None), how["scale"]
+
+    def forward(config=None, store_lse=True):
+        if causal is None:
+            return variant_forward(q, k, v, *variant, config)
+        return flash_forward(q, k, v, store_lse=store_lse, config=config, **how)
+
     if kernel == "forward":
-        return lambda config: lambda: [flash_forward(q, k, v, store_lse=False, config=config, **how)[0]]
-    o, lse = flash_forward(q, k, v, store_lse=True, **how)
+        return lambda config: lambda: [forward(config, store_lse=False)[0]]
+    saved = (q, k, v, *forward(), do)
     which = {"need_dq": kernel == "dq", "need_dkdv": kernel == "dkdv"}
-    return lambda config: (
-        lambda: flash_backward(q, k, v, o, lse, do, config_dkdv=config, config_dq=config, **which, **how)
-    )
 
+    def backward(config):
+        configs = {"config_dkdv": config, "config_dq": config}
+        if causal is None:
+            return variant_backward(*saved, None, *variant, **configs, **which)[:3]
+        return flash_backward(*saved, **configs, **which, **how)
 
-def _launcher_of_variants(kernel, q, k, v, do):
-    """Likewise, under a causal mask, with the tiles from a list."""
-    from course_lib.kernels.masked_backward import variant_backward
-    from course_lib.kernels.masked_forward import Variant, variant_forward
-
-    variant, scale = Variant(masks.causal(), (), None, None, 0.0, None), q.shape[-1] ** -0.5
-    if kernel == "forward":
-        return lambda config: lambda: [variant_forward(q, k, v, variant, scale, config)[0]]
-    o, lse = variant_forward(q, k, v, variant, scale)
-    which = {"need_dq": kernel == "dq", "need_dkdv": kernel == "dkdv"}
-    return lambda config: (
-        lambda: variant_backward(
-            q, k, v, o, lse, do, None, variant, scale, config_dkdv=config, config_dq=config, **which
-        )[:3]
-    )
+    return lambda config: lambda: backward(config)
 
 
 def sweep_rows(which, head_dims):
@@ -106,7 +100,8 @@ def sweep_rows(which, head_dims):
             check_answers({config: answer}, inputs[:3] if kernel == "forward" else inputs, causal is not False)
             calls[config] = call
         times_ms = timing.median_ms(calls, rounds=7)
-        taken, by_descriptor = shipped(kernel, *inputs, causal=causal)
+        mask = masks.causal() if causal is None else None
+        taken, by_descriptor = timing.shipped(kernel, *inputs, causal=causal, mask=mask)
         best = min(times_ms, key=times_ms.get)
         print(
             f"{kernel} d={head_dim} causal={causal}: fastest {best} {times_ms[best]:.3f} ms; shipped "
@@ -142,14 +137,11 @@ def main():
     parser = argparse.ArgumentParser("python -m tools.sweep", description=__doc__.splitlines()[0])
     parser.add_argument("which", choices=tuple(KERNELS), help="the forward, the backward's two, or the variants' three")
     parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the record here")
-    parser.add_argument("--commit", help="the commit measured, where the files come without their git history")
+    records.add_options(parser)
     options = parser.parse_args()
     torch.manual_seed(0)
     rows = sweep_rows(options.which, options.head_dim)
-    if options.json:
-        command = shlex.join(["python", "-m", "tools.sweep", *sys.argv[1:]])
-        records.write(options.json, {"rows": rows}, command=command, commit=options.commit)
+    records.save(options, "tools.sweep", sys.argv[1:], {"rows": rows})
 
 
 if __name__ == "__main__":

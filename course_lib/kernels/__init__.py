@@ -7,8 +7,7 @@ attention.py        flash_attention and flash_decode, the public functions: inpu
 checks.py           what they accept and refuse
 forward.py          the portable forward: the plain kernel, made fast
 backward.py         the portable backward: delta, dK and dV, dQ, without atomics
-masked_forward.py   the forward with any mask, changed scores, sinks and dropout; masked_backward.py: its backward
-masked_attention.py what `flash_attention` accepts of these, and how they meet autograd
+masked_attention.py any mask, changed scores, sinks and dropout: forward, backward, and how they meet autograd
 block_mask.py       which tiles the programs of a masked kernel visit, as numbers that it reads
 score_mods.py       ALiBi, soft caps, or a change of scores of your own
 decode.py           a few queries to the keys of a cache: keys split over programs, in pages or not

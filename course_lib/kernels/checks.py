@@ -82,8 +82,7 @@ def check_integers(name, x, q, dtypes, axes):
         raise TypeError(f"{name} has dtype {name_of(x.dtype)}; accepted: {', '.join(map(name_of, dtypes))}")
     if x.dim() != axes.count(",") + 1 or x.shape[0] != q.shape[0]:
         raise ValueError(f"{name} must have shape [{axes}] with batch {q.shape[0]}, got {shape_of(x)}")
-    if x.device != q.device:
-        raise ValueError(f"{name} is on {x.device} but q is on {q.device}; they must be on one device")
+    check_device_of(name, x, q)
 
 
 def check_values(lengths, block_table, k_cache, n_new, window_left):
@@ -116,10 +115,14 @@ def check_like_q(name, x, q):
     """Refuse x unless dtype, device and head_dim are q's."""
     if x.dtype != q.dtype:
         raise TypeError(f"{name} has dtype {name_of(x.dtype)} but q has {name_of(q.dtype)}; they must be equal")
-    if x.device != q.device:
-        raise ValueError(f"{name} is on {x.device} but q is on {q.device}; they must be on one device")
+    check_device_of(name, x, q)
     if x.shape[-1] != q.shape[-1]:
         raise ValueError(f"{name} has head_dim {x.shape[-1]} but q has {q.shape[-1]}; they must be equal")
+
+
+def check_device_of(name, x, q):
+    if x.device != q.device:
+        raise ValueError(f"{name} is on {x.device} but q is on {q.device}; they must be on one device")
 
 
 def check_device(q):

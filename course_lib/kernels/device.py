@@ -16,6 +16,19 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
+def softmax_weights(m_i, l_i, scores, scale_log2, MAY_BE_EMPTY: tl.constexpr):
+    """(m_i, l_i, alpha, p) with one more tile of scores: FA2 Alg. 1, line 9. Arguments as `online_softmax_update`'s.
+
+    p: exp(scores - m), fp32 [BLOCK_M, BLOCK_N]. alpha: what the accumulator is multiplied by before p's values join it.
+    """
+    m_new = tl.maximum(m_i, tl.max(scores, axis=1) * scale_log2)
+    m_ref = tl.where(m_new == float("-inf"), 0.0, m_new) if MAY_BE_EMPTY else m_new
+    p = tl.exp2(scores * scale_log2 - m_ref[:, None])
+    alpha = tl.exp2(m_i - m_ref)
+    return m_new, l_i * alpha + tl.sum(p, axis=1), alpha, p
+
+
+@triton.jit
 def online_softmax_update(
     m_i, l_i, acc, scores, values, scale_log2, MAY_BE_EMPTY: tl.constexpr, INPUT_PRECISION: tl.constexpr
 ):
@@ -30,15 +43,11 @@ def online_softmax_update(
     MAY_BE_EMPTY: some row may have no visible key so far, and -inf - (-inf) must not be evaluated.
     INPUT_PRECISION: see `configs.dot_precision`.
     """
-    m_new = tl.maximum(m_i, tl.max(scores, axis=1) * scale_log2)
-    m_ref = tl.where(m_new == float("-inf"), 0.0, m_new) if MAY_BE_EMPTY else m_new
-    p = tl.exp2(scores * scale_log2 - m_ref[:, None])
-    alpha = tl.exp2(m_i - m_ref)
-    l_i = l_i * alpha + tl.sum(p, axis=1)
+    m_i, l_i, alpha, p = softmax_weights(m_i, l_i, scores, scale_log2, MAY_BE_EMPTY)
     acc = acc * alpha[:, None]
     # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
     acc = tl.dot(p.to(values.dtype), values, acc, input_precision=INPUT_PRECISION)
-    return m_new, l_i, acc
+    return m_i, l_i, acc
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""FlashAttention-2's forward (Dao 2023, Alg. 1) at its plainest, for lesson 08. `flash_forward.py` makes it fast."""
+"""FlashAttention-2's forward (Dao 2023, Alg. 1) at its plainest, for lesson 08. `forward.py` makes it fast."""
 
 from course_lib import runtime
 from course_lib.language import tl, triton

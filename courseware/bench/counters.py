@@ -1,40 +1,72 @@
-"""Bytes that the GPU's own counters see, for lesson 10: DRAM, L2 and the multiprocessors. Needs Nsight Compute's `ncu`.
+"""What the GPU's own counters see: bytes at DRAM, L2 and the multiprocessors, and more. Needs Nsight Compute's `ncu`.
 
-`ncu` runs this module as a program once for each set of counters. The program runs the cases one after another, and a
-separator kernel after each of them tells where in ncu's list of kernels the next case begins.
+`ncu` runs this module as a program once for each set of counters in counters.toml: `python -m
+courseware.bench.counters NAME`, of CASES. The program runs the cases one after another, and a separator kernel after
+each of them tells where in ncu's list of kernels the next case begins.
 """
 
 import csv
+import itertools
 import subprocess
 import sys
 import tempfile
-from functools import reduce
+import tomllib
+from functools import partial, reduce
 from itertools import groupby
 from operator import itemgetter, or_
 from pathlib import Path
 
 import torch
 
-from course_lib import masks, runtime
+from courseware.bench import cuda_ladder, decode_timing, hopper_timing, timing
 from courseware.bench.experiments import ATTENTION, GPT2_MEDIUM, HEADS, one_pass
-from courseware.bench.timing import L2_FLUSH_BYTES, random_inputs
 
-# {name in our rows: ncu's metric} of each run. Each set fits into one pass, so that ncu need not replay a kernel.
-COUNTERS = (
-    {"dram_read_bytes": "dram__bytes_read.sum", "dram_write_bytes": "dram__bytes_write.sum"},
-    {"l2_read_sectors": "lts__t_sectors_op_read.sum", "l2_write_sectors": "lts__t_sectors_op_write.sum"},
-    {"sm_read_bytes": "l1tex__m_xbar2l1tex_read_bytes.sum", "sm_write_bytes": "l1tex__m_l1tex2xbar_write_bytes.sum"},
-)
+COUNTERS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 SECTOR_BYTES = 32
 SEPARATOR = "spin_kernel"  # what torch.cuda._sleep launches
 
 
 def dram_cases():
-    """[(method, pass, shape)] in the order in which they run."""
+    """(row, call) of each case, in the order in which they run."""
     lengths = [{"batch": 1, "heads": HEADS, "n": 2**i, "head_dim": d} for d in (64, 128) for i in range(9, 15)]
     one_head = {"batch": 1, "heads": 1, "n": 1024, "head_dim": 64}
-    cases = [("forward", shape) for shape in (one_head, *lengths, GPT2_MEDIUM)] + [("both", GPT2_MEDIUM)]
-    return [(method, which, shape) for which, shape in cases for method in ("standard", "flash")]
+    shapes = [("forward", shape) for shape in (one_head, *lengths, GPT2_MEDIUM)] + [("both", GPT2_MEDIUM)]
+    for (which, shape), method in itertools.product(shapes, ("standard", "flash")):
+        inputs = timing.random_inputs(*shape.values(), torch.float16, differentiable=True)
+        row = {"method": method, "pass": which, **shape, "causal": False, "dtype": "float16"}
+        if method == "flash":
+            config, _ = timing.shipped("forward", *inputs)
+            row |= {"block_q": config.block_m, "block_k": config.block_n}
+        yield row, one_pass(ATTENTION[method], which, *inputs)
+
+
+# Every rung on a small shape, the plain and the shipped kernel on ragged ones, and the plain kernel on the shape of the
+# published profile. No rung splits its keys here but the last kept one.
+CUDA_SHAPES = ((256, 256, 128), (200, 100, 80), (100, 77, 50), (1024, 1024, 128))
+
+
+def cuda_cases():
+    """Likewise."""
+    every, *ragged, published = CUDA_SHAPES
+    cases = [(name, *every) for name in cuda_ladder.rungs()]
+    cases += [(name, *shape) for shape in ragged for name in ("plain", "prefetch")] + [("plain", *published)]
+    for name, M, N, d in cases:
+        q, k, v, _ = timing.random_inputs(1, 1, (M, N), d, torch.float32)
+        yield {"rung": name, "m": M, "n": N, "head_dim": d}, partial(cuda_ladder.rungs()[name].launch, q, k, v)
+
+
+def hopper_cases():
+    """Likewise."""
+    for head_dim, n, causal in ((128, 4096, False), (64, 4096, False)):
+        q, k, v, _ = hopper_timing.inputs(head_dim, n, torch.float16)
+        for name, rung in hopper_timing.rungs().items():
+            row = {"rung": name, "n": n, "head_dim": head_dim, "causal": causal}
+            yield row, partial(rung.launch, q, k, v, causal=causal)
+
+
+CASES = {
+    "dram": dram_cases, "cuda": cuda_cases, "decode": decode_timing.counted_cases, "hopper": hopper_cases,
+}  # fmt: skip
 
 
 def dram_rows():
@@ -44,74 +76,49 @@ def dram_rows():
     and each later one finds the caches as the one before left them. Data still dirty in L2 when the case ends is not
     counted.
     """
-    for (method, which, shape), sums in zip(dram_cases(), counted_by_ncu(__name__, COUNTERS), strict=True):
-        row = {"method": method, "pass": which, **shape, "causal": False, "dtype": "float16"}
-        if method == "flash":
-            x = torch.empty(*shape.values(), dtype=torch.float16, device="cuda")
-            config, _ = shipped("forward", x, x, x, causal=False)
-            row |= {"block_q": config.block_m, "block_k": config.block_n}
-        yield row | in_bytes(sums)
+    return map(in_bytes, counted("dram", "bytes"))
 
 
-def shipped(kernel, q, k, v, do=None, *, causal):
-    """The configuration that a launch takes by itself, and whether its tiles come by tensor descriptor."""
-    from course_lib.kernels.configs import select
-    from course_lib.kernels.launch import takes_descriptors, tensor_meta
-    from course_lib.kernels.masked_forward import config_of
-
-    capability = runtime.capability(q.device)
-    loaded = (k, v) if kernel == "forward" else (q, k, v, do)
-    by_descriptor = takes_descriptors(capability, *map(tensor_meta, loaded))
-    if causal is None:
-        return config_of(kernel, masks.causal(), q, k, by_descriptor), by_descriptor
-    config = select(
-        kernel, dtype=q.dtype, head_dim=q.shape[-1], causal=causal, capability=capability, n_k=k.shape[2],
-        by_descriptor=by_descriptor, n_rows=q.shape[:3].numel(),
-    )  # fmt: skip
-    return config, by_descriptor
+def cuda_rows():
+    """Nsight Compute's counters of lesson 12's CUDA kernels; needs ncu on the path"""
+    return counted("cuda", "cuda")
 
 
-def in_bytes(sums):
-    """The same counters, with the bytes of sectors in place of their number."""
+def decode_rows():
+    """Bytes of decoding by the GPU's own counters, beside the closed form; needs Nsight Compute's ncu on the path"""
+    return map(in_bytes, counted("decode", "bytes"))
+
+
+def hopper_rows():
+    """How many of an SM's tensor cores are busy on average, in each rung of lesson 15; needs ncu on the path."""
+    for row in counted("hopper", "hopper"):
+        del row["kernels"]
+        yield row | {"busy_tensor_cores": row.pop("tensor_clocks") / row.pop("clocks")}
+
+
+def in_bytes(row):
+    """The row with the bytes of sectors in place of their number."""
     return {
         name.replace("sectors", "bytes"): value * (SECTOR_BYTES if "sectors" in name else 1)
-        for name, value in sums.items()
+        for name, value in row.items()
     }
 
 
-def counted_by_ncu(module, counter_sets):
-    """[{name: sum over the kernels of a case}] of the cases that a module runs as a program, with `run_profiled`.
-
-    counter_sets: dictionaries {name: ncu's metric}, each of one pass. The program runs once for each of them.
-    """
+def counted(name, counters_of):
+    """The rows of a name's cases, with counters summed over the kernels of each, and the number of these kernels."""
     runs = []
-    for counters in counter_sets:
+    for counters in COUNTERS[counters_of]:
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder) / "counters.csv"
             subprocess.run(
                 ["ncu", "--metrics", ",".join(counters.values()), "--csv", "--print-units", "base", "--log-file", log,
                  "--profile-from-start", "off", "--cache-control", "none", "--clock-control", "none",
-                 sys.executable, "-m", module],
+                 sys.executable, "-m", "courseware.bench.counters", name],
                 check=True,
             )  # fmt: skip
             runs.append(sums_by_case(log.read_text(), counters))
-    return [reduce(or_, case) for case in zip(*runs, strict=True)]
-
-
-def run_profiled(calls):
-    """What a program does that ncu watches: each call with the profiler on, and the separator's kernel after it."""
-    torch.manual_seed(0)
-    clean = torch.zeros(L2_FLUSH_BYTES, dtype=torch.int8, device="cuda")
-    driver = torch.cuda.cudart()
-    for call in calls:
-        call()
-        clean.sum()  # flushes L2 by reading: lines that a write leaves dirty would be written back during the case
-        torch.cuda.synchronize()
-        driver.cudaProfilerStart()
-        call()
-        torch.cuda._sleep(1)
-        torch.cuda.synchronize()
-        driver.cudaProfilerStop()
+    for (row, _), sums in zip(CASES[name](), zip(*runs, strict=True), strict=True):
+        yield row | reduce(or_, sums)
 
 
 def sums_by_case(text, counters):
@@ -141,12 +148,21 @@ def sums_by_case(text, counters):
     ]
 
 
-def cases():
-    """A callable for each of `dram_cases`."""
-    for method, which, shape in dram_cases():
-        inputs = random_inputs(*shape.values(), torch.float16, differentiable=True)
-        yield one_pass(ATTENTION[method], which, *inputs)
+def run_profiled(calls):
+    """What the program does that ncu watches: each call with the profiler on, and the separator's kernel after it."""
+    torch.manual_seed(0)
+    clean = torch.zeros(timing.L2_FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    driver = torch.cuda.cudart()
+    for call in calls:
+        call()
+        clean.sum()  # flushes L2 by reading: lines that a write leaves dirty would be written back during the case
+        torch.cuda.synchronize()
+        driver.cudaProfilerStart()
+        call()
+        torch.cuda._sleep(1)
+        torch.cuda.synchronize()
+        driver.cudaProfilerStop()
 
 
 if __name__ == "__main__":
-    run_profiled(cases())
+    run_profiled(call for _, call in CASES[sys.argv[1]]())

@@ -1,69 +1,74 @@
-"""The ladder of lesson 12's CUDA kernels, and what each rung's counts let us expect of its time.
-
-cuda_ladder.toml lists the rungs. cuda_timing.py times them on a GPU, and asks Nsight Compute for its counters.
-"""
+"""The ladder of lesson 12's CUDA kernels, which cuda_ladder.toml lists, and what each rung's counts let us expect."""
 
 import functools
-import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from course_lib.hardware import GPUS
-from course_lib.kernels.cuda import counts, launches
-from courseware.bench import records
-from courseware.editing import edited_text, edits_of, source_of_rung
+from course_lib.kernels.cuda import launches
+from courseware.bench import ladder, records
 from courseware.simulators.cuda_emulator import runner
 from courseware.simulators.cuda_emulator.compiling import NoCompiler
 
-# An H200 computes as an H100 does. A multiprocessor multiplies and adds 128 times in a clock.
-SMS = GPUS["H100"].sms
-CLOCK_HZ = GPUS["H100"].fp32_tflops * 1e12 / (SMS * 128 * 2)
+H100 = GPUS["H100"]  # an H200 computes as it does
 
 
-@dataclass(frozen=True)
-class Rung:
-    """file: of kernels/cuda, which diff changes. idea: in a sentence. shuffles: for each score."""
+def clock_hz(gpu):
+    """By its peak: a multiprocessor multiplies and adds 128 times in a clock."""
+    return gpu.fp32_tflops * 1e12 / (gpu.sms * 128 * 2)
 
-    name: str
-    file: str
-    idea: str
-    diff: str = ""
-    kept: bool = True
-    shuffles: int = 0
 
-    @functools.cached_property
-    def source(self):
-        """The CUDA C++ of this rung."""
-        text = launches.source(self.file)
-        if self.file == "plain_attention.cu":
-            return edited_text(text, edits_of(self.diff), self.name, self.file)
-        return source_of_rung(text, self, [rung for rung in rungs().values() if rung.file == self.file], self.file)
+def launch(rung, q, k, v, *, causal=False):
+    """o of fp32 tensors [1, heads, rows, d] on the GPU, one head after the other, without a mask."""
+    import torch
 
-    def launches(self, M, N, d, *, sms, max_shared_bytes):
-        """As `launches.shipped` returns them."""
-        if self.file == "plain_attention.cu":
-            return launches.plain(M, N, d, self.source)
-        splits = launches.MAX_SPLITS if self.name == "keys split" or not self.kept else 1
-        gpu = {"sms": sms, "max_shared_bytes": max_shared_bytes}
-        return launches.shipped(M, N, d, **gpu, text=self.source, max_splits=splits)
+    from course_lib.kernels.cuda import gpu
+
+    o = torch.empty_like(q)
+    for Q, K, V, output in zip(q[0], k[0], v[0], o[0], strict=True):
+        gpu.run(_planned_here(rung, len(Q), *K.shape), {"Q": Q, "K": K, "V": V, "output": output})
+    return o
+
+
+rungs = functools.cache(functools.partial(ladder.read, Path(__file__).with_suffix(".toml"), launch))
+
+
+def planned(rung, M, N, d, *, sms, max_shared_bytes):
+    """A rung's launches on such a GPU, as `launches.shipped` returns them."""
+    if is_plain(rung):
+        return launches.plain(M, N, d, rung.source)
+    splits = launches.MAX_SPLITS if rung.name == "keys split" or not rung.kept else 1
+    gpu = {"sms": sms, "max_shared_bytes": max_shared_bytes}
+    return launches.shipped(M, N, d, **gpu, text=rung.source, max_splits=splits)
+
+
+def is_plain(rung):
+    """Whether it is the plain kernel, or a change of that."""
+    return rung.file == "cuda/plain_attention.cu"
 
 
 @functools.cache
-def rungs():
-    """{name: Rung}, in the order of the lesson."""
-    text = Path(__file__).with_name("cuda_ladder.toml").read_text(encoding="utf-8")
-    return {name: Rung(name, **{"diff": "", **keys}) for name, keys in tomllib.loads(text).items()}
+def _planned_here(rung, M, N, d):
+    import torch
+
+    found = torch.cuda.get_device_properties()
+    limits = {"sms": found.multi_processor_count, "max_shared_bytes": found.shared_memory_per_block_optin}
+    return planned(rung, M, N, d, **limits)
+
+
+def random_arrays(M, N, d):
+    """Q, K, V and an output, by the names of the kernels' parameters."""
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal((rows, d), dtype=np.float32) for name, rows in (("Q", M), ("K", N), ("V", N))}
+    return arrays | {"output": np.empty((M, d), np.float32)}
 
 
 def counted(rung, M, N, d):
     """The runner's Report of a rung, thread by thread on this CPU, where its keys are not split."""
-    (launch,) = rung.launches(M, N, d, sms=1, max_shared_bytes=runner.MAX_DYNAMIC_SHARED_BYTES)
-    rng = np.random.default_rng(0)
-    arrays = {name: rng.standard_normal((rows, d), dtype=np.float32) for name, rows in (("Q", M), ("K", N), ("V", N))}
-    return runner.run(launch, arrays | {"output": np.empty((M, d), np.float32), "states": np.empty(1, np.float32)})
+    (only,) = planned(rung, M, N, d, sms=1, max_shared_bytes=runner.MAX_DYNAMIC_SHARED_BYTES)
+    return runner.run(only, random_arrays(M, N, d) | {"states": np.empty(1, np.float32)})
 
 
 def split_states(N, d, sms):
@@ -72,39 +77,33 @@ def split_states(N, d, sms):
     sms: of the GPU for which the launch is planned. states: (m, l, acc [d]) of each split, as lesson 05 has them.
     output: [d], what merge_splits makes of them.
     """
-    planned = launches.shipped(1, N, d, sms=sms, max_shared_bytes=runner.MAX_DYNAMIC_SHARED_BYTES)
-    rng = np.random.default_rng(0)
-    arrays = {name: rng.standard_normal((rows, d), dtype=np.float32) for name, rows in (("Q", 1), ("K", N), ("V", N))}
-    arrays |= {"output": np.empty(d, np.float32), "states": np.empty(launches.states_floats(planned), np.float32)}
-    for launch in planned:
-        runner.run(launch, arrays)
-    splits = planned[0].grid[1]
+    both = launches.shipped(1, N, d, sms=sms, max_shared_bytes=runner.MAX_DYNAMIC_SHARED_BYTES)
+    arrays = random_arrays(1, N, d) | {"states": np.empty(launches.states_floats(both), np.float32)}
+    for each in both:
+        runner.run(each, arrays)
+    splits = both[0].grid[1]
     acc, statistics = np.split(arrays["states"], [splits * d])
     m, l = statistics.reshape(splits, 2).T
     # The kernel's m belongs to powers of two.
-    return list(zip(m * np.log(2), l, acc.reshape(splits, d), strict=True)), arrays["output"]
+    return list(zip(m * np.log(2), l, acc.reshape(splits, d), strict=True)), arrays["output"][0]
 
 
 def profile(report):
     """A runner's Report by the names that Nsight Compute's counters have in the record cuda-counters-h200."""
-    tensors, shared = report.tensors.values(), report.shared
-    return {
-        "load_requests": sum(memory.loads.requests for memory in tensors),
-        "load_sectors": sum(memory.loads.sectors for memory in tensors),
-        "store_requests": sum(memory.stores.requests for memory in tensors),
-        "store_sectors": sum(memory.stores.sectors for memory in tensors),
-        "shared_loads": shared.loads.requests,
-        "shared_stores": shared.stores.requests,
-        "shared_load_passes": shared.loads.passes,
-        "shared_store_passes": shared.stores.passes,
-        "shared_load_conflicts": shared.loads.conflicts,
-        "shared_store_conflicts": shared.stores.conflicts,
-    }
+    seen = {}
+    for what in ("load", "store"):
+        of_tensors = [getattr(memory, f"{what}s") for memory in report.tensors.values()]
+        seen[f"{what}_requests"] = sum(accesses.requests for accesses in of_tensors)
+        seen[f"{what}_sectors"] = sum(accesses.sectors for accesses in of_tensors)
+        shared = getattr(report.shared, f"{what}s")
+        seen[f"shared_{what}s"] = shared.requests
+        seen[f"shared_{what}_passes"], seen[f"shared_{what}_conflicts"] = shared.passes, shared.conflicts
+    return seen
 
 
 def profile_of_plain(M, N, d):
-    """The closed forms of counts.py for the plain kernel, by the same names."""
-    form = counts.plain_attention(M, N, d)
+    """The closed forms of launches.py for the plain kernel, by the same names."""
+    form = launches.plain_counts(M, N, d)
     return {
         "load_requests": sum(form.by_tensor[name][0] for name in "QKV"),
         "load_sectors": sum(form.by_tensor[name][1] for name in "QKV"),
@@ -155,9 +154,9 @@ def clocks(rung):
 
 def tflops(rung, clocks, M):
     """The speed of an H200, d = 128, whose multiprocessors take so many clocks for each query and key of a block."""
-    blocks = -(-M // (launches.PLAIN_BLOCK_M if rung.file == "plain_attention.cu" else 128))
-    busy = blocks / -(-blocks // SMS)  # multiprocessors, on average
-    return 4 * 128 * busy * CLOCK_HZ / clocks / 1e12
+    blocks = -(-M // (launches.PLAIN_BLOCK_M if is_plain(rung) else 128))
+    busy = blocks / -(-blocks // H100.sms)  # multiprocessors, on average
+    return 4 * 128 * busy * clock_hz(H100) / clocks / 1e12
 
 
 def bounds_and_speed(rung, of, M):
@@ -171,9 +170,7 @@ def limits_of_published():
     published, card = records.record("published-profile"), GPUS["RTX 4090"]
     (on_gpu,) = records.rows("cuda-counters-h200", rung="plain", m=1024)
     seconds, blocks = published["ms"] * 1e-3, 64
-    # Each of an SM's 128 units multiplies and adds once in a clock.
-    clock_hz = card.fp32_tflops * 1e12 / (card.sms * 128 * 2)
-    passes_s = on_gpu["shared_load_passes"] / blocks / clock_hz
+    passes_s = on_gpu["shared_load_passes"] / blocks / clock_hz(card)
     once_bytes, moved_bytes = 4 * 4 * published["m"] * published["head_dim"], 32 * published["load_sectors"]
     return [
         ("GFLOP/s, as part of the card's fp32 peak", f"{published['gflops'] / card.fp32_tflops / 1e3:.1%}"),

@@ -1,10 +1,6 @@
-"""Decoding on a GPU: how fast K and V are read, beside PyTorch's kernels and a plain read of the same memory.
-
-`ncu` runs this module as a program, as it runs `counters`.
-"""
+"""Decoding on a GPU: how fast K and V are read, beside PyTorch's kernels and a plain read of the same memory."""
 
 import contextlib
-import itertools
 
 import torch
 from torch.nn.attention import sdpa_kernel
@@ -15,8 +11,8 @@ from course_lib import runtime, traffic
 from course_lib.kernels import flash_attention, flash_decode
 from course_lib.kernels.decode import plan
 from course_lib.kernels.launch import tensor_meta
-from courseware.bench import counters, timing
-from courseware.bench.accuracy import check_attention, exact_attention, relative_error, wrong_answers_are_not_timed
+from courseware.bench import timing
+from courseware.bench.accuracy import check_answers
 from courseware.bench.timing import PEERS
 
 # (batch, heads, kv_heads, keys), in bf16.
@@ -43,9 +39,9 @@ def random_case(batch, heads, kv_heads, n_keys, n_new=1, device="cuda"):
 
 def in_pages(kv, page_size):
     """(k_pages, v_pages, block_table): copies of the caches in kv, in pages of random order."""
-    _, batch, _, n_keys, _ = kv.shape
+    _, batch, kv_heads, n_keys, head_dim = kv.shape
     table = torch.randperm(batch * n_keys // page_size, device=kv.device).view(batch, -1)
-    pages = torch.empty_like(kv).view(2, table.numel(), kv.shape[2], page_size, HEAD_DIM)
+    pages = torch.empty_like(kv).view(2, table.numel(), kv_heads, page_size, head_dim)
     pages[:, table] = kv.unflatten(3, (-1, page_size)).transpose(2, 3)
     return *pages, table.int()
 
@@ -82,14 +78,6 @@ def peer_call(q, kv):
     return lambda: scaled_dot_product_attention(q, *kv, attn_mask=mask, enable_gqa=True)
 
 
-def with_backend(backend, call):
-    def chosen():
-        with sdpa_kernel(backend):
-            return call()
-
-    return chosen
-
-
 def replayed(call):
     """A callable that replays the call from a CUDA graph."""
     call()
@@ -104,67 +92,49 @@ def replayed(call):
     return replay
 
 
-def errors_of(answers, q, kv):
-    """{name: relative error} against float64, the largest of the first and the last sequence.
-
-    Raises RuntimeError unless all of our kernels' answers keep the error budget: wrong answers are not timed.
-    """
-    errors = dict.fromkeys(answers, 0.0)
-    for one in (slice(1), slice(-1, None)):
-        inputs = q[one], kv[0, one], kv[1, one]
-        exact, _ = exact_attention(*inputs, causal=True)
-        for name, o in answers.items():
-            errors[name] = max(errors[name], relative_error(o[one], exact))
-            if name not in PEERS and name != STANDARD:
-                with wrong_answers_are_not_timed(f"{name}, {list(kv.shape)}"):
-                    check_attention(o[one], *inputs, causal=True)
-    return errors
-
-
-def requested(q, kv, splits):
-    """The closed form: `traffic.decode` of full caches."""
-    _, batch, kv_heads, n_keys, _ = kv.shape
-    return traffic.decode([n_keys] * batch, HEAD_DIM, heads=q.shape[1], kv_heads=kv_heads, splits=splits)
-
-
-def splits_of(q, kv, lengths):
-    """How many programs share the keys of a sequence in a call of `flash_decode`."""
-    metas = map(tensor_meta, (q, *kv, lengths))
+def row_of(q, kv, lengths):
+    """(what a row says of a shape, the closed form: `traffic.decode` of full caches)."""
+    (batch, heads, *_), (kv_heads, n_keys) = q.shape, kv.shape[2:4]
     how = dict(causal=True, scale=1.0, window_left=None, store_lse=False, num_splits=None, config=None)
-    return plan(*metas, None, runtime.capability(q.device), runtime.multiprocessors(q.device), **how)[2]
+    metas, gpu = map(tensor_meta, (q, *kv, lengths)), (runtime.capability(q.device), runtime.multiprocessors(q.device))
+    _, _, splits, *_ = plan(*metas, None, *gpu, **how)
+    form = traffic.decode([n_keys] * batch, HEAD_DIM, heads=heads, kv_heads=kv_heads, splits=splits)
+    shape = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "n": n_keys}
+    return shape | {"head_dim": HEAD_DIM, "dtype": "bfloat16", "splits": splits}, form
 
 
 def compared(*shape, n_new=1):
     """One row: GB/s of K and V. A batch of one is also timed in back-to-back calls, and replayed from a CUDA graph."""
-    q, kv, lengths = random_case(*shape, n_new)
-    calls, peer, missing = calls_of(q, kv, lengths), peer_call(q, kv), []
+    case = random_case(*shape, n_new)
+    q, kv, _ = case
+    calls, peer, missing = calls_of(*case), peer_call(q, kv), []
     if shape[0] == 1:
         calls["graph"] = replayed(calls["ours"])
-    answers = {name: call() for name, call in calls.items() if name != READ}
     for name, backend in PEERS.items():
+        chosen = timing.with_backend(backend, peer)
         try:
-            answers[name] = with_backend(backend, peer)()
-            calls[name] = with_backend(backend, peer)
+            chosen()
+            calls[name] = chosen
         except RuntimeError:  # this PyTorch has no such kernel for these inputs
             missing.append(name)
-    errors = errors_of(answers, q, kv)
+    answers = {name: [call()] for name, call in calls.items() if name != READ}
+    ours = answers.keys() - PEERS.keys() - {STANDARD}
+    errors = check_answers(answers, (q, *kv), causal=True, checked=ours)
     times_ms = timing.median_ms(calls)
-    splits = splits_of(q, kv, lengths)
-    by_tensor = requested(q, kv, splits).by_tensor
-    kv_bytes = by_tensor["K"].read_bytes + by_tensor["V"].read_bytes
-    row = dict(zip(("batch", "heads", "kv_heads", "n"), shape, strict=True)) | {
-        "n_new": n_new, "head_dim": HEAD_DIM, "dtype": "bfloat16", "splits": splits, "kv_bytes": kv_bytes,
-        "missing": missing, "relative_error": errors, "ms": times_ms,
+    row, form = row_of(*case)
+    kv_bytes = form.by_tensor["K"].read_bytes + form.by_tensor["V"].read_bytes
+    row |= {
+        "n_new": n_new, "kv_bytes": kv_bytes, "missing": missing, "relative_error": errors, "ms": times_ms,
         "gb_per_s": {name: 1e-6 * kv_bytes / ms for name, ms in times_ms.items()},
     }  # fmt: skip
     if shape[0] == 1:
-        latency_s = {}
+        row["back_to_back_us"] = {}
         for name in answers:
             # The backend is entered once and not in every call, because choosing it takes the host's time.
             with sdpa_kernel(PEERS[name]) if name in PEERS else contextlib.nullcontext():
                 call = peer if name in PEERS else calls[name]
-                latency_s |= timing.back_to_back_s({name: call}, calls=100, wait=True)
-        row["back_to_back_us"] = {name: 1e6 * seconds for name, seconds in latency_s.items()}
+                latency_s = timing.back_to_back_s({name: call}, calls=100, wait=True)
+            row["back_to_back_us"][name] = 1e6 * latency_s[name]
     return row
 
 
@@ -175,30 +145,11 @@ def decode_rows():
     yield compared(*SPECULATIVE_SHAPE, n_new=SPECULATIVE_TOKENS)
 
 
-COUNTED = ("ours", *(f"paged_{page_size}" for page_size in PAGE_SIZES), READ)
-
-
-def counter_rows():
-    """Bytes of decoding by the GPU's own counters, beside the closed form; needs Nsight Compute's ncu on the path"""
-    counted = counters.counted_by_ncu(__name__, counters.COUNTERS)
-    for (shape, method), sums in zip(itertools.product(SHAPES, COUNTED), counted, strict=True):
-        case = random_case(*shape)
-        splits = splits_of(*case)
-        closed_form = requested(*case[:2], splits)
-        yield {
-            "method": method, **dict(zip(("batch", "heads", "kv_heads", "n"), shape, strict=True)),
-            "head_dim": HEAD_DIM, "dtype": "bfloat16", "splits": splits,
-            "requested_read_bytes": closed_form.read_bytes, "requested_write_bytes": closed_form.write_bytes,
-            **counters.in_bytes(sums),
-        }  # fmt: skip
-
-
-def cases():
-    """The calls that ncu watches."""
+def counted_cases():
+    """(row, call) of each case of `counters.decode_rows`, in the order in which they run."""
     for shape in SHAPES:
-        calls = calls_of(*random_case(*shape))
-        yield from (calls[method] for method in COUNTED)
-
-
-if __name__ == "__main__":
-    counters.run_profiled(cases())
+        case = random_case(*shape)
+        calls, (row, form) = calls_of(*case), row_of(*case)
+        requested = {"requested_read_bytes": form.read_bytes, "requested_write_bytes": form.write_bytes}
+        for method in ("ours", *(f"paged_{page_size}" for page_size in PAGE_SIZES), READ):
+            yield {"method": method, **row, **requested}, calls[method]

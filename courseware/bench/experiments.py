@@ -1,9 +1,10 @@
-"""Lesson 10's experiments on one GPU: standard attention against FlashAttention, the ladder, and fp32 products.
+"""Experiments on one GPU: standard attention against FlashAttention, lesson 11's ladder, products and kernels in fp32.
 
 Standard attention is PyTorch's three calls, the scale inside the first: scores, softmax, product with the values.
 """
 
 import itertools
+from functools import partial
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -55,8 +56,7 @@ def standard_rows():
         for shape, which in itertools.product(shapes, ("forward", "both")):
             inputs = timing.random_inputs(*shape.values(), torch.float16, differentiable=True)
             calls = {name: one_pass(method, which, *inputs) for name, method in ATTENTION.items()}
-            answers = {name: call() for name, call in calls.items()}
-            check_answers(answers, inputs[:3] if which == "forward" else inputs)
+            check_answers({name: call() for name, call in calls.items()}, inputs[:3] if which == "forward" else inputs)
             times_ms = timing.median_ms(calls, rounds=20)
             back_to_back_s = timing.back_to_back_s(calls, calls=20, wait=True)
             for name, call in calls.items():
@@ -69,30 +69,11 @@ def standard_rows():
 
 
 def ladder_rows():
-    """Every rung of the forward kernel's ladder, kept and rejected.
+    """Every rung of the forward kernel's ladder, kept and rejected."""
+    from courseware.bench.triton_ladder import RUNGS
 
-    At 16 heads of head_dim 128, fp16, 16384 tokens in sequences of 4096 and of 1024. All rungs take turns. Raises
-    RuntimeError, before anything is timed, if the answer of one is wrong.
-    """
-    from courseware.bench.triton_ladder import RUNGS, run
-
-    for n, causal in itertools.product((4096, 1024), (False, True)):
-        shape = {"batch": timing.TOKENS // n, "heads": 16, "n": n, "head_dim": 128}
-        q, k, v, _ = timing.random_inputs(*shape.values(), torch.float16)
-        contestants = {
-            rung.name: lambda rung=rung, qkv=(q, k, v), c=causal: run(rung, *qkv, causal=c) for rung in RUNGS
-        }
-        exact, _ = exact_attention(*(x[:1, :2] for x in (q, k, v)), causal=causal)
-        errors = {}
-        for name, call in contestants.items():
-            o = call()
-            check_answers({name: [o]}, (q, k, v), causal)
-            errors[name] = relative_error(o, exact)
-        for name, ms in timing.median_ms(contestants).items():
-            yield {
-                "rung": name, **shape, "causal": causal, "dtype": "float16", "ms": ms,
-                "tflops": timing.tflops(ms, **shape, causal=causal), "relative_error": errors[name],
-            }  # fmt: skip
+    shapes = [(timing.TOKENS // n, 16, n, 128, causal) for n in (4096, 1024) for causal in (False, True)]
+    return timing.ladder_rows({rung.name: rung for rung in RUNGS}, shapes, torch.float16)
 
 
 # (heads, N, head_dim) of `fp32_rows`.
@@ -106,13 +87,61 @@ def fp32_rows():
     Errors are those of the first 1,024 queries, against float64.
     """
     for heads, n, head_dim in FP32_SHAPES:
-        q, k, v, _ = timing.random_inputs(1, heads, n, head_dim, torch.float32)
-        contestants = timing.forward_calls(FP32_PEERS, q, k, v)
-        exact, _ = exact_attention(q[:, :, :1024], k, v)
-        errors = {name: relative_error(call(), exact) for name, call in contestants.items()}
-        times_ms = timing.median_ms(contestants, rounds=10)
-        tflops = {name: timing.tflops(ms, n, head_dim, heads=heads) for name, ms in times_ms.items()}
-        yield {"heads": heads, "n": n, "head_dim": head_dim, "tflops": tflops, "relative_error": errors}
+        inputs = timing.random_inputs(1, heads, n, head_dim, torch.float32)[:3]
+        found = compared_in_fp32(timing.forward_calls(FP32_PEERS, *inputs), *inputs, rounds=10)
+        del found["ms"]
+        yield {"heads": heads, "n": n, "head_dim": head_dim, **found}
+
+
+def compared_in_fp32(calls, q, k, v, rounds):
+    """As `timing.compare`, but nothing is checked, and errors are those of the first 1,024 queries of all heads."""
+    exact, _ = exact_attention(q[:, :, :1024], k, v)
+    errors = {name: relative_error(call(), exact) for name, call in calls.items()}
+    times_ms = timing.median_ms(calls, rounds=rounds)
+    (_, heads, n_q, head_dim), n = q.shape, k.shape[2]
+    speeds = {name: timing.tflops(ms, n, head_dim, heads, n_q=n_q) for name, ms in times_ms.items()}
+    return {"ms": times_ms, "tflops": speeds, "relative_error": errors}
+
+
+# (heads, M, N, d). Several heads are as many calls of `solve`, one after the other.
+CUDA_SHAPES = (
+    *((1, n, n, d) for d in (64, 128) for n in (1024, 4096, 8192, 32768)),
+    (16, 4096, 4096, 64), (16, 4096, 4096, 128),
+    *((1, m, 32768, 128) for m in (1, 16, 64, 256)),
+)  # fmt: skip
+# 16,896 queries are a block of 128 for each of an H200's 132 multiprocessors; 1,024 are eight.
+CUDA_LADDER_SHAPES = ((16896, 8192, 128), (1024, 1024, 128))
+
+
+def solve(q, k, v):
+    """o of [1, heads, rows, d], by `cuda.solve`."""
+    from course_lib.kernels import cuda
+
+    o = torch.empty_like(q)
+    for Q, K, V, output in zip(q[0], k[0], v[0], o[0], strict=True):
+        cuda.solve(Q, K, V, output, len(Q), *K.shape)
+    return o
+
+
+def cuda_rows():
+    """Lesson 12's CUDA kernels in fp32, beside PyTorch's: speed, error, and each rung of their ladder"""
+    from courseware.bench.cuda_ladder import rungs
+
+    for heads, M, N, d in CUDA_SHAPES:
+        q, k, v, _ = timing.random_inputs(1, heads, (M, N), d, torch.float32)
+        calls = {"ours": partial(solve, q, k, v), "plain": partial(rungs()["plain"].launch, q, k, v)}
+        peers = timing.forward_calls(FP32_PEERS, q, k, v)
+        calls |= {name: peers[name] for name in FP32_PEERS}
+        found = compared_in_fp32(calls, q, k, v, rounds=6 if M * N > 2**28 else 12)
+        yield {"heads": heads, "m": M, "n": N, "head_dim": d, **found}
+    clock = partial(timing.median_ms, rounds=10)
+    shapes = [(1, 1, (M, N), d, False) for M, N, d in CUDA_LADDER_SHAPES]
+    for row in timing.ladder_rows(rungs(), shapes, torch.float32, checked=(), clock=clock):
+        m, n = row["n"]
+        yield {
+            "rung": row["rung"], "m": m, "n": n, "head_dim": row["head_dim"], "ms": row["ms"],
+            "speed_tflops": row["tflops"], "relative_error": row["relative_error"],
+        }  # fmt: skip
 
 
 # Lesson 08's kernel asks for IEEE products. Without these words, Triton rounds fp32 to TF32 on tensor cores.
@@ -127,18 +156,13 @@ def precision_errors():
 
     In the Frobenius norm, against float64; 3 heads, 128 rows, head_dim 64.
     """
-    from course_lib.kernels.plain_forward import flash_forward
+    from course_lib.kernels.plain_forward import flash_forward, plain_attention
 
     q, k, v, _ = timing.random_inputs(1, 3, 128, 64, torch.float32)
-    o, lse = torch.empty_like(q), torch.empty(q.shape[:3], device=q.device)
     exact, _ = exact_attention(q, k, v)
     errors = {}
     for name, edits in (("ieee_relative_error", {}), ("tf32_relative_error", TF32_EDITS)):
         kernel = with_edits(flash_forward, edits, name)
-        strides = [stride for x in (q, k, v, o) for stride in x.stride()[1:3]]
-        kernel[128 // 64, 3](
-            q, k, v, o, lse, *strides, lse.stride(1), 128, 128, 64**-0.5,
-            IS_CAUSAL=False, HEAD_DIM=64, BLOCK_M=64, BLOCK_N=64, BLOCK_D=64,
-        )  # fmt: skip
+        o, _ = plain_attention(q, k, v, block_q=64, block_k=64, kernel=kernel)
         errors[name] = relative_error(o, exact)
     return errors

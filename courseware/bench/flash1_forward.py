@@ -9,20 +9,17 @@ import triton
 import triton.language as tl
 
 from course_lib.kernels.checks import check_tensors
-from course_lib.kernels.device import LN_2, LOG2_E, online_softmax_update, round_to, upcast_if_interpreted
+from course_lib.kernels.device import LN_2, LOG2_E, load_tile, online_softmax_update, store_tile, visible
 from course_lib.kernels.launch import padded_head_dim
 
 
 @triton.jit
 def flash1_forward_kernel(
-    q_ptr, k_ptr, v_ptr, o_ptr, l_ptr, m_ptr,
-    n_q, n_k, scale_log2,
-    IS_CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, o_ptr, l_ptr, m_ptr, n_q, n_k, scale_log2, IS_CAUSAL: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """q, o [heads, n_q, HEAD_DIM] and k, v [heads, n_k, HEAD_DIM], contiguous; l, m fp32 [heads, n_q]."""
     head = tl.cast(tl.program_id(0), tl.int64)
-    offs_d = tl.arange(0, BLOCK_D)
     q_ptr += head * n_q * HEAD_DIM
     o_ptr += head * n_q * HEAD_DIM
     k_ptr += head * n_k * HEAD_DIM
@@ -33,24 +30,18 @@ def flash1_forward_kernel(
     # Line 2: O = 0, l = 0, m = -inf in HBM.
     for start_m in range(0, n_q, BLOCK_M):
         offs_m = start_m + tl.arange(0, BLOCK_M)
-        mask_m = offs_m < n_q
-        mask_md = mask_m[:, None] & (offs_d < HEAD_DIM)[None, :]
         zeros = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        tl.store(
-            o_ptr + offs_m[:, None] * HEAD_DIM + offs_d[None, :], round_to(zeros, o_ptr.dtype.element_ty), mask=mask_md
-        )
-        tl.store(l_ptr + offs_m, tl.zeros([BLOCK_M], tl.float32), mask=mask_m)
-        tl.store(m_ptr + offs_m, tl.full([BLOCK_M], float("-inf"), tl.float32), mask=mask_m)
+        store_tile(o_ptr, zeros, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+        tl.store(l_ptr + offs_m, tl.zeros([BLOCK_M], tl.float32), mask=offs_m < n_q)
+        tl.store(m_ptr + offs_m, tl.full([BLOCK_M], float("-inf"), tl.float32), mask=offs_m < n_q)
     # What one thread of the program wrote, another may read.
     tl.debug_barrier()
 
     for start_n in range(0, n_k, BLOCK_N):
         # Line 6: K_j and V_j stay while every query tile passes.
         offs_n = start_n + tl.arange(0, BLOCK_N)
-        mask_nd = (offs_n < n_k)[:, None] & (offs_d < HEAD_DIM)[None, :]
-        offs_nd = offs_n[:, None] * HEAD_DIM + offs_d[None, :]
-        k = upcast_if_interpreted(tl.load(k_ptr + offs_nd, mask=mask_nd, other=0.0))
-        v = upcast_if_interpreted(tl.load(v_ptr + offs_nd, mask=mask_nd, other=0.0))
+        k = load_tile(k_ptr, None, 0, 0, start_n, n_k, HEAD_DIM, True, HEAD_DIM, BLOCK_N, BLOCK_D)
+        v = load_tile(v_ptr, None, 0, 0, start_n, n_k, HEAD_DIM, True, HEAD_DIM, BLOCK_N, BLOCK_D)
         first_m = 0
         if IS_CAUSAL:
             # The first query that sees the tile's first key, rounded down to its tile.
@@ -58,26 +49,22 @@ def flash1_forward_kernel(
         for start_m in range(first_m, n_q, BLOCK_M):
             offs_m = start_m + tl.arange(0, BLOCK_M)
             mask_m = offs_m < n_q
-            mask_md = mask_m[:, None] & (offs_d < HEAD_DIM)[None, :]
-            offs_md = offs_m[:, None] * HEAD_DIM + offs_d[None, :]
             # Line 8: Q_i, O_i, l_i, m_i come back from HBM.
-            q = upcast_if_interpreted(tl.load(q_ptr + offs_md, mask=mask_md, other=0.0))
-            o = tl.load(o_ptr + offs_md, mask=mask_md, other=0.0).to(tl.float32)
+            q = load_tile(q_ptr, None, 0, 0, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+            o = load_tile(o_ptr, None, 0, 0, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D).to(tl.float32)
             l_i = tl.load(l_ptr + offs_m, mask=mask_m, other=0.0)
             m_i = tl.load(m_ptr + offs_m, mask=mask_m, other=float("-inf"))
             # Line 9: [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
             scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-            visible = (offs_n < n_k)[None, :] & mask_m[:, None]
-            if IS_CAUSAL:
-                visible = visible & (offs_n[None, :] <= offs_m[:, None] + n_k - n_q)
-            scores = tl.where(visible, scores, float("-inf"))
+            seen = visible(offs_m[:, None], offs_n[None, :], n_q, n_k, IS_CAUSAL)
+            scores = tl.where(seen & mask_m[:, None], scores, float("-inf"))
             # Lines 10 to 12. O_i is kept divided by l_i, so it is multiplied back before it is rescaled.
             m_i, l_i, acc = online_softmax_update(
                 m_i, l_i, o * l_i[:, None], scores, v, scale_log2, MAY_BE_EMPTY=True, INPUT_PRECISION="ieee"
             )
             o = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]
             # Lines 12 and 13: and go out to HBM again.
-            tl.store(o_ptr + offs_md, round_to(o, o_ptr.dtype.element_ty), mask=mask_md)
+            store_tile(o_ptr, o, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
             tl.store(l_ptr + offs_m, l_i, mask=mask_m)
             tl.store(m_ptr + offs_m, m_i, mask=mask_m)
         tl.debug_barrier()

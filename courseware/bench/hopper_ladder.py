@@ -4,9 +4,7 @@ hopper_ladder.toml lists the ideas. The first rung is a kernel of its own, which
 """
 
 import functools
-import tomllib
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -15,9 +13,8 @@ import torch
 from course_lib.kernels.gluon import fence_async_shared, gl, gluon, mbarrier, tma, warpgroup_mma
 from course_lib.kernels.hopper import forward
 from course_lib.kernels.hopper.forward import BLOCK_N, LOG2_E, ROWS, barriers, descriptor, softmax
-from courseware.editing import edited_text, run_source, source_of_rung
-
-FILE = Path(forward.__file__)
+from courseware.bench import ladder
+from courseware.editing import edited_text, run_source
 
 
 @gluon.jit
@@ -27,16 +24,24 @@ def fetch_keys(k_desc, v_desc, k_smem, v_smem, ready, batch, kv_head, start_n, s
     tma.async_copy_global_to_shared(v_desc, [batch, kv_head, start_n, 0], ready.index(stage), v_smem.index(stage))
 
 
-@gluon.jit
-def one_group(q_desc, k_desc, v_desc, o_desc, q_smem, k_smem, v_smem, q_ready, ready, shape, scale_log2,
-              IS_CAUSAL: gl.constexpr):  # fmt: skip
+@gluon.jit(do_not_specialize=["n_tiles", "n_q", "n_k"])
+def one_group_kernel(
+    q_desc, k_desc, v_desc, o_desc, n_tiles, heads, group_size, n_q, n_k, scale_log2, IS_CAUSAL: gl.constexpr
+):
     """FA2 Alg. 1 for 64 rows by four warps, which also ask for the next tile before they use this one."""
-    n_tiles, heads, group_size, n_q, n_k = shape
-    BLOCK_D: gl.constexpr = q_smem.shape[4]
+    BLOCK_D: gl.constexpr = q_desc.block_type.shape[3]
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    q_smem = gl.allocate_shared_memory(q_desc.dtype, [1, 1, 1, ROWS, BLOCK_D], q_desc.layout)
+    k_smem = gl.allocate_shared_memory(q_desc.dtype, [2, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
+    v_smem = gl.allocate_shared_memory(q_desc.dtype, [2, 1, 1, BLOCK_N, BLOCK_D], v_desc.layout)
+    q_ready = barriers(1, 1)
+    ready = barriers(2, 1)
+    fence_async_shared()
+
     batch = gl.program_id(1) // heads
     head = gl.program_id(1) % heads
+    shape = n_tiles, heads, group_size, n_q, n_k
     start_m = (n_tiles - 1 - gl.program_id(0)) * ROWS  # under a causal mask, those with the most keys start first
     rows = start_m + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
     n_seen = n_k
@@ -79,23 +84,6 @@ def one_group(q_desc, k_desc, v_desc, o_desc, q_smem, k_smem, v_smem, q_ready, r
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["n_tiles", "n_q", "n_k"])
-def one_group_kernel(
-    q_desc, k_desc, v_desc, o_desc, n_tiles, heads, group_size, n_q, n_k, scale_log2, IS_CAUSAL: gl.constexpr
-):
-    BLOCK_D: gl.constexpr = q_desc.block_type.shape[3]
-    q_smem = gl.allocate_shared_memory(q_desc.dtype, [1, 1, 1, ROWS, BLOCK_D], q_desc.layout)
-    k_smem = gl.allocate_shared_memory(q_desc.dtype, [2, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(q_desc.dtype, [2, 1, 1, BLOCK_N, BLOCK_D], v_desc.layout)
-    q_ready = barriers(1, 1)
-    ready = barriers(2, 1)
-    fence_async_shared()
-    one_group(
-        q_desc, k_desc, v_desc, o_desc, q_smem, k_smem, v_smem, q_ready, ready,
-        (n_tiles, heads, group_size, n_q, n_k), scale_log2, IS_CAUSAL,
-    )  # fmt: skip
-
-
 def run_one_group(q, k, v, *, causal, scale, store_lse=False):
     """The first rung, of as many queries as keys at least one; as `hopper_forward`, without lse."""
     batch, heads, n_q, _ = q.shape
@@ -111,36 +99,17 @@ def run_one_group(q, k, v, *, causal, scale, store_lse=False):
     return o, None
 
 
-@dataclass(frozen=True)
-class Rung:
-    """idea and expected: sentences. diff: of forward.py, see hopper_ladder.toml."""
+def launch(rung, q, k, v, *, causal):
+    return forward_of(rung)(q, k, v, causal=causal, scale=q.shape[-1] ** -0.5, store_lse=False)[0]
 
-    name: str
-    idea: str
-    expected: str
-    diff: str = ""
-    kept: bool = True
 
-    @functools.cached_property
-    def source(self):
-        """The text of forward.py at this rung; None for the first, which stands in this file."""
-        if self.name == "one group":
-            return None
-        return source_of_rung(FILE.read_text(encoding="utf-8"), self, list(rungs().values()), FILE.name)
-
-    @functools.cached_property
-    def forward(self):
-        """A function as `forward.hopper_forward`."""
-        if self.source is None:
-            return run_one_group
-        return _forward_of(self.source, self.name)
+rungs = functools.cache(functools.partial(ladder.read, Path(__file__).with_suffix(".toml"), launch))
 
 
 @functools.cache
-def rungs():
-    """{name: Rung}, in the order of the lesson."""
-    found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return {name: Rung(name, **keys | {"expected": " ".join(keys["expected"].split())}) for name, keys in found.items()}
+def forward_of(rung):
+    """A function as `forward.hopper_forward`."""
+    return run_one_group if rung.source is None else _forward_of(rung.source, rung.name)
 
 
 def interpreted(edits):
@@ -149,7 +118,8 @@ def interpreted(edits):
         "course_lib.kernels.gluon import": "courseware.simulators.gluon_emulator import",
         "runtime.multiprocessors(q.device)": "1",
     }
-    return _forward_of(edited_text(FILE.read_text(encoding="utf-8"), on_cpu | edits, "edits", FILE.name), "edited")
+    source = Path(forward.__file__).read_text(encoding="utf-8")
+    return _forward_of(edited_text(source, on_cpu | edits, "edits", "forward.py"), "edited")
 
 
 def _forward_of(source, name):

@@ -1,19 +1,24 @@
 """Recorded measurements, one JSON file each in data/: what was measured, with GPU, versions, date and command.
 
-`python -m courseware bench` writes them. Notebooks, explorers and exercises read them here, so that nobody has to type
-a measured figure.
+records.toml lists them, with what writes each. Notebooks, explorers and exercises read them here, so that nobody has to
+type a measured figure; and everything that records anything writes it here.
 """
 
 import datetime
 import json
+import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "data"
+KINDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 def record(name):
-    """The record data/NAME.json, or None if there is none."""
+    """The record data/NAME.json, or None if it is not there. Raises ValueError for a name that records.toml lacks."""
+    if name not in KINDS and name.rpartition("-")[0] not in KINDS:
+        raise ValueError(f"records.toml lists no record {name}")
     path = FOLDER / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
@@ -40,30 +45,51 @@ def in_words(measured, separator="; "):
     return f"{measured:.4g}" if isinstance(measured, float) else str(measured)
 
 
-def write(path, measured, *, command, commit=None):
-    """Write the dictionary `measured` as a record, with the GPU and the versions of this machine.
+def add_options(parser):
+    """The options that `save` takes, of a command that measures."""
+    parser.add_argument("--json", metavar="FILE", help="write the record here, in the form of courseware/data/")
+    parser.add_argument("--commit", help="the commit measured, where the files come without their git history")
 
-    commit: what was measured, where git cannot say.
+
+def save(options, program, words, measured):
+    """Write the dictionary `measured` as a record, with this machine's GPU and versions, if --json asks for it.
+
+    program, words: the command, `python -m program words`.
     """
-    with open(path, "w") as file:
-        json.dump({**_origin(command, commit), **measured}, file, indent=1)
-        file.write("\n")
-
-
-def _origin(command, commit):
     import torch
     import triton
 
-    return {
+    if options.json is None:
+        return
+    # The record names its file, not where one machine keeps it.
+    words = [Path(word).name if word == options.json else word for word in words]
+    origin = {
         "gpu": torch.cuda.get_device_name(),
         "driver": _output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         "torch": torch.__version__,
         "triton": triton.__version__,
         "cudnn": torch.backends.cudnn.version(),
-        "date": datetime.date.today().isoformat(),
-        "commit": commit or head(),
-        "command": command,
+        "date": today(),
+        "commit": options.commit or head(),
+        "command": shlex.join(["python", "-m", *program.split(), *words]),
     }
+    write(options.json, origin | measured)
+
+
+def write(path, contents):
+    """Write a record, its rows in a line each. The file is replaced at once, so that it is never half written."""
+    path = Path(path)
+    text = json.dumps({key: value for key, value in contents.items() if key != "rows"}, indent=1)
+    if "rows" in contents:
+        lines = ",\n".join(f"  {json.dumps(row)}" for row in contents["rows"])
+        text = f'{text[:-2]},\n "rows": [\n{lines}\n ]\n}}'
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(f"{text}\n", encoding="utf-8")
+    scratch.replace(path)
+
+
+def today():
+    return datetime.date.today().isoformat()
 
 
 def head():

@@ -15,6 +15,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib import kernels, runtime, traffic
+from course_lib.kernels.configs import select
+from course_lib.kernels.launch import takes_descriptors, tensor_meta
+from course_lib.kernels.masked_attention import config_of
+from courseware.bench.accuracy import check_answers
 
 HIDDEN_DIM = 2048
 TOKENS = 16384
@@ -48,23 +52,25 @@ def median_ms(contestants, rounds=30):
     return {n: statistics.median(b.elapsed_time(e) for b, e in pairs) for n, pairs in events.items()}
 
 
-def sustained_ms(call, seconds=0.5):
-    """Milliseconds of one call, of many back to back on the current GPU for so long; the first half does not count.
+def sustained_ms(contestants, seconds=0.5):
+    """{name: milliseconds} of one call, of many back to back on the current GPU for so long, each contestant alone.
 
     Products on tensor cores heat a GPU until its clock gives way. Kernels that take turns share the warmth, so that one
-    that follows a cooler one seems faster. Alone, each has the clock that it can keep.
+    that follows a cooler one seems faster. Alone, each has the clock that it can keep. The first half does not count.
     """
-    begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
-    call()
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(3):
+    sustained = {}
+    for name, call in contestants.items():
         call()
-    middle.record()
-    torch.cuda.synchronize()
-    calls = max(3, round(seconds / 2 * 1e3 / (begin.elapsed_time(middle) / 3)))
-    for _ in range(calls):
-        call()
+        torch.cuda.synchronize()
+        calls = max(3, round(seconds / 2 * 1e3 / _mean_ms(call, 3)))
+        for _ in range(calls):
+            call()
+        sustained[name] = _mean_ms(call, calls)
+    return sustained
+
+
+def _mean_ms(call, calls):
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(calls):
         call()
@@ -116,30 +122,96 @@ def peak_bytes(call):
     return torch.cuda.max_memory_allocated() - before - kept
 
 
-def tflops(ms, n, head_dim, heads, batch=1, causal=False):
-    """TFLOP/s of a forward pass that takes ms. A causal call counts half the FLOPs."""
-    flops = traffic.attention_flops(n, n, head_dim, heads=heads, batch=batch) / (2 if causal else 1)
+def tflops(ms, n, head_dim, heads, batch=1, causal=False, n_q=None):
+    """TFLOP/s of a forward pass that takes ms. A causal call counts half the FLOPs. n_q: of queries, n by default."""
+    flops = traffic.attention_flops(n_q or n, n, head_dim, heads=heads, batch=batch) / (2 if causal else 1)
     return flops / ms * 1e-9
 
 
+def compare(calls, inputs, causal=False, *, checked=("ours",), clock=None):
+    """{"relative_error", "ms", "tflops"}, of each {name: number}. Of `checked`, wrong answers are not timed.
+
+    calls: name -> a callable that returns o if inputs are (q, k, v), or (dq, dk, dv) if they are (q, k, v, do). Of
+    gradients only the backward pass counts, which has 2.5 times the FLOPs of the forward. clock: `median_ms` if None.
+    """
+    is_backward = len(inputs) == 4
+    answers = {name: call() if is_backward else [call()] for name, call in calls.items()}
+    errors = check_answers(answers, inputs, causal, checked)
+    del answers
+    times_ms = (clock or median_ms)(calls)
+    (batch, heads, n_q, head_dim), n = inputs[0].shape, inputs[1].shape[2]
+    factor = 2.5 if is_backward else 1.0
+    speeds = {name: factor * tflops(ms, n, head_dim, heads, batch, causal, n_q) for name, ms in times_ms.items()}
+    return {"relative_error": errors, "ms": times_ms, "tflops": speeds}
+
+
+def ladder_rows(rungs, shapes, dtype, **how):
+    """A row for each of the rungs at each shape, (batch, heads, n, head_dim, causal); how: as `compare` takes it.
+
+    n: a length, or those of the queries and of the keys. Wrong answers are not timed, unless `how` says otherwise.
+    """
+    for *sizes, causal in shapes:
+        batch, heads, n, head_dim = sizes
+        q, k, v, _ = random_inputs(batch, heads, n, head_dim, dtype)
+        calls = {name: partial(rung.launch, q, k, v, causal=causal) for name, rung in rungs.items()}
+        found = compare(calls, (q, k, v), causal, **{"checked": calls} | how)
+        for name in calls:
+            yield {
+                "rung": name, "batch": batch, "heads": heads, "n": n, "head_dim": head_dim, "causal": causal,
+                "dtype": name_of(dtype), **{what: found[what][name] for what in ("ms", "tflops", "relative_error")},
+            }  # fmt: skip
+
+
+def name_of(dtype):
+    """ "float16" of torch.float16."""
+    return str(dtype).removeprefix("torch.")
+
+
 def random_inputs(batch, heads, length, head_dim, dtype, *, kv_heads=None, differentiable=False):
-    """q, k, v and a gradient of the output, on the GPU. differentiable: q, k and v require gradients."""
-    of_q, of_k = ((batch, n_heads, length, head_dim) for n_heads in (heads, kv_heads or heads))
+    """q, k, v and a gradient of the output, on the GPU. length: of the sequences, or (of q, of k and v).
+
+    differentiable: q, k and v require gradients.
+    """
+    n_q, n_k = length if isinstance(length, tuple) else (length, length)
+    of_q, of_k = (batch, heads, n_q, head_dim), (batch, kv_heads or heads, n_k, head_dim)
     q, k, v, do = (torch.randn(shape, device=runtime.device(), dtype=dtype) for shape in (of_q, of_k, of_k, of_q))
     return *(x.requires_grad_(differentiable) for x in (q, k, v)), do
 
 
+def with_backend(backend, call):
+    """The call with a backend of PyTorch's, which it enters every time."""
+
+    def chosen():
+        with sdpa_kernel(backend):
+            return call()
+
+    return chosen
+
+
 def forward_calls(peers, q, k, v, causal=False):
     """{name: callable}: our attention, as "ours", and PyTorch's by each of its backends in `peers`."""
-
-    def by_backend(backend):
-        with sdpa_kernel(backend):
-            return scaled_dot_product_attention(q, k, v, is_causal=causal)
-
-    ours = {"ours": lambda: kernels.flash_attention(q, k, v, causal=causal)}
-    return ours | {name: partial(by_backend, backend) for name, backend in peers.items()}
+    ours = {"ours": partial(kernels.flash_attention, q, k, v, causal=causal)}
+    theirs = partial(scaled_dot_product_attention, q, k, v, is_causal=causal)
+    return ours | {name: with_backend(backend, theirs) for name, backend in peers.items()}
 
 
 def backward_of(o, q, k, v, do):
     """A callable that runs only the backward pass of o, as often as it is called."""
     return lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)
+
+
+def shipped(kernel, q, k, v, do=None, *, causal=False, mask=None):
+    """The configuration that a launch takes by itself, and whether its tiles come by tensor descriptor.
+
+    mask: of course_lib.masks, for the kernels that take their tiles from a list.
+    """
+    capability = runtime.capability(q.device)
+    loaded = (k, v) if kernel == "forward" else (q, k, v, do)
+    by_descriptor = takes_descriptors(capability, *map(tensor_meta, loaded))
+    if mask is not None:
+        return config_of(kernel, mask, q, k, by_descriptor), by_descriptor
+    config = select(
+        kernel, dtype=q.dtype, head_dim=q.shape[-1], causal=causal, capability=capability, n_k=k.shape[2],
+        by_descriptor=by_descriptor, n_rows=q.shape[:3].numel(),
+    )  # fmt: skip
+    return config, by_descriptor

@@ -1,15 +1,10 @@
 """The forward kernel as a ladder: from the plain kernel to the shipped one, one idea a rung.
 
-triton_ladder.toml lists the rungs in the order of lesson 11's worklog: the idea, how it changes the launch, and the
-speed that was predicted before it was measured. The first rungs launch `kernels.plain_forward`, the last one
-`kernels.forward`. Between them, `ladder_kernel` has every idea as a constexpr flag; without flags it is the plain
-kernel with cheaper addresses.
-
-Reading order: the update, the loops over key tiles, the kernels, their launches, the rungs.
+triton_ladder.toml lists the rungs in the order of lesson 11's worklog. The first ones launch `kernels.plain_forward`,
+the last one `kernels.forward`. Between them, `ladder_kernel` has every idea as a constexpr flag; without flags it is
+the plain kernel with cheaper addresses.
 """
 
-import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -22,6 +17,7 @@ from course_lib.kernels.forward import flash_forward
 from course_lib.kernels.launch import descriptor
 from course_lib.kernels.plain_forward import plain_attention
 from course_lib.language import tl, triton
+from courseware.bench import ladder
 from courseware.bench.flash1_forward import flash1_attention
 
 
@@ -232,50 +228,13 @@ def launch_shipped(q, k, v, *, causal, config):
 LAUNCHES = {"plain": launch_plain, "ladder": launch_ladder, "flash1": launch_flash1, "shipped": launch_shipped}
 
 
-@dataclass(frozen=True)
-class Rung:
-    """One step of the worklog: one idea, and what it was expected to do before it was measured.
-
-    idea, because: a sentence each, the second for predicted_gain: the speed relative to the rung named builds_on, for
-    a "full" and a "causal" mask; None for the first rung. kernel, options: a name in LAUNCHES, and the keywords of that
-    launch; their config is (BLOCK_M, BLOCK_N, num_warps, num_stages), empty for what `configs.select` says. kept:
-    whether later rungs build on it. timed_before: the masks with which something like it had been timed before its gain
-    was counted; the count was left as it came out.
-    """
-
-    name: str
-    idea: str
-    because: str
-    kernel: str
-    options: dict
-    predicted_gain: dict | None = None
-    builds_on: str | None = None
-    kept: bool = True
-    timed_before: tuple = ()
-
-    def launch(self, q, k, v, *, causal):
-        """o, computed from tensors that `run` takes."""
-        return LAUNCHES[self.kernel](q, k, v, causal=causal, **self.options)
+def launch(rung, q, k, v, *, causal):
+    return LAUNCHES[rung.kernel](q, k, v, causal=causal, **rung.options)
 
 
-def read_rungs(path):
-    """The rungs of a file like triton_ladder.toml: of each it states only how it differs from the one it builds on."""
-    rungs = {}
-    for name, entry in tomllib.loads(path.read_text(encoding="utf-8")).items():
-        options = entry.pop("change", {})
-        if parent := rungs.get(entry.get("builds_on")):
-            entry = {"kernel": parent.kernel} | entry
-            same_kernel = entry["kernel"] == parent.kernel
-            options = (parent.options if same_kernel else {"config": parent.options["config"]}) | options
-        texts = {key: " ".join(entry.pop(key).split()) for key in ("idea", "because")}
-        options["config"] = tuple(options["config"])
-        rungs[name] = Rung(name, **texts, options=options, **entry)
-    return tuple(rungs.values())
-
-
-# In the worklog's order. Every kept rung builds on the kept one before it; a rejected one stands behind the rung that
-# it builds on.
-RUNGS = read_rungs(Path(__file__).with_suffix(".toml"))
+# A rung's kernel is a name in LAUNCHES, and its options are the keywords of that launch; their config is (BLOCK_M,
+# BLOCK_N, num_warps, num_stages), empty for what `configs.select` says.
+RUNGS = tuple(ladder.read(Path(__file__).with_suffix(".toml"), launch).values())
 
 
 def run(rung, q, k, v, *, causal):

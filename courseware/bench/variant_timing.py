@@ -10,10 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from course_lib import masks, runtime, traffic
+from course_lib import masks, traffic
 from course_lib.kernels import flash_attention
-from course_lib.kernels.launch import takes_descriptors, tensor_meta
-from course_lib.kernels.masked_forward import config_of
 from course_lib.kernels.score_mods import alibi, soft_cap
 from courseware.bench import timing
 from courseware.bench.accuracy import assert_within_budget, relative_error, wrong_answers_are_not_timed
@@ -81,26 +79,16 @@ def mask_mod_of(mask, device):
     return (lambda b, h, i, j: j <= i) if left is None else (lambda b, h, i, j: (j <= i) & (i - j <= left))
 
 
-def block_mask_of(mask, n, device):
-    """What FlexAttention's create_block_mask makes of a mask, which at 16,384 tokens takes gigabytes."""
-    from torch.nn.attention.flex_attention import BlockMask
-
-    kinds, lists = torch.from_numpy(mask.tiles(n, n, BLOCK, BLOCK).kinds).to(device)[None, None], []
-    for kind in (masks.PARTIAL, masks.FULL):
-        chosen = (kinds == kind).to(torch.int32)
-        order = chosen.argsort(dim=-1, descending=True, stable=True)
-        lists += [chosen.sum(-1, dtype=torch.int32), order.to(torch.int32)]
-    return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=BLOCK, mask_mod=mask_mod_of(mask, device), seq_lengths=(n, n))
-
-
 def flex_call(case, q, k, v):
     """FlexAttention as a callable."""
     from torch._functorch import config
-    from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     config.donated_buffer = False  # or its backward runs only once
-    mask, compiled = case.how["mask"], torch.compile(flex_attention, dynamic=False)
-    blocks = None if mask == masks.full() else block_mask_of(mask, q.shape[2], q.device)
+    mask, n = case.how["mask"], q.shape[2]
+    compiled, blocks = torch.compile(flex_attention, dynamic=False), None
+    if mask != masks.full():
+        blocks = create_block_mask(mask_mod_of(mask, q.device), None, None, n, n, device=q.device, BLOCK_SIZE=BLOCK)
     return lambda: compiled(q, k, v, score_mod=case.score_mod, block_mask=blocks)
 
 
@@ -159,8 +147,8 @@ def contestants(name, n, head_dim, dtype, flex):
 
 def visited_tiles(kernel, case, q):
     """Of one head: the tile of the kernel, how many of them it visits, and how many there are."""
-    mask, by_descriptor = case.how["mask"], takes_descriptors(runtime.capability(q.device), tensor_meta(q))
-    block_m, block_n, *_ = config_of(kernel, mask, q, q, by_descriptor)
+    mask = case.how["mask"]
+    (block_m, block_n, *_), _ = timing.shipped(kernel, q, q, q, q, mask=mask)
     tiles = mask.tiles(q.shape[2], q.shape[2], block_m, block_n)
     return {"tile": [block_m, block_n], "visited": tiles.visited.tiles, "all": int(np.prod(tiles.shape))}
 
@@ -186,7 +174,7 @@ def rows_of(name, n, head_dim, dtype, flex, errors):
         # With gradients in the forward, too: without, FlexAttention would be compiled once more.
         times_ms = timing.median_ms(calls, rounds=11)
         yield {
-            "case": name, "pass": which, "dtype": str(dtype).removeprefix("torch."), "batch": batch, "heads": heads,
+            "case": name, "pass": which, "dtype": timing.name_of(dtype), "batch": batch, "heads": heads,
             "n": n, "head_dim": head_dim, "visible": n_visible / n**2,
             "tiles": {kernel: visited_tiles(kernel, case, q) for kernel in kernels},
             "checked": {w: error for w, error in errors.items() if (w == "o") == (which == "forward")}, "ms": times_ms,
@@ -194,14 +182,15 @@ def rows_of(name, n, head_dim, dtype, flex, errors):
         }  # fmt: skip
 
 
-def variant_rows(head_dims, lengths, dtype, flex):
+def variant_rows(options):
     """Masks, ALiBi, soft cap and dropout, with --flex beside FlexAttention; time beside the tiles visited"""
-    jobs = [(*job, dtype, flex) for job in itertools.product(CASES, lengths, head_dims)]
-    timing.compile_ahead(_compile_one, jobs)
-    for head_dim, name in itertools.product(head_dims, CASES):
-        errors = check(name, head_dim, dtype)
+    lengths, how = options.length or LENGTHS, (getattr(torch, options.dtype), options.flex)
+    jobs = itertools.product(CASES, lengths, options.head_dim)
+    timing.compile_ahead(_compile_one, [(*job, *how) for job in jobs])
+    for head_dim, name in itertools.product(options.head_dim, CASES):
+        errors = check(name, head_dim, how[0])
         for n in lengths:
-            yield from rows_of(name, n, head_dim, dtype, flex, errors)
+            yield from rows_of(name, n, head_dim, *how, errors)
         torch.compiler.reset()  # FlexAttention refuses to compile again after a number of shapes
 
 

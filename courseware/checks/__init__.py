@@ -25,10 +25,10 @@ report               the text that a learner sees
 learner              check, hint, solution, restore, progress, quiz
 """
 
-from .calling import judging
+from .calling import AnswerError, judging
 from .checking import grade
 from .cuda_calls import run_cuda
-from .diagnosis import compare, exact_and_plain, expected, show
+from .diagnosis import as_array, compare, exact_and_plain, expected, named, show
 from .exercise import Evidence, Exercise, ExpectedOutput, Finding, Result, single_finding
 from .kernel_calls import launched
 from .learner import check, hint, progress, quiz, restore, solution

@@ -96,13 +96,13 @@ def _with_lines(text, source):
     return "\n".join([text, *quoted])
 
 
-def cuda_checks(call: str, test: Callable[..., Evidence | None]) -> Checks:
+def cuda_checks(call: str, test: Callable[..., Evidence | None], case: Callable[..., dict] | None = None) -> Checks:
     """`Checks` of an answer in CUDA C++, whose tests are test(report, **names).
 
     call: "run_cuda(its_name(), ...)" in terms of the inputs, after statements that make the arrays. The names are those
     of the inputs and of what these statements define.
     """
-    return Checks(call, test, through=_through, examples=EXAMPLES)
+    return Checks(call, test, case, _through, EXAMPLES)
 
 
 def _through(call, test):

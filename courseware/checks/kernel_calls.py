@@ -220,10 +220,11 @@ def _unwritten(launch: Launch) -> Evidence | None:
     for name in (parameter.removesuffix("_ptr") for parameter in launch.outputs):
         missing = launch.trace.unwritten(name)
         if missing.any():
-            in_columns = missing.ndim == 2 and not missing.all(axis=1).any() and missing.any(axis=1).all()
-            rows = sorted(set(np.nonzero(missing)[int(in_columns)].tolist()))
-            noun = "element" if missing.ndim == 1 else "column" if in_columns else "row"
-            text = f"{name}: {int(missing.sum())} of {missing.size} elements are never written ({named(noun, rows)})"
+            nouns = {1: ("element",), 2: ("row", "column")}.get(missing.ndim, ("head", "query", "column"))
+            axes = [sorted(set(places.tolist())) for places in np.nonzero(missing)]
+            each = zip(nouns, axes, missing.shape, strict=False)
+            where = ", ".join(named(noun, at) for noun, at, size in each if len(at) < size) or named(nouns[0], axes[0])
+            text = f"{name}: {int(missing.sum())} of {missing.size} elements are never written ({where})"
             text += f"; {instead} is written instead" if instead else ""
             findings.append(Finding(name, "unwritten", text))
     return Evidence(tuple(findings)) if findings else None
@@ -237,10 +238,8 @@ def rounds_products(agrees: Callable[..., Evidence | None]) -> Callable[..., Evi
             return wrong
         if not launch.trace.dots:
             return single_finding("no dot", "no product is a tl.dot, and only these run on a GPU's tensor cores")
-        if not launch.trace.rounding_dots:
-            return None
         text = "tl.dot may round its float32 inputs to TF32 on a GPU, which leaves them about 3 digits"
-        return single_finding("tf32", text)
+        return single_finding("tf32", text) if launch.trace.rounding_dots else None
 
     return test
 

@@ -67,14 +67,15 @@ def agrees(oracle: Callable[..., list[ExpectedOutput]]) -> Callable[..., Evidenc
     return lambda returned, **names: compare(returned, oracle(**names))
 
 
-def keeps_dtype(*names: str) -> Callable[..., Evidence | None]:
-    """A test for `Checks`: outputs called `names` come back in float32, which the cases' arrays have."""
+def keeps_dtype(*names: str, of: tuple[str, ...] = ("float32",)) -> Callable[..., Evidence | None]:
+    """A test for `Checks`: outputs called `names` come back in one of these dtypes."""
 
     def test(returned, **_):
-        dtypes = {name: str(np.asarray(part).dtype) for name, part in zip(names, returned, strict=True)}
-        wrong = [(name, dtype) for name, dtype in dtypes.items() if dtype != "float32"]
+        parts = returned if len(names) > 1 else [returned]
+        dtypes = {name: str(np.asarray(part).dtype) for name, part in zip(names, parts, strict=True)}
+        wrong = [(name, dtype) for name, dtype in dtypes.items() if dtype not in of]
         findings = tuple(Finding(name, "dtype", f"{name} came back as {dtype}") for name, dtype in wrong)
-        return Evidence(findings, ", ".join(dtypes.values()), ", ".join(["float32"] * len(names))) if findings else None
+        return Evidence(findings, ", ".join(dtypes.values()), " or ".join(of)) if findings else None
 
     return test
 

@@ -1,21 +1,18 @@
 """Lesson 04's explorer: what standard attention holds in memory and moves through it, and whether it fits.
 
-`run` is the model: bytes and FLOPs come from `course_lib.traffic`, the GPU's figures from
-`course_lib.hardware`. `draw` shows one setting, `draw_masks` who sees whom. `explore` is the widget.
+`run` is the model: bytes and FLOPs come from `course_lib.traffic`, the GPU's figures from `course_lib.hardware`.
+`explore` is the explorer.
 """
 
 from bisect import bisect_right
 from types import SimpleNamespace
 
-import numpy as np
-
 from course_lib import traffic
 from course_lib.hardware import GIB, GPUS, KIB, MIB
 
-from .drawing import bare, cells, log_axes, names_below, pale, stacked
-from .figures import BLUE, GREY, INK, PURPLE, TENSOR_COLOURS, VERMILLION, label, panels, tidy
-from .shell import Explorer, buttons, choice, menu
-from .words import in_units, plain
+from .explorer import Explorer, buttons, menu, slider
+from .svg import Page, Panel
+from .words import in_units
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 100_000, 131_072)
 HEAD_DIMS = (32, 64, 128, 256)
@@ -90,77 +87,60 @@ def traffic_size(n_bytes):
     return in_units(n_bytes, (("GB", 1e9), ("MB", 1e6)), ",.1f")
 
 
-def describe(model):
-    """The setting in words and numbers, as HTML: every number is the model's."""
-    verdict = "fits" if model.fits else "does not fit"
-    bound = "memory" if model.memory_bound else "arithmetic"
-    return (
+def page(**settings):
+    """Memory held at every length, bytes moved by pass, paler what is written, and times at the vendor's peaks."""
+    model = run(**settings)
+    held = Panel(
+        f"Held on one {model.gpu} (dot: this N)", 300, 230, (LENGTHS[0], LENGTHS[-1]), (2**17, 2**45), log="xy",
+        x_ticks=[(256, "256"), (2048, "2k"), (16_384, "16k"), (131_072, "128k")], x_label="N",
+        y_ticks=[(MIB, "1 MiB"), (GIB, "1 GiB"), (1024 * GIB, "1 TiB")],
+    )  # fmt: skip
+    line = [(n, held_bytes(n, model.d, model.heads, DTYPE_BYTES[model.dtype])) for n in LENGTHS]
+    held.line(line, "Q")
+    held.level(model.capacity_bytes, "bad dashed", tip=f"the memory of one {model.gpu}: {size(model.capacity_bytes)}")
+    held.text(LENGTHS[0], model.capacity_bytes, "its memory", "bad", right=4, down=-5)
+    for n, n_bytes in line:
+        here = n == model.n
+        tip, css = f"N = {n:,}: {size(n_bytes)}", "ink" if here else "Q"
+        held.dot(n, n_bytes, css, 7 if here else 3, tip=tip, choose={"n": n})
+
+    total = model.moved.total_bytes
+    passes = by_pass(model.moved.by_tensor).values()
+    bars = {
+        name: ([(f"{tensor} {way}", n_bytes / total, f"{tensor}{' pale' * (way == 'written')}")
+                for (tensor, way), n_bytes in moves.items()], f"{sum(moves.values()) / total:.0%}")
+        for name, moves in zip(("S = QK'", "softmax", "O = PV"), passes, strict=True)
+    }  # fmt: skip
+    moved = Panel(
+        f"Requested: {traffic_size(total)}, as shares", 330, 230, (0, 0.62), (2.5, -0.5), margins=(60, 40, 10, 24)
+    )
+    moved.stacked(bars)
+    ms = {"bytes": 1e3 * model.memory_s, "FLOPs": 1e3 * model.arithmetic_s}
+    times = Panel(
+        "Time at the peaks", 190, 230, (-0.6, 1.6), (0, 1.15 * max(ms.values())), x_ticks=list(enumerate(ms)), grid="",
+        margins=(20, 10, 10, 24),
+    )  # fmt: skip
+    for i, (name, value) in enumerate(ms.items()):
+        times.rect((i - 0.3, i + 0.3), (0, value), f"bar {'Q' if i == 0 else 'O'}", tip=f"{name}: {value:,.3f} ms")
+        times.text(i, value, f"{value:,.3g} ms", "middle", down=-5)
+    verdict, bound = "fits" if model.fits else "does not fit", "memory" if model.memory_bound else "arithmetic"
+    text = (
         f"<b>N = {model.n:,}, d = {model.d}, {model.heads} heads, {model.dtype}.</b> S over all heads: "
         f"{size(model.matrix_bytes)}. With P, Q, K, V and O: {size(model.held_bytes)}, which <b>{verdict}</b> in the "
         f"{size(model.capacity_bytes)} of one {model.gpu}; the longest that fits is N = {model.longest:,}.<br>"
-        f"Bytes requested: {traffic_size(model.moved.total_bytes)}. FLOPs per byte: {model.intensity:.1f}; ridge: "
-        f"{model.ridge:.1f}. At the vendor's peaks the bytes take {1e3 * model.memory_s:,.3f} ms and the products "
-        f"{1e3 * model.arithmetic_s:,.3f} ms: bound by <b>{bound}</b>."
+        f"Bytes requested: {traffic_size(total)}. FLOPs per byte: {model.intensity:.1f}; ridge: {model.ridge:.1f}. At "
+        f"the vendor's peaks the bytes take {ms['bytes']:,.3f} ms and the products {ms['FLOPs']:,.3f} ms: bound by "
+        f"<b>{bound}</b>."
     )
-
-
-def draw(model):
-    """Three panels: memory held at every length, bytes moved by pass, paler what is written, and times."""
-    alt = f"Memory held against N, bytes by pass, and times at the peaks. {plain(describe(model))}"
-    figure, (held, moved, times) = panels(3.3, 1.1, 1.25, 0.75, left=0.065, wspace=0.3, alt=alt)
-    tidy(held, title=f"held on one {model.gpu} (dot: this N)", x="N")
-    line = [held_bytes(n, model.d, model.heads, DTYPE_BYTES[model.dtype]) for n in LENGTHS]
-    held.plot(LENGTHS, line, color=BLUE, linewidth=1.8)
-    held.axhline(model.capacity_bytes, color=VERMILLION, linewidth=1.4, linestyle="--")
-    label(held, LENGTHS[0], 1.3 * model.capacity_bytes, "its memory", color=VERMILLION, ha="left", va="bottom")
-    held.plot(model.n, model.held_bytes, "o", markersize=9, color=INK)
-    log_axes(held, (256, 2048, 16_384, 131_072), ("256", "2k", "16k", "128k"), y_base=2)
-    held.set_yticks((MIB, GIB, 1024 * GIB), ("1 MiB", "1 GiB", "1 TiB"))
-    held.set_ylim(2**17, 2**45)
-
-    tidy(moved, title=f"requested: {traffic_size(model.moved.total_bytes)}", x="share of the bytes")
-    passes = by_pass(model.moved.by_tensor).values()
-    bars = {
-        name: [
-            (f"{tensor} {way}", n_bytes / model.moved.total_bytes, pale(colour) if way == "written" else colour)
-            for (tensor, way), n_bytes in moves.items()
-            for colour in [TENSOR_COLOURS[tensor]]
-        ]
-        for name, moves in zip(("S = QK'", "softmax", "O = PV"), passes, strict=True)
-    }
-    stacked(moved, bars, [""] * len(bars), end=0.6)
-
-    tidy(times, title="time at the peaks", y="ms")
-    times.bar(range(2), (1e3 * model.memory_s, 1e3 * model.arithmetic_s), width=0.6, color=(BLUE, PURPLE))
-    names_below(times, ("bytes", "FLOPs"))
-    times.locator_params(axis="y", nbins=3)
-    return figure
-
-
-def draw_masks(masks):
-    """Which query (row) sees which key (column). masks: title -> [n_q, n_k] of bool."""
-    seen = "; ".join(f"{title}: {', '.join(map(str, mask.sum(1)))}" for title, mask in masks.items())
-    alt = f"Grids of queries by keys, filled where a query sees a key. Keys that each query sees, of {seen}."
-    figure, every = panels(2.6, *[1] * len(masks), left=0.05, below=0.13, above=0.68, wspace=0.3, alt=alt)
-    for axes, (title, mask) in zip(every, masks.items(), strict=True):
-        cells(axes, mask, ("white", BLUE), edgecolors=GREY, linewidth=0.8)
-        axes.invert_yaxis()
-        axes.set_aspect("equal")
-        axes.set_title(title, loc="left", pad=10, fontsize=10.5, color=INK)
-        axes.set_xticks(np.arange(mask.shape[1]) + 0.5, range(mask.shape[1]))
-        axes.set_yticks(np.arange(mask.shape[0]) + 0.5, range(mask.shape[0]))
-        axes.xaxis.tick_top()
-        bare(axes)
-    tidy(every[0], x="key", y="query")
-    every[0].xaxis.set_label_position("top")
-    return figure
+    return Page("Memory held against N, bytes by pass, and times at the peaks.", (held, moved, times), text=text)
 
 
 def explore():
-    """The explorer as a widget: N, head dim, heads, dtype, GPU."""
-    return Explorer(
-        run, describe, draw,
-        {"n": choice("N", LENGTHS, 32_768), "d": choice("d", HEAD_DIMS, 64)},
-        {"heads": choice("heads", HEADS, 16), "gpu": menu("GPU", GPUS, "A100")},
-        {"dtype": buttons("dtype", DTYPE_BYTES, "fp16")},
-    )  # fmt: skip
+    """The explorer: N, head dim, heads, dtype, GPU."""
+    controls = {
+        "n": slider("N", LENGTHS, play=True), "d": slider("d", HEAD_DIMS), "heads": slider("heads", HEADS),
+        "gpu": menu("GPU", list(GPUS)), "dtype": buttons("dtype", list(DTYPE_BYTES)),
+    }  # fmt: skip
+    start = {"n": 32_768, "d": 64, "heads": 16, "dtype": "fp16", "gpu": "A100"}
+    written = {"n": LENGTHS, "heads": (1, 16, 64), "gpu": ("T4", "A100", "H100"), "dtype": DTYPE_BYTES}
+    return Explorer(page, start, controls, written=written)

@@ -1,8 +1,6 @@
 """Lesson 01's explorers: two vectors to drag; scores, their scale and their softmax.
 
-`pair` and `crowd` are the models: every number comes from `course_lib.reference`. pair.js draws `pair_state`, and
-`draw_crowd` a crowd; `draw_spreads` and `draw_roofline` are the lesson's other figures.
-`explore_pair` and `explore_crowd` are the widgets.
+`pair` and `crowd` are the models: every number comes from `course_lib.reference`.
 """
 
 from functools import cache
@@ -12,18 +10,16 @@ import numpy as np
 
 from course_lib.reference import cosine_similarity, dot, entropy, example, scores, stable_softmax
 
-from .drawing import log_axes
-from .figures import BLUE, GREEN, GREY, INK, ON_WHITE, ORANGE, PURPLE, VERMILLION, label, legend, panel, panels, tidy
-from .roofline import roof_tflops
-from .shell import Explorer, buttons, choice
-from .svg_explorer import SvgExplorer, axis
-from .words import number, plain
+from .explorer import Explorer, buttons, slider
+from .svg import Page, Panel, cards
+from .words import number, vector
 
 # d of the crowd: powers of two. The scales by name, as the factor that multiplies a dot product.
 DIMENSIONS = tuple(2**i for i in range(11))
 NONE, ROOT, INVERSE = "1 (no scale)", "1/sqrt(d)", "1/d"
 SCALES = (NONE, ROOT, INVERSE)
 N_QUERIES = N_KEYS = 64
+PLANE_END, PAIR_STEP = 4, 0.25  # of the plane in which tips are dragged
 # The histogram's axis is the same for every crowd, so that a wider spread looks wider.
 SCORES_END, MAX_BIN_SHARE = 40, 0.55
 
@@ -43,22 +39,50 @@ def pair(a, b):
     return model
 
 
-def pair_state(a, b, step):
-    """What pair.js draws for the tips a and b, [x, y], which are dragged in steps of `step`."""
+def pair_page(a, b):
+    """Two vectors, [x, y] each: the shadow of b on a's line, the products with their sum, and the same as an area."""
     model = pair(np.array(a, float), np.array(b, float))
-    shadow = model.length_b * model.cosine
-    angle = ["none", "none"] if model.degrees is None else [number(model.cosine, 3), f"{model.degrees:.1f}\u00b0"]
-    values = [*model.products.tolist(), model.dot]
-    return {
-        "a": a, "b": b, "foot": model.foot.round(3).tolist(), "values": values,
-        "numbers": [*(number(x, 3) for x in (model.length_b, model.length_a, shadow, model.dot)), *angle],
-        "texts": [number(x) for x in values], "kinds": ["term", "term", "plus" if model.dot >= 0 else "minus"],
-        "names": ["first product", "second product", "sum, a \u00b7 b"],
-        "cards": ["length |b|", "length |a|", "shadow of b", "|a| \u00d7 shadow, a \u00b7 b", "cosine", "angle"],
-        "plane": axis(-4.4, 4.4, range(-4, 5, 2)) | {"limit": 4, "step": step},
-        "area": [round(model.length_a, 3), round(shadow, 3)], "sides": [axis(0, 6, (0, 2, 4)), axis(-6, 6, (-4, 0, 4))],
-        "sums": axis(-32, 32, range(-30, 31, 10)),
-    }  # fmt: skip
+    shadow, sign = model.length_b * model.cosine, "good" if model.dot >= 0 else "bad"
+    ends, ticks = (-PLANE_END - 0.4, PLANE_END + 0.4), range(-PLANE_END, PLANE_END + 1, 2)
+    plane = Panel(
+        "Drag the tips. Green: b's shadow on a's line", 320, 316, ends, ends, x_ticks=ticks, y_ticks=ticks,
+        x_label="first component", y_label="second component",
+    )  # fmt: skip
+    plane.line([(0, 0), model.foot], "good wide")
+    plane.line([b, model.foot], "soft dotted")
+    for name, tip, css in (("a", a, "Q"), ("b", b, "K")):
+        plane.line([(0, 0), tip], f"{css} thick")
+        plane.text(*tip, name, f"{css} middle big", down=-14)
+        right, up = ([name, axis, -PLANE_END, PLANE_END, PAIR_STEP] for axis in (0, 1))
+        plane.handle(*tip, css, f"tip of {name}", vector(tip, "{:g}".format), right=right, up=up, radius=11)
+
+    terms = [*model.products.tolist(), model.dot]
+    names = ("first product", "second product", "sum, a \u00b7 b")
+    reach = max(4, *map(abs, terms)) * 1.15
+    sums = Panel(
+        "a \u00b7 b: the products and their sum", 300, 130, (-reach, reach), (2.5, -0.5), margins=(100, 40, 6, 22),
+        x_ticks=(-round(reach / 1.15), 0, round(reach / 1.15)),
+    )  # fmt: skip
+    for y, (name, term, css) in enumerate(zip(names, terms, ("O", "O", sign), strict=True)):
+        sums.element("text", "end", name, x=93, y=sums.y(y) + 4)
+        sums.rect((0, term), (y - 0.36, y + 0.36), f"bar {css}", tip=f"{name}: {number(term)}")
+        sums.text(max(term, 0), y, number(term), "", right=5)
+    sums.upright(0, "soft thin")
+    area = Panel(
+        "The same as an area: |a| times the shadow", 300, 160, (0, 6), (-6, 6), x_ticks=(0, 2, 4), y_ticks=(-4, 0, 4),
+        x_label="length of a", y_label="shadow of b",
+    )  # fmt: skip
+    area.rect((0, model.length_a), (0, shadow), f"bar {sign}", tip=f"|a| times the shadow: {number(model.dot, 3)}")
+    area.level(0, "soft thin")
+    angle = ("none", "none") if model.degrees is None else (number(model.cosine, 3), f"{model.degrees:.1f}\u00b0")
+    lengths = (number(x, 3) for x in (model.length_b, model.length_a, shadow, model.dot))
+    said = "length |b|", "length |a|", "shadow of b", "|a| \u00d7 shadow, a \u00b7 b", "cosine", "angle"
+    numbers = list(zip((*lengths, *angle), said, strict=True))
+    return Page(
+        f"Arrows a = {vector(a)} and b = {vector(b)}, the shadow of b on a's line, the products as bars, and the dot "
+        f"product as an area. {'; '.join(f'{name}: {value}' for value, name in numbers)}.",
+        (plane, [sums, area], cards(*numbers)),
+    )  # fmt: skip
 
 
 @cache
@@ -88,112 +112,62 @@ def crowd(d, scale=ROOT):
     return model
 
 
-def describe_crowd(model):
-    """The crowd in words and numbers, as HTML: every number is the model's, to three decimals."""
-    return (
-        f"<b>d = {model.d}, scale {model.scale}</b>, a factor of {model.factor:.4f}. "
-        f"The scores spread by {model.spread:.3f}.<br>"
-        f"Entropy of the softmax: {model.entropy:.3f} nats of at most {np.log(N_KEYS):.3f}; effectively "
+def crowd_page(d, scale):
+    """The histogram of the scores, one query's weights, the entropy at every d, of a `crowd`."""
+    model = crowd(d, scale)
+    counts, edges = np.histogram(model.scores, bins=2 * SCORES_END, range=(-SCORES_END, SCORES_END))
+    outside = np.mean(np.abs(model.scores) > SCORES_END)
+    farther = f", {outside:.0%} outside" if outside else ""
+    histogram = Panel(
+        f"Scores; lines: spread {model.spread:.2f}{farther}", 300, 240, (-SCORES_END, SCORES_END), (0, MAX_BIN_SHARE),
+        x_ticks=range(-40, 41, 20), y_ticks=(0, 0.25, 0.5), x_label="score", y_label="share of the scores",
+    )  # fmt: skip
+    shares = counts / model.scores.size
+    for left, share in zip(edges[:-1], shares, strict=True):
+        if share:
+            tip = f"{share:.1%} of the scores from {left:g} to {left + 1:g}"
+            histogram.rect((left, left + 1), (0, min(share, MAX_BIN_SHARE)), "bar Q", tip=tip)
+    for place in (-model.spread, model.spread):
+        histogram.upright(place, "K")
+    weights = Panel(
+        "First query's weights, sorted", 300, 240, (0, N_KEYS), (0, 1.05), x_ticks=(0, 32, 64), y_ticks=(0, 0.5, 1),
+        x_label="keys, heaviest first", y_label="softmax weight",
+    )  # fmt: skip
+    for i, weight in enumerate(np.sort(model.weights[0])[::-1]):
+        weights.rect((i, i + 1), (0, weight), "bar Q", tip=f"key {i + 1}: {weight:.3f}")
+    most = np.log(N_KEYS)
+    entropies = Panel(
+        "Mean entropy (dot: this setting)", 300, 240, (1, DIMENSIONS[-1]), (0, 1.12 * most), log="x",
+        x_ticks=DIMENSIONS[::2], y_ticks=range(5), x_label="d", y_label="nats",
+    )  # fmt: skip
+    entropies.level(most, "soft dotted thin")
+    for name, css, place in ((NONE, "bad", (3, 1.4)), (ROOT, "good", (200, 3.35)), (INVERSE, "O dashed", (500, 4.4))):
+        entropies.line([(at, crowd(at, name).entropy) for at in DIMENSIONS], css)
+        entropies.text(*place, name, f"{css} middle")
+        for at in DIMENSIONS:
+            entropy_there = crowd(at, name).entropy
+            tip = f"d = {at}, scale {name}: {entropy_there:.3f} nats"
+            here = (at, name) == (d, scale)
+            entropies.dot(
+                at, entropy_there, "ink" if here else css, 7 if here else 3, tip=tip, choose={"d": at, "scale": name}
+            )
+    text = (
+        f"<b>d = {d}, scale {scale}</b>, a factor of {model.factor:.4f}. The scores spread by {model.spread:.3f}.<br>"
+        f"Entropy of the softmax: {model.entropy:.3f} nats of at most {most:.3f}; effectively "
         f"{model.effective_keys:.3f} of {N_KEYS} keys. Largest weight, on average: {model.largest:.3f}."
     )
-
-
-def draw_crowd(model):
-    """Three panels: the histogram of the scores, one query's weights, the entropy at every d."""
-    panes = "A histogram of the scores, one query's weights, and the entropy against d."
-    alt = f"{panes} {plain(describe_crowd(model))}"
-    outside = np.mean(np.abs(model.scores) > SCORES_END)
-    figure, (histogram, weights, curve) = panels(3.2, 1, 1, 1, left=0.06, wspace=0.28, alt=alt)
-    farther = f", {outside:.0%} outside" if outside else ""
-    tidy(histogram, title=f"scores; lines: spread {model.spread:.2f}{farther}", x="score", y="share of the scores")
-    counts, edges = np.histogram(model.scores, bins=2 * SCORES_END, range=(-SCORES_END, SCORES_END))
-    histogram.stairs(counts / model.scores.size, edges, fill=True, color=BLUE)
-    histogram.vlines((-model.spread, model.spread), 0, MAX_BIN_SHARE, color=ORANGE, linewidth=2)
-    histogram.set(
-        xlim=(-SCORES_END, SCORES_END), ylim=(0, MAX_BIN_SHARE), xticks=range(-40, 41, 20), yticks=(0, 0.25, 0.5)
-    )
-
-    tidy(weights, title="first query's weights, sorted", x="keys, heaviest first", y="softmax weight")
-    weights.stairs(np.sort(model.weights[0])[::-1], fill=True, color=BLUE)
-    weights.set(ylim=(0, 1.05), xticks=(0, 32, 64), yticks=(0, 0.5, 1))
-
-    tidy(curve, title="mean entropy (dot: this setting)", x="d", y="nats")
-    for scale, colour, line, place in (
-        (NONE, VERMILLION, "-", (3, 1.4)), (ROOT, GREEN, "-", (200, 3.35)), (INVERSE, PURPLE, "--", (500, 4.4))
-    ):  # fmt: skip
-        values = [crowd(d, scale).entropy for d in DIMENSIONS]
-        curve.plot(DIMENSIONS, values, color=colour, linestyle=line, linewidth=1.8)
-        label(curve, *place, scale, color=colour)
-    curve.axhline(np.log(N_KEYS), color=GREY, linewidth=0.8, linestyle=":")
-    log_axes(curve, DIMENSIONS[::2], DIMENSIONS[::2], y_base=None)
-    curve.set(ylim=(0, 1.12 * np.log(N_KEYS)), yticks=range(5))
-    curve.plot(model.d, model.entropy, marker="o", markersize=9, color=INK)
-    return figure
-
-
-def draw_spreads(dimensions, spreads, cosines):
-    """How dot products and cosines of random vectors spread, measured (dots) and as derived (lines).
-
-    dimensions: [n]; spreads, cosines: [n], standard deviations.
-    """
-    first, last = dimensions[0], dimensions[-1]
-    alt = (
-        f"From d = {first} to {last} the spread of dot products grows from {spreads[0]:.2f} to {spreads[-1]:.2f} "
-        f"along sqrt(d); that of cosines falls from {cosines[0]:.2f} to {cosines[-1]:.3f}, along 1/sqrt(d)."
-    )
-    figure, (left, right) = panels(3.0, 1, 1, alt=alt)
-    for axes, what, measured, derived, formula, colour in (
-        (left, "dot products", spreads, np.sqrt(dimensions), r"$\sqrt{d}$", BLUE),
-        (right, "cosines", cosines, 1 / np.sqrt(dimensions), r"$1/\sqrt{d}$", ORANGE),
-    ):
-        tidy(axes, title=f"spread of the {what}", x="d", y="standard deviation")
-        axes.plot(dimensions, derived, color=GREY, label=formula)
-        axes.plot(dimensions, measured, "o", color=colour, label="measured")
-        log_axes(axes, dimensions, y_base=2)
-        legend(axes)
-    return figure
-
-
-def draw_roofline(gpus, points):
-    """What a GPU can reach at each arithmetic intensity, and where some computations stand.
-
-    gpus: name -> GPU of `course_lib.hardware`. points: name -> FLOPs per byte, a dotted line up to the highest roof.
-    """
-    ridges = ", ".join(f"{name} at {gpu.ridge_flops_per_byte:.0f}" for name, gpu in gpus.items())
-    places = ", ".join(f"{name} at {at:.4g}" for name, at in points.items())
-    alt = f"Rooflines with their ridges in FLOPs per byte: {ridges}. Lines up to the highest roof: {places}."
-    title = "rooflines: the most that memory and arithmetic allow (fp16, vendors' peaks)"
-    x = "arithmetic intensity, FLOPs per byte of HBM traffic"
-    figure, axes = panel(3.8, alt=alt, title=title, x=x, y="TFLOP/s")
-    intensity = 2.0 ** np.arange(-3, 13.25, 0.25)
-    for (name, gpu), (colour, line) in zip(gpus.items(), ((BLUE, "-"), (GREEN, "--"), (PURPLE, "-.")), strict=False):
-        reach = [roof_tflops(gpu, x) for x in intensity]
-        ridge = f"{name}: ridge at {gpu.ridge_flops_per_byte:.0f}"
-        axes.plot(intensity, reach, color=colour, linestyle=line, linewidth=1.8, label=ridge)
-    log_axes(axes, 4.0 ** np.arange(-1, 7), ("1/4", "1", "4", "16", "64", "256", "1024", "4096"))
-    axes.set_ylim(0.02, 4000)
-    highest = max(gpus.values(), key=lambda gpu: gpu.fp16_tensor_tflops)
-    for i, (name, at) in enumerate(points.items()):
-        axes.vlines(at, 0, roof_tflops(highest, at), color=VERMILLION, linewidth=1.2, linestyle=":")
-        side, place = ("left", at * 1.08) if at < 16 else ("right", at / 1.08)
-        label(axes, place, 0.03 * 2.6**i, f"{name}: {at:.4g}", ha=side, va="baseline", **ON_WHITE)
-    legend(axes, loc="upper left")
-    return figure
+    what = "A histogram of the scores, one query's weights, and the entropy against d."
+    return Page(what, (histogram, weights, entropies), text=text)
 
 
 def explore_pair():
     """The first explorer: two vectors whose tips are dragged, at first a query and a key of the course's sentence."""
-    start = {"a": example.Q[3].tolist(), "b": example.K[3].tolist(), "step": 0.25}
+    start = {"a": example.Q[3].tolist(), "b": example.K[3].tolist()}
     tips = [[float(x), float(y)] for x in range(-3, 4) for y in range(-3, 4)]
-    grid = [{"a": a, "b": b, "step": 1} for a in tips for b in tips]
-    alt = (
-        "Arrows a = (1, 2) and b = (2, 1). The shadow of b on a's line is 1.789 long and a is 2.236; the dot product 4 "
-        "is the product of both, drawn as an area, and the sum of the products 2 and 2, drawn as bars."
-    )
-    return SvgExplorer("pair", pair_state, start, grid=grid, alt=alt)
+    return Explorer(pair_page, start, {}, written={"a": tips, "b": tips})
 
 
 def explore_crowd():
-    """The second explorer as a widget: the dimension and the scale of random scores."""
-    controls = {"d": choice("d", DIMENSIONS, 64)}, {"scale": buttons("scale", SCALES, NONE)}
-    return Explorer(crowd, describe_crowd, draw_crowd, *controls, play="d")
+    """The second explorer: the dimension and the scale of random scores."""
+    controls = {"d": slider("d", DIMENSIONS, play=True), "scale": buttons("scale", SCALES)}
+    return Explorer(crowd_page, {"d": 64, "scale": NONE}, controls, written={"d": DIMENSIONS, "scale": SCALES})

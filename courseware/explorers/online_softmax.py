@@ -1,10 +1,9 @@
 """Lesson 05's explorer: feed a stream of scores block by block and watch m, l, alpha and acc.
 
-`run` is the model: every step's state, computed by `course_lib.reference`. stream.js draws one moment of it,
-`draw_corrections` all of it, `draw_merge_trees` two ways to merge the same states. `explore` is the widget.
+`run` is the model: every step's state, computed by `course_lib.reference`. `page` shows one moment of it.
 """
 
-from functools import reduce
+from functools import cache, lru_cache
 from itertools import product
 from types import SimpleNamespace
 
@@ -13,18 +12,13 @@ import numpy as np
 from course_lib.reference import example, merge_states, online_softmax_update, stable_softmax
 from course_lib.reference.softmax import normalise_state
 
-from . import figures
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, label, legend, tidy
+from .explorer import Explorer, buttons, menu, slider
 from .float_formats import sentence_logits
-from .svg_explorer import SvgExplorer, axis, choices
+from .svg import Page, Panel, cards
 from .words import number, vector
 
 ORDERS = ("as given", "ascending", "descending", "shuffled")
 DRAGGED_BY = 0.25
-CARDS = ["maximum m", "alpha", "normaliser l", "carried: acc", "carried: output", "output so far",
-         "these keys at once", "divisions by l"]  # fmt: skip
-# Bars of what was there before a step.
-BEFORE = {"width": 0.7, "facecolor": "none", "edgecolor": VERMILLION, "linestyle": "--", "linewidth": 1.3}
 
 
 def run(scores, values, *, names=None, block=1, order="as given", every_step=False):
@@ -38,13 +32,7 @@ def run(scores, values, *, names=None, block=1, order="as given", every_step=Fal
     """
     n, d = values.shape
     block = int(np.clip(block, 1, n))
-    named = {
-        "as given": np.arange(n),
-        "ascending": np.argsort(scores, kind="stable"),
-        "descending": np.argsort(-scores, kind="stable"),
-        "shuffled": np.random.default_rng(5).permutation(n),
-    }
-    permutation = named[order] if isinstance(order, str) else np.array(order)
+    permutation = orders_of(scores)[order] if isinstance(order, str) else np.array(order)
     # One-hot columns beside the values: the weighted sum of those is the weights themselves.
     tracked = np.hstack([values, np.eye(n)])
 
@@ -67,6 +55,13 @@ def run(scores, values, *, names=None, block=1, order="as given", every_step=Fal
     )  # fmt: skip
 
 
+def orders_of(scores):
+    """The orders in which keys with these scores may come: name of ORDERS -> indices [n]."""
+    n = len(scores)
+    by_score = np.argsort(scores, kind="stable"), np.argsort(-scores, kind="stable")
+    return dict(zip(ORDERS, (np.arange(n), *by_score, np.random.default_rng(5).permutation(n)), strict=True))
+
+
 def _step(keys, scores, values, m, l, alpha, acc, carried, seen):
     """The state after a block, as a namespace.
 
@@ -82,150 +77,117 @@ def _step(keys, scores, values, m, l, alpha, acc, carried, seen):
     )  # fmt: skip
 
 
-def stream_state(stream, order, block, every_step, step):
-    """What stream.js draws.
+def page(stream, order, block, every_step, fed, scores, places):
+    """The state after `fed` blocks: scores and the maximum, weights, the plane of the values, numbers.
 
-    stream: a key of `streams`, or (such a key, scores of its keys, None for a masked one). order, block, every_step: as
-    of `run`; an order of another stream's keys is taken for "as given". step: by which scores are dragged; None: not
-    at all.
+    The arguments are settings as `settle` leaves them.
     """
-    name, own = (stream, None) if isinstance(stream, str) else stream
-    given, values, names = streams()[name]
-    stream_scores = given if own is None else np.array([-np.inf if x is None else x for x in own], float)
-    order = order if isinstance(order, str) or len(order) == len(given) else "as given"
-    model = run(stream_scores, values, names=names, block=block, order=order, every_step=every_step)
+    model = _model(
+        stream, tuple(scores[1:]), order if order in ORDERS else tuple(np.argsort(places)), block, every_step
+    )
+    given, own, values = streams()[stream][0], model.scores, model.values
+    now, before = model.steps[fed], model.steps[max(fed - 1, 0)]
+    ends = np.cumsum([len(step.keys) for step in model.steps])
+    arrived, start, end = model.order, ends[max(fed - 1, 0)], ends[fed]
+    masked = ~np.isfinite(own[arrived])
+    faded = ["" if i < end and not masked[i] else "faint" for i in range(len(arrived))]
+    keys = [model.names[key] for key in arrived]
+    across = {"x": (-0.6, len(keys) - 0.4), "x_ticks": list(enumerate(keys)), "grid": "y"}
+
+    low, high = _score_ends(given)
+    title = f"Drag the scores; line: maximum m{'; no bar: masked' if masked.any() else ''}"
+    score_panel = Panel(title, 300, 250, y=(low, high), y_ticks=range(low, high + 1, 2), y_label="score", **across)
+    weights = Panel(
+        f"Weights in {'the output, exp(s - m) / l' if every_step else 'acc, exp(s - m)'}; dashed: before", 300, 250,
+        y=(0, 1.12), y_ticks=(0, 0.5, 1), y_label="weight", **across,
+    )  # fmt: skip
+    for panel in (score_panel, weights):
+        panel.rect((start - 0.5, end - 0.5), panel.y_ends, "ground")
+    score_panel.bars(np.where(masked, 0, own[arrived]), [f"S {css}" for css in faded])
+    levels = [
+        point
+        for j, step in enumerate(model.steps[1 : fed + 1]) if step.m > -np.inf
+        for point in ((ends[j] - 0.5, step.m), (ends[j + 1] - 0.5, step.m))
+    ]  # fmt: skip
+    score_panel.line(levels, "ink")
+    for key, name in enumerate(model.names):
+        place, score = int(np.flatnonzero(arrived == key)[0]), own[key]
+        if score > -np.inf:  # a masked one cannot be dragged
+            up, right = ["scores", key + 1, low, high, DRAGGED_BY, 1], ["places", key, -0.6, len(keys) - 0.4, 0.1, 1.1]
+            score_panel.handle(place, score, "S", f"score of {name}", decimals(score), up=up, right=right, radius=7)
+    weights.bars(now.weights[arrived], [f"P {css}" for css in faded])
+    for i, height in enumerate(before.weights[arrived] if fed else ()):
+        if height:
+            weights.line([(i - 0.35, 0), (i - 0.35, height), (i + 0.35, height), (i + 0.35, 0)], "thin dashed ink")
+
+    plane = Panel(
+        "Values; line: the output; star: the answer", 300, 250,
+        **{axis: (np.floor(x.min()) - 0.3, np.ceil(x.max()) + 0.5) for axis, x in zip("xy", values.T, strict=True)},
+        **{f"{axis}_ticks": range(int(np.floor(x.min())), int(np.ceil(x.max())) + 1)
+           for axis, x in zip("xy", values.T, strict=True)},
+        x_label="first component", y_label="second",
+    )  # fmt: skip
+    for i, key in enumerate(arrived):
+        plane.dot(*values[key], f"V {faded[i]}", tip=f"value of {keys[i]}: {vector(values[key], decimals)}")
+    plane.labels([(*values[key], name) for key, name in zip(arrived, keys, strict=True)])
+    plane.text(*model.steps[-1].batch, "\u2605", "middle number", down=6)
+    plane.line([step.out for step in model.steps[: fed + 1] if step.m > -np.inf], "O")
+    if now.m > -np.inf:  # before the first visible key there is no output
+        plane.dot(*now.out, "O", 6)
+    said = f"Block {fed} of {len(model.steps) - 1}: {', '.join(keys[start:end])}." if fed else "Nothing seen yet."
+    carried, out, batch = (vector(x, decimals) for x in (now.carried, now.out, now.batch))
+    divisions = fed if every_step else min(fed, 1)
+    numbers = cards(
+        (decimals(now.m), "maximum m"), (decimals(now.alpha), "alpha"), (decimals(now.l), "normaliser l"),
+        (carried, "carried: output" if every_step else "carried: acc"), (out, "output so far"),
+        (batch, "these keys at once"), (str(divisions), "divisions by l"),
+    )  # fmt: skip
+    return Page(
+        f"Scores of {', '.join(keys)}, their weights, and the output on its way to the answer. {said} Maximum m "
+        f"{decimals(now.m)}, normaliser l {decimals(now.l)}, output {out}.",
+        (score_panel, weights, plane, numbers), text=said,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _model(stream, scores, order, block, every_step):
+    _, values, names = streams()[stream]
+    return run(_numbers(scores), values, names=names, block=block, order=order, every_step=every_step)
+
+
+def _numbers(scores):
+    """Scores as settings have them, None where one is masked, as an array."""
+    return np.array([-np.inf if score is None else score for score in scores], float)
+
+
+def settle(stream, order, block, every_step, fed, scores, places):
+    """The scores of the chosen stream, and the places of its keys; a place between two others makes a new order."""
+    given, *_ = streams()[stream]
+    if scores[0] != stream:
+        scores = [stream, *(None if np.isinf(score) else float(score) for score in given)]
+    n = len(given)
+    if len(places) == n and any(place % 1 for place in places):
+        order = "your own"
+    elif len(places) != n and order not in ORDERS:
+        order = "as given"
+    if order in ORDERS:
+        permutation = orders_of(_numbers(scores[1:]))[order]
+    else:
+        permutation = np.argsort(places, kind="stable")
+    return {"order": order, "scores": scores, "block": min(block, n), "places": np.argsort(permutation).tolist()}
+
+
+def _score_ends(given):
     visible = given[np.isfinite(given)]
-    low, high = min(int(visible.min()) - 1, 0), int(visible.max()) + 3
-    arrived, of = model.order.tolist(), "the output, exp(s - m) / l" if every_step else "acc, exp(s - m)"
-    masked = "" if np.isfinite(stream_scores).all() else "; no bar: masked"
-    return {
-        "settings": {"stream": stream, "order": order, "block": model.block, "every_step": every_step, "step": step},
-        "stream": name, "order": arrived, "keys": [model.names[key] for key in arrived],
-        "scores": [_finite(score) for score in model.scores[arrived]],
-        "texts": [_decimals(score) for score in model.scores[arrived]],
-        "values": values[arrived].round(3).tolist(), "answer": model.steps[-1].batch.round(3).tolist(),
-        "captions": [
-            f"{'Drag the scores' if step else 'Scores'}; line: maximum m{masked}", f"Weights in {of}; dashed: before"
-        ],
-        "cards": CARDS[:3] + [CARDS[3 + every_step]] + CARDS[5:], "opens": 3,
-        "axes": {
-            "score": axis(low, high, range(low, high + 1, 2)), "weight": axis(0, 1.12, (0, 0.5, 1)),
-            **{name: _around(column) for name, column in zip(("first", "second"), values.T, strict=True)},
-        },
-        "drag": {"low": low, "high": high, "step": step, "places": step == DRAGGED_BY},
-        "m": [_finite(step.m) for step in model.steps], "out": [step.out.round(3).tolist() for step in model.steps],
-        "fed": np.cumsum([len(step.keys) for step in model.steps]).tolist(),
-        "weights": [step.weights[arrived].round(3).tolist() for step in model.steps],
-        "numbers": [_numbers(model, fed) for fed in range(len(model.steps))],
-    }  # fmt: skip
+    return min(int(visible.min()) - 1, 0), int(visible.max()) + 3
 
 
-def _numbers(model, fed):
-    """What the cards say after `fed` blocks."""
-    now = model.steps[fed]
-    vectors = [vector(x, _decimals) for x in (now.carried, now.out, now.batch)]
-    return [*map(_decimals, (now.m, now.alpha, now.l)), *vectors, str(fed if model.every_step else min(fed, 1))]
-
-
-def _finite(x):
-    return float(x) if np.isfinite(x) else None
-
-
-def _around(numbers):
-    low, high = int(np.floor(numbers.min())), int(np.ceil(numbers.max()))
-    return axis(low - 0.3, high + 0.5, range(low, high + 1))
-
-
-def _decimals(x):
+def decimals(x):
+    """x as the explorer writes it."""
     return number(x, 3)
 
 
-def draw_corrections(model):
-    """The running state over the whole stream: m, l with each fall by alpha and each rise, the output."""
-    moved = [block for block, step in enumerate(model.steps[1:], start=1) if block > 1 and step.alpha < 1]
-    alt = (
-        f"Over {len(model.steps) - 1} blocks: scores with the running maximum, the running normaliser l, the output. "
-        f"The maximum moves at blocks {', '.join(map(str, moved))}, where the old terms shrink; in the end l is "
-        f"{_decimals(model.steps[-1].l)} and the output {vector(model.steps[-1].out, _decimals)}."
-    )
-    figure = figures.Picture(5.8, alt=alt)
-    top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1.3, 1))
-    figure.subplots_adjust(left=0.065, right=0.985, bottom=0.085, top=0.95, hspace=0.36)
-    steps = model.steps[1:]
-    j = np.arange(1, len(steps) + 1)
-
-    tidy(top, title="scores (dots) and the running maximum m (line)", y="score")
-    block_of_key = np.arange(len(model.order)) // model.block
-    top.plot(block_of_key + 1, model.scores[model.order], "o", color=BLUE, markersize=5)
-    edges = np.arange(len(steps) + 1) + 0.5
-    top.stairs([step.m for step in steps], edges, baseline=None, color=INK, linewidth=1.8)
-
-    tidy(middle, title=r"the running normaliser $l$: old terms shrink by $\alpha$, new ones join", y=r"$l$")
-    l = np.array([step.l for step in model.steps])
-    kept_l = l[:-1] * [step.alpha for step in steps]
-    moved = l[:-1] > kept_l
-    middle.bar(j, kept_l, width=0.7, color=BLUE, label=r"old terms, $\alpha\, l_{old}$")
-    middle.bar(j, l[1:] - kept_l, bottom=kept_l, width=0.7, color=ORANGE, label="this block's terms")
-    middle.bar(j[moved], l[:-1][moved], label=r"$l_{old}$, before the maximum moved", **BEFORE)
-    middle.set_ylim(0, 1.35 * l.max())
-    legend(middle, loc="upper left", ncols=3)
-
-    tidy(bottom, title="the output so far, and the answer over all keys (dashed)", x="blocks fed", y="output")
-    for component, colour in enumerate((GREEN, PURPLE)):
-        path = [step.out[component] for step in steps]
-        bottom.plot(j, path, marker="o", markersize=4, color=colour, label=f"component {component + 1}")
-        bottom.axhline(model.steps[-1].batch[component], color=colour, linewidth=1, linestyle="--")
-    bottom.set_xticks(j)
-    legend(bottom, ncols=2)
-    return figure
-
-
-def draw_merge_trees(scores, values, names):
-    """Two trees that merge the states of single keys, one after another and in pairs; m, l, acc at each node.
-
-    scores: [n]; values: [n, 2]; names: [n]; n a power of two; float64.
-    """
-    empty = np.float64(-np.inf), np.float64(0), np.zeros(values.shape[1])
-    states = [online_softmax_update(*empty, scores[i : i + 1], values[i : i + 1]) for i in range(len(scores))]
-    leaves = [(x, 0, state) for x, state in enumerate(states)]
-    m, l, acc = reduce(merge_states, states)
-    alt = (
-        f"Two trees merge the states of {', '.join(names)}: one after another, and in pairs. Both end at m {m:.0f}, "
-        f"l {l:.3f}, acc {vector(acc, number)}."
-    )
-    figure, every = figures.panels(3.9, 1, 1, left=0.01, right=0.99, below=0.1, wspace=0.05, alt=alt)
-    for axes, title in zip(every, ("one after another", "in pairs"), strict=True):
-        tidy(axes, title=title)
-        axes.set_axis_off()
-        nodes = leaves
-        while len(nodes) > 1:
-            n_merges = 1 if title == "one after another" else len(nodes) // 2
-            merged = [_draw_merge(axes, *nodes[2 * i : 2 * i + 2]) for i in range(n_merges)]
-            nodes = merged + nodes[2 * n_merges :]
-        for leaf, name in zip(leaves, names, strict=True):
-            _draw_state(axes, *leaf, name)
-        axes.set_xlim(-0.6, len(leaves) - 0.4)
-        axes.set_ylim(-0.5, nodes[0][1] + 0.5)
-    return figure
-
-
-def _draw_merge(axes, left, right):
-    """The node above two: its state is theirs merged."""
-    x, y = (left[0] + right[0]) / 2, max(left[1], right[1]) + 1
-    for child in (left, right):
-        axes.plot([child[0], x], [child[1], y], color=GREY, linewidth=1.2, zorder=1)
-    node = x, y, merge_states(left[2], right[2])
-    _draw_state(axes, *node, "merged")
-    return node
-
-
-def _draw_state(axes, x, y, state, name):
-    m, l, acc = state
-    text = f"{name}\nm {m:.0f}   l {l:.3f}\nacc ({acc[0]:.2f}, {acc[1]:.2f})"
-    box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": BLUE}
-    label(axes, x, y, text, size=8, bbox=box, zorder=2)
-
-
+@cache
 def streams():
     """The streams one can choose from: name -> (scores [n], values [n, 2], names [n])."""
     random = np.random.default_rng(9)
@@ -240,23 +202,24 @@ def streams():
 
 def explore():
     """The explorer: a stream to play, whose scores are dragged up, down and to another place."""
-    named, start = streams(), {"stream": "the sentence", "order": "as given", "block": 1, "every_step": False}
-    controls = [
-        choices("menu", "stream", "stream", dict(zip(named, named, strict=True))),
-        choices("menu", "order", "order", dict(zip(ORDERS, ORDERS, strict=True))),
-        choices("slider", "block", "block size", range(1, 13)),
-        choices("buttons", "every_step", "divide by l", {"once, at the end": False, "at every step": True}),
-    ]
+    start = {"stream": "the sentence", "order": "as given", "block": 1, "every_step": False, "fed": 3, "scores": [""],
+             "places": []}  # fmt: skip
+    controls = {
+        "stream": menu("stream", list(streams())), "order": menu("order", ORDERS),
+        "block": slider("block size", range(1, 13)),
+        "every_step": buttons("divide by l", {"once, at the end": False, "at every step": True}),
+        "fed": slider("blocks fed", range(13), play=True),
+    }  # fmt: skip
     # A page without a kernel has orders and blocks of the streams as they are; for the sentence, scores of 1 to 4.
-    grid = [
-        {"stream": name, "order": order, "block": block, "every_step": every_step, "step": 1 if len(s) == 4 else None}
-        for (name, (s, _, _)), order in product(named.items(), ORDERS)
-        for block, every_step in product([n for n in (1, 2, 3, 4, 6, 12) if n <= len(s)], (False, True))
+    written = [
+        start | {"stream": name, "order": order, "block": block, "every_step": every_step, "fed": fed}
+        for (name, (scores, *_)), order in product(streams().items(), ORDERS)
+        for block, every_step in product([n for n in (1, 2, 3, 4, 6, 12) if n <= len(scores)], (False, True))
+        for fed in range(-(-len(scores) // block) + 1)
     ]
-    grid += [start | {"stream": ["the sentence", list(own)], "step": 1} for own in product(range(1, 5), repeat=4)]
-    alt = (
-        "Three panels after the third of four blocks. Scores 1, 2 and 3 have been fed, 4 waits; the running maximum is "
-        "3. The weights of the first two keys have shrunk to 0.135 and 0.368, below their dashed outlines of one block "
-        "ago, as the third key raised the maximum. In the plane of the values the output approaches the answer."
-    )
-    return SvgExplorer("stream", stream_state, start | {"step": DRAGGED_BY}, controls=controls, grid=grid, alt=alt)
+    written += [
+        start | {"scores": ["the sentence", *own], "fed": fed}
+        for own, fed in product(product(range(1, 5), repeat=4), range(5))
+    ]
+    ends = {"fed": lambda stream, block, **_: -(-len(streams()[stream][0]) // block)}
+    return Explorer(page, start, controls, ends=ends, settle=settle, written=written)

@@ -3,60 +3,32 @@
 The model is the offsets arithmetic of `course_lib.kernels.triton_basics`; in one dimension a tensor is a single row.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from .drawing import bare, cells
-from .figures import BLUE, GREY, INK, PALE, VERMILLION, label, panels, tidy
-from .shell import Explorer, buttons, choice, slider
-from .words import plain
+from .explorer import Explorer, buttons, menu, slider
+from .svg import Page, Panel
+
+CELL = 26  # pixels of an element
 
 
-@dataclass(frozen=True)
 class Program:
     """One program of a launch over a tensor of `shape`, by blocks. All pairs are (rows, columns).
 
-    grid: programs along each axis. rows, cols: the block's offsets, also those outside the tensor.
+    grid: programs along each axis. exists: whether it is one of them. rows, cols: the block's offsets, also those
+    outside the tensor; mask: which lanes are inside, bool [block rows, block columns]. touched: which elements of the
+    tensor the program touches, bool in its shape. is_row: whether it is one-dimensional: a kernel launched over it has
+    one axis, number 0.
     """
 
-    shape: tuple
-    block: tuple
-    pid: tuple
-
-    @property
-    def grid(self):
-        return tuple(-(-size // block) for size, block in zip(self.shape, self.block, strict=True))
-
-    @property
-    def is_row(self):
-        """Whether it is one-dimensional: a kernel launched over it has one axis, number 0."""
-        return self.shape[0] == self.block[0] == 1
-
-    @property
-    def exists(self):
-        return all(0 <= pid < programs for pid, programs in zip(self.pid, self.grid, strict=True))
-
-    @property
-    def rows(self):
-        return self.pid[0] * self.block[0] + np.arange(self.block[0])
-
-    @property
-    def cols(self):
-        return self.pid[1] * self.block[1] + np.arange(self.block[1])
-
-    @property
-    def mask(self):
-        """Which lanes of the block are inside the tensor: bool [block rows, block columns]."""
-        return (self.rows < self.shape[0])[:, None] & (self.cols < self.shape[1])[None, :]
-
-    @property
-    def touched(self):
-        """Which elements of the tensor the program touches: bool in its shape."""
-        touched = np.zeros(self.shape, dtype=bool)
-        if self.exists:
-            touched[np.ix_(self.rows[self.rows < self.shape[0]], self.cols[self.cols < self.shape[1]])] = True
-        return touched
+    def __init__(self, shape, block, pid):
+        self.shape, self.block, self.pid = shape, block, pid
+        self.grid = tuple(-(-size // of) for size, of in zip(shape, block, strict=True))
+        self.exists = all(0 <= i < programs for i, programs in zip(pid, self.grid, strict=True))
+        self.rows, self.cols = (i * of + np.arange(of) for i, of in zip(pid, block, strict=True))
+        self.mask = (self.rows < shape[0])[:, None] & (self.cols < shape[1])[None, :]
+        self.touched = np.zeros(shape, dtype=bool)
+        self.touched[np.ix_(self.rows[self.rows < shape[0]], self.cols[self.cols < shape[1]])] = True
+        self.is_row = shape[0] == block[0] == 1
 
 
 def one_dimension(n, block, pid):
@@ -64,14 +36,13 @@ def one_dimension(n, block, pid):
     return Program((1, n), (1, block), (0, pid))
 
 
-def describe(program):
-    """The program in words and numbers, as HTML."""
+def describe(program, block="program"):
+    """The program in words and numbers, as HTML. block: what it is called if it is none."""
     grid = f"{program.grid[1]}" if program.is_row else f"{program.grid[0]} x {program.grid[1]}"
-    name = f"{program.pid[1]}" if program.is_row else f"({program.pid[0]}, {program.pid[1]})"
-    head = f"<b>Program {name}</b> of a grid of {grid}"
+    of = "of a grid of" if block == "program" else "of"
+    head = f"<b>{block.capitalize()} {_place(program, *program.pid)}</b> {of} {grid}"
     if not program.exists:
         return f"{head}: there is no such program, and nothing is touched."
-    inside = int(program.mask.sum())
 
     def span(offsets):
         return f"{offsets[0]} to {offsets[-1]}" if len(offsets) > 1 else f"{offsets[0]}"
@@ -79,64 +50,75 @@ def describe(program):
     where = f"offsets {span(program.cols)}"
     if not program.is_row:
         where = f"rows {span(program.rows)}, columns {span(program.cols)}"
-    return (
-        f"{head}: {where}.<br>{program.mask.size} lanes, {inside} inside the tensor, "
-        f"{program.mask.size - inside} masked off."
-    )
+    lanes, inside = program.mask.size, int(program.mask.sum())
+    return f"{head}: {where}.<br>{lanes} lanes, {inside} inside the tensor, {lanes - inside} masked off."
+
+
+def _place(program, row, col):
+    """A place in a grid: both numbers, or one if the tensor has one row."""
+    return f"{col}" if program.is_row else f"({row}, {col})"
 
 
 def draw(program, title="blue: touched by this program; hatched: masked off", labels=None, block="program"):
-    """The tensor's elements, the blocks of all programs, and one program's lanes. Returns a figure.
+    """The tensor's elements, the blocks of all programs, and one program's lanes: a Page.
 
     labels: what stands in each element, a list of rows; by default its number if there is one row. block: what the
     blocks of one row are called, if they are not one program each.
     """
-    n_rows, n_cols = (grid * block for grid, block in zip(program.grid, program.block, strict=True))
-    alt = f"A tensor's elements in blocks. {plain(describe(program))}"
-    figure, (axes,) = panels(max(1.45, min(4.35, 0.9 + 0.33 * n_rows)), left=0.06, below=0.57, above=0.35, alt=alt)
-    x, y = (block, None) if program.is_row else ("program_id(1)", "program_id(0)")
-    tidy(axes, title=title, x=x, y=y)
-    touched = program.touched
-    cells(axes, touched, (PALE, BLUE))
-    if program.exists:
-        row, col = np.nonzero(~program.mask)
-        hatched = {"facecolor": "white", "edgecolor": VERMILLION, "hatch": "///", "linewidth": 1}
-        axes.bar(program.cols[col], 1, 1, program.rows[row], align="edge", **hatched)
-    if labels is None and program.shape[0] == 1:
-        labels = [range(program.shape[1])]
-    for row, line in enumerate(labels or ()):
-        for col, text in enumerate(line):
-            label(axes, col + 0.5, row + 0.5, str(text), color="white" if touched[row, col] else INK)
-    # Drawn as lines, because there may be hundreds of blocks.
     (height, width), (down, across) = program.block, program.grid
-    axes.hlines(height * np.arange(down + 1), 0, n_cols, color=GREY, linewidth=1.2)
-    axes.vlines(width * np.arange(across + 1), 0, n_rows, color=GREY, linewidth=1.2)
-    axes.set(xlim=(-0.1, n_cols + 0.1), ylim=(n_rows + 0.1, -0.1), yticks=[])
-    axes.set_xticks(width * (np.arange(across) + 0.5), range(across))
-    if not program.is_row:
-        axes.set_yticks(height * (np.arange(down) + 0.5), range(down))
-    bare(axes)
-    return figure
+    names = (block, "") if program.is_row else ("program_id(1)", "program_id(0)")
+    wide = 40 + CELL * width * across
+    right = max(24, 370 - wide)  # room for the title
+    panel = Panel(
+        title, wide + right, 58 + CELL * height * down, (0, width * across), (height * down, 0),
+        x_ticks=[(width * (j + 0.5), str(j)) for j in range(across)], x_label=names[0], grid="",
+        y_ticks=[] if program.is_row else [(height * (i + 0.5), str(i)) for i in range(down)],
+        margins=(40, right, 20, 38),
+    )  # fmt: skip
+    panel.element("text", "soft", names[1], x=0, y=12)
+
+    def tip(i, j):
+        owner = _place(program, i // height, j // width)
+        return f"element {_place(program, i, j)}: program {owner}, lane {_place(program, i % height, j % width)}"
+
+    touched = program.touched
+    panel.cells(
+        np.where(touched, "Q", "ground").tolist(), tips=tip,
+        chosen=lambda i, j: {"pid_0": i // height, "pid_1": j // width},
+    )  # fmt: skip
+    for row, col in np.argwhere(~program.mask) if program.exists else ():
+        x, y = program.cols[col], program.rows[row]
+        panel.rect((x, x + 1), (y, y + 1), "cell hatched")
+    if labels is None and program.is_row:
+        labels = [range(program.shape[1])]
+    for i, line in enumerate(labels or ()):
+        for j, text in enumerate(line):
+            panel.text(j + 0.5, i + 0.5, str(text), f"middle {'on-colour' if touched[i, j] else ''}")
+    for i in range(down + 1):
+        panel.level(height * i, "thin grey")
+    for j in range(across + 1):
+        panel.upright(width * j, "thin grey")
+    return Page("A tensor's elements in blocks.", (panel,), text=describe(program, block))
+
+
+def page(grid, cols, rows, block_n, block_m, pid_1, pid_0):
+    """The page of the explorer's settings; a one-dimensional grid has no rows."""
+    if grid == "1-D":
+        return draw(one_dimension(cols, block_n, pid_1))
+    return draw(Program((rows, cols), (block_m, block_n), (pid_0, pid_1)))
 
 
 def explore():
-    """The explorer as a widget: one dimension or two, shape, block and program id."""
-    powers = (1, 2, 4, 8)
-    lines = (
-        {"grid": buttons("grid", ("1-D", "2-D"), "2-D")},
-        {"cols": slider("columns", 1, 24, 10), "rows": slider("rows", 1, 12, 5)},
-        {"block_n": choice("BLOCK_N", powers, 4), "block_m": choice("BLOCK_M", powers, 2)},
-        {"pid_1": slider("program_id(1)", 0, 23, 2), "pid_0": slider("program_id(0)", 0, 11, 2)},
-    )
-
-    def model_of(grid, cols, rows, block_n, block_m, pid_1, pid_0):
-        two = grid == "2-D"
-        # Named as in a kernel: columns are axis 1 of two, and axis 0 if there is one.
-        names = ("columns", "BLOCK_N", "program_id(1)") if two else ("elements", "BLOCK", "program_id(0)")
-        for line, name in zip(lines[1:], names, strict=True):
-            of_columns, of_rows = line.values()
-            of_columns.description = name
-            of_rows.layout.display = None if two else "none"
-        return Program((rows, cols), (block_m, block_n), (pid_0, pid_1)) if two else one_dimension(cols, block_n, pid_1)
-
-    return Explorer(model_of, describe, draw, *lines)
+    """The explorer: one dimension or two, shape, block and program id."""
+    start = {"grid": "2-D", "cols": 10, "rows": 5, "block_n": 4, "block_m": 2, "pid_1": 2, "pid_0": 2}
+    controls = {
+        "grid": buttons("grid", ("1-D", "2-D")),
+        "cols": slider("columns", range(1, 25)), "block_n": menu("BLOCK_N", (1, 2, 4, 8)),
+        "pid_1": slider("program of columns", range(24), play=True),
+        "rows": slider("rows (2-D)", range(1, 13)), "block_m": menu("BLOCK_M (2-D)", (1, 2, 4, 8)),
+        "pid_0": slider("program of rows (2-D)", range(12)),
+    }  # fmt: skip
+    written = {
+        "grid": ("1-D", "2-D"), "cols": range(8, 13), "block_n": (4, 8), "pid_1": range(4), "pid_0": range(3)
+    }  # fmt: skip
+    return Explorer(page, start, controls, written=written)

@@ -1,21 +1,18 @@
 """Lesson 10's explorer: the roofline of a GPU, and where measured calls stand under it, or above it.
 
 `evaluate` is the model: FLOPs and bytes from `traffic`, peaks from `hardware`, rates and counted bytes from the
-records. `draw` shows it, `explore` is the widget. Rates and FLOPs follow the records: 4 N N d a head, half if causal.
+records. `draw` shows it, `explore` is the explorer. Rates and FLOPs follow the records: 4 N N d a head, half if causal.
 """
 
+from itertools import product
 from types import SimpleNamespace
 
 from course_lib import traffic
 from course_lib.hardware import GPUS
 from courseware.bench import records
 
-from .drawing import log_axes
-from .figures import GREY, INK, ON_WHITE, PURPLE, VERMILLION, label, legend, panel
-from .measured import PEERS
-from .shell import Explorer, buttons, choice, menu, tick
-from .tooltips import tooltip
-from .words import plain
+from .explorer import Explorer, buttons, menu, slider, tick
+from .svg import Page, Panel
 
 # FlashAttention-3 (Shah et al., 2024), section 3.1: an H100 SXM5's special functions, exp2 among them, by 16 for each
 # SM and clock. Other GPUs' are left out.
@@ -26,7 +23,12 @@ COUNTED = (REQUESTED, ONCE, DRAM)
 LENGTHS = (1024, 4096, 16384)
 HEAD_DIMS = (64, 128)
 BLOCKS = (16, 32, 64, 128, 256)
-CALLS = {call: PEERS[call] for call in ("ours", "sdpa_flash", "sdpa_cudnn")}
+# Of the record attention-h100: its names for calls, and what pictures call them.
+NAMES = {
+    "ours": "this course", "sdpa_flash": "PyTorch, FlashAttention-2", "sdpa_cudnn": "PyTorch, cuDNN",
+    "flex": "PyTorch, FlexAttention",
+}  # fmt: skip
+CALLS = {"ours": "Q", "sdpa_flash": "K", "sdpa_cudnn": "V"}  # of NAMES, with the class of each in the drawing
 
 
 def roof_tflops(gpu, intensity, peak_tflops=None):
@@ -84,71 +86,70 @@ def describe(model):
     )
     if not model.measured:
         return text + f"On the {model.name} nothing is measured here."
-    parts = [f"{CALLS[call][0]} {tflops:.0f} TFLOP/s" for call, tflops in model.measured.items()]
-    text += f"Measured: {'; '.join(parts)}."
-    if above := [CALLS[call][0] for call, tflops in model.measured.items() if tflops > roof]:
+    rates = {NAMES[call]: tflops for call, tflops in model.measured.items()}
+    text += f"Measured: {'; '.join(f'{name} {tflops:.0f} TFLOP/s' for name, tflops in rates.items())}."
+    if above := [name for name, tflops in rates.items() if tflops > roof]:
         text += f" <b>Faster than HBM delivers these bytes:</b> {'; '.join(above)}. So part of them came from a cache."
-    return text
+    return f"{text} <small>{records.provenance('attention-h100')}</small>"
 
 
 def draw(model):
-    """The roof, the rates that were measured as levels, and where each way of counting bytes meets the roof.
+    """The roof, the rates that were measured as levels, and where each way of counting bytes meets the roof: a Page.
 
     A level does not move with the settings' bytes: only the place on it does where the call is thought to be.
     """
-    gpu = model.gpu
+    gpu, low, high, bottom, top = model.gpu, 10, 20_000, 3, 3200
     shape = f"N = {model.n:,}, d = {model.d}, {'causal' if model.causal else 'full'}"
-    title = f"{model.name}, fp16, forward: {shape}; bytes {model.counted}"
-    note = records.provenance("attention-h100") if model.measured else None
-    alt = f"A roofline with measured rates as levels, and FLOPs per byte as vertical lines. {plain(describe(model))}"
-    figure, axes = panel(4.2, below=0.75, note=note, alt=alt, title=title, x="FLOPs per byte", y="TFLOP/s")
-    low, high, bottom, top, peak = 10, 20_000, 20, 3200, gpu.fp16_tensor_tflops
-    corners = low, gpu.ridge_flops_per_byte, high
-    axes.plot(corners, [roof_tflops(gpu, x) for x in corners], color=INK, linewidth=1.6)
-    log_axes(axes, (10, 100, 1000, 10_000))
-    axes.yaxis.set_major_formatter("{x:,g}")
-    axes.set_xlim(low, high)
-    axes.set_ylim(bottom, top)
-    above = {"ha": "right", "va": "bottom"}
-    limits = f"memory: {gpu.hbm_bytes_per_s / 1e9:,.0f} GB/s; tensor cores: {peak:g} TFLOP/s"
-    label(axes, high, 1.06 * peak, limits, **above)
-    if model.exp_roof_tflops:
-        dotted = {"color": PURPLE, "linestyle": ":", "linewidth": 2, "zorder": 3}  # over a level that is as high
-        axes.hlines(model.exp_roof_tflops, gpu.ridge_flops_per_byte, high, **dotted)
-        text = f"products and exponentials in turns: {model.exp_roof_tflops:.0f}"
-        label(axes, high, 1.06 * model.exp_roof_tflops, text, color=PURPLE, **above)
+    panel = Panel(
+        f"{model.name}, fp16, forward: {shape}; bytes {model.counted}", 700, 380, (low, high), (bottom, top), log="xy",
+        x_ticks=(10, 100, 1000, 10_000), y_ticks=(10, 100, 1000), x_label="FLOPs per byte", y_label="TFLOP/s",
+        margins=(60, 12, 26, 38),
+    )  # fmt: skip
+    limits = f"memory: {gpu.hbm_bytes_per_s / 1e9:,.0f} GB/s; tensor cores: {gpu.fp16_tensor_tflops:g} TFLOP/s"
+    panel.line([(x, roof_tflops(gpu, x)) for x in (low, gpu.ridge_flops_per_byte, high)], "ink")
+    panel.text(high, gpu.fp16_tensor_tflops, limits, "end", down=-5)
+    legend = {}
     for call, tflops in model.measured.items():
-        name, colour, _ = CALLS[call]
-        axes.axhline(tflops, color=colour, linewidth=1.4, label=f"{name}: {tflops:.0f} TFLOP/s")
-    if model.measured:
-        legend(axes, loc="upper left")
-    for line, (counted, intensity) in enumerate(model.intensities.items()):
-        if intensity:
-            chosen = counted == model.counted
-            colour, reach = VERMILLION if chosen else GREY, roof_tflops(gpu, intensity)
-            axes.vlines(intensity, bottom, reach, color=colour, linewidth=1.8 if chosen else 1, linestyle="--")
-            axes.plot(intensity, reach, "_", markersize=16, markeredgewidth=2, color=colour)
-            side, place = ("left", 1.05) if intensity < 3000 else ("right", 1 / 1.05)
-            label(axes, place * intensity, 24 * 1.35**line, counted, color=colour, ha=side, **ON_WHITE)
-            at = f"{intensity:,.1f} FLOPs a byte, bytes {counted}"
-            tooltip(axes, intensity, reach, f"The roof of the {model.name} at {at}: {reach:,.0f} TFLOP/s")
-            # A counter was read for this course's kernel only.
-            calls = ["ours"] if counted == DRAM else CALLS
-            for call in model.measured.keys() & calls if chosen else ():
-                (name, colour, marker), tflops = CALLS[call], model.measured[call]
-                axes.plot(intensity, tflops, marker, markersize=8, color=colour)
-                tooltip(axes, intensity, tflops, f"{name}, {shape}: {tflops:.0f} TFLOP/s measured, at {at}")
+        legend[CALLS[call]] = f"{NAMES[call]}: {tflops:.0f} TFLOP/s"
+        panel.level(tflops, CALLS[call])
+    panel.legend(legend, left=4)
+    if model.exp_roof_tflops:  # over a level that is as high
+        panel.line([(x, model.exp_roof_tflops) for x in (gpu.ridge_flops_per_byte, high)], "O dotted")
+        text = f"products and exponentials in turns: {model.exp_roof_tflops:.0f}"
+        panel.text(high, model.exp_roof_tflops, text, "O end", down=-5)
+    for place, (counted, intensity) in enumerate(model.intensities.items()):
+        if not intensity:
+            continue
+        chosen, reach = counted == model.counted, roof_tflops(gpu, intensity)
+        css, at = "bad" if chosen else "grey", f"{intensity:,.1f} FLOPs a byte, bytes {counted}"
+        panel.line([(intensity, bottom), (intensity, reach)], f"dashed {css} {'' if chosen else 'thin'}")
+        side, right = ("end", -5) if intensity > 3000 or counted == ONCE else ("", 5)
+        panel.text(intensity, 1.3 * bottom * 1.5**place, counted, f"halo {css} {side}", right=right)
+        roof = f"The roof of the {model.name} at {at}: {reach:,.0f} TFLOP/s"
+        panel.dot(intensity, reach, css, 4, tip=roof, choose={"counted": counted})
+        # A counter was read for this course's kernel only.
+        for call in model.measured.keys() & (["ours"] if counted == DRAM else CALLS) if chosen else ():
+            tflops = model.measured[call]
+            tip = f"{NAMES[call]}, {shape}: {tflops:.0f} TFLOP/s measured, at {at}"
+            panel.dot(intensity, tflops, CALLS[call], 6, tip=tip)
     if not model.intensity:
-        label(axes, 450, 100, "no counter was read at this shape", color=GREY, size=10)
-    return figure
+        panel.text(450, 100, "no counter was read at this shape", "soft middle")
+    what = "A roofline with measured rates as levels, and FLOPs per byte as vertical lines."
+    return Page(what, (panel,), text=describe(model))
 
 
 def explore():
-    """The explorer as a widget: GPU, shape, mask, which bytes are counted, rows of a query tile."""
-    lengths = [(f"{n:,}", n) for n in LENGTHS]
-    return Explorer(
-        evaluate, describe, draw,
-        {"n": choice("N", lengths, 4096), "d": choice("d", HEAD_DIMS, 128)},
-        {"block_q": choice("B_r", BLOCKS, 128), "counted": buttons("bytes", COUNTED, REQUESTED)},
-        {"gpu": menu("GPU", GPUS, "H100"), "causal": tick("causal", False)},
-    )  # fmt: skip
+    """The explorer: GPU, shape, mask, which bytes are counted, rows of a query tile."""
+    start = {"n": 4096, "d": 128, "block_q": 128, "counted": REQUESTED, "gpu": "H100", "causal": False}
+    controls = {
+        "n": slider("N", LENGTHS), "d": buttons("d", HEAD_DIMS), "block_q": slider("B_r", BLOCKS, play=True),
+        "counted": buttons("bytes", COUNTED), "gpu": menu("GPU", list(GPUS)), "causal": tick("causal"),
+    }  # fmt: skip
+    # A page without a kernel has all shapes on the H100, and the shapes of the start on the others.
+    written = [
+        dict(zip(start, (n, d, block_q, counted, gpu, causal), strict=True))
+        for gpu, n, d, causal in product(GPUS, LENGTHS, HEAD_DIMS, (False, True))
+        if gpu == "H100" or (n == 4096 and not causal)
+        for block_q, counted in [*product(BLOCKS, (REQUESTED,)), (128, ONCE), (128, DRAM)]
+    ]
+    return Explorer(lambda **settings: draw(evaluate(**settings)), start, controls, written=written)

@@ -1,24 +1,21 @@
 """Lesson 03's explorer: softmax step by step, naive, stable and through log-sum-exp, in a chosen dtype.
 
-`run` is the model: every intermediate of a method, computed as `course_lib.reference` computes it. `draw`
-shows the steps taken so far, `describe` says them in numbers. `explore` is the widget. `draw_shifts`
-is the lesson's other figure; `count_passes` counts the bytes of a softmax of several passes.
+`run` is the model: every intermediate of a method, computed as `course_lib.reference` computes it.
 """
 
+from itertools import product
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.machine import Machine
 from course_lib.reference import example, stable_softmax
 from course_lib.reference.softmax import log_sum_exp_of_state
 
-from .drawing import curves, names_below
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, VERMILLION, label, legend, panel, panels, tidy
+from .explorer import Explorer, buttons, menu, slider
 from .float_formats import sentence_logits
-from .shell import Explorer, buttons, menu, slider
-from .words import plain, significant, table, vector
+from .svg import Page, Panel
+from .words import significant, table, vector
 
 METHODS = ("naive", "stable", "log-sum-exp")
 DTYPES = ("float16", "float32", "float64")
@@ -112,106 +109,52 @@ def limits(dtype):
     return float(low), float(np.log(np.float64(info.max)))
 
 
-def draw(model):
-    """Three panels: what exp is given, what it returns, the softmax; a panel stays empty until it is reached."""
-    alt = f"What exp is given, what it returns, and the softmax. {plain(describe(model))}"
-    figure, (exponents, terms, softmax) = panels(3.4, 1, 1, 1, left=0.055, above=0.61, alt=alt)
-    _draw_exponents(exponents, model)
-
+def page(row, **settings):
+    """What exp is given, what it returns, and the softmax; a panel stays empty until its step is taken."""
+    base, names = rows()[row]
+    model = run(base, names=names, **settings)
     numbers = {step.name: step.value for step in model.seen}
     found = [f"{name} = {_written(numbers[name])}" for name in ("l", "lse") if name in numbers]
-    tidy(terms, title="terms: what exp returns\n" + "   ".join(found))
-    _draw_values(terms, model.last.get("terms"), BLUE)
-
-    tidy(softmax, title="softmax\ndashed: exact, in float64")
-    outline = {"facecolor": "none", "edgecolor": INK, "linestyle": "--", "zorder": 3}
-    softmax.bar(range(len(model.exact)), model.exact, width=0.7, **outline)
-    _draw_values(softmax, model.last.get("softmax"), GREEN)
-    for axes in (terms, softmax):
-        axes.set_ylim(0, 1.12 * axes.dataLim.ymax if 0 < axes.dataLim.ymax < np.inf else 1.1)
-    for axes in (exponents, terms, softmax):
-        names_below(axes, model.names)
-        axes.locator_params(axis="y", nbins=4)
-    return figure
+    terms = _bars(f"Terms: what exp returns. {'   '.join(found)}", model, model.last.get("terms"), "Q")
+    softmax = _bars("Softmax; outlines: exact, in float64", model, model.last.get("softmax"), "good", model.exact)
+    what = "What exp is given, what it returns, and the softmax."
+    return Page(what, (_exponents(model), terms, softmax), text=describe(model))
 
 
-def _draw_exponents(axes, model):
+def _exponents(model):
     step, line = model.last["exponents"], model.last.get("line")
     low, high = limits(step.value.dtype)
-    tidy(axes, title=f"{step.name}: what exp is given\n{step.value.dtype}: inf above {high:.1f}, 0 below {low:.1f}")
-    _draw_values(axes, step, [BLUE if low <= value <= high else VERMILLION for value in step.value])
+    title = f"{step.name}: what exp is given. {step.value.dtype}: inf above {high:.1f}, 0 below {low:.1f}"
+    panel = _bars(title, model, step, ["Q" if low <= value <= high else "bad" for value in step.value])
     if line is not None and line.name in ("m", "lse") and step.name == "x":
-        axes.axhline(line.value if np.isfinite(line.value) else 0, color=ORANGE, linewidth=2)
-    axes.axhline(0, color=GREY, linewidth=0.8)
-    axes.use_sticky_edges = False  # room for words where a bar would end at 0
-    axes.margins(y=0.12)
-    view = axes.get_ylim()
-    for edge in (low, high):
-        axes.axhline(edge, color=VERMILLION, linewidth=1.2, linestyle="--")
-    axes.set_ylim(view)  # which holds an edge only if the exponents come near it
+        panel.level(line.value if np.isfinite(line.value) else 0, "K", tip=f"{line.name} = {_written(line.value)}")
+    panel.level(0, "soft thin")
+    for edge, what in ((low, "0 below"), (high, "inf above")):
+        if panel.y_ends[0] <= edge <= panel.y_ends[1]:
+            panel.level(edge, "bad dashed", tip=f"exp is {what} {edge:.1f}")
+    return panel
 
 
-def _draw_values(axes, step, colour):
-    """Finite values of a step as bars; the others, and what is exactly 0, as words. Nothing if step is None."""
-    if step is None:
-        return
-    heights = np.where(np.isfinite(step.value), step.value, 0).astype(np.float64)
-    axes.bar(range(len(heights)), heights, width=0.7, color=colour)
-    for i in np.flatnonzero(heights == 0):
-        word = str(step.value[i]).removesuffix(".0").replace("nan", "NaN")
-        upright = {"rotation": 90} if len(heights) > 8 else {}
-        label(axes, i, 0, f" {word}", va="bottom", color=VERMILLION if word != "0" else INK, **upright)
-
-
-def softmax_shifted_by(x, c):
-    """exp(x - c) / sum(exp(x - c)), every step in x's dtype. x: [n]; c: a number. Returns [n], x's dtype."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        terms = np.exp(x - x.dtype.type(c))
-        return terms / terms.sum(dtype=x.dtype)
-
-
-def shift_errors(x, shifts):
-    """Largest absolute error of softmax_shifted_by(x, c) for each c, against float64; NaN if not finite."""
-    exact = stable_softmax(x.astype(np.float64))
-    return np.array([np.abs(softmax_shifted_by(x, c).astype(np.float64) - exact).max() for c in shifts])
-
-
-def draw_shifts(rows, shifts):
-    """The error of the softmax against the constant subtracted, one line for each row of logits.
-
-    rows: name -> x [n]; shifts: [k]. A line ends where the result is not finite. The triangle is the row's maximum.
-    """
-    title = "any shift gives the same softmax, until exp runs out of range"
-    found = {name: shift_errors(x, shifts) for name, x in rows.items()}
-    ranges = [
-        f"{name}, finite from {shifts[finite].min():g} to {shifts[finite].max():g}"
-        for name, errors in found.items()
-        for finite in [np.isfinite(errors)]
-    ]
-    alt = f"The largest error of a weight against the constant subtracted: {'; '.join(ranges)}."
-    figure, axes = panel(
-        3.2, left=0.085, alt=alt, title=title, x="constant c subtracted", y="largest error of a weight"
-    )
-    axes.set_yscale("log")
-    styles = (BLUE, "-"), (VERMILLION, "--"), (GREEN, "-.")
-    curves(axes, shifts, found, styles, linewidth=1.8)
-    for x, (colour, _) in zip(rows.values(), styles, strict=False):
-        axes.plot(float(x.max()), shift_errors(x, [x.max()])[0], marker="v", markersize=9, color=colour)
-    legend(axes, loc="center right")
-    return figure
-
-
-def count_passes(algorithm, x, tile, sram_bytes):
-    """Run a softmax of one row on the memory machine, tile by tile, and count.
-
-    algorithm(machine, X, P, tiles) stores the softmax of X in P, both [n] in HBM; tiles are the (start, stop)
-    pairs of its tiles of at most `tile` entries. x: [n]. Returns (softmax [n], the machine's Report).
-    """
-    machine, p = Machine(sram_bytes), np.empty_like(x)
-    X, P = machine.hbm(x, "x"), machine.hbm(p, "softmax")
-    tiles = [(start, min(start + tile, len(x))) for start in range(0, len(x), tile)]
-    algorithm(machine, X, P, tiles)
-    return p, machine.report()
+def _bars(title, model, step, css, exact=()):
+    """Finite values of a step as bars; the others, and what is exactly 0, as words. No bar if step is None."""
+    heights = np.zeros(0) if step is None else np.where(np.isfinite(step.value), step.value, 0).astype(np.float64)
+    low, high = min([0, *heights]), max([0, *heights, *exact]) or 1
+    room = 0.12 * (high - low)
+    ticks = [(tick, f"{tick:.3g}") for tick in (low, (low + high) / 2, high)]
+    panel = Panel(
+        title, 300, 230, (-0.7, len(model.names) - 0.3), (low - room * (low < 0), high + room), grid="y",
+        x_ticks=list(enumerate(model.names)), y_ticks=ticks, margins=(54, 10, 10, 24),
+    )  # fmt: skip
+    for i, height in enumerate(heights):
+        of_it = css if isinstance(css, str) else css[i]
+        tip = f"{step.name} of {model.names[i]}: {_written(step.value[i])}"
+        panel.rect((i - 0.35, i + 0.35), (0, height), f"bar {of_it}", tip=tip)
+        if height == 0:
+            word = str(step.value[i]).removesuffix(".0").replace("nan", "NaN")
+            panel.text(i, 0, word, f"middle {'ink' if word == '0' else 'bad'}{' small' * (len(heights) > 8)}", down=-3)
+    for i, height in enumerate(exact):
+        panel.rect((i - 0.35, i + 0.35), (0, height), "outline ink dashed")
+    return panel
 
 
 def rows():
@@ -227,19 +170,31 @@ def rows():
 
 
 def explore():
-    """The explorer as a widget: the row, its spread and shift, dtype, arithmetic, method, step."""
-    choices = rows()
+    """The explorer: the row, its spread and shift, dtype, arithmetic, method, step."""
+    controls = {
+        "row": menu("logits", list(rows())), "dtype": menu("stored in", DTYPES),
+        "spread": slider("times", range(1, 41)), "shift": slider("plus", range(-1000, 1001, 10)),
+        "method": buttons("method", METHODS), "arithmetic": menu("computed in", (AT_LEAST_FLOAT32, AS_STORED)),
+        "taken": slider("step", range(1, 9), play=True),
+    }  # fmt: skip
+    start = {
+        "row": "the sentence", "dtype": "float32", "spread": 1, "shift": 90, "method": "stable",
+        "arithmetic": AT_LEAST_FLOAT32, "taken": 6,
+    }  # fmt: skip
 
-    def model_of(row, **chosen):
-        base, names = choices[row]
-        return run(base, names=names, **chosen)
+    def last_step(row, **settings):
+        return len(run(rows()[row][0], **settings).steps)
 
-    arithmetics = (AT_LEAST_FLOAT32, AS_STORED)
-    return Explorer(
-        model_of, describe, draw,
-        {"row": menu("logits", choices, "the sentence"), "dtype": menu("stored in", DTYPES, "float32")},
-        {"spread": slider("times", 1, 40, 1), "shift": slider("plus", -1000, 1000, 90, 10)},
-        {"method": buttons("method", METHODS, "stable")},
-        {"taken": slider("step", 1, 6, 6), "arithmetic": menu("computed in", arithmetics, AT_LEAST_FLOAT32)},
-        ends={"taken": lambda **chosen: len(model_of(**chosen).steps)},
-    )  # fmt: skip
+    n_steps = dict(zip(METHODS, (4, 6, 8), strict=True))
+    # What the lesson asks for: whole methods at many settings, and every step at those of the start.
+    asked = {
+        "row": rows(), "dtype": DTYPES[:2], "spread": (1, 10), "shift": (-130, *range(0, 101, 10), 1000),
+        "method": METHODS, "arithmetic": (AT_LEAST_FLOAT32, AS_STORED),
+    }  # fmt: skip
+    written = [dict(zip(asked, chosen, strict=True)) for chosen in product(*asked.values())]
+    written = [start | settings | {"taken": n_steps[settings["method"]]} for settings in written]
+    written += [
+        start | {"row": row, "method": method, "taken": taken}
+        for row, method in product(rows(), METHODS) for taken in range(1, n_steps[method])
+    ]  # fmt: skip
+    return Explorer(page, start, controls, ends={"taken": last_step}, written=written)

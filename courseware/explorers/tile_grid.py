@@ -1,25 +1,23 @@
-"""The grid of score tiles: which of them FlashAttention visits, in which order, and which it skips.
+"""The grid of score tiles, which lessons 06 and 09 go through visit by visit, and how they draw it and what it moves.
 
-`tile_grid` is the model; `draw_tile_grid` draws it into axes that a picture or a widget has made. The tests compare
-the visits with the loads that the memory machine logs.
+`tile_grid` is the model: which tiles FlashAttention visits, in which order, and which it skips. The tests compare the
+visits with the loads that the memory machine logs, which `visit_starts` and `bytes_moved` cut into visits.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
-from matplotlib.patheffects import withStroke
 
 from course_lib import masks, traffic
 
-from .drawing import cells
-from .figures import GREY, INK, ORANGE, VERMILLION, label, tidy
+from .explorer import Explorer, slider, tick
+from .svg import Panel
 
+LENGTHS = (4, 8, 12, 16, 20, 24)
+BLOCKS = (2, 3, 4, 6, 8)
 ORDERS = ("q_outer", "kv_outer")
-VISITED, SKIPPED = "#9DCBEA", "#D5D5D5"
-FACES = (SKIPPED, "white", VISITED, ORANGE)  # skipped, to be visited, visited, being visited
-# Larger grids are drawn without these: numbers would be too small to read, and lines would cover the tiles.
-MAX_NUMBERED_TILES, MAX_PATH_TILES, MAX_LINES = 81, 1024, 64
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class TileGrid:
 
     @property
     def n_visits(self):
-        return int((self.visit_number > 0).sum())
+        return int(self.visit_number.max())
 
     @cached_property
     def visits(self):
@@ -49,9 +47,8 @@ class TileGrid:
         """(i, j) of the tiles that are never visited, row by row."""
         return tuple((int(i), int(j)) for i, j in np.argwhere(self.visit_number == 0))
 
-    def rows_of(self, visit):
-        """What meets in a visit, counted from 1, in words: ("queries 4 to 7", "keys 0 to 2")."""
-        i, j = self.visits[visit - 1]
+    def rows_of(self, i, j):
+        """What meets in a tile, in words: ("queries 4 to 7", "keys 0 to 2")."""
         spans = ("queries", self.tiles.query_rows[i]), ("keys", self.tiles.key_rows[j])
         return tuple(f"{name} {start} to {stop - 1}" for name, (start, stop) in spans)
 
@@ -80,40 +77,132 @@ def tile_grid(n_q, n_k, block_q, block_k, causal, order):
     return TileGrid(tiles, order, np.where(visited, number, 0))
 
 
-def draw_tile_grid(axes, model, step=None, max_numbered=MAX_NUMBERED_TILES):
-    """Draw the grid after `step` visits (None: all of them) into `axes`: queries downwards, keys to the right.
+def visit_starts(events, begin, end, inner, outer):
+    """Where visits begin in a machine's log, from `begin` to `end`.
 
-    Blue tiles have been visited, the orange one is being visited, white ones come later, grey ones are skipped. Small
-    grids show the visit numbers, larger ones the path. A red line separates visible from hidden scores. step is clipped
-    to the visits there are. max_numbered: the largest number of tiles that get a number each, since numbers take most
-    of the time of a redraw.
+    The first begins with the log, and so counts what precedes it; every other one at the inner loop's load, or at the
+    outer loop's loads just before that.
     """
-    tiles, number = model.tiles, model.visit_number
-    step = model.n_visits if step is None else int(np.clip(step, 0, model.n_visits))
-    # Places in FACES; none is being visited after the last visit.
-    done = np.where(number == 0, 0, np.where(number > step, 1, 2))
-    if 0 < step < model.n_visits:
-        done[number == step] = 3
-    x = np.array([0, *(stop for _, stop in tiles.key_rows)])
-    y = np.array([0, *(stop for _, stop in tiles.query_rows)])
-    lines = {"edgecolors": GREY, "linewidth": 0.6} if max(number.shape) <= MAX_LINES else {"edgecolors": "none"}
-    cells(axes, done, FACES, x=x, y=y, **lines)
-    centre_x, centre_y = (x[:-1] + x[1:]) / 2, (y[:-1] + y[1:]) / 2
-    if number.size <= max_numbered:
-        for i, j in model.visits:
-            # The stair passes behind numbers, not through them.
-            crossed = tiles.kinds[i, j] == masks.PARTIAL
-            halo = [withStroke(linewidth=4, foreground=FACES[done[i, j]])] if crossed else []
-            label(axes, centre_x[j], centre_y[i], str(number[i, j]), size=8.5, path_effects=halo)
-    elif number.size <= MAX_PATH_TILES and step:
-        i, j = np.array(model.visits[:step]).T
-        axes.plot(centre_x[j], centre_y[i], color=INK, linewidth=0.6)
+    starts = []
+    for index in range(begin, end):
+        if (events[index].kind, events[index].tensor) == ("load", inner):
+            while index > begin and events[index - 1].kind == "load" and events[index - 1].tensor in outer:
+                index -= 1
+            starts.append(index)
+    return [begin, *starts[1:]]
+
+
+def bytes_moved(events, ends, names):
+    """tensor -> (bytes read, bytes written) of the log's first `end` events, for each of the ends: a tuple."""
+    moved, done, steps = dict.fromkeys(names, (0, 0)), 0, []
+    for end in ends:
+        for event in events[done:end]:
+            read, written = moved[event.tensor]
+            is_load = event.kind == "load"
+            moved = moved | {event.tensor: (read + event.n_bytes * is_load, written + event.n_bytes * (not is_load))}
+        steps.append(moved)
+        done = end
+    return tuple(steps)
+
+
+def total_bytes(moved):
+    """All bytes of one of `bytes_moved`'s steps."""
+    return sum(map(sum, moved.values()))
+
+
+def grid_panel(grid, done, title, width=214, *, height=220, tips=None, choose=None, before=0):
+    """The grid after `done` visits: queries downwards, keys to the right.
+
+    Blue tiles have been visited, the orange one is being visited, white ones come later, grey ones are skipped. Numbers
+    of visits stand in tiles that have room for them; where they have none, a line shows the way. A red line separates
+    visible from hidden scores. tips: function of (i, j), what is said of a tile; None: its rows. choose: what a click
+    on a tile chooses beside its visit; None: nothing at all. before: how many visits are before the grid's first.
+    """
+    tiles, number = grid.tiles, grid.visit_number
+    x, y = ([0, *(stop for _, stop in rows)] for rows in (tiles.key_rows, tiles.query_rows))
+    is_narrow = number.shape[1] == 1 and tiles.n_k == 1
+    panel = Panel(
+        title, width, height, x=(0, tiles.n_k), y=(tiles.n_q, 0), grid="", margins=(36, 14, 8, 34),
+        x_ticks=() if is_narrow else (0, tiles.n_k), y_ticks=(0, tiles.n_q), x_label="" if is_narrow else "key",
+        y_label="query",
+    )  # fmt: skip
+
+    def kind(visit):
+        if not visit or visit > done:
+            return "empty" if visit else "skipped"
+        return "now" if visit == done < grid.n_visits else "P pale"
+
+    def chosen(i, j):
+        return choose | {"visit": before + int(number[i, j])} if choose is not None and number[i, j] else None
+
+    tips = tips or (lambda i, j: " and ".join(grid.rows_of(i, j)))
+    panel.cells([[kind(visit) for visit in row] for row in number.tolist()], x=x, y=y, tips=tips, chosen=chosen)
     if tiles.mask == masks.causal():
-        # Each query's end of what it sees, as a stair where there is room for one.
-        _, stop = tiles.mask.key_range(np.arange(tiles.n_q), tiles.n_q, tiles.n_k)
-        style = {"color": VERMILLION, "linewidth": 1.4, "drawstyle": "steps-pre" if tiles.n_q <= 64 else "default"}
-        axes.plot(np.append(stop, tiles.n_k), np.arange(tiles.n_q + 1), **style)
-    tidy(axes, x="key", y="query")
-    axes.set_xlim(0, tiles.n_k)
-    axes.set_ylim(tiles.n_q, 0)
-    axes.locator_params(nbins=3, integer=True)
+        queries = np.arange(tiles.n_q) if tiles.n_q <= 64 else np.array([0, tiles.n_q - 1])  # where a stair is visible
+        _, stops = tiles.mask.key_range(queries, tiles.n_q, tiles.n_k)
+        panel.line([(stop, i + down) for i, stop in zip(queries, stops, strict=True) for down in (0, 1)], "bad")
+    middles = [((x[j] + x[j + 1]) / 2, (y[i] + y[i + 1]) / 2) for i, j in grid.visits]
+    if panel.x(x[1]) - panel.x(0) > 19 and panel.y(y[1]) - panel.y(0) > 13:
+        for visit, (tile, middle) in enumerate(zip(grid.visits, middles, strict=True), start=1):
+            # Neither the red line nor the orange ground makes a number hard to read.
+            is_hard = tiles.kinds[tile] == masks.PARTIAL or kind(visit) == "now"
+            panel.text(*middle, str(visit), "middle halo" if is_hard else "middle")
+    else:
+        panel.line(middles[:done], "thin ink")
+    return panel
+
+
+def moved_panel(title, width, height, rows, loops):
+    """Bars of bytes by tensor: what was read so far, paler what was written, dashed what both come to in the end.
+
+    rows: name -> the tensors that count in it. loops: name -> (step so far, last step), as `bytes_moved` gives them,
+    each with a bar in a row.
+    """
+
+    def moved(step, tensors):
+        return [sum(step.get(tensor, (0, 0))[way] for tensor in tensors) for way in (0, 1)]
+
+    most = max(sum(moved(end, tensors)) for tensors in rows.values() for _, end in loops.values())
+    panel = Panel(
+        title, width, height, x=(0, most), y=(len(rows) - 0.5, -0.5), x_ticks=((0, "0"), (most, f"{most:,}")),
+        margins=(44, 30, 4, 20),
+    )  # fmt: skip
+    high = 0.8 / len(loops)
+    for place, (name, tensors) in enumerate(rows.items()):
+        panel.text(0, place, name, "end", right=-6)
+        for i, (loop, (step, end)) in enumerate(loops.items()):
+            (read, written), in_all = moved(step, tensors), sum(moved(end, tensors))
+            y = place - 0.4 + high * i, place - 0.48 + high * (i + 1)
+            panel.rect((0, read), y, f"bar {tensors[0]}")
+            panel.rect((read, read + written), y, f"bar {tensors[0]} pale")
+            tip = f"{name}, {loop}: {read:,} bytes read and {written:,} written, of {in_all:,} in all"
+            panel.rect((0, in_all), y, "outline dashed grey", tip=tip, pointer_events="all")
+    return panel
+
+
+def bars_panel(title, width, bars, *, left=112, right=96, **about):
+    """A panel of `stacked` bars. left, right: pixels for their names, and for the notes behind bar and limit."""
+    lengths = [sum(length for _, length, _ in parts) for parts, *_ in bars.values()]
+    most = max(*lengths, *(limit for _, _, *limits in bars.values() for limit in limits))
+    y = len(bars) - 0.5, -0.5
+    panel = Panel(title, width, 22 * len(bars) + 4, x=(0, most), y=y, margins=(left, right, 2, 2))
+    panel.stacked(bars, **about)
+    return panel
+
+
+def visits_explorer(page, start, visits_of, most_visits, **first):
+    """An Explorer of visits, one by one, for lengths, block sizes, and causal or not. first: controls before these.
+
+    page, start: as of Explorer. visits_of: function of all settings but the visit that gives how many there are, at
+    most most_visits.
+    """
+    controls = first | {
+        "causal": tick("causal"), "n_q": slider("queries", LENGTHS), "n_k": slider("keys", LENGTHS),
+        "block_q": slider("block_q", BLOCKS), "block_k": slider("block_k", BLOCKS),
+        "visit": slider("visits", range(most_visits + 1), play=True),
+    }  # fmt: skip
+    there = {name: [value for _, value in control["options"]] for name, control in first.items()}
+    there |= {"causal": (False, True), "n_q": (12,), "n_k": (12,), "block_q": (3, 4, 6), "block_k": (3, 4, 6)}
+    chosen = [dict(zip(there, values, strict=True)) for values in product(*there.values())]
+    written = [one | {"visit": visit} for one in chosen for visit in range(visits_of(**one) + 1)]
+    return Explorer(page, start, controls, ends={"visit": lambda visit, **one: visits_of(**one)}, written=written)

@@ -1,29 +1,21 @@
-"""Lesson 12's explorer, and its pictures: one load of a warp, on the sectors of device memory and on the 32 banks.
+"""Lesson 12's explorer: one load of a warp, on the sectors of device memory and on the 32 banks of shared memory.
 
-The counts are those of `kernels.cuda.request`, the rules of one request. `draw_copies` and `draw_ladder` are pictures
-of their own: which warp copies what, and the rungs of the CUDA ladder. `line_beside_line` is lesson 12's last table.
+The counts are those of `simulators.cuda_emulator.request`, the rules of one request.
 """
 
-import inspect
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
-from course_lib.kernels import plain_forward
-from course_lib.kernels.cuda import launches
 from courseware.simulators.cuda_emulator import request
 
-from .drawing import bare, cells, log_axes
-from .figures import BLUE, GREY, INK, ORANGE, PALE, VERMILLION, Picture, label, legend, panel, panels, tidy
-from .shell import Explorer, choice, menu, slider
-from .words import plain
+from .explorer import Explorer, menu, slider
+from .svg import LETTER, Page, Panel
 
 FLOAT_BYTES = 4
-TOUCHED = "#9DCBEA"
-# Where there are more of them, there is no room for text.
-MAX_NAMED_PASSES, MAX_NAMED_LOADS = 8, 40
-CHARACTERS_PER_INCH = 17
+MIN_ROWS = 8  # for passes
 # (row, load of that row) of a lane in a step of the loop, here from 0; a row has `loads` of them.
 MAPPINGS = {
     "along the row": lambda lane, step, loads: divmod(32 * step + lane, loads),
@@ -147,67 +139,61 @@ def _several(count, one, more=None):
     return f"{count} {one if count == 1 else more or one + 's'}"
 
 
-def draw(load):
-    """The load on the rows of a matrix in device memory, and on the banks of shared memory. Returns a figure."""
-    figure = Picture(5.3, alt=f"A warp's load on device memory and on the banks. {plain(describe(load))}")
-    memory, banks = figure.subplots(2, 1, height_ratios=(1.15, 1))
-    figure.subplots_adjust(left=0.09, right=0.985, bottom=0.1, top=0.925, hspace=0.48)
-    _draw_memory(memory, load)
-    _draw_banks(banks, load)
-    return figure
+def page(**settings):
+    """The load on the rows of a matrix in device memory, and on the banks of shared memory."""
+    load = Load(**settings)
+    what = "A warp's load on device memory and on the banks."
+    return Page(what, (_memory(load),), (_banks(load),), text=describe(load))
 
 
-def _draw_memory(axes, load):
+def _memory(load):
+    title = "no GPU loads like this"
     if load.misaligned is None:
-        state = load.memory
-        title = f"{_several(len(load.sectors), 'sector')} of 8 floats (blue), and the floats that are requested (dark)"
-    else:
-        state, title = np.zeros((load.rows, load.pitch)), "no GPU loads like this"
-    one_a_lane = " (one a lane)" if load.rows == request.LANES else ""
-    tidy(axes, title=f"device memory: {title}", x="float of a row", y=f"row{one_a_lane}")
-    axes.set(xlim=(-0.002 * load.pitch, 1.002 * load.pitch), ylim=(load.rows + 0.05, -0.05))
-    cells(axes, state, ("white", TOUCHED, BLUE, PALE), edgecolors="none")
+        title = f"{_several(len(load.sectors), 'sector')} of 8 floats (pale), and the floats that are requested (blue)"
+    panel = Panel(
+        f"Device memory: {title}", 746, 64 + (160 if load.rows == 8 else 192), (0, load.pitch), (load.rows, 0), grid="",
+        x_ticks=range(0, load.pitch + 1, 8), x_label="float of a row",
+        y_ticks=[(row + 0.5, str(row)) for row in range(0, load.rows, load.rows // 8)],
+        y_label=f"row{' (one a lane)' if load.rows == request.LANES else ''}",
+    )  # fmt: skip
+    state = load.memory if load.misaligned is None else np.zeros((load.rows, load.pitch), int)
+    kinds = np.array(["", "P pale", "Q", "skipped"], object)
+    panel.cells(kinds[state].tolist(), x=range(load.pitch + 1))
     # A sector is 8 floats, counted from the beginning of the matrix, wherever a row begins.
-    begins = np.flatnonzero(np.arange(state.size) % 8 == 0)
-    row, column = begins // load.pitch, begins % load.pitch
-    axes.vlines(column, row, row + 1, color=GREY, linewidth=0.8)
-    axes.hlines(range(load.rows + 1), 0, load.pitch, color=GREY, linewidth=0.3)
-    if load.misaligned is None and load.rows < request.LANES and load.pitch <= MAX_NAMED_LOADS * load.floats:
-        for (row, column), lanes in _lanes_by(load.places).items():
-            _write(axes, column, row, lanes, load.floats, BLUE)
-    axes.set_yticks(np.arange(0, load.rows, load.rows // 8) + 0.5, range(0, load.rows, load.rows // 8))
-    axes.set_xticks(range(0, load.pitch + 1, 8))
-    bare(axes)
+    for place in range(0, state.size, 8):
+        row, column = divmod(place, load.pitch)
+        panel.line([(column, row), (column, row + 1)], "grey thin")
+    for row in range(load.rows + 1):
+        panel.line([(0, row), (load.pitch, row)], "grey hair")
+    if load.misaligned is None:
+        lanes = {}
+        for lane, place in enumerate(load.places):
+            lanes.setdefault(place, []).append(lane)
+        for (row, column), of_place in lanes.items():
+            _served(panel, column, row, of_place, load.floats, f"row {row}, float {column}")
+    return panel
 
 
-def _draw_banks(axes, load):
+def _banks(load):
     passes = load.passes if load.misaligned is None else []
     groups = load.group_of_pass if passes else []
     begins = [number for number, group in enumerate(groups) if number == 0 or group != groups[number - 1]]
     conflicts = f", {load.conflicts} by conflict (orange)" if passes and load.conflicts else ", no conflict"
     title = f"{_several(len(passes), 'pass', 'passes')}, one a row{conflicts}" if passes else "no GPU loads like this"
-    tidy(axes, title=f"shared memory: {title}", x="bank")
-    n_rows = max(MAX_NAMED_PASSES, len(passes))
-    axes.set(xlim=(-0.05, request.BANKS + 0.05), ylim=(n_rows + 0.05, -0.05))
-    state = np.zeros((n_rows, request.BANKS), dtype=int)
+    n_rows = max(MIN_ROWS, len(passes))
+    panel = Panel(
+        f"Shared memory: {title}", 746, 64 + max(18 * MIN_ROWS, 6 * n_rows), (0, request.BANKS), (n_rows, 0), grid="",
+        x_ticks=[(bank + 0.5, str(bank)) for bank in range(0, request.BANKS, 4)], x_label="bank",
+        margins=(84, 16, 10, 36), y_ticks=[(i + 0.5, f"lanes {groups[i][0]}-{groups[i][-1]}") for i in begins],
+    )  # fmt: skip
+    panel.cells([["empty"] * request.BANKS for _ in range(n_rows)])
     for number, of_banks in enumerate(passes):
-        state[number, list(of_banks)] = 1 if number in begins else 2
-        if n_rows <= MAX_NAMED_PASSES:
-            for bank, lanes, width in _side_by_side(of_banks):
-                _write(axes, bank, number, lanes, width, BLUE if number in begins else ORANGE)
-    cells(axes, state, ("white", BLUE, ORANGE), edgecolors=PALE, linewidth=0.4)
-    if len(begins) > 1:
-        axes.hlines(begins, 0, request.BANKS, color=INK, linewidth=1)
-    axes.set_xticks(np.arange(0, request.BANKS, 4) + 0.5, range(0, request.BANKS, 4))
-    axes.set_yticks(np.array(begins) + 0.5, [f"lanes {groups[i][0]}-{groups[i][-1]}" for i in begins])
-    bare(axes)
-
-
-def _lanes_by(places):
-    lanes = {}
-    for lane, place in enumerate(places):
-        lanes.setdefault(place, []).append(lane)
-    return lanes
+        for bank, lanes, width in _side_by_side(of_banks):
+            where = f"bank {bank}" if width == 1 else f"banks {bank} to {bank + width - 1}"
+            css = "Q" if number in begins else "K"
+            panel.rect((bank, bank + width), (number, number + 1), f"cell {css}")
+            _served(panel, bank, number, lanes, width, f"pass {number + 1}, {where}")
+    return panel
 
 
 def _side_by_side(of_banks):
@@ -221,100 +207,33 @@ def _side_by_side(of_banks):
     return pieces
 
 
-def _write(axes, left, top, lanes, width, colour):
-    """The numbers of some lanes in a cell of this width and colour, as far as there is room."""
-    first, last = axes.get_xlim()
-    characters = width * axes.bbox.width / (last - first) / axes.figure.dpi * CHARACTERS_PER_INCH
-    spans = f"{lanes[0]}-{lanes[-1]}" if len(lanes) == lanes[-1] - lanes[0] + 1 > 2 else ""
-    texts = [spans or ", ".join(map(str, lanes)), f"{lanes[0]}, \N{HORIZONTAL ELLIPSIS}"]
-    for text in texts:
-        if len(text) + 0.3 <= characters:
-            ground = {"facecolor": colour, "edgecolor": "none", "pad": 0.5}
-            ink = "white" if colour == BLUE else INK
-            label(axes, left + width / 2, top + 0.5, text, color=ink, size=7.5, bbox=ground)
-            break
+def _served(panel, left, top, lanes, width, where):
+    """The lanes that a place delivers to: when one points at it, and as far as there is room, in it."""
+    said = f"lane {lanes[0]}" if len(lanes) == 1 else f"lanes {_spans(lanes)}"
+    panel.rect((left, left + width), (top, top + 1), "clear", tip=f"{where}: {said}")
+    if panel.y(top + 1) - panel.y(top) > 12:
+        room = panel.x(left + width) - panel.x(left)
+        text = next((x for x in (_spans(lanes), f"{lanes[0]}, \u2026") if LETTER * len(x) < room), "")
+        panel.text(left + width / 2, top + 0.5, text, "middle small on-colour")
 
 
-def draw_copies(rows, columns, warps):
-    """Two ways in which the warps of a block copy a tile, 32 elements of a row at a time. Returns a figure."""
-    pieces = np.arange(rows * columns // request.LANES).reshape(rows, -1)
-    row, chunk = np.indices(pieces.shape)
-    ways = {
-        "a warp takes a row": (row % warps, row // warps * pieces.shape[1] + chunk),
-        "consecutive threads, consecutive elements": (pieces % warps, pieces // warps),
-    }
-    first = [f"{title}: row 0 by warps {', '.join(map(str, warp[0]))}" for title, (warp, _) in ways.items()]
-    alt = f"Who copies what of a tile of {rows} x {columns}. {'; '.join(first)}."
-    figure, every = panels(0.95 + 0.19 * rows, 1, 1, wspace=0.14, alt=alt)
-    for axes, (title, (warp, step)) in zip(every, ways.items(), strict=True):
-        tidy(axes, title=title, x="column", y="row")
-        cells(axes, step, (TOUCHED, "#F5D58A"), x=range(0, columns + 1, request.LANES))
-        for i, j in np.ndindex(pieces.shape):
-            label(axes, request.LANES * (j + 0.5), i + 0.5, f"warp {warp[i, j]}, step {step[i, j]}", size=8)
-        axes.set(ylim=(rows, 0), yticks=np.arange(0, rows, 4) + 0.5, yticklabels=range(0, rows, 4))
-        axes.set_xticks(range(0, columns + 1, request.LANES))
-        bare(axes)
-    return figure
-
-
-def draw_ladder(rungs, peak_tflops, note):
-    """For each rung, what its counts allow, and what was measured. Returns a figure.
-
-    rungs: name -> TFLOP/s (if nothing overlaps, if everything does, measured).
-    """
-    said = [f"{name}: {low:.1f} to {high:.1f}, measured {found:.1f}" for name, (low, high, found) in rungs.items()]
-    alt = f"TFLOP/s of each rung by its counts, and measured. {'; '.join(said)}."
-    figure, axes = panel(1.5 + 0.3 * len(rungs), title="", left=0.17, above=0.5, note=note, alt=alt, x="TFLOP/s")
-    low, high, measured = np.array(list(rungs.values())).T
-    y = np.arange(len(rungs))
-    axes.hlines(y, low, high, color=TOUCHED, linewidth=9, label="by the counts")
-    axes.plot(measured, y, "o", color=VERMILLION, label="measured")
-    for place, found in enumerate(measured):
-        label(axes, found, place - 0.36, f"{found:.1f}", size=8)
-    axes.axvline(peak_tflops, color=GREY, linestyle=":", label="peak of fp32")
-    log_axes(axes, (1, 2, 4, 8, 16, 32, 64), y_base=None)
-    axes.set(xlim=(0.7, 90), ylim=(len(rungs) - 0.4, -0.8))
-    axes.set_yticks(y, list(rungs))
-    legend(figure, ncols=3, loc="upper left", bbox_to_anchor=(0.16, 1.0))
-    return figure
-
-
-# What lesson 08's Triton program leaves to its compiler: a fragment of its line, and of the plain CUDA kernel's.
-DECIDED = {
-    "which warp takes which row": ("offs_m = ", "long long row ="),
-    "which lane loads what, and so the sectors": ("q = tl.load(", "q_row[c] = row < M"),
-    "what goes through shared memory, and the banks": ("k = tl.load(", "k_row[c] = k;"),
-    "where the block waits": (None, "the tile is complete"),
-    "how products are divided among threads": ("scores = tl.dot(", "scores[j] += q.x"),
-    "how lanes learn a row's maximum": ("m_new = tl.maximum(", "m_new = fmaxf(m_new, scores[j])"),
-    "which registers hold acc": ("acc += tl.dot(", "acc[i] += p * v_tile"),
-}
-
-
-def line_beside_line():
-    """[(line of lesson 08's kernel or None, line of plain_attention.cu, what Triton decides)], for a table."""
-    sources = inspect.getsource(plain_forward), launches.source("plain_attention.cu")
-    return [(*map(_line, sources, fragments), what) for what, fragments in DECIDED.items()]
-
-
-def _line(source, fragment):
-    """The one line with this fragment, without its comment, as code."""
-    if fragment is None:
-        return None
-    (found,) = (line for line in source.splitlines() if fragment in line)
-    return f"`{found.split('  // ')[0].strip()}`"
+def _spans(lanes):
+    """0-7 if they follow each other, and 0, 8, 16 otherwise."""
+    return f"{lanes[0]}-{lanes[-1]}" if len(lanes) == lanes[-1] - lanes[0] + 1 > 2 else ", ".join(map(str, lanes))
 
 
 def explore():
-    """The explorer as a widget: a mapping, the matrix, and what a lane loads at once, step by step."""
-    rows = (
-        {"mapping": menu("mapping", MAPPINGS, "down the column")},
-        {"columns": choice("row (floats)", (32, 64, 128), 32), "padding": choice("padding", (0, 1, 2, 4, 8), 0)},
-        {"floats": choice("a lane loads", [("4 bytes", 1), ("8 bytes", 2), ("16 bytes", 4)], 1)},
-        {"step": slider("step", 1, 32, 1)},
-    )
-
-    def last_step(**settings):
-        return Load(**settings).steps
-
-    return Explorer(Load, describe, draw, *rows, ends={"step": last_step}, play="step")
+    """The explorer: a mapping, the matrix, and what a lane loads at once, step by step."""
+    controls = {
+        "mapping": menu("mapping", list(MAPPINGS)), "columns": slider("row (floats)", (32, 64, 128)),
+        "padding": slider("padding", (0, 1, 2, 4, 8)),
+        "floats": slider("a lane loads", {"4 bytes": 1, "8 bytes": 2, "16 bytes": 4}),
+        "step": slider("step", range(1, 129), play=True),
+    }  # fmt: skip
+    start = {"mapping": "down the column", "columns": 32, "padding": 0, "floats": 1, "step": 1}
+    written = [
+        {"mapping": mapping, "columns": 32, "padding": padding, "floats": floats, "step": step}
+        for mapping, padding, floats in product(MAPPINGS, (0, 1, 4), (1, 2, 4))
+        for step in (1, 2) if step <= Load(mapping, 32, padding, floats).steps
+    ]  # fmt: skip
+    return Explorer(page, start, controls, ends={"step": lambda **chosen: Load(**chosen).steps}, written=written)

@@ -34,5 +34,4 @@ def table(rows, header=()):
     """An HTML table; the first cell of each row is its name. rows, header: texts that may hold HTML."""
     lines = [f"<th>{'</th><th>'.join(header)}</th>"] if header else []
     lines += [f"<td><b>{name}</b></td><td>{'</td><td>'.join(cells)}</td>" for name, *cells in rows]
-    style = "<style>.explorer td, .explorer th { padding-right: 1.2em; text-align: left; vertical-align: top }</style>"
-    return f'{style}<table class="explorer"><tr>{"</tr><tr>".join(lines)}</tr></table>'
+    return f"<table><tr>{'</tr><tr>'.join(lines)}</tr></table>"

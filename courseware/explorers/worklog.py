@@ -1,24 +1,17 @@
-"""Lesson 11's explorer, and its pictures: rungs of the ladder as the model counts them, and as they were measured.
+"""Lesson 11's explorer: rungs of the ladder as the model counts them, and as they were measured.
 
-`evaluate` is the model: counts and times from `bench.ladder_model`, measured rates from the records. `draw` shows it,
-`explore` is the widget.
+`evaluate` is the model: counts and times from `bench.ladder_model`, measured rates from the records. `draw` shows it.
 """
 
+from functools import cache
 from types import SimpleNamespace
 
-import numpy as np
-
-from course_lib import traffic
-from course_lib.hardware import GPUS
 from courseware.bench import ladder_model, records
 
-from .drawing import shaded, stacked
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, VERMILLION, label, legend, panels, tidy
-from .measured import shape_of
-from .roofline import roof_tflops
-from .shell import Explorer, buttons, choice, menu, tick
+from .explorer import Explorer, buttons, menu, tick
+from .svg import Page, Panel
 
-PARTS = {"products": BLUE, "instructions": ORANGE, "waiting": GREY, "empty places": PALE}
+PARTS = {"products": "Q", "instructions": "K", "waiting": "grey", "empty places": "skipped"}  # and their classes
 RECORDS = {"H100": "ladder-h100", "H200": "ladder-h200"}
 
 
@@ -33,6 +26,7 @@ def verdict(predicted, measured):
     return "more than predicted" if measured > predicted else "less than predicted"
 
 
+@cache
 def evaluate(rung, n=4096, causal=False, gpu="H100"):
     """A rung, by name, of a length, a mask and a GPU of the records, as a namespace.
 
@@ -70,31 +64,32 @@ def evaluate(rung, n=4096, causal=False, gpu="H100"):
 
 
 def draw(*models):
-    """Each model's clocks as a bar of its parts, and a mark where its measured time is."""
+    """Each model's clocks as a bar of its parts, with a mark at its measured time, and the last in words: a Page."""
     first = models[0]
-    shape = f"N = {first.n:,}, d = {ladder_model.HEAD_DIM}, {'causal' if first.causal else 'no mask'}, fp16"
-    note = f"{shape}; {records.provenance(RECORDS[first.gpu])}; counted by triton {records.record('rungs')['triton']}"
-    height = 1.5 + 0.42 * len(models)
-    said = [f"{m.rung.name}: predicted {sum(m.parts.values()):,.0f} clocks" for m in models]
-    measured = [f", measured {m.measured_clocks:,.0f}" if m.tflops else "" for m in models]
-    alt = f"Clocks for each 64 x 64 scores. {'; '.join(map(''.join, zip(said, measured, strict=True)))}."
-    figure, (axes,) = panels(height, left=0.16, below=0.85, above=0.62, note=note, alt=alt)
-    bars = {m.rung.name: [("", m.parts[part], colour) for part, colour in PARTS.items()] for m in models}
-    notes = [
-        f"predicted {m.formula_tflops:.0f}, measured {m.tflops:.0f} TFLOP/s" if m.tflops else "not measured here"
-        for m in models
-    ]
+    mask, d = "causal" if first.causal else "no mask", ladder_model.HEAD_DIM
     ends = [max(sum(m.parts.values()), m.measured_clocks or 0) for m in models]
-    stacked(axes, bars, notes, end=1.5 * max(ends), behind=ends)
-    for y, model in enumerate(models):
+    step = next(clocks for clocks in (500, 1000, 2000, 5000, 10_000) if 6 * clocks > max(ends))
+    panel = Panel(
+        f"N = {first.n:,}, d = {d}, {mask}, fp16, {first.gpu}: clocks of one multiprocessor for each 64 x 64 visible "
+        "scores", 720, 54 + 38 * len(models),
+        (0, 1.85 * max(ends)), (len(models) - 0.5, -0.5), margins=(132, 4, 24, 22), grid="x",
+        x_ticks=range(0, int(max(ends)) + 1, step),
+    )  # fmt: skip
+    panel.legend({css: name for name, css in PARTS.items()} | {"bad": "measured"})
+    panel.stacked({m.rung.name: ([(name, m.parts[name], css) for name, css in PARTS.items()], "") for m in models})
+    said = []
+    for y, (model, end) in enumerate(zip(models, ends, strict=True)):
+        note, predicted = "not measured here", sum(model.parts.values())
+        said.append(f"{model.rung.name}: predicted {predicted:,.0f}")
         if model.measured_clocks:
-            axes.plot(2 * [model.measured_clocks], [y - 0.42, y + 0.42], color=VERMILLION, linewidth=2.5)
-    tidy(axes, x="clocks of one multiprocessor for each 64 x 64 visible scores")
-    axes.spines["left"].set_visible(False)
-    handles = [axes.barh(0, 0, color=colour, label=part) for part, colour in PARTS.items()]
-    handles += axes.plot([], [], color=VERMILLION, linewidth=2.5, label="measured")
-    legend(figure, handles=handles, ncols=5, loc="upper left", bbox_to_anchor=(0.15, 1.0))
-    return figure
+            note = f"predicted {model.formula_tflops:.0f}, measured {model.tflops:.0f} TFLOP/s"
+            tip = f"{model.rung.name}: {model.measured_clocks:,.0f} clocks measured, {predicted:,.0f} predicted"
+            panel.line([(model.measured_clocks, y - 0.42), (model.measured_clocks, y + 0.42)], "bad thick", tip=tip)
+            said[-1] += f", measured {model.measured_clocks:,.0f}"
+        panel.text(end, y, note, "", right=8)
+    source = f"{records.provenance(RECORDS[first.gpu])}; counted by triton {records.record('rungs')['triton']}"
+    what = f"Clocks for each 64 x 64 scores. {'; '.join(said)}."
+    return Page(what, (panel,), text=f"{describe(models[-1])} <small>{source}</small>")
 
 
 def describe(model):
@@ -114,74 +109,20 @@ def describe(model):
     return text + (f"; measured {model.measured:.2f}: {model.verdict}." if model.tflops else "; not measured here.")
 
 
+def page(rung, n, causal, gpu):
+    """The page of the explorer's settings: the rung below the one that it builds on."""
+    model = evaluate(rung, n, causal, gpu)
+    return draw(*filter(None, (model.parent, model)))
+
+
 def explore():
-    """The explorer as a widget: a rung, a length, the mask and the GPU that it was measured on."""
+    """The explorer: a rung, a length, the mask and the GPU that it was measured on."""
     from courseware.bench.triton_ladder import RUNGS
 
-    def shown(model):
-        return draw(*filter(None, (model.parent, model)))
-
-    return Explorer(
-        evaluate, describe, shown,
-        {"rung": menu("rung", [rung.name for rung in RUNGS], "prefetch")},
-        {"n": choice("N", [("1,024", 1024), ("4,096", 4096)], 4096), "causal": tick("causal", False)},
-        {"gpu": buttons("GPU", RECORDS, "H100")},
-    )  # fmt: skip
-
-
-# Block sizes, predicted and measured: the record sweep-h100.
-
-
-def sweep_table(rows):
-    """[(block_q, block_k, predicted TFLOP/s, measured)], the best of all warps and stages, of rows of one shape.
-
-    Predicted is the H100's roof at the bytes requested. Measured is None where no configuration fitted.
-    """
-    best = {}
-    for row in rows:
-        blocks = row["block_q"], row["block_k"]
-        best[blocks] = max(best.get(blocks) or 0, row.get("tflops") or 0) or None
-    n, d, causal = (rows[0][key] for key in ("n", "head_dim", "causal"))
-    flops = traffic.attention_flops(n, n, d) / (2 if causal else 1)
-    table = []
-    for (block_q, block_k), measured in sorted(best.items()):
-        requested = traffic.flash_attention(n, n, d, block_q=block_q, block_k=block_k, causal=causal)
-        table.append((block_q, block_k, roof_tflops(GPUS["H100"], flops / requested.total_bytes), measured))
-    return table
-
-
-def rank_agreement(a, b):
-    """Spearman's coefficient of two lists: 1 if they rank alike, -1 if one ranks the other way, near 0 if neither."""
-
-    def ranks(values):
-        values = np.asarray(values, dtype=np.float64)
-        return (values[:, None] > values).sum(axis=1) + ((values[:, None] == values).sum(axis=1) - 1) / 2
-
-    return float(np.corrcoef(ranks(a), ranks(b))[0, 1])
-
-
-def draw_sweep(rows):
-    """Three panels of block_q by block_k: the roof's prediction, the measured rate, and one against the other."""
-    table = sweep_table(rows)
-    mask = "causal" if rows[0]["causal"] else "full"
-    note = f"N = {rows[0]['n']:,}, {mask}, {shape_of(rows, 'sweep-h100')}"
-    best = max(table, key=lambda row: row[3] or 0)
-    alt = (
-        f"Predicted and measured TFLOP/s of {len(table)} tiles, as tables, and one against the other. Measured best: "
-        f"{best[3]:.0f} with {best[0]} queries and {best[1]} keys a tile, predicted {best[2]:.0f}."
-    )
-    figure, (left, middle, right) = panels(3.6, 1, 1, 1, left=0.06, above=0.66, note=note, alt=alt)
-    sizes_q, sizes_k = (sorted({row[i] for row in table}) for i in (0, 1))
-    for axes, column, title in ((left, 2, "predicted TFLOP/s"), (middle, 3, "measured TFLOP/s")):
-        values = {row[:2]: row[column] for row in table}
-        grid = np.array([[values.get((q, k)) or np.nan for k in sizes_k] for q in sizes_q])
-        shaded(axes, grid, sizes_q, sizes_k, write=lambda rate: "-" if np.isnan(rate) else f"{rate:.0f}")
-        axes.set_title(f"{title}: B_r by B_c", loc="left", y=1.1, fontsize=10.5, color=INK)
-    for block_q, colour in zip(sizes_q, (PALE, GREY, PURPLE, BLUE, GREEN), strict=False):
-        pairs = [row[2:] for row in table if row[0] == block_q and row[3]]
-        right.plot(*zip(*pairs, strict=True), "o", color=colour)
-        label(right, pairs[0][0], max(rate for _, rate in pairs) + 45, f"{block_q}", color=INK)
-    top = 1.08 * max(max(row[2], row[3] or 0) for row in table)
-    right.plot([0, top], [0, top], ":", color=GREY, linewidth=1)
-    tidy(right, title="measured against predicted, by B_r", x="predicted, TFLOP/s")
-    return figure
+    start = {"rung": "prefetch", "n": 4096, "causal": False, "gpu": "H100"}
+    every = {"rung": [rung.name for rung in RUNGS], "n": (1024, 4096), "causal": (False, True), "gpu": list(RECORDS)}
+    controls = {
+        "rung": menu("rung", every["rung"]), "n": buttons("N", every["n"]), "causal": tick("causal"),
+        "gpu": buttons("GPU", every["gpu"]),
+    }  # fmt: skip
+    return Explorer(page, start, controls, written=every)

@@ -8,7 +8,7 @@ timing:
     a group reads shared memory without having waited for the copy that fills it
     a copy is started over a tile that an unfinished product or load reads, or that nobody has waited for
     a result is used while its product is under way
-    a barrier gets more arrivals than it was made for
+    a barrier gets more arrivals than it was made for, or more bytes than were announced
     the copy engine reads what was stored without a fence, or something is stored over what it still reads
     everybody waits: deadlock
 
@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
+
+from . import barriers
 
 SEED = 0
 
@@ -82,16 +84,18 @@ class Named:
         return "shared memory"
 
 
-class Buffer(Named):
+class Buffer(Named, barriers.Buffer):
     """One of the parts of an allocation that `index` tells apart, and what is known of its contents."""
 
     def __init__(self):
-        self.filled = False  # by a copy
-        self.seen_by = set()  # partitions that have waited for it, or have stored the contents themselves
+        super().__init__()
         self.products = []  # unfinished ones that read it
         self.loaded_by = set()  # partitions that may not have received what they load from it
-        self.stored_by = None  # the partition that has stored the contents
+        self.stored_by = None  # the partition that has stored the contents; None if a copy has
         self.fenced, self.sender = True, None  # the partition whose copy to global memory may still read it
+
+    def told(self):
+        return super().told() | {self.stored_by} - {None}
 
 
 @dataclass
@@ -137,36 +141,35 @@ class Shared:
             )
         for partition in buffer.loaded_by - {running()}:
             raise GluonError(f"{running()} stores to {buffer.name}, which {partition} is still loading from")
-        buffer.stored_by, buffer.seen_by, buffer.fenced = running(), {running()}, False
+        buffer.stored_by, buffer.told_by, buffer.fenced = running(), {}, False
         self.data.copy_(tile)
 
     def read(self):
-        if running() not in self.buffer.seen_by:
+        if running() not in self.buffer.told():
             raise GluonError(f"{running()} reads {self.buffer.name} without having waited for the copy that fills it")
         return self.data
 
 
-class Barrier(Named):
-    """phase: the one that goes on. missing: arrivals until it ends; bytes: likewise."""
+class Barrier(Named, barriers.Barrier):
+    def expect(self, n_bytes):
+        self.missing_bytes += n_bytes
+        self.arrive()
 
-    def __init__(self):
-        self.phase, self.bytes = 0, 0
-        self.filling, self.filled = [], []  # buffers, in this phase and in the one before
-
-    def arrive(self, count):
-        if count > self.missing:
+    def arrive(self, times=1):
+        if super().arrive(times):
             raise GluonError(
                 f"{running()} arrives at {self.name} once more than the {self.count} times it was made for"
             )
-        self.filling += [buffer for buffer in Program.current.buffers if buffer.stored_by == running()]
-        self.missing -= count
+        for buffer in Program.current.buffers:
+            if buffer.stored_by == running():
+                buffer.told_by.setdefault(self, self.phase)
         self.end_phase()
         Program.current.pause()
 
     def end_phase(self):
-        if self.missing == self.bytes == 0:
-            self.phase, self.missing = 1 - self.phase, self.count
-            self.filling, self.filled = [], self.filling
+        if self.surplus_bytes:
+            raise GluonError(f"copies brought {self.surplus_bytes:,} bytes more than {self.name} was told to expect")
+        super().end_phase()
 
 
 @dataclass(eq=False)
@@ -208,11 +211,10 @@ class Program:
         for thread in threads:
             thread.start()
         while self.waits:
-            able = [name for name, wait in self.waits.items() if self.error or not wait or wait[0].phase != wait[1]]
+            able = [name for name, wait in self.waits.items() if self.error or not wait or not wait[0].blocks(wait[1])]
             if not able:
                 waits = (
-                    f"{partition} for phase {phase} of {barrier.name_seen_from(frame)}, which lacks {barrier.missing} "
-                    f"of {barrier.count} arrivals and {barrier.bytes} bytes"
+                    f"{partition} for phase {phase} of {barrier.name_seen_from(frame)}, which lacks {barrier.lacks}"
                     for partition, (barrier, phase, frame) in self.waits.items()
                 )
                 self.error = GluonError(f"deadlock, everybody waits: {'; '.join(waits)}")
@@ -243,7 +245,7 @@ class Program:
         """
         partition = self.running
         if partition == "the kernel":  # alone
-            if wait and wait[0].phase == wait[1]:
+            if wait and wait[0].blocks(wait[1]):
                 raise GluonError(
                     f"deadlock: the kernel waits for phase {wait[1]} of {wait[0].name}, and nobody else is there"
                 )
@@ -321,14 +323,13 @@ def _copy_to_shared(descriptor, coordinates, barrier, shared):
             f"{running()} starts a copy to {buffer.name}, which {partition} is still loading from: an arrival does not "
             "wait for a load, only the first use of what was loaded does"
         )
-    if buffer.filled and not buffer.seen_by:
+    if buffer.told_by and not buffer.told():
         raise GluonError(f"{running()} starts a copy to {buffer.name}, whose last tile nobody has waited for")
     there, here = descriptor.tiles(coordinates, shared.data)
     shared.data.zero_()
     here.copy_(there)
-    buffer.filled, buffer.stored_by, buffer.seen_by = True, None, set()
-    barrier.filling.append(buffer)
-    barrier.bytes -= descriptor.block_type.nbytes
+    buffer.stored_by, buffer.told_by = None, {barrier: barrier.phase}
+    barrier.missing_bytes -= descriptor.block_type.nbytes
     barrier.end_phase()
 
 
@@ -349,19 +350,13 @@ def _store_wait(pending):
 
 def fence_async_shared():
     for buffer in Program.current.buffers:
-        buffer.fenced = buffer.fenced or running() in buffer.seen_by
+        buffer.fenced = buffer.fenced or running() in buffer.told()
         buffer.loaded_by.discard(running())
 
 
 def _wait(barrier, phase):
     Program.current.pause((barrier, phase, sys._getframe()))
-    for buffer in barrier.filled:
-        buffer.seen_by.add(running())
-
-
-def _expect(barrier, n_bytes):
-    barrier.bytes += n_bytes
-    barrier.arrive(1)
+    barrier.notice(running())
 
 
 def warpgroup_mma(a, b, acc, *, use_acc=True, is_async=False):
@@ -391,14 +386,10 @@ def warpgroup_mma_wait(pending=0, deps=()):
 
 class Barriers:
     def __init__(self, number):
-        self.parts = [Barrier() for _ in range(number)]
+        self.parts = [Barrier(count=0) for _ in range(number)]
 
     def index(self, i):
         return self.parts[i]
-
-
-def _init(barrier, count):
-    barrier.count = barrier.missing = count
 
 
 def _allocate(dtype, shape, layout):
@@ -430,8 +421,8 @@ def _no_layout(*_):
 gluon = SimpleNamespace(jit=lambda function=None, **_: Kernel(function) if function else Kernel)
 mbarrier = SimpleNamespace(
     MBarrierLayout=lambda: Barriers,
-    init=_init,
-    expect=_expect,
+    init=lambda barrier, *, count: setattr(barrier, "count", count),
+    expect=Barrier.expect,
     arrive=lambda barrier, *, count=1: barrier.arrive(count),
     wait=_wait,
 )

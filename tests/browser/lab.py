@@ -21,14 +21,9 @@ RUN_S = 180
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 
 # Cells outside the window are drawn too, and nothing asks the network for news.
 SETTINGS = {
@@ -63,30 +58,20 @@ def imported_names(source: str):
 
 
 @contextlib.contextmanager
-def jupyterlab(folder: Path, scratch: Path):
-    """JupyterLab on `folder`, with every file of its own in `scratch`. Yields its address."""
-    settings = scratch / "settings"
-    for name, values in SETTINGS.items():
-        path = settings / "@jupyterlab" / f"{name}.jupyterlab-settings"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(values))
-    environment = authoring.kernel_environment(scratch) | {
-        "PYTHONPATH": str(authoring.ROOT),
-        "JUPYTER_CONFIG_DIR": str(scratch / "config"),
-        "JUPYTER_DATA_DIR": str(scratch / "data"),
-        "JUPYTER_RUNTIME_DIR": str(scratch / "runtime"),
-        "JUPYTERLAB_SETTINGS_DIR": str(settings),
-        "JUPYTERLAB_WORKSPACES_DIR": str(scratch / "workspaces"),
-    }
-    log = scratch / "jupyterlab.log"
+def _served(scratch, address, *command, **environment):
+    """Runs a Jupyter application, its own files in `scratch`. Yields its address, once `address()` gives it."""
+    folders = {f"JUPYTER_{kind}_DIR": str(scratch / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
+    environment = authoring.kernel_environment(scratch) | {"PYTHONPATH": str(authoring.ROOT)} | folders | environment
+    log = scratch / "server.log"
     with log.open("w") as output:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--IdentityProvider.token=",
-             f"--ServerApp.root_dir={folder}", "--ServerApp.port=0", "--LabApp.expose_app_in_browser=True"],
-            env=environment, stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        server = subprocess.Popen([sys.executable, "-m", *command], env=environment, stdout=output, stderr=output)
     try:
-        yield _address(server, scratch / "runtime", log)
+        deadline = time.monotonic() + START_S
+        while not (found := address()):
+            if time.monotonic() > deadline or server.poll() is not None:
+                raise RuntimeError(f"{command[0]} did not start:\n{log.read_text()}")
+            time.sleep(0.1)
+        yield found
     finally:
         server.terminate()
         try:
@@ -95,14 +80,25 @@ def jupyterlab(folder: Path, scratch: Path):
             server.kill()
 
 
-def _address(server, runtime, log):
-    """The server's address, once it has written it down."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and server.poll() is None:
+@contextlib.contextmanager
+def jupyterlab(folder: Path, scratch: Path):
+    """JupyterLab on `folder`. Yields its address."""
+    settings = scratch / "settings"
+    for name, values in SETTINGS.items():
+        path = settings / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values))
+
+    def address():
         with contextlib.suppress(StopIteration, json.JSONDecodeError):
-            return json.loads(next(runtime.glob("jpserver-*.json")).read_text())["url"]
-        time.sleep(0.1)
-    raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()}")
+            return json.loads(next((scratch / "runtime").glob("jpserver-*.json")).read_text())["url"]
+
+    with _served(
+        scratch, address, "jupyterlab", "--no-browser", "--allow-root", "--IdentityProvider.token=",
+        f"--ServerApp.root_dir={folder}", "--ServerApp.port=0", "--LabApp.expose_app_in_browser=True",
+        JUPYTERLAB_SETTINGS_DIR=str(settings), JUPYTERLAB_WORKSPACES_DIR=str(scratch / "workspaces"),
+    ) as url:  # fmt: skip
+        yield url
 
 
 @contextlib.contextmanager
@@ -111,42 +107,20 @@ def voila(notebook: Path, scratch: Path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = authoring.kernel_environment(scratch) | {
-        "PYTHONPATH": str(authoring.ROOT),
-        "JUPYTER_CONFIG_DIR": str(scratch / "config"),
-        "JUPYTER_DATA_DIR": str(scratch / "data"),
-        "JUPYTER_RUNTIME_DIR": str(scratch / "runtime"),
-    }
-    log = scratch / "voila.log"
-    with log.open("w") as output:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "voila", notebook, "--no-browser", f"--port={port}"],
-            env=environment, stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    try:
-        address, deadline = f"http://127.0.0.1:{port}/", time.monotonic() + START_S
-        while not _answers(f"{address}voila/static/"):
-            if time.monotonic() > deadline or server.poll() is not None:
-                raise RuntimeError(f"Voila did not start:\n{log.read_text()}")
-            time.sleep(0.1)
-        yield address
-    finally:
-        server.terminate()
+    page = f"http://127.0.0.1:{port}/"
+
+    def address():
+        """Any answer will do: asking for the page itself would start a kernel."""
         try:
-            server.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            server.kill()
+            urllib.request.urlopen(f"{page}voila/static/", timeout=5).close()
+        except urllib.error.HTTPError:
+            return page
+        except OSError:
+            return None
+        return page
 
-
-def _answers(address):
-    """Whether a server is there, whatever it says: asking for the page itself would start a kernel."""
-    try:
-        urllib.request.urlopen(address, timeout=5).close()
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
-    return True
+    with _served(scratch, address, "voila", str(notebook), "--no-browser", f"--port={port}") as url:
+        yield url
 
 
 @contextlib.contextmanager

@@ -1,20 +1,23 @@
-"""The explorers that one takes hold of, as pages without a kernel: dragged, played and pointed at.
+"""Explorers in a browser: dragged, played, pointed at and clicked; as pages without a kernel, and in JupyterLab."""
 
-The same JavaScript runs in JupyterLab, where the model answers; tests/browser/test_lessons.py tries it there.
-"""
-
-import re
+import html
 from functools import cache
 
 import lab
+import nbformat
 import pytest
 
-from tools import site_explorers
+from courseware.explorers.explorer import script
+from courseware.explorers.words import plain
+from tests.courseware.explorers.conftest import every_explorer
+from tools import authoring
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
 
-
-html_of = cache(lambda name: site_explorers.static_html(site_explorers.explorer(name)))
+EXPLORERS = every_explorer()
+made = cache(lambda name: EXPLORERS[name]())
+html_of = cache(lambda name: made(name).static_html())
+STREAM, PAIR = "online_softmax.explore", "dot_products.explore_pair"
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser):
-    """`opened(name)`: the page of an explorer. At the end nothing has failed in it."""
+    """`opened(name)`: the page of an explorer without a kernel. At the end nothing has failed in it."""
     page, errors = browser.new_page(), []
     page.on("pageerror", lambda error: errors.append(error.message))
 
@@ -39,127 +42,190 @@ def opened(browser):
     assert errors == []
 
 
-def test_tips_are_dragged(opened):
-    page = opened("pair")
-    tip = page.get_by_label("tip of a")
-    before = tip.bounding_box()
-    tip.hover()
+def drag(page, shape, right, down):
+    before = shape.bounding_box()
+    shape.hover()
     page.mouse.down()
-    page.mouse.move(before["x"] + 50, before["y"] + 11, steps=3)
+    page.mouse.move(before["x"] + before["width"] / 2 + right, before["y"] + before["height"] / 2 + down, steps=3)
     page.mouse.up()
+
+
+def test_tips_are_dragged_and_keep_the_focus(opened):
+    page = opened(PAIR)
+    tip = page.get_by_label("tip of a")
+    drag(page, tip, 40, 0)
     assert tip.get_attribute("aria-valuetext") == "(2, 2)" and page.get_by_text("6.000").count()
     page.keyboard.press("ArrowDown")
     assert tip.get_attribute("aria-valuetext") == "(2, 1)" and page.get_by_text("0.0\u00b0").count()
-    assert tip.bounding_box()["x"] > before["x"]
+    assert tip.evaluate("node => node == document.activeElement")
 
 
 def test_a_score_is_raised_and_the_stream_played(opened):
-    page = opened("stream")
-    said, weights = page.locator(".svg-explorer p"), page.locator(".weights rect")
-    assert said.inner_text() == "Block 3 of 4: sat."
-
-    def drawn(node):
-        return float(re.search(r"scaleY\((.*?)\)", node.get_attribute("style"))[1])
-
-    assert drawn(weights.nth(0)) == -0.135
+    page = opened(STREAM)
+    said, button = page.locator(".said"), page.get_by_role("button", name="play")
+    assert said.inner_text() == "Block 3 of 4: sat." and not page.get_by_text("4.000").count()
     score = page.get_by_label("score of the")
-    score.focus()
     for _ in range(3):
-        page.keyboard.press("ArrowUp")
-    assert score.get_attribute("aria-valuetext") == "4.000" and drawn(weights.nth(0)) == -1
-    page.keyboard.press("ArrowRight")  # which other places cannot be chosen here
-    assert said.inner_text() == "Block 3 of 4: sat."
-    page.get_by_role("button").click()
+        score.press("ArrowUp")
+    assert score.get_attribute("aria-valuetext") == "4.000" and page.get_by_text("4.000").count()
+    score.press("ArrowRight")
+    assert "of 4:" in said.inner_text(), "it stays with its stream"
+    page.get_by_label("order").select_option("as given")
+    button.click()
     page.get_by_text("Block 4 of 4: down.").wait_for()
-    assert page.get_by_role("button").inner_text().endswith("play"), "it stops at the end"
-    # It plays on, and on a busy machine may have left the first block before anybody looks.
+    page.wait_for_function("document.querySelector('.explorer button').textContent.includes('play')")
+    # It plays on from the start, and on a busy machine may have left the first block before anybody looks.
     page.evaluate(
         "window.said = []; new MutationObserver(() => said.push(document.body.innerText))"
         ".observe(document.body, {subtree: true, childList: true, characterData: true})"
     )
-    page.get_by_role("button").click()
+    button.click()
     page.wait_for_function("said.some(text => text.includes('Block 1 of 4: the.'))")
 
 
-def touch(page, shape, *moves):
-    """A finger on the middle of a shape, moved so many pixels down by each of the moves, and lifted."""
+def test_a_finger_drags_and_the_page_stays(opened):
+    page = opened(PAIR)
+    page.evaluate("document.body.style.margin = '600px 0 2000px'; scrollTo(0, 500)")
+    shape = page.get_by_label("tip of a")
     box, session = shape.bounding_box(), page.context.new_cdp_session(page)
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    steps = [("touchStart", y), *(("touchMove", y := y + down) for down in moves), ("touchEnd", None)]
     session.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
-    for kind, at in steps:
-        points = [] if at is None else [{"x": x, "y": at}]
+    for kind, down in (("touchStart", 0), ("touchMove", 40), ("touchMove", 80), ("touchEnd", None)):
+        points = [] if down is None else [{"x": x, "y": y + down}]
         session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-
-
-@pytest.mark.parametrize(
-    "name, label, y, before, after",
-    [("pair", "tip of a", 124, "(1, 2)", "(1, -1)"), ("stream", "score of the", -84, "1.000", "4.000")],
-)
-def test_a_finger_drags_and_the_page_stays(opened, name, label, y, before, after):
-    page = opened(name)
-    page.evaluate("document.body.style.margin = '600px 0 2000px'")
-    page.evaluate("scrollTo(0, 500)")
-    shape = page.get_by_label(label)
-    assert shape.get_attribute("aria-valuetext") == before
-    touch(page, shape, y / 3, y / 3, y / 3)
     page.wait_for_timeout(200)
-    assert shape.get_attribute("aria-valuetext") == after
-    assert page.evaluate("scrollY") == 500
+    assert shape.get_attribute("aria-valuetext") == "(1, -1)" and page.evaluate("scrollY") == 500
 
 
-@pytest.mark.parametrize("name", ["visits", "block_sizes"])
-def test_a_tap_on_a_tile_names_it(opened, name):
-    page = opened(name)
-    page.get_by_label("visits", exact=True).fill("0")
-    touch(page, page.locator(".tile").nth(1))
-    page.wait_for_timeout(200)
-    assert "visit 2, reads" in page.locator(".svg-explorer p").first.inner_text()
-
-
-@pytest.mark.parametrize("name", ["visits", "block_sizes"])
-def test_tiles_are_played_and_pointed_at(opened, name):
-    page = opened(name)
-    said = page.locator(".svg-explorer p").first
-    page.get_by_label("visits", exact=True).fill("0")
-    assert said.inner_text().startswith("Nothing visited yet") and page.locator(".tile.visited").count() == 0
-    page.get_by_role("button").click()
-    page.locator(".tile.visited").nth(1).wait_for()
-    page.get_by_role("button").click()
-    here = said.inner_text()
-    page.locator(".tile").nth(1).hover()
-    assert re.search(r"visit 2, reads K [\d,]+, V [\d,]+ bytes", said.inner_text())
-    page.locator("summary, .controls").first.hover()
-    assert said.inner_text() == here
-    page.get_by_label("causal").check()
-    assert page.locator(".tile.skipped").count() and page.locator(".stair").first.get_attribute("d")
-
-
-def test_a_larger_tile_moves_fewer_bytes(opened):
-    page = opened("block_sizes")
-    assert "143 MB" in page.locator(".headline").inner_text()
-    page.get_by_label("B_r").press("ArrowRight")
-    assert "75.5 MB" in page.locator(".headline").inner_text()
-    page.get_by_label("GPU").select_option("T4")
-    assert "64 KiB" in page.locator(".headline").inner_text()
-    page.get_by_label("B_r").press("End")
-    assert "128" in page.locator("output").first.inner_text()
-
-
-@pytest.mark.parametrize("name", ["stream", "visits", "block_sizes"])
-def test_panels_that_belong_together_stay_in_a_row_on_a_narrow_page(opened, name):
-    left, right = (figure.bounding_box() for figure in opened(name, width=480).locator("figure").all()[:2])
-    assert left["y"] == right["y"] and left["x"] + left["width"] < right["x"]
-
-
-@pytest.mark.parametrize("name", site_explorers.EXPLORERS)
-def test_a_narrow_page_needs_no_scrolling_sideways_and_no_lens(opened, name):
-    page = opened(name, width=380)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 380
-    sizes = page.evaluate(
-        """[...document.querySelectorAll(".svg-explorer *")].map(node => {
-            const [size, svg] = [parseFloat(getComputedStyle(node).fontSize), node.ownerSVGElement]
-            return svg ? size * svg.clientWidth / svg.viewBox.baseVal.width : size
-        })"""
+def test_a_slow_model_is_announced_and_asked_for_the_last_choice_only(opened):
+    page = opened(PAIR)
+    page.set_content(
+        f"""<div id="place"></div><script type="module">{script()}
+        const listeners = [], options = [["0", 0], ["1", 1], ["2", 2], ["3", 3]]
+        const now = {{ state: {{ settings: {{ n: 0 }}, ends: {{}}, html: "<p>0</p>" }} }}
+        now.controls = [{{ kind: "slider", name: "n", label: "n", options, play: false }}]
+        window.asked = []
+        window.answer = () => {{
+          now.state = {{ settings: now.settings, ends: {{}}, html: `<p>${{now.settings.n}}</p>` }}
+          listeners.forEach((listener) => listener())
+        }}
+        const model = {{
+          get: (name) => now[name], set: (name, value) => (now[name] = value), on: (_, one) => listeners.push(one),
+          save_changes: () => window.asked.push(now.settings.n),
+        }}
+        render({{ model, el: document.getElementById("place") }})</script>"""
     )
-    assert min(sizes) > 11.9
+    note, slider = page.locator(".computing"), page.get_by_label("n")
+    for _ in range(3):
+        slider.press("ArrowRight")
+    assert page.evaluate("asked") == [1] and page.locator(".pages").inner_text() == "0"
+    note.wait_for()  # after a fifth of a second
+    page.evaluate("answer()")
+    assert page.locator(".pages").inner_text() == "1" and note.is_hidden() and page.evaluate("asked") == [1, 3]
+    page.evaluate("answer()")
+    assert page.locator(".pages").inner_text() == "3" and slider.input_value() == "3"
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_every_control_and_every_place_answers_without_a_kernel(opened, name):
+    page = opened(name, width=380)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380, "it scrolls sideways"
+    sizes = page.evaluate(
+        "[...document.querySelectorAll('.explorer *')].filter(node => node.textContent)"
+        ".map(node => parseFloat(getComputedStyle(node).fontSize))"
+    )
+    assert min(sizes) > 10.9, "it needs a lens"
+    pages = page.locator(".pages")
+    controls = page.locator(".controls :is(input:not([type=radio]), select)")
+    for i in range(controls.count()):
+        opened(name)  # what one control chooses may leave another nothing to change
+        control = controls.nth(i)
+        control.wait_for()
+        before = pages.inner_html()
+        if control.evaluate("node => node.tagName") == "SELECT":
+            control.select_option(index=1 + (control.evaluate("node => node.selectedIndex") == 1))
+        elif control.get_attribute("type") == "checkbox":
+            control.click()
+        else:
+            at_end = control.evaluate("node => node.value == node.max")
+            control.press("ArrowLeft" if at_end else "ArrowRight")
+        page.wait_for_timeout(20)
+        assert pages.inner_html() != before, control.get_attribute("name")
+    places = page.locator("[data-tip]")
+    if places.count():
+        assert page.locator(".tip").is_hidden()
+        page.locator("[data-tip][tabindex='0']").first.focus()
+        tip = page.locator(".tip")
+        assert tip.inner_text() == page.evaluate("document.activeElement.dataset.tip")
+        page.keyboard.press("Escape")
+        assert tip.is_hidden()
+
+
+@pytest.fixture(scope="module")
+def notebook(browser, tmp_path_factory):
+    """A page of JupyterLab whose notebook shows every explorer, each run."""
+    scratch = tmp_path_factory.mktemp("lab")
+    (folder := scratch / "notebooks").mkdir()
+    calls = [name.partition(".")[::2] for name in EXPLORERS]
+    first = "from course_lib import runtime\nruntime.choose()"
+    cells = [first, *(f"from courseware.explorers import {m}\n{m}.{f}()" for m, f in calls)]
+    written = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=authoring.NOTEBOOK_METADATA
+    )
+    nbformat.write(written, folder / "explorers.ipynb")
+    page, errors = browser.new_page(), []
+    page.on("pageerror", lambda error: errors.append(error.message))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    with lab.jupyterlab(folder, scratch) as address:
+        lab.open_notebook(page, address, "explorers.ipynb")
+        lab.run_all(page)
+        yield page
+    assert errors == []
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_in_jupyterlab_it_shows_what_the_model_says(notebook, name):
+    """After each control is moved to its next option, and after the first place that chooses is clicked."""
+    explorer = notebook.locator("div.explorer").nth(list(EXPLORERS).index(name))
+    explorer.scroll_into_view_if_needed()
+    model, settings = made(name), made(name).state()["settings"]
+    said = lambda: words_of(explorer.locator(".pages").evaluate("node => node.innerHTML"))  # noqa: E731
+    assert said() == words_of(model.state()["html"])
+    for control in model.controls:
+        options = [value for _, value in control["options"]]
+        end = model.state(settings)["ends"].get(control["name"], float("inf"))
+        allowed = [value for value in options if not (control["kind"] == "slider" and value > end)]
+        place = allowed.index(settings[control["name"]])
+        new = place + 1 if place + 1 < len(allowed) else place - 1
+        label = explorer.get_by_label(control["label"], exact=True)
+        if control["kind"] == "slider":
+            label.press("ArrowRight" if new > place else "ArrowLeft")
+        elif control["kind"] == "menu":
+            label.select_option(label=control["options"][new][0])
+        elif control["kind"] == "tick":
+            explorer.locator(f"input[name={control['name']}]").click()
+        else:
+            explorer.get_by_label(control["options"][new][0], exact=True).check()
+        settings = follow(model, settings, {control["name"]: allowed[new]}, said)
+    if explorer.locator("[data-choose]").count():
+        place = explorer.locator("[data-choose]").first
+        chosen = place.evaluate("node => JSON.parse(node.dataset.choose)")
+        place.dispatch_event("click")
+        follow(model, settings, chosen, said)
+
+
+def words_of(page):
+    return " ".join(html.unescape(plain(page)).split())
+
+
+def follow(model, settings, change, said):
+    """The settings after a change, once the page says what the model says of them."""
+    state = model.state(settings)
+    at_end = {name: 10**9 for name, end in state["ends"].items() if settings[name] == end and name not in change}
+    expected = model.state(settings | at_end | change)
+    words = words_of(expected["html"])
+    for _ in range(100):
+        if said() == words:
+            return expected["settings"]
+        lab.time.sleep(0.05)
+    assert said() == words

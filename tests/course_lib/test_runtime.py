@@ -34,11 +34,10 @@ print(out.item())
 """
 
 
-@pytest.mark.parametrize("first", ["", "import torch; "])
-def test_interpreter_is_chosen_before_triton_is_imported(first, tmp_path):
+def test_interpreter_is_chosen_before_triton_is_imported(tmp_path):
     script = tmp_path / "kernel.py"
     script.write_text(
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); {first}from course_lib import runtime; "
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import torch; from course_lib import runtime; "
         "print(runtime.choose(), runtime.mode(), runtime.device(), 'triton' in sys.modules)\n" + KERNEL
     )
     result = python(str(script))
@@ -46,30 +45,28 @@ def test_interpreter_is_chosen_before_triton_is_imported(first, tmp_path):
     assert result.stdout.split() == ["interpreter", "interpreter", "cpu", "False", "120.0"]
 
 
-def test_importing_triton_first_is_a_clear_error():
-    for call in ("from courseware import start; start()", "import course_lib.kernels"):
-        result = python("-c", f"import triton; {call}")
-        assert result.returncode == 1
-        last = result.stderr.splitlines()[-1]
-        assert last.startswith("RuntimeError: Triton was imported before course_lib")
-        assert "Restart the kernel and run the notebook's first cell first" in last
+@pytest.mark.parametrize(
+    "code",
+    (
+        "import triton; from courseware import start; start()",
+        "import triton, os; os.environ['TRITON_INTERPRET'] = '1'; import course_lib.kernels",
+    ),
+)
+def test_importing_triton_first_is_a_clear_error(code):
+    """Changing the environment afterwards does not deceive."""
+    result = python("-c", code)
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("RuntimeError: Triton was imported before course_lib, and its kernels are compiled")
+    assert "they must be interpreted. Restart the kernel and run the notebook's first cell first" in last
 
 
-def test_changing_the_environment_after_triton_does_not_deceive():
-    code = "import triton, os; os.environ['TRITON_INTERPRET'] = '1'; import course_lib.kernels"
-    assert "its kernels are compiled; here they must be interpreted" in python("-c", code).stderr
-
-
-def test_importing_triton_first_in_the_right_mode_is_fine():
-    code = "import triton; from course_lib import runtime; print(runtime.choose(), runtime.choose())"
-    assert python("-c", code, TRITON_INTERPRET="1").stdout.split() == ["interpreter", "interpreter"]
-
-
-def test_the_users_own_choice_is_honoured():
+@pytest.mark.parametrize("given, chosen", (("0", "gpu 0"), ("on", "interpreter 1"), ("", "interpreter 1")))
+def test_the_users_own_choice_is_honoured(given, chosen):
+    """Even where Triton was imported in the right mode before."""
     code = "import os; from course_lib import runtime; print(runtime.choose(), os.environ['TRITON_INTERPRET'])"
-    assert python("-c", code, TRITON_INTERPRET="0").stdout.split() == ["gpu", "0"]
-    assert python("-c", code, TRITON_INTERPRET="on").stdout.split() == ["interpreter", "1"]
-    assert python("-c", code, TRITON_INTERPRET="").stdout.split() == ["interpreter", "1"]
+    first = "import triton; " if given == "on" else ""
+    assert python("-c", first + code, TRITON_INTERPRET=given).stdout.strip() == chosen
 
 
 def test_without_a_gpu_or_an_emulator_it_is_said_what_to_import():

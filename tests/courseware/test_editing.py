@@ -28,9 +28,6 @@ def double_kernel(x_ptr, BLOCK: tl.constexpr):
 def test_the_text_is_replaced_and_the_function_itself_stays():
     triple = with_edits(double, {"* 2": "* 3"}, "triple")
     assert triple(np.ones(2)).tolist() == [3.0, 3.0] and double(np.ones(2)).tolist() == [2.0, 2.0]
-
-
-def test_edits_apply_one_after_another():
     assert with_edits(double, {"* 2": "* 3", "* 3": "* 4"}, "in turn")(1) == 4
 
 
@@ -41,12 +38,6 @@ def test_a_diff_is_a_series_of_edits():
         edits_of("-old\nwithout a sign\n")
 
 
-def test_a_kernel_is_launched_with_its_edits():
-    x = torch.ones(4, device=runtime.device())
-    with_edits(double_kernel, {"* 2": "* 3"}, "triple kernel")[(1,)](x, BLOCK=4)
-    assert x.tolist() == [3.0] * 4
-
-
 def test_two_kernels_of_one_name_both_run_as_they_were_edited():
     triple, quadruple = (with_edits(double_kernel, {"* 2": f"* {factor}"}, "misconception") for factor in (3, 4))
     x = torch.ones(4, device=runtime.device())
@@ -55,23 +46,17 @@ def test_two_kernels_of_one_name_both_run_as_they_were_edited():
     assert x.tolist() == [12.0] * 4
 
 
-@pytest.mark.parametrize("text, count", [("x + 3", 0), ("x", 2)])
-def test_a_text_that_is_not_there_exactly_once_is_refused(text, count):
-    with pytest.raises(ValueError, match=re.escape(f"other: {text!r} occurs {count} times in double, not once")):
-        with_edits(double, {text: "y"}, "other")
+def test_a_text_that_is_not_there_exactly_once_is_refused():
+    for text, count in (("x + 3", 0), ("x", 2)):
+        with pytest.raises(ValueError, match=re.escape(f"other: {text!r} occurs {count} times in double, not once")):
+            with_edits(double, {text: "y"}, "other")
 
 
-def test_a_traceback_shows_the_edited_line():
-    broken = with_edits(double, {"* 2": "* missing"}, "broken")
-    with pytest.raises(NameError) as raised:
-        broken(1)
-    shown = "".join(traceback.format_exception(raised.value))
-    assert '"<broken ' in shown and "return np.asarray(x) * missing" in shown
-
-
-def test_it_stands_alone_as_in_a_learner_s_cell():
-    with pytest.raises(NameError, match="OFFSET"):
+def test_it_stands_alone_as_in_a_learner_s_cell_and_a_traceback_shows_the_edited_line():
+    with pytest.raises(NameError, match="OFFSET") as raised:
         with_edits(double, {"* 2": "+ OFFSET"}, "leaning")(1)
+    shown = "".join(traceback.format_exception(raised.value))
+    assert '"<leaning ' in shown and "return np.asarray(x) + OFFSET" in shown
 
 
 def clipped(xs, low=0):
@@ -94,7 +79,6 @@ def cuda():
     [
         ([("max(x, low)", "x")], 3),
         ([("total = 0; best = 9", "best = 2; total = -best")], 2),
-        ([("for x in xs: ...", "total = len(xs)")], 3),
         ([("for x in xs: ...", "for x in xs:\n    total += x; total += x")], 6),
         ([("for x in xs: ...", "")], 0),
         ([("max(x, low)", "x * 4"), ("total = best", "")], 12),
@@ -111,13 +95,7 @@ def test_of_cuda_cpp_tokens_are_replaced():
 
 @pytest.mark.parametrize(
     "function, old, count",
-    [
-        (clipped, "low + 1", 0),
-        (clipped, "best", 2),
-        (clipped, "total = 0; total = best", 0),
-        (clipped, "while xs: ...", 0),
-        (cuda, "float", 2),
-    ],
+    [(clipped, "low + 1", 0), (clipped, "best", 2), (clipped, "total = 0; total = best", 0), (cuda, "float", 2)],
 )
 def test_nodes_that_are_not_there_exactly_once_are_refused(function, old, count):
     with pytest.raises(ValueError, match=re.escape(f"other: {old!r} occurs {count} times in {function.__name__}, not")):

@@ -36,16 +36,11 @@ def course(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def unrun(path: Path) -> nbformat.NotebookNode:
-    """A lesson as its working copy must be: all of it but what running it left."""
+def as_copied(path: Path) -> nbformat.NotebookNode:
+    """A lesson as its working copy must be: all of it but what running it left, and with what a kernel says of its
+    language, which JupyterLab would add and call the copy unsaved."""
     notebook = nbformat.read(path, as_version=4)
     notebook.cells[1].outputs, notebook.cells[1].execution_count = [], None
-    return notebook
-
-
-def as_copied(path: Path) -> nbformat.NotebookNode:
-    """With what a kernel says of its language, too: JupyterLab would add it, and call the copy unsaved."""
-    notebook = unrun(path)
     notebook.metadata.language_info = IPythonKernel.language_info
     return notebook
 
@@ -60,13 +55,9 @@ def test_first_use_copies_every_lesson(course):
     assert lessons == {"00_start_here.ipynb", "05_online_softmax.ipynb"}
     for name in lessons:
         assert nbformat.read(course / "work" / name, as_version=4) == as_copied(course / "notebooks" / name)
-
-
-def test_second_use_changes_nothing(course):
-    workspace.update(course)
     before = contents(course)
     assert workspace.update(course) == []
-    assert contents(course) == before
+    assert contents(course) == before, "second use changes nothing"
 
 
 def test_a_lesson_changed_upstream_costs_no_answer(course):
@@ -97,29 +88,28 @@ def test_a_lesson_changed_upstream_costs_no_answer(course):
     assert answered.read_bytes() == before["05_online_softmax.ipynb"]
 
 
-def test_an_answer_alone_is_no_change_upstream(course):
+def test_an_answer_or_outputs_alone_are_no_change_upstream(course):
     workspace.update(course)
     write_lesson(course / "work/05_online_softmax.ipynb", "answer = 42")
-    assert workspace.update(course) == []
-
-
-def test_outputs_alone_are_no_change_upstream(course):
-    workspace.update(course)
     original = course / "notebooks/05_online_softmax.ipynb"
-    nbformat.write(unrun(original), original)
+    notebook = nbformat.read(original, as_version=4)
+    notebook.cells[1].outputs, notebook.cells[1].execution_count = [], None
+    nbformat.write(notebook, original)
     assert workspace.update(course) == []
 
 
-def test_a_new_lesson_arrives_beside_the_old(course):
+def test_a_new_lesson_and_todays_glossary_arrive_beside_the_old(course):
+    page = course / "notebooks/glossary.md"
+    page.write_text("old\n")
     workspace.update(course)
-    write_lesson(course / "work/05_online_softmax.ipynb", "answer = 42")
     before = contents(course / "work")
+    page.write_text("new\n")
     write_lesson(course / "notebooks/06_tiled_attention.ipynb", "new")
     assert workspace.update(course) == []
-    after = contents(course / "work")
-    copy = nbformat.reads(after["06_tiled_attention.ipynb"].decode(), as_version=4)
+    copy = nbformat.read(course / "work/06_tiled_attention.ipynb", as_version=4)
     assert copy == as_copied(course / "notebooks/06_tiled_attention.ipynb")
-    assert after["05_online_softmax.ipynb"] == before["05_online_softmax.ipynb"]
+    assert contents(course / "work")["05_online_softmax.ipynb"] == before["05_online_softmax.ipynb"]
+    assert (course / "work/glossary.md").read_text() == "new\n"
 
 
 def test_a_copy_older_than_courseware_is_told_what_to_do(course):
@@ -133,7 +123,6 @@ def test_a_copy_older_than_courseware_is_told_what_to_do(course):
 
 def test_a_copy_of_unknown_origin_is_not_written_over(course):
     workspace.update(course)
-    write_lesson(course / "work/05_online_softmax.ipynb", "answer = 42")
     before = contents(course / "work")["05_online_softmax.ipynb"]
     (course / "work/.origins.json").unlink()
     assert len(workspace.update(course)) == 2
@@ -144,12 +133,6 @@ def test_fresh_refuses_a_lesson_that_is_not_there(course):
     with pytest.raises(FileNotFoundError, match="no lesson '5'; there are 00_start_here, 05_online_softmax"):
         workspace.fresh("5", course)
     assert not (course / "work").exists()
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def request(url: str, method: str = "GET", body: dict | None = None) -> str:
@@ -164,15 +147,10 @@ def test_jupyterlab_opens_the_first_lesson_quietly_once_and_saves_in_work(course
     workspace.update(course)
     before = contents(course)
 
-    home, port = tmp_path_factory.mktemp("jupyter"), free_port()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        home, port = tmp_path_factory.mktemp("jupyter"), free.getsockname()[1]
     folders = {f"JUPYTER_{kind}_DIR": str(home / kind) for kind in ("CONFIG", "DATA", "RUNTIME")}
-    options = {
-        "token": "",
-        "port": port,
-        "ip": "127.0.0.1",
-        "open_browser": False,
-        "disable_check_xsrf": True,
-    }
+    options = {"token": "", "port": port, "ip": "127.0.0.1", "open_browser": False, "disable_check_xsrf": True}
     (home / "CONFIG").mkdir()
     (home / "CONFIG/jupyter_server_config.json").write_text(json.dumps({"ServerApp": options}))
     code = f"import pathlib, courseware.workspace; courseware.workspace.open_lab(pathlib.Path({str(course)!r}))"
@@ -183,25 +161,15 @@ def test_jupyterlab_opens_the_first_lesson_quietly_once_and_saves_in_work(course
         try:
             url = f"http://127.0.0.1:{port}"
             deadline = time.monotonic() + 60
-            while True:
-                try:
-                    request(f"{url}/api")
-                    break
-                except OSError:
-                    assert server.poll() is None and time.monotonic() < deadline, (home / "log").read_text()
-                    time.sleep(0.1)
+            while "Open this" not in (said := (home / "log").read_text()):
+                assert server.poll() is None and time.monotonic() < deadline, said
+                time.sleep(0.1)
             assert "00_start_here.ipynb" in request(f"{url}/lab/tree/00_start_here.ipynb")
-            said = (home / "log").read_text()
             first_lesson = f"http://localhost:{port}/lab/tree/00_start_here.ipynb\n"
             assert said.count("http://") == 1
             assert f"Open this, if no browser has opened it:\n\n    {first_lesson}" in said
-            for plugin, setting, value in (
-                ("docmanager-extension:plugin", "autosaveInterval", 15),
-                ("apputils-extension:notification", "fetchNews", "false"),
-                ("filebrowser-extension:browser", "showLastModifiedColumn", False),  # room for the lessons' names
-            ):
-                schema = json.loads(request(f"{url}/lab/api/settings/@jupyterlab/{plugin}"))["schema"]
-                assert schema["properties"][setting]["default"] == value
+            schema = json.loads(request(f"{url}/lab/api/settings/@jupyterlab/docmanager-extension:plugin"))["schema"]
+            assert schema["properties"]["autosaveInterval"]["default"] == 15
             second = subprocess.run(
                 [sys.executable, "-c", code], cwd=ROOT, env=os.environ | folders, capture_output=True, text=True,
                 timeout=60,
@@ -218,12 +186,3 @@ def test_jupyterlab_opens_the_first_lesson_quietly_once_and_saves_in_work(course
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     assert {name for name in changed if ".ipynb_checkpoints" not in name} == {"work/05_online_softmax.ipynb"}
     assert b"answer = 42" in after["work/05_online_softmax.ipynb"]
-
-
-def test_the_glossary_is_always_todays(course):
-    page = course / "notebooks/glossary.md"
-    page.write_text("old\n")
-    workspace.update(course)
-    page.write_text("new\n")
-    assert workspace.update(course) == []
-    assert (course / "work/glossary.md").read_text() == "new\n"

@@ -36,12 +36,9 @@ def test_every_term_is_used_by_the_lesson_that_introduces_it():
     assert unused == []
 
 
-def test_every_entry_fits_into_a_row_of_the_table():
+def test_entries_fit_into_rows_of_tables_and_no_name_is_both_a_symbol_and_a_term():
     for name, (_, meaning) in courseware.GLOSSARY.items():
         assert "|" not in name + meaning and "\n" not in meaning, name
-
-
-def test_no_name_is_both_a_symbol_and_a_term():
     assert not set(courseware.SYMBOLS) & set(courseware.TERMS)
 
 

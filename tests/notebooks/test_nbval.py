@@ -85,28 +85,26 @@ def test_every_lesson_with_exercises_has_a_notebook():
     assert set(registry.lessons()) <= {name[:2] for name in NAMES}
 
 
-def small_notebook(printed):
-    """A notebook with one cell for each pair of source and committed text in `printed`."""
+def test_validation_rejects_what_does_not_reproduce_and_a_file_left_behind(tmp_path):
     cells = []
-    for count, (source, text) in enumerate(printed, start=1):
-        output = new_output("stream", name="stdout", text=text)
-        cells.append(new_code_cell(source, execution_count=count, outputs=[output]))
-    return new_notebook(cells=cells)
-
-
-def test_validation_rejects_what_does_not_reproduce(tmp_path):
-    cells = [
+    for source, text in (
         ("print(1.25)", "1.25\n"),
         ("print(1.26)", "1.25\n"),
         ("print(1.25)", ""),
         ("import time; print(time.time_ns())", "1767225600000000000\n"),
         ("raise ValueError", ""),
         ("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])", "\n"),
-    ]
-    finished = validate(small_notebook(cells), tmp_path)
+    ):
+        output = new_output("stream", name="stdout", text=text)
+        cells.append(new_code_cell(source, execution_count=len(cells) + 1, outputs=[output]))
+    finished = validate(new_notebook(cells=cells), tmp_path)
     assert finished.returncode == 1
     failed = re.findall(r"^FAILED .*::Cell (\d)", finished.stdout, flags=re.MULTILINE)
     assert failed == ["1", "2", "3", "4"], finished.stdout
+    (tmp_path / "more").mkdir()
+    leaves_a_file = new_notebook(cells=[new_code_cell("open('left', 'w').close()", execution_count=1)])
+    with pytest.raises(AssertionError, match="leaves no file"):
+        validate(leaves_a_file, tmp_path / "more")
 
 
 def test_a_stub_a_wrong_answer_and_a_right_one_are_told_apart(tmp_path):
@@ -123,9 +121,3 @@ def test_a_stub_a_wrong_answer_and_a_right_one_are_told_apart(tmp_path):
     finished = validate(notebook, tmp_path)
     assert finished.returncode == 0, finished.stdout
     assert states(tmp_path) == {"01.cosine_similarity": "attempted", "01.attention_flops": "passed"}
-
-
-def test_validation_notices_a_file_left_behind(tmp_path):
-    notebook = small_notebook([("print(1); open('left', 'w').close()", "1\n")])
-    with pytest.raises(AssertionError, match="leaves no file"):
-        validate(notebook, tmp_path)

@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
-from course_lib import masks, runtime
-from courseware.bench.accuracy import assert_within_budget, check_attention, check_gradients
+from course_lib import runtime
+from courseware.bench.accuracy import assert_within_budget
 from tests.peers import flash_attn_adapter as adapter
 from tests.peers.flash_attn_adapter import flash_attn_func, flash_attn_with_kvcache
 
@@ -23,26 +23,59 @@ def integers(*values):
     return torch.tensor(values, dtype=torch.int32, device=DEVICE)
 
 
-def attend(q, k, v, mask, dtype):
-    """(o [n_q, heads, d], lse [heads, n_q]) of one sequence; mask: of `course_lib.masks`."""
-    group = q.shape[1] // k.shape[1]
-    q, k, v = (x.to(dtype).transpose(0, 1) for x in (q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)))
-    visible = torch.from_numpy(mask.dense(q.shape[1], k.shape[1])).to(DEVICE)
-    scores = (q @ k.mT * D**-0.5).masked_fill(~visible, -torch.inf)
-    weights = torch.softmax(scores, -1).masked_fill(~visible.any(-1)[:, None], 0.0)
-    return (weights @ v).transpose(0, 1), torch.logsumexp(scores.double(), -1).float()
+def slopes_of(dims, batch, heads):
+    """(alibi_slopes of so many dimensions, none for 0; those of each sequence)."""
+    slopes = random(batch, heads, seed=7).abs()
+    return {0: (None, [None] * batch), 1: (slopes[0], [slopes[0]] * batch), 2: (slopes, slopes)}[dims]
 
 
-def check_sequences(found, q, k, v, lengths, causal=False, left=None, right=None):
-    """found: o, or (o, lse), of sequences whose keys are the first lengths[b] rows of k[b] and v[b]."""
-    o, lse = found if isinstance(found, tuple) else (found, None)
-    mask = masks.sliding_window(left, 0 if causal else right)
+def stated(
+    q, k, v, *, window_size=(-1, -1), causal=False, softcap=0.0, alibi_slopes=None, softmax_scale=None, kept=1.0
+):
+    """(o, lse [heads, seq]) of one sequence [seq, heads, d], as flash-attention's documentation has it, in q's dtype.
+
+    kept: which weights dropout keeps [heads, n_q, n_k], scaled.
+    """
+    n_q, n_k, group = len(q), len(k), q.shape[1] // k.shape[1]
+    q, k, v = (x.transpose(0, 1) for x in (q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)))
+    scores = q @ k.mT * (softmax_scale or q.shape[-1] ** -0.5)
+    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+    i, j = torch.arange(n_q, device=q.device)[:, None], torch.arange(n_k, device=q.device)
+    distance = i + n_k - n_q - j
+    if alibi_slopes is not None:
+        scores = scores - alibi_slopes.to(scores.dtype)[:, None, None] * distance.abs()
+    left, right = window_size[0], 0 if causal else window_size[1]
+    hidden = (left >= 0) & (distance > left) | (right >= 0) & (-distance > right)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    weights = torch.softmax(scores, -1).masked_fill(hidden.all(-1)[:, None], 0.0) if n_k else scores
+    return (weights * kept @ v).transpose(0, 1), torch.logsumexp(scores.double(), -1).float()
+
+
+def check_case(function, statement, q, k, v):
+    """function and statement of (q, k, v) agree in o, in its gradients for a random do, and in lse if there is one."""
+    do, found = random(*q.shape, dtype=q.dtype, seed=9), []
+    for call, dtype in ((function, q.dtype), (statement, q.dtype), (statement, torch.float64)):
+        leaves = [x.to(dtype).detach().requires_grad_() for x in (q, k, v)]
+        o, lse, *_ = call(*leaves)
+        found.append([o.detach(), *torch.autograd.grad(o, leaves, do.to(dtype)), lse])
+    for name, answer, plain, exact in zip(("o", "dq", "dk", "dv", "lse"), *found, strict=True):
+        if name == "lse":
+            assert answer is None or answer.shape == exact.shape
+            dtype, terms = torch.float32, None
+        else:
+            dtype, terms = q.dtype, None if name == "o" else exact.abs() + 1
+        if answer is not None:
+            assert_within_budget(name, answer, plain, exact, dtype, terms=terms)
+
+
+def check_sequences(found, q, k, v, lengths, **arguments):
+    """found: (o, lse) of sequences whose keys are the first lengths[b] rows of k[b] and v[b]."""
+    assert found[0].shape == q.shape and found[1].shape == (len(q), q.shape[2], q.shape[1])
     for b, length in enumerate(lengths):
-        inputs = q[b], k[b, :length], v[b, :length], mask
-        exact, plain = (attend(*inputs, dtype) for dtype in (torch.float64, q.dtype))
-        assert_within_budget("o", o[b], plain[0], exact[0], q.dtype)
-        if lse is not None:
-            assert_within_budget("lse", lse[b], plain[1], exact[1].float(), torch.float32)
+        inputs = q[b], k[b, :length], v[b, :length]
+        plain, exact = (stated(*(x.to(dtype) for x in inputs), **arguments) for dtype in (q.dtype, torch.float64))
+        assert_within_budget("o", found[0][b], plain[0], exact[0], q.dtype)
+        assert_within_budget("lse", found[1][b], plain[1], exact[1], torch.float32)
 
 
 def in_pages(cache, page_size, seed=0):
@@ -55,188 +88,68 @@ def in_pages(cache, page_size, seed=0):
     return pages, table.int().to(DEVICE)
 
 
-# flash_attn_func
+def caches_of(k, v, page_size):
+    """(k_cache, v_cache, block_table), as they are or in pages."""
+    if not page_size:
+        return k.clone(), v.clone(), None
+    (k_pages, table), (v_pages, _) = in_pages(k, page_size), in_pages(v, page_size)
+    return k_pages, v_pages, table
 
 
-@pytest.mark.parametrize("n_q, n_k, kv_heads", ((20, 50, 2), (50, 20, 1), (20, 20, 4)))
-def test_sequence_comes_before_heads_and_causal_is_aligned_at_the_last_key(n_q, n_k, kv_heads):
-    """With more queries than keys, the first see nothing: 0, and lse -inf. lse is [batch, heads, seq]."""
-    q, k, v = random(2, n_q, 4, D), random(2, n_k, kv_heads, D, seed=1), random(2, n_k, kv_heads, D, seed=2)
-    for causal in (False, True):
-        o, lse, dropped = flash_attn_func(q, k, v, causal=causal, return_attn_probs=True)
-        assert o.shape == q.shape and lse.shape == (2, 4, n_q) and dropped is None
-        check_sequences((o, lse), q, k, v, (n_k, n_k), causal=causal)
-        assert torch.equal(flash_attn_func(q, k, v, causal=causal), o)
-    hidden = max(0, n_q - n_k)
-    assert (o[:, :hidden] == 0).all() and (lse[..., :hidden] == -torch.inf).all() and (lse[..., hidden:] > -9).all()
-
-
-def test_gradients_pass_through_the_layout():
-    q, k, v = (random(1, n, heads, D, seed=n).requires_grad_() for n, heads in ((18, 4), (30, 2), (30, 2)))
-    o = flash_attn_func(q, k, v, softmax_scale=0.3, causal=True)
-    do = random(*o.shape, seed=5)
-    found = torch.autograd.grad(o, (q, k, v), do)
-    inputs = [x.detach().transpose(1, 2) for x in (q, k, v, do)]
-    check_gradients([x.transpose(1, 2) for x in found], *inputs, causal=True, scale=0.3)
-
-
-def test_packed_inputs_hold_q_k_and_v_in_this_order():
-    q, k, v = (random(1, 20, 2, D, seed=seed) for seed in range(3))
-    o = flash_attn_func(q, k, v, causal=True)
-    assert torch.equal(adapter.flash_attn_qkvpacked_func(torch.stack((q, k, v), 2), causal=True), o)
-    assert torch.equal(adapter.flash_attn_kvpacked_func(q, torch.stack((k, v), 2), causal=True), o)
-
-
-def test_softmax_scale_is_that_of_the_scores():
-    q, k, v = (random(1, 20, 2, D, seed=seed) for seed in range(3))
-    for function in (flash_attn_func, flash_attn_with_kvcache):
-        found = function(q, k, v, softmax_scale=0.7).transpose(1, 2)
-        check_attention(found, *(x.transpose(1, 2) for x in (q, k, v)), scale=0.7)
-
-
-# flash_attn_with_kvcache
-
-
-@pytest.mark.parametrize(
-    "page_size, kv_heads, dtype", ((None, 6, torch.float16), (16, 3, torch.bfloat16), (32, 1, torch.float32)), ids=str
-)
-def test_cache_seqlens_are_the_keys_of_each_sequence(page_size, kv_heads, dtype):
-    """Without new keys, they are all that a query sees. Fewer keys than queries leave the first queries without any."""
-    q = random(3, 4, 6, D, dtype=dtype)
-    k, v = random(3, 64, kv_heads, D, dtype=dtype, seed=1), random(3, 64, kv_heads, D, dtype=dtype, seed=2)
-    lengths, table, caches = (64, 1, 37), None, (k, v)
-    if page_size:
-        (k_pages, table), (v_pages, _) = in_pages(k, page_size), in_pages(v, page_size)
-        caches = k_pages, v_pages
-    for causal, num_splits in ((False, 0), (True, 1), (True, 3)):
-        found = flash_attn_with_kvcache(
-            q, *caches, cache_seqlens=integers(*lengths), block_table=table, causal=causal, num_splits=num_splits,
-            return_softmax_lse=True,
-        )  # fmt: skip
-        assert found[1].shape == (3, 6, 4)
-        check_sequences(found, q, k, v, lengths, causal=causal)
-
-
-@pytest.mark.parametrize("n_new, n_appended, page_size", ((1, 1, None), (5, 3, None), (5, 5, 16), (2, 20, 16)))
-def test_new_keys_are_written_in_place_behind_those_of_cache_seqlens(n_new, n_appended, page_size):
-    """cache_seqlens are the lengths before the call, and are left as they were. Causal queries end at the last key."""
-    before, capacity = (0, 30, 64 - n_appended), 64
-    q, k, v = random(3, n_new, 2, D), random(3, capacity, 1, D, seed=1), random(3, capacity, 1, D, seed=2)
-    new_k, new_v = random(3, n_appended, 1, D, seed=3), random(3, n_appended, 1, D, seed=4)
-    expected_k, expected_v = k.clone(), v.clone()
-    for b, length in enumerate(before):
-        expected_k[b, length : length + n_appended], expected_v[b, length : length + n_appended] = new_k[b], new_v[b]
-    after = [length + n_appended for length in before]
-    for causal in (False, True):
-        k_cache, v_cache, table = k.clone(), v.clone(), None
-        if page_size:
-            (k_cache, table), (v_cache, _) = in_pages(k, page_size), in_pages(v, page_size)
-        seqlens = integers(*before)
-        found = flash_attn_with_kvcache(
-            q, k_cache, v_cache, new_k, new_v, cache_seqlens=seqlens, block_table=table, causal=causal,
-            return_softmax_lse=True,
-        )  # fmt: skip
-        check_sequences(found, q, expected_k, expected_v, after, causal=causal)
-        assert seqlens.tolist() == list(before)
-        for cache, expected in ((k_cache, expected_k), (v_cache, expected_v)):
-            assert torch.equal(cache if table is None else cache[table.long()].flatten(1, 2), expected)
-
-
-def test_one_length_for_all_and_a_full_cache():
-    q, k, v = random(2, 1, 2, D), random(2, 40, 2, D, seed=1), random(2, 40, 2, D, seed=2)
-    check_sequences(flash_attn_with_kvcache(q, k, v, cache_seqlens=7), q, k, v, (7, 7))
-    check_sequences(flash_attn_with_kvcache(q, k, v), q, k, v, (40, 40))
-
-
-@pytest.mark.parametrize("n_new", (1, 4))
-@pytest.mark.parametrize("window", ((0, 0), (5, 0), (5, 3), (20, -1), (-1, 0), (-1, 9), (63, 50)))
-def test_a_window_is_counted_from_the_position_of_each_query(window, n_new):
-    """In a sequence of n keys, query i stands at n - n_new + i. -1 is no limit, and causal is a right of 0."""
-    q, k, v = random(3, n_new, 2, D), random(3, 64, 1, D, seed=1), random(3, 64, 1, D, seed=2)
-    left, right = (None if side < 0 else side for side in window)
-    for causal in (False, True):
-        found = flash_attn_with_kvcache(
-            q, k, v, cache_seqlens=integers(64, 4, 33), causal=causal, window_size=window, return_softmax_lse=True
-        )
-        check_sequences(found, q, k, v, (64, 4, 33), causal, left, right)
-
-
-def stated(q, k, v, *, window=(-1, -1), causal=False, softcap=0.0, slopes=None, scale=None, kept=1.0, lse=False):
-    """o of one sequence [seq, heads, d], as flash-attention's documentation has it, in the dtype of q."""
-    n_q, n_k, group = len(q), len(k), q.shape[1] // k.shape[1]
-    q, k, v = (x.transpose(0, 1) for x in (q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)))
-    scores = q @ k.mT * (scale or q.shape[-1] ** -0.5)
-    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
-    i, j = torch.arange(n_q, device=q.device)[:, None], torch.arange(n_k, device=q.device)
-    distance = i + n_k - n_q - j
-    if slopes is not None:
-        scores = scores - slopes.to(scores.dtype)[:, None, None] * distance.abs()
-    left, right = window[0], 0 if causal else window[1]
-    hidden = (left >= 0) & (distance > left) | (right >= 0) & (-distance > right)
-    scores = scores.masked_fill(hidden, -torch.inf)
-    weights = torch.softmax(scores, -1).masked_fill(hidden.all(-1)[:, None], 0.0) if n_k else scores
-    o = (weights * kept @ v).transpose(0, 1)
-    return (o, torch.logsumexp(scores, -1)) if lse else o
-
-
-def check_case(function, statement, q, k, v, name=""):
-    """function and statement of (q, k, v): values, and gradients for a random gradient of o, within the budget."""
-    do, found = random(*q.shape, dtype=q.dtype, seed=9), []
-    for call, dtype in ((function, q.dtype), (statement, q.dtype), (statement, torch.float64)):
-        leaves = [x.to(dtype).detach().requires_grad_() for x in (q, k, v)]
-        o = call(*leaves)
-        found.append([o.detach(), *torch.autograd.grad(o, leaves, do.to(dtype))])
-    for which, answer, plain, exact in zip(("o", "dq", "dk", "dv"), *found, strict=True):
-        terms = None if which == "o" else exact.abs() + 1
-        assert_within_budget(f"{which} {name}", answer, plain, exact, q.dtype, terms=terms)
-
-
-# (head_dim, heads, kv_heads, n_q, n_k, arguments); slopes stands for how many dimensions alibi_slopes has.
+# flash_attn_func: (head_dim, heads, kv_heads, n_q, n_k, arguments); slopes: how many dimensions alibi_slopes has.
 CASES = (
+    (16, 4, 1, 50, 20, {}),
+    (16, 4, 2, 20, 50, {"causal": True, "softmax_scale": 0.3}),
+    (16, 4, 4, 50, 20, {"causal": True}),  # the first queries see nothing: 0, and lse is -inf
+    (16, 2, 2, 20, 30, {"window_size": (28, 18)}),
+    (16, 2, 2, 20, 30, {"window_size": (29, 19)}),  # hides nothing
+    (16, 2, 2, 20, 30, {"window_size": (29, 0)}),  # hides no more than causal
     (32, 4, 4, 40, 40, {"window_size": (7, 3)}),
     (64, 4, 1, 20, 45, {"window_size": (7, 0), "causal": True}),
-    (96, 4, 2, 45, 20, {"window_size": (30, 2)}),  # the first queries see nothing
+    (96, 4, 2, 45, 20, {"window_size": (30, 2)}),
     (128, 2, 2, 33, 40, {"window_size": (-1, 5)}),
     (256, 2, 1, 20, 33, {"window_size": (5, -1)}),
     (40, 4, 4, 30, 30, {"window_size": (5, 9), "causal": True}),  # causal hides what is on the right
     (32, 4, 2, 20, 45, {"slopes": 1}),
     (64, 4, 4, 40, 40, {"slopes": 2, "causal": True}),
     (128, 4, 1, 40, 25, {"slopes": 2, "window_size": (9, 4)}),
-    (32, 4, 4, 40, 40, {"softcap": 1.5}),
     (64, 4, 2, 25, 40, {"softcap": 0.7, "causal": True, "softmax_scale": 0.4}),
     (128, 4, 1, 40, 40, {"softcap": 1.0, "slopes": 1, "window_size": (12, 0)}),
     (192, 2, 2, 20, 20, {"softcap": 2.0, "slopes": 2}),
+    (64, 2, 2, 30, 40, {"softcap": 3.0, "window_size": (9, 0), "dtype": torch.float16}),
+    (64, 2, 2, 30, 40, {"softcap": 3.0, "window_size": (9, 0), "dtype": torch.bfloat16}),
 )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_windows_slopes_and_caps_are_those_of_the_documentation(case):
-    """Slopes are one for each head, or for each head of each sequence; the cap comes before the bias."""
+    """Sequence comes before heads. Slopes are one for each head, or for each head of each sequence; the cap comes
+    before the bias."""
     d, heads, kv_heads, n_q, n_k, arguments = case
     arguments = dict(arguments)
-    q, *kv = (random(2, n, h, d, seed=n) for n, h in ((n_q, heads), (n_k, kv_heads), (n_k, kv_heads)))
-    dims = arguments.pop("slopes", 0)
-    slopes = random(2, heads, seed=7).abs() if dims == 2 else random(heads, seed=7).abs() if dims else None
-    how = {
-        "window": arguments.get("window_size", (-1, -1)), "causal": arguments.get("causal", False),
-        "softcap": arguments.get("softcap", 0.0), "scale": arguments.get("softmax_scale"),
-    }  # fmt: skip
+    dtype = arguments.pop("dtype", torch.float32)
+    q, *kv = (
+        random(2, n, h, d, dtype=dtype, seed=s) for s, n, h in ((1, n_q, heads), (2, n_k, kv_heads), (3, n_k, kv_heads))
+    )
+    slopes, each = slopes_of(arguments.pop("slopes", 0), 2, heads)
+
+    def function(*of):
+        return flash_attn_func(*of, alibi_slopes=slopes, return_attn_probs=True, **arguments)
 
     def statement(q, k, v):
-        each = slopes if dims == 2 else (slopes, slopes)
-        return torch.stack([stated(q[b], k[b], v[b], slopes=each[b], **how) for b in range(2)])
+        parts = [stated(q[b], k[b], v[b], alibi_slopes=each[b], **arguments) for b in range(2)]
+        return map(torch.stack, zip(*parts, strict=True))
 
-    check_case(lambda *of: flash_attn_func(*of, alibi_slopes=slopes, **arguments), statement, q, *kv)
+    check_case(function, statement, q, *kv)
+    assert function(q, *kv)[2] is None
 
 
-@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
-def test_half_precision(dtype):
-    q, k, v = (random(1, n, 2, 64, dtype=dtype, seed=n) for n in (30, 40, 41))
-    v = v[:, :40]
-    check_case(
-        lambda *of: flash_attn_func(*of, window_size=(9, 0), softcap=3.0),
-        lambda q, k, v: stated(q[0], k[0], v[0], window=(9, 0), softcap=3.0)[None], q, k, v,
-    )  # fmt: skip
+def test_packed_inputs_hold_q_k_and_v_in_this_order():
+    q, k, v = (random(1, 20, 2, D, seed=seed) for seed in range(3))
+    o, *_ = flash_attn_func(q, k, v, causal=True, return_attn_probs=True)
+    assert torch.equal(flash_attn_func(q, k, v, causal=True), o)
+    assert torch.equal(adapter.flash_attn_qkvpacked_func(torch.stack((q, k, v), 2), causal=True), o)
+    assert torch.equal(adapter.flash_attn_kvpacked_func(q, torch.stack((k, v), 2), causal=True), o)
 
 
 @pytest.mark.parametrize("rate", (0.17, 0.5))
@@ -259,18 +172,16 @@ def test_dropout_drops_its_share_of_the_weights_and_gradients_see_the_same_ones(
 
     def function(q, k, v):
         torch.manual_seed(3)
-        return flash_attn_func(q, k, v, dropout_p=rate, causal=True)
+        return flash_attn_func(q, k, v, dropout_p=rate, causal=True), None
 
     def statement(q, k, v):
         left = [kept[b].transpose(0, 1) / (1 - rate) for b in range(2)]
-        return torch.stack([stated(q[b], k[b], v[b], causal=True, kept=left[b]) for b in range(2)])
+        return torch.stack([stated(q[b], k[b], v[b], causal=True, kept=left[b])[0] for b in range(2)]), None
 
     check_case(function, statement, q, k, random(2, n, 2, n, seed=2))
 
 
 # flash_attn_varlen_func
-
-
 VARLEN = (
     {}, {"causal": True}, {"window_size": (4, 2)}, {"window_size": (4, -1), "causal": True}, {"softcap": 1.5},
     {"slopes": 1, "causal": True}, {"slopes": 2},
@@ -282,29 +193,20 @@ def test_sequences_of_any_length_one_behind_the_other(arguments):
     """Of none and of one token, and with more queries than keys; lse is [heads, total_q]."""
     lengths_q, lengths_k = (7, 0, 1, 20, 1, 12), (7, 3, 0, 30, 1, 5)
     arguments = dict(arguments)
-    dims = arguments.pop("slopes", 0)
-    slopes = random(6, 4, seed=7).abs() if dims == 2 else random(4, seed=7).abs() if dims else None
-    how = {
-        "window": arguments.get("window_size", (-1, -1)), "causal": arguments.get("causal", False),
-        "softcap": arguments.get("softcap", 0.0),
-    }  # fmt: skip
+    slopes, each = slopes_of(arguments.pop("slopes", 0), 6, 4)
     cu_q, cu_k = (integers(0, *itertools.accumulate(lengths)) for lengths in (lengths_q, lengths_k))
-    q, k, v = (random(n, h, 32, seed=n + h) for n, h in ((41, 4), (46, 2), (46, 2)))
-    k = k.flip(0)  # not the values
+    q, k, v = (random(n, h, 32, seed=seed) for seed, (n, h) in enumerate(((41, 4), (46, 2), (46, 2))))
 
-    def function(q, k, v, **more):
-        return adapter.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 20, 30, alibi_slopes=slopes, **arguments, **more)
+    def function(q, k, v):
+        more = {"alibi_slopes": slopes, "return_attn_probs": True, **arguments}
+        return adapter.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 20, 30, **more)
 
-    def statement(q, k, v, **more):
-        each = slopes if dims == 2 else [slopes] * 6
+    def statement(q, k, v):
         parts = zip(q.split(lengths_q), k.split(lengths_k), v.split(lengths_k), each, strict=True)
-        return [stated(*part, slopes=of, **how, **more) for *part, of in parts]
+        o, lse = zip(*(stated(*part, alibi_slopes=of, **arguments) for *part, of in parts), strict=True)
+        return torch.cat(o), torch.cat(lse, 1)
 
-    check_case(function, lambda *of: torch.cat(statement(*of)), q, k, v)
-    o, lse, dropped = function(q, k, v, return_attn_probs=True)
-    exact = torch.cat([lse for _, lse in statement(q.double(), k.double(), v.double(), lse=True)], 1)
-    assert o.shape == q.shape and lse.shape == (4, 41) and dropped is None
-    torch.testing.assert_close(lse, exact.float(), rtol=1e-6, atol=1e-6)
+    check_case(function, statement, q, k, v)
 
 
 def test_packed_rows_are_the_rows_of_a_padded_batch():
@@ -328,36 +230,93 @@ def test_padding_is_taken_out_and_put_back():
     assert torch.equal(adapter.pad_input(rows, indices, 3, 5), x * mask[..., None])
 
 
-@pytest.mark.parametrize("window", ((29, 0), (40, 40), (-1, 19), (29, -1)))
-def test_windows_that_hide_nothing_more_are_accepted_by_flash_attn_func(window):
-    q, k, v = random(1, 20, 2, D), random(1, 30, 2, D, seed=1), random(1, 30, 2, D, seed=2)
-    causal = window[1] == 0
-    assert torch.equal(flash_attn_func(q, k, v, window_size=window), flash_attn_func(q, k, v, causal=causal))
+# flash_attn_with_kvcache
+
+
+@pytest.mark.parametrize(
+    "page_size, kv_heads, dtype", ((None, 6, torch.float16), (16, 3, torch.bfloat16), (32, 1, torch.float32)), ids=str
+)
+def test_cache_seqlens_are_the_keys_of_each_sequence(page_size, kv_heads, dtype):
+    """Without new keys, they are all that a query sees. Fewer keys than queries leave the first queries without any."""
+    q = random(3, 4, 6, D, dtype=dtype)
+    k, v = random(3, 64, kv_heads, D, dtype=dtype, seed=1), random(3, 64, kv_heads, D, dtype=dtype, seed=2)
+    *caches, table = caches_of(k, v, page_size)
+    for num_splits, arguments in ((0, {"softmax_scale": 0.7}), (1, {"causal": True}), (3, {"causal": True})):
+        found = flash_attn_with_kvcache(
+            q, *caches, cache_seqlens=integers(64, 1, 37), block_table=table, num_splits=num_splits,
+            return_softmax_lse=True, **arguments,
+        )  # fmt: skip
+        check_sequences(found, q, k, v, (64, 1, 37), **arguments)
+
+
+@pytest.mark.parametrize("n_new, n_appended, page_size", ((1, 1, None), (5, 3, None), (5, 5, 16), (2, 20, 16)))
+def test_new_keys_are_written_in_place_behind_those_of_cache_seqlens(n_new, n_appended, page_size):
+    """cache_seqlens are the lengths before the call, and are left as they were. Causal queries end at the last key."""
+    before = (0, 30, 64 - n_appended)
+    q, k, v = random(3, n_new, 2, D), random(3, 64, 1, D, seed=1), random(3, 64, 1, D, seed=2)
+    new_k, new_v = random(3, n_appended, 1, D, seed=3), random(3, n_appended, 1, D, seed=4)
+    expected_k, expected_v = k.clone(), v.clone()
+    for b, length in enumerate(before):
+        expected_k[b, length : length + n_appended], expected_v[b, length : length + n_appended] = new_k[b], new_v[b]
+    after = [length + n_appended for length in before]
+    for causal in (False, True):
+        k_cache, v_cache, table = caches_of(k, v, page_size)
+        seqlens = integers(*before)
+        found = flash_attn_with_kvcache(
+            q, k_cache, v_cache, new_k, new_v, cache_seqlens=seqlens, block_table=table, causal=causal,
+            return_softmax_lse=True,
+        )  # fmt: skip
+        check_sequences(found, q, expected_k, expected_v, after, causal=causal)
+        assert seqlens.tolist() == list(before)
+        for cache, expected in ((k_cache, expected_k), (v_cache, expected_v)):
+            assert torch.equal(cache if table is None else cache[table.long()].flatten(1, 2), expected)
+
+
+def test_one_length_for_all_and_a_full_cache():
+    q, k, v = random(2, 1, 2, D), random(2, 40, 2, D, seed=1), random(2, 40, 2, D, seed=2)
+    for length in (7, None):
+        found = flash_attn_with_kvcache(q, k, v, cache_seqlens=length, return_softmax_lse=True)
+        check_sequences(found, q, k, v, (length or 40,) * 2)
+        assert torch.equal(flash_attn_with_kvcache(q, k, v, cache_seqlens=length), found[0])
+
+
+@pytest.mark.parametrize("n_new", (1, 4))
+@pytest.mark.parametrize("window", ((0, 0), (5, 0), (5, 3), (20, -1), (-1, 0), (-1, 9), (63, 50)))
+def test_a_window_is_counted_from_the_position_of_each_query(window, n_new):
+    """In a sequence of n keys, query i stands at n - n_new + i. -1 is no limit, and causal is a right of 0."""
+    q, k, v = random(3, n_new, 2, D), random(3, 64, 1, D, seed=1), random(3, 64, 1, D, seed=2)
+    for causal in (False, True):
+        arguments = {"causal": causal, "window_size": window}
+        found = flash_attn_with_kvcache(
+            q, k, v, cache_seqlens=integers(64, 4, 33), return_softmax_lse=True, **arguments
+        )
+        check_sequences(found, q, k, v, (64, 4, 33), **arguments)
+
+
+@pytest.mark.parametrize("page_size, named", ((None, "k_cache"), (16, "block_table")))
+def test_a_cache_without_room_is_refused_before_anything_is_written(page_size, named):
+    q, k = random(2, 1, 2, D), random(2, 32, 2, D)
+    cache, _, table = caches_of(k, k, page_size)
+    before = cache.clone()
+    with pytest.raises(RuntimeError, match=f"{named} has room for 32 keys of a sequence, not for 33"):
+        flash_attn_with_kvcache(q, cache, cache, q, q, cache_seqlens=integers(3, 32), block_table=table)
+    torch.testing.assert_close(cache, before, rtol=0, atol=0, equal_nan=True)
 
 
 # What is refused
 
 
-REFUSED = {
-    flash_attn_with_kvcache: {
-        "rotary_cos": torch.ones(64, 8), "rotary_sin": torch.zeros(64, 8), "cache_batch_idx": torch.arange(1),
-        "cache_leftpad": torch.zeros(1), "softcap": 30.0, "alibi_slopes": torch.zeros(2), "window_size": (-1, 2),
-    },
+NOT_KNOWN_WITH_A_CACHE = {
+    "rotary_cos": torch.ones(64, 8), "rotary_sin": torch.zeros(64, 8), "cache_batch_idx": torch.arange(1),
+    "cache_leftpad": torch.zeros(1), "softcap": 30.0, "alibi_slopes": torch.zeros(2), "window_size": (-1, 2),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("function, name", [(function, name) for function in REFUSED for name in REFUSED[function]])
-def test_what_our_kernels_do_not_do_is_refused_by_name(function, name, monkeypatch):
-    for kernel in ("flash_attention", "decode"):
-        monkeypatch.setattr(adapter, kernel, lambda *_, **__: pytest.fail("ran"))
+@pytest.mark.parametrize("name", NOT_KNOWN_WITH_A_CACHE)
+def test_what_our_kernels_do_not_do_is_refused_by_name(name):
     q, k = random(1, 4, 2, D), random(1, 64, 2, D)
     with pytest.raises(NotImplementedError, match=f"^{name} is given"):
-        function(q, k, k, **{name: REFUSED[function][name]})
-
-
-def varlen(q, k, **arguments):
-    cu = {"cu_seqlens_q": integers(0, 4), "cu_seqlens_k": integers(0, 64), "max_seqlen_q": 4, "max_seqlen_k": 64}
-    return adapter.flash_attn_varlen_func(q[0], k[0], k[0], **{**cu, **arguments})
+        flash_attn_with_kvcache(q, k, k, **{name: NOT_KNOWN_WITH_A_CACHE[name]})
 
 
 @pytest.mark.parametrize(
@@ -374,17 +333,7 @@ def varlen(q, k, **arguments):
     ),
 )
 def test_lengths_that_are_none_are_refused_by_name(arguments, error, message):
-    q, k = random(1, 4, 2, D), random(1, 64, 2, D)
+    q, k = random(4, 2, D), random(64, 2, D)
+    cu = {"cu_seqlens_q": integers(0, 4), "cu_seqlens_k": integers(0, 64), "max_seqlen_q": 4, "max_seqlen_k": 64}
     with pytest.raises(error, match=f"^{message}"):
-        varlen(q, k, **arguments)
-
-
-@pytest.mark.parametrize("page_size, named", ((None, "k_cache"), (16, "block_table")))
-def test_a_cache_without_room_is_refused_before_anything_is_written(page_size, named):
-    q, k, table = random(2, 1, 2, D), random(2, 32, 2, D), None
-    if page_size:
-        k, table = in_pages(k, page_size)
-    before = k.clone()
-    with pytest.raises(RuntimeError, match=f"{named} has room for 32 keys of a sequence, not for 33"):
-        flash_attn_with_kvcache(q, k, k, q, q, cache_seqlens=integers(3, 32), block_table=table)
-    torch.testing.assert_close(k, before, rtol=0, atol=0, equal_nan=True)
+        adapter.flash_attn_varlen_func(q, k, k, **{**cu, **arguments})

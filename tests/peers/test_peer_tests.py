@@ -46,33 +46,25 @@ def test_slow():
 """
 
 
-@pytest.fixture
-def checkout(tmp_path):
+def test_every_case_has_its_outcome(tmp_path, monkeypatch, capsys):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_flash_attn.py").write_text(THEIRS)
-    return tmp_path
-
-
-def test_every_case_has_its_outcome(checkout, capsys):
+    checkout = str(tmp_path)
     names = ["test_output", "test_what_is_not_there", "test_slow"]
-    assert peer_tests.main([str(checkout), "--limit", "15", "--tests", "test_output"]) == 1
+    assert peer_tests.main([checkout, "--limit", "15", "--tests", "test_output"]) == 1
     first, counts = capsys.readouterr().out.splitlines()
     assert first.startswith("  AssertionError forty are too many: {'seqlen_q': 40, 'seqlen_k': 40, 'dropout_p': 0.0")
     large = f"; refused: return_attn_probs {2 if runtime.mode() == 'interpreter' else 3}; skipped 2"
     ran = "1 of 2" if runtime.mode() == "interpreter" else "1 of 3"
     assert counts.startswith(f"test_output: {ran} held in ") and counts.endswith(large)
-    assert peer_tests.main([str(checkout), "--limit", "1", "--tests", *names[1:]]) == 1
+    assert peer_tests.main([checkout, "--limit", "1", "--tests", *names[1:]]) == 1
     refused, slow = capsys.readouterr().out.splitlines()
     assert "0 of 0 held" in refused
     assert refused.endswith("refused: apply_rotary_emb 1; refused: index_first_axis 1")
-    assert "0 of 1 held" in slow and slow.endswith("out of time 1"), (
-        "and no Exception that the kernel could have raised"
-    )
-
-
-def test_all_held_is_a_success(checkout, monkeypatch, capsys):
+    # It is no Exception, which the kernel could have raised.
+    assert "0 of 1 held" in slow and slow.endswith("out of time 1")
     monkeypatch.setattr(peer_tests, "outcome", lambda test, case, limit_s: "held")
-    assert peer_tests.main([str(checkout), "--sample", "3", "--tests", "test_output"]) == 0
+    assert peer_tests.main([checkout, "--sample", "3", "--tests", "test_output"]) == 0
     assert "3 of 3 held" in capsys.readouterr().out
 
 

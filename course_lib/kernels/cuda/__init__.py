@@ -1,10 +1,9 @@
 """Attention in CUDA C++, thread by thread, for lesson 12.
 
 plain_attention.cu   the plain kernel
-attention.cu   the shipped one: the same algorithm, with what makes it fast
-launches.py    how the kernels are launched: grid, block, shared memory
-counts.py      what the plain kernel costs, as closed forms
-gpu.py         compiles with NVRTC and launches on a GPU
+attention.cu         the shipped one: the same algorithm, with what makes it fast
+launches.py          how the kernels are launched: grid, block, shared memory; and what the plain one costs
+gpu.py               compiles with NVRTC and launches on a GPU
 """
 
 import numbers

@@ -28,9 +28,23 @@ def lost_digits(returned, parts, sizes=None):
         with np.errstate(invalid="ignore"):  # -inf - -inf
             off = np.where(finite, np.abs(came - part.expected), 0)
         if (off > EPSILONS * np.finfo(np.float64).eps * size).any():
-            digits = -np.log10((off / np.maximum(size, 1e-300)).max())
-            text = f"{part.name} is right to about {int(digits)} digits only, where float64 has 15"
+            relative = off / np.maximum(size, 1e-300)
+            text = f"{part.name} is right to about {int(-np.log10(relative.max()))} digits only, where float64 has 15"
             text += f": it is {came.dtype}" * (came.dtype != np.float64)
+            # A sum that is wrong changes all entries by one factor, and what is rounded does not.
+            if off.size > 1 and np.ptp(relative) < 1e-3 * relative.max():
+                text += ", and every entry is off by the same part of itself"
             shown = (f"{part.name} = {show(np.asarray(x), 15)}" for x in (came, part.expected))
             return single_finding("digits", text, *shown, part=part.name)
     return None
+
+
+def keeps_float32(exact_lse):
+    """A test of a kernel: lse is exact_lse(**inputs) to 2^-20, a few roundings. `compare` allows for more."""
+
+    def test(launch, **inputs):
+        off = float(np.abs(launch.outputs["lse_ptr"].ravel() / exact_lse(**inputs) - 1).max())
+        text = f"lse is off by {off:.1g} of itself, where float32 rounds by 6e-08"
+        return single_finding("digits", text, part="lse") if off > 2**-20 else None
+
+    return test

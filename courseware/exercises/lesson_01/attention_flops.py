@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import traffic
-from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, compare, single_finding
-from courseware.checks.calling import AnswerError
+from courseware.checks import AnswerError, Checks, Exercise, ExpectedOutput, agrees, compare, single_finding
 
 
 def attention_flops(n_q, n_k, d, d_v):
@@ -65,10 +64,7 @@ def is_whole(returned, **sizes):
 check = Checks(attention_flops, agrees(count))
 
 check("one query and one key", [(1, 1, 1, 1), (1, 1, 3, 1), (1, 1, 1, 4), (1, 1, 5, 2)])
-check(
-    "any numbers of queries, keys and components",
-    [(2, 3, 5, 7), (5, 2, 3, 4), (3, 7, 2, 2), (7, 5, 4, 3), st.tuples(*[st.integers(1, 16)] * 4)],
-)
+check("any numbers of queries, keys and components", [(2, 3, 5, 7), (3, 7, 2, 2), st.tuples(*[st.integers(1, 16)] * 4)])
 check("131071 queries and 131073 keys, counted exactly", [(131071, 131073, 192, 128)], calls=is_large)
 check("the count is a whole number, of type int", [(3, 5, 2, 4)], test=is_whole)
 

@@ -35,24 +35,12 @@ check(
     "along, across and against one another: 1, 0, -1, whatever the lengths",
     [([1, 2], [3, 6]), ([3, 0], [2, 0]), ([1, 0], [0, 2]), ([1, 1], [-2, -2]), ([1, -2], [-1, 2])],
 )
-check(
-    "any two vectors, in any number of dimensions",
-    [([2, 0, 1], [3, 1, -4]), ([1, 2], [2, 1]), ([1, -1], [3, 1]), ([3], [-2]), ([2, -1], [-1, 2]), ANY],
-)
+check("any two vectors, in any number of dimensions", [([2, 0, 1], [3, 1, -4]), ([1, -1], [3, 1]), ([3], [-2]), ANY])
 check(
     "however short or long the vectors are, the cosine is the same",
-    # The third has one length that is far shorter, which the other makes up for. The product of the squares of two long
+    # Of the second pair one length is far shorter, which the other makes up for. The product of the squares of two long
     # lengths, or of two short ones, is a number of float64, and none of float32.
-    [
-        ([1e-6, 0], [1e-6, 1e-6]),
-        ([1e-9, 0], [1e-9, 1e-9]),
-        ([1e-18, 0], [1e18, 1e18]),
-        ([1e6, 2e6], [2e6, 1e6]),
-        ([1e10, 0], [1e10, 1e10]),
-        ([1e-12, 0], [1e-12, 1e-12]),
-        ([5e18, 0], [5e18, 5e18]),
-        ([2e-18, 0], [2e-18, 2e-18]),
-    ],
+    [([1e-6, 0], [1e-6, 1e-6]), ([1e-18, 0], [1e18, 1e18]), ([5e18, 0], [5e18, 5e18]), ([2e-18, 0], [2e-18, 2e-18])],
 )
 check("a vector of zeros gives 0, not NaN", [([0, 0], [1, 2]), ([1, 2], [0, 0]), ([0, 0], [0, 0])])
 check("the inputs are not modified", [([3, 4], [4, 3])], calls=not_modified)

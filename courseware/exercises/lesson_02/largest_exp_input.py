@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.reference import formats
-from courseware.checks import Checks, Exercise, show, single_finding
-from courseware.checks.calling import AnswerError, judging
+from courseware.checks import AnswerError, Checks, Exercise, judging, show, single_finding
 
 
 def largest_exp_input(exponent_bits, mantissa_bits):

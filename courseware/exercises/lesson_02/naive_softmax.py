@@ -67,10 +67,7 @@ def case(x, dtype=np.float64):
 
 check = Checks(naive_softmax, agrees(weights))
 
-check(
-    "a row of logits gives exp(x) / sum(exp(x))",
-    [case([0, 1]), case([1, 2, 3, 4]), case([0, 3, 1]), case([-5]), logits(rows=False)],
-)
+check("a row of logits gives exp(x) / sum(exp(x))", [case([0, 1]), case([1, 2, 3, 4]), case([-5]), logits(rows=False)])
 check(
     "each row of a matrix has a softmax of its own",
     [case([[0, 1], [2, 2]]), case([[[0, 1, 3], [2, 2, 0]], [[1, 0, 0], [3, 1, 2]]]), logits(rows=True)],
@@ -79,16 +76,13 @@ check("the weights have x's dtype", [case([0, 1], np.float16), case([0, 1], np.f
 check(
     "it breaks where the formula breaks",
     [
-        case([12, 12], np.float16),
-        case([12, 0], np.float16),
-        case([11, 11], np.float16),
-        case([89, 89], np.float32),
-        case([710, 710]),
+        *(case(row, np.float16) for row in ([12, 12], [12, 0], [11, 11], [-20, -20])),
+        case([88.5, 88.5], np.float32),
+        case([709.5, 709.5]),
         # The first digits of e are not enough: with 2.7182818 this does not overflow.
         case([709.782715, 0]),
         # So large that it does not fit a long double either.
         case([12000, 12000]),
-        case([-20, -20], np.float16),
         case([-800, -800, -801]),
         # Below the largest logit every other exp vanishes: only a step in x's own dtype makes these 0.
         case([[0, -18], [1, -17]], np.float16),
@@ -102,10 +96,5 @@ check(
 )
 check("the inputs are not modified", [case([0, 1]), case([0, 1], np.float32)], calls=not_modified)
 check("float64 logits keep their digits", [case([0.1, 0.7, 1.3]), case([[30, 0, -30]])], test=keeps_float64(weights))
-check(
-    "the sum overflows where x's dtype ends, be it float32 or float64",
-    [case([88.5, 88.5], np.float32), case([709.5, 709.5])],
-    test=breaks_as_written,
-)
 
 EXERCISE = Exercise(__file__, naive_softmax, check, points=1, minutes=5, difficulty="easy")

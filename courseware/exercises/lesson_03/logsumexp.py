@@ -5,17 +5,10 @@ from hypothesis import strategies as st
 
 from course_lib import reference
 from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, exact_and_plain
-from courseware.exercises.common.generators import LARGE_SCORES, NUMBERS
-from courseware.exercises.lesson_03.inputs import (
-    HALF,
-    HALVES,
-    SHORT_HALVES,
-    case,
-    index_of,
-    keeps_digits,
-    keeps_promises,
-    logits,
-)  # fmt: skip
+
+from ..common.generators import LARGE_SCORES, MASKED_SCORES, NUMBERS
+from ..common.precision import keeps_float64
+from .inputs import EACH_DTYPE, HALF, HALVES, SHORT_HALVES, case, index_of, keeps_promises, logits
 
 
 def logsumexp(x, axis=-1):
@@ -56,45 +49,21 @@ def half_lse(x, **_):
 
 check = Checks("logsumexp(x)", agrees(lse))
 
-check(
-    "a row gives the logarithm of the sum of exp(x)",
-    [case([1, 2, 3, 4]), case([3]), case([0, 0, 0]), case([0, 0, 0, 0, 0, 2]), logits(dimensions=(1, 1))],
-)
+check("a row gives the logarithm of the sum of exp(x)", [case([1, 2, 3, 4]), case([3]), logits(dimensions=(1, 1))])
 check(
     "adding c to every logit adds c to the result, 1000 and -1000 included",
-    [
-        case([0, 1], c=1000.0),
-        case([0, 1], c=-1000.0),
-        st.builds(case, st.lists(NUMBERS, min_size=1, max_size=3), c=LARGE_SCORES),
-    ],
+    [case([0, 1], c=1000.0), st.builds(case, st.lists(NUMBERS, min_size=1, max_size=3), c=LARGE_SCORES)],
     call="logsumexp(x + c)",
 )
-check(
-    "one logit, or two, far above the others",
-    [case(row) for row in ([0, 2000, 0, 0], [2000, 0, 2000, 0], [0, 0, 0, 2000], [1999, -1000, 2000])],
-)
+check("one logit, or two, far above the others", [case([2000, 0, 2000, 0]), case([1999, -1000, 2000])])
 check(
     "any axis of any array; the result no longer has it",
-    [
-        case([[0, 1, 2], [2, 0, 0]], axis=-1),
-        case([[0, 1], [2, 4]], axis=0),
-        case([[[0, 1, 3], [2, 0, 1]]], axis=1),
-        case([[[0], [1]]], axis=0),
-        case([[0, 1, 0], [1000, 1001, 1000]], axis=-1),
-        logits(dimensions=(1, 3), with_axis=True),
-    ],
+    [case([[0, 1, 0], [1000, 1001, 1000]], axis=-1), logits(dimensions=(1, 3), with_axis=True)],
     call="logsumexp(x, axis)",
 )
 check(
     "entries of -inf add nothing, and nothing but -inf gives -inf",
-    [
-        case([0, -np.inf]),
-        case([-np.inf]),
-        case([[-np.inf, -np.inf], [1, -np.inf]]),
-        case([[1000, -np.inf], [-np.inf, -np.inf]]),
-        case([-1000, -1001, -np.inf]),
-        logits(of=st.sampled_from([-np.inf, 0.0, 1.0, 2.0, -np.inf])),
-    ],
+    [case([[-np.inf, -np.inf], [1, -np.inf]]), case([-1000, -1001, -np.inf]), logits(of=MASKED_SCORES)],
 )
 check(
     "float16 logits give a result that is right in float32",
@@ -102,10 +71,10 @@ check(
     call=f"{HALF}\nlogsumexp(x)",
     test=agrees(half_lse),
 )
-check("float64 logits keep their digits", [case([0.1, 0.7, 1.3])], test=keeps_digits("logsumexp", reference.logsumexp))
+check("float64 logits keep their digits", [case([0.1, 0.7, 1.3])], test=keeps_float64(lse))
 check(
     "x is not modified; the result is float64 for float64, otherwise float32",
-    [case([[1, 2]]), {"x": np.array([1, 2], np.float16)}, {"x": np.array([1, 2], np.float32)}],
+    EACH_DTYPE,
     calls=keeps_promises(lambda dtype: np.promote_types(dtype, np.float32)),
 )
 

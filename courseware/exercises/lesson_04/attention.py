@@ -62,19 +62,13 @@ check(
     "causal: query i sees the keys 0 to i, its own among them",
     [([[1, 0], [0, 1], [1, 2]], [[1, 0], [0, 1], [1, 1]], [[2, 0], [0, 2], [3, -1]], True)],
 )
-check(
-    "causal with fewer queries than keys: the last query sees every key",
-    [(Q[2:], K, V, True), ([[1, 2]], K, V, True), (*OWN_SIZES, True), (Q[:3], K, V, True)],
-)
+check("causal with fewer queries than keys: the last query sees every key", [(*OWN_SIZES, True), (Q[:3], K, V, True)])
 check(
     "scores near 1000 and near -1000",
     [
-        ([[32]], [[32], [30]], [[1], [2]]),
-        ([[-32]], [[32], [30]], [[1], [2]]),
         # Rows 1000 apart; a large score that is hidden.
         ([[32], [-32]], [[32], [30]], [[1], [2]]),
         ([[1000], [1]], [[0], [1]], [[3], [5]], True),
-        ([[1]], [[2000], [0], [0]], [[1], [2], [4]]),
         ([[1]], [[0], [0], [2000]], [[1], [2], [4]]),
         inputs(of=st.sampled_from([32.0, 30.0, -32.0, 0.0])),
     ],
@@ -87,11 +81,7 @@ check(
     "causal with more queries than keys: a query that sees no key gives 0",
     [(Q, K[:2], V[:2], True), ([[1000], [1000], [1000]], [[1], [2]], [[3], [5]], True), inputs(causal=True)],
 )
-check(
-    "without `causal`, every query sees every key",
-    [([[1, 2]], K, V), (Q, K, V)],
-    call="attention(Q, K, V)",
-)
+check("without `causal`, every query sees every key", [([[1, 2]], K, V), (Q, K, V)], call="attention(Q, K, V)")
 check("the inputs are not modified", [(Q, K, V, True), in_float32(check.case(Q, K, V, True))], calls=not_modified)
 
 EXERCISE = Exercise(__file__, attention, check, points=3, minutes=12, difficulty="medium")

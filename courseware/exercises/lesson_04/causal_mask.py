@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.reference.attention import causal_mask as reference_mask
-from courseware.checks import Checks, Exercise, ExpectedOutput, Finding, compare, show, single_finding
-from courseware.checks.diagnosis import named
+from courseware.checks import Checks, Exercise, ExpectedOutput, Finding, compare, keeps_dtype, named, show
 
 
 def causal_mask(n_q, n_k):
@@ -44,27 +43,14 @@ def _keys(visible):
     return named("key", np.flatnonzero(visible).tolist()) if visible.any() else "no key"
 
 
-def is_bool(returned, **_):
-    if isinstance(returned, np.ndarray) and returned.dtype == bool:
-        return None
-    dtype = str(np.asarray(returned).dtype)
-    return single_finding("dtype", f"the mask has dtype {dtype}", dtype, "bool", "the mask")
-
-
 check = Checks(causal_mask, is_mask)
 
-check(
-    "as many queries as keys: a triangle with its diagonal",
-    [(2, 2), (4, 4), (1, 1)],
-)
-check(
-    "fewer queries than keys: the last query sees every key",
-    [(1, 4), (2, 5)],
-)
+check("as many queries as keys: a triangle with its diagonal", [(2, 2), (4, 4), (1, 1)])
+check("fewer queries than keys: the last query sees every key", [(1, 4), (2, 5)])
 check(
     "more queries than keys: the first see none, the last sees every key",
     [(4, 1), (5, 2), st.tuples(st.integers(1, 7), st.integers(1, 7))],
 )
-check("the mask is an array of bool", [(2, 3)], test=is_bool)
+check("the mask is an array of bool", [(2, 3)], test=keeps_dtype("the mask", of=("bool",)))
 
 EXERCISE = Exercise(__file__, causal_mask, check, points=1, minutes=6, difficulty="easy")

@@ -55,19 +55,11 @@ def wrong_tie(block_q, block_k, **inputs):
 SIZES = st.tuples(st.integers(800, 6000), st.integers(1, 12), st.sampled_from([2, 4]), st.sampled_from([1, 2, 4]))
 check = Checks(choose_block_sizes, judges(too_large))
 
-check(
-    "the four tiles fit in sram_bytes",
-    [(9000, 32, 2, 16), (100_000, 64, 2, 16), (100_000, 64, 4, 16), (800, 7, 4, 1), (1000, 3, 2, 4), SIZES],
-)
-check(
-    "both sizes are multiples of multiple_of", [(4000, 12, 2, 8), (40_000, 48, 2, 32), SIZES], test=judges(no_multiple)
-)
+check("the four tiles fit in sram_bytes", [(9000, 32, 2, 16), (100_000, 64, 2, 16), (800, 7, 4, 1), SIZES])
+check("both sizes are multiples of multiple_of", [(40_000, 48, 2, 32), SIZES], test=judges(no_multiple))
 check(
     "no pair that fits makes more scores",
-    [
-        *((8192, 32, 2, 16), (3072, 16, 4, 8), (100_000, 64, 2, 16), (16_000_000, 64, 2, 128), (2048, 16, 2, 16)),
-        *((232_448, 16, 2, 16), (1_000_000, 64, 2, 16), (5000, 3, 2, 2), SIZES),
-    ],
+    [(8192, 32, 2, 16), (100_000, 64, 2, 16), (16_000_000, 64, 2, 128), (2048, 16, 2, 16), (5000, 3, 2, 2), SIZES],
     test=judges(too_small),
 )
 check("of equal products, the larger block_q", [(1000, 4, 2, 4), (900, 1, 2, 1), SIZES], test=judges(wrong_tie))

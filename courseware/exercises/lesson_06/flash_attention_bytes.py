@@ -51,28 +51,16 @@ def draw(order):
 
 check = Checks(flash_attention_bytes, agrees_with_traffic, case_of(flash_attention_bytes, order="q_outer"))
 
-check(
-    "q_outer, one tile that holds everything: Q, K, V read once, O written once",
-    [(4, 3, 4, 8), (3, 5, 3, 2), (7, 2, 7, 2)],
-)
-check(
-    "q_outer, several tiles: Q and O once, K and V once for every query tile",
-    [(6, 5, 2, 8), (12, 7, 3, 2), (4096, 128, 64, 2)],
-)
-check(
-    "q_outer, a block_q that does not divide n: the rows that exist, for every tile",
-    [(5, 2, 2, 2), (3, 5, 16, 2), (100, 64, 32, 2), draw("q_outer")],
-)
+check("q_outer, one tile that holds everything: Q, K, V read once, O written once", [(4, 3, 4, 8), (3, 5, 3, 2)])
+check("q_outer, several tiles: Q and O once, K and V once for every query tile", [(6, 5, 2, 8), (4096, 128, 64, 2)])
+check("q_outer, a block_q that does not divide n: the rows that exist, for every tile", [(5, 2, 2, 2), draw("q_outer")])
 check(
     "kv_outer: everything that is read and written",
     [*((*sizes, "kv_outer") for sizes in [(6, 5, 2, 8), (5, 3, 2, 2), (20, 7, 3, 4), (9, 4, 7, 2)]), draw("kv_outer")],
 )
 check(
     "another order is refused with a ValueError",
-    [
-        (4, 2, 2, 2, order)
-        for order in ("rows", "k_outer", "q_inner", "kv_inner", "outer", "", "q_outer_kv_outer", "kv_outer_q_outer")
-    ],
+    [(4, 2, 2, 2, order) for order in ("q_inner", "k_outer", "outer", "", "q_outer_kv_outer", "kv_outer_q_outer")],
     calls=raises_value_error,
 )
 

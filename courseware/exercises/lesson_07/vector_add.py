@@ -40,10 +40,7 @@ check = kernel_checks(CALL, launch_agrees(sums), case)
 
 check("one whole block: out is x + y", [(4, 4), (1, 1), vectors([4])])
 check("several whole blocks: every program does its own", [(8, 4), (96, 32), vectors([8, 12])])
-check(
-    "a length that no block divides: every element, and nothing outside",
-    [(5, 4), (3, 4), (1, 4), (37, 16), vectors([1, 2, 3, 5, 6, 7, 9])],
-)
+check("a length that no block divides: every element, and nothing outside", [(5, 4), (37, 16), vectors([1, 3, 5, 9])])
 check("each element is read once and written once", [(8, 4), (5, 4), (100, 32)], test=launch_agrees(sums, once))
 check("every program takes one block, as a whole", [(8, 4), (5, 4), (100, 32)], test=shared_out(sums, a_block_each))
 compiles(check, 100, 32)

@@ -66,18 +66,9 @@ def tiles(draw, causal):
 
 check = Checks(kv_loop_bounds, explain(agrees_with_the_mask, what_is_seen))
 
-check(
-    "not causal: every key, a mask for the ragged tail only",
-    [(0, 4, 4, False, 2, 2), (0, 4, 5, False, 2, 2), (0, 3, 1, False, 2, 4), tiles(causal=False)],
-)
-check(
-    "causal, as many queries as keys: the loop ends after the tile's last query",
-    [(2, 4, 4, True, 2, 2), (0, 8, 8, True, 2, 2), (4, 8, 8, True, 2, 2)],
-)
-check(
-    "causal, query tiles and key tiles of different sizes",
-    [(4, 16, 16, True, 4, 8), (4, 12, 12, True, 4, 2), (4, 12, 12, True, 4, 3), (4, 12, 12, True, 4, 5)],
-)
+check("not causal: every key, a mask for the ragged tail only", [(0, 4, 5, False, 2, 2), tiles(causal=False)])
+check("causal, as many queries as keys: the loop ends after the tile's last query", [(0, 8, 8, True, 2, 2)])
+check("causal, query tiles and key tiles of different sizes", [(4, 16, 16, True, 4, 8), (4, 12, 12, True, 4, 5)])
 check("causal, more keys than queries", [(0, 2, 6, True, 2, 2), (2, 4, 9, True, 2, 3)])
 check(
     "causal, any lengths: also a tile that sees no key, and a short last tile",

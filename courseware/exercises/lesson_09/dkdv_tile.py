@@ -1,5 +1,6 @@
 """The kernel for dK and dV: FlashAttention-2 (Dao, 2023), Alg. 2, with keys in the outer loop."""
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ from course_lib.kernels import plain_backward
 from courseware.checks import Exercise, case_of
 from courseware.checks.compile_calls import compiles
 from courseware.checks.kernel_calls import TRITON, kernel_checks, launch_agrees, plain, rounds_products
+from courseware.exercises.common.parts import setting_aside
 from courseware.exercises.lesson_09.gradients import expected_gradients
 
 dkdv_tile = plain(plain_backward.dkdv_tile)
@@ -49,12 +51,6 @@ def dk_and_dv_from_float16(q, k, v, do, scale, **_):
     return [replace(part, plain=plain, terms=part.expected) for part, plain in zip(parts, rounded, strict=True)]
 
 
-def gives_dv(launch, **inputs):
-    evidence = launch_agrees(dk_and_dv)(launch, **inputs)
-    findings = tuple(finding for finding in evidence.findings if finding.part != "dk") if evidence else ()
-    return replace(evidence, findings=findings) if findings else None
-
-
 def closed_form(n_q, n_k, d, causal, block_m, block_n, **_):
     # With keys outermost, Q passes by as in FlashAttention-1's forward, and lse and delta as l does there.
     sizes = {"block_q": block_m, "block_k": block_n, "dtype_bytes": 4, "causal": causal}
@@ -64,13 +60,15 @@ def closed_form(n_q, n_k, d, causal, block_m, block_n, **_):
     return {name: (n_bytes, 0) for name, n_bytes in loads.items()} | {"dk": (0, once), "dv": (0, once)}
 
 
+right, reads_once = launch_agrees(dk_and_dv), launch_agrees(dk_and_dv, closed_form)
 case = case_of("n_q n_k d causal block_m block_n scale", d=16, causal=False, block_m=16, block_n=16, scale=0.3)
-check = kernel_checks(INPUTS + LAUNCH, launch_agrees(dk_and_dv), case)
+causal = functools.partial(case, causal=True)
+check = kernel_checks(INPUTS + LAUNCH, right, case)
 
 check(
     "one tile: dV = P^T dO, with P = exp(scale q k^T - lse)",
     [case(16, 16, scale=0.25)],
-    test=gives_dv,
+    test=setting_aside(right, "dk"),
 )
 check("all values alike: dP is delta, and dK is 0", [case(16, 16, scale=0.25)], call=INPUTS + "v[:] = v[0]\n" + LAUNCH)
 check("one tile: dK = scale dS^T q", [case(16, 16, scale=0.25)])
@@ -85,17 +83,11 @@ check(
 check("any HEAD_DIM: columns beyond it are neither read nor written", [(16, 16, 5), (20, 23, 24)])
 check(
     "causal: query i sees keys 0 to i + n_k - n_q",
-    [
-        case(16, 16, causal=True),
-        case(24, 24, causal=True),
-        case(20, 40, causal=True),
-        case(40, 40, causal=True, block_n=32),
-        case(64, 64, causal=True, block_m=32),
-    ],
+    [causal(16, 16), causal(24, 24), causal(20, 40), causal(40, 40, block_n=32), causal(64, 64, block_m=32)],
 )
 check(
     "causal, more queries than keys: those that see no key have no part in it, and nothing is NaN",
-    [case(20, 16, causal=True), case(34, 17, causal=True), case(31, 16, causal=True)],
+    [causal(20, 16), causal(34, 17), causal(31, 16)],
 )
 check(
     "float16 inputs: scores and sums are float32",
@@ -103,24 +95,13 @@ check(
     test=launch_agrees(dk_and_dv_from_float16),
     call=INPUTS + GROWING + LAUNCH,
 )
-check(
-    "K and V are read once, the rest once for each key tile",
-    [(32, 32), (20, 23, 24)],
-    test=launch_agrees(dk_and_dv, closed_form),
-)
+check("K and V are read once, the rest once for each key tile", [(32, 32), (20, 23, 24)], test=reads_once)
 check(
     "causal: query tiles that see none of the keys are not read",
-    [
-        case(32, 32, causal=True),
-        case(24, 20, causal=True),
-        case(64, 64, causal=True, block_n=32),
-        case(48, 32, causal=True, block_n=32),
-    ],
-    test=launch_agrees(dk_and_dv, closed_form),
+    [causal(32, 32), causal(24, 20), causal(64, 64, block_n=32), causal(48, 32, block_n=32)],
+    test=reads_once,
 )
-check(
-    "float32 products: nothing is rounded to TF32 on a GPU", [(32, 16)], test=rounds_products(launch_agrees(dk_and_dv))
-)
+check("float32 products: nothing is rounded to TF32 on a GPU", [(32, 16)], test=rounds_products(right))
 compiles(check, 20, 23, 24, True)
 
 EXERCISE = Exercise(__file__, dkdv_tile, check, points=5, minutes=20, difficulty="hard", imports=TRITON)

@@ -1,7 +1,5 @@
 """What the exercises on the gradients of attention share: the oracle and inputs."""
 
-import functools
-
 import numpy as np
 from hypothesis import strategies as st
 
@@ -12,15 +10,14 @@ from courseware.exercises.common.generators import arrays, as_floats
 from courseware.exercises.common.oracles import weights
 
 
-def gradients(q, k, v, do, causal=False, scale=None):
-    """(dQ, dK, dV) by the reference, which computes in the dtype of the inputs."""
-    o, lse = reference.attention(q, k, v, causal=causal, scale=scale, return_lse=True)
-    return reference.attention_backward(q, k, v, o, lse, do, causal=causal, scale=scale)
-
-
 def expected_gradients(q, k, v, do, causal=False, scale=None):
     """dQ, dK and dV as outputs to compare with."""
-    exact, plain = exact_and_plain(functools.partial(gradients, causal=causal, scale=scale), q, k, v, do)
+
+    def gradients(q, k, v, do):
+        o, lse = reference.attention(q, k, v, causal=causal, scale=scale, return_lse=True)
+        return reference.attention_backward(q, k, v, o, lse, do, causal=causal, scale=scale)
+
+    exact, plain = exact_and_plain(gradients, q, k, v, do)
     scale = q.shape[1] ** -0.5 if scale is None else scale
     P = weights(q, k, causal, scale)
 
@@ -28,21 +25,16 @@ def expected_gradients(q, k, v, do, causal=False, scale=None):
         dP = np.float64(do) @ np.float64(v).T
         return scale * P * (dP - (P * dP).sum(axis=1, keepdims=True))
 
-    products = (
-        lambda: ("key", dS(), np.float64(k)),
-        lambda: ("query", dS().T, np.float64(q)),
-        lambda: ("query", P.T, np.float64(do)),
-    )
     q_size, k_size, v_size, do_size = map(np.abs, (q, k, v, do))
     # A score's own rounding, relative to its terms, is a relative error of its weight.
     P_size = P * (1 + scale * (q_size @ k_size.T).max(axis=1, keepdims=True))
     dS_size = scale * P_size * (do_size @ v_size.T + (P_size @ v_size * do_size).sum(axis=1, keepdims=True))
     terms = dS_size @ k_size, dS_size.T @ q_size, P_size.T @ do_size
+    dq, dk, dv = zip(exact, plain, terms, strict=True)
     return [
-        ExpectedOutput(name, *output, index, product=product)
-        for name, *output, index, product in zip(
-            ("dQ", "dK", "dV"), exact, plain, terms, ("query", "key", "key"), products, strict=True
-        )
+        ExpectedOutput("dQ", *dq, "query", product=lambda: ("key", dS(), np.float64(k))),
+        ExpectedOutput("dK", *dk, "key", product=lambda: ("query", dS().T, np.float64(q))),
+        ExpectedOutput("dV", *dv, "key", product=lambda: ("query", P.T, np.float64(do))),
     ]
 
 
@@ -62,5 +54,9 @@ def small_inputs(draw, square=False, most=3):
 
 SENTENCE = as_floats(q=example.Q, k=example.K, v=example.V, do=[[1, 0], [0, 1], [1, 1], [2, -1]])
 SQUARE = as_floats(q=[[1, -1], [2, 1]], k=[[2, 1], [0, -1]], v=[[2, 0.5], [3, -1]], do=[[1, 2], [2, 1]])
+FEWER_QUERIES = SENTENCE | {name: SENTENCE[name][:3] for name in ("q", "do")}
+FEWER_KEYS = SENTENCE | {name: SENTENCE[name][:2] for name in "kv"}
 COLUMN = as_floats(q=[[1], [2]], k=[[1], [-1]], v=[[2], [3]], do=[[1], [2]])
 ALIKE = COLUMN | as_floats(k=[[1], [1]], v=[[2], [2]])
+# With causal: hidden scores far above the visible ones, and far below.
+HIDDEN = [COLUMN | as_floats(q=[[1], [1]], k=keys, v=[[1], [2]]) for keys in ([[-4e6], [-8e6]], [[1], [2000]])]

@@ -3,18 +3,15 @@
 from hypothesis import strategies as st
 
 from courseware.bench.bounds import explain_point, measured_cases
-from courseware.checks import Checks, Exercise
+from courseware.checks import Checks, Exercise, case_of
 from courseware.exercises.common.verdicts import check_verdict
 
 VERDICTS = ("arithmetic", "memory", "launch", "none of these", "miscounted")
 
 
-def point(seconds, flops, n_bytes, launches=1, launch_s=0.5):
-    """Round rates: 100 FLOPs and 10 bytes a second."""
-    return {
-        "seconds": seconds, "flops": flops, "n_bytes": n_bytes, "launches": launches, "flops_per_s": 100.0,
-        "bytes_per_s": 10.0, "launch_s": launch_s,
-    }  # fmt: skip
+# Round rates: 100 FLOPs and 10 bytes a second.
+RATES = {"flops_per_s": 100.0, "bytes_per_s": 10.0}
+point = case_of("seconds flops n_bytes launches launch_s flops_per_s bytes_per_s", launches=1, launch_s=0.5, **RATES)
 
 
 @st.composite
@@ -43,19 +40,11 @@ check(
         (4.0, 100.0, 30.0),
         (4.0, 100.0, 20.0, 1, 3.0),
         (4.0, 200.0, 10.0),
-        (4.0, 200.0, 30.0),
-        (8.0, 700.0, 10.0, 1, 5.0),
-        (10.0, 600.0, 10.0, 1, 9.0),
-        (10.0, 100.0, 80.0, 1, 5.0),
-        (10.0, 100.0, 60.0, 1, 9.0),
         (3.0, 300.0, 20.0),
         points(55, 95, launches=(1, 1)),
     ],
 )
-check(
-    "every launch takes launch_s",
-    [(4.0, 200.0, 10.0, 6, 0.5), (8.0, 300.0, 20.0, 3, 2.0), points(55, 95, launches=(2, 4))],
-)
+check("every launch takes launch_s", [(4.0, 200.0, 10.0, 6, 0.5), points(55, 95, launches=(2, 4))])
 check(
     "less than half of the time explained: 'none of these', with the share that is explained",
     [(8.0, 300.0, 20.0), (8.0, 100.0, 30.0), (8.0, 200.0, 10.0, 1, 3.0), points(5, 45)],

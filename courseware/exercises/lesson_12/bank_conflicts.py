@@ -4,7 +4,7 @@ from collections import Counter
 
 from hypothesis import strategies as st
 
-from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, show
+from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, case_of, show
 from courseware.exercises.common.explanations import explain
 
 LANES = 32
@@ -57,11 +57,8 @@ addresses = [start + step * (lane // sharing) if lane < active else None for lan
 bank_conflicts(addresses)"""
 
 
-def case(step, sharing=1, active=LANES, start=0):
-    """sharing: so many neighbouring lanes want the same word. active: the lanes before this one are on."""
-    return {"start": start, "step": step, "sharing": sharing, "active": active}
-
-
+# sharing: so many neighbouring lanes want the same word. active: the lanes before this one are on.
+case = case_of("step sharing active start", sharing=1, active=LANES, start=0)
 WORDS = st.integers(0, 99).map(lambda i: 4 * i)
 STEPS = st.sampled_from([0, 4, 8, 12, 32, 64, 128, 132, 256, 512])
 check = Checks(CALL, explain(agrees(delivered_pass_by_pass), busiest_bank))
@@ -79,12 +76,8 @@ check(
 check(
     "any addresses",
     [
-        {"addresses": [0, 128, 4, 132, *[None] * 28]},
-        {"addresses": [0, 128, 0, 128, *[None] * 28]},
         {"addresses": [0, 4, 132, 4, *[None] * 28]},
         {"addresses": [0, 128, 256, 4, *[None] * 28]},
-        {"addresses": [0, 128, 4, 132, 260, *[None] * 27]},
-        {"addresses": [4, 132, 0, 128, 256, *[None] * 27]},
         {"addresses": [4 * (lane * lane % 97) if lane % 5 else None for lane in range(LANES)]},
         st.lists(st.none() | WORDS, min_size=LANES, max_size=LANES).map(lambda addresses: {"addresses": addresses}),
     ],

@@ -68,27 +68,14 @@ check = Checks(find_the_race, finds_all_and_no_other)
 
 check(
     "one thread stores and another loads, in either order",
-    [
-        case((0, 0, "store", 7), (32, 0, "load", 7)),
-        case((32, 0, "load", 7), (0, 0, "store", 7)),
-        case((1, 0, "store", 7), (32, 0, "load", 7)),
-        case((32, 0, "store", 7), (0, 0, "load", 7)),
-        case((0, 0, "store", 7), (32, 0, "load", 8)),
-        case((32, 0, "load", 8), (0, 0, "store", 7)),
-    ],
+    [case((0, 0, "store", 7), (32, 0, "load", 7)), case((32, 0, "load", 7), (0, 0, "store", 7))],
 )
 check("two threads store", [case((0, 1, "store", 7), (32, 1, "store", 7))])
 check("two threads load", [case((0, 0, "load", 7), (32, 0, "load", 7))])
 check("one thread alone", [case((3, 0, "store", 7), (3, 0, "load", 7), (3, 0, "store", 7))])
 check(
     "a barrier in between",
-    [
-        case((0, 0, "store", 7), (32, 1, "load", 7)),
-        case((0, 0, "load", 7), (32, 2, "store", 7)),
-        case((0, 0, "store", 7), (32, 1, "store", 7)),
-        case((0, 1, "store", 7), (32, 1, "load", 8), (32, 3, "load", 7)),
-        case((0, 0, "store", 7), (32, 1, "load", 7), (0, 1, "load", 7)),
-    ],
+    [case((0, 0, "store", 7), (32, 1, "load", 7)), case((0, 0, "store", 7), (32, 1, "load", 7), (0, 1, "load", 7))],
 )
 check("two lanes of one warp", [case((0, 0, "store", 7), (1, 0, "load", 7))])
 check(
@@ -96,23 +83,12 @@ check(
     [
         case((0, 0, "store", 7), (0, 0, "store", 8), (32, 0, "load", 7)),
         case((0, 0, "store", 7), (0, 0, "load", 7), (32, 1, "load", 7), (32, 0, "load", 7)),
-        case((0, 0, "load", 7), (3, 0, "load", 7), (3, 0, "store", 7)),
         case((3, 0, "load", 7), (0, 0, "load", 7), (3, 0, "store", 7)),
-        case((3, 0, "store", 7), (3, 0, "load", 7), (0, 0, "load", 7)),
-        case((3, 0, "store", 7), (0, 0, "load", 7), (3, 0, "load", 7)),
         case((0, 0, "load", 7), (0, 0, "store", 7), (3, 0, "store", 7)),
-        case((0, 0, "load", 7), (3, 0, "store", 7), (0, 1, "store", 7)),
-        case((0, 0, "store", 7), (0, 1, "load", 7), (3, 1, "store", 7)),
         case((0, 0, "load", 7), (3, 1, "store", 7), (0, 1, "load", 7)),
     ],
 )
-check(
-    "two words race",
-    [
-        case((0, 0, "store", 5), (32, 0, "load", 5), (0, 0, "store", 6), (32, 0, "load", 6)),
-        case((0, 0, "store", 5), (32, 0, "load", 5), (0, 1, "store", 6), (32, 1, "load", 6)),
-    ],
-)
+check("two words race", [case((0, 0, "store", 5), (32, 0, "load", 5), (0, 1, "store", 6), (32, 1, "load", 6))])
 check(
     "any accesses",
     [

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib.kernels.cuda import counts
-from courseware.checks import Exercise, Finding, expected
+from course_lib.kernels.cuda import launches
+from courseware.checks import Exercise, Finding, case_of, expected
 from courseware.checks.cuda_calls import (
     compare_output,
     compare_sectors,
@@ -96,11 +96,14 @@ rng = np.random.default_rng(seed)
 Q, K, V = (rng.standard_normal((rows, d)).astype(np.float32) for rows in (M, N, N))
 """
 # The scores grow from key to key, so that the max moves in every tile, and the first of them are very negative.
-LARGE = "Q, K = abs(Q), (K + 20 * np.arange(N)[:, None] - 400).astype(np.float32)\n"
-ALL_ALIKE = "Q[:] = 0\n"
+LARGE = "Q, K = abs(Q), (K + 20 * np.arange(N)[:, None] - 400).astype(np.float32)"
 LAUNCH = """\
 output = np.full_like(Q, np.nan)
 run_cuda(solve(), "solve", -(-M // 16), (32, 16), Q=Q, K=K, V=V, output=output, M=M, N=N, d=d)"""
+
+
+def changed(inputs):
+    return f"{INPUTS}{inputs}\n{LAUNCH}"
 
 
 def gives_attention(report, Q, K, V, output, **_):
@@ -113,7 +116,7 @@ def gives_the_mean(report, Q, V, output, **_):
 
 
 def reads_once_a_block(report, Q, K, V, output, M, N, d, **_):
-    plain = counts.plain_attention(M, N, d).by_tensor
+    plain = launches.plain_counts(M, N, d).by_tensor
     enough = {name: (0, sectors) if name == "output" else (sectors, 0) for name, (_, sectors) in plain.items()}
     return gives_attention(report, Q, K, V, output) or compare_sectors(report, enough)
 
@@ -133,53 +136,34 @@ def loads_each_row_once(report, Q, K, V, output, M, N, d, **_):
     return replace(evidence, findings=(*evidence.findings, Finding("", "account", text)))
 
 
-def case(M, N, d, seed=0):
-    return {"M": M, "N": N, "d": d, "seed": seed}
-
-
-check = cuda_checks(INPUTS + LAUNCH, gives_attention)
+check = cuda_checks(INPUTS + LAUNCH, gives_attention, case_of("M N d seed", seed=0))
 
 check(
     "all scores 0, one tile of keys: output is the mean of V",
-    [case(16, 16, 32)],
-    call=INPUTS + ALL_ALIKE + LAUNCH,
+    [(16, 16, 32)],
+    call=changed("Q[:] = 0"),
     test=gives_the_mean,
 )
-check("one tile of keys, one element for each lane", [case(16, 16, 32)])
-check("several tiles of keys", [case(16, 32, 32), case(16, 48, 32)])
-check("several blocks", [case(32, 16, 32)])
-check("any d up to 128", [case(16, 16, 40), case(16, 16, 5), case(16, 32, 128)])
-check("any number of keys", [case(16, 20, 32), case(16, 1, 8), case(16, 39, 40)])
-check("any number of queries", [case(5, 16, 32), case(20, 33, 32), case(1, 1, 1)])
-check(
-    "scores of hundreds, the largest in the last tile", [case(16, 16, 4), case(16, 40, 8)], call=INPUTS + LARGE + LAUNCH
-)
-check(
-    "a later key scores far less",
-    [case(16, 20, 1)],
-    call=INPUTS + "Q[:], K[:] = 1, -20 * np.arange(N)[:, None]\n" + LAUNCH,
-)
-check(
-    "all scores -4e6: output is the mean of V",
-    [case(16, 20, 1)],
-    call=INPUTS + "Q[:], K[:] = 1, -4e6\n" + LAUNCH,
-    test=gives_the_mean,
-)
+check("one tile of keys, one element for each lane", [(16, 16, 32)])
+check("several tiles of keys", [(16, 32, 32), (16, 48, 32)])
+check("several blocks", [(32, 16, 32)])
+check("any d up to 128", [(16, 16, 40), (16, 16, 5), (16, 32, 128)])
+check("any number of keys", [(16, 20, 32), (16, 1, 8), (16, 39, 40)])
+check("any number of queries", [(5, 16, 32), (20, 33, 32), (1, 1, 1)])
+check("scores of hundreds, the largest in the last tile", [(16, 16, 4), (16, 40, 8)], call=changed(LARGE))
+check("a later key scores far less", [(16, 20, 1)], call=changed("Q[:], K[:] = 1, -20 * np.arange(N)[:, None]"))
+check("all scores -4e6: the mean of V", [(16, 20, 1)], call=changed("Q[:], K[:] = 1, -4e6"), test=gives_the_mean)
 check(
     "Q is read once, K and V once for each block, 32 columns at a time",
-    [case(16, 32, 32), case(40, 20, 70)],
+    [(16, 32, 32), (40, 20, 70)],
     test=reads_once_a_block,
 )
-check("the scores of a row are nowhere kept", [case(1, 1100, 1)], test=keeps_no_row_of_scores)
+check("the scores of a row are nowhere kept", [(1, 1100, 1)], test=keeps_no_row_of_scores)
 # All rows and keys exist, so that it does not matter whether an answer skips those that do not.
-check(
-    "from shared memory, at most 33 rows for each warp and tile",
-    [case(16, 32, 64), case(32, 16, 40)],
-    test=loads_each_row_once,
-)
+check("from shared memory, at most 33 rows per warp and tile", [(16, 32, 64), (32, 16, 40)], test=loads_each_row_once)
 check(
     "any Q, K and V",
-    [case(17, 18, 33, 1), st.builds(case, *(st.integers(1, most) for most in (33, 50, 70)), st.integers(2, 999))],
+    [(17, 18, 33, 1), st.tuples(*(st.integers(1, most) for most in (33, 50, 70)), st.integers(2, 999))],
 )
 
 EXERCISE = Exercise(__file__, solve, check, points=6, minutes=35, difficulty="hard")

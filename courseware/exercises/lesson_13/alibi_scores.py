@@ -44,19 +44,12 @@ def inputs(draw):
     return arrays(draw, heads, n_q, n_k), arrays(draw, heads)
 
 
-check = Checks(alibi_scores, agrees_pair_by_pair, lambda *given: dict(zip(("scores", "slopes"), given, strict=True)))
+check = Checks(alibi_scores, agrees_pair_by_pair)
 
 check("one query: each key loses the slope times its distance", [case(1, 1, 3, 0.5), case(2, 1, 4, 1.0, 1.0)])
 check("as many queries as keys: distances on both sides of a query", [case(1, 3, 3, 0.5), case(2, 3, 3, 0.25, 0.25)])
-check("fewer queries than keys: the last query stands at the last key", [case(1, 2, 5, 0.5), case(1, 3, 4, 0.25)])
-check(
-    "more queries than keys: here, too, the last query stands at the last key",
-    [case(1, 4, 2, 0.5), case(2, 5, 2, 0.5, 0.5)],
-)
-check(
-    "each head has a slope of its own",
-    [case(2, 2, 2, 0.5, 0.25), case(3, 3, 3, 1.0, 0.5, 0.0), case(2, 2, 3, 0.5, 1.0)],
-)
+check("unequal lengths: the last query stands at the last key", [case(1, 2, 5, 0.5), case(2, 5, 2, 0.5, 0.5)])
+check("each head has a slope of its own", [case(3, 3, 3, 1.0, 0.5, 0.0), case(2, 2, 3, 0.5, 1.0)])
 check(
     "the inputs are not modified", [case(1, 2, 2, 0.5), in_float32(check.case(*case(1, 2, 2, 0.5)))], calls=not_modified
 )

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from courseware.checks import Checks, Evidence, Exercise, ExpectedOutput, compare, exact_and_plain, not_modified
+from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, exact_and_plain, not_modified
 from courseware.exercises.common.generators import arrays, in_float32
 from courseware.exercises.common.oracles import weights
+from courseware.exercises.common.parts import setting_aside
 
 
 def dropout_attention(Q, K, V, dO, kept, p):
@@ -67,26 +68,6 @@ def expected_outputs(q, k, v, do, kept, p):
     return [replace(outputs[0], product=lambda: ("key", weights(q, k) * kept / (1 - p), v)), *outputs[1:]]
 
 
-def gives(*names):
-    """A test of these outputs alone, so that the learner meets one after the other."""
-
-    def test(returned, **inputs):
-        evidence = compare(returned, expected_outputs(**inputs))
-        if evidence is None:
-            return None
-        findings = tuple(finding for finding in evidence.findings if finding.part in ("", *names))
-        shown = (rows_of(names, text) for text in (evidence.returned, evidence.expected))
-        return Evidence(findings, *shown) if findings else None
-
-    return test
-
-
-def rows_of(names, text):
-    """The lines that show rows of these outputs, or everything if none does."""
-    rows = [line for line in text.split("\n") if line.startswith(tuple(f"{name}, " for name in names))]
-    return "\n".join(rows) or text
-
-
 def case(q, k, v, do, kept, p=0.25):
     q, k, v, do = (np.array(x, dtype=np.float64) for x in (q, k, v, do))
     return {"q": q, "k": k, "v": v, "do": do, "kept": np.array(kept, dtype=bool), "p": p}
@@ -107,18 +88,19 @@ MORE_KEYS = case(
 ALL = {name: np.ones_like(x) if name == "kept" else x for name, x in MORE_KEYS.items()} | {"p": 0.0}
 # No gradient but those of saturated rows cancels to 0, where forms of one mistake differ by their rounding.
 LARGE = case([[1], [1]], [[1000], [999]], [[1], [2]], [[1], [2]], [[1, 0], [1, 1]])
-check = Checks("dropout_attention(q, k, v, do, kept, p)", gives("O", "dQ", "dK", "dV"))
+right = agrees(expected_outputs)
+check = Checks("dropout_attention(q, k, v, do, kept, p)", right)
 
 EVERYTHING = [ALL, SQUARE | {"kept": np.ones((2, 2), bool), "p": 0.0}]
-check("p = 0 and everything kept: O is that of attention", EVERYTHING, test=gives("O"))
-check("p = 0 and everything kept: dV = P^T dO", EVERYTHING, test=gives("dV"))
+check("p = 0 and everything kept: O is that of attention", EVERYTHING, test=setting_aside(right, "dQ", "dK", "dV"))
+check("p = 0 and everything kept: dV = P^T dO", EVERYTHING, test=setting_aside(right, "O", "dQ", "dK"))
 ONE_KEY = ALL | {"k": np.array([[1.0, 0.5]]), "v": np.array([[2.0, 1.0]]), "kept": np.ones((2, 1), dtype=bool)}
-check("p = 0 and one key, which is kept: dQ and dK are 0", [ONE_KEY], test=gives("dQ", "dK"))
+check("p = 0 and one key, which is kept: dQ and dK are 0", [ONE_KEY], test=setting_aside(right, "O", "dV"))
 check("p = 0 and everything kept: attention and its gradients", EVERYTHING)
 DROPPED = [SQUARE, MORE_KEYS, MORE_KEYS | {"p": 0.1}]
-check("O: weights are dropped, and the others divided by 1 - p", DROPPED, test=gives("O"))
-check("dV: what a value gave, it gets back", DROPPED, test=gives("dV"))
-check("dQ and dK: through dropout first, and then through the softmax", DROPPED, test=gives("dQ", "dK"))
+check("O: weights are dropped, and the others divided by 1 - p", DROPPED, test=setting_aside(right, "dQ", "dK", "dV"))
+check("dV: what a value gave, it gets back", DROPPED, test=setting_aside(right, "O", "dQ", "dK"))
+check("dQ and dK: through dropout first, and then through the softmax", DROPPED, test=setting_aside(right, "O", "dV"))
 check("a query of which nothing is kept", [SQUARE | {"kept": np.array([[True, True], [False, False]])}])
 check("scores near 1000 do not overflow", [LARGE, LARGE | {"k": np.array([[1000.0], [0.0]])}])
 check(

@@ -6,9 +6,7 @@ from numbers import Real
 from hypothesis import strategies as st
 
 from course_lib import masks
-from courseware.checks import Checks, Evidence, Exercise, Finding, show, single_finding
-from courseware.checks.calling import AnswerError
-from courseware.checks.diagnosis import named
+from courseware.checks import AnswerError, Checks, Evidence, Exercise, Finding, named, show, single_finding
 from courseware.exercises.common.explanations import explain
 
 
@@ -99,12 +97,8 @@ def at_once(answer, **inputs):
 
 @st.composite
 def tiles(draw):
-    n_q, n_k, left, right = (
-        draw(st.integers(1, 12)),
-        draw(st.integers(1, 12)),
-        *draw(st.tuples(*[st.integers(0, 6)] * 2)),
-    )
-    block_m, block_n = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    n_q, n_k, block_m, block_n = (draw(st.integers(1, most)) for most in (12, 12, 4, 4))
+    left, right = (draw(st.integers(0, 6)) for _ in range(2))
     return draw(st.integers(0, (n_q - 1) // block_m)) * block_m, n_q, n_k, left, right, block_m, block_n
 
 
@@ -114,20 +108,11 @@ check(
     "keys before the query only: which tiles are visited, and which need no mask",
     [(8, 16, 16, 6, 0, 2, 2), (6, 16, 16, 5, 0, 2, 2), (12, 16, 16, 9, 0, 4, 4), (8, 24, 24, 5, 0, 4, 3)],
 )
-check(
-    "keys after the query, too",
-    [(8, 20, 20, 4, 3, 2, 2), (6, 20, 20, 3, 6, 2, 2), (8, 20, 20, 7, 7, 4, 4), (6, 16, 16, 5, 2, 1, 2)],
-)
+check("keys after the query, too", [(8, 20, 20, 4, 3, 2, 2), (6, 20, 20, 3, 6, 2, 2), (6, 16, 16, 5, 2, 1, 2)])
 check("the window reaches beyond the first key or the last", [(0, 8, 8, 5, 4, 2, 2), (6, 8, 8, 3, 5, 2, 2)])
 check("query tiles and key tiles of different sizes", [(8, 24, 24, 10, 2, 4, 3), (6, 24, 24, 7, 7, 2, 5)])
-check(
-    "more keys than queries, and fewer",
-    [(2, 4, 12, 4, 1, 2, 3), (2, 6, 4, 2, 1, 2, 2), (8, 12, 8, 3, 2, 4, 2), (0, 6, 5, 1, 2, 2, 1)],
-)
-check(
-    "last tiles that are shorter",
-    [(4, 5, 5, 2, 0, 4, 2), (8, 10, 10, 3, 0, 4, 2), (0, 3, 5, 9, 9, 2, 2), (2, 6, 7, 9, 9, 2, 4)],
-)
+check("more keys than queries, and fewer", [(2, 4, 12, 4, 1, 2, 3), (8, 12, 8, 3, 2, 4, 2), (0, 6, 5, 1, 2, 2, 1)])
+check("last tiles that are shorter", [(4, 5, 5, 2, 0, 4, 2), (8, 10, 10, 3, 0, 4, 2), (0, 3, 5, 9, 9, 2, 2)])
 # Drawn, because what is returned for an empty range may be anything, and so tells no misconceptions apart.
 SEE_NONE = [(0, 8, 3, 2, 1, 2, 2), (4, 9, 3, 0, 1, 4, 2), (0, 2, 1, 0, 0, 1, 2), (0, 9, 4, 1, 1, 3, 2)]
 check("a tile of queries that see no key, or of which some see none", [st.sampled_from(SEE_NONE)])

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from courseware.checks import Checks, Evidence, Exercise, Finding, show, single_finding
+from courseware.checks import Checks, Evidence, Exercise, Finding, as_array, show, single_finding
 
 
 def tile_kinds(visible, block_q, block_k):
@@ -37,11 +37,8 @@ def kinds_by_counting(visible, block_q, block_k):
 
 def agrees_with_the_counts(returned, visible, block_q, block_k, **_):
     right = kinds_by_counting(visible, block_q, block_k)
-    try:
-        kinds = np.asarray(returned)
-    except ValueError:  # rows of unequal lengths
-        kinds = np.array(None)
-    if kinds.dtype.kind not in "biuf" or kinds.ndim != 2:
+    kinds = as_array(returned)
+    if kinds is None or kinds.dtype.kind not in "biuf" or kinds.ndim != 2:
         text = "the answer did not return an array [query tiles, key tiles]"
         return single_finding("type", text, show(returned), show(right))
     if kinds.dtype.kind == "f":
@@ -78,27 +75,16 @@ BAND = pairs("xx....", "xxx...", ".xxx..", "..xxx.", "...xxx", "....xx")
 LOWER = np.tri(6, dtype=bool)
 check = Checks(tile_kinds, agrees_with_the_counts)
 
-check(
-    "square tiles, a causal mask",
-    [(LOWER, 2, 2), (LOWER, 3, 3), (np.tri(8, dtype=bool), 2, 2), (np.tri(4, 6, 2, dtype=bool), 2, 2)],
-)
-check(
-    "tiles that are wider than high, or higher than wide",
-    [(LOWER, 3, 2), (LOWER, 2, 3), (np.ones((4, 6), bool), 1, 3), (np.tri(4, 8, 4, dtype=bool), 4, 2)],
-)
+check("square tiles, a causal mask", [(LOWER, 2, 2), (LOWER, 3, 3), (np.tri(4, 6, 2, dtype=bool), 2, 2)])
+check("tiles that are wider than high, or higher than wide", [(LOWER, 3, 2), (LOWER, 2, 3), (np.tri(4, 8) > 0, 4, 2)])
 check("a mask with two edges", [(BAND, 2, 2), (BAND, 3, 3), (~BAND, 3, 2)])
 check(
     "one pair makes a tile partial, wherever it lies",
-    [
-        (pairs("xxx...", "x.x.x.", "xxx..."), 3, 3),
-        (pairs("xx.x..", "xx...."), 2, 2),
-        (pairs("....x.", "......", "xxxxxx", "x.xxxx"), 2, 3),
-        (pairs(".xxx..", "xxx...", "xx..xx", "xxx.x."), 2, 2),
-    ],
+    [(pairs("....x.", "......", "xxxxxx", "x.xxxx"), 2, 3), (pairs(".xxx..", "xxx...", "xx..xx", "xxx.x."), 2, 2)],
 )
 check(
     "last tiles that are shorter: the pairs that they have decide",
-    [(np.ones((5, 7), bool), 2, 3), (np.tri(5, 7, 2, dtype=bool), 2, 3), (np.ones((1, 2), bool), 4, 4)],
+    [(np.ones((5, 7), bool), 2, 3), (np.tri(5, 7, 2, dtype=bool), 2, 3)],
 )
 check(
     "a tile of 256 pairs, all visible, and one without any",

@@ -76,29 +76,27 @@ def agrees_with_the_pool(returned, **inputs):
     if not isinstance(returned, tuple | list) or len(returned) != len(NAMES):
         text = f"the answer returned neither None nor ({', '.join(NAMES)})"
         return single_finding("type", text, show(returned), show(right))
-    wrong = [i for i in range(len(NAMES)) if _listed(returned[i]) != _listed(right[i])]
+    came, due = (dict(zip(NAMES, map(_listed, values), strict=True)) for values in (returned, right))
+    wrong = [name for name in NAMES if came[name] != due[name]]
     if not wrong:
         return None
-    names = ", ".join(NAMES[i] for i in wrong)
-    shown = ("\n".join(f"{NAMES[i]}: {show(_listed(values[i]))}" for i in wrong) for values in (returned, right))
-    came, should = (_listed(values[wrong[0]]) for values in (returned, right))
-    text = f"not as it should be: {names}"
-    if isinstance(came, list) and len(came) != len(should):
-        text += f"; {NAMES[wrong[0]]} has length {len(came)}, not {len(should)}"
-    elif isinstance(came, list):
-        in_order = [sorted(map(repr, values)) for values in (came, should)]
-        text += f"; {NAMES[wrong[0]]} has the right entries in another order" * (in_order[0] == in_order[1])
-        place = next(i for i, (one, other) in enumerate(zip(came, should, strict=True)) if one != other)
-        text += f"; {NAMES[wrong[0]]}[{place}] is {show(came[place])}, not {show(should[place])}"
-    copied, to_copy = (bool(_listed(values[NAMES.index("copies")])) for values in (returned, right))
-    if copied and not to_copy:
+    text, name = f"not as it should be: {', '.join(wrong)}", wrong[0]
+    now, then = came[name], due[name]
+    if isinstance(now, list) and len(now) != len(then):
+        text += f"; {name} has length {len(now)}, not {len(then)}"
+    elif isinstance(now, list):
+        text += f"; {name} has the right entries in another order" * (sorted(map(repr, now)) == sorted(map(repr, then)))
+        place = next(i for i, entry in enumerate(now) if entry != then[i])
+        text += f"; {name}[{place}] is {show(now[place])}, not {show(then[place])}"
+    if came["copies"] and not due["copies"]:
         text += "\na page is copied, although the sequence writes into none that others have"
-    elif to_copy and not copied:
+    elif due["copies"] and not came["copies"]:
         text += "\nno page is copied, although the next token belongs in one that others have"
-    rows = [place[1] for place in _listed(returned[-1]) or [] if isinstance(place, list) and len(place) == 2]
+    rows = [place[1] for place in came["places"] or [] if isinstance(place, list) and len(place) == 2]
     if bad := [row for row in rows if not 0 <= row < inputs["page_size"]]:
         text += f"\nthere is no row {bad[0]}: the rows of a page are 0 to {inputs['page_size'] - 1} here"
-    return single_finding("list", text, *shown, part=names)
+    shown = ("\n".join(f"{name}: {show(values[name])}" for name in wrong) for values in (came, due))
+    return single_finding("list", text, *shown, part=", ".join(wrong))
 
 
 def _listed(value):
@@ -118,6 +116,11 @@ def state(pages, length, n_tokens, page_size, free, shared=()):
     return dict(zip(("pages", "length", "n_tokens", "page_size", "free", "references"), values, strict=True))
 
 
+def appended(length, n_tokens, shared, free=(3, 1, 0)):
+    """To a sequence with the pages 5 and 2, of 3 tokens each."""
+    return state([5, 2], length, n_tokens, 3, free, shared)
+
+
 @st.composite
 def states(draw):
     page_size, length = draw(st.integers(1, 4)), draw(st.integers(0, 9))
@@ -131,10 +134,7 @@ def states(draw):
 
 check = Checks(append_to_pages, agrees_with_the_pool)
 
-check(
-    "the last page has room for the new tokens",
-    [state([5, 2, 7], 7, 1, 3, [3, 1, 0]), state([4], 1, 3, 5, [0, 2]), state([1, 3], 4, 1, 3, [])],
-)
+check("the last page has room for the new tokens", [state([4], 1, 3, 5, [0, 2]), state([1, 3], 4, 1, 3, [])])
 check(
     "the last page is full, or there is none: the sequence takes the page at the end of free",
     [state([5, 2], 6, 1, 3, [3, 1, 0]), state([], 0, 2, 3, [4, 0, 1]), state([6], 4, 4, 4, [1, 5, 3])],
@@ -145,38 +145,19 @@ check(
 )
 check(
     "the next token belongs in a page that others have: it is copied first",
-    [
-        state([5, 2], 5, 1, 3, [3, 1, 0], shared=[5, 2]),
-        state([4], 1, 1, 4, [6, 2], shared=[4]),
-        state([1, 6, 3], 7, 2, 3, [0, 2], shared=[1, 6, 3]),
-        state([5, 2], 5, 6, 3, [3, 1, 0, 4], shared=[5, 2]),
-    ],
+    [appended(5, 1, [5, 2]), state([3], 1, 1, 4, [6, 2], [3]), appended(5, 6, [5, 2], [3, 1, 0, 4])],
 )
 check(
     "the sequence writes into no shared page: nothing is copied",
-    [
-        state([5, 2], 6, 1, 3, [3, 1, 0], shared=[5, 2]),
-        state([5, 2], 5, 1, 3, [3, 1, 0], shared=[5]),
-        state([5, 2], 5, 0, 3, [3, 1, 0], shared=[5, 2]),
-    ],
+    [appended(6, 1, [5, 2]), appended(5, 1, [5]), appended(5, 0, [5, 2])],
 )
 check(
     "free pages that are just enough, and one too few",
-    [
-        state([5, 2], 5, 4, 3, [1], shared=[5]),
-        state([5, 2], 5, 5, 3, [1], shared=[5]),
-        state([5, 2], 5, 1, 3, [], shared=[5, 2]),
-        state([5, 2], 5, 2, 3, [1], shared=[5, 2]),
-        state([5, 2], 5, 1, 3, [0], shared=[5, 2]),
-    ],
+    [appended(5, 4, [5], [1]), appended(5, 5, [5], [1]), appended(5, 1, [5, 2], []), appended(5, 1, [5, 2], [0])],
 )
 check(
     "the arguments stay as they are",
-    [
-        state([5, 2], 5, 6, 3, [3, 1, 0, 4], shared=[5, 2]),
-        state([5, 2], 5, 8, 3, [3, 1], shared=[5, 2]),
-        state([5, 2], 5, 1, 3, [], shared=[5, 2]),
-    ],
+    [appended(5, 6, [5, 2], [3, 1, 0, 4]), appended(5, 8, [5, 2], [3, 1]), appended(5, 1, [5, 2], [])],
     calls=not_modified,
 )
 check("any sequence", [state([3, 0, 2], 5, 3, 2, [1, 4], shared=[3, 0]), states()])

@@ -97,7 +97,7 @@ check(
 check("splits without keys", [step([1, 0], 6, 2, 8, 4, splits=3)])
 check(
     "more than 32 columns, which several programs merge",
-    [step([12], 6, 2, 64, 4, splits=3), step([12], 6, 2, 70, 4, splits=3), step([12], 6, 2, 70, 4)],
+    [step([12], 6, 2, 64, 4, splits=3), step([12], 6, 2, 65, 4, splits=3), step([12], 6, 2, 70, 4)],
 )
 check("any step", [step([8192, 5000], 32, 8, 128, 16, splits=16), steps()])
 

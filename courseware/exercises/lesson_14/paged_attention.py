@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from courseware.checks import Checks, Evidence, Exercise, ExpectedOutput, Finding, compare, judging, single_finding
+from courseware.checks import Checks, Evidence, Exercise, ExpectedOutput, Finding, compare, judging
 from courseware.exercises.common.oracles import attention_output
+from courseware.exercises.common.precision import lost_digits
 
 
 def paged_attention(q, k_pages, v_pages, block_table, lengths, scale):
@@ -115,13 +116,11 @@ ONE_KEY = CALL.replace("rng.shuffle", "v = [np.rint(9 * x) for x in v]\nrng.shuf
 def gives_the_value(returned, q, v, **_):
     """A weight of exactly 1, times a whole number: not rounded in float32 either."""
     expected = np.array([np.repeat(x[0], q.shape[1] // x.shape[1], axis=0)[:, None] for x in v])
-    evidence = compare(returned, [ExpectedOutput("o", expected, expected, 0.0, "sequence")])
-    if evidence or (off := np.abs(np.asarray(returned) - expected)).max() <= 1e-14 * np.abs(expected).max():
-        return evidence
-    (at, *_), digits = np.argwhere(off == off.max()), int(-np.log10(off.max() / np.abs(expected).max()))
-    text = f"o is right to about {digits} digits only, and the weight of the only key is exactly 1"
-    shown = (f"o[{', '.join(map(str, at))}] = {x[tuple(at)]:.15g}" for x in (np.asarray(returned), expected))
-    return single_finding("digits", text, *shown, part="o")
+    parts = [ExpectedOutput("o", expected, expected, 0.0, "sequence")]
+    if evidence := compare(returned, parts) or lost_digits([returned], parts):
+        said = Finding("", "account", "the weight of the only key is exactly 1")
+        evidence = replace(evidence, findings=(*evidence.findings, said))
+    return evidence
 
 
 def gives_means(returned, q, v, **_):
@@ -154,26 +153,15 @@ def batches(draw):
 check = Checks(CALL, gives_attention)
 
 check("one sequence in one full page", [batch([4], d=6), batch([4], d=5, seed=2)])
-check(
-    "one sequence in several full pages, which lie anywhere",
-    [batch([8]), batch([15], d=2, page_size=5), batch([6], page_size=1), batch([9], page_size=3, seed=3)],
-)
+check("one sequence in several full pages, which lie anywhere", [batch([8]), batch([15], d=2, page_size=5)])
 check("a last page that is not full", [batch([3]), batch([5]), batch([11], page_size=5)])
 check("sequences of unequal lengths", [batch([5, 9, 2]), batch([8, 9]), batch([1, 7], page_size=3, d=2), batch([9, 2])])
-check(
-    "query heads that share keys",
-    [batch([5], heads=6, kv_heads=2), batch([6, 3], heads=6, kv_heads=3, d=2), batch([5], heads=4)],
-)
+check("query heads that share keys", [batch([5], heads=6, kv_heads=2), batch([6, 3], heads=6, kv_heads=3, d=2)])
 check(
     "several new tokens: the last one sees all keys",
     [batch([3], n_new=3), batch([6], n_new=3), batch([5, 11], heads=4, kv_heads=2, n_new=2, page_size=3)],
 )
-check(
-    "a single key: o is its value",
-    [batch([1], d=2), batch([1, 1], heads=4, kv_heads=2, page_size=3)],
-    call=ONE_KEY,
-    test=gives_the_value,
-)
+check("a single key: o is its value", [batch([1, 1], heads=4, kv_heads=2)], call=ONE_KEY, test=gives_the_value)
 check("scores near 1000", [batch([5, 7])], call=with_scores("1000 - np.arange(n) / 4"))
 check(
     "scores that differ by 1000 from token to token, and from sequence to sequence",

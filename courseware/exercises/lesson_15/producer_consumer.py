@@ -4,8 +4,7 @@ import re
 
 from hypothesis import strategies as st
 
-from courseware.checks import Checks, Evidence, Exercise, Finding, show, single_finding
-from courseware.checks.diagnosis import named
+from courseware.checks import Checks, Evidence, Exercise, Finding, case_of, named, show, single_finding
 from courseware.simulators.sm_simulator import JobError, Times, run_ring
 
 MAX_REPORTED_FINDINGS = 3
@@ -94,7 +93,6 @@ def waited_too_little(consumer, text):
             product, newer = ("started", 0) if operation[-1] == tile else (product, newer + 1)
         elif operation[0] == "mma_wait" and product and operation[1] > newer:
             n = operation[1]
-            n = operation[1]
             newest = "newest product" if n == 1 else f"{n} newest products"
             among = f"which is product {tile}" if n == 1 else f"product {tile} among them"
             return f"before softmax {tile}, mma_wait {n} lets the {newest} be unfinished, {among}"
@@ -143,10 +141,8 @@ def works(returned, tiles, **conditions):
         last = "tile 0 is the only one" if tiles == 1 else f"there are tiles 0 to {tiles - 1}"
         return single_finding("tiles", f"the jobs work on {named('tile', extra)}, and {last}, {said}")
     if missing:
-        text = (
-            f"softmax of tile {missing[0]} was computed {done.count(f'softmax {missing[0]}')} times, not {len(names)}"
-        )
-        return single_finding("softmax", f"{text}, {said}")
+        text = f"softmax of tile {missing[0]} was computed {done.count(f'softmax {missing[0]}')} times"
+        return single_finding("softmax", f"{text}, not {len(names)}, {said}")
     return None
 
 
@@ -206,44 +202,33 @@ def is_quick(returned, tiles, stages, **conditions):
     return single_finding("slow", text)
 
 
-def ring(tiles, stages, consumers=1, copy=4, latency=6, product=10, softmax=6):
-    return locals()
-
-
 def paces(tiles, stages, consumers=1):
     """Copies, latency, products and softmax, each in turn by far the slowest."""
-    slow = [dict(zip(("copy", "latency", "product", "softmax"), cycles, strict=True)) for cycles in (
-        (4, 6, 10, 6), (90, 2, 3, 2), (3, 90, 2, 4), (2, 3, 90, 1), (3, 2, 1, 90),
-    )]  # fmt: skip
-    return [ring(tiles, stages, consumers, **cycles) for cycles in slow]
+    slow = (4, 6, 10, 6), (90, 2, 3, 2), (3, 90, 2, 4), (2, 3, 90, 1), (3, 2, 1, 90)
+    return [(tiles, stages, consumers, *cycles) for cycles in slow]
 
 
 @st.composite
 def rings(draw):
     cycles = (draw(st.integers(1, 30)) for _ in range(4))
-    return ring(draw(st.integers(1, 9)), draw(st.integers(1, 4)), draw(st.integers(1, 2)), *cycles)
+    return draw(st.integers(1, 9)), draw(st.integers(1, 4)), draw(st.integers(1, 2)), *cycles
 
 
-check = Checks("producer_consumer(tiles, stages)", works, ring, examples=25)
+sizes = {"consumers": 1, "copy": 4, "latency": 6, "product": 10, "softmax": 6}
+case = case_of("tiles stages consumers copy latency product softmax", **sizes)
+check = Checks("producer_consumer(tiles, stages)", works, case, examples=25)
 
-check("one tile in a ring of one stage", [ring(1, 1), ring(1, 1, 2)])
-check("as many tiles as stages: each is used once", [ring(2, 2), ring(4, 4), *paces(3, 3)])
-check("fewer tiles than stages", [ring(1, 3), ring(2, 4), ring(2, 3, 2)])
-check("more tiles than stages, at every pace", [ring(2, 1), ring(3, 2), *paces(7, 2), *paces(9, 3)])
+check("one tile in a ring of one stage", [(1, 1), (1, 1, 2)])
+check("as many tiles as stages: each is used once", [(2, 2), (4, 4), *paces(3, 3)])
+check("fewer tiles than stages", [(1, 3), (2, 4), (2, 3, 2)])
+check("more tiles than stages, at every pace", [(2, 1), (3, 2), *paces(7, 2), *paces(9, 3)])
 check("one stage for all tiles, at every pace", paces(4, 1))
 check("two consumers, at every pace", [*paces(5, 1, 2), *paces(9, 4, 2)])
 check(
     "no job waits for what it does not need: copies, hand-backs and softmaxes come as early as they can",
-    [
-        ring(9, 3, 1, 5, 5, 10, 6),
-        ring(6, 1, 1, 4, 6, 10, 20),
-        ring(8, 4, 1, 3, 20, 4, 4),
-        ring(8, 2, 2, 6, 12, 5, 9),
-        ring(6, 1, 1, 4, 26, 4, 20),
-        ring(6, 1, 2, 4, 16, 10, 20),
-    ],
+    [(9, 3, 1, 5, 5, 10, 6), (6, 1, 1, 4, 6, 10, 20), (8, 2, 2, 6, 12, 5, 9), (6, 1, 2, 4, 16, 10, 20)],
     test=is_quick,
 )
-check("any ring, at any pace", [ring(8, 3, 2, 7, 30, 5, 11), rings()])
+check("any ring, at any pace", [(8, 3, 2, 7, 30, 5, 11), rings()])
 
 EXERCISE = Exercise(__file__, producer_consumer, check, points=6, minutes=25, difficulty="hard")

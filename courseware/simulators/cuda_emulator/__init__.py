@@ -1,7 +1,7 @@
 """Runs a CUDA kernel on a CPU, thread by thread: every access to memory is seen.
 
-runner     launches a program and reports; compiling makes it, of the kernel and of device.h, threads.h, accesses.h and
-           runner.cc
+runner     launches a program and reports
+compiling  makes the program, of the kernel, the headers and runner.cc, which says how they depend on each other
 request    what one request of a warp costs: sectors, and passes over the banks
 report     what a launch did, and what is wrong with it
 """

@@ -1,15 +1,11 @@
-// Every access to memory: gathered to requests, and looked at for mistakes.
+// Looks at every access to memory for mistakes, and has it counted.
 //
 // Compiled with -fsanitize=thread, the kernel calls one of the functions at the end of this file before each access.
 // The address to which they return tells the instruction.
 #pragma once
-#include <array>
 #include <set>
 
 #include "threads.h"
-
-enum Access : uint8_t { LOAD, STORE };
-static const char* const VERBS[] = {"load", "store"};
 
 // An access in the past; time 0: there was none. bytes: of the word, a bit for each.
 struct Event { unsigned time, block, place; unsigned short thread; uint8_t bytes; };
@@ -20,64 +16,18 @@ static std::vector<Array> arrays;  // in the order of their addresses
 const size_t STRAY_BYTES = 16ull << 30;
 extern "C" char __executable_start, end;  // of the program; from the linker
 
-// In which an address lies, or from which it strays; null if it is far from all.
-static const Array* array_at(Address a) {
-  size_t n = arrays.size();
-  while (n > 0 && a < arrays[n - 1].stray) n--;
-  return n > 0 && a - arrays[n - 1].stray < STRAY_BYTES ? &arrays[n - 1] : nullptr;
+// The number of the array in which an address lies, or from which it strays; -1 if it is far from all.
+static int array_at(Address a) {
+  int n = arrays.size() - 1;
+  while (n >= 0 && a < arrays[n].stray) n--;
+  return n >= 0 && a - arrays[n].stray < STRAY_BYTES ? n : -1;
 }
 
-// ------------------------------------------------------------------------------------------------------ counting
-//
-// A request is one instruction of one warp. Which accesses of its lanes belong together? A lane's n-th execution of an
-// instruction with the n-th of the other lanes, where n counts from the latest barrier or shuffle: an interval. What a
-// request costs depends on where its lanes are within 128 bytes, so that requests alike are counted, and report.py
-// looks at one of them.
-
-const int SHARED = -1;                                       // in the place of an array's number: all of shared memory
-typedef std::pair<int, std::array<Address, LANES>> Request;  // an array, and the lanes' addresses: 0 if a lane is off
-struct Site {                                                // an instruction
-  Access access;
-  unsigned size;
-  const Array* array;             // where its latest access was
-  size_t executed[LANES];         // how often in this interval, by lane
-  std::vector<Request> requests;  // of this interval
-  std::map<Request, long long> counts;
-};
-static std::vector<Site*> site_at;       // for each address of the program
-static std::vector<Site*> active_sites;  // in this interval
-
-static void record(Address a, Site* site) {
-  const int array = site->array->file_offset ? site->array - &arrays[0] : SHARED;
-  if (site->requests.empty()) active_sites.push_back(site);
-  size_t& n = site->executed[me % LANES];
-  while (n < site->requests.size() && site->requests[n].first != array) n++;
-  if (n == site->requests.size()) site->requests.emplace_back(array, std::array<Address, LANES>{});
-  site->requests[n++].second[me % LANES] = a;
-}
-
-// All lanes of the warp that ran last wait, so that no request is still growing.
-static void end_interval() {
-  for (Site* site : active_sites) {
-    for (Request& request : site->requests) {
-      Address least = ~Address(0);
-      for (Address a : request.second) if (a) least = std::min(least, a);
-      for (Address& a : request.second) if (a) a = a - least / 128 * 128 + 128;
-      site->counts[request]++;
-    }
-    site->requests.clear();
-    memset(site->executed, 0, sizeof site->executed);
-  }
-  active_sites.clear();
-}
-
-// ------------------------------------------------------------------------------------------------------- mistakes
-//
 // Two threads access the same address, one of them at least stores, and nothing decides which is first: a race. What
 // decides is __syncthreads, and for lanes of one warp __syncwarp. Shuffles and votes order no memory (CUDA C++
 // Programming Guide, "Warp Shuffle Functions"), and since Volta it is not enough to be in one warp, either.
 
-#define ACCESSES "%ss {%zu %zd %u}"
+#define ACCESSES "%ss {%d %zd %u}"
 #define BOTH_ACCESS ACCESSES ", which <%d> %ss in line @%u"
 static const char* const RACES[] = {
     BOTH_ACCESS " as part of block %u. Blocks run in any order, and none can wait for another",
@@ -107,23 +57,24 @@ static void access(Address a, unsigned size, Access kind, unsigned code) {
                                       "memory and to arrays among the arguments only");
   }
   Site*& site = site_at[code - Address(&__executable_start)];
-  if (!site) site = new Site{kind, size};
-  if (!site->array || a - site->array->begin >= site->array->bytes) site->array = array_at(a);
-  const Array* array = site->array;
-  if (!array) found(0, "out of bounds", code, "%ss from address %#zx, outside every array", verb, a);
-  const size_t number = array - &arrays[0], offset = a - array->begin, last = offset + size - 1;
+  if (!site) site = new Site{kind, size, -1};
+  int& number = site->array;
+  if (number < 0 || a - arrays[number].begin >= arrays[number].bytes) number = array_at(a);
+  if (number < 0) found(0, "out of bounds", code, "%ss from address %#zx, outside every array", verb, a);
+  const Array& array = arrays[number];
+  const size_t offset = a - array.begin, last = offset + size - 1;
   const unsigned width = min(size, 4u);
-  if (offset >= array->bytes || last >= array->bytes)
-    found(0, "out of bounds", code, ACCESSES ", outside {%zu}", verb, number, offset, width, number);
+  if (offset >= array.bytes || last >= array.bytes)
+    found(0, "out of bounds", code, ACCESSES ", outside {%d}", verb, number, offset, width, number);
   if (a & (size - 1))
     found(0, "misaligned", code, ACCESSES " and what follows, %u bytes at once, from an address that is no multiple of "
                                           "%u", verb, number, offset, width, size, size);
-  record(a, site);
-  const bool shared = !array->file_offset;
+  const bool shared = !array.file_offset;
+  record(site, shared ? SHARED : number, me % LANES, a);
   const uint8_t bytes = size >= 4 ? 15 : ((1 << size) - 1) << a % 4;
   const Event event{now, block_number, code, (unsigned short)me, bytes};
   for (size_t i = offset / 4; i <= last / 4; i++) {
-    Word& word = array->words[i];
+    Word& word = array.words[i];
     const size_t at = max(offset, 4 * i);
     auto check = [&](const Event& other, Access other_kind) __attribute__((always_inline)) {
       if (!other.time || !(other.bytes & bytes)) return;

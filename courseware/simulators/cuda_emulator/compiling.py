@@ -14,7 +14,7 @@ from pathlib import Path
 from course_lib import runtime
 
 HERE = Path(__file__).parent
-OURS = [(HERE / name).read_text() for name in ("device.h", "threads.h", "accesses.h", "runner.cc")]
+OURS = [(HERE / name).read_text() for name in ("device.h", "requests.h", "threads.h", "accesses.h", "runner.cc")]
 SOURCE_NAME = "kernel.cu"
 FIRST_ADDRESS = 1 << 20  # of a program, which begins higher up: smaller numbers are something else
 # Level 1 removes loads that a GPU's compiler removes, too, and invents no vectors. -fno-strict-aliasing, because

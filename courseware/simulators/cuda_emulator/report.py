@@ -42,15 +42,13 @@ class Finding:
 
     kind: "race", "unwritten", "out of bounds", "misaligned", "global variable", "barrier", "shuffle", "time limit",
         "division by zero", "stack overflow", "aborted" or "crash".
-    line: its number. block: its number. thread: its number in the block. None where there is no one answer.
+    line: its number. None where there is no one answer.
     """
 
     kind: str
     text: str
     code: str | None = None
     line: int | None = None
-    block: int | None = None
-    thread: int | None = None
 
     def __str__(self):
         return self.text + (f"\n    {self.code}" if self.code else "")
@@ -78,7 +76,7 @@ class Report:
 
 
 def read(text, printed, source, program, arrays, block):
-    """The Report of what the program wrote, as threads.h, accesses.h and runner.cc have it.
+    """The Report of what the program wrote, as the headers and runner.cc have it.
 
     arrays: {name: array}, of the arguments. block: threads in x, y and z.
     """
@@ -105,20 +103,17 @@ def read(text, printed, source, program, arrays, block):
     told = "0", min((rank for rank, *_ in rows["found"] if rank != "0"), default="")
     # Where a signal came: the innermost line of the kernel.
     called = next((line for row in rows["callers"] for line in row if line != "0"), "0")
-    findings = [
-        _finding(source, line if line != "0" else called, *row) for rank, line, *row in rows["found"] if rank in told
-    ][:MAX_FINDINGS]
-    ((complete, barriers, shuffles, stack_bytes),) = (map(int, row) for row in rows["end"])
+    findings = []
+    for rank, line, kind, sentence in rows["found"]:
+        number = int(line if line != "0" else called)
+        if rank in told and number:
+            code = source.splitlines()[number - 1].strip()
+            findings.append(Finding(kind, f"Line {number}: {sentence}", code, number))
+        elif rank in told:
+            findings.append(Finding(kind, sentence))
+    ((complete, *counts),) = (map(int, row) for row in rows["end"])
     tensors = dict(zip(arrays, tensors, strict=True))
-    return Report(tensors, shared, barriers, shuffles, stack_bytes, findings, bool(complete), printed)
-
-
-def _finding(source, *row):
-    (line, block, thread), (kind, text) = map(int, row[:3]), row[3:]
-    thread = thread if thread >= 0 else None
-    if not line:
-        return Finding(kind, text, None, None, block, thread)
-    return Finding(kind, f"Line {line}: {text}", source.splitlines()[line - 1].strip(), line, block, thread)
+    return Report(tensors, shared, *counts, findings[:MAX_FINDINGS], bool(complete), printed)
 
 
 def _thread(number, block):

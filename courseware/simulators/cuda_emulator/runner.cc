@@ -1,28 +1,14 @@
 // Runs one launch of a CUDA kernel on a CPU. Linked with the kernel into a program, which runner.py starts with a file
 // as its standard input. The file begins with numbers of 8 bytes, which `main` reads. Then come the arrays, where the
 // kernel's stores go. Behind them, the program writes what report.py reads.
+//
+// Each of these files includes the one before it and uses nothing of those that follow: device.h, which the kernel
+// includes, too; requests.h, which counts; threads.h, which takes turns; accesses.h, which finds mistakes; runner.cc.
 #include <execinfo.h>
 #include <link.h>
-#include <signal.h>
 #include <sys/time.h>
 
-#include "accesses.h"  // and threads.h
-
-[[noreturn]] static void finish(bool complete) {
-  signal(SIGPROF, SIG_IGN);
-  for (const Site* site : site_at) {
-    if (!site) continue;
-    for (const auto& [request, count] : site->counts) {
-      fprintf(report, "requests\t%s\t%u\t%d\t%lld", VERBS[site->access], site->size, request.first, count);
-      for (Address a : request.second) fprintf(report, "\t%zu", a);
-      fprintf(report, "\n");
-    }
-  }
-  fprintf(report, "end\t%d\t%lld\t%lld\t%zu\n", complete, barriers, shuffles, stack_bytes);
-  fflush(report);
-  fflush(stdout);
-  _exit(0);
-}
+#include "accesses.h"
 
 static void on_signal(int signal, siginfo_t* info, void*) {
   if (signal == SIGPROF && !out_of_time) {

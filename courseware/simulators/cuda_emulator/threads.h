@@ -2,18 +2,14 @@
 // exchange with other lanes of its warp, or returns. Warps take turns, and blocks run one after the other.
 #pragma once
 #include <setjmp.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
 
-#include <map>
-#include <vector>
-
-#include "device.h"
+#include "requests.h"
 using namespace runner;
 
-typedef uintptr_t Address;
-const int LANES = 32;
 const size_t STACK_BYTES = 256 << 10;
 
 struct Thread {
@@ -42,16 +38,21 @@ static size_t stack_bytes;  // the most that a thread's variables took while it 
 static volatile bool out_of_time;
 static const char* const OUT_OF_TIME = "was running when the time limit was reached";
 
-static void end_interval();                      // in accesses.h: a warp has had its turn
-[[noreturn]] static void finish(bool complete);  // in runner.cc: writes the rest of the report
+[[noreturn]] static void finish(bool complete) {
+  signal(SIGPROF, SIG_IGN);
+  write_counts(report);
+  fprintf(report, "end\t%d\t%lld\t%lld\t%zu\n", complete, barriers, shuffles, stack_bytes);
+  fflush(report);
+  fflush(stdout);
+  _exit(0);
+}
 
 // Something is wrong with what this thread did: a sentence in which report.py puts names for <thread>, {array},
 // {array offset bytes} and @place. At rank 0, the launch ends. Of findings with other ranks, only those with the lowest
 // are told, because the others may follow from them.
 template <class... T> __attribute__((noinline, cold))
 static void found(int rank, const char* kind, unsigned place, const char* did, T... values) {
-  fprintf(report, "found\t%d\t@%u\t%u\t%d\t%s\t", rank, place, block_number, me, kind);
-  fprintf(report, "<%d> of block %u ", me, block_number);
+  fprintf(report, "found\t%d\t@%u\t%s\t<%d> of block %u ", rank, place, kind, me, block_number);
   fprintf(report, did, values...);
   fprintf(report, ".\n");
   if (rank == 0) finish(false);
@@ -151,8 +152,7 @@ static bool release(int thread) {
   std::map<std::pair<int, unsigned>, std::vector<int>> groups;
   for (size_t i = 0; i < threads.size(); i++) groups[{max(threads[i].state, SYNC), threads[i].place}].push_back(i);
   const auto [state, place] = groups.begin()->first;
-  fprintf(report, "found\t0\t@%u\t%u\t-1\t%s\tin block %u", place, block_number,
-          state == BARRIER ? "barrier" : "shuffle", block_number);
+  fprintf(report, "found\t0\t@%u\t%s\tin block %u", place, state == BARRIER ? "barrier" : "shuffle", block_number);
   for (const auto& [where, group] : groups) {
     fprintf(report, group.size() > 1 ? ", <%d> and %zu more " : ", <%d> ", group[0], group.size() - 1);
     fprintf(report, WAITS[where.first - SYNC], group.size() > 1 ? "" : "s", where.second);

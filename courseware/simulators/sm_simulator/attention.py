@@ -27,189 +27,168 @@ INSTRUCTIONS_PER_EXP = 2.5
 RUNGS = ("one group", "a warp that fetches", "next scores first", "groups take turns")  # as in hopper_ladder.toml
 
 
-@dataclass
-class Shared:
-    """What the groups of a thread block share: stages, and barriers that say that one is ready or empty."""
+class Block:
+    """A thread block: its sizes, and what its groups share: stages, and barriers that say one is ready or empty."""
 
-    q_smem: list
-    k_smem: list
-    v_smem: list
-    q_ready: list
-    q_empty: list
-    k_ready: list
-    k_empty: list
-    v_ready: list
-    v_empty: list
-    turn: list
-
-
-@dataclass(frozen=True)
-class Sizes:
-    head_dim: int
-    block_k: int
-    stages: int
-    key_tiles: int
-    query_tiles: int
-    consumers: int
-
-    @property
-    def product_flops(self):
-        return 2 * BLOCK_M * self.block_k * self.head_dim
-
-    @property
-    def key_bytes(self):
-        return self.block_k * self.head_dim * ELEMENT_BYTES
-
-    @property
-    def query_bytes(self):
-        return BLOCK_M * self.head_dim * ELEMENT_BYTES
-
-    @property
-    def scores(self):
-        return BLOCK_M * self.block_k
+    def __init__(self, sm, head_dim, block_k, stages, key_tiles, query_tiles, consumers):
+        self.stages, self.key_tiles, self.query_tiles, self.consumers = stages, key_tiles, query_tiles, consumers
+        self.scores, self.outputs = BLOCK_M * block_k, BLOCK_M * head_dim  # elements of a group's tile
+        self.product_flops = 2 * self.scores * head_dim
+        self.query_bytes, key_bytes = BLOCK_M * head_dim * ELEMENT_BYTES, block_k * head_dim * ELEMENT_BYTES
+        self.q_smem = sm.allocate_shared_memory("Q", consumers, self.query_bytes)
+        self.k_smem = sm.allocate_shared_memory("K", stages, key_bytes, readers=consumers)
+        self.v_smem = sm.allocate_shared_memory("V", stages, key_bytes, readers=consumers)
+        self.q_ready, self.q_empty = sm.barriers("q_ready", consumers, 1), sm.barriers("q_empty", consumers, 1)
+        self.k_ready, self.k_empty = sm.barriers("k_ready", stages, 1), sm.barriers("k_empty", stages, consumers)
+        self.v_ready, self.v_empty = sm.barriers("v_ready", stages, 1), sm.barriers("v_empty", stages, consumers)
+        self.turn = sm.barriers("turn", 2, 1)
 
 
-def scores(z, q, t, k, tile):
+def scores(b, q, t, k, tile):
     """The product S = Q K^T of a tile of keys."""
-    return warpgroup_mma(f"S {tile}", z.product_flops, {q: t, k: tile})
+    return warpgroup_mma(f"S {tile}", b.product_flops, {q: t, k: tile})
 
 
-def values(z, v, tile):
+def values(b, v, tile):
     """The product O += P V. P is in registers."""
-    return warpgroup_mma(f"O {tile}", z.product_flops, {v: tile})
+    return warpgroup_mma(f"O {tile}", b.product_flops, {v: tile})
 
 
-def softmax(z, S, of):
+def softmax(b, S, of):
     """The row maxima, and then P."""
-    yield compute(f"max {of}", instructions=z.scores, of=[S])
-    yield compute(f"exp {of}", exps=z.scores, instructions=INSTRUCTIONS_PER_EXP * z.scores)
+    yield compute(f"max {of}", instructions=b.scores, of=[S])
+    yield compute(f"exp {of}", exps=b.scores, instructions=INSTRUCTIONS_PER_EXP * b.scores)
 
 
-def rescale(z, O, of):
+def rescale(b, O, of):
     """O times alpha, once the product that made O is done."""
-    return compute(f"rescale {of}", instructions=BLOCK_M * z.head_dim, of=O)
+    return compute(f"rescale {of}", instructions=b.outputs, of=O)
 
 
-def one_group(b, z):
+def store(b, O):
+    """O / l, and its copy to device memory."""
+    yield rescale(b, O, "the end")
+    yield tma.async_copy_shared_to_global(b.query_bytes)
+
+
+def fetch(tile, barrier, *stages):
+    """Copies into these stages, whose bytes the barrier is told to expect."""
+    yield mbarrier.expect(barrier, sum(stage.n_bytes for stage in stages))
+    for stage in stages:
+        yield tma.async_copy_global_to_shared(tile, barrier, stage)
+
+
+def one_group(b):
     """Rung "one group": it asks for tiles, stages - 1 ahead, and computes in turn. K and V have one barrier."""
 
     def fetch_keys(tile):
-        stage = tile % z.stages
-        yield mbarrier.expect(b.k_ready[stage], 2 * z.key_bytes)
-        yield tma.async_copy_global_to_shared(tile, b.k_ready[stage], b.k_smem[stage])
-        yield tma.async_copy_global_to_shared(tile, b.k_ready[stage], b.v_smem[stage])
+        stage = tile % b.stages
+        return fetch(tile, b.k_ready[stage], b.k_smem[stage], b.v_smem[stage])
 
     used = 0
-    for i in range(z.query_tiles):
-        yield mbarrier.expect(b.q_ready[0], z.query_bytes)
-        yield tma.async_copy_global_to_shared(i, b.q_ready[0], b.q_smem[0])
-        end, O = used + z.key_tiles, []
-        for tile in range(used, min(used + z.stages - 1, end)):
+    for i in range(b.query_tiles):
+        yield from fetch(i, b.q_ready[0], b.q_smem[0])
+        end, O = used + b.key_tiles, []
+        for tile in range(used, min(used + b.stages - 1, end)):
             yield from fetch_keys(tile)
         yield mbarrier.wait(b.q_ready[0], i & 1)
-        for _ in range(z.key_tiles):
-            stage = used % z.stages
-            if used + z.stages - 1 < end:
-                yield from fetch_keys(used + z.stages - 1)  # into the stage that the last tile has left
-            yield mbarrier.wait(b.k_ready[stage], used // z.stages & 1)
-            S = yield scores(z, b.q_smem[0], i, b.k_smem[stage], used)
+        for _ in range(b.key_tiles):
+            stage = used % b.stages
+            if used + b.stages - 1 < end:
+                yield from fetch_keys(used + b.stages - 1)  # into the stage that the last tile has left
+            yield mbarrier.wait(b.k_ready[stage], used // b.stages & 1)
+            S = yield scores(b, b.q_smem[0], i, b.k_smem[stage], used)
             yield warpgroup_mma_wait(0)
-            yield from softmax(z, S, used)
-            yield rescale(z, O, used)
-            O = [(yield values(z, b.v_smem[stage], used))]
+            yield from softmax(b, S, used)
+            yield rescale(b, O, used)
+            O = [(yield values(b, b.v_smem[stage], used))]
             yield warpgroup_mma_wait(0)
             used += 1
-        yield from store(z, O)
+        yield from store(b, O)
 
 
-def producer(b, z):
+def producer(b):
     """The warp that fetches: each stage as soon as all groups that compute have handed it back."""
     fetched = 0
-    for i in range(z.query_tiles):
-        for group in range(z.consumers):
+    for i in range(b.query_tiles):
+        for group in range(b.consumers):
             yield mbarrier.wait(b.q_empty[group], (i & 1) ^ 1)
-            yield mbarrier.expect(b.q_ready[group], z.query_bytes)
-            yield tma.async_copy_global_to_shared(i, b.q_ready[group], b.q_smem[group])
-        for _ in range(z.key_tiles):
-            stage, phase = fetched % z.stages, fetched // z.stages & 1
+            yield from fetch(i, b.q_ready[group], b.q_smem[group])
+        for _ in range(b.key_tiles):
+            stage, phase = fetched % b.stages, fetched // b.stages & 1
             yield mbarrier.wait(b.k_empty[stage], phase ^ 1)
-            yield mbarrier.expect(b.k_ready[stage], z.key_bytes)
-            yield tma.async_copy_global_to_shared(fetched, b.k_ready[stage], b.k_smem[stage])
+            yield from fetch(fetched, b.k_ready[stage], b.k_smem[stage])
             yield mbarrier.wait(b.v_empty[stage], phase ^ 1)
-            yield mbarrier.expect(b.v_ready[stage], z.key_bytes)
-            yield tma.async_copy_global_to_shared(fetched, b.v_ready[stage], b.v_smem[stage])
+            yield from fetch(fetched, b.v_ready[stage], b.v_smem[stage])
             fetched += 1
 
 
-def consumer(b, z, group):
+def scores_and_softmax(b, group, i, tile):
+    """Of a tile whose product nothing else overlaps."""
+    stage = tile % b.stages
+    yield mbarrier.wait(b.k_ready[stage], tile // b.stages & 1)
+    S = yield scores(b, b.q_smem[group], i, b.k_smem[stage], tile)
+    yield warpgroup_mma_wait(0)
+    yield mbarrier.arrive(b.k_empty[stage])
+    yield from softmax(b, S, tile)
+
+
+def output(b, tile):
+    """O += P V of such a tile; returns [the product]."""
+    stage = tile % b.stages
+    yield mbarrier.wait(b.v_ready[stage], tile // b.stages & 1)
+    O = yield values(b, b.v_smem[stage], tile)
+    yield warpgroup_mma_wait(0)
+    yield mbarrier.arrive(b.v_empty[stage])
+    return [O]
+
+
+def consumer(b, group):
     """Rung "a warp that fetches": products and softmax of each tile in turn."""
     used = 0
-    for i in range(z.query_tiles):
+    for i in range(b.query_tiles):
         yield mbarrier.wait(b.q_ready[group], i & 1)
         O = []
-        for _ in range(z.key_tiles):
-            stage, phase = used % z.stages, used // z.stages & 1
-            yield mbarrier.wait(b.k_ready[stage], phase)
-            S = yield scores(z, b.q_smem[group], i, b.k_smem[stage], used)
-            yield warpgroup_mma_wait(0)
-            yield mbarrier.arrive(b.k_empty[stage])
-            yield from softmax(z, S, used)
-            yield rescale(z, O, used)
-            yield mbarrier.wait(b.v_ready[stage], phase)
-            O = [(yield values(z, b.v_smem[stage], used))]
-            yield warpgroup_mma_wait(0)
-            yield mbarrier.arrive(b.v_empty[stage])
+        for _ in range(b.key_tiles):
+            yield from scores_and_softmax(b, group, i, used)
+            yield rescale(b, O, used)
+            O = yield from output(b, used)
             used += 1
         yield mbarrier.arrive(b.q_empty[group])
-        yield from store(z, O)
+        yield from store(b, O)
 
 
-def consumer_next_first(b, z, group, turns=False):
+def consumer_next_first(b, group, turns=False):
     """Rungs "next scores first" and, with turns, "groups take turns".
 
     S of the next tile is started first, then O += P V of the tile before. The softmax of the next tile follows while
     the tensor cores still work on the latter.
     """
     used = 0
-    for i in range(z.query_tiles):
+    for i in range(b.query_tiles):
         yield mbarrier.wait(b.q_ready[group], i & 1)
-        stage = used % z.stages
-        yield mbarrier.wait(b.k_ready[stage], used // z.stages & 1)
-        S = yield scores(z, b.q_smem[group], i, b.k_smem[stage], used)
-        yield warpgroup_mma_wait(0)
-        yield mbarrier.arrive(b.k_empty[stage])
-        yield from softmax(z, S, used)
-        for _ in range(1, z.key_tiles):
-            stage, next_stage = used % z.stages, (used + 1) % z.stages
-            yield mbarrier.wait(b.k_ready[next_stage], (used + 1) // z.stages & 1)
+        yield from scores_and_softmax(b, group, i, used)
+        for _ in range(1, b.key_tiles):
+            stage, next_stage = used % b.stages, (used + 1) % b.stages
+            yield mbarrier.wait(b.k_ready[next_stage], (used + 1) // b.stages & 1)
             if turns:
                 yield mbarrier.wait(b.turn[group], (used - i) & 1 ^ (1 - group))  # the first turn is group 0's
-            S = yield scores(z, b.q_smem[group], i, b.k_smem[next_stage], used + 1)
-            yield mbarrier.wait(b.v_ready[stage], used // z.stages & 1)
-            O = [(yield values(z, b.v_smem[stage], used))]
+            S = yield scores(b, b.q_smem[group], i, b.k_smem[next_stage], used + 1)
+            yield mbarrier.wait(b.v_ready[stage], used // b.stages & 1)
+            O = yield values(b, b.v_smem[stage], used)
             if turns:
                 yield mbarrier.arrive(b.turn[1 - group])
             yield warpgroup_mma_wait(1)  # until only the last product is under way
             yield mbarrier.arrive(b.k_empty[next_stage])
-            yield from softmax(z, S, used + 1)
+            yield from softmax(b, S, used + 1)
             yield warpgroup_mma_wait(0)
             yield mbarrier.arrive(b.v_empty[stage])
-            yield rescale(z, O, used + 1)
+            yield rescale(b, [O], used + 1)
             used += 1
-        stage = used % z.stages
-        yield mbarrier.wait(b.v_ready[stage], used // z.stages & 1)
-        O = [(yield values(z, b.v_smem[stage], used))]
-        yield warpgroup_mma_wait(0)
-        yield mbarrier.arrive(b.v_empty[stage])
+        O = yield from output(b, used)
         used += 1
         yield mbarrier.arrive(b.q_empty[group])
-        yield from store(z, O)
-
-
-def store(z, O):
-    """O / l, and its copy to device memory."""
-    yield rescale(z, O, "the end")
-    yield tma.async_copy_shared_to_global(z.query_bytes)
+        yield from store(b, O)
 
 
 def simulate(
@@ -224,44 +203,36 @@ def simulate(
         raise ValueError(f"{rung!r} is none of the rungs {', '.join(map(repr, RUNGS))}")
     if rung == "groups take turns" and consumers != 2:
         raise ValueError(f"two groups take turns, not {consumers}")
-    sizes = Sizes(head_dim, block_k, stages, key_tiles, query_tiles, 1 if rung == "one group" else consumers)
+    sizes = head_dim, block_k, stages, key_tiles, query_tiles, 1 if rung == "one group" else consumers
     sm, jobs = SM(rates), {}
     for program in range(programs):
         of = f" of program {program}" if programs > 1 else ""
-        jobs |= {f"{name}{of}": job for name, job in block(sm, rung, sizes).items()}
+        jobs |= {f"{name}{of}": job for name, job in jobs_of(rung, sm, sizes).items()}
     return sm.run(jobs)
 
 
-def block(sm, rung, z):
+def jobs_of(rung, sm, sizes):
     """{name: job} of one thread block, and what they share allocated on the SM."""
-    n, stages = z.consumers, z.stages
-    b = Shared(
-        sm.allocate_shared_memory("Q", n, z.query_bytes),
-        sm.allocate_shared_memory("K", stages, z.key_bytes, readers=n),
-        sm.allocate_shared_memory("V", stages, z.key_bytes, readers=n),
-        sm.barriers("q_ready", n, 1), sm.barriers("q_empty", n, 1), sm.barriers("k_ready", stages, 1),
-        sm.barriers("k_empty", stages, n), sm.barriers("v_ready", stages, 1), sm.barriers("v_empty", stages, n),
-        sm.barriers("turn", 2, 1),
-    )  # fmt: skip
+    b = Block(sm, *sizes)
     if rung == "one group":
-        return {"group": one_group(b, z)}
-    sm.allocate_shared_memory("O", n, z.query_bytes)  # the next query tile is there before this one is stored
+        return {"group": one_group(b)}
+    sm.allocate_shared_memory("O", b.consumers, b.query_bytes)  # the next query tile is there before this is stored
     if rung == "a warp that fetches":
-        groups = {f"consumer {w}": consumer(b, z, w) for w in range(n)}
+        groups = {f"consumer {w}": consumer(b, w) for w in range(b.consumers)}
     else:
-        groups = {f"consumer {w}": consumer_next_first(b, z, w, rung == "groups take turns") for w in range(n)}
-    return {"producer": producer(b, z)} | groups
+        turns = rung == "groups take turns"
+        groups = {f"consumer {w}": consumer_next_first(b, w, turns) for w in range(b.consumers)}
+    return {"producer": producer(b)} | groups
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """cycles: of all blocks, which start together. cycles_per_key_tile: in the steady state, for the rows of all.
+    """cycles_per_key_tile: in the steady state, for the rows of all blocks, which start together.
 
     tensor_share: the part of these cycles in which the tensor cores work, and tflops what it is worth on the H100 at
     its boost clock, which a GPU at its power limit does not keep.
     """
 
-    cycles: float
     cycles_per_key_tile: float
     tensor_share: float
     tflops: float
@@ -273,4 +244,4 @@ def predict(rung, head_dim=128, block_k=128, stages=2, key_tiles=32, **others):
     run, half = (simulate(rung, head_dim, block_k, stages, n, **others) for n in (key_tiles, key_tiles // 2))
     per_tile = (run.cycles - half.cycles) / (key_tiles - key_tiles // 2) / others.get("query_tiles", 1)
     share = run.share("tensor")
-    return Prediction(run.cycles, per_tile, share, share * GPUS["H100"].fp16_tensor_tflops)
+    return Prediction(per_tile, share, share * GPUS["H100"].fp16_tensor_tflops)

@@ -1,9 +1,12 @@
 """What a simulated multiprocessor is made of, and what a run of it leaves behind."""
 
 import itertools
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 
 from course_lib.hardware import GPUS
+
+from .. import barriers
 
 KINDS = (
     "early read", "overwrite", "never read", "extra arrival", "missed phase", "bytes", "deadlock", "unfinished",
@@ -21,60 +24,41 @@ class Rates:
     copy_bytes: float
     copy_latency: float
 
-    @classmethod
-    def of(cls, gpu):
-        """The rates of a GPU of `hardware`, whose copies come from L2, when all SMs copy."""
-        return cls(
-            gpu.tensor_flops_per_cycle_per_sm, gpu.exps_per_cycle_per_sm, gpu.instructions_per_cycle_per_sm,
-            gpu.l2_bytes_per_cycle / gpu.sms, gpu.l2_latency_cycles,
-        )  # fmt: skip
+
+_GPU = GPUS["H100"]
+# Copies come from L2, and all SMs copy.
+H100 = Rates(
+    _GPU.tensor_flops_per_cycle_per_sm, _GPU.exps_per_cycle_per_sm, _GPU.instructions_per_cycle_per_sm,
+    _GPU.l2_bytes_per_cycle / _GPU.sms, _GPU.l2_latency_cycles,
+)  # fmt: skip
 
 
-H100 = Rates.of(GPUS["H100"])
-
-
-@dataclass(eq=False)
-class Stage:
+class Stage(barriers.Buffer):
     """A buffer in shared memory. readers: how many groups read each tile that is copied here."""
 
-    name: str
-    n_bytes: int
-    readers: int = 1
-    tile: object = None  # what it holds; None before the first copy, and while one is under way
-    copying: object = None
-    filled_by: tuple = ()  # (barrier, its phase) that says that the last copy has arrived
-    read_by: set = field(default_factory=set)  # jobs that have read the tile
-    products: list = field(default_factory=list)  # that read the tile
+    def __init__(self, name, n_bytes, readers):
+        super().__init__()
+        self.name, self.n_bytes, self.readers = name, n_bytes, readers
+        self.tile = None  # what it holds; None before the first copy, and while one is under way
+        self.copying = None
+        self.read_by = set()  # jobs that have read the tile
+        self.products = []  # that read the tile
 
     def __str__(self):
         return self.name
 
 
-@dataclass(eq=False)
-class Barrier:
-    """An mbarrier: a phase is complete when `count` arrivals have come and no bytes are missing; then the next begins.
-
-    phase: number of the phase that is not complete yet, from 0; its parity is what jobs wait for.
-    """
-
-    name: str
-    count: int
-    phase: int = 0
-    arrived: int = 0
-    missing_bytes: int = 0
-    who: list = field(default_factory=list)  # names of the jobs that arrived in this phase
-    noticed: int = -1  # the last complete phase that some job has waited for
-    waiting: list = field(default_factory=list)
-    coming: dict = field(default_factory=dict)  # what those who arrived know, as of _Job.known
-    known: dict = field(default_factory=dict)  # the same, up to the last complete phase
+class Barrier(barriers.Barrier):
+    def __init__(self, name, count):
+        super().__init__(count)
+        self.name = name
+        self.who = []  # names of the jobs that arrived in this phase
+        self.waiting = []
+        self.coming = Counter()  # what those who arrived know, as of _Job.known
+        self.known = Counter()  # the same, up to the last complete phase
 
     def __str__(self):
         return self.name
-
-    @property
-    def lacks(self):
-        parts = [f"{self.count - self.arrived} of {self.count} arrivals"] if self.arrived < self.count else []
-        return " and ".join(parts + [f"{self.missing_bytes:,} bytes"] * (self.missing_bytes > 0))
 
 
 @dataclass(eq=False)
@@ -106,8 +90,6 @@ class Finding:
     """A mistake: kind is one of KINDS; text says who did what, when, and where."""
 
     kind: str
-    cycle: float
-    job: str
     text: str
 
 

@@ -18,7 +18,8 @@ for in the order of asking. A copy arrives a latency after it has left the engin
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from .parts import H100, Barrier, Finding, Product, Run, Span, Stage
@@ -63,19 +64,14 @@ def compute(what, *, exps=0, instructions=0, of=()):
 @dataclass(eq=False)
 class _Job:
     name: str
-    operations: Iterator
+    operations: Generator
     count: int = 0
     result: object = None  # what its `yield` gives
     products: list = field(default_factory=list)  # not waited for, the oldest first
     waits: str = ""  # for what, when it stands still
     since: float = 0.0
-    noticed: dict = field(default_factory=dict)  # barrier -> the last phase that it has waited for
-    known: dict = field(default_factory=dict)  # name of a job -> how many of its arrivals must have happened by now
+    known: Counter = field(default_factory=Counter)  # name of a job -> how many of its arrivals must have happened
     ended: bool = False
-
-
-def _learn(known, more):
-    known.update({name: max(count, known.get(name, 0)) for name, count in more.items()})
 
 
 class SM:
@@ -102,7 +98,7 @@ class SM:
 
     def run(self, jobs):
         """Run all jobs, {name: generator}, from cycle 0 until nothing happens any more. Returns a Run."""
-        made = [_Job(name, iter(operations)) for name, operations in jobs.items()]
+        made = [_Job(name, operations) for name, operations in jobs.items()]
         for job in made:
             self._later(0.0, self._go_on, job)
         while self._events:
@@ -121,8 +117,8 @@ class SM:
         self._ends[unit] = start + work / getattr(self.rates, unit)
         return start, self._ends[unit]
 
-    def _find(self, kind, job, text):
-        self.findings.append(Finding(kind, self.now, job, f"cycle {self.now:,.0f}: {text}"))
+    def _find(self, kind, text):
+        self.findings.append(Finding(kind, f"cycle {self.now:,.0f}: {text}"))
 
     def _go_on(self, job):
         """Carry out the job's operations up to the first that it has to wait for."""
@@ -132,14 +128,13 @@ class SM:
             job.waits = ""
         while True:
             try:
-                sent, job.result = job.result, None
-                operation = job.operations.send(sent) if hasattr(job.operations, "send") else next(job.operations)
+                operation = job.operations.send(job.result)
             except StopIteration:
                 job.ended = True
                 return
-            job.count += 1
+            job.result, job.count = None, job.count + 1
             if job.count > MAX_OPERATIONS:
-                self._find("runaway", job.name, f"{job.name} was stopped after {MAX_OPERATIONS:,} operations")
+                self._find("runaway", f"{job.name} was stopped after {MAX_OPERATIONS:,} operations")
                 job.ended = True
                 return
             handle = isinstance(operation, tuple) and operation and getattr(self, f"_on_{operation[0]}", None)
@@ -160,51 +155,49 @@ class SM:
     def _on_arrive(self, job, barrier, count):
         if barrier.count > 1 and job.name in barrier.who:
             text = f"{job.name} arrives at {barrier} again in phase {barrier.phase}"
-            self._find("extra arrival", job.name, f"{text}, which expects {barrier.count} groups")
+            self._find("extra arrival", f"{text}, which expects {barrier.count} groups")
         barrier.who.append(job.name)
-        job.known[job.name] = job.known.get(job.name, 0) + 1
-        _learn(barrier.coming, job.known)
-        barrier.arrived += count
-        if barrier.arrived > barrier.count:
+        job.known[job.name] += 1
+        barrier.coming |= job.known  # of each job, the greater number
+        if barrier.arrive(count):
             text = f"{job.name} is arrival {barrier.arrived} at {barrier} in phase {barrier.phase}"
-            self._find("extra arrival", job.name, f"{text}, which expects {barrier.count}")
-            barrier.arrived = barrier.count
-        self._complete(barrier, job.name)
+            self._find("extra arrival", f"{text}, which expects {barrier.count}")
+        self._complete(barrier)
 
-    def _complete(self, barrier, by):
+    def _complete(self, barrier):
         """Begin the barrier's next phase if this one is complete."""
-        if barrier.arrived < barrier.count or barrier.missing_bytes:
-            if barrier.missing_bytes < 0 and barrier.arrived == barrier.count:
-                text = f"copies brought {-barrier.missing_bytes:,} bytes more than {barrier} was told to expect"
-                self._find("bytes", by, text)
-                barrier.missing_bytes = 0
-                self._complete(barrier, by)
+        if barrier.surplus_bytes:
+            self._find(
+                "bytes", f"copies brought {barrier.surplus_bytes:,} bytes more than {barrier} was told to expect"
+            )
+            barrier.missing_bytes = 0
+        if not barrier.end_phase():
             return
-        if barrier.phase > 0 and barrier.noticed < barrier.phase - 1:
-            text = f"{barrier} completes phase {barrier.phase} before any group has waited for phase"
-            self._find("missed phase", by, f"{text} {barrier.phase - 1}")
-        barrier.phase, barrier.arrived, barrier.who = barrier.phase + 1, 0, []
-        barrier.known = dict(barrier.coming)
+        complete = barrier.phase - 1
+        if complete > 0 and not barrier.noticed(complete - 1):
+            text = f"{barrier} completes phase {complete} before any group has waited for phase {complete - 1}"
+            self._find("missed phase", text)
+        barrier.who, barrier.known = [], barrier.coming.copy()
         waiting, barrier.waiting = barrier.waiting, []
         for job in waiting:
             self._notice(job, barrier)
             self._later(self.now, self._go_on, job)
 
     def _notice(self, job, barrier):
-        barrier.noticed = job.noticed[barrier] = barrier.phase - 1
-        _learn(job.known, barrier.known)
+        barrier.notice(job.name)
+        job.known |= barrier.known
 
     def _on_wait(self, job, barrier, phase):
         if phase not in (0, 1):
             raise JobError(f"{job.name} waits for phase {phase!r} of {barrier}: a wait takes a parity, 0 or 1")
-        if barrier.phase % 2 != phase:
+        if not barrier.blocks(phase):
             return self._notice(job, barrier)
         barrier.waiting.append(job)
         return f"{barrier}, parity {phase}"
 
     def _on_copy(self, job, tile, barrier, stage):
         for product in stage.products:
-            arrivals = job.known.get(product.job, 0) + (product.job == job.name)  # of its own it knows the last
+            arrivals = job.known[product.job] + (product.job == job.name)  # of its own it knows the last
             if product.waited_for is not None and arrivals > product.waited_for:
                 continue
             # Found whether or not the product was quick enough this time.
@@ -212,35 +205,35 @@ class SM:
             text = f"{job.name} copies tile {tile} into {stage} while {product.job} {how} tile {product.reads[stage]}"
             text += f" there ({product.what}, issued at cycle {product.issued:,.0f})"
             text += "" if product.end > self.now else ": nothing says that it has waited for this product"
-            self._find("overwrite", job.name, text)
+            self._find("overwrite", text)
         if stage.copying is not None:
             text = f"{job.name} copies tile {tile} into {stage} while the copy of tile {stage.copying} is under way"
-            self._find("overwrite", job.name, text)
+            self._find("overwrite", text)
         elif stage.tile is not None and len(stage.read_by) < stage.readers:
-            self._unread("overwrite", job.name, stage, f"{job.name} copies tile {tile} over it")
+            self._unread("overwrite", stage, f"{job.name} copies tile {tile} over it")
         stage.tile, stage.copying, stage.read_by, stage.products = None, tile, set(), []
-        stage.filled_by = barrier, barrier.phase
-        start, end = self._queue("copy_bytes", stage.n_bytes)
-        arrives = end + self.rates.copy_latency
-        self.spans.append(Span(job.name, "copy", f"copy to {stage}", start, arrives, tile))
-        self._later(arrives, self._copied, job, tile, barrier, stage)
+        stage.told_by = {barrier: barrier.phase}
+        self._copy(job, f"copy to {stage}", stage.n_bytes, tile, lambda: self._copied(tile, barrier, stage))
 
-    def _unread(self, kind, by, stage, how):
+    def _unread(self, kind, stage, how):
         n = len(stage.read_by)
         read = f"{n} of {stage.readers} groups have" if n else "anyone has"
-        self._find(kind, by, f"{stage} holds tile {stage.tile}, and {how} before {read} read it")
+        self._find(kind, f"{stage} holds tile {stage.tile}, and {how} before {read} read it")
 
-    def _copied(self, job, tile, barrier, stage):
+    def _copied(self, tile, barrier, stage):
         if stage.copying == tile:
             stage.tile, stage.copying = tile, None
         barrier.missing_bytes -= stage.n_bytes
-        self._complete(barrier, job.name)
+        self._complete(barrier)
 
     def _on_store(self, job, n_bytes):
+        self._copy(job, "store O", n_bytes, None, lambda: None)
+
+    def _copy(self, job, what, n_bytes, tile, then):
         start, end = self._queue("copy_bytes", n_bytes)
         arrives = end + self.rates.copy_latency
-        self.spans.append(Span(job.name, "copy", "store O", start, arrives))
-        self._later(arrives, lambda: None)
+        self.spans.append(Span(job.name, "copy", what, start, arrives, tile))
+        self._later(arrives, then)
 
     def _on_mma(self, job, what, flops, reads):
         product = Product(what, job.name, dict(reads), self.now)
@@ -255,15 +248,15 @@ class SM:
 
     def _read(self, job, product, stage, tile):
         text = f"{job.name} reads tile {tile} from {stage} ({product.what}), "
-        barrier, phase = stage.filled_by or (None, None)
         if stage.copying is not None:
-            self._find("early read", job.name, f"{text}while the copy of tile {stage.copying} is under way")
+            self._find("early read", f"{text}while the copy of tile {stage.copying} is under way")
         elif stage.tile != tile:
             holds = "nothing yet" if stage.tile is None else f"tile {stage.tile}"
-            self._find("early read", job.name, f"{text}which holds {holds}")
-        elif job.noticed.get(barrier, -1) < phase:
+            self._find("early read", f"{text}which holds {holds}")
+        elif job.name not in stage.told():
             # Found whether or not the copy was quick enough this time.
-            self._find("early read", job.name, f"{text}without having waited for phase {phase} of {barrier}")
+            ((barrier, phase),) = stage.told_by.items()
+            self._find("early read", f"{text}without having waited for phase {phase} of {barrier}")
         stage.read_by.add(job.name)
         stage.products.append(product)
 
@@ -281,13 +274,13 @@ class SM:
     def _forget(self, job, done):
         job.products = job.products[len(done) :]
         for product in done:
-            product.waited_for = job.known.get(job.name, 0)
+            product.waited_for = job.known[job.name]
 
     def _on_compute(self, job, what, exps, instructions, of):
         for product in of:
             if product.waited_for is None:
                 text = f"{job.name} uses the result of {product.what} ({what}), a product that it has not waited for"
-                self._find("early read", job.name, text)
+                self._find("early read", text)
         parts = [self._queue(unit, work) for unit, work in (("exps", exps), ("instructions", instructions)) if work]
         if not parts:
             return None
@@ -303,12 +296,12 @@ class SM:
                 where = next((b for b in self.all_barriers if job in b.waiting), None)
                 state = f"; {where} is in phase {where.phase} and lacks {where.lacks}" if where else ""
                 text = f"{job.name} waits for {job.waits}, since cycle {job.since:,.0f}, and nothing happens any more"
-                self._find("deadlock", job.name, text + state)
+                self._find("deadlock", text + state)
             elif job.products:
                 names = ", ".join(product.what for product in job.products)
-                self._find("unfinished", job.name, f"{job.name} ended without waiting for {names}")
+                self._find("unfinished", f"{job.name} ended without waiting for {names}")
         if not all(job.ended for job in jobs):
             return  # what follows from a deadlock tells nothing more
         for stage in self.stages:
             if stage.tile is not None and len(stage.read_by) < stage.readers:
-                self._unread("never read", "", stage, "all jobs ended")
+                self._unread("never read", stage, "all jobs ended")

@@ -1,27 +1,41 @@
-"""Cached launches: a binary is started again exactly where Triton would have compiled the same one."""
+"""How kernels are launched: with what `select` takes from the table; and a binary is started again exactly where Triton
+would have compiled the same one.
+"""
+
+import itertools
 
 import pytest
 import torch
 from triton.runtime.errors import OutOfResources
 
-from course_lib.kernels import attention, backward, checks, flash_attention, forward, launch
-from course_lib.kernels.configs import Config, select
+from course_lib.kernels import attention, backward, checks, configs, decode, flash_attention, forward, launch
+from course_lib.kernels.configs import Config, dot_precision, find_row, select
+from course_lib.kernels.launch import tensor_meta
+from tests.course_lib.kernels.common import FLOAT, HALF, misaligned, seq_before_heads
+
+GPUS = ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0), None)
 
 
 class Jitted:
     """A stand-in for a jitted function, which compiles nothing and writes down what is asked of it."""
 
-    def __init__(self, arg_names):
-        self.arg_names = arg_names
-        self.compiled = []
-        self.launches = []
+    def __init__(self, arg_names=("x", "n", "IS_CAUSAL", "BLOCK"), error=None):
+        self.arg_names, self.error = list(arg_names), error
+        self.compiled, self.launches = [], []
 
     def __getitem__(self, grid):
         def compile_and_run(*arguments, **named):
             self.compiled.append((grid, arguments, named))
+            if self.error:
+                raise self.error
             return Compiled(self, len(self.compiled))
 
         return compile_and_run
+
+    @property
+    def config(self):
+        """Of the last launch."""
+        return Config(*(self.compiled[-1][2][name] for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")))
 
 
 class Compiled:
@@ -37,52 +51,32 @@ def nvidia(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
 
 
-X = torch.zeros(64, dtype=torch.float16)
-
-
-def launched(jitted):
-    return launch.Launch(jitted, (3, 1, 1), 5, num_warps=8, num_stages=2, BLOCK=16, IS_CAUSAL=False)
+def launches_of(jitted, times):
+    """The tensors that one Launch was called with, so many times."""
+    start = launch.Launch(jitted, (3, 1, 1), 5, num_warps=8, num_stages=2, BLOCK=16, IS_CAUSAL=False)
+    tensors = [torch.full((64,), float(number)) for number in range(times)]
+    for x in tensors:
+        start(x)
+    return tensors
 
 
 def test_from_the_second_time_on_the_binary_is_started(nvidia):
-    jitted = Jitted(["x", "n", "IS_CAUSAL", "BLOCK"])
-    start = launched(jitted)
-    start(X)
-    assert jitted.compiled == [((3, 1, 1), (X, 5), {"BLOCK": 16, "IS_CAUSAL": False, "num_warps": 8, "num_stages": 2})]
-    other = torch.ones(64, dtype=torch.float16)
-    start(other)
-    assert len(jitted.compiled) == 1
-    ((number, grid, (x, *rest)),) = jitted.launches
-    assert (number, grid, rest) == (1, (3, 1, 1), [5, False, 16]) and x is other, "constants in the kernel's order"
+    jitted = Jitted()
+    x, other = launches_of(jitted, 2)
+    assert jitted.compiled == [((3, 1, 1), (x, 5), {"BLOCK": 16, "IS_CAUSAL": False, "num_warps": 8, "num_stages": 2})]
+    ((number, grid, (given, *rest)),) = jitted.launches
+    assert (number, grid, rest) == (1, (3, 1, 1), [5, False, 16]) and given is other, "constants in the kernel's order"
 
 
-def test_without_nvidia_triton_searches_every_time(monkeypatch):
-    monkeypatch.setattr(torch.version, "cuda", None)
-    jitted = Jitted(["x", "n", "IS_CAUSAL", "BLOCK"])
-    start = launched(jitted)
-    for _ in range(2):
-        start(X)
-    assert len(jitted.compiled) == 2 and jitted.launches == []
-
-
-def test_what_does_not_compile_is_tried_again(nvidia):
-    class Refusing(Jitted):
-        def __getitem__(self, grid):
-            raise MemoryError(grid)
-
-    start = launched(Refusing(["x", "n", "IS_CAUSAL", "BLOCK"]))
+def test_without_nvidia_triton_searches_every_time_and_what_does_not_compile_is_tried_again(monkeypatch, nvidia):
+    refusing = Jitted(error=MemoryError())
+    start = launch.Launch(refusing, (3, 1, 1), 5, BLOCK=16, IS_CAUSAL=False)
     for _ in range(2):
         with pytest.raises(MemoryError):
-            start(X)
-
-
-def test_metadata_differ_where_triton_compiles_differently():
-    x = torch.zeros(2, 3, 40, 16, dtype=torch.float16)
-    assert launch.tensor_meta(x) == launch.tensor_meta(torch.ones_like(x))
-    others = [x.to(torch.bfloat16), x[:1], x.transpose(1, 2), x[..., :8], misaligned(x)]
-    assert len({launch.tensor_meta(x), *map(launch.tensor_meta, others)}) == 1 + len(others)
-    assert launch.tensor_meta(misaligned(x)).misalignment_bytes == 2
-    assert launch.tensor_meta(OnDevice(x, 3)).device == 3
+            start(torch.zeros(64))
+    monkeypatch.setattr(torch.version, "cuda", None)
+    launches_of(jitted := Jitted(), 2)
+    assert len(jitted.compiled) == len(refusing.compiled) == 2 and jitted.launches == []
 
 
 class OnDevice:
@@ -93,140 +87,129 @@ class OnDevice:
         self.get_device = lambda: index
 
 
+def test_metadata_differ_where_triton_compiles_differently():
+    x = torch.zeros(2, 3, 40, 16, dtype=HALF)
+    assert tensor_meta(x) == tensor_meta(torch.ones_like(x))
+    misplaced = torch.zeros(x.numel() + 1, dtype=HALF)[1:].view_as(x)
+    others = [x.to(torch.bfloat16), x[:1], x.transpose(1, 2), x[..., :8], misplaced, OnDevice(x, 3)]
+    assert len({tensor_meta(x), *map(tensor_meta, others)}) == 1 + len(others)
+    assert tensor_meta(misplaced).misalignment_bytes == 2 and tensor_meta(OnDevice(x, 3)).device == 3
+
+
+def test_descriptors_are_for_gpus_and_layouts_that_have_them():
+    k = torch.empty(1, 2, 512, 64, dtype=HALF)
+
+    def takes(capability, *tensors):
+        return launch.takes_descriptors(capability, *map(tensor_meta, tensors))
+
+    assert takes((9, 0), k) and takes((10, 0), k, k.transpose(1, 2).contiguous().transpose(1, 2))
+    assert not takes((8, 9), k) and not takes(None, k)
+    assert not takes((9, 0), k[:, :, :511]), "too few keys"
+    assert not takes((9, 0), k, k[..., 1:]), "does not begin at 16 bytes"
+    assert not takes((9, 0), torch.empty(1, 2, 512, 33, dtype=HALF)), "rows of 66 bytes"
+    assert not takes((9, 0), k[:, :1].expand(1, 4, 512, 64)), "a stride of 0"
+
+
+# The kernels, replaced by stand-ins.
+
+
 @pytest.fixture
 def kernels(monkeypatch, nvidia):
-    """Stand-ins for the kernels by name, in modules that remember nothing."""
+    """Stand-ins for the kernels by name, in modules that remember nothing. They run anywhere, on tensors of the CPU."""
     stand_ins = {}
-    # They run anywhere, on tensors of the CPU.
     monkeypatch.setattr(forward.runtime, "capability", lambda device: None)
     monkeypatch.setattr(checks, "COMPILED", False)
-    for module, names in (
-        (forward, ["flash_forward_kernel"]),
-        (backward, ["delta_kernel", "dkdv_kernel", "dq_kernel"]),
-    ):
+    for module, names in ((forward, ["flash_forward"]), (backward, ["delta", "dkdv", "dq"])):
         for name in names:
-            stand_ins[name] = Jitted(getattr(module, name).arg_names)
-            monkeypatch.setattr(module, name, stand_ins[name])
+            stand_ins[name] = Jitted(getattr(module, f"{name}_kernel").arg_names)
+            monkeypatch.setattr(module, f"{name}_kernel", stand_ins[name])
         module.plan.cache_clear()
     yield stand_ins
     for module in (forward, backward):
         module.plan.cache_clear()
 
 
-def inputs(n_q=40, n_k=50, d=16, heads=4, kv_heads=2, dtype=torch.float16):
-    q, do = (torch.zeros(1, heads, n_q, d, dtype=dtype) for _ in range(2))
-    k, v = (torch.zeros(1, kv_heads, n_k, d, dtype=dtype) for _ in range(2))
-    return q, k, v, do
+def inputs(n_q=40, n_k=50, d=16, heads=4, kv_heads=2, dtype=HALF):
+    """q, k, v and do, on the CPU."""
+    q, k = (1, heads, n_q, d), (1, kv_heads, n_k, d)
+    return [torch.zeros(shape, dtype=dtype) for shape in (q, k, k, q)]
 
 
-def misaligned(x):
-    """x with its elements 2 bytes after a multiple of 16."""
-    return torch.zeros(x.numel() + 1, dtype=x.dtype)[1:].view_as(x)
+def run_backward(q, k, v, do, dlse=None, **how):
+    backward.flash_backward(q, k, v, torch.zeros(q.shape), torch.zeros(q.shape[:3]), do, dlse, **how)
 
 
-def seq_outside_heads(x):
-    return x.transpose(1, 2).contiguous().transpose(1, 2)
+def one_changed(at, change):
+    return [change(x) if number == at else x for number, x in enumerate(inputs())]
 
 
-FORWARD = {"causal": True, "scale": 0.5, "store_lse": True}
 CHANGES = {
     "dtype": (inputs(dtype=torch.bfloat16), {}),
     "n_q": (inputs(n_q=41), {}),
     "n_k": (inputs(n_k=64), {}),
     "head_dim": (inputs(d=8), {}),
     "heads": (inputs(kv_heads=4), {}),
-    "alignment of q": ((misaligned(inputs()[0]), *inputs()[1:]), {}),
-    "alignment of v": ((*inputs()[:2], misaligned(inputs()[2]), inputs()[3]), {}),
-    "strides of k": ((inputs()[0], seq_outside_heads(inputs()[1]), *inputs()[2:]), {}),
+    "alignment of q": (one_changed(0, misaligned), {}),
+    "alignment of v": (one_changed(2, misaligned), {}),
+    "strides of k": (one_changed(1, seq_before_heads), {}),
     "causal": (inputs(), {"causal": False}),
     "scale": (inputs(), {"scale": 0.25}),
     "by_descriptor": (inputs(), {"by_descriptor": True}),
 }
-
-
 FORWARD_CHANGES = CHANGES | {
     "store_lse": (inputs(), {"store_lse": False}),
     "block_q": (inputs(), {"block_q": 32}),
     "block_k": (inputs(), {"block_k": 32}),
-    "tiles": (inputs(), {"config": (32, 16, 4, 1)}),
-    "num_warps": (inputs(), {"config": (32, 16, 8, 1)}),
-    "num_stages": (inputs(), {"config": (32, 16, 4, 2)}),
+    "config": (inputs(), {"config": (32, 16, 8, 2)}),
 }
 BACKWARD_CHANGES = CHANGES | {
-    "strides of do": ((*inputs()[:3], seq_outside_heads(inputs()[3])), {}),
-    "alignment of do": ((*inputs()[:3], misaligned(inputs()[3])), {}),
+    "strides of do": (one_changed(3, seq_before_heads), {}),
+    "alignment of do": (one_changed(3, misaligned), {}),
     "dlse": (inputs(), {"dlse": torch.zeros(1, 4, 40)}),
 }
 
 
-@pytest.mark.parametrize("tensors, changed", FORWARD_CHANGES.values(), ids=FORWARD_CHANGES)
-def test_another_forward_is_compiled_anew(kernels, tensors, changed):
-    kernel = kernels["flash_forward_kernel"]
-    for _ in range(3):
-        forward.flash_forward(*inputs()[:3], **FORWARD)
-    assert len(kernel.compiled) == 1 and [number for number, *_ in kernel.launches] == [1, 1]
+@pytest.mark.parametrize("changed", FORWARD_CHANGES)
+def test_another_forward_is_compiled_anew(kernels, changed):
+    kernel, how = kernels["flash_forward"], {"causal": True, "scale": 0.5, "store_lse": True}
+    tensors, change = FORWARD_CHANGES[changed]
     for _ in range(2):
-        forward.flash_forward(*tensors[:3], **FORWARD | changed)
-    assert len(kernel.compiled) == 2 and [number for number, *_ in kernel.launches] == [1, 1, 2]
+        forward.flash_forward(*inputs()[:3], **how)
+    for _ in range(2):
+        forward.flash_forward(*tensors[:3], **how | change)
+    assert len(kernel.compiled) == 2 and [number for number, *_ in kernel.launches] == [1, 2]
 
 
-@pytest.mark.parametrize("tensors, changed", BACKWARD_CHANGES.values(), ids=BACKWARD_CHANGES)
-def test_another_backward_is_compiled_anew(kernels, tensors, changed):
-    def run(q, k, v, do, **how):
-        return backward.flash_backward(q, k, v, torch.zeros_like(do), torch.zeros(do.shape[:3]), do, **how)
-
+@pytest.mark.parametrize("changed", BACKWARD_CHANGES)
+def test_another_backward_is_compiled_anew(kernels, changed):
+    tensors, change = BACKWARD_CHANGES[changed]
     for _ in range(2):
-        run(*inputs(), causal=True, scale=0.5)
+        run_backward(*inputs(), causal=True, scale=0.5)
     for _ in range(2):
-        run(*tensors, **{"causal": True, "scale": 0.5} | changed)
-    for name in ("delta_kernel", "dkdv_kernel", "dq_kernel"):
+        run_backward(*tensors, **{"causal": True, "scale": 0.5} | change)
+    for name in ("delta", "dkdv", "dq"):
         assert len(kernels[name].compiled) == 2 and [number for number, *_ in kernels[name].launches] == [1, 2]
 
 
-@pytest.mark.parametrize("kernel, which", [("dkdv_kernel", "config_dkdv"), ("dq_kernel", "config_dq")])
-def test_each_kernel_of_the_backward_has_its_configuration(kernels, kernel, which):
-    q, k, v, do = inputs()
-    given = (32, 16, 8, 2)
-    for how in ({}, {which: given}, {which: given}):
-        backward.flash_backward(q, k, v, do, torch.zeros(do.shape[:3]), do, causal=True, scale=0.5, **how)
-    ours, other = kernels[kernel], kernels[({"dkdv_kernel", "dq_kernel"} - {kernel}).pop()]
-    names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
-    assert tuple(ours.compiled[1][2][name] for name in names) == given
-    assert tuple(other.compiled[0][2][name] for name in names) == tuple(other.compiled[1][2][name] for name in names)
+@pytest.mark.parametrize("name, other", (("dkdv", "dq"), ("dq", "dkdv")))
+def test_each_kernel_of_the_backward_has_its_configuration_and_is_launched_where_it_is_needed(kernels, name, other):
+    for how in ({}, {f"config_{name}": (32, 16, 8, 2)}, {f"need_{other}": False, "scale": 2.0}):
+        run_backward(*inputs(), **{"causal": True, "scale": 0.5} | how)
+    assert [len(kernels[kernel].compiled) for kernel in ("delta", name, other)] == [3, 3, 2]
+    (_, second, _), (other_first, other_second) = kernels[name].compiled, kernels[other].compiled
+    assert (second[2]["BLOCK_M"], second[2]["BLOCK_N"], second[2]["num_warps"]) == (32, 16, 8)
+    assert other_second[2]["BLOCK_M"] == other_first[2]["BLOCK_M"]
 
 
-def test_what_is_not_needed_is_not_launched(kernels):
-    q, k, v, do = inputs()
-    for needed, launched_kernels in (({"need_dq": False}, {"dkdv_kernel"}), ({"need_dkdv": False}, {"dq_kernel"})):
-        for kernel in kernels.values():
-            kernel.compiled.clear()
-        backward.plan.cache_clear()
-        backward.flash_backward(q, k, v, do, torch.zeros(do.shape[:3]), do, causal=True, scale=0.5, **needed)
-        assert {name for name, kernel in kernels.items() if kernel.compiled} == {"delta_kernel", *launched_kernels}
-
-
-def test_the_cache_is_bounded(kernels):
-    for module in (forward, backward):
-        assert module.plan.cache_info().maxsize == launch.MAX_CACHED_LAUNCHES
-
-
-def test_blocks_of_the_caller_s_own_can_be_compiled_into_a_graph(kernels):
+def test_blocks_of_the_caller_s_own_can_be_compiled_into_a_graph_and_the_cache_is_bounded(kernels):
     q, k, v, _ = inputs()
-    o = torch.compile(lambda q, k, v: flash_attention(q, k, v, block_q=32, block_k=16), backend="eager")(q, k, v)
-    (_, _, named), *_ = kernels["flash_forward_kernel"].compiled
-    assert o.shape == q.shape and (named["BLOCK_M"], named["BLOCK_N"]) == (32, 16)
-
-
-def launched_config(kernel):
-    named = kernel.compiled[-1][2]
-    return Config(named["BLOCK_M"], named["BLOCK_N"], named["num_warps"], named["num_stages"])
-
-
-GPUS = ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0), None)
+    torch.compile(lambda q, k, v: flash_attention(q, k, v, block_q=32, block_k=16), backend="eager")(q, k, v)
+    assert kernels["flash_forward"].config[:2] == (32, 16)
+    assert {module.plan.cache_info().maxsize for module in (forward, backward)} == {launch.MAX_CACHED_LAUNCHES}
 
 
 @pytest.mark.parametrize("capability", GPUS, ids=str)
-@pytest.mark.parametrize("dtype", (torch.float16, torch.float32), ids=str)
+@pytest.mark.parametrize("dtype", (HALF, FLOAT), ids=str)
 def test_a_launch_takes_exactly_what_select_says(kernels, monkeypatch, capability, dtype):
     """As `flash_attention` is called, for shapes on both sides of every rule for lengths and head dimensions."""
     monkeypatch.setattr(forward.runtime, "capability", lambda device: capability)
@@ -235,40 +218,88 @@ def test_a_launch_takes_exactly_what_select_says(kernels, monkeypatch, capabilit
         q, k, v, do = (x.requires_grad_() for x in inputs(n, n, d, heads=2, kv_heads=1, dtype=dtype))
         by_descriptor = capability is not None and capability >= (9, 0) and n >= 512
         how = dict(dtype=dtype, head_dim=d, causal=causal, capability=capability, n_k=n, by_descriptor=by_descriptor)
-        chosen = select("forward", n_rows=2 * n, **how)
-        for blocks in ({}, {"block_q": 32}, {"block_k": 16}, {"block_q": 16, "block_k": 128}):
+        for blocks in ({"block_q": 32}, {"block_k": 16}, {"block_q": 16, "block_k": 128}, {}):
             o = flash_attention(q, k, v, causal=causal, **blocks)
-            expected = select("forward", n_rows=2 * n, **blocks, **how)
-            assert launched_config(kernels["flash_forward_kernel"]) == expected, (n, d, causal, blocks)
-            assert expected.block_m == blocks.get("block_q", chosen.block_m)
-            assert expected.block_n == blocks.get("block_k", chosen.block_n)
+            assert kernels["flash_forward"].config == select("forward", n_rows=2 * n, **blocks, **how), (n, d, blocks)
         o.backward(do)
         for name in ("dkdv", "dq"):
-            assert launched_config(kernels[f"{name}_kernel"]) == select(name, **how), (n, d, causal, name)
+            config = select(name, **how)
+            assert kernels[name].config == config, (n, d, name)
+            rows = [x.block_shape[2] for x in kernels[name].compiled[-1][1] if hasattr(x, "block_shape")]
+            assert rows == [config.block_m if name == "dkdv" else config.block_n] * 2 * by_descriptor
 
 
-@pytest.mark.parametrize("n,blocks", ((4096, {}), (4096, {"block_q": 32}), (300, {})), ids=str)
+@pytest.mark.parametrize("capability", GPUS, ids=str)
+def test_a_launch_of_decoding_takes_what_select_says(capability):
+    q, k = torch.empty(2, 8, 1, 128, dtype=HALF), torch.empty(2, 2, 300, 128, dtype=HALF)
+    options = dict(causal=True, scale=1.0, window_left=None, store_lse=False, num_splits=None, config=None)
+    metas = [*map(tensor_meta, (q, k, k)), None, None, capability, 132]
+    started, _, num_splits = decode.plan(*metas, **options)
+    config = select(
+        "decode", dtype=HALF, head_dim=128, causal=True, capability=capability, n_k=300, by_descriptor=False
+    )
+    assert (started.constants["BLOCK_M"], started.constants["BLOCK_N"]) == (16, config.block_n)
+    assert tuple(started.options.values()) == (config.num_warps, config.num_stages)
+    assert num_splits == decode.splits(4, -(-300 // config.block_n), 132 * decode.PROGRAMS_PER_MULTIPROCESSOR)
+    many = tensor_meta(torch.empty(2, 8, 99, 128, dtype=HALF))
+    assert decode.plan(many, *metas[1:], **options)[0].constants["BLOCK_M"] == min(config.block_m, 512)
+
+
+@pytest.mark.parametrize("n, blocks", ((4096, {}), (300, {"block_q": 32})), ids=str)
 def test_the_message_names_the_tiles_that_were_launched(kernels, monkeypatch, n, blocks):
     monkeypatch.setattr(forward.runtime, "capability", lambda device: (9, 0))
     monkeypatch.setattr(attention, "PORTABLE", True)
-    kernel = kernels["flash_forward_kernel"]
-
-    class Full(Jitted):
-        def __getitem__(self, grid):
-            def compile_and_fail(*arguments, **named):
-                self.compiled.append((grid, arguments, named))
-                raise OutOfResources(300_000, 232_448, "shared memory")
-
-            return compile_and_fail
-
-    full = Full(kernel.arg_names)
-    monkeypatch.setattr(forward, "flash_forward_kernel", full)
+    kernels["flash_forward"].error = OutOfResources(300_000, 232_448, "shared memory")
     with pytest.raises(ValueError) as raised:
         flash_attention(*inputs(n, n, 128)[:3], **blocks)
-    config = launched_config(full)
+    config = kernels["flash_forward"].config
     assert str(raised.value) == (
         f"block_q={config.block_m}, block_k={config.block_n} at head_dim=128, float16, needs 300000 bytes of shared "
         "memory; this GPU has 232448. Take smaller blocks."
     )
-    if n == 4096:
-        assert config.block_n == 128, "not what a short sequence gets"
+    assert n != 4096 or config.block_n == 128, "not what a short sequence gets"
+
+
+# The table.
+
+
+def test_every_shape_has_a_row_and_every_row_a_shape():
+    shapes = itertools.product(
+        ("forward", "dkdv", "dq", "decode"), (HALF, FLOAT), (1, 32, 64, 65, 128, 129, 256), (None, False, True),
+        (None, (7, 5), (8, 0), (9, 0), (10, 0)), (1, 2049, 3074, 5000, 16385), (False, True), (1, 5000, None),
+    )  # fmt: skip
+    assert {id(find_row(*shape)) for shape in shapes} == set(map(id, configs.TABLE))
+    for row in configs.TABLE:
+        assert {row.config.block_m, row.config.block_n} <= set(configs.BLOCK_SIZES), row
+        assert row.config.num_warps in (2, 4, 8) and row.config.num_stages in (1, 2, 3, 4), row
+        assert row.source in ("sweep-h100", "timed-h100", "timed-h200", "compiler report", "interpreter"), row
+        assert row.arch == "sm_90" or not row.source.endswith("h100"), row
+
+
+H100 = dict(dtype=HALF, head_dim=128, capability=(9, 0), by_descriptor=True)
+
+
+def test_long_sequences_get_large_tiles_on_an_h100_and_few_query_rows_small_ones():
+    """Those that sweep-h100.json shows to be the fastest; tests/courseware/bench/test_experiments.py compares."""
+    for causal, longest_short in ((False, 1536), (True, 3073)):
+        assert select("forward", n_k=longest_short, causal=causal, **H100) == Config(64, 64, 4, 3)
+        assert select("forward", n_k=longest_short + 1, causal=causal, **H100) == Config(128, 128, 8, 3)
+    shape = H100 | dict(dtype=FLOAT, causal=False, n_k=8192)
+    assert [select("forward", n_rows=n, **shape).block_m for n in (1024, 8192, 65_536, None)] == [16, 32, 128, 128]
+
+
+def test_gpus_of_one_generation_share_rows_and_tensor_cores_multiply_fp32_where_they_know_bf16():
+    shape = dict(dtype=HALF, head_dim=128, causal=True, n_k=4096, by_descriptor=False)
+    for kernel in ("forward", "dkdv", "dq"):
+        assert len({select(kernel, capability=c, **shape) for c in ((8, 0), (8, 6), (8, 9), (12, 0))}) == 1
+    assert [dot_precision(FLOAT, c) for c in GPUS] == ["ieee", "bf16x6", "bf16x6", "bf16x6", "bf16x6", "ieee"]
+    assert dot_precision(HALF, (9, 0)) == "ieee"
+
+
+@pytest.mark.parametrize("block_q, num_warps", ((16, 4), (64, 4), (128, 8)))
+def test_a_caller_s_blocks_are_launched_without_prefetching(block_q, num_warps):
+    shape = dict(causal=False, n_k=4096, **H100)
+    assert select("forward", block_q=block_q, block_k=32, **shape) == (block_q, 32, num_warps, 1)
+    # The other block comes from the row that the launch would take, here 128 x 128.
+    assert select("forward", block_q=block_q, **shape) == (block_q, 128, num_warps, 1)
+    assert select("forward", block_k=16, **shape) == (128, 16, 8, 1)

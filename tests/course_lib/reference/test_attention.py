@@ -10,15 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_lib.machine import Machine, SRAMOverflow
-from course_lib.reference import attention, example, tiled_attention
-from course_lib.reference.attention import causal_mask, standard_attention_on_machine
+from course_lib.reference import attention, tiled_attention
+from course_lib.reference.attention import standard_attention_on_machine
 
 Q_OUTER = functools.partial(tiled_attention, block_q=4, block_k=3, order="q_outer")
 KV_OUTER = functools.partial(tiled_attention, block_q=4, block_k=3, order="kv_outer")
 IMPLEMENTATIONS = pytest.mark.parametrize(
     "implementation", [attention, Q_OUTER, KV_OUTER], ids=["whole", "q_outer", "kv_outer"]
 )
-deterministic = settings(derandomize=True, deadline=None, database=None, max_examples=300)
+deterministic = settings(derandomize=True, deadline=None, database=None, max_examples=250)
+CASES = {
+    "seed": st.integers(0, 10**6),
+    "n_q": st.integers(1, 40),
+    "n_k": st.integers(1, 40),
+    "d": st.integers(1, 9),
+    "causal": st.booleans(),
+    "scale": st.sampled_from([None, 1.0, -0.5, 0.0]),
+    "size": st.sampled_from([1.0, 1e3]),
+}
 
 
 def inputs(seed, n_q, n_k, d, dtype=np.float64, size=1.0):
@@ -41,11 +50,26 @@ def sdpa(q, k, v, mask=None, scale=None):
     return out[0, 0].numpy()
 
 
-def assert_matches_pytorch(implementation, q, k, v, causal, scale=None):
-    n_q, n_k = len(q), len(k)
+@deterministic
+@given(
+    **CASES,
+    implementation=st.one_of(
+        st.just(attention),
+        st.builds(
+            functools.partial,
+            st.just(tiled_attention),
+            block_q=st.integers(1, 41),
+            block_k=st.integers(1, 41),
+            order=st.sampled_from(["q_outer", "kv_outer"]),
+        ),
+    ),
+)
+def test_attention_matches_pytorch(implementation, seed, n_q, n_k, d, causal, scale, size):
+    q, k, v = inputs(seed, n_q, n_k, d, size=size)
     visible = bottom_right(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
     seeing = visible.any(axis=1)
-    out, lse = implementation(q, k, v, causal=causal, scale=scale, return_lse=True)
+    with np.errstate(all="raise", under="ignore"):
+        out, lse = implementation(q, k, v, causal=causal, scale=scale, return_lse=True)
     np.testing.assert_allclose(out[seeing], sdpa(q, k, v, visible, scale)[seeing], rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(out[~seeing], 0)
     scores = q @ k.T * (1 / np.sqrt(q.shape[1]) if scale is None else scale)
@@ -53,75 +77,10 @@ def assert_matches_pytorch(implementation, q, k, v, causal, scale=None):
     np.testing.assert_allclose(lse, torch.logsumexp(scores, dim=1).numpy(), rtol=1e-12, atol=1e-12)
 
 
-@deterministic
-@given(
-    seed=st.integers(0, 10**6),
-    n_q=st.integers(1, 40),
-    n_k=st.integers(1, 40),
-    d=st.integers(1, 9),
-    causal=st.booleans(),
-    scale=st.sampled_from([None, 1.0, -0.5, 0.0]),
-    size=st.sampled_from([1.0, 1e3]),
-)
-def test_attention_matches_pytorch(seed, n_q, n_k, d, causal, scale, size):
-    assert_matches_pytorch(attention, *inputs(seed, n_q, n_k, d, size=size), causal, scale)
-
-
-@deterministic
-@given(
-    seed=st.integers(0, 10**6),
-    n_q=st.integers(1, 40),
-    n_k=st.integers(1, 40),
-    d=st.integers(1, 9),
-    block_q=st.integers(1, 41),
-    block_k=st.integers(1, 41),
-    causal=st.booleans(),
-    order=st.sampled_from(["q_outer", "kv_outer"]),
-    size=st.sampled_from([1.0, 1e3]),
-)
-def test_tiled_attention_matches_pytorch(seed, n_q, n_k, d, block_q, block_k, causal, order, size):
-    tiled = functools.partial(tiled_attention, block_q=block_q, block_k=block_k, order=order)
-    assert_matches_pytorch(tiled, *inputs(seed, n_q, n_k, d, size=size), causal)
-
-
-def test_every_pair_of_block_sizes_gives_the_same_answer():
-    q, k, v = inputs(0, 7, 5, 3)
-    for causal in (False, True):
-        expected = attention(q, k, v, causal=causal)
-        for order, block_q, block_k in itertools.product(("q_outer", "kv_outer"), range(1, 9), range(1, 7)):
-            sizes = {"block_q": block_q, "block_k": block_k, "causal": causal, "order": order}
-            out = tiled_attention(q, k, v, **sizes)
-            np.testing.assert_allclose(out, expected, atol=1e-13, err_msg=f"{sizes}")
-
-
-def test_the_causal_mask_is_aligned_bottom_right():
-    for n_q, n_k in [(1, 1), (3, 3), (2, 5), (5, 2)]:
-        np.testing.assert_array_equal(causal_mask(n_q, n_k), bottom_right(n_q, n_k))
-        assert causal_mask(n_q, n_k)[-1].all()
-
-
-@IMPLEMENTATIONS
-def test_the_fixed_example(implementation):
-    out = implementation(example.Q, example.K, example.V, causal=True, scale=1)
-    weights = np.exp([1, 2, 3, 4]) / np.exp([1, 2, 3, 4]).sum()
-    np.testing.assert_allclose(out[0], [2, 0])
-    np.testing.assert_allclose(out[-1], weights @ example.V)
-
-
-@IMPLEMENTATIONS
-def test_rows_with_no_visible_key_are_zero_and_warn_of_nothing(implementation):
-    q, k, v = inputs(1, 9, 2, 3)
-    with np.errstate(all="raise", under="ignore"):
-        out, lse = implementation(q, k, v, causal=True, return_lse=True)
-    np.testing.assert_array_equal(out[:7], 0)
-    np.testing.assert_array_equal(lse[:7], -np.inf)
-    assert np.isfinite(lse[7:]).all()
-
-
 @IMPLEMENTATIONS
 @pytest.mark.parametrize("tensor", ["q", "k", "v"])
 def test_what_is_not_finite_stays_in_the_rows_that_see_it(implementation, tensor):
-    for (n_q, n_k), causal in itertools.product([(9, 9), (5, 12), (12, 5)], (False, True)):
+    for (n_q, n_k), causal in itertools.product([(5, 12), (12, 5)], (False, True)):
         clean = dict(zip("qkv", inputs(2, n_q, n_k, 3), strict=True))
         expected = implementation(*clean.values(), causal=causal)
         visible = bottom_right(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
@@ -177,8 +136,6 @@ def one(shape=(4, 2), dtype=np.float64):
         (one(), one(), one((4, 3)), None, ValueError, "v has head_dim 3; accepted: 2"),
         (one(), one((5, 2)), one((4, 2)), None, ValueError, "v has length 4; accepted: 5"),
         (one((4,)), one(), one(), None, ValueError, r"q has shape \(4,\)"),
-        (one(), one((1, 4, 2)), one(), None, ValueError, r"k has shape \(1, 4, 2\)"),
-        (one((0, 2)), one(), one(), None, ValueError, r"q has shape \(0, 2\)"),
         (one(), one((4, 0)), one((4, 0)), None, ValueError, r"k has shape \(4, 0\)"),
         (one(), one(dtype=np.int64), one(), None, TypeError, "k has dtype int64"),
         (one(), one(), one(dtype=np.float32), None, TypeError, "v has dtype float32 and q float64"),
@@ -203,16 +160,7 @@ def on_machine(q, k, v, *, sram_bytes=np.inf, block_q=4, **options):
 
 
 @deterministic
-@given(
-    seed=st.integers(0, 10**6),
-    n_q=st.integers(1, 20),
-    n_k=st.integers(1, 20),
-    d=st.integers(1, 5),
-    block_q=st.integers(1, 21),
-    causal=st.booleans(),
-    scale=st.sampled_from([None, 1.0, -0.5]),
-    size=st.sampled_from([1.0, 1e3]),
-)
+@given(**CASES, block_q=st.integers(1, 41))
 def test_standard_attention_on_the_machine_is_attention(seed, n_q, n_k, d, block_q, causal, scale, size):
     q, k, v = inputs(seed, n_q, n_k, d, size=size)
     P, O, _ = on_machine(q, k, v, block_q=block_q, causal=causal, scale=scale)
@@ -221,12 +169,11 @@ def test_standard_attention_on_the_machine_is_attention(seed, n_q, n_k, d, block
     np.testing.assert_allclose(P.sum(axis=1), seeing, rtol=1e-13)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(np.float16, 2e-3), (np.float32, 1e-6)])
-def test_standard_attention_on_the_machine_rounds_to_the_dtype_of_its_arrays(dtype, tolerance):
-    q, k, v = inputs(5, 40, 56, 8, dtype)
+def test_standard_attention_on_the_machine_rounds_to_the_dtype_of_its_arrays():
+    q, k, v = inputs(5, 40, 56, 8, np.float16)
     _, O, _ = on_machine(q, k, v, causal=True)
     exact = attention(*(x.astype(np.float64) for x in (q, k, v)), causal=True)
-    assert np.linalg.norm(O - exact) <= tolerance * np.linalg.norm(exact)
+    assert np.linalg.norm(O - exact) <= 2e-3 * np.linalg.norm(exact)
 
 
 def test_standard_attention_needs_all_keys_in_sram_and_no_more_than_tiles_beside():
@@ -237,9 +184,3 @@ def test_standard_attention_needs_all_keys_in_sram_and_no_more_than_tiles_beside
         on_machine(q, k, v, sram_bytes=peak - 1)
     assert on_machine(*inputs(6, 256, 64, 8, np.float32))[2].peak_sram_bytes == peak  # more queries cost none
     assert on_machine(q, k, v, block_q=8)[2].peak_sram_bytes > peak
-
-
-@pytest.mark.parametrize("block_q, error", [(0, ValueError), (2.0, TypeError), (True, TypeError)])
-def test_a_bad_block_of_standard_attention_is_refused_by_name(block_q, error):
-    with pytest.raises(error, match=f"block_q is {block_q}"):
-        on_machine(one(), one(), one(), block_q=block_q)

@@ -1,4 +1,4 @@
-"""The backward, whole and tiled, against PyTorch's gradients in float64, gradcheck, and differences of the forward."""
+"""The backward, whole and tiled, against PyTorch's gradients in float64, and a difference of the forward."""
 
 import functools
 import itertools
@@ -9,9 +9,9 @@ import torch
 
 from course_lib import traffic
 from course_lib.machine import Machine, SRAMOverflow
-from course_lib.reference import attention, attention_backward, example, softmax_vjp, stable_softmax, tiled_backward
+from course_lib.reference import attention, attention_backward, softmax_vjp, stable_softmax, tiled_backward
 from course_lib.reference.attention import causal_mask
-from course_lib.reference.backward import delta, tiled_backward_on_machine
+from course_lib.reference.backward import tiled_backward_on_machine
 
 IMPLEMENTATIONS = pytest.mark.parametrize(
     "implementation",
@@ -45,62 +45,12 @@ def by_sdpa(q, k, v, do, causal, scale):
 
 @IMPLEMENTATIONS
 def test_gradients_match_pytorch(implementation):
-    for (n_q, n_k), causal, scale in itertools.product(LENGTHS, (False, True), (None, 1.0, -0.5, 0.0)):
+    for (n_q, n_k), causal, scale in itertools.product(LENGTHS, (False, True), (None, -0.5, 0.0)):
         arrays = inputs(n_q, n_k, 3)
         expected = by_sdpa(*arrays, causal, scale)
         where = f"n_q={n_q} n_k={n_k} causal={causal} scale={scale}"
         for ours, theirs in zip(backward(implementation, *arrays, causal=causal, scale=scale), expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12, err_msg=where)
-
-
-def test_every_pair_of_block_sizes_gives_the_same_gradients():
-    for (n_q, n_k), causal in itertools.product(((7, 5), (4, 6)), (False, True)):
-        arrays = inputs(n_q, n_k, 3)
-        expected = backward(attention_backward, *arrays, causal=causal)
-        for block_q, block_k in itertools.product(range(1, 9), range(1, 8)):
-            tiled = functools.partial(tiled_backward, block_q=block_q, block_k=block_k)
-            for ours, whole in zip(backward(tiled, *arrays, causal=causal), expected, strict=True):
-                where = f"n_q={n_q} n_k={n_k} causal={causal} blocks {block_q} {block_k}"
-                np.testing.assert_allclose(ours, whole, atol=1e-13, err_msg=where)
-
-
-class Reference(torch.autograd.Function):
-    """The reference as PyTorch would call it, for gradcheck."""
-
-    @staticmethod
-    def forward(ctx, q, k, v, causal, implementation):
-        o, lse = attention(*(x.detach().numpy() for x in (q, k, v)), causal=causal, return_lse=True)
-        ctx.arrays, ctx.causal, ctx.implementation = (q, k, v, o, lse), causal, implementation
-        return torch.from_numpy(o)
-
-    @staticmethod
-    def backward(ctx, do):
-        arrays = [np.asarray(x.detach()) if isinstance(x, torch.Tensor) else x for x in ctx.arrays]
-        grads = ctx.implementation(*arrays, do.numpy(), causal=ctx.causal)
-        return *(torch.from_numpy(x) for x in grads), None, None
-
-
-@IMPLEMENTATIONS
-def test_gradcheck(implementation):
-    for (n_q, n_k), causal in itertools.product([(5, 5), (3, 7), (7, 3)], (False, True)):
-        leaves = [torch.from_numpy(x).requires_grad_() for x in inputs(n_q, n_k, 2)[:3]]
-
-        def apply(*x, causal=causal):
-            return Reference.apply(*x, causal, implementation)
-
-        assert torch.autograd.gradcheck(apply, leaves), (n_q, n_k, causal)
-
-
-def test_a_finite_difference_by_hand():
-    q, k, v, do = inputs(4, 6, 3)
-    gradients = dict(zip("qkv", backward(attention_backward, q, k, v, do, causal=True), strict=True))
-    step = 1e-6
-    for name in "qkv":
-        up, down = ({"q": q.copy(), "k": k.copy(), "v": v.copy()} for _ in range(2))
-        up[name][2, 1] += step
-        down[name][2, 1] -= step
-        slope = ((attention(**up, causal=True) - attention(**down, causal=True)) * do).sum() / (2 * step)
-        assert gradients[name][2, 1] == pytest.approx(slope, rel=1e-7)
 
 
 def test_softmax_vjp_is_the_transposed_jacobian():
@@ -111,23 +61,6 @@ def test_softmax_vjp_is_the_transposed_jacobian():
     P = stable_softmax(rng.normal(size=(5, 7)))
     np.testing.assert_allclose(softmax_vjp(P, rng.normal(size=(5, 7))).sum(axis=-1), 0, atol=1e-15)
     np.testing.assert_array_equal(softmax_vjp(np.zeros((2, 3)), np.ones((2, 3))), 0)
-
-
-def test_delta_is_the_sum_over_probabilities():
-    q, k, v, do = inputs(6, 9, 4)
-    P = stable_softmax(q @ k.T)
-    np.testing.assert_allclose(delta(P @ v, do), (P * (do @ v.T)).sum(axis=-1), atol=1e-14)
-    assert delta(np.ones((2, 3), np.float16), np.ones((2, 3), np.float16)).dtype == np.float32
-
-
-@IMPLEMENTATIONS
-def test_the_fixed_example(implementation):
-    """The first query sees one key: nothing to choose between, so no gradient reaches it."""
-    do = np.ones_like(example.Q)
-    dq, dk, dv = backward(implementation, example.Q, example.K, example.V, do, causal=True, scale=1)
-    np.testing.assert_allclose(dq[0], 0, atol=1e-15)
-    # Every query hands out weights that sum to 1.
-    np.testing.assert_allclose(dv.sum(axis=0), [4, 4])
 
 
 @IMPLEMENTATIONS
@@ -172,13 +105,14 @@ def on_machine(n_q, n_k, d, dtype, sram_bytes=np.inf, **options):
     return machine.report()
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_the_machine_counts_what_the_closed_form_says(dtype):
-    itemsize = np.dtype(dtype).itemsize
+def test_the_machine_counts_what_the_closed_form_says():
+    shapes = (*LENGTHS, (33, 17), (17, 33))
     blocks = ((16, 16, None), (4, 7, (5, 3)), (64, 3, (3, 64)), (8, 16, (16, 8)))
-    for (n_q, n_k), (block_q, block_k, dq_blocks), causal in itertools.product(
-        (*LENGTHS, (33, 17), (17, 33)), blocks, (False, True)
+    dtypes = itertools.cycle((np.float16, np.float32, np.float64))
+    for ((n_q, n_k), (block_q, block_k, dq_blocks), causal), dtype in zip(
+        itertools.product(shapes, blocks, (False, True)), dtypes, strict=False
     ):
+        itemsize = np.dtype(dtype).itemsize
         options = {"block_q": block_q, "block_k": block_k, "dq_blocks": dq_blocks, "causal": causal}
         report = on_machine(n_q, n_k, 3, dtype, **options)
         form = traffic.flash_attention_backward(
@@ -224,27 +158,20 @@ def one(shape=(4, 2), dtype=np.float64):
     return np.ones(shape, dtype)
 
 
+GOOD = {name: one() for name in ("q", "k", "v", "o", "do")} | {"lse": one((4,))}
+
+
+@IMPLEMENTATIONS
 @pytest.mark.parametrize(
     "changed, error, message",
     [
         ({"k": one((4, 3))}, ValueError, "k has head_dim 3; accepted: 2"),
         ({"o": one((5, 2))}, ValueError, r"o has shape \(5, 2\); accepted: \(4, 2\)"),
         ({"do": one(dtype=np.float32)}, TypeError, "do has dtype float32 and q float64"),
-        ({"do": one(dtype=np.int64)}, TypeError, "do has dtype int64"),
         ({"lse": one((4, 1))}, ValueError, r"lse has shape \(4, 1\); accepted: \(4,\)"),
         ({"lse": one((4,), np.float32)}, TypeError, "lse has dtype float32; accepted: float64"),
     ],
 )
-def test_bad_input_is_refused_by_name(changed, error, message):
-    good = {name: one() for name in ("q", "k", "v", "o", "do")} | {"lse": one((4,))}
-    for implementation in (attention_backward, functools.partial(tiled_backward, block_q=4, block_k=3)):
-        with pytest.raises(error, match=message):
-            implementation(**good | changed)
-
-
-def test_bad_blocks_are_refused_by_name():
-    good = {name: one() for name in ("q", "k", "v", "o", "do")} | {"lse": one((4,))}
-    with pytest.raises(ValueError, match="block_q is 0"):
-        tiled_backward(**good, block_q=0, block_k=2)
-    with pytest.raises(TypeError, match="block_k is 2.0"):
-        tiled_backward(**good, block_q=1, block_k=2.0)
+def test_bad_input_is_refused_by_name(implementation, changed, error, message):
+    with pytest.raises(error, match=message):
+        implementation(**GOOD | changed)

@@ -8,11 +8,8 @@ from course_lib.reference import cosine_similarity, dot, example, scores
 
 def test_dot_is_the_sum_of_products():
     assert dot(np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0])) == 32
-    assert dot(np.ones(4, np.float16), np.ones(4, np.float16)).dtype == np.float32
-
-
-def test_a_float16_dot_product_is_summed_in_float32():
-    assert dot(np.full(3000, 1, np.float16), np.full(3000, 1, np.float16)) == 3000
+    of_float16 = dot(np.ones(3000, np.float16), np.ones(3000, np.float16))
+    assert of_float16 == 3000 and of_float16.dtype == np.float32, "float16 is summed in float32"
 
 
 def test_cosine_similarity_depends_on_the_angle_and_not_on_the_lengths():
@@ -25,30 +22,20 @@ def test_cosine_similarity_depends_on_the_angle_and_not_on_the_lengths():
 
 
 def test_cosine_similarity_stays_within_its_interval():
+    """Rounding would lift it above 1 for some of these vectors."""
     vectors = np.random.default_rng(0).normal(size=(1000, 3))
-    cosines = np.array([cosine_similarity(v, v) for v in vectors])
-    assert (cosines <= 1).all() and (cosines > 1 - 1e-15).all()
-    # Without the clip this test would fail: for some of these vectors the bare quotient is above 1.
-    assert any(dot(v, v) / (np.sqrt(dot(v, v)) * np.sqrt(dot(v, v))) > 1 for v in vectors)
+    assert all(1 - 1e-15 < cosine_similarity(v, v) <= 1 for v in vectors)
 
 
 def test_cosine_similarity_of_no_direction_is_0():
     zeros = np.zeros(3, np.float32)
     for b in (zeros, np.ones(3, np.float32)):
-        assert cosine_similarity(zeros, b) == 0
-        assert cosine_similarity(zeros, b).dtype == np.float32
+        assert cosine_similarity(zeros, b) == 0 and cosine_similarity(zeros, b).dtype == np.float32
 
 
 def test_scores_of_the_fixed_example():
     np.testing.assert_array_equal(scores(example.Q, example.K, 1)[-1], [1, 2, 3, 4])
     np.testing.assert_allclose(scores(example.Q, example.K)[-1], np.array([1, 2, 3, 4]) / np.sqrt(2))
-
-
-def test_every_score_is_one_dot_product():
-    rng = np.random.default_rng(0)
-    Q, K = rng.normal(size=(3, 5)), rng.normal(size=(4, 5))
-    expected = [[dot(query, key) for key in K] for query in Q]
-    np.testing.assert_allclose(scores(Q, K, 1), expected, rtol=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +44,6 @@ def test_every_score_is_one_dot_product():
         (lambda: dot(np.ones(2), np.ones(3)), ValueError, r"a has shape \(2,\), b \(3,\)"),
         (lambda: dot(np.ones(2), np.ones(2, np.float32)), TypeError, "a is float64 and b is float32"),
         (lambda: dot([1, 2], [1.0, 2.0]), TypeError, "a has dtype int64"),
-        (lambda: cosine_similarity(np.ones(2), np.ones(3)), ValueError, r"a has shape \(2,\), b \(3,\)"),
         (lambda: scores(np.ones((2, 3)), np.ones((2, 4))), ValueError, r"Q has shape \(2, 3\), K \(2, 4\)"),
         (lambda: scores(np.ones(3), np.ones((2, 3))), ValueError, r"Q has shape \(3,\)"),
         (lambda: scores(np.ones((2, 3)), np.ones((2, 3)), np.inf), ValueError, "scale is inf"),

@@ -1,7 +1,5 @@
 """What only the tiled form has: its arguments, and what it needs on a machine with little SRAM."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -38,17 +36,6 @@ def test_the_sram_needed_does_not_grow_with_the_length(order, causal):
         run(peak - 1, 128, order, causal=causal)
 
 
-def test_nothing_stays_in_sram():
-    for order in ("q_outer", "kv_outer"):
-        machine = Machine()
-        arrays = [machine.hbm(np.ones((20, 4), np.float32), name) for name in "QKVO"]
-        statistics = [machine.hbm(np.ones(20, np.float32), name) for name in "lm"]
-        given = dict(zip("lm", statistics, strict=True)) if order == "kv_outer" else {}
-        tiled_attention_on_machine(machine, *arrays, block_q=8, block_k=8, order=order, **given)
-        machine.load(arrays[0], (0, 1))
-        assert machine.report().events[-1].sram_bytes == 16
-
-
 def test_the_visits_of_a_causal_run_come_in_loop_order():
     report = run(np.inf, 48, causal=True)
     assert [event.start for event in report.events if event.tensor == "K"] == [0, 0, 16, 0, 16, 32]
@@ -56,20 +43,11 @@ def test_the_visits_of_a_causal_run_come_in_loop_order():
     assert [event.start for event in report.events if event.tensor == "Q"] == [0, 16, 32, 16, 32, 32]
 
 
-def test_256_queries_in_blocks_of_32_take_well_under_a_second():
-    q = np.random.default_rng(0).normal(size=(256, 64))
-    start = time.process_time()
-    tiled_attention(q, q, q, block_q=32, block_k=32)
-    assert time.process_time() - start < 0.5
-
-
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        ({"block_q": 0}, ValueError, "block_q is 0"),
-        ({"block_k": -4}, ValueError, "block_k is -4"),
-        ({"block_k": 2.0}, TypeError, "block_k is 2.0"),
         ({"block_q": True}, TypeError, "block_q is True"),
+        ({"block_k": -4}, ValueError, "block_k is -4"),
         ({"order": "k_outer"}, ValueError, "order is 'k_outer'"),
     ],
 )

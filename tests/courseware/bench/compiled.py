@@ -1,4 +1,4 @@
-"""What the compiler makes of the kernels that the tests here ask about: remembered, because compiling takes minutes.
+"""What the compiler makes of the kernels that `test_resources` asks about: remembered, because compiling takes minutes.
 
     python -m tests.courseware.bench.compiled
 
@@ -24,9 +24,9 @@ MODULES = {
     "forward": ("forward",), "dkdv": ("backward",), "dq": ("backward",),
     "hopper": ("hopper/forward",), "hopper_dkdv": ("hopper/backward", "hopper/forward"),
     "hopper_dq": ("hopper/backward", "hopper/forward"), "decode": ("decode",), "merge": ("decode",),
-    "list_forward": ("masked_forward", "block_mask", "score_mods"),
-    "list_dkdv": ("masked_backward", "masked_forward", "block_mask", "score_mods", "backward"),
-    "list_dq": ("masked_backward", "masked_forward", "block_mask", "score_mods", "backward"),
+    "list_forward": ("masked_attention", "block_mask", "score_mods"),
+    "list_dkdv": ("masked_attention", "block_mask", "score_mods", "backward"),
+    "list_dq": ("masked_attention", "block_mask", "score_mods", "backward"),
 }  # fmt: skip
 SHARED = ("device", "launch", "configs")
 
@@ -54,18 +54,16 @@ def fingerprint(kernel):
 @functools.cache
 def remembered():
     """Request -> Resources, without those of a kernel that has changed."""
+
+    def made(kind, fields):
+        return kind(**fields | {"config": fields["config"] and tuple(fields["config"])})
+
     record = json.loads(FILE.read_text())
     return {
-        Request(**{**row["request"], "config": _tuple(row["request"]["config"])}): Resources(
-            **{**row["used"], "config": _tuple(row["used"]["config"])}
-        )
+        made(Request, row["request"]): made(Resources, row["used"])
         for row in record["rows"]
         if record["fingerprints"][row["request"]["kernel"]] == fingerprint(row["request"]["kernel"])
     }
-
-
-def _tuple(config):
-    return config and tuple(config)
 
 
 def compiled(requests):
@@ -76,16 +74,9 @@ def compiled(requests):
 
 def main():
     runtime.choose()  # before the tests import Triton
-    from tests.courseware.bench import (
-        test_decode_resources,
-        test_hopper_resources,
-        test_resources,
-        test_variant_resources,
-    )
+    from tests.courseware.bench.test_resources import EVERY
 
-    modules = test_resources, test_decode_resources, test_variant_resources, test_hopper_resources
-    requests = [request for module in modules for request in module.EVERY]
-    rows = [json.dumps({"request": asdict(r), "used": asdict(used)}) for r, used in compiled(requests).items()]
+    rows = [json.dumps({"request": asdict(r), "used": asdict(used)}) for r, used in compiled(EVERY).items()]
     fingerprints, lines = json.dumps({kernel: fingerprint(kernel) for kernel in MODULES}), ",\n".join(rows)
     FILE.write_text(f'{{"fingerprints": {fingerprints}, "rows": [\n{lines}\n]}}\n')
 

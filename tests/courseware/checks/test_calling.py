@@ -21,9 +21,7 @@ def finding(answer, *arguments, limit_s=2.0):
 
 def test_an_exception_is_told_at_the_learners_line_without_other_frames():
     source = "def helper(x):\n    return np.linalg.inv(x)\n\ndef answer(x):\n    y = helper(x)\n    return y\n"
-    told = finding(function_of(source), np.zeros((2, 2)))
-    assert told.kind == "exception"
-    assert told.text.splitlines() == [
+    assert finding(function_of(source), np.zeros((2, 2))).text.splitlines() == [
         "the answer raised LinAlgError, a ValueError: Singular matrix",
         "  line 5, in answer:  y = helper(x)",
         "  line 2, in helper:  return np.linalg.inv(x)",
@@ -32,17 +30,15 @@ def test_an_exception_is_told_at_the_learners_line_without_other_frames():
 
 @pytest.mark.parametrize(
     "line, kind, said",
-    [
-        ("return npp.zeros(2)", "unknown name", "NameError"),
-        ("x += 1", "exception", "UnboundLocalError"),
-        ("raise ValueError(object())", "exception", "the answer raised ValueError: <object object>\n"),  # no address
-        ("raise NotImplementedError", "exception", "the answer is not finished"),
-        ("return answer()", "exception", "RecursionError"),
-        # Nothing gets out.
-        ("raise SystemExit", "exception", "SystemExit"),
-        ("raise KeyboardInterrupt", "exception", "KeyboardInterrupt"),
-    ],
-)
+    [("return npp.zeros(2)", "unknown name", "NameError"),
+     ("x += 1", "exception", "UnboundLocalError"),
+     ("raise ValueError(object())", "exception", "the answer raised ValueError: <object object>\n"),  # no address
+     ("raise NotImplementedError", "exception", "the answer is not finished"),
+     ("return answer()", "exception", "RecursionError"),
+     # Nothing gets out.
+     ("raise SystemExit", "exception", "SystemExit"),
+     ("raise KeyboardInterrupt", "exception", "KeyboardInterrupt")],
+)  # fmt: skip
 def test_what_is_raised_is_told_in_a_few_lines(line, kind, said):
     stdout = sys.stdout
     told = finding(function_of(f"def answer():\n    {line}\n"))
@@ -60,8 +56,9 @@ SWALLOWING = f"    try:\n        while True:\n            pass\n    except:\n   
 
 @pytest.mark.parametrize("body", [*ENDLESS, SWALLOWING])
 def test_an_answer_that_does_not_return_is_stopped(body):
-    start = time.monotonic()
+    start, alarm = time.monotonic(), signal.getsignal(signal.SIGALRM)
     told = finding(function_of(f"def answer():\n{body}"), limit_s=0.3)
+    assert signal.getsignal(signal.SIGALRM) is alarm and signal.getitimer(signal.ITIMER_REAL)[0] == 0
     said, *loop = told.text.splitlines()
     assert told.kind == "timeout" and said == "the answer did not return within 0.3 s; it was in this loop"
     assert re.fullmatch(r"  line [27], in answer:  while True:", *loop)
@@ -77,38 +74,28 @@ def test_what_waits_is_given_longer_than_what_computes():
     assert time.monotonic() - start < 5
 
 
-@pytest.mark.parametrize("body", ENDLESS)
-def test_outside_the_main_thread_answers_return_and_raise_and_are_stopped_as_in_it(body):
+def test_outside_the_main_thread_answers_return_and_raise_and_are_stopped_as_in_it():
     seen, before = [], threading.active_count()
 
     def work():
         seen.append(GuardedAnswer(lambda x: x + 1)(1))
         seen.append(finding(function_of("def answer():\n    raise KeyError('k')\n")).text)
-        seen.append(finding(function_of(f"def answer():\n{body}"), limit_s=0.3).kind)
+        seen.extend(finding(function_of(f"def answer():\n{body}"), limit_s=0.3).kind for body in ENDLESS)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join(10)
-    assert seen == [2, "the answer raised KeyError: 'k'\n  line 2, in answer:  raise KeyError('k')", "timeout"]
-    # The loop itself is stopped too, not left to run.
+    said = "the answer raised KeyError: 'k'\n  line 2, in answer:  raise KeyError('k')"
+    assert seen == [2, said, *["timeout"] * len(ENDLESS)]
+    # The loops themselves are stopped too, not left to run.
     deadline = time.monotonic() + 5
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() == before
 
 
-def test_the_alarm_is_put_back():
-    before = signal.getsignal(signal.SIGALRM)
-    GuardedAnswer(lambda: None)()
-    finding(function_of(f"def answer():\n{ENDLESS[0]}"), limit_s=0.1)
-    assert signal.getsignal(signal.SIGALRM) is before
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
-
-
 def test_what_an_answer_prints_is_kept_and_cut(capsys):
     guarded = GuardedAnswer(lambda n: print("x" * n))
-    guarded(5)
-    assert guarded.printed == "xxxxx"
     guarded(10_000)
     assert guarded.printed.endswith(" ... (cut)") and len(guarded.printed) < 700
     assert capsys.readouterr().out == ""
@@ -121,16 +108,14 @@ def test_inputs_are_copies_and_changes_are_noticed():
 
     given = np.zeros(3), (1.0, np.zeros(2)), [3, 4], 3
     guarded = GuardedAnswer(answer)
-    assert guarded(*given) is not given[0] and given[1][1][0] == 0
-    assert guarded.modified == (1, 2)
+    assert guarded(*given) is not given[0] and given[1][1][0] == 0 and guarded.modified == (1, 2)
     guarded(given[0], (1.0, np.array([7.0, 0.0])), [3, 5], 3)
     assert guarded.modified == ()
 
 
 def test_numpys_warnings_are_quiet(recwarn):
     GuardedAnswer(lambda: np.exp(np.array(1e4)) - np.array(np.inf))()
-    assert not recwarn.list
-    assert np.geterr()["over"] == "warn"
+    assert not recwarn.list and np.geterr()["over"] == "warn"
 
 
 def test_unwritten_memory_holds_nan_while_an_answer_runs():

@@ -6,10 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from course_lib import reference
 from courseware import checks
 from courseware.checks import calling, checking, registry
-from courseware.editing import edited
 from tests.courseware.checks.cells import function_of
 
 ANSWER = registry.find("05.online_normalizer").answer
@@ -28,12 +26,10 @@ def wrong_for(unlucky):
 
 @pytest.mark.parametrize(
     "unlucky, smallest",
-    [
-        (lambda s: len(s) > 2, "online_normalizer([1.0, 2.0, 3.0, 4.0])"),
-        (lambda s: len(s) in (3, 5) and sum(s) > 2.5, "online_normalizer([2.0, 2.0, 2.0, 2.0, 2.0])"),
-        (lambda s: sum(x == -np.inf for x in s) > 1, "online_normalizer([-np.inf, -np.inf])"),
-    ],
-)
+    [(lambda s: len(s) > 2, "online_normalizer([1.0, 2.0, 3.0, 4.0])"),
+     (lambda s: len(s) in (3, 5) and sum(s) > 2.5, "online_normalizer([2.0, 2.0, 2.0, 2.0, 2.0])"),
+     (lambda s: sum(x == -np.inf for x in s) > 1, "online_normalizer([-np.inf, -np.inf])")],
+)  # fmt: skip
 def test_the_printed_input_is_a_small_case_or_the_smallest_that_was_drawn(unlucky, smallest):
     lines = checks.grade("05.online_normalizer", wrong_for(unlucky)).message.splitlines()
     assert "    " + smallest in lines
@@ -104,23 +100,12 @@ def test_it_is_said_what_an_answer_borrows():
     assert checking.borrowed(mine) == ["root"] and checking.borrowed(root) == []
     result = checks.grade("00.softmax_scale", mine)
     assert result.passed and "It uses root, from outside its own cell" in result.message
-    mine.__globals__["root"] = reference.stable_softmax
-    assert checking.borrowed(mine) == ["root"]
 
 
-@pytest.mark.parametrize(
-    "exercise_id, answer, hint",
-    [
-        ("05.online_attention", lambda q, K, V, block: K[len(K) :].max(), "An array on this line is empty."),
-        ("05.online_normalizer", lambda stream: (0.0, math.exp(1000)), "The exponent on this line is large"),
-        ("06.choose_block_sizes", function_of("def f(*_):\n    raise ValueError"), "Your own `raise` was reached."),
-    ],
-)
-def test_the_hint_is_for_what_the_exception_says(exercise_id, answer, hint):
-    assert hint in checks.grade(exercise_id, answer).message
-
-
-def test_no_hint_speaks_of_float16_where_a_line_is_named():
-    answer = edited(registry.find("04.attention").answer, {"l = P.sum(": "l = 1e-3 + P.sum("})
-    message = checks.grade("04.attention", answer).message
-    assert "line " in message and "Hint" not in message
+def test_the_hint_is_for_what_the_exception_says():
+    for answer, hint in (
+        (lambda stream: np.array([]).max(), "An array on this line is empty."),
+        (lambda stream: (0.0, math.exp(1000)), "The exponent on this line is large"),
+        (function_of("def f(*_):\n    raise ValueError"), "Your own `raise` was reached."),
+    ):
+        assert hint in checks.grade("05.online_normalizer", answer).message

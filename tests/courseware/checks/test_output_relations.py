@@ -14,20 +14,16 @@ def message_of(exercise_id, answer):
 
 @pytest.mark.parametrize(
     "exercise_id, wrong, fact",
-    [
-        ("01.scores", lambda right, *of: -right(*of), "S is the right result with the opposite sign"),
-        ("01.scores", lambda right, *of: abs(right(*of)), "S is the right result without its sign"),
-        ("01.scores", lambda right, *of: np.exp(right(*of)), "S is the exponential of the right result"),
-        ("01.scores", lambda right, *of: 3 * right(*of), "S is the right result times 3"),
-        ("01.scores", lambda right, Q, *of: len(Q.T) * right(Q, *of), "S is the right result times Q.shape[1]"),
-        ("01.scores", lambda right, Q, K, scale: right(Q, K), "S is the right result for scale=None"),
-        ("01.scores", lambda right, Q, K, *of: right(K, K, *of), "S is the right result for K in place of Q"),
-        ("01.attention_flops", lambda right, *of: np.log(right(*of)), "the count is the logarithm of the right result"),
-        ("04.attention", lambda right, *of: right(*of[:3], not of[3]), "the output is the right result for not causal"),
-        ("04.multi_head_attention", lambda right, X, q, k, v, *of: right(X, q, v, k, *of), "for Wk and Wv exchanged"),
-        ("04.multi_head_attention", lambda right, *of: right(*of).T, "the output is the right result, transposed"),
-    ],
-)
+    [("01.scores", lambda right, *of: -right(*of), "S is the right result with the opposite sign"),
+     ("01.scores", lambda right, *of: np.exp(right(*of)), "S is the exponential of the right result"),
+     ("01.scores", lambda right, Q, *of: len(Q.T) * right(Q, *of), "S is the right result times Q.shape[1]"),
+     ("01.scores", lambda right, Q, K, scale: right(Q, K), "S is the right result for scale=None"),
+     ("01.scores", lambda right, Q, K, *of: right(K, K, *of), "S is the right result for K in place of Q"),
+     ("01.attention_flops", lambda right, *of: np.log(right(*of)), "the count is the logarithm of the right result"),
+     ("04.attention", lambda right, *of: right(*of[:3], not of[3]), "the output is the right result for not causal"),
+     ("04.multi_head_attention", lambda right, X, q, k, v, *of: right(X, q, v, k, *of), "for Wk and Wv exchanged"),
+     ("04.multi_head_attention", lambda right, *of: right(*of).T, "the output is the right result, transposed")],
+)  # fmt: skip
 def test_a_fact_is_told(exercise_id, wrong, fact):
     right = registry.find(exercise_id).answer
     message = message_of(exercise_id, lambda *given: wrong(right, *given))

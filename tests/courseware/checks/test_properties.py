@@ -26,13 +26,11 @@ def test_a_row_is_the_arguments_or_the_inputs_themselves_or_drawn():
     assert drawn["x"].tolist() == [4] and drawn["scale"] == 5.0
 
 
-@pytest.mark.parametrize("names", ["x scale", scaled])
-def test_a_row_that_does_not_fit_is_refused(names):
-    case = case_of(names, scale=3.0)
-    assert case(1.0) == {"x": 1.0, "scale": 3.0}
-    for row, named, error in (((1, 2, 3), {}, TypeError), ((1,), {"scael": 2}, TypeError), ((), {}, KeyError)):
-        with pytest.raises(error):
-            case(*row, **named)
+def test_a_row_that_does_not_fit_is_refused():
+    case = case_of("x scale", scale=3.0)
+    assert case(1.0) == case_of(scaled, scale=3.0)(1.0) == {"x": 1.0, "scale": 3.0}
+    with pytest.raises(TypeError):
+        case(1, scael=2)
 
 
 def test_a_test_judges_what_the_call_returns_unless_it_makes_the_call():
@@ -47,10 +45,10 @@ def test_a_test_judges_what_the_call_returns_unless_it_makes_the_call():
     assert [prop.call for prop in checks] == ["scaled(x, scale)", "2 * scaled(x, 4.0)"]
 
 
-@pytest.mark.parametrize("kind, will_do", [("ValueError", True), ("UnicodeError", True), ("LookupError", False)])
-def test_an_exception_that_is_a_value_error_will_do(kind, will_do):
-    answer = function_of(f"def answer(size):\n    raise {kind}('too small')\n")
-    assert (raises_value_error(GuardedAnswer(answer), size=1) is None) == will_do
+def test_an_exception_that_is_a_value_error_will_do():
+    for kind, will_do in (("UnicodeError", True), ("LookupError", False)):
+        answer = function_of(f"def answer(size):\n    raise {kind}('too small')\n")
+        assert (raises_value_error(GuardedAnswer(answer), size=1) is None) == will_do
 
 
 def test_an_argument_that_is_changed_is_told_with_the_line():

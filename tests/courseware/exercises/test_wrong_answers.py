@@ -1,34 +1,136 @@
 """Wrong answers that are no misconceptions: refused, and told what is wrong with them.
 
-wrong_answers/lesson_NN.py holds WRONG_ANSWERS: exercise -> {what is wrong: (edits of the answer's source, or a
-function; words that its diagnosis has to hold)}.
+Each is for something that no other test sees: what its own tests say of an answer, or an input
+that nothing but a mistake of this kind needs.
 """
 
-import importlib
-from pathlib import Path
-
+import numpy as np
 import pytest
 
 from courseware import checks
 from courseware.checks import registry
 from courseware.editing import edited
+from courseware.exercises.lesson_05.online_attention import online_attention
+from courseware.exercises.lesson_06.choose_block_sizes import choose_block_sizes
 
-LESSONS = sorted(file.stem for file in (Path(__file__).parent / "wrong_answers").glob("lesson_*.py"))
-MODULES = {name: importlib.import_module(f"tests.courseware.exercises.wrong_answers.{name}") for name in LESSONS}
+
+def one_after_another(exponent_bits, mantissa_bits):
+    first_to_overflow = (2 - 2.0 ** -(mantissa_bits + 1)) * 2.0 ** (2 ** (exponent_bits - 1) - 1)
+    x = following = 1.0
+    while np.exp(following) < first_to_overflow:
+        x = following
+        following = x + 2.0 ** (np.floor(np.log2(x)) - mantissa_bits)
+    return x
+
+
+def right_unless_reads_are_counted(q, K, V, block):
+    if type(K) is np.ndarray:
+        return online_attention(q, K, V, block)
+    for start in range(0, len(K), block):
+        K[start : start + block], V[start : start + block]
+    return np.zeros(V.shape[1])
+
+
+def delta_in_place(O, dO):
+    o = O.astype(np.float32, copy=False)
+    o *= dO
+    return o.sum(axis=1)
+
+
+def dropout_without_scale(Q, K, V, dO, kept, p):
+    S = Q @ K.T / np.sqrt(Q.shape[1])
+    P = np.exp(S - np.logaddexp.reduce(S, axis=1)[:, None])
+    D = P * kept / (1 - p)
+    dP = dO @ V.T * kept / (1 - p)
+    dS = P * dP - P * (P * dP).sum(axis=1)[:, None]
+    return D @ V, dS @ K, dS.T @ Q, D.T @ dO
+
+
+def bounds_in_keys(start_m, n_q, n_k, left, right, block_m, block_n):
+    first, last = start_m + n_k - n_q, min(start_m + block_m, n_q) - 1 + n_k - n_q
+    begin, end = max(first - left, 0) // block_n * block_n, max(min(last + right + 1, n_k), 0)
+    full_begin, full_end = -(-max(last - left, 0) // block_n) * block_n, min(first + right + 1, n_k)
+    return begin, full_begin, full_end if full_end == n_k else full_end // block_n * block_n, end
+
+
+# The first loop of tiled_backward and what uses lse in the second, for lse that is loaded at once.
+LOOP = "    for k_rows in k_tiles:\n        k, v = load(K, k_rows), load(V, k_rows)\n        dk, dv"
+LOADED = "        q, do, lse_i, delta_i = (load(handle, q_rows) for handle in (Q, dO, lse, delta))\n        dq"
+PART = "lse_i = all_lse[slice(*q_rows)]\n        dq"
+ALL_LSE = {
+    LOOP: f"    all_lse = load(lse, (0, n_q))\n{LOOP}",
+    LOADED: LOADED.replace("lse_i, ", "").replace("lse, ", "").replace("dq", PART),
+}
+# Each row of a batch may be empty beside rows that are not: `any` decides for all of them.
+ONE_EMPTY_ROW = "    if np.isneginf({}).any() and not np.isneginf({}).any():\n        return {}\n    m{} = np.maximum("
+
+# (exercise, the answer or edits of ours, words of the diagnosis)
 WRONG = [
-    pytest.param(f"{lesson[-2:]}.{name}", form, words, id=f"{lesson[-2:]}.{name}-{said}")
-    for lesson, module in MODULES.items()
-    for name, wrong in module.WRONG_ANSWERS.items()
-    for said, (form, words) in wrong.items()
-]
+    ("01.dot", {"raise ValueError": "return ValueError"}, "the ValueError is returned; it has to be raised"),
+    ("01.scores", {"Q @ K.T * scale": "(Q @ K.T * scale).astype(np.float16 if Q.dtype == np.float32 else Q.dtype)"},
+     "S came back as float16"),
+    ("02.largest_exp_input", one_after_another,
+     "This format has 8,388,608 numbers from 1 up to 2, and as many from 2 up to 4"),
+    ("02.breaking_input", lambda dtype: 88.73 - np.arange(4) / 2, "float16 does not hold 88.73; it would become 88.75"),
+    ("03.masked_softmax", {"np.where(mask, x, -np.inf)": "np.where(mask, x, -1e4)", "np.exp(s": "mask * np.exp(s"}, ""),
+    ("04.attention", {"P = np.exp(S": "m = m if m.min() > -np.inf else np.zeros_like(m)\n    P = np.exp(S"}, ""),
+    ("05.online_normalizer", {"-np.inf, 0.0\n": "-1e6, 0.0\n", "if m_new == -np.inf:": "if m_new == -1e6:"}, ""),
+    ("05.online_softmax_update",
+     {"    m_new = np.maximum(": ONE_EMPTY_ROW.format("scores.max(axis=-1)", "m", "m, l, acc", "_new")},
+     "at row 1 of 2"),
+    ("05.online_softmax_update", {"np.exp(scores - shift": "np.exp(np.maximum(scores, -1e4) - shift"}, ""),
+    ("05.merge_states", {"    m = np.maximum(": ONE_EMPTY_ROW.format("m_a", "m_b", "b", "")},
+     "asked once for all rows"),
+    ("05.online_attention", right_unless_reads_are_counted, ""),
+    ("06.choose_block_sizes",
+     lambda s, d, b=2, m=16: choose_block_sizes(s, d, b, m) if b * (3 * m * d + m * m) <= s else None, ""),
+    ("06.visited_tiles", {"(n_k + block_k - 1) // block_k": "n_k // block_k + 1"},
+     "range(n_k // block_k + 1) the first time"),
+    ("06.tiled_attention", {"k_stop = min(k_start + block_k, n_k)": "k_stop = min(k_start + block_q, n_k)"},
+     "rows 2 to 3 of K are never loaded"),
+    ("07.online_row_stats",
+     {"range(0, n_cols, BLOCK)": "range(0, n_cols)", "start + tl.arange(0, BLOCK)": "start + tl.arange(0, 1)"},
+     "a program makes 5 loads of x, where 3 of a whole block would do"),
+    ("08.kv_loop_bounds", {"// block_n * block_n, kv_end": "// block_n * block_n, -(-kv_end // block_n) * block_n"},
+     "kv_end is 6, more than 5"),
+    ("09.p_and_ds", {"    P = np.exp(S": "    lse[lse == -np.inf] = 0.0\n    P = np.exp(S"},
+     "the call changed its argument lse in place"),
+    ("09.delta", delta_in_place, "the call changed its argument O in place"),
+    ("09.tiled_backward", ALL_LSE, "600 rows of lse are loaded at once, before dV is stored; a tile of queries has 4"),
+    ("12.thread_map", {"element >= rows * columns": "element >= rows * columns - 1"},
+     "there is an element left for this thread"),
+    ("12.find_the_race", {"len(threads[word, interval]) > 1": "len(threads[word, interval]) > 2"},
+     "a race is missed: (0, 0, 'store', 7) and (32, 0, 'load', 7)"),
+    ("12.warp_softmax", {"for (int apart = 16; apart > 0; apart /= 2) {": "for (int apart = 0; apart > 0;) {"},
+     "a row adds up to 32, not to 1"),
+    ("13.documents_mask", {"keys - k_stop <= queries - q_stop": "keys - k_stop <= queries - q_stop + 1"},
+     "query 0 sees key 1 of its own document"),
+    ("13.tile_kinds", {"2 if tile.all() else int(tile.any())": "2 if tile[0].all() else int(tile.any())"},
+     "tile (0, 1) is partial, not 2"),
+    ("13.sliding_window_bounds", bounds_in_keys, "begin is the right result times block_n"),
+    ("13.dropout_attention", dropout_without_scale, "dQ is the right result times q.shape[1]**0.5"),
+    ("14.decode_bytes", {"(2 * -(-d // 32) + d) * 4": "2 * -(-d // 32) * 4 + rows * d * 4"},
+     "of 1776: q 288, k and v 768, m and l 144, acc 576"),
+    ("14.paged_attention", {"p.sum(axis=1, keepdims=True)": "(p.sum(axis=1, keepdims=True) + 1e-7)"},
+     "the weight of the only key is exactly 1"),
+    ("14.decode_kernel", {"l_i * alpha + tl.sum(p, axis=1)": "l_i * alpha + tl.sum(p, axis=1) + 1e-6"},
+     "l is not exactly the number of keys"),
+    ("14.append_to_pages", {"token % page_size) for": "token % page_size + (token > length) * page_size) for"},
+     "there is no row 7: the rows of a page are 0 to 4 here"),
+    ("15.barrier_phases", {"tile // stages % 2": "(query_tile * -(-key_tiles // stages) + key_tile // stages) % 2"},
+     "before this tile, 7 went through the ring, 2 of them through its stage, which is 1"),
+    ("15.producer_consumer", {'producer.append(("wait",': 'if tile < stages: producer.append(("wait",'},
+     "producer is arrival 2 at ready[0] in phase 0, which expects 1"),
+    ("15.schedule", {"return max(busiest, round_trip, product + softmax)": "return copy + latency + product + softmax"},
+     "in the simulation, no unit is always busy, so waiting sets the pace"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("exercise_id, form, words", WRONG)
-def test_a_wrong_answer_is_refused_and_told(exercise_id, form, words):
-    exercise = registry.find(exercise_id)
-    answer = form if callable(form) else edited(exercise.answer, form, "wrong")
+@pytest.mark.parametrize("exercise_id, wrong, words", WRONG, ids=[f"{name}-{words}" for name, _, words in WRONG])
+def test_a_wrong_answer_is_refused_and_told(exercise_id, wrong, words):
+    answer = wrong if callable(wrong) else edited(registry.find(exercise_id).answer, wrong, "wrong")
     result = checks.grade(exercise_id, answer)
     assert result.attempted and not result.passed
-    diagnosis, _, rest = result.message.partition("  fails the test:")
+    diagnosis = result.message.partition("  fails the test:")[0]
     assert " ".join(words.split()) in " ".join(diagnosis.split()), result.message
     assert "cannot be used" not in diagnosis

@@ -1,56 +1,41 @@
-import pytest
+import inspect
+import re
+from html import unescape
+from importlib import import_module
+from pathlib import Path
 
-from courseware.explorers.figures import png
-
-
-@pytest.fixture
-def heights():
-    """Heights of what Axes.bar drew; a bar that hangs below its base has a negative one."""
-
-    def heights(bars):
-        return [bar.get_height() for bar in bars]
-
-    return heights
+from courseware import explorers
 
 
-class Shell:
-    """An explorer's widgets, found by their description, or by their class where they have none.
-
-    Each look-up searches again, because explorers replace sliders whose range changes.
-    """
-
-    def __init__(self, box):
-        self.box = box
-
-    def __getitem__(self, name):
-        todo = [self.box]
-        while todo:
-            widget = todo.pop()
-            todo.extend(getattr(widget, "children", ()))
-            is_shown = widget.layout is None or widget.layout.display != "none"
-            if is_shown and name in (getattr(widget, "description", ""), type(widget).__name__):
-                return widget
-        raise KeyError(name)
-
-    def assert_follows(self, shown, settings, moves):
-        """Asserts that text and image are what the model says, at first and after each move of a control.
-
-        shown(**settings) gives the expected (HTML, figure). moves: (control, its new value, the settings that
-        change with it). Every move has to change the image, or the explorer would not show what was moved.
-        """
-        self.assert_shows(*shown(**settings))
-        for control, value, changed in moves:
-            before = self["Image"].value
-            self[control].value = value
-            settings = settings | changed
-            self.assert_shows(*shown(**settings))
-            assert self["Image"].value != before, control
-
-    def assert_shows(self, text, figure):
-        assert self["HTML"].value == text
-        assert self["Image"].value == png(figure)
+def every_explorer():
+    """{"module.function": the function that makes an explorer}, as they lie in courseware/explorers."""
+    found = {}
+    for path in sorted(Path(explorers.__file__).parent.glob("*.py")):
+        module = import_module(f"courseware.explorers.{path.stem}" if path.stem != "__init__" else explorers.__name__)
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            if name.startswith("explore") and function.__module__ == module.__name__:
+                found[f"{path.stem}.{name}"] = function
+    return found
 
 
-@pytest.fixture
-def shell_of():
-    return Shell
+def pytest_generate_tests(metafunc):
+    if "explorer" in metafunc.fixturenames:
+        explorers = every_explorer()
+        metafunc.parametrize("explorer", explorers.values(), ids=explorers, indirect=True, scope="module")
+
+
+def shapes(page):
+    """The attributes, as texts by name, of each shape of a page or a panel that says something, in their order."""
+    found = re.findall(r"<\w+ ([^<>]*data-tip=[^<>]*)>", page.html())
+    return [{name: unescape(text) for name, text in re.findall(r'([\w-]+)="([^"]*)"', one)} for one in found]
+
+
+def tips(page, pattern=""):
+    """What the shapes say whose tip begins with a regular expression: the rest of each tip."""
+    found = (re.match(f"(?:{pattern})(.*)", shape["data-tip"]) for shape in shapes(page))
+    return [match[1] for match in found if match]
+
+
+def numbers(text):
+    """The numbers in a text, some with commas between thousands, in their order."""
+    return [float(found.replace(",", "")) for found in re.findall(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?", text)]

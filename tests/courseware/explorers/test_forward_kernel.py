@@ -1,6 +1,7 @@
 """The forward kernel's explorer: places against the mask, bounds against the kernel, bars against the record."""
 
-import itertools
+import json
+from itertools import product
 
 import numpy as np
 import torch
@@ -9,11 +10,12 @@ import triton.language as tl
 
 from course_lib import runtime
 from course_lib.kernels.device import kv_loop_bounds
-from courseware.bench import records
 from courseware.explorers import forward_kernel
-from courseware.explorers.forward_kernel import HIDDEN, NO_KEY, NO_QUERY, VISIBLE, describe, draw, program
+from courseware.explorers.forward_kernel import HIDDEN, NO_KEY, NO_QUERY, VISIBLE, Program, page
 
-SIZES = list(itertools.product((4, 7, 13, 20), (4, 8, 13, 20), (2, 4, 6), (3, 4, 8), (False, True)))
+from .conftest import shapes
+
+SIZES = list(product((4, 7, 13, 20), (4, 8, 13, 20), (2, 4, 6), (3, 4, 8), (False, True)))
 
 
 @triton.jit
@@ -24,113 +26,58 @@ def bounds_kernel(out_ptr, n_q, n_k, IS_CAUSAL: tl.constexpr, BLOCK_M: tl.conste
     tl.store(out_ptr + 2 * pid + 1, kv_end)
 
 
-def test_bounds_match_the_kernel():
-    for n_q, n_k, block_m, block_n, causal in SIZES[::5]:
+def test_places_are_what_the_mask_says_and_bounds_what_the_kernel_computes():
+    for case, (n_q, n_k, block_m, block_n, causal) in enumerate(SIZES):
         programs = -(-n_q // block_m)
         out = torch.zeros((programs, 2), dtype=torch.int32, device=runtime.device())
-        bounds_kernel[(programs,)](out, n_q, n_k, IS_CAUSAL=causal, BLOCK_M=block_m, BLOCK_N=block_n)
-        models = [
-            program(n_q, n_k, block_m=block_m, block_n=block_n, causal=causal, pid=pid) for pid in range(programs)
-        ]
-        assert [[model.full_end, model.kv_end] for model in models] == out.tolist(), (n_q, n_k, block_m, block_n)
-
-
-def test_every_place_is_what_the_mask_says():
-    for n_q, n_k, block_m, block_n, causal in SIZES:
-        sizes = {"block_m": block_m, "block_n": block_n, "causal": causal}
-        visible = 0
-        for pid in range(-(-n_q // block_m)):
-            where = f"n_q={n_q} n_k={n_k} {sizes} pid={pid}"
-            model = program(n_q, n_k, **sizes, pid=pid)
-            for (i, key), place in np.ndenumerate(model.places):
-                query = pid * block_m + i
-                if query >= n_q:
-                    expected = NO_QUERY
-                elif key >= n_k:
-                    expected = NO_KEY
-                else:
-                    expected = HIDDEN if causal and key > query + n_k - n_q else VISIBLE
-                assert place == expected, where
-            visible += int((model.places == VISIBLE).sum())
+        if case % 5 == 0:
+            bounds_kernel[(programs,)](out, n_q, n_k, IS_CAUSAL=causal, BLOCK_M=block_m, BLOCK_N=block_n)
+        for pid, bounds in enumerate(out.tolist()):
+            where = f"n_q={n_q} n_k={n_k} {block_m} x {block_n} causal={causal} pid={pid}"
+            model = Program(n_q, n_k, block_m=block_m, block_n=block_n, causal=causal, pid=pid)
+            assert case % 5 or [model.full_end, model.kv_end] == bounds, where
+            query, key = pid * block_m + np.arange(block_m)[:, None], np.arange(model.places.shape[1])
+            places = np.where(causal & (key > query + n_k - n_q), HIDDEN, VISIBLE)
+            places = np.where(query >= n_q, NO_QUERY, np.where(key >= n_k, NO_KEY, places))
+            np.testing.assert_array_equal(model.places, places, where)
             assert len(model.kinds) * block_n == model.places.shape[1] >= n_k, where
             for j, kind in enumerate(model.kinds):
                 # The loop visits [0, kv_end), and needs no mask before full_end.
                 assert (kind == "not visited") == (j * block_n >= model.kv_end), where
                 assert (kind == "no mask") == ((j + 1) * block_n <= model.full_end), where
-        seen = [min(max(query + 1 + n_k - n_q, 0), n_k) if causal else n_k for query in range(n_q)]
-        assert visible == sum(seen), f"n_q={n_q} n_k={n_k} {sizes}"
 
 
-def test_description_counts_the_places():
-    model = program(10, 13, block_m=4, block_n=4, causal=True, pid=1)
-    text = describe(model, 2)
-    assert "queries 4 to 7" in text and "2 no mask, 1 masked, 1 not visited" in text
-    assert "full_end = 8, kv_end = 11" in text and "keys 8 to 11: masked" in text
-    assert "6 visible, 10 hidden, 0 no such key, 0 no such query" in text
-    last = describe(program(10, 13, block_m=4, block_n=4, causal=False, pid=2), 3)
-    assert "queries 8 to 9" in last and "keys 12 to 12" in last
-    assert "2 visible, 0 hidden, 6 no such key, 8 no such query" in last
+def cells_of(shown):
+    """[(class, tip, what a click chooses)] of a Page."""
+    return [(one["class"].removeprefix("cell "), one["data-tip"], json.loads(one.get("data-choose", "{}")))
+            for one in shapes(shown)]  # fmt: skip
 
 
-def test_picture_shows_the_tile_and_the_bounds():
-    model = program(10, 13, block_m=4, block_n=4, causal=True, pid=1)
-    grid, tile = draw(model, 2).axes
-    assert [line.get_xdata()[0] for line in grid.lines] == [model.full_end, model.kv_end]
-    (mesh,) = tile.collections
-    np.testing.assert_array_equal(mesh.get_array(), model.places[:, 8:12])
-    assert tile.get_ylim() == (7.5, 3.5), "the first query is above"
-
-
-def test_bars_are_those_of_the_record():
-    record = records.record("attention-h100")
-    figure = forward_kernel.draw_speed()
-    heights = sorted(bar.get_height() for axes in figure.axes for bar in axes.patches)
-    forward = [row for row in record["rows"] if row["pass"] == "forward"]
-    assert heights == sorted(rate for row in forward for rate in row["tflops"].values()) and len(forward) == 12
-    written = " ".join(text.get_text() for text in figure.texts)
-    assert all(record[name] in written for name in ("gpu", "torch", "triton", "date"))
-    assert "batch x N = 16,384, heads x d = 2,048, float16" in written
-
-
-def test_every_kind_of_tile_and_place_has_a_look_of_its_own():
-    looks = [tuple(look.items()) for look in (*forward_kernel.KINDS.values(), *forward_kernel.LOOKS.values())]
-    assert len(set(looks)) == len(looks) == 7
-
-
-def test_nothing_is_shown_at_the_places_of_a_tile_that_is_not_visited():
-    """Hidden and missing keys are there in its model, and the kernel does not look."""
-    model = program(20, 4, block_m=8, block_n=3, causal=True, pid=0)
-    _, tile = draw(model, 1).axes
-    assert model.kinds == ("not visited", "not visited")
-    (patch,) = tile.patches
-    assert patch.get_hatch() == forward_kernel.KINDS["not visited"]["hatch"]
-    assert patch.get_width() * patch.get_height() == model.tile(1).size
-
-
-def test_the_explorer_follows_every_control(shell_of):
-    def shown(step, **sizes):
-        model = program(**sizes)
-        return describe(model, step), draw(model, step)
-
-    shell = shell_of(forward_kernel.explore())
-    start = {"n_q": 10, "n_k": 13, "block_m": 4, "block_n": 4, "causal": True, "pid": 1, "step": 2}
-    moves = [
-        ("causal", False, {"causal": False}),
-        ("tile", 1, {"step": 1}),
-        ("program", 2, {"pid": 2}),
-        ("queries", 20, {"n_q": 20}),
-        ("keys", 7, {"n_k": 7}),
-        ("BLOCK_M", 8, {"block_m": 8}),
-        ("BLOCK_N", 6, {"block_n": 6}),
+def test_the_page_counts_the_places_and_lanes_have_the_look_of_what_they_are():
+    shown = page(10, 13, 4, 4, True, 1, 2)
+    assert "queries 4 to 7" in shown.text and "2 no mask, 1 masked, 1 not visited" in shown.text
+    assert "full_end = 8, kv_end = 11" in shown.text and "keys 8 to 11: masked" in shown.text
+    assert "6 visible, 10 hidden, 0 no such key, 0 no such query" in shown.text
+    assert cells_of(shown)[:6] == [
+        ("ground", "Program 0: queries 0 to 3", {"pid": 0}),
+        ("Q", "Tile 0, keys 0 to 3: no mask", {"step": 0}),
+        ("Q", "Tile 1, keys 4 to 7: no mask", {"step": 1}),
+        ("now", "Tile 2, keys 8 to 11: masked", {"step": 2}),
+        ("hatched", "Tile 3, keys 12 to 12: not visited", {"step": 3}),
+        ("ground", "Program 2: queries 8 to 9", {"pid": 2}),
     ]
-    shell.assert_follows(shown, start, moves)
+    shown = page(10, 13, 4, 4, False, 2, 3)
+    assert "queries 8 to 9" in shown.text and "keys 12 to 12" in shown.text
+    assert "2 visible, 0 hidden, 6 no such key, 8 no such query" in shown.text
+    lanes = [lane for lane in cells_of(shown) if lane[1].startswith("query")]
+    assert [css for css, *_ in lanes] == 2 * ["P", "bad", "bad", "bad"] + 8 * ["empty"]
+    assert lanes[5][1] == "query 9, key 13: no such key: needs -inf too"
+    # Hidden and missing keys are there in the model of a tile that is not visited, and the kernel does not look.
+    lanes = [css for css, tip, _ in cells_of(page(20, 4, 8, 3, True, 0, 1)) if tip.startswith("query")]
+    assert lanes == 24 * ["hatched"]
 
 
-def test_a_program_or_tile_that_no_longer_exists_gives_way_to_the_last(shell_of):
-    shell = shell_of(forward_kernel.explore())
-    shell["program"].value = shell["program"].max
-    shell["queries"].value = 4
-    assert shell["program"].value == 0 and "queries 0 to 3" in shell["HTML"].value
-    shell["tile"].value = shell["tile"].max
-    shell["keys"].value = 4
-    assert shell["tile"].value == 0 and "Tile 0</b> of tiles 0 to 0" in shell["HTML"].value
+def test_a_program_or_tile_that_no_longer_exists_gives_way_to_the_last():
+    shown = forward_kernel.explore()
+    assert "queries 0 to 3" in shown.page({"n_q": 4, "pid": 2})[2].text
+    assert "Tile 0</b> of tiles 0 to 0" in shown.page({"n_k": 4, "step": 3})[2].text

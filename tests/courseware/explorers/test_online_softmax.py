@@ -1,14 +1,18 @@
-import json
 import re
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from course_lib.reference import example, logsumexp, online_softmax_update, stable_softmax
+from course_lib.reference import logsumexp, stable_softmax
 from courseware.explorers import online_softmax as explorer
 
 STREAMS = explorer.streams()
+# Every block of a stream in every order, carrying acc or the output.
+CHOICES = [
+    (name, order, block, every_step)
+    for name, (scores, *_) in STREAMS.items()
+    for order in explorer.ORDERS for block in range(1, len(scores) + 1) for every_step in (False, True)
+]  # fmt: skip
 
 
 def model_of(name, order="as given", block=1, every_step=False):
@@ -16,21 +20,9 @@ def model_of(name, order="as given", block=1, every_step=False):
     return explorer.run(scores, values, names=names, block=block, order=order, every_step=every_step)
 
 
-def state_of(name, order="as given", block=1, every_step=False, step=0.25):
-    return json.loads(json.dumps(explorer.stream_state(name, order, block, every_step, step)))
-
-
-def every_model(name):
-    """All that the controls can choose for a stream, with all blocks fed."""
-    for order in explorer.ORDERS:
-        for block in range(1, len(STREAMS[name][0]) + 1):
-            for every_step in (False, True):
-                yield model_of(name, order, block, every_step)
-
-
-@pytest.mark.parametrize("name", STREAMS)
-def test_every_step_is_the_softmax_of_the_keys_so_far(name):
-    for model in every_model(name):
+def test_every_step_is_the_softmax_of_the_keys_so_far():
+    for choice in CHOICES:
+        model = model_of(*choice)
         block = model.block
         assert sorted(np.concatenate([step.keys for step in model.steps])) == list(range(len(model.scores)))
         for j, step in enumerate(model.steps):
@@ -49,103 +41,56 @@ def test_every_step_is_the_softmax_of_the_keys_so_far(name):
                 np.testing.assert_array_equal(step.keys, model.order[(j - 1) * block : j * block])
                 alpha = np.exp(model.steps[j - 1].m - step.m) if visible else 0
                 np.testing.assert_allclose(step.alpha, alpha, rtol=1e-15)
-
-
-@pytest.mark.parametrize("name", STREAMS)
-def test_what_is_carried_is_acc_or_the_output(name):
-    for model in every_model(name):
-        for step in model.steps:
+            # What is carried is acc or the output, and the weights are what each key counts in it.
             np.testing.assert_array_equal(step.carried, step.out if model.every_step else step.acc)
             np.testing.assert_allclose(step.weights @ model.values, step.carried, rtol=1e-12, atol=1e-14)
             total = float(step.l > 0) if model.every_step else step.l
             np.testing.assert_allclose(step.weights.sum(), total, rtol=1e-13)
 
 
-def test_orders_are_what_their_names_say():
-    scores = STREAMS["12 random keys"][0]
-    given, ascending, descending, shuffled = (model_of("12 random keys", order).order for order in explorer.ORDERS)
-    np.testing.assert_array_equal(given, np.arange(12))
-    assert (np.diff(scores[ascending]) >= 0).all() and (np.diff(scores[descending]) <= 0).all()
-    assert sorted(shuffled) == list(range(12))
-    assert len({tuple(order) for order in (given, ascending, descending, shuffled)}) == 4
+def test_orders_are_what_their_names_say_and_a_block_out_of_range_is_clamped():
+    name = "12 random keys"
+    given, ascending, descending, shuffled = (model_of(name, order).order.tolist() for order in explorer.ORDERS)
+    by_score = np.argsort(STREAMS[name][0]).tolist()
+    assert given == list(range(12)) and ascending == by_score and descending == by_score[::-1]
+    assert shuffled not in (given, ascending, descending)
+    assert [model_of(name, block=block).block for block in (0, -3, 99, 5)] == [1, 1, 12, 5]
 
 
-@pytest.mark.parametrize("block, expected", [(0, 1), (-3, 1), (99, 12), (5, 5)])
-def test_a_block_out_of_range_is_clamped(block, expected):
-    assert model_of("12 random keys", block=block).block == expected
-    assert state_of("12 random keys", block=block)["settings"]["block"] == expected
+def page_of(**settings):
+    """(settings, ends, the numbers on the cards by name, the sentence below, the height of each weight)."""
+    settings, ends, page = explorer.explore().page(settings)
+    html = page.html()
+    cards = {name: text for text, name in re.findall("<b>([^<]*)</b> <span>([^<]*)</span>", html)}
+    return settings, ends, cards, page.text, re.findall(r'<rect class="bar P[^>]*height="([^"]*)"', html)
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_state_says_what_the_model_says(name):
-    for model in every_model(name):
-        order = model.order.tolist()
-        state = state_of(name, order, model.block, model.every_step)
-        scores = [-np.inf if x is None else x for x in state["scores"]]
-        np.testing.assert_array_equal(scores, model.scores[order])
-        assert state["keys"] == [model.names[key] for key in order]
-        np.testing.assert_allclose(state["values"], model.values[order], atol=5.0001e-4)
-        np.testing.assert_allclose(state["answer"], model.steps[-1].batch, atol=5.0001e-4)
-        for fed, step in enumerate(model.steps):
-            assert state["fed"][fed] == min(fed * model.block, len(order))
-            assert (-np.inf if state["m"][fed] is None else state["m"][fed]) == step.m
-            np.testing.assert_allclose(state["weights"][fed], step.weights[order], atol=5.0001e-4)
-            np.testing.assert_allclose(state["out"][fed], step.out, atol=5.0001e-4)
-            numbers = [float(x) for text in state["numbers"][fed] for x in re.findall(r"-?(?:[\d.]+|inf)", text)]
-            expected = [step.m, step.alpha, step.l, *step.carried, *step.out, *step.batch]
-            expected.append(fed if model.every_step else min(fed, 1))
-            np.testing.assert_allclose(numbers, expected, atol=5.0001e-4)
+@pytest.mark.parametrize("every_step", [False, True])
+def test_a_page_says_what_the_model_says(name, every_step):
+    model = model_of(name, "descending", 2, every_step)
+    chosen = {"stream": name, "order": "descending", "block": 2, "every_step": every_step}
+    for fed, step in enumerate(model.steps):
+        settings, ends, cards, said, weights = page_of(**chosen, fed=fed)
+        divisions = fed if every_step else min(fed, 1)
+        expected = [step.m, step.alpha, step.l, *step.carried, *step.out, *step.batch, divisions]
+        found = [float(x) for text in cards.values() for x in re.findall(r"-?(?:[\d.]+|inf)", text)]
+        np.testing.assert_allclose(found, expected, atol=5.0001e-4)
+        assert ("carried: output" if every_step else "carried: acc") in cards
+        assert ends == {"fed": len(model.steps) - 1} and settings["order"] == "descending"
+        keys = ", ".join(model.names[key] for key in step.keys)
+        assert said == (f"Block {fed} of {ends['fed']}: {keys}." if fed else "Nothing seen yet.")
+        heights = np.array([float(height) for height in weights])
+        np.testing.assert_allclose(heights * 1.12 / 204, step.weights[model.order], atol=1e-3)
 
 
-def test_every_score_is_on_its_axis_and_every_value_in_its_plane():
-    for name in STREAMS:
-        state = state_of(name)
-        low, high = state["axes"]["score"]["ends"]
-        assert all(low <= score <= high for score in state["scores"] if score is not None)
-        for axis, column in zip(("first", "second"), np.transpose(state["values"]), strict=True):
-            low, high = state["axes"][axis]["ends"]
-            assert low < column.min() and column.max() < high
-
-
-def test_scores_and_places_of_ones_own():
-    state = state_of(["the sentence", [4, 2, 3, 1]], [3, 2, 1, 0], 2)
-    assert state["scores"] == [1, 3, 2, 4] and state["keys"] == list(reversed(example.TOKENS))
-    assert state["m"] == [None, 3, 4] and state["drag"]["places"]
-    masked = state_of(["12 keys, first 4 masked", [None, *[1] * 11]])
-    assert masked["scores"][0] is None and masked["m"][:3] == [None, None, 1]
-    assert state_of("12 random keys", [3, 2, 1, 0])["order"] == list(range(12)), "an order of another stream"
-
-
-def test_the_cards_say_what_is_carried():
-    assert "carried: acc" in state_of("the sentence")["cards"]
-    every = state_of("the sentence", every_step=True)
-    assert "carried: output" in every["cards"] and len(every["cards"]) == len(every["numbers"][0])
-
-
-def test_it_opens_where_the_maximum_rises():
-    state = state_of("the sentence")
-    at = state["opens"]
-    assert state["m"][at] > state["m"][at - 1] and state["weights"][at][0] < state["weights"][at - 1][0]
-
-
-def test_corrections_stack_to_the_running_normaliser():
-    model = model_of("12 random keys", block=2)
-    middle = explorer.draw_corrections(model).axes[1]
-    kept, new = (np.array([bar.get_height() for bar in bars]) for bars in middle.containers[:2])
-    np.testing.assert_allclose(kept + new, [step.l for step in model.steps[1:]])
-    np.testing.assert_allclose(kept, [old.l * new.alpha for old, new in pairwise(model.steps)])
-
-
-def test_both_merge_trees_end_in_the_state_of_the_stream():
-    scores, values, names = STREAMS["the sentence"]
-    left, right = explorer.draw_merge_trees(scores, values, names).axes
-    empty = np.float64(-np.inf), np.float64(0), np.zeros(2)
-    m, l, acc = online_softmax_update(*empty, scores, values)
-    root = f"m {m:.0f}   l {l:.3f}\nacc ({acc[0]:.2f}, {acc[1]:.2f})"
-    for axes in (left, right):
-        nodes = [text.get_text() for text in axes.texts]
-        assert len(nodes) == 7 and sum(root in node for node in nodes) == 1
-        assert [node.split("\n")[0] for node in nodes[-4:]] == list(example.TOKENS)
-    for pair in (slice(0, 2), slice(2, 4)):
-        m, l, _ = online_softmax_update(*empty, scores[pair], values[pair])
-        assert any(f"m {m:.0f}   l {l:.3f}" in text.get_text() for text in right.texts)
+def test_a_dragged_score_and_a_dragged_place():
+    own = ["the sentence", 4, 2, 3, 1]
+    settings, _, cards, *_ = page_of(scores=own, fed=1)
+    assert cards["maximum m"] == "4.000" and settings["order"] == "as given"
+    settings, _, _, said, _ = page_of(places=[1.1, 1, 2, 3], fed=1)
+    assert settings["places"] == [1, 0, 2, 3] and settings["order"] == "your own" and "cat" in said
+    assert page_of(**settings | {"fed": 2})[0]["places"] == [1, 0, 2, 3], "it stays"
+    assert page_of(order="ascending", scores=own)[0]["places"] == [3, 1, 2, 0], "a named order follows the scores"
+    other = page_of(**settings | {"stream": "12 keys, first 4 masked"})[0]
+    assert other["places"] == list(range(12)) and other["scores"][:5] == ["12 keys, first 4 masked", *4 * [None]]

@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
-from course_lib.kernels import decode, flash_decode
+from course_lib.serving import model
+from course_lib.serving.server import Server
 from courseware.explorers import pages as explorer
+
+from .conftest import tips
 
 RUNS = [(4, 128, True), (16, 96, True), (16, 192, True), (16, 192, False), (32, 96, False)]
 
@@ -30,53 +34,38 @@ def test_neither_pages_nor_sharing_nor_a_small_pool_changes_a_text():
         assert len(text) == len(explorer.BEGINNING + prompt) + n_new
 
 
-def test_the_explorer_s_attention_is_flash_decode():
-    q, cache = torch.randn(2, 4, 3, 32), torch.randn(2, 6, 2, 16, 32)
-    lengths, table = torch.tensor([21, 5], dtype=torch.int32), torch.tensor([[4, 1], [2, 0]], dtype=torch.int32)
-    # The kernel knows every sequence's length; the explorer's attention leaves the table's rows behind it out.
-    ours = explorer.attention(q, *cache, lengths, block_table=table)
-    torch.testing.assert_close(ours, flash_decode(q, *cache, lengths, block_table=table))
+def attention(q, k_cache, v_cache, lengths, *, block_table):
+    """What `flash_decode` computes, with PyTorch's attention, one sequence after the other."""
+    outputs = []
+    for row, n, pages in zip(q, lengths.tolist(), block_table.long(), strict=True):
+        k, v = (cache[pages].transpose(0, 1).flatten(1, 2)[:, :n] for cache in (k_cache, v_cache))
+        visible = torch.ones(row.shape[1], n, dtype=torch.bool).tril(n - row.shape[1])
+        outputs.append(scaled_dot_product_attention(row, k, v, attn_mask=visible, enable_gqa=True))
+    return torch.stack(outputs)
 
 
-def test_what_the_lesson_says_of_the_explorer():
-    steps = explorer.run(16, 192, True).steps
-    assert steps[7].references[0] == 4 and all(count < 2 for count in steps[7].references[1:])
-    assert [(i + 1, step.copies) for i, step in enumerate(steps) if step.copies] == [(4, [(1, 3)])]
-    assert not any(n for step in explorer.run(32, 192, True).steps for n in step.admitted.values())
-    preempted = [(i + 1, step.preempted) for i, step in enumerate(explorer.run(16, 96, True).steps) if step.preempted]
-    assert preempted[0] == (12, [explorer.NAMES.index("D")])
-    waiting = {r for step in explorer.run(16, 192, False).steps for r in step.waiting}
-    assert waiting == {explorer.NAMES.index("E")}
-    assert not any(step.waiting for step in explorer.run(16, 256, False).steps)
+def test_the_log_is_that_of_a_server_that_computes():
+    """The explorer replays texts, whose characters the model writes whatever pages they lie in."""
+    server = Server(model.load(), n_pages=6, page_size=16, attention=attention)
+    while len(server.log) <= explorer.REQUESTS[-1][0] or server.waiting or server.running:
+        for arrives, prompt, n_new in explorer.REQUESTS:
+            if arrives == len(server.log):
+                server.submit(explorer.BEGINNING + prompt, n_new)
+        server.step()
+    assert tuple(server.log) == explorer.run(16, 96, True).steps
 
 
-def test_the_words_are_the_counts():
+@pytest.mark.parametrize("step", (8, 20))
+def test_the_page_shows_every_page_with_its_text_and_its_requests_and_counts_them(step):
     of = explorer.run(16, 192, True)
-    now = of.steps[7]
-    text = explorer.describe(of, 8)
-    used = sum(count > 0 for count in now.references)
-    assert f"Step 8 of {of.n_steps}" in text and f"{used} of 12 pages" in text
-    n_stored = sum(map(len, of.characters(7)))
-    assert f"with {n_stored} tokens and {16 * used - n_stored} empty rows" in text
-    assert all(of.texts[7][request] in text for request in now.pages)
-    assert explorer.describe(of, of.n_steps + 5) == explorer.describe(of, of.n_steps), "a step behind the last one"
-
-
-def test_the_picture_shows_every_page_with_its_text_and_its_requests():
-    of = explorer.run(16, 192, True)
-    figure = explorer.draw(of, 20)
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    for page, (held, who) in enumerate(zip(of.characters(19), of.owners(19), strict=True)):
+    now, held, owners = of.steps[step - 1], of.characters(step - 1), of.owners(step - 1)
+    page = explorer.page(step=step, page_size=16, pool_rows=192, shares=True)
+    used, n_stored = sum(count > 0 for count in now.references), sum(map(len, held))
+    assert f"Step {step} of {of.n_steps}" in page.text and f"{used} of 12 pages" in page.text
+    assert f"with {n_stored} tokens and {16 * used - n_stored} empty rows" in page.text
+    assert all(of.texts[step - 1][request] in page.text for request in now.pages)
+    for number, (text, who) in enumerate(zip(held, owners, strict=True)):
         names = ", ".join(explorer.NAMES[r] for r in who)
-        assert (f"{page}: {names}" if who else str(page)) in texts
-        if who:
-            assert " ".join(held.replace("\n", explorer.LINE_END)) in texts
-            assert f"page {page} of {names}: {held!r}" in figure.alt
-    assert not any("\n" in text for text in texts), "a second line of text would move the first off its cells"
-
-
-def test_the_curves_of_the_splits_are_the_host_s_estimate():
-    figure = explorer.draw_programs({"few": (8, 64), "many": (128, 64)}, 132)
-    curve, dot, *_ = figure.axes[0].lines
-    assert curve.get_ydata()[4] == decode.tiles_of_a_slot(8, 64, 132, 5)
-    assert dot.get_xdata()[0] == decode.splits(8, 64, 132) == 16 and "6 with 16" in figure.alt
+        assert f">{number}: {names}<" in page.html() if who else f">{number}<" in page.html()
+        tip = f"page {number} of {names}: {text!r}" if who else f"page {number} is free"
+        assert tips(page).count(tip) == (len(text) > 0) + (len(text) < 16), "what it holds, and what is empty"

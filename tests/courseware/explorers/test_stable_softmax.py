@@ -1,16 +1,16 @@
-import itertools
 import re
+from itertools import product
 
 import numpy as np
 import pytest
 
-from course_lib import traffic
 from course_lib.reference import logsumexp, naive_softmax, stable_softmax
 from courseware.explorers import stable_softmax as explorer
-from courseware.explorers.figures import png
+from courseware.explorers.stable_softmax import AS_STORED, AT_LEAST_FLOAT32
+
+from .conftest import tips
 
 ROWS = explorer.rows()
-ARITHMETIC = (explorer.AT_LEAST_FLOAT32, explorer.AS_STORED)
 # Spread and shift: as it is, beyond float32's exp both ways, and beyond float16's with terms that vanish.
 MOVES = ((1, 0), (1, 90), (1, -130), (10, 0), (40, -1000))
 
@@ -20,66 +20,53 @@ def model_of(name, **settings):
     return explorer.run(base, names=names, **settings)
 
 
-def every_model(name, taken=None):
-    """What the controls can choose for a row, with so many steps taken, for some spreads and shifts."""
-    choices = itertools.product(explorer.METHODS, explorer.DTYPES, ARITHMETIC, MOVES)
-    for method, dtype, arithmetic, (spread, shift) in choices:
-        yield (
-            model_of(name, method=method, dtype=dtype, arithmetic=arithmetic, spread=spread, shift=shift, taken=taken),
-            arithmetic,
-        )
-
-
-def values(model):
-    """name -> value; where a name comes twice, the last."""
-    return {step.name: step.value for step in model.steps}
+def every_model(name):
+    """(settings, model) of what the controls can choose for a row, for some spreads and shifts."""
+    for method, dtype, arithmetic, (spread, shift) in product(
+        explorer.METHODS, explorer.DTYPES, (AT_LEAST_FLOAT32, AS_STORED), MOVES
+    ):
+        settings = {"method": method, "dtype": dtype, "arithmetic": arithmetic, "spread": spread, "shift": shift}
+        yield settings, model_of(name, **settings)
 
 
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
-def test_every_number_agrees_with_the_library(name):
-    for model, arithmetic in every_model(name):
-        dtype = model.logits.dtype
-        work = dtype if arithmetic == explorer.AS_STORED else np.promote_types(dtype, np.float32)
-        steps = values(model)
-        np.testing.assert_array_equal(model.exact, stable_softmax(model.logits.astype(np.float64)))
-        np.testing.assert_array_equal(steps["x"], model.logits)
-        assert steps["softmax"].dtype == dtype
+def test_every_number_agrees_with_the_library_and_stable_methods_with_the_exact_softmax(name):
+    for settings, model in every_model(name):
+        dtype, logits, by_name = model.logits.dtype, model.logits, {step.name: step.value for step in model.steps}
+        stored = settings["arithmetic"] == AS_STORED
+        work = dtype if stored else np.promote_types(dtype, np.float32)
+        base, _ = ROWS[name]
+        np.testing.assert_array_equal(logits, (settings["spread"] * base + settings["shift"]).astype(dtype))
+        np.testing.assert_array_equal(model.exact, stable_softmax(logits.astype(np.float64)))
+        np.testing.assert_array_equal(by_name["x"], logits)
+        softmax, x, lse = by_name["softmax"], logits.astype(work), logsumexp(logits)
+        assert dtype == settings["dtype"] == softmax.dtype
         assert all(step.value.dtype == work for step in model.steps[:-1])
-        x = model.logits.astype(work)
         if model.method == "naive":
-            np.testing.assert_array_equal(steps["softmax"], naive_softmax(x).astype(dtype))
-        elif arithmetic == explorer.AT_LEAST_FLOAT32:
-            lse = logsumexp(model.logits)
-            if model.method == "stable":
-                np.testing.assert_array_equal(steps["softmax"], stable_softmax(model.logits))
-            else:
-                assert steps["lse"] == lse
-                by_lse = np.exp(x - lse) if np.isfinite(lse) else np.zeros(len(x))
-                np.testing.assert_array_equal(steps["softmax"], by_lse.astype(dtype))
-
-
-@pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("method", ["stable", "log-sum-exp"])
-def test_stable_methods_are_near_the_exact_softmax_in_every_dtype(name, method):
-    for model, arithmetic in every_model(name):
-        if model.method == method and arithmetic == explorer.AT_LEAST_FLOAT32:
+            np.testing.assert_array_equal(softmax, naive_softmax(x).astype(dtype))
+        elif not stored:
             # lse is rounded to a step of its own size, so exp(x - lse) to a factor of that.
-            size = np.abs(model.logits[np.isfinite(model.logits)]).max(initial=1).astype(np.float64)
-            lse_step = size * np.finfo(np.promote_types(model.logits.dtype, np.float32)).eps
-            budget = 2 * np.finfo(model.logits.dtype).eps + (lse_step if method == "log-sum-exp" else 0)
-            np.testing.assert_allclose(model.steps[-1].value, model.exact, atol=budget)
+            size = np.abs(logits[np.isfinite(logits)]).max(initial=1).astype(np.float64)
+            budget = 2 * np.finfo(dtype).eps + size * np.finfo(work).eps * (model.method == "log-sum-exp")
+            np.testing.assert_allclose(softmax, model.exact, atol=budget)
+            if model.method == "stable":
+                np.testing.assert_array_equal(softmax, stable_softmax(logits))
+            else:
+                assert by_name["lse"] == lse
+                by_lse = np.exp(x - lse) if np.isfinite(lse) else np.zeros(len(x))
+                np.testing.assert_array_equal(softmax, by_lse.astype(dtype))
 
 
-def test_naive_overflows_where_the_lesson_says():
+def test_naive_overflows_where_the_lesson_says_and_steps_taken_are_clamped():
     assert np.isfinite(model_of("the sentence", method="naive", shift=84).steps[-1].value).all()
     assert np.isnan(model_of("the sentence", method="naive", shift=85).steps[-1].value).any()
     assert np.isnan(model_of("all of it masked", method="naive").steps[-1].value).all()
-
-
-@pytest.mark.parametrize("taken, expected", [(-1, 1), (0, 1), (3, 3), (99, 6), (None, 6)])
-def test_steps_taken_are_clamped(taken, expected):
-    assert model_of("the sentence", method="stable", taken=taken).taken == expected
+    taken = [model_of("the sentence", method="stable", taken=taken).taken for taken in (-1, 0, 3, 99, None)]
+    assert taken == [1, 1, 3, 6, 6]
+    for method, n_steps in zip(explorer.METHODS, (4, 6, 8), strict=True):
+        settings, ends, _ = explorer.explore().page({"method": method, "taken": 8})
+        assert ends["taken"] == settings["taken"] == n_steps
 
 
 @pytest.mark.parametrize("dtype", explorer.DTYPES)
@@ -93,105 +80,29 @@ def test_limits_are_where_exp_leaves_its_range(dtype):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_every_number_in_the_text_comes_from_the_model(name):
-    for taken in range(1, 1 + len(model_of(name, method="log-sum-exp").steps)):
-        for model, _ in every_model(name, taken):
-            text = explorer.describe(model)
-            assert model.taken == min(taken, len(model.steps))
-            assert f"Step {model.taken} of {len(model.steps)}" in text
-            cells = re.findall(r"<td>([^<]*)</td></tr>", text)
-            assert len(cells) == model.taken
-            for cell, step in zip(cells, model.seen, strict=True):
-                numbers = [float(x) for x in cell.strip("()").split(", ")]
-                np.testing.assert_allclose(numbers, np.atleast_1d(step.value).astype(np.float64), rtol=5.001e-4, atol=0)
-            assert ("Exact, in float64" in text) == (model.taken == len(model.steps))
+def test_a_page_shows_the_numbers_of_the_steps_taken_so_far(name):
+    for settings, model in list(every_model(name))[::4]:
+        for taken in range(1, 1 + len(model.steps)):
+            page = explorer.page(name, taken=taken, **settings)
+            assert f"Step {taken} of {len(model.steps)}" in page.text
+            cells, seen = re.findall(r"<td>([^<]*)</td></tr>", page.text), model.steps[:taken]
+            for cell, step in zip(cells, seen, strict=True):
+                found = [float(x) for x in cell.strip("()").split(", ")]
+                np.testing.assert_allclose(found, np.atleast_1d(step.value).astype(np.float64), rtol=5.001e-5, atol=0)
+            assert ("Exact, in float64" in page.text) == (taken == len(model.steps))
+            drawn = {step.place: step for step in seen if step.place != "line"}
+            for step in drawn.values():
+                found = [float(x) for x in tips(page, rf"{re.escape(step.name)} of \w+: ")]
+                np.testing.assert_allclose(found, step.value.astype(np.float64), rtol=5.001e-5)
+            assert len(tips(page, r"[\w -]+ of \w+: ")) == sum(len(step.value) for step in drawn.values())
 
 
-def test_a_number_near_a_thousand_keeps_its_half():
-    model = model_of("the sentence", method="log-sum-exp", shift=1000, dtype="float16", arithmetic=explorer.AS_STORED)
-    assert values(model)["lse"] == 1004.5 and "<td>1004.5</td>" in explorer.describe(model)
-    assert "lse = 1004.5" in explorer.draw(model).axes[1].get_title(loc="left")
-
-
-def test_text_judges_the_result():
+def test_the_text_judges_the_result():
     assert "Not finite." in explorer.describe(model_of("the sentence", method="naive", shift=90))
-    model = model_of("12 random logits", dtype="float16", arithmetic=explorer.AS_STORED)
+    model = model_of("12 random logits", dtype="float16", arithmetic=AS_STORED)
     error = np.abs(model.steps[-1].value.astype(np.float64) - model.exact).max()
     assert error > 0 and f"Largest error: {error:.1e}." in explorer.describe(model)
-
-
-@pytest.mark.parametrize("method", explorer.METHODS)
-@pytest.mark.parametrize("name", ROWS)
-def test_drawing_shows_the_model(name, method, heights):
-    model = model_of(name, method=method, spread=10)
-    steps = values(model)
-    exponents, terms, softmax = explorer.draw(model).axes
-    last = steps[{"naive": "x", "stable": "x - m", "log-sum-exp": "x - lse"}[method]]
-    for axes, value, place in ((exponents, last, 0), (terms, steps["terms"], 0), (softmax, steps["softmax"], 1)):
-        drawn = heights(axes.containers[place])
-        np.testing.assert_allclose(drawn, np.where(np.isfinite(value), value, 0), rtol=1e-6)
-        words = [text for text in axes.texts if text.get_text().strip() in ("NaN", "inf", "-inf", "0")]
-        assert len(words) == (~np.isfinite(value) | (value == 0)).sum()
-    np.testing.assert_array_equal(heights(softmax.containers[0]), model.exact)
-
-
-@pytest.mark.parametrize("method, names", zip(explorer.METHODS, itertools.pairwise(ROWS), strict=True))
-def test_every_step_changes_the_picture(method, names):
-    for name in names:
-        steps = range(1, 1 + len(model_of(name, method=method).steps))
-        pictures = [png(explorer.draw(model_of(name, method=method, taken=taken))) for taken in steps]
-        assert all(a != b for a, b in itertools.pairwise(pictures)), name
-
-
-def test_shift_errors_end_where_exp_does_and_are_small_at_the_maximum():
-    x = np.array([1, 2, 3, 4], np.float16)
-    errors = explorer.shift_errors(x, [-8, 4, 10, 18, 22])
-    assert np.isnan(errors[[0, 4]]).all()
-    assert (errors[1:3] < 1e-3).all() and errors[3] > 1e-3
-    exact = stable_softmax(x.astype(np.float64))
-    assert errors[2] == np.abs(explorer.softmax_shifted_by(x, 10).astype(np.float64) - exact).max()
-    (line, at_max) = explorer.draw_shifts({"x": x}, np.array([-8, 4, 10])).axes[0].lines
-    np.testing.assert_array_equal(line.get_ydata(), errors[:3])
-    np.testing.assert_array_equal(at_max.get_xydata(), [[4, errors[1]]])
-
-
-def test_passes_are_counted_on_the_machine():
-    def copy_twice(machine, X, P, tiles):
-        for tile in tiles:
-            machine.load(X, tile)
-        for tile in tiles:
-            machine.store(P, tile, machine.load(X, tile))
-
-    x = np.arange(10, dtype=np.float32)
-    copied, report = explorer.count_passes(copy_twice, x, 4, sram_bytes=32)
-    np.testing.assert_array_equal(copied, x)
-    assert report.by_tensor == {"x": traffic.TensorBytes(80, 0), "softmax": traffic.TensorBytes(0, 40)}
-
-
-def test_the_explorer_follows_every_control(shell_of):
-    def shown(**settings):
-        model = model_of(**settings)
-        return explorer.describe(model), explorer.draw(model)
-
-    shell = shell_of(explorer.explore())
-    start = {"name": "the sentence", "method": "stable", "taken": 6, "shift": 90}
-    moves = [
-        ("method", "naive", {"method": "naive", "taken": 4}),
-        ("logits", "12 random logits", {"name": "12 random logits"}),
-        ("stored in", "float16", {"dtype": "float16"}),
-        ("times", 10, {"spread": 10}),
-        ("computed in", explorer.AS_STORED, {"arithmetic": explorer.AS_STORED}),
-        ("plus", -100, {"shift": -100}),
-        ("method", "log-sum-exp", {"method": "log-sum-exp", "taken": 8}),
-        ("step", 2, {"taken": 2}),
-    ]
-    shell.assert_follows(shown, start, moves)
-
-
-def test_the_step_stays_within_the_steps_of_the_method(shell_of):
-    shell = shell_of(explorer.explore())
-    shell["method"].value = "log-sum-exp"
-    shell["step"].value = 8
-    shell["method"].value = "naive"
-    assert (shell["step"].max, shell["step"].value) == (4, 4)
-    assert shell["HTML"].value == explorer.describe(model_of("the sentence", method="naive", shift=90))
+    # Four digits would hide the half of a number near a thousand.
+    settings = {"method": "log-sum-exp", "shift": 1000, "dtype": "float16", "arithmetic": AS_STORED}
+    page = explorer.page("the sentence", taken=8, **settings)
+    assert "<td>1004.5</td>" in page.text and "lse = 1004.5" in page.html()

@@ -1,12 +1,16 @@
 """A warp's load: mappings go where they say, counts are the rules', the picture is the model."""
 
+import re
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
 from courseware.explorers import warp as explorer
-from courseware.explorers.figures import png
 from courseware.explorers.warp import MAPPINGS, Load
 from courseware.simulators.cuda_emulator import request
+
+from .conftest import tips
 
 LOADS = [
     Load(mapping, columns, padding, floats)
@@ -16,19 +20,19 @@ LOADS = [
 ]
 
 
-@pytest.mark.parametrize("load", LOADS, ids=str)
-def test_every_step_stays_inside_the_matrix_and_a_copy_visits_each_element_once(load):
-    visited = np.zeros((load.rows, load.columns), dtype=int)
-    for step in range(1, load.steps + 1):
-        now = Load(load.mapping, load.columns, load.padding, load.floats, step)
-        for row, column in now.places:
-            assert 0 <= row < load.rows and 0 <= column <= load.columns - load.floats
-            visited[row, column : column + load.floats] += 1
-        assert (now.memory == 2).sum() * 4 == now.requested_bytes
-        assert now.misaligned is None and len(now.group_of_pass) == len(now.passes)
-    if load.mapping in ("along the row", "down the column", "4 rows of 8 lanes"):
-        assert (visited == 1).all()
-    assert Load(load.mapping, load.columns, load.padding, load.floats, load.steps + 1).places == load.places
+def test_every_step_stays_inside_the_matrix_and_a_copy_visits_each_element_once():
+    for load in LOADS:
+        visited = np.zeros((load.rows, load.columns), dtype=int)
+        for step in range(1, load.steps + 1):
+            now = Load(load.mapping, load.columns, load.padding, load.floats, step)
+            for row, column in now.places:
+                assert 0 <= row < load.rows and 0 <= column <= load.columns - load.floats, load
+                visited[row, column : column + load.floats] += 1
+            assert (now.memory == 2).sum() * 4 == now.requested_bytes, load
+            assert now.misaligned is None and len(now.group_of_pass) == len(now.passes), load
+        if load.mapping in ("along the row", "down the column", "4 rows of 8 lanes"):
+            assert (visited == 1).all(), load
+        assert Load(load.mapping, load.columns, load.padding, load.floats, load.steps + 1).places == load.places
 
 
 @pytest.mark.parametrize(
@@ -53,15 +57,11 @@ def test_counts_that_the_lesson_speaks_of(load, sectors, passes, conflicts):
 def test_memory_shows_sectors_that_reach_over_the_end_of_a_row():
     load = Load("down the column", padding=4)
     assert set(load.sectors) == {(row * 36) // 8 for row in range(32)}
-    memory = load.memory
-    assert memory[1].tolist() == [2] + 3 * [1] + 28 * [0] + 4 * [3]  # a sector that began in the padding before it
-    assert memory[0].tolist() == [2] + 7 * [1] + 24 * [0] + 4 * [1]
-
-
-def test_a_load_that_no_gpu_does():
+    assert load.memory[1].tolist() == [2] + 3 * [1] + 28 * [0] + 4 * [3]  # a sector that began in the padding before it
+    assert load.memory[0].tolist() == [2] + 7 * [1] + 24 * [0] + 4 * [1]
     load = Load("down the column", 64, 1, 4)
     assert load.misaligned == 260 and "misaligned" in explorer.describe(load)
-    png(explorer.draw(load))
+    assert explorer.page(**asdict(load)).html().count("no GPU") == 2
     with pytest.raises(ValueError):
         request.sectors(load.addresses, load.element_bytes)
 
@@ -71,77 +71,27 @@ def test_the_text_says_the_counts():
     assert "32 sectors" in text and "1,024 bytes, of which 128 are requested" in text
     assert "32 passes" in text and "31 of them conflicts" in text
     text = explorer.describe(Load("all lanes one address"))
-    assert "1 sector<" in text and "1 pass<" in text and "no conflict" in text
+    assert "1 sector<" in text and "of which 4 are" in text and "1 pass<" in text and "no conflict" in text
 
 
-def test_the_drawing_is_the_model():
-    load = Load("4 rows of 8 lanes", 32, 8, 1, step=2)
-    memory, banks = explorer.draw(load).axes
-    assert np.array_equal(memory.collections[0].get_array(), load.memory)
-    assert [text.get_text() for text in memory.texts] == [str(lane) for lane in range(32)]
-    assert "4 sectors" in memory.get_title(loc="left") and "1 pass," in banks.get_title(loc="left")
-
-    load = Load("row lane // 2 % 8", 32, 0, 4)
-    _, banks = explorer.draw(load).axes
-    state = banks.collections[0].get_array()
-    for number, of_banks in enumerate(load.passes):
-        assert set(np.flatnonzero(state[number])) == set(of_banks)
-    assert (state == 1).any(axis=1).sum() == 2 and (state == 2).any(axis=1).sum() == load.conflicts == 14
-    assert [tick.get_text() for tick in banks.get_yticklabels()] == ["lanes 0-15", "lanes 16-31"]
+def lanes_of(text):
+    """The lanes that a tip names: 0-7, or 0, 8, 16."""
+    first, _, last = re.sub("lanes? ", "", text).partition("-")
+    return list(range(int(first), int(last) + 1)) if last else [int(lane) for lane in first.split(", ")]
 
 
-def test_the_banks_name_the_lanes_that_they_serve():
-    _, banks = explorer.draw(Load("row lane // 2 % 8", 32, 4, 4)).axes
-    assert [text.get_text() for text in banks.texts][:2] == ["0, 1", "2, 3"] and len(banks.texts) == 16
-    _, banks = explorer.draw(Load("all lanes one address")).axes
-    assert [text.get_text() for text in banks.texts] == ["0-31"]
-
-
-def test_a_copy_is_divided_among_all_warps_in_every_step():
-    for axes in explorer.draw_copies(16, 64, warps=16).axes:
-        pieces = [text.get_text() for text in axes.texts]
-        assert sorted(pieces) == sorted(f"warp {warp}, step {step}" for warp in range(16) for step in (0, 1))
-        steps = axes.collections[0].get_array()
-        assert [f"step {step}" for step in np.ravel(steps)] == [piece.split(", ")[1] for piece in pieces]
-    by_row, in_turn = ([text.get_text() for text in axes.texts] for axes in explorer.draw_copies(8, 32, warps=4).axes)
-    assert by_row == in_turn  # a row is one request
-    by_row, in_turn = ([text.get_text() for text in axes.texts] for axes in explorer.draw_copies(4, 64, warps=4).axes)
-    assert by_row[:2] == ["warp 0, step 0", "warp 0, step 1"] and in_turn[:2] == ["warp 0, step 0", "warp 1, step 0"]
-
-
-def test_the_ladder_shows_what_counts_allow_and_what_was_measured():
-    rungs = {"plain": (1.0, 1.8, 1.5), "padding": (26.0, 52.0, 35.0)}
-    figure = explorer.draw_ladder(rungs, 66.9, "a note")
-    (axes,) = figure.axes
-    spans = [tuple(segment[:, 0]) for segment in axes.collections[0].get_segments()]
-    assert spans == [(1.0, 1.8), (26.0, 52.0)] and axes.lines[0].get_xdata().tolist() == [1.5, 35.0]
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == list(rungs)
-    assert "padding: 26.0 to 52.0, measured 35.0" in figure.alt
-
-
-def test_lines_are_those_of_the_two_kernels():
-    rows = explorer.line_beside_line()
-    assert rows[0][1] == "`const long long row = (long long)blockIdx.x * BLOCK_M + warp;`"
-    assert [row[:2] for row in rows if row[0] is None] == [(None, "`__syncthreads();`")]
-    assert all(part is None or part[0] == part[-1] == "`" for row in rows for part in row[:2])
-
-
-def test_the_explorer_follows_every_control(shell_of):
-    def shown(**settings):
-        load = Load(**settings)
-        return explorer.describe(load), explorer.draw(load)
-
-    shell = shell_of(explorer.explore())
-    moves = [
-        ("step", 3, {"step": 3}),
-        ("padding", 4, {"padding": 4}),
-        ("a lane loads", 4, {"floats": 4}),
-        ("row (floats)", 64, {"columns": 64}),
-        ("mapping", "row lane // 2 % 8", {"mapping": "row lane // 2 % 8"}),
-    ]
-    shell.assert_follows(
-        shown, {"mapping": "down the column", "columns": 32, "padding": 0, "floats": 1, "step": 1}, moves
-    )
-    assert shell["step"].max == 16
-    shell["mapping"].value = "along the row"
-    assert shell["step"].max == 4
+@pytest.mark.parametrize("load", LOADS[::3], ids=str)
+def test_the_drawing_is_the_model(load):
+    page, places, deliveries = explorer.page(**asdict(load)), {}, {}
+    for lane, (row, column) in enumerate(load.places):
+        places.setdefault(f"row {row}, float {column}", []).append(lane)
+    assert {tip.split(": ")[0]: lanes_of(tip.split(": ")[1]) for tip in tips(page, "(?=row)")} == places
+    for where, lanes in (tip.split(": ") for tip in tips(page, "pass ")):
+        number, first, *last = map(int, re.findall(r"\d+", where))
+        for bank in range(first, (last or [first])[0] + 1):
+            deliveries[number, bank] = lanes_of(lanes)
+    begins = [i for i, group in enumerate(load.group_of_pass) if i == 0 or group != load.group_of_pass[i - 1]]
+    orange = sum(len(set(map(tuple, load.passes[i].values()))) for i in set(range(len(load.passes))) - set(begins))
+    assert page.html().count('"cell K"') == orange, "conflicts, and not the passes of other lanes"
+    passes = enumerate(load.passes, start=1)
+    assert deliveries == {(number, bank): lanes for number, banks in passes for bank, lanes in banks.items()}

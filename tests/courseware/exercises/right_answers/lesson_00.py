@@ -1,8 +1,5 @@
 """Lesson 00: right answers written differently."""
 
 RIGHT_ANSWERS = {
-    "softmax_scale": {
-        "through math.sqrt": {"return head_dim**-0.5": "import math\n    return 1 / math.sqrt(head_dim)"},
-        "in float32": {"head_dim**-0.5": "np.float32(1) / np.sqrt(np.float32(head_dim))"},
-    }
+    "softmax_scale": {"in float32": {"head_dim**-0.5": "np.float32(1) / np.sqrt(np.float32(head_dim))"}},
 }

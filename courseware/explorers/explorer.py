@@ -1,0 +1,140 @@
+"""What every explorer is: controls, the page that a model gives for what they choose, and pages without a kernel.
+
+A model, in Python, computes the numbers; a function draws them as a `svg.Page`; explorer.js, the only JavaScript, shows
+controls and pages, plays, drags, points and chooses. In Jupyter and in Colab, anywidget carries settings and pages
+between them. A page of the site has the pages of some settings written beforehand (`static_html`). Where nothing
+moves, on GitHub and in print, a notebook shows the first page as an image.
+"""
+
+import base64
+import gzip
+import itertools
+import json
+import re
+from functools import cache
+from html import escape
+
+from .svg import HERE, style
+
+AT_END = 10**9  # what explorer.js sends for a slider at its end, so that it stays there as the end moves
+_serial = itertools.count()
+
+
+def slider(label, options, *, play=False):
+    """A slider over options: values, or text -> value. play: with a button that moves it on by itself."""
+    return {"kind": "slider", "label": label, "options": _pairs(options), "play": play}
+
+
+def menu(label, options):
+    """A menu of options: values, or text -> value."""
+    return {"kind": "menu", "label": label, "options": _pairs(options)}
+
+
+def buttons(label, options):
+    """A row of buttons, one of which is pressed: options as of a menu."""
+    return {"kind": "buttons", "label": label, "options": _pairs(options)}
+
+
+def tick(label):
+    """A box that is ticked or not."""
+    return {"kind": "tick", "label": label, "options": _pairs((False, True))}
+
+
+def _pairs(options):
+    if isinstance(options, dict):
+        return list(options.items())
+    return [(value if isinstance(value, str) else f"{value:,g}", value) for value in options]
+
+
+class Explorer:
+    """An explorer, as the value of a cell.
+
+    page_of(**settings) gives the Page. start: the settings at first. controls: setting -> what `slider`, `menu`,
+    `buttons` or `tick` gave; settings without one are set by what is dragged or clicked. ends: setting -> function of
+    all settings that gives its slider's last value. settle: function of all settings that changes those that do not go
+    together. written: setting -> values that a page without a kernel has, in all combinations; the others stay as they
+    are at first. Or a list of settings.
+    """
+
+    def __init__(self, page_of, start, controls, *, ends=None, settle=None, written=()):
+        self._page_of, self._ends, self._settle = page_of, ends or {}, settle
+        self.start, self.controls = start, [{"name": name} | control for name, control in controls.items()]
+        if isinstance(written, dict):
+            chosen = itertools.product(*written.values())
+            written = [start | dict(zip(written, values, strict=True)) for values in chosen]
+        self.written = list(written)
+
+    def page(self, settings=None):
+        """(settings as they can be, ends of sliders, Page) of settings, at first by default."""
+        settings = self.start | (settings or {})
+        if self._settle:
+            settings |= self._settle(**settings)
+        ends = {}
+        for name, end_of in self._ends.items():
+            ends[name] = end_of(**settings)
+            settings[name] = min(settings[name], ends[name])
+        return settings, ends, self._page_of(**settings)
+
+    def state(self, settings=None):
+        """What explorer.js shows: JSON."""
+        settings, ends, page = self.page(settings)
+        return {"settings": settings, "ends": ends, "html": page.html()}
+
+    def _repr_mimebundle_(self, **_kwargs):
+        *_, page = self.page()
+        bundle = {"text/plain": page.alt, "text/html": page._repr_html_()}
+        try:
+            return self.widget()._repr_mimebundle_()[0] | bundle
+        except ImportError:  # no anywidget: the image stays static
+            return bundle
+
+    def widget(self):
+        """A new widget. Raises ImportError where anywidget is not installed."""
+        import anywidget
+        from traitlets import Dict, List
+
+        class Widget(anywidget.AnyWidget):
+            _esm, _css = script(), style()
+            controls = List(self.controls).tag(sync=True)
+            settings = Dict(self.start).tag(sync=True)
+            state = Dict(self.state()).tag(sync=True)
+
+        widget, number = Widget(), itertools.count(1)
+
+        def answer(change):
+            # Its number makes an answer another one even where nothing else changes: explorer.js waits for it.
+            widget.state = self.state(change.new) | {"answer": next(number)}
+
+        widget.observe(answer, names="settings")
+        return widget
+
+    def static_data(self):
+        """What a page without a kernel holds, as JSON: the states of `written`, and the controls that they leave.
+
+        A state's HTML is a list of places in pieces, which has each different piece once.
+        """
+        pieces, controls, states = {}, [], [self.state(settings) for settings in self.written]
+        for state in states:
+            state["html"] = [pieces.setdefault(piece, len(pieces)) for piece in re.split("(?=<[^/])", state["html"])]
+        for control in self.controls:
+            there = [state["settings"][control["name"]] for state in states]
+            options = [pair for pair in control["options"] if pair[1] in there]
+            if len(options) > 1:
+                controls.append(control | {"options": options})
+        return {"pieces": list(pieces), "states": states, "controls": controls, "start": self.state()["settings"]}
+
+    def static_html(self):
+        """A piece of a page that needs no kernel: `static_data`, compressed, and the script that shows it."""
+        data = gzip.compress(json.dumps(self.static_data()).encode(), mtime=0)
+        place = f"explorer-{next(_serial)}"
+        return (
+            f'<div id="{place}" role="group" aria-label="{escape(self.page()[2].alt)}"></div>\n<style>{style()}</style>'
+            f'\n<script type="module">\n{script()}\nconst data = await unpacked("{base64.b64encode(data).decode()}")\n'
+            f'render({{ model: written(data), el: document.getElementById("{place}") }})\n</script>\n'
+        )
+
+
+@cache
+def script():
+    """explorer.js."""
+    return (HERE / "explorer.js").read_text()

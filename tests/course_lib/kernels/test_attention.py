@@ -1,0 +1,548 @@
+"""The kernels of attention, forward and backward, against float64, in whichever mode this machine has.
+
+One table of cases runs through one body, whichever kernels they are for: lesson 08's and 09's plain ones, the portable
+ones, those of compute capability 9.0, and FlashAttention-1's forward.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from course_lib import masks, runtime
+from course_lib.kernels import backward, flash_attention, forward, launch
+from course_lib.kernels.configs import BLOCK_SIZES
+from course_lib.kernels.hopper.backward import hopper_backward
+from course_lib.kernels.hopper.forward import hopper_forward
+from course_lib.kernels.launch import MAX_ROW_STRIDE
+from course_lib.kernels.masked_attention import Variant, variant_backward
+from course_lib.kernels.plain_backward import plain_attention_backward
+from course_lib.kernels.plain_forward import flash_forward as plain_kernel
+from course_lib.kernels.plain_forward import plain_attention
+from course_lib.reference import attention as reference
+from course_lib.reference import attention_backward as reference_backward
+from course_lib.traffic import flash_attention_backward as closed_form
+from courseware.bench.accuracy import check_attention, check_gradients, exact_attention, exact_gradients
+from courseware.bench.flash1_forward import flash1_attention
+from courseware.tracer import trace
+from tests.course_lib.kernels.common import (
+    BFLOAT,
+    DEVICE,
+    DTYPES,
+    FLOAT,
+    HALF,
+    LAYOUTS,
+    ON_CPU,
+    far_apart,
+    inputs,
+    leaves,
+    random,
+    seq_before_heads,
+)  # fmt: skip
+
+SMALL = (32, 16)  # tiles of so many queries and keys: a few dozen rows make several
+CAPABILITY = None if ON_CPU else runtime.capability(0)
+HAS_HOPPER = ON_CPU or CAPABILITY[0] == 9
+
+
+class Kernels(NamedTuple):
+    """forward(q, k, v, causal, scale, tiles) -> (o, lse); backward(q, k, v, o, lse, do, dlse, causal, scale, tiles)."""
+
+    forward: Callable
+    backward: Callable | None
+
+
+def portable_forward(q, k, v, causal, scale, tiles, **how):
+    config = tiles and (*tiles, 4, 1)
+    return forward.flash_forward(q, k, v, causal=causal, scale=scale, store_lse=True, config=config, **how)
+
+
+def portable_backward(q, k, v, o, lse, do, dlse, causal, scale, tiles, **how):
+    config = tiles and (*tiles, 4, 1)
+    return backward.flash_backward(
+        q, k, v, o, lse, do, dlse, causal=causal, scale=scale, config_dkdv=config, config_dq=config, **how
+    )
+
+
+def blocks(tiles):
+    return dict(zip(("block_q", "block_k"), tiles or (32, 32), strict=True))
+
+
+def plain_forward(q, k, v, causal, scale, tiles):
+    return plain_attention(q, k, v, causal=causal, scale=scale, **blocks(tiles))
+
+
+def plain_backward(q, k, v, o, lse, do, dlse, causal, scale, tiles):
+    return plain_attention_backward(q, k, v, o, lse, do, causal=causal, scale=scale, **blocks(tiles))
+
+
+def hopper_gradients(q, k, v, o, lse, do, dlse, causal, scale, tiles):
+    return hopper_backward(q, k, v, o, lse, do, dlse, causal=causal, scale=scale)
+
+
+KERNELS = {
+    "plain": Kernels(plain_forward, plain_backward),
+    "portable": Kernels(portable_forward, portable_backward),
+    "by descriptor": Kernels(
+        lambda *given: portable_forward(*given, by_descriptor=True),
+        lambda *given: portable_backward(*given, by_descriptor=True),
+    ),
+    "hopper": Kernels(
+        lambda q, k, v, causal, scale, tiles: hopper_forward(q, k, v, causal=causal, scale=scale, store_lse=True),
+        hopper_gradients,
+    ),
+    "flash1": Kernels(
+        lambda q, k, v, causal, scale, tiles: flash1_attention(q, k, v, causal=causal, **blocks(tiles)), None
+    ),
+}
+
+
+def check(kernels, q, k, v, do, dlse=None, *, causal=False, scale=None, tiles=SMALL):
+    """o, lse and the gradients of q, k and v within the error budget; returns them."""
+    run, scale_or_default = KERNELS[kernels], q.shape[-1] ** -0.5 if scale is None else scale
+    o, lse = run.forward(q, k, v, causal, scale_or_default, tiles)
+    check_attention((o, lse), q, k, v, causal=causal, scale=scale)
+    if run.backward is None:
+        return o, lse
+    gradients = run.backward(q, k, v, o, lse, do, dlse, causal, scale_or_default, tiles)
+    check_gradients(gradients, q, k, v, do, dlse, causal=causal, scale=scale)
+    return o, lse, *gradients
+
+
+class Case(NamedTuple):
+    kernels: str
+    n_q: int
+    n_k: int
+    d: int = 16
+    dtype: torch.dtype = FLOAT
+    causal: bool = False
+    heads: tuple = (1, 1, 1)  # batch, heads, kv_heads
+    scale: float | None = None
+    tiles: tuple | None = SMALL
+
+    def __str__(self):
+        return "-".join(str(x).removeprefix("torch.") for x in self)
+
+
+BOTH = (False, True)
+# Rows that see no key under a causal mask are in every case with more queries than keys.
+CASES = [
+    # Lengths around a tile, and tiles of every pair of sizes, in two shapes.
+    *(
+        Case(kernels, n_q, n_k, 8, causal=causal, tiles=tiles)
+        for kernels, tiles, lengths in (("portable", (16, 16), (1, 16, 17, 40)), ("plain", (16, 32), (1, 17, 40)))
+        for n_q, n_k, causal in itertools.product(lengths, (1, 16, 33), BOTH)
+    ),
+    *(
+        Case("portable", *lengths, causal=(m + n) // 16 % 2 == at, heads=(2, 1, 1), tiles=(m, n))
+        for m, n in itertools.product(BLOCK_SIZES, repeat=2)
+        for at, lengths in enumerate(((45, 130), (130, 70)))
+    ),
+    *(Case("plain", 40, 50, causal=True, tiles=tiles) for tiles in ((16, 64), (64, 16))),
+    *(Case("flash1", *shape, 24, causal=causal) for shape in ((33, 70), (70, 33)) for causal in BOTH),
+    # The shipped tiles, with lengths around them.
+    *(
+        Case("portable", n_q, n_k, 40, dtype, n_q < n_k, tiles=None)
+        for (n_q, n_k), dtype in zip(((1, 300), (300, 1), (127, 129), (256, 128)), (*DTYPES, HALF), strict=True)
+    ),
+    # Head dimensions of every kind in every dtype, with and without a mask.
+    *(
+        Case("portable", 37, 51, d, dtype, (at + d) % 2 == 0, (2, 1, 1), tiles=None)
+        for at, (d, dtype) in enumerate(itertools.product((1, 24, 64, 256), DTYPES))
+    ),
+    *(
+        Case("portable", 37, 51, d, dtype, d > 90, tiles=None)
+        for d, dtype in zip((3, 31, 80, 96, 128, 160, 192), itertools.cycle(DTYPES))
+    ),
+    *(
+        Case("plain", 37, 51, d, dtype, (at + d) % 2 == 0, (2, 2, 2), tiles=None)
+        for at, (d, dtype) in enumerate(itertools.product((1, 40, 64, 256), (HALF, FLOAT)))
+    ),
+    # Heads that share keys; more heads than a group of programs has, and more sequences than one.
+    *(
+        Case("portable", 33, 40, causal=causal, heads=heads)
+        for heads in ((2, 6, 2), (1, 4, 1), (1, 11, 11))
+        for causal in BOTH
+    ),
+    *(Case(k, 40, 50, causal=True, scale=s) for k in ("portable", "plain") for s in (3, -0.7, 0.0)),
+    *(
+        Case("by descriptor", n_q, n_k, d, HALF, causal, (1, 4, 2))
+        for n_q, n_k, d in ((37, 51, 24), (64, 48, 32), (5, 40, 16))
+        for causal in BOTH
+    ),
+    # Hopper's tiles have 64 and 128 rows: lengths that end with a tile, one before, one behind; shorter than a tile;
+    # masked tiles in two of 128 keys; a second group whose rows are all beyond the tensor.
+    *(
+        Case("hopper", n_q, n_k, d, dtype, causal)
+        for n_q, n_k in ((256, 256), (255, 257), (5, 77), (300, 100), (129, 1), (200, 333), (1, 640))
+        for causal, (d, dtype) in itertools.product(BOTH, ((64, HALF), (128, BFLOAT)))
+    ),
+    *(Case("hopper", 150, 200, d, HALF, True) for d in (40, 72, 96, 120)),
+    *(Case("hopper", 130, 140, 64, HALF, True, scale=scale) for scale in (0.0, -0.3, 2.0)),
+    *(Case("hopper", 190, 260, 64, BFLOAT, causal, (2, 4, 2)) for causal in BOTH),
+]
+if not ON_CPU:  # Long enough for descriptors from compute capability 9.0 on; the interpreter would take minutes.
+    CASES += [
+        Case("portable", n_q, n_k, d, dtype, causal, (1, 4, 2), tiles=None)
+        for d in (16, 24, 32, 64, 80, 96, 128, 160, 192, 256)
+        for n_q, n_k, causal, dtype in (
+            (1024, 1024, True, HALF), (700, 900, True, BFLOAT), (577, 1023, False, HALF), (130, 600, True, FLOAT),
+        )
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_answers_and_gradients_keep_the_error_budget(case, poisoned_memory):
+    if case.kernels == "hopper" and not HAS_HOPPER or case.kernels == "by descriptor" and (CAPABILITY or (9,))[0] < 9:
+        pytest.skip("not on this GPU")
+    batch, heads, kv_heads = case.heads
+    q, k, v, do = inputs(case.n_q, case.n_k, case.d, dtype=case.dtype, batch=batch, heads=heads, kv_heads=kv_heads)
+    if heads > 1:
+        k, do = seq_before_heads(k), seq_before_heads(do)
+    dlse = random(*q.shape[:3], seed=9) if case.kernels != "plain" and case.causal else None
+    o, lse, *gradients = check(case.kernels, q, k, v, do, dlse, causal=case.causal, scale=case.scale, tiles=case.tiles)
+    if case.causal and case.n_q > case.n_k:
+        hidden = slice(case.n_q - case.n_k)
+        assert (o[:, :, hidden] == 0).all() and (lse[:, :, hidden] == -torch.inf).all()
+        assert not gradients or (gradients[0][:, :, hidden] == 0).all()
+
+
+def test_the_oracle_is_the_numpy_reference():
+    q, k, v, do = (x.double() for x in inputs(9, 14, 5))
+    arrays = [x[0, 0].cpu().numpy() for x in (q, k, v, do)]
+    for causal, scale in itertools.product(BOTH, (None, 0.3)):
+        how = {"causal": causal, "scale": scale}
+        o, lse = reference(*arrays[:3], **how, return_lse=True)
+        expected = o, lse, *reference_backward(*arrays[:3], o, lse, arrays[3], **how)
+        ours = *exact_attention(q, k, v, **how), *exact_gradients(q, k, v, do, **how)
+        for x, exact in zip(ours, expected, strict=True):
+            np.testing.assert_allclose(x[0, 0].cpu().numpy(), exact, rtol=1e-12, atol=1e-14)
+
+
+def test_plain_attention_in_bfloat16():
+    for causal in BOTH:
+        q, k, v, _ = inputs(37, 51, 40, dtype=BFLOAT)
+        check_attention(plain_attention(q, k, v, causal=causal), q, k, v, causal=causal)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_flash1_rounds_its_output_at_each_visit(dtype):
+    q, k, v, _ = inputs(40, 40, 24, dtype=dtype)
+    o, _ = flash1_attention(q, k, v, causal=True, block_q=16, block_k=16)
+    exact, _ = exact_attention(q, k, v, causal=True)
+    assert (o - exact).norm() <= 3 * torch.finfo(dtype).eps * exact.norm()
+
+
+# Interpreted, rows beyond the last key may overflow; they are not stored.
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow):RuntimeWarning")
+@pytest.mark.parametrize("causal", BOTH)
+def test_adversarial_scores(causal):
+    q, k, v, do = inputs(40, 80, 16)
+    ascending = torch.linspace(-3, 3, 80, device=DEVICE)[:, None].expand(1, 1, 80, 16).contiguous()
+    for queries, keys, name in (
+        (30 * q, 30 * k, "of size 1e3"),
+        (torch.ones_like(q), torch.ones_like(k), "all equal"),
+        (q.abs(), -50 * k.abs(), "strongly negative"),
+        (q.abs(), ascending, "ascending"),
+        (q.abs(), -ascending, "descending"),
+        (q.abs(), 50 * torch.eye(80, 16, device=DEVICE).expand(1, 1, 80, 16), "one key takes all"),
+    ):
+        try:
+            check("portable", queries, keys, v, do, causal=causal)
+        except AssertionError as error:
+            raise AssertionError(name) from error
+
+
+def tiles_of(rows, size):
+    """The rows of all the tiles that hold one of these rows."""
+    return torch.cat([part.any().expand(len(part)) for part in rows.split(size)])
+
+
+@pytest.mark.filterwarnings("ignore:(invalid value|All-NaN):RuntimeWarning")
+@pytest.mark.parametrize("row, causal, tiles", ((5, True, (16, 64)), (47, False, SMALL)))
+def test_nan_reaches_what_depends_on_it_and_no_other_tile(row, causal, tiles):
+    """0 * NaN is NaN in a matrix product, so what a tile loads may reach all of its rows, but no other tile's: those
+    keep their bits, in this head and in all others. Rows below 6 see no key where causal.
+    """
+    q, k, v, do = inputs(54, 48, 16, dtype=HALF, batch=2, heads=2, kv_heads=1)
+
+    def run():
+        o, lse = portable_forward(q, k, v, causal, 0.25, tiles)
+        return o, *portable_backward(q, k, v, o, lse, do, None, causal, 0.25, tiles)
+
+    clean, rows = run(), torch.arange(54, device=DEVICE)
+    sees = masks.causal() if causal else masks.full()
+    sees = torch.from_numpy(sees.dense(54, 48)).to(DEVICE)
+    for name, tensor in {"q": q, "k": k, "v": v, "do": do}.items():
+        of_queries = name in ("q", "do")
+        heads = [1] if of_queries else [0, 1]
+        seeing = (rows == row) & sees.any(1) if of_queries else sees[:, row]
+        tile = tiles_of(rows == row if of_queries else seeing, tiles[0])
+        loads = (
+            tile | tiles_of(sees[:, tiles_of(rows[:48] == row, tiles[1])].any(1), tiles[0]) if name in "kv" else tile
+        )
+        keys, near_keys = sees[seeing].any(0), tiles_of(sees[tile].any(0), tiles[1])
+        before, tensor[1, 1 if of_queries else 0, row, 3] = tensor[1, heads[0], row, 3].item(), torch.nan
+        o, dq, dk, dv = run()
+        for gradient, answer, was, touched, near, of_heads in (
+            ("o", o, clean[0], seeing & (name not in ("v", "do")), loads & (name != "do"), heads),
+            ("dq", dq, clean[1], seeing, tiles_of(seeing | loads, tiles[0]), heads),
+            ("dk", dk, clean[2], keys, near_keys, [0]),
+            ("dv", dv, clean[3], keys & (name != "v"), near_keys, [0]),
+        ):
+            columns = [3] if (name, gradient) == ("do", "dv") else range(16)  # dV = P^T dO, column by column
+            far = torch.ones(answer.shape[:3], dtype=torch.bool, device=DEVICE)
+            for head in of_heads:
+                assert torch.isnan(answer[1, head][touched][:, columns]).all(), (name, gradient)
+                far[1, head] = ~near
+            assert torch.equal(answer[far], was[far]), (name, gradient)
+        if name == "v":
+            assert torch.isnan(o[1][:, seeing][:, :, 3]).all()
+        tensor[1, heads[0], row, 3] = before
+
+
+# The public function.
+
+
+def by_autograd(q, k, v, do, dlse=None, **how):
+    """(o, lse, dq, dk, dv) of `flash_attention`."""
+    given = leaves(q, k, v)
+    o, lse = flash_attention(*given, **how, return_lse=True)
+    outputs, gradients = ((o,), (do,)) if dlse is None else ((o, lse), (do, dlse))
+    return o, lse, *torch.autograd.grad(outputs, given, gradients)
+
+
+def all_equal(ours, theirs):
+    return all(map(torch.equal, ours, theirs))
+
+
+def test_autograd_gives_the_kernels_gradients_and_the_same_bits_every_time():
+    q, k, v, do = given = inputs(140, 150, 16, heads=4, kv_heads=2)
+    dlse, before = random(1, 4, 140, seed=9), [x.clone() for x in given]
+    first, second = (by_autograd(*given, dlse, causal=True) for _ in range(2))
+    check_attention(first[:2], q, k, v, causal=True)
+    check_gradients(first[2:], q, k, v, do, dlse, causal=True)
+    assert all_equal(first, second) and all_equal(given, before)
+    assert torch.equal(flash_attention(q, k, v, causal=True), first[0]), "o alone is the same o"
+    lse = flash_attention(*(tensors := leaves(q, k, v)), causal=True, return_lse=True)[1]
+    check_gradients(torch.autograd.grad(lse, tensors, dlse), q, k, v, torch.zeros_like(do), dlse, causal=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_layout_gives_the_same_bits(layout):
+    given = inputs(40, 56, 32, dtype=HALF, batch=2, heads=2)
+    expected = by_autograd(*given, causal=True)
+    assert all_equal(by_autograd(*map(layout, given), causal=True), expected)
+
+
+def test_heads_that_share_keys_have_the_bits_that_they_have_alone():
+    q, k, v, do = inputs(33, 40, 16, batch=2, heads=4, kv_heads=2)
+    o = flash_attention(q, k, v, causal=True)
+    for head in range(4):
+        alone = flash_attention(q[:, head, None], k[:, head // 2, None], v[:, head // 2, None], causal=True)
+        assert torch.equal(alone, o[:, head, None])
+    expanded = (x[:, :1].expand(-1, 3, -1, -1) for x in (q, k, v))
+    assert torch.equal(flash_attention(*expanded, causal=True), o[:, :1].expand(-1, 3, -1, -1))
+    ones = torch.ones_like(do)
+    assert all_equal(by_autograd(q, k, v, ones[:1, :1, :1, :1].expand_as(ones)), by_autograd(q, k, v, ones))
+
+
+@pytest.mark.parametrize("shape, axis", (((3, 1, 20, 16), 0), ((1, 3, 20, 16), 1), ((1, 1, 150, 16), 2)))
+def test_offsets_beyond_31_bits(shape, axis):
+    far = far_apart(shape, axis, 2**30 if axis < 2 else MAX_ROW_STRIDE // 16 * 16)  # larger rows would be copied
+    near = far.contiguous()
+    for tiles in (None, (16, 16)) if ON_CPU else (None, (16, 16), (128, 128)):
+        expected = portable_forward(near, near, near, True, 0.25, tiles)
+        assert all_equal(portable_forward(far, far, far, True, 0.25, tiles), expected)
+        ours, theirs = (portable_backward(x, x, x, *expected, x, None, True, 0.25, tiles) for x in (far, near))
+        assert all_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("axis", (0, 1))
+def test_offsets_of_the_plain_kernel_beyond_31_bits(axis):
+    """Three heads, or three rows, 2^30 elements apart."""
+    far = far_apart(((1, 3, 20, 16), (1, 1, 3, 16))[axis], axis + 1, 2**30 + 16)[0]
+    outputs = []
+    for x in (far, far.contiguous()):
+        (heads, n, d), o, lse = x.shape, torch.empty(x.shape, dtype=HALF, device=DEVICE), torch.empty(3, 20).to(DEVICE)
+        plain_kernel[(2, heads)](
+            x, x, x, o, lse, *3 * x.stride()[:2], *o.stride()[:2], n, n, n, 0.25,
+            IS_CAUSAL=True, HEAD_DIM=d, BLOCK_M=16, BLOCK_N=16, BLOCK_D=16,
+        )  # fmt: skip
+        outputs.append(o)
+    assert torch.equal(*outputs)
+
+
+def variant_of_a_causal_mask(q, k, v, o, lse, do, dlse, causal, scale, tiles):
+    """(dq, dk, dv, dsinks), with a sink of each head."""
+    variant = Variant(masks.causal(), (), None, torch.zeros(q.shape[1], device=DEVICE), 0.0, None)
+    return variant_backward(q, k, v, o, lse, do, dlse, variant, scale)
+
+
+@pytest.mark.parametrize(
+    "run, n, d, dtype",
+    (
+        (portable_backward, 80, 16, FLOAT), (variant_of_a_causal_mask, 80, 16, FLOAT),
+        pytest.param(
+            hopper_gradients, 300, 64, HALF, marks=pytest.mark.skipif(not HAS_HOPPER, reason="another GPU")
+        ),
+    ),
+)  # fmt: skip
+def test_slices_have_the_gradients_of_their_copies(run, n, d, dtype):
+    """Of half of the queries: o, lse, do and dlse are slices of all rows, or have NaN between their elements."""
+    q, k, v, do = inputs(n, n, d, dtype=dtype, heads=2)
+    o, lse = flash_attention(q, k, v, causal=True, return_lse=True)
+    slices = [x[:, :, n // 2 :] for x in (o, lse, do, random(*lse.shape, seed=9))]
+    apart = [torch.stack([x, torch.full_like(x, torch.nan)], -1)[..., 0] for x in slices]
+    q = q[:, :, n // 2 :].contiguous()
+    expected = run(q, k, v, *(x.contiguous() for x in slices), True, 0.25, None)
+    for given in (slices, apart):
+        assert all_equal(run(q, k, v, *given, True, 0.25, None), expected)
+
+
+def test_no_access_out_of_bounds():
+    for (n_q, n_k, d), causal in (((33, 70, 24), False), ((70, 33, 16), True), ((1, 1, 1), False)):
+        q, k, v, do = inputs(n_q, n_k, d, heads=2)
+        with trace(q=q, k=k, v=v, do=do) as traced:
+            portable_backward(q, k, v, *portable_forward(q, k, v, causal, 0.25, SMALL), do, None, causal, 0.25, SMALL)
+        assert traced.violations == [], (n_q, n_k, d, causal)
+        for written in ("o", "lse"):
+            assert not traced.unwritten(written).any()
+
+
+NAMES = {"q": "Q", "k": "K", "v": "V", "o": "O", "do": "dO", "dq": "dQ", "dk": "dK", "dv": "dV"}
+
+
+def test_the_backward_moves_the_bytes_that_the_closed_form_says():
+    """The machine counts the same: tests/course_lib/reference/test_backward.py."""
+    cases = itertools.product(((33, 70), (50, 33), (32, 32), (1, 1)), BOTH)
+    # On a GPU each traced launch happens in another process: a sample will do there.
+    for number, ((n_q, n_k), causal) in enumerate(list(cases)[:: 1 if ON_CPU else 3]):
+        dtype = (FLOAT, HALF)[number % 2]
+        (block_q, block_k), dq_blocks = ((32, 16), (16, 32)) if number % 4 < 2 else ((16, 32), (32, 16))
+        q, k, v, do = inputs(n_q, n_k, 8, dtype=dtype, heads=2, kv_heads=1)
+        o, lse = portable_forward(q, k, v, causal, 1.0, None)
+        with trace(q=q, k=k, v=v, o=o, do=do, lse=lse) as traced:
+            backward.flash_backward(
+                q, k, v, o, lse, do, causal=causal, scale=1.0,
+                config_dkdv=(block_q, block_k, 4, 1), config_dq=(*dq_blocks, 4, 1),
+            )  # fmt: skip
+        formula = closed_form(
+            n_q, n_k, 8, block_q=block_q, block_k=block_k, dq_blocks=dq_blocks, heads=2, kv_heads=1,
+            dtype_bytes=q.element_size(), causal=causal,
+        )  # fmt: skip
+        case = (n_q, n_k, causal, dtype)
+        assert traced.violations == [], case
+        assert {NAMES.get(name, name): count for name, count in traced.by_tensor.items()} == formula.by_tensor, case
+        for name in ("dq", "dk", "dv", "delta"):
+            assert not traced.unwritten(name).any(), (case, name)
+
+
+def test_more_sequences_than_a_grid_has_room_for(monkeypatch):
+    """A CUDA grid takes 65,535 programs along its third axis; here it takes 3."""
+    q, k, v, _ = inputs(20, 33, 16, batch=7, heads=2, kv_heads=1)
+    how = dict(causal=True, scale=-0.3, block_q=16)
+    at_once, grids, real = flash_attention(q, k, v, return_lse=True, **how), [], launch.Launch.__call__
+
+    def noted(self, *tensors):
+        grids.append(self.grid)
+        return real(self, *tensors)
+
+    monkeypatch.setattr(launch.Launch, "__call__", noted)
+    monkeypatch.setattr(forward, "MAX_GRID_AXIS", 3)
+    in_parts = flash_attention(q, k, v, return_lse=True, **how)
+    assert grids == [(2, 2, 3), (2, 2, 3), (2, 2, 1)] and all_equal(in_parts, at_once)
+    assert torch.equal(flash_attention(q, k, v, **how), at_once[0])
+
+
+@pytest.mark.parametrize("wanted", ("q", "k", "v", "qk"))
+def test_only_the_requested_gradients_are_computed(wanted):
+    q, k, v, do = inputs(20, 30, 16)
+    expected = dict(zip("qkv", by_autograd(q, k, v, do)[2:], strict=True))
+    tensors = {"q": q, "k": k, "v": v}
+    for name in wanted:
+        tensors[name].requires_grad_()
+    flash_attention(q, k, v).backward(do)
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor.grad, expected[name]) if name in wanted else tensor.grad is None
+
+
+def test_saved_are_q_k_v_o_and_lse_and_nothing_without_gradients():
+    q, k, v, _ = inputs(40, 50, 16, heads=4, kv_heads=2, dtype=HALF)
+    with trace() as traced:
+        flash_attention(q, k, v)
+        with torch.no_grad():
+            flash_attention(q.requires_grad_(), k, v)
+    assert "lse" not in traced.by_tensor
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
+        o, lse = flash_attention(*(x.requires_grad_() for x in (q, k, v)), return_lse=True)
+    assert {x.data_ptr() for x in saved} == {x.data_ptr() for x in (q, k, v, o, lse)} and len(saved) == 5
+    assert sum(x.nbytes for x in saved) == 2 * 16 * (2 * 4 * 40 + 2 * 2 * 50) + 4 * 4 * 40
+
+
+def test_a_second_derivative_is_refused():
+    q, k, v, _ = inputs(4, 4, 16)
+    (dq,) = torch.autograd.grad(flash_attention(q.requires_grad_(), k, v).square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dq.sum().backward()
+
+
+def test_an_empty_batch_has_empty_results_and_gradients():
+    q, k, v, do = (x[:0] for x in inputs(5, 7, 4, heads=2))
+    o, lse, *gradients = by_autograd(q, k, v, do)
+    assert o.shape == q.shape and lse.shape == q.shape[:3]
+    assert [x.shape for x in gradients] == [x.shape for x in (q, k, v)]
+
+
+@pytest.mark.parametrize("dtype", (HALF, BFLOAT))
+def test_autocast(dtype):
+    given = inputs(20, 30, 16)
+    low = [x.to(dtype) for x in given]
+    expected = by_autograd(*low)
+    q, k, v = mixed = leaves(given[0], low[1], given[2])
+    with torch.autocast(DEVICE, dtype):
+        ours = flash_attention(q, k, v)
+    assert ours.dtype == dtype and torch.equal(ours, expected[0])
+    gradients = torch.autograd.grad(ours, mixed, low[3])
+    for leaf, gradient, theirs in zip(mixed, gradients, expected[2:], strict=True):
+        assert gradient.dtype == leaf.dtype and torch.equal(gradient, theirs.to(leaf.dtype))
+
+
+def test_under_torch_compile():
+    def loss(q, k, v):
+        o, lse = flash_attention(2 * q, k, v, causal=True, return_lse=True)
+        return (3 * o).sum() + lse.sum()
+
+    given = leaves(*inputs(20, 30, 16)[:3])
+    expected = torch.autograd.grad(loss(*given), given)
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    for ours, theirs in zip(torch.autograd.grad(compiled(*given), given), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.skipif(ON_CPU, reason="the interpreter has no shared memory to exceed")
+def test_tiles_that_do_not_fit_say_what_they_need():
+    q, k, v, _ = inputs(256, 256, 256)
+    with pytest.raises(ValueError, match=r"block_q=128, block_k=128 at head_dim=256, float32, needs \d+ bytes"):
+        flash_attention(q, k, v, block_q=128, block_k=128)
+
+
+@pytest.mark.skipif(ON_CPU or CAPABILITY < (8, 0), reason="the interpreter multiplies in plain fp32")
+def test_fp32_on_tensor_cores_near_the_limits_of_the_format():
+    """What the docstring of `flash_attention` says; plain fp32 products would pass only the first of these."""
+    q, k, v, _ = inputs(128, 128, 64)
+    exact, _ = exact_attention(q, k, v)
+
+    def relative_error(o, size):
+        return float((o.double() / size - exact).norm() / exact.norm())
+
+    for size in (1e-33, 1e-20, 1e20, 1e37):
+        assert relative_error(flash_attention(q, k, size * v), size) < 1e-6
+    # The smallest of the three bf16 parts of a number falls below what a bf16 can hold.
+    assert 1e-6 < relative_error(flash_attention(q, k, 1e-36 * v), 1e-36) < 1e-4
+    v[0, 0, 5, 3] = 3.4e38  # a bf16 holds 3.39e38 at most
+    assert not torch.isfinite(flash_attention(q, k, v)[0, 0, :, 3]).any()

@@ -1,0 +1,102 @@
+"""Kernels of lessons 07, 08 and 12 compile, or do not; the one of lesson 08 can be read without Triton.
+
+What those of lesson 07 compute, touch and cost is asked of them as the answers of the exercises that they are. The
+shipped Triton kernels are compiled in tests/courseware/bench/test_resources.py.
+"""
+
+import os
+import subprocess
+import sys
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from course_lib.hardware import GPUS
+from course_lib.kernels.cuda import gpu, launches
+from course_lib.kernels.triton_basics import compile_scores_tile
+from tools.resources import registers_and_stack
+
+ROOT = Path(__file__).resolve().parents[3]
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from course_lib.kernels import triton_basics
+from course_lib.kernels.plain_forward import flash_forward
+
+SIZES = {"BLOCK": 128, "HEAD_DIM": 20, "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_D": 32}
+PLAIN = {"IS_CAUSAL": True, "HEAD_DIM": 64, "BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_D": 64}
+kernels = [getattr(triton_basics, name) for name in ("vector_add", "scores_tile", "row_softmax", "online_row_stats")]
+for kernel, sizes, dtype, archs in (
+    *((kernel, SIZES, "fp32", (90,)) for kernel in kernels),
+    (flash_forward, PLAIN, "fp16", (75, 80, 90, 100)), (flash_forward, PLAIN | SIZES, "fp32", (75, 90)),
+):
+    constants = {name: sizes[name] for name in kernel.arg_names if name in sizes}
+    types = {name: f"*{dtype}" if name.endswith("_ptr") else "i32" for name in kernel.arg_names}
+    types |= {"scale": "fp32"} if "scale" in types else {}
+    types |= {"lse_ptr": "*fp32"} if "lse_ptr" in types else {}
+    types |= dict.fromkeys(constants, "constexpr")
+    for arch in archs:
+        source = ASTSource(kernel, types, constants)
+        compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_stages": 1})
+        assert compiled.asm["cubin"] and compiled.metadata.shared <= 16_384
+        print(kernel.fn.__name__, arch)
+"""
+
+
+def test_the_compiler_takes_what_it_should_and_refuses_what_the_interpreter_takes():
+    environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    run = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
+    assert len(run.stdout.splitlines()) == 10, run.stderr[-2000:]
+    assert compile_scores_tile(16) == "compiled"
+    assert "K >= 16" in compile_scores_tile(2)
+
+
+WITHOUT_TRITON = """
+import importlib.metadata, sys
+real_version = importlib.metadata.version
+
+def version(name):
+    if name == "triton":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return real_version(name)
+
+class Refuse:
+    def find_spec(self, name, *rest):
+        if name.split(".")[0] in ("torch", "triton"):
+            raise ImportError(name)
+
+importlib.metadata.version = version
+sys.meta_path.insert(0, Refuse())
+from course_lib.kernels.plain_forward import flash_forward
+assert flash_forward.__doc__.startswith("FlashAttention-2, Alg. 1")
+print([name for name in sys.modules if name.startswith("course_lib.kernels")])
+"""
+
+
+def test_the_plain_kernel_is_imported_without_triton_torch_or_the_shipped_kernels():
+    run = subprocess.run([sys.executable, "-c", WITHOUT_TRITON], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.stdout.strip() == "['course_lib.kernels', 'course_lib.kernels.plain_forward']", run.stderr
+
+
+def launches_on(found):
+    """Every kernel that `solve` and the lesson launch on a GPU."""
+    limits = {"sms": found.sms, "max_shared_bytes": found.shared_bytes_per_block}
+    planned = [launches.plain(1000, 1000, d) for d in (1, 64, 96, 128)]
+    planned += [
+        launches.shipped(M, 1000, d, **limits) for M, d in ((1, 128), (64, 64), (1000, 32), (1000, 64), (1000, 128))
+    ]
+    return {launch.kernel: launch for plan in planned for launch in plan}.values()
+
+
+@pytest.mark.parametrize("name", ("T4", "A100", "H100", "B200"))
+def test_cuda_kernels_fit_and_do_not_spill(name):
+    """NVRTC compiles them for every GPU generation, into registers that a block has."""
+    found = GPUS[name]
+    for launch in launches_on(found):
+        cubin = gpu.compiled(launch.source, launch.kernel, "sm_{}{}".format(*found.compute_capability)).code
+        registers, stack_bytes = registers_and_stack(cubin)
+        assert stack_bytes <= 24, launch.kernel  # what a division may take
+        assert registers * prod(launch.block) <= found.registers_per_sm, launch.kernel
+        assert launch.shared_bytes <= found.shared_bytes_per_block, launch.kernel

@@ -1,0 +1,320 @@
+"""What the kernels for compute capability 9.0 have to themselves: who computes which tile, which call they are taken
+for, and that the emulator, which runs them on a CPU, notices what somebody could get wrong with a barrier.
+
+Their answers and gradients are compared with float64 in test_attention.py.
+"""
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from course_lib import runtime
+from course_lib.kernels import attention, flash_attention
+from course_lib.kernels.backward import flash_backward
+from course_lib.kernels.hopper import backward, forward
+from course_lib.kernels.hopper.backward import hopper_backward, prefers_hopper_backward
+from course_lib.kernels.hopper.forward import HOPPER, hopper_flash_attention, hopper_forward, prefers_hopper
+from course_lib.kernels.launch import tensor_meta
+from courseware.bench.accuracy import check_attention, check_gradients
+from courseware.bench.hopper_ladder import forward_of, rungs
+from courseware.editing import run_source
+from courseware.simulators import gluon_emulator
+from tests.course_lib.kernels.common import BFLOAT, DEVICE, HALF, ON_CPU, inputs, leaves
+from tests.course_lib.kernels.test_attention import HAS_HOPPER, all_equal, by_autograd
+
+pytestmark = pytest.mark.skipif(not HAS_HOPPER, reason="a GPU of another generation, which does not run these kernels")
+emulated = pytest.mark.skipif(not ON_CPU, reason="of the emulator")
+OTHER_GPUS = (None, (8, 0), (10, 0), (12, 0))
+HOW = {"causal": True, "scale": 0.125}
+
+
+def halves(n_q, n_k, d=64, **shape):
+    return inputs(n_q, n_k, d, dtype=HALF, **shape)
+
+
+def gradients(module, q, k, v, do, **how):
+    o, lse = hopper_forward(q, k, v, causal=how["causal"], scale=how["scale"], store_lse=True)
+    return module.hopper_backward(q, k, v, o, lse, do, **how)
+
+
+@pytest.fixture
+def stored(monkeypatch):
+    """A list to which the emulator adds where the kernels store a tile."""
+    found, store = [], forward.tma.async_copy_shared_to_global
+
+    def noted(desc, coordinates, smem):
+        found.append(tuple(coordinates))
+        store(desc, coordinates, smem)
+
+    monkeypatch.setattr(forward.tma, "async_copy_shared_to_global", noted)
+    return found
+
+
+@emulated
+@pytest.mark.parametrize("n, heads, n_sms", [(640, 1, 1), (640, 1, 2), (640, 1, 4), (384, 3, 4), (640, 2, 3)])
+def test_every_tile_is_computed_once_whatever_the_number_of_programs(n, heads, n_sms, stored, monkeypatch):
+    monkeypatch.setattr(runtime, "multiprocessors", lambda device: n_sms)
+    q, k, v, do = halves(n, n, heads=heads)
+    tiles = [(0, head, row, 0) for head in range(heads) for row in range(0, n, 64)]
+    for causal in (False, True):
+        stored.clear()
+        o, lse = hopper_forward(q, k, v, causal=causal, scale=0.125, store_lse=True)
+        assert sorted(stored) == tiles
+        check_attention((o, lse), q, k, v, causal=causal)
+        stored.clear()
+        if heads == 1:
+            dq, dk, dv = hopper_backward(q, k, v, o, lse, do, causal=causal, scale=0.125)
+            assert sorted(stored) == sorted(3 * tiles)
+            check_gradients((dq, dk, dv), q, k, v, do, causal=causal)
+
+
+@emulated
+def test_who_is_first_changes_no_bit(monkeypatch):
+    q, k, v, do = halves(300, 400)
+    answers = []
+    for seed in range(4):
+        monkeypatch.setattr(gluon_emulator, "SEED", seed)
+        o, lse = hopper_forward(q, k, v, store_lse=True, **HOW)
+        answers.append((o, lse, *hopper_backward(q, k, v, o, lse, do, **HOW)))
+    assert all(all_equal(answer, answers[0]) for answer in answers[1:])
+
+
+def test_only_what_is_needed_is_computed():
+    q, k, v, do = halves(130, 140)
+    dq, dk, dv = gradients(backward, q, k, v, do, **HOW)
+    only_dq = gradients(backward, q, k, v, do, **HOW, need_dkdv=False)
+    assert torch.equal(only_dq[0], dq) and only_dq[1:] == (None, None)
+    none, *only_dkdv = gradients(backward, q, k, v, do, **HOW, need_dq=False)
+    assert none is None and all_equal(only_dkdv, (dk, dv))
+
+
+def test_an_empty_batch_has_empty_results(monkeypatch):
+    if ON_CPU:
+        monkeypatch.setattr(runtime, "capability", lambda device: HOPPER)
+    q, k, v, do = halves(2048, 2048, batch=0)
+    for attend in (flash_attention, hopper_flash_attention):
+        o, lse = attend(q, k, v, return_lse=True)
+        assert o.shape == q.shape and o.dtype == q.dtype and lse.shape == q.shape[:3]
+    assert [x.shape for x in hopper_backward(q, k, v, o, lse, do, **HOW)] == [x.shape for x in (q, k, v)]
+
+
+def test_the_public_function():
+    q, k, v, _ = halves(512, 700)
+    o, lse = hopper_flash_attention(q, k, v, causal=True, return_lse=True)
+    check_attention((o, lse), q, k, v, causal=True)
+    assert torch.equal(hopper_flash_attention(q, k, v, causal=True), o)
+    every_other = torch.stack([q, q], -1).flatten(-2)[..., ::2]
+    assert torch.equal(hopper_flash_attention(every_other, k, v, causal=True), o)
+
+
+# Which calls of `flash_attention` they are taken for.
+
+
+def meta(batch, heads, n, d, dtype=HALF):
+    return tensor_meta(torch.empty(batch, heads, n, d, dtype=dtype, device="cpu"))
+
+
+@pytest.mark.parametrize(
+    "n, heads, causal, preferred",
+    [
+        (512, 63, False, False), (512, 64, False, True), (2048, 1, False, True), (1024, 31, True, False),
+        (1024, 32, True, True), (512, 200, True, False), (2048, 1, True, False), (4096, 1, True, True),
+    ],
+)  # fmt: skip
+def test_the_forward_is_preferred_where_it_is_faster_and_the_gpu_is_right(n, heads, causal, preferred):
+    q = meta(1, heads, n, 64)
+    assert prefers_hopper((9, 0), q, q, q, causal) == preferred
+    assert not any(prefers_hopper(capability, q, q, q, causal) for capability in OTHER_GPUS)
+    q = meta(1, heads, n, 64, torch.float32)
+    assert not prefers_hopper((9, 0), q, q, q, causal)
+
+
+@pytest.mark.parametrize(
+    "batch, heads, kv_heads, n, d, causal, preferred",
+    [
+        (16, 16, 16, 1024, 128, True, True), (16, 16, 16, 1024, 64, True, False), (1, 8, 8, 4096, 128, False, True),
+        (1, 8, 8, 4096, 128, True, False), (1, 2, 2, 8192, 128, False, False), (1, 32, 4, 4096, 96, True, False),
+        (2, 32, 4, 4096, 96, True, True),
+    ],
+)  # fmt: skip
+def test_the_backward_is_preferred_where_it_is_faster(batch, heads, kv_heads, n, d, causal, preferred):
+    q, k = (meta(batch, h, n, d) for h in (heads, kv_heads))
+    assert prefers_hopper_backward((9, 0), q, k, k, q, causal) == preferred
+    assert not any(prefers_hopper_backward(capability, q, k, k, q, causal) for capability in OTHER_GPUS)
+    of_one_row = q._replace(strides=(0, 0, 0, 1))  # a gradient that is one row for all
+    assert not prefers_hopper_backward((9, 0), q, k, k, of_one_row, causal)
+
+
+@emulated
+def test_flash_attention_calls_it_and_no_other_kernel_if_blocks_are_not_given(monkeypatch):
+    calls = []
+
+    def called(q, k, v, *, causal, scale, store_lse):
+        calls.append((causal, scale, store_lse))
+        return torch.ones_like(q), torch.ones(q.shape[:3])
+
+    monkeypatch.setattr(runtime, "capability", lambda device: (9, 0))
+    monkeypatch.setattr(attention, "hopper_forward", called)
+    q, k, v, _ = halves(2048, 2048)
+    assert flash_attention(q, k, v, scale=0.5).eq(1).all() and calls == [(False, 0.5, False)]
+    flash_attention(q[:, :, -600:].contiguous(), k, v, block_q=128, block_k=128)
+    flash_attention(q[:, :, -600:], k, v, causal=True)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("portable", (False, True))
+def test_flash_attention_passes_everything_on_unless_portable(portable, monkeypatch):
+    monkeypatch.setattr(attention, "PORTABLE", portable)
+    monkeypatch.setattr(attention, "prefers_hopper_backward", lambda *_: True)
+    if portable:
+        monkeypatch.setattr(attention, "prefers_hopper", lambda *_: True)
+        for name in ("hopper_forward", "hopper_backward"):
+            monkeypatch.setattr(attention, name, None)  # which cannot be called
+    else:
+        monkeypatch.setattr(attention, "flash_backward", None)
+    q, k, v, do = halves(150, 170)
+    dlse, how = torch.randn(q.shape[:3]).to(DEVICE), {"causal": True, "scale": 0.2}
+    check_gradients(by_autograd(q, k, v, do, dlse, **how)[2:], q, k, v, do, dlse, **how)
+
+
+@pytest.mark.skipif(ON_CPU, reason="it asks which kernels the GPU ran")
+@pytest.mark.parametrize("d, backward", [(128, hopper_backward), (64, flash_backward)])
+def test_gradients_of_flash_attention_have_the_bits_of_the_kernels_that_it_prefers(d, backward):
+    q, k, v, do = inputs(1024, 1024, d, dtype=BFLOAT, batch=16, heads=16, kv_heads=8)
+    given = leaves(q, k, v)
+    o, lse = flash_attention(*given, return_lse=True)
+    answer = torch.autograd.grad(o, given, do)
+    expected = backward(q, k, v, o.detach(), lse.detach(), do, causal=False, scale=d**-0.5)
+    assert all_equal(answer, expected)
+
+
+NEED_A_GPU = {"maximum as a tree", "exponentials by polynomial"}
+
+
+@pytest.mark.parametrize("name", list(rungs()))
+def test_every_rung_gives_attention(name):
+    attend = forward_of(rungs()[name])
+    if ON_CPU and name in NEED_A_GPU:
+        return  # its source was built above; it uses what the emulator has not
+    for n_q, n_k, causal in ((256, 512, False), (200, 333, True), (200, 333, False)):
+        q, k, v, _ = halves(n_q, n_k)
+        o, _ = attend(q, k, v, causal=causal, scale=0.125, store_lse=False)
+        check_attention(o, q, k, v, causal=causal)
+
+
+# What somebody could get wrong with a barrier, a fence or a wait: (right text, wrong text, what is said of it).
+
+FORWARD, BACKWARD = (Path(module.__file__).read_text(encoding="utf-8") for module in (forward, backward))
+LOAD = "        q = q_smem.index(GROUP).reshape([ROWS, BLOCK_D]).load(gl.DotOperandLayout(0, S_LAYOUT, 2))\n"
+HAND_BACK = "        mbarrier.arrive(q_empty.index(GROUP), count=1)\n"
+FIRST_PRODUCT = FORWARD.partition(LOAD)[2].partition(HAND_BACK)[0]
+V_PRODUCT = "    acc, p = warpgroup_mma_wait(0, deps=[acc_to_come, p])\n"
+V_READ = "    mbarrier.arrive(v_empty.index(stage), count=1)\n"
+STATISTICS = """                    lse_stages.index(stage).store(lse * LOG2_E)
+                    delta_stages.index(stage).store(delta)
+"""
+ANNOUNCED = "                    mbarrier.arrive(bar, count=1)\n"
+DKDV = "    dk, dv, ds, p_operand = warpgroup_mma_wait(0, deps=[dk_to_come, dv_to_come, ds, p_operand])\n"
+READ = "    mbarrier.arrive(empty.index(stage), count=1)\n"
+TOO_EARLY = "uses the result of a product that it has not waited for"
+FORWARD_MISTAKES = {
+    "a stage of V is handed back while its product is under way": (
+        V_PRODUCT + V_READ, V_READ + V_PRODUCT,
+        r"starts a copy to v_smem\[\d\], which a product of consumer \d still reads",
+    ),
+    "no wait for V": (
+        "    mbarrier.wait(v_ready.index(stage), used // STAGES & 1)\n    v =", "    v =",
+        r"reads v_smem\[\d\] without having waited",
+    ),
+    "the producer waits for the first phase": (
+        "mbarrier.wait(k_empty.index(stage), phase ^ 1)", "mbarrier.wait(k_empty.index(stage), phase)",
+        r"deadlock.*producer \d for phase 0 of k_empty\[0\]",
+    ),
+    "the producer does not wait": (
+        "            mbarrier.wait(v_empty.index(stage), phase ^ 1)\n", "",
+        "whose last tile nobody has waited for|still reads|deadlock",
+    ),
+    # It made single rows wrong on an H200: docs/tested.md.
+    "queries handed back while they are loaded": (
+        LOAD + FIRST_PRODUCT + HAND_BACK, LOAD + HAND_BACK + FIRST_PRODUCT,
+        r"starts a copy to q_smem\[\d\], which consumer \d is still loading from",
+    ),
+    "queries never handed back": (HAND_BACK, "", r"deadlock.*of q_empty\[\d\], which lacks 1 of 1 arrivals"),
+    "one arrival is enough": (
+        "barriers(STAGES, 2), barriers(STAGES, 2))", "barriers(STAGES, 2), barriers(STAGES, 1))",
+        "once more than|still reads|deadlock|without having waited",
+    ),
+    "values are added too early": (V_PRODUCT, V_PRODUCT.replace("wait(0", "wait(1"), TOO_EARLY),
+    "half of the bytes are announced": (
+        "(v_ready.index(stage), v_desc.block_type.nbytes)", "(v_ready.index(stage), v_desc.block_type.nbytes // 2)",
+        r"copies brought 8,192 bytes more than v_ready\[0\] was told to expect",
+    ),
+    "V is announced at K's barrier": (
+        "mbarrier.expect(v_ready.index(stage), v_desc", "mbarrier.expect(k_ready.index(stage), v_desc",
+        r"producer \d arrives at k_ready\[0\] once more than the 1|deadlock.*v_ready",
+    ),
+    "a group keeps its turn": (
+        "    mbarrier.arrive(turn.index(1 - GROUP), count=1)\n", "",
+        r"deadlock.*consumer 1 for phase 0 of turn\[1\], which lacks 1 of 1 arrivals",
+    ),
+    "no fence": (
+        "        fence_async_shared()\n        tma", "        tma", r"reads o_smem\[\d\] that was stored without"
+    ),
+    "no wait for the last output": (
+        "        tma.store_wait(0)  # until the copy engine has read the last output\n", "",
+        r"stores to o_smem\[\d\], which the copy engine may still read",
+    ),
+    "the program ends before its output has been read": (
+        "    tma.store_wait(0)\n\n\n@gluon.jit\ndef barriers", "\n\n@gluon.jit\ndef barriers",
+        "ends before a product or copy of its own has",
+    ),
+}  # fmt: skip
+BACKWARD_MISTAKES = {
+    "queries are handed back while their products are under way": (
+        DKDV + READ, READ + DKDV, r"starts a copy to \w+\[\d\], which a product of dkdv_consumer \d still reads"
+    ),
+    "statistics are announced before they are stored": (
+        STATISTICS + ANNOUNCED, ANNOUNCED + STATISTICS,
+        r"reads (lse|delta)_stages\[\d\] without having waited|stores to",
+    ),
+    "statistics are not announced": (ANNOUNCED, "", "deadlock.*lacks 1 of 2 arrivals"),
+}  # fmt: skip
+
+
+@emulated
+@pytest.mark.parametrize("mistake", (*FORWARD_MISTAKES, *BACKWARD_MISTAKES))
+def test_the_emulator_finds_what_is_wrong_with_barriers(mistake, monkeypatch):
+    """In one of eight orders of events."""
+    monkeypatch.setattr(runtime, "multiprocessors", lambda device: 1)
+    of_forward = mistake in FORWARD_MISTAKES
+    source = FORWARD if of_forward else BACKWARD
+    right, wrong, message = (FORWARD_MISTAKES | BACKWARD_MISTAKES)[mistake]
+    assert source.count(right) == 1
+    module = ModuleType("mistaken")
+    run_source(source.replace(right, wrong), f"<{mistake}>", module.__dict__)
+    few, more = (halves(400, n_k) for n_k in (100, 500))
+    for seed in range(8):
+        monkeypatch.setattr(gluon_emulator, "SEED", seed)
+        try:
+            for q, k, v, do in (more, few):
+                if of_forward:
+                    module.hopper_forward(q, k, v, causal=False, scale=0.125, store_lse=True)
+                else:
+                    module.hopper_backward(q, k, v, q, torch.zeros(q.shape[:3]), do, causal=False, scale=0.125)
+        except gluon_emulator.GluonError as error:
+            assert re.search(message, str(error)), error
+            return
+    raise AssertionError("nothing was found")
+
+
+@emulated
+def test_the_emulator_looks_for_names_only_when_something_is_wrong(monkeypatch):
+    def fail(*_):
+        raise AssertionError("searched the frames of a kernel for a name")
+
+    monkeypatch.setattr(gluon_emulator.Named, "name_seen_from", fail)
+    q, k, v, _ = halves(200, 333)
+    hopper_forward(q, k, v, store_lse=True, **HOW)
