@@ -96,8 +96,9 @@ def adapt_cell(cell, modules):
         tags.append("hide-cell")
     if "explorer" in tags:
         module, _, call = text.splitlines()[-1].partition(".")
-        explorers = import_module(f"courseware.explorers.{modules.get(module, module)}")
-        html = getattr(explorers, call.removesuffix("()"))().static_html()
+        module, function = modules.get(module, module), call.removesuffix("()")
+        html = getattr(import_module(f"courseware.explorers.{module}"), function)().static_html()
+        html = f'<div id="{function.removeprefix("explore").strip("_") or module}">{html}</div>'
         cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}]
 
 

@@ -10,20 +10,18 @@ import pytest
 from course_lib.hardware import GIB, GPUS, KIB, MIB
 
 
-def test_shared_memory_per_block_is_that_of_the_syllabus():
-    per_block = {name: gpu.shared_bytes_per_block // KIB for name, gpu in GPUS.items()}
-    assert per_block == {"T4": 64, "A100": 163, "RTX 4090": 99, "H100": 227, "B200": 227}
-
-
-def test_compute_capabilities_are_those_that_kernels_are_compiled_for():
-    assert [gpu.compute_capability for gpu in GPUS.values()] == [(7, 5), (8, 0), (8, 9), (9, 0), (10, 0)]
+def test_what_kernels_are_compiled_for_is_that_of_the_syllabus():
+    per_block = {name: (gpu.compute_capability, gpu.shared_bytes_per_block // KIB) for name, gpu in GPUS.items()}
+    assert GPUS["H100"].ridge_flops_per_byte == pytest.approx(295, abs=1)
+    assert per_block == {
+        "T4": ((7, 5), 64), "A100": ((8, 0), 163), "RTX 4090": ((8, 9), 99),
+        "H100": ((9, 0), 227), "B200": ((10, 0), 227),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
 def test_units_are_bytes_and_rates_are_plausible(gpu):
-    # From compute capability 8.0 on, the system keeps 1 KiB of shared memory for every block.
-    reserved_bytes = 0 if gpu.compute_capability < (8, 0) else KIB
-    assert gpu.shared_bytes_per_sm - gpu.shared_bytes_per_block == reserved_bytes
+    assert gpu.shared_bytes_per_sm - gpu.shared_bytes_per_block == gpu.reserved_shared_bytes
     assert gpu.registers_per_sm == 65_536
     assert gpu.threads_per_sm in (1024, 1536, 2048) and gpu.blocks_per_sm in (16, 24, 32)
     assert 4 * MIB <= gpu.l2_bytes < GIB < 16 * GIB <= gpu.hbm_bytes <= 256 * GIB
@@ -33,55 +31,44 @@ def test_units_are_bytes_and_rates_are_plausible(gpu):
 
 
 def test_resident_blocks_by_each_limit():
-    def fit(name, shared_bytes, registers=32, num_warps=4, tensor_memory_columns=0):
-        limits = GPUS[name].resident_blocks(
-            shared_bytes=shared_bytes, registers=registers, num_warps=num_warps,
-            tensor_memory_columns=tensor_memory_columns,
-        )  # fmt: skip
+    def fit(name, **of_block):
+        of_block = {"shared_bytes": KIB, "registers": 32, "num_warps": 4} | of_block
+        limits = GPUS[name].resident_blocks(**of_block)
         return min(limits, key=limits.get), min(limits.values())
 
-    assert fit("H100", 227 * KIB) == ("shared memory", 1) and fit("H100", 113 * KIB) == ("shared memory", 2)
-    assert fit("H100", 227 * KIB + 1) == ("shared memory", 0)
+    assert fit("H100", shared_bytes=227 * KIB) == ("shared memory", 1)
+    assert fit("H100", shared_bytes=227 * KIB + 1) == ("shared memory", 0)
     # A T4 keeps nothing of an SM's shared memory for itself.
-    assert fit("T4", 32 * KIB) == ("shared memory", 2)
-    assert fit("H100", 1024, registers=115) == ("registers", 4)
+    assert fit("T4", shared_bytes=32 * KIB) == ("shared memory", 2)
     # 17 warps' registers are there, and are given out to 4 warps at a time.
-    assert fit("H100", 1024, registers=115, num_warps=1) == ("registers", 16)
-    assert fit("RTX 4090", 1024, num_warps=32) == ("threads", 1)
-    assert fit("RTX 4090", 1024, num_warps=1) == ("blocks", 24)
-    assert fit("B200", 1024, tensor_memory_columns=256) == ("tensor memory", 2)
-
-
-def test_the_ridge_is_where_the_roofs_meet():
-    assert GPUS["H100"].ridge_flops_per_byte == pytest.approx(295, abs=1)
+    assert fit("H100", registers=115, num_warps=1) == ("registers", 16)
+    assert fit("RTX 4090", num_warps=32) == ("threads", 1)
+    assert fit("RTX 4090", num_warps=1) == ("blocks", 24)
+    assert fit("B200", tensor_memory_columns=256) == ("tensor memory", 2)
 
 
 # Reads compute capability, SMs, shared bytes an SM and a block, threads an SM, registers a thread, threads and shared
 # bytes of a block; prints how many blocks fit, or -1.
 OCCUPANCY = """
 #include <stdio.h>
-#include <string.h>
 #include "cuda_occupancy.h"
 
 int main(void) {
     int major, minor, sms, shared_sm, shared_block, threads_sm, registers, threads, shared;
     while (scanf("%d %d %d %d %d %d %d %d %d", &major, &minor, &sms, &shared_sm, &shared_block, &threads_sm,
                  &registers, &threads, &shared) == 9) {
-        struct cudaOccDeviceProp gpu;
-        struct cudaOccFuncAttributes kernel;
-        struct cudaOccDeviceState state;
+        struct cudaOccDeviceProp gpu = {
+            .computeMajor = major, .computeMinor = minor, .numSms = sms, .warpSize = 32, .maxThreadsPerBlock = 1024,
+            .maxThreadsPerMultiprocessor = threads_sm, .regsPerBlock = 65536, .regsPerMultiprocessor = 65536,
+            .sharedMemPerBlock = 49152, .sharedMemPerBlockOptin = shared_block,
+            .sharedMemPerMultiprocessor = shared_sm, .reservedSharedMemPerBlock = shared_sm - shared_block,
+        };
+        struct cudaOccFuncAttributes kernel = {
+            .maxThreadsPerBlock = 1024, .numRegs = registers, .numBlockBarriers = 1,
+            .shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN, .maxDynamicSharedSizeBytes = shared_block,
+        };
+        struct cudaOccDeviceState state = {.carveoutConfig = SHAREDMEM_CARVEOUT_MAX_SHARED};
         struct cudaOccResult result;
-        memset(&gpu, 0, sizeof gpu);
-        memset(&kernel, 0, sizeof kernel);
-        memset(&state, 0, sizeof state);
-        gpu.computeMajor = major, gpu.computeMinor = minor, gpu.numSms = sms, gpu.warpSize = 32;
-        gpu.maxThreadsPerBlock = 1024, gpu.maxThreadsPerMultiprocessor = threads_sm;
-        gpu.regsPerBlock = gpu.regsPerMultiprocessor = 65536;
-        gpu.sharedMemPerBlock = 49152, gpu.sharedMemPerBlockOptin = shared_block;
-        gpu.sharedMemPerMultiprocessor = shared_sm, gpu.reservedSharedMemPerBlock = shared_sm - shared_block;
-        kernel.maxThreadsPerBlock = 1024, kernel.numRegs = registers, kernel.numBlockBarriers = 1;
-        kernel.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN, kernel.maxDynamicSharedSizeBytes = shared_block;
-        state.carveoutConfig = SHAREDMEM_CARVEOUT_MAX_SHARED;
         int error = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &gpu, &kernel, &state, threads, shared);
         printf("%d\\n", error ? -1 : result.activeBlocksPerMultiprocessor);
     }

@@ -9,9 +9,6 @@ import pytest
 from course_lib import masks
 from course_lib.masks import FULL, HIDDEN, PARTIAL
 
-LENGTHS = list(itertools.product(range(1, 8), repeat=2))
-BLOCKS = list(itertools.product(range(1, 5), repeat=2))
-
 
 def pairs(n_q, n_k, sees):
     """[n_q, n_k] of bool from sees(q, k), where q and k count from the end: -1 is the last query, and the last key."""
@@ -19,12 +16,9 @@ def pairs(n_q, n_k, sees):
 
 
 def ids_of(kind, n):
-    return {
-        "one": [7] * n,
-        "runs": [5] * (n // 3) + [2] * (n // 2) + [9] * (n - n // 3 - n // 2),
-        "singles": list(range(n)),
-        "mixed": [position * 2 % 3 for position in range(n)],
-    }[kind]
+    if kind == "mixed":
+        return [position * 2 % 3 for position in range(n)]
+    return [5] * (n // 3) + [2] * (n // 2) + [9] * (n - n // 3 - n // 2)
 
 
 def window(left, right, n_q, n_k):
@@ -45,7 +39,7 @@ def lengths_of(kind, n):
     """Of sequences that have n tokens in all."""
     if kind == "runs":
         return [n // 3, n - n // 3 - n // 2, n // 2]
-    return {"empty": [0, n // 2, 0, n - n // 2, 0], "one": [n], "behind": [n, 0, 0, 0, 0]}[kind]
+    return {"empty": [0, n // 2, 0, n - n // 2, 0], "behind": [n, 0, 0, 0, 0]}[kind]
 
 
 def sequences(kind_q, kind_k, left, right, prefix, n_q, n_k):
@@ -65,6 +59,11 @@ def blocks(share, block, n_q, n_k):
     return masks.block_sparse(layout, block), np.kron(layout, np.ones((block, block), bool))[:n_q, :n_k]
 
 
+# Of `sequences`: their lengths, and what each is masked by.
+SEQUENCES = [
+    ("runs", "runs", None, None, 0), ("runs", "runs", 1, 0, 0), ("runs", "runs", None, 0, 2),
+    ("empty", "empty", None, 0, 0), ("empty", "behind", None, None, 0), ("behind", "empty", 0, 0, 0),
+]  # fmt: skip
 # Each makes (mask, dense mask by definition) of n_q and n_k.
 MASKS = {
     "full": lambda n_q, n_k: (masks.full(), np.ones((n_q, n_k), bool)),
@@ -74,23 +73,11 @@ MASKS = {
         for left, right in ((None, 1), (0, None), (0, 0), (0, 2), (2, 0), (2, 1), (9, 9))
     },
     **{f"prefix {n}": functools.partial(prefix, n) for n in (0, 1, 3, 5, 9)},
-    **{f"documents {kind}": functools.partial(packed, kind) for kind in ("one", "runs", "singles", "mixed")},
-    **{
-        f"packed {' '.join(map(str, how))}": functools.partial(sequences, *how)
-        for how in (
-            ("runs", "runs", None, None, 0),
-            ("runs", "runs", None, 0, 0),
-            ("runs", "runs", 1, 0, 0),
-            ("one", "one", 2, 1, 0),
-            ("empty", "empty", None, 0, 0),
-            ("empty", "behind", None, None, 0),
-            ("behind", "empty", 0, 0, 0),
-            ("runs", "runs", None, 0, 2),
-        )
-    },
+    **{f"documents {kind}": functools.partial(packed, kind) for kind in ("runs", "mixed")},
+    **{f"packed {' '.join(map(str, how))}": functools.partial(sequences, *how) for how in SEQUENCES},
     **{
         f"blocks of {block}, {share}": functools.partial(blocks, share, block)
-        for block, share in ((1, 0.5), (2, 0.5), (3, 0.5), (4, 0.5), (2, 0), (3, 1))
+        for block, share in ((1, 0.5), (2, 0.5), (3, 0.5), (2, 0), (3, 1))
     },
 }
 COMBINED = [
@@ -142,7 +129,7 @@ def test_each_mask_is_its_definition(name):
     for n_q, n_k in itertools.product((1, 2, 3, 5, 7), repeat=2):
         mask, dense = MASKS[name](n_q, n_k)
         check_pairs(mask, dense)
-        for block_q, block_k in BLOCKS:
+        for block_q, block_k in itertools.product(range(1, 5), repeat=2):
             check_tiles(mask, dense, block_q, block_k)
 
 
@@ -155,20 +142,12 @@ def test_and_and_or_are_those_of_the_dense_masks(names):
                 check_tiles(mask, dense, block_q, block_k)
 
 
-def test_three_masks_combine():
-    causal, runs, sparse = (MASKS[name](7, 7) for name in ("causal", "documents runs", "blocks of 2, 0.5"))
-    mask, dense = (causal[at] & runs[at] | sparse[at] for at in (0, 1))
-    check_pairs(mask, dense)
-    check_tiles(mask, dense, 3, 2)
-
-
 def test_packed_sequences_have_positions_of_their_own():
     """Query i of a sequence stands at its key i + n_k - n_q, wherever the sequence lies in the row."""
     mask = masks.packed([0, 2, 2, 5], [0, 1, 4, 9])
     assert mask.positions(5, 9).tolist() == [-1, 0, 6, 7, 8] == (mask & masks.full()).positions(5, 9).tolist()
     assert (masks.causal() & mask).positions(5, 9).tolist() == mask.positions(5, 9).tolist()
     assert masks.causal().positions(2, 5).tolist() == [3, 4]
-    assert masks.packed([0, 2, 5]).positions(5, 5).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_bands_are_known_as_such():
@@ -178,40 +157,11 @@ def test_bands_are_known_as_such():
         assert all(mask.is_band == NOT_BANDS.isdisjoint(names) for mask, _ in combined(*names, 7, 7))
 
 
-@pytest.mark.parametrize("n_q, n_k", LENGTHS)
-def test_laws(n_q, n_k):
-    def same(one, other):
-        np.testing.assert_array_equal(one.dense(n_q, n_k), other.dense(n_q, n_k))
-
-    n = max(n_q, n_k)
-    same(masks.sliding_window(n, n), masks.full())
-    same(masks.sliding_window(None, 0), masks.causal())
-    same(masks.sliding_window(3, None) & masks.sliding_window(None, 2), masks.sliding_window(3, 2))
-    same(masks.prefix_lm(0), masks.causal())
-    same(masks.prefix_lm(n_k), masks.full())
-    same(masks.documents([4] * n), masks.full())
-    same(masks.documents(range(n)), masks.sliding_window(0, 0))
-    for block in range(1, 5):
-        same(masks.block_sparse(np.ones((-(-n_q // block), -(-n_k // block)), bool), block), masks.full())
-    for name in COMBINED:
-        mask, _ = MASKS[name](n_q, n_k)
-        same(mask & masks.full(), mask)
-        same(mask | mask, mask)
-        same(mask | masks.full(), masks.full())
-    assert masks.causal().dense(n_q, n_k)[-1].all(), "the last query sees every key"
-
-
 def test_visible_broadcasts():
     seen = masks.causal().visible(np.array([[0], [2]]), np.array([0, 1, 3]), 3, 4)
     assert seen.dtype == bool and seen.tolist() == [[True, True, False], [True, True, True]]
     assert masks.causal().visible(0, 1, 3, 4) and not masks.causal().visible(0, 2, 3, 4)
     assert masks.full().visible(np.zeros((0, 1), int), np.arange(4), 3, 4).shape == (0, 4)
-
-
-def test_equal_masks_are_equal():
-    assert masks.causal() == masks.sliding_window(None, 0) == masks.prefix_lm(0) != masks.full()
-    assert hash(masks.causal() & masks.sliding_window(4, 0)) == hash(masks.causal() & masks.sliding_window(4, 0))
-    assert masks.causal() & masks.full() != masks.causal() | masks.full()
 
 
 def test_counts_of_a_long_band_need_no_grid():
@@ -237,35 +187,25 @@ def test_a_change_of_the_caller_s_array_does_not_reach_the_mask():
     "call, error, message",
     [
         (lambda: masks.sliding_window(-1, 0), ValueError, "left is -1; .* at least 0, or None for no limit"),
-        (lambda: masks.sliding_window(1, 0.5), TypeError, "right is 0.5"),
         (lambda: masks.prefix_lm(-1), ValueError, "n is -1"),
         (lambda: masks.documents([0.0, 1.0]), TypeError, "ids has shape .* dtype float64"),
-        (lambda: masks.documents([[0, 1]]), TypeError, r"ids has shape \(1, 2\)"),
         (lambda: masks.documents([0, 1]).dense(3, 2), ValueError, "ids has length 2; accepted: 3"),
-        (lambda: masks.documents([0, 1]).tiles(1, 1, 1, 1), ValueError, "ids has length 2; accepted: 1"),
         (lambda: masks.packed([0, 2.5]), TypeError, "cu_seqlens_q has shape .* dtype float64"),
-        (lambda: masks.packed([]), TypeError, r"cu_seqlens_q has shape \(0,\)"),
         (lambda: masks.packed([0, 2], [1, 2]), ValueError, "cu_seqlens_k starts at 1; accepted: 0"),
         (lambda: masks.packed([0, 3, 2]), ValueError, "cu_seqlens_q goes down from 3 to 2 at sequence 1"),
         (lambda: masks.packed([0, 2], [0, 1, 2]), ValueError, "cu_seqlens_q has 2 entries and cu_seqlens_k 3"),
         (lambda: masks.packed([0, 2], within=masks.documents([0, 0])), TypeError, "within is Documents.*: full"),
         (lambda: masks.packed([0, 2]).dense(3, 2), ValueError, "cu_seqlens_q ends at 2; accepted: 3, .* of queries"),
-        (lambda: masks.packed([0, 2]).dense(2, 3), ValueError, "cu_seqlens_k ends at 2; accepted: 3, .* of keys"),
         (lambda: masks.block_sparse([[1.0]], 2), TypeError, "layout has shape .* dtype float64"),
-        (lambda: masks.block_sparse(np.ones(3, bool), 2), TypeError, r"layout has shape \(3,\)"),
         (lambda: masks.block_sparse([[True]], 0), ValueError, "block is 0"),
         (lambda: masks.block_sparse([[True]], 2).dense(2, 3), ValueError, r"layout .* \(1, 1\); accepted: \(1, 2\)"),
         (lambda: (masks.causal() & masks.documents([0])).visible(0, 0, 1, 2), ValueError, "ids has length 1"),
         (lambda: masks.causal().dense(0, 3), ValueError, "n_q is 0"),
-        (lambda: masks.causal().visible(0, 0, 3, 2.0), TypeError, "n_k is 2.0"),
         (lambda: masks.causal().visible(3, 0, 3, 2), ValueError, "i has entries from 3 to 3; accepted: 0 to 2"),
-        (lambda: masks.causal().visible(0, [-1, 1], 3, 2), ValueError, "j has entries from -1 to 1; accepted: 0 to 1"),
         (lambda: masks.causal().visible(0.5, 0, 3, 2), TypeError, "i has dtype float64"),
-        (lambda: masks.causal().tiles(3, 2, 0, 1), ValueError, "block_q is 0"),
-        (lambda: masks.causal().tiles(3, 2, 1, 1.5), TypeError, "block_k is 1.5"),
+        (lambda: masks.causal().tiles(3, 2, 0, 1.5), ValueError, "block_q is 0"),
         (lambda: masks.documents([0, 1, 0]).key_range(0, 3, 3), TypeError, "not a band"),
         (lambda: masks.causal() & True, TypeError, "unsupported operand"),
-        (lambda: masks.causal() | np.ones((2, 2), bool), TypeError, "unsupported operand|Mask"),
     ],
 )
 def test_bad_input_is_refused_by_name(call, error, message):

@@ -45,28 +45,21 @@ def test_interpreter_is_chosen_before_triton_is_imported(tmp_path):
     assert result.stdout.split() == ["interpreter", "interpreter", "cpu", "False", "120.0"]
 
 
-@pytest.mark.parametrize(
-    "code",
-    (
-        "import triton; from courseware import start; start()",
-        "import triton, os; os.environ['TRITON_INTERPRET'] = '1'; import course_lib.kernels",
-    ),
-)
+@pytest.mark.parametrize("code", ("from courseware import start; start()", "import course_lib.kernels"))
 def test_importing_triton_first_is_a_clear_error(code):
     """Changing the environment afterwards does not deceive."""
-    result = python("-c", code)
+    result = python("-c", f"import triton, os; os.environ['TRITON_INTERPRET'] = '1'; {code}")
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
     assert last.startswith("RuntimeError: Triton was imported before course_lib, and its kernels are compiled")
-    assert "they must be interpreted. Restart the kernel and run the notebook's first cell first" in last
+    assert "they must be interpreted. Restart the kernel" in last
 
 
-@pytest.mark.parametrize("given, chosen", (("0", "gpu 0"), ("on", "interpreter 1"), ("", "interpreter 1")))
+@pytest.mark.parametrize("given, chosen", (("0", "gpu 0"), ("on", "interpreter 1")))
 def test_the_users_own_choice_is_honoured(given, chosen):
     """Even where Triton was imported in the right mode before."""
-    code = "import os; from course_lib import runtime; print(runtime.choose(), os.environ['TRITON_INTERPRET'])"
-    first = "import triton; " if given == "on" else ""
-    assert python("-c", first + code, TRITON_INTERPRET=given).stdout.strip() == chosen
+    code = "import triton, os; from course_lib import runtime; print(runtime.choose(), os.environ['TRITON_INTERPRET'])"
+    assert python("-c", code, TRITON_INTERPRET=given).stdout.strip() == chosen
 
 
 def test_without_a_gpu_or_an_emulator_it_is_said_what_to_import():
@@ -74,9 +67,3 @@ def test_without_a_gpu_or_an_emulator_it_is_said_what_to_import():
     assert python("-c", f"import courseware; {code}").returncode == 0
     last = python("-c", code).stderr.splitlines()[-1]
     assert last == "RuntimeError: without a GPU, gluon kernels need an emulator: import courseware first"
-
-
-def test_a_lesson_of_the_time_before_the_move_says_what_to_do():
-    """Its first cell calls this."""
-    last = python("-c", "from course_lib import runtime; runtime.start()").stderr.splitlines()[-1]
-    assert "make lab" in last and "fresh" in last

@@ -98,31 +98,19 @@ def test_what_is_not_finite_stays_in_the_rows_that_see_it(implementation, tensor
 
 
 @IMPLEMENTATIONS
-def test_the_output_has_the_inputs_dtype_and_inputs_are_not_modified(implementation):
-    for dtype, statistic in [("f2", "f4"), ("f4", "f4"), ("f8", "f8")]:
-        arrays = inputs(3, 7, 10, 4, dtype)
-        before = [array.copy() for array in arrays]
-        out, lse = implementation(*arrays, causal=True, return_lse=True)
-        assert (out.dtype, lse.dtype) == (dtype, statistic)
-        assert implementation(*arrays).shape == (7, 4)
-        for array, copy in zip(arrays, before, strict=True):
-            np.testing.assert_array_equal(array, copy)
-
-
-@IMPLEMENTATIONS
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_low_precision_stays_within_twice_the_error_of_plain_pytorch(implementation, dtype):
-    if implementation is not attention:
-        implementation = functools.partial(tiled_attention, **implementation.keywords | {"block_q": 16, "block_k": 16})
-    floor = np.finfo(dtype).eps / 2  # what rounding the exact answer to this dtype may cost
-    for (n_q, n_k, d), causal in itertools.product([(64, 64, 16), (37, 101, 64), (256, 256, 32)], (False, True)):
-        q, k, v = inputs(4, n_q, n_k, d, dtype)
-        mask = bottom_right(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
-        exact = sdpa(*(x.astype(np.float64) for x in (q, k, v)), mask)
-        out, plain = implementation(q, k, v, causal=causal), sdpa(q, k, v, mask)
-        for norm in (np.linalg.norm, lambda x: np.abs(x).max()):
-            error, allowed = (norm(x.astype(np.float64) - exact) / norm(exact) for x in (out, plain))
-            assert error <= 2 * allowed + floor, (n_q, n_k, d, causal, error, allowed)
+@pytest.mark.parametrize("dtype, statistic", [("f2", "f4"), ("f4", "f4"), ("f8", "f8")])
+def test_the_output_has_the_inputs_dtype_and_its_precision_and_inputs_are_not_modified(
+    implementation, dtype, statistic
+):
+    arrays = inputs(3, 37, 101, 64, dtype)
+    for array in arrays:
+        array.setflags(write=False)
+    out, lse = implementation(*arrays, causal=True, return_lse=True)
+    assert (out.dtype, lse.dtype) == (dtype, statistic)
+    exact = sdpa(*(x.astype(np.float64) for x in arrays), bottom_right(37, 101))
+    # With keys outermost, the output is rounded after each of 34 tiles.
+    allowed = (2 if implementation is KV_OUTER else 0.5) * np.finfo(dtype).eps + 8 * np.finfo(statistic).eps
+    assert np.linalg.norm(out - exact) <= allowed * np.linalg.norm(exact)
 
 
 def one(shape=(4, 2), dtype=np.float64):

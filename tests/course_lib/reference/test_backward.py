@@ -49,7 +49,9 @@ def test_gradients_match_pytorch(implementation):
         arrays = inputs(n_q, n_k, 3)
         expected = by_sdpa(*arrays, causal, scale)
         where = f"n_q={n_q} n_k={n_k} causal={causal} scale={scale}"
-        for ours, theirs in zip(backward(implementation, *arrays, causal=causal, scale=scale), expected, strict=True):
+        with np.errstate(all="raise", under="ignore"):
+            gradients = backward(implementation, *arrays, causal=causal, scale=scale)
+        for ours, theirs in zip(gradients, expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12, err_msg=where)
 
 
@@ -57,35 +59,19 @@ def test_softmax_vjp_is_the_transposed_jacobian():
     rng = np.random.default_rng(0)
     p, dp = stable_softmax(rng.normal(size=7)), rng.normal(size=7)
     np.testing.assert_allclose(softmax_vjp(p, dp), (np.diag(p) - np.outer(p, p)) @ dp, atol=1e-15)
-    # Adding a number to every score changes no probability: the gradient sums to 0 along a row.
-    P = stable_softmax(rng.normal(size=(5, 7)))
-    np.testing.assert_allclose(softmax_vjp(P, rng.normal(size=(5, 7))).sum(axis=-1), 0, atol=1e-15)
-    np.testing.assert_array_equal(softmax_vjp(np.zeros((2, 3)), np.ones((2, 3))), 0)
+    np.testing.assert_allclose(softmax_vjp(np.stack([p, 0 * p]), dp), [softmax_vjp(p, dp), 0 * p], atol=1e-15)
 
 
 @IMPLEMENTATIONS
-def test_rows_with_no_visible_key_neither_receive_nor_pass_on_gradients(implementation):
-    q, k, v, do = inputs(9, 2, 3)
-    with np.errstate(all="raise", under="ignore"):
-        dq, dk, dv = backward(implementation, q, k, v, do, causal=True)
-    np.testing.assert_array_equal(dq[:7], 0)
-    do[:7] = 1e3
-    for ours, before in zip(backward(implementation, q, k, v, do, causal=True), (dq, dk, dv), strict=True):
-        np.testing.assert_array_equal(ours, before)
-
-
-@IMPLEMENTATIONS
-def test_gradients_have_the_inputs_dtype_and_inputs_are_not_modified(implementation):
-    for dtype in (np.float16, np.float32, np.float64):
-        arrays = inputs(7, 10, 4, dtype)
-        before = [x.copy() for x in arrays]
-        exact = backward(attention_backward, *(x.astype(np.float64) for x in arrays), causal=True)
-        for ours, expected in zip(backward(implementation, *arrays, causal=True), exact, strict=True):
-            assert ours.dtype == dtype
-            error = np.linalg.norm(ours.astype(np.float64) - expected) / np.linalg.norm(expected)
-            assert error <= 4 * np.finfo(dtype).eps, dtype
-        for array, copy in zip(arrays, before, strict=True):
-            np.testing.assert_array_equal(array, copy)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_gradients_have_the_inputs_dtype_and_inputs_are_not_modified(implementation, dtype):
+    arrays = inputs(7, 10, 4, dtype)
+    for array in arrays:
+        array.setflags(write=False)
+    exact = backward(attention_backward, *(x.astype(np.float64) for x in arrays), causal=True)
+    for ours, expected in zip(backward(implementation, *arrays, causal=True), exact, strict=True):
+        assert ours.dtype == dtype
+        assert np.linalg.norm(ours - expected) <= 4 * np.finfo(dtype).eps * np.linalg.norm(expected)
 
 
 NAMES = ("Q", "K", "V", "O", "lse", "dO", "dQ", "dK", "dV", "delta")
@@ -122,13 +108,7 @@ def test_the_machine_counts_what_the_closed_form_says():
         assert report.by_tensor == form.by_tensor, where
         assert (report.read_bytes, report.write_bytes) == (form.read_bytes, form.write_bytes), where
         assert report.matmul_flops == form.flops, where
-
-
-def test_seven_products_where_the_gradients_take_five():
-    """Folklore F16 counts products: 2 forward, 5 backward with S recomputed; two passes execute 7."""
-    form = traffic.flash_attention_backward(4096, 4096, 64, block_q=64, block_k=64)
-    assert form.flops == 14 * 4096**2 * 64 == 3.5 * traffic.attention_flops(4096, 4096, 64)
-    assert form.peak_bytes == 2 * 4 * 4096
+        assert form.peak_bytes == 2 * n_q * max(itemsize, 4), "lse and delta"
 
 
 def test_key_heads_are_counted_once_where_they_are_read_once():

@@ -48,25 +48,14 @@ def fold(scores, values, block):
     return states
 
 
-@pytest.mark.parametrize("dtype, limit", [(np.float16, 11.09), (np.float32, 88.73), (np.float64, 709.79)])
-def test_naive_softmax_overflows_where_its_dtype_does_and_stable_softmax_does_not(dtype, limit):
-    x = np.array([0, limit], dtype)
-    with np.errstate(over="ignore", invalid="ignore"):
-        assert np.isnan(naive_softmax(x)).any()
-    assert np.isfinite(stable_softmax(x)).all()
-    assert np.isfinite(naive_softmax(np.array([0, limit - 0.05], dtype))).all()
-
-
 @pytest.mark.parametrize("softmax", [naive_softmax, stable_softmax])
 def test_softmax_keeps_shape_and_dtype_and_sums_to_one(softmax):
-    for dtype, axis in itertools.product((np.float16, np.float32, np.float64), (-1, 0, 1)):
+    for dtype, axis in itertools.product((np.float16, np.float64), (-1, 0)):
         x = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(dtype)
-        before = x.copy()
+        x.setflags(write=False)
         p = softmax(x, axis=axis)
         assert p.dtype == dtype and p.shape == x.shape, (dtype, axis)
-        allowed = 5 * np.finfo(dtype).eps
-        np.testing.assert_allclose(p.astype(np.float64).sum(axis=axis), 1, atol=allowed, err_msg=f"{dtype} {axis}")
-        np.testing.assert_array_equal(x, before)
+        np.testing.assert_allclose(p.astype(np.float64).sum(axis=axis), 1, atol=5 * np.finfo(dtype).eps)
 
 
 def test_adding_a_constant_changes_no_weight_and_moves_logsumexp_by_it():
@@ -121,26 +110,25 @@ def test_the_online_invariant_holds_after_every_block(seed, rows, length, d, blo
             assert_states_close(state, direct_state(scores[:, :seen], values[:seen]), rtol=1e-11)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("shape", [(), (2, 3)])
 def test_the_update_takes_any_leading_dimensions(shape):
     rng = np.random.default_rng(3)
     scores, values = rng.normal(size=(*shape, 6)), rng.normal(size=(6, 4))
-    m, l, acc = fold(scores, values, 4)[-1]
-    assert (np.shape(m), np.shape(l), np.shape(acc)) == (shape, shape, (*shape, 4))
-    assert_states_close((m, l, acc), direct_state(scores, values))
+    state = fold(scores, values, 4)[-1]
+    assert [np.shape(part) for part in state] == [shape, shape, (*shape, 4)]
+    assert_states_close(state, direct_state(scores, values))
 
 
 def test_blocks_with_nothing_visible_leave_the_state_as_it_was():
     rng = np.random.default_rng(5)
-    values = rng.normal(size=(2, 3))
-    hidden = np.full((2, 2), -np.inf)
+    values, hidden = rng.normal(size=(2, 3)), np.full((2, 2), -np.inf)
+    nothing = np.full(2, -np.inf), np.zeros(2), np.zeros((2, 3))
     with np.errstate(all="raise"):
-        m, l, acc = online_softmax_update(*IDENTITY, hidden, values)
-        np.testing.assert_array_equal(m, [-np.inf, -np.inf])
-        np.testing.assert_array_equal(l, 0)
-        np.testing.assert_array_equal(acc, 0)
-        state = online_softmax_update(m, l, acc, rng.normal(size=(2, 2)), values)
-        for before, after in zip(state, online_softmax_update(*state, hidden, values), strict=True):
+        something = online_softmax_update(*IDENTITY, rng.normal(size=(2, 2)), values)
+        for state in (nothing, something):
+            for before, after in zip(state, online_softmax_update(*state, hidden, values), strict=True):
+                np.testing.assert_array_equal(before, after)
+        for before, after in zip(nothing, merge_states(nothing, nothing), strict=True):
             np.testing.assert_array_equal(before, after)
 
 
@@ -163,23 +151,21 @@ def test_the_update_and_the_merge_modify_nothing():
     merge_states(online_softmax_update(m, l, acc, scores, values), (l, m, acc))
 
 
-@st.composite
-def streams(draw):
-    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
-    rows, length, d = draw(st.integers(1, 4)), draw(st.integers(3, 40)), draw(st.integers(1, 5))
-    scores = draw(st.sampled_from([1.0, 1e3])) * rng.normal(size=(rows, length))
-    scores[rng.random(scores.shape) < draw(st.sampled_from([0, 0.5, 0.95]))] = -np.inf
-    cuts = sorted(draw(st.lists(st.integers(0, length), min_size=2, max_size=5)))
-    return scores, rng.normal(size=(length, d)), [0, *cuts, length]
-
-
 @deterministic
-@given(streams())
-def test_merge_is_associative_commutative_and_has_an_identity(stream):
-    scores, values, cuts = stream
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.sampled_from([1.0, 1e3]),
+    hidden=st.sampled_from([0, 0.5, 0.95]),
+    cuts=st.lists(st.integers(0, 40), min_size=2, max_size=5),
+)
+def test_merge_is_associative_commutative_and_has_an_identity(seed, size, hidden, cuts):
+    rng = np.random.default_rng(seed)
+    scores, values = size * rng.normal(size=(3, 40)), rng.normal(size=(40, 4))
+    scores[rng.random(scores.shape) < hidden] = -np.inf
+    edges = [0, *sorted(cuts), 40]
     parts = [
         online_softmax_update(*IDENTITY, scores[:, start:stop], values[start:stop])
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True)
+        for start, stop in itertools.pairwise(edges)
     ]
     whole = online_softmax_update(*IDENTITY, scores, values)
     left = functools.reduce(merge_states, parts)
@@ -192,18 +178,9 @@ def test_merge_is_associative_commutative_and_has_an_identity(stream):
     assert_states_close(merge_states(IDENTITY, a), a, rtol=0)
 
 
-def test_merging_two_identities_gives_the_identity_without_a_warning():
-    with np.errstate(all="raise"):
-        m, l, acc = merge_states(IDENTITY, IDENTITY)
-    assert (m, l) == (-np.inf, 0) and not np.any(acc)
-
-
 def test_entropy_agrees_with_pytorch():
     p = stable_softmax(np.random.default_rng(0).normal(size=(5, 7)), axis=0)
     expected = torch.distributions.Categorical(probs=torch.from_numpy(p.T)).entropy()
     np.testing.assert_allclose(entropy(p, axis=0), expected, rtol=1e-12)
-
-
-def test_entropy_of_one_weight_is_0_and_keeps_the_statistics_dtype():
-    assert entropy(np.eye(3)[0]) == 0
+    assert entropy(np.eye(3, dtype=np.float16)[0]) == 0
     assert entropy(np.full(4, 0.25, np.float16)).dtype == np.float32

@@ -1,7 +1,6 @@
 """The character model: what it computes, the weights that are shipped, and the command that trained them."""
 
 import json
-from functools import cache
 
 import pytest
 import torch
@@ -55,11 +54,6 @@ def test_the_shipped_weights_are_small_and_as_good_as_recorded():
     assert loss < 2, "guessing among all characters costs 3.9 nats"
 
 
-@cache
-def texts():
-    return train_tiny_model.training_and_held_out()
-
-
 def test_asked_for_a_word_it_gives_the_glossary_s_meaning():
     """Of most words; and the glossary may change a little before the model has to be trained again."""
     entries = dict(entry.split(": ", 1) for entry in train_tiny_model.entries())
@@ -69,7 +63,7 @@ def test_asked_for_a_word_it_gives_the_glossary_s_meaning():
 
 
 def test_training_learns_and_repeats():
-    text, held_out = texts()
+    text, held_out = train_tiny_model.training_and_held_out()
     assert set(text) <= set(ALPHABET) and len(text) > 10 * len(held_out) > 0
     assert not set(text.split("\n")) & set(held_out.split("\n"))
     losses = [[loss for _, loss, _ in train_tiny_model.train(text[:5000], steps=steps)] for steps in (6, 6)]

@@ -133,15 +133,6 @@ def test_flash_decode_serves_the_same_text(n_pages, shares):
     assert any(step.copies for step in server.log) == shares
 
 
-def test_every_text_is_far_from_a_tie():
-    """So that roundings do not decide which character is best, and equal texts are no accident."""
-    for prompt in PROMPTS:
-        for n in range(MOST_NEW):
-            exact, plain = (right_logits(prompt + text(prompt, n), x) for x in (torch.float64, torch.float32))
-            best, second = exact.topk(2).values
-            assert best - second > 100 * (exact - plain).abs().max(), (prompt, n)
-
-
 def test_requests_that_begin_alike_share_pages_until_they_differ():
     arrivals, used = [(0, PROMPTS[0], 8), (0, PROMPTS[1], 8), (0, PROMPTS[3], 8)], {}
     for shares in (True, False):
@@ -157,14 +148,11 @@ def test_requests_that_begin_alike_share_pages_until_they_differ():
     assert used == {True: 10, False: 12}
 
 
-def test_a_character_whose_keys_are_not_stored_yet_is_not_shared():
-    """The second prompt goes on as the first one's text does."""
+def test_the_characters_that_are_not_shared():
+    """A running text's newest one, whose keys are not stored yet; and a prompt's last one, from which text follows."""
     prompt = PROMPTS[2]
     server = serve([(0, prompt, 8), (0, prompt + text(prompt, 5), 3)], n_pages=8, page_size=4)
     assert server.log[0].admitted == {0: 0, 1: len(prompt)} and server.log[0].lengths[0] == len(prompt)
-
-
-def test_of_a_text_that_is_all_there_the_last_character_is_computed_again():
     server = serve([(0, PROMPTS[0], 3), (0, PROMPTS[0], 3), (0, PROMPTS[6], 3)], n_pages=30, page_size=4)
     assert server.log[0].admitted == {0: 0, 1: len(PROMPTS[0]) - 1, 2: len(PROMPTS[6]) - 1}
 
@@ -178,47 +166,22 @@ def test_who_came_last_is_preempted_and_computed_again():
     assert again.lengths[1] > 8, "with its new characters"
 
 
-def test_requests_of_one_length_finish_in_the_order_of_their_arrival():
-    arrivals = [(0, prompt, MOST_NEW) for prompt in PROMPTS]
-    server = serve(arrivals, n_pages=least_pages(arrivals, 16), page_size=16, shares=False)
-    assert [number for step in server.log for number in step.finished] == list(range(len(PROMPTS)))
-    assert any(step.preempted for step in server.log)
-
-
 def test_a_second_run_goes_on_with_the_same_pool():
     server = Watched(model(), n_pages=3, page_size=16, attention=gathered)
+    assert server.run() == [] and server.step().new == {} and server.batches == [], "nothing is asked for"
     for expected, prompt in enumerate(PROMPTS[:3]):
         assert server.submit(prompt, 3) == expected
         assert server.run() == [text(done, 3) for done in PROMPTS[: expected + 1]]
 
 
-def test_nothing_is_computed_without_requests():
-    server = Watched(model(), n_pages=1, page_size=16)
-    assert server.run() == [] and server.step().new == {} and server.batches == []
-
-
-@pytest.mark.parametrize(
-    "prompt, n_new, message",
-    [
+def test_bad_requests_are_named_and_not_queued():
+    server = Server(model(), n_pages=2, page_size=16)
+    for prompt, n_new, message in [
         ("", 3, "prompt is empty"),
         ("Tile: ", 3, "the text contains 'T'; accepted: .*abcdef"),
         ("tile: ", 0, "n_new is 0; accepted: whole numbers of at least 1"),
         ("tile: ", 28, "a prompt of 6 characters and n_new = 28 need room for 33 tokens; the pool has 2 pages of 16"),
-    ],
-)
-def test_bad_requests_are_named_and_not_queued(prompt, n_new, message):
-    server = Server(model(), n_pages=2, page_size=16)
-    with pytest.raises(ValueError, match=message):
-        server.submit(prompt, n_new)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            server.submit(prompt, n_new)
     assert not server.waiting and server.run() == []
-
-
-def test_the_largest_request_that_fits_is_served():
-    serve([(0, "tile: ", 11)], n_pages=1, page_size=16)
-
-
-def test_a_page_size_that_flash_decode_does_not_take_is_named():
-    server = Server(model(), n_pages=2, page_size=24)
-    server.submit("tile: ", 1)
-    with pytest.raises(ValueError, match="k_cache has page_size 24; accepted"):
-        server.step()

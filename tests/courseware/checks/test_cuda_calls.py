@@ -114,15 +114,13 @@ def test_a_right_kernel_passes_and_without_a_compiler_the_check_says_so(monkeypa
 def test_an_answer_is_marked_in_class():
     exercise_id = "12.warp_softmax"
     right = inspect.getsource(registry.find(exercise_id).answer)
-    test = f"from courseware.checks import grade\nresult = grade({exercise_id!r}, warp_softmax, seed=7)\n"
-
-    def marked(source):
-        return marking.mark({exercise_id: source}, {exercise_id: f"{test}assert result.passed, result.message"})
-
-    assert marked(right)[exercise_id]["passed"]
     # Only the text that is returned can be judged, however it is made.
     hidden = right.replace('    return r"""', '    return "#inc" + "lude <fstream>\\n" + r"""')
-    assert "may not use #include" in marked(hidden)[exercise_id]["message"]
+    test = f"from courseware.checks import grade\nresult = grade({exercise_id!r}, warp_softmax, seed=7)\n"
+    test += "assert result.passed, result.message"
+    for source, passed, said in ((right, True, ""), (hidden, False, "may not use #include")):
+        (outcome,) = marking.mark({exercise_id: source}, {exercise_id: test}).values()
+        assert outcome["passed"] == passed and said in outcome["message"], outcome
 
 
 def test_a_process_that_dies_is_the_kernel_s_doing(monkeypatch):

@@ -17,7 +17,6 @@ RIGHT = registry.find("00.softmax_scale").answer
 
 
 def stub(head_dim):
-    """A stub."""
     raise NotImplementedError
 
 
@@ -36,9 +35,8 @@ def progress_file(tmp_path, monkeypatch):
 
 @pytest.fixture
 def said(capsys):
-    """said(call, *arguments, **named) is what that prints."""
-
     def of(call, *arguments, **named):
+        """What the call prints."""
         assert call(*arguments, **named) is None
         return capsys.readouterr().out
 
@@ -186,8 +184,8 @@ def test_in_a_notebook_the_card_says_what_the_text_says(monkeypatch):
 
 
 def test_the_card_s_buttons_give_hints_one_by_one_and_the_solution():
-    exercise = registry.find("00.softmax_scale")
-    card, row, said = learner._with_buttons(exercise, checks.grade("00.softmax_scale", wrong)).children
+    result = checks.grade("00.softmax_scale", wrong)
+    card, row, said = learner._with_buttons(registry.find("00.softmax_scale"), result).children
     assert "not passed yet" in card.value
     next_hint, solution = row.children
     for level in (1, 2, 3, 3):

@@ -16,7 +16,6 @@ def message_of(exercise_id, answer):
     "exercise_id, wrong, fact",
     [("01.scores", lambda right, *of: -right(*of), "S is the right result with the opposite sign"),
      ("01.scores", lambda right, *of: np.exp(right(*of)), "S is the exponential of the right result"),
-     ("01.scores", lambda right, Q, *of: len(Q.T) * right(Q, *of), "S is the right result times Q.shape[1]"),
      ("01.scores", lambda right, Q, K, scale: right(Q, K), "S is the right result for scale=None"),
      ("01.scores", lambda right, Q, K, *of: right(K, K, *of), "S is the right result for K in place of Q"),
      ("01.attention_flops", lambda right, *of: np.log(right(*of)), "the count is the logarithm of the right result"),

@@ -51,11 +51,8 @@ QUIZ = """\
 
 @pytest.fixture
 def written(tmp_path):
-    def write(text):
-        (tmp_path / "exercise.md").write_text(text)
-        return tmp_path / "exercise.md"
-
-    return write
+    path = tmp_path / "exercise.md"
+    return lambda text: path.write_text(text) and path
 
 
 def test_an_exercise_is_read(written):

@@ -28,30 +28,24 @@ def is_right(source):
 
 def differences(source):
     """(old, new) of each, as text. Asking for them leaves the tree as it was."""
-
-    def text(node):
-        return node and (ast.unparse(node) or type(node).__name__)
-
     tree = ast.parse(source)
     before = ast.dump(tree)
     found = fewest_differences(tree, ast.parse(RIGHT), is_right)
     assert ast.dump(tree) == before
-    return [(text(each.old), text(each.new)) for each in found]
+    nodes = [(each.old, each.new) for each in found]
+    return [tuple(node and (ast.unparse(node) or type(node).__name__) for node in pair) for pair in nodes]
 
 
 @pytest.mark.parametrize(
     "edits, told",
-    [
-        # Other names are no difference, and ours are not told.
-        ({"total": "s", "xs": "values", "x * x": "x + x"}, [("Add", "Mult")]),
-        ({"count": "n", "            n += 1\n": ""}, [(None, "n += 1")]),
-        ({"    return": "    count += 1\n    return"}, [("count += 1", None)]),
-        # One of the two alone is not enough.
-        ({"x * x": "x + x", "count = 0": "count = 1"}, [("1", "0"), ("Add", "Mult")]),
-        # What is right in itself is none.
-        ({"x * x": "x ** 2", "x != skip": "x == skip"}, [("Eq", "NotEq")]),
-    ],
-)
+    [({"total": "s", "xs": "values", "x * x": "x + x"}, [("Add", "Mult")]),  # other names are no difference
+     ({"count": "n", "            n += 1\n": ""}, [(None, "n += 1")]),  # and ours are not told
+     ({"    return": "    count += 1\n    return"}, [("count += 1", None)]),
+     # One of the two alone is not enough.
+     ({"x * x": "x + x", "count = 0": "count = 1"}, [("1", "0"), ("Add", "Mult")]),
+     # What is right in itself is none.
+     ({"x * x": "x ** 2", "x != skip": "x == skip"}, [("Eq", "NotEq")])],
+)  # fmt: skip
 def test_the_smallest_difference_that_is_enough_is_found(edits, told):
     source = RIGHT
     for old, new in edits.items():

@@ -68,13 +68,10 @@ def test_of_two_places_both_are_told_if_ours_has_something_else_there():
 
 @pytest.mark.parametrize(
     "source",
-    [
-        # Where no pair is visible, n_q - 1 fits as well as many others, but for one input only.
-        "def causal_mask(n_q, n_k):\n    return np.tri(n_q, n_k, dtype=bool) & (n_k != 2)\n",
-        # Of two places, none is enough; all of our answer in the place of the last line would be.
-        MASK.replace("n_k - n_q", "n_q - n_k"),
-    ],
-)
+    ["def causal_mask(n_q, n_k):\n    return np.tri(n_q, n_k, dtype=bool) & (n_k != 2)\n",
+     MASK.replace("n_k - n_q", "n_q - n_k")],
+    ids=["many numbers fit, each for one input only", "only all of our answer in place of the last line is enough"],
+)  # fmt: skip
 def test_what_is_not_enough_or_too_much_is_not_told(source):
     assert told("04.causal_mask", source) == (set(), "")
 

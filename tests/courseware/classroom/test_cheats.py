@@ -57,20 +57,17 @@ ANSWERS = {
             import sys
             sys.path[:0] = ["COURSE", "PACKAGES"]
             from course_lib.reference import stable_softmax as s
-            return s(x, axis)""",
-    },
+            return s(x, axis)"""},
     "a file read": {
         "np.load of a file": "raise ValueError(str(np.load('FOLDER/secret.npy')))",
         "the root by /proc": "raise ValueError(open('/proc/self/root' + 'SECRET').read())",
-        "by another program": "import subprocess; raise ValueError(subprocess.check_output(['cat', 'SECRET']))",
-    },
+        "by another program": "import subprocess; raise ValueError(subprocess.check_output(['cat', 'SECRET']))"},
     "a file written": {
         "a disk filled": """
             for i in range(10**6):
                 open(f"/tmp/{i}", "w").write("x" * 10**6)""",
         "a file changed": "open('SECRET', 'w').write('1')",
-        "a folder deleted": "import shutil; shutil.rmtree('FOLDER'); shutil.rmtree('/', ignore_errors=True)",
-    },
+        "a folder deleted": "import shutil; shutil.rmtree('FOLDER'); shutil.rmtree('/', ignore_errors=True)"},
     "the environment": {"the environment": "import os; raise ValueError(str(dict(os.environ)))"},
     "the network": {
         "the network": """
@@ -80,15 +77,13 @@ ANSWERS = {
             import socket
             server = socket.socket(socket.AF_UNIX)
             server.connect("FOLDER/socket")
-            raise ValueError(server.recv(9))""",
-    },
+            raise ValueError(server.recv(9))"""},
     "processes": {
         "a fork bomb": """
             import os
             while True:
                 os.fork()""",
-        "signals to everyone": "import os; os.kill(-1, 9)",
-    },
+        "signals to everyone": "import os; os.kill(-1, 9)"},
     "memory and limits": {
         "memory bit by bit": """
             kept = []
@@ -98,15 +93,13 @@ ANSWERS = {
             import resource
             resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
             np.ones(2 * 10**9)""",
-        "a result of 1 GB": "return np.zeros(10**8)",
-    },
+        "a result of 1 GB": "return np.zeros(10**8)"},
     "output": {
         "output on every descriptor": """
             import os
             for i in range(3):
                 os.write(i, b"x" * 10**7)""",
-        "an exception of 30 MB": "raise ValueError('x' * 30 * 10**6)",
-    },
+        "an exception of 30 MB": "raise ValueError('x' * 30 * 10**6)"},
     "time": {
         "the alarm switched off": """
             import signal
@@ -115,8 +108,7 @@ ANSWERS = {
             while True:
                 pass""",
         "sleep": "import time; time.sleep(1000)",
-        "the process ended": "import os; os._exit(0)",
-    },
+        "the process ended": "import os; os._exit(0)"},
     "messages": {way: SENDING.replace("MESSAGES", text) for way, text in FORGED.items()},
     "results that lie": {
         "an array that equals everything": """
@@ -132,15 +124,13 @@ ANSWERS = {
             return Right()""",
         "an array of objects": "return np.array([lambda: 0] * x.size, object).reshape(x.shape)",
         "a list that holds itself": "y = []; y.append(y); return y",
-        "a type with a name that is markup": "return type('<script>alert(1)</script>', (), {})()",
-    },
+        "a type with a name that is markup": "return type('<script>alert(1)</script>', (), {})()"},
     "functions replaced": {
         "the worker's functions replaced": """
             import courseware.worker.running as running, courseware.worker.ipc as channel, json
             running.run = lambda *a: None
-            json.dumps = lambda *a: '["list", ["done", true, ["list", []], null, "passed"]]'""",
-    },
-}
+            json.dumps = lambda *a: '["list", ["done", true, ["list", []], null, "passed"]]'"""},
+}  # fmt: skip
 
 
 def tried(ways, most):
@@ -161,9 +151,8 @@ def cheating(body, tmp_path, exercise_id="03.stable_softmax"):
     text = body.replace("SECRET", str(tmp_path / "secret")).replace("COURSE", str(sandbox.COURSE))
     text = text.replace("PORT", (tmp_path / "port").read_text())
     text = text.replace("FOLDER", str(tmp_path)).replace("PACKAGES", sysconfig.get_path("purelib"))
-    return f"def {answer.__name__}({parameters}):\n" + inspect.cleandoc("\n" + text).replace("\n", "\n    ").join(
-        ["    ", f"\n    return {parameters.split(',')[0]}\n"]
-    )
+    body = inspect.cleandoc("\n" + text).replace("\n", "\n    ")
+    return f"def {answer.__name__}({parameters}):\n    {body}\n    return {parameters.split(',')[0]}\n"
 
 
 def graded(exercise_id, source, seed=None):
@@ -251,30 +240,30 @@ def test_a_kernel_is_compiled_before_it_is_interpreted(way, folder):
     assert SECRET not in result.message
 
 
+def test_the_rules_are_for_kernels_too():
+    exercise_id, source = "07.row_softmax", KERNEL.format(body="p = tl.softmax(x)")
+    (outcome,) = marking.mark({exercise_id: source}, {exercise_id: f"check({exercise_id!r}, row_softmax)"}).values()
+    assert not outcome["passed"] and "rule of the class" in outcome["message"]
+
+
 STRUCTURE = {
-    "the reads are not counted": (
-        "05.online_attention",
-        """
+    "the reads are not counted": ("05.online_attention", """
         if type(K) is not np.ndarray:
             K._reads[:] = V._reads[:] = K.most_at_once = V.most_at_once = 1
             K, V = K._array, V._array
         s = K @ q / np.sqrt(len(q))
         p = np.exp(s - s.max())
-        return p @ V / p.sum()""",
-    ),
-    "memory not counted by the worker": (
-        "05.online_normalizer",
-        """
+        return p @ V / p.sum()"""),
+    "memory not counted by the worker": ("05.online_normalizer", """
         import tracemalloc
         tracemalloc.get_traced_memory = lambda: (0, 0)
         scores = list(stream)
         tracemalloc.stop()
         m = max(scores, default=-np.inf)
-        return m, float(np.exp(np.array(scores) - (0 if m == -np.inf else m)).sum())""",
-    ),
+        return m, float(np.exp(np.array(scores) - (0 if m == -np.inf else m)).sum())"""),
     "the arrays behind the memory machine": ("06.tiled_attention", "O._array[:] = V._array.mean(axis=0)"),
     "a tile of a terabyte": ("06.tiled_attention", "machine.full((10**6, 10**6), 0.0)"),
-}
+}  # fmt: skip
 
 
 @tried(STRUCTURE, 4)

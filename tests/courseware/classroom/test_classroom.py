@@ -25,7 +25,7 @@ from courseware.checks import registry
 from courseware.classroom import assignments, marking
 from tools import authoring
 
-LESSON, KERNEL_LESSON = "03_stable_softmax", "07_first_triton_kernels"
+LESSON = "03_stable_softmax"
 SEED = "3141592653"  # as text, because files are searched for it
 EXERCISES = {exercise.id: exercise for exercise in registry.of_lesson("03")}
 FIRST, SECOND, THIRD = EXERCISES
@@ -91,32 +91,21 @@ SHADOWS = {name: "raise SystemExit('shadowed')\n" for name in ("numpy.py", "site
 SUBMISSIONS = {
     "honest": Submission(ANSWERS, passed=(FIRST, SECOND, THIRD)),
     "edits_the_tests": Submission({FIRST: ANSWERS[FIRST], SECOND: wrong(SECOND)}, (FIRST,), edit_tests, SHADOWS),
-    "calls_the_reference": Submission(
-        {
-            FIRST: calling(FIRST, "from course_lib.reference.softmax import stable_softmax as f", "f"),
-            SECOND: calling(SECOND, "import course_lib", "course_lib.reference.logsumexp"),
-            THIRD: calling(THIRD, "import sys", "sys.modules['courseware.exercises'].lesson_03.masked_softmax"),
-        }
-    ),
-    "never_ends": Submission(
-        {
-            FIRST: f"def {NAME[FIRST]}(x):\n    while True:\n        pass\n",
-            SECOND: "raise SystemExit\n" + ANSWERS[SECOND],
-            THIRD: ANSWERS[THIRD],
-        },
-        passed=(THIRD,),
-    ),
-    "hands_in_markup": Submission(
-        {
-            FIRST: ANSWERS[FIRST] + "\n### BEGIN HIDDEN TESTS\n# <script>alert(1)</script>\n",
-            SECOND: f"def {NAME[SECOND]}(x, axis=-1):\n    raise ValueError('<script>alert(1)</script>' * 10**6)\n",
-        },
-        (FIRST,),
-        lambda notebook: notebook.cells.insert(0, new_markdown_cell("<script>alert(1)</script>")),
-    ),
+    "calls_the_reference": Submission({
+        FIRST: calling(FIRST, "from course_lib.reference.softmax import stable_softmax as f", "f"),
+        SECOND: calling(SECOND, "import course_lib", "course_lib.reference.logsumexp"),
+        THIRD: calling(THIRD, "import sys", "sys.modules['courseware.exercises'].lesson_03.masked_softmax")}),
+    "never_ends": Submission({
+        FIRST: f"def {NAME[FIRST]}(x):\n    while True:\n        pass\n",
+        SECOND: "raise SystemExit\n" + ANSWERS[SECOND],
+        THIRD: ANSWERS[THIRD]}, passed=(THIRD,)),
+    "hands_in_markup": Submission({
+        FIRST: ANSWERS[FIRST] + "\n### BEGIN HIDDEN TESTS\n# <script>alert(1)</script>\n",
+        SECOND: wrong(SECOND).replace("return arguments[0]", "raise ValueError('<script>alert(1)</script>' * 10**6)")},
+        (FIRST,), lambda notebook: notebook.cells.insert(0, new_markdown_cell("<script>alert(1)</script>"))),
     "hands_in_no_notebook": Submission({}, files={f"{LESSON}.ipynb": "My answer is 42."}),
     "hands_in_a_link": Submission({}),  # to the course's own notebook, answers included
-}
+}  # fmt: skip
 
 
 class Loop(NamedTuple):
@@ -131,14 +120,13 @@ class Loop(NamedTuple):
 
 
 def nbgrader(course, *arguments):
-    """What the command says. The tests' course_lib need not be the one that is installed."""
+    """Runs the command. The tests' course_lib need not be the one that is installed."""
     command = [Path(sys.executable).with_name("nbgrader"), *arguments]
     neutral = {"JUPYTER_CONFIG_DIR": str(course / "none"), "HOME": str(course), "IPYTHONDIR": str(course / "none")}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # it starts alembic by its name
     environment = os.environ | neutral | {"PATH": path, "PYTHONPATH": str(authoring.ROOT)}
     run = subprocess.run(command, cwd=course, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout + run.stderr
 
 
 def unstrict(source):
@@ -224,6 +212,7 @@ def test_a_release_is_the_lesson_with_locks_and_points(loop):
     code, was = ([cell for cell in book.cells if cell.cell_type == "code"] for book in (released, lesson))
     assert [unstrict(cell.source) for cell in code] == [cell.source for cell in was]
     assert [cell.source for cell in released.cells].count(assignments.RULES) == 1
+    assert assignments.RULES in (authoring.NOTEBOOKS / "source/00_start_here.md").read_text()
     assert not any(cell.outputs for cell in code)
     assert [cell.source for cell in code if "quiz" in cell.metadata.get("tags", [])] == ['quiz("03")']
     for exercise_id, points in POINTS.items():
@@ -253,15 +242,6 @@ def test_the_locked_cell_decides():
     assert "its cell was not found" in marked("", {})[1]
     stuck = "import functools\nsum(iter(int, 1))\n"
     assert marked("", {FIRST: stuck}, limit_s=2) == (False, f"{FIRST}: the answer did not return within 2 s")
-
-
-def test_hidden_tests_draw_with_a_seed_of_their_own(tmp_path):
-    seeds = []
-    for name in ("one", "other"):
-        assignments.write_course(tmp_path / name)
-        text = "".join(path.read_text() for path in (tmp_path / name / "source").rglob("*.ipynb"))
-        seeds += set(re.findall(r"seed=(\d{6,})", text))
-    assert len(set(seeds)) == len(seeds) == 2
 
 
 def source_of(loop, lesson):
@@ -298,36 +278,28 @@ def test_every_lesson_becomes_an_assignment_with_answers_and_points(loop, lesson
 
 def test_what_each_student_handed_in(tmp_path, capsys):
     cell = {"cell_type": "code", "metadata": {"nbgrader": {"grade_id": assignments.answer_cell(FIRST)}}, "source": ""}
-    book, empty = json.dumps({"cells": [cell]}), json.dumps({"cells": []})
-    texts = {"ada": book, "bob": "{", "cyd": book, "dan": None, "eve": empty}
-    for student, text in texts.items():
+    book, renamed = json.dumps({"cells": [cell]}), f"{LESSON} (1).ipynb"
+    handed_in = {
+        "ada": (f"{LESSON}.ipynb", book, "a notebook"),
+        "bob": (f"{LESSON}.ipynb", "{", "broken: not a Jupyter notebook"),
+        "cyd": (renamed, book, f"renamed: no {LESSON}.ipynb, but {renamed}"),
+        "dan": (None, None, "missing"),
+        "eve": (f"{LESSON}.ipynb", '{"cells": []}', "broken: no answer cell of the release is in it"),
+    }
+    for student, (name, text, _) in handed_in.items():
         folder = tmp_path / "submitted" / student / LESSON
         folder.mkdir(parents=True)
-        if text:
-            (folder / f"{LESSON}{' (1)' * (student == 'cyd')}.ipynb").write_text(text)
+        if name:
+            (folder / name).write_text(text)
     assert assignments.main([str(tmp_path), "--submissions", LESSON]) == 0
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert said == {
-        "ada": "a notebook",
-        "bob": "broken: not a Jupyter notebook",
-        "cyd": f"renamed: no {LESSON}.ipynb, but {LESSON} (1).ipynb",
-        "dan": "missing",
-        "eve": "broken: no answer cell of the release is in it",
-    }
-
-
-def test_lesson_00_prints_the_rules_of_the_class():
-    assert assignments.RULES in (authoring.NOTEBOOKS / "source/00_start_here.md").read_text()
+    assert said == {student: words for student, (*_, words) in handed_in.items()}
 
 
 def test_an_answer_that_is_a_kernel_is_marked(loop):
-    source, kernel = source_of(loop, KERNEL_LESSON), registry.of_lesson(KERNEL_LESSON[:2])[0]
-    assert "triton" in kernel.imports
-    answers, tests = (
-        {kernel.id: cell_of(source, name(kernel.id)).source}
-        for name in (assignments.answer_cell, assignments.check_cell)
-    )
-    (mark,) = marking.mark(answers, tests).values()
+    source, kernel = source_of(loop, "07_first_triton_kernels"), registry.find("07.row_softmax")
+    names = assignments.answer_cell(kernel.id), assignments.check_cell(kernel.id)
+    (mark,) = marking.mark(*({kernel.id: cell_of(source, name).source} for name in names)).values()
     assert mark["passed"], mark
 
 
@@ -340,19 +312,21 @@ def test_links_lead_to_files_of_the_course_and_no_badge_leads_away(loop):
         assert not [link for link in links if link and not (path.parent / link).exists()], path
 
 
-def test_the_command_writes_a_course_once_and_never_overwrites_it(tmp_path, capsys):
-    def contents():
-        return {path: path.read_bytes() for path in (tmp_path / "course").rglob("*") if path.is_file()}
+def test_the_command_writes_a_course_with_a_seed_of_its_own_and_never_overwrites_it(tmp_path, capsys):
+    def contents(name):
+        return {path: path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
 
-    assert assignments.main([str(tmp_path / "course")]) == 0
-    assert "nbgrader generate_assignment 00_start_here" in capsys.readouterr().out
-    before = contents()
-    assert assignments.main([str(tmp_path / "course")]) == 2
-    assert "is not empty; nothing was written" in capsys.readouterr().err and contents() == before
+    seeds = []
+    for name in ("one", "other"):
+        assert assignments.main([str(tmp_path / name)]) == 0
+        assert "nbgrader generate_assignment 00_start_here" in capsys.readouterr().out
+        seeds += set(re.findall(rb"seed=(\d{6,})", b"".join(contents(name).values())))
+    assert len(set(seeds)) == len(seeds) == 2
+    before = contents("one")
+    assert assignments.main([str(tmp_path / "one")]) == 2
+    assert "is not empty; nothing was written" in capsys.readouterr().err and contents("one") == before
 
 
 def test_the_page_for_instructors_shows_the_points_and_minutes():
-    page = (authoring.ROOT / "docs/instructors.md").read_text()
-    assert assignments.table() in page, (
-        "its table of points is old; put there what this prints: python -m courseware classroom --table"
-    )
+    told = "its table of points is old; put there what this prints: python -m courseware classroom --table"
+    assert assignments.table() in (authoring.ROOT / "docs/instructors.md").read_text(), told

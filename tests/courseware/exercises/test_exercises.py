@@ -41,7 +41,7 @@ def case(exercise, *others, named=""):
     return pytest.param(exercise, *others, id=exercise.id + named, marks=skip)
 
 
-MISCONCEPTIONS = [  # but for stale ones: of these, test_no_misconception_is_stale says which
+MISCONCEPTIONS = [  # but for stale ones: of these, test_an_exercise_is_whole says which
     case(exercise, prop, misconception, variant, named=f"-{misconception.name}-{variant}")
     for exercise in EXERCISES
     for prop in exercise.properties
@@ -51,7 +51,6 @@ MISCONCEPTIONS = [  # but for stale ones: of these, test_no_misconception_is_sta
     if (misconception, variant) in variants(exercise)
 ]
 each_exercise = pytest.mark.parametrize("exercise", list(map(case, EXERCISES)))
-
 
 FAILED_ON = {}  # the inputs on which `graded_misconception` found each wanting
 
@@ -65,10 +64,7 @@ def graded_misconception(exercise, misconception, variant):
         FAILED_ON[exercise, misconception, variant] = inputs
         return failed_message(exercise, held, prop, inputs, *others)
 
-    with (
-        mock.patch.object(checking, "GuardedAnswer", lambda _: answer),
-        mock.patch.object(checking, "failed_message", told),
-    ):
+    with mock.patch.multiple(checking, GuardedAnswer=lambda _: answer, failed_message=told):
         return checks.grade(exercise.id, answer.answer, seed=SEED or None)
 
 
@@ -83,13 +79,6 @@ def test_the_answer_passes_alone_and_its_docstring_is_right(exercise):
     names = {**vars(module), "np": np, "launched": checks.launched, "run_cuda": checks.run_cuda}
     test = doctest.DocTestFinder().find(exercise.answer, module=module, globs=names)[0]
     assert test.examples and doctest.DocTestRunner().run(test).failed == 0
-
-
-@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
-def test_no_misconception_is_stale(exercise):
-    for misconception in exercise.misconceptions:
-        for variant in range(len(misconception.variants)):
-            misconception.answer(exercise.answer, variant)  # raises StaleMisconception, which says why
 
 
 @pytest.mark.parametrize("exercise, prop, misconception, variant", MISCONCEPTIONS)
@@ -169,6 +158,9 @@ def test_an_exercise_is_whole(exercise):
         left = [str(line) for line, text in enumerate(path.read_text().splitlines(), 1) if "FILL_IN" in text]
         lacking += [f"{path.name}: fill in what is marked FILL_IN, in lines {', '.join(left)}"] * bool(left)
     assert not lacking, "\n".join(lacking)
+    for misconception in exercise.misconceptions:
+        for variant in range(len(misconception.variants)):
+            misconception.answer(exercise.answer, variant)  # raises StaleMisconception, which says why
     names = [misconception.name for misconception in exercise.misconceptions]
     properties = [prop.name for prop in exercise.properties]
     assert len(set(names)) == len(names) and len(set(properties)) == len(properties), "two have one name"
@@ -227,18 +219,12 @@ def test_a_stub_is_not_attempted(body, documented):
         assert "not attempted yet" in result.message and "\n" not in result.message
 
 
-ATTEMPTS = [
-    "return 42",
-    "return [np.ones(2), np.ones((2, 3)), 1.0]",
-    "return {'m': [1, [2]]}",
-    "raise ValueError",
-    "x = NotImplementedError; raise x",
-]
+ATTEMPTS = "return 42", "return [np.ones(2), np.ones((2, 3)), 1.0]", "return {'m': [1, [2]]}", "raise ValueError"
 
 
 @each_exercise
 def test_anything_else_is_an_attempt(exercise):
-    for body in ATTEMPTS:
+    for body in (*ATTEMPTS, "x = NotImplementedError; raise x"):
         result = checks.grade(exercise.id, stub_of(exercise, body, True))
         assert (result.passed, result.attempted) == (False, True), body
 

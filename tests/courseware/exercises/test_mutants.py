@@ -18,11 +18,7 @@ from tools import mutants as tool
 
 EXERCISES = [exercise_id for exercise_id in registry.exercises() if exercise_id not in tool.INPUTS]
 EACH = 2  # of the mutants of an exercise
-
-
-@functools.cache
-def mutants_of(exercise_id):
-    return tool.mutants(registry.find(exercise_id).answer)
+mutants_of = functools.cache(lambda exercise_id: tool.mutants(registry.find(exercise_id).answer))
 
 
 @pytest.mark.parametrize("exercise_id", EXERCISES)
@@ -54,14 +50,12 @@ CLASSIC_BUGS = {
         "causal, one key too few": (HIDDEN, HIDDEN.replace("<=", "<")),
         "mask value 0": (f"visible = {HIDDEN}", f"scores = tl.where({HIDDEN}, scores, 0.0)"),
         "NaN on a fully masked tile": ("tl.where(m_new == float('-inf'), 0.0, m_new)", "m_new"),
-        "final division missing": ("acc / l_safe[:, None]", "acc"),
-    },
+        "final division missing": ("acc / l_safe[:, None]", "acc")},
     "05.online_attention": {"scale 1/d": ("np.sqrt(d)", "d")},
     "06.tiled_attention": {
         "float16 accumulation": ("m = m_new", "m, acc = (m_new, acc.astype(O.dtype))"),
-        "N x N": ("n_k = len(K)", "n_k = len(K); block_q, block_k = (n_q, n_k)"),
-    },
-}
+        "N x N": ("n_k = len(K)", "n_k = len(K); block_q, block_k = (n_q, n_k)")},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("exercise_id, bug", [(name, bug) for name, bugs in CLASSIC_BUGS.items() for bug in bugs])

@@ -1,3 +1,5 @@
+import IPython
+import IPython.display
 import pytest
 
 
@@ -10,9 +12,6 @@ def progress(tmp_path, monkeypatch):
 @pytest.fixture
 def shown(monkeypatch):
     """What would be displayed in a notebook, in order."""
-    import IPython
-    import IPython.display
-
     shown = []
     monkeypatch.setattr(IPython, "get_ipython", lambda: object())
     monkeypatch.setattr(IPython.display, "display", lambda bundle, raw=False: shown.append(bundle))

@@ -51,16 +51,13 @@ def test_the_html_is_aligned_and_escaped(shown):
 
 @pytest.mark.parametrize(
     "cells, html",
-    [
-        # What has no point is not filled up, and a column with words is none of numbers.
-        (["0.125", "nan"], '<td align="right">nan</td>'),
-        (["1.5e-05", "0.25"], '<td align="right">0.25</td>'),
-        (["7", "seven"], '<td align="left">7</td>'),
-        (["`a[0] < b`"], "<code>a[0] &lt; b</code>"),
-        (["`a` and b"], "`a` and b"),
-        (["a sentence may wrap: one program computes a tile and visits every key"], "<p>a sentence"),
-    ],
-)
+    [(["0.125", "nan"], '<td align="right">nan</td>'),  # what has no point is not filled up
+     (["1.5e-05", "0.25"], '<td align="right">0.25</td>'),
+     (["7", "seven"], '<td align="left">7</td>'),  # a column with words is none of numbers
+     (["`a[0] < b`"], "<code>a[0] &lt; b</code>"),
+     (["`a` and b"], "`a` and b"),
+     (["a sentence may wrap: one program computes a tile and visits every key"], "<p>a sentence")],
+)  # fmt: skip
 def test_a_cell_is_shown_as_what_it_is(shown, cells, html):
     assert html in page(shown, [(cell,) for cell in cells], ("x",))
 

@@ -1,5 +1,3 @@
-"""Lesson 01: right answers written differently."""
-
 import numpy as np
 
 
@@ -15,20 +13,13 @@ def scores_pair_by_pair(Q, K, scale=None):
 
 
 RIGHT_ANSWERS = {
-    "dot": {
-        "term by term": lambda a, b: sum(x * y for x, y in zip(a, b, strict=True)),
-        "in float32": {"(a * b).sum()": "np.einsum('i,i', np.float32(a), np.float32(b))"},
-    },
-    "cosine_similarity": {
-        "unit vectors first": cosine_of_unit_vectors,
-        "in float32": {"    lengths =": "    a, b = np.float32(a), np.float32(b)\n    lengths ="},
-    },
-    "scores": {
-        "pair by pair, as a list of lists": scores_pair_by_pair,
-        "in float32, by einsum": {"Q @ K.T": "np.einsum('id,jd->ij', np.float32(Q), np.float32(K))"},
-    },
+    "dot": {"term by term": lambda a, b: sum(x * y for x, y in zip(a, b, strict=True)),
+            "in float32": {"(a * b).sum()": "np.einsum('i,i', np.float32(a), np.float32(b))"}},
+    "cosine_similarity": {"unit vectors first": cosine_of_unit_vectors,
+                          "in float32": {"    lengths =": "    a, b = np.float32(a), np.float32(b)\n    lengths ="}},
+    "scores": {"pair by pair, as a list of lists": scores_pair_by_pair,
+               "in float32, by einsum": {"Q @ K.T": "np.einsum('id,jd->ij', np.float32(Q), np.float32(K))"}},
     "attention_flops": {
         "score by score": lambda n_q, n_k, d, d_v: sum(2 * d + 2 * d_v + 4 for _ in range(n_q) for _ in range(n_k)),
-        "int64": {"4 * n_q": "np.int64(4) * n_q"},
-    },
-}
+        "int64": {"4 * n_q": "np.int64(4) * n_q"}},
+}  # fmt: skip

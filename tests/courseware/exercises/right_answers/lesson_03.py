@@ -1,5 +1,3 @@
-"""Lesson 03: right answers written differently."""
-
 import numpy as np
 
 
@@ -24,15 +22,11 @@ RIGHT_ANSWERS = {
         "by log-sum-exp, in float64": softmax_by_lse,
         "another shift within a few units, in long double": {
             "s = x.astype(np.promote_types(x.dtype, np.float32))": "s = x.astype(np.longdouble)",
-            "np.exp(s - s.max(axis=axis, keepdims=True))": "np.exp(s - s.max(axis=axis, keepdims=True) - 1)",
-        },
-    },
+            "np.exp(s - s.max(axis=axis, keepdims=True))": "np.exp(s - s.max(axis=axis, keepdims=True) - 1)"}},
     "logsumexp": {
         "logaddexp": lambda x, axis=-1: np.logaddexp.reduce(x.astype(np.promote_types(x.dtype, "f")), axis=axis),
         "a large negative shift for rows of -inf": {"np.where(m == -np.inf, 0, m)": "np.where(m == -np.inf, -1e9, m)"},
     },
-    "masked_softmax": {
-        "row by row, visible entries alone": masked_row_by_row,
-        "an epsilon too small to count": {"np.where(l == 0, 1, l)": "(l + 1e-30)"},
-    },
-}
+    "masked_softmax": {"row by row, visible entries alone": masked_row_by_row,
+                       "an epsilon too small to count": {"np.where(l == 0, 1, l)": "(l + 1e-30)"}},
+}  # fmt: skip

@@ -1,5 +1,3 @@
-"""Lesson 04: right answers written differently."""
-
 import numpy as np
 
 
@@ -25,8 +23,7 @@ RIGHT_ANSWERS = {
     "causal_mask": {"np.tri": lambda n_q, n_k: np.tri(n_q, n_k, n_k - n_q, dtype=bool)},
     "attention": {
         "as a list of lists": lambda *arguments: attention_query_by_query(*arguments).tolist(),
-        "scaled queries, in float32": {"Q @ K.T / np.sqrt(d)": "np.float32(Q / np.sqrt(d)) @ np.float32(K).T"},
-    },
+        "scaled queries, in float32": {"Q @ K.T / np.sqrt(d)": "np.float32(Q / np.sqrt(d)) @ np.float32(K).T"}},
     "multi_head_attention": {"head by head": heads_in_a_loop},
     "standard_attention_bytes": {"int64": {"n * n * bytes": "np.int64(n) * n * bytes"}},
-}
+}  # fmt: skip

@@ -1,5 +1,3 @@
-"""Lesson 05: right answers written differently."""
-
 import numpy as np
 
 from courseware.exercises.lesson_05.merge_states import merge_states
@@ -34,20 +32,13 @@ def attention_by_merges(q, K, V, block):
 RIGHT_ANSWERS = {
     "online_normalizer": {
         "log-sum-exp": normalizer_by_lse,
-        "pairs of NumPy scalars, float32": {"        m_new = max": "        s = np.float32(s)\n        m_new = max"},
-    },
+        "pairs of NumPy scalars, float32": {"        m_new = max": "        s = np.float32(s)\n        m_new = max"}},
     "online_softmax_update": {
         "exp2 with log2(e) folded in": {
             "np.exp(m - shift)": f"np.exp2((m - shift) * {LOG2_E})",
-            "np.exp(scores - shift[..., None])": f"np.exp2((scores - shift[..., None]) * {LOG2_E})",
-        }
-    },
+            "np.exp(scores - shift[..., None])": f"np.exp2((scores - shift[..., None]) * {LOG2_E})"}},
     "merge_states": {"b before a": lambda a, b: merge_states(b, a)},
-    "online_attention": {
-        "FlashAttention-1: normalised at every step": {
-            SUMS: NORMALISED,
-            "return acc / l": "return acc",
-        },
-        "merged block states, in float32, next block fetched early": attention_by_merges,
-    },
-}
+    "online_attention": {"FlashAttention-1: normalised at every step": {SUMS: NORMALISED,
+                                                                        "return acc / l": "return acc"},
+                         "merged block states, in float32, next block fetched early": attention_by_merges},
+}  # fmt: skip

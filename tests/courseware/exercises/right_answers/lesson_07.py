@@ -1,5 +1,3 @@
-"""Lesson 07: right answers written differently."""
-
 EXP = "tl.exp(x - tl.max(x, axis=0))"
 K_POINTERS = "offs_n[:, None] * stride_kn + offs_d[None, :] * stride_kd"
 DOT = 'tl.dot(q, tl.trans(k), input_precision="ieee") * scale'
@@ -8,17 +6,12 @@ RIGHT_ANSWERS = {
     "vector_add": {
         "y first, pointers moved": {
             "    x = tl.load(x_ptr + offs, mask=mask)\n": "    x_ptr += offs\n    x = tl.load(x_ptr, mask=offs < n)\n",
-            "x + y, mask": "y + x, mask",
-        },
-        "with other": {"tl.load(x_ptr + offs, mask=mask)": "tl.load(x_ptr + offs, mask=mask, other=0.0)"},
-    },
-    "row_softmax": {
-        "exponentials of the rest set to 0": {
-            ', other=float("-inf"))': ", other=0.0)",
-            EXP: "tl.where(mask, tl.exp(x - tl.max(tl.where(mask, x, -1e30), axis=0)), 0.0)",
-        },
-        "in base 2": {EXP: "tl.exp2((x - tl.max(x, axis=0)) * 1.4426950408889634)"},
-    },
+            "x + y, mask": "y + x, mask"},
+        "with other": {"tl.load(x_ptr + offs, mask=mask)": "tl.load(x_ptr + offs, mask=mask, other=0.0)"}},
+    "row_softmax": {"exponentials of the rest set to 0": {
+                        ', other=float("-inf"))': ", other=0.0)",
+                        EXP: "tl.where(mask, tl.exp(x - tl.max(tl.where(mask, x, -1e30), axis=0)), 0.0)"},
+                    "in base 2": {EXP: "tl.exp2((x - tl.max(x, axis=0)) * 1.4426950408889634)"}},
     "scores_tile": {
         "scaled queries, K loaded transposed": {
             K_POINTERS: "offs_n[None, :] * stride_kn + offs_d[:, None] * stride_kd",
@@ -37,7 +30,5 @@ RIGHT_ANSWERS = {
             "    tl.store(m_ptr + row, m_i)\n": "    m_all = tl.max(m_i, axis=0)\n"
             "    m_ref = tl.where(m_all == float('-inf'), 0.0, m_all)\n"
             "    l_i = tl.sum(l_i * tl.exp(m_i - m_ref), axis=0)\n"
-            "    tl.store(m_ptr + row, m_all)\n",
-        },
-    },
-}
+            "    tl.store(m_ptr + row, m_all)\n"}},
+}  # fmt: skip

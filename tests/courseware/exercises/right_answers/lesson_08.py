@@ -1,5 +1,3 @@
-"""Lesson 08: right answers written differently."""
-
 import numpy as np
 
 from courseware.exercises.lesson_08.find_failing_input import find_failing_input
@@ -22,13 +20,10 @@ RIGHT_ANSWERS = {
     "kv_loop_bounds": {"by np.clip": bounds_by_np_clip},
     "lse_epilogue": {"the natural logarithm": {LSE: "m_i * 0.6931471805599453 + tl.log(l_safe)"}},
     "flash_forward": {
-        "natural exponentials and logarithm": {
-            "(scale * 1.4426950408889634)": "scale",
-            "alpha = tl.exp2(": "alpha = tl.exp(",
-            "p = tl.exp2(": "p = tl.exp(",
-            LSE: "m_i + tl.log(l_safe)",
-        },
-        "keys beyond the tile's last are not loaded": {"mask_n = offs_n < n_k": "mask_n = offs_n < kv_end"},
-    },
+        "natural exponentials and logarithm": {"(scale * 1.4426950408889634)": "scale",
+                                               "alpha = tl.exp2(": "alpha = tl.exp(",
+                                               "p = tl.exp2(": "p = tl.exp(",
+                                               LSE: "m_i + tl.log(l_safe)"},
+        "keys beyond the tile's last are not loaded": {"mask_n = offs_n < n_k": "mask_n = offs_n < kv_end"}},
     "find_failing_input": {"two heads of everything": two_heads_of_everything},
-}
+}  # fmt: skip

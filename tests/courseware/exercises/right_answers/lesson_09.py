@@ -1,5 +1,3 @@
-"""Lesson 09: right answers written differently."""
-
 import numpy as np
 
 
@@ -12,20 +10,16 @@ RIGHT_ANSWERS = {
     "p_and_ds": {"base 2": {"np.exp(S": "np.exp2(np.log2(np.e) * (S", "0.0, lse)[:, None])": "0.0, lse)[:, None]))"}},
     "softmax_vjp": {"row by row, with the matrix, in float32": softmax_vjp_by_matrix},
     "attention_backward": {
-        "float32": {"S = Q @ K": "Q, K, V, dO = (np.float32(x) for x in (Q, K, V, dO))\n    S = Q @ K"}
-    },
+        "float32": {"S = Q @ K": "Q, K, V, dO = (np.float32(x) for x in (Q, K, V, dO))\n    S = Q @ K"}},
     "delta": {
         "einsum": lambda O, dO: np.einsum("id,id->i", O.astype(np.float64), dO.astype(np.float64)),
-        "row by row": lambda O, dO: np.array([np.float32(o) @ np.float32(do) for o, do in zip(O, dO, strict=True)]),
-    },
+        "row by row": lambda O, dO: np.array([np.float32(o) @ np.float32(do) for o, do in zip(O, dO, strict=True)])},
     "tiled_backward": {
         "base 2, sums bound anew, tiles of keys freed by hand": {
             "np.exp(s": "np.exp2(np.float32(np.log2(np.e)) * (s",
             "0.0, lse_i)[:, None])": "0.0, lse_i)[:, None]))",
             "dv += p.T @ do": "dv = dv + p.T @ do",
-            "        del k, v, dk, dv": "        for tile in (k, v, dk, dv):\n            machine.free(tile)",
-        }
-    },
+            "        del k, v, dk, dv": "        for tile in (k, v, dk, dv):\n            machine.free(tile)"}},
     "dkdv_tile": {
         "transposed scores, as the library has them": {
             "tl.dot(q, tl.trans(k), ": "tl.dot(k, tl.trans(q), ",
@@ -35,9 +29,7 @@ RIGHT_ANSWERS = {
             "tl.dot(do, tl.trans(v), ": "tl.dot(v, tl.trans(do), ",
             "dp - delta[:, None]": "dp - delta[None, :]",
             "tl.trans(p).to(do.dtype), do": "p.to(do.dtype), do",
-            "tl.trans(ds).to(q.dtype), q": "ds.to(q.dtype), q",
-        },
+            "tl.trans(ds).to(q.dtype), q": "ds.to(q.dtype), q"},
         "results in the inputs' dtype": {"dk * scale, m": "(dk * scale).to(k.dtype), m", "dv, m": "dv.to(v.dtype), m"},
-        "the first query tile is not rounded, and reads less": {" // BLOCK_M * BLOCK_M\n": "\n"},
-    },
-}
+        "the first query tile is not rounded, and reads less": {" // BLOCK_M * BLOCK_M\n": "\n"}},
+}  # fmt: skip

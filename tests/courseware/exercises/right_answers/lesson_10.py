@@ -1,5 +1,3 @@
-"""Lesson 10: right answers written differently."""
-
 import numpy as np
 
 

@@ -1,5 +1,3 @@
-"""Lesson 11: right answers written differently."""
-
 import math
 
 import numpy as np

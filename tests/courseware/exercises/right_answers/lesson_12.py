@@ -1,5 +1,3 @@
-"""Lesson 12: right answers written differently."""
-
 import itertools
 
 import numpy as np
@@ -34,8 +32,7 @@ RIGHT_ANSWERS = {
     "bank_conflicts": {"by np.bincount": passes_by_numpy},
     "find_the_race": {"pair by pair, as a list": races_by_pairs},
     "warp_softmax": {
-        "it returns early": {"x += (long long)row * n;": "if (n < 1) return;\n      x += (long long)row * n;"}
-    },
+        "it returns early": {"x += (long long)row * n;": "if (n < 1) return;\n      x += (long long)row * n;"}},
     "solve": {
         "the query in shared memory, the values copied while the keys are used": {
             "k_tile[16][128], v_tile[16][128];": "k_tile[16][128], v_tile[16][128], q_tile[16][128];",
@@ -49,7 +46,5 @@ RIGHT_ANSWERS = {
                 "        for (int c = lane; c < d; c += 32) v_tile[warp][c] = key < N ? V[key * d + c] : 0.0f;\n"
                 "        __syncthreads();\n"
                 "        for (int j = 0; j < 16; j++) {\n          float score"
-            ),
-        },
-    },
-}
+            )}},
+}  # fmt: skip

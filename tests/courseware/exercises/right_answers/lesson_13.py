@@ -1,5 +1,3 @@
-"""Lesson 13: right answers written differently."""
-
 import numpy as np
 
 
@@ -45,16 +43,11 @@ RIGHT_ANSWERS = {
         "in base 2": {
             'tl.trans(k), input_precision="ieee") *': 'tl.trans(k), input_precision="ieee") * 1.4426950408889634 *',
             "tl.exp(m_i": "tl.exp2(m_i",
-            "tl.exp(scores": "tl.exp2(scores",
-        },
-        "m starts below every score that is promised": {'BLOCK_M], float("-inf")': "BLOCK_M], -1.0e9"},
-    },
+            "tl.exp(scores": "tl.exp2(scores"},
+        "m starts below every score that is promised": {'BLOCK_M], float("-inf")': "BLOCK_M], -1.0e9"}},
     "alibi_scores": {"with np.meshgrid": alibi_with_meshgrid},
     "dropout_attention": {
-        "float32, as a list": {
-            "S = Q @ K.T": "Q, K, V, dO = (np.float32(x) for x in (Q, K, V, dO))\n    S = Q @ K.T",
-            "return O,": "return [O,",
-            "(dS.T @ Q), dV": "(dS.T @ Q), dV]",
-        }
-    },
-}
+        "float32, as a list": {"S = Q @ K.T": "Q, K, V, dO = (np.float32(x) for x in (Q, K, V, dO))\n    S = Q @ K.T",
+                               "return O,": "return [O,",
+                               "(dS.T @ Q), dV": "(dS.T @ Q), dV]"}},
+}  # fmt: skip

@@ -1,5 +1,3 @@
-"""Lesson 14: right answers written differently."""
-
 import numpy as np
 
 
@@ -26,25 +24,17 @@ def merge_by_weights(m, l, acc):
 RIGHT_ANSWERS = {
     "decode_bytes": {"with NumPy": bytes_with_numpy},
     "merge_splits": {"by weights": merge_by_weights},
-    "append_to_pages": {
-        "pages, counts and places as arrays": {
-            "return pages, free, references, copies, places": "return np.array(pages, int), free, "
-            "np.array(references), copies, np.array(places, int).reshape(-1, 2)"
-        }
-    },
-    "paged_attention": {
-        "float32, normalised at the end": {
-            "q[b, head] @ K[:, kv_head].T": "np.float32(q[b, head]) @ np.float32(K[:, kv_head]).T",
-            "p @ V": "np.float32(p) @ V",
-            "p.sum(axis=1, keepdims=True)": "np.float32(p).sum(axis=1, keepdims=True)",
-        }
-    },
+    "append_to_pages": {"pages, counts and places as arrays": {
+                            "return pages, free, references, copies, places": "return np.array(pages, int), free, "
+                            "np.array(references), copies, np.array(places, int).reshape(-1, 2)"}},
+    "paged_attention": {"float32, normalised at the end": {
+                            "q[b, head] @ K[:, kv_head].T": "np.float32(q[b, head]) @ np.float32(K[:, kv_head]).T",
+                            "p @ V": "np.float32(p) @ V",
+                            "p.sum(axis=1, keepdims=True)": "np.float32(p).sum(axis=1, keepdims=True)"}},
     "decode_kernel": {
         "in base 2, m brought back at the end": {
             'tl.trans(k), input_precision="ieee") *': 'tl.trans(k), input_precision="ieee") * 1.4426950408889634 *',
             "tl.exp(m_i": "tl.exp2(m_i",
             "tl.exp(scores": "tl.exp2(scores",
-            "tl.store(m_ptr + states, m_i,": "tl.store(m_ptr + states, m_i * 0.6931471805599453,",
-        }
-    },
-}
+            "tl.store(m_ptr + states, m_i,": "tl.store(m_ptr + states, m_i * 0.6931471805599453,"}},
+}  # fmt: skip

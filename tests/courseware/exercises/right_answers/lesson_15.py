@@ -1,5 +1,3 @@
-"""Lesson 15: right answers written differently."""
-
 import numpy as np
 
 
@@ -31,14 +29,9 @@ def jobs_without_the_first_waits(tiles, stages):
 
 RIGHT_ANSWERS = {
     "barrier_phases": {"by counting": phases_by_counting},
-    "producer_consumer": {
-        "without the first waits": jobs_without_the_first_waits,
-        "without the last hand-backs": jobs_without_the_last_hand_backs,
-    },
-    "schedule": {
-        "by np.max": {
-            "max(busiest, round_trip, product + softmax)": "np.max([busiest, round_trip, product + softmax])",
-            'float("inf")': "np.inf",
-        }
-    },
-}
+    "producer_consumer": {"without the first waits": jobs_without_the_first_waits,
+                          "without the last hand-backs": jobs_without_the_last_hand_backs},
+    "schedule": {"by np.max": {
+                     "max(busiest, round_trip, product + softmax)": "np.max([busiest, round_trip, product + softmax])",
+                     'float("inf")': "np.inf"}},
+}  # fmt: skip
