@@ -143,7 +143,9 @@ TABLES = {flash_attention: OF_FLASH_ATTENTION, flash_decode: OF_FLASH_DECODE, ho
 
 
 @pytest.mark.parametrize(
-    "function, case", [(function, case) for function, table in TABLES.items() for case in table], ids=lambda x: str(x)
+    "function, case",
+    [(function, case) for function, table in TABLES.items() for case in table],
+    ids=lambda x: getattr(x, "__name__", x),
 )
 def test_bad_input_is_named_before_any_launch(function, case, monkeypatch):
     for launches in ("flash_forward", "decode"):
