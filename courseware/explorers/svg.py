@@ -266,6 +266,9 @@ class Page:
         self._rows, self.text = rows, text
         self.alt = plain(f"{what} {text}")
 
+    def __repr__(self):
+        return self.alt  # where HTML is not understood
+
     def html(self):
         """The page where it moves."""
         return self._html(Panel.html)
