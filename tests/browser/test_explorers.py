@@ -35,6 +35,7 @@ def opened(browser):
     def opened(name, width=1000):
         page.set_viewport_size({"width": width, "height": 900})
         page.set_content(f"<!doctype html><body>{html_of(name)}")
+        page.locator("div.explorer").wait_for()  # its script unpacks the pages first
         return page
 
     yield opened
