@@ -289,8 +289,9 @@ def delta_plan(do, capability, has_dlse):
     """The Launch of the first kernel for a gradient of this metadata."""
     batch, n_heads, n_q, head_dim = do.shape
     block_d = padded_head_dim(head_dim)
-    # Large enough tiles to hide the latency of memory, small enough for registers.
-    block_m = 128 if capability is None else max(16, 4096 // block_d)
+    # Large enough tiles to hide the latency of memory, small enough for registers, no more rows than
+    # `launch.MAX_ROW_STRIDE` counts on.
+    block_m = 128 if capability is None else min(128, 4096 // block_d)
     return Launch(
         delta_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1), *do.strides[:3], n_heads, n_q,
         HAS_DLSE=has_dlse, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_D=block_d,

@@ -276,6 +276,13 @@ def test_every_shape_has_a_row_and_every_row_a_shape():
         assert row.arch == "sm_90" or not row.source.endswith("h100"), row
 
 
+def test_offsets_inside_a_tile_fit_into_31_bits():
+    """Of every kernel that the table launches, and of delta's, which it does not list."""
+    gradients = [tensor_meta(torch.empty(1, 1, 300, d)) for d in (1, 16, 17, 64, 256)]
+    deltas = {backward.delta_plan(do, gpu, False).constants["BLOCK_M"] for do in gradients for gpu in GPUS}
+    assert (max(deltas | set(configs.BLOCK_SIZES)) - 1) * launch.MAX_ROW_STRIDE + 255 < 2**31
+
+
 H100 = dict(dtype=HALF, head_dim=128, capability=(9, 0), by_descriptor=True)
 
 
