@@ -32,7 +32,15 @@ import triton.language as tl
 
 from course_lib import runtime
 from course_lib.kernels.configs import dot_precision, select
-from course_lib.kernels.device import LOG2_E, kv_loop_bounds, load_tile, q_loop_bounds, store_tile, visible
+from course_lib.kernels.device import (
+    LOG2_E,
+    kv_loop_bounds,
+    load_tile,
+    q_loop_bounds,
+    store_tile,
+    visible,
+    weights_of,
+)  # fmt: skip
 from course_lib.kernels.launch import (
     MAX_CACHED_LAUNCHES,
     Launch,
@@ -134,7 +142,7 @@ def dkdv_loop(
             if MASKED:
                 is_visible = visible(offs_m[None, :], offs_n[:, None], n_q, n_k, IS_CAUSAL=True)
                 log2_p = tl.where(is_visible, log2_p, float("-inf"))
-            p = tl.exp2(log2_p)
+            p = weights_of(log2_p)
             # Line 13. [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
             dp = tl.dot(v, tl.trans(do), input_precision=INPUT_PRECISION)
             # Line 14.
@@ -221,7 +229,7 @@ def dq_loop(
             offs_n = start_n + tl.arange(0, BLOCK_N)
             is_visible = visible(offs_m[:, None], offs_n[None, :], n_q, n_k, IS_CAUSAL)
             log2_p = tl.where(is_visible, log2_p, float("-inf"))
-        p = tl.exp2(log2_p)
+        p = weights_of(log2_p)
         # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         dp = tl.dot(do, tl.trans(v), input_precision=INPUT_PRECISION)
         ds = p * (dp - delta[:, None])

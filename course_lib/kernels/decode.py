@@ -22,7 +22,14 @@ import triton.language as tl
 
 from course_lib import runtime
 from course_lib.kernels.configs import dot_precision, select
-from course_lib.kernels.device import LN_2, LOG2_E, online_softmax_update, round_to, upcast_if_interpreted, visible
+from course_lib.kernels.device import (
+    LOG2_E,
+    logsumexp,
+    online_softmax_update,
+    round_to,
+    upcast_if_interpreted,
+    visible,
+)  # fmt: skip
 from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, padded_head_dim, tensor_meta, with_positive_scale
 
 MAX_SPLITS = 512  # as many states as a program of `merge_kernel` can hold in registers
@@ -74,7 +81,7 @@ def decode_kernel(
     no key more than window_left before it. scale_log2: positive.
     o: [batch, n_heads, n_new, HEAD_DIM], contiguous. stats: lse, fp32 [batch, n_heads, n_new], if STORE_LSE.
     If IS_SPLIT, they take the states instead: o is acc, fp32 [batch, n_heads, n_new, n_splits, HEAD_DIM], and stats are
-    m, in units of log2(e), and l, fp32 [batch, n_heads, n_new, n_splits, 2]. Without keys, a state is (-inf, 0, 0).
+    m, not scaled, and l, fp32 [batch, n_heads, n_new, n_splits, 2]. Without keys, a state is (-inf, 0, 0).
     """
     n_row_tiles = tl.cdiv(n_new * GROUP_SIZE, BLOCK_M)
     start_row = tl.program_id(0) % n_row_tiles * BLOCK_M
@@ -138,15 +145,14 @@ def decode_kernel(
         l_safe = tl.where(l_i == 0.0, 1.0, l_i)
         acc = acc * (1.0 / l_safe)[:, None]
         if STORE_LSE:
-            lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * LN_2)
-            tl.store(stats_ptr + row, lse, mask=mask_m)
+            tl.store(stats_ptr + row, logsumexp(m_i, l_i, scale_log2), mask=mask_m)
     o_ptrs = o_ptr + row[:, None] * HEAD_DIM + offs_d[None, :]
     tl.store(o_ptrs, round_to(acc, o_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_d)
 
 
 @triton.jit(do_not_specialize=["n_splits"])
 def merge_kernel(
-    acc_ptr, stats_ptr, o_ptr, lse_ptr, n_splits,
+    acc_ptr, stats_ptr, o_ptr, lse_ptr, n_splits, scale_log2,
     STORE_LSE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Program (r, c) merges the states of row r, in columns c * BLOCK_D to (c + 1) * BLOCK_D - 1.
@@ -165,14 +171,13 @@ def merge_kernel(
     acc = tl.load(acc_ptrs, mask=mask_s[:, None] & mask_d[None, :], other=0.0)
     # Lesson 05's `merge_states`, for all states at once.
     m_merged = tl.max(m, axis=0)
-    alpha = tl.exp2(m - tl.where(m_merged == float("-inf"), 0.0, m_merged))
+    alpha = tl.exp2((m - tl.where(m_merged == float("-inf"), 0.0, m_merged)) * scale_log2)
     l_merged = tl.sum(alpha * l, axis=0)
     acc_merged = tl.sum(alpha[:, None] * acc, axis=0)
     l_safe = tl.where(l_merged == 0.0, 1.0, l_merged)
     tl.store(o_ptr + row * HEAD_DIM + offs_d, round_to(acc_merged / l_safe, o_ptr.dtype.element_ty), mask=mask_d)
     if STORE_LSE:
-        lse = tl.where(l_merged == 0.0, float("-inf"), (m_merged + tl.log2(l_safe)) * LN_2)
-        tl.store(lse_ptr + row, lse, mask=tl.program_id(1) == 0)
+        tl.store(lse_ptr + row, logsumexp(m_merged, l_merged, scale_log2), mask=tl.program_id(1) == 0)
 
 
 def tiles_of_a_slot(n_programs, n_tiles, n_slots, num_splits):
@@ -231,7 +236,7 @@ def plan(
     )  # fmt: skip
     block_d = min(32, padded_head_dim(head_dim))  # few columns, so that even one row's merge has several programs
     merge = Launch(
-        merge_kernel, (batch * n_heads * n_new, -(-head_dim // block_d), 1), num_splits,
+        merge_kernel, (batch * n_heads * n_new, -(-head_dim // block_d), 1), num_splits, scale * LOG2_E.value,
         STORE_LSE=store_lse, HEAD_DIM=head_dim, BLOCK_S=triton.next_power_of_2(num_splits), BLOCK_D=block_d,
     )  # fmt: skip
     return launch, merge, num_splits

@@ -21,11 +21,22 @@ def softmax_weights(m_i, l_i, scores, scale_log2, MAY_BE_EMPTY: tl.constexpr):
 
     p: exp(scores - m), fp32 [BLOCK_M, BLOCK_N]. alpha: what the accumulator is multiplied by before p's values join it.
     """
-    m_new = tl.maximum(m_i, tl.max(scores, axis=1) * scale_log2)
+    m_new = tl.maximum(m_i, tl.max(scores, axis=1))
     m_ref = tl.where(m_new == float("-inf"), 0.0, m_new) if MAY_BE_EMPTY else m_new
-    p = tl.exp2(scores * scale_log2 - m_ref[:, None])
-    alpha = tl.exp2(m_i - m_ref)
+    # Scaled after the subtraction. In scores * scale_log2 - m * scale_log2, the compiler fuses the first product into
+    # the subtraction: then one of the two is rounded and the other is not. From scores of 3e9 on, they can differ by
+    # more than 128 for the largest score, whose p is inf.
+    p = tl.exp2((scores - m_ref[:, None]) * scale_log2)
+    alpha = tl.exp2((m_i - m_ref) * scale_log2)
     return m_new, l_i * alpha + tl.sum(p, axis=1), alpha, p
+
+
+@triton.jit
+def logsumexp(m_i, l_i, scale_log2):
+    """The natural logarithm of a row's sum of exp(scores), scaled, from its state; -inf for a row without keys."""
+    # The scale comes first: in units of log2(e), a score of 3e38 is beyond the largest float.
+    lse = m_i * (scale_log2 * LN_2) + tl.log2(l_i) * LN_2
+    return tl.where(l_i == 0.0, float("-inf"), lse)
 
 
 @triton.jit
@@ -38,8 +49,7 @@ def online_softmax_update(
     arguments, on tiles: m_i, l_i fp32 [BLOCK_M]; acc fp32 [BLOCK_M, BLOCK_D]; scores fp32
     [BLOCK_M, BLOCK_N], not yet scaled, -inf where a key is invisible; values [BLOCK_N, BLOCK_D].
 
-    scale_log2 is the softmax scale times log2(e), positive. Multiplying inside `exp2` lets the compiler fuse
-    scale and subtraction into one instruction per score. m_i is in scaled base-2 units.
+    scale_log2 is the softmax scale times log2(e), positive. m_i is not scaled either, like the scores.
     MAY_BE_EMPTY: some row may have no visible key so far, and -inf - (-inf) must not be evaluated.
     INPUT_PRECISION: see `configs.dot_precision`.
     """
@@ -48,6 +58,28 @@ def online_softmax_update(
     # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
     acc = tl.dot(p.to(values.dtype), values, acc, input_precision=INPUT_PRECISION)
     return m_i, l_i, acc
+
+
+@triton.jit
+def weights_of(log2_p):
+    """exp2(log2_p), by which the backward recomputes P from scores and lse, for numbers that are at most 0 but rounded.
+
+    lse has the rounding error of a float as large as the largest score. For huge scores, exp2 of it could be inf.
+    """
+    return tl.exp2(tl.minimum(log2_p, 0.0, propagate_nan=tl.PropagateNan.ALL))
+
+
+@triton.jit
+def rounded(x):
+    """x, to fp32. Were x a product, the compiler could fuse it, unrounded, into the subtraction of a rounded one."""
+    return x + 0.0
+
+
+@triton.jit
+def add_sink(m_i, l_i, acc, sink, scale):
+    """(m_i, l_i, acc) with one more key, whose score is sink, a number, and whose value is 0. m_i comes out scaled."""
+    m_i, l_i, alpha, _ = softmax_weights(rounded(m_i * scale), l_i, (tl.zeros_like(m_i) + sink)[:, None], LOG2_E, True)
+    return m_i, l_i, acc * alpha[:, None]
 
 
 @triton.jit

@@ -21,10 +21,10 @@ from triton.runtime.errors import OutOfResources
 from course_lib import runtime
 from course_lib.kernels.configs import dot_precision, select
 from course_lib.kernels.device import (
-    LN_2,
     LOG2_E,
     kv_loop_bounds,
     load_tile,
+    logsumexp,
     online_softmax_update,
     store_tile,
     visible,
@@ -121,8 +121,7 @@ def flash_forward_kernel(
     o_ptr += batch * stride_ob + head * stride_oh
     store_tile(o_ptr, o, start_m, n_q, stride_om, MASK_Q_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D)
     if STORE_LSE:
-        # m_i is in units of log2(e); lse is a natural logarithm.
-        lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * LN_2)
+        lse = logsumexp(m_i, l_i, scale_log2)
         tl.store(lse_ptr + (batch * n_heads + head) * n_q + offs_m, lse, mask=offs_m < n_q)
 
 

@@ -6,7 +6,8 @@ Triton's own interpreter does not know Gluon. On a CPU, what `runtime.emulators`
 from course_lib import runtime
 
 __all__ = [
-    "TensorDescriptor", "fence_async_shared", "gl", "gluon", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait",
+    "PROPAGATE_NAN", "TensorDescriptor", "fence_async_shared", "gl", "gluon", "mbarrier", "tma", "warpgroup_mma",
+    "warpgroup_mma_wait",
 ]  # fmt: skip
 
 if runtime.mode() == "gpu":
@@ -20,5 +21,8 @@ if runtime.mode() == "gpu":
         warpgroup_mma_wait,
     )
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+    from triton.language import PropagateNan
+
+    PROPAGATE_NAN = gl.constexpr(PropagateNan.ALL)
 else:
     globals().update({name: getattr(runtime.emulator("gluon"), name) for name in __all__})

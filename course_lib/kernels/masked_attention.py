@@ -33,7 +33,16 @@ from course_lib.kernels.backward import delta_plan, load_statistics, with_known_
 from course_lib.kernels.block_mask import block_mask_of, keys_of_a_query
 from course_lib.kernels.checks import check_device_of, shape_of
 from course_lib.kernels.configs import dot_precision, select
-from course_lib.kernels.device import LN_2, LOG2_E, load_tile, softmax_weights, store_tile
+from course_lib.kernels.device import (
+    LOG2_E,
+    add_sink,
+    load_tile,
+    logsumexp,
+    rounded,
+    softmax_weights,
+    store_tile,
+    weights_of,
+)  # fmt: skip
 from course_lib.kernels.forward import MAX_GRID_AXIS
 from course_lib.kernels.launch import descriptor, padded_head_dim, takes_descriptors, tensor_meta, with_positive_scale
 from course_lib.kernels.score_mods import ScoreMod
@@ -53,7 +62,7 @@ def apply_score_mods(scores, queries, keys, head, w_ptr, stride_w, MODS: tl.cons
     """The scores after all score mods. queries, keys: positions. head: the flattened index batch * n_heads + head."""
     for i in tl.static_range(len(MODS)):
         scores = MODS[i](scores, queries, keys, tl.load(w_ptr + i * stride_w + head))
-    return scores
+    return rounded(scores)
 
 
 @triton.jit
@@ -151,10 +160,7 @@ def variant_forward_kernel(
     m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    if sinks_ptr is not None:
-        # The state of a key that has this score and the value 0.
-        m_i = tl.zeros([BLOCK_M], tl.float32) + tl.load(sinks_ptr + head) * LOG2_E
-        l_i += 1.0
+    score_scale = scale if len(MODS) == 0 else 1.0  # score mods take scaled scores
     first, stop = load_ranges(ranges_ptr, offs_m, n_q)
     first_partial = tl.load(program + 2)
     tile = tl.load(program + 4)
@@ -166,28 +172,29 @@ def variant_forward_kernel(
         v = load_tile(v_ptr, v_desc, batch, kv_head, start_n, n_k, stride_vn, MASK_ROWS, HEAD_DIM, BLOCK_N, BLOCK_D)
         # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
-        scale_log2 = scale * LOG2_E
         if len(MODS) > 0:
             queries = positions(offs_m[:, None], positions_ptr, n_q, n_k)
             scores = apply_score_mods(scores * scale, queries, offs_n[None, :], batch_head, w_ptr, stride_w, MODS)
-            scale_log2 = LOG2_E
         if visit >= first_partial:
             seen = block_mask_visible(
                 offs_m[:, None], offs_n[None, :], first, stop, ranges_ptr, bits_ptr, bits_of_ptr, visit,
                 False, BLOCK_M, BLOCK_N,
             )  # fmt: skip
             scores = tl.where(seen, scores, float("-inf"))
-        m_i, l_i, alpha, p = softmax_weights(m_i, l_i, scores, scale_log2, MAY_BE_EMPTY=True)
+        m_i, l_i, alpha, p = softmax_weights(m_i, l_i, scores, score_scale * LOG2_E, MAY_BE_EMPTY=True)
         if seed_ptr is not None:
             # After the sum: what is dropped counts in l_i all the same.
             kept = dropout_keep_mask(start_m, start_n, batch_head, seed_ptr, dropped, False, BLOCK_M, BLOCK_N)
             p = tl.where(kept, p, 0.0)
         # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision=INPUT_PRECISION)
+    if sinks_ptr is not None:
+        m_i, l_i, acc = add_sink(m_i, l_i, acc, tl.load(sinks_ptr + head), score_scale)
+        score_scale = 1.0
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
     o = acc * (kept_scale / l_safe)[:, None]
     store_tile(o_ptr + batch_head * n_q * HEAD_DIM, o, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
-    lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(l_safe)) * LN_2)
+    lse = logsumexp(m_i, l_i, score_scale * LOG2_E)
     tl.store(lse_ptr + batch_head * n_q + offs_m, lse, mask=offs_m < n_q)
 
 
@@ -220,7 +227,7 @@ def weights(
             m, n, first, stop, ranges_ptr, bits_ptr, bits_of_ptr, visit, TRANSPOSED, BLOCK_M, BLOCK_N
         )  # fmt: skip
         log2_p = tl.where(seen, log2_p, float("-inf"))
-    p = tl.exp2(log2_p)
+    p = weights_of(log2_p)
     # After the exponentials: their registers are free then.
     dp = tl.dot(own_v, tl.trans(passing_v), input_precision=INPUT_PRECISION)
     kept_p = p

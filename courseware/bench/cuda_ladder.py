@@ -84,8 +84,8 @@ def split_states(N, d, sms):
     splits = both[0].grid[1]
     acc, statistics = np.split(arrays["states"], [splits * d])
     m, l = statistics.reshape(splits, 2).T
-    # The kernel's m belongs to powers of two.
-    return list(zip(m * np.log(2), l, acc.reshape(splits, d), strict=True)), arrays["output"][0]
+    # The kernel's m is of scores that are not scaled.
+    return list(zip(m * d**-0.5, l, acc.reshape(splits, d), strict=True)), arrays["output"][0]
 
 
 def profile(report):

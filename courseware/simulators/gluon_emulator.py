@@ -418,6 +418,7 @@ def _no_layout(*_):
     return None
 
 
+PROPAGATE_NAN = None  # as `clamp` does
 gluon = SimpleNamespace(jit=lambda function=None, **_: Kernel(function) if function else Kernel)
 mbarrier = SimpleNamespace(
     MBarrierLayout=lambda: Barriers,
@@ -450,7 +451,7 @@ gl = SimpleNamespace(
     log2=torch.log2,
     max=lambda x, axis: x.amax(axis),
     maximum=_larger,
-    minimum=min,
+    minimum=lambda a, b, propagate_nan=None: a.clamp(max=b) if isinstance(a, torch.Tensor) else min(a, b),
     num_programs=lambda axis: Program.current.grid[axis],
     program_id=lambda axis: Program.current.pid[axis],
     static_range=range,

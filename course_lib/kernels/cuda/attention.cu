@@ -134,7 +134,7 @@ attention(const float* Q, const float* K, const float* V, float* output, float* 
     }
     __syncthreads();  // every warp has read K: its place is free for P
 
-    // line 9: the online softmax, in units of log2(e). The 8 lanes of a row differ in bits 1 to 3 of their number.
+    // line 9: the online softmax. The 8 lanes of a row differ in bits 1 to 3 of their number.
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
       float m_new = -infinity();
@@ -145,14 +145,14 @@ attention(const float* Q, const float* K, const float* V, float* output, float* 
       }
 #pragma unroll
       for (int bit = 2; bit <= 8; bit *= 2) m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffffu, m_new, bit));
-      m_new = fmaxf(m_i[i], m_new * scale_log2);
+      m_new = fmaxf(m_i[i], m_new);
       const float m_ref = m_new == -infinity() ? 0.0f : m_new;  // -inf - (-inf) is never computed
-      const float alpha = exp2f(m_i[i] - m_ref);
+      const float alpha = exp2f((m_i[i] - m_ref) * scale_log2);
       m_i[i] = m_new;
       l_i[i] *= alpha;  // of this thread's keys alone, until the end
 #pragma unroll
       for (int j = 0; j < KEYS; j++) {
-        const float p = exp2f(fmaf(s[i][j], scale_log2, -m_ref));  // rounded once, not twice
+        const float p = exp2f((s[i][j] - m_ref) * scale_log2);  // fmaf(s, scale, -m * scale) rounds one product only
         l_i[i] += p;
         p_tile[(ty + 32 * i) * P_STRIDE + tx + 8 * j] = p;
       }
@@ -216,17 +216,17 @@ attention(const float* Q, const float* K, const float* V, float* output, float* 
   }
 }
 
-// output: [M, d], d <= MERGE_THREADS. states: as `attention` leaves them. splits: at most MAX_SPLITS.
+// output: [M, d], d <= MERGE_THREADS. states, scale_log2: as of `attention`. splits: at most MAX_SPLITS.
 // Launched with M blocks of MERGE_THREADS threads; block i merges the states of row i, lesson 05's merge_states.
 __global__ void __launch_bounds__(MERGE_THREADS)
-merge_splits(float* output, const float* states, int M, int d, int splits) {
+merge_splits(float* output, const float* states, int M, int d, float scale_log2, int splits) {
   __shared__ float alpha[MAX_SPLITS], l_of_warp[MERGE_THREADS / 32];
   const int row = blockIdx.x, thread = threadIdx.x;
   const float* statistics = states + (long long)splits * M * d + 2 * row;
   float m = -infinity(), l = 0.0f;
   for (int i = 0; i < splits; i++) m = fmaxf(m, statistics[2ll * i * M]);
   for (int i = thread; i < splits; i += MERGE_THREADS) {
-    alpha[i] = exp2f(statistics[2ll * i * M] - m);
+    alpha[i] = exp2f((statistics[2ll * i * M] - m) * scale_log2);
     l += statistics[2ll * i * M + 1] * alpha[i];
   }
 #pragma unroll

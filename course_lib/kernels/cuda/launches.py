@@ -119,7 +119,7 @@ def shipped(M, N, d, *, sms, max_shared_bytes, text=None, max_splits=MAX_SPLITS)
         text, f"attention<{columns}, {block_m}, {block_n}>", (-(-M // block_m), splits), (THREADS,), arrays | sizes,
         shared_bytes(columns, block_m, block_n),
     )  # fmt: skip
-    merging = {"output": None, "states": None, "M": M, "d": d, "splits": splits}
+    merging = {"output": None, "states": None, "M": M, "d": d, "scale_log2": sizes["scale_log2"], "splits": splits}
     return [first, Launch(text, "merge_splits", (M,), (MERGE_THREADS,), merging)] if splits > 1 else [first]
 
 

@@ -19,7 +19,16 @@ import torch
 
 from course_lib import runtime
 from course_lib.kernels.backward import delta_plan, with_known_strides
-from course_lib.kernels.gluon import fence_async_shared, gl, gluon, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from course_lib.kernels.gluon import (
+    PROPAGATE_NAN,
+    fence_async_shared,
+    gl,
+    gluon,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)  # fmt: skip
 from course_lib.kernels.hopper.forward import (
     CONSUMER_REGISTERS,
     LOG2_E,
@@ -141,6 +150,12 @@ def store_rows(desc, smem, acc, batch, head, start, GROUP: gl.constexpr):
 
 
 @gluon.jit
+def weights_of(log2_p):
+    """As in device.py."""
+    return gl.exp2(gl.minimum(log2_p, 0.0, propagate_nan=PROPAGATE_NAN))
+
+
+@gluon.jit
 def dkdv_step(
     k, v, dk, dv, q_stages, do_stages, ready, empty, used, lse_stages, delta_stages, start_m, keys, shape, scale_log2,
     IS_CAUSAL: gl.constexpr,
@@ -166,7 +181,7 @@ def dkdv_step(
     log2_p = s * scale_log2 - lse_log2[None, :]
     if IS_CAUSAL:
         log2_p = gl.where(keys[:, None] <= (rows + n_k - n_q)[None, :], log2_p, float("-inf"))
-    p = gl.exp2(log2_p)
+    p = weights_of(log2_p)
     p_operand = gl.convert_layout(p.to(dtype), P_LAYOUT)
     dv_to_come = warpgroup_mma(p_operand, do, dv, is_async=True)
     dp = warpgroup_mma_wait(1, deps=[dp_to_come])
@@ -248,7 +263,7 @@ def dq_step(
             log2_p = gl.where(keys[None, :] <= (rows + n_k - n_q)[:, None], log2_p, float("-inf"))
         else:
             log2_p = gl.where((keys < n_k)[None, :], log2_p, float("-inf"))
-    p = gl.exp2(log2_p)
+    p = weights_of(log2_p)
     dp = warpgroup_mma_wait(0, deps=[dp_to_come])
     ds = gl.convert_layout((p * dp).to(k_stages.dtype), gl.DotOperandLayout(0, D_LAYOUT, 2))
     dq = warpgroup_mma(ds, k, dq)

@@ -145,11 +145,10 @@ def softmax(
         else:
             scores = gl.where((keys < n_k)[None, :], scores, float("-inf"))
     m_new = gl.maximum(m, gl.max(scores, 1))
-    m_scaled = m_new * scale_log2
-    if MASKED and IS_CAUSAL:
-        m_scaled = gl.where(m_new == float("-inf"), 0.0, m_scaled)
-    p = gl.exp2(scores * scale_log2 - m_scaled[:, None])
-    alpha = gl.exp2(m * scale_log2 - m_scaled)
+    m_ref = gl.where(m_new == float("-inf"), 0.0, m_new) if MASKED and IS_CAUSAL else m_new
+    # Scaled after the subtraction: see `device.softmax_weights`.
+    p = gl.exp2((scores - m_ref[:, None]) * scale_log2)
+    alpha = gl.exp2((m - m_ref) * scale_log2)
     return m_new, alpha, p, gl.sum(p.reshape([ROWS, BLOCK_N // 8, 8]), 1)
 
 
@@ -257,7 +256,7 @@ def consumer(
         fence_async_shared()
         tma.async_copy_shared_to_global(o_desc, [head // heads, head % heads, start_m, 0], o_smem.index(GROUP))
         if STORE_LSE:
-            lse = gl.where(l_row == 0.0, float("-inf"), (m * scale_log2 + gl.log2(l_safe)) * LN_2)
+            lse = gl.where(l_row == 0.0, float("-inf"), m * (scale_log2 * LN_2) + gl.log2(l_safe) * LN_2)
             gl.store(lse_ptr + gl.to_tensor(head).to(gl.int64) * n_q + rows, lse, mask=rows < n_q)
     tma.store_wait(0)
 
