@@ -14,13 +14,19 @@ masks have a closed form as well; the tests compare it with the rule over all sm
 their loop bounds again, in Triton; a test holds those equal, too.
 """
 
-from dataclasses import dataclass
+import hashlib
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 HIDDEN, PARTIAL, FULL = 0, 1, 2  # none, some or all pairs of the tile's queries and keys are visible
+WINDOW, REGISTERED, BOTH, EITHER = range(4)  # what a number of a mask's code begins
 
 
 def full():
@@ -60,7 +66,7 @@ def documents(ids):
     ids: [max(n_q, n_k)] whole numbers, one for each position, equal for the tokens of one document. If there are fewer
     queries than keys, the queries are the last positions; likewise the other way round.
     """
-    ids = np.array(ids)
+    ids = _array(ids)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise TypeError(f"ids has shape {ids.shape} and dtype {ids.dtype}; accepted: [positions] of whole numbers")
     return Documents(ids)
@@ -98,11 +104,54 @@ def block_sparse(layout, block):
     layout: [ceil(n_q / block), ceil(n_k / block)] of bool. block: how many queries, and keys, one entry stands for; it
     need not be the tile size of a kernel.
     """
-    layout = np.array(layout)
+    layout = _array(layout)
     if layout.ndim != 2 or layout.dtype != bool:
         raise TypeError(f"layout has shape {layout.shape} and dtype {layout.dtype}; accepted: [rows, columns] of bool")
     _check_at_least("block", block, 1)
-    return BlockSparse(layout, block)
+    return BlockSparse(layout, int(block))
+
+
+def key_lengths(lengths):
+    """Padded keys: in sequence b of a batch, every query sees the first lengths[b] keys and no others.
+
+    lengths: [batch] whole numbers from 0 to n_k.
+    """
+    lengths = _array(lengths)
+    if lengths.ndim != 1 or not lengths.size or lengths.dtype.kind not in "iu" or (lengths < 0).any():
+        raise TypeError(f"lengths is {lengths!r}; accepted: [batch] of whole numbers from 0 up")
+    return KeyLengths(lengths)
+
+
+def from_dense(visible):
+    """Query i sees key j if visible[i, j] is true, or visible[batch, head, i, j].
+
+    visible: bool, [n_q, n_k], or [batch, heads, n_q, n_k] with 1 in place of batch, or of heads, that share a mask.
+    PyTorch's scaled_dot_product_attention takes such an attn_mask. The array is as large as the matrix of scores; where
+    a rule says the same, the functions above take less memory and less time.
+    """
+    visible = _array(visible)
+    if visible.ndim not in (2, 4) or visible.dtype != bool or 0 in visible.shape:
+        raise TypeError(
+            f"visible has shape {visible.shape} and dtype {visible.dtype}; accepted: [n_q, n_k] or [batch, heads, n_q, "
+            "n_k] of bool"
+        )
+    return Dense(visible.reshape(-1, *visible.shape[-3:]) if visible.ndim == 4 else visible[None, None])
+
+
+def from_function(function, batch=None, heads=None):
+    """Query i of a head of a sequence sees key j if function(batch, head, i, j) is true, as FlexAttention's mask_mod.
+
+    function: takes the indices of a sequence and a head, and integer arrays i and j that broadcast; returns bool. It is
+    called on the host, for every pair of queries and keys, the first time that a kernel meets the mask with these
+    lengths. i and j count from 0: nothing aligns them. batch, heads: how many sequences and heads it tells apart; None
+    if all of them share what it says of the first.
+    """
+    if not callable(function):
+        raise TypeError(f"function is {function!r}; accepted: a function of (batch, head, i, j)")
+    for name, count in (("batch", batch), ("heads", heads)):
+        if count is not None:
+            _check_at_least(name, count, 1, ", or None if all share one mask")
+    return FromFunction(function, int(batch or 1), int(heads or 1))
 
 
 class Mask:
@@ -119,9 +168,20 @@ class Mask:
 
     has_ranges: whether each query sees one range of keys, wherever it may lie; so it is for bands, and for `&` of two
     masks for which it is so.
+
+    shape: (batch, heads), how many sequences and heads have masks of their own, 1 where all share one. `at` returns the
+    mask of one head; only such a mask, of shape (1, 1), answers the methods that take n_q and n_k.
+
+    code: the mask as whole numbers, from which `of_code` makes an equal one. Graphs of torch.compile take numbers, and
+    no objects.
     """
 
     is_band = False
+    shape = 1, 1
+
+    def at(self, batch, head):
+        """The mask of a head of a sequence."""
+        return self
 
     @property
     def has_ranges(self):
@@ -221,6 +281,11 @@ class Window(Mask):
     prefix: int = 0
     is_band = True
 
+    @property
+    def code(self):
+        left, right = (-1 if width is None else width for width in (self.left, self.right))
+        return WINDOW, left, right, self.prefix
+
     def key_range(self, i, n_q, n_k):
         position = i + n_k - n_q
         start = 0 * position if self.left is None else np.clip(position - self.left, 0, n_k)
@@ -228,8 +293,46 @@ class Window(Mask):
         return start, np.maximum(stop, np.minimum(self.prefix, n_k))
 
 
+_codes = itertools.count()
+_by_code = weakref.WeakValueDictionary()
+_newest = deque(maxlen=4096)  # keeps the masks of a forward pass for its backward
+
+
+class Registered(Mask):
+    """A mask with more to it than a few numbers. Its code is a number under which `of_code` finds the object.
+
+    Equal content makes masks equal, so that what was computed for one is found for its copies.
+    """
+
+    def __post_init__(self):
+        number = next(_codes)
+        object.__setattr__(self, "code", (REGISTERED, number))
+        _by_code[number] = self
+        _newest.append(self)
+
+    def __eq__(self, other):
+        return type(self) is type(other) and self._content == other._content
+
+    def __hash__(self):
+        return hash(self._content)
+
+    def __reduce__(self):  # a copy has a code of its own
+        return type(self), self._fields
+
+    @property
+    def _fields(self):
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+    @cached_property
+    def _content(self):
+        return tuple(
+            (x.shape, x.dtype.str, hashlib.sha256(np.ascontiguousarray(x)).digest()) if isinstance(x, np.ndarray) else x
+            for x in self._fields
+        )
+
+
 @dataclass(frozen=True, eq=False)
-class Documents(Mask):
+class Documents(Registered):
     """`documents`. A band if the tokens of each document stand side by side."""
 
     ids: np.ndarray
@@ -261,7 +364,7 @@ class Documents(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Packed(Mask):
+class Packed(Registered):
     """`packed`. edges_q, edges_k: where sequences begin, and behind the last its end."""
 
     edges_q: np.ndarray
@@ -288,7 +391,7 @@ class Packed(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class BlockSparse(Mask):
+class BlockSparse(Registered):
     """`block_sparse`."""
 
     layout: np.ndarray
@@ -313,6 +416,96 @@ class BlockSparse(Mask):
         return n_seen > 0, n_seen == np.outer(bottom - top, right - left)
 
 
+class PerHead(Registered):
+    """A mask for each head of each sequence, if it is not one for all of them."""
+
+    def check_lengths(self, n_q, n_k):
+        for batch, head in np.ndindex(self.shape):
+            self.at(batch, head).check_lengths(n_q, n_k)
+
+    def _rule(self, i, j, n_q, n_k):
+        if self.shape != (1, 1):
+            raise TypeError(
+                f"the mask is one for each of {self.shape} (batch, heads); at(batch, head) returns one of them"
+            )
+        return self.at(0, 0)._rule(i, j, n_q, n_k)
+
+
+@dataclass(frozen=True, eq=False)
+class KeyLengths(PerHead):
+    """`key_lengths`."""
+
+    lengths: np.ndarray
+
+    @property
+    def shape(self):
+        return len(self.lengths), 1
+
+    def at(self, batch, head):
+        return FirstKeys(int(self.lengths[batch % len(self.lengths)]))
+
+
+@dataclass(frozen=True)
+class FirstKeys(Mask):
+    """Every query sees the first n keys."""
+
+    n: int
+    has_ranges = True
+
+    def check_lengths(self, n_q, n_k):
+        super().check_lengths(n_q, n_k)
+        if self.n > n_k:
+            raise ValueError(f"lengths has {self.n}; accepted: 0 to {n_k}, the number of keys")
+
+    def key_range(self, i, n_q, n_k):
+        return 0 * i, 0 * i + self.n
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(PerHead):
+    """`from_dense`. array: [batch, heads, n_q, n_k]."""
+
+    array: np.ndarray
+
+    @property
+    def shape(self):
+        return self.array.shape[:2]
+
+    def at(self, batch, head):
+        return BlockSparse(self.array[batch % self.shape[0], head % self.shape[1]], 1)
+
+
+@dataclass(frozen=True, eq=False)
+class FromFunction(PerHead):
+    """`from_function`."""
+
+    function: Callable
+    batch: int
+    heads: int
+
+    @property
+    def shape(self):
+        return self.batch, self.heads
+
+    def at(self, batch, head):
+        return Rule(self.function, batch % self.batch, head % self.heads)
+
+
+@dataclass(frozen=True)
+class Rule(Mask):
+    """What a function says of one head of one sequence."""
+
+    function: Callable
+    batch: int
+    head: int
+
+    def _rule(self, i, j, n_q, n_k):
+        visible = _array(self.function(self.batch, self.head, i, j))
+        if visible.dtype != bool:
+            raise TypeError(f"the function of a mask returned {visible.dtype}; accepted: bool, whether i sees j")
+        return np.broadcast_to(visible, np.broadcast_shapes(i.shape, j.shape))
+
+
 @dataclass(frozen=True)
 class Combined(Mask):
     """`a | b` if either, else `a & b`."""
@@ -320,6 +513,21 @@ class Combined(Mask):
     a: Mask
     b: Mask
     either: bool
+
+    @property
+    def code(self):
+        return EITHER if self.either else BOTH, *self.a.code, *self.b.code
+
+    @property
+    def shape(self):
+        shapes = tuple(zip(self.a.shape, self.b.shape, strict=True))
+        for name, sizes in zip(("batch", "heads"), shapes, strict=True):
+            if 1 < min(sizes) < max(sizes):
+                raise ValueError(f"masks for {name} {sizes[0]} and {sizes[1]} are combined; they must be equal, or 1")
+        return tuple(map(max, shapes))
+
+    def at(self, batch, head):
+        return Combined(self.a.at(batch, head), self.b.at(batch, head), self.either)
 
     @property
     def is_band(self):
@@ -351,6 +559,29 @@ class Combined(Mask):
 
     def _join(self, a, b):
         return a | b if self.either else a & b
+
+
+def of_code(code):
+    """The mask with this code."""
+    mask, rest = _decoded(tuple(code))
+    assert not rest, "the code of one mask"
+    return mask
+
+
+def _decoded(code):
+    """The mask with whose code this code begins, and the rest of it."""
+    kind, *rest = code
+    if kind == WINDOW:
+        left, right, prefix, *rest = rest
+        return Window(*(None if width < 0 else width for width in (left, right)), prefix), rest
+    if kind == REGISTERED:
+        number, *rest = rest
+        if number not in _by_code:
+            raise RuntimeError("a compiled graph uses a mask that no longer exists; keep the mask as long as the graph")
+        return _by_code[number], rest
+    a, rest = _decoded(rest)
+    b, rest = _decoded(rest)
+    return Combined(a, b, kind == EITHER), rest
 
 
 class Visited(NamedTuple):
@@ -425,9 +656,14 @@ class Tiles:
         return Visited(*map(int, (n_tiles.sum(), n_queries @ n_tiles, n_keys.sum(), n_queries @ n_keys)))
 
 
+def _array(x):
+    """A copy of x as an array; x may be a tensor on any device."""
+    return np.array(x.detach().cpu() if hasattr(x, "detach") else x)
+
+
 def _cumulative(name, lengths):
     """Cumulative lengths as an integer array; TypeError or ValueError if they are none."""
-    lengths = np.array(lengths.tolist() if hasattr(lengths, "tolist") else lengths)
+    lengths = _array(lengths)
     if lengths.ndim != 1 or lengths.size == 0 or lengths.dtype.kind not in "iu":
         raise TypeError(f"{name} has shape {lengths.shape} and dtype {lengths.dtype}; accepted: [n] of whole numbers")
     if lengths[0] != 0:

@@ -1,27 +1,38 @@
 """The public `flash_attention` and `flash_decode`: what they accept and refuse, and how they meet autograd."""
 
-import torch
-from torch.autograd.function import once_differentiable
+from itertools import repeat
 
-from course_lib import runtime
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.forward_ad import unpack_dual
+
+from course_lib import masks, runtime
 from course_lib.kernels import checks
 from course_lib.kernels.backward import flash_backward
 from course_lib.kernels.checks import (
     DTYPES,
+    MAX_GRID_AXIS,
+    NO_FORWARD_MODE,
+    check_block,
     check_caches,
+    check_dropout,
     check_flag,
     check_int_range,
+    check_mask,
+    check_not_differentiated,
     check_scale,
+    check_score_mods,
+    check_sinks,
     check_tensors,
     check_values,
 )
-from course_lib.kernels.configs import BLOCK_SIZES
 from course_lib.kernels.decode import MAX_SPLITS, decode
 from course_lib.kernels.forward import flash_forward
 from course_lib.kernels.hopper.backward import hopper_backward, prefers_hopper_backward
 from course_lib.kernels.hopper.forward import hopper_forward, prefers_hopper
 from course_lib.kernels.launch import addressable, tensor_meta
-from course_lib.kernels.masked_attention import variant_attention
+from course_lib.kernels.masked_attention import Variant, variant_backward, variant_forward
+from course_lib.kernels.score_mods import FUNCTIONS
 
 # Up to so many query rows that share keys, and from so many keys on, `flash_attention` decodes. Where several heads
 # share them and a tile has room, up to 64 rows are decoded in hardly more time than one (timed on an H200).
@@ -82,22 +93,26 @@ def flash_attention(
     q, k, v = _cast_by_autocast(q, k, v)
     check_tensors(q, k, v)
     scale = check_scale(scale, q.shape[-1])
-    _check_blocks(block_q=block_q, block_k=block_k)
-    q, k, v = addressable(q), addressable(k), addressable(v)
+    block_q, block_k = check_block("block_q", block_q), check_block("block_k", block_k)
+    code, mods, weights = None, (), None
     if mask is not None or score_mod is not None or sinks is not None or dropout_p != 0:
         if block_q is not None or block_k is not None:
             raise ValueError("block_q and block_k are not accepted with a mask, score_mod, sinks or dropout_p")
-        o, lse = variant_attention(q, k, v, causal, scale, mask, score_mod, sinks, dropout_p, seed)
-        return (o, lse) if return_lse else o
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        o, lse = _FlashAttention.apply(q, k, v, causal, scale, return_lse, block_q, block_k)
+        code = check_mask(mask, causal).code
+        mods, weights = check_score_mods(score_mod, q)
+        sinks = check_sinks(sinks, q)
+        dropout_p, seed = check_dropout(dropout_p, seed, q)
     else:
-        o, lse = _forward(q, k, v, causal, scale, return_lse, block_q, block_k)
+        seed = None
+    q, k, v = addressable(q), addressable(k), addressable(v)
+    how = causal, scale, block_q, block_k, code, mods, float(dropout_p)
+    o, lse = _attend(q, k, v, sinks, weights, seed, *how, store_lse=return_lse)
     return (o, lse) if return_lse else o
 
 
 def flash_decode(
-    q, k_cache, v_cache, lengths, *, block_table=None, causal=True, scale=None, window_left=None, num_splits=None
+    q, k_cache, v_cache, lengths, *, block_table=None, causal=True, scale=None, window_left=None, num_splits=None,
+    score_mod=None, sinks=None, return_lse=False,
 ):  # fmt: skip
     """Attention of each sequence's newest tokens to the keys and values in its cache: softmax(q k^T * scale) v.
 
@@ -124,53 +139,186 @@ def flash_decode(
 
     Raises TypeError or ValueError before any launch, naming the argument.
     """
-    causal = check_flag("causal", causal)
+    causal, return_lse = check_flag("causal", causal), check_flag("return_lse", return_lse)
+    q, k_cache, v_cache = _cast_by_autocast(q, k_cache, v_cache)
     check_caches(q, k_cache, v_cache, lengths, block_table)
+    check_not_differentiated("flash_decode", q=q, k_cache=k_cache, v_cache=v_cache)
     scale = check_scale(scale, q.shape[-1])
-    check_int_range("window_left", window_left, 0, 2**30)
-    check_int_range("num_splits", num_splits, 1, MAX_SPLITS)
-    if torch.is_grad_enabled():
-        for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
-            if x.requires_grad:
-                raise ValueError(f"{name} requires a gradient, which flash_decode has not; call it under no_grad")
-    run = _decode_in_graph if torch.compiler.is_compiling() else _decode
-    return run(q, k_cache, v_cache, lengths, block_table, causal, scale, window_left, num_splits)
+    window_left = check_int_range("window_left", window_left, 0, 2**30)
+    num_splits = check_int_range("num_splits", num_splits, 1, MAX_SPLITS)
+    mods, weights = check_score_mods(score_mod, q)
+    arguments = q, k_cache, v_cache, lengths, block_table, check_sinks(sinks, q), weights
+    how = causal, scale, window_left, num_splits, mods
+    o, lse = _decode_in_graph(*arguments, *how) if _is_traced(q) else _decode(*arguments, *how, store_lse=return_lse)
+    return (o, lse) if return_lse else o
 
 
-class _FlashAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, v, causal, scale, return_lse, block_q, block_k):
-        o, lse = _forward(q, k, v, causal, scale, True, block_q, block_k)
-        ctx.save_for_backward(q, k, v, o, lse)
-        ctx.causal, ctx.scale = causal, scale
-        ctx.set_materialize_grads(False)
-        return o, lse if return_lse else None
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, do, dlse):
-        q, k, v, o, lse = ctx.saved_tensors
-        need_dq, need_dk, need_dv = ctx.needs_input_grad[:3]
-        do = torch.zeros_like(o) if do is None else addressable(do)
-        if torch.compiler.is_compiling():
-            dq, dk, dv = _backward_in_graph(q, k, v, o, lse, do, dlse, ctx.causal, ctx.scale)
-        else:
-            dq, dk, dv = _launch_backward(
-                q, k, v, o, lse, do, dlse, causal=ctx.causal, scale=ctx.scale,
-                need_dq=need_dq, need_dkdv=need_dk or need_dv,
-            )  # fmt: skip
-        return dq if need_dq else None, dk if need_dk else None, dv if need_dv else None, None, None, None, None, None
+# The functions below take arguments in this order: tensors (q, k, v, sinks or None, weights of the score mods or None,
+# seed of the dropout or None; for gradients o, lse, do, dlse or None), then what is called how: causal, scale, block_q,
+# block_k, the code of the mask or None, codes of the score mods, dropout_p.
 
 
-def _forward(q, k, v, causal, scale, store_lse, block_q, block_k):
+def _attend(*arguments, store_lse):
+    """(o, lse), by way of autograd where it has something to do with the call."""
+    differentiable = arguments[:4]
+    q, k, v, *others = arguments
+    for axis in (0, 1):
+        if q.shape[axis] > MAX_GRID_AXIS:
+            return _in_parts(axis, arguments, store_lse)
     if torch.compiler.is_compiling():
-        return _forward_in_graph(q, k, v, causal, scale, block_q, block_k)
-    return _launch_forward(q, k, v, causal, scale, store_lse, block_q, block_k)
+        # Dynamo refuses to take one tensor twice, as in flash_attention(x, x, x).
+        return _Attention.apply(q, k.view_as(k), v.view_as(v), *others)
+    if torch._C._are_functorch_transforms_active():
+        return _TransformedAttention.apply(*arguments)
+    if any(unpack_dual(x).tangent is not None for x in differentiable if x is not None):
+        raise NotImplementedError(NO_FORWARD_MODE)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in differentiable):
+        return _Attention.apply(*arguments)
+    return _forward(*arguments, store_lse=store_lse)
 
 
-def _launch_forward(q, k, v, causal, scale, store_lse, block_q, block_k):
-    """(o, lse) by the kernel that suits the shapes. Both compute one function, so the backward is the same."""
+def _in_parts(axis, arguments, store_lse):
+    """`_attend` for as many sequences, or heads, at a time as a grid has room for."""
+    q, k, v, sinks, weights, seed, *how = arguments
+    name, code = ("batch", "heads")[axis], how[4]
+    if seed is not None or code is not None and masks.of_code(code).shape[axis] > 1:
+        raise ValueError(
+            f"q has {name} {q.shape[axis]}; at most {MAX_GRID_AXIS} are accepted with dropout, or a mask for each; "
+            "call flash_attention for some at a time"
+        )
+    group = q.shape[1] // k.shape[1] if axis else 1
+    n_keys = MAX_GRID_AXIS // group
+    n = n_keys * group
+    split = zip(
+        q.split(n, axis), k.split(n_keys, axis), v.split(n_keys, axis),
+        repeat(None) if sinks is None else sinks.split(n) if axis else repeat(sinks),
+        repeat(None) if weights is None else weights.split(n, axis + 1), strict=False,
+    )  # fmt: skip
+    o, lse = zip(*(_attend(*part, None, *how, store_lse=store_lse) for part in split), strict=True)
+    return torch.cat(o, axis), torch.cat(lse, axis) if store_lse else None
+
+
+def _keep(ctx, arguments, results):
+    ctx.save_for_backward(*arguments[:6], *results)
+    ctx.how = arguments[6:]
+    ctx.set_materialize_grads(False)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *arguments):
+        results = _forward(*arguments, store_lse=True)
+        _keep(ctx, arguments, results)
+        return results
+
+    @staticmethod
+    def backward(ctx, do, dlse):
+        o, needs = ctx.saved_tensors[6], ctx.needs_input_grad[:4]
+        arguments = *ctx.saved_tensors, torch.zeros_like(o) if do is None else do, dlse, *ctx.how
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            gradients = _Gradients.apply(*arguments)
+        else:
+            gradients = _backward(*arguments, need_dq=needs[0], need_dkdv=needs[1] or needs[2])
+        wanted = [x if needed else None for x, needed in zip(gradients, needs, strict=True)]
+        return *wanted, None, None, *[None for _ in ctx.how]
+
+
+class _TransformedAttention(_Attention):
+    """Inside torch.func.grad and the like, which ask for a context of its own. Elsewhere it would cost 50 us a call."""
+
+    @staticmethod
+    def forward(*arguments):
+        return _forward(*arguments, store_lse=True)
+
+    setup_context = staticmethod(_keep)
+
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        return _vmap(_TransformedAttention, info, in_dims, arguments)
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise NotImplementedError(NO_FORWARD_MODE)
+
+
+class _Gradients(torch.autograd.Function):
+    """Gradients that are part of a graph. Where somebody asks for theirs, it says that there are none."""
+
+    @staticmethod
+    def forward(*arguments):
+        return _backward(*arguments, need_dq=True, need_dkdv=True)
+
+    @staticmethod
+    def setup_context(ctx, arguments, results):
+        pass
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise NotImplementedError("flash_attention has first derivatives only, and a second one was asked for")
+
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        return _vmap(_Gradients, info, in_dims, arguments)
+
+    jvp = _TransformedAttention.jvp
+
+
+def _vmap(function, info, in_dims, arguments):
+    """function.apply, and the dimensions of its results that are mapped: the mapped dimension joins the batch."""
+    if any(x is not None for x in (*arguments[3:6], arguments[-3])):
+        raise NotImplementedError(
+            "vmap of flash_attention takes no mask, score_mod, sinks or dropout_p; make the mapped dimension part of "
+            "the batch, and call flash_attention once"
+        )
+
+    def joined(x, dim):
+        if not isinstance(x, torch.Tensor):
+            return x
+        return (x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
+
+    results = function.apply(*map(joined, arguments, in_dims))
+    results = [x if x is None else x.unflatten(0, (info.batch_size, -1)) for x in results]
+    return tuple(results), tuple(x if x is None else 0 for x in results)
+
+
+def _is_traced(q):
+    """Whether nothing is computed now: torch.compile makes a graph, or somebody asks for shapes alone."""
+    return torch.compiler.is_compiling() or q.is_meta or isinstance(q, FakeTensor)
+
+
+def _forward(q, *others, store_lse):
+    if _is_traced(q):
+        return _forward_in_graph(q, *others)
+    return _launch_forward(q, *others, store_lse=store_lse)
+
+
+def _backward(q, *others, need_dq, need_dkdv):
+    """(dq, dk, dv, dsinks), None for what is not needed or not there."""
+    if _is_traced(q):
+        *gradients, dsinks = _backward_in_graph(q, *others)
+        return *gradients, dsinks if dsinks.numel() else None
+    return _launch_backward(q, *others, need_dq=need_dq, need_dkdv=need_dkdv)
+
+
+def _variant(q, k, sinks, weights, seed, code, mods, dropout_p):
+    mask = masks.of_code(code)
+    mask.check_lengths(q.shape[2], k.shape[2])
+    for name, of_mask, of_q in zip(("batch", "heads"), mask.shape, q.shape[:2], strict=True):
+        if of_mask not in (1, of_q):
+            raise ValueError(f"mask is one for {name} {of_mask}; accepted: {of_q}, which q has, or 1 for all")
+    return Variant(mask, tuple(FUNCTIONS[mod] for mod in mods), weights, sinks, dropout_p, seed)
+
+
+def _launch_forward(
+    q, k, v, sinks, weights, seed, causal, scale, block_q, block_k, code, mods, dropout_p, *, store_lse
+):  # fmt: skip
+    """(o, lse) by the kernel that suits the call."""
     group_size, n_q, n_k = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
+    if n_q == 0 or n_k == 0:
+        lse = torch.full(q.shape[:3], -torch.inf, dtype=torch.float32, device=q.device)
+        return torch.zeros_like(q), lse if sinks is None else lse.copy_(sinks[:, None])
+    if code is not None:
+        return variant_forward(q, k, v, _variant(q, k, sinks, weights, seed, code, mods, dropout_p), scale)
     most_rows = MAX_GROUPED_ROWS if group_size > 1 and q.dtype != torch.float32 else MAX_DECODED_ROWS
     if block_q is None and block_k is None:
         if group_size * n_q <= most_rows and n_k >= MIN_DECODED_KEYS:
@@ -181,21 +329,33 @@ def _launch_forward(q, k, v, causal, scale, store_lse, block_q, block_k):
     return flash_forward(q, k, v, causal=causal, scale=scale, store_lse=store_lse, block_q=block_q, block_k=block_k)
 
 
-def _launch_backward(q, k, v, o, lse, do, dlse, *, causal, **how):
-    """(dq, dk, dv) by the kernels that suit the shapes."""
+def _launch_backward(
+    q, k, v, sinks, weights, seed, o, lse, do, dlse, causal, scale, block_q, block_k, code, mods, dropout_p, **needs
+):  # fmt: skip
+    """(dq, dk, dv, dsinks) by the kernels that suit the call, which are the same for every forward."""
+    if o.numel() == 0 or k.shape[2] == 0:
+        dsinks = None if sinks is None else torch.zeros_like(sinks) if dlse is None else dlse.sum((0, 2))
+        return *(torch.zeros_like(x) for x in (q, k, v)), dsinks
+    do = addressable(do)
+    if code is not None:
+        variant = _variant(q, k, sinks, weights, seed, code, mods, dropout_p)
+        return variant_backward(q, k, v, o, lse, do, dlse, variant, scale, **needs)
     metas = map(tensor_meta, (q, k, v, do))
     suits = not PORTABLE and prefers_hopper_backward(runtime.capability(q.device), *metas, causal)
-    return (hopper_backward if suits else flash_backward)(q, k, v, o, lse, do, dlse, causal=causal, **how)
+    launch = hopper_backward if suits else flash_backward
+    return *launch(q, k, v, o, lse, do, dlse, causal=causal, scale=scale, **needs), None
 
 
 # Operators for torch.compile, which does not look into them and learns the shapes of their results from the functions
 # registered as fake. An operator always returns tensors, so it computes lse and every gradient whether needed or not.
 @torch.library.custom_op("course_lib::flash_forward", mutates_args=())
 def _forward_in_graph(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float,
-    block_q: int | None, block_k: int | None,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, weights: torch.Tensor | None,
+    seed: torch.Tensor | None, causal: bool, scale: float, block_q: int | None, block_k: int | None,
+    code: list[int] | None, mods: list[int], dropout_p: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    return _launch_forward(q, k, v, causal, scale, True, block_q, block_k)
+    how = causal, scale, block_q, block_k, code, mods, dropout_p
+    return _launch_forward(q, k, v, sinks, weights, seed, *how, store_lse=True)
 
 
 @_forward_in_graph.register_fake
@@ -205,40 +365,51 @@ def _(q, *_):
 
 @torch.library.custom_op("course_lib::flash_backward", mutates_args=())
 def _backward_in_graph(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
-    dlse: torch.Tensor | None, causal: bool, scale: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    return _launch_backward(q, k, v, o, lse, do, dlse, causal=causal, scale=scale)
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, weights: torch.Tensor | None,
+    seed: torch.Tensor | None, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, dlse: torch.Tensor | None,
+    causal: bool, scale: float, block_q: int | None, block_k: int | None, code: list[int] | None, mods: list[int],
+    dropout_p: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    how = causal, scale, block_q, block_k, code, mods, dropout_p
+    arguments = q, k, v, sinks, weights, seed, o, lse, do, dlse, *how
+    *gradients, dsinks = _launch_backward(*arguments, need_dq=True, need_dkdv=True)
+    return *gradients, q.new_empty(0) if dsinks is None else dsinks
 
 
 @_backward_in_graph.register_fake
-def _(q, k, v, *_):
-    return tuple(x.new_empty(x.shape) for x in (q, k, v))
+def _(q, k, v, sinks, *_):
+    return *(x.new_empty(x.shape) for x in (q, k, v)), q.new_empty(0) if sinks is None else sinks.new_empty(sinks.shape)
 
 
-def _decode(q, k_cache, v_cache, lengths, block_table, causal, scale, window_left, num_splits):
+def _decode(
+    q, k_cache, v_cache, lengths, block_table, sinks, weights, causal, scale, window_left, num_splits, mods, *,
+    store_lse,
+):  # fmt: skip
     if checks.DEBUG or runtime.mode() == "interpreter":
         check_values(lengths, block_table, k_cache, q.shape[2], window_left)
     q = q if q.stride(-1) == 1 else q.contiguous()
     if block_table is not None and block_table.stride(-1) != 1:
         block_table = block_table.contiguous()
     return decode(
-        q, k_cache, v_cache, lengths.contiguous(), block_table, causal=causal, scale=scale, window_left=window_left,
-        num_splits=num_splits,
-    )[0]  # fmt: skip
+        q, k_cache, v_cache, lengths.contiguous(), block_table, sinks, weights, causal=causal, scale=scale,
+        window_left=window_left, num_splits=num_splits, mods=tuple(FUNCTIONS[mod][0] for mod in mods),
+        store_lse=store_lse,
+    )  # fmt: skip
 
 
 @torch.library.custom_op("course_lib::flash_decode", mutates_args=())
 def _decode_in_graph(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, lengths: torch.Tensor,
-    block_table: torch.Tensor | None, causal: bool, scale: float, window_left: int | None, num_splits: int | None,
-) -> torch.Tensor:  # fmt: skip
-    return _decode(q, k_cache, v_cache, lengths, block_table, causal, scale, window_left, num_splits)
+    block_table: torch.Tensor | None, sinks: torch.Tensor | None, weights: torch.Tensor | None, causal: bool,
+    scale: float, window_left: int | None, num_splits: int | None, mods: list[int],
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    how = causal, scale, window_left, num_splits, mods
+    return _decode(q, k_cache, v_cache, lengths, block_table, sinks, weights, *how, store_lse=True)
 
 
 @_decode_in_graph.register_fake
 def _(q, *_):
-    return q.new_empty(q.shape)
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 def _cast_by_autocast(*tensors):
@@ -252,9 +423,3 @@ def _cast_by_autocast(*tensors):
         else x
         for x in tensors
     ]  # fmt: skip
-
-
-def _check_blocks(**blocks):
-    for name, block in blocks.items():
-        if block is not None and block not in BLOCK_SIZES:
-            raise ValueError(f"{name} must be one of {', '.join(map(str, BLOCK_SIZES))} or None, got {block!r}")

@@ -15,17 +15,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from course_lib.masks import FULL, PARTIAL
+from course_lib.masks import FULL, HIDDEN, PARTIAL
 
 
 class BlockMask(NamedTuple):
     """What a kernel reads; all on one device.
 
-    programs: int32 [n, 5], for each program, longest first: its own tile; its visits begin at this index, partial ones
-    at that, and end before the next; the tile of its first visit. tiles: int32, the tile of each visit, and one more
-    number, since kernels read one visit ahead. bits_of: int32, which of bits belong to each visit, or None. bits: int32
-    [distinct tiles, block_q, ceil(block_k / 32)], or None; the lowest bit is the first key's. ranges: int32 [2, n_q],
-    by key [2, n_k], or None. positions: int32 [n_q], or None where query i stands at key i + n_k - n_q.
+    programs: int32 [heads, n, 5], for each head of the mask's shape and each program, longest first: its own tile; its
+    visits begin at this index, partial ones at that, and end before the next; the tile of its first visit. tiles:
+    int32, the tile of each visit, and one more number, since kernels read one visit ahead. bits_of: int32, which of
+    bits belong to each visit, or None. bits: int32 [distinct tiles, block_q, ceil(block_k / 32)], or None; the lowest
+    bit is the first key's. ranges: int32 [heads, 2, n_q], by key [heads, 2, n_k], or None. positions: int32 [n_q], or
+    None where query i stands at key i + n_k - n_q.
     """
 
     programs: torch.Tensor
@@ -38,34 +39,38 @@ class BlockMask(NamedTuple):
 
 @functools.lru_cache(256)
 def keys_of_a_query(mask, n_q, n_k):
-    """How many keys a query visits on average, in tiles of 128."""
-    return mask.tiles(n_q, n_k, 128, 128).visited.pairs // n_q
+    """How many keys a query visits on average, in tiles of 128. Where heads have masks of their own: in the first."""
+    return mask.at(0, 0).tiles(n_q, n_k, 128, 128).visited.pairs // n_q
 
 
 @functools.lru_cache(256)
 def block_mask_of(mask, n_q, n_k, block_q, block_k, device, by_key=False):
     """The BlockMask of programs that have a tile of queries each, or, by_key, a tile of keys."""
-    tiles = mask.tiles(n_q, n_k, block_q, block_k)
-    kinds = tiles.kinds.copy()
+    heads = [mask.at(*index) for index in np.ndindex(mask.shape)]
+    tiles = [head.tiles(n_q, n_k, block_q, block_k) for head in heads]
+    kinds = np.stack([of_head.kinds for of_head in tiles])
     # A tile that ends beyond the tensor is never taken whole.
-    for edge, length, block in ((kinds[-1], n_q, block_q), (kinds[:, -1], n_k, block_k)):
+    for edge, length, block in ((kinds[:, -1], n_q, block_q), (kinds[:, :, -1], n_k, block_k)):
         if length % block:
             edge[edge == FULL] = PARTIAL
-    rows = kinds.T if by_key else kinds
-    of_program = [np.concatenate([np.flatnonzero(row == kind) for kind in (FULL, PARTIAL)]) for row in rows]
-    n_visits, n_full = np.array([len(visited) for visited in of_program]), (rows == FULL).sum(axis=1)
-    ends = n_visits.cumsum()
+    rows = kinds.swapaxes(1, 2) if by_key else kinds
+    of_program = [np.concatenate([np.flatnonzero(row == kind) for kind in (FULL, PARTIAL)]) for row in np.vstack(rows)]
+    n_visits, n_full = (rows != HIDDEN).sum(axis=2), (rows == FULL).sum(axis=2)
+    ends = n_visits.cumsum().reshape(n_visits.shape)
     begins = ends - n_visits
-    order = np.argsort(-n_visits, kind="stable")
+    # One order for all heads: the heads that share keys share their key tiles.
+    order = np.argsort(-n_visits.sum(axis=0), kind="stable")
     listed = np.concatenate([*of_program, [0]])
-    programs = np.stack([np.arange(len(rows)), begins, begins + n_full, ends, listed[begins]], axis=1)[order]
+    own = np.broadcast_to(np.arange(n_visits.shape[1]), n_visits.shape)
+    programs = np.stack([own, begins, begins + n_full, ends, listed[begins]], axis=2)[:, order]
     bits_of = bits = None
-    ranges = _ranges(mask, n_q, n_k, by_key)
-    if ranges is None:
+    ranges = [_ranges(head, n_q, n_k, by_key) for head in heads]
+    if any(of_head is None for of_head in ranges):
+        ranges = None
         bits_of, bits = _bits(tiles, kinds, of_program, by_key)
-    positions = mask.positions(n_q, n_k)
+    positions = heads[0].positions(n_q, n_k)
     positions = None if np.array_equal(positions, np.arange(n_k - n_q, n_k)) else positions
-    arrays = programs, listed, bits_of, bits, ranges, positions
+    arrays = programs, listed, bits_of, bits, None if ranges is None else np.stack(ranges), positions
     return BlockMask(*(None if x is None else torch.from_numpy(x.astype(np.int32)).to(device) for x in arrays))
 
 
@@ -87,14 +92,15 @@ def _ranges(mask, n_q, n_k, by_key):
 def _bits(tiles, kinds, of_program, by_key):
     """(bits_of, bits) of BlockMask."""
     numbers, distinct, bits_of = {}, [], []
-    for own, visited in enumerate(of_program):
+    for program, visited in enumerate(of_program):
+        head, own = divmod(program, kinds.shape[2 if by_key else 1])
         for other in visited:
             i, j = (other, own) if by_key else (own, other)
-            if kinds[i, j] == FULL:
+            if kinds[head, i, j] == FULL:
                 bits_of.append(0)
                 continue
-            pairs = np.zeros((tiles.block_q, -(-tiles.block_k // 32) * 32), bool)
-            visible = tiles.visible(i, j)
+            pairs = np.zeros((tiles[head].block_q, -(-tiles[head].block_k // 32) * 32), bool)
+            visible = tiles[head].visible(i, j)
             pairs[: visible.shape[0], : visible.shape[1]] = visible
             packed = np.packbits(pairs, axis=1, bitorder="little").view(np.int32)
             bits_of.append(numbers.setdefault(packed.tobytes(), len(numbers)))

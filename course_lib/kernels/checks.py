@@ -4,12 +4,16 @@ import math
 import numbers
 
 import torch
+from torch.autograd.forward_ad import unpack_dual
 
-from course_lib import runtime
+from course_lib import masks, runtime
+from course_lib.kernels.configs import BLOCK_SIZES
+from course_lib.kernels.score_mods import ScoreMod
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_HEAD_DIM = 256
-MAX_HEADS = 65_535  # what the second axis of a CUDA grid holds
+MAX_GRID_AXIS = 65_535  # programs along the second and third axes of a CUDA grid; the first takes 2^31 - 1
+NO_FORWARD_MODE = "no forward-mode derivatives; take reverse mode: backward, torch.func.grad or torch.func.vjp"
 COMPILED = runtime.mode() == "gpu"
 # Whether `flash_decode` checks the values of lengths and block_table. The host then waits for the GPU at every call.
 # In the interpreter they are always checked.
@@ -20,8 +24,8 @@ def check_tensors(q, k, v):
     """Refuse q, k and v unless they are as `flash_attention` takes them."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, x)
-    batch, n_heads, n_q, head_dim = q.shape
-    _, n_kv_heads, n_k, _ = k.shape
+    batch, n_heads, _, head_dim = q.shape
+    n_kv_heads = k.shape[1]
     for name, x in (("k", k), ("v", v)):
         check_like_q(name, x, q)
         if x.shape[0] != batch:
@@ -30,9 +34,7 @@ def check_tensors(q, k, v):
     if v.shape != k.shape:
         raise ValueError(f"v must have k's shape {shape_of(k)}, got {shape_of(v)}")
     check_head_dim(head_dim)
-    for name, heads, length in (("q", n_heads, n_q), ("k", n_kv_heads, n_k)):
-        if length < 1:
-            raise ValueError(f"{name} has sequence length 0; it must be at least 1")
+    for name, heads in (("q", n_heads), ("k", n_kv_heads)):
         if heads < 1:
             raise ValueError(f"{name} has 0 heads; it must have at least 1")
     check_heads(n_heads, "k and v", n_kv_heads)
@@ -58,6 +60,8 @@ def check_caches(q, k_cache, v_cache, lengths, block_table):
         if size < 1:
             raise ValueError(f"{name} has {axis} 0; it must be at least 1")
     check_heads(n_heads, "k_cache and v_cache", n_kv_heads)
+    if n_kv_heads > MAX_GRID_AXIS:
+        raise ValueError(f"k_cache has {n_kv_heads} kv_heads; at most {MAX_GRID_AXIS} are accepted; call it for some")
     for name, x in (("k_cache", k_cache), ("v_cache", v_cache)):
         # A copy of a whole cache at every call would take longer than the call.
         if x.stride(-1) != 1:
@@ -67,9 +71,7 @@ def check_caches(q, k_cache, v_cache, lengths, block_table):
         if n_pages != batch:
             raise ValueError(f"k_cache has batch {n_pages} but q has {batch}; they must be equal")
         return
-    check_integers("block_table", block_table, q, (torch.int32,), "batch, pages")
-    if page_size < 16 or page_size & (page_size - 1):
-        raise ValueError(f"k_cache has page_size {page_size}; accepted: powers of two from 16 up")
+    check_integers("block_table", block_table, q, (torch.int32, torch.int64), "batch, pages")
     if block_table.shape[1] < 1:
         raise ValueError("block_table has pages 0; it must be at least 1")
 
@@ -105,6 +107,11 @@ def check_tensor(name, x, axes="batch, heads, seq, head_dim"):
     """Refuse x unless it is a tensor of these axes in a dtype of DTYPES."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if x.layout != torch.strided:
+        raise TypeError(
+            f"{name} has layout {x.layout}; accepted: strided. Sequences of several lengths go into one row, with "
+            "masks.packed(...)"
+        )
     if x.dim() != 4:
         raise ValueError(f"{name} must have 4 dimensions [{axes}], got {shape_of(x)}")
     if x.dtype not in DTYPES:
@@ -126,7 +133,7 @@ def check_device_of(name, x, q):
 
 
 def check_device(q):
-    if COMPILED and not q.is_cuda:
+    if COMPILED and not q.is_cuda and not q.is_meta:
         raise ValueError(f"q, k and v are on {q.device}; kernels run compiled here and take CUDA tensors")
 
 
@@ -137,8 +144,6 @@ def check_head_dim(head_dim):
 
 def check_heads(n_heads, names, n_kv_heads):
     """Refuse numbers of heads, neither of them 0, that do not fit each other. names: whose n_kv_heads is."""
-    if n_heads > MAX_HEADS:
-        raise ValueError(f"q has {n_heads} heads; at most {MAX_HEADS} are accepted (the batch may be larger)")
     if n_heads % n_kv_heads:
         raise ValueError(f"{names} have {n_kv_heads} heads, which do not divide q's {n_heads}")
 
@@ -161,13 +166,109 @@ def check_scale(scale, head_dim):
 
 
 def check_int_range(name, value, least, most):
-    """Refuse value unless it is None or a whole number from least to most."""
+    """value as an int, or None; refused unless it is None or a whole number from least to most."""
     if value is None:
-        return
+        return None
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be a whole number or None, got {value!r}")
     if not least <= value <= most:
         raise ValueError(f"{name} must be {least} to {most} or None, got {value}")
+    return int(value)
+
+
+def check_block(name, block):
+    """block as an int, or None."""
+    if block is None:
+        return None
+    if isinstance(block, bool) or block not in BLOCK_SIZES:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, BLOCK_SIZES))} or None, got {block!r}")
+    return int(block)
+
+
+def check_not_differentiated(function, **tensors):
+    """Refuse a call that autograd or torch.func takes part in, by a function that has no derivative."""
+    for name, x in tensors.items():
+        if torch.is_grad_enabled() and x.requires_grad:
+            raise ValueError(f"{name} requires a gradient, which {function} has not; call it under no_grad")
+        if not torch.compiler.is_compiling() and unpack_dual(x).tangent is not None:
+            raise NotImplementedError(f"{name} has a tangent, and {function} no derivatives of any mode")
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        raise NotImplementedError(
+            f"{function} does not work inside torch.func transforms; make a mapped dimension part of the batch"
+        )
+
+
+def check_mask(mask, causal):
+    """One mask of both."""
+    if mask is None:
+        return masks.causal() if causal else masks.full()
+    if isinstance(mask, torch.Tensor):
+        raise TypeError(
+            "mask is a Tensor; accepted: None or what functions of course_lib.masks return: from_dense(mask) for bool, "
+            "key_lengths(lengths) for padding. To add numbers to the scores, write a score_mod"
+        )
+    if not isinstance(mask, masks.Mask):
+        raise TypeError(
+            f"mask is a {type(mask).__name__}; accepted: None or what functions of course_lib.masks return. A function "
+            "of (batch, head, i, j) becomes a mask by from_function(...)"
+        )
+    if causal and isinstance(mask, masks.Packed):
+        raise ValueError("causal is True and mask is packed(...); write packed(..., within=causal()), which is aligned")
+    return mask & masks.causal() if causal else mask
+
+
+def check_score_mods(score_mod, q):
+    """(codes of the ScoreMods, their parameters, fp32 [mods, batch, heads], or None without any)."""
+    if score_mod is None:
+        return (), None
+    mods = tuple(score_mod) if isinstance(score_mod, tuple | list) else (score_mod,)
+    for mod in mods:
+        if not isinstance(mod, ScoreMod):
+            raise TypeError(f"score_mod is {mod!r}; accepted: a ScoreMod, several in a tuple, or None")
+    parameters = [_parameter(mod.parameter, q) for mod in mods]
+    return tuple(mod.code for mod in mods), torch.stack(parameters) if mods else None
+
+
+def _parameter(parameter, q):
+    """The parameter of a ScoreMod for every head: fp32 [batch, heads]."""
+    batch, n_heads = q.shape[:2]
+    if isinstance(parameter, numbers.Real):
+        # Filled in: copied to the GPU, a number would make the host wait for the GPU.
+        return torch.full((batch, n_heads), float(parameter), dtype=torch.float32, device=q.device)
+    if torch.is_grad_enabled() and getattr(parameter, "requires_grad", False):
+        raise ValueError("the parameter of a score_mod requires a gradient, which it does not get; detach it")
+    parameter = torch.as_tensor(parameter, dtype=torch.float32, device=q.device).detach()
+    if parameter.shape not in ((), (n_heads,), (batch, n_heads)):
+        raise ValueError(
+            f"the parameter of a score_mod has shape {shape_of(parameter)}; accepted: a number, [{n_heads}] or "
+            f"[{batch}, {n_heads}]"
+        )
+    return parameter.expand(batch, n_heads)
+
+
+def check_sinks(sinks, q):
+    """sinks as fp32 [heads], or None."""
+    if sinks is None:
+        return None
+    if not isinstance(sinks, torch.Tensor) or sinks.shape != (q.shape[1],) or not sinks.is_floating_point():
+        found = f"{sinks.dtype} {shape_of(sinks)}" if isinstance(sinks, torch.Tensor) else repr(sinks)
+        raise ValueError(f"sinks is {found}; accepted: floating-point [{q.shape[1]}], one a head")
+    check_device_of("sinks", sinks, q)
+    return sinks.float().contiguous()
+
+
+def check_dropout(dropout_p, seed, q):
+    """(dropout_p, seed as int64 [1] on q's device, or None without dropout)."""
+    if isinstance(dropout_p, bool) or not isinstance(dropout_p, numbers.Real) or not 0 <= dropout_p <= 1:
+        raise ValueError(f"dropout_p is {dropout_p!r}; accepted: numbers from 0 to 1")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**63):
+        raise ValueError(f"seed is {seed!r}; accepted: whole numbers from 0 to 2^63 - 1, or None for a random one")
+    if not dropout_p:
+        return 0.0, None
+    of_seed = dict(dtype=torch.int64, device=q.device)
+    if seed is None:  # by the generator of q's device, of which each replay of a CUDA graph draws anew
+        return float(dropout_p), torch.randint(2**63 - 1, (1,), **of_seed)
+    return float(dropout_p), torch.full((1,), int(seed), **of_seed)
 
 
 def name_of(dtype):

@@ -24,6 +24,7 @@ from course_lib import runtime
 from course_lib.kernels.configs import dot_precision, select
 from course_lib.kernels.device import (
     LOG2_E,
+    add_sink,
     logsumexp,
     online_softmax_update,
     round_to,
@@ -31,6 +32,7 @@ from course_lib.kernels.device import (
     visible,
 )  # fmt: skip
 from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, padded_head_dim, tensor_meta, with_positive_scale
+from course_lib.kernels.score_mods import apply_score_mods
 
 MAX_SPLITS = 512  # as many states as a program of `merge_kernel` can hold in registers
 # What `splits` assumes: how many programs run on a multiprocessor at a time, and in how many tiles' time one starts.
@@ -50,38 +52,43 @@ def load_page(
         page = batch
     else:
         table_ptr += batch * stride_tb
-        if PAGE_SIZE >= BLOCK_N:
+        if PAGE_SIZE % BLOCK_N == 0:
             page = tl.load(table_ptr + start_n // PAGE_SIZE, mask=start_n < kv_end, other=0)
-        else:
+        elif BLOCK_N % PAGE_SIZE == 0:
             # Pages are fewer than keys, and so are the addresses that come of them.
             starts = start_n + PAGE_SIZE * tl.arange(0, BLOCK_N // PAGE_SIZE)
             mask = (starts + PAGE_SIZE > kv_start) & (starts < kv_end)
             pages = tl.load(table_ptr + starts // PAGE_SIZE, mask=mask, other=0)
             page = tl.reshape(tl.broadcast_to(pages[:, None], [BLOCK_N // PAGE_SIZE, PAGE_SIZE]), [BLOCK_N])
+        else:
+            keys = start_n + tl.arange(0, BLOCK_N)
+            page = tl.load(table_ptr + keys // PAGE_SIZE, mask=(keys >= kv_start) & (keys < kv_end), other=0)
     return tl.cast(page, tl.int64)
 
 
 @triton.jit(do_not_specialize=["n_new", "n_keys", "window_left"])
 def decode_kernel(
-    q_ptr, k_ptr, v_ptr, lengths_ptr, table_ptr, o_ptr, stats_ptr,
+    q_ptr, k_ptr, v_ptr, lengths_ptr, table_ptr, sinks_ptr, w_ptr, o_ptr, stats_ptr,
     stride_qb, stride_qh, stride_qm,
     stride_kb, stride_kh, stride_kn,
     stride_vb, stride_vh, stride_vn,
-    stride_tb, n_new, n_keys, window_left, scale_log2,
+    stride_tb, stride_w, n_new, n_keys, window_left, scale,
     GROUP_SIZE: tl.constexpr, IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, IS_SPLIT: tl.constexpr,
-    STORE_LSE: tl.constexpr, INPUT_PRECISION: tl.constexpr, PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    STORE_LSE: tl.constexpr, MODS: tl.constexpr, INPUT_PRECISION: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Program (t, h, s) computes row tile t, counted through all sequences, of kv head h over split s of the keys.
 
     q: [batch, n_heads, n_new, HEAD_DIM]. k, v: [batch, n_heads / GROUP_SIZE, n_keys, HEAD_DIM], or, unless PAGE_SIZE is
     None, [n_pages, n_heads / GROUP_SIZE, PAGE_SIZE, HEAD_DIM]; unit stride last. lengths: [batch] integers, how many
-    keys each sequence has; None: n_keys. table: int32 [batch, pages]; key j is in page table[b, j // PAGE_SIZE].
+    keys each sequence has; None: n_keys. table: [batch, pages] integers; key j is in page table[b, j // PAGE_SIZE].
     Query i stands at the position of key length - n_new + i. IS_CAUSAL: it sees no key behind that. HAS_WINDOW: it sees
-    no key more than window_left before it. scale_log2: positive.
+    no key more than window_left before it. scale: positive. w: parameters of the score mods, fp32 [len(MODS), batch,
+    n_heads], the first axis stride_w apart. sinks: fp32 [n_heads], or None.
     o: [batch, n_heads, n_new, HEAD_DIM], contiguous. stats: lse, fp32 [batch, n_heads, n_new], if STORE_LSE.
     If IS_SPLIT, they take the states instead: o is acc, fp32 [batch, n_heads, n_new, n_splits, HEAD_DIM], and stats are
-    m, not scaled, and l, fp32 [batch, n_heads, n_new, n_splits, 2]. Without keys, a state is (-inf, 0, 0).
+    m, not scaled unless there are score mods, and l, fp32 [batch, n_heads, n_new, n_splits, 2]. Without keys, a state
+    is (-inf, 0, 0).
     """
     n_row_tiles = tl.cdiv(n_new * GROUP_SIZE, BLOCK_M)
     start_row = tl.program_id(0) % n_row_tiles * BLOCK_M
@@ -101,6 +108,7 @@ def decode_kernel(
     m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    score_scale = scale if len(MODS) == 0 else 1.0  # score mods take scaled scores
 
     # Some row sees the keys from kv_start to kv_end - 1. Their tiles are dealt out to the splits, in order.
     kv_start, kv_end = 0, length
@@ -127,13 +135,18 @@ def decode_kernel(
         v = upcast_if_interpreted(tl.load(v_ptr + v_rows[:, None] + offs_d[None, :], mask=mask_kv, other=0.0))
         # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
+        if len(MODS) > 0:
+            heads = (batch * tl.num_programs(1) * GROUP_SIZE + head)[:, None]
+            queries, w_head = (offs_m + length - n_new)[:, None], tl.where(mask_m[:, None], heads, 0)
+            scores = apply_score_mods(scores * scale, queries, offs_n[None, :], w_head, w_ptr, stride_w, MODS)
         is_visible = visible(offs_m[:, None], offs_n[None, :], n_new, length, IS_CAUSAL)
         if HAS_WINDOW:
             is_visible &= offs_n[None, :] >= offs_m[:, None] + length - n_new - window_left
         scores = tl.where(is_visible, scores, float("-inf"))
         m_i, l_i, acc = online_softmax_update(
-            m_i, l_i, acc, scores, v, scale_log2, MAY_BE_EMPTY=IS_CAUSAL or HAS_WINDOW, INPUT_PRECISION=INPUT_PRECISION
-        )
+            m_i, l_i, acc, scores, v, score_scale * LOG2_E, MAY_BE_EMPTY=IS_CAUSAL or HAS_WINDOW,
+            INPUT_PRECISION=INPUT_PRECISION,
+        )  # fmt: skip
 
     row = (batch * tl.num_programs(1) * GROUP_SIZE + head) * n_new + offs_m
     if IS_SPLIT:
@@ -141,24 +154,28 @@ def decode_kernel(
         tl.store(stats_ptr + 2 * row, m_i, mask=mask_m)
         tl.store(stats_ptr + 2 * row + 1, l_i, mask=mask_m)
     else:
+        if sinks_ptr is not None:
+            m_i, l_i, alpha = add_sink(m_i, l_i, tl.load(sinks_ptr + head, mask=mask_m, other=0.0), score_scale)
+            acc, score_scale = acc * alpha[:, None], 1.0
         # A row without keys has l = 0, and gets 0 and -inf.
         l_safe = tl.where(l_i == 0.0, 1.0, l_i)
         acc = acc * (1.0 / l_safe)[:, None]
         if STORE_LSE:
-            tl.store(stats_ptr + row, logsumexp(m_i, l_i, scale_log2), mask=mask_m)
+            tl.store(stats_ptr + row, logsumexp(m_i, l_i, score_scale), mask=mask_m)
     o_ptrs = o_ptr + row[:, None] * HEAD_DIM + offs_d[None, :]
     tl.store(o_ptrs, round_to(acc, o_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_d)
 
 
-@triton.jit(do_not_specialize=["n_splits"])
+@triton.jit(do_not_specialize=["n_splits", "n_heads", "n_new"])
 def merge_kernel(
-    acc_ptr, stats_ptr, o_ptr, lse_ptr, n_splits, scale_log2,
+    acc_ptr, stats_ptr, sinks_ptr, o_ptr, lse_ptr, n_splits, n_heads, n_new, scale,
     STORE_LSE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Program (r, c) merges the states of row r, in columns c * BLOCK_D to (c + 1) * BLOCK_D - 1.
 
     acc: fp32 [rows, n_splits, HEAD_DIM]; stats: m and l, fp32 [rows, n_splits, 2]; as `decode_kernel` stores them.
-    o: [rows, HEAD_DIM]; lse: fp32 [rows], if STORE_LSE. BLOCK_S: a power of two, at least n_splits.
+    sinks: fp32 [n_heads], or None. scale: by which m is multiplied. o: [rows, HEAD_DIM]; lse: fp32 [rows], if
+    STORE_LSE. BLOCK_S: a power of two, at least n_splits.
     """
     row = tl.cast(tl.program_id(0), tl.int64)
     offs_s = tl.arange(0, BLOCK_S)
@@ -171,13 +188,17 @@ def merge_kernel(
     acc = tl.load(acc_ptrs, mask=mask_s[:, None] & mask_d[None, :], other=0.0)
     # Lesson 05's `merge_states`, for all states at once.
     m_merged = tl.max(m, axis=0)
-    alpha = tl.exp2((m - tl.where(m_merged == float("-inf"), 0.0, m_merged)) * scale_log2)
+    alpha = tl.exp2((m - tl.where(m_merged == float("-inf"), 0.0, m_merged)) * (scale * LOG2_E))
     l_merged = tl.sum(alpha * l, axis=0)
     acc_merged = tl.sum(alpha[:, None] * acc, axis=0)
+    if sinks_ptr is not None:
+        sink = tl.load(sinks_ptr + row // n_new % n_heads)
+        m_merged, l_merged, alpha_merged = add_sink(m_merged, l_merged, sink, scale)
+        acc_merged, scale = acc_merged * alpha_merged, 1.0
     l_safe = tl.where(l_merged == 0.0, 1.0, l_merged)
     tl.store(o_ptr + row * HEAD_DIM + offs_d, round_to(acc_merged / l_safe, o_ptr.dtype.element_ty), mask=mask_d)
     if STORE_LSE:
-        tl.store(lse_ptr + row, logsumexp(m_merged, l_merged, scale_log2), mask=tl.program_id(1) == 0)
+        tl.store(lse_ptr + row, logsumexp(m_merged, l_merged, scale), mask=tl.program_id(1) == 0)
 
 
 def tiles_of_a_slot(n_programs, n_tiles, n_slots, num_splits):
@@ -200,7 +221,7 @@ def splits(n_programs, n_tiles, n_slots):
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
 def plan(
     q, k, v, lengths, block_table, capability, multiprocessors,
-    causal, scale, window_left, store_lse, num_splits, config,
+    causal, scale, window_left, store_lse, num_splits, mods, stride_w, config,
 ):  # fmt: skip
     """(Launch of `decode_kernel`, Launch of `merge_kernel`, number of splits) for tensors of this metadata.
 
@@ -226,30 +247,32 @@ def plan(
     launch = Launch(
         decode_kernel, (n_row_tiles, n_kv_heads, num_splits),
         *q.strides[:3], *k.strides[:3], *v.strides[:3], block_table.strides[0] if block_table else 0,
-        n_new, n_keys, window_left or 0, scale * LOG2_E.value,
+        stride_w, n_new, n_keys, window_left or 0, scale,
         # A single query sees every key, causal or not.
         GROUP_SIZE=group_size, IS_CAUSAL=causal and n_new > 1, HAS_WINDOW=window_left is not None,
-        IS_SPLIT=num_splits > 1, STORE_LSE=store_lse, INPUT_PRECISION=dot_precision(q.dtype, capability),
+        IS_SPLIT=num_splits > 1, STORE_LSE=store_lse, MODS=mods, INPUT_PRECISION=dot_precision(q.dtype, capability),
         PAGE_SIZE=page_size if block_table else None, HEAD_DIM=head_dim,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=padded_head_dim(head_dim),
         num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     block_d = min(32, padded_head_dim(head_dim))  # few columns, so that even one row's merge has several programs
     merge = Launch(
-        merge_kernel, (batch * n_heads * n_new, -(-head_dim // block_d), 1), num_splits, scale * LOG2_E.value,
+        merge_kernel, (batch * n_heads * n_new, -(-head_dim // block_d), 1), num_splits, n_heads, n_new,
+        1.0 if mods else scale,
         STORE_LSE=store_lse, HEAD_DIM=head_dim, BLOCK_S=triton.next_power_of_2(num_splits), BLOCK_D=block_d,
     )  # fmt: skip
     return launch, merge, num_splits
 
 
 def decode(
-    q, k, v, lengths=None, block_table=None, *, causal, scale, window_left=None, store_lse=False, num_splits=None,
-    config=None,
+    q, k, v, lengths=None, block_table=None, sinks=None, weights=None, *, causal, scale, window_left=None,
+    store_lse=False, num_splits=None, mods=(), config=None,
 ):  # fmt: skip
     """Launch the kernels on checked inputs; returns (o, lse), with lse None unless store_lse.
 
-    Arguments as `flash_decode`'s; scale finite; lengths None where every sequence fills its cache. To measure other
-    choices, config replaces the result of `configs.select`; its block_m is the most rows that a tile may have.
+    Arguments as `flash_decode`'s; scale finite; lengths None where every sequence fills its cache; mods: the functions
+    of the score mods, and weights their parameters, as the kernel's w. To measure other choices, config replaces the
+    result of `configs.select`; its block_m is the most rows that a tile may have.
     """
     o = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if store_lse else None
@@ -259,13 +282,13 @@ def decode(
     metas = [None if x is None else tensor_meta(x) for x in (q, k, v, lengths, block_table)]
     launch, merge, num_splits = plan(
         *metas, runtime.capability(q.device), runtime.multiprocessors(q.device), causal, scale, window_left, store_lse,
-        num_splits, config,
+        num_splits, mods, weights.stride(0) if mods else 0, config,
     )  # fmt: skip
     if num_splits == 1:
-        launch(q, k, v, lengths, block_table, o, lse)
+        launch(q, k, v, lengths, block_table, sinks, weights, o, lse)
         return o, lse
     acc = torch.empty((*q.shape[:3], num_splits, q.shape[3]), dtype=torch.float32, device=q.device)
     stats = torch.empty((*q.shape[:3], num_splits, 2), dtype=torch.float32, device=q.device)
-    launch(q, k, v, lengths, block_table, acc, stats)
-    merge(acc, stats, o, lse)
+    launch(q, k, v, lengths, block_table, sinks, weights, acc, stats)
+    merge(acc, stats, sinks, o, lse)
     return o, lse

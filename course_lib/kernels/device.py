@@ -32,10 +32,10 @@ def softmax_weights(m_i, l_i, scores, scale_log2, MAY_BE_EMPTY: tl.constexpr):
 
 
 @triton.jit
-def logsumexp(m_i, l_i, scale_log2):
+def logsumexp(m_i, l_i, scale):
     """The natural logarithm of a row's sum of exp(scores), scaled, from its state; -inf for a row without keys."""
-    # The scale comes first: in units of log2(e), a score of 3e38 is beyond the largest float.
-    lse = m_i * (scale_log2 * LN_2) + tl.log2(l_i) * LN_2
+    # In units of log2(e), a score of 3e38 would be beyond the largest float.
+    lse = m_i * scale + tl.log2(tl.where(l_i == 0.0, 1.0, l_i)) * LN_2
     return tl.where(l_i == 0.0, float("-inf"), lse)
 
 
@@ -76,10 +76,13 @@ def rounded(x):
 
 
 @triton.jit
-def add_sink(m_i, l_i, acc, sink, scale):
-    """(m_i, l_i, acc) with one more key, whose score is sink, a number, and whose value is 0. m_i comes out scaled."""
-    m_i, l_i, alpha, _ = softmax_weights(rounded(m_i * scale), l_i, (tl.zeros_like(m_i) + sink)[:, None], LOG2_E, True)
-    return m_i, l_i, acc * alpha[:, None]
+def add_sink(m_i, l_i, sink, scale):
+    """(m_i, l_i, alpha) with one more key, whose score is sink and whose value is 0. m_i comes out scaled."""
+    m_i = rounded(m_i * scale)
+    m_new = tl.maximum(m_i, sink)
+    m_ref = tl.where(m_new == float("-inf"), 0.0, m_new)
+    alpha = tl.exp2((m_i - m_ref) * LOG2_E)
+    return m_new, l_i * alpha + tl.exp2((sink - m_ref) * LOG2_E), alpha
 
 
 @triton.jit

@@ -21,6 +21,7 @@ from triton.runtime.errors import OutOfResources
 from course_lib import runtime
 from course_lib.kernels.configs import dot_precision, select
 from course_lib.kernels.device import (
+    LN_2,
     LOG2_E,
     kv_loop_bounds,
     load_tile,
@@ -38,8 +39,6 @@ from course_lib.kernels.launch import (
     tensor_meta,
     with_positive_scale,
 )  # fmt: skip
-
-MAX_GRID_AXIS = 65_535  # programs along the second and third axes of a CUDA grid; the first takes 2^31 - 1
 
 
 @triton.jit
@@ -121,7 +120,7 @@ def flash_forward_kernel(
     o_ptr += batch * stride_ob + head * stride_oh
     store_tile(o_ptr, o, start_m, n_q, stride_om, MASK_Q_ROWS, HEAD_DIM, BLOCK_M, BLOCK_D)
     if STORE_LSE:
-        lse = logsumexp(m_i, l_i, scale_log2)
+        lse = logsumexp(m_i, l_i, scale_log2 * LN_2)
         tl.store(lse_ptr + (batch * n_heads + head) * n_q + offs_m, lse, mask=offs_m < n_q)
 
 
@@ -164,12 +163,6 @@ def flash_forward(
     its result, and by_descriptor the decision of `takes_descriptors` on how k and v are loaded.
     Raises ValueError, with the bytes needed, if the tiles do not fit the GPU.
     """
-    if q.shape[0] > MAX_GRID_AXIS:
-        parts = zip(*(x.split(MAX_GRID_AXIS) for x in (q, k, v)), strict=True)
-        options = dict(block_q=block_q, block_k=block_k, config=config, by_descriptor=by_descriptor)
-        answers = [flash_forward(*part, causal=causal, scale=scale, store_lse=store_lse, **options) for part in parts]
-        o, lse = zip(*answers, strict=True)
-        return torch.cat(o), torch.cat(lse) if store_lse else None
     o = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if store_lse else None
     if o.numel() == 0:

@@ -15,37 +15,30 @@ score before the score mods, and Z / (1 - p) the number by which dropout multipl
 delta remains rowsum(dO * O), because O has the dropped weights in it. A sink has the weight exp(sink - lse) in each row
 and no value, so its gradient is the sum of -exp(sink - lse) * delta.
 
-Reading order: what tiles have in common, the forward kernel, the backward kernels, launch, what `flash_attention`
-accepts of all this, autograd.
+Reading order: what tiles have in common, the forward kernel, the backward kernels, launch.
 """
 
-import functools
-import numbers
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
 from course_lib import masks, runtime
 from course_lib.kernels.backward import delta_plan, load_statistics, with_known_strides
 from course_lib.kernels.block_mask import block_mask_of, keys_of_a_query
-from course_lib.kernels.checks import check_device_of, shape_of
 from course_lib.kernels.configs import dot_precision, select
 from course_lib.kernels.device import (
     LOG2_E,
     add_sink,
     load_tile,
     logsumexp,
-    rounded,
     softmax_weights,
     store_tile,
     weights_of,
 )  # fmt: skip
-from course_lib.kernels.forward import MAX_GRID_AXIS
 from course_lib.kernels.launch import descriptor, padded_head_dim, takes_descriptors, tensor_meta, with_positive_scale
-from course_lib.kernels.score_mods import ScoreMod
+from course_lib.kernels.score_mods import apply_score_mods, score_mods_backward
 
 
 @triton.jit
@@ -58,31 +51,16 @@ def positions(offs_m, positions_ptr, n_q, n_k):
 
 
 @triton.jit
-def apply_score_mods(scores, queries, keys, head, w_ptr, stride_w, MODS: tl.constexpr):
-    """The scores after all score mods. queries, keys: positions. head: the flattened index batch * n_heads + head."""
-    for i in tl.static_range(len(MODS)):
-        scores = MODS[i](scores, queries, keys, tl.load(w_ptr + i * stride_w + head))
-    return rounded(scores)
+def program_of(programs_ptr, index):
+    """What a BlockMask says of this program, for the head that it has under this index."""
+    return programs_ptr + 5 * (index * tl.num_programs(0) + tl.program_id(0))
 
 
 @triton.jit
-def score_mods_backward(
-    ds, scores, queries, keys, head, w_ptr, stride_w, MODS: tl.constexpr, DERIVATIVES: tl.constexpr
-):
-    """ds * d apply_score_mods(scores) / d scores, by the chain rule."""
-    for i in tl.static_range(len(MODS)):
-        parameter = tl.load(w_ptr + i * stride_w + head)
-        if DERIVATIVES[i] is not None:
-            # Where a weight is 0, the derivative of a huge score may be anything.
-            ds = tl.where(ds == 0.0, 0.0, ds * DERIVATIVES[i](scores, queries, keys, parameter))
-        scores = MODS[i](scores, queries, keys, parameter)
-    return ds
-
-
-@triton.jit
-def load_ranges(ranges_ptr, offs, n):
+def load_ranges(ranges_ptr, index, offs, n):
     """The first and the stop of what each of a program's own rows sees, or is seen by; both 0 without ranges."""
     if ranges_ptr is not None:
+        ranges_ptr += 2 * n * index
         first = tl.load(ranges_ptr + offs, mask=offs < n, other=0)
         return first, tl.load(ranges_ptr + n + offs, mask=offs < n, other=0)
     else:
@@ -138,20 +116,21 @@ def variant_forward_kernel(
     stride_qb, stride_qh, stride_qm,
     stride_kb, stride_kh, stride_kn,
     stride_vb, stride_vh, stride_vn,
-    stride_w, n_heads, n_q, n_k, scale, dropped, kept_scale,
+    stride_w, list_b, list_h, n_heads, n_q, n_k, scale, dropped, kept_scale,
     GROUP_SIZE: tl.constexpr, MODS: tl.constexpr, INPUT_PRECISION: tl.constexpr, MASK_ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Program (i, h, b): the query tile of programs[i], of head h of sequence b.
 
     q, k, v, k_desc, v_desc, o, lse: as in `flash_forward_kernel`; o contiguous. programs and the next five: BlockMask.
-    w: parameters of the score mods, fp32 [len(MODS), batch, n_heads], the first axis stride_w apart. sinks: fp32
-    [n_heads] or None. seed: int64 [1], or None without dropout. scale: positive. kept_scale: 1 / (1 - p).
+    list_b, list_h: how many heads of the BlockMask lie between those of two sequences, or two heads. w: parameters of
+    the score mods, fp32 [len(MODS), batch, n_heads], the first axis stride_w apart. sinks: fp32 [n_heads] or None.
+    seed: int64 [1], or None without dropout. scale: positive. kept_scale: 1 / (1 - p).
     """
-    program = programs_ptr + 5 * tl.program_id(0)
-    start_m = tl.load(program) * BLOCK_M
     head, batch = tl.cast(tl.program_id(1), tl.int64), tl.cast(tl.program_id(2), tl.int64)
     kv_head, batch_head = head // GROUP_SIZE, batch * n_heads + head
+    program = program_of(programs_ptr, batch * list_b + head * list_h)
+    start_m = tl.load(program) * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
     q_ptr += batch * stride_qb + head * stride_qh
     k_ptr += batch * stride_kb + kv_head * stride_kh
@@ -161,7 +140,7 @@ def variant_forward_kernel(
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     score_scale = scale if len(MODS) == 0 else 1.0  # score mods take scaled scores
-    first, stop = load_ranges(ranges_ptr, offs_m, n_q)
+    first, stop = load_ranges(ranges_ptr, batch * list_b + head * list_h, offs_m, n_q)
     first_partial = tl.load(program + 2)
     tile = tl.load(program + 4)
     for visit in range(tl.load(program + 1), tl.load(program + 3)):
@@ -189,12 +168,12 @@ def variant_forward_kernel(
         # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision=INPUT_PRECISION)
     if sinks_ptr is not None:
-        m_i, l_i, acc = add_sink(m_i, l_i, acc, tl.load(sinks_ptr + head), score_scale)
-        score_scale = 1.0
+        m_i, l_i, alpha = add_sink(m_i, l_i, tl.load(sinks_ptr + head), score_scale)
+        acc, score_scale = acc * alpha[:, None], 1.0
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
     o = acc * (kept_scale / l_safe)[:, None]
     store_tile(o_ptr + batch_head * n_q * HEAD_DIM, o, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
-    lse = logsumexp(m_i, l_i, score_scale * LOG2_E)
+    lse = logsumexp(m_i, l_i, score_scale)
     tl.store(lse_ptr + batch_head * n_q + offs_m, lse, mask=offs_m < n_q)
 
 
@@ -247,14 +226,13 @@ def variant_dkdv_kernel(
     stride_kb, stride_kh, stride_kn,
     stride_vb, stride_vh, stride_vn,
     stride_dob, stride_doh, stride_dom,
-    stride_w, n_kv_heads, n_q, n_k, scale, dropped, kept_scale,
+    stride_w, list_b, list_h, n_kv_heads, n_q, n_k, scale, dropped, kept_scale,
     GROUP_SIZE: tl.constexpr, MODS: tl.constexpr, DERIVATIVES: tl.constexpr, INPUT_PRECISION: tl.constexpr,
     MASK_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Program (i, h, b): the key tile of programs[i], of kv head h of sequence b. Arguments as the forward's."""
-    program = programs_ptr + 5 * tl.program_id(0)
-    start_n = tl.load(program) * BLOCK_N
+    start_n = tl.load(program_of(programs_ptr, 0)) * BLOCK_N  # of all heads
     kv_head, batch = tl.cast(tl.program_id(1), tl.int64), tl.cast(tl.program_id(2), tl.int64)
     k_ptr += batch * stride_kb + kv_head * stride_kh
     v_ptr += batch * stride_vb + kv_head * stride_vh
@@ -262,10 +240,11 @@ def variant_dkdv_kernel(
     v = load_tile(v_ptr, None, 0, 0, start_n, n_k, stride_vn, True, HEAD_DIM, BLOCK_N, BLOCK_D)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    first, stop = load_ranges(ranges_ptr, start_n + tl.arange(0, BLOCK_N), n_k)
-    begin, first_partial, end = tl.load(program + 1), tl.load(program + 2), tl.load(program + 3)
     for member in range(GROUP_SIZE):
         head = kv_head * GROUP_SIZE + member
+        program = program_of(programs_ptr, batch * list_b + head * list_h)
+        first, stop = load_ranges(ranges_ptr, batch * list_b + head * list_h, start_n + tl.arange(0, BLOCK_N), n_k)
+        begin, first_partial, end = tl.load(program + 1), tl.load(program + 2), tl.load(program + 3)
         batch_head = batch * n_kv_heads * GROUP_SIZE + head
         q_head, do_head = q_ptr + batch * stride_qb + head * stride_qh, do_ptr + batch * stride_dob + head * stride_doh
         tile = tl.load(program + 4)
@@ -300,16 +279,16 @@ def variant_dq_kernel(
     stride_kb, stride_kh, stride_kn,
     stride_vb, stride_vh, stride_vn,
     stride_dob, stride_doh, stride_dom,
-    stride_w, n_heads, n_q, n_k, scale, dropped, kept_scale,
+    stride_w, list_b, list_h, n_heads, n_q, n_k, scale, dropped, kept_scale,
     GROUP_SIZE: tl.constexpr, MODS: tl.constexpr, DERIVATIVES: tl.constexpr, INPUT_PRECISION: tl.constexpr,
     MASK_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Program (i, h, b): the query tile of programs[i], of head h of sequence b. Arguments as the forward's."""
-    program = programs_ptr + 5 * tl.program_id(0)
-    start_m = tl.load(program) * BLOCK_M
     head, batch = tl.cast(tl.program_id(1), tl.int64), tl.cast(tl.program_id(2), tl.int64)
     kv_head, batch_head = head // GROUP_SIZE, batch * n_heads + head
+    program = program_of(programs_ptr, batch * list_b + head * list_h)
+    start_m = tl.load(program) * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
     q_ptr += batch * stride_qb + head * stride_qh
     do_ptr += batch * stride_dob + head * stride_doh
@@ -319,7 +298,7 @@ def variant_dq_kernel(
     do = load_tile(do_ptr, None, 0, 0, start_m, n_q, stride_dom, True, HEAD_DIM, BLOCK_M, BLOCK_D)
     lse_log2, delta = load_statistics(lse_ptr + batch_head * n_q, delta_ptr + batch_head * n_q, offs_m, n_q, True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    first, stop = load_ranges(ranges_ptr, offs_m, n_q)
+    first, stop = load_ranges(ranges_ptr, batch * list_b + head * list_h, offs_m, n_q)
     first_partial = tl.load(program + 2)
     tile = tl.load(program + 4)
     for visit in range(tl.load(program + 1), tl.load(program + 3)):
@@ -339,14 +318,20 @@ def variant_dq_kernel(
 
 
 class Variant(NamedTuple):
-    """What sets a call apart from plain attention, checked. mods: ScoreMods; w: their parameters, as the kernel's."""
+    """What sets a call apart from plain attention, checked. w, seed: as the kernel's. functions: of the ScoreMods."""
 
-    mask: Any
-    mods: tuple
+    mask: masks.Mask
+    functions: tuple
     w: torch.Tensor | None
     sinks: torch.Tensor | None
     dropout_p: float
     seed: torch.Tensor | None
+
+    @property
+    def lists(self):
+        """list_b and list_h of the kernels; 0 where all share one."""
+        batch, heads = self.mask.shape
+        return heads * (batch > 1), int(heads > 1)
 
     @property
     def numbers(self):
@@ -356,7 +341,7 @@ class Variant(NamedTuple):
 
     def constants(self, q, k):
         return dict(
-            GROUP_SIZE=q.shape[1] // k.shape[1], MODS=tuple(mod.apply for mod in self.mods),
+            GROUP_SIZE=q.shape[1] // k.shape[1], MODS=tuple(apply for apply, _ in self.functions),
             INPUT_PRECISION=dot_precision(q.dtype, runtime.capability(q.device)),
             HEAD_DIM=q.shape[3], BLOCK_D=padded_head_dim(q.shape[3]),
         )  # fmt: skip
@@ -388,10 +373,10 @@ def variant_forward(q, k, v, variant, scale, config=None, by_descriptor=None):
     block_m, block_n, num_warps, num_stages = config
     seen = block_mask_of(variant.mask, n_q, n_k, block_m, block_n, q.device)
     q, scale = with_positive_scale(q, scale)
-    variant_forward_kernel[len(seen.programs), n_heads, batch](
+    variant_forward_kernel[seen.programs.shape[1], n_heads, batch](
         q, k, v, *(descriptor(x, block_n) if by_descriptor else None for x in (k, v)), o, lse, *seen,
         variant.w, variant.sinks, variant.seed, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-        batch * n_heads, n_heads, n_q, n_k, scale, *variant.numbers,
+        batch * n_heads, *variant.lists, n_heads, n_q, n_k, scale, *variant.numbers,
         MASK_ROWS=n_k % block_n != 0, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages,
         **variant.constants(q, k),
     )  # fmt: skip
@@ -425,16 +410,17 @@ def variant_backward(
         weight = torch.exp(variant.sinks[:, None] - lse).nan_to_num(0.0)  # 0 where sink and lse are both -inf
         dsinks = -(weight * delta).sum((0, 2))
     strides = [stride for x in (q, k, v, do) for stride in x.stride()[:3]]
-    constants = variant.constants(q, k) | {"DERIVATIVES": tuple(mod.derivative for mod in variant.mods)}
+    constants = variant.constants(q, k) | {"DERIVATIVES": tuple(derivative for _, derivative in variant.functions)}
 
     def launch(name, kernel, results, config, heads, streamed):
         by_key = name == "dkdv"
         block_m, block_n, num_warps, num_stages = config or config_of(name, variant.mask, q, k, by_descriptor)
         rows, length = (block_m, n_q) if by_key else (block_n, n_k)
         seen = block_mask_of(variant.mask, n_q, n_k, block_m, block_n, q.device, by_key)
-        kernel[len(seen.programs), heads, batch](
+        kernel[seen.programs.shape[1], heads, batch](
             q, k, v, do, *(descriptor(x, rows) if by_descriptor else None for x in streamed), lse, delta, *results,
-            *seen, variant.w, variant.seed, *strides, batch * n_heads, heads, n_q, n_k, scale, *variant.numbers,
+            *seen, variant.w, variant.seed, *strides, batch * n_heads, *variant.lists, heads, n_q, n_k, scale,
+            *variant.numbers,
             MASK_ROWS=length % rows != 0, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages,
             **constants,
         )  # fmt: skip
@@ -444,95 +430,3 @@ def variant_backward(
     if need_dq:
         launch("dq", variant_dq_kernel, (dq,), config_dq, n_heads, (k, v))
     return dq, dk, dv, dsinks
-
-
-@torch.compiler.disable  # masks are Python objects, into which torch.compile does not look
-def variant_attention(q, k, v, causal, scale, mask, score_mod, sinks, dropout_p, seed):
-    """(o, lse) of checked q, k, v and scale. Raises TypeError or ValueError, naming the argument, for the others."""
-    variant = _variant(q, k, causal, mask, score_mod, sinks, dropout_p, seed)
-    return _VariantAttention.apply(q, k, v, sinks, variant, scale)
-
-
-def _variant(q, k, causal, mask, score_mod, sinks, dropout_p, seed):
-    if q.shape[0] > MAX_GRID_AXIS:
-        raise ValueError(f"q has batch {q.shape[0]}; at most {MAX_GRID_AXIS} are accepted with a mask and the like")
-    mask = _with_causal(causal, mask)
-    mask.check_lengths(q.shape[2], k.shape[2])
-    mods = tuple(score_mod) if isinstance(score_mod, tuple | list) else () if score_mod is None else (score_mod,)
-    for mod in mods:
-        if not isinstance(mod, ScoreMod):
-            raise TypeError(f"score_mod is {mod!r}; accepted: a ScoreMod, several in a tuple, or None")
-    parameters = torch.stack([_parameter(mod, q) for mod in mods]) if mods else None
-    if sinks is not None:
-        if not isinstance(sinks, torch.Tensor) or sinks.shape != (q.shape[1],) or not sinks.is_floating_point():
-            raise ValueError(f"sinks is {_described(sinks)}; accepted: floating-point [{q.shape[1]}], one a head")
-        check_device_of("sinks", sinks, q)
-    if isinstance(dropout_p, bool) or not isinstance(dropout_p, numbers.Real) or not 0 <= dropout_p <= 1:
-        raise ValueError(f"dropout_p is {dropout_p!r}; accepted: numbers from 0 to 1")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63):
-        raise ValueError(f"seed is {seed!r}; accepted: whole numbers from 0 to 2^63 - 1, or None for a random one")
-    if dropout_p:
-        seed = int(torch.randint(2**63 - 1, ())) if seed is None else seed
-    seed = torch.full((1,), seed, dtype=torch.int64, device=q.device) if dropout_p else None
-    as_fp32 = None if sinks is None else sinks.detach().float().contiguous()
-    return Variant(mask, mods, parameters, as_fp32, float(dropout_p), seed)
-
-
-def _with_causal(causal, mask):
-    """One mask of both."""
-    if mask is None:
-        return masks.causal() if causal else masks.full()
-    if not isinstance(mask, masks.Mask):
-        raise TypeError(f"mask is a {type(mask).__name__}; accepted: None or what functions of course_lib.masks return")
-    if causal and isinstance(mask, masks.Packed):
-        raise ValueError("causal is True and mask is packed(...); write packed(..., within=causal()), which is aligned")
-    return _and_causal(mask) if causal else mask
-
-
-@functools.lru_cache(256)
-def _and_causal(mask):
-    """Cached, because what kernels read of a mask is kept by the object."""
-    return mask & masks.causal()
-
-
-def _parameter(mod, q):
-    """The parameter of a ScoreMod for every head: fp32 [batch, heads]."""
-    batch, n_heads = q.shape[:2]
-    if torch.is_grad_enabled() and getattr(mod.parameter, "requires_grad", False):
-        raise ValueError("the parameter of a score_mod requires a gradient, which it does not get; detach it")
-    of_fp32 = dict(dtype=torch.float32, device=q.device)
-    # A number is filled in: copied to the GPU, it would make the host wait for the GPU.
-    is_number = isinstance(mod.parameter, numbers.Real)
-    parameter = torch.full((), mod.parameter, **of_fp32) if is_number else torch.as_tensor(mod.parameter, **of_fp32)
-    parameter = parameter.detach()
-    if parameter.shape not in ((), (n_heads,), (batch, n_heads)):
-        raise ValueError(
-            f"the parameter of a score_mod has shape {shape_of(parameter)}; accepted: a number, [{n_heads}] or "
-            f"[{batch}, {n_heads}]"
-        )
-    return parameter.expand(batch, n_heads)
-
-
-def _described(x):
-    return f"{x.dtype} {shape_of(x)}" if isinstance(x, torch.Tensor) else repr(x)
-
-
-class _VariantAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, v, sinks, variant, scale):
-        o, lse = variant_forward(q, k, v, variant, scale)
-        ctx.save_for_backward(q, k, v, o, lse)
-        ctx.variant, ctx.scale, ctx.sinks_dtype = variant, scale, None if sinks is None else sinks.dtype
-        ctx.set_materialize_grads(False)
-        return o, lse
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, do, dlse):
-        q, k, v, o, lse = ctx.saved_tensors
-        do = torch.zeros_like(o) if do is None else do
-        need_dq, need_dk, need_dv = ctx.needs_input_grad[:3]
-        dq, dk, dv, dsinks = variant_backward(
-            q, k, v, o, lse, do, dlse, ctx.variant, ctx.scale, need_dq=need_dq, need_dkdv=need_dk or need_dv
-        )
-        return dq, dk, dv, None if dsinks is None else dsinks.to(ctx.sinks_dtype), None, None

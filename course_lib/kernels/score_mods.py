@@ -3,12 +3,17 @@
 A change is a function of a score and of where its query and key stand. The backward needs its derivative as well.
 """
 
+import importlib
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+
+from course_lib.kernels.device import rounded
+
+FUNCTIONS = []  # (apply, derivative) of every ScoreMod so far; code is an index
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,12 +23,33 @@ class ScoreMod:
     apply: a jitted function of (score, query, key, parameter) that returns a changed score. score: fp32 tile, scaled;
     query, key: the positions, aligned bottom-right like masks, integers that broadcast to the tile's shape. derivative:
     of the same arguments, what a change of the score is multiplied by; None where that is 1. parameter: a number, or a
-    tensor [heads] or [batch, heads]: one number for each head. No gradient flows to it.
+    tensor [heads] or [batch, heads]: one number for each head. No gradient flows to it. code: a number for the two
+    functions, since graphs of torch.compile take no objects; found out unless given.
     """
 
     apply: Any
     derivative: Any
     parameter: float | torch.Tensor
+    code: int | None = None
+
+    def __post_init__(self):
+        if self.code is None:
+            object.__setattr__(self, "code", code_of(self.apply, self.derivative))
+
+    def __reduce__(self):  # jitted functions cannot be pickled, but imported by name
+        names = [(f.__module__, f.__name__) if f is not None else None for f in (self.apply, self.derivative)]
+        return _imported, (*names, self.parameter)
+
+
+def _imported(apply, derivative, parameter):
+    functions = (name and getattr(importlib.import_module(name[0]), name[1]) for name in (apply, derivative))
+    return ScoreMod(*functions, parameter)
+
+
+def code_of(*functions):
+    if functions not in FUNCTIONS:
+        FUNCTIONS.append(functions)
+    return FUNCTIONS.index(functions)
 
 
 def alibi(slopes):
@@ -31,7 +57,7 @@ def alibi(slopes):
 
     slopes: [heads] or [batch, heads], a slope for each head.
     """
-    return ScoreMod(_alibi, None, slopes)
+    return ScoreMod(_alibi, None, slopes, ALIBI)
 
 
 def soft_cap(cap):
@@ -41,7 +67,7 @@ def soft_cap(cap):
     """
     if not cap > 0:
         raise ValueError(f"cap is {cap!r}; accepted: positive numbers")
-    return ScoreMod(_soft_cap, _soft_cap_derivative, float(cap))
+    return ScoreMod(_soft_cap, _soft_cap_derivative, float(cap), SOFT_CAP)
 
 
 @triton.jit
@@ -77,3 +103,28 @@ def _soft_cap(score, query, key, cap):
 def _soft_cap_derivative(score, query, key, cap):
     t = tanh(score * (1.0 / cap))
     return 1.0 - t * t
+
+
+ALIBI, SOFT_CAP = code_of(_alibi, None), code_of(_soft_cap, _soft_cap_derivative)
+
+
+@triton.jit
+def apply_score_mods(scores, queries, keys, head, w_ptr, stride_w, MODS: tl.constexpr):
+    """The scores after all score mods. queries, keys: positions. head: the flattened index batch * n_heads + head."""
+    for i in tl.static_range(len(MODS)):
+        scores = MODS[i](scores, queries, keys, tl.load(w_ptr + i * stride_w + head))
+    return rounded(scores)
+
+
+@triton.jit
+def score_mods_backward(
+    ds, scores, queries, keys, head, w_ptr, stride_w, MODS: tl.constexpr, DERIVATIVES: tl.constexpr
+):
+    """ds * d apply_score_mods(scores) / d scores, by the chain rule."""
+    for i in tl.static_range(len(MODS)):
+        parameter = tl.load(w_ptr + i * stride_w + head)
+        if DERIVATIVES[i] is not None:
+            # Where a weight is 0, the derivative of a huge score may be anything.
+            ds = tl.where(ds == 0.0, 0.0, ds * DERIVATIVES[i](scores, queries, keys, parameter))
+        scores = MODS[i](scores, queries, keys, parameter)
+    return ds

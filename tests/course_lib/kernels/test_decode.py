@@ -367,16 +367,6 @@ def test_a_cuda_graph_is_replayed_with_other_lengths_and_pages(num_splits):
         check(o, q, k, v, lengths)
 
 
-def test_it_is_an_operator_of_a_compiled_graph():
-    q, k, v = caches(2, 4, 2, 100, 16)
-    lengths = integers(100, 7)
-    k_pages, v_pages, table = in_pages(k, v, 16)
-    compiled = torch.compile(flash_decode, backend="eager", fullgraph=True)
-    o = flash_decode(q, k, v, lengths)
-    assert torch.equal(compiled(q, k, v, lengths), o)
-    assert torch.equal(compiled(q, k_pages, v_pages, lengths, block_table=table), o)
-
-
 # flash_attention with few queries.
 
 
@@ -431,9 +421,3 @@ def test_gradients_are_right_where_the_forward_is_decoded(decoded):
         with torch.no_grad():
             assert torch.equal(flash_attention(*inputs, causal=causal), o)
     assert len(decoded) == 4
-
-
-def test_few_queries_are_decoded_in_a_compiled_graph_too(decoded):
-    q, k, v = caches(1, 4, 2, 520, 16)
-    o = torch.compile(flash_attention, backend="eager", fullgraph=True)(q, k, v)
-    assert torch.equal(o, flash_attention(q, k, v)) and decoded == [(1, 4, 1, 16)] * 2
