@@ -514,17 +514,18 @@ class Combined(Mask):
     b: Mask
     either: bool
 
+    def __post_init__(self):
+        for name, one, other in zip(("batch", "heads"), self.a.shape, self.b.shape, strict=True):
+            if 1 < one != other > 1:
+                raise ValueError(f"masks for {name} {one} and {other} are combined; they must be equal, or 1")
+
     @property
     def code(self):
         return EITHER if self.either else BOTH, *self.a.code, *self.b.code
 
     @property
     def shape(self):
-        shapes = tuple(zip(self.a.shape, self.b.shape, strict=True))
-        for name, sizes in zip(("batch", "heads"), shapes, strict=True):
-            if 1 < min(sizes) < max(sizes):
-                raise ValueError(f"masks for {name} {sizes[0]} and {sizes[1]} are combined; they must be equal, or 1")
-        return tuple(map(max, shapes))
+        return tuple(map(max, self.a.shape, self.b.shape))
 
     def at(self, batch, head):
         return Combined(self.a.at(batch, head), self.b.at(batch, head), self.either)

@@ -61,7 +61,8 @@ class Resources:
     Per program: shared memory, and columns of Blackwell's tensor memory (an SM has 512; older GPUs have none). Per
     thread: registers and stack. tensor_cores: whether the code uses them. serialized: whether it waits for each of
     Hopper's matrix products before it starts the next instruction. ptxas does that when it cannot keep their registers
-    apart (warnings C7510 to C7520 of `ptxas -v`, which Triton does not show). config: what was launched.
+    apart (warnings C7510 to C7520 of `ptxas -v`, which Triton does not show). fused_exponents: how many exponentials
+    are taken of a fused multiply-add. config: what was launched.
     """
 
     shared_bytes: int
@@ -70,6 +71,7 @@ class Resources:
     stack_bytes: int
     tensor_cores: bool
     serialized: bool
+    fused_exponents: int
     config: tuple
 
 
@@ -177,13 +179,13 @@ def _launch_variant(request, q, config):
 
     from course_lib import masks
     from course_lib.kernels.masked_attention import Variant, variant_backward, variant_forward
-    from course_lib.kernels.score_mods import soft_cap
+    from course_lib.kernels.score_mods import FUNCTIONS, SOFT_CAP
 
     variant = Variant(masks.causal(), (), None, None, 0.0, None)
     if request.everything:
         mask = masks.block_sparse(np.eye(-(-q.shape[2] // 100), dtype=bool), 100)
         w, seed = torch.empty(1, *q.shape[:2], device="meta"), torch.empty(1, dtype=torch.int64, device="meta")
-        variant = Variant(mask, (soft_cap(1.0),), w, None, 0.1, seed)
+        variant = Variant(mask, (FUNCTIONS[SOFT_CAP],), w, None, 0.1, seed)
     if request.kernel == "list_forward":
         variant_forward(q, q, q, variant, 1.0, config, request.by_descriptor)
         return
@@ -199,10 +201,9 @@ def resources_of(compiled, launched_with):
     """The Resources of one launch of `compiling_for`."""
     ptx, cubin, metadata = compiled.asm["ptx"], compiled.asm["cubin"], compiled.metadata
     registers, stack_bytes = registers_and_stack(cubin)
-    serialized = False
+    serialized, instructions = False, instructions_of(compiled)
     if "wgmma" in ptx:
         # There is a wait (WARPGROUP.DEPBAR) for each product (HGMMA); otherwise one wait serves many products.
-        instructions = instructions_of(compiled)
         serialized = instructions.count("WARPGROUP.DEPBAR") >= instructions.count("HGMMA")
     # A merge has a tile of BLOCK_S states and BLOCK_D columns.
     names = ("BLOCK_S", "BLOCK_D") if "BLOCK_S" in launched_with else ("BLOCK_M", "BLOCK_N")
@@ -213,8 +214,22 @@ def resources_of(compiled, launched_with):
         stack_bytes=stack_bytes,
         tensor_cores=any(word in ptx for word in ("mma.sync", "wgmma", "tcgen05.mma")),
         serialized=serialized,
+        fused_exponents=fused_exponents(instructions),
         config=(*(launched_with[name] for name in names), metadata.num_warps, metadata.num_stages),
     )
+
+
+def fused_exponents(instructions):
+    """How many MUFU.EX2 have an argument that an FFMA has written, in a listing by cuobjdump."""
+    writers, found = {}, 0
+    for predicate, opcode, written, read in re.findall(
+        r"(@!?U?P\w+ +)?([A-Z][A-Z0-9_.]+) (R\d+)(?:, [-|]*(R\d+))?", instructions
+    ):
+        if opcode == "MUFU.EX2":
+            found += writers.get(read, "").startswith("FFMA")
+        if not (predicate and opcode == "FMUL" and read == written):  # arguments beyond the smallest float are halved
+            writers[written] = opcode
+    return found
 
 
 def registers_and_stack(cubin):

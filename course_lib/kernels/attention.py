@@ -192,7 +192,8 @@ def _in_parts(axis, arguments, store_lse):
     split = zip(
         q.split(n, axis), k.split(n_keys, axis), v.split(n_keys, axis),
         repeat(None) if sinks is None else sinks.split(n) if axis else repeat(sinks),
-        repeat(None) if weights is None else weights.split(n, axis + 1), strict=False,
+        repeat(None) if weights is None else [x.contiguous() for x in weights.split(n, axis + 1)],
+        strict=False,
     )  # fmt: skip
     o, lse = zip(*(_attend(*part, None, *how, store_lse=store_lse) for part in split), strict=True)
     return torch.cat(o, axis), torch.cat(lse, axis) if store_lse else None

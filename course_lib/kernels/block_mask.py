@@ -71,7 +71,9 @@ def block_mask_of(mask, n_q, n_k, block_q, block_k, device, by_key=False):
     positions = heads[0].positions(n_q, n_k)
     positions = None if np.array_equal(positions, np.arange(n_k - n_q, n_k)) else positions
     arrays = programs, listed, bits_of, bits, None if ranges is None else np.stack(ranges), positions
-    return BlockMask(*(None if x is None else torch.from_numpy(x.astype(np.int32)).to(device) for x in arrays))
+    return BlockMask(
+        *(None if x is None else torch.from_numpy(x.astype(np.int32, order="C")).to(device) for x in arrays)
+    )
 
 
 def _ranges(mask, n_q, n_k, by_key):

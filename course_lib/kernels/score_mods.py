@@ -37,7 +37,7 @@ class ScoreMod:
             object.__setattr__(self, "code", code_of(self.apply, self.derivative))
 
     def __reduce__(self):  # jitted functions cannot be pickled, but imported by name
-        names = [(f.__module__, f.__name__) if f is not None else None for f in (self.apply, self.derivative)]
+        names = [(f.fn.__module__, f.fn.__name__) if f is not None else None for f in (self.apply, self.derivative)]
         return _imported, (*names, self.parameter)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -176,6 +177,43 @@ def test_counts_of_a_long_band_need_no_grid():
     assert packed.tiles(n, n, 16, 16).visited == tuple(8 * number for number in per_document)
 
 
+def test_masks_for_each_head():
+    lengths = np.array([3, 0, 7])
+    dense = np.random.default_rng(0).random((3, 2, 5, 7)) < 0.5
+    function = masks.from_function(lambda b, h, i, j: dense[b, h][i, j], batch=3, heads=2)
+    rows = masks.from_function(lambda b, h, i, j: i >= j)
+    assert np.array_equal(rows.dense(5, 7), np.tri(5, 7, dtype=bool)) and rows.shape == (1, 1)
+    assert np.array_equal(masks.from_dense(dense[0, 0]).dense(5, 7), dense[0, 0])
+    both = masks.key_lengths(lengths) & (function | masks.causal())
+    assert masks.key_lengths(lengths).shape == (3, 1) and both.shape == function.shape == (3, 2)
+    causal = masks.causal().dense(5, 7)
+    for b, h in np.ndindex(3, 2):
+        padded = np.broadcast_to(np.arange(7) < lengths[b], (5, 7))
+        for mask, expected in (
+            (masks.key_lengths(lengths), padded), (masks.from_dense(dense), dense[b, h]), (function, dense[b, h]),
+            (masks.from_dense(dense[:, :1]), dense[b, 0]), (both, padded & (dense[b, h] | causal)),
+        ):  # fmt: skip
+            check_pairs(mask.at(b, h), expected)
+            check_tiles(mask.at(b, h), expected, 2, 3)
+
+
+def test_copies_are_equal_and_codes_lead_back():
+    """What is computed for a mask is found again for its copy; graphs of torch.compile know masks by their codes."""
+    made = [
+        *(make(7, 7)[0] for make in MASKS.values()), masks.key_lengths([1, 2]), masks.from_function(np.equal.outer),
+        masks.from_dense(np.eye(3, dtype=bool)), masks.from_dense(~np.eye(3, dtype=bool)), masks.key_lengths([1, 3]),
+    ]  # fmt: skip
+    made += [one & other for one, other in itertools.pairwise(made)] + [made[0] | made[-1]]
+    assert (
+        masks.key_lengths([1, 2]) != masks.key_lengths([1, 3]) and masks.from_dense(~np.eye(2, dtype=bool)) != made[-2]
+    )
+    for mask in made:
+        copied = pickle.loads(pickle.dumps(mask))
+        assert copied == mask and hash(copied) == hash(mask)
+        assert masks.of_code(mask.code) == mask == masks.of_code(list(copied.code))
+        assert all(type(number) is int for number in mask.code)
+
+
 def test_a_change_of_the_caller_s_array_does_not_reach_the_mask():
     ids, layout = np.array([0, 0, 1]), np.ones((3, 3), bool)
     packed, sparse = masks.documents(ids), masks.block_sparse(layout, 1)
@@ -206,6 +244,14 @@ def test_a_change_of_the_caller_s_array_does_not_reach_the_mask():
         (lambda: masks.causal().tiles(3, 2, 0, 1.5), ValueError, "block_q is 0"),
         (lambda: masks.documents([0, 1, 0]).key_range(0, 3, 3), TypeError, "not a band"),
         (lambda: masks.causal() & True, TypeError, "unsupported operand"),
+        (lambda: masks.key_lengths([1.0]), TypeError, "lengths is .*; accepted: .batch. of whole numbers from 0 up"),
+        (lambda: masks.key_lengths([2, -1]), TypeError, "lengths is array"),
+        (lambda: masks.key_lengths([1, 2]).dense(2, 2), TypeError, r"one for each of \(2, 1\) .* at\(batch, head\)"),
+        (lambda: masks.from_dense(np.ones((2, 2))), TypeError, "visible has shape .* dtype float64; accepted"),
+        (lambda: masks.from_dense(np.ones((1, 2, 2), bool)), TypeError, "visible has shape"),
+        (lambda: masks.from_function(3), TypeError, "function is 3; accepted: a function of"),
+        (lambda: masks.from_function(abs, heads=0), ValueError, "heads is 0; .* or None if all share one mask"),
+        (lambda: masks.key_lengths([1, 2]) & masks.key_lengths([1, 2, 3]), ValueError, "masks for batch 2 and 3 are"),
     ],
 )
 def test_bad_input_is_refused_by_name(call, error, message):

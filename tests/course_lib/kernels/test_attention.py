@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from course_lib import masks, runtime
-from course_lib.kernels import backward, flash_attention, forward, launch
+from course_lib.kernels import attention, backward, flash_attention, forward
 from course_lib.kernels.configs import BLOCK_SIZES
 from course_lib.kernels.hopper.backward import hopper_backward
 from course_lib.kernels.hopper.forward import hopper_forward
@@ -22,6 +22,7 @@ from course_lib.kernels.masked_attention import Variant, variant_backward
 from course_lib.kernels.plain_backward import plain_attention_backward
 from course_lib.kernels.plain_forward import flash_forward as plain_kernel
 from course_lib.kernels.plain_forward import plain_attention
+from course_lib.kernels.score_mods import alibi
 from course_lib.reference import attention as reference
 from course_lib.reference import attention_backward as reference_backward
 from course_lib.traffic import flash_attention_backward as closed_form
@@ -441,21 +442,39 @@ def test_the_backward_moves_the_bytes_that_the_closed_form_says():
             assert not traced.unwritten(name).any(), (case, name)
 
 
-def test_more_sequences_than_a_grid_has_room_for(monkeypatch):
-    """A CUDA grid takes 65,535 programs along its third axis; here it takes 3."""
-    q, k, v, _ = inputs(20, 33, 16, batch=7, heads=2, kv_heads=1)
-    how = dict(causal=True, scale=-0.3, block_q=16)
-    at_once, grids, real = flash_attention(q, k, v, return_lse=True, **how), [], launch.Launch.__call__
+def test_more_sequences_and_heads_than_a_grid_has_room_for(monkeypatch):
+    """A CUDA grid takes 65,535 programs along its second and third axes; here it takes 3."""
+    sinks, slopes = random(8, seed=5), random(2, 8, seed=6).abs()
+    calls = [dict(causal=True, scale=-0.3, block_q=16), dict(causal=True, score_mod=alibi(slopes), sinks=sinks)]
+    for how, batch in itertools.product(calls, (2, 7)):
+        if batch == 7 and "score_mod" in how:
+            how = how | {"score_mod": alibi(slopes[0])}
+        given = leaves(*inputs(20, 33, 16, batch=batch, heads=8, kv_heads=4)[:3])
 
-    def noted(self, *tensors):
-        grids.append(self.grid)
-        return real(self, *tensors)
+        def results(given=given, how=how):
+            o, lse = flash_attention(*given, return_lse=True, **how)
+            return o, lse, *torch.autograd.grad(o.square().sum() + lse.sum(), given)
 
-    monkeypatch.setattr(launch.Launch, "__call__", noted)
-    monkeypatch.setattr(forward, "MAX_GRID_AXIS", 3)
-    in_parts = flash_attention(q, k, v, return_lse=True, **how)
-    assert grids == [(2, 2, 3), (2, 2, 3), (2, 2, 1)] and all_equal(in_parts, at_once)
-    assert torch.equal(flash_attention(q, k, v, **how), at_once[0])
+        at_once = results()
+        with monkeypatch.context() as patched:
+            patched.setattr(attention, "MAX_GRID_AXIS", 3)
+            assert all_equal(results(), at_once)
+            assert torch.equal(flash_attention(*(x.detach() for x in given), **how), at_once[0])
+            with pytest.raises(ValueError, match=r"q has (batch 7|heads 8); at most 3 are accepted with dropout"):
+                flash_attention(*given, dropout_p=0.1)
+
+
+@pytest.mark.parametrize("n_q, n_k", [(0, 5), (5, 0), (0, 0)])
+def test_no_queries_and_no_keys(n_q, n_k):
+    """Rows without keys have the output 0 and the lse -inf, or the sink; all gradients are there."""
+    for how in ({}, {"causal": True}, {"mask": masks.sliding_window(3, 0)}):
+        q, k, v, sinks = leaves(*inputs(n_q, n_k, 8, batch=2, heads=4, kv_heads=2)[:3], random(4))
+        o, lse = flash_attention(q, k, v, return_lse=True, **how)
+        assert o.shape == q.shape and not o.any() and lse.shape == q.shape[:3] and (lse == -torch.inf).all()
+        assert not any(x.any() for x in torch.autograd.grad(o.sum(), (q, k, v)))
+        o, lse = flash_attention(q, k, v, sinks=sinks, return_lse=True, **how)
+        assert torch.equal(lse, sinks[:, None].expand_as(lse)) and not o.any()
+        assert torch.equal(torch.autograd.grad(lse.sum(), sinks)[0], torch.full_like(sinks, 2.0 * n_q))
 
 
 @pytest.mark.parametrize("wanted", ("q", "k", "v", "qk"))

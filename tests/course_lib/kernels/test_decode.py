@@ -1,6 +1,7 @@
 """flash_decode, in whichever mode this machine has: against float64, and the laws that a split or paged cache keeps."""
 
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from course_lib import masks
 from course_lib.kernels import attention, decode, flash_attention, flash_decode
 from course_lib.kernels.forward import flash_forward
+from course_lib.kernels.score_mods import alibi, soft_cap
 from courseware.bench.accuracy import assert_within_budget, check_attention, check_gradients
 from courseware.tracer import trace
 from tests.course_lib.kernels.common import (
@@ -145,7 +147,7 @@ def check_case(lengths, heads, capacity, block_n, page_size, dtype, n_new, d, ho
         # Where a tile spans several pages, is one, or is part of one.
         *(
             case(130, 2, 66, n_new=2, block_n=block_n, page_size=page_size, num_splits=2)
-            for page_size, block_n in itertools.product((16, 32, 64), repeat=2)
+            for page_size, block_n in (*itertools.product((16, 32, 64), repeat=2), (1, 16), (5, 32), (24, 16), (48, 32))
         ),
     ),
     ids=str,
@@ -171,6 +173,42 @@ def test_the_function_as_it_is_called():
         checked = {name: value for name, value in how.items() if name != "num_splits"}
         check(o, q, k, v, lengths, **checked)
         assert torch.equal(flash_decode(q, k_pages, v_pages, lengths, block_table=table, **how), o)
+
+
+@pytest.mark.parametrize("num_splits", (1, 3))
+def test_sinks_score_mods_and_lse(num_splits):
+    """As `flash_attention` has them for the same keys; a place without keys has the sink."""
+    q, k, v = caches(3, 4, 2, 90, n_new=2)
+    lengths, sinks, slopes = integers(90, 0, 37), random(4, seed=3), random(3, 4, seed=4).abs()
+    k_pages, v_pages, table = in_pages(k, v, 24)
+    for how in ({"sinks": sinks}, {"score_mod": (soft_cap(2.0), alibi(slopes))}, {"sinks": sinks, "scale": -0.5}):
+        o, lse = flash_decode(q, k, v, lengths, num_splits=num_splits, return_lse=True, **how)
+        paged = flash_decode(
+            q, k_pages, v_pages, lengths, block_table=table.long(), num_splits=num_splits, return_lse=True, **how
+        )
+        assert all(map(torch.equal, paged, (o, lse)))
+        for b, length in enumerate(lengths.tolist()):
+            of_one = how | ({"score_mod": (soft_cap(2.0), alibi(slopes[b]))} if "score_mod" in how else {})
+            one = [x[b, None, :, : length or None] for x in (q, k[:, :, :length], v[:, :, :length])]
+            expected = flash_attention(q[b, None], *one[1:], causal=True, return_lse=True, **of_one)
+            for ours, theirs in zip((o, lse), expected, strict=True):
+                torch.testing.assert_close(ours[b, None], theirs, rtol=2e-5, atol=2e-6)
+
+
+def test_autocast_and_numpy_integers(monkeypatch):
+    q, k, v = caches(1, 4, 2, 90)
+    dtype = torch.bfloat16
+    with torch.autocast(DEVICE, dtype):
+        o = flash_decode(q, k.to(dtype), v, integers(90), num_splits=np.int64(2), window_left=np.int32(50))
+    low = [x.to(dtype) for x in (q, k, v)]
+    assert o.dtype == dtype and torch.equal(o, flash_decode(*low, integers(90), num_splits=2, window_left=50))
+    seeds = [flash_attention(q, k, v, dropout_p=np.float32(0.5), seed=seed) for seed in (3, np.int64(3))]
+    assert torch.equal(*seeds) and torch.equal(
+        *(flash_attention(q, k, v, block_q=block(16), block_k=block(32)) for block in (int, np.int16))
+    )
+    mods = soft_cap(2.0), alibi(torch.ones(4, device=DEVICE))
+    copied = pickle.loads(pickle.dumps(mods))
+    assert torch.equal(flash_attention(q, k, v, score_mod=copied), flash_attention(q, k, v, score_mod=mods))
 
 
 def test_scores_that_differ_from_split_to_split():

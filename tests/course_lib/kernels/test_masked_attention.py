@@ -25,6 +25,13 @@ MASKS = {
     "packed": masks.packed([0, 0, 1, 20, 21, 21, 37], [0, 3, 3, 30, 31, 31, 45], masks.sliding_window(20, 0)),
     "either": masks.sliding_window(5, 0) | masks.documents(np.arange(N_K) % 3),
 }
+# One for each sequence or head, of 2 sequences and 4 heads.
+MASKS_OF_HEADS = {
+    "lengths": masks.key_lengths([45, 11]) & masks.causal(),  # by ranges
+    "function": masks.from_function(lambda b, h, i, j: (3 * i + (h + 1) * j + b) % 5 < 3, batch=2, heads=4),
+    "array": masks.from_dense(np.random.default_rng(0).random((1, 4, N_Q, N_K)) < 0.3) | masks.sliding_window(4, 0),
+    "for sequences": masks.from_dense(np.random.default_rng(0).random((2, 1, N_Q, N_K)) < 0.1),
+}
 
 
 def inputs(batch=1, dtype=FLOAT):
@@ -45,7 +52,9 @@ def stated(q, k, v, sinks=None, *, mask=None, cap=None, slopes=None, cap_first=T
     if cap is not None and not cap_first:
         scores = cap * torch.tanh(scores / cap)
     if mask is not None:
-        scores = scores.masked_fill(~torch.from_numpy(mask.dense(n_q, n_k)).to(q.device), -torch.inf)
+        visible = np.stack([mask.at(*index).dense(n_q, n_k) for index in np.ndindex(mask.shape)])
+        visible = torch.from_numpy(visible.reshape(*mask.shape, n_q, n_k)).to(q.device)
+        scores = scores.masked_fill(~visible, -torch.inf)
     if sinks is not None:
         scores = torch.cat([scores, sinks.to(q.dtype)[:, None, None].expand(*scores.shape[:3], 1)], dim=-1)
     lse = torch.logsumexp(scores, dim=-1)
@@ -91,6 +100,10 @@ CASES = {f"{name} {tile}": (tile, {"mask": MASKS[name]}, {"mask": MASKS[name]}) 
     ("window", (16, 32)), ("window", (32, 16)), ("documents", (32, 16)), ("sparse", (16, 32)), ("sparse", (16, 128)),
     ("packed", (16, 32)), ("packed", (32, 16)), ("either", (32, 16)), ("either", (16, 128)),
 )}  # fmt: skip
+CASES |= {
+    f"a mask for each: {name} {tile}": (tile, {"mask": mask, "batch": 2}, {"mask": mask})
+    for name, mask in MASKS_OF_HEADS.items() for tile in ((16, 32), (32, 16))
+}  # fmt: skip
 CASES |= {
     "everything at once": (
         (32, 16),

@@ -39,10 +39,13 @@ OF_FLASH_ATTENTION = {
     "k and v": (dict(v=T(1, 1, 5, 8)), r"V: v must have k's shape \[1, 1, 4, 8\], got \[1, 1, 5, 8\]"),
     "batch": (kv(2, 1, 4, 8), "V: k has batch 2 but q has 1"),
     "heads": (dict(q=T(1, 3, 4, 8)) | kv(1, 2, 4, 8), "V: k and v have 2 heads, which do not divide q's 3"),
-    "too many heads": (kv(1, 65_536, 4, 8, names="qkv"), "V: q has 65536 heads; at most 65535"),
+    "too many heads for dropout": (
+        kv(1, 65_536, 4, 8, names="qkv") | dict(dropout_p=0.1), "V: q has heads 65536; at most 65535 are"
+    ),
     "no heads": (kv(1, 0, 4, 8), "V: k has 0 heads"),
-    "no queries": (dict(q=T(1, 1, 0, 8)), "V: q has sequence length 0"),
-    "no keys": (kv(1, 1, 0, 8), "V: k has sequence length 0"),
+    "nested": (
+        dict(q=torch.nested.nested_tensor([T(1, 4, 8)], layout=torch.jagged)), "T: q has layout torch.jagged; accepted"
+    ),
     "devices": (kv(1, 1, 4, 8, **META), "V: k is on meta but q is on"),
     "scale nan": (dict(scale=float("nan")), "V: scale must be finite"),
     "scale inf": (dict(scale=float("inf")), "V: scale must be finite"),
@@ -52,7 +55,7 @@ OF_FLASH_ATTENTION = {
     "block_q": (dict(block_q=48), "V: block_q must be one of 16, 32, 64, 128 or None, got 48"),
     "block_k": (dict(block_k=256), "V: block_k must be one of 16, 32, 64, 128 or None, got 256"),
     # With masks and the like.
-    "mask of torch": (dict(mask=torch.ones(2, 2)), "T: mask is a Tensor"),
+    "mask of torch": (dict(mask=torch.ones(2, 2)), r"T: mask is a Tensor; accepted: .* from_dense\(mask\) for bool"),
     "mask of NumPy": (dict(mask=np.ones((4, 4), bool)), "T: mask is a ndarray"),
     "ids too short": (dict(mask=masks.documents([0, 1])), "V: ids has length 2; accepted: 4"),
     "packed too short": (dict(mask=masks.packed([0, 3])), "V: cu_seqlens_q ends at 3; accepted: 4"),
@@ -61,8 +64,18 @@ OF_FLASH_ATTENTION = {
         dict(mask=masks.block_sparse(np.ones((2, 3), bool), 2)), r"V: layout has shape \(2, 3\); accepted: \(2, 2\)"
     ),
     "mask and block_q": (dict(mask=masks.full(), block_q=16), "V: block_q and block_k are not accepted with a mask"),
-    "mask and batch": (
-        kv(65_536, 1, 1, 1, names="qkv") | dict(mask=masks.full()), "V: q has batch 65536; at most 65535 are accepted"
+    "a mask for each of two": (
+        dict(mask=masks.key_lengths([1, 2])), "V: mask is one for batch 2; accepted: 1, which q has, or 1 for all"
+    ),
+    "masks for each head": (
+        dict(mask=masks.from_function(lambda *_: True, heads=3)), "V: mask is one for heads 3; accepted: 1"
+    ),
+    "more keys than there are": (dict(mask=masks.key_lengths([5])), "V: lengths has 5; accepted: 0 to 4"),
+    "a mask of another size": (
+        dict(mask=masks.from_dense(np.ones((4, 5), bool))), r"V: layout has shape \(4, 5\); accepted: \(4, 4\)"
+    ),
+    "a function of numbers": (
+        dict(mask=masks.from_function(lambda b, h, i, j: i - j)), "T: function of a mask returned int64; accepted: bool"
     ),
     "score_mod": (dict(score_mod=abs), "T: score_mod is <built-in function abs>; accepted: a ScoreMod"),
     "one of two score_mods": (dict(score_mod=(alibi(1.0), None)), "T: score_mod is None; accepted: a ScoreMod, sev"),
@@ -110,14 +123,18 @@ OF_FLASH_DECODE = {
     "lengths rank": (dict(lengths=integers(2, 1)), r"V: lengths must have shape \[batch\] .* got \[2, 1\]"),
     "lengths batch": (dict(lengths=integers(3)), r"V: lengths must have shape \[batch\] with batch 2, got \[3\]"),
     "lengths' device": (dict(lengths=integers(2).to("meta")), "V: lengths is on meta but q is on"),
-    "table int64": (
-        PAGED | dict(block_table=integers(2, 3, dtype=torch.int64)), "T: block_table has dtype int64; accepted: int32"
+    "table int16": (
+        PAGED | dict(block_table=integers(2, 3, dtype=torch.int16)), "T: block_table has dtype int16; accepted: int32"
     ),
+    "sinks": (dict(sinks=T(2)), r"V: sinks is torch.float32 \[2\]; accepted: floating-point \[1\]"),
+    "score_mod": (dict(score_mod=1), "T: score_mod is 1; accepted: a ScoreMod"),
     "table rank": (PAGED | dict(block_table=integers(6)), r"V: block_table must have shape \[batch, pages\] with"),
     "table batch": (PAGED | dict(block_table=integers(3, 3)), r"V: block_table must have .* batch 2, got \[3, 3\]"),
     "table empty": (PAGED | dict(block_table=integers(2, 0)), "V: block_table has pages 0"),
-    "page_size 24": (PAGED | kv(5, 1, 24, 8, names=CACHES), "V: k_cache has page_size 24; accepted"),
-    "page_size 8": (PAGED | kv(5, 1, 8, 8, names=CACHES), "V: k_cache has page_size 8; accepted"),
+    "page_size 0": (PAGED | kv(5, 1, 0, 8, names=CACHES), "V: k_cache has page_size 0; it must be at least 1"),
+    "too many heads": (
+        dict(q=T(2, 65_536, 1, 8)) | kv(2, 65_536, 1, 8, names=CACHES), "V: k_cache has 65536 kv_heads; at most"
+    ),
     "scale": (dict(scale=float("inf")), "V: scale must be finite"),
     "causal": (dict(causal=1), "T: causal must be True or False, got 1"),
     "window_left": (dict(window_left=-1), "V: window_left must be 0 to .* or None, got -1"),
