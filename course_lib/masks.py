@@ -20,7 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -69,7 +69,7 @@ def documents(ids):
     ids = _array(ids)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise TypeError(f"ids has shape {ids.shape} and dtype {ids.dtype}; accepted: [positions] of whole numbers")
-    return Documents(ids)
+    return _registered(Documents(ids))
 
 
 def packed(cu_seqlens_q, cu_seqlens_k=None, within=None):
@@ -95,7 +95,7 @@ def packed(cu_seqlens_q, cu_seqlens_k=None, within=None):
         raise TypeError(
             f"within is {within!r}; accepted: full(), causal(), sliding_window(...), prefix_lm(...) or None"
         )
-    return Packed(edges_q, edges_k, within)
+    return _registered(Packed(edges_q, edges_k, within))
 
 
 def block_sparse(layout, block):
@@ -108,7 +108,7 @@ def block_sparse(layout, block):
     if layout.ndim != 2 or layout.dtype != bool:
         raise TypeError(f"layout has shape {layout.shape} and dtype {layout.dtype}; accepted: [rows, columns] of bool")
     _check_at_least("block", block, 1)
-    return BlockSparse(layout, int(block))
+    return _registered(BlockSparse(layout, int(block)))
 
 
 def key_lengths(lengths):
@@ -119,7 +119,7 @@ def key_lengths(lengths):
     lengths = _array(lengths)
     if lengths.ndim != 1 or not lengths.size or lengths.dtype.kind not in "iu" or (lengths < 0).any():
         raise TypeError(f"lengths is {lengths!r}; accepted: [batch] of whole numbers from 0 up")
-    return KeyLengths(lengths)
+    return _registered(KeyLengths(lengths))
 
 
 def from_dense(visible):
@@ -135,7 +135,7 @@ def from_dense(visible):
             f"visible has shape {visible.shape} and dtype {visible.dtype}; accepted: [n_q, n_k] or [batch, heads, n_q, "
             "n_k] of bool"
         )
-    return Dense(visible.reshape(-1, *visible.shape[-3:]) if visible.ndim == 4 else visible[None, None])
+    return _registered(Dense(visible if visible.ndim == 4 else visible[None, None]))
 
 
 def from_function(function, batch=None, heads=None):
@@ -151,7 +151,7 @@ def from_function(function, batch=None, heads=None):
     for name, count in (("batch", batch), ("heads", heads)):
         if count is not None:
             _check_at_least(name, count, 1, ", or None if all share one mask")
-    return FromFunction(function, int(batch or 1), int(heads or 1))
+    return _registered(FromFunction(function, int(batch or 1), int(heads or 1)))
 
 
 class Mask:
@@ -304,20 +304,14 @@ class Registered(Mask):
     Equal content makes masks equal, so that what was computed for one is found for its copies.
     """
 
-    def __post_init__(self):
-        number = next(_codes)
-        object.__setattr__(self, "code", (REGISTERED, number))
-        _by_code[number] = self
-        _newest.append(self)
-
     def __eq__(self, other):
         return type(self) is type(other) and self._content == other._content
 
     def __hash__(self):
         return hash(self._content)
 
-    def __reduce__(self):  # a copy has a code of its own
-        return type(self), self._fields
+    def __reduce__(self):
+        return _copied, (type(self), self._fields)
 
     @property
     def _fields(self):
@@ -329,6 +323,18 @@ class Registered(Mask):
             (x.shape, x.dtype.str, hashlib.sha256(np.ascontiguousarray(x)).digest()) if isinstance(x, np.ndarray) else x
             for x in self._fields
         )
+
+
+def _registered(mask):
+    number = next(_codes)
+    object.__setattr__(mask, "code", (REGISTERED, number))
+    _by_code[number] = mask
+    _newest.append(mask)
+    return mask
+
+
+def _copied(kind, content):
+    return _registered(kind(*content))
 
 
 @dataclass(frozen=True, eq=False)
@@ -419,10 +425,6 @@ class BlockSparse(Registered):
 class PerHead(Registered):
     """A mask for each head of each sequence, if it is not one for all of them."""
 
-    def check_lengths(self, n_q, n_k):
-        for batch, head in np.ndindex(self.shape):
-            self.at(batch, head).check_lengths(n_q, n_k)
-
     def _rule(self, i, j, n_q, n_k):
         if self.shape != (1, 1):
             raise TypeError(
@@ -441,6 +443,11 @@ class KeyLengths(PerHead):
     def shape(self):
         return len(self.lengths), 1
 
+    def check_lengths(self, n_q, n_k):
+        super().check_lengths(n_q, n_k)
+        if self.lengths.max() > n_k:
+            raise ValueError(f"lengths has {self.lengths.max()}; accepted: 0 to {n_k}, the number of keys")
+
     def at(self, batch, head):
         return FirstKeys(int(self.lengths[batch % len(self.lengths)]))
 
@@ -451,11 +458,6 @@ class FirstKeys(Mask):
 
     n: int
     has_ranges = True
-
-    def check_lengths(self, n_q, n_k):
-        super().check_lengths(n_q, n_k)
-        if self.n > n_k:
-            raise ValueError(f"lengths has {self.n}; accepted: 0 to {n_k}, the number of keys")
 
     def key_range(self, i, n_q, n_k):
         return 0 * i, 0 * i + self.n
@@ -470,6 +472,11 @@ class Dense(PerHead):
     @property
     def shape(self):
         return self.array.shape[:2]
+
+    def check_lengths(self, n_q, n_k):
+        super().check_lengths(n_q, n_k)
+        if self.array.shape[2:] != (n_q, n_k):
+            raise ValueError(f"visible has {self.array.shape[2:]} queries and keys; accepted: {n_q, n_k}")
 
     def at(self, batch, head):
         return BlockSparse(self.array[batch % self.shape[0], head % self.shape[1]], 1)
@@ -562,9 +569,10 @@ class Combined(Mask):
         return a | b if self.either else a & b
 
 
+@lru_cache(256)
 def of_code(code):
-    """The mask with this code."""
-    mask, rest = _decoded(tuple(code))
+    """The mask with this code, a tuple."""
+    mask, rest = _decoded(code)
     assert not rest, "the code of one mask"
     return mask
 

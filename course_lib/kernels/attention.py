@@ -181,7 +181,7 @@ def _in_parts(axis, arguments, store_lse):
     """`_attend` for as many sequences, or heads, at a time as a grid has room for."""
     q, k, v, sinks, weights, seed, *how = arguments
     name, code = ("batch", "heads")[axis], how[4]
-    if seed is not None or code is not None and masks.of_code(code).shape[axis] > 1:
+    if seed is not None or code is not None and masks.of_code(tuple(code)).shape[axis] > 1:
         raise ValueError(
             f"q has {name} {q.shape[axis]}; at most {MAX_GRID_AXIS} are accepted with dropout, or a mask for each; "
             "call flash_attention for some at a time"
@@ -302,7 +302,7 @@ def _backward(q, *others, need_dq, need_dkdv):
 
 
 def _variant(q, k, sinks, weights, seed, code, mods, dropout_p):
-    mask = masks.of_code(code)
+    mask = masks.of_code(tuple(code))
     mask.check_lengths(q.shape[2], k.shape[2])
     for name, of_mask, of_q in zip(("batch", "heads"), mask.shape, q.shape[:2], strict=True):
         if of_mask not in (1, of_q):

@@ -210,7 +210,7 @@ def test_copies_are_equal_and_codes_lead_back():
     for mask in made:
         copied = pickle.loads(pickle.dumps(mask))
         assert copied == mask and hash(copied) == hash(mask)
-        assert masks.of_code(mask.code) == mask == masks.of_code(list(copied.code))
+        assert masks.of_code(mask.code) == mask == masks.of_code(copied.code)
         assert all(type(number) is int for number in mask.code)
 
 
