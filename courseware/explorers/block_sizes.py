@@ -7,7 +7,6 @@ there is one. `page` shows it beside a run of the first tiles on the memory mach
 
 from functools import cache
 from html import escape
-from itertools import product
 from math import ceil
 from types import SimpleNamespace
 
@@ -319,10 +318,9 @@ def explore():
 
     start = START | {"visit": MAX_DRAWN_TILES**2}
     # A page without a kernel plays what is shown at first; of the other settings it has the last visit.
-    written = [start | {"visit": visit} for visit in range(start["visit"])]
-    written += [
-        start | {"block_q": q, "block_k": k, "n": n, "causal": causal, "order": order, "gpu": gpu}
-        for q, k, causal, order in product(BLOCKS, BLOCKS, (False, True), ORDERS.values())
-        for n, gpu in ((1024, "H100"), (4096, "H100"), (1024, "T4"), (4096, "T4"))
-    ]
+    every = {
+        "block_q": BLOCKS, "block_k": BLOCKS, "causal": (False, True), "order": ORDERS.values(), "gpu": ("H100", "T4"),
+        "n": (1024, 4096),
+    }  # fmt: skip
+    written = {"visit": range(start["visit"])}, every
     return Explorer(page, start, controls, ends={"visit": end}, written=written)

@@ -212,14 +212,9 @@ def explore():
     }  # fmt: skip
     # A page without a kernel has orders and blocks of the streams as they are; for the sentence, scores of 1 to 4.
     written = [
-        start | {"stream": name, "order": order, "block": block, "every_step": every_step, "fed": fed}
-        for (name, (scores, *_)), order in product(streams().items(), ORDERS)
-        for block, every_step in product([n for n in (1, 2, 3, 4, 6, 12) if n <= len(scores)], (False, True))
-        for fed in range(-(-len(scores) // block) + 1)
-    ]
-    written += [
-        start | {"scores": ["the sentence", *own], "fed": fed}
-        for own, fed in product(product(range(1, 5), repeat=4), range(5))
-    ]
+        {"stream": streams(), "order": ORDERS, "block": (1, 2, 3, 4, 6, 12), "every_step": (False, True),
+         "fed": range(13)},
+        {"scores": [["the sentence", *own] for own in product(range(1, 5), repeat=4)], "fed": range(5)},
+    ]  # fmt: skip
     ends = {"fed": lambda stream, block, **_: -(-len(streams()[stream][0]) // block)}
     return Explorer(page, start, controls, ends=ends, settle=settle, written=written)

@@ -6,7 +6,6 @@ visits with the loads that the memory machine logs, which `visit_starts` and `by
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 
@@ -201,8 +200,7 @@ def visits_explorer(page, start, visits_of, most_visits, **first):
         "block_q": slider("block_q", BLOCKS), "block_k": slider("block_k", BLOCKS),
         "visit": slider("visits", range(most_visits + 1), play=True),
     }  # fmt: skip
-    there = {name: [value for _, value in control["options"]] for name, control in first.items()}
-    there |= {"causal": (False, True), "n_q": (12,), "n_k": (12,), "block_q": (3, 4, 6), "block_k": (3, 4, 6)}
-    chosen = [dict(zip(there, values, strict=True)) for values in product(*there.values())]
-    written = [one | {"visit": visit} for one in chosen for visit in range(visits_of(**one) + 1)]
+    written = {name: [value for _, value in control["options"]] for name, control in first.items()}
+    written |= {"causal": (False, True), "n_q": (12,), "n_k": (12,), "block_q": (3, 4, 6), "block_k": (3, 4, 6)}
+    written |= {"visit": range(most_visits + 1)}
     return Explorer(page, start, controls, ends={"visit": lambda visit, **one: visits_of(**one)}, written=written)

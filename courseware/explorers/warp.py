@@ -5,7 +5,6 @@ The counts are those of `simulators.cuda_emulator.request`, the rules of one req
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 
@@ -231,9 +230,5 @@ def explore():
         "step": slider("step", range(1, 129), play=True),
     }  # fmt: skip
     start = {"mapping": "down the column", "columns": 32, "padding": 0, "floats": 1, "step": 1}
-    written = [
-        {"mapping": mapping, "columns": 32, "padding": padding, "floats": floats, "step": step}
-        for mapping, padding, floats in product(MAPPINGS, (0, 1, 4), (1, 2, 4))
-        for step in (1, 2) if step <= Load(mapping, 32, padding, floats).steps
-    ]  # fmt: skip
+    written = {"mapping": MAPPINGS, "padding": (0, 1, 4), "floats": (1, 2, 4), "step": (1, 2)}
     return Explorer(page, start, controls, ends={"step": lambda **chosen: Load(**chosen).steps}, written=written)

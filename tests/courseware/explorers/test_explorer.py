@@ -163,12 +163,12 @@ def test_ends_settle_and_written_states():
         page, {"size": 3, "step": 2, "odd": False},
         {"size": slider("size", (3, 4)), "step": slider("step", range(5), play=True), "odd": tick("odd")},
         ends={"step": lambda size, **_: size}, settle=lambda size, **_: {"odd": size % 2 == 1},
-        written={"size": (3, 4), "step": (0, 1)},
+        written={"size": (3, 4), "step": (0, 3, 4)},
     )  # fmt: skip
     state = made.state({"size": 4, "step": AT_END})
     assert state["settings"] == {"size": 4, "step": 4, "odd": False} and state["ends"] == {"step": 4}
     assert "4 of 4" in state["html"] and made.state()["settings"]["odd"]
-    assert [s["step"] for s in made.written] == [0, 1, 0, 1]
+    assert [s["step"] for s in made.written] == [0, 3, 0, 3, 4], "4 steps of 3 are all 3, which are written once"
     assert [c["name"] for c in made.static_data()["controls"]] == ["size", "step", "odd"]
 
 

@@ -28,7 +28,7 @@ def test_a_request_s_text_is_read_back_from_its_pages(chosen):
 
 def test_neither_pages_nor_sharing_nor_a_small_pool_changes_a_text():
     final = {explorer.run(*chosen).texts[-1] for chosen in RUNS}
-    assert len(final) == 1
+    assert len(final) == 1 and max(explorer.run(*chosen).n_steps for chosen in RUNS) == explorer.STEPS[-1]
     for text, (_, prompt, n_new) in zip(*final, explorer.REQUESTS, strict=True):
         assert text.startswith(explorer.BEGINNING + prompt)
         assert len(text) == len(explorer.BEGINNING + prompt) + n_new
