@@ -97,12 +97,6 @@ def recorded():
     return {tuple(row.values())[:6]: row | {"triton": record["triton"]} for row in rows}
 
 
-@cache
-def swept():
-    """The rows of the committed sweep of block sizes; none where none is committed."""
-    return records.rows(SWEEP)
-
-
 def measured(dtype, head_dim, causal, block_q, block_k):
     """What the sweep tried with these tiles, as a namespace; None if nothing.
 
@@ -110,8 +104,7 @@ def measured(dtype, head_dim, causal, block_q, block_k):
     counted: the Traffic of the row's shape.
     """
     tiles = {"causal": causal, "block_q": block_q, "block_k": block_k}
-    same = tiles | {"dtype": dtype, "head_dim": head_dim}
-    if not (rows := [row for row in swept() if same.items() <= row.items()]):
+    if not (rows := records.rows(SWEEP, dtype=dtype, head_dim=head_dim, **tiles)):
         return None
     row = max(rows, key=lambda row: row.get("tflops", 0))
     shape = tiles | {"heads": row["heads"], "batch": row["batch"], "dtype_bytes": 4 if dtype == "float32" else 2}

@@ -53,13 +53,14 @@ class Explorer:
     `buttons` or `tick` gave; settings without one are set by what is dragged or clicked. ends: setting -> function of
     all settings that gives its slider's last value. settle: function of all settings that changes those that do not go
     together. written: setting -> values that a page without a kernel has, in all combinations; the others stay as they
-    are at first. Or a list of such.
+    are at first. Or a list of such. By default all that the controls offer.
     """
 
-    def __init__(self, page_of, start, controls, *, ends=None, settle=None, written=()):
+    def __init__(self, page_of, start, controls, *, ends=None, settle=None, written=None):
         self._page_of, self._ends, self._settle = page_of, ends or {}, settle
         self.start, self.controls = start, [{"name": name} | control for name, control in controls.items()]
-        self._written = [written] if isinstance(written, dict) else written
+        offered = {control["name"]: [value for _, value in control["options"]] for control in self.controls}
+        self._written = [written or offered] if isinstance(written, dict | None) else written
 
     @cached_property
     def written(self):

@@ -102,7 +102,7 @@ def page(stream, order, block, every_step, fed, scores, places):
         y=(0, 1.12), y_ticks=(0, 0.5, 1), y_label="weight", **across,
     )  # fmt: skip
     for panel in (score_panel, weights):
-        panel.rect((start - 0.5, end - 0.5), panel.y_ends, "ground")
+        panel.rect((start - 0.5, end - 0.5), panel.ends["y"], "ground")
     score_panel.bars(np.where(masked, 0, own[arrived]), [f"S {css}" for css in faded])
     levels = [
         point

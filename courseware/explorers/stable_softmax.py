@@ -129,7 +129,7 @@ def _exponents(model):
         panel.level(line.value if np.isfinite(line.value) else 0, "K", tip=f"{line.name} = {_written(line.value)}")
     panel.level(0, "soft thin")
     for edge, what in ((low, "0 below"), (high, "inf above")):
-        if panel.y_ends[0] <= edge <= panel.y_ends[1]:
+        if panel.ends["y"][0] <= edge <= panel.ends["y"][1]:
             panel.level(edge, "bad dashed", tip=f"exp is {what} {edge:.1f}")
     return panel
 

@@ -27,7 +27,6 @@ class TileGrid:
     """
 
     tiles: masks.Tiles
-    order: str
     visit_number: np.ndarray
 
     @property
@@ -73,7 +72,7 @@ def tile_grid(n_q, n_k, block_q, block_k, causal, order):
         number = np.cumsum(visited).reshape(visited.shape)
     else:
         number = np.cumsum(visited.T).reshape(visited.T.shape).T
-    return TileGrid(tiles, order, np.where(visited, number, 0))
+    return TileGrid(tiles, np.where(visited, number, 0))
 
 
 def visit_starts(events, begin, end, inner, outer):
