@@ -181,33 +181,3 @@ def test_a_change_of_the_caller_s_array_does_not_reach_the_mask():
     packed, sparse = masks.documents(ids), masks.block_sparse(layout, 1)
     ids[:], layout[:] = range(3), False
     assert packed.dense(3, 3).sum() == 5 and sparse.dense(3, 3).all()
-
-
-@pytest.mark.parametrize(
-    "call, error, message",
-    [
-        (lambda: masks.sliding_window(-1, 0), ValueError, "left is -1; .* at least 0, or None for no limit"),
-        (lambda: masks.prefix_lm(-1), ValueError, "n is -1"),
-        (lambda: masks.documents([0.0, 1.0]), TypeError, "ids has shape .* dtype float64"),
-        (lambda: masks.documents([0, 1]).dense(3, 2), ValueError, "ids has length 2; accepted: 3"),
-        (lambda: masks.packed([0, 2.5]), TypeError, "cu_seqlens_q has shape .* dtype float64"),
-        (lambda: masks.packed([0, 2], [1, 2]), ValueError, "cu_seqlens_k starts at 1; accepted: 0"),
-        (lambda: masks.packed([0, 3, 2]), ValueError, "cu_seqlens_q goes down from 3 to 2 at sequence 1"),
-        (lambda: masks.packed([0, 2], [0, 1, 2]), ValueError, "cu_seqlens_q has 2 entries and cu_seqlens_k 3"),
-        (lambda: masks.packed([0, 2], within=masks.documents([0, 0])), TypeError, "within is Documents.*: full"),
-        (lambda: masks.packed([0, 2]).dense(3, 2), ValueError, "cu_seqlens_q ends at 2; accepted: 3, .* of queries"),
-        (lambda: masks.block_sparse([[1.0]], 2), TypeError, "layout has shape .* dtype float64"),
-        (lambda: masks.block_sparse([[True]], 0), ValueError, "block is 0"),
-        (lambda: masks.block_sparse([[True]], 2).dense(2, 3), ValueError, r"layout .* \(1, 1\); accepted: \(1, 2\)"),
-        (lambda: (masks.causal() & masks.documents([0])).visible(0, 0, 1, 2), ValueError, "ids has length 1"),
-        (lambda: masks.causal().dense(0, 3), ValueError, "n_q is 0"),
-        (lambda: masks.causal().visible(3, 0, 3, 2), ValueError, "i has entries from 3 to 3; accepted: 0 to 2"),
-        (lambda: masks.causal().visible(0.5, 0, 3, 2), TypeError, "i has dtype float64"),
-        (lambda: masks.causal().tiles(3, 2, 0, 1.5), ValueError, "block_q is 0"),
-        (lambda: masks.documents([0, 1, 0]).key_range(0, 3, 3), TypeError, "not a band"),
-        (lambda: masks.causal() & True, TypeError, "unsupported operand"),
-    ],
-)
-def test_bad_input_is_refused_by_name(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
