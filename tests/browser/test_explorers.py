@@ -20,12 +20,6 @@ html_of = cache(lambda name: made(name).static_html())
 STREAM, PAIR = "online_softmax.explore", "dot_products.explore_pair"
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with lab.chromium() as context:
-        yield context
-
-
 @pytest.fixture
 def opened(browser):
     """`opened(name)`: the page of an explorer without a kernel. At the end nothing has failed in it."""

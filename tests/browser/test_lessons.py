@@ -44,12 +44,6 @@ def console_errors(page, harmless=HARMLESS):
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with lab.chromium() as context:
-        yield context
-
-
-@pytest.fixture(scope="module")
 def jupyterlab(browser, tmp_path_factory):
     """(page, address, folder, console errors) of one JupyterLab in one page for all tests."""
     scratch = tmp_path_factory.mktemp("lab")

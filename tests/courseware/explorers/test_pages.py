@@ -1,12 +1,11 @@
 """The pages of a pool: what is shown is the server's log, and the words and the picture are what is shown."""
 
 import pytest
-import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib.serving import model
 from course_lib.serving.server import Server
 from courseware.explorers import pages as explorer
+from tests.course_lib.serving.test_server import gathered
 
 from .conftest import tips
 
@@ -34,19 +33,9 @@ def test_neither_pages_nor_sharing_nor_a_small_pool_changes_a_text():
         assert len(text) == len(explorer.BEGINNING + prompt) + n_new
 
 
-def attention(q, k_cache, v_cache, lengths, *, block_table):
-    """What `flash_decode` computes, with PyTorch's attention, one sequence after the other."""
-    outputs = []
-    for row, n, pages in zip(q, lengths.tolist(), block_table.long(), strict=True):
-        k, v = (cache[pages].transpose(0, 1).flatten(1, 2)[:, :n] for cache in (k_cache, v_cache))
-        visible = torch.ones(row.shape[1], n, dtype=torch.bool).tril(n - row.shape[1])
-        outputs.append(scaled_dot_product_attention(row, k, v, attn_mask=visible, enable_gqa=True))
-    return torch.stack(outputs)
-
-
 def test_the_log_is_that_of_a_server_that_computes():
     """The explorer replays texts, whose characters the model writes whatever pages they lie in."""
-    server = Server(model.load(), n_pages=6, page_size=16, attention=attention)
+    server = Server(model.load(), n_pages=6, page_size=16, attention=gathered)
     while len(server.log) <= explorer.REQUESTS[-1][0] or server.waiting or server.running:
         for arrives, prompt, n_new in explorer.REQUESTS:
             if arrives == len(server.log):
