@@ -3,12 +3,12 @@
 import html
 from functools import cache
 
-import lab
 import nbformat
 import pytest
 
 from courseware.explorers.explorer import script
 from courseware.explorers.words import plain
+from tests.browser import lab
 from tests.courseware.explorers.conftest import every_explorer
 from tools import authoring
 

@@ -5,10 +5,10 @@ Explorers are tried in test_explorers.py; what other cells show, in tests/notebo
 
 import re
 
-import lab
 import nbformat
 import pytest
 
+from tests.browser import lab
 from tools import authoring
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")

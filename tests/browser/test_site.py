@@ -5,10 +5,10 @@ import subprocess
 import sys
 from urllib.parse import urldefrag
 
-import lab
 import nbformat
 import pytest
 
+from tests.browser import lab
 from tests.courseware.explorers.conftest import every_explorer
 from tools import authoring
 

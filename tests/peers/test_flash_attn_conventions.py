@@ -7,8 +7,8 @@ import torch
 
 from course_lib import runtime
 from courseware.bench.accuracy import assert_within_budget
-from tests.peers import flash_attn_adapter as adapter
-from tests.peers.flash_attn_adapter import flash_attn_func, flash_attn_with_kvcache
+from tools import flash_attn_adapter as adapter
+from tools.flash_attn_adapter import flash_attn_func, flash_attn_with_kvcache
 
 DEVICE = runtime.device()
 D = 16
