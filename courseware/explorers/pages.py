@@ -58,10 +58,6 @@ class Run:
     steps: tuple
     texts: tuple
 
-    @property
-    def n_steps(self):
-        return len(self.steps)
-
     def characters(self, step):
         """{page: its characters, "" for a free page} after a step."""
         now, found = self.steps[step], [""] * len(self.steps[step].references)
@@ -113,7 +109,7 @@ def describe(of, step):
     ]  # fmt: skip
     empty, fit = used * of.page_size - stored, n_pages * of.page_size // longest
     return (
-        f"<b>Step {step + 1} of {of.n_steps}.</b> {'; '.join(happened) or 'Every request gets a character'}.<br>"
+        f"<b>Step {step + 1} of {len(of.steps)}.</b> {'; '.join(happened) or 'Every request gets a character'}.<br>"
         f"<b>{used} of {n_pages} pages</b> are in use, with {stored} tokens and {empty} empty rows. Sharing saves "
         f"{saved} pages. If each request reserved the {longest} rows of the longest text, "
         f"{fit} would fit. "
@@ -162,7 +158,7 @@ def explore():
     start = {"page_size": 16, "pool_rows": 192, "shares": True, "step": 8}
 
     def last_step(step, **chosen):
-        return run(**chosen).n_steps
+        return len(run(**chosen).steps)
 
     written = {"page_size": PAGE_SIZES[2:], "pool_rows": (96, 192, 256), "shares": (True, False), "step": STEPS}
     return Explorer(page, start, controls, ends={"step": last_step}, written=written)

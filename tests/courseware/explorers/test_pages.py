@@ -27,7 +27,7 @@ def test_a_request_s_text_is_read_back_from_its_pages(chosen):
 
 def test_neither_pages_nor_sharing_nor_a_small_pool_changes_a_text():
     final = {explorer.run(*chosen).texts[-1] for chosen in RUNS}
-    assert len(final) == 1 and max(explorer.run(*chosen).n_steps for chosen in RUNS) == explorer.STEPS[-1]
+    assert len(final) == 1 and max(len(explorer.run(*chosen).steps) for chosen in RUNS) == explorer.STEPS[-1]
     for text, (_, prompt, n_new) in zip(*final, explorer.REQUESTS, strict=True):
         assert text.startswith(explorer.BEGINNING + prompt)
         assert len(text) == len(explorer.BEGINNING + prompt) + n_new
@@ -50,7 +50,7 @@ def test_the_page_shows_every_page_with_its_text_and_its_requests_and_counts_the
     now, held, owners = of.steps[step - 1], of.characters(step - 1), of.owners(step - 1)
     page = explorer.page(step=step, page_size=16, pool_rows=192, shares=True)
     used, n_stored = sum(count > 0 for count in now.references), sum(map(len, held))
-    assert f"Step {step} of {of.n_steps}" in page.text and f"{used} of 12 pages" in page.text
+    assert f"Step {step} of {len(of.steps)}" in page.text and f"{used} of 12 pages" in page.text
     assert f"with {n_stored} tokens and {16 * used - n_stored} empty rows" in page.text
     assert all(of.texts[step - 1][request] in page.text for request in now.pages)
     for number, (text, who) in enumerate(zip(held, owners, strict=True)):

@@ -53,11 +53,11 @@ def test_the_grid_shows_the_model(order, done):
     drawn = {one["data-tip"]: one for one in shapes(panel)}
     for (i, j), visit in np.ndenumerate(grid.visit_number):
         kind = "skipped" if not visit else "empty" if visit > done else "now" if visit == done < 8 else "P pale"
-        one = drawn[" and ".join(grid.rows_of(i, j))]
+        one = drawn[" and ".join(tile_grid.rows_of(grid, i, j))]
         assert one["class"] == f"cell {kind}", (i, j)
         chosen = json.loads(one.get("data-choose", "{}"))
         assert chosen == ({"order": order, "visit": 2 + visit} if visit else {}), (i, j)
-    assert grid.n_visits == 8 and grid.rows_of(2, 1) == ("queries 6 to 6", "keys 4 to 7")
+    assert grid.n_visits == 8 and tile_grid.rows_of(grid, 2, 1) == ("queries 6 to 6", "keys 4 to 7")
 
 
 def attention_of(n_q, n_k, block_q, block_k, causal, order, **numbers):

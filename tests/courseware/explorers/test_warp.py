@@ -1,30 +1,34 @@
 """A warp's load: mappings go where they say, counts are the rules', the picture is the model."""
 
 import re
-from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from courseware.explorers import warp as explorer
-from courseware.explorers.warp import MAPPINGS, Load
+from courseware.explorers.warp import MAPPINGS, evaluate
 from courseware.simulators.cuda_emulator import request
 
 from .conftest import numbers, tips
 
 LOADS = [
-    Load(mapping, columns, padding, floats)
+    evaluate(mapping, columns, padding, floats)
     for mapping in MAPPINGS
     for columns in (32, 64, 128)
     for padding, floats in ((0, 1), (1, 1), (4, 4), (8, 2), (0, 4))
 ]
 
 
+def page_of(load):
+    names = "mapping", "columns", "padding", "floats", "step"
+    return explorer.page(**{name: getattr(load, name) for name in names})
+
+
 def test_every_step_stays_inside_the_matrix_and_a_copy_visits_each_element_once():
     for load in LOADS:
         visited = np.zeros((load.rows, load.columns), dtype=int)
         for step in range(1, load.steps + 1):
-            now = Load(load.mapping, load.columns, load.padding, load.floats, step)
+            now = evaluate(load.mapping, load.columns, load.padding, load.floats, step)
             for row, column in now.places:
                 assert 0 <= row < load.rows and 0 <= column <= load.columns - load.floats, load
                 visited[row, column : column + load.floats] += 1
@@ -32,22 +36,22 @@ def test_every_step_stays_inside_the_matrix_and_a_copy_visits_each_element_once(
             assert now.misaligned is None and len(now.group_of_pass) == len(now.passes), load
         if load.mapping in ("along the row", "down the column", "4 rows of 8 lanes"):
             assert (visited == 1).all(), load
-        assert Load(load.mapping, load.columns, load.padding, load.floats, load.steps + 1).places == load.places
+        assert evaluate(load.mapping, load.columns, load.padding, load.floats, load.steps + 1).places == load.places
 
 
 @pytest.mark.parametrize(
     "load, sectors, passes, conflicts",
     [
-        (Load("down the column"), 32, 32, 31),
-        (Load("down the column", padding=1), 32, 1, 0),
-        (Load("along the row"), 4, 1, 0),
-        (Load("along the row", floats=4), 16, 4, 0),
-        (Load("4 rows of 8 lanes", columns=128), 4, 4, 3),
-        (Load("4 rows of 8 lanes", columns=128, padding=8), 4, 1, 0),
-        (Load("row lane % 8", columns=128, padding=4, floats=4), 8, 4, 0),
-        (Load("row lane // 2 % 8", columns=128, padding=4, floats=4), 8, 2, 0),
-        (Load("row lane // 2 % 8", columns=128, floats=4), 8, 16, 14),
-        (Load("all lanes one address", floats=4), 1, 2, 0),
+        (evaluate("down the column"), 32, 32, 31),
+        (evaluate("down the column", padding=1), 32, 1, 0),
+        (evaluate("along the row"), 4, 1, 0),
+        (evaluate("along the row", floats=4), 16, 4, 0),
+        (evaluate("4 rows of 8 lanes", columns=128), 4, 4, 3),
+        (evaluate("4 rows of 8 lanes", columns=128, padding=8), 4, 1, 0),
+        (evaluate("row lane % 8", columns=128, padding=4, floats=4), 8, 4, 0),
+        (evaluate("row lane // 2 % 8", columns=128, padding=4, floats=4), 8, 2, 0),
+        (evaluate("row lane // 2 % 8", columns=128, floats=4), 8, 16, 14),
+        (evaluate("all lanes one address", floats=4), 1, 2, 0),
     ],
 )
 def test_counts_that_the_lesson_speaks_of(load, sectors, passes, conflicts):
@@ -57,13 +61,13 @@ def test_counts_that_the_lesson_speaks_of(load, sectors, passes, conflicts):
 
 
 def test_memory_shows_sectors_that_reach_over_the_end_of_a_row():
-    load = Load("down the column", padding=4)
+    load = evaluate("down the column", padding=4)
     assert set(load.sectors) == {(row * 36) // 8 for row in range(32)}
     assert load.memory[1].tolist() == [2] + 3 * [1] + 28 * [0] + 4 * [3]  # a sector that began in the padding before it
     assert load.memory[0].tolist() == [2] + 7 * [1] + 24 * [0] + 4 * [1]
-    load = Load("down the column", 64, 1, 4)
+    load = evaluate("down the column", 64, 1, 4)
     assert load.misaligned == 260 and "misaligned" in explorer.describe(load)
-    assert explorer.page(**asdict(load)).html().count("no GPU") == 2
+    assert page_of(load).html().count("no GPU") == 2
     with pytest.raises(ValueError):
         request.sectors(load.addresses, load.element_bytes)
 
@@ -76,7 +80,7 @@ def lanes_of(text):
 
 @pytest.mark.parametrize("load", LOADS[::3], ids=str)
 def test_the_drawing_is_the_model(load):
-    page, places, deliveries = explorer.page(**asdict(load)), {}, {}
+    page, places, deliveries = page_of(load), {}, {}
     for lane, (row, column) in enumerate(load.places):
         places.setdefault(f"row {row}, float {column}", []).append(lane)
     assert {tip.split(": ")[0]: lanes_of(tip.split(": ")[1]) for tip in tips(page, "(?=row)")} == places
