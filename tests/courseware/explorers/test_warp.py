@@ -78,7 +78,9 @@ def lanes_of(text):
     return list(range(int(first), int(last) + 1)) if last else [int(lane) for lane in first.split(", ")]
 
 
-@pytest.mark.parametrize("load", LOADS[::3], ids=str)
+@pytest.mark.parametrize(
+    "load", LOADS[::3], ids=lambda load: f"{load.mapping} {load.columns} {load.padding} {load.floats}"
+)
 def test_the_drawing_is_the_model(load):
     page, places, deliveries = page_of(load), {}, {}
     for lane, (row, column) in enumerate(load.places):
