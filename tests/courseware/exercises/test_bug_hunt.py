@@ -32,6 +32,11 @@ def test_each_input_of_the_answer_is_for_one_kernel(name):
     assert wrong == {name}
 
 
+def test_the_copied_loop_gives_1024_nans_of_2048():
+    o, _ = bug_hunt.run("A", **random_input(64, 64, 32, causal=True, block_q=32))
+    assert (int(np.isnan(o).sum()), o.size) == (1024, 2048)
+
+
 def test_a_source_is_a_kernel_without_its_docstring():
     for name in EVERY_KERNEL:
         source = bug_hunt.source(name)
