@@ -194,6 +194,7 @@ def reachable(part: str) -> set[str]:
         "import course_lib\ncourse_lib.kernels.flash_attention",
         "from course_lib import machine, kernels",
         "from .. import kernels",
+        "from ..kernels.forward import flash_forward",
         "def f():\n    from course_lib.kernels import forward",
         "import importlib\nimportlib.import_module(f'course_lib.kernels.{name}')",
         "for name in ('numpy', 'course_lib.kernels'):\n    load(name)",

@@ -56,8 +56,10 @@ def test_every_step_stays_inside_the_matrix_and_a_copy_visits_each_element_once(
 )
 def test_counts_that_the_lesson_speaks_of(load, sectors, passes, conflicts):
     assert (len(load.sectors), len(load.passes), load.conflicts) == (sectors, passes, conflicts)
-    said = numbers(explorer.describe(load).partition("<br>")[2])
-    assert said == [sectors, 32 * sectors, load.requested_bytes, passes, *([conflicts] if conflicts else [])]
+    text = explorer.describe(load).partition("<br>")[2]
+    assert numbers(text) == [sectors, 32 * sectors, load.requested_bytes, passes, *([conflicts] if conflicts else [])]
+    assert f" sector{'s' * (sectors > 1)}</b>, " in text and f" pass{'es' * (passes > 1)}</b>, " in text
+    assert f"of them {'conflicts' if conflicts > 1 else 'a conflict'}." in text if conflicts else "no conflict." in text
 
 
 def test_memory_shows_sectors_that_reach_over_the_end_of_a_row():
