@@ -119,7 +119,7 @@ def key_lengths(lengths):
     lengths = _array(lengths)
     if lengths.ndim != 1 or not lengths.size or lengths.dtype.kind not in "iu" or (lengths < 0).any():
         raise TypeError(f"lengths is {lengths!r}; accepted: [batch] of whole numbers from 0 up")
-    return _registered(KeyLengths(lengths))
+    return _registered(PerHead(_of_lengths, lengths, (len(lengths), 1)))
 
 
 def from_dense(visible):
@@ -135,7 +135,8 @@ def from_dense(visible):
             f"visible has shape {visible.shape} and dtype {visible.dtype}; accepted: [n_q, n_k] or [batch, heads, n_q, "
             "n_k] of bool"
         )
-    return _registered(Dense(visible if visible.ndim == 4 else visible[None, None]))
+    visible = visible if visible.ndim == 4 else visible[None, None]
+    return _registered(PerHead(_of_array, visible, visible.shape[:2]))
 
 
 def from_function(function, batch=None, heads=None):
@@ -151,7 +152,7 @@ def from_function(function, batch=None, heads=None):
     for name, count in (("batch", batch), ("heads", heads)):
         if count is not None:
             _check_at_least(name, count, 1, ", or None if all share one mask")
-    return _registered(FromFunction(function, int(batch or 1), int(heads or 1)))
+    return _registered(PerHead(Rule, function, (int(batch or 1), int(heads or 1))))
 
 
 class Mask:
@@ -422,34 +423,31 @@ class BlockSparse(Registered):
         return n_seen > 0, n_seen == np.outer(bottom - top, right - left)
 
 
+@dataclass(frozen=True, eq=False)
 class PerHead(Registered):
-    """A mask for each head of each sequence, if it is not one for all of them."""
+    """`key_lengths`, `from_dense` or `from_function`: member(content, batch, head) is the mask of a head."""
+
+    member: Callable
+    content: np.ndarray | Callable
+    shape: tuple = (1, 1)
+
+    def at(self, batch, head):
+        return self.member(self.content, batch % self.shape[0], head % self.shape[1])
 
     def _rule(self, i, j, n_q, n_k):
         if self.shape != (1, 1):
             raise TypeError(
-                f"the mask is one for each of {self.shape} (batch, heads); at(batch, head) returns one of them"
+                f"a mask is one for each of {self.shape} (batch, heads); at(batch, head) returns one of them"
             )
         return self.at(0, 0)._rule(i, j, n_q, n_k)
 
 
-@dataclass(frozen=True, eq=False)
-class KeyLengths(PerHead):
-    """`key_lengths`."""
+def _of_lengths(lengths, batch, _):
+    return FirstKeys(int(lengths[batch]))
 
-    lengths: np.ndarray
 
-    @property
-    def shape(self):
-        return len(self.lengths), 1
-
-    def check_lengths(self, n_q, n_k):
-        super().check_lengths(n_q, n_k)
-        if self.lengths.max() > n_k:
-            raise ValueError(f"lengths has {self.lengths.max()}; accepted: 0 to {n_k}, the number of keys")
-
-    def at(self, batch, head):
-        return FirstKeys(int(self.lengths[batch % len(self.lengths)]))
+def _of_array(visible, batch, head):
+    return BlockSparse(visible[batch, head], 1)
 
 
 @dataclass(frozen=True)
@@ -459,43 +457,13 @@ class FirstKeys(Mask):
     n: int
     has_ranges = True
 
-    def key_range(self, i, n_q, n_k):
-        return 0 * i, 0 * i + self.n
-
-
-@dataclass(frozen=True, eq=False)
-class Dense(PerHead):
-    """`from_dense`. array: [batch, heads, n_q, n_k]."""
-
-    array: np.ndarray
-
-    @property
-    def shape(self):
-        return self.array.shape[:2]
-
     def check_lengths(self, n_q, n_k):
         super().check_lengths(n_q, n_k)
-        if self.array.shape[2:] != (n_q, n_k):
-            raise ValueError(f"visible has {self.array.shape[2:]} queries and keys; accepted: {n_q, n_k}")
+        if self.n > n_k:
+            raise ValueError(f"lengths has {self.n}; accepted: 0 to {n_k}, the number of keys")
 
-    def at(self, batch, head):
-        return BlockSparse(self.array[batch % self.shape[0], head % self.shape[1]], 1)
-
-
-@dataclass(frozen=True, eq=False)
-class FromFunction(PerHead):
-    """`from_function`."""
-
-    function: Callable
-    batch: int
-    heads: int
-
-    @property
-    def shape(self):
-        return self.batch, self.heads
-
-    def at(self, batch, head):
-        return Rule(self.function, batch % self.batch, head % self.heads)
+    def key_range(self, i, n_q, n_k):
+        return 0 * i, 0 * i + self.n
 
 
 @dataclass(frozen=True)

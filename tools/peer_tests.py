@@ -1,7 +1,7 @@
 """flash-attention's own tests, run against our kernels: `python -m tools.peer_tests CHECKOUT`.
 
 CHECKOUT is a folder with that project's repository (github.com/Dao-AILab/flash-attention), whose tests import einops.
-They call our kernels through tests/peers/flash_attn_adapter.py. A test has up to a hundred thousand cases, so cases are
+They call our kernels through flash_attn_adapter.py. A test has up to a hundred thousand cases, so cases are
 drawn at random. A case is refused if it needs what our kernels do not do, and skipped if the test itself skips it;
 neither counts as run. Without a GPU, the smallest cases run in the interpreter.
 """
@@ -64,7 +64,7 @@ def without_a_gpu():
 
 def load(checkout):
     """The module of their tests, in which flash_attn is our adapter. What it lacks raises NotImplementedError."""
-    from tests.peers import flash_attn_adapter
+    from tools import flash_attn_adapter
 
     def standing_in(name):
         def refuse(*_, **__):

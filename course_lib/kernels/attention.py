@@ -347,41 +347,6 @@ def _launch_backward(
     return *launch(q, k, v, o, lse, do, dlse, causal=causal, scale=scale, **needs), None
 
 
-# Operators for torch.compile, which does not look into them and learns the shapes of their results from the functions
-# registered as fake. An operator always returns tensors, so it computes lse and every gradient whether needed or not.
-@torch.library.custom_op("course_lib::flash_forward", mutates_args=())
-def _forward_in_graph(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, weights: torch.Tensor | None,
-    seed: torch.Tensor | None, causal: bool, scale: float, block_q: int | None, block_k: int | None,
-    code: list[int] | None, mods: list[int], dropout_p: float,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    how = causal, scale, block_q, block_k, code, mods, dropout_p
-    return _launch_forward(q, k, v, sinks, weights, seed, *how, store_lse=True)
-
-
-@_forward_in_graph.register_fake
-def _(q, *_):
-    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
-
-
-@torch.library.custom_op("course_lib::flash_backward", mutates_args=())
-def _backward_in_graph(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, weights: torch.Tensor | None,
-    seed: torch.Tensor | None, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, dlse: torch.Tensor | None,
-    causal: bool, scale: float, block_q: int | None, block_k: int | None, code: list[int] | None, mods: list[int],
-    dropout_p: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    how = causal, scale, block_q, block_k, code, mods, dropout_p
-    arguments = q, k, v, sinks, weights, seed, o, lse, do, dlse, *how
-    *gradients, dsinks = _launch_backward(*arguments, need_dq=True, need_dkdv=True)
-    return *gradients, q.new_empty(0) if dsinks is None else dsinks
-
-
-@_backward_in_graph.register_fake
-def _(q, k, v, sinks, *_):
-    return *(x.new_empty(x.shape) for x in (q, k, v)), q.new_empty(0) if sinks is None else sinks.new_empty(sinks.shape)
-
-
 def _decode(
     q, k_cache, v_cache, lengths, block_table, sinks, weights, causal, scale, window_left, num_splits, mods, *,
     store_lse,
@@ -398,19 +363,48 @@ def _decode(
     )  # fmt: skip
 
 
-@torch.library.custom_op("course_lib::flash_decode", mutates_args=())
-def _decode_in_graph(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, lengths: torch.Tensor,
-    block_table: torch.Tensor | None, sinks: torch.Tensor | None, weights: torch.Tensor | None, causal: bool,
-    scale: float, window_left: int | None, num_splits: int | None, mods: list[int],
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    how = causal, scale, window_left, num_splits, mods
-    return _decode(q, k_cache, v_cache, lengths, block_table, sinks, weights, *how, store_lse=True)
+# Operators for torch.compile, which does not look into them and learns the shapes of their results from the functions
+# registered as fake. An operator always returns tensors, so it computes lse and every gradient whether needed or not.
+TENSORS = "Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? weights, Tensor? seed"
+HOW = "bool causal, float scale, SymInt? block_q, SymInt? block_k, SymInt[]? code, SymInt[] mods, float dropout_p"
 
 
+def _operator(name, schema):
+    return torch.library.custom_op(f"course_lib::{name}", mutates_args=(), schema=schema)
+
+
+@_operator("flash_forward", f"({TENSORS}, {HOW}) -> (Tensor, Tensor)")
+def _forward_in_graph(*arguments):
+    return _launch_forward(*arguments, store_lse=True)
+
+
+@_operator(
+    "flash_backward",
+    f"({TENSORS}, Tensor o, Tensor lse, Tensor do, Tensor? dlse, {HOW}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+def _backward_in_graph(q, *others):
+    *gradients, dsinks = _launch_backward(q, *others, need_dq=True, need_dkdv=True)
+    return *gradients, q.new_empty(0) if dsinks is None else dsinks
+
+
+@_operator(
+    "flash_decode",
+    "(Tensor q, Tensor k_cache, Tensor v_cache, Tensor lengths, Tensor? block_table, Tensor? sinks, Tensor? weights, "
+    "bool causal, float scale, SymInt? window_left, SymInt? num_splits, SymInt[] mods) -> (Tensor, Tensor)",
+)
+def _decode_in_graph(*arguments):
+    return _decode(*arguments, store_lse=True)
+
+
+@_forward_in_graph.register_fake
 @_decode_in_graph.register_fake
 def _(q, *_):
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@_backward_in_graph.register_fake
+def _(q, k, v, sinks, *_):
+    return *(x.new_empty(x.shape) for x in (q, k, v)), q.new_empty(0) if sinks is None else sinks.new_empty(sinks.shape)
 
 
 def _cast_by_autocast(*tensors):

@@ -82,11 +82,6 @@ def size(n_bytes):
     return in_units(n_bytes, units, ",.2f") if n_bytes >= KIB else f"{n_bytes} bytes"
 
 
-def traffic_size(n_bytes):
-    """Bytes that move, in powers of ten, as bandwidths are stated: 2.0 MB."""
-    return in_units(n_bytes, (("GB", 1e9), ("MB", 1e6)), ",.1f")
-
-
 def page(**settings):
     """Memory held at every length, bytes moved by pass, paler what is written, and times at the vendor's peaks."""
     model = run(**settings)
@@ -105,15 +100,14 @@ def page(**settings):
         held.dot(n, n_bytes, css, 7 if here else 3, tip=tip, choose={"n": n})
 
     total = model.moved.total_bytes
+    requested = in_units(total, (("GB", 1e9), ("MB", 1e6)), ",.1f")  # in powers of ten, as bandwidths are stated
     passes = by_pass(model.moved.by_tensor).values()
     bars = {
         name: ([(f"{tensor} {way}", n_bytes / total, f"{tensor}{' pale' * (way == 'written')}")
                 for (tensor, way), n_bytes in moves.items()], f"{sum(moves.values()) / total:.0%}")
         for name, moves in zip(("S = QK'", "softmax", "O = PV"), passes, strict=True)
     }  # fmt: skip
-    moved = Panel(
-        f"Requested: {traffic_size(total)}, as shares", 330, 230, (0, 0.62), (2.5, -0.5), margins=(60, 40, 10, 24)
-    )
+    moved = Panel(f"Requested: {requested}, as shares", 330, 230, (0, 0.62), (2.5, -0.5), margins=(60, 40, 10, 24))
     moved.stacked(bars)
     ms = {"bytes": 1e3 * model.memory_s, "FLOPs": 1e3 * model.arithmetic_s}
     times = Panel(
@@ -128,7 +122,7 @@ def page(**settings):
         f"<b>N = {model.n:,}, d = {model.d}, {model.heads} heads, {model.dtype}.</b> S over all heads: "
         f"{size(model.matrix_bytes)}. With P, Q, K, V and O: {size(model.held_bytes)}, which <b>{verdict}</b> in the "
         f"{size(model.capacity_bytes)} of one {model.gpu}; the longest that fits is N = {model.longest:,}.<br>"
-        f"Bytes requested: {traffic_size(total)}. FLOPs per byte: {model.intensity:.1f}; ridge: {model.ridge:.1f}. At "
+        f"Bytes requested: {requested}. FLOPs per byte: {model.intensity:.1f}; ridge: {model.ridge:.1f}. At "
         f"the vendor's peaks the bytes take {ms['bytes']:,.3f} ms and the products {ms['FLOPs']:,.3f} ms: bound by "
         f"<b>{bound}</b>."
     )

@@ -31,7 +31,7 @@ WORDS = {
 def run(n_q, n_k, *, block_q, block_k, causal=False):
     """The tiled backward on n_q queries and n_k keys of D float16 numbers, visit by visit. Returns a namespace.
 
-    grids: the TileGrid of each of the passes; delta's has one column. n_visits: of all. places: for each visit, its
+    grids: the `tile_grid` of each of the passes; delta's has one column. n_visits: of all. places: for each visit, its
     pass, and its number within that, from 1. moved: for each step from 0 to n_visits, tensor -> (bytes read, bytes
     written) so far; accesses between two visits count as part of the first. flops: of matrix products so far, for each
     step.
@@ -80,7 +80,7 @@ def describe(model, step):
     if step:
         name, visit = model.places[step - 1]
         grid = model.grids[name]
-        number, rows = 1 + list(model.grids).index(name), grid.rows_of(*grid.visits[visit - 1])
+        number, rows = 1 + list(model.grids).index(name), tiles.rows_of(grid, *grid.visits[visit - 1])
         what = f"Pass {number}, {name}: {WORDS[name].format(*rows)}"
     return f"<b>Visit {step} of {model.n_visits}</b> ({visits}).<br>{what}.<br>{so_far}"
 
@@ -102,7 +102,7 @@ def draw(model, step):
 
 def _tell(name, grid, i, j):
     """What a pass does in a tile."""
-    rows = grid.rows_of(i, j)
+    rows = tiles.rows_of(grid, i, j)
     return WORDS[name].format(*rows) if grid.visit_number[i, j] else f"{' and '.join(rows)}: skipped"
 
 

@@ -7,7 +7,6 @@ there is one. `page` shows it beside a run of the first tiles on the memory mach
 
 from functools import cache
 from html import escape
-from itertools import product
 from math import ceil
 from types import SimpleNamespace
 
@@ -98,12 +97,6 @@ def recorded():
     return {tuple(row.values())[:6]: row | {"triton": record["triton"]} for row in rows}
 
 
-@cache
-def swept():
-    """The rows of the committed sweep of block sizes; none where none is committed."""
-    return records.rows(SWEEP)
-
-
 def measured(dtype, head_dim, causal, block_q, block_k):
     """What the sweep tried with these tiles, as a namespace; None if nothing.
 
@@ -111,8 +104,7 @@ def measured(dtype, head_dim, causal, block_q, block_k):
     counted: the Traffic of the row's shape.
     """
     tiles = {"causal": causal, "block_q": block_q, "block_k": block_k}
-    same = tiles | {"dtype": dtype, "head_dim": head_dim}
-    if not (rows := [row for row in swept() if same.items() <= row.items()]):
+    if not (rows := records.rows(SWEEP, dtype=dtype, head_dim=head_dim, **tiles)):
         return None
     row = max(rows, key=lambda row: row.get("tflops", 0))
     shape = tiles | {"heads": row["heads"], "batch": row["batch"], "dtype_bytes": 4 if dtype == "float32" else 2}
@@ -319,10 +311,9 @@ def explore():
 
     start = START | {"visit": MAX_DRAWN_TILES**2}
     # A page without a kernel plays what is shown at first; of the other settings it has the last visit.
-    written = [start | {"visit": visit} for visit in range(start["visit"])]
-    written += [
-        start | {"block_q": q, "block_k": k, "n": n, "causal": causal, "order": order, "gpu": gpu}
-        for q, k, causal, order in product(BLOCKS, BLOCKS, (False, True), ORDERS.values())
-        for n, gpu in ((1024, "H100"), (4096, "H100"), (1024, "T4"), (4096, "T4"))
-    ]
+    every = {
+        "block_q": BLOCKS, "block_k": BLOCKS, "causal": (False, True), "order": ORDERS.values(), "gpu": ("H100", "T4"),
+        "n": (1024, 4096),
+    }  # fmt: skip
+    written = {"visit": range(start["visit"])}, every
     return Explorer(page, start, controls, ends={"visit": end}, written=written)

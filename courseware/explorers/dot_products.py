@@ -170,4 +170,4 @@ def explore_pair():
 def explore_crowd():
     """The second explorer: the dimension and the scale of random scores."""
     controls = {"d": slider("d", DIMENSIONS, play=True), "scale": buttons("scale", SCALES)}
-    return Explorer(crowd_page, {"d": 64, "scale": NONE}, controls, written={"d": DIMENSIONS, "scale": SCALES})
+    return Explorer(crowd_page, {"d": 64, "scale": NONE}, controls)

@@ -11,7 +11,7 @@ import gzip
 import itertools
 import json
 import re
-from functools import cache
+from functools import cache, cached_property
 from html import escape
 
 from .svg import HERE, style
@@ -53,27 +53,39 @@ class Explorer:
     `buttons` or `tick` gave; settings without one are set by what is dragged or clicked. ends: setting -> function of
     all settings that gives its slider's last value. settle: function of all settings that changes those that do not go
     together. written: setting -> values that a page without a kernel has, in all combinations; the others stay as they
-    are at first. Or a list of settings.
+    are at first. Or a list of such. By default all that the controls offer.
     """
 
-    def __init__(self, page_of, start, controls, *, ends=None, settle=None, written=()):
+    def __init__(self, page_of, start, controls, *, ends=None, settle=None, written=None):
         self._page_of, self._ends, self._settle = page_of, ends or {}, settle
         self.start, self.controls = start, [{"name": name} | control for name, control in controls.items()]
-        if isinstance(written, dict):
-            chosen = itertools.product(*written.values())
-            written = [start | dict(zip(written, values, strict=True)) for values in chosen]
-        self.written = list(written)
+        offered = {control["name"]: [value for _, value in control["options"]] for control in self.controls}
+        self._written = [written or offered] if isinstance(written, dict | None) else written
+
+    @cached_property
+    def written(self):
+        """The settings of which a page without a kernel has the pages, as they can be: each once."""
+        found = {}
+        for values in self._written:
+            for chosen in itertools.product(*values.values()):
+                settings, _ = self._settled(dict(zip(values, chosen, strict=True)))
+                found[json.dumps(settings)] = settings
+        return list(found.values())
 
     def page(self, settings=None):
         """(settings as they can be, ends of sliders, Page) of settings, at first by default."""
-        settings = self.start | (settings or {})
+        settings, ends = self._settled(settings or {})
+        return settings, ends, self._page_of(**settings)
+
+    def _settled(self, settings):
+        settings = self.start | settings
         if self._settle:
             settings |= self._settle(**settings)
         ends = {}
         for name, end_of in self._ends.items():
             ends[name] = end_of(**settings)
             settings[name] = min(settings[name], ends[name])
-        return settings, ends, self._page_of(**settings)
+        return settings, ends
 
     def state(self, settings=None):
         """What explorer.js shows: JSON."""

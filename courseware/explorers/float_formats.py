@@ -46,16 +46,11 @@ def naive_softmax_in(number_format, logits):
     row.exp_x, (row.total,), row.weights = naive_softmax_steps(logits, number_format)
     begins = [smallest_exp_input(number_format, least) for least in (None, number_format.smallest_normal)]
     row.zones = *begins, largest_exp_input(number_format)
-    if np.isinf(row.exp_x).any():
-        row.verdict = NAN_OVERFLOW
-    elif row.total == 0:
-        row.verdict = NAN_UNDERFLOW
-    elif np.isinf(row.total):
-        row.verdict = ZEROS
-    elif (row.weights == 0).any():
-        row.verdict = LOST
-    else:
-        row.verdict = DIGITS if (row.exp_x < number_format.smallest_normal).any() else ORDINARY
+    verdicts = {
+        NAN_OVERFLOW: np.isinf(row.exp_x).any(), NAN_UNDERFLOW: row.total == 0, ZEROS: np.isinf(row.total),
+        LOST: (row.weights == 0).any(), DIGITS: (row.exp_x < number_format.smallest_normal).any(), ORDINARY: True,
+    }  # fmt: skip
+    row.verdict = next(verdict for verdict, applies in verdicts.items() if applies)
     return row
 
 

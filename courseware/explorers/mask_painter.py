@@ -109,4 +109,4 @@ def explore():
     start = {"mask": begin["causal"], "block_q": 4, "block_k": 4}
     controls = {"mask": menu("begin with", begin)}
     controls |= {f"block_{of}": slider(f"block_{of}", sizes) for of in "qk"}
-    return Explorer(page, start, controls, written={"mask": begin.values(), "block_q": sizes, "block_k": sizes})
+    return Explorer(page, start, controls)

@@ -27,8 +27,11 @@ def run(scores, values, *, names=None, block=1, order="as given", every_step=Fal
     names: [n] labels of the keys (None: 1 to n). order: one of ORDERS, or the keys' indices. every_step: whether acc is
     divided by l at every step. block is clamped to what the stream allows.
 
-    Returns a namespace of these: order as [n] indices in the order of feeding, and steps, what `_step` gives after each
-    block; steps[0] is the state before the first.
+    Returns a namespace of these: order as [n] indices in the order of feeding; and steps, the state after each block as
+    a namespace, steps[0] being that before the first. A step has keys: this block's, as indices into the stream; m, l,
+    alpha: floats; acc, out: [d], out = acc / l; carried: [d], what is kept until the next block: acc, or out if
+    normalised at every step; weights: [n], what each key counts in `carried`: exp(s - m), divided by l if normalised at
+    every step; batch: [d], the softmax average over all keys fed so far, computed at one go.
     """
     n, d = values.shape
     block = int(np.clip(block, 1, n))
@@ -36,19 +39,23 @@ def run(scores, values, *, names=None, block=1, order="as given", every_step=Fal
     # One-hot columns beside the values: the weighted sum of those is the weights themselves.
     tracked = np.hstack([values, np.eye(n)])
 
-    m, l, acc = np.float64(-np.inf), np.float64(0), np.zeros(d + n)
+    m, l, alpha, acc, steps = np.float64(-np.inf), np.float64(0), np.float64(0), np.zeros(d + n), []
     carried = acc
-    steps = [_step(np.arange(0), scores, values, m, l, np.float64(0), acc, carried, permutation[:0])]
-    for start in range(0, n, block):
-        keys = permutation[start : start + block]
-        if every_step:
-            acc = carried * l  # FA1 Alg. 1, line 12: diag(l) O undoes the last division
-        m_old = m
-        m, l, acc = online_softmax_update(m, l, acc, scores[keys], tracked[keys])
-        # What a sum of 1, measured from the old maximum, becomes when measured from the new one.
-        alpha = merge_states((m_old, np.float64(1), acc), (m, np.float64(0), acc))[1]
-        carried = normalise_state(l, acc) if every_step else acc
-        steps.append(_step(keys, scores, values, m, l, alpha, acc, carried, permutation[: start + block]))
+    for stop in range(0, n + block, block):
+        keys, seen = permutation[max(stop - block, 0) : stop], permutation[:stop]
+        if stop:
+            if every_step:
+                acc = carried * l  # FA1 Alg. 1, line 12: diag(l) O undoes the last division
+            m_old = m
+            m, l, acc = online_softmax_update(m, l, acc, scores[keys], tracked[keys])
+            # What a sum of 1, measured from the old maximum, becomes when measured from the new one.
+            alpha = merge_states((m_old, np.float64(1), acc), (m, np.float64(0), acc))[1]
+            carried = normalise_state(l, acc) if every_step else acc
+        out, batch = normalise_state(l, acc), stable_softmax(scores[seen]) @ values[seen]
+        steps.append(SimpleNamespace(
+            keys=keys, m=float(m), l=float(l), alpha=float(alpha), acc=acc[:d], out=out[:d], carried=carried[:d],
+            weights=carried[d:], batch=batch,
+        ))  # fmt: skip
     return SimpleNamespace(
         scores=scores, values=values, names=names or [str(i + 1) for i in range(n)], order=permutation, block=block,
         every_step=every_step, steps=steps,
@@ -60,21 +67,6 @@ def orders_of(scores):
     n = len(scores)
     by_score = np.argsort(scores, kind="stable"), np.argsort(-scores, kind="stable")
     return dict(zip(ORDERS, (np.arange(n), *by_score, np.random.default_rng(5).permutation(n)), strict=True))
-
-
-def _step(keys, scores, values, m, l, alpha, acc, carried, seen):
-    """The state after a block, as a namespace.
-
-    keys: this block's keys, as indices into the stream. m, l, alpha: floats. acc, out: [d], out = acc / l.
-    carried: [d], what is kept until the next block: acc, or out if normalised at every step. weights: [n], what each
-    key counts in `carried`: exp(s - m), divided by l if normalised at every step. batch: [d], the softmax average over
-    all keys fed so far, computed at one go.
-    """
-    d, out, batch = values.shape[1], normalise_state(l, acc), stable_softmax(scores[seen]) @ values[seen]
-    return SimpleNamespace(
-        keys=keys, m=float(m), l=float(l), alpha=float(alpha), acc=acc[:d], out=out[:d], carried=carried[:d],
-        weights=carried[d:], batch=batch,
-    )  # fmt: skip
 
 
 def page(stream, order, block, every_step, fed, scores, places):
@@ -94,7 +86,8 @@ def page(stream, order, block, every_step, fed, scores, places):
     keys = [model.names[key] for key in arrived]
     across = {"x": (-0.6, len(keys) - 0.4), "x_ticks": list(enumerate(keys)), "grid": "y"}
 
-    low, high = _score_ends(given)
+    visible = given[np.isfinite(given)]
+    low, high = min(int(visible.min()) - 1, 0), int(visible.max()) + 3
     title = f"Drag the scores; line: maximum m{'; no bar: masked' if masked.any() else ''}"
     score_panel = Panel(title, 300, 250, y=(low, high), y_ticks=range(low, high + 1, 2), y_label="score", **across)
     weights = Panel(
@@ -102,7 +95,7 @@ def page(stream, order, block, every_step, fed, scores, places):
         y=(0, 1.12), y_ticks=(0, 0.5, 1), y_label="weight", **across,
     )  # fmt: skip
     for panel in (score_panel, weights):
-        panel.rect((start - 0.5, end - 0.5), panel.y_ends, "ground")
+        panel.rect((start - 0.5, end - 0.5), panel.ends["y"], "ground")
     score_panel.bars(np.where(masked, 0, own[arrived]), [f"S {css}" for css in faded])
     levels = [
         point
@@ -177,11 +170,6 @@ def settle(stream, order, block, every_step, fed, scores, places):
     return {"order": order, "scores": scores, "block": min(block, n), "places": np.argsort(permutation).tolist()}
 
 
-def _score_ends(given):
-    visible = given[np.isfinite(given)]
-    return min(int(visible.min()) - 1, 0), int(visible.max()) + 3
-
-
 def decimals(x):
     """x as the explorer writes it."""
     return number(x, 3)
@@ -212,14 +200,9 @@ def explore():
     }  # fmt: skip
     # A page without a kernel has orders and blocks of the streams as they are; for the sentence, scores of 1 to 4.
     written = [
-        start | {"stream": name, "order": order, "block": block, "every_step": every_step, "fed": fed}
-        for (name, (scores, *_)), order in product(streams().items(), ORDERS)
-        for block, every_step in product([n for n in (1, 2, 3, 4, 6, 12) if n <= len(scores)], (False, True))
-        for fed in range(-(-len(scores) // block) + 1)
-    ]
-    written += [
-        start | {"scores": ["the sentence", *own], "fed": fed}
-        for own, fed in product(product(range(1, 5), repeat=4), range(5))
-    ]
+        {"stream": streams(), "order": ORDERS, "block": (1, 2, 3, 4, 6, 12), "every_step": (False, True),
+         "fed": range(13)},
+        {"scores": [["the sentence", *own] for own in product(range(1, 5), repeat=4)], "fed": range(5)},
+    ]  # fmt: skip
     ends = {"fed": lambda stream, block, **_: -(-len(streams()[stream][0]) // block)}
     return Explorer(page, start, controls, ends=ends, settle=settle, written=written)

@@ -5,7 +5,6 @@ What it shows is the log of a `Server` and the texts of the course's small model
 
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 
 from course_lib.serving import model
 from course_lib.serving.server import Server
@@ -28,6 +27,7 @@ COLOURS = "QKVOS"
 LINE_END = "\u21b5"  # shown for a newline
 ROWS_A_LINE, GAP = 64, 0.5  # rows of the cache side by side in the picture, and between two pages
 PAGE_SIZES, POOL_ROWS = (4, 8, 16, 32), (96, 128, 192, 256)
+STEPS = range(1, 116)  # of the longest run: pages of 32 rows in the smallest pool
 
 
 class _Replayed(Server):
@@ -57,10 +57,6 @@ class Run:
     page_size: int
     steps: tuple
     texts: tuple
-
-    @property
-    def n_steps(self):
-        return len(self.steps)
 
     def characters(self, step):
         """{page: its characters, "" for a free page} after a step."""
@@ -113,7 +109,7 @@ def describe(of, step):
     ]  # fmt: skip
     empty, fit = used * of.page_size - stored, n_pages * of.page_size // longest
     return (
-        f"<b>Step {step + 1} of {of.n_steps}.</b> {'; '.join(happened) or 'Every request gets a character'}.<br>"
+        f"<b>Step {step + 1} of {len(of.steps)}.</b> {'; '.join(happened) or 'Every request gets a character'}.<br>"
         f"<b>{used} of {n_pages} pages</b> are in use, with {stored} tokens and {empty} empty rows. Sharing saves "
         f"{saved} pages. If each request reserved the {longest} rows of the longest text, "
         f"{fit} would fit. "
@@ -157,16 +153,12 @@ def explore():
     """The explorer: the pool's shape, sharing, and the step."""
     controls = {
         "page_size": slider("rows of a page", PAGE_SIZES), "pool_rows": slider("rows in all", POOL_ROWS),
-        "shares": tick("share pages"), "step": slider("step", range(1, 101), play=True),
+        "shares": tick("share pages"), "step": slider("step", STEPS, play=True),
     }  # fmt: skip
     start = {"page_size": 16, "pool_rows": 192, "shares": True, "step": 8}
 
     def last_step(step, **chosen):
-        return run(**chosen).n_steps
+        return len(run(**chosen).steps)
 
-    written = [
-        {"page_size": page_size, "pool_rows": pool_rows, "shares": shares, "step": step}
-        for page_size, pool_rows, shares in product(PAGE_SIZES[2:], (96, 192, 256), (True, False))
-        for step in range(1, run(page_size, pool_rows, shares).n_steps + 1)
-    ]
+    written = {"page_size": PAGE_SIZES[2:], "pool_rows": (96, 192, 256), "shares": (True, False), "step": STEPS}
     return Explorer(page, start, controls, ends={"step": last_step}, written=written)

@@ -4,7 +4,6 @@
 records. `draw` shows it, `explore` is the explorer. Rates and FLOPs follow the records: 4 N N d a head, half if causal.
 """
 
-from itertools import product
 from types import SimpleNamespace
 
 from course_lib import traffic
@@ -146,10 +145,7 @@ def explore():
         "counted": buttons("bytes", COUNTED), "gpu": menu("GPU", list(GPUS)), "causal": tick("causal"),
     }  # fmt: skip
     # A page without a kernel has all shapes on the H100, and the shapes of the start on the others.
-    written = [
-        dict(zip(start, (n, d, block_q, counted, gpu, causal), strict=True))
-        for gpu, n, d, causal in product(GPUS, LENGTHS, HEAD_DIMS, (False, True))
-        if gpu == "H100" or (n == 4096 and not causal)
-        for block_q, counted in [*product(BLOCKS, (REQUESTED,)), (128, ONCE), (128, DRAM)]
-    ]
+    shapes = {"d": HEAD_DIMS, "n": LENGTHS, "causal": (False, True)}, {"d": HEAD_DIMS, "gpu": GPUS}
+    ways = {"block_q": BLOCKS}, {"counted": (ONCE, DRAM)}
+    written = [shape | way for shape in shapes for way in ways]
     return Explorer(lambda **settings: draw(evaluate(**settings)), start, controls, written=written)

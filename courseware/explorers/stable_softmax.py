@@ -3,7 +3,6 @@
 `run` is the model: every intermediate of a method, computed as `course_lib.reference` computes it.
 """
 
-from itertools import product
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -130,7 +129,7 @@ def _exponents(model):
         panel.level(line.value if np.isfinite(line.value) else 0, "K", tip=f"{line.name} = {_written(line.value)}")
     panel.level(0, "soft thin")
     for edge, what in ((low, "0 below"), (high, "inf above")):
-        if panel.y_ends[0] <= edge <= panel.y_ends[1]:
+        if panel.ends["y"][0] <= edge <= panel.ends["y"][1]:
             panel.level(edge, "bad dashed", tip=f"exp is {what} {edge:.1f}")
     return panel
 
@@ -185,16 +184,10 @@ def explore():
     def last_step(row, **settings):
         return len(run(rows()[row][0], **settings).steps)
 
-    n_steps = dict(zip(METHODS, (4, 6, 8), strict=True))
     # What the lesson asks for: whole methods at many settings, and every step at those of the start.
-    asked = {
+    whole = {
         "row": rows(), "dtype": DTYPES[:2], "spread": (1, 10), "shift": (-130, *range(0, 101, 10), 1000),
-        "method": METHODS, "arithmetic": (AT_LEAST_FLOAT32, AS_STORED),
+        "method": METHODS, "arithmetic": (AT_LEAST_FLOAT32, AS_STORED), "taken": (8,),
     }  # fmt: skip
-    written = [dict(zip(asked, chosen, strict=True)) for chosen in product(*asked.values())]
-    written = [start | settings | {"taken": n_steps[settings["method"]]} for settings in written]
-    written += [
-        start | {"row": row, "method": method, "taken": taken}
-        for row, method in product(rows(), METHODS) for taken in range(1, n_steps[method])
-    ]  # fmt: skip
-    return Explorer(page, start, controls, ends={"taken": last_step}, written=written)
+    stepwise = {"row": rows(), "method": METHODS, "taken": range(1, 9)}
+    return Explorer(page, start, controls, ends={"taken": last_step}, written=[whole, stepwise])

@@ -56,29 +56,8 @@ class Panel:
         self.title, self.width, self.height, self._log = title, width, height, log
         left, right, top, bottom = margins
         self.left, self.right, self.top, self.bottom = left, width - right, top, height - bottom
-        self._ends = {"x": x, "y": y}
+        self.ends = {"x": x, "y": y}
         self._elements = []
-        self._frame(x_ticks, y_ticks, x_label, y_label, grid)
-
-    def x(self, value):
-        """Where a value stands, in pixels from the left edge."""
-        return self._place("x", value, self.left, self.right)
-
-    def y(self, value):
-        """Where a value stands, in pixels from the upper edge."""
-        return self._place("y", value, self.bottom, self.top)
-
-    @property
-    def y_ends(self):
-        return self._ends["y"]
-
-    def _place(self, axis, value, start, stop):
-        low, high = self._ends[axis]
-        if axis in self._log:
-            low, high, value = log10(low), log10(high), log10(value)
-        return start + (value - low) / (high - low) * (stop - start)
-
-    def _frame(self, x_ticks, y_ticks, x_label, y_label, grid):
         for value, text in map(_tick, x_ticks):
             if "x" in grid:
                 self.element("path", "grid", d=f"M{self.x(value):.1f} {self.top}V{self.bottom}")
@@ -92,6 +71,20 @@ class Panel:
         if y_label:
             turned = f"rotate(-90 10 {self.top + 4})"
             self.element("text", "soft end", y_label, x=10, y=self.top + 4, transform=turned)
+
+    def x(self, value):
+        """Where a value stands, in pixels from the left edge."""
+        return self._place("x", value, self.left, self.right)
+
+    def y(self, value):
+        """Where a value stands, in pixels from the upper edge."""
+        return self._place("y", value, self.bottom, self.top)
+
+    def _place(self, axis, value, start, stop):
+        low, high = self.ends[axis]
+        if axis in self._log:
+            low, high, value = log10(low), log10(high), log10(value)
+        return start + (value - low) / (high - low) * (stop - start)
 
     def element(self, tag, css="", text="", *, tip=None, choose=None, **attributes):
         """An SVG element at a place in pixels.
@@ -226,7 +219,7 @@ class Panel:
 
     def html(self):
         """The panel where it moves."""
-        axes = {"x": [*self._ends["x"], self.left, self.right], "y": [*self._ends["y"], self.bottom, self.top]}
+        axes = {"x": [*self.ends["x"], self.left, self.right], "y": [*self.ends["y"], self.bottom, self.top]}
         title = f"<figcaption>{escape(self.title)}</figcaption>" if self.title else ""
         drawing = self._svg(0, "".join(self._elements), f" data-axes='{json.dumps(axes)}'")
         return f'<figure style="width:{self.width}px">{title}{drawing}</figure>'

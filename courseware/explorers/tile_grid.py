@@ -4,9 +4,7 @@
 visits with the loads that the memory machine logs, which `visit_starts` and `bytes_moved` cut into visits.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -20,49 +18,13 @@ BLOCKS = (2, 3, 4, 6, 8)
 ORDERS = ("q_outer", "kv_outer")
 
 
-@dataclass(frozen=True)
-class TileGrid:
-    """The tiles of the scores, and the order in which they are visited. Tile (i, j): query tile i, key tile j.
-
-    visit_number: [query tiles, key tiles] int, 1 for the tile that is visited first, 0 for a skipped one.
-    """
-
-    tiles: masks.Tiles
-    order: str
-    visit_number: np.ndarray
-
-    @property
-    def n_visits(self):
-        return int(self.visit_number.max())
-
-    @cached_property
-    def visits(self):
-        """(i, j) of the visited tiles, in order."""
-        visited = np.argwhere(self.visit_number > 0)
-        in_order = visited[np.argsort(self.visit_number[tuple(visited.T)])]
-        return tuple((int(i), int(j)) for i, j in in_order)
-
-    @cached_property
-    def skipped(self):
-        """(i, j) of the tiles that are never visited, row by row."""
-        return tuple((int(i), int(j)) for i, j in np.argwhere(self.visit_number == 0))
-
-    def rows_of(self, i, j):
-        """What meets in a tile, in words: ("queries 4 to 7", "keys 0 to 2")."""
-        spans = ("queries", self.tiles.query_rows[i]), ("keys", self.tiles.key_rows[j])
-        return tuple(f"{name} {start} to {stop - 1}" for name, (start, stop) in spans)
-
-    @property
-    def pairs(self):
-        """How many scores each visit computes."""
-        queries, keys = (np.ptp(rows, axis=1) for rows in (self.tiles.query_rows, self.tiles.key_rows))
-        return [int(queries[i] * keys[j]) for i, j in self.visits]
-
-
 def tile_grid(n_q, n_k, block_q, block_k, causal, order):
-    """Which tiles are visited, in which order: a TileGrid.
+    """Which tiles of the scores are visited, in which order, as a namespace. Tile (i, j): query tile i, key tile j.
 
-    Sizes are counts of at least 1. order: "q_outer" (FA2 Alg. 1) or "kv_outer" (FA1 Alg. 1).
+    Sizes are counts of at least 1. order: "q_outer" (FA2 Alg. 1) or "kv_outer" (FA1 Alg. 1). The namespace has tiles: a
+    masks.Tiles; visit_number: [query tiles, key tiles] int, 1 for the tile that is visited first, 0 for a skipped one;
+    n_visits; visits: (i, j) of the visited tiles, in order; skipped: those that are never visited, row by row; and
+    pairs: how many scores each visit computes.
     Raises ValueError or TypeError as traffic.flash_attention does.
     """
     # The same checks, and the same messages, as for the bytes that are shown beside the grid.
@@ -74,7 +36,20 @@ def tile_grid(n_q, n_k, block_q, block_k, causal, order):
         number = np.cumsum(visited).reshape(visited.shape)
     else:
         number = np.cumsum(visited.T).reshape(visited.T.shape).T
-    return TileGrid(tiles, order, np.where(visited, number, 0))
+    number = np.where(visited, number, 0)
+    visits = tuple(map(tuple, np.argwhere(visited)[np.argsort(number[visited])].tolist()))
+    skipped = tuple(map(tuple, np.argwhere(~visited).tolist()))
+    queries, keys = (np.ptp(rows, axis=1) for rows in (tiles.query_rows, tiles.key_rows))
+    pairs = [int(queries[i] * keys[j]) for i, j in visits]
+    return SimpleNamespace(
+        tiles=tiles, visit_number=number, n_visits=len(visits), visits=visits, skipped=skipped, pairs=pairs
+    )
+
+
+def rows_of(grid, i, j):
+    """What meets in a tile, in words: ("queries 4 to 7", "keys 0 to 2")."""
+    spans = ("queries", grid.tiles.query_rows[i]), ("keys", grid.tiles.key_rows[j])
+    return tuple(f"{name} {start} to {stop - 1}" for name, (start, stop) in spans)
 
 
 def visit_starts(events, begin, end, inner, outer):
@@ -135,7 +110,7 @@ def grid_panel(grid, done, title, width=214, *, height=220, tips=None, choose=No
     def chosen(i, j):
         return choose | {"visit": before + int(number[i, j])} if choose is not None and number[i, j] else None
 
-    tips = tips or (lambda i, j: " and ".join(grid.rows_of(i, j)))
+    tips = tips or (lambda i, j: " and ".join(rows_of(grid, i, j)))
     panel.cells([[kind(visit) for visit in row] for row in number.tolist()], x=x, y=y, tips=tips, chosen=chosen)
     if tiles.mask == masks.causal():
         queries = np.arange(tiles.n_q) if tiles.n_q <= 64 else np.array([0, tiles.n_q - 1])  # where a stair is visible
@@ -201,8 +176,7 @@ def visits_explorer(page, start, visits_of, most_visits, **first):
         "block_q": slider("block_q", BLOCKS), "block_k": slider("block_k", BLOCKS),
         "visit": slider("visits", range(most_visits + 1), play=True),
     }  # fmt: skip
-    there = {name: [value for _, value in control["options"]] for name, control in first.items()}
-    there |= {"causal": (False, True), "n_q": (12,), "n_k": (12,), "block_q": (3, 4, 6), "block_k": (3, 4, 6)}
-    chosen = [dict(zip(there, values, strict=True)) for values in product(*there.values())]
-    written = [one | {"visit": visit} for one in chosen for visit in range(visits_of(**one) + 1)]
+    written = {name: [value for _, value in control["options"]] for name, control in first.items()}
+    written |= {"causal": (False, True), "n_q": (12,), "n_k": (12,), "block_q": (3, 4, 6), "block_k": (3, 4, 6)}
+    written |= {"visit": range(most_visits + 1)}
     return Explorer(page, start, controls, ends={"visit": lambda visit, **one: visits_of(**one)}, written=written)

@@ -45,7 +45,7 @@ class _Watched(Machine):
 def run(n_q, n_k, *, block_q, block_k, causal=False, order="q_outer", d=D, dtype="float16"):
     """Tiled attention of rows of d numbers on a watched machine, visit by visit. Arguments as of `tile_grid`.
 
-    Returns a namespace. grid: the TileGrid. moved: for step 0 to grid.n_visits, tensor -> (bytes read, bytes written)
+    Returns a namespace. grid: of `tile_grid`. moved: for step 0 to grid.n_visits, tensor -> (bytes read, bytes written)
     so far; what precedes a visit counts to it, what follows the last visit counts to that one. held: tensor or WORK ->
     bytes in SRAM at the visit's peak; empty for step 0.
     """
@@ -101,7 +101,7 @@ def race_panels(runs, order, visit, width, height):
 
 def _tell(run, i, j):
     """Which rows meet in a tile, with which visit, and what that moves."""
-    rows, visit = " and ".join(run.grid.rows_of(i, j)), int(run.grid.visit_number[i, j])
+    rows, visit = " and ".join(tiles.rows_of(run.grid, i, j)), int(run.grid.visit_number[i, j])
     if not visit:
         return f"{rows}: never loaded."
     before, after, texts = run.moved[visit - 1], run.moved[visit], []

@@ -109,8 +109,4 @@ def explore():
         "stages": slider("stages", range(1, 5), play=True), "head_dim": slider("d", HEAD_DIMS),
         "block_k": slider("keys of a tile", BLOCKS),
     }  # fmt: skip
-    written = {
-        "rung": sm_simulator.RUNGS, "consumers": (1, 2), "stages": range(1, 5), "head_dim": HEAD_DIMS,
-        "block_k": BLOCKS,
-    }  # fmt: skip
-    return Explorer(lambda **chosen: draw(evaluate(**chosen)), START, controls, written=written)
+    return Explorer(lambda **chosen: draw(evaluate(**chosen)), START, controls)

@@ -3,9 +3,7 @@
 The counts are those of `simulators.cuda_emulator.request`, the rules of one request.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -27,93 +25,44 @@ MAPPINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Load:
-    """One load of a warp from a matrix of floats in rows.
+def evaluate(mapping, columns=32, padding=0, floats=1, step=1):
+    """One load of a warp from a matrix of floats in rows, as a namespace.
 
     mapping: which lane loads from where, a key of MAPPINGS. columns: floats of a row, a multiple of 8 * floats.
     padding: floats behind each row that hold nothing. floats: that a lane loads at once, 1, 2 or 4. step: of the
     loop around the load, from 1; after the last of its steps it begins again.
+
+    The namespace has the arguments; element_bytes; pitch: floats from one row to the next; rows of the matrix: 32 if
+    there is one for each lane, and 8 otherwise; steps: how many it takes until every lane has been everywhere that the
+    mapping leads it to; places: (row, column) of the first float that each lane loads; addresses: where each lane's
+    load begins, in bytes from the matrix's beginning; requested_bytes: that some lane wants, each counted once; and
+    misaligned: the first address that no GPU loads from, because element_bytes does not divide it, None if there is
+    none. Then there are also sectors: their numbers, of device memory that the request touches; passes: {bank: lanes}
+    for each pass over the banks; group_of_pass: the lanes that each pass serves some of, a range for each; conflicts;
+    and memory: int [rows, pitch], for each float: 0 stays, 1 lies in a touched sector, 2 is requested, 3 is padding.
     """
-
-    mapping: str
-    columns: int = 32
-    padding: int = 0
-    floats: int = 1
-    step: int = 1
-
-    @property
-    def element_bytes(self):
-        return self.floats * FLOAT_BYTES
-
-    @property
-    def pitch(self):
-        """Floats from one row to the next."""
-        return self.columns + self.padding
-
-    @property
-    def rows(self):
-        """Rows of the matrix: 32 if there is one for each lane, and 8 otherwise."""
-        return 32 if self.mapping == "down the column" else 8
-
-    @property
-    def steps(self):
-        """How many steps it takes until every lane has been everywhere that the mapping leads it to."""
-        loads = self.columns // self.floats
-        return loads * self.rows // 32 if self.mapping in ("along the row", "4 rows of 8 lanes") else loads
-
-    @cached_property
-    def places(self):
-        """(row, column) of the first float that each lane loads."""
-        place_of, step = MAPPINGS[self.mapping], (self.step - 1) % self.steps
-        places = (place_of(lane, step, self.columns // self.floats) for lane in range(request.LANES))
-        return tuple((row, load * self.floats) for row, load in places)
-
-    @property
-    def addresses(self):
-        """Where each lane's load begins, in bytes. The matrix begins at 0."""
-        return [(row * self.pitch + column) * FLOAT_BYTES for row, column in self.places]
-
-    @property
-    def misaligned(self):
-        """The first address that no GPU loads from, because element_bytes does not divide it; None if there is none."""
-        return next((address for address in self.addresses if address % self.element_bytes), None)
-
-    @cached_property
-    def sectors(self):
-        """Numbers of the sectors of device memory that the request touches."""
-        return request.sectors(self.addresses, self.element_bytes)
-
-    @cached_property
-    def passes(self):
-        """{bank: lanes} for each pass over the banks."""
-        return request.passes(self.addresses, self.element_bytes)
-
-    @cached_property
-    def conflicts(self):
-        return request.conflicts(self.addresses, self.element_bytes)
-
-    @property
-    def requested_bytes(self):
-        """Bytes that some lane wants, each counted once."""
-        return len(set(self.addresses)) * self.element_bytes
-
-    @property
-    def memory(self):
-        """Int [rows, pitch], for each float: 0 stays, 1 lies in a touched sector, 2 is requested, 3 is padding."""
-        place = np.arange(self.rows * self.pitch).reshape(self.rows, self.pitch)
-        state = np.isin(place * FLOAT_BYTES // request.SECTOR_BYTES, list(self.sectors)).astype(int)
-        state[:, self.columns :] = np.where(state[:, self.columns :], 1, 3)
-        for row, column in self.places:
-            state[row, column : column + self.floats] = 2
-        return state
-
-    @property
-    def group_of_pass(self):
-        """The lanes that each pass serves some of: a range for each."""
-        groups = request.groups(self.addresses, self.element_bytes)
-        first_lanes = [min(min(lanes) for lanes in of_banks.values()) for of_banks in self.passes]
-        return [next(group for group in groups if lane in group) for lane in first_lanes]
+    load = SimpleNamespace(mapping=mapping, columns=columns, padding=padding, floats=floats, step=step)
+    load.element_bytes, load.pitch, loads = floats * FLOAT_BYTES, columns + padding, columns // floats
+    load.rows = 32 if mapping == "down the column" else 8
+    load.steps = loads * load.rows // 32 if mapping in ("along the row", "4 rows of 8 lanes") else loads
+    of_lanes = (MAPPINGS[mapping](lane, (step - 1) % load.steps, loads) for lane in range(request.LANES))
+    load.places = tuple((row, number * floats) for row, number in of_lanes)
+    load.addresses = [(row * load.pitch + column) * FLOAT_BYTES for row, column in load.places]
+    load.requested_bytes = len(set(load.addresses)) * load.element_bytes
+    load.misaligned = next((address for address in load.addresses if address % load.element_bytes), None)
+    if load.misaligned is not None:
+        return load
+    asked = load.addresses, load.element_bytes
+    load.sectors, load.passes = request.sectors(*asked), request.passes(*asked)
+    load.conflicts, groups = request.conflicts(*asked), request.groups(*asked)
+    first_lanes = [min(min(lanes) for lanes in of_banks.values()) for of_banks in load.passes]
+    load.group_of_pass = [next(group for group in groups if lane in group) for lane in first_lanes]
+    place = np.arange(load.rows * load.pitch).reshape(load.rows, load.pitch)
+    load.memory = np.isin(place * FLOAT_BYTES // request.SECTOR_BYTES, list(load.sectors)).astype(int)
+    load.memory[:, columns:] = np.where(load.memory[:, columns:], 1, 3)
+    for row, column in load.places:
+        load.memory[row, column : column + floats] = 2
+    return load
 
 
 def describe(load):
@@ -141,7 +90,7 @@ def _several(count, one, more=None):
 
 def page(**settings):
     """The load on the rows of a matrix in device memory, and on the banks of shared memory."""
-    load = Load(**settings)
+    load = evaluate(**settings)
     what = "A warp's load on device memory and on the banks."
     return Page(what, (_memory(load),), (_banks(load),), text=describe(load))
 
@@ -231,9 +180,5 @@ def explore():
         "step": slider("step", range(1, 129), play=True),
     }  # fmt: skip
     start = {"mapping": "down the column", "columns": 32, "padding": 0, "floats": 1, "step": 1}
-    written = [
-        {"mapping": mapping, "columns": 32, "padding": padding, "floats": floats, "step": step}
-        for mapping, padding, floats in product(MAPPINGS, (0, 1, 4), (1, 2, 4))
-        for step in (1, 2) if step <= Load(mapping, 32, padding, floats).steps
-    ]  # fmt: skip
-    return Explorer(page, start, controls, ends={"step": lambda **chosen: Load(**chosen).steps}, written=written)
+    written = {"mapping": MAPPINGS, "padding": (0, 1, 4), "floats": (1, 2, 4), "step": (1, 2)}
+    return Explorer(page, start, controls, ends={"step": lambda **chosen: evaluate(**chosen).steps}, written=written)

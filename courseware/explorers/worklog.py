@@ -120,9 +120,8 @@ def explore():
     from courseware.bench.triton_ladder import RUNGS
 
     start = {"rung": "prefetch", "n": 4096, "causal": False, "gpu": "H100"}
-    every = {"rung": [rung.name for rung in RUNGS], "n": (1024, 4096), "causal": (False, True), "gpu": list(RECORDS)}
     controls = {
-        "rung": menu("rung", every["rung"]), "n": buttons("N", every["n"]), "causal": tick("causal"),
-        "gpu": buttons("GPU", every["gpu"]),
+        "rung": menu("rung", [rung.name for rung in RUNGS]), "n": buttons("N", (1024, 4096)), "causal": tick("causal"),
+        "gpu": buttons("GPU", list(RECORDS)),
     }  # fmt: skip
-    return Explorer(page, start, controls, written=every)
+    return Explorer(page, start, controls)

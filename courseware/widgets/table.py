@@ -96,12 +96,8 @@ def _bars(texts):
 
 def _row(tag, cells, numeric, escaped=False):
     places = ['align="right"' if is_numeric else 'align="left"' for is_numeric in numeric]
-    return "<tr>{}</tr>".format(
-        "".join(
-            f"<{tag} {place}>{cell if escaped else escape(cell)}</{tag}>"
-            for cell, place in zip(cells, places, strict=True)
-        )
-    )
+    written = cells if escaped else map(escape, cells)
+    return f"<tr>{''.join(f'<{tag} {place}>{cell}</{tag}>' for cell, place in zip(written, places, strict=True))}</tr>"
 
 
 def _as_text(headers, cells, numeric, marked, caption):

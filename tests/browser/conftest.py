@@ -1,5 +1,9 @@
-import sys
-from pathlib import Path
+import pytest
 
-# pytest does not put this folder on the path, so that the tests could not import lab.py.
-sys.path.insert(0, str(Path(__file__).parent))
+from tests.browser import lab
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with lab.chromium() as context:
+        yield context

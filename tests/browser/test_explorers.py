@@ -3,12 +3,12 @@
 import html
 from functools import cache
 
-import lab
 import nbformat
 import pytest
 
 from courseware.explorers.explorer import script
 from courseware.explorers.words import plain
+from tests.browser import lab
 from tests.courseware.explorers.conftest import every_explorer
 from tools import authoring
 
@@ -18,12 +18,6 @@ EXPLORERS = every_explorer()
 made = cache(lambda name: EXPLORERS[name]())
 html_of = cache(lambda name: made(name).static_html())
 STREAM, PAIR = "online_softmax.explore", "dot_products.explore_pair"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with lab.chromium() as context:
-        yield context
 
 
 @pytest.fixture

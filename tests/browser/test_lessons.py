@@ -5,10 +5,10 @@ Explorers are tried in test_explorers.py; what other cells show, in tests/notebo
 
 import re
 
-import lab
 import nbformat
 import pytest
 
+from tests.browser import lab
 from tools import authoring
 
 pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-chrome on the path")
@@ -41,12 +41,6 @@ def console_errors(page, harmless=HARMLESS):
     page.on("console", listen_to_console)
     page.on("pageerror", lambda error: listen(f"{error.message} {error.stack}"))
     return errors
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with lab.chromium() as context:
-        yield context
 
 
 @pytest.fixture(scope="module")

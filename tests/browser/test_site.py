@@ -5,10 +5,10 @@ import subprocess
 import sys
 from urllib.parse import urldefrag
 
-import lab
 import nbformat
 import pytest
 
+from tests.browser import lab
 from tests.courseware.explorers.conftest import every_explorer
 from tools import authoring
 
@@ -57,11 +57,10 @@ def site(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def phone():
-    with lab.chromium() as context:
-        page = context.new_page()
-        page.set_viewport_size({"width": 390, "height": 844})
-        yield page
+def phone(browser):
+    page = browser.new_page()
+    page.set_viewport_size({"width": 390, "height": 844})
+    return page
 
 
 @pytest.fixture(scope="module")

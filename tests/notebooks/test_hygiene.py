@@ -73,16 +73,6 @@ def in_step_with_its_twin(lesson):
             assert cell[part] == twin[part], f"run `make notebooks`: {part} of {place(cell)}"
 
 
-def opens_with_badge_and_bootstrap(lesson):
-    """The line of the badge has the link to the glossary."""
-    url = authoring.repository_url()
-    title, first_code = lesson.notebook.cells[:2]
-    assert title.source.startswith("# ") and authoring.badge(lesson.name, url) in title.source.splitlines()
-    assert first_code.source == authoring.bootstrap_source(url)
-    assert first_code.metadata == authoring.BOOTSTRAP_METADATA
-    assert lesson.cells(tag="bootstrap") == [first_code]
-
-
 def executed_in_order_and_nothing_went_wrong(lesson):
     counts = [cell.execution_count for cell in lesson.cells("code")]
     assert counts == list(range(1, len(counts) + 1))
@@ -268,13 +258,6 @@ DAMAGES = {
         without(QUIZ),
         lambda notebook: notebook.metadata.language_info.update(version="3.11.7"),
     ],
-    opens_with_badge_and_bootstrap: [
-        (TITLE, "glossary.md", "glossary.html"),
-        (TITLE, "/blob/main/notebooks/05", "/blob/main/notebooks/04"),
-        (BOOTSTRAP, "\nstart()", "\nprint()"),
-        metadata(BOOTSTRAP, jupyter={"source_hidden": False}),
-        without(BOOTSTRAP),
-    ],
     executed_in_order_and_nothing_went_wrong: [
         update(FIGURE, execution_count=None),
         output(FIGURE, "error", ename="ValueError", evalue="", traceback=[]),
@@ -374,5 +357,7 @@ def test_every_text_has_its_notebook_and_the_reverse():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_notebook_keeps_every_rule(name):
-    notebook = nbformat.read(authoring.NOTEBOOKS / f"{name}.ipynb", as_version=4)
-    assert broken_rules(Lesson(name, notebook, authoring.read_text(authoring.SOURCE / f"{name}.md"))) == {}
+    notebook, path = nbformat.read(authoring.NOTEBOOKS / f"{name}.ipynb", as_version=4), authoring.SOURCE / f"{name}.md"
+    assert broken_rules(Lesson(name, notebook, authoring.read_text(path))) == {}
+    text = path.read_text(encoding="utf-8")
+    assert authoring.stamp(text, name, authoring.repository_url()) == text, "no badge or first cell: run `make stamp`"

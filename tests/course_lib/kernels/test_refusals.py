@@ -72,7 +72,7 @@ OF_FLASH_ATTENTION = {
     ),
     "more keys than there are": (dict(mask=masks.key_lengths([5])), "V: lengths has 5; accepted: 0 to 4"),
     "a mask of another size": (
-        dict(mask=masks.from_dense(np.ones((4, 5), bool))), r"V: visible has \(4, 5\) queries and keys"
+        dict(mask=masks.from_dense(np.ones((4, 5), bool))), r"V: layout has shape \(4, 5\); accepted: \(4, 4\)"
     ),
     "a function of numbers": (
         dict(mask=masks.from_function(lambda b, h, i, j: i - j)), "T: function of a mask returned int64; accepted: bool"

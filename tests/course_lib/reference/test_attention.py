@@ -113,30 +113,6 @@ def test_the_output_has_the_inputs_dtype_and_its_precision_and_inputs_are_not_mo
     assert np.linalg.norm(out - exact) <= allowed * np.linalg.norm(exact)
 
 
-def one(shape=(4, 2), dtype=np.float64):
-    return np.ones(shape, dtype)
-
-
-@pytest.mark.parametrize(
-    "q, k, v, scale, error, message",
-    [
-        (one(), one((3, 5)), one((3, 5)), None, ValueError, "k has head_dim 5; accepted: 2"),
-        (one(), one(), one((4, 3)), None, ValueError, "v has head_dim 3; accepted: 2"),
-        (one(), one((5, 2)), one((4, 2)), None, ValueError, "v has length 4; accepted: 5"),
-        (one((4,)), one(), one(), None, ValueError, r"q has shape \(4,\)"),
-        (one(), one((4, 0)), one((4, 0)), None, ValueError, r"k has shape \(4, 0\)"),
-        (one(), one(dtype=np.int64), one(), None, TypeError, "k has dtype int64"),
-        (one(), one(), one(dtype=np.float32), None, TypeError, "v has dtype float32 and q float64"),
-        (one(), one(), one(), np.nan, ValueError, "scale is nan"),
-        (one(), one(), one(), "auto", TypeError, "scale is 'auto'"),
-    ],
-)
-def test_bad_input_is_refused_by_name(q, k, v, scale, error, message):
-    for implementation in (attention, Q_OUTER, KV_OUTER):
-        with pytest.raises(error, match=message):
-            implementation(q, k, v, scale=scale)
-
-
 def on_machine(q, k, v, *, sram_bytes=np.inf, block_q=4, **options):
     """Standard attention on a machine: P, the output, and the report."""
     machine = Machine(sram_bytes)

@@ -132,26 +132,3 @@ def test_the_sram_needed_does_not_grow_with_the_length(causal):
     on_machine(64, 64, 8, np.float32, sram_bytes=peak, **options)
     with pytest.raises(SRAMOverflow):
         on_machine(64, 64, 8, np.float32, sram_bytes=peak - 1, **options)
-
-
-def one(shape=(4, 2), dtype=np.float64):
-    return np.ones(shape, dtype)
-
-
-GOOD = {name: one() for name in ("q", "k", "v", "o", "do")} | {"lse": one((4,))}
-
-
-@IMPLEMENTATIONS
-@pytest.mark.parametrize(
-    "changed, error, message",
-    [
-        ({"k": one((4, 3))}, ValueError, "k has head_dim 3; accepted: 2"),
-        ({"o": one((5, 2))}, ValueError, r"o has shape \(5, 2\); accepted: \(4, 2\)"),
-        ({"do": one(dtype=np.float32)}, TypeError, "do has dtype float32 and q float64"),
-        ({"lse": one((4, 1))}, ValueError, r"lse has shape \(4, 1\); accepted: \(4,\)"),
-        ({"lse": one((4,), np.float32)}, TypeError, "lse has dtype float32; accepted: float64"),
-    ],
-)
-def test_bad_input_is_refused_by_name(implementation, changed, error, message):
-    with pytest.raises(error, match=message):
-        implementation(**GOOD | changed)

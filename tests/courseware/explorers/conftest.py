@@ -1,4 +1,5 @@
 import inspect
+import json
 import re
 from html import unescape
 from importlib import import_module
@@ -28,6 +29,12 @@ def shapes(page):
     """The attributes, as texts by name, of each shape of a page or a panel that says something, in their order."""
     found = re.findall(r"<\w+ ([^<>]*data-tip=[^<>]*)>", page.html())
     return [{name: unescape(text) for name, text in re.findall(r'([\w-]+)="([^"]*)"', one)} for one in found]
+
+
+def cells_of(page):
+    """[(class, tip, what a click chooses)] of the shapes of a page, most of which are cells."""
+    return [(one["class"].removeprefix("cell "), one["data-tip"], json.loads(one.get("data-choose", "{}")))
+            for one in shapes(page)]  # fmt: skip
 
 
 def tips(page, pattern=""):

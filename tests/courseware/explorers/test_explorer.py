@@ -163,12 +163,12 @@ def test_ends_settle_and_written_states():
         page, {"size": 3, "step": 2, "odd": False},
         {"size": slider("size", (3, 4)), "step": slider("step", range(5), play=True), "odd": tick("odd")},
         ends={"step": lambda size, **_: size}, settle=lambda size, **_: {"odd": size % 2 == 1},
-        written={"size": (3, 4), "step": (0, 1)},
+        written={"size": (3, 4), "step": (0, 3, 4)},
     )  # fmt: skip
     state = made.state({"size": 4, "step": AT_END})
     assert state["settings"] == {"size": 4, "step": 4, "odd": False} and state["ends"] == {"step": 4}
     assert "4 of 4" in state["html"] and made.state()["settings"]["odd"]
-    assert [s["step"] for s in made.written] == [0, 1, 0, 1]
+    assert [s["step"] for s in made.written] == [0, 3, 0, 3, 4], "4 steps of 3 are all 3, which are written once"
     assert [c["name"] for c in made.static_data()["controls"]] == ["size", "step", "odd"]
 
 
@@ -177,7 +177,7 @@ def panel_of(**options):
 
 
 def test_places_are_the_datas_and_a_shape_says_what_it_is():
-    panel = panel_of(x_ticks=(0, (10, "ten")))
+    panel = panel_of(x_ticks=(0, (10, "ten")), y_ticks=[(4, "four")])
     assert [panel.x(0), panel.x(10), panel.x(5)] == [40, 190, 115]
     assert [panel.y(0), panel.y(4)] == [80, 10], "the y axis points up"
     assert svg.Panel("", 200, 100, (1, 100), (0, 1), log="x", margins=(0, 0, 0, 0)).x(10) == 100
@@ -188,7 +188,8 @@ def test_places_are_the_datas_and_a_shape_says_what_it_is():
     assert [float(about[name]) for name in ("x", "y", "width", "height")] == [115, 45, 75, 35]
     assert about["data-tip"] == 'a & "b" < c' and json.loads(about["data-choose"]) == {"a": 1}
     assert drawn.findall("path")[-1].attrib["d"] == "M40.0 80.0L115.0 45.0M115.0 10.0L190.0 10.0", "lifted"
-    assert ">ten<" in panel.html() and panel.image().startswith('<img alt="A title" src="data:image/svg+xml')
+    assert ">ten<" in panel.html() and ">four<" in panel.html()
+    assert panel.image().startswith('<img alt="A title" src="data:image/svg+xml')
 
 
 def test_neighbouring_cells_of_one_kind_are_one_unless_something_is_said_of_each():

@@ -1,6 +1,5 @@
 """The forward kernel's explorer: places against the mask, bounds against the kernel, bars against the record."""
 
-import json
 from itertools import product
 
 import numpy as np
@@ -13,7 +12,7 @@ from course_lib.kernels.device import kv_loop_bounds
 from courseware.explorers import forward_kernel
 from courseware.explorers.forward_kernel import HIDDEN, NO_KEY, NO_QUERY, VISIBLE, Program, page
 
-from .conftest import shapes
+from .conftest import cells_of
 
 SIZES = list(product((4, 7, 13, 20), (4, 8, 13, 20), (2, 4, 6), (3, 4, 8), (False, True)))
 
@@ -45,12 +44,6 @@ def test_places_are_what_the_mask_says_and_bounds_what_the_kernel_computes():
                 # The loop visits [0, kv_end), and needs no mask before full_end.
                 assert (kind == "not visited") == (j * block_n >= model.kv_end), where
                 assert (kind == "no mask") == ((j + 1) * block_n <= model.full_end), where
-
-
-def cells_of(shown):
-    """[(class, tip, what a click chooses)] of a Page."""
-    return [(one["class"].removeprefix("cell "), one["data-tip"], json.loads(one.get("data-choose", "{}")))
-            for one in shapes(shown)]  # fmt: skip
 
 
 def test_the_page_counts_the_places_and_lanes_have_the_look_of_what_they_are():

@@ -1,6 +1,5 @@
 """A painted mask: what is drawn and said is what its tiles are, and a click flips one pair."""
 
-import json
 import re
 
 import numpy as np
@@ -10,7 +9,7 @@ from course_lib import masks
 from courseware.explorers import mask_painter as explorer
 from courseware.explorers.mask_painter import FATES, STARTS, N, painted
 
-from .conftest import shapes
+from .conftest import cells_of
 
 PAINTED = [
     (["causal", []], 4, 4),
@@ -20,19 +19,13 @@ PAINTED = [
 ]
 
 
-def drawn(page):
-    """[(class, tip, what a click chooses)] of the pairs of a Page."""
-    return [(one["class"].removeprefix("cell "), one["data-tip"], json.loads(one["data-choose"]))
-            for one in shapes(page)]  # fmt: skip
-
-
 @pytest.mark.parametrize("of", PAINTED, ids=str)
 def test_colours_and_numbers_are_the_tiles_kinds(of):
     mask, block_q, block_k = of
     tiles, page = painted(*mask).tiles(N, N, block_q, block_k), explorer.page(*of)
     visible = tiles.mask.dense(N, N)
     classes, computed_pairs = list(FATES.values()), 0
-    for (i, j), (css, tip, _) in zip(np.ndindex(N, N), drawn(page), strict=True):
+    for (i, j), (css, tip, _) in zip(np.ndindex(N, N), cells_of(page), strict=True):
         kind = tiles.kinds[i // block_q, j // block_k]
         fate = {masks.HIDDEN: 0, masks.PARTIAL: 2 if visible[i, j] else 1, masks.FULL: 3}[kind]
         assert css == classes[fate] and tip == f"query {i}, key {j}: {list(FATES)[fate]}"
@@ -49,7 +42,7 @@ def test_a_click_flips_one_pair_and_the_menu_begins_afresh():
     before = STARTS["causal"].dense(N, N)
     settings = shown.start
     for clicked, flipped in (((3, 5), [(3, 5)]), ((0, 0), [(0, 0), (3, 5)]), ((3, 5), [(0, 0)])):
-        *_, chosen = drawn(shown.page(settings)[2])[clicked[0] * N + clicked[1]]
+        *_, chosen = cells_of(shown.page(settings)[2])[clicked[0] * N + clicked[1]]
         settings = settings | chosen
         assert np.argwhere(painted(*settings["mask"]).dense(N, N) != before).tolist() == list(map(list, flipped))
     ((_, options),) = [(c["name"], dict(c["options"])) for c in shown.controls if c["name"] == "mask"]

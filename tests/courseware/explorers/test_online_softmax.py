@@ -25,6 +25,7 @@ def test_every_step_is_the_softmax_of_the_keys_so_far():
         model = model_of(*choice)
         block = model.block
         assert sorted(np.concatenate([step.keys for step in model.steps])) == list(range(len(model.scores)))
+        assert model.steps[0].alpha == 0, "nothing is kept of nothing"
         for j, step in enumerate(model.steps):
             seen = model.order[: j * block]
             s, v = model.scores[seen], model.values[seen]

@@ -1,12 +1,11 @@
 """The pages of a pool: what is shown is the server's log, and the words and the picture are what is shown."""
 
 import pytest
-import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib.serving import model
 from course_lib.serving.server import Server
 from courseware.explorers import pages as explorer
+from tests.course_lib.serving.test_server import gathered
 
 from .conftest import tips
 
@@ -28,25 +27,15 @@ def test_a_request_s_text_is_read_back_from_its_pages(chosen):
 
 def test_neither_pages_nor_sharing_nor_a_small_pool_changes_a_text():
     final = {explorer.run(*chosen).texts[-1] for chosen in RUNS}
-    assert len(final) == 1
+    assert len(final) == 1 and max(len(explorer.run(*chosen).steps) for chosen in RUNS) == explorer.STEPS[-1]
     for text, (_, prompt, n_new) in zip(*final, explorer.REQUESTS, strict=True):
         assert text.startswith(explorer.BEGINNING + prompt)
         assert len(text) == len(explorer.BEGINNING + prompt) + n_new
 
 
-def attention(q, k_cache, v_cache, lengths, *, block_table):
-    """What `flash_decode` computes, with PyTorch's attention, one sequence after the other."""
-    outputs = []
-    for row, n, pages in zip(q, lengths.tolist(), block_table.long(), strict=True):
-        k, v = (cache[pages].transpose(0, 1).flatten(1, 2)[:, :n] for cache in (k_cache, v_cache))
-        visible = torch.ones(row.shape[1], n, dtype=torch.bool).tril(n - row.shape[1])
-        outputs.append(scaled_dot_product_attention(row, k, v, attn_mask=visible, enable_gqa=True))
-    return torch.stack(outputs)
-
-
 def test_the_log_is_that_of_a_server_that_computes():
     """The explorer replays texts, whose characters the model writes whatever pages they lie in."""
-    server = Server(model.load(), n_pages=6, page_size=16, attention=attention)
+    server = Server(model.load(), n_pages=6, page_size=16, attention=gathered)
     while len(server.log) <= explorer.REQUESTS[-1][0] or server.waiting or server.running:
         for arrives, prompt, n_new in explorer.REQUESTS:
             if arrives == len(server.log):
@@ -61,7 +50,7 @@ def test_the_page_shows_every_page_with_its_text_and_its_requests_and_counts_the
     now, held, owners = of.steps[step - 1], of.characters(step - 1), of.owners(step - 1)
     page = explorer.page(step=step, page_size=16, pool_rows=192, shares=True)
     used, n_stored = sum(count > 0 for count in now.references), sum(map(len, held))
-    assert f"Step {step} of {of.n_steps}" in page.text and f"{used} of 12 pages" in page.text
+    assert f"Step {step} of {len(of.steps)}" in page.text and f"{used} of 12 pages" in page.text
     assert f"with {n_stored} tokens and {16 * used - n_stored} empty rows" in page.text
     assert all(of.texts[step - 1][request] in page.text for request in now.pages)
     for number, (text, who) in enumerate(zip(held, owners, strict=True)):

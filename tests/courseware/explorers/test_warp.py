@@ -1,30 +1,34 @@
 """A warp's load: mappings go where they say, counts are the rules', the picture is the model."""
 
 import re
-from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from courseware.explorers import warp as explorer
-from courseware.explorers.warp import MAPPINGS, Load
+from courseware.explorers.warp import MAPPINGS, evaluate
 from courseware.simulators.cuda_emulator import request
 
-from .conftest import tips
+from .conftest import numbers, tips
 
 LOADS = [
-    Load(mapping, columns, padding, floats)
+    evaluate(mapping, columns, padding, floats)
     for mapping in MAPPINGS
     for columns in (32, 64, 128)
     for padding, floats in ((0, 1), (1, 1), (4, 4), (8, 2), (0, 4))
 ]
 
 
+def page_of(load):
+    names = "mapping", "columns", "padding", "floats", "step"
+    return explorer.page(**{name: getattr(load, name) for name in names})
+
+
 def test_every_step_stays_inside_the_matrix_and_a_copy_visits_each_element_once():
     for load in LOADS:
         visited = np.zeros((load.rows, load.columns), dtype=int)
         for step in range(1, load.steps + 1):
-            now = Load(load.mapping, load.columns, load.padding, load.floats, step)
+            now = evaluate(load.mapping, load.columns, load.padding, load.floats, step)
             for row, column in now.places:
                 assert 0 <= row < load.rows and 0 <= column <= load.columns - load.floats, load
                 visited[row, column : column + load.floats] += 1
@@ -32,46 +36,42 @@ def test_every_step_stays_inside_the_matrix_and_a_copy_visits_each_element_once(
             assert now.misaligned is None and len(now.group_of_pass) == len(now.passes), load
         if load.mapping in ("along the row", "down the column", "4 rows of 8 lanes"):
             assert (visited == 1).all(), load
-        assert Load(load.mapping, load.columns, load.padding, load.floats, load.steps + 1).places == load.places
+        assert evaluate(load.mapping, load.columns, load.padding, load.floats, load.steps + 1).places == load.places
 
 
 @pytest.mark.parametrize(
     "load, sectors, passes, conflicts",
     [
-        (Load("down the column"), 32, 32, 31),
-        (Load("down the column", padding=1), 32, 1, 0),
-        (Load("along the row"), 4, 1, 0),
-        (Load("along the row", floats=4), 16, 4, 0),
-        (Load("4 rows of 8 lanes", columns=128), 4, 4, 3),
-        (Load("4 rows of 8 lanes", columns=128, padding=8), 4, 1, 0),
-        (Load("row lane % 8", columns=128, padding=4, floats=4), 8, 4, 0),
-        (Load("row lane // 2 % 8", columns=128, padding=4, floats=4), 8, 2, 0),
-        (Load("row lane // 2 % 8", columns=128, floats=4), 8, 16, 14),
-        (Load("all lanes one address", floats=4), 1, 2, 0),
+        (evaluate("down the column"), 32, 32, 31),
+        (evaluate("down the column", padding=1), 32, 1, 0),
+        (evaluate("along the row"), 4, 1, 0),
+        (evaluate("along the row", floats=4), 16, 4, 0),
+        (evaluate("4 rows of 8 lanes", columns=128), 4, 4, 3),
+        (evaluate("4 rows of 8 lanes", columns=128, padding=8), 4, 1, 0),
+        (evaluate("row lane % 8", columns=128, padding=4, floats=4), 8, 4, 0),
+        (evaluate("row lane // 2 % 8", columns=128, padding=4, floats=4), 8, 2, 0),
+        (evaluate("row lane // 2 % 8", columns=128, floats=4), 8, 16, 14),
+        (evaluate("all lanes one address", floats=4), 1, 2, 0),
     ],
 )
 def test_counts_that_the_lesson_speaks_of(load, sectors, passes, conflicts):
     assert (len(load.sectors), len(load.passes), load.conflicts) == (sectors, passes, conflicts)
+    text = explorer.describe(load).partition("<br>")[2]
+    assert numbers(text) == [sectors, 32 * sectors, load.requested_bytes, passes, *([conflicts] if conflicts else [])]
+    assert f" sector{'s' * (sectors > 1)}</b>, " in text and f" pass{'es' * (passes > 1)}</b>, " in text
+    assert f"of them {'conflicts' if conflicts > 1 else 'a conflict'}." in text if conflicts else "no conflict." in text
 
 
 def test_memory_shows_sectors_that_reach_over_the_end_of_a_row():
-    load = Load("down the column", padding=4)
+    load = evaluate("down the column", padding=4)
     assert set(load.sectors) == {(row * 36) // 8 for row in range(32)}
     assert load.memory[1].tolist() == [2] + 3 * [1] + 28 * [0] + 4 * [3]  # a sector that began in the padding before it
     assert load.memory[0].tolist() == [2] + 7 * [1] + 24 * [0] + 4 * [1]
-    load = Load("down the column", 64, 1, 4)
+    load = evaluate("down the column", 64, 1, 4)
     assert load.misaligned == 260 and "misaligned" in explorer.describe(load)
-    assert explorer.page(**asdict(load)).html().count("no GPU") == 2
+    assert page_of(load).html().count("no GPU") == 2
     with pytest.raises(ValueError):
         request.sectors(load.addresses, load.element_bytes)
-
-
-def test_the_text_says_the_counts():
-    text = explorer.describe(Load("down the column", 64))
-    assert "32 sectors" in text and "1,024 bytes, of which 128 are requested" in text
-    assert "32 passes" in text and "31 of them conflicts" in text
-    text = explorer.describe(Load("all lanes one address"))
-    assert "1 sector<" in text and "of which 4 are" in text and "1 pass<" in text and "no conflict" in text
 
 
 def lanes_of(text):
@@ -80,9 +80,11 @@ def lanes_of(text):
     return list(range(int(first), int(last) + 1)) if last else [int(lane) for lane in first.split(", ")]
 
 
-@pytest.mark.parametrize("load", LOADS[::3], ids=str)
+@pytest.mark.parametrize(
+    "load", LOADS[::3], ids=lambda load: f"{load.mapping} {load.columns} {load.padding} {load.floats}"
+)
 def test_the_drawing_is_the_model(load):
-    page, places, deliveries = explorer.page(**asdict(load)), {}, {}
+    page, places, deliveries = page_of(load), {}, {}
     for lane, (row, column) in enumerate(load.places):
         places.setdefault(f"row {row}, float {column}", []).append(lane)
     assert {tip.split(": ")[0]: lanes_of(tip.split(": ")[1]) for tip in tips(page, "(?=row)")} == places

@@ -1,4 +1,4 @@
-"""What a reader sees: python tests/browser/screenshots.py NOTEBOOK OUTDIR
+"""What a reader sees: `python -m tools.screenshots NOTEBOOK OUTDIR`.
 
 Runs a copy of NOTEBOOK in JupyterLab in headless Chromium and writes a picture of every cell, in the light and in
 the dark theme: OUTDIR/light/003_code.png is the fourth cell. Needs chromium on the path.
@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import lab
+from tests.browser import lab
 
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 

@@ -1,6 +1,6 @@
 """Our kernels behind the public signatures of flash-attention (github.com/Dao-AILab/flash-attention, version 2).
 
-Its own tests can then be run against them (`tools/peer_tests.py`). Its tensors are [batch, seq, heads, head_dim], ours
+Its own tests can then be run against them (`peer_tests.py`). Its tensors are [batch, seq, heads, head_dim], ours
 [batch, heads, seq, head_dim]. Its window (left, right) counts keys on either side of the query's own position, and -1
 is no limit. What our kernels do not do raises NotImplementedError, which begins with the argument's name.
 """
