@@ -63,6 +63,7 @@ notebooks/1*
 
 notebooks/glossary
 notebooks/block_size_explorer
+docs/from_other_libraries
 docs/tested
 docs/instructors
 docs/maintainers

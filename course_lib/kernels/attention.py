@@ -48,9 +48,9 @@ def flash_attention(
     """softmax(q k^T * scale) v without the N x N matrix (FlashAttention-2, Dao 2023, Alg. 1).
 
     q: [batch, heads, n_q, head_dim]; k, v: [batch, kv_heads, n_k, head_dim]; all fp16, all bf16 or all fp32. The two
-    lengths are independent and at least 1, head_dim is 1 to 256, heads at most 65,535, and kv_heads divides heads:
-    consecutive query heads share one. Any strides are accepted. A tensor is copied first if its last dimension is not
-    contiguous, or if its rows are 2^24 elements or more apart.
+    lengths are independent, head_dim is 1 to 256, and kv_heads divides heads: consecutive query heads share one. Any
+    strides are accepted. A tensor is copied first if its last dimension is not contiguous, or if its rows are 2^24
+    elements or more apart.
     causal: query i sees the keys j <= i + n_k - n_q, so the last query sees every key. scale: None means
     1/sqrt(head_dim). block_q, block_k: rows of a tile, 16, 32, 64 or 128; None takes them from `configs`.
 
@@ -63,13 +63,15 @@ def flash_attention(
 
     Returns o, with q's dtype and shape. With return_lse=True, returns (o, lse): the natural logarithm of the sum of
     exp(scores), fp32 [batch, heads, n_q], a sink among the scores. Rows with no visible key give o = 0 and lse = -inf,
-    or the sink. Nothing is modified.
+    or the sink. Nothing is modified. docs/from_other_libraries.md says the arguments of other libraries in these.
 
     Precision: statistics and accumulators are fp32 for every dtype. fp32 inputs are never rounded to TF32. From compute
     capability 8.0 on, each number is split into three bf16 parts that are multiplied on tensor cores, as accurately as
     in fp32 arithmetic; but inputs below about 1e-33 lose digits with their smallest part (relative errors of 2e-6 at
     1e-35 and 3e-4 at 1e-37), and a number above 3.396e38 counts as inf, to which bf16 rounds it. Sums of values are
-    divided last, so values within a factor of n_k of the largest float may overflow.
+    divided last, so values within a factor of n_k of the largest float may overflow. Scores of any finite size are
+    right, as long as q k^T is finite before it is scaled. Gradients are recomputed from lse, which fp32 holds to a unit
+    in its last place: their error grows with the scores, 1 % of dv near scores of 1e5, all of it near 1e7.
 
     NaN and inf: a row that sees one is NaN or inf wherever plain attention's is. Beyond that, a NaN or inf in k or v
     may make all rows of a query tile NaN that loads it, even if they do not see it, because 0 * NaN is NaN in a matrix
@@ -79,15 +81,16 @@ def flash_attention(
     Where few query rows share 512 keys or more (16; 64 of grouped heads in fp16 or bf16), several programs read parts
     of the keys (decode.py), unless block_q or block_k is given.
 
-    Differentiable once, with respect to q, k, v and sinks, through o and through lse (FlashAttention-2, Alg. 2). The
-    backward keeps q, k, v, o and lse, and nothing of size N x N. Gradients have the inputs' dtype, and the same call
-    gives the same bits. Rows with no visible key give and receive zero gradients. block_q and block_k apply to the
-    forward only. Under autocast, inputs are first cast to its dtype, as for PyTorch's own attention. Under
-    torch.compile the kernels are opaque operators of the graph; fullgraph=True works, but a mask, score_mod, sinks or
-    dropout_p break the graph.
+    Differentiable once, with respect to q, k, v and sinks, through o and through lse (FlashAttention-2, Alg. 2), also
+    by torch.func.grad and, without a mask and the like, under torch.vmap. The backward keeps q, k, v, o and lse, and
+    nothing of size N x N. Gradients have the inputs' dtype, and the same call gives the same bits. Rows with no visible
+    key give and receive zero gradients. block_q and block_k apply to the forward only. Under autocast, inputs are first
+    cast to its dtype, as for PyTorch's own attention. Under torch.compile the kernels are opaque operators of the
+    graph, and fullgraph=True works, with any mask. A mask that reads an array (`documents`, for instance) is made
+    outside the compiled function.
 
-    Raises TypeError or ValueError before any launch, naming the argument, and ValueError with the bytes needed if the
-    tiles do not fit the GPU's shared memory.
+    Raises TypeError or ValueError before any launch, naming the argument; ValueError with the bytes needed if the tiles
+    do not fit the GPU's shared memory; NotImplementedError for second and forward-mode derivatives.
     """
     causal, return_lse = check_flag("causal", causal), check_flag("return_lse", return_lse)
     q, k, v = _cast_by_autocast(q, k, v)
@@ -122,22 +125,26 @@ def flash_decode(
     heads: consecutive query heads share one.
     lengths: int32 or int64 [batch], how many keys each sequence has: n_new to capacity, the new tokens' counted, or 0
     for a place in the batch that is empty.
-    block_table: int32 [batch, pages], for caches in pages, [n_pages, kv_heads, page_size, head_dim] with page_size a
-    power of two from 16 up. Key j of sequence b is row j % page_size of page block_table[b, j // page_size]. Entries
-    beyond a sequence's keys are not read. The capacity is pages * page_size.
+    block_table: int32 or int64 [batch, pages], for caches in pages, [n_pages, kv_heads, page_size, head_dim]. Key j of
+    sequence b is row j % page_size of page block_table[b, j // page_size]. Entries beyond a sequence's keys are not
+    read. The capacity is pages * page_size.
     causal: of n keys, new token i sees those j <= n - n_new + i. window_left: and those j >= n - n_new + i -
     window_left; None for no such limit. scale: None means 1/sqrt(head_dim).
     num_splits: 1 to 512, how many programs share the keys of a sequence; None for `decode.splits`.
+    score_mod, sinks, return_lse: as `flash_attention`'s.
 
-    Returns o, with q's dtype and shape. Rows with no visible key are 0. Precision, NaN and inf as `flash_attention`.
+    Returns o, with q's dtype and shape, or (o, lse). Rows with no visible key are 0. Precision, NaN and inf as
+    `flash_attention`.
     With the same num_splits, a sequence's bits depend neither on the others in the batch nor on which pages it has.
 
     The host reads neither lengths nor block_table, so no call waits for the GPU, and a call in a CUDA graph can be
     replayed after they have changed. Wrong values make the kernel read another sequence's memory, or memory outside the
     cache. With `checks.DEBUG = True`, and always in the interpreter, they raise ValueError.
-    Not differentiable. Nothing is modified.
+    Under autocast, q and the caches are first cast to its dtype, as by `flash_attention`; a cache in that dtype is not
+    copied. Nothing is modified. Not differentiable.
 
-    Raises TypeError or ValueError before any launch, naming the argument.
+    Raises TypeError or ValueError before any launch, naming the argument, and NotImplementedError inside torch.func's
+    transforms.
     """
     causal, return_lse = check_flag("causal", causal), check_flag("return_lse", return_lse)
     q, k_cache, v_cache = _cast_by_autocast(q, k_cache, v_cache)

@@ -20,7 +20,7 @@ from courseware.bench import records
 from tests.courseware.bench import compiled as memory
 from tools import compiler_records, resources
 from tools.compiler_records import BLOCK_SIZES, COLUMNS, chosen_config, kernel_sha256, loops_of
-from tools.resources import ARCHS, DTYPES, LENGTH, Request, Resources, forward_resources
+from tools.resources import ARCHS, DTYPES, LENGTH, Request, Resources, forward_resources, fused_exponents
 
 COMMAND = "python -m tools.compiler_records resources"
 
@@ -148,6 +148,13 @@ def test_what_is_launched_fits_and_only_known_configurations_spill(arch):
     assert not PINNED or all(spilling[key] <= most for key, most in known.items()), spilling
 
 
+def test_no_exponential_is_of_a_fused_multiply_add():
+    """Rounded once where a maximum was rounded twice, its argument is wrong by more than 128 for huge scores."""
+    assert not [request for request, used in memory.compiled(EVERY).items() if used.fused_exponents]
+    fused = "FFMA R5, R4, R7, -R8 ;\n@!P0 FMUL R5, R5, 0.5 ;\nMUFU.EX2 R6, R5 ;\nFMUL R9, R5, R7 ;\nMUFU.EX2 R9, R9 ;"
+    assert fused_exponents(fused) == 1 == fused_exponents(fused.replace("@!P0 FMUL R5, R5", "@!P0 FMUL R5, R6")) + 1
+
+
 def test_a_report_is_of_the_launch():
     """Its configuration is what was launched, and its code depends on everything else in the request."""
     found = memory.compiled(EVERY)
@@ -208,7 +215,7 @@ def test_recording_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
         if any(request.arch == 90 for request in requests):
             raise RuntimeError("the compiler failed")
         compiled.extend(requests)
-        return [Resources(1000 * r.config[0], 0, r.config[1], 0, True, False, r.config) for r in requests]
+        return [Resources(1000 * r.config[0], 0, r.config[1], 0, True, False, 0, r.config) for r in requests]
 
     def recorded(*archs, sizes=(16, 32)):
         compiled.clear()
