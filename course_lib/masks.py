@@ -635,7 +635,7 @@ class Tiles:
 
 def _array(x):
     """A copy of x as an array; x may be a tensor on any device."""
-    return np.array(x.detach().cpu() if hasattr(x, "detach") else x)
+    return np.array(x.detach().cpu().numpy() if hasattr(x, "detach") else x)
 
 
 def _cumulative(name, lengths):

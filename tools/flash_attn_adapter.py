@@ -10,7 +10,7 @@ import torch
 from course_lib import masks
 from course_lib.kernels import checks, flash_attention
 from course_lib.kernels.decode import decode
-from course_lib.kernels.score_mods import alibi, soft_cap
+from course_lib.kernels.score_mods import FUNCTIONS, alibi, soft_cap
 
 
 def flash_attn_func(
@@ -109,10 +109,7 @@ def flash_attn_with_kvcache(
     cache_seqlens: an int or [batch], how many keys were there before this call; None: the caches are full. The new
     keys k, v [batch, n_appended, kv_heads, head_dim] are first written into the caches behind them.
     """
-    _refuse(
-        rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
-        softcap=softcap, alibi_slopes=alibi_slopes,
-    )  # fmt: skip
+    _refuse(rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad)
     batch, n_new, _, head_dim = q.shape
     capacity = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
     if cache_seqlens is None or isinstance(cache_seqlens, int):
@@ -130,10 +127,12 @@ def flash_attn_with_kvcache(
     _refuse(window_size=(left, right) if right else None)
     q, k_cache, v_cache = (x.transpose(1, 2) for x in (q, k_cache, v_cache))
     checks.check_caches(q, k_cache, v_cache, lengths, block_table)
-    # Not `flash_decode`, which wants at least as many keys as queries and returns no lse. The kernel needs neither.
+    mods, weights = checks.check_score_mods(_variant(0.0, softcap, alibi_slopes, False).get("score_mod"), q)
+    # Not `flash_decode`, which wants at least as many keys as queries. The kernel does not need them.
     o, lse = decode(
-        q, k_cache, v_cache, lengths, block_table, causal=right == 0, scale=checks.check_scale(softmax_scale, head_dim),
-        window_left=left, store_lse=return_softmax_lse, num_splits=num_splits or None,
+        q, k_cache, v_cache, lengths, block_table, None, weights, causal=right == 0,
+        scale=checks.check_scale(softmax_scale, head_dim), window_left=left, store_lse=return_softmax_lse, num_splits=num_splits or None,
+        mods=tuple(FUNCTIONS[mod][0] for mod in mods),
     )  # fmt: skip
     o = o.transpose(1, 2)
     return (o, lse) if return_softmax_lse else o

@@ -215,6 +215,7 @@ def test_padding_is_taken_out_and_put_back():
     assert torch.equal(adapter.pad_input(rows, indices, 3, 5), x * mask[..., None])
 
 
+BIASED = {"softcap": 2.0, "alibi_slopes": random(6, seed=7).abs(), "causal": True}
 # flash_attn_with_kvcache: (page_size, kv_heads, dtype, n_new, cache_seqlens, arguments)
 WINDOWS = ((0, 0), (5, 0), (5, 3), (20, -1), (-1, 0), (-1, 9), (63, 50))
 CACHES = (
@@ -228,6 +229,10 @@ CACHES = (
         for n_new, window, causal in itertools.product((1, 4), WINDOWS, (False, True))
     ),
     *((None, 2, torch.float32, 1, length, {}) for length in (7, None)),  # one length for all; a full cache
+    *(
+        (size, 2, torch.float32, 3, (64, 4, 33), {"softcap": 2.0, "alibi_slopes": SLOPES, "causal": True})
+        for size in (None, 16)
+    ),
 )
 
 
@@ -284,7 +289,7 @@ def test_a_cache_without_room_is_refused_before_anything_is_written(page_size, n
 
 NOT_KNOWN_WITH_A_CACHE = {
     "rotary_cos": torch.ones(64, 8), "rotary_sin": torch.zeros(64, 8), "cache_batch_idx": torch.arange(1),
-    "cache_leftpad": torch.zeros(1), "softcap": 30.0, "alibi_slopes": torch.zeros(2), "window_size": (-1, 2),
+    "cache_leftpad": torch.zeros(1), "window_size": (-1, 2),
 }  # fmt: skip
 
 
