@@ -131,8 +131,8 @@ def flash_attn_with_kvcache(
     # Not `flash_decode`, which wants at least as many keys as queries. The kernel does not need them.
     o, lse = decode(
         q, k_cache, v_cache, lengths, block_table, None, weights, causal=right == 0,
-        scale=checks.check_scale(softmax_scale, head_dim), window_left=left, store_lse=return_softmax_lse, num_splits=num_splits or None,
-        mods=tuple(FUNCTIONS[mod][0] for mod in mods),
+        scale=checks.check_scale(softmax_scale, head_dim), window_left=left, store_lse=return_softmax_lse,
+        num_splits=num_splits or None, mods=tuple(FUNCTIONS[mod][0] for mod in mods),
     )  # fmt: skip
     o = o.transpose(1, 2)
     return (o, lse) if return_softmax_lse else o

@@ -229,10 +229,7 @@ CACHES = (
         for n_new, window, causal in itertools.product((1, 4), WINDOWS, (False, True))
     ),
     *((None, 2, torch.float32, 1, length, {}) for length in (7, None)),  # one length for all; a full cache
-    *(
-        (size, 2, torch.float32, 3, (64, 4, 33), {"softcap": 2.0, "alibi_slopes": SLOPES, "causal": True})
-        for size in (None, 16)
-    ),
+    *((size, 2, torch.float32, 3, (64, 4, 33), BIASED) for size in (None, 16)),
 )
 
 
