@@ -3,7 +3,6 @@
 A change is a function of a score and of where its query and key stand. The backward needs its derivative as well.
 """
 
-import copyreg
 import importlib
 from dataclasses import dataclass
 from typing import Any
@@ -37,8 +36,15 @@ class ScoreMod:
         if self.code is None:
             object.__setattr__(self, "code", code_of(self.apply, self.derivative))
 
-    def __reduce__(self):  # elsewhere, the code may be another
-        return ScoreMod, (self.apply, self.derivative, self.parameter)
+    def __reduce__(self):
+        # By the names of the functions, which cannot be pickled themselves; torch.compile relies on that.
+        names = [f and (f.fn.__module__, f.fn.__name__) for f in (self.apply, self.derivative)]
+        return _imported, (*names, self.parameter)
+
+
+def _imported(apply, derivative, parameter):
+    functions = (name and getattr(importlib.import_module(name[0]), name[1]) for name in (apply, derivative))
+    return ScoreMod(*functions, parameter)
 
 
 def code_of(*functions):
@@ -98,14 +104,6 @@ def _soft_cap(score, query, key, cap):
 def _soft_cap_derivative(score, query, key, cap):
     t = tanh(score * (1.0 / cap))
     return 1.0 - t * t
-
-
-# By themselves, jitted functions cannot be pickled.
-copyreg.pickle(type(_alibi), lambda function: (_imported, (function.fn.__module__, function.fn.__name__)))
-
-
-def _imported(module, name):
-    return getattr(importlib.import_module(module), name)
 
 
 ALIBI, SOFT_CAP = code_of(_alibi, None), code_of(_soft_cap, _soft_cap_derivative)
