@@ -271,7 +271,6 @@ def _visited(n_q, n_k, block_q, block_k, causal):
     return mask.tiles(n_q, n_k, block_q, block_k).visited
 
 
-@python_integers
 def choose_block_sizes(sram_bytes, d, dtype_bytes=2, multiple_of=16):
     """The largest tiles that fit: (block_q, block_k), by the four-tile budget.
 
