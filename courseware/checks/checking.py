@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from courseware.editing import run_source
+from courseware.widgets.cells import PACKAGES
 from courseware.worker.running import is_untouched
 
 from . import registry
@@ -23,7 +24,6 @@ from .misconceptions import misconception_behind, on_case
 from .output_relations import further_findings
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 
-PACKAGES = ("course_lib", "courseware")
 TRIES = 200  # random inputs and smaller ones together: counted, so that the same answer is told the same
 SMALL_CHARS = 800  # of the code of a call: no smaller input is looked for
 TRYING_LIMIT_S = 10.0  # of processor time, for an answer so slow that even these take too long
@@ -35,12 +35,11 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
 
     Nothing that the answer does is raised. Raises UnknownExercise for an id that is none.
     """
-    exercise = registry.find(exercise_id)
+    exercise, answer = registry.find(exercise_id), plain(answer)
     if not callable(answer):
         call = f"check({exercise.id!r}, {exercise.answer.__name__})"
-        came = "None" if answer is None else f"of type {type(answer).__name__}: was the function called already?"
-        return Result(False, True, {}, f"{exercise.id}: pass the function itself, {call}. What came is {came}.")
-    answer = plain(answer)
+        came = "None." if answer is None else f"of type {type(answer).__name__}: was the function called already?"
+        return Result(False, True, {}, f"{exercise.id}: pass the function itself, {call}. What came is {came}")
     if is_untouched(answer):
         return Result(False, False, {}, *not_attempted_message(exercise))
     if lacks_compiler(exercise):

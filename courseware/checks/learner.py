@@ -1,19 +1,21 @@
 """What a learner calls in a notebook: check, hint, solution, restore, progress, quiz. None raises in self-study."""
 
 import functools
-import inspect
 import os
 
 from courseware.widgets import page, progress_file
+from courseware.widgets.cells import losing_magic, source_of, watch
 from courseware.widgets.quiz import show_quiz
 from courseware.worker.rules import objection
 
 from . import registry, report
 from .checking import grade
-from .kernel_calls import is_kernel, plain
+from .kernel_calls import is_kernel
 
 PATIENCE_S = 3.0
+NOT_KEPT = "`restore` cannot bring this answer back, because its source is not known. Define it with def in a cell."
 _hints_given: dict[str, int] = {}
+watch()
 
 
 def _told(function):
@@ -47,7 +49,9 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
         if strict:
             raise AssertionError(str(error)) from None
         raise
-    broken = _broken_rule(exercise_id, answer) if result.attempted else None
+    exercise, source = registry.find(exercise_id), source_of(answer) if result.attempted else None
+    broken = objection(source or "", exercise.imports, is_kernel(exercise))
+    broken = broken and f"{exercise_id}: in class, this answer would not be run. {broken}"
     if strict:
         if broken or not result.passed:
             raise AssertionError(broken or result.message)
@@ -55,32 +59,21 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
         return
     try:
         if result.attempted:
-            progress_file.record(exercise_id, result.passed, _source_of(answer) if result.passed else None)
+            progress_file.record(exercise_id, result.passed, source)
+        elif magic := losing_magic(exercise.answer.__name__, answer):
+            report.show(f"{exercise_id}: what a cell with {magic} defines is lost. Run the cell without {magic}.")
+            return
         elif progress_file.load("exercises").get(exercise_id) == "passed":
             report.show(_passed_before(exercise_id))
             return
     except OSError as error:
         report.show(f"progress could not be saved in {progress_file.location()}: {error.strerror}")
-    buttons = None if result.passed else lambda: _with_buttons(registry.find(exercise_id), result)
+    buttons = None if result.passed else lambda: _with_buttons(exercise, result)
     page.show(result.message, result.page or report.boxed(result.message), buttons)
+    if result.passed and source is None:
+        report.show(f"{exercise_id}: {NOT_KEPT}")
     if broken and result.passed:
         report.show(f"For self-study, that is all. {broken}")
-
-
-def _broken_rule(exercise_id, answer):
-    """What is to be said of a rule of the class that the answer's cell breaks, or None."""
-    exercise = registry.find(exercise_id)
-    reason = objection(_source_of(answer) or "", exercise.imports, is_kernel(exercise))
-    return reason and f"{exercise_id}: in class, this answer would not be run. {reason}"
-
-
-def _source_of(answer):
-    """The cell that defines the answer, helpers and all; of a function from a file, the function alone."""
-    try:
-        lines, _ = inspect.findsource(plain(answer))
-        return inspect.getsource(plain(answer)) if os.path.exists(inspect.getfile(plain(answer))) else "".join(lines)
-    except (OSError, TypeError):
-        return None
 
 
 def _passed_before(exercise_id):
