@@ -22,7 +22,6 @@ import numpy as np
 
 from course_lib import runtime
 from courseware.simulators.triton_trace import interpreter_process
-from courseware.widgets import cells
 
 from .calling import AnswerError, GuardedAnswer, is_remote, judging
 from .diagnosis import compare, named
@@ -51,8 +50,10 @@ class Launch:
 
 
 def plain(answer: Callable) -> Callable:
-    """The function inside `@triton.jit`, or what else compiles it; anything else as it is."""
-    return cells.inside(answer)
+    """The function inside `@triton.jit`, `@triton.autotune` or `@torch.compile`; anything else as it is."""
+    while type(answer).__module__.startswith("triton.") and hasattr(answer, "fn"):
+        answer = answer.fn
+    return getattr(answer, "_torchdynamo_orig_callable", answer)
 
 
 def given_names() -> dict:
@@ -138,7 +139,9 @@ def _tensor(torch, array, gap_elems, column_stride):
 @functools.lru_cache(maxsize=32)
 def _runnable(function):
     """The kernel of a plain function, which may have been written down without Triton."""
-    _check_source(function)  # the interpreter would silently run something else without it
+    if not isinstance(function, types.FunctionType):
+        raise TypeError(f"a kernel is a function with @triton.jit, not {type(function).__name__}")
+    inspect.getsource(function)  # the interpreter would silently run something else without it
     names = given_names()
     kernel = types.FunctionType(
         function.__code__, function.__globals__ | names, function.__name__, function.__defaults__, function.__closure__
@@ -146,16 +149,6 @@ def _runnable(function):
     kernel.__annotations__ = dict(function.__annotations__)
     kernel.__module__ = function.__module__
     return names["triton"].jit(kernel)
-
-
-def _check_source(function):
-    if not isinstance(function, types.FunctionType):
-        raise TypeError(f"a kernel is a function with @triton.jit, not {type(function).__name__}: pass the function")
-    try:
-        inspect.getsource(function)
-    except OSError:
-        why = "Triton reads a kernel's source, and Python does not know it: define the kernel with def in a cell"
-        raise TypeError(why) from None
 
 
 def kernel_checks(call: str, test: Callable[..., Evidence | None], case=None) -> Checks:
@@ -311,10 +304,9 @@ def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None, s
     from courseware.tracer import sources
 
     try:
-        _check_source(function)
         pieces = sources(function, given=("np", "tl", "triton"))
-    except (TypeError, ValueError, SyntaxError) as error:
-        return failed(f"not checked: {error}")
+    except (AttributeError, OSError, TypeError, ValueError, SyntaxError) as error:
+        return failed(f"not checked, for the kernel's source cannot be read: {error}")
     request = {"id": exercise.id, "seed": seed, "pieces": pieces, "line": function.__code__.co_firstlineno}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "request").write_text(json.dumps(request))

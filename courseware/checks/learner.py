@@ -4,18 +4,16 @@ import functools
 import os
 
 from courseware.widgets import page, progress_file
-from courseware.widgets.cells import losing_magic, source_of, watch
+from courseware.widgets.cells import cell_magic, missing_source, source_of
 from courseware.widgets.quiz import show_quiz
 from courseware.worker.rules import objection
 
 from . import registry, report
 from .checking import grade
-from .kernel_calls import is_kernel
+from .kernel_calls import is_kernel, plain
 
 PATIENCE_S = 3.0
-NOT_KEPT = "`restore` cannot bring this answer back, because its source is not known. Define it with def in a cell."
 _hints_given: dict[str, int] = {}
-watch()
 
 
 def _told(function):
@@ -49,7 +47,7 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
         if strict:
             raise AssertionError(str(error)) from None
         raise
-    exercise, source = registry.find(exercise_id), source_of(answer) if result.attempted else None
+    exercise, source = registry.find(exercise_id), source_of(plain(answer)) if result.attempted else None
     broken = objection(source or "", exercise.imports, is_kernel(exercise))
     broken = broken and f"{exercise_id}: in class, this answer would not be run. {broken}"
     if strict:
@@ -57,21 +55,20 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
             raise AssertionError(broken or result.message)
         report.show(result.message, "passed")
         return
+    magic = cell_magic(exercise.answer.__name__)
+    source = None if magic else source
     try:
         if result.attempted:
             progress_file.record(exercise_id, result.passed, source)
-        elif magic := losing_magic(exercise.answer.__name__, answer):
-            report.show(f"{exercise_id}: what a cell with {magic} defines is lost. Run the cell without {magic}.")
-            return
-        elif progress_file.load("exercises").get(exercise_id) == "passed":
+        elif not magic and progress_file.load("exercises").get(exercise_id) == "passed":
             report.show(_passed_before(exercise_id))
             return
     except OSError as error:
         report.show(f"progress could not be saved in {progress_file.location()}: {error.strerror}")
     buttons = None if result.passed else lambda: _with_buttons(exercise, result)
     page.show(result.message, result.page or report.boxed(result.message), buttons)
-    if result.passed and source is None:
-        report.show(f"{exercise_id}: {NOT_KEPT}")
+    if (result.passed and source is None) or (magic and not result.attempted):
+        report.show(f"{exercise_id}: {missing_source(exercise.answer.__name__)}")
     if broken and result.passed:
         report.show(f"For self-study, that is all. {broken}")
 
