@@ -4,6 +4,7 @@ reference/   the mathematics in NumPy, float64-capable, clarity first: softmax, 
 masks        which query sees which key, and so which tiles are visited
 machine      a memory of two levels that counts every byte moved and refuses a tile that does not fit
 traffic      the same counts as closed forms: bytes, FLOPs, peak memory
+integers     NumPy's integers as Python's, for sizes that a caller read off an array
 hardware     GPU specifications, each with its source
 kernels/     the same mathematics on a GPU: in Triton, for Hopper in Gluon, in cuda/ thread by thread
 serving/     a cache of keys and values in pages, a small language model, and a server that batches requests

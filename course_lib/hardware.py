@@ -9,6 +9,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from .integers import python_integers
+
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
@@ -64,6 +66,7 @@ class GPU:
         """Shared memory of an SM that the system takes for each thread block (CUDA guide, "Shared Memory")."""
         return KIB if self.compute_capability >= (8, 0) else 0
 
+    @python_integers
     def resident_blocks(self, *, shared_bytes, registers, num_warps, tensor_memory_columns=0):
         """{resource: how many thread blocks of one kernel it would allow on an SM}. The smallest is the occupancy.
 

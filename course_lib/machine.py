@@ -370,7 +370,8 @@ def _enter(value, machine, name, entered):
     if isinstance(value, np.ndarray):
         entered.append(_Storage(machine, value.nbytes, f"an array in {name}"))
     if isinstance(value, tuple | list):
-        return type(value)([_enter(item, machine, name, entered) for item in value])
+        items = [_enter(item, machine, name, entered) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items  # a namedtuple takes its items one by one
     return value
 
 

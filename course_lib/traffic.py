@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from . import masks
+from .integers import python_integers
 from .masks import check_counts
 
 
@@ -45,12 +46,14 @@ class Traffic:
         return self.flops / self.total_bytes
 
 
+@python_integers
 def attention_flops(n_q, n_k, d, *, heads=1, batch=1):
     """4 n_q n_k d per head: Q K^T and P V take 2 n_q n_k d each, a multiplication and an addition for each term."""
     check_counts(n_q=n_q, n_k=n_k, d=d, heads=heads, batch=batch)
     return 4 * n_q * n_k * d * heads * batch
 
 
+@python_integers
 def standard_attention(n_q, n_k, d, *, dtype_bytes=2, causal=False, heads=1, batch=1):
     """Traffic of standard attention (FA1 Alg. 0), per head in elements:
 
@@ -75,6 +78,7 @@ def standard_attention(n_q, n_k, d, *, dtype_bytes=2, causal=False, heads=1, bat
     return _traffic(by_tensor, 4 * square * d, 2 * square * dtype_bytes, heads * batch)
 
 
+@python_integers
 def flash_attention(
     n_q,
     n_k,
@@ -146,6 +150,7 @@ def flash_attention(
     return _traffic(by_tensor, 4 * d * visited.pairs, peak_bytes, heads * batch)
 
 
+@python_integers
 def decode(lengths, d, *, heads=1, kv_heads=None, splits=1, dtype_bytes=2, stat_bytes=4):
     """Traffic of decoding with split keys: one new query of each sequence, and the keys of its cache.
 
@@ -173,7 +178,7 @@ def decode(lengths, d, *, heads=1, kv_heads=None, splits=1, dtype_bytes=2, stat_
         raise ValueError(f"kv_heads is {kv_heads}; accepted: a divisor of heads, {heads}")
     if min(lengths) < 0:
         raise ValueError(f"lengths holds {min(lengths)}; accepted: whole numbers of at least 0")
-    n_keys, rows = sum(lengths), len(lengths) * heads
+    n_keys, rows = sum(map(int, lengths)), len(lengths) * heads
     row_bytes = d * dtype_bytes
     by_tensor = {
         "Q": (splits * rows * row_bytes, 0),
@@ -188,6 +193,7 @@ def decode(lengths, d, *, heads=1, kv_heads=None, splits=1, dtype_bytes=2, stat_
     return _traffic(by_tensor, 4 * d * heads * n_keys, peak_bytes, 1)
 
 
+@python_integers
 def flash_attention_backward(
     n_q,
     n_k,
@@ -293,6 +299,7 @@ def choose_block_sizes(sram_bytes, d, dtype_bytes=2, multiple_of=16):
     return best
 
 
+@python_integers
 def lower_bound_elems(n, d, sram_elems):
     """n^2 d^2 / M: how many elements exact attention must move, up to a constant factor.
 

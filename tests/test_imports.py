@@ -25,14 +25,15 @@ OURS = rf"\b(?:{'|'.join(PACKAGES)})"
 COURSE_LIB = {
     "__init__": set(),
     "runtime": set(),
-    "hardware": set(),
+    "integers": set(),
+    "hardware": {"integers"},
     "masks": set(),
-    "traffic": {"masks"},
+    "traffic": {"integers", "masks"},
     "machine": {"traffic"},
     "reference": {"machine", "masks"},
     "language": {"runtime"},
-    "kernels": {"language", "masks", "runtime"},
-    "serving": {"kernels"},
+    "kernels": {"integers", "language", "masks", "runtime"},
+    "serving": {"integers", "kernels"},
 }
 # What each may import of course_lib, and of courseware.
 COURSEWARE = {
@@ -44,7 +45,7 @@ COURSEWARE = {
     "widgets": (set(), set()),
     "workspace": (set(), set()),
     "worker": (set(), {"editing"}),
-    "simulators": ({"hardware", "kernels", "runtime"}, set()),
+    "simulators": ({"hardware", "integers", "kernels", "runtime"}, set()),
     "tracer": ({"runtime"}, {"simulators"}),
     "checks": ({"language", "runtime"}, {"editing", "simulators", "tracer", "widgets", "worker"}),
     "classroom": ({"machine", "runtime"}, {"checks", "simulators", "widgets", "worker"}),

@@ -4,6 +4,8 @@ A change is a function of a score and of where its query and key stand. The back
 """
 
 import importlib
+import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +24,8 @@ class ScoreMod:
 
     apply: a jitted function of (score, query, key, parameter) that returns a changed score. score: fp32 tile, scaled;
     query, key: the positions, aligned bottom-right like masks, integers that broadcast to the tile's shape. derivative:
-    of the same arguments, what a change of the score is multiplied by; None where that is 1. parameter: a number, or a
-    tensor [heads] or [batch, heads]: one number for each head. No gradient flows to it. code: a number for the two
+    of the same arguments, the derivative of apply with respect to score; None where that is 1. parameter: a number, or
+    a tensor [heads] or [batch, heads]: one number for each head. No gradient flows to it. code: a number for the two
     functions, since graphs of torch.compile take no objects; found out unless given.
     """
 
@@ -62,11 +64,11 @@ def alibi(slopes):
 
 
 def soft_cap(cap):
-    """cap * tanh(score / cap): scores stay between -cap and cap (Gemma 2, Gemma Team 2024, section 2).
+    """cap * tanh(score / cap): scores stay between -cap and cap, but for rounding (Gemma Team 2024, section 2).
 
-    cap: positive number.
+    cap: finite positive number.
     """
-    if not cap > 0:
+    if not isinstance(cap, numbers.Real) or not 0 < cap < math.inf:
         raise ValueError(f"cap is {cap!r}; accepted: positive numbers")
     return ScoreMod(_soft_cap, _soft_cap_derivative, float(cap), SOFT_CAP)
 
@@ -90,7 +92,7 @@ def tanh(x):
     b = 945.0 + squared * (420.0 + squared * 15.0)
     for _ in tl.static_range(2):
         a, b = (a + a) * b, a * a + b * b
-    # 1 / b: a division takes twice as many instructions, because it provides for numbers near the largest.
+    # Its square is 1 / b: a division takes twice as many instructions, because it provides for numbers near the largest.
     root = tl.rsqrt(b)
     return a * root * root
 

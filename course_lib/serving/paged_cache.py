@@ -22,6 +22,8 @@ import itertools
 
 import numpy as np
 
+from course_lib.integers import python_integers
+
 
 class OutOfPages(RuntimeError):
     """There are fewer free pages than a sequence needs to grow. The pool is as it was before."""
@@ -33,6 +35,7 @@ class PagePool:
     free: the numbers of the free pages. references: [n_pages], how many sequences have each page.
     """
 
+    @python_integers
     def __init__(self, n_pages, page_size):
         self.page_size = page_size
         self.free = list(reversed(range(n_pages)))
@@ -46,6 +49,7 @@ class PagePool:
         self._pages[sequence], self._lengths[sequence] = [], 0
         return sequence
 
+    @python_integers
     def share(self, sequence, n_tokens):
         """A new sequence that begins with the first n_tokens of another and has the same pages for them."""
         length = self._lengths[sequence]
@@ -57,6 +61,7 @@ class PagePool:
             self.references[page] += 1
         return new
 
+    @python_integers
     def append(self, sequence, n_tokens=1):
         """Room for n_tokens more tokens of a sequence: (pages, rows, copies).
 

@@ -25,6 +25,7 @@ from itertools import takewhile
 import numpy as np
 import torch
 
+from course_lib.integers import python_integers
 from course_lib.kernels import flash_decode
 from course_lib.serving.model import decode, encode
 from course_lib.serving.paged_cache import OutOfPages, PagePool
@@ -78,6 +79,7 @@ class Server:
     requests, in the order of arrival. log: a Step for each step so far.
     """
 
+    @python_integers
     def __init__(self, model, *, n_pages, page_size, shares=True, attention=flash_decode):
         self.model, self.shares, self.attention = model, shares, attention
         self.pool = PagePool(n_pages, page_size)
@@ -86,6 +88,7 @@ class Server:
         self.waiting, self.running, self.log = deque(), [], []
         self._requests = []
 
+    @python_integers
     def submit(self, prompt, n_new):
         """Queue a request for the n_new characters after `prompt`; returns its number.
 

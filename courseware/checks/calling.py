@@ -81,7 +81,7 @@ def copied(value):
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, (tuple, list)):
-        return type(value)(copied(v) for v in value)
+        return (tuple if isinstance(value, tuple) else list)(copied(v) for v in value)  # a namedtuple takes them singly
     if isinstance(value, dict):
         return {key: copied(v) for key, v in value.items()}
     return value

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from courseware.editing import run_source
+from courseware.widgets.cells import missing_source, source_of
 from courseware.worker.running import is_untouched
 
 from . import registry
@@ -18,7 +19,7 @@ from .calling import GuardedAnswer, attempt, draw_with, is_remote
 from .cuda_calls import lacks_compiler
 from .drawing import drawn, found_by
 from .exercise import Evidence, Property, Result
-from .kernel_calls import given_names, graded_elsewhere, plain, runs_here
+from .kernel_calls import given_names, graded_elsewhere, is_kernel, plain, runs_here
 from .misconceptions import misconception_behind, on_case
 from .output_relations import further_findings
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
@@ -35,14 +36,15 @@ def grade(exercise_id: str, answer: Callable, *, seed: int | None = None) -> Res
 
     Nothing that the answer does is raised. Raises UnknownExercise for an id that is none.
     """
-    exercise = registry.find(exercise_id)
+    exercise, answer = registry.find(exercise_id), plain(answer)
     if not callable(answer):
         call = f"check({exercise.id!r}, {exercise.answer.__name__})"
-        came = "None" if answer is None else f"of type {type(answer).__name__}: was the function called already?"
-        return Result(False, True, {}, f"{exercise.id}: pass the function itself, {call}. What came is {came}.")
-    answer = plain(answer)
+        came = "None." if answer is None else f"of type {type(answer).__name__}: was the function called already?"
+        return Result(False, True, {}, f"{exercise.id}: pass the function itself, {call}. What came is {came}")
     if is_untouched(answer):
         return Result(False, False, {}, *not_attempted_message(exercise))
+    if is_kernel(exercise) and not is_remote(answer) and source_of(answer) is None:
+        return Result(False, True, {}, f"{exercise.id}: {missing_source(exercise.answer.__name__)}")
     if lacks_compiler(exercise):
         message = (
             f"{exercise.id}: not checked, for this exercise needs Linux and a C++ compiler. The lesson's badge opens "

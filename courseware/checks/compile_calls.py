@@ -19,6 +19,7 @@ from .properties import Checks
 
 SCRIPT = Path(sandbox.__file__).with_name("compile_for_gpu.py")
 HEAD = "import numpy as np\nimport triton\nimport triton.language as tl\n"
+INSIDE = "\nwhile not hasattr({0}, 'params') and hasattr({0}, 'fn'): {0} = {0}.fn\n"  # below @triton.autotune
 LIMIT_S = 60.0  # by the clock; a kernel takes about two seconds
 TYPES = {"bool": "i1", "int8": "i8", "int32": "i32", "int64": "i32"}
 TYPES |= {"float16": "fp16", "float32": "fp32", "float64": "fp32"}
@@ -50,7 +51,7 @@ def _refusal(answer, arguments):
         pieces = answer.sources if remote else sources(answer, given=("np", "tl", "triton"))
     except (OSError, TypeError) as error:
         return f"its source cannot be read: {error}"
-    source, given = HEAD + "\n".join(pieces), {}
+    source, given = HEAD + "\n".join(pieces) + INSIDE.format(answer.__name__), {}
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     parameters = next(node.args.args for node in reversed(functions) if node.name == answer.__name__)
     for parameter in parameters:

@@ -50,8 +50,10 @@ class Launch:
 
 
 def plain(answer: Callable) -> Callable:
-    """The function inside `@triton.jit`; anything else as it is."""
-    return answer.fn if type(answer).__module__.startswith("triton.") and hasattr(answer, "fn") else answer
+    """The function inside `@triton.jit`, `@triton.autotune` or `@torch.compile`; anything else as it is."""
+    while type(answer).__module__.startswith("triton.") and hasattr(answer, "fn"):
+        answer = answer.fn
+    return getattr(answer, "_torchdynamo_orig_callable", answer)
 
 
 def given_names() -> dict:
@@ -303,7 +305,7 @@ def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None, s
 
     try:
         pieces = sources(function, given=("np", "tl", "triton"))
-    except (OSError, TypeError, ValueError, SyntaxError) as error:
+    except (AttributeError, OSError, TypeError, ValueError, SyntaxError) as error:
         return failed(f"not checked, for the kernel's source cannot be read: {error}")
     request = {"id": exercise.id, "seed": seed, "pieces": pieces, "line": function.__code__.co_firstlineno}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
 """What a learner calls in a notebook: check, hint, solution, restore, progress, quiz. None raises in self-study."""
 
 import functools
-import inspect
 import os
 
 from courseware.widgets import page, progress_file
+from courseware.widgets.cells import cell_magic, missing_source, source_of
 from courseware.widgets.quiz import show_quiz
 from courseware.worker.rules import objection
 
@@ -47,40 +47,30 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
         if strict:
             raise AssertionError(str(error)) from None
         raise
-    broken = _broken_rule(exercise_id, answer) if result.attempted else None
+    exercise, source = registry.find(exercise_id), source_of(plain(answer)) if result.attempted else None
+    broken = objection(source or "", exercise.imports, is_kernel(exercise))
+    broken = broken and f"{exercise_id}: in class, this answer would not be run. {broken}"
     if strict:
         if broken or not result.passed:
             raise AssertionError(broken or result.message)
         report.show(result.message, "passed")
         return
+    magic = cell_magic(exercise.answer.__name__)
+    source = None if magic else source
     try:
         if result.attempted:
-            progress_file.record(exercise_id, result.passed, _source_of(answer) if result.passed else None)
-        elif progress_file.load("exercises").get(exercise_id) == "passed":
+            progress_file.record(exercise_id, result.passed, source)
+        elif not magic and progress_file.load("exercises").get(exercise_id) == "passed":
             report.show(_passed_before(exercise_id))
             return
     except OSError as error:
         report.show(f"progress could not be saved in {progress_file.location()}: {error.strerror}")
-    buttons = None if result.passed else lambda: _with_buttons(registry.find(exercise_id), result)
+    buttons = None if result.passed else lambda: _with_buttons(exercise, result)
     page.show(result.message, result.page or report.boxed(result.message), buttons)
+    if (result.passed and source is None) or (magic and not result.attempted):
+        report.show(f"{exercise_id}: {missing_source(exercise.answer.__name__)}")
     if broken and result.passed:
         report.show(f"For self-study, that is all. {broken}")
-
-
-def _broken_rule(exercise_id, answer):
-    """What is to be said of a rule of the class that the answer's cell breaks, or None."""
-    exercise = registry.find(exercise_id)
-    reason = objection(_source_of(answer) or "", exercise.imports, is_kernel(exercise))
-    return reason and f"{exercise_id}: in class, this answer would not be run. {reason}"
-
-
-def _source_of(answer):
-    """The cell that defines the answer, helpers and all; of a function from a file, the function alone."""
-    try:
-        lines, _ = inspect.findsource(plain(answer))
-        return inspect.getsource(plain(answer)) if os.path.exists(inspect.getfile(plain(answer))) else "".join(lines)
-    except (OSError, TypeError):
-        return None
 
 
 def _passed_before(exercise_id):

@@ -55,9 +55,17 @@ def test_first_use_copies_every_lesson(course):
     assert lessons == {"00_start_here.ipynb", "05_online_softmax.ipynb"}
     for name in lessons:
         assert nbformat.read(course / "work" / name, as_version=4) == as_copied(course / "notebooks" / name)
+    write_lesson(course / "work/05_online_softmax.ipynb", "answer = 42")
+    original = course / "notebooks/05_online_softmax.ipynb"
+    notebook = nbformat.read(original, as_version=4)
+    notebook.cells[1].outputs, notebook.cells[1].execution_count = [], None
+    nbformat.write(notebook, original)
     before = contents(course)
-    assert workspace.update(course) == []
+    assert workspace.update(course) == [], "an answer, or outputs alone, are no change upstream"
     assert contents(course) == before, "second use changes nothing"
+    (course / "work/.origins.json").unlink()
+    assert len(workspace.update(course)) == 2, "of unknown origin"
+    assert contents(course / "work")["05_online_softmax.ipynb"] == before["work/05_online_softmax.ipynb"]
 
 
 def test_a_lesson_changed_upstream_costs_no_answer(course):
@@ -88,16 +96,6 @@ def test_a_lesson_changed_upstream_costs_no_answer(course):
     assert answered.read_bytes() == before["05_online_softmax.ipynb"]
 
 
-def test_an_answer_or_outputs_alone_are_no_change_upstream(course):
-    workspace.update(course)
-    write_lesson(course / "work/05_online_softmax.ipynb", "answer = 42")
-    original = course / "notebooks/05_online_softmax.ipynb"
-    notebook = nbformat.read(original, as_version=4)
-    notebook.cells[1].outputs, notebook.cells[1].execution_count = [], None
-    nbformat.write(notebook, original)
-    assert workspace.update(course) == []
-
-
 def test_a_new_lesson_and_todays_glossary_arrive_beside_the_old(course):
     page = course / "notebooks/glossary.md"
     page.write_text("old\n")
@@ -119,14 +117,6 @@ def test_a_copy_older_than_courseware_is_told_what_to_do(course):
     (line,) = workspace.update(course)
     assert "05_online_softmax no longer runs from your copy" in line and "`restore` brings back each answer" in line
     assert line.endswith("fresh 05_online_softmax")
-
-
-def test_a_copy_of_unknown_origin_is_not_written_over(course):
-    workspace.update(course)
-    before = contents(course / "work")["05_online_softmax.ipynb"]
-    (course / "work/.origins.json").unlink()
-    assert len(workspace.update(course)) == 2
-    assert contents(course / "work")["05_online_softmax.ipynb"] == before
 
 
 def test_fresh_refuses_a_lesson_that_is_not_there(course):

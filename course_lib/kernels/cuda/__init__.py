@@ -9,10 +9,12 @@ gpu.py               compiles with NVRTC and launches on a GPU
 import numbers
 
 from course_lib import runtime
+from course_lib.integers import python_integers
 
 from . import launches
 
 
+@python_integers
 def solve(Q, K, V, output, M, N, d):
     """Write softmax(Q K^T / sqrt(d)) V to output, without the M x N matrix.
 

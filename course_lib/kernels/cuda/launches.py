@@ -8,6 +8,8 @@ as all that CUDA allocates do.
 from dataclasses import dataclass
 from pathlib import Path
 
+from course_lib.integers import python_integers
+
 LANES = 32
 SECTOR_BYTES, FLOAT_BYTES = 32, 4
 MAX_HEAD_DIM = 128
@@ -36,6 +38,7 @@ class Launch:
     shared_bytes: int = 0
 
 
+@python_integers
 def plain(M, N, d, text=None):
     """The launch of `plain_attention`, as a list of one. text: in place of plain_attention.cu."""
     columns = -(-d // LANES) * LANES
@@ -57,6 +60,7 @@ class Counts:
     barriers: int
 
 
+@python_integers
 def plain_counts(M, N, d):
     """Counts of `plain_attention` for Q and output [M, d], K and V [N, d] in float32.
 
@@ -99,6 +103,7 @@ def row_sectors(rows, d):
     return sectors
 
 
+@python_integers
 def shipped(M, N, d, *, sms, max_shared_bytes, text=None, max_splits=MAX_SPLITS):
     """The launches of `attention` and, where it splits the keys, of `merge_splits`.
 

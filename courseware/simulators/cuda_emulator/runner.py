@@ -14,6 +14,8 @@ import tempfile
 
 import numpy as np
 
+from course_lib.integers import python_integers
+
 from . import compiling
 from .compiling import MAX_DYNAMIC_SHARED_BYTES, program_of
 from .report import read
@@ -24,6 +26,7 @@ PAGE_BYTES = 1 << 16  # a multiple of every system's pages
 KINDS = str.maketrans("ubS", "iii")  # NumPy's letters for unsigned, bool and char: to us, all are integers
 
 
+@python_integers
 def launch(source, kernel, *, grid, block, arguments, shared_bytes=0, limit_s=10.0):
     """Run a kernel once and return the Report.
 

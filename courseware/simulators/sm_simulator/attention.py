@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from course_lib.hardware import GPUS
+from course_lib.integers import python_integers
 
 from .parts import H100, Run
 from .simulator import SM, compute, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
@@ -191,6 +192,7 @@ def consumer_next_first(b, group, turns=False):
         yield from store(b, O)
 
 
+@python_integers
 def simulate(
     rung, head_dim=128, block_k=128, stages=2, key_tiles=32, *, query_tiles=1, consumers=2, programs=1, rates=H100
 ) -> Run:
@@ -239,6 +241,7 @@ class Prediction:
 
 
 @lru_cache
+@python_integers
 def predict(rung, head_dim=128, block_k=128, stages=2, key_tiles=32, **others):
     """The Prediction of a rung from counts alone; arguments as of `simulate`, with two key tiles or more."""
     run, half = (simulate(rung, head_dim, block_k, stages, n, **others) for n in (key_tiles, key_tiles // 2))

@@ -12,6 +12,8 @@ waits until at most `pending` products of the group are unfinished, and `softmax
 
 from dataclasses import dataclass
 
+from course_lib.integers import python_integers
+
 from .parts import Rates
 from .simulator import SM, JobError, compute, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
@@ -33,6 +35,7 @@ class Times:
     softmax: float = 600
 
 
+@python_integers
 def run_ring(producer, consumer, stages, *, consumers=1, times=None):
     """Simulate the two jobs, each a list of operations or a generator. Every consumer does the same. Returns a Run.
 

@@ -32,7 +32,7 @@ def solved(Q, K, V):
     (M, d), N = Q.shape, len(K)
     tensors = [x.to(DEVICE) for x in (Q, K, V)]
     before, output = [x.clone() for x in tensors], torch.full((M, d), float("nan"), device=DEVICE)
-    assert cuda.solve(*tensors, output, M, N, d) is None
+    assert cuda.solve(*tensors, output, np.int64(M), N, np.uint8(d)) is None
     assert all(torch.equal(x, y) or x.isnan().any() for x, y in zip(tensors, before, strict=True)), "inputs stay"
     return output.cpu()
 

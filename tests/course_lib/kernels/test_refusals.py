@@ -173,8 +173,9 @@ def test_bad_input_is_named_before_any_launch(function, case, monkeypatch):
 
 
 def test_other_gpus_and_other_caps_are_refused(monkeypatch):
-    with pytest.raises(ValueError, match="cap is 0; accepted: positive numbers"):
-        soft_cap(0)
+    for cap in (0, float("inf"), "30"):
+        with pytest.raises(ValueError, match=f"cap is {cap!r}; accepted: positive numbers"):
+            soft_cap(cap)
     monkeypatch.setattr(runtime, "mode", lambda: "gpu")
     monkeypatch.setattr(runtime, "capability", lambda device: (8, 0))
     with pytest.raises(RuntimeError, match=r"compute capability 9\.0, and this one has 8\.0"):

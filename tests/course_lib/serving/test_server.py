@@ -3,6 +3,7 @@
 from collections import Counter
 from functools import cache, lru_cache
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -167,7 +168,7 @@ def test_who_came_last_is_preempted_and_computed_again():
 
 
 def test_a_second_run_goes_on_with_the_same_pool():
-    server = Watched(model(), n_pages=3, page_size=16, attention=gathered)
+    server = Watched(model(), n_pages=3, page_size=np.uint8(16), attention=gathered)
     assert server.run() == [] and server.step().new == {} and server.batches == [], "nothing is asked for"
     for expected, prompt in enumerate(PROMPTS[:3]):
         assert server.submit(prompt, 3) == expected

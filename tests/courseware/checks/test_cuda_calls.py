@@ -95,7 +95,7 @@ def test_what_is_wrong_is_told(old, new, told):
 
 def test_more_loads_of_shared_memory_than_enough_are_told_and_less_is_never_wrong():
     x = np.zeros(100, np.float32)
-    report = run_cuda(doubled(), "doubled", 2, 64, x=x, y=x.copy(), n=100)
+    report = run_cuda(doubled(), "doubled", np.int64(2), (np.uint8(64),), x=x, y=x.copy(), n=np.int32(100))
     loads = report.shared.loads.requests
     assert compare_shared_loads(report, loads) is compare_shared_loads(report, loads + 1) is None
     assert compare_sectors(report, {"x": (14, 0), "y": (0, 14)}) is None

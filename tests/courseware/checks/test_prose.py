@@ -68,15 +68,13 @@ def test_an_exercise_is_read(written):
 
 @pytest.mark.parametrize(
     "old, new, said",
-    [
-        ("# A title\n", "", "does not begin with a title"),
-        ("## Hint 2", "## Hint two", "it needs Hint 1, Hint 2, Hint 3, Reasoning, Misconceptions"),
-        ("#### another thing", "#### Idea: one thing", "has a heading twice: Idea: one thing"),
-        ("It is wrong, too.", "", "the misconception 'another thing' needs an edit and what is wrong"),
-        ("    gone =>", "    gone=>", "the misconception 'Idea: one thing' has 'gone=>', which is no edit"),
-        ("### a property", "", "'#### Idea: one thing' stands before the first '###' heading"),
-    ],
-)
+    [("# A title\n", "", "does not begin with a title"),
+     ("## Hint 2", "## Hint two", "it needs Hint 1, Hint 2, Hint 3, Reasoning, Misconceptions"),
+     ("#### another thing", "#### Idea: one thing", "has a heading twice: Idea: one thing"),
+     ("It is wrong, too.", "", "the misconception 'another thing' needs an edit and what is wrong"),
+     ("    gone =>", "    gone=>", "the misconception 'Idea: one thing' has 'gone=>', which is no edit"),
+     ("### a property", "", "'#### Idea: one thing' stands before the first '###' heading")],
+)  # fmt: skip
 def test_what_is_missing_or_does_not_belong_is_said(written, old, new, said):
     assert EXERCISE.count(old) == 1
     with pytest.raises(prose.BadProse, match=said):

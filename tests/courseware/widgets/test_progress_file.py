@@ -18,23 +18,17 @@ def test_beside_the_notebook_unless_named_or_on_a_mounted_drive(monkeypatch, tmp
 
 def test_what_was_passed_stays_passed_with_the_last_answer_that_did(progress):
     assert progress_file.load("exercises") == {}
+    progress.write_text('{"exercises": {"42.unknown": "passed"}}')  # from before answers and guesses were kept
     progress_file.record("05.merge_states", False)
     for passed, source in ((True, "first"), (False, "wrong"), (True, "second"), (False, "wrong")):
         progress_file.record("00.softmax_scale", passed, source)
     progress_file.keep("guesses", "05.passes", "one")
     assert json.loads(progress.read_text()) == {
-        "exercises": {"00.softmax_scale": "passed", "05.merge_states": "attempted"},
+        "exercises": {"00.softmax_scale": "passed", "05.merge_states": "attempted", "42.unknown": "passed"},
         "answers": {"00.softmax_scale": "second"},
         "guesses": {"05.passes": "one"},
     }
     assert os.listdir(progress.parent) == ["progress.json"]
-
-
-def test_a_file_from_before_answers_and_guesses_were_kept_is_read(progress):
-    progress.write_text(json.dumps({"exercises": {"42.unknown": "passed"}}))
-    assert progress_file.load("guesses") == progress_file.load("answers") == {}
-    progress_file.record("00.softmax_scale", True)
-    assert progress_file.load("exercises") == {"00.softmax_scale": "passed", "42.unknown": "passed"}
 
 
 @pytest.mark.parametrize(

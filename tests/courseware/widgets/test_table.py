@@ -12,11 +12,6 @@ ROWS = [("plain", 1024, "1.5"), ("tiled <b>", 16, "12"), ("none", None, "0.25")]
 HEADERS = ("kernel", "bytes (KB)", "time (ms)")
 
 
-def test_outside_a_notebook_the_text_is_printed(capsys):
-    widgets_page.show("text", "<p>page</p>", widget=lambda: pytest.fail("a widget without a front end"))
-    assert capsys.readouterr().out == "text\n"
-
-
 def test_a_notebook_gets_both(shown):
     widgets_page.show("text", widgets_page.boxed("<p>page</p>", "failed"))
     (bundle,) = shown

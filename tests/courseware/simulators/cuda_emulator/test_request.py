@@ -37,11 +37,8 @@ def test_passes_are_those_that_were_measured(element_bytes, address_of, n_passes
     assert sorted(delivered) == sorted(expected)
 
 
-def test_a_store_serves_no_pairs_of_lanes_together():
+def test_lanes_that_are_off_want_nothing_and_a_store_serves_no_pairs_together():
     assert [len(passes([0] * 32, 16, access)) for access in ("load", "store")] == [2, 4]
-
-
-def test_lanes_that_are_off_want_nothing():
     assert passes([None] * 32, 16) == [] and sectors([None] * 32, 4) == set() and conflicts([None] * 32, 8) == 0
     first_quarter = [16 * lane if lane < 8 else None for lane in range(32)]
     assert len(passes(first_quarter, 16)) == 1 and conflicts(first_quarter, 16) == 0
