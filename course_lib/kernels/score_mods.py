@@ -92,7 +92,8 @@ def tanh(x):
     b = 945.0 + squared * (420.0 + squared * 15.0)
     for _ in tl.static_range(2):
         a, b = (a + a) * b, a * a + b * b
-    # Its square is 1 / b: a division takes twice as many instructions, because it provides for numbers near the largest.
+    # Its square is 1 / b. A division takes twice as many instructions, because it provides for numbers near the largest
+    # float.
     root = tl.rsqrt(b)
     return a * root * root
 
