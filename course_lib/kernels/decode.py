@@ -221,7 +221,7 @@ def splits(n_programs, n_tiles, n_slots):
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
 def plan(
     q, k, v, lengths, block_table, capability, multiprocessors,
-    causal, scale, window_left, store_lse, num_splits, mods, stride_w, config,
+    causal, scale, window_left, store_lse, num_splits, config, mods=(), stride_w=0,
 ):  # fmt: skip
     """(Launch of `decode_kernel`, Launch of `merge_kernel`, number of splits) for tensors of this metadata.
 
@@ -282,7 +282,7 @@ def decode(
     metas = [None if x is None else tensor_meta(x) for x in (q, k, v, lengths, block_table)]
     launch, merge, num_splits = plan(
         *metas, runtime.capability(q.device), runtime.multiprocessors(q.device), causal, scale, window_left, store_lse,
-        num_splits, mods, weights.stride(0) if mods else 0, config,
+        num_splits, config, mods, weights.stride(0) if mods else 0,
     )  # fmt: skip
     if num_splits == 1:
         launch(q, k, v, lengths, block_table, sinks, weights, o, lse)

@@ -233,7 +233,6 @@ def test_a_launch_takes_exactly_what_select_says(kernels, monkeypatch, capabilit
 def test_a_launch_of_decoding_takes_what_select_says(capability):
     q, k = torch.empty(2, 8, 1, 128, dtype=HALF), torch.empty(2, 2, 300, 128, dtype=HALF)
     options = dict(causal=True, scale=1.0, window_left=None, store_lse=False, num_splits=None, config=None)
-    options |= dict(mods=(), stride_w=0)
     metas = [*map(tensor_meta, (q, k, k)), None, None, capability, 132]
     started, _, num_splits = decode.plan(*metas, **options)
     config = select(
