@@ -39,8 +39,8 @@ class BlockMask(NamedTuple):
 
 @functools.lru_cache(256)
 def keys_of_a_query(mask, n_q, n_k):
-    """How many keys a query visits on average, in tiles of 128. Where heads have masks of their own: in the first."""
-    return mask.at(0, 0).tiles(n_q, n_k, 128, 128).visited.pairs // n_q
+    """How many keys a query visits on average, in tiles of 128, at least 1. Heads count as the first does."""
+    return max(1, mask.at(0, 0).tiles(n_q, n_k, 128, 128).visited.pairs // n_q)
 
 
 @functools.lru_cache(256)

@@ -191,6 +191,8 @@ def test_laws_of_masks():
     plain, _ = stated(q.double(), k.double(), v.double())
     for o in (full, all_blocks):
         assert_within_budget("o", o, stated(q, k, v)[0], plain, q.dtype)
+    # Where nothing is visible, tiles are chosen for few keys, not for none.
+    assert not flash_attention(q, k, v, mask=masks.block_sparse(np.zeros((1, 1), bool), 64)).any()
     # Documents that are packed into a row are as if each were alone.
     ids = masks.documents(np.repeat([3, 1, 2], [16, 1, 20]))
     packed = flash_attention(q, k[:, :, :N_Q], v[:, :, :N_Q], causal=True, mask=ids)
