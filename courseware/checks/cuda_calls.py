@@ -8,6 +8,7 @@ Without a C++ compiler, the check says so.
 """
 
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +17,9 @@ import numpy as np
 from course_lib import runtime
 from courseware.worker import sandbox
 from courseware.worker.rules import objection_to_cuda
+from courseware.worker.running import MachineBusy
 
-from .calling import AnswerError, GuardedAnswer, judging
+from .calling import AnswerError, GuardedAnswer, is_remote, judging
 from .diagnosis import compare, named, show
 from .exercise import Evidence, Exercise, ExpectedOutput, Finding, single_finding
 from .properties import Checks
@@ -60,6 +62,10 @@ def run_cuda(source: str, kernel: str, grid, block, **arguments):
         raise _noted(answer, "compile error", f"the CUDA source does not compile: {error}") from None
     except (TypeError, ValueError) as error:
         raise _noted(answer, "launch", f"the kernel cannot be launched: {error}") from None
+    except subprocess.TimeoutExpired:
+        if is_remote(answer.answer):
+            raise MachineBusy from None
+        raise _noted(answer, "timeout", "the kernel was not done, though it used little processor time") from None
     except RuntimeError as error:
         if "died of signal" not in str(error):
             raise

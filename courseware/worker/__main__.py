@@ -52,7 +52,8 @@ def main():
         raised = run(functools.partial(run_source, source, f"<cell {cell}>", namespace), CALL_LIMIT_S).raised
         # An earlier answer's cell that fails is that answer's loss alone.
         if raised and place == len(cells) - 1:
-            channel.send("failed", f"its cell does not run: {raised[1].removeprefix('the answer raised ')}")
+            kind = "busy" if raised[0] == "MachineBusy" else "failed"
+            channel.send(kind, f"its cell does not run: {raised[1].removeprefix('the answer raised ')}")
             return
     if name not in namespace:
         channel.send("failed", f"its cell defines no {name}")

@@ -29,6 +29,9 @@ def limit(memory_bytes: int, files_bytes: int = 0) -> None:
         return
     for name, most in (("RLIMIT_AS", memory_bytes), ("RLIMIT_FSIZE", files_bytes), ("RLIMIT_CORE", 0),
                        ("RLIMIT_NOFILE", 64), ("RLIMIT_CPU", 300)):  # fmt: skip
+        # The grader's limit of processor time is inherited, and is less.
+        given = resource.getrlimit(getattr(resource, name))[1]
+        most = most if given == resource.RLIM_INFINITY else min(most, given)
         resource.setrlimit(getattr(resource, name), (most, most))
     if platform.system() == "Linux" and platform.machine() in _ARCHITECTURES:
         _refuse_calls()

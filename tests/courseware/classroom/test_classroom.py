@@ -138,7 +138,7 @@ def unstrict(source):
 def loop(tmp_path_factory):
     course = tmp_path_factory.mktemp("classroom") / "course"
     assignments.write_course(course, seed=int(SEED))
-    assert f"seed={SEED}" in (course / "source" / LESSON / f"{LESSON}.ipynb").read_text()
+    assert f"seed=drawn_anew({SEED})" in (course / "source" / LESSON / f"{LESSON}.ipynb").read_text()
     nbgrader(course, "generate_assignment", LESSON)
 
     released = nbformat.read(course / "release" / LESSON / f"{LESSON}.ipynb", as_version=4)
@@ -241,7 +241,7 @@ def test_the_locked_cell_decides():
     assert not marked(f'check("{FIRST}", {NAME[FIRST]})', {FIRST: wrong(FIRST)})[0]
     assert "its cell was not found" in marked("", {})[1]
     stuck = "import functools\nsum(iter(int, 1))\n"
-    assert marked("", {FIRST: stuck}, limit_s=2) == (False, f"{FIRST}: the answer did not return within 2 s")
+    assert marked("", {FIRST: stuck}, limit_s=2) == (False, f"{FIRST}: its cell did not return in time")
 
 
 def source_of(loop, lesson):
@@ -267,7 +267,7 @@ def test_every_lesson_becomes_an_assignment_with_answers_and_points(loop, lesson
         answer = cell_of(source, assignments.answer_cell(exercise.id)).source
         assert function_in(answer) == function_in(inspect.getsource(exercise.answer))
         hidden = cell_of(source, assignments.check_cell(exercise.id)).source
-        assert f'grade("{exercise.id}", {exercise.answer.__name__}, seed={SEED})' in hidden
+        assert f'grade("{exercise.id}", {exercise.answer.__name__}, seed=drawn_anew({SEED}))' in hidden
 
     released, _ = ClearSolutions(code_stub={"python": assignments.STUB}).preprocess(source, {})
     released, _ = ClearHiddenTests().preprocess(released, {})
@@ -277,12 +277,13 @@ def test_every_lesson_becomes_an_assignment_with_answers_and_points(loop, lesson
 
 
 def test_what_each_student_handed_in(tmp_path, capsys):
-    cell = {"cell_type": "code", "metadata": {"nbgrader": {"grade_id": assignments.answer_cell(FIRST)}}, "source": ""}
-    book, renamed = json.dumps({"cells": [cell]}), f"{LESSON} (1).ipynb"
+    ids = [{"nbgrader": {"grade_id": assignments.answer_cell(exercise_id)}} for exercise_id in EXERCISES]
+    cells = [{"cell_type": "code", "metadata": each, "source": ""} for each in ids]
+    book, renamed = json.dumps({"cells": cells}), f"{LESSON} (1).ipynb"
     handed_in = {
         "ada": (f"{LESSON}.ipynb", book, "a notebook"),
         "bob": (f"{LESSON}.ipynb", "{", "broken: not a Jupyter notebook"),
-        "cyd": (renamed, book, f"renamed: no {LESSON}.ipynb, but {renamed}"),
+        "cyd": (renamed, book, f"a notebook; named {renamed}"),
         "dan": (None, None, "missing"),
         "eve": (f"{LESSON}.ipynb", '{"cells": []}', "broken: no answer cell of the release is in it"),
     }
@@ -320,7 +321,7 @@ def test_the_command_writes_a_course_with_a_seed_of_its_own_and_never_overwrites
     for name in ("one", "other"):
         assert assignments.main([str(tmp_path / name)]) == 0
         assert "nbgrader generate_assignment 00_start_here" in capsys.readouterr().out
-        seeds += set(re.findall(rb"seed=(\d{6,})", b"".join(contents(name).values())))
+        seeds += set(re.findall(rb"drawn_anew\((\d{6,})", b"".join(contents(name).values())))
     assert len(set(seeds)) == len(seeds) == 2
     before = contents("one")
     assert assignments.main([str(tmp_path / "one")]) == 2

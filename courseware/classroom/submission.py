@@ -1,0 +1,109 @@
+"""What a student handed in: the one reader of notebooks, for `--submissions`, `grade` and `autograde` alike.
+
+Of a submission counts the text of its answers' cells, in one notebook. Whatever else lies in the folder is left there.
+"""
+
+import ast
+import contextlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from courseware.checks import registry
+
+STUB = "raise NotImplementedError"
+MAX_BYTES = 20 << 20
+TIMESTAMP = "timestamp.txt"  # nbgrader's file, beside the notebook
+
+
+class NotANotebook(Exception):
+    """The file cannot be read as a notebook, and the message says why."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """cells: nbgrader's id of an answer's cell -> source. remarks: what is unusual about the notebook, in words."""
+
+    cells: dict[str, str]
+    remarks: tuple[str, ...]
+
+
+def answer_cell(exercise_id: str) -> str:
+    """nbgrader's id of the cell that holds the answer; it allows letters, digits, "-" and "_"."""
+    return exercise_id.replace(".", "_")
+
+
+def read(path: Path) -> Submission:
+    """The answers in a notebook. Raises NotANotebook, and OSError if there is no such file."""
+    if path.is_symlink():
+        raise NotANotebook("a link")  # perhaps to what is not the student's
+    if path.stat().st_size > MAX_BYTES or not path.is_file():
+        raise NotANotebook(f"longer than {MAX_BYTES >> 20} MB")
+    content = path.read_bytes()
+    encoding = json.detect_encoding(content)
+    try:
+        notebook = json.loads(content.decode(encoding, "replace"))
+    except (ValueError, RecursionError):
+        raise NotANotebook("not a Jupyter notebook") from None
+    found, parts = notebook.get("cells") if isinstance(notebook, dict) else None, {}
+    for cell in found if isinstance(found, list) else ():
+        with contextlib.suppress(LookupError, TypeError, AttributeError):
+            source = "".join(cell["source"]).encode("utf-8", "replace").decode()  # JSON can hold halves of a character
+            parts.setdefault(_name(cell["metadata"]), []).append(source)
+    parts.pop(None, None)
+    remarks = [] if encoding.startswith("utf-8") else [f"in {encoding.upper()}"]
+    remarks += [f"{len(each)} cells of {name}, joined" for name, each in parts.items() if len(each) > 1]
+    return Submission({name: _joined(each) for name, each in parts.items()}, tuple(remarks))
+
+
+def _name(metadata):
+    """nbgrader's id of a cell, or the one that it would have, or None."""
+    name = metadata.get("nbgrader", {}).get("grade_id")
+    return name if isinstance(name, str) else answer_cell(metadata["exercise"])
+
+
+def _joined(parts):
+    """The source of an answer whose cell was split or copied: JupyterLab gives both parts the metadata."""
+    parts = list(dict.fromkeys(parts))
+    parts = [part for part in parts if _last_body(part)[-1:] != [STUB]] or parts[:1]
+    whole = "\n".join(parts)
+    # A copy that is no Python, such as a draft, must not spoil the answer.
+    return whole if _last_body(whole) else next(filter(_last_body, reversed(parts)), whole)
+
+
+def _last_body(source):
+    """The statements of the last function that a source defines; none if it is no Python."""
+    try:
+        functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return [ast.unparse(statement) for statement in functions[-1].body] if functions else []
+
+
+def handed_in(folder: Path, lesson: str) -> tuple[Submission | None, str]:
+    """What a student's folder for a lesson holds, and how to describe it. None: there is nothing to mark.
+
+    A notebook with another name is taken for the lesson's if it is the only one with answers of the lesson.
+    """
+    if folder.is_symlink() or folder.parent.is_symlink():
+        return None, "broken: a link"
+    right = {answer_cell(exercise.id) for exercise in registry.of_lesson(lesson.split("_")[0])}
+    files = sorted(path for path in folder.glob("*") if path.name != TIMESTAMP and not path.is_dir())
+    named, found = folder / f"{lesson}.ipynb", {}
+    for path in [named] if named in files else files:
+        try:
+            found[path.name] = read(path)
+        except (NotANotebook, OSError) as error:
+            why = str(error)
+    if named in files and not found:
+        return None, f"broken: {why}"
+    found = {name: submission for name, submission in found.items() if submission.cells.keys() & right}
+    others = ", ".join(path.name for path in files if path != named)
+    if len(found) != 1 and named in files:
+        return None, "broken: no answer cell of the release is in it"
+    if len(found) != 1:
+        return None, f"renamed: no {named.name}, but {others}" if others else "missing"
+    ((name, submission),) = found.items()
+    remarks = [*submission.remarks, *(f"without a cell for {cell}" for cell in sorted(right - submission.cells.keys()))]
+    remarks += [f"named {name}"] if name != named.name else [f"beside {others}"] if others else []
+    return submission, "; ".join(["a notebook", *remarks])
