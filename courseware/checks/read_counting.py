@@ -1,6 +1,8 @@
 """Inputs that notice how they are read, and a measure of what an answer keeps while it reads them."""
 
+import re
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 
@@ -75,7 +77,8 @@ def growth_bytes_per_item(run, short, long, given=lambda n: n):
 
     Of an answer in this process counts the peak of what Python and NumPy allocate during the call, in every thread.
     Another thread can only add, so a growth of a byte or more is measured again, three times in all, and the least one
-    counts. Of an answer in the worker, whose word counts for nothing, the pages that it has whenever it asks for more.
+    counts. Of an answer in the worker, whose word counts for nothing, the pages that it has touched in this call
+    whenever it asks for more: what it had before may be where it keeps things now.
     """
 
     def peak(n):
@@ -109,8 +112,10 @@ def growth_bytes_per_item(run, short, long, given=lambda n: n):
 
 
 def sample(answer):
-    """Note how much memory the process of a RemoteAnswer has, which waits meanwhile."""
-    with open(f"/proc/{answer.process_id}/smaps_rollup") as file:
-        rows = dict(line.split(":", 1) for line in file if ":" in line.split(" ")[0])
-    n_kilobytes = sum(int(rows[name].split()[0]) for name in ("Anonymous", "Shared_Dirty", "Swap"))
-    _samples.append((answer, n_kilobytes << 10))
+    """Note how much memory the process of a RemoteAnswer, which waits meanwhile, has touched since the first sample."""
+    if not _samples:
+        Path(f"/proc/{answer.process_id}/clear_refs").write_text("1")
+    mappings = re.split(r"^(?=\w+-\w+ )", Path(f"/proc/{answer.process_id}/smaps").read_text(), flags=re.MULTILINE)
+    # Which code runs is partly chance; what is kept is where one can write.
+    touched = [int(re.search(r"^Referenced: *(\d+)", each, re.MULTILINE)[1]) for each in mappings if " rw" in each[:40]]
+    _samples.append((answer, sum(touched) << 10))

@@ -71,7 +71,7 @@ class RemoteAnswer:
         with open(told) as info:
             # The process that bubblewrap started is a child of its own.
             self.process_id = json.load(info)["child-pid"] if self.sandboxed else self._process.pid
-        self._objects, self._number, self._asked = {}, itertools.count(), itertools.count()
+        self._objects, self._number = {}, itertools.count()
         ends = self._process.stdout.fileno(), self._process.stdin.fileno()
         self._channel = Channel(*ends, self._of, _Object)
         try:
@@ -130,6 +130,7 @@ class RemoteAnswer:
         try:
             if self._process is None:
                 self._open()
+            self._asked = itertools.count()
             self._channel.send(*message)
             while True:
                 kind, *rest = self._channel.receive()
@@ -174,6 +175,8 @@ class RemoteAnswer:
                     given = self._resolved(arguments), self._resolved(named)
                     value = self._operate(self._objects[number], operation, *given)
                     if result is not None:
+                        if not isinstance(value, Tile):  # whose memory the machine counts
+                            raise TypeError("nothing but a tile is kept here")
                         # No other name may hold a tile: it takes SRAM as long as one does.
                         self._objects[int(result)], value = value, None
                 given = None  # as it may hold tiles

@@ -3,6 +3,8 @@
 The functions replaced are internal to Triton; `courseware.simulators.triton_trace.recorder` replaces the same.
 """
 
+import builtins
+import math
 import types
 from dataclasses import dataclass
 
@@ -12,7 +14,13 @@ import triton.language as tl
 from triton._C.libtriton import ir
 from triton.runtime import interpreter
 
+from . import rules
 from .running import Outcome, run
+
+# Where a kernel is interpreted, there is nothing that executes, looks up or opens.
+_MODULES = {"math": math, "numpy": np, "triton": triton, "triton.language": triton}
+BUILTINS = {name: getattr(builtins, name) for name in rules.BUILTINS}
+BUILTINS["__import__"] = lambda name, *_: _MODULES[name]
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def works() -> bool:
 
 def command(arguments, writable=(), readable=()) -> list[str]:
     """The command line that runs these arguments in the sandbox. Raises NoSandbox."""
-    line = _confined(bubblewrap())
+    line = [*_confined(bubblewrap()), "--size", str(64 << 20), "--tmpfs", "/tmp"]
     for option, folders in (("--ro-bind", readable), ("--bind", writable)):
         for folder in folders:
             line += [option, str(folder), str(folder)]
@@ -114,4 +114,4 @@ def _confined(path):
             line += ["--ro-bind", str(part), f"/packages/{part.name}"]
     for device in ("null", "zero", "urandom"):
         line += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
-    return [*line, "--size", str(64 << 20), "--tmpfs", "/tmp"]
+    return line

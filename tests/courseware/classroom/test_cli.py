@@ -91,8 +91,8 @@ UNKNOWN = '{"cells": [{"cell_type": "code", "metadata": {"exercise": "05.unknown
 
 @pytest.mark.parametrize(
     "content, said",
-    [(None, "No such file"), ("", "not a Jupyter notebook"), 
-     *((text, "no cell of it") for text in (UNKNOWN, "{}", "[1]", '{"cells": []}', '{"cells": [{"cell_type": "code"}]}'))],
+    [(None, "No such file"), ("", "not a Jupyter notebook"),
+     *((text, "no cell of it") for text in (UNKNOWN, "{}", "[1]", '{"cells": []}', '{"cells": [{"source": ""}]}'))],
 )  # fmt: skip
 def test_what_is_no_notebook_with_exercises_is_refused(content, said, tmp_path, capsys):
     path = tmp_path / "lesson.ipynb"
