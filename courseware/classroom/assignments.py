@@ -11,6 +11,7 @@ import re
 import secrets
 import shutil
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 from courseware.checks import registry
@@ -111,7 +112,16 @@ def submissions(course: Path, lesson: str) -> list[tuple[str, str]]:
 
         with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
             students |= {student.id for student in gradebook.students}
-    return [(each, handed_in(course / "submitted" / each / lesson, lesson)[1]) for each in sorted(students)]
+    found = {each: handed_in(course / "submitted" / each / lesson, lesson) for each in sorted(students)}
+    alike = defaultdict(list)
+    for student, (submission, _) in found.items():
+        for name, source in submission.answers.items() if submission else ():
+            alike[name, source].append(student)
+    said = {student: said for student, (_, said) in found.items()}
+    for (name, _), equal in alike.items():
+        for student in equal if len(equal) > 1 else ():
+            said[student] += f"; {name} as {', '.join(other for other in equal if other != student)}"
+    return list(said.items())
 
 
 def check_cell(exercise_id: str) -> str:

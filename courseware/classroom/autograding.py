@@ -85,8 +85,8 @@ class MarkAnswers(NbGraderPreprocessor):
         for folder, (notebook, *_) in sorted(converter.assignments.items()):
             student, lesson = Path(folder).parts[-2:]
             is_marked = os.path.exists(converter._format_dest(lesson, student)) and not converter.force
-            if student > about["student"] and not is_marked:
-                if sum(not future.done() for future in self.begun.values()) >= self.jobs:
+            if (student, lesson) > (about["student"], about["assignment"]) and not is_marked:
+                if sum(not future.done() for future in self.begun.values()) >= 2 * self.jobs:
                     break
                 self._begin(student, nbformat.read(notebook, as_version=4))
         marks = own.result()

@@ -12,10 +12,6 @@ from .marking import BUSY, LIMIT_S, mark
 from .submission import NotANotebook, answer_cell, read
 
 
-class NotGradable(Exception):
-    """The file is no notebook, or holds no exercise."""
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m courseware grade",
@@ -31,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         marks = grade_notebook(arguments.notebook, arguments.limit)
-    except NotGradable as error:
+    except NotANotebook as error:
         print(f"{arguments.notebook}: {error}", file=sys.stderr)
         return 2
     print(json.dumps(marks, indent=1) if arguments.json else _as_text(marks))
@@ -55,18 +51,13 @@ def grade_notebook(path: Path, limit_s: float = LIMIT_S) -> dict:
 
 def answer_cells(path: Path) -> dict[str, str]:
     """exercise id -> source of the cell whose metadata names it. Says what is unusual about the notebook."""
-    try:
-        submission = read(path)
-    except OSError as error:
-        raise NotGradable(error.strerror) from None
-    except NotANotebook as error:
-        raise NotGradable(str(error)) from None
+    submission = read(path)
     for remark in submission.remarks:
         print(f"{path}: {remark}", file=sys.stderr)
     ids = {answer_cell(exercise_id): exercise_id for exercise_id in registry.exercises()}
     found = {ids[name]: source for name, source in submission.cells.items() if name in ids}
     if not found:
-        raise NotGradable("no cell of it belongs to an exercise (cell metadata: exercise)")
+        raise NotANotebook("no cell of it belongs to an exercise (cell metadata: exercise)")
     return found
 
 

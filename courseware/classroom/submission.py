@@ -12,7 +12,7 @@ from pathlib import Path
 from courseware.checks import registry
 
 STUB = "raise NotImplementedError"
-MAX_BYTES = 20 << 20
+MAX_BYTES = 20 << 20  # what is longer is cut off there, and no notebook
 TIMESTAMP = "timestamp.txt"  # nbgrader's file, beside the notebook
 
 
@@ -27,6 +27,12 @@ class Submission:
     cells: dict[str, str]
     remarks: tuple[str, ...]
 
+    @property
+    def answers(self) -> dict[str, str]:
+        """Of the functions that are more than a stub, their statements: what two students may have in common."""
+        bodies = {name: _last_body(source) for name, source in self.cells.items()}
+        return {name: "\n".join(body) for name, body in bodies.items() if body and body[-1] != STUB}
+
 
 def answer_cell(exercise_id: str) -> str:
     """nbgrader's id of the cell that holds the answer; it allows letters, digits, "-" and "_"."""
@@ -34,12 +40,14 @@ def answer_cell(exercise_id: str) -> str:
 
 
 def read(path: Path) -> Submission:
-    """The answers in a notebook. Raises NotANotebook, and OSError if there is no such file."""
+    """The answers in a notebook. Raises NotANotebook."""
     if path.is_symlink():
         raise NotANotebook("a link")  # perhaps to what is not the student's
-    if path.stat().st_size > MAX_BYTES or not path.is_file():
-        raise NotANotebook(f"longer than {MAX_BYTES >> 20} MB")
-    content = path.read_bytes()
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES)
+    except OSError as error:
+        raise NotANotebook(error.strerror) from None
     encoding = json.detect_encoding(content)
     try:
         notebook = json.loads(content.decode(encoding, "replace"))
@@ -52,7 +60,8 @@ def read(path: Path) -> Submission:
             parts.setdefault(_name(cell["metadata"]), []).append(source)
     parts.pop(None, None)
     remarks = [] if encoding.startswith("utf-8") else [f"in {encoding.upper()}"]
-    remarks += [f"{len(each)} cells of {name}, joined" for name, each in parts.items() if len(each) > 1]
+    several = {name: len(each) for name, each in parts.items() if len(each) > 1 and not name.endswith("_check")}
+    remarks += [f"{count} cells of {name}, joined" for name, count in several.items()]
     return Submission({name: _joined(each) for name, each in parts.items()}, tuple(remarks))
 
 
@@ -88,12 +97,13 @@ def handed_in(folder: Path, lesson: str) -> tuple[Submission | None, str]:
     if folder.is_symlink() or folder.parent.is_symlink():
         return None, "broken: a link"
     right = {answer_cell(exercise.id) for exercise in registry.of_lesson(lesson.split("_")[0])}
-    files = sorted(path for path in folder.glob("*") if path.name != TIMESTAMP and not path.is_dir())
+    files = sorted(path for path in folder.glob("*") if path.name != TIMESTAMP)
+    files = [path for path in files if path.is_symlink() or path.is_file()]
     named, found = folder / f"{lesson}.ipynb", {}
     for path in [named] if named in files else files:
         try:
             found[path.name] = read(path)
-        except (NotANotebook, OSError) as error:
+        except NotANotebook as error:
             why = str(error)
     if named in files and not found:
         return None, f"broken: {why}"

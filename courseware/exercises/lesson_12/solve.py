@@ -173,4 +173,8 @@ check(
     [(17, 18, 33, 1), st.tuples(*(st.integers(1, most) for most in (33, 50, 70)), st.integers(2, 999))],
 )
 
-EXERCISE = Exercise(__file__, solve, check, points=6, minutes=35, difficulty="hard")
+PARTIAL_CREDIT = {
+    "several blocks": 2,
+    "all scores -4e6: the mean of V": 4,
+}
+EXERCISE = Exercise(__file__, solve, check, points=6, minutes=35, difficulty="hard", partial=PARTIAL_CREDIT)

@@ -34,6 +34,9 @@ POINTS = {exercise_id: exercise.points for exercise_id, exercise in EXERCISES.it
 ANSWERS = {exercise_id: inspect.getsource(exercise.answer) for exercise_id, exercise in EXERCISES.items()}
 
 
+STUBS = {exercise_id: f"def {name}(*x):\n    raise NotImplementedError\n" for exercise_id, name in NAME.items()}
+
+
 def wrong(exercise_id):
     return f"def {NAME[exercise_id]}(*arguments):\n    return arguments[0]\n"
 
@@ -85,6 +88,13 @@ def edit_tests(notebook):
     notebook.cells.append(new_code_cell(HOOKS))
 
 
+def split(notebook):
+    """Into two cells of the same metadata, as JupyterLab does, with a copy of the stub at the end."""
+    cell = cell_of(notebook, assignments.answer_cell(FIRST))
+    cell.source, rest = cell.source.replace(":\n", ":@", 1).split("@")
+    notebook.cells += [new_code_cell(part, metadata=cell.metadata) for part in (rest, STUBS[FIRST])]
+
+
 # If the student's folder were on the path, these files would be imported instead of the real modules.
 SHADOWS = {name: "raise SystemExit('shadowed')\n" for name in ("numpy.py", "sitecustomize.py", "course_lib.py")}
 
@@ -105,6 +115,11 @@ SUBMISSIONS = {
         (FIRST,), lambda notebook: notebook.cells.insert(0, new_markdown_cell("<script>alert(1)</script>"))),
     "hands_in_no_notebook": Submission({}, files={f"{LESSON}.ipynb": "My answer is 42."}),
     "hands_in_a_link": Submission({}),  # to the course's own notebook, answers included
+    "hands_in_halves": Submission({
+        FIRST: f"'\ud800'\n{ANSWERS[FIRST]}",
+        SECOND: wrong(SECOND).replace("return", "raise ValueError('\\udfff')")},
+        (FIRST,), split, {"timestamp.txt": "soon"}),
+    "unlucky": Submission(ANSWERS, passed=(FIRST, SECOND, THIRD)),  # until the machine is too busy for the last
 }  # fmt: skip
 
 
@@ -119,14 +134,16 @@ class Loop(NamedTuple):
         return output.get("evalue") or output.get("text")
 
 
-def nbgrader(course, *arguments):
+def nbgrader(course, *arguments, code=None):
     """Runs the command. The tests' course_lib need not be the one that is installed."""
     command = [Path(sys.executable).with_name("nbgrader"), *arguments]
     neutral = {"JUPYTER_CONFIG_DIR": str(course / "none"), "HOME": str(course), "IPYTHONDIR": str(course / "none")}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # it starts alembic by its name
     environment = os.environ | neutral | {"PATH": path, "PYTHONPATH": str(authoring.ROOT)}
+    command = command if code is None else [sys.executable, "-c", code, *arguments]
     run = subprocess.run(command, cwd=course, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
+    return run.stderr + run.stdout
 
 
 def unstrict(source):
@@ -150,14 +167,21 @@ def loop(tmp_path_factory):
             submission.damage(notebook)
         folder = course / "submitted" / student / LESSON
         folder.mkdir(parents=True)
-        nbformat.write(notebook, folder / f"{LESSON}.ipynb")
+        (folder / f"{LESSON}.ipynb").write_text(json.dumps(notebook))
+        (folder / "data.txt").symlink_to(course / "nbgrader_config.py")
         for name, text in submission.files.items():
             (folder / name).write_text(text)
     link = course / "submitted" / "hands_in_a_link" / LESSON / f"{LESSON}.ipynb"
     link.unlink()
     link.symlink_to(course / "source" / LESSON / f"{LESSON}.ipynb")
     assert ("hands_in_a_link", "broken: a link") in assignments.submissions(course, LESSON)
-    for command in (["autograde", LESSON], ["generate_feedback", LESSON], ["export"]):
+    said = nbgrader(course, "autograde", LESSON, "--MarkAnswers.jobs=2")
+    lost = "hands_in_a_link, hands_in_no_notebook"
+    for line in (f"Marked: {len(SUBMISSIONS)}", f"Without any point: 3: calls_the_reference, {lost}",
+                 "Stopped by a limit: 1: never_ends"):  # fmt: skip
+        assert f"\n{line}\n" in said
+    assert "hands_in_halves: timestamp.txt holds no date" in said and "SAWarning" not in said
+    for command in (["generate_feedback", LESSON], ["export"]):
         nbgrader(course, *command)
     rows = list(csv.DictReader((course / "grades.csv").read_text().splitlines()))
     return Loop(course, {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in rows})
@@ -166,6 +190,55 @@ def loop(tmp_path_factory):
 def test_the_exported_marks_are_what_they_should_be(loop):
     earned = {name: sum(POINTS[exercise_id] for exercise_id in its.passed) for name, its in SUBMISSIONS.items()}
     assert loop.scores == {student: (points, sum(POINTS.values())) for student, points in earned.items()}
+
+
+BUSY = """
+from courseware.classroom import autograding, marking
+real = marking._graded_apart
+def graded(exercise_id, *rest):
+    if exercise_id.endswith("masked_softmax"):
+        rest = (*rest[:2], 0.01, *rest[3:])  # the limit by the clock is a fraction of a second
+    return real(exercise_id, *rest)
+marking._graded_apart = graded
+from nbgrader.apps.nbgraderapp import main
+main()
+"""
+
+
+def test_a_busy_machine_costs_no_points_and_platforms_get_their_columns(loop):
+    said = nbgrader(loop.course, "autograde", LESSON, "--student", "unlucky", "--force", code=BUSY)
+    assert f"unlucky: {THIRD} {marking.BUSY}" in said and f"nbgrader autograde {LESSON} --student unlucky" in said
+    assert marking.BUSY in loop.said("unlucky", THIRD)
+    (loop.course / "students.csv").write_text("id,email,lms_user_id\nunlucky,u@x.org,12\nabsent,a@x.org,13\n")
+    nbgrader(loop.course, "db", "student", "import", "students.csv")
+    assert ("absent", "missing") in assignments.submissions(loop.course, LESSON)
+    for layout, head, rows in (
+        ("lines", "assignment,duedate,timestamp,student_id", ["unlucky,,,u@x.org,,0.0,,7.0"]),
+        ("moodle", f"Email address,ID number,{LESSON}", ["u@x.org,12,\n", "a@x.org,13,0.0\n", ",honest,7.0\n"]),
+        ("canvas", f"Student,ID,{LESSON}\nPoints Possible,,7.0\n", ['", ",12,\n', '", ",honest,7.0\n']),
+    ):
+        nbgrader(loop.course, "export", f"--Grades.layout={layout}", "--to", f"{layout}.csv")
+        written = (loop.course / f"{layout}.csv").read_text()
+        assert written.startswith(head) and not [row for row in rows if row not in written], written
+
+
+def test_late_points_and_names_of_platforms():
+    from courseware.classroom.autograding import LatePolicy
+
+    policy = LatePolicy(grace_hours=1, part_a_day=0.25, extension_days={"ada": 2, "bob/05": 1})
+    for student, hours, lost in (("cyd", 0.9, None), ("cyd", 1.1, 2), ("cyd", 26, 4), ("cyd", 999, 8),
+                                 ("ada", 48, None), ("ada", 50, 2), ("bob", 24, 2)):  # fmt: skip
+        assert policy.late_submission_penalty(student, 8, 3600 * hours) == lost
+    (regexp,) = re.findall(r"named_regexp = (\(.*?\n\))", assignments.CONFIG.read_text(), re.DOTALL)
+    for name, found in (
+        ("ada_05_online_softmax.ipynb", ("ada", "05_online_softmax")),
+        ("Ada Lovelace_12345_assignsubmission_file_/05_online_softmax.ipynb", ("Ada Lovelace", "05_online_softmax")),
+        ("Ada Lovelace_12345_assignsubmission_file_my work.ipynb", ("Ada Lovelace", "my work")),
+        ("lovelaceada_123_45678_05_online_softmax-1.ipynb", ("123", "05_online_softmax-1")),
+        ("lovelaceada_LATE_123_45678_05_online_softmax.ipynb", ("123", "05_online_softmax")),
+    ):
+        path = f"/class/downloaded/05_online_softmax/extracted/CS1-05_x/{name}"
+        assert re.match(ast.literal_eval(regexp), path).group("student_id", "file_id") == found
 
 
 def test_each_student_is_told_why(loop):

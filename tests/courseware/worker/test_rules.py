@@ -117,9 +117,7 @@ def test_cuda_cpp_that_reaches_outside_is_refused(line, said):
 
 
 def test_what_kernels_in_cuda_cpp_need_is_allowed():
-    lines = (
-        "#pragma unroll\n  #pragma unroll 4\n// system's \"opens\" #\n/* it's '\n */ int own_kills = 1'000 + 0x1p3f;"
-    )
+    lines = "#pragma unroll\n  #pragma unroll 4\n// system's \"opens\" #\n/* it's */ int own_kills = 1'000 + 0x1p3f;"
     source = f'{lines}\nextern "C" __global__ void own_f(float* x) {{ if (x[0] > threadIdx.x) x[0] = expf(x[1]); }}'
     renamed, reason = rules.with_own_names(source)
     assert reason is None and rules.without_prefix(renamed) == source
