@@ -66,7 +66,10 @@ def _refusal(answer, arguments):
         Path(folder, "arguments.json").write_text(json.dumps(given))
         command, environment = [sys.executable, SCRIPT, answer.__name__], runtime.environment(interpreting=False)
         if remote and answer.sandboxed:
-            command = sandbox.python(SCRIPT, answer.__name__, folder=folder, TRITON_CACHE_DIR="/tmp")
+            line = f"import runpy, sys; sys.argv = {[str(SCRIPT), answer.__name__]!r}; "
+            line += "runpy.run_path(sys.argv[0], {}, '__main__')"
+            command = ["/usr/bin/env", "TRITON_CACHE_DIR=/tmp", *sandbox.python(line)]
+            command = sandbox.command(command, writable=[folder], readable=[SCRIPT])
         try:
             how = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
             run = subprocess.run(command, timeout=CLOCK_LIMIT_S, **how)

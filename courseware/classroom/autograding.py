@@ -45,15 +45,14 @@ class Submitted(NotebookExporter):
             if said != "a notebook":
                 self.log.warning("%s: %s", folder.parent.name, said)
             if said != "missing":
-                cells = submission.cells if submission else {}
-                self._stage(course, folder, cells, staged / folder.parent.name / folder.name)
+                self._stage(folder, submission.cells if submission else {}, staged / folder.parent.name / folder.name)
         course.submitted_directory = staged.name
         self.parent.init_notebooks()
 
-    def _stage(self, course, folder, cells, target):
+    def _stage(self, folder, cells, target):
         """Write the course's notebook with these answers' cells; one that is missing is left out."""
         target.mkdir(parents=True)
-        home = course.format_path(course.source_directory, ".", folder.name)
+        home = self.parent.coursedir.format_path("source", ".", folder.name)
         notebook = nbformat.read(f"{home}/{folder.name}.ipynb", as_version=4)
         for cell in notebook.cells:
             if utils.is_solution(cell):
@@ -90,7 +89,7 @@ class MarkAnswers(NbGraderPreprocessor):
                     break
                 self._begin(student, nbformat.read(notebook, as_version=4))
         marks = own.result()
-        _summary()[about["assignment"], about["student"]] = marks
+        _marked()[about["assignment"], about["student"]] = marks
         about["unmarked"] = [check_cell(i) for i, found in marks.items() if found.get("busy")]
         found_of = {check_cell(i): found for i, found in marks.items()}
         for cell in nb.cells:
@@ -109,33 +108,31 @@ class MarkAnswers(NbGraderPreprocessor):
         return self.begun[key]
 
 
-@functools.cache
-def _pool(jobs):
-    return ThreadPoolExecutor(jobs)
+_pool = functools.cache(ThreadPoolExecutor)
 
 
 @functools.cache
-def _summary():
-    """(lesson, student) -> marks of all that this process marks. At its end they are summed up."""
+def _marked():
+    """(lesson, student) -> marks of all that this process marks. At its end it says what an instructor has to know."""
     marks = {}
-    atexit.register(lambda: print("\n".join(_in_words(marks))))
+    atexit.register(_sum_up, marks)
     return marks
 
 
-def _in_words(marks):
-    """What an instructor has to know of marks, as lines."""
-    lines = [f"Marked: {len(marks)}"]
-    for title, is_meant in (
-        ("Without any point", lambda found: not any(f["passed"] or f.get("points") or f.get("busy") for f in found)),
-        ("Stopped by a limit", lambda found: any(STOPPED.search(f["message"]) for f in found)),
-    ):
-        names = [student for (_, student), found in marks.items() if is_meant(found.values())]
-        lines.append(f"{title}: {len(names)}{': ' * bool(names)}{', '.join(names)}")
+def _sum_up(marks):
+    lost = [
+        key
+        for key, found in marks.items()
+        if not any(f["passed"] or "points" in f or "busy" in f for f in found.values())
+    ]
+    stopped = [key for key, found in marks.items() if any(STOPPED.search(f["message"]) for f in found.values())]
+    print(f"Marked: {len(marks)}")
+    for title, keys in (("Without any point", lost), ("Stopped by a limit", stopped)):
+        print(f"{title}: {', '.join(student for _, student in keys) or 'nobody'}")
     for (lesson, student), found in marks.items():
-        if busy := [i for i, each in found.items() if each.get("busy")]:
-            lines.append(f"{student}: {', '.join(busy)} {BUSY}. Mark again when it is less so:")
-            lines.append(f"    nbgrader autograde {lesson} --student {student} --force")
-    return lines
+        if busy := [exercise_id for exercise_id, each in found.items() if each.get("busy")]:
+            print(f"{student}: {', '.join(busy)} {BUSY}. Mark again when it is less so:")
+            print(f"    nbgrader autograde {lesson} --student {student} --force")
 
 
 def _outputs(found):
@@ -187,21 +184,21 @@ class Grades(ExportPlugin):
         scores = {(s.id, lesson.name): self._row(gradebook, s, lesson) for lesson in lessons for s in students}
         rows = list(scores.values())
         if self.layout != "lines":
-            possible = {"Student": "Points Possible", "ID": ""} | {each.name: each.max_score for each in lessons}
+            possible = {"Student": "Points Possible"} | {each.name: each.max_score for each in lessons}
             rows = [possible] if self.layout == "canvas" else []
             for s in students:
-                who = {"Email address": s.email or "", "ID number": s.lms_user_id or s.id}
+                who = {"Email address": s.email, "ID number": s.lms_user_id or s.id}
                 if self.layout == "canvas":
                     who = {"Student": f"{s.last_name or ''}, {s.first_name or ''}", "ID": s.lms_user_id or s.id}
                 rows.append(who | {each.name: scores[s.id, each.name]["score"] for each in lessons})
         with open(self.to or "grades.csv", "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[-1]) if rows else [], extrasaction="ignore")
+            writer = csv.DictWriter(file, list(rows[-1]) if rows else [])
             writer.writeheader()
             writer.writerows(rows)
 
     def _row(self, gradebook, student, lesson):
         row = {"assignment": lesson.name, "duedate": lesson.duedate, "timestamp": "", "student_id": student.id}
-        row |= {name: getattr(student, name) or "" for name in ("last_name", "first_name", "email")}
+        row |= {name: getattr(student, name) for name in ("last_name", "first_name", "email")}
         row |= {"raw_score": 0.0, "late_submission_penalty": 0.0, "score": 0.0, "max_score": lesson.max_score}
         try:
             found = gradebook.find_submission(lesson.name, student.id)

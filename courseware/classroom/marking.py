@@ -32,6 +32,7 @@ from courseware.worker.running import CLOCK_LIMITS, MachineBusy, cut
 from .remote_answer import CellFails, RemoteAnswer
 
 LIMIT_S = 40.0  # of processor time, for an exercise: as much for the grader, the worker and a compiler
+NOT_FOUND = "its cell was not found: the file has to be a notebook that has kept the lesson's cells"
 BUSY = "not marked: the machine was too busy"
 STOPPED = re.compile(r"did not return|not marked within|took too long|more memory")  # in the message of a mark
 BUSY_STATUS = os.EX_TEMPFAIL  # of a grader that could not decide
@@ -39,20 +40,14 @@ GRADER_BYTES = 6 << 30  # of addresses: an answer may ask for a tile of any size
 MESSAGE_LIMIT_CHARS = 8000
 
 
-class NotMarked(RuntimeError):
-    """No answer can be marked here, and the message says why."""
-
-
-def mark(
-    answers: dict, tests: dict, limit_s: float = LIMIT_S, sandboxed: bool = True, student: str = ""
-) -> dict[str, dict]:
+def mark(answers: dict, tests: dict, limit_s=LIMIT_S, sandboxed=True, student="") -> dict[str, dict]:
     """{exercise id: {"passed", "attempted", "message"}} of the exercises in `tests`.
 
     answers: exercise id -> source of the answer's cell. tests: exercise id -> source of a cell that decides by raising
     or not, in which `check` is strict; None: what is drawn with seed 0 decides. limit_s: of processor time, per
     exercise. An answer that a limit by the clock ends twice has "busy" besides, and nothing is known of it. One that
     earns a part of its points has "points". student: for each, and for each submission, hidden inputs are drawn anew.
-    Raises NoSandbox if there is none where there should be, or NotMarked.
+    Raises RuntimeError where no answer can be marked, as for want of a sandbox.
     """
     if sandboxed:
         sandbox.bubblewrap()
@@ -62,12 +57,10 @@ def mark(
         if exercise_id in answers:
             cells = [*before, (exercise_id, answers[exercise_id])]
             outcome |= _graded_apart(exercise_id, cells, tests[exercise_id], limit_s, sandboxed, submission)
-            if outcome.pop("cell_runs", False):
+            if outcome.pop("cell_runs", False) or outcome.get("busy"):
                 before = cells
         else:
-            outcome["message"] = (
-                "its cell was not found: the file has to be a notebook that has kept the lesson's cells"
-            )
+            outcome["message"] = NOT_FOUND
         if not outcome["message"].startswith(exercise_id):
             outcome["message"] = f"{exercise_id}: {outcome['message']}"
         marks[exercise_id] = outcome | {"message": cut(outcome["message"], MESSAGE_LIMIT_CHARS)}
@@ -99,7 +92,7 @@ def _graded_apart(exercise_id, cells, test, limit_s, sandboxed, submission):
         return {"message": f"the answer was not marked within {limit_s:g} s of processor time"}
     why = grader.stderr[-2000:].strip()
     if grader.returncode > 0 and "MemoryError" not in why:
-        raise NotMarked(why)
+        raise RuntimeError(f"no answer can be marked here: {why}")
     return {"message": f"checking the answer took more memory than there is (exit status {grader.returncode})"}
 
 
@@ -123,17 +116,11 @@ def outcome_of(exercise_id, cells, test, sandboxed):
     else:
         outcome = _tested(test, {name: answer})
     if exercise.partial and not outcome.get("passed"):
-        # The locked cell holds the course's seed.
-        points = _partial(exercise, grade(exercise_id, answer, seed=drawn_anew(test)).properties)
-        outcome |= {"points": points, "message": f"{outcome['message']}\n{points} of {exercise.points} points"}
+        held = grade(exercise_id, answer, seed=drawn_anew(test)).properties  # the locked cell holds the course's seed
+        names = itertools.takewhile(held.get, (prop.name for prop in exercise.properties))
+        if points := max((exercise.partial.get(name, 0) for name in names), default=0):
+            outcome |= {"points": points, "message": f"{outcome['message']}\n{points} of {exercise.points} points"}
     return {"cell_runs": True} | outcome
-
-
-def _partial(exercise, held):
-    points = 0
-    for prop in itertools.takewhile(lambda prop: held.get(prop.name), exercise.properties):
-        points = exercise.partial.get(prop.name, points)
-    return points
 
 
 def _tested(test, answers):

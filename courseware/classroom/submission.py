@@ -57,18 +57,13 @@ def read(path: Path) -> Submission:
     for cell in found if isinstance(found, list) else ():
         with contextlib.suppress(LookupError, TypeError, AttributeError):
             source = "".join(cell["source"]).encode("utf-8", "replace").decode()  # JSON can hold halves of a character
-            parts.setdefault(_name(cell["metadata"]), []).append(source)
-    parts.pop(None, None)
+            about = cell["metadata"]
+            name = about.get("nbgrader", {}).get("grade_id") or answer_cell(about["exercise"])
+            parts.setdefault(name, []).append(source)
     remarks = [] if encoding.startswith("utf-8") else [f"in {encoding.upper()}"]
-    several = {name: len(each) for name, each in parts.items() if len(each) > 1 and not name.endswith("_check")}
+    several = {name: len(each) for name, each in parts.items() if len(each) > 1 and not str(name).endswith("_check")}
     remarks += [f"{count} cells of {name}, joined" for name, count in several.items()]
     return Submission({name: _joined(each) for name, each in parts.items()}, tuple(remarks))
-
-
-def _name(metadata):
-    """nbgrader's id of a cell, or the one that it would have, or None."""
-    name = metadata.get("nbgrader", {}).get("grade_id")
-    return name if isinstance(name, str) else answer_cell(metadata["exercise"])
 
 
 def _joined(parts):
@@ -102,17 +97,16 @@ def handed_in(folder: Path, lesson: str) -> tuple[Submission | None, str]:
     named, found = folder / f"{lesson}.ipynb", {}
     for path in [named] if named in files else files:
         try:
-            found[path.name] = read(path)
+            submission = read(path)
+            if not submission.cells.keys() & right:
+                raise NotANotebook("no answer cell of the release is in it")
+            found[path.name] = submission
         except NotANotebook as error:
             why = str(error)
-    if named in files and not found:
-        return None, f"broken: {why}"
-    found = {name: submission for name, submission in found.items() if submission.cells.keys() & right}
     others = ", ".join(path.name for path in files if path != named)
-    if len(found) != 1 and named in files:
-        return None, "broken: no answer cell of the release is in it"
     if len(found) != 1:
-        return None, f"renamed: no {named.name}, but {others}" if others else "missing"
+        renamed = f"renamed: no {named.name}, but {others}" if others else "missing"
+        return None, f"broken: {why}" if named in files else renamed
     ((name, submission),) = found.items()
     remarks = [*submission.remarks, *(f"without a cell for {cell}" for cell in sorted(right - submission.cells.keys()))]
     remarks += [f"named {name}"] if name != named.name else [f"beside {others}"] if others else []

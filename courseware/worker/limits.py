@@ -2,6 +2,7 @@
 
 import ctypes
 import platform
+import resource
 import struct
 
 # Numbers of the system calls that start processes and programs, reach other processes or the network, or hold memory
@@ -19,16 +20,9 @@ _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # refuse: EPERM
 _SET_NO_NEW_PRIVS, _SET_SECCOMP, _SET_THP_DISABLE, _FILTER = 38, 22, 41, 2
 
 
-def limit(memory_bytes: int, files_bytes: int = 0) -> None:
-    """No more memory than this, no files longer than this, no core dumps, and on Linux no other process and no network.
-
-    Where there is no `resource`, as on Windows, nothing is limited.
-    """
-    try:
-        import resource
-    except ImportError:
-        return
-    for name, most in (("RLIMIT_AS", memory_bytes), ("RLIMIT_FSIZE", files_bytes), ("RLIMIT_CORE", 0),
+def limit(memory_bytes: int) -> None:
+    """No more memory than this, no files, no core dumps, and on Linux no other process and no network."""
+    for name, most in (("RLIMIT_AS", memory_bytes), ("RLIMIT_FSIZE", 0), ("RLIMIT_CORE", 0),
                        ("RLIMIT_NOFILE", 64), ("RLIMIT_CPU", 300)):  # fmt: skip
         # The grader's limit of processor time is inherited, and is less.
         given = resource.getrlimit(getattr(resource, name))[1]

@@ -117,7 +117,7 @@ CUDA_WORDS = set(
 )
 OWN = "own_"  # stands before a kernel's own names where it is compiled
 CUDA_TOKEN = re.compile(
-    r"(?P<space>\s+|//[^\n]*|/\*.*?\*/)|(?P<text>\"C\")|(?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)|(?P<name>[^\W\d]\w*)|"
+    r"(?P<space>\s+|//[^\n\\]*|/\*[^\\]*?\*/)|(?P<text>\"C\")|(?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)|(?P<name>[^\W\d]\w*)|"
     r"(?P<pragma>\#[ \t]*pragma[ \t]+unroll\b[^\n\\/]*)|(?P<refused>\[\s*\[|<:|%:|[\"'\#\\$@`]|/\*)|(?P<sign>.)",
     re.DOTALL,
 )
@@ -126,13 +126,10 @@ CUDA_TOKEN = re.compile(
 def with_own_names(source: str) -> tuple[str, str | None]:
     """A kernel in which all that CUDA C++ does not know is renamed, and why it is not run, or None.
 
-    So a function of the machine's libraries, an attribute or assembly cannot be named, however it is written. There is
-    no preprocessor, whose macros would make names.
+    So what is in the machine's libraries, an attribute or assembly cannot be named. There is no preprocessor, whose
+    macros would make names, and no backslash, which joins lines, also those of comments.
     """
     renamed, line = [], 1
-    if joined := re.search(r"\\[^\S\n]*\n", source):
-        line, token = 1 + source.count("\n", 0, joined.start()), "a backslash at the end"
-        return source, f"line {line}: it may not use {token}"
     for token in CUDA_TOKEN.finditer(source):
         if token["refused"]:
             word = re.match(r"\S+(?:[ \t]*\w+)?", source[token.start() :])[0]

@@ -177,8 +177,8 @@ def loop(tmp_path_factory):
     assert ("hands_in_a_link", "broken: a link") in assignments.submissions(course, LESSON)
     said = nbgrader(course, "autograde", LESSON, "--MarkAnswers.jobs=2")
     lost = "hands_in_a_link, hands_in_no_notebook"
-    for line in (f"Marked: {len(SUBMISSIONS)}", f"Without any point: 3: calls_the_reference, {lost}",
-                 "Stopped by a limit: 1: never_ends"):  # fmt: skip
+    for line in (f"Marked: {len(SUBMISSIONS)}", f"Without any point: calls_the_reference, {lost}",
+                 "Stopped by a limit: never_ends"):  # fmt: skip
         assert f"\n{line}\n" in said
     assert "hands_in_halves: timestamp.txt holds no date" in said and "SAWarning" not in said
     for command in (["generate_feedback", LESSON], ["export"]):

@@ -99,6 +99,7 @@ CUDA = "__global__ void k(float* y) { y[0] = 1.0f; }\n"
     "line, said",
     [*((line, "it may not use") for line in (
         "#include <fstream>", "%:include <fstream>", "#define JOIN(a, b) a##b", "#pragma GCC poison f", "int sys\\\nt;",
+        "// \\\nfork();", "/* *\\\n/ fork(); /* */",
         "[[gnu::no_sanitize_thread]] int f();", "<:<:gnu::constructor:>:> int f();", 'const char* s = "/*"; int t;',
         'auto s = R"(*/)";')),
      # Whatever else leads out has a name, which the kernel would have to define itself.
@@ -121,7 +122,7 @@ def test_what_kernels_in_cuda_cpp_need_is_allowed():
     source = f'{lines}\nextern "C" __global__ void own_f(float* x) {{ if (x[0] > threadIdx.x) x[0] = expf(x[1]); }}'
     renamed, reason = rules.with_own_names(source)
     assert reason is None and rules.without_prefix(renamed) == source
-    assert rules.with_own_names(f"{lines}\n\n#if 1")[1].startswith("line 7: it may not use #if")
+    assert rules.with_own_names(f"{lines}\n\n#if 1")[1].startswith("line 6: it may not use #if")
 
 
 def test_a_refused_cell_does_not_run_for_the_answers_after_it_either():
