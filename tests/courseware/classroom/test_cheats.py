@@ -9,6 +9,8 @@ import inspect
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import sysconfig
 import threading
 
@@ -18,7 +20,7 @@ import pytest
 from courseware.checks import cuda_calls, grade, registry
 from courseware.checks.kernel_calls import is_kernel
 from courseware.classroom import marking, remote_answer
-from courseware.worker import sandbox
+from courseware.worker import running, sandbox
 
 SECRET = "4f1d2c"  # in files and in the environment of the grader; no message may hold it
 
@@ -195,6 +197,25 @@ def test_a_way_round_earns_nothing(way, folder):
     assert len(result.message.encode()) < 20_000 and "<script" not in result.page
 
 
+def test_an_answer_that_waits_is_not_marked(folder, monkeypatch):
+    monkeypatch.setattr(running, "CLOCK_LIMITS", 0.5)
+    with pytest.raises(running.MachineBusy):
+        graded("03.stable_softmax", cheating("import time; time.sleep(1000)", folder))
+
+
+@pytest.mark.skipif("COURSEWARE_ALL_CHEATS" not in os.environ, reason="takes minutes")
+@pytest.mark.parametrize("exercise_id", ["05.online_attention", "08.flash_forward", "12.warp_softmax"])
+def test_marks_beside_ten_busy_processes_a_core_are_those_of_an_idle_machine(exercise_id):
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(10 * os.cpu_count())]
+    try:
+        answer = inspect.getsource(registry.find(exercise_id).answer)
+        (outcome,) = marking.mark({exercise_id: answer}, {exercise_id: None}).values()
+    finally:
+        for process in busy:
+            process.kill()
+    assert outcome["passed"], outcome["message"]
+
+
 def test_the_next_answer_is_marked(folder):
     exercise_id = "05.online_normalizer"
     result = graded(exercise_id, inspect.getsource(registry.find(exercise_id).answer), seed=1)
@@ -309,14 +330,37 @@ PROGRAMS = {
 }
 
 
-@tried(PROGRAMS, 2)
-def test_a_program_leads_the_judge_nowhere(way, folder, monkeypatch):
-    """Without the rules for CUDA C++, which would refuse each of these."""
-    from courseware.simulators.cuda_emulator import compiling, runner
+OPENING = """
+extern "C" int open(const char *, int);
+__global__ void cheat(float *out, int n) {{ out[0] = open("{}", 0) >= 0; }}
+"""
+
+
+@pytest.fixture
+def confined(monkeypatch):
+    from courseware.simulators.cuda_emulator import compiling
 
     for name in ("confined", "programs"):
         monkeypatch.setattr(compiling, name, getattr(compiling, name))
     cuda_calls.confine()
+    return compiling
+
+
+def test_a_program_opens_nothing_and_finds_no_other(folder, confined):
+    from courseware.simulators.cuda_emulator import runner
+
+    out = np.full(1, 2, np.float32)
+    for path in ("/", folder / "secret"):
+        runner.launch(OPENING.format(path), "cheat", grid=1, block=1, arguments={"out": out, "n": 1})
+        assert out == 0
+    assert not confined.program_of(OPENING.format("/"), "cheat").path.is_relative_to(confined._cache())
+
+
+@tried(PROGRAMS, 2)
+def test_a_program_leads_the_judge_nowhere(way, folder, confined):
+    """Without the rules for CUDA C++, which would refuse each of these."""
+    from courseware.simulators.cuda_emulator import runner
+
     body, refusal = PROGRAMS[way]
     out = np.zeros(1, np.float32)
     with pytest.raises((OSError, RuntimeError), match=refusal):

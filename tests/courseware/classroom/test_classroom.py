@@ -22,7 +22,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from courseware.checks import registry
-from courseware.classroom import assignments, marking
+from courseware.checks.misconceptions import variants
+from courseware.classroom import assignments, cli, marking
 from tools import authoring
 
 LESSON = "03_stable_softmax"
@@ -297,6 +298,18 @@ def test_a_release_is_the_lesson_with_locks_and_points(loop):
         assert not check.metadata.editable and not check.metadata.deletable
 
 
+def test_an_answer_that_has_come_some_way_earns_a_part():
+    exercise = registry.find("15.producer_consumer")
+    (form,) = (form for key, form in variants(exercise).items() if key[0].name == "the softmax waits for the next tile")
+    answers = {exercise.id: inspect.getsource(form.answer)}
+    for test in (None, f"check('{exercise.id}', producer_consumer)"):
+        (outcome,) = marking.mark(answers, {exercise.id: test}).values()
+        assert (outcome["passed"], outcome["points"]) == (False, 4) and outcome["message"].endswith("4 of 6 points")
+    for each in map(registry.find, registry.exercises()):
+        assert each.partial.keys() <= {prop.name for prop in each.properties}
+        assert sorted(each.partial.values()) == list(each.partial.values()) < [each.points] or not each.partial
+
+
 def test_the_locked_cell_decides():
     """What an instructor adds to the hidden tests counts."""
 
@@ -353,7 +366,19 @@ def test_what_each_student_handed_in(tmp_path, capsys):
     ids = [{"nbgrader": {"grade_id": assignments.answer_cell(exercise_id)}} for exercise_id in EXERCISES]
     cells = [{"cell_type": "code", "metadata": each, "source": ""} for each in ids]
     book, renamed = json.dumps({"cells": cells}), f"{LESSON} (1).ipynb"
+    head, body = ANSWERS[FIRST].replace(":\n", ":\n@", 1).split("@")
+
+    def of(*sources):
+        about = {"exercise": FIRST}
+        return json.dumps({"cells": [{"metadata": about, "source": source} for source in sources] + cells[1:]})
+
+    joined, named = f"a notebook; 2 cells of {assignments.answer_cell(FIRST)}, joined", f"{LESSON}.ipynb"
     handed_in = {
+        "bom": (named, "\ufeff" + book, "a notebook"),
+        "utf": (named, book.encode("utf-16-le"), "a notebook; in UTF-16-LE"),
+        "cut": (named, of(head, body), f"{joined}; {assignments.answer_cell(FIRST)} as stub"),
+        "stub": (named, of(ANSWERS[FIRST], STUBS[FIRST]), f"{joined}; {assignments.answer_cell(FIRST)} as cut"),
+        "draft": (named, of(wrong(FIRST), "def draft(:"), joined),
         "ada": (f"{LESSON}.ipynb", book, "a notebook"),
         "bob": (f"{LESSON}.ipynb", "{", "broken: not a Jupyter notebook"),
         "cyd": (renamed, book, f"a notebook; named {renamed}"),
@@ -364,7 +389,11 @@ def test_what_each_student_handed_in(tmp_path, capsys):
         folder = tmp_path / "submitted" / student / LESSON
         folder.mkdir(parents=True)
         if name:
-            (folder / name).write_text(text)
+            (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    for student, source in zip(handed_in, ("", "", ANSWERS[FIRST], ANSWERS[FIRST], wrong(FIRST)), strict=False):
+        found = cli.answer_cells(tmp_path / "submitted" / student / LESSON / named)[FIRST]
+        assert found.split() == source.split()
+    capsys.readouterr()
     assert assignments.main([str(tmp_path), "--submissions", LESSON]) == 0
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert said == {student: words for student, (*_, words) in handed_in.items()}
