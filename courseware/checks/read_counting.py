@@ -1,6 +1,8 @@
 """Inputs that notice how they are read, and a measure of what an answer keeps while it reads them."""
 
+import os
 import re
+import signal
 import tracemalloc
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 from .exercise import single_finding
 
 _samples = []  # (the answer, bytes of the worker's memory) during one call of an answer that runs there
+COUNTED = "Shared_Dirty", "Private_Dirty", "Referenced"  # of each of a process's mappings, in this order
 PAGES = 16  # so many times the items, where memory is counted in pages
 
 
@@ -115,7 +118,10 @@ def sample(answer):
     """Note how much memory the process of a RemoteAnswer, which waits meanwhile, has touched since the first sample."""
     if not _samples:
         Path(f"/proc/{answer.process_id}/clear_refs").write_text("1")
-    mappings = re.split(r"^(?=\w+-\w+ )", Path(f"/proc/{answer.process_id}/smaps").read_text(), flags=re.MULTILINE)
-    # Which code runs is partly chance; what is kept is where one can write.
-    touched = [int(re.search(r"^Referenced: *(\d+)", each, re.MULTILINE)[1]) for each in mappings if " rw" in each[:40]]
-    _samples.append((answer, sum(touched) << 10))
+    rows = re.findall(r"^(\w+): *(\d+) kB", Path(f"/proc/{answer.process_id}/smaps").read_text(), re.MULTILINE)
+    shared, private, touched = ([int(n) for name, n in rows if name == which] for which in COUNTED)
+    # Which code runs is partly chance; what is kept has been written.
+    kept = sum(min(each, a + b) for a, b, each in zip(shared, private, touched, strict=True))
+    _samples.append((answer, kept << 10))
+    # A time limit's alarm rings in long calls on a busy machine. It rings in all of them here, for it touches memory.
+    os.kill(answer.process_id, signal.SIGALRM)

@@ -167,7 +167,7 @@ class LatePolicy(LateSubmissionPlugin):
         about = f"{student_id}/{getattr(self.parent, 'assignment_id', '')}"
         extension_days = self.extension_days.get(about, self.extension_days.get(student_id, 0))
         days = (total_seconds_late - 3600 * self.grace_hours) / 86400 - extension_days
-        return min(score, score * self.part_a_day * -(-days // 1)) if days > 0 else None
+        return round(min(score, score * self.part_a_day * -(-days // 1)), 2) if days > 0 else None
 
 
 class Grades(ExportPlugin):
@@ -245,5 +245,5 @@ def _part(cell):
     if not utils.is_grade(cell):
         return f"<h2>{page.escape(title)}</h2><pre>{page.escape(text)}</pre>"
     mood = "passed" if about.score == about.points else "failed"
-    points = f"{title}: {about.score:g} of {about.points:g} points"
+    points = f"{title}: {'not marked yet' if BUSY in text else f'{about.score:g}'} of {about.points:g} points"
     return page.boxed(f"<p><b>{page.escape(points)}</b></p><pre>{page.escape(text)}</pre>", mood)

@@ -6,14 +6,15 @@ import resource
 import struct
 
 # Numbers of the system calls that start processes and programs, reach other processes or the network, or hold memory
-# that no limit counts; on x86-64, and on 64-bit Arm.
+# that is not counted; on x86-64, and on 64-bit Arm.
 _CALLS = {
     "clone": (56, 220), "fork": (57, None), "vfork": (58, None), "clone3": (435, 435), "execve": (59, 221),
     "execveat": (322, 281), "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "socket": (41, 198), "socketpair": (53, 199), "memfd_create": (319, 279), "shmget": (29, 194), "msgget": (68, 186),
     "add_key": (248, 217), "keyctl": (250, 219), "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40),
     "pipe": (22, None), "pipe2": (293, 59), "mq_open": (240, 180), "prctl": (157, 167),
-    "bpf": (321, 280), "userfaultfd": (323, 282), "perf_event_open": (298, 241), "io_uring_setup": (425, 425),
+    "madvise": (28, 233), "process_madvise": (440, 440), "bpf": (321, 280),
+    "userfaultfd": (323, 282), "perf_event_open": (298, 241), "io_uring_setup": (425, 425),
 }  # fmt: skip
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # refuse: EPERM
