@@ -1,6 +1,7 @@
 """What a course's nbgrader_config.py puts in the place of nbgrader's own: who reads, marks and shows a submission."""
 
 import atexit
+import contextlib
 import csv
 import functools
 import json
@@ -75,7 +76,8 @@ class MarkAnswers(NbGraderPreprocessor):
     limit_s = Float(LIMIT_S, help="seconds of processor time for one answer").tag(config=True)
     jobs = Int(1, help="submissions that are marked at the same time").tag(config=True)
     sandbox = Bool(True, help="answers run under bubblewrap; False: with your rights").tag(config=True)
-    begun = {}  # (student, texts of a notebook) -> a Future of its marks
+    begun, marked = {}, {}  # the first: (student, texts of a notebook) -> a Future of its marks
+    pool = staticmethod(functools.cache(ThreadPoolExecutor))
 
     def preprocess(self, nb, resources):
         converter, about = self.parent.parent, resources["nbgrader"]
@@ -89,7 +91,9 @@ class MarkAnswers(NbGraderPreprocessor):
                     break
                 self._begin(student, nbformat.read(notebook, as_version=4))
         marks = own.result()
-        _marked()[about["assignment"], about["student"]] = marks
+        if not self.marked:
+            atexit.register(_sum_up, self.marked)
+        self.marked[about["assignment"], about["student"]] = marks
         about["unmarked"] = [check_cell(i) for i, found in marks.items() if found.get("busy")]
         found_of = {check_cell(i): found for i, found in marks.items()}
         for cell in nb.cells:
@@ -104,31 +108,18 @@ class MarkAnswers(NbGraderPreprocessor):
         answers, tests = ({i: cells[name(i)] for i in ids if name(i) in cells} for name in (answer_cell, check_cell))
         key = json.dumps([student, answers, tests])
         if key not in self.begun:
-            self.begun[key] = _pool(self.jobs).submit(mark, answers, tests, self.limit_s, self.sandbox, student)
+            self.begun[key] = self.pool(self.jobs).submit(mark, answers, tests, self.limit_s, self.sandbox, student)
         return self.begun[key]
 
 
-_pool = functools.cache(ThreadPoolExecutor)
-
-
-@functools.cache
-def _marked():
-    """(lesson, student) -> marks of all that this process marks. At its end it says what an instructor has to know."""
-    marks = {}
-    atexit.register(_sum_up, marks)
-    return marks
-
-
 def _sum_up(marks):
-    lost = [
-        key
-        for key, found in marks.items()
-        if not any(f["passed"] or "points" in f or "busy" in f for f in found.values())
-    ]
-    stopped = [key for key, found in marks.items() if any(STOPPED.search(f["message"]) for f in found.values())]
+    """Say, at the end, what an instructor has to know. marks: (lesson, student) -> those of a notebook."""
     print(f"Marked: {len(marks)}")
-    for title, keys in (("Without any point", lost), ("Stopped by a limit", stopped)):
-        print(f"{title}: {', '.join(student for _, student in keys) or 'nobody'}")
+    for title, is_meant in (
+        ("Without any point", lambda found: not any(f["passed"] or "points" in f or "busy" in f for f in found)),
+        ("Stopped by a limit", lambda found: any(STOPPED.search(f["message"]) for f in found)),
+    ):
+        print(f"{title}: {', '.join(who for (_, who), found in marks.items() if is_meant(found.values())) or 'nobody'}")
     for (lesson, student), found in marks.items():
         if busy := [exercise_id for exercise_id, each in found.items() if each.get("busy")]:
             print(f"{student}: {', '.join(busy)} {BUSY}. Mark again when it is less so:")
@@ -149,9 +140,9 @@ class SaveMarks(SaveAutoGrades):
 
     def _add_score(self, cell, resources):
         super()._add_score(cell, resources)
-        if cell.metadata.nbgrader.grade_id in resources["nbgrader"].get("unmarked", ()):
-            place = cell.metadata.nbgrader.grade_id, self.notebook_id, self.assignment_id, self.student_id
-            grade = self.gradebook.find_grade(*place)
+        name = cell.metadata.nbgrader.grade_id
+        if name in resources["nbgrader"].get("unmarked", ()):
+            grade = self.gradebook.find_grade(name, self.notebook_id, self.assignment_id, self.student_id)
             grade.auto_score, grade.needs_manual_grade = None, True
             self.gradebook.db.commit()
 
@@ -200,14 +191,12 @@ class Grades(ExportPlugin):
         row = {"assignment": lesson.name, "duedate": lesson.duedate, "timestamp": "", "student_id": student.id}
         row |= {name: getattr(student, name) for name in ("last_name", "first_name", "email")}
         row |= {"raw_score": 0.0, "late_submission_penalty": 0.0, "score": 0.0, "max_score": lesson.max_score}
-        try:
+        with contextlib.suppress(MissingEntry):
             found = gradebook.find_submission(lesson.name, student.id)
-        except MissingEntry:
-            return row
-        penalty = found.late_submission_penalty or 0.0
-        scores = {"raw_score": found.score, "score": max(0.0, found.score - penalty)}
-        scores = dict.fromkeys(scores, "") if found.needs_manual_grade else scores
-        return row | {"timestamp": found.timestamp or "", "late_submission_penalty": penalty} | scores
+            row |= {"timestamp": found.timestamp, "late_submission_penalty": found.late_submission_penalty or 0.0}
+            row |= {"raw_score": found.score, "score": max(0.0, found.score - row["late_submission_penalty"])}
+            row |= dict.fromkeys(("raw_score", "score"), "") if found.needs_manual_grade else {}
+        return row
 
 
 class FeedbackPage(Exporter):

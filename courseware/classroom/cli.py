@@ -22,8 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("notebook", type=Path)
     parser.add_argument("--json", action="store_true", help="write the marks as JSON")
-    told = "seconds of processor time per exercise (%(default)g)"
-    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help=told)
+    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="of processor time, per exercise")
     arguments = parser.parse_args(argv)
     try:
         marks = grade_notebook(arguments.notebook, arguments.limit)

@@ -35,7 +35,6 @@ LIMIT_S = 40.0  # of processor time, for an exercise: as much for the grader, th
 NOT_FOUND = "its cell was not found: the file has to be a notebook that has kept the lesson's cells"
 BUSY = "not marked: the machine was too busy"
 STOPPED = re.compile(r"did not return|not marked within|took too long|more memory")  # in the message of a mark
-BUSY_STATUS = os.EX_TEMPFAIL  # of a grader that could not decide
 GRADER_BYTES = 6 << 30  # of addresses: an answer may ask for a tile of any size
 MESSAGE_LIMIT_CHARS = 8000
 
@@ -82,7 +81,7 @@ def _graded_apart(exercise_id, cells, test, limit_s, sandboxed, submission):
     for _ in range(2):
         with contextlib.suppress(subprocess.TimeoutExpired):
             grader = subprocess.run(command, env=environment, timeout=CLOCK_LIMITS * limit_s, **pipes)
-            if grader.returncode not in (BUSY_STATUS, -signal.SIGKILL):  # killed from outside, as for want of memory
+            if grader.returncode not in (os.EX_TEMPFAIL, -signal.SIGKILL):  # killed from outside, as for want of memory
                 break
     else:
         return {"message": BUSY, "busy": True}
@@ -147,7 +146,7 @@ def main():
     try:
         print("\n" + json.dumps(outcome_of(**request)))
     except MachineBusy:
-        sys.exit(BUSY_STATUS)
+        sys.exit(os.EX_TEMPFAIL)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from courseware.worker.running import CALL_LIMIT_S, TEXT_LIMIT_CHARS, MachineBus
 from . import remote_launch
 
 STREAM_ITEMS = 64  # at a time
-KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # exit statuses; the second is bubblewrap's
 OFFERED = {
     "Stream": (Iterator, "__next__"),
     "Rows": (Rows, "facts __getitem__"),
@@ -100,8 +99,8 @@ class RemoteAnswer:
     def _end(self):
         """What is to be said of a worker that has ended. Raises MachineBusy if it was killed from outside."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
-        killed = self._process.returncode in KILLED
+            self._process.wait(60)
+        killed = self._process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)  # the second is bubblewrap's
         self.close()
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         if killed and used.ru_utime + used.ru_stime < 0.9 * resource.getrlimit(resource.RLIMIT_CPU)[0]:

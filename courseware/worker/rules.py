@@ -68,10 +68,9 @@ def _foreign(node, allowed):
 
 def _not_triton(node, own):
     match node:
-        case ast.Attribute(value=ast.Name(id=base), attr=name, ctx=ctx):
-            refused = name not in OF_MODULES.get(base, OF_TENSORS) or not isinstance(ctx, ast.Load)
-        case ast.Attribute(attr=name, ctx=ctx):
-            refused = name not in OF_TENSORS or not isinstance(ctx, ast.Load)
+        case ast.Attribute(value=base, attr=name, ctx=ctx):
+            allowed = OF_MODULES.get(getattr(base, "id", None), OF_TENSORS)
+            refused = name not in allowed or not isinstance(ctx, ast.Load)
         case ast.Name(id=name, ctx=ctx):
             refused = name not in own | BUILTINS | OF_MODULES.keys() or name.startswith("__")
             refused |= name in OF_MODULES and not isinstance(ctx, ast.Load)

@@ -46,7 +46,7 @@ _LIBRARIES = (
 class TimeUp(BaseException):
     """Raised in an answer that has run too long. Not an Exception: `except Exception` must let it pass."""
 
-    by_clock = False  # True: little processor time was used meanwhile
+    by_clock = property(lambda self: self.args == (True,))  # little processor time was used meanwhile
 
 
 class MachineBusy(BaseException):
@@ -238,9 +238,7 @@ def _limited_by_signal(run, limit_s, processor_s):
         # The first alarm comes when an answer that had the processor to itself has used limit_s, or just about.
         used_up = processor_s() - busy_s > 0.9 * limit_s
         if used_up or time.monotonic() - began > CLOCK_LIMITS * limit_s:
-            up = TimeUp()
-            up.by_clock = not used_up
-            raise up
+            raise TimeUp(not used_up)
 
     before = signal.signal(signal.SIGALRM, ring)
     try:
