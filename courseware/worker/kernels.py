@@ -18,9 +18,8 @@ from . import rules
 from .running import Outcome, run
 
 # Where a kernel is interpreted, there is nothing that executes, looks up or opens.
-_MODULES = {"math": math, "numpy": np, "triton": triton, "triton.language": triton}
 BUILTINS = {name: getattr(builtins, name) for name in rules.BUILTINS}
-BUILTINS["__import__"] = lambda name, *_: _MODULES[name]
+BUILTINS["__import__"] = lambda name, *_: {"math": math, "numpy": np}.get(name, triton)
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ OF_MODULES = {
 }
 OF_TENSORS = LANGUAGE | {"T", "dtype", "element_ty", "shape", "to"}
 BUILTINS = set("NotImplementedError abs bool float int len max min print range tuple".split())
-# Calls that make a constant.
-CONSTANT = re.compile(r"tl\.constexpr|float|math\.\w+")
+CONSTANT = re.compile(r"tl\.constexpr|float|math\.\w+")  # calls that make one
 
 
 def objection(source: str, imports: tuple[str, ...] = (), kernel: bool = False) -> str | None:

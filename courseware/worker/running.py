@@ -89,10 +89,8 @@ def run(call, limit_s: float, processor_s=time.thread_time) -> Outcome:
         raise
     except TimeUp as error:
         loop = next(map(_loop_around, _learners(traceback.walk_tb(error.__traceback__))), "")
-        name, within = "TimeUp", f"{limit_s:g} s"
-        if error.by_clock:
-            name, within = "MachineBusy", f"{CLOCK_LIMITS * limit_s:g} s by the clock"
-        raised = name, f"the answer did not return within {within}{loop}"
+        within = f"{CLOCK_LIMITS * limit_s:g} s by the clock" if error.by_clock else f"{limit_s:g} s"
+        raised = "MachineBusy" if error.by_clock else "TimeUp", f"the answer did not return within {within}{loop}"
     except Told as error:
         raised = error.name, error.text
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: a check never raises
