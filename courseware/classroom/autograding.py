@@ -30,10 +30,7 @@ from .submission import TIMESTAMP, answer_cell, handed_in
 
 
 class Submitted(NotebookExporter):
-    """Before nbgrader marks submissions, it puts in the place of each the course's notebook with the answers' text.
-
-    So nbgrader finds no other file of a student's, no link, and no cell that the course does not have.
-    """
+    """Puts the course's notebook with the answers' text in the place of each submission, and nothing else."""
 
     def __init__(self, **given):
         super().__init__(**given)
@@ -162,10 +159,7 @@ class LatePolicy(LateSubmissionPlugin):
 
 
 class Grades(ExportPlugin):
-    """grades.csv, a line for each submission; or a line for each student, as Moodle and Canvas import it.
-
-    Where something of a submission is still to be marked, by hand or because the machine was busy, no score stands.
-    """
+    """grades.csv, or a line a student for Moodle or Canvas. What is still to be marked has no score."""
 
     layout = Enum(["lines", "moodle", "canvas"], "lines").tag(config=True)
 

@@ -1,7 +1,4 @@
-"""What a student handed in: the one reader of notebooks, for `--submissions`, `grade` and `autograde` alike.
-
-Of a submission counts the text of its answers' cells, in one notebook. Whatever else lies in the folder is left there.
-"""
+"""What a student handed in: the one reader of notebooks, for `--submissions`, `grade` and `autograde` alike."""
 
 import ast
 import contextlib

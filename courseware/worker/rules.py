@@ -122,11 +122,8 @@ CUDA_TOKEN = re.compile(
 
 
 def with_own_names(source: str) -> tuple[str, str | None]:
-    """A kernel in which all that CUDA C++ does not know is renamed, and why it is not run, or None.
-
-    So what is in the machine's libraries, an attribute or assembly cannot be named. There is no preprocessor, whose
-    macros would make names, and no backslash, which joins lines, also those of comments.
-    """
+    """A kernel in which all that CUDA C++ does not know is renamed, and why it is not run, or None."""
+    # A macro would make names, and a backslash joins lines, also those of comments.
     renamed, line = [], 1
     for token in CUDA_TOKEN.finditer(source):
         if token["refused"]:

@@ -366,3 +366,9 @@ def test_a_program_leads_the_judge_nowhere(way, folder, confined):
     with pytest.raises((OSError, RuntimeError), match=refusal):
         runner.launch(CUDA.format(body), "cheat", grid=1, block=1, arguments={"out": out, "n": 1})
     assert not out.any()
+
+
+def test_a_tile_that_is_let_go_takes_no_memory_while_messages_wait():
+    exercise_id = "09.tiled_backward"
+    result = graded(exercise_id, inspect.getsource(registry.find(exercise_id).answer), seed=77)
+    assert result.passed, result.message
