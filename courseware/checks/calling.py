@@ -1,6 +1,7 @@
 """Calls an answer, here or in the worker's process, and keeps what the properties ask of a call."""
 
 import ast
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -55,12 +56,12 @@ class GuardedAnswer:
 
     def run(self, call):
         """call(), which runs the answer in a way of its own. Raises AnswerError, and nothing else."""
-        outcome = run(call, self.limit_s)
+        outcome = run(call, self.limit_s, getattr(self.answer, "processor_s", time.thread_time))
         self.printed = outcome.printed
         if outcome.raised is None:
             return outcome.returned
         name, text = outcome.raised
-        kind = {"TimeUp": "timeout", "NameError": "unknown name"}.get(name, "exception")
+        kind = {"TimeUp": "timeout", "MachineBusy": "timeout", "NameError": "unknown name"}.get(name, "exception")
         self.note("timeout" if kind == "timeout" else name)
         raise AnswerError(Finding("", kind, text))
 

@@ -8,16 +8,17 @@ Without a C++ compiler, the check says so.
 """
 
 import re
+import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from course_lib import runtime
 from courseware.worker import sandbox
-from courseware.worker.rules import objection_to_cuda
+from courseware.worker.rules import with_own_names, without_prefix
+from courseware.worker.running import MachineBusy
 
-from .calling import AnswerError, GuardedAnswer, judging
+from .calling import AnswerError, GuardedAnswer, is_remote, judging
 from .diagnosis import compare, named, show
 from .exercise import Evidence, Exercise, ExpectedOutput, Finding, single_finding
 from .properties import Checks
@@ -29,9 +30,10 @@ KINDS = {"time limit": "timeout", "unwritten": "unwritten shared"}
 
 
 class _Source(str):
-    """What a guarded answer returned. answer: the GuardedAnswer."""
+    """What a guarded answer returned. answer: the GuardedAnswer. renamed: the source `with_own_names`."""
 
     answer: GuardedAnswer
+    renamed: str
 
 
 def run_cuda(source: str, kernel: str, grid, block, **arguments):
@@ -49,7 +51,11 @@ def run_cuda(source: str, kernel: str, grid, block, **arguments):
     from courseware.simulators.cuda_emulator.runner import launch
 
     def run():
-        return launch(source, kernel, grid=grid, block=block, arguments=arguments, limit_s=LIMIT_S)
+        names = (
+            getattr(source, "renamed", source),
+            with_own_names(kernel)[0] if hasattr(source, "renamed") else kernel,
+        )
+        return launch(*names, grid=grid, block=block, arguments=arguments, limit_s=LIMIT_S)
 
     if (answer := getattr(source, "answer", None)) is None:
         return run()
@@ -57,9 +63,15 @@ def run_cuda(source: str, kernel: str, grid, block, **arguments):
     try:
         report = run()
     except CompileError as error:
-        raise _noted(answer, "compile error", f"the CUDA source does not compile: {error}") from None
+        raise _noted(
+            answer, "compile error", f"the CUDA source does not compile: {without_prefix(str(error))}"
+        ) from None
     except (TypeError, ValueError) as error:
         raise _noted(answer, "launch", f"the kernel cannot be launched: {error}") from None
+    except subprocess.TimeoutExpired:
+        if is_remote(answer.answer):
+            raise MachineBusy from None
+        raise _noted(answer, "timeout", "the kernel was not done, though it used little processor time") from None
     except RuntimeError as error:
         if "died of signal" not in str(error):
             raise
@@ -69,7 +81,7 @@ def run_cuda(source: str, kernel: str, grid, block, **arguments):
         answer.note(*made)
     if report.findings:
         first = report.findings[0]
-        kind, text = KINDS.get(first.kind, first.kind), first.text
+        kind, text = KINDS.get(first.kind, first.kind), without_prefix(first.text)
         if kind == "timeout":  # which of the threads had its turn is a matter of chance
             where = f", in line {first.line}" if first.line else ""
             text = f"the kernel was still running after {LIMIT_S:g} s{where}"
@@ -115,10 +127,11 @@ def _source_of(answer):
     if not isinstance(returned, str):
         text = f"the answer returned {show(returned)}, not CUDA C++ as text"
         raise _noted(answer, "none" if returned is None else "type", text)
-    if reason := objection_to_cuda(returned):
+    renamed, reason = with_own_names(returned)
+    if reason:
         raise _noted(answer, "rule", f"the kernel is not run: {reason}")
     source = _Source(returned)
-    source.answer = answer
+    source.answer, source.renamed = answer, renamed
     return source
 
 
@@ -141,9 +154,16 @@ def compare_output(report, array: np.ndarray, part: ExpectedOutput) -> Evidence 
     return compare(array, [part])
 
 
-def compare_sectors(report, enough: dict) -> Evidence | None:
-    """None if no more sectors were moved than enough[name] = (loaded, stored), for each array of the arguments."""
+def compare_sectors(report, enough: dict, least_bytes: dict | None = None) -> Evidence | None:
+    """None if no more sectors were moved than enough[name] = (loaded, stored), for each array of the arguments.
+
+    least_bytes: name -> what must have been moved at least, to or from it. What is not counted is no access.
+    """
     findings = []
+    for name, least in (least_bytes or {}).items():
+        moved = report.tensors[name].loads.bytes + report.tensors[name].stores.bytes
+        if moved < least:
+            findings.append(Finding(name, "too few", f"{moved:,} bytes of {name} were moved, and {least:,} have to be"))
     for name, most in enough.items():
         moved = report.tensors[name].loads.sectors, report.tensors[name].stores.sectors
         for verb, count, limit in zip(("loads", "stores"), moved, most, strict=True):
@@ -155,9 +175,12 @@ def compare_sectors(report, enough: dict) -> Evidence | None:
     return Evidence(tuple(findings)) if findings else None
 
 
-def compare_shared_loads(report, enough: int) -> Evidence | None:
-    """None if no more than `enough` requests loaded from shared memory."""
-    count = report.shared.loads.requests
+def compare_shared_loads(report, enough: int, least_bytes: int = 0) -> Evidence | None:
+    """None if no more than `enough` requests loaded from shared memory, and no fewer than least_bytes."""
+    count, moved = report.shared.loads.requests, report.shared.loads.bytes
+    if moved < least_bytes:
+        text = f"{moved:,} bytes are loaded from shared memory, and {least_bytes:,} have to be"
+        return single_finding("too few", text)
     if count <= enough:
         return None
     text = f"{count} requests load from shared memory, where {enough} are enough"
@@ -176,8 +199,7 @@ def confine() -> None:
     """From now on, compile and run CUDA kernels in the sandbox."""
     from courseware.simulators.cuda_emulator import compiling
 
-    readable = [Path(compiling.__file__).parent, compiling._cache()]
-    compiling.confined = lambda command, *folders: sandbox.command(command, folders, readable)
+    compiling.confined, compiling.programs = sandbox.command, compiling.own_folder
 
 
 def lacks_compiler(exercise: Exercise) -> bool:

@@ -3,7 +3,7 @@
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +100,8 @@ class Exercise:
     minutes: int
     difficulty: str  # "easy", "medium" or "hard"
     imports: tuple[str, ...] = ()  # modules that an answer may import in class, besides those of `rules`
+    # Partial credit in class: name of a property -> points for an answer for which it and all before it hold.
+    partial: dict[str, int] = field(default_factory=dict)
 
     @property
     def id(self) -> str:

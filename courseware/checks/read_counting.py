@@ -1,12 +1,17 @@
 """Inputs that notice how they are read, and a measure of what an answer keeps while it reads them."""
 
+import os
+import re
+import signal
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 
 from .exercise import single_finding
 
 _samples = []  # (the answer, bytes of the worker's memory) during one call of an answer that runs there
+COUNTED = "Shared_Dirty", "Private_Dirty", "Referenced"  # of each of a process's mappings, in this order
 PAGES = 16  # so many times the items, where memory is counted in pages
 
 
@@ -75,7 +80,8 @@ def growth_bytes_per_item(run, short, long, given=lambda n: n):
 
     Of an answer in this process counts the peak of what Python and NumPy allocate during the call, in every thread.
     Another thread can only add, so a growth of a byte or more is measured again, three times in all, and the least one
-    counts. Of an answer in the worker, whose word counts for nothing, the pages that it has whenever it asks for more.
+    counts. Of an answer in the worker, whose word counts for nothing, the pages that it has touched in this call
+    whenever it asks for more: what it had before may be where it keeps things now.
     """
 
     def peak(n):
@@ -109,8 +115,13 @@ def growth_bytes_per_item(run, short, long, given=lambda n: n):
 
 
 def sample(answer):
-    """Note how much memory the process of a RemoteAnswer has, which waits meanwhile."""
-    with open(f"/proc/{answer.process_id}/smaps_rollup") as file:
-        rows = dict(line.split(":", 1) for line in file if ":" in line.split(" ")[0])
-    n_kilobytes = sum(int(rows[name].split()[0]) for name in ("Anonymous", "Shared_Dirty", "Swap"))
-    _samples.append((answer, n_kilobytes << 10))
+    """Note how much memory the process of a RemoteAnswer, which waits meanwhile, has touched since the first sample."""
+    if not _samples:
+        Path(f"/proc/{answer.process_id}/clear_refs").write_text("1")
+    rows = re.findall(r"^(\w+): *(\d+) kB", Path(f"/proc/{answer.process_id}/smaps").read_text(), re.MULTILINE)
+    shared, private, touched = ([int(n) for name, n in rows if name == which] for which in COUNTED)
+    # Which code runs is partly chance; what is kept has been written.
+    kept = sum(min(each, a + b) for a, b, each in zip(shared, private, touched, strict=True))
+    _samples.append((answer, kept << 10))
+    # A time limit's alarm rings in long calls on a busy machine. It rings in all of them here, for it touches memory.
+    os.kill(answer.process_id, signal.SIGALRM)

@@ -11,16 +11,14 @@ import re
 import secrets
 import shutil
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 from courseware.checks import registry
 
-from .cli import sources
+from .submission import STUB, answer_cell, handed_in
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-GRADE_ID = "nbgrader", "grade_id"  # the place of nbgrader's id in the metadata of a cell
-STUB = "raise NotImplementedError"
-
 RULES = Path(__file__).with_name("class_rules.md").read_text(encoding="utf-8").rstrip()
 
 # What each course gets as its nbgrader_config.py; {STUB} stands in it for the stub.
@@ -107,34 +105,23 @@ def write_course(folder: Path, seed: int | None = None) -> None:
 
 
 def submissions(course: Path, lesson: str) -> list[tuple[str, str]]:
-    """What each student in submitted/ handed in for a lesson: "a notebook", or what is wrong with it."""
-    found = []
-    for student in sorted(path for path in (course / "submitted").glob("*") if path.is_dir()):
-        path = student / lesson / f"{lesson}.ipynb"
-        others = [other.name for other in sorted(path.parent.glob("*")) if other.is_file()]
-        if path.exists():
-            found.append((student.name, _as_notebook(path)))
-        elif others:
-            found.append((student.name, f"renamed: no {path.name}, but {', '.join(others)}"))
-        else:
-            found.append((student.name, "missing"))
-    return found
+    """What each student, in submitted/ or in the roster, handed in for a lesson: "a notebook", or what is wrong."""
+    students = {path.name for path in (course / "submitted").glob("*") if path.is_dir()}
+    if (course / "gradebook.db").exists():
+        from nbgrader.api import Gradebook
 
-
-def _as_notebook(path):
-    if path.is_symlink():
-        return "broken: a link"
-    try:
-        named = sources(json.loads(path.read_bytes()), *GRADE_ID)
-    except (ValueError, RecursionError):
-        return "broken: not a Jupyter notebook"
-    known = set(map(answer_cell, registry.exercises()))
-    return "a notebook" if named.keys() & known else "broken: no answer cell of the release is in it"
-
-
-def answer_cell(exercise_id: str) -> str:
-    """nbgrader's id of the cell that holds the answer; it allows letters, digits, "-" and "_"."""
-    return exercise_id.replace(".", "_")
+        with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
+            students |= {student.id for student in gradebook.students}
+    found = {each: handed_in(course / "submitted" / each / lesson, lesson) for each in sorted(students)}
+    alike = defaultdict(list)
+    for student, (submission, _) in found.items():
+        for name, source in submission.answers.items() if submission else ():
+            alike[name, source].append(student)
+    said = {student: said for student, (_, said) in found.items()}
+    for (name, _), equal in alike.items():
+        for student in equal if len(equal) > 1 else ():
+            said[student] += f"; {name} as {', '.join(other for other in equal if other != student)}"
+    return list(said.items())
 
 
 def check_cell(exercise_id: str) -> str:
@@ -200,7 +187,8 @@ def _with_hidden_test(check, exercise, seed):
     return f"""{strict}
 ### BEGIN HIDDEN TESTS
 from courseware.checks import grade
+from courseware.classroom.marking import drawn_anew
 
-result = grade("{exercise.id}", {exercise.answer.__name__}, seed={seed})
+result = grade("{exercise.id}", {exercise.answer.__name__}, seed=drawn_anew({seed}))
 assert result.passed, result.message
 ### END HIDDEN TESTS"""

@@ -1,21 +1,15 @@
 """`python -m courseware grade NOTEBOOK`: marks for the exercises of a notebook; the rest of it is not run."""
 
 import argparse
-import contextlib
-import functools
 import json
-import operator
 import sys
 from pathlib import Path
 
 from courseware.checks import registry
 from courseware.worker import sandbox
 
-from .marking import LIMIT_S, mark
-
-
-class NotGradable(Exception):
-    """The file is no notebook, or holds no exercise."""
+from .marking import BUSY, LIMIT_S, mark
+from .submission import NotANotebook, answer_cell, read
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,11 +22,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("notebook", type=Path)
     parser.add_argument("--json", action="store_true", help="write the marks as JSON")
-    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="seconds per exercise (%(default)g)")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="of processor time, per exercise")
     arguments = parser.parse_args(argv)
     try:
         marks = grade_notebook(arguments.notebook, arguments.limit)
-    except NotGradable as error:
+    except NotANotebook as error:
         print(f"{arguments.notebook}: {error}", file=sys.stderr)
         return 2
     print(json.dumps(marks, indent=1) if arguments.json else _as_text(marks))
@@ -48,39 +42,28 @@ def grade_notebook(path: Path, limit_s: float = LIMIT_S) -> dict:
     rows = []
     for exercise_id, outcome in marks.items():
         possible = exercises[exercise_id].points
-        points = possible if outcome["passed"] else 0
+        points = possible if outcome["passed"] else outcome.get("points", 0)
         rows.append({"id": exercise_id, "points": points, "possible": possible, **outcome})
     totals = {key: sum(row[key] for row in rows) for key in ("points", "possible")}
     return {"notebook": str(path), **totals, "exercises": rows}
 
 
 def answer_cells(path: Path) -> dict[str, str]:
-    """exercise id -> source of the code cell whose metadata names it; the last one if there are several."""
-    try:
-        found = sources(json.loads(path.read_bytes()), "exercise")
-    except OSError as error:
-        raise NotGradable(error.strerror) from None
-    except (ValueError, RecursionError):
-        raise NotGradable("not a Jupyter notebook") from None
+    """exercise id -> source of the cell whose metadata names it. Says what is unusual about the notebook."""
+    submission = read(path)
+    for remark in submission.remarks:
+        print(f"{path}: {remark}", file=sys.stderr)
+    ids = {answer_cell(exercise_id): exercise_id for exercise_id in registry.exercises()}
+    found = {ids[name]: source for name, source in submission.cells.items() if name in ids}
     if not found:
-        raise NotGradable("no cell of it belongs to an exercise (cell metadata: exercise)")
-    if strange := found.keys() - set(registry.exercises()):
-        raise NotGradable(f"there is no exercise {', '.join(map(str, strange))}")
-    return found
-
-
-def sources(notebook, *keys) -> dict[str, str]:
-    """What the keys lead to in a cell's metadata -> source of the last cell with it; what is no cell is left out."""
-    cells, found = notebook.get("cells") if isinstance(notebook, dict) else None, {}
-    for cell in cells if isinstance(cells, list) else ():
-        with contextlib.suppress(LookupError, TypeError):
-            name = functools.reduce(operator.getitem, keys, cell["metadata"])
-            found[name] = "".join(cell["source"])
+        raise NotANotebook("no cell of it belongs to an exercise (cell metadata: exercise)")
     return found
 
 
 def _as_text(marks):
     def state(row):
+        if row.get("busy"):
+            return BUSY
         return "passed" if row["passed"] else "not passed" if row["attempted"] else "not attempted"
 
     lines = [f"{row['id']:<28} {row['points']:>2} of {row['possible']:>2}  {state(row)}" for row in marks["exercises"]]

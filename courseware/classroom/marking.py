@@ -6,8 +6,15 @@ takes a process down, costs its own marks and no others.
 """
 
 import contextlib
+import hashlib
 import io
+import itertools
 import json
+import math
+import os
+import re
+import resource
+import signal
 import subprocess
 import sys
 
@@ -20,61 +27,71 @@ from courseware.checks.cuda_calls import confine
 from courseware.checks.kernel_calls import is_kernel
 from courseware.worker import sandbox
 from courseware.worker.rules import objection
-from courseware.worker.running import cut
+from courseware.worker.running import CLOCK_LIMITS, MachineBusy, cut
 
 from .remote_answer import CellFails, RemoteAnswer
 
-LIMIT_S = 40.0
+LIMIT_S = 40.0  # of processor time, for an exercise: as much for the grader, the worker and a compiler
+NOT_FOUND = "its cell was not found: the file has to be a notebook that has kept the lesson's cells"
+BUSY = "not marked: the machine was too busy"
+STOPPED = re.compile(r"did not return|not marked within|took too long|more memory")  # in the message of a mark
 GRADER_BYTES = 6 << 30  # of addresses: an answer may ask for a tile of any size
 MESSAGE_LIMIT_CHARS = 8000
 
 
-class NotMarked(RuntimeError):
-    """No answer can be marked here, and the message says why."""
-
-
-def mark(answers: dict, tests: dict, limit_s: float = LIMIT_S, sandboxed: bool = True) -> dict[str, dict]:
+def mark(answers: dict, tests: dict, limit_s=LIMIT_S, sandboxed=True, student="") -> dict[str, dict]:
     """{exercise id: {"passed", "attempted", "message"}} of the exercises in `tests`.
 
     answers: exercise id -> source of the answer's cell. tests: exercise id -> source of a cell that decides by raising
-    or not, in which `check` is strict; None: what is drawn with seed 0 decides. limit_s: by the clock, per exercise.
-    Raises NoSandbox if there is none where there should be, or NotMarked.
+    or not, in which `check` is strict; None: what is drawn with seed 0 decides. limit_s: of processor time, per
+    exercise. An answer that a limit by the clock ends twice has "busy" besides, and nothing is known of it. One that
+    earns a part of its points has "points". student: for each, and for each submission, hidden inputs are drawn anew.
+    Raises RuntimeError where no answer can be marked, as for want of a sandbox.
     """
     if sandboxed:
         sandbox.bubblewrap()
-    marks, before = {}, []
+    marks, before, submission = {}, [], json.dumps([student, answers])
     for exercise_id in filter(tests.__contains__, registry.exercises()):
         outcome = {"passed": False, "attempted": exercise_id in answers}
         if exercise_id in answers:
             cells = [*before, (exercise_id, answers[exercise_id])]
-            outcome |= _graded_apart(exercise_id, cells, tests[exercise_id], limit_s, sandboxed)
-            if outcome.pop("cell_runs", False):
+            outcome |= _graded_apart(exercise_id, cells, tests[exercise_id], limit_s, sandboxed, submission)
+            if outcome.pop("cell_runs", False) or outcome.get("busy"):
                 before = cells
         else:
-            outcome["message"] = (
-                "its cell was not found: the file has to be a notebook that has kept the lesson's cells"
-            )
+            outcome["message"] = NOT_FOUND
         if not outcome["message"].startswith(exercise_id):
             outcome["message"] = f"{exercise_id}: {outcome['message']}"
         marks[exercise_id] = outcome | {"message": cut(outcome["message"], MESSAGE_LIMIT_CHARS)}
     return marks
 
 
-def _graded_apart(exercise_id, cells, test, limit_s, sandboxed):
-    request = {"exercise_id": exercise_id, "cells": cells, "test": test, "sandboxed": sandboxed}
+def drawn_anew(seed: int) -> int:
+    """The seed of this submission's hidden inputs: feedback shows some, and they are not to be those of the next."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {os.environ.get('COURSEWARE_SUBMISSION')}".encode()).digest()[:8])
+
+
+def _graded_apart(exercise_id, cells, test, limit_s, sandboxed, submission):
+    request = {"limit_s": limit_s, "exercise_id": exercise_id, "cells": cells, "test": test, "sandboxed": sandboxed}
     # On a machine with a GPU, too, kernels are interpreted.
     environment = runtime.environment(interpreting=True) | {"COURSEWARE_STRICT": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment["COURSEWARE_SUBMISSION"] = hashlib.sha256(submission.encode()).hexdigest()
     command = [sys.executable, "-m", "courseware.classroom.marking"]
     pipes = {"input": json.dumps(request), "capture_output": True, "text": True}
-    try:
-        grader = subprocess.run(command, env=environment, timeout=limit_s, **pipes)
-    except subprocess.TimeoutExpired:
-        return {"message": f"the answer did not return within {limit_s:g} s"}
+    for _ in range(2):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            grader = subprocess.run(command, env=environment, timeout=CLOCK_LIMITS * limit_s, **pipes)
+            if grader.returncode not in (os.EX_TEMPFAIL, -signal.SIGKILL):  # killed from outside, as for want of memory
+                break
+    else:
+        return {"message": BUSY, "busy": True}
     if grader.returncode == 0:
         return json.loads(grader.stdout.splitlines()[-1])
+    if grader.returncode == -signal.SIGXCPU:
+        return {"message": f"the answer was not marked within {limit_s:g} s of processor time"}
     why = grader.stderr[-2000:].strip()
     if grader.returncode > 0 and "MemoryError" not in why:
-        raise NotMarked(why)
+        raise RuntimeError(f"no answer can be marked here: {why}")
     return {"message": f"checking the answer took more memory than there is (exit status {grader.returncode})"}
 
 
@@ -92,12 +109,17 @@ def outcome_of(exercise_id, cells, test, sandboxed):
         answer = RemoteAnswer(cells, name, kernel, sandboxed)
     except CellFails as error:
         return {"message": str(error)}
-    return {"cell_runs": True} | (_graded(exercise_id, answer) if test is None else _tested(test, {name: answer}))
-
-
-def _graded(exercise_id, answer):
-    result = grade(exercise_id, answer)
-    return {"passed": result.passed, "attempted": result.attempted, "message": result.message}
+    if test is None:
+        result = grade(exercise_id, answer)
+        outcome = {"passed": result.passed, "attempted": result.attempted, "message": result.message}
+    else:
+        outcome = _tested(test, {name: answer})
+    if exercise.partial and not outcome.get("passed"):
+        held = grade(exercise_id, answer, seed=drawn_anew(test)).properties  # the locked cell holds the course's seed
+        names = itertools.takewhile(held.get, (prop.name for prop in exercise.properties))
+        if points := max((exercise.partial.get(name, 0) for name in names), default=0):
+            outcome |= {"points": points, "message": f"{outcome['message']}\n{points} of {exercise.points} points"}
+    return {"cell_runs": True} | outcome
 
 
 def _tested(test, answers):
@@ -108,17 +130,23 @@ def _tested(test, answers):
             exec(test, namespace)
     except AssertionError as error:
         return {"message": str(error)}
+    except MachineBusy:
+        raise
     except BaseException as error:
         return {"message": f"{type(error).__name__}: {error}"}
     return {"passed": True, "message": printed.getvalue().rstrip()}
 
 
 def main():
-    with contextlib.suppress(ImportError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (GRADER_BYTES, GRADER_BYTES))
-    print("\n" + json.dumps(outcome_of(**json.load(sys.stdin))))
+    request = json.load(sys.stdin)
+    most_s = math.ceil(request.pop("limit_s"))
+    resource.setrlimit(resource.RLIMIT_AS, (GRADER_BYTES, GRADER_BYTES))
+    # Whatever this process starts inherits it. Of a sandbox's first process, the kernel heeds the second number alone.
+    resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s + 1))
+    try:
+        print("\n" + json.dumps(outcome_of(**request)))
+    except MachineBusy:
+        sys.exit(os.EX_TEMPFAIL)
 
 
 if __name__ == "__main__":

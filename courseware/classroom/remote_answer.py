@@ -4,11 +4,15 @@ The worker is not trusted: whatever it sends is a value, or an operation by name
 only on what OFFERED lists. Streams, rows, machines, tiles, and all that they count stay in this process.
 """
 
+import contextlib
 import itertools
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,7 +22,7 @@ from course_lib.machine import HBMArray, Machine, Report, Tile, functions_on_til
 from courseware.checks import Rows, read_counting
 from courseware.worker import sandbox
 from courseware.worker.ipc import BrokenChannel, Channel
-from courseware.worker.running import CALL_LIMIT_S, TEXT_LIMIT_CHARS, Told, cut
+from courseware.worker.running import CALL_LIMIT_S, TEXT_LIMIT_CHARS, MachineBusy, Told, cut
 
 from . import remote_launch
 
@@ -66,7 +70,7 @@ class RemoteAnswer:
         with open(told) as info:
             # The process that bubblewrap started is a child of its own.
             self.process_id = json.load(info)["child-pid"] if self.sandboxed else self._process.pid
-        self._objects, self._number, self._asked = {}, itertools.count(), itertools.count()
+        self._objects, self._number = {}, itertools.count()
         ends = self._process.stdout.fileno(), self._process.stdin.fileno()
         self._channel = Channel(*ends, self._of, _Object)
         try:
@@ -77,12 +81,31 @@ class RemoteAnswer:
         try:
             kind, said = self._channel.receive()
         except (BrokenChannel, ValueError):
-            self.close()
-            raise CellFails("its cell ended the process") from None
+            raise CellFails(f"its cell {self._end()}") from None
         if kind != "ready":
             self.close()
-            raise CellFails(cut(str(said), TEXT_LIMIT_CHARS))
+            raise MachineBusy if kind == "busy" else CellFails(cut(str(said), TEXT_LIMIT_CHARS))
         self.untouched = said is True
+
+    def processor_s(self):
+        """Seconds of processor time, the worker's and this process's. Half of it: the worker keeps its limit first."""
+        try:
+            with open(f"/proc/{self.process_id}/stat") as file:
+                ticks = sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
+        except OSError:  # it is gone, or this is not Linux
+            return time.thread_time()
+        return (time.thread_time() + ticks / os.sysconf("SC_CLK_TCK")) / 2
+
+    def _end(self):
+        """What is to be said of a worker that has ended. Raises MachineBusy if it was killed from outside."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(60)
+        killed = self._process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)  # the second is bubblewrap's
+        self.close()
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if killed and used.ru_utime + used.ru_stime < 0.9 * resource.getrlimit(resource.RLIMIT_CPU)[0]:
+            raise MachineBusy
+        return "did not return in time" if killed else "ended the process"
 
     def close(self):
         """End the worker. The next call starts another."""
@@ -106,6 +129,7 @@ class RemoteAnswer:
         try:
             if self._process is None:
                 self._open()
+            self._asked = itertools.count()
             self._channel.send(*message)
             while True:
                 kind, *rest = self._channel.receive()
@@ -117,19 +141,24 @@ class RemoteAnswer:
             print(str(printed), end="")
             if raised is not None:
                 name, text = raised
+                if name == "MachineBusy":
+                    raise MachineBusy
                 raise Told(str(name)[:60], cut(str(text), 2 * TEXT_LIMIT_CHARS))
             return returned
         except Told:
             raise
-        except (BrokenChannel, CellFails):
+        except BrokenChannel:
+            end = self._end()
+            raise Told("BrokenChannel" if end.startswith("ended") else "TimeUp", f"the answer {end}") from None
+        except CellFails as error:
             self.close()
-            raise Told("BrokenChannel", "the answer ended its process") from None
+            raise Told("BrokenChannel", str(error)) from None
         except (TypeError, ValueError):
             self.close()
             raise Told("BrokenChannel", "the answer's process sent what is no result") from None
-        except BaseException:  # a time limit: the next call would read this call's result
+        except BaseException as error:  # a time limit: the next call would read this call's result
             self.close()
-            raise
+            raise MachineBusy if getattr(error, "by_clock", False) else error from None
         finally:
             self._objects.clear()
 
@@ -145,6 +174,8 @@ class RemoteAnswer:
                     given = self._resolved(arguments), self._resolved(named)
                     value = self._operate(self._objects[number], operation, *given)
                     if result is not None:
+                        if not isinstance(value, Tile):  # whose memory the machine counts
+                            raise TypeError("nothing but a tile is kept here")
                         # No other name may hold a tile: it takes SRAM as long as one does.
                         self._objects[int(result)], value = value, None
                 given = None  # as it may hold tiles

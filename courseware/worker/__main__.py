@@ -1,6 +1,7 @@
 """The worker: defines a student's answer, and calls it whenever the grader says so, until the grader is gone."""
 
 import functools
+import gc
 import os
 import signal
 
@@ -16,26 +17,23 @@ from .running import CALL_LIMIT_S, TEXT_LIMIT_CHARS, cut, is_untouched, run
 MEMORY_BYTES = {False: 1 << 30, True: 4 << 30}  # of addresses; Triton's libraries alone take a part of them
 
 
-class QuietChannel(Channel):
-    """A Channel whose messages the alarm of a time limit does not cut in two."""
+def undisturbed(act):
+    """What sends or receives a message, so that the alarm of a time limit does not cut it in two."""
 
-    def send(self, *message):
-        self._undisturbed(super().send, *message)
-
-    def receive(self):
-        return self._undisturbed(super().receive)
-
-    def _undisturbed(self, act, *arguments):
+    def quietly(*message):
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
         try:
-            return act(*arguments)
+            return act(*message)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    return quietly
 
 
 def main():
     # What answers write, at whatever level, must not mix with the messages.
-    channel = QuietChannel(os.dup(0), os.dup(1), None, None)
+    channel = Channel(os.dup(0), os.dup(1), None, None)
+    channel.send, channel.receive = undisturbed(channel.send), undisturbed(channel.receive)
     grader, nothing = Grader(channel), os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(nothing, descriptor)
@@ -44,15 +42,16 @@ def main():
     if is_kernel:
         from . import kernels
 
-        namespace |= {"triton": kernels.triton, "tl": kernels.tl}
+        namespace |= {"triton": kernels.triton, "tl": kernels.tl, "__builtins__": kernels.BUILTINS}
     limits.limit(MEMORY_BYTES[is_kernel])
     os.dup2(nothing, 2)
     channel.send("limited")
     for place, (cell, source) in enumerate(cells):
         raised = run(functools.partial(run_source, source, f"<cell {cell}>", namespace), CALL_LIMIT_S).raised
+        kind = "busy" if raised and raised[0] == "MachineBusy" else "failed"
         # An earlier answer's cell that fails is that answer's loss alone.
-        if raised and place == len(cells) - 1:
-            channel.send("failed", f"its cell does not run: {raised[1].removeprefix('the answer raised ')}")
+        if raised and (place == len(cells) - 1 or kind == "busy"):
+            channel.send(kind, f"its cell does not run: {raised[1].removeprefix('the answer raised ')}")
             return
     if name not in namespace:
         channel.send("failed", f"its cell defines no {name}")
@@ -61,6 +60,7 @@ def main():
     if not callable(answer):
         channel.send("failed", f"{name} is no function")
         return
+    gc.freeze()  # a collection that looks at all there was before would touch all of its memory
     channel.send("ready", is_untouched(getattr(answer, "fn", answer) if is_kernel else answer))
     while True:
         kind, *rest = channel.receive()

@@ -6,6 +6,7 @@ refuses the kernel, with the line, or null. Nothing but Triton is imported: that
 """
 
 import json
+import resource
 import runpy
 import sys
 
@@ -32,6 +33,8 @@ def refusal(kernel, arguments):
 
 
 if __name__ == "__main__":
+    _, most_s = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (30 if most_s == resource.RLIM_INFINITY else min(30, most_s), most_s))
     name = sys.argv[1]
     kernel = runpy.run_path("answer.py")[name]
     with open("arguments.json") as file:

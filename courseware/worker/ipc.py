@@ -98,7 +98,8 @@ class Channel:
         if not isinstance(value, list):
             if isinstance(value, dict):
                 raise ValueError
-            return value, body
+            # JSON can hold halves of a character, which no file can.
+            return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value, body
         kind, *rest = value
         if kind in ("array", "number"):
             dtype, shape = DTYPES[rest[0]], rest[1]

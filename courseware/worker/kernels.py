@@ -3,6 +3,8 @@
 The functions replaced are internal to Triton; `courseware.simulators.triton_trace.recorder` replaces the same.
 """
 
+import builtins
+import math
 import types
 from dataclasses import dataclass
 
@@ -12,7 +14,12 @@ import triton.language as tl
 from triton._C.libtriton import ir
 from triton.runtime import interpreter
 
+from . import rules
 from .running import Outcome, run
+
+# Where a kernel is interpreted, there is nothing that executes, looks up or opens.
+BUILTINS = {name: getattr(builtins, name) for name in rules.BUILTINS}
+BUILTINS["__import__"] = lambda name, *_: {"math": math, "numpy": np}.get(name, triton)
 
 
 @dataclass(frozen=True)

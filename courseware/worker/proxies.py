@@ -1,6 +1,7 @@
 """What an answer gets in place of the grader's streams, rows, machine and tiles: each of them asks the grader."""
 
 import builtins
+import dataclasses
 import functools
 import itertools
 import sys
@@ -17,7 +18,7 @@ class Grader:
 
     def __init__(self, channel):
         self.channel, self.pending, self.places, self.numbers = channel, [], [], itertools.count(1)
-        channel.of = lambda value: [value._number] if isinstance(value, Proxy) else None
+        channel.of = lambda value: [value._number] if isinstance(value, Proxy | Argument) else None
         channel.found = lambda number, kind: KINDS[kind](self, number)
 
     def ask(self, number, operation, *arguments, **named):
@@ -27,7 +28,7 @@ class Grader:
     def later(self, kind, number, operation, *arguments, **named):
         """A proxy of the object that the operation will give; kind None: it gives none."""
         result = None if kind is None else -next(self.numbers)
-        self.pending.append([number, operation, self._packed(arguments), named, result])
+        self.pending.append([number, operation, *map(self._packed, (arguments, named)), result])
         self.places.append(places(sys._getframe(1)))
         if len(self.pending) >= MAX_PENDING:
             self._send()
@@ -45,9 +46,13 @@ class Grader:
     def forget(self):
         self.pending, self.places = [], []
 
-    def _packed(self, arguments):
-        # As they are now: an array may change before the message is sent.
-        return [argument.copy() if isinstance(argument, np.ndarray) else argument for argument in arguments]
+    def _packed(self, value):
+        # As it is now: an array may change before the message is sent, and a tile that waited here would take SRAM.
+        if isinstance(value, tuple | list):
+            return [*map(self._packed, value)] if isinstance(value, list) else tuple(map(self._packed, value))
+        if isinstance(value, dict):
+            return {name: self._packed(part) for name, part in value.items()}
+        return value.copy() if isinstance(value, np.ndarray) else getattr(value, "_as_argument", value)
 
     def _send(self, *last):
         pending, seen = [*self.pending, *last], self.places
@@ -79,11 +84,18 @@ def _making(operation, kind="Tile"):
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """A proxy in a message that waits, where it keeps nothing alive."""
+
+    _number: int
+
+
 class Proxy:
     """An object of the grader. What it offers is the grader's to decide."""
 
     def __init__(self, grader, number):
-        self._grader, self._number = grader, number
+        self._grader, self._number, self._as_argument = grader, number, Argument(number)
 
     def __del__(self):
         self._grader.release(self._number)

@@ -10,10 +10,25 @@ import re
 
 MODULES = ("collections", "functools", "itertools", "math", "numpy")
 
-# In a kernel: what is ready-made, what no exercise needs, and what leads out of Triton.
-NOT_IN_KERNELS = re.compile(r"softmax|atomic_\w+|_\w*|core|data|handle|inspect|interpreter_\w+|semantic|standard")
-# Calls that make a constant.
-CONSTANT = re.compile(r"tl\.constexpr|float|math\.\w+")
+# All that a kernel's cell may name besides what it defines itself. Of Triton that is nothing ready-made (softmax),
+# nothing that no exercise needs (atomic operations), and nothing that leads out of its language.
+LANGUAGE = set(
+    "abs arange argmax argmin associative_scan bfloat16 broadcast broadcast_to cast cat cdiv ceil clamp constexpr "
+    "cos cumprod cumsum debug_barrier device_assert device_print div_rn dot erf exp exp2 expand_dims fdiv flip "
+    "float16 float32 float64 floor fma full gather histogram int1 int16 int32 int64 int8 interleave join load log "
+    "log2 math max max_constancy max_contiguous maximum min minimum multiple_of num_programs permute program_id "
+    "range ravel reduce reshape rsqrt sigmoid sin sort split sqrt sqrt_rn static_assert static_print static_range "
+    "store sum trans uint16 uint32 uint64 uint8 umulhi view where xor_sum zeros zeros_like".split()
+)
+OF_MODULES = {
+    "tl": LANGUAGE,
+    "triton": {"jit", "cdiv", "constexpr", "language", "next_power_of_2"},
+    "math": set("ceil e exp floor inf log log2 nan pi sqrt".split()),
+    "np": set("e float16 float32 inf int32 int64 nan pi".split()),
+}
+OF_TENSORS = LANGUAGE | {"T", "dtype", "element_ty", "shape", "to"}
+BUILTINS = set("NotImplementedError abs bool float int len max min print range tuple".split())
+CONSTANT = re.compile(r"tl\.constexpr|float|math\.\w+")  # calls that make one
 
 
 def objection(source: str, imports: tuple[str, ...] = (), kernel: bool = False) -> str | None:
@@ -26,9 +41,9 @@ def objection(source: str, imports: tuple[str, ...] = (), kernel: bool = False) 
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    allowed = sorted({*MODULES, *imports})
+    allowed, own = sorted({*MODULES, *imports}), _own_names(tree)
     for node in ast.walk(tree):
-        if reason := _foreign(node, allowed) or (kernel and _not_triton(node)):
+        if reason := _foreign(node, allowed) or (kernel and _not_triton(node, own)):
             return f"line {node.lineno}: {reason}"
     for statement in tree.body if kernel else ():
         if not _defines(statement):
@@ -50,16 +65,24 @@ def _foreign(node, allowed):
     return None
 
 
-def _not_triton(node):
+def _not_triton(node, own):
     match node:
-        case ast.Attribute(attr=name, ctx=ctx):
-            refused = NOT_IN_KERNELS.fullmatch(name) or not isinstance(ctx, ast.Load)
+        case ast.Attribute(value=base, attr=name, ctx=ctx):
+            allowed = OF_MODULES.get(getattr(base, "id", None), OF_TENSORS)
+            refused = name not in allowed or not isinstance(ctx, ast.Load)
         case ast.Name(id=name, ctx=ctx):
-            refused = name.startswith("__") or name == "getattr"
-            refused |= name in ("float", "math", "tl") and not isinstance(ctx, ast.Load)
+            refused = name not in own | BUILTINS | OF_MODULES.keys() or name.startswith("__")
+            refused |= name in OF_MODULES and not isinstance(ctx, ast.Load)
         case _:
             return "a kernel's cell may import modules as wholes only" if isinstance(node, ast.ImportFrom) else None
     return f"a kernel may not use {ast.unparse(node)}" if refused else None
+
+
+def _own_names(tree):
+    """What a cell defines: functions, parameters, variables. None of it is a builtin where an answer is marked."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return names | {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
 def _defines(statement):
@@ -75,26 +98,43 @@ def _defines(statement):
     return all(CONSTANT.fullmatch(ast.unparse(call.func)) for call in calls)
 
 
-# In CUDA C++: what leads to other processes, files and memory, or past the compiler.
-CUDA_NAMES = re.compile(
-    r"\b(system|popen|exec[lv]\w*|posix_spawn\w*|v?fork|clone|kill|raise|signal|sigaction|open(at)?|[fp]open|freopen|"
-    r"fdopen|creat|remove|rename|unlink(at)?|rmdir|mkdir|tmpfile|mmap|mprotect|syscall|socket|dlopen|dlsym|getenv|"
-    r"setenv|environ|_?exit|abort|longjmp|ptrace|prctl|symlink\w*|linkat|pthread\w*|[io]?fstream|filebuf|filesystem|"
-    r"runner\w*|"
-    r"kernel_(call|kinds)|__\w+_chk|__tsan\w*|__builtin\w*|__attribute__|(__)?asm(__)?|_Pragma)\b"
+# The words and names of CUDA C++ that a kernel may use. Whatever else it names is its own.
+CUDA_WORDS = set(
+    "auto bool break case char class const const_cast constexpr continue decltype default do double else enum "
+    "explicit extern false float for goto if inline int long mutable namespace noexcept nullptr operator private "
+    "public reinterpret_cast return short signed sizeof static static_assert static_cast struct switch template "
+    "this true typedef typename union unsigned using void volatile while alignas size_t int8_t int16_t int32_t "
+    "int64_t uint8_t uint16_t uint32_t uint64_t uintptr_t __global__ __device__ __host__ __constant__ __shared__ "
+    "__forceinline__ __noinline__ __launch_bounds__ __align__ __restrict__ threadIdx blockIdx blockDim gridDim "
+    "warpSize x y z w uint3 float2 float4 make_float2 make_float4 __syncthreads __syncwarp __ballot_sync __any_sync "
+    "__all_sync __shfl_sync __shfl_up_sync __shfl_down_sync __shfl_xor_sync __int_as_float __float_as_int __expf "
+    "__logf __fdividef __popc __ldg min max abs isnan isinf isfinite sqrt sqrtf rsqrtf cbrtf exp expf exp2 exp2f "
+    "expm1f log logf log2 log2f log10f log1pf pow powf fabs fabsf fmax fmaxf fmin fminf fma fmaf floor floorf ceil "
+    "ceilf round roundf rint rintf trunc truncf fmod fmodf copysignf sin sinf cos cosf tan tanf tanh tanhf sinh "
+    "sinhf cosh coshf asinf acosf atanf atan2f erff erfcf ldexpf hypotf lroundf lrintf llrintf".split()
 )
-CUDA_DIRECTIVES = "define undef if ifdef ifndef else elif endif".split()
+OWN = "own_"  # stands before a kernel's own names where it is compiled
+CUDA_TOKEN = re.compile(
+    r"(?P<space>\s+|//[^\n\\]*|/\*[^\\]*?\*/)|(?P<text>\"C\")|(?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)|(?P<name>[^\W\d]\w*)|"
+    r"(?P<pragma>\#[ \t]*pragma[ \t]+unroll\b[^\n\\/]*)|(?P<refused>\[\s*\[|<:|%:|[\"'\#\\$@`]|/\*)|(?P<sign>.)",
+    re.DOTALL,
+)
 
 
-def objection_to_cuda(source: str) -> str | None:
-    """Why a kernel with this source is not run, or None."""
-    code = re.sub(r"//.*|/\*(?s:.*?)\*/", lambda comment: "\n" * comment[0].count("\n"), source)
-    for number, line in enumerate(code.replace("\\\n", "").splitlines(), 1):
-        directive = re.match(r"\s*(?:#|%:)\s*(\w*)", line)
-        if directive and directive[1] not in CUDA_DIRECTIVES and not re.match(r"\s*#\s*pragma unroll\b", line):
-            return f"line {number}: it may not use #{directive[1]}; what CUDA offers a kernel needs no header"
-        if "##" in line:
-            return f"line {number}: it may not paste names together with ##"
-        if name := CUDA_NAMES.search(line):
-            return f"line {number}: it may not use {name[0]}"
-    return None
+def with_own_names(source: str) -> tuple[str, str | None]:
+    """A kernel in which all that CUDA C++ does not know is renamed, and why it is not run, or None."""
+    # A macro would make names, and a backslash joins lines, also those of comments.
+    renamed, line = [], 1
+    for token in CUDA_TOKEN.finditer(source):
+        if token["refused"]:
+            word = re.match(r"\S+(?:[ \t]*\w+)?", source[token.start() :])[0]
+            return source, f"line {line}: it may not use {word}; constants can be `const int`"
+        is_own = token["name"] and token["name"] not in CUDA_WORDS
+        renamed.append(OWN * bool(is_own) + token[0])
+        line += token[0].count("\n")
+    return "".join(renamed), None
+
+
+def without_prefix(text: str) -> str:
+    """What a compiler or a report says of a renamed kernel, in its own names."""
+    return re.sub(rf"\b{OWN}(?=\w)", "", text)

@@ -45,7 +45,7 @@ def works() -> bool:
 
 def command(arguments, writable=(), readable=()) -> list[str]:
     """The command line that runs these arguments in the sandbox. Raises NoSandbox."""
-    line = _confined(bubblewrap())
+    line = [*_confined(bubblewrap()), "--size", str(64 << 20), "--tmpfs", "/tmp"]
     for option, folders in (("--ro-bind", readable), ("--bind", writable)):
         for folder in folders:
             line += [option, str(folder), str(folder)]
@@ -65,20 +65,12 @@ def worker(sandboxed: bool, info: int) -> tuple[list[str], dict[str, str]]:
     shown += ["--ro-bind", COURSE / "courseware/editing.py", "/course/courseware/editing.py"]
     line = [*_confined(bubblewrap()), *map(str, shown), "--remount-ro", "/", "--chdir", "/"]
     line += ["--as-pid-1", "--info-fd", str(info), "--"]
-    return [*line, interpreter(), "-I", "-S", "-c", _found("/course", "/packages") + script], environment
+    return [*line, *python(script, "/course")], environment
 
 
-def python(script, *arguments, folder, **variables) -> list[str]:
-    """The command line that runs a script of the course by itself, in a folder in which it may write."""
-    line = f"import runpy, sys; sys.argv = {[str(script), *arguments]!r}; runpy.run_path(sys.argv[0], {{}}, '__main__')"
-    named = [f"{name}={value}" for name, value in variables.items()]
-    given = ["/usr/bin/env", *named, interpreter(), "-I", "-S", "-c", _found("/packages") + line]
-    return command(given, writable=[folder], readable=[script])
-
-
-def interpreter() -> str:
-    """The Python to call in the sandbox: the one that the environment was made from."""
-    return str(Path(sys.executable).resolve())
+def python(line, *folders) -> list[str]:
+    """The command that runs a line of Python in the sandbox: by the one that the environment was made from."""
+    return [str(Path(sys.executable).resolve()), "-I", "-S", "-c", _found(*folders, "/packages") + line]
 
 
 def _found(*folders):
@@ -114,4 +106,4 @@ def _confined(path):
             line += ["--ro-bind", str(part), f"/packages/{part.name}"]
     for device in ("null", "zero", "urandom"):
         line += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
-    return [*line, "--size", str(64 << 20), "--tmpfs", "/tmp"]
+    return line

@@ -166,4 +166,7 @@ check(
     test=moves_no_more,
 )
 
-EXERCISE = Exercise(__file__, tiled_attention, check, points=6, minutes=20, difficulty="hard")
+PARTIAL_CREDIT = {
+    "all the work is the answer's own, on tiles that it loaded": 4,
+}
+EXERCISE = Exercise(__file__, tiled_attention, check, points=6, minutes=20, difficulty="hard", partial=PARTIAL_CREDIT)

@@ -152,4 +152,11 @@ check(
 check("float32 products: nothing is rounded to TF32 on a GPU", [(16, 32)], test=rounds_products(gives_o))
 compiles(check, 20, 40, 20, 2, True)
 
-EXERCISE = Exercise(__file__, flash_forward, check, points=8, minutes=25, difficulty="hard", imports=TRITON)
+PARTIAL_CREDIT = {
+    "tiles of keys that raise the max, each of them": 3,
+    "all scores strongly negative": 5,
+    "causal, more queries than keys: a query that sees no key gets 0, never NaN": 6,
+}
+EXERCISE = Exercise(
+    __file__, flash_forward, check, points=8, minutes=25, difficulty="hard", imports=TRITON, partial=PARTIAL_CREDIT
+)

@@ -256,4 +256,7 @@ check(
 )
 check("causal is off unless it is given", [(TWO, 2, 2)], call=CALL.replace("block_k, causal)", "block_k)"))
 
-EXERCISE = Exercise(__file__, tiled_backward, check, points=6, minutes=25, difficulty="hard")
+PARTIAL_CREDIT = {
+    "all the work is the answer's own, on tiles that it loaded": 4,
+}
+EXERCISE = Exercise(__file__, tiled_backward, check, points=6, minutes=25, difficulty="hard", partial=PARTIAL_CREDIT)

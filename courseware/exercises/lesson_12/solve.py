@@ -118,7 +118,9 @@ def gives_the_mean(report, Q, V, output, **_):
 def reads_once_a_block(report, Q, K, V, output, M, N, d, **_):
     plain = launches.plain_counts(M, N, d).by_tensor
     enough = {name: (0, sectors) if name == "output" else (sectors, 0) for name, (_, sectors) in plain.items()}
-    return gives_attention(report, Q, K, V, output) or compare_sectors(report, enough)
+    blocks = -(-M // 16)
+    least = {"Q": Q.nbytes, "K": blocks * K.nbytes, "V": blocks * V.nbytes, "output": output.nbytes}
+    return gives_attention(report, Q, K, V, output) or compare_sectors(report, enough, least)
 
 
 def keeps_no_row_of_scores(report, Q, K, V, output, **_):
@@ -128,7 +130,12 @@ def keeps_no_row_of_scores(report, Q, K, V, output, **_):
 def loads_each_row_once(report, Q, K, V, output, M, N, d, **_):
     warps, tiles, requests_of_a_row = 16 * -(-M // 16), -(-N // 16), -(-d // 32)
     of_a_row = warps * tiles * requests_of_a_row
-    evidence = gives_attention(report, Q, K, V, output) or compare_shared_loads(report, 33 * of_a_row)
+    evidence = gives_attention(report, Q, K, V, output) or compare_shared_loads(
+        # But for the one row that its own lanes have copied, each warp needs all rows of both tiles.
+        report,
+        33 * of_a_row,
+        30 * 4 * d * warps * tiles,
+    )
     if evidence is None or evidence.returned:
         return evidence
     rows = report.shared.loads.requests / of_a_row
@@ -166,4 +173,8 @@ check(
     [(17, 18, 33, 1), st.tuples(*(st.integers(1, most) for most in (33, 50, 70)), st.integers(2, 999))],
 )
 
-EXERCISE = Exercise(__file__, solve, check, points=6, minutes=35, difficulty="hard")
+PARTIAL_CREDIT = {
+    "several blocks": 2,
+    "all scores -4e6: the mean of V": 4,
+}
+EXERCISE = Exercise(__file__, solve, check, points=6, minutes=35, difficulty="hard", partial=PARTIAL_CREDIT)

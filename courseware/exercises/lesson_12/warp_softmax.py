@@ -87,7 +87,8 @@ def gives_equal_weights(report, x, y, **_):
 
 def reads_twice(report, x, y, n_rows, n, **_):
     once = row_sectors(n_rows, n)
-    return gives_the_softmax(report, x, y) or compare_sectors(report, {"x": (2 * once, 0), "y": (0, once)})
+    enough, least = {"x": (2 * once, 0), "y": (0, once)}, {"x": x.nbytes, "y": y.nbytes}
+    return gives_the_softmax(report, x, y) or compare_sectors(report, enough, least)
 
 
 def steps(report, x, y, **_):

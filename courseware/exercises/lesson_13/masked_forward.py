@@ -194,4 +194,11 @@ check.call = call("masks.sliding_window(20, 0) & masks.documents(np.arange(max(n
 check("a window in documents", [case(50, 50, d=6), case(30, 61, d=6, block_m=32)])
 compiles(check, 50, 50, 6)
 
-EXERCISE = Exercise(__file__, masked_forward, check, points=7, minutes=25, difficulty="hard", imports=TRITON)
+PARTIAL_CREDIT = {
+    "tiles that raise the max, each of them": 2,
+    "lengths that no tile divides, full tiles or partial ones": 4,
+    "rows that see no key at all: o is 0": 5,
+}
+EXERCISE = Exercise(
+    __file__, masked_forward, check, points=7, minutes=25, difficulty="hard", imports=TRITON, partial=PARTIAL_CREDIT
+)

@@ -211,4 +211,11 @@ check.examples = 8
 check("any step", [step([21, 0, 50], 2, 5, 6, splits=2, block_n=32, scale=0.7), steps()])
 compiles(check, step([21, 0, 50], 2, 5, 6, splits=2, block_n=32))
 
-EXERCISE = Exercise(__file__, decode_kernel, check, points=7, minutes=25, difficulty="hard", imports=TRITON)
+PARTIAL_CREDIT = {
+    "tiles that raise the max, each of them": 2,
+    "lengths that no tile divides": 4,
+    "splits without keys, and sequences without keys": 5,
+}
+EXERCISE = Exercise(
+    __file__, decode_kernel, check, points=7, minutes=25, difficulty="hard", imports=TRITON, partial=PARTIAL_CREDIT
+)

@@ -231,4 +231,7 @@ check(
 )
 check("any ring, at any pace", [(8, 3, 2, 7, 30, 5, 11), rings()])
 
-EXERCISE = Exercise(__file__, producer_consumer, check, points=6, minutes=25, difficulty="hard")
+PARTIAL_CREDIT = {
+    "two consumers, at every pace": 4,
+}
+EXERCISE = Exercise(__file__, producer_consumer, check, points=6, minutes=25, difficulty="hard", partial=PARTIAL_CREDIT)

@@ -64,7 +64,8 @@ class Program:
         lines = {place: place for place in places}
         if codes := [place for place in places if place >= FIRST_ADDRESS]:
             command = ["addr2line", "-a", "-i", "-e", str(self.path), *(hex(code - 1) for code in codes)]
-            listing = subprocess.run(confined(command), capture_output=True, text=True, check=True).stdout
+            command = confined(command, readable=[self.path.parent])
+            listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             # What is inlined from device.h belongs to the line of the kernel that it is inlined into.
             frames = re.split(r"^0x.*\n", listing, flags=re.MULTILINE)[1:]
             for code, frame in zip(codes, frames, strict=True):
@@ -73,8 +74,8 @@ class Program:
         return lines
 
 
-def confined(command, *folders):
-    """The command line for a program that works in these folders. In class, marking puts a sandbox around it."""
+def confined(command, writable=(), readable=()):
+    """The command line for a program that needs these folders alone. In class, marking puts a sandbox around it."""
     return command
 
 
@@ -97,10 +98,11 @@ def program_of(source, kernel):
     text = f'#include "device.h"\n#include "{SOURCE_NAME}"\nKERNEL_TO_RUN({kernel})\n{"".join(definitions)}'
     compile_kernel = [compiler, *COMPILE, *(CLANG if "clang" in Path(compiler).name else GCC), f"-I{HERE}"]
     try:
-        runner = _made({}, [compiler, *COMPILE_RUNNER, str(HERE / "runner.cc")]) / "runner.o"
-        link = [compiler, "-no-pie", "launch.o", str(runner), "-o", "program"]
+        runner = _made(_cache(), [], {}, [compiler, *COMPILE_RUNNER, str(HERE / "runner.cc")])
+        link = [compiler, "-no-pie", "launch.o", str(runner / "runner.o"), "-o", "program"]
         list_symbols = ["nm", "--demangle", "--print-size", "program"]
-        folder = _made({SOURCE_NAME: source, "launch.cc": text}, compile_kernel, link, list_symbols)
+        files = {SOURCE_NAME: source, "launch.cc": text}
+        folder = _made(programs(), [runner], files, compile_kernel, link, list_symbols)
     except subprocess.CalledProcessError as failed:
         raise _error(failed.stderr, source, kernel) from None
     return _program(folder, dynamic)
@@ -122,12 +124,11 @@ def _program(folder, dynamic):
     return Program(folder / "program", parameters.split(", ") if parameters else [], shared)
 
 
-def _made(files, *commands):
+def _made(cache, readable, files, *commands):
     """The folder that has these files, and what commands make of them: from the cache, or made now.
 
-    Its file "printed" has what the last command printed.
+    readable: folders that the commands need. The file "printed" has what the last command printed.
     """
-    cache = _cache()
     path = cache / hashlib.sha256(repr((files, commands, OURS)).encode()).hexdigest()[:32]
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=cache, ignore_cleanup_errors=True) as new:
@@ -135,7 +136,9 @@ def _made(files, *commands):
                 Path(new, name).write_text(text)
             how = {"cwd": new, "env": os.environ | {"LC_ALL": "C"}, "capture_output": True, "text": True, "check": True}
             for command in commands:
-                Path(new, "printed").write_text(subprocess.run(confined(command, new), **how).stdout)
+                Path(new, "printed").write_text(
+                    subprocess.run(confined(command, [new], [HERE, *readable]), **how).stdout
+                )
             with contextlib.suppress(OSError):  # another process was first
                 Path(new).rename(path)  # at once, so that no other process finds a part of it
         oldest_first = sorted(cache.glob("?" * len(path.name)), key=os.path.getmtime)
@@ -144,17 +147,26 @@ def _made(files, *commands):
     return path
 
 
+def programs():
+    """The cache of programs. In class, each kernel has one of its own, where nobody else's program is."""
+    return _cache()
+
+
 def _cache():
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "course_lib" / "cuda"
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    return folder if os.access(folder, os.W_OK) else Path(_own_folder().name)
+    return folder if os.access(folder, os.W_OK) else own_folder()
 
 
 @functools.cache
-def _own_folder():
-    """For a user without a home to write to; removed when this process ends."""
+def _temporary():
     return tempfile.TemporaryDirectory(prefix="cuda-")
+
+
+def own_folder():
+    """Of this process, which removes it at its end: also for a user without a home to write to."""
+    return Path(_temporary().name)
 
 
 def _error(messages, source, kernel):

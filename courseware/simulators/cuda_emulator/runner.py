@@ -66,9 +66,9 @@ def launch(source, kernel, *, grid, block, arguments, shared_bytes=0, limit_s=10
             file.write(arguments[name])
         file.truncate(file_bytes)
         run = subprocess.run(
-            compiling.confined([str(program.path)]), check=False, stdin=file, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace",
-            timeout=60 + 10 * limit_s,  # by the clock: far beyond the limit that the process keeps by itself
+            compiling.confined([str(program.path)], readable=[program.path.parent]),
+            check=False, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            timeout=60 + 20 * limit_s,  # by the clock: far beyond the limit that the process keeps by itself
         )  # fmt: skip
         file.seek(file_bytes)
         text = file.read().decode(errors="replace")

@@ -98,7 +98,9 @@ def test_more_loads_of_shared_memory_than_enough_are_told_and_less_is_never_wron
     report = run_cuda(doubled(), "doubled", np.int64(2), (np.uint8(64),), x=x, y=x.copy(), n=np.int32(100))
     loads = report.shared.loads.requests
     assert compare_shared_loads(report, loads) is compare_shared_loads(report, loads + 1) is None
-    assert compare_sectors(report, {"x": (14, 0), "y": (0, 14)}) is None
+    assert compare_sectors(report, {"x": (14, 0), "y": (0, 14)}, {"x": 400, "y": 400}) is None
+    assert "401 have to be" in compare_sectors(report, {}, {"x": 401}).findings[0].text
+    assert "have to be" in compare_shared_loads(report, loads, 10**6).findings[0].text
     assert f"{loads} requests load" in compare_shared_loads(report, loads // 2).findings[0].text
 
 

@@ -9,6 +9,8 @@ import inspect
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import sysconfig
 import threading
 
@@ -18,7 +20,7 @@ import pytest
 from courseware.checks import cuda_calls, grade, registry
 from courseware.checks.kernel_calls import is_kernel
 from courseware.classroom import marking, remote_answer
-from courseware.worker import sandbox
+from courseware.worker import running, sandbox
 
 SECRET = "4f1d2c"  # in files and in the environment of the grader; no message may hold it
 
@@ -99,7 +101,8 @@ ANSWERS = {
             import os
             for i in range(3):
                 os.write(i, b"x" * 10**7)""",
-        "an exception of 30 MB": "raise ValueError('x' * 30 * 10**6)"},
+        "an exception of 30 MB": "raise ValueError('x' * 30 * 10**6)",
+        "halves of characters": r"print('\ud800'); raise ValueError('\udfff')"},
     "time": {
         "the alarm switched off": """
             import signal
@@ -107,7 +110,6 @@ ANSWERS = {
             signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
             while True:
                 pass""",
-        "sleep": "import time; time.sleep(1000)",
         "the process ended": "import os; os._exit(0)"},
     "messages": {way: SENDING.replace("MESSAGES", text) for way, text in FORGED.items()},
     "results that lie": {
@@ -192,7 +194,26 @@ def test_a_way_round_earns_nothing(way, folder):
     result = graded("03.stable_softmax", cheating(EVERY_WAY[way], folder))
     assert result.attempted and not result.passed
     assert SECRET not in result.message + result.page
-    assert len(result.message) < 20_000 and "<script" not in result.page
+    assert len(result.message.encode()) < 20_000 and "<script" not in result.page
+
+
+def test_an_answer_that_waits_is_not_marked(folder, monkeypatch):
+    monkeypatch.setattr(running, "CLOCK_LIMITS", 0.5)
+    with pytest.raises(running.MachineBusy):
+        graded("03.stable_softmax", cheating("import time; time.sleep(1000)", folder))
+
+
+@pytest.mark.skipif("COURSEWARE_ALL_CHEATS" not in os.environ, reason="takes minutes")
+@pytest.mark.parametrize("exercise_id", ["05.online_attention", "08.flash_forward", "12.warp_softmax"])
+def test_marks_beside_ten_busy_processes_a_core_are_those_of_an_idle_machine(exercise_id):
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(10 * os.cpu_count())]
+    try:
+        answer = inspect.getsource(registry.find(exercise_id).answer)
+        (outcome,) = marking.mark({exercise_id: answer}, {exercise_id: None}).values()
+    finally:
+        for process in busy:
+            process.kill()
+    assert outcome["passed"], outcome["message"]
 
 
 def test_the_next_answer_is_marked(folder):
@@ -226,6 +247,12 @@ def row_softmax(x_ptr, stride_xm, stride_xn, out_ptr, stride_om, stride_on, n_co
     tl.store(out_ptr + tl.program_id(0) * stride_om + offs * stride_on, p, mask=offs < n_cols)
 """
 KERNELS = {
+    "one body for the compiler, another for the interpreter": """
+    if isinstance(tl.cdiv, triton.JITFunction):
+        p = x
+    else:
+        exec("e = np.exp(x.handle.data - x.handle.data.max()); x.handle.data[:] = e / e.sum()")
+        p = x""",
     "NumPy behind a tensor": "p = x; e = np.exp(x.handle.data - x.handle.data.max()); p.handle.data[:] = e / e.sum()",
     "a file read by a kernel": "p = x + float(open('SECRET').read())",
     "Python for the compiler": "p = tl.core.inspect.sys.modules['os']._exit(0)",
@@ -233,11 +260,11 @@ KERNELS = {
 
 
 @tried(KERNELS, 2)
-def test_a_kernel_is_compiled_before_it_is_interpreted(way, folder):
+def test_a_kernel_is_compiled_before_it_is_interpreted_and_finds_no_builtin_that_executes(way, folder):
     source = KERNEL.format(body=KERNELS[way].replace("SECRET", str(folder / "secret")))
     result = graded("07.row_softmax", source)
-    assert not result.passed and "compiler refuses it" in result.message
-    assert SECRET not in result.message
+    assert not result.passed and SECRET not in result.message
+    assert "NameError" in result.message if "exec" in KERNELS[way] else "compiler refuses it" in result.message
 
 
 def test_the_rules_are_for_kernels_too():
@@ -261,12 +288,29 @@ STRUCTURE = {
         tracemalloc.stop()
         m = max(scores, default=-np.inf)
         return m, float(np.exp(np.array(scores) - (0 if m == -np.inf else m)).sum())"""),
+    "memory that an earlier call took": ("05.online_normalizer", """
+        kept, n = vars(np).setdefault("kept", np.zeros(1 << 22)), 0
+        kept[:1 << 16] = -np.inf
+        for n, kept[n] in enumerate(stream):
+            pass
+        m = kept[:n + 1].max()
+        return m, 0.0 if m == -np.inf else float(np.exp(kept[:n + 1] - m).sum())"""),
+    "names of empty files": ("05.online_normalizer", """
+        import os
+        m, l = -np.inf, 0.0
+        for n, s in enumerate(stream):
+            os.close(os.open(f"/tmp/{n} {s}", os.O_CREAT))
+            m = max(m, s)
+        for file in os.scandir("/tmp"):
+            os.unlink(file)
+            l += np.exp(float(file.name.split()[1]) - m) if m > -np.inf else 0.0
+        return m, l"""),
     "the arrays behind the memory machine": ("06.tiled_attention", "O._array[:] = V._array.mean(axis=0)"),
     "a tile of a terabyte": ("06.tiled_attention", "machine.full((10**6, 10**6), 0.0)"),
 }  # fmt: skip
 
 
-@tried(STRUCTURE, 4)
+@tried(STRUCTURE, 5)
 def test_what_an_answer_reads_and_keeps_is_the_judges_to_count(way, folder):
     exercise_id, body = STRUCTURE[way]
     result = graded(exercise_id, cheating(body, folder, exercise_id))
@@ -286,15 +330,45 @@ PROGRAMS = {
 }
 
 
-@tried(PROGRAMS, 2)
-def test_a_program_leads_the_judge_nowhere(way, folder, monkeypatch):
-    """Without the rules for CUDA C++, which would refuse each of these."""
-    from courseware.simulators.cuda_emulator import compiling, runner
+OPENING = """
+extern "C" int open(const char *, int);
+__global__ void cheat(float *out, int n) {{ out[0] = open("{}", 0) >= 0; }}
+"""
 
-    monkeypatch.setattr(compiling, "confined", compiling.confined)
+
+@pytest.fixture
+def confined(monkeypatch):
+    from courseware.simulators.cuda_emulator import compiling
+
+    for name in ("confined", "programs"):
+        monkeypatch.setattr(compiling, name, getattr(compiling, name))
     cuda_calls.confine()
+    return compiling
+
+
+def test_a_program_opens_nothing_and_finds_no_other(folder, confined):
+    from courseware.simulators.cuda_emulator import runner
+
+    out = np.full(1, 2, np.float32)
+    for path in ("/", folder / "secret"):
+        runner.launch(OPENING.format(path), "cheat", grid=1, block=1, arguments={"out": out, "n": 1})
+        assert out == 0
+    assert not confined.program_of(OPENING.format("/"), "cheat").path.is_relative_to(confined._cache())
+
+
+@tried(PROGRAMS, 2)
+def test_a_program_leads_the_judge_nowhere(way, folder, confined):
+    """Without the rules for CUDA C++, which would refuse each of these."""
+    from courseware.simulators.cuda_emulator import runner
+
     body, refusal = PROGRAMS[way]
     out = np.zeros(1, np.float32)
     with pytest.raises((OSError, RuntimeError), match=refusal):
         runner.launch(CUDA.format(body), "cheat", grid=1, block=1, arguments={"out": out, "n": 1})
     assert not out.any()
+
+
+def test_a_tile_that_is_let_go_takes_no_memory_while_messages_wait():
+    exercise_id = "09.tiled_backward"
+    result = graded(exercise_id, inspect.getsource(registry.find(exercise_id).answer), seed=77)
+    assert result.passed, result.message

@@ -22,7 +22,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from courseware.checks import registry
-from courseware.classroom import assignments, marking
+from courseware.checks.misconceptions import variants
+from courseware.classroom import assignments, cli, marking
 from tools import authoring
 
 LESSON = "03_stable_softmax"
@@ -32,6 +33,9 @@ FIRST, SECOND, THIRD = EXERCISES
 NAME = {exercise_id: exercise.answer.__name__ for exercise_id, exercise in EXERCISES.items()}
 POINTS = {exercise_id: exercise.points for exercise_id, exercise in EXERCISES.items()}
 ANSWERS = {exercise_id: inspect.getsource(exercise.answer) for exercise_id, exercise in EXERCISES.items()}
+
+
+STUBS = {exercise_id: f"def {name}(*x):\n    raise NotImplementedError\n" for exercise_id, name in NAME.items()}
 
 
 def wrong(exercise_id):
@@ -85,6 +89,13 @@ def edit_tests(notebook):
     notebook.cells.append(new_code_cell(HOOKS))
 
 
+def split(notebook):
+    """Into two cells of the same metadata, as JupyterLab does, with a copy of the stub at the end."""
+    cell = cell_of(notebook, assignments.answer_cell(FIRST))
+    cell.source, rest = cell.source.replace(":\n", ":@", 1).split("@")
+    notebook.cells += [new_code_cell(part, metadata=cell.metadata) for part in (rest, STUBS[FIRST])]
+
+
 # If the student's folder were on the path, these files would be imported instead of the real modules.
 SHADOWS = {name: "raise SystemExit('shadowed')\n" for name in ("numpy.py", "sitecustomize.py", "course_lib.py")}
 
@@ -105,6 +116,11 @@ SUBMISSIONS = {
         (FIRST,), lambda notebook: notebook.cells.insert(0, new_markdown_cell("<script>alert(1)</script>"))),
     "hands_in_no_notebook": Submission({}, files={f"{LESSON}.ipynb": "My answer is 42."}),
     "hands_in_a_link": Submission({}),  # to the course's own notebook, answers included
+    "hands_in_halves": Submission({
+        FIRST: f"'\ud800'\n{ANSWERS[FIRST]}",
+        SECOND: wrong(SECOND).replace("return", "raise ValueError('\\udfff')")},
+        (FIRST,), split, {"timestamp.txt": "soon"}),
+    "unlucky": Submission(ANSWERS, passed=(FIRST, SECOND, THIRD)),  # until the machine is too busy for the last
 }  # fmt: skip
 
 
@@ -119,14 +135,16 @@ class Loop(NamedTuple):
         return output.get("evalue") or output.get("text")
 
 
-def nbgrader(course, *arguments):
+def nbgrader(course, *arguments, code=None):
     """Runs the command. The tests' course_lib need not be the one that is installed."""
     command = [Path(sys.executable).with_name("nbgrader"), *arguments]
     neutral = {"JUPYTER_CONFIG_DIR": str(course / "none"), "HOME": str(course), "IPYTHONDIR": str(course / "none")}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # it starts alembic by its name
     environment = os.environ | neutral | {"PATH": path, "PYTHONPATH": str(authoring.ROOT)}
+    command = command if code is None else [sys.executable, "-c", code, *arguments]
     run = subprocess.run(command, cwd=course, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
+    return run.stderr + run.stdout
 
 
 def unstrict(source):
@@ -138,7 +156,7 @@ def unstrict(source):
 def loop(tmp_path_factory):
     course = tmp_path_factory.mktemp("classroom") / "course"
     assignments.write_course(course, seed=int(SEED))
-    assert f"seed={SEED}" in (course / "source" / LESSON / f"{LESSON}.ipynb").read_text()
+    assert f"seed=drawn_anew({SEED})" in (course / "source" / LESSON / f"{LESSON}.ipynb").read_text()
     nbgrader(course, "generate_assignment", LESSON)
 
     released = nbformat.read(course / "release" / LESSON / f"{LESSON}.ipynb", as_version=4)
@@ -150,14 +168,21 @@ def loop(tmp_path_factory):
             submission.damage(notebook)
         folder = course / "submitted" / student / LESSON
         folder.mkdir(parents=True)
-        nbformat.write(notebook, folder / f"{LESSON}.ipynb")
+        (folder / f"{LESSON}.ipynb").write_text(json.dumps(notebook))
+        (folder / "data.txt").symlink_to(course / "nbgrader_config.py")
         for name, text in submission.files.items():
             (folder / name).write_text(text)
     link = course / "submitted" / "hands_in_a_link" / LESSON / f"{LESSON}.ipynb"
     link.unlink()
     link.symlink_to(course / "source" / LESSON / f"{LESSON}.ipynb")
     assert ("hands_in_a_link", "broken: a link") in assignments.submissions(course, LESSON)
-    for command in (["autograde", LESSON], ["generate_feedback", LESSON], ["export"]):
+    said = nbgrader(course, "autograde", LESSON, "--MarkAnswers.jobs=2")
+    lost = "hands_in_a_link, hands_in_no_notebook"
+    for line in (f"Marked: {len(SUBMISSIONS)}", f"Without any point: calls_the_reference, {lost}",
+                 "Stopped by a limit: never_ends"):  # fmt: skip
+        assert f"\n{line}\n" in said
+    assert "hands_in_halves: timestamp.txt holds no date" in said and "SAWarning" not in said
+    for command in (["generate_feedback", LESSON], ["export"]):
         nbgrader(course, *command)
     rows = list(csv.DictReader((course / "grades.csv").read_text().splitlines()))
     return Loop(course, {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in rows})
@@ -166,6 +191,55 @@ def loop(tmp_path_factory):
 def test_the_exported_marks_are_what_they_should_be(loop):
     earned = {name: sum(POINTS[exercise_id] for exercise_id in its.passed) for name, its in SUBMISSIONS.items()}
     assert loop.scores == {student: (points, sum(POINTS.values())) for student, points in earned.items()}
+
+
+BUSY = """
+from courseware.classroom import autograding, marking
+real = marking._graded_apart
+def graded(exercise_id, *rest):
+    if exercise_id.endswith("masked_softmax"):
+        rest = (*rest[:2], 0.01, *rest[3:])  # the limit by the clock is a fraction of a second
+    return real(exercise_id, *rest)
+marking._graded_apart = graded
+from nbgrader.apps.nbgraderapp import main
+main()
+"""
+
+
+def test_a_busy_machine_costs_no_points_and_platforms_get_their_columns(loop):
+    said = nbgrader(loop.course, "autograde", LESSON, "--student", "unlucky", "--force", code=BUSY)
+    assert f"unlucky: {THIRD} {marking.BUSY}" in said and f"nbgrader autograde {LESSON} --student unlucky" in said
+    assert marking.BUSY in loop.said("unlucky", THIRD)
+    (loop.course / "students.csv").write_text("id,email,lms_user_id\nunlucky,u@x.org,12\nabsent,a@x.org,13\n")
+    nbgrader(loop.course, "db", "student", "import", "students.csv")
+    assert ("absent", "missing") in assignments.submissions(loop.course, LESSON)
+    for layout, head, rows in (
+        ("lines", "assignment,duedate,timestamp,student_id", ["unlucky,,,u@x.org,,0.0,,7.0"]),
+        ("moodle", f"Email address,ID number,{LESSON}", ["u@x.org,12,\n", "a@x.org,13,0.0\n", ",honest,7.0\n"]),
+        ("canvas", f"Student,ID,{LESSON}\nPoints Possible,,7.0\n", ['", ",12,\n', '", ",honest,7.0\n']),
+    ):
+        nbgrader(loop.course, "export", f"--Grades.layout={layout}", "--to", f"{layout}.csv")
+        written = (loop.course / f"{layout}.csv").read_text()
+        assert written.startswith(head) and not [row for row in rows if row not in written], written
+
+
+def test_late_points_and_names_of_platforms():
+    from courseware.classroom.autograding import LatePolicy
+
+    policy = LatePolicy(grace_hours=1, part_a_day=0.25, extension_days={"ada": 2, "bob/05": 1})
+    for student, hours, lost in (("cyd", 0.9, None), ("cyd", 1.1, 2), ("cyd", 26, 4), ("cyd", 999, 8),
+                                 ("ada", 48, None), ("ada", 50, 2), ("bob", 24, 2)):  # fmt: skip
+        assert policy.late_submission_penalty(student, 8, 3600 * hours) == lost
+    (regexp,) = re.findall(r"named_regexp = (\(.*?\n\))", assignments.CONFIG.read_text(), re.DOTALL)
+    for name, found in (
+        ("ada_05_online_softmax.ipynb", ("ada", "05_online_softmax")),
+        ("Ada Lovelace_12345_assignsubmission_file_/05_online_softmax.ipynb", ("Ada Lovelace", "05_online_softmax")),
+        ("Ada Lovelace_12345_assignsubmission_file_my work.ipynb", ("Ada Lovelace", "my work")),
+        ("lovelaceada_123_45678_05_online_softmax-1.ipynb", ("123", "05_online_softmax-1")),
+        ("lovelaceada_LATE_123_45678_05_online_softmax.ipynb", ("123", "05_online_softmax")),
+    ):
+        path = f"/class/downloaded/05_online_softmax/extracted/CS1-05_x/{name}"
+        assert re.match(ast.literal_eval(regexp), path).group("student_id", "file_id") == found
 
 
 def test_each_student_is_told_why(loop):
@@ -224,6 +298,18 @@ def test_a_release_is_the_lesson_with_locks_and_points(loop):
         assert not check.metadata.editable and not check.metadata.deletable
 
 
+def test_an_answer_that_has_come_some_way_earns_a_part():
+    exercise = registry.find("15.producer_consumer")
+    (form,) = (form for key, form in variants(exercise).items() if key[0].name == "the softmax waits for the next tile")
+    answers = {exercise.id: inspect.getsource(form.answer)}
+    for test in (None, f"check('{exercise.id}', producer_consumer)"):
+        (outcome,) = marking.mark(answers, {exercise.id: test}).values()
+        assert (outcome["passed"], outcome["points"]) == (False, 4) and outcome["message"].endswith("4 of 6 points")
+    for each in map(registry.find, registry.exercises()):
+        assert each.partial.keys() <= {prop.name for prop in each.properties}
+        assert sorted(each.partial.values()) == list(each.partial.values()) < [each.points] or not each.partial
+
+
 def test_the_locked_cell_decides():
     """What an instructor adds to the hidden tests counts."""
 
@@ -241,7 +327,7 @@ def test_the_locked_cell_decides():
     assert not marked(f'check("{FIRST}", {NAME[FIRST]})', {FIRST: wrong(FIRST)})[0]
     assert "its cell was not found" in marked("", {})[1]
     stuck = "import functools\nsum(iter(int, 1))\n"
-    assert marked("", {FIRST: stuck}, limit_s=2) == (False, f"{FIRST}: the answer did not return within 2 s")
+    assert marked("", {FIRST: stuck}, limit_s=2) == (False, f"{FIRST}: its cell did not return in time")
 
 
 def source_of(loop, lesson):
@@ -267,7 +353,7 @@ def test_every_lesson_becomes_an_assignment_with_answers_and_points(loop, lesson
         answer = cell_of(source, assignments.answer_cell(exercise.id)).source
         assert function_in(answer) == function_in(inspect.getsource(exercise.answer))
         hidden = cell_of(source, assignments.check_cell(exercise.id)).source
-        assert f'grade("{exercise.id}", {exercise.answer.__name__}, seed={SEED})' in hidden
+        assert f'grade("{exercise.id}", {exercise.answer.__name__}, seed=drawn_anew({SEED}))' in hidden
 
     released, _ = ClearSolutions(code_stub={"python": assignments.STUB}).preprocess(source, {})
     released, _ = ClearHiddenTests().preprocess(released, {})
@@ -277,12 +363,25 @@ def test_every_lesson_becomes_an_assignment_with_answers_and_points(loop, lesson
 
 
 def test_what_each_student_handed_in(tmp_path, capsys):
-    cell = {"cell_type": "code", "metadata": {"nbgrader": {"grade_id": assignments.answer_cell(FIRST)}}, "source": ""}
-    book, renamed = json.dumps({"cells": [cell]}), f"{LESSON} (1).ipynb"
+    ids = [{"nbgrader": {"grade_id": assignments.answer_cell(exercise_id)}} for exercise_id in EXERCISES]
+    cells = [{"cell_type": "code", "metadata": each, "source": ""} for each in ids]
+    book, renamed = json.dumps({"cells": cells}), f"{LESSON} (1).ipynb"
+    head, body = ANSWERS[FIRST].replace(":\n", ":\n@", 1).split("@")
+
+    def of(*sources):
+        about = {"exercise": FIRST}
+        return json.dumps({"cells": [{"metadata": about, "source": source} for source in sources] + cells[1:]})
+
+    joined, named = f"a notebook; 2 cells of {assignments.answer_cell(FIRST)}, joined", f"{LESSON}.ipynb"
     handed_in = {
+        "bom": (named, "\ufeff" + book, "a notebook"),
+        "utf": (named, book.encode("utf-16-le"), "a notebook; in UTF-16-LE"),
+        "cut": (named, of(head, body), f"{joined}; {assignments.answer_cell(FIRST)} as stub"),
+        "stub": (named, of(ANSWERS[FIRST], STUBS[FIRST]), f"{joined}; {assignments.answer_cell(FIRST)} as cut"),
+        "draft": (named, of(wrong(FIRST), "def draft(:"), joined),
         "ada": (f"{LESSON}.ipynb", book, "a notebook"),
         "bob": (f"{LESSON}.ipynb", "{", "broken: not a Jupyter notebook"),
-        "cyd": (renamed, book, f"renamed: no {LESSON}.ipynb, but {renamed}"),
+        "cyd": (renamed, book, f"a notebook; named {renamed}"),
         "dan": (None, None, "missing"),
         "eve": (f"{LESSON}.ipynb", '{"cells": []}', "broken: no answer cell of the release is in it"),
     }
@@ -290,7 +389,11 @@ def test_what_each_student_handed_in(tmp_path, capsys):
         folder = tmp_path / "submitted" / student / LESSON
         folder.mkdir(parents=True)
         if name:
-            (folder / name).write_text(text)
+            (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    for student, source in zip(handed_in, ("", "", ANSWERS[FIRST], ANSWERS[FIRST], wrong(FIRST)), strict=False):
+        found = cli.answer_cells(tmp_path / "submitted" / student / LESSON / named)[FIRST]
+        assert found.split() == source.split()
+    capsys.readouterr()
     assert assignments.main([str(tmp_path), "--submissions", LESSON]) == 0
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert said == {student: words for student, (*_, words) in handed_in.items()}
@@ -320,7 +423,7 @@ def test_the_command_writes_a_course_with_a_seed_of_its_own_and_never_overwrites
     for name in ("one", "other"):
         assert assignments.main([str(tmp_path / name)]) == 0
         assert "nbgrader generate_assignment 00_start_here" in capsys.readouterr().out
-        seeds += set(re.findall(rb"seed=(\d{6,})", b"".join(contents(name).values())))
+        seeds += set(re.findall(rb"drawn_anew\((\d{6,})", b"".join(contents(name).values())))
     assert len(set(seeds)) == len(seeds) == 2
     before = contents("one")
     assert assignments.main([str(tmp_path / "one")]) == 2

@@ -34,7 +34,7 @@ MARKED = {
     "00.softmax_scale": ("__import__('os')._exit(7)", 0, True, "ended the process"),
     # What no signal stops is killed, and costs its own marks.
     "03.stable_softmax": (STUCK, 0, True, "the answer did not return within"),
-    "03.logsumexp": ("while True:\n    pass\n", 0, True, "the answer did not return within 20 s"),
+    "03.logsumexp": ("while True:\n    pass\n", 0, True, "its cell did not return in time"),
     "05.online_normalizer": (ENDLESS, 0, True, "did not return within 2 s"),
     "05.online_softmax_update": ("def online_softmax_update(*state):\n    raise NotImplementedError\n", 0, False,
                                  "not attempted yet"),
@@ -46,7 +46,7 @@ MARKED = {
 
 def test_honest_blank_wrong_endless_and_crashing(tmp_path):
     path = notebook(tmp_path, {exercise_id: source for exercise_id, (source, *_) in MARKED.items()})
-    command = [sys.executable, "-m", "courseware", "grade", str(path), "--json", "--limit", "20"]
+    command = [sys.executable, "-m", "courseware", "grade", str(path), "--json", "--limit", "8"]
     report = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     possible = sum(exercise.points for number in ("00", "03", "05") for exercise in registry.of_lesson(number))
     assert (report["points"], report["possible"]) == (4, possible)
@@ -91,8 +91,8 @@ UNKNOWN = '{"cells": [{"cell_type": "code", "metadata": {"exercise": "05.unknown
 
 @pytest.mark.parametrize(
     "content, said",
-    [(None, "No such file"), ("", "not a Jupyter notebook"), (UNKNOWN, "there is no exercise 05.unknown"),
-     *((text, "no cell of it") for text in ("{}", "[1]", '{"cells": []}', '{"cells": [{"cell_type": "code"}]}'))],
+    [(None, "No such file"), ("", "not a Jupyter notebook"),
+     *((text, "no cell of it") for text in (UNKNOWN, "{}", "[1]", '{"cells": []}', '{"cells": [{"source": ""}]}'))],
 )  # fmt: skip
 def test_what_is_no_notebook_with_exercises_is_refused(content, said, tmp_path, capsys):
     path = tmp_path / "lesson.ipynb"
