@@ -21,7 +21,7 @@ import functools
 import torch
 
 from course_lib import runtime
-from course_lib.kernels.checks import check_flag, check_scale, check_tensors
+from course_lib.kernels.checks import check_flag, check_not_differentiated, check_scale, check_tensors
 from course_lib.kernels.gluon import (
     TensorDescriptor,
     fence_async_shared,
@@ -366,11 +366,12 @@ def hopper_flash_attention(q, k, v, *, causal=False, scale=None, return_lse=Fals
 
     It takes fp16 and bf16, head_dim 33 to 128 in multiples of 8, sequences of 512 and more, tensors whose rows begin
     at multiples of 16 bytes, and a GPU of compute capability 9.0, or the CPU, where an emulator runs it (see
-    `runtime.emulators`). It is not differentiable by itself.
+    `runtime.emulators`). It has no derivatives, and refuses tensors that require a gradient.
     Raises TypeError or ValueError, naming the argument, and RuntimeError on another GPU.
     """
     causal, return_lse = check_flag("causal", causal), check_flag("return_lse", return_lse)
     check_tensors(q, k, v)
+    check_not_differentiated("hopper_flash_attention", q=q, k=k, v=v)
     scale = check_scale(scale, q.shape[-1])
     q, k, v = addressable(q), addressable(k), addressable(v)
     capability = runtime.capability(q.device) or HOPPER  # interpreted, it is as on Hopper

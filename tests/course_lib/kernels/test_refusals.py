@@ -150,6 +150,7 @@ OF_HOPPER = {
     "head_dim 44": (kv(1, 1, 512, 44, names="qkv", **HALF), "V: multiples of 16 bytes"),
     "short": (dict(q=T(1, 1, 511, 64, **HALF)), "V: at least 512 rows"),
     "causal": (dict(causal=None), "T: causal must be True or False"),
+    "gradient": (dict(k=T(1, 1, 512, 64, requires_grad=True, **HALF)), "V: k requires a gradient, which hopper_flash"),
 }
 GOOD = {
     flash_attention: kv(1, 1, 4, 8, names="qkv"),
