@@ -211,6 +211,20 @@ class Mask:
         """(start, stop): query i sees the keys from start to stop - 1. i: integer array. Where `has_ranges` only."""
         raise TypeError(f"this {type(self).__name__} mask is not a band: a query may see several ranges of keys")
 
+    def in_ranges(self, n_q, n_k):
+        """This mask, or an equal one for these lengths that `has_ranges`, if each query sees one range of keys."""
+        if self.has_ranges:
+            return self
+        bounds = []
+        for first in range(0, n_q, 1024):  # so that not all pairs are there at a time
+            seen = self._rule(np.arange(first, min(first + 1024, n_q))[:, None], np.arange(n_k), n_q, n_k)
+            start, stop = seen.argmax(axis=1), n_k - seen[:, ::-1].argmax(axis=1)
+            start, stop = start * seen.any(axis=1), stop * seen.any(axis=1)
+            if not np.array_equal(seen.sum(axis=1), stop - start):
+                return self
+            bounds.append((start, stop))
+        return Ranges(*np.concatenate(bounds, axis=1))
+
     def positions(self, n_q, n_k):
         """The key at whose position each query stands: int64 [n_q]."""
         return np.arange(n_q) + n_k - n_q
@@ -464,6 +478,18 @@ class FirstKeys(Mask):
 
     def key_range(self, i, n_q, n_k):
         return 0 * i, 0 * i + self.n
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges(Mask):
+    """Query i sees the keys start[i] to stop[i] - 1. Made by `Mask.in_ranges`."""
+
+    start: np.ndarray
+    stop: np.ndarray
+    has_ranges = True
+
+    def key_range(self, i, n_q, n_k):
+        return self.start[i], self.stop[i]
 
 
 @dataclass(frozen=True)

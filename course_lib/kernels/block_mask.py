@@ -40,13 +40,13 @@ class BlockMask(NamedTuple):
 @functools.lru_cache(256)
 def keys_of_a_query(mask, n_q, n_k):
     """How many keys a query visits on average, in tiles of 128, at least 1. Heads count as the first does."""
-    return max(1, mask.at(0, 0).tiles(n_q, n_k, 128, 128).visited.pairs // n_q)
+    return max(1, mask.at(0, 0).in_ranges(n_q, n_k).tiles(n_q, n_k, 128, 128).visited.pairs // n_q)
 
 
 @functools.lru_cache(256)
 def block_mask_of(mask, n_q, n_k, block_q, block_k, device, by_key=False):
     """The BlockMask of programs that have a tile of queries each, or, by_key, a tile of keys."""
-    heads = [mask.at(*index) for index in np.ndindex(mask.shape)]
+    heads = [mask.at(*index).in_ranges(n_q, n_k) for index in np.ndindex(mask.shape)]
     tiles = [head.tiles(n_q, n_k, block_q, block_k) for head in heads]
     kinds = np.stack([of_head.kinds for of_head in tiles])
     # A tile that ends beyond the tensor is never taken whole.
@@ -68,7 +68,7 @@ def block_mask_of(mask, n_q, n_k, block_q, block_k, device, by_key=False):
     if any(of_head is None for of_head in ranges):
         ranges = None
         bits_of, bits = _bits(tiles, kinds, of_program, by_key)
-    positions = heads[0].positions(n_q, n_k)
+    positions = mask.at(0, 0).positions(n_q, n_k)
     positions = None if np.array_equal(positions, np.arange(n_k - n_q, n_k)) else positions
     arrays = programs, listed, bits_of, bits, None if ranges is None else np.stack(ranges), positions
     return BlockMask(

@@ -197,6 +197,17 @@ def test_masks_for_each_head():
             check_tiles(mask.at(b, h), expected, 2, 3)
 
 
+@pytest.mark.parametrize("name", MASKS)
+def test_ranges_are_seen_in_any_rule(name):
+    """A function that says what a window says is as cheap for a kernel as the window."""
+    for n_q, n_k in ((7, 5), (4, 7)):
+        mask, dense = MASKS[name](n_q, n_k)
+        found = masks.from_dense(dense).at(0, 0).in_ranges(n_q, n_k)
+        check_pairs(found, dense)
+        check_tiles(found, dense, 2, 3)
+        assert found.has_ranges or not mask.has_ranges
+
+
 def test_copies_are_equal_and_codes_lead_back():
     """What is computed for a mask is found again for its copy; graphs of torch.compile know masks by their codes."""
     made = [
