@@ -213,6 +213,7 @@ class Mask:
 
     def in_ranges(self, n_q, n_k):
         """This mask, or an equal one for these lengths that `has_ranges`, if each query sees one range of keys."""
+        self.check_lengths(n_q, n_k)
         if self.has_ranges:
             return self
         bounds = []
