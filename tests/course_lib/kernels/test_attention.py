@@ -430,6 +430,7 @@ def test_no_sequences_no_queries_and_no_keys(batch, n_q, n_k):
         assert not any(x.any() for x in torch.autograd.grad(o.sum(), (q, k, v)))
         o, lse = flash_attention(q, k, v, sinks=sinks, return_lse=True, **how)
         assert torch.equal(lse, sinks[:, None].expand_as(lse)) and not o.any()
+        assert not torch.autograd.grad(o.sum(), sinks, retain_graph=True)[0].any()
         assert torch.equal(torch.autograd.grad(lse.sum(), sinks)[0], torch.full_like(sinks, batch * n_q))
 
 
