@@ -1,5 +1,6 @@
 """The memory machine: what it counts, what it refuses, and that nothing gets past it."""
 
+import functools
 import math
 from collections import namedtuple
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from course_lib.machine import Machine, SRAMOverflow
+from tests.course_lib.kernels.common import check_refusal
 
 
 def machine_with(rows=8, columns=4, dtype=np.float32, sram_bytes=math.inf):
@@ -133,18 +135,6 @@ def test_an_overflow_names_the_budget_and_what_holds_it():
     machine.load(X, (2, 6))
 
 
-def test_a_freed_tile_and_its_views_cannot_be_used():
-    machine, X, _ = machine_with()
-    x = machine.load(X, (0, 2))
-    view = x.T
-    machine.free(x)
-    for use in (lambda: x + 1, lambda: view @ view.T, lambda: machine.store(X, (0, 2), x),
-                lambda: machine.free(x), lambda: x[0], lambda: x.astype(np.float64)):  # fmt: skip
-        with pytest.raises(ValueError, match=r"tile X\[0:2\] was freed"):
-            use()
-    assert repr(x) == "Tile X[0:2] [2, 4] float32, freed"
-
-
 def test_rows_out_of_bounds_or_of_another_kind_are_refused():
     machine, X, _ = machine_with()
     tile = machine.load(X, (0, 1))
@@ -154,19 +144,39 @@ def test_rows_out_of_bounds_or_of_another_kind_are_refused():
                 access(rows)
 
 
-def test_a_store_must_match_in_shape_and_dtype():
-    machine, X, array = machine_with()
-    tile = machine.load(X, (0, 2))
+def test_what_a_machine_refuses():
+    (machine, X, array), (other, Y, _) = machine_with(), machine_with()
+    tile, foreign, freed = machine.load(X, (0, 2)), other.load(Y, (0, 2)), machine.load(X, (0, 2))
     readonly = machine.hbm(np.broadcast_to(np.float32(0), (2, 4)), "readonly")
-    for handle, rows, stored, error, message in [
-        (X, (0, 3), tile, ValueError, r"tile has shape \(2, 4\); X\[0:3\] takes \(3, 4\)"),
-        (X, (0, 1), tile[0], ValueError, r"tile has shape \(4,\); X\[0:1\] takes \(1, 4\)"),
-        (X, (0, 2), tile.astype(np.float16), TypeError, "tile is float16, X float32; convert it with tile.astype"),
-        (X, (0, 2), array[:2], TypeError, "tile is an array of dtype float32; accepted: a tile"),
-        (readonly, (0, 2), tile, ValueError, "readonly was made from a read-only array"),
+    view = freed.T
+    machine.free(freed)
+    assert repr(freed) == "Tile X[0:2] [2, 4] float32, freed" and machine.hbm(array).name == "tensor2"
+    another, was_freed = "V: SRAM of another machine", r"V: tile X\[0:2\] was freed"
+    for call, said in [
+        (lambda: machine.store(X, (0, 3), tile), r"V: tile has shape \(2, 4\); X\[0:3\] takes \(3, 4\)"),
+        (lambda: machine.store(X, (0, 1), tile[0]), r"V: tile has shape \(4,\); X\[0:1\] takes \(1, 4\)"),
+        (
+            lambda: machine.store(X, (0, 2), tile.astype(np.float16)),
+            "T: tile is float16, X float32; convert it with tile.astype",
+        ),
+        (lambda: machine.store(X, (0, 2), array[:2]), "T: tile is an array of dtype float32; accepted: a tile"),
+        (lambda: machine.store(readonly, (0, 2), tile), "V: readonly was made from a read-only array"),
+        (lambda: machine.load(Y, (0, 2)), "V: HBM of another machine"),
+        (lambda: machine.store(X, (0, 2), foreign), another),
+        (lambda: tile + foreign, another),
+        (lambda: machine.free(foreign), another),
+        (lambda: freed + 1, was_freed),
+        (lambda: view @ view.T, was_freed),
+        (lambda: machine.store(X, (0, 2), freed), was_freed),
+        (lambda: machine.free(freed), was_freed),
+        (lambda: freed[0], was_freed),
+        (lambda: freed.astype(np.float64), was_freed),
+        (lambda: machine.hbm(array, "X"), "V: name is 'X', which is already"),
+        (lambda: machine.hbm([1.0, 2.0]), "T: array is"),
+        (lambda: machine.hbm(np.array([None])), "T: array is"),
+        *((functools.partial(Machine, size), "V: sram_bytes is") for size in (0, "64 KB", None, math.nan)),
     ]:
-        with pytest.raises(error, match=message):
-            machine.store(handle, rows, stored)
+        check_refusal(call, {}, {}, said)
     assert machine.report().write_bytes == 0
 
 
@@ -192,29 +202,6 @@ def test_values_leave_the_machine_only_through_a_store():
             escape()
             pytest.fail(f"escape {number} got out")
     assert not outside.any()
-
-
-def test_machines_do_not_mix():
-    (machine, X, _), (other, Y, _) = machine_with(), machine_with()
-    x, y = machine.load(X, (0, 2)), other.load(Y, (0, 2))
-    with pytest.raises(ValueError, match="HBM of another machine"):
-        machine.load(Y, (0, 2))
-    for mix in (lambda: machine.store(X, (0, 2), y), lambda: x + y, lambda: machine.free(y)):
-        with pytest.raises(ValueError, match="SRAM of another machine"):
-            mix()
-
-
-def test_hbm_takes_numeric_arrays_and_new_names_and_a_budget_is_a_positive_number():
-    machine, _, array = machine_with()
-    assert machine.hbm(array).name == "tensor1"
-    with pytest.raises(ValueError, match="name is 'X', which is already"):
-        machine.hbm(array, "X")
-    for other in ([1.0, 2.0], np.array([None])):
-        with pytest.raises(TypeError, match="array is"):
-            machine.hbm(other)
-    for sram_bytes in (0, "64 KB", None, math.nan):
-        with pytest.raises(ValueError, match="sram_bytes is"):
-            Machine(sram_bytes)
 
 
 def test_a_report_reads_as_a_table():

@@ -16,12 +16,6 @@ def pairs(n_q, n_k, sees):
     return np.array([[sees(q, k) for k in range(-n_k, 0)] for q in range(-n_q, 0)])
 
 
-def ids_of(kind, n):
-    if kind == "mixed":
-        return [position * 2 % 3 for position in range(n)]
-    return [5] * (n // 3) + [2] * (n // 2) + [9] * (n - n // 3 - n // 2)
-
-
 def window(left, right, n_q, n_k):
     dense = pairs(n_q, n_k, lambda q, k: (left is None or q - left <= k) and (right is None or k <= q + right))
     return masks.sliding_window(left, right), dense
@@ -32,7 +26,9 @@ def prefix(n, n_q, n_k):
 
 
 def packed(kind, n_q, n_k):
-    ids = ids_of(kind, max(n_q, n_k))
+    n = max(n_q, n_k)
+    mixed, runs = np.arange(n) * 2 % 3, [5] * (n // 3) + [2] * (n // 2) + [9] * (n - n // 3 - n // 2)
+    ids = list(mixed if kind == "mixed" else runs)
     return masks.documents(ids), pairs(n_q, n_k, lambda q, k: ids[q] == ids[k])
 
 

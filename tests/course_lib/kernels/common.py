@@ -67,10 +67,7 @@ def check_refusal(call, good, changed, message):
     message: a pattern, behind "T: " for a TypeError or "V: " for a ValueError.
     """
     kind, _, pattern = message.partition(": ")
-    arguments = {name: x.to(DEVICE) if is_on_cpu(x) else x for name, x in (good | changed).items()}
+    on_cpu = torch.device("cpu")  # tensors of other devices stay there
+    arguments = {n: x.to(DEVICE) if getattr(x, "device", 0) == on_cpu else x for n, x in (good | changed).items()}
     with pytest.raises({"T": TypeError, "V": ValueError}[kind], match=pattern):
         call(**arguments)
-
-
-def is_on_cpu(x):
-    return isinstance(x, torch.Tensor) and x.device.type == "cpu"

@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,10 +22,8 @@ from course_lib.kernels.plain_backward import plain_attention_backward
 from course_lib.kernels.plain_forward import flash_forward as plain_kernel
 from course_lib.kernels.plain_forward import plain_attention
 from course_lib.kernels.score_mods import alibi
-from course_lib.reference import attention as reference
-from course_lib.reference import attention_backward as reference_backward
 from course_lib.traffic import flash_attention_backward as closed_form
-from courseware.bench.accuracy import check_attention, check_gradients, exact_attention, exact_gradients
+from courseware.bench.accuracy import check_attention, check_gradients, exact_attention
 from courseware.bench.flash1_forward import flash1_attention
 from courseware.tracer import trace
 from tests.course_lib.kernels.common import (
@@ -86,6 +83,7 @@ def hopper_gradients(q, k, v, o, lse, do, dlse, causal, scale, tiles):
 
 KERNELS = {
     "plain": Kernels(plain_forward, plain_backward),
+    "plain forward": Kernels(plain_forward, None),
     "portable": Kernels(portable_forward, portable_backward),
     "by descriptor": Kernels(
         lambda *given: portable_forward(*given, by_descriptor=True),
@@ -162,13 +160,15 @@ CASES = [
         Case("plain", 37, 51, d, dtype, (at + d) % 2 == 0, (2, 2, 2), tiles=None)
         for at, (d, dtype) in enumerate(itertools.product((1, 40, 64, 256), (HALF, FLOAT)))
     ),
+    *(Case("plain forward", 37, 51, 40, BFLOAT, causal) for causal in BOTH),
     # Heads that share keys; more heads than a group of programs has, and more sequences than one.
     *(
         Case("portable", 33, 40, causal=causal, heads=heads)
         for heads in ((2, 6, 2), (1, 4, 1), (1, 11, 11))
         for causal in BOTH
     ),
-    *(Case(k, 40, 50, causal=True, scale=s) for k in ("portable", "plain") for s in (3, -0.7, 0.0)),
+    # The last scale makes scores of size 1e3, in which one key takes all.
+    *(Case(k, 40, 80, causal=True, scale=s) for k in ("portable", "plain") for s in (3, -0.7, 0.0, 225)),
     *(
         Case("by descriptor", n_q, n_k, d, HALF, causal, (1, 4, 2))
         for n_q, n_k, d in ((37, 51, 24), (64, 48, 32), (5, 40, 16))
@@ -195,6 +195,8 @@ if not ON_CPU:  # Long enough for descriptors from compute capability 9.0 on; th
     ]  # fmt: skip
 
 
+# Interpreted, rows beyond the last key may overflow; they are not stored.
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_answers_and_gradients_keep_the_error_budget(case, poisoned_memory):
     if case.kernels == "hopper" and not HAS_HOPPER or case.kernels == "by descriptor" and (CAPABILITY or (9,))[0] < 9:
@@ -211,50 +213,12 @@ def test_answers_and_gradients_keep_the_error_budget(case, poisoned_memory):
         assert not gradients or (gradients[0][:, :, hidden] == 0).all()
 
 
-def test_the_oracle_is_the_numpy_reference():
-    q, k, v, do = (x.double() for x in inputs(9, 14, 5))
-    arrays = [x[0, 0].cpu().numpy() for x in (q, k, v, do)]
-    for causal, scale in itertools.product(BOTH, (None, 0.3)):
-        how = {"causal": causal, "scale": scale}
-        o, lse = reference(*arrays[:3], **how, return_lse=True)
-        expected = o, lse, *reference_backward(*arrays[:3], o, lse, arrays[3], **how)
-        ours = *exact_attention(q, k, v, **how), *exact_gradients(q, k, v, do, **how)
-        for x, exact in zip(ours, expected, strict=True):
-            np.testing.assert_allclose(x[0, 0].cpu().numpy(), exact, rtol=1e-12, atol=1e-14)
-
-
-def test_plain_attention_in_bfloat16():
-    for causal in BOTH:
-        q, k, v, _ = inputs(37, 51, 40, dtype=BFLOAT)
-        check_attention(plain_attention(q, k, v, causal=causal), q, k, v, causal=causal)
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_flash1_rounds_its_output_at_each_visit(dtype):
     q, k, v, _ = inputs(40, 40, 24, dtype=dtype)
     o, _ = flash1_attention(q, k, v, causal=True, block_q=16, block_k=16)
     exact, _ = exact_attention(q, k, v, causal=True)
     assert (o - exact).norm() <= 3 * torch.finfo(dtype).eps * exact.norm()
-
-
-# Interpreted, rows beyond the last key may overflow; they are not stored.
-@pytest.mark.filterwarnings("ignore:(invalid value|overflow):RuntimeWarning")
-@pytest.mark.parametrize("causal", BOTH)
-def test_adversarial_scores(causal):
-    q, k, v, do = inputs(40, 80, 16)
-    ascending = torch.linspace(-3, 3, 80, device=DEVICE)[:, None].expand(1, 1, 80, 16).contiguous()
-    for queries, keys, name in (
-        (30 * q, 30 * k, "of size 1e3"),
-        (torch.ones_like(q), torch.ones_like(k), "all equal"),
-        (q.abs(), -50 * k.abs(), "strongly negative"),
-        (q.abs(), ascending, "ascending"),
-        (q.abs(), -ascending, "descending"),
-        (q.abs(), 50 * torch.eye(80, 16, device=DEVICE).expand(1, 1, 80, 16), "one key takes all"),
-    ):
-        try:
-            check("portable", queries, keys, v, do, causal=causal)
-        except AssertionError as error:
-            raise AssertionError(name) from error
 
 
 def tiles_of(rows, size):
@@ -404,20 +368,10 @@ def test_slices_have_the_gradients_of_their_copies(run, n, d, dtype):
         assert all_equal(run(q, k, v, *given, True, 0.25, None), expected)
 
 
-def test_no_access_out_of_bounds():
-    for (n_q, n_k, d), causal in (((33, 70, 24), False), ((70, 33, 16), True), ((1, 1, 1), False)):
-        q, k, v, do = inputs(n_q, n_k, d, heads=2)
-        with trace(q=q, k=k, v=v, do=do) as traced:
-            portable_backward(q, k, v, *portable_forward(q, k, v, causal, 0.25, SMALL), do, None, causal, 0.25, SMALL)
-        assert traced.violations == [], (n_q, n_k, d, causal)
-        for written in ("o", "lse"):
-            assert not traced.unwritten(written).any()
-
-
 NAMES = {"q": "Q", "k": "K", "v": "V", "o": "O", "do": "dO", "dq": "dQ", "dk": "dK", "dv": "dV"}
 
 
-def test_the_backward_moves_the_bytes_that_the_closed_form_says():
+def test_no_access_is_out_of_bounds_and_the_backward_moves_the_bytes_that_the_closed_form_says():
     """The machine counts the same: tests/course_lib/reference/test_backward.py."""
     cases = itertools.product(((33, 70), (50, 33), (32, 32), (1, 1)), BOTH)
     # On a GPU each traced launch happens in another process: a sample will do there.
@@ -425,7 +379,10 @@ def test_the_backward_moves_the_bytes_that_the_closed_form_says():
         dtype = (FLOAT, HALF)[number % 2]
         (block_q, block_k), dq_blocks = ((32, 16), (16, 32)) if number % 4 < 2 else ((16, 32), (32, 16))
         q, k, v, do = inputs(n_q, n_k, 8, dtype=dtype, heads=2, kv_heads=1)
-        o, lse = portable_forward(q, k, v, causal, 1.0, None)
+        case = (n_q, n_k, causal, dtype)
+        with trace(q=q, k=k, v=v) as traced:
+            o, lse = portable_forward(q, k, v, causal, 1.0, SMALL)
+        assert traced.violations == [] and not any(traced.unwritten(name).any() for name in ("o", "lse")), case
         with trace(q=q, k=k, v=v, o=o, do=do, lse=lse) as traced:
             backward.flash_backward(
                 q, k, v, o, lse, do, causal=causal, scale=1.0,
@@ -435,7 +392,6 @@ def test_the_backward_moves_the_bytes_that_the_closed_form_says():
             n_q, n_k, 8, block_q=block_q, block_k=block_k, dq_blocks=dq_blocks, heads=2, kv_heads=1,
             dtype_bytes=q.element_size(), causal=causal,
         )  # fmt: skip
-        case = (n_q, n_k, causal, dtype)
         assert traced.violations == [], case
         assert {NAMES.get(name, name): count for name, count in traced.by_tensor.items()} == formula.by_tensor, case
         for name in ("dq", "dk", "dv", "delta"):
@@ -464,17 +420,18 @@ def test_more_sequences_and_heads_than_a_grid_has_room_for(monkeypatch):
                 flash_attention(*given, dropout_p=0.1)
 
 
-@pytest.mark.parametrize("n_q, n_k", [(0, 5), (5, 0), (0, 0)])
-def test_no_queries_and_no_keys(n_q, n_k):
+@pytest.mark.parametrize("batch, n_q, n_k", [(2, 0, 5), (2, 5, 0), (2, 0, 0), (0, 5, 7)])
+def test_no_sequences_no_queries_and_no_keys(batch, n_q, n_k):
     """Rows without keys have the output 0 and the lse -inf, or the sink; all gradients are there."""
     for how in ({}, {"causal": True}, {"mask": masks.sliding_window(3, 0)}):
-        q, k, v, sinks = leaves(*inputs(n_q, n_k, 8, batch=2, heads=4, kv_heads=2)[:3], random(4))
+        q, k, v, sinks = leaves(*inputs(n_q, n_k, 8, batch=batch, heads=4, kv_heads=2)[:3], random(4))
         o, lse = flash_attention(q, k, v, return_lse=True, **how)
         assert o.shape == q.shape and not o.any() and lse.shape == q.shape[:3] and (lse == -torch.inf).all()
         assert not any(x.any() for x in torch.autograd.grad(o.sum(), (q, k, v)))
         o, lse = flash_attention(q, k, v, sinks=sinks, return_lse=True, **how)
         assert torch.equal(lse, sinks[:, None].expand_as(lse)) and not o.any()
-        assert torch.equal(torch.autograd.grad(lse.sum(), sinks)[0], torch.full_like(sinks, 2.0 * n_q))
+        assert not torch.autograd.grad(o.sum(), sinks, retain_graph=True)[0].any()
+        assert torch.equal(torch.autograd.grad(lse.sum(), sinks)[0], torch.full_like(sinks, batch * n_q))
 
 
 @pytest.mark.parametrize("wanted", ("q", "k", "v", "qk"))
@@ -501,13 +458,6 @@ def test_saved_are_q_k_v_o_and_lse_and_nothing_without_gradients():
         o, lse = flash_attention(*(x.requires_grad_() for x in (q, k, v)), return_lse=True)
     assert {x.data_ptr() for x in saved} == {x.data_ptr() for x in (q, k, v, o, lse)} and len(saved) == 5
     assert sum(x.nbytes for x in saved) == 2 * 16 * (2 * 4 * 40 + 2 * 2 * 50) + 4 * 4 * 40
-
-
-def test_an_empty_batch_has_empty_results_and_gradients():
-    q, k, v, do = (x[:0] for x in inputs(5, 7, 4, heads=2))
-    o, lse, *gradients = by_autograd(q, k, v, do)
-    assert o.shape == q.shape and lse.shape == q.shape[:3]
-    assert [x.shape for x in gradients] == [x.shape for x in (q, k, v)]
 
 
 @pytest.mark.parametrize("dtype", (HALF, BFLOAT))

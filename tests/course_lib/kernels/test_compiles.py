@@ -80,21 +80,16 @@ def test_the_plain_kernel_is_imported_without_triton_torch_or_the_shipped_kernel
     assert run.stdout.strip() == "['course_lib.kernels', 'course_lib.kernels.plain_forward']", run.stderr
 
 
-def launches_on(found):
-    """Every kernel that `solve` and the lesson launch on a GPU."""
+@pytest.mark.parametrize("name", ("T4", "A100", "H100", "B200"))
+def test_cuda_kernels_fit_and_do_not_spill(name):
+    """NVRTC compiles every kernel of `solve` and the lesson for every GPU generation, into registers of a block."""
+    found = GPUS[name]
     limits = {"sms": found.sms, "max_shared_bytes": found.shared_bytes_per_block}
     planned = [launches.plain(1000, 1000, d) for d in (1, 64, 96, 128)]
     planned += [
         launches.shipped(M, 1000, d, **limits) for M, d in ((1, 128), (64, 64), (1000, 32), (1000, 64), (1000, 128))
     ]
-    return {launch.kernel: launch for plan in planned for launch in plan}.values()
-
-
-@pytest.mark.parametrize("name", ("T4", "A100", "H100", "B200"))
-def test_cuda_kernels_fit_and_do_not_spill(name):
-    """NVRTC compiles them for every GPU generation, into registers that a block has."""
-    found = GPUS[name]
-    for launch in launches_on(found):
+    for launch in {launch.kernel: launch for plan in planned for launch in plan}.values():
         cubin = gpu.compiled(launch.source, launch.kernel, "sm_{}{}".format(*found.compute_capability)).code
         registers, stack_bytes = registers_and_stack(cubin)
         assert stack_bytes <= 24, launch.kernel  # what a division may take

@@ -12,7 +12,7 @@ from course_lib.kernels.cuda import launches
 from courseware.bench.accuracy import check_attention
 from courseware.simulators.cuda_emulator import runner
 from courseware.simulators.cuda_emulator.report import Accesses
-from tests.course_lib.kernels.common import DEVICE, check_refusal
+from tests.course_lib.kernels.common import DEVICE, check_refusal, misaligned
 
 MOST_SHARED_BYTES = 227 << 10  # of an H100's block
 
@@ -27,10 +27,10 @@ def assert_within_budget(output, Q, K, V):
     check_attention(output[None, None], *(x[None, None] for x in (Q, K, V)))
 
 
-def solved(Q, K, V):
-    """What `solve` writes."""
+def solved(Q, K, V, place=lambda x: x):
+    """What `solve` writes. place: moves a tensor in memory."""
     (M, d), N = Q.shape, len(K)
-    tensors = [x.to(DEVICE) for x in (Q, K, V)]
+    tensors = [place(x.to(DEVICE)) for x in (Q, K, V)]
     before, output = [x.clone() for x in tensors], torch.full((M, d), float("nan"), device=DEVICE)
     assert cuda.solve(*tensors, output, np.int64(M), N, np.uint8(d)) is None
     assert all(torch.equal(x, y) or x.isnan().any() for x, y in zip(tensors, before, strict=True)), "inputs stay"
@@ -89,19 +89,7 @@ def test_the_published_profile():
 def test_solve_at_every_length_and_head_dim(M, N, d):
     Q, K, V, _ = inputs(M, N, d)
     assert_within_budget(solved(Q, K, V), Q, K, V)
-
-
-def test_scores_of_every_size():
-    """Q is the identity, so that K^T holds the scores. The maximum moves in every tile, or hides all but one."""
-    M, N = 32, 100
-    i, j = torch.arange(M)[:, None].float(), torch.arange(N)[None, :].float()
-    for scores in (
-        1e3 * torch.sin(7 * i + 3 * j), 1e3 * j, -1e3 * j, -500.0 + 0 * j, torch.where(j == 37, 80.0, -80.0),
-        torch.where(j < 16, -1e30, j),
-    ):  # fmt: skip
-        K, V = scores.expand(M, N).T.contiguous(), inputs(M, N, M)[2]
-        Q = torch.eye(M) * M**0.5
-        assert_within_budget(solved(Q, K, V), Q, K, V)
+    assert_within_budget(solved(Q, K, V, misaligned), Q, K, V)  # the kernel gets copies
 
 
 def test_a_tile_whose_scores_are_all_minus_infinity_and_nan():
@@ -156,15 +144,6 @@ def test_keys_are_split_where_blocks_are_few_and_tiles_are_smaller_where_shared_
         "T4": "attention<128, 32, 32>", "RTX 4090": "attention<128, 64, 64>",
         "A100": "attention<128, 128, 64>", "H100": "attention<128, 128, 64>",
     }  # fmt: skip
-
-
-def test_tensors_that_begin_anywhere():
-    """Of a view that is not aligned to 16 bytes, the kernel gets a copy."""
-    Q, K, V, _ = inputs(5, 7, 8)
-    moved = torch.cat([torch.zeros(1), K.flatten()]).to(DEVICE)[1:].view(7, 8)
-    output = torch.empty(5, 8, device=DEVICE)
-    cuda.solve(Q.to(DEVICE), moved, V.to(DEVICE), output, 5, 7, 8)
-    assert_within_budget(output.cpu(), Q, K, V)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """flash_decode, in whichever mode this machine has: against float64, and the laws that a split or paged cache keeps."""
 
+import functools
 import itertools
 import pickle
 
@@ -27,6 +28,7 @@ from tests.course_lib.kernels.common import (
     random,
     seq_before_heads,
 )  # fmt: skip
+from tests.course_lib.kernels.test_masked_attention import stated
 
 SMALL = (16, 16, 4, 1)  # tiles so small that short sequences have several of each
 SIX_ROWS = {  # of the benchmark: (batch, heads, kv_heads, keys) -> splits on 132 multiprocessors
@@ -67,48 +69,40 @@ def in_pages(k, v, page_size, *, spare=3, seed=0):
     return *pools, table.int()
 
 
-def stated(q, k, v, visible, scale, dtype):
-    """(o, lse) of one sequence."""
-    group = q.shape[1] // k.shape[1]
-    q, k, v = q.to(dtype), k.to(dtype).repeat_interleave(group, 1), v.to(dtype).repeat_interleave(group, 1)
-    scores = ((q @ k.mT) * scale).masked_fill(~visible, -torch.inf)
-    o = torch.softmax(scores, -1).masked_fill(~visible.any(1)[:, None], 0.0) @ v
-    return o, torch.logsumexp(scores if dtype == torch.float64 else scores.float(), -1)
-
-
 def check(o, q, k, v, lengths, *, causal=True, window_left=None, scale=None, lse=None):
     """Each sequence of o, from contiguous caches, against float64, within the error budget."""
     mask = masks.sliding_window(window_left, 0 if causal else None)
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
     assert o.shape == q.shape and not torch.isnan(o).any()
     for b, length in enumerate(lengths.tolist()):
         if length == 0:
             assert (o[b] == 0).all() and (lse is None or (lse[b] == -torch.inf).all())
             continue
-        visible = torch.from_numpy(mask.dense(q.shape[2], length)).to(DEVICE)
-        given = q[b, None], k[b, None, :, :length], v[b, None, :, :length], visible, scale
-        exact, plain = (stated(*given, dtype) for dtype in (torch.float64, q.dtype))
+        given = q[b, None], k[b, None, :, :length], v[b, None, :, :length]
+        exact, plain = (stated(*(x.to(y) for x in given), mask=mask, scale=scale) for y in (torch.float64, q.dtype))
         assert_within_budget(f"o of {length} keys", o[b, None], plain[0], exact[0], q.dtype)
         if lse is not None:
             assert_within_budget(f"lse of {length} keys", lse[b, None], plain[1], exact[1], FLOAT)
 
 
-def case(*lengths, heads=(2, 1), capacity=None, block_n=16, page_size=16, dtype=FLOAT, n_new=1, d=16, **how):
-    """A case of `check_case`; without num_splits and block_n, as it is shipped."""
+def case(*lengths, heads=(2, 1), capacity=None, tiles=(16, 16), page_size=16, dtype=FLOAT, n_new=1, d=16, **how):
+    """A case of `check_case`; without tiles, it calls `flash_decode`."""
     how = {"num_splits": None, "causal": True, "window_left": None, "scale": None} | how
-    return lengths, heads, capacity or max(lengths), block_n, page_size, dtype, n_new, d, how
+    return lengths, heads, capacity or max(lengths), tiles, page_size, dtype, n_new, d, how
 
 
-def check_case(lengths, heads, capacity, block_n, page_size, dtype, n_new, d, how):
+def check_case(lengths, heads, capacity, tiles, page_size, dtype, n_new, d, how):
     """o and lse from contiguous caches within the error budget; from pages in any order, the same bits."""
     q, k, v = caches(len(lengths), *heads, capacity, d, n_new=n_new, dtype=dtype)
-    lengths, scale = integers(*lengths), d**-0.5 if how["scale"] is None else how["scale"]
-    launch = how | {"scale": scale, "store_lse": True, "config": block_n and (16, block_n, 4, 1)}
-    o, lse = decode.decode(q, k, v, lengths, **launch)
+    lengths = integers(*lengths, dtype=torch.int32 if tiles else torch.int64)
+    call = functools.partial(flash_decode, return_lse=True, **how)
+    if tiles:
+        launch = how | {"scale": d**-0.5 if how["scale"] is None else how["scale"]}
+        call = functools.partial(decode.decode, store_lse=True, config=(*tiles, 4, 1), **launch)
+    o, lse = call(q, k, v, lengths)
     checked = {name: how[name] for name in ("causal", "window_left", "scale")}
     check(o, q, k, v, lengths, **checked, lse=lse)
     k_pages, v_pages, table = in_pages(k, v, page_size)
-    assert all(map(torch.equal, decode.decode(q, k_pages, v_pages, lengths, table, **launch), (o, lse)))
+    assert all(map(torch.equal, call(q, k_pages, v_pages, lengths, block_table=table), (o, lse)))
 
 
 @pytest.mark.parametrize(
@@ -116,26 +110,23 @@ def check_case(lengths, heads, capacity, block_n, page_size, dtype, n_new, d, ho
     (
         # Head dimensions, shipped tiles.
         *(
-            case(150, 61, d=d, dtype=dtype, block_n=None, num_splits=1 + d % 2)
+            case(150, 61, d=d, dtype=dtype, tiles=None, num_splits=1 + d % 2)
             for d, dtype in ((1, HALF), (3, BFLOAT), (24, FLOAT), (64, HALF), (80, BFLOAT), (255, FLOAT), (256, HALF))
         ),
         # Lengths of any size side by side, in splits that are fewer or more than the tiles.
         *(
-            case(300, 1, 0, 127, 128, 129, heads=(3, 1), block_n=block_n, num_splits=num_splits, page_size=32)
-            for block_n, num_splits in ((None, None), (None, 2), (64, 5), (32, 20))
+            case(300, 1, 0, 127, 128, 129, heads=(3, 1), tiles=tiles, num_splits=num_splits, page_size=32)
+            for tiles, num_splits in ((None, None), (None, 2), ((16, 64), 5), ((16, 32), 20))
         ),
         *(case(90, 37, dtype=dtype, d=32, num_splits=n) for n, dtype in zip((1, 5, 6, 7), itertools.cycle(DTYPES))),
         # New tokens, in one tile of rows or in several, in which the rows of one query may be apart.
         *(
             case(50, n_new, heads=heads, n_new=n_new, causal=causal, num_splits=2)
-            for n_new, heads, causal in (
-                (1, (7, 1), True),
-                (5, (7, 1), True),
-                (5, (4, 2), False),
-                (17, (1, 1), True),
-                (17, (4, 2), False),
-            )
+            for (n_new, heads), causal in itertools.product(((1, (7, 1)), (5, (4, 2)), (17, (7, 1))), (True, False))
         ),
+        *(case(60, 40, n_new=35, tiles=tiles, num_splits=2) for tiles in ((64, 32), (16, 64))),
+        case(77, capacity=90, num_splits=decode.MAX_SPLITS),
+        case(capacity=20, tiles=None),  # no sequences
         # More new tokens than keys, of which the first see none: what `flash_attention` may ask for.
         *(case(5, heads=(4, 2), capacity=40, n_new=9, num_splits=n) for n in (1, 3)),
         *(case(140, num_splits=1 + at % 2, scale=scale) for at, scale in enumerate((1.0, 0.02, -0.7, 0.0))),
@@ -144,9 +135,10 @@ def check_case(lengths, heads, capacity, block_n, page_size, dtype, n_new, d, ho
             for window in (0, 15, 16, 30, 1000)
             for n, causal in ((1, True), (3, False), (3, True))
         ),
+        case(100, 3, 40, heads=(4, 2), n_new=3, tiles=None, causal=False, window_left=20, scale=0.3, num_splits=2),
         # Where a tile spans several pages, is one, or is part of one.
         *(
-            case(130, 2, 66, n_new=2, block_n=block_n, page_size=page_size, num_splits=2)
+            case(130, 2, 66, n_new=2, tiles=(16, block_n), page_size=page_size, num_splits=2)
             for page_size, block_n in (*itertools.product((16, 32, 64), repeat=2), (1, 16), (5, 32), (24, 16), (48, 32))
         ),
     ),
@@ -154,25 +146,6 @@ def check_case(lengths, heads, capacity, block_n, page_size, dtype, n_new, d, ho
 )
 def test_contiguous_within_the_error_budget_and_in_pages_the_same_bits(chosen, poisoned_memory):
     check_case(*chosen)
-
-
-def test_a_chunk_of_a_prompt_and_as_many_splits_as_there_may_be():
-    q, k, v = caches(2, 2, 1, 60, n_new=35)
-    for config in ((64, 32, 4, 1), (16, 64, 4, 1)):
-        check(run(q, k, v, integers(60, 40), config=config, num_splits=2), q, k, v, integers(60, 40))
-    q, k, v = caches(1, 1, 1, 90)
-    check(run(q, k, v, integers(77), num_splits=decode.MAX_SPLITS), q, k, v, integers(77))
-
-
-def test_the_function_as_it_is_called():
-    q, k, v = caches(3, 4, 2, 100, n_new=3)
-    lengths = integers(100, 3, 40, dtype=torch.int64)
-    k_pages, v_pages, table = in_pages(k, v, 16)
-    for how in ({}, {"num_splits": 4}, {"causal": False, "window_left": 20, "scale": 0.3, "num_splits": 2}):
-        o = flash_decode(q, k, v, lengths, **how)
-        checked = {name: value for name, value in how.items() if name != "num_splits"}
-        check(o, q, k, v, lengths, **checked)
-        assert torch.equal(flash_decode(q, k_pages, v_pages, lengths, block_table=table, **how), o)
 
 
 @pytest.mark.parametrize("num_splits", (1, 3))
@@ -211,19 +184,6 @@ def test_autocast_and_numpy_integers(monkeypatch):
     assert torch.equal(flash_attention(q, k, v, score_mod=copied), flash_attention(q, k, v, score_mod=mods))
 
 
-def test_scores_that_differ_from_split_to_split():
-    """Merging must keep the error budget whatever the maxima of the parts are, and when they are all the same."""
-    q, k, v = caches(1, 2, 1, 80)
-    ascending = torch.linspace(-3, 3, 80, device=DEVICE)[:, None].expand(1, 1, 80, 16).contiguous()
-    cases = {
-        "of size 1e3": (30 * q, 30 * k), "all equal": (torch.ones_like(q), torch.ones_like(k)),
-        "strongly negative": (30 * torch.ones_like(q), -30 * torch.ones_like(k)),
-        "ascending": (q.abs(), ascending), "descending": (q.abs(), -ascending),
-    }  # fmt: skip
-    for queries, keys in cases.values():
-        check(run(queries, keys, v, integers(75), num_splits=5), queries, keys, v, integers(75))
-
-
 # The laws.
 
 
@@ -236,13 +196,6 @@ def test_a_sequence_in_a_batch_has_the_bits_that_it_has_alone(num_splits):
         one = slice(b, b + 1)
         alone = run(q[one], k[one, :, :length], v[one, :, :length], lengths[one], num_splits=num_splits)
         assert torch.equal(alone, o[one])
-
-
-def test_the_same_call_gives_the_same_bits_and_changes_nothing():
-    q, k, v = caches(2, 8, 2, 300, 32, dtype=HALF)
-    lengths, before = integers(300, 120), [x.clone() for x in (q, k, v)]
-    first, second = (flash_decode(q, k, v, lengths, num_splits=4) for _ in range(2))
-    assert torch.equal(first, second) and all(map(torch.equal, (q, k, v), before)) and lengths.tolist() == [300, 120]
 
 
 # Memory: what is read, how often, and what is not.
@@ -294,12 +247,7 @@ def test_keys_and_values_are_read_once_for_all_heads_that_share_them(page_size, 
     assert not traced.unwritten("o").any()
 
 
-def in_one_tensor(x):
-    """Keys and values in one tensor."""
-    return torch.stack([x, torch.full_like(x, torch.nan)], 1)[:, 0]
-
-
-@pytest.mark.parametrize("layout", (seq_before_heads, nan_between, in_one_tensor, misaligned))
+@pytest.mark.parametrize("layout", (seq_before_heads, nan_between, misaligned))
 def test_any_layout_gives_the_same_bits(layout):
     q, k, v = caches(2, 4, 2, 64, 32, n_new=2, dtype=HALF)
     lengths = integers(64, 20)
@@ -316,27 +264,15 @@ def test_any_layout_gives_the_same_bits(layout):
 
 @pytest.mark.parametrize("axis, paged", ((0, False), (0, True), (1, False), (2, True)))
 def test_offsets_beyond_31_bits(axis, paged):
-    """Pages or sequences, heads, or rows are far apart."""
+    """Pages or sequences, heads, or rows are far apart, of the queries as well."""
     shape = [(3, 1, 32, 16), (1, 3, 32, 16), (1, 1, 32, 16)][axis]
     far = far_apart(shape, axis, 2**30 if axis < 2 else 2**27)
     table = torch.arange(3 if axis == 0 else 1, device=DEVICE, dtype=torch.int32).flip(0)[:, None] if paged else None
-    q, lengths = random(*shape[:2], 2, 16, dtype=HALF), integers(*[30] * shape[0])
-    outputs = [run(q, x, x, lengths, table, num_splits=2) for x in (far, far.contiguous())]
+    q, lengths = far_apart((*shape[:2], 3, 16), axis, 2**30), integers(*[30] * shape[0])
+    outputs = [
+        run(*x, lengths, table, num_splits=2) for x in ((q, far, far), (q.contiguous(), *2 * [far.contiguous()]))
+    ]
     assert torch.equal(*outputs)
-
-
-def test_queries_beyond_31_bits():
-    storage = torch.empty(2**31 + 64, dtype=HALF, device=DEVICE)
-    far = storage.as_strided((1, 2, 2, 16), (0, 2**30, 2**30, 1))
-    far.copy_(random(1, 2, 2, 16, dtype=HALF))
-    k = random(1, 1, 40, 16, dtype=HALF)
-    outputs = [run(q, k, k, integers(40)) for q in (far, far.contiguous())]
-    assert torch.equal(*outputs)
-
-
-def test_an_empty_batch_gives_an_empty_result():
-    q, k, v = (x[:0] for x in caches(1, 2, 1, 20, 4))
-    assert flash_decode(q, k, v, integers()).shape == (0, 2, 1, 4)
 
 
 # How it is launched.
@@ -354,18 +290,8 @@ def test_a_slot_s_work_is_near_the_least_and_no_fewer_splits_are():
     assert decode.splits(1, 10**5, 10**5) <= decode.MAX_SPLITS, "as many states as the merge can hold"
 
 
-def test_lengths_and_pages_do_not_change_what_is_launched():
-    """So a CUDA graph can be replayed with others."""
-    q, k, v = caches(2, 2, 1, 100, 16)
-    k_pages, v_pages, table = in_pages(k, v, 16)
-    flash_decode(q, k_pages, v_pages, integers(100, 3), block_table=table)
-    misses = decode.plan.cache_info().misses
-    k_pages, v_pages, table = in_pages(k, v, 16, seed=1)
-    flash_decode(q, k_pages, v_pages, integers(1, 0), block_table=table)
-    assert decode.plan.cache_info().misses == misses
-
-
-def test_what_the_launch_depends_on_is_planned_anew():
+def test_what_the_launch_depends_on_is_planned_anew_and_nothing_else_is():
+    """So a CUDA graph can be replayed with other lengths and pages."""
     q, k, v = caches(2, 4, 2, 64, n_new=2)
     k_pages, v_pages, table = in_pages(k, v, 16)
     calls = [
@@ -377,8 +303,13 @@ def test_what_the_launch_depends_on_is_planned_anew():
         {}, {"causal": False}, {"scale": 0.5}, {"window_left": 3}, {"window_left": 4}, {"store_lse": True},
         {"num_splits": 2}, {"num_splits": 3}, {"config": (16, 32, 4, 1)},
     ]  # fmt: skip
+    *pages, other_table = in_pages(k, v, 16, seed=1)
+    again = [(q, k, v, integers(2, 0)), (q, *pages, integers(1, 64), other_table)]
     decode.plan.cache_clear()
-    for arguments, changed in [*((call, {}) for call in calls), *((calls[0], change) for change in changes[1:])]:
+    for arguments, changed in [
+        *((call, {}) for call in calls + again),
+        *((calls[0], change) for change in changes[1:]),
+    ]:
         decode.decode(*arguments, **{"causal": True, "scale": 1.0, "config": SMALL} | changed)
     assert decode.plan.cache_info().misses == len(calls) + len(changes) - 1
 

@@ -35,27 +35,16 @@ def halves(n_q, n_k, d=64, **shape):
     return inputs(n_q, n_k, d, dtype=HALF, **shape)
 
 
-def gradients(module, q, k, v, do, **how):
-    o, lse = hopper_forward(q, k, v, causal=how["causal"], scale=how["scale"], store_lse=True)
-    return module.hopper_backward(q, k, v, o, lse, do, **how)
-
-
-@pytest.fixture
-def stored(monkeypatch):
-    """A list to which the emulator adds where the kernels store a tile."""
-    found, store = [], forward.tma.async_copy_shared_to_global
+@emulated
+@pytest.mark.parametrize("n, heads, n_sms", [(640, 1, 1), (640, 1, 2), (640, 1, 4), (384, 3, 4), (640, 2, 3)])
+def test_every_tile_is_computed_once_whatever_the_number_of_programs(n, heads, n_sms, monkeypatch):
+    stored, store = [], forward.tma.async_copy_shared_to_global
 
     def noted(desc, coordinates, smem):
-        found.append(tuple(coordinates))
+        stored.append(tuple(coordinates))
         store(desc, coordinates, smem)
 
     monkeypatch.setattr(forward.tma, "async_copy_shared_to_global", noted)
-    return found
-
-
-@emulated
-@pytest.mark.parametrize("n, heads, n_sms", [(640, 1, 1), (640, 1, 2), (640, 1, 4), (384, 3, 4), (640, 2, 3)])
-def test_every_tile_is_computed_once_whatever_the_number_of_programs(n, heads, n_sms, stored, monkeypatch):
     monkeypatch.setattr(runtime, "multiprocessors", lambda device: n_sms)
     q, k, v, do = halves(n, n, heads=heads)
     tiles = [(0, head, row, 0) for head in range(heads) for row in range(0, n, 64)]
@@ -84,10 +73,11 @@ def test_who_is_first_changes_no_bit(monkeypatch):
 
 def test_only_what_is_needed_is_computed():
     q, k, v, do = halves(130, 140)
-    dq, dk, dv = gradients(backward, q, k, v, do, **HOW)
-    only_dq = gradients(backward, q, k, v, do, **HOW, need_dkdv=False)
+    given = q, k, v, *hopper_forward(q, k, v, store_lse=True, **HOW), do
+    dq, dk, dv = hopper_backward(*given, **HOW)
+    only_dq = hopper_backward(*given, **HOW, need_dkdv=False)
     assert torch.equal(only_dq[0], dq) and only_dq[1:] == (None, None)
-    none, *only_dkdv = gradients(backward, q, k, v, do, **HOW, need_dq=False)
+    none, *only_dkdv = hopper_backward(*given, **HOW, need_dq=False)
     assert none is None and all_equal(only_dkdv, (dk, dv))
 
 
@@ -233,32 +223,16 @@ FORWARD_MISTAKES = {
         "mbarrier.wait(k_empty.index(stage), phase ^ 1)", "mbarrier.wait(k_empty.index(stage), phase)",
         r"deadlock.*producer \d for phase 0 of k_empty\[0\]",
     ),
-    "the producer does not wait": (
-        "            mbarrier.wait(v_empty.index(stage), phase ^ 1)\n", "",
-        "whose last tile nobody has waited for|still reads|deadlock",
-    ),
     # It made single rows wrong on an H200: docs/tested.md.
     "queries handed back while they are loaded": (
         LOAD + FIRST_PRODUCT + HAND_BACK, LOAD + HAND_BACK + FIRST_PRODUCT,
         r"starts a copy to q_smem\[\d\], which consumer \d is still loading from",
     ),
     "queries never handed back": (HAND_BACK, "", r"deadlock.*of q_empty\[\d\], which lacks 1 of 1 arrivals"),
-    "one arrival is enough": (
-        "barriers(STAGES, 2), barriers(STAGES, 2))", "barriers(STAGES, 2), barriers(STAGES, 1))",
-        "once more than|still reads|deadlock|without having waited",
-    ),
     "values are added too early": (V_PRODUCT, V_PRODUCT.replace("wait(0", "wait(1"), TOO_EARLY),
     "half of the bytes are announced": (
         "(v_ready.index(stage), v_desc.block_type.nbytes)", "(v_ready.index(stage), v_desc.block_type.nbytes // 2)",
         r"copies brought 8,192 bytes more than v_ready\[0\] was told to expect",
-    ),
-    "V is announced at K's barrier": (
-        "mbarrier.expect(v_ready.index(stage), v_desc", "mbarrier.expect(k_ready.index(stage), v_desc",
-        r"producer \d arrives at k_ready\[0\] once more than the 1|deadlock.*v_ready",
-    ),
-    "a group keeps its turn": (
-        "    mbarrier.arrive(turn.index(1 - GROUP), count=1)\n", "",
-        r"deadlock.*consumer 1 for phase 0 of turn\[1\], which lacks 1 of 1 arrivals",
     ),
     "no fence": (
         "        fence_async_shared()\n        tma", "        tma", r"reads o_smem\[\d\] that was stored without"

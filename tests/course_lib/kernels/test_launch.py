@@ -135,6 +135,10 @@ def inputs(n_q=40, n_k=50, d=16, heads=4, kv_heads=2, dtype=HALF):
     return [torch.zeros(shape, dtype=dtype) for shape in (q, k, k, q)]
 
 
+def run_forward(q, k, v, do, **how):
+    forward.flash_forward(q, k, v, **{"store_lse": True} | how)
+
+
 def run_backward(q, k, v, do, dlse=None, **how):
     backward.flash_backward(q, k, v, torch.zeros(q.shape), torch.zeros(q.shape[:3]), do, dlse, **how)
 
@@ -169,25 +173,16 @@ BACKWARD_CHANGES = CHANGES | {
 }
 
 
-@pytest.mark.parametrize("changed", FORWARD_CHANGES)
-def test_another_forward_is_compiled_anew(kernels, changed):
-    kernel, how = kernels["flash_forward"], {"causal": True, "scale": 0.5, "store_lse": True}
-    tensors, change = FORWARD_CHANGES[changed]
-    for _ in range(2):
-        forward.flash_forward(*inputs()[:3], **how)
-    for _ in range(2):
-        forward.flash_forward(*tensors[:3], **how | change)
-    assert len(kernel.compiled) == 2 and [number for number, *_ in kernel.launches] == [1, 2]
-
-
-@pytest.mark.parametrize("changed", BACKWARD_CHANGES)
-def test_another_backward_is_compiled_anew(kernels, changed):
-    tensors, change = BACKWARD_CHANGES[changed]
-    for _ in range(2):
-        run_backward(*inputs(), causal=True, scale=0.5)
-    for _ in range(2):
-        run_backward(*tensors, **{"causal": True, "scale": 0.5} | change)
-    for name in ("delta", "dkdv", "dq"):
+@pytest.mark.parametrize(
+    "run, changed",
+    [(run_forward, name) for name in FORWARD_CHANGES] + [(run_backward, name) for name in BACKWARD_CHANGES],
+)
+def test_another_call_is_compiled_anew(kernels, run, changed):
+    tensors, change = (FORWARD_CHANGES if run is run_forward else BACKWARD_CHANGES)[changed]
+    for given, how in ((inputs(), {}), (tensors, change)):
+        for _ in range(2):
+            run(*given, **{"causal": True, "scale": 0.5} | how)
+    for name in ("flash_forward",) if run is run_forward else ("delta", "dkdv", "dq"):
         assert len(kernels[name].compiled) == 2 and [number for number, *_ in kernels[name].launches] == [1, 2]
 
 
@@ -201,10 +196,7 @@ def test_each_kernel_of_the_backward_has_its_configuration_and_is_launched_where
     assert other_second[2]["BLOCK_M"] == other_first[2]["BLOCK_M"]
 
 
-def test_blocks_of_the_caller_s_own_can_be_compiled_into_a_graph_and_the_cache_is_bounded(kernels):
-    q, k, v, _ = inputs()
-    torch.compile(lambda q, k, v: flash_attention(q, k, v, block_q=32, block_k=16), backend="eager")(q, k, v)
-    assert kernels["flash_forward"].config[:2] == (32, 16)
+def test_the_cache_of_launches_is_bounded():
     assert {module.plan.cache_info().maxsize for module in (forward, backward)} == {launch.MAX_CACHED_LAUNCHES}
 
 

@@ -47,11 +47,9 @@ OF_FLASH_ATTENTION = {
         dict(q=torch.nested.nested_tensor([T(1, 4, 8)], layout=torch.jagged)), "T: q has layout torch.jagged; accepted"
     ),
     "devices": (kv(1, 1, 4, 8, **META), "V: k is on meta but q is on"),
-    "scale nan": (dict(scale=float("nan")), "V: scale must be finite"),
-    "scale inf": (dict(scale=float("inf")), "V: scale must be finite"),
+    **{f"scale {x}": (dict(scale=x), "V: scale must be finite") for x in (float("nan"), float("inf"))},
     "scale no number": (dict(scale="1"), "T: scale must be a real number or None, got '1'"),
-    "causal no flag": (dict(causal=1), "T: causal must be True or False, got 1"),
-    "return_lse no flag": (dict(return_lse=0), "T: return_lse must be True or False, got 0"),
+    **{f"{x} no flag": ({x: 1}, f"T: {x} must be True or False, got 1") for x in ("causal", "return_lse")},
     "block_q": (dict(block_q=48), "V: block_q must be one of 16, 32, 64, 128 or None, got 48"),
     "block_k": (dict(block_k=256), "V: block_k must be one of 16, 32, 64, 128 or None, got 256"),
     # With masks and the like.
@@ -138,15 +136,13 @@ OF_FLASH_DECODE = {
     "scale": (dict(scale=float("inf")), "V: scale must be finite"),
     "causal": (dict(causal=1), "T: causal must be True or False, got 1"),
     "window_left": (dict(window_left=-1), "V: window_left must be 0 to .* or None, got -1"),
-    "num_splits 0": (dict(num_splits=0), "V: num_splits must be 1 to 512 or None, got 0"),
-    "num_splits 513": (dict(num_splits=513), "V: num_splits must be 1 to 512 or None, got 513"),
+    **{f"num_splits {n}": (dict(num_splits=n), f"V: num_splits must be 1 to 512 or None, got {n}") for n in (0, 513)},
     "num_splits 1.5": (dict(num_splits=1.5), "T: num_splits must be a whole number or None, got 1.5"),
     "gradient": (dict(q=T(2, 1, 1, 8, requires_grad=True)), "V: q requires a gradient, which flash"),
 }  # fmt: skip
 OF_HOPPER = {
     "float32": (kv(1, 1, 512, 64, names="qkv"), "V: takes fp16 or bf16"),
-    "head_dim 32": (kv(1, 1, 512, 32, names="qkv", **HALF), "V: head_dim 33 to 128"),
-    "head_dim 136": (kv(1, 1, 512, 136, names="qkv", **HALF), "V: head_dim 33 to 128"),
+    **{f"head_dim {d}": (kv(1, 1, 512, d, names="qkv", **HALF), "V: head_dim 33 to 128") for d in (32, 136)},
     "head_dim 44": (kv(1, 1, 512, 44, names="qkv", **HALF), "V: multiples of 16 bytes"),
     "short": (dict(q=T(1, 1, 511, 64, **HALF)), "V: at least 512 rows"),
     "causal": (dict(causal=None), "T: causal must be True or False"),

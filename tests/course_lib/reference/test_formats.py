@@ -25,14 +25,10 @@ def numbers_everywhere():
 
 
 @pytest.mark.parametrize("fmt", NUMPY, ids=lambda fmt: fmt.name)
-def test_constants_match_numpy(fmt):
+def test_constants_and_rounding_match_numpy(fmt):
     info = np.finfo(NUMPY[fmt])
     constants = fmt.bits, fmt.largest, fmt.smallest_normal, fmt.smallest, fmt.gap(1.0)
     assert constants == (info.bits, info.max, info.smallest_normal, info.smallest_subnormal, info.eps)
-
-
-@pytest.mark.parametrize("fmt", NUMPY, ids=lambda fmt: fmt.name)
-def test_rounding_matches_numpy(fmt):
     x = numbers_everywhere()
     with np.errstate(over="ignore"):
         expected = x.astype(NUMPY[fmt]).astype(np.float64)
@@ -79,8 +75,3 @@ def test_naive_softmax_matches_numpy_in_its_own_dtype(fmt):
         with np.errstate(all="ignore"):
             allowed = 8 * fmt.gap(1.0) * (1 + expected) + fmt.smallest / total
         assert (np.isnan(expected) | (abs(weights - expected) <= allowed)).all(), shift
-
-
-def test_a_sum_may_overflow_where_no_term_does():
-    exp_x, total, weights = formats.naive_softmax_steps(np.array([11.0, 11.0]), FLOAT16)
-    assert np.isfinite(exp_x).all() and total == np.inf and (weights == 0).all()

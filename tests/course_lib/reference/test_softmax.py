@@ -67,12 +67,6 @@ def test_adding_a_constant_changes_no_weight_and_moves_logsumexp_by_it():
     assert np.isnan(stable_softmax(np.array([np.nan, -1e3]))).all()
 
 
-def test_a_slice_with_nothing_visible_is_zero_and_its_logsumexp_minus_infinity():
-    x = np.array([[-np.inf, -np.inf], [0.0, -np.inf]])
-    np.testing.assert_array_equal(stable_softmax(x), [[0, 0], [1, 0]])
-    np.testing.assert_array_equal(logsumexp(x), [-np.inf, 0])
-
-
 @pytest.mark.parametrize("dtype, result", DTYPES)
 def test_statistics_are_float32_up_to_float32_inputs(dtype, result):
     rng = np.random.default_rng(2)
@@ -85,64 +79,24 @@ def test_statistics_are_float32_up_to_float32_inputs(dtype, result):
 @deterministic
 @given(
     seed=st.integers(0, 10**6),
-    rows=st.integers(1, 5),
+    shape=st.sampled_from([(), (1,), (5,), (2, 3)]),
     length=st.integers(1, 40),
     d=st.integers(1, 9),
     block=st.integers(1, 41),
     size=st.sampled_from([0.0, 1.0, 30.0, 1e3]),
     sort=st.sampled_from([None, "ascending", "descending"]),
 )
-def test_the_online_invariant_holds_after_every_block(seed, rows, length, d, block, size, sort):
+def test_the_online_invariant_holds_after_every_block(seed, shape, length, d, block, size, sort):
     rng = np.random.default_rng(seed)
-    scores = size * rng.normal(size=(rows, length))
+    scores = size * rng.normal(size=(*shape, length))
     if sort is not None:
-        scores = np.sort(scores, axis=-1)[:, :: 1 if sort == "ascending" else -1]
+        scores = np.sort(scores, axis=-1)[..., :: 1 if sort == "ascending" else -1]
     values = rng.normal(size=(length, d))
     for step, state in enumerate(fold(scores, values, block)):
         if step > 0:
             seen = min(step * block, length)
-            assert_states_close(state, direct_state(scores[:, :seen], values[:seen]), rtol=1e-11)
-
-
-@pytest.mark.parametrize("shape", [(), (2, 3)])
-def test_the_update_takes_any_leading_dimensions(shape):
-    rng = np.random.default_rng(3)
-    scores, values = rng.normal(size=(*shape, 6)), rng.normal(size=(6, 4))
-    state = fold(scores, values, 4)[-1]
-    assert [np.shape(part) for part in state] == [shape, shape, (*shape, 4)]
-    assert_states_close(state, direct_state(scores, values))
-
-
-def test_blocks_with_nothing_visible_leave_the_state_as_it_was():
-    rng = np.random.default_rng(5)
-    values, hidden = rng.normal(size=(2, 3)), np.full((2, 2), -np.inf)
-    nothing = np.full(2, -np.inf), np.zeros(2), np.zeros((2, 3))
-    with np.errstate(all="raise"):
-        something = online_softmax_update(*IDENTITY, rng.normal(size=(2, 2)), values)
-        for state in (nothing, something):
-            for before, after in zip(state, online_softmax_update(*state, hidden, values), strict=True):
-                np.testing.assert_array_equal(before, after)
-        for before, after in zip(nothing, merge_states(nothing, nothing), strict=True):
-            np.testing.assert_array_equal(before, after)
-
-
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_reaches_only_the_rows_that_see_it(poison):
-    values = np.ones((3, 2))
-    values[1] = poison
-    # The first row does not see it; the last one does, with a weight that underflows to 0.
-    scores = np.array([[0.0, -np.inf, 1.0], [0.0, 2.0, 1.0], [0.0, -1e5, -np.inf]])
-    _, l, acc = online_softmax_update(*IDENTITY, scores, values)
-    np.testing.assert_allclose(acc[0] / l[0], 1)
-    assert not np.isfinite(acc[1:]).any()
-
-
-def test_the_update_and_the_merge_modify_nothing():
-    arrays = [np.random.default_rng(6).normal(size=shape) for shape in ((2,), (2,), (2, 3), (2, 4), (4, 3))]
-    for array in arrays:
-        array.setflags(write=False)
-    m, l, acc, scores, values = arrays
-    merge_states(online_softmax_update(m, l, acc, scores, values), (l, m, acc))
+            assert [np.shape(part) for part in state] == [shape, shape, (*shape, d)]
+            assert_states_close(state, direct_state(scores[..., :seen], values[:seen]), rtol=1e-11)
 
 
 @deterministic
@@ -157,13 +111,15 @@ def test_merge_is_associative_commutative_and_has_an_identity(seed, size, hidden
     scores, values = size * rng.normal(size=(3, 40)), rng.normal(size=(40, 4))
     scores[rng.random(scores.shape) < hidden] = -np.inf
     edges = [0, *sorted(cuts), 40]
-    parts = [
-        online_softmax_update(*IDENTITY, scores[:, start:stop], values[start:stop])
-        for start, stop in itertools.pairwise(edges)
-    ]
-    whole = online_softmax_update(*IDENTITY, scores, values)
-    left = functools.reduce(merge_states, parts)
-    right = functools.reduce(lambda state, part: merge_states(part, state), reversed(parts))
+    # Rows with nothing visible are no reason for a warning.
+    with np.errstate(all="raise", under="ignore"):
+        parts = [
+            online_softmax_update(*IDENTITY, scores[:, start:stop], values[start:stop])
+            for start, stop in itertools.pairwise(edges)
+        ]
+        whole = online_softmax_update(*IDENTITY, scores, values)
+        left = functools.reduce(merge_states, parts)
+        right = functools.reduce(lambda state, part: merge_states(part, state), reversed(parts))
     assert_states_close(left, whole)
     assert_states_close(right, whole)
     a, b = parts[:2]

@@ -107,11 +107,6 @@ def check_step(server, step, batches):
     assert all(n == 0 or n >= server.pool.page_size for n in step.admitted.values())
 
 
-def least_pages(arrivals, page_size):
-    """How many pages the largest request needs when it is alone."""
-    return max(-(-(len(prompt) + n_new - 1) // page_size) for _, prompt, n_new in arrivals)
-
-
 REQUESTS = st.lists(
     st.tuples(st.integers(0, 15), st.sampled_from(PROMPTS), st.integers(1, MOST_NEW)), min_size=1, max_size=5
 )
@@ -121,7 +116,9 @@ REQUESTS = st.lists(
 @given(REQUESTS, st.integers(1, 40), st.integers(0, 8), st.booleans())
 def test_the_text_is_the_same_for_any_pool_arrivals_and_sharing(requests, page_size, spare, shares):
     arrivals = sorted(requests, key=lambda request: request[0])
-    serve(arrivals, n_pages=least_pages(arrivals, page_size) + spare, page_size=page_size, shares=shares)
+    # What the largest request needs when it is alone.
+    least = max(-(-(len(prompt) + n_new - 1) // page_size) for _, prompt, n_new in arrivals)
+    serve(arrivals, n_pages=least + spare, page_size=page_size, shares=shares)
 
 
 ALIKE = [(0, PROMPTS[0], 7), (0, PROMPTS[2], 8), (1, PROMPTS[1], 3), (2, PROMPTS[6], 3)]
@@ -156,15 +153,6 @@ def test_the_characters_that_are_not_shared():
     assert server.log[0].admitted == {0: 0, 1: len(prompt)} and server.log[0].lengths[0] == len(prompt)
     server = serve([(0, PROMPTS[0], 3), (0, PROMPTS[0], 3), (0, PROMPTS[6], 3)], n_pages=30, page_size=4)
     assert server.log[0].admitted == {0: 0, 1: len(PROMPTS[0]) - 1, 2: len(PROMPTS[6]) - 1}
-
-
-def test_who_came_last_is_preempted_and_computed_again():
-    server = serve([(0, "tile: ", 11), (0, "q", 12), (0, "online softmax: ", 2)], n_pages=3, page_size=8, shares=False)
-    assert list(server.log[0].admitted) == [0, 1] and server.log[0].waiting == [2], "one page is left, and it needs two"
-    (step,) = (step for step in server.log if step.preempted)
-    assert step.preempted == [1] and step.waiting == [1, 2] and list(step.new) == [0]
-    again = [step for step in server.log if 1 in step.admitted][1]
-    assert again.lengths[1] > 8, "with its new characters"
 
 
 def test_a_second_run_goes_on_with_the_same_pool():
