@@ -139,7 +139,9 @@ def check_device(q):
 
 def check_head_dim(head_dim):
     if not 1 <= head_dim <= MAX_HEAD_DIM:
-        raise ValueError(f"head_dim must be 1 to {MAX_HEAD_DIM}, got {head_dim}")
+        raise ValueError(
+            f"head_dim must be 1 to {MAX_HEAD_DIM}, got {head_dim}; PyTorch's scaled_dot_product_attention takes more"
+        )
 
 
 def check_heads(n_heads, names, n_kv_heads):
