@@ -6,21 +6,19 @@ And the records of what the compiler makes of them: complete, of the kernels as 
 import inspect
 import itertools
 import json
-from dataclasses import replace
 
 import pytest
-import torch
 import triton
 import triton.language as tl
 
 from course_lib.hardware import GPUS
 from course_lib.kernels import forward
-from course_lib.kernels.configs import select
 from courseware.bench import records
-from tests.courseware.bench import compiled as memory
+from tools import compiled as memory
 from tools import compiler_records, resources
+from tools.compiled import DIFFERENT, EVERY, LAUNCHED, SERIALIZED, shipped
 from tools.compiler_records import BLOCK_SIZES, COLUMNS, chosen_config, kernel_sha256, loops_of
-from tools.resources import ARCHS, DTYPES, LENGTH, Request, Resources, forward_resources, fused_exponents
+from tools.resources import ARCHS, DTYPES, Request, Resources, forward_resources, fused_exponents
 
 COMMAND = "python -m tools.compiler_records resources"
 
@@ -29,81 +27,6 @@ SHARED_BYTES = {
     arch: min(gpu.shared_bytes_per_block for gpu in GPUS.values() if gpu.compute_capability in capabilities)
     for arch, capabilities in {75: [(7, 5)], 80: [(8, 0), (8, 9)], 90: [(9, 0)], 100: [(10, 0)]}.items()
 }
-# Compiling takes some seconds each: both ends, the usual ones, and one that is padded, which takes what 128 takes.
-HEAD_DIMS = {"float16": (16, 64, 80, 128, 256), "float32": (16, 64, 128, 256)}
-
-
-def shipped(head_dim, arch, dtype, causal, kernel="forward", n_k=LENGTH - 1):
-    """What a launch on such inputs takes."""
-    return select(
-        kernel, dtype=getattr(torch, dtype), head_dim=head_dim, causal=causal, capability=divmod(arch, 10),
-        n_k=n_k, by_descriptor=arch >= 90 and kernel == "forward",
-    )  # fmt: skip
-
-
-# Without the causal mask only where the tiles are others: in the same tiles, that is the same loop and one loop less.
-FORWARD = [
-    Request(d, arch, dtype, causal)
-    for arch, dtype, causal in itertools.product((80, 90, 100), HEAD_DIMS, (True, False))
-    for d in HEAD_DIMS[dtype]
-    if causal or shipped(d, arch, dtype, False) != shipped(d, arch, dtype, True)
-]
-FORWARD += [Request(d, 75, dtype, True) for d in (64, 128, 256) for dtype in ("float16", "float32")]
-BACKWARD = [
-    Request(head_dim, arch, dtype, causal=True, kernel=kernel)
-    for arch, dtype, head_dims in (
-        (75, "float16", (64,)), (80, "float16", (64, 128)), (90, "float16", (32, 64, 128, 256)),
-        (100, "float16", (64, 128)), *((arch, "float32", (64, 128, 256)) for arch in (80, 90, 100)),
-    )
-    for head_dim in head_dims
-    for kernel in ("dkdv", "dq")
-]  # fmt: skip
-# Inputs too short, or too oddly aligned, for descriptors.
-BACKWARD += [Request(64, 90, kernel=kernel, causal=kernel == "dkdv", by_descriptor=False) for kernel in ("dkdv", "dq")]
-BF16 = [Request(128, arch, "bfloat16", True) for arch in (80, 90, 100)]
-VARIANTS = [
-    Request(d, arch, kernel=kernel, everything=everything)
-    for arch, d, everything in itertools.product((80, 90), (64, 128), (False, True))
-    for kernel in ("list_forward", "list_dkdv", "list_dq")
-]
-HOPPER = [
-    Request(d, 90, dtype, causal, kernel=kernel)
-    for d, dtype, causal in itertools.product((64, 128), ("float16", "bfloat16"), (False, True))
-    for kernel in ("hopper", "hopper_dkdv", "hopper_dq")
-]
-# Decoding: (archs, dtype, head_dim, n_new, page_size, num_splits), with the pages and splits that each is launched
-# with, not in every combination. 4 rows are one token of the 4 heads that share keys, 64 rows as many as a tile has.
-NEWER = (80, 90, 100)
-DECODE = [
-    Request(d, arch, dtype, True, kernel="decode", n_new=n_new, page_size=page_size, num_splits=splits)
-    for archs, dtype, d, n_new, page_size, splits in (
-        ((75, *NEWER), "float16", 64, 1, None, 1), ((75, *NEWER), "float16", 128, 1, 16, 4),
-        ((75,), "float16", 256, 1, 64, 1), ((75,), "float32", 256, 1, 256, 4),
-        (NEWER, "float16", 80, 1, 64, 4), (NEWER, "float32", 128, 1, 64, 4), (NEWER, "float32", 256, 1, None, 1),
-        (NEWER, "float16", 128, 16, 256, 1), (NEWER, "float16", 256, 16, None, 4),
-    )
-    for arch in archs
-]  # fmt: skip
-# The compiled caches have 4096 keys; on sm_90, longer ones are read in tiles of their own.
-LONG_CACHE = shipped(128, 90, "float16", True, "decode", n_k=2**15)
-DECODE += [
-    replace(r, config=LONG_CACHE) for r in DECODE if (r.arch, r.dtype, r.head_dim) == (90, "float16", 128)
-]  # fmt: skip
-DECODE += [
-    Request(d, arch, kernel="merge", num_splits=splits)
-    for arch, (d, splits) in itertools.product((75, 80, 90, 100), ((128, 32), (256, 512)))
-]
-LAUNCHED = (*FORWARD, *BF16, *BACKWARD, *VARIANTS, *HOPPER, *DECODE)
-# The registers are too few for these tiles.
-SERIALIZED = Request(128, 90, causal=True, kernel="dkdv", config=(128, 128, 8, 2))
-DIFFERENT = [
-    Request(128, 90, causal=True),
-    Request(64, 90, causal=True, config=(64, 32, 8, 1)),
-    Request(128, 90),
-    Request(128, 90, tail=False),
-    Request(128, 90, by_descriptor=False),
-]
-EVERY = (*LAUNCHED, SERIALIZED, *DIFFERENT)
 
 # What spills is up to the compiler: with other versions, kernels only have to fit.
 PINNED = triton.__version__ == "3.7.1"
@@ -170,7 +93,7 @@ def test_what_is_remembered_is_what_the_compiler_says():
     each = {request.kernel: request for request in memory.remembered()}
     sample = [each[kernel] for kernel in ("forward", "dkdv", "list_dq", "hopper", "decode") if kernel in each]
     changed = memory.MODULES.keys() - each.keys()
-    assert not PINNED or not changed, f"{changed} have changed; run: python -m tests.courseware.bench.compiled"
+    assert not PINNED or not changed, f"{changed} have changed; run: python -m tools.compiled"
     assert forward_resources(sample) == [memory.remembered()[request] for request in sample]
     with pytest.raises(RuntimeError, match="the compiler failed"):
         forward_resources([Request(64, 90, config=(48, 64, 4, 2))])
