@@ -16,7 +16,8 @@ pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-
 
 ROOT = authoring.ROOT
 LESSONS = [f"notebooks/{path.stem}" for path in sorted(authoring.NOTEBOOKS.glob("[0-9]*.ipynb"))]
-OTHERS = ["notebooks/glossary", "notebooks/block_size_explorer", "docs/tested", "docs/instructors", "docs/maintainers"]
+OTHERS = ["notebooks/glossary", "notebooks/block_size_explorer"]
+OTHERS += [f"docs/{name}" for name in ("from_other_libraries", "tested", "instructors", "maintainers")]
 PAGES = ["index", "README", *LESSONS, *OTHERS]
 
 # What a browser finds on a page: faults are texts, links are addresses.
