@@ -17,7 +17,6 @@ their loop bounds again, in Triton; a test holds those equal, too.
 import hashlib
 import itertools
 import weakref
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
@@ -311,7 +310,6 @@ class Window(Mask):
 
 _codes = itertools.count()
 _by_code = weakref.WeakValueDictionary()
-_newest = deque(maxlen=4096)  # keeps the masks of a forward pass for its backward
 
 
 class Registered(Mask):
@@ -345,7 +343,6 @@ def _registered(mask):
     number = next(_codes)
     object.__setattr__(mask, "code", (REGISTERED, number))
     _by_code[number] = mask
-    _newest.append(mask)
     return mask
 
 
@@ -564,7 +561,7 @@ class Combined(Mask):
         return a | b if self.either else a & b
 
 
-@lru_cache(256)
+@lru_cache(256)  # which keeps the mask of a forward pass for its backward
 def of_code(code):
     """The mask with this code, a tuple."""
     mask, rest = _decoded(code)

@@ -97,18 +97,19 @@ def flash_attention(
     check_tensors(q, k, v)
     scale = check_scale(scale, q.shape[-1])
     block_q, block_k = check_block("block_q", block_q), check_block("block_k", block_k)
-    code, mods, weights = None, (), None
+    mods, weights = (), None
     if mask is not None or score_mod is not None or sinks is not None or dropout_p != 0:
         if block_q is not None or block_k is not None:
             raise ValueError("block_q and block_k are not accepted with a mask, score_mod, sinks or dropout_p")
-        code = check_mask(mask, causal).code
+        mask = check_mask(mask, causal)
+        mask = mask.code if _is_traced(q) else mask
         mods, weights = check_score_mods(score_mod, q)
         sinks = check_sinks(sinks, q)
         dropout_p, seed = check_dropout(dropout_p, seed, q)
     else:
         seed = None
     q, k, v = addressable(q), addressable(k), addressable(v)
-    how = causal, scale, block_q, block_k, code, mods, float(dropout_p)
+    how = causal, scale, block_q, block_k, mask, mods, float(dropout_p)
     o, lse = _attend(q, k, v, sinks, weights, seed, *how, store_lse=return_lse)
     return (o, lse) if return_lse else o
 
@@ -162,7 +163,7 @@ def flash_decode(
 
 # The functions below take arguments in this order: tensors (q, k, v, sinks or None, weights of the score mods or None,
 # seed of the dropout or None; for gradients o, lse, do, dlse or None), then what is called how: causal, scale, block_q,
-# block_k, the code of the mask or None, codes of the score mods, dropout_p.
+# block_k, the mask (its code in a graph) or None, codes of the score mods, dropout_p.
 
 
 def _attend(*arguments, store_lse):
@@ -187,8 +188,8 @@ def _attend(*arguments, store_lse):
 def _in_parts(axis, arguments, store_lse):
     """`_attend` for as many sequences, or heads, at a time as a grid has room for."""
     q, k, v, sinks, weights, seed, *how = arguments
-    name, code = ("batch", "heads")[axis], how[4]
-    if seed is not None or code is not None and masks.of_code(tuple(code)).shape[axis] > 1:
+    name, mask = ("batch", "heads")[axis], how[4]
+    if seed is not None or mask is not None and _mask_of(mask).shape[axis] > 1:
         raise ValueError(
             f"q has {name} {q.shape[axis]}; at most {MAX_GRID_AXIS} are accepted with dropout, or a mask for each; "
             "call flash_attention for some at a time"
@@ -308,8 +309,13 @@ def _backward(q, *others, need_dq, need_dkdv):
     return _launch_backward(q, *others, need_dq=need_dq, need_dkdv=need_dkdv)
 
 
-def _variant(q, k, sinks, weights, seed, code, mods, dropout_p):
-    mask = masks.of_code(tuple(code))
+def _mask_of(mask):
+    """The mask itself, given by itself or by its code."""
+    return mask if isinstance(mask, masks.Mask) else masks.of_code(tuple(mask))
+
+
+def _variant(q, k, sinks, weights, seed, mask, mods, dropout_p):
+    mask = _mask_of(mask)
     mask.check_lengths(q.shape[2], k.shape[2])
     for name, of_mask, of_q in zip(("batch", "heads"), mask.shape, q.shape[:2], strict=True):
         if of_mask not in (1, of_q):
@@ -318,15 +324,15 @@ def _variant(q, k, sinks, weights, seed, code, mods, dropout_p):
 
 
 def _launch_forward(
-    q, k, v, sinks, weights, seed, causal, scale, block_q, block_k, code, mods, dropout_p, *, store_lse
+    q, k, v, sinks, weights, seed, causal, scale, block_q, block_k, mask, mods, dropout_p, *, store_lse
 ):  # fmt: skip
     """(o, lse) by the kernel that suits the call."""
     group_size, n_q, n_k = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
     if n_q == 0 or n_k == 0:
         lse = torch.full(q.shape[:3], -torch.inf, dtype=torch.float32, device=q.device)
         return torch.zeros_like(q), lse if sinks is None else lse.copy_(sinks[:, None])
-    if code is not None:
-        return variant_forward(q, k, v, _variant(q, k, sinks, weights, seed, code, mods, dropout_p), scale)
+    if mask is not None:
+        return variant_forward(q, k, v, _variant(q, k, sinks, weights, seed, mask, mods, dropout_p), scale)
     most_rows = MAX_GROUPED_ROWS if group_size > 1 and q.dtype != torch.float32 else MAX_DECODED_ROWS
     if block_q is None and block_k is None:
         if group_size * n_q <= most_rows and n_k >= MIN_DECODED_KEYS:
@@ -338,15 +344,15 @@ def _launch_forward(
 
 
 def _launch_backward(
-    q, k, v, sinks, weights, seed, o, lse, do, dlse, causal, scale, block_q, block_k, code, mods, dropout_p, **needs
+    q, k, v, sinks, weights, seed, o, lse, do, dlse, causal, scale, block_q, block_k, mask, mods, dropout_p, **needs
 ):  # fmt: skip
     """(dq, dk, dv, dsinks) by the kernels that suit the call, which are the same for every forward."""
     if o.numel() == 0 or k.shape[2] == 0:
         dsinks = None if sinks is None else torch.zeros_like(sinks) if dlse is None else dlse.sum((0, 2))
         return *(torch.zeros_like(x) for x in (q, k, v)), dsinks
     do = addressable(do)
-    if code is not None:
-        variant = _variant(q, k, sinks, weights, seed, code, mods, dropout_p)
+    if mask is not None:
+        variant = _variant(q, k, sinks, weights, seed, mask, mods, dropout_p)
         return variant_backward(q, k, v, o, lse, do, dlse, variant, scale, **needs)
     metas = map(tensor_meta, (q, k, v, do))
     suits = not PORTABLE and prefers_hopper_backward(runtime.capability(q.device), *metas, causal)
@@ -373,7 +379,7 @@ def _decode(
 # Operators for torch.compile, which does not look into them and learns the shapes of their results from the functions
 # registered as fake. An operator always returns tensors, so it computes lse and every gradient whether needed or not.
 TENSORS = "Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? weights, Tensor? seed"
-HOW = "bool causal, float scale, SymInt? block_q, SymInt? block_k, SymInt[]? code, SymInt[] mods, float dropout_p"
+HOW = "bool causal, float scale, SymInt? block_q, SymInt? block_k, SymInt[]? mask, SymInt[] mods, float dropout_p"
 
 
 def _operator(name, schema):

@@ -39,7 +39,7 @@ class BlockMask(NamedTuple):
 
 @functools.lru_cache(256)
 def keys_of_a_query(mask, n_q, n_k):
-    """How many keys a query visits on average, in tiles of 128, at least 1. Heads count as the first does."""
+    """How many keys a query visits on average, in tiles of 128, at least 1. The first head's mask stands for all."""
     return max(1, mask.at(0, 0).in_ranges(n_q, n_k).tiles(n_q, n_k, 128, 128).visited.pairs // n_q)
 
 

@@ -13,7 +13,7 @@ from course_lib.kernels.score_mods import ScoreMod
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_HEAD_DIM = 256
 MAX_GRID_AXIS = 65_535  # programs along the second and third axes of a CUDA grid; the first takes 2^31 - 1
-NO_FORWARD_MODE = "no forward-mode derivatives; take reverse mode: backward, torch.func.grad or torch.func.vjp"
+NO_FORWARD_MODE = "no forward-mode derivatives; use reverse mode: backward, torch.func.grad or torch.func.vjp"
 COMPILED = runtime.mode() == "gpu"
 # Whether `flash_decode` checks the values of lengths and block_table. The host then waits for the GPU at every call.
 # In the interpreter they are always checked.
@@ -191,9 +191,9 @@ def check_not_differentiated(function, **tensors):
     """Refuse a call that autograd or torch.func takes part in, by a function that has no derivative."""
     for name, x in tensors.items():
         if torch.is_grad_enabled() and x.requires_grad:
-            raise ValueError(f"{name} requires a gradient, which {function} has not; call it under no_grad")
+            raise ValueError(f"{name} requires a gradient, which {function} does not compute; call it under no_grad")
         if not torch.compiler.is_compiling() and unpack_dual(x).tangent is not None:
-            raise NotImplementedError(f"{name} has a tangent, and {function} no derivatives of any mode")
+            raise NotImplementedError(f"{name} has a tangent, and {function} has no derivatives")
     if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         raise NotImplementedError(
             f"{function} does not work inside torch.func transforms; make a mapped dimension part of the batch"

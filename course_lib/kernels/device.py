@@ -62,16 +62,17 @@ def online_softmax_update(
 
 @triton.jit
 def weights_of(log2_p):
-    """exp2(log2_p), by which the backward recomputes P from scores and lse, for numbers that are at most 0 but rounded.
+    """exp2(log2_p), at most 1: P, as the backward recomputes it from scores and lse.
 
-    lse has the rounding error of a float as large as the largest score. For huge scores, exp2 of it could be inf.
+    Unrounded, log2_p is at most 0. But lse is rounded as coarsely as the largest score: without the bound, P could be
+    inf for huge scores.
     """
     return tl.exp2(tl.minimum(log2_p, 0.0, propagate_nan=tl.PropagateNan.ALL))
 
 
 @triton.jit
 def rounded(x):
-    """x, to fp32. Were x a product, the compiler could fuse it, unrounded, into the subtraction of a rounded one."""
+    """x, rounded to fp32. A product would otherwise be fused, unrounded, into a subtraction that follows it."""
     return x + 0.0
 
 

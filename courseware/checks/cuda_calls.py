@@ -51,11 +51,8 @@ def run_cuda(source: str, kernel: str, grid, block, **arguments):
     from courseware.simulators.cuda_emulator.runner import launch
 
     def run():
-        names = (
-            getattr(source, "renamed", source),
-            with_own_names(kernel)[0] if hasattr(source, "renamed") else kernel,
-        )
-        return launch(*names, grid=grid, block=block, arguments=arguments, limit_s=LIMIT_S)
+        text, name = (source.renamed, with_own_names(kernel)[0]) if hasattr(source, "renamed") else (source, kernel)
+        return launch(text, name, grid=grid, block=block, arguments=arguments, limit_s=LIMIT_S)
 
     if (answer := getattr(source, "answer", None)) is None:
         return run()
@@ -63,9 +60,8 @@ def run_cuda(source: str, kernel: str, grid, block, **arguments):
     try:
         report = run()
     except CompileError as error:
-        raise _noted(
-            answer, "compile error", f"the CUDA source does not compile: {without_prefix(str(error))}"
-        ) from None
+        text = f"the CUDA source does not compile: {without_prefix(str(error))}"
+        raise _noted(answer, "compile error", text) from None
     except (TypeError, ValueError) as error:
         raise _noted(answer, "launch", f"the kernel cannot be launched: {error}") from None
     except subprocess.TimeoutExpired:

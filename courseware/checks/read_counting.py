@@ -123,5 +123,5 @@ def sample(answer):
     # Which code runs is partly chance; what is kept has been written.
     kept = sum(min(each, a + b) for a, b, each in zip(shared, private, touched, strict=True))
     _samples.append((answer, kept << 10))
-    # A time limit's alarm rings in long calls on a busy machine. It rings in all of them here, for it touches memory.
+    # On a busy machine, a time limit's alarm rings in long calls, and touches memory. So it rings in every call here.
     os.kill(answer.process_id, signal.SIGALRM)

@@ -130,12 +130,9 @@ def keeps_no_row_of_scores(report, Q, K, V, output, **_):
 def loads_each_row_once(report, Q, K, V, output, M, N, d, **_):
     warps, tiles, requests_of_a_row = 16 * -(-M // 16), -(-N // 16), -(-d // 32)
     of_a_row = warps * tiles * requests_of_a_row
-    evidence = gives_attention(report, Q, K, V, output) or compare_shared_loads(
-        # But for the one row that its own lanes have copied, each warp needs all rows of both tiles.
-        report,
-        33 * of_a_row,
-        30 * 4 * d * warps * tiles,
-    )
+    # A warp needs all 32 rows of both tiles, but for the one of each that its own lanes have copied.
+    least_bytes = 30 * 4 * d * warps * tiles
+    evidence = gives_attention(report, Q, K, V, output) or compare_shared_loads(report, 33 * of_a_row, least_bytes)
     if evidence is None or evidence.returned:
         return evidence
     rows = report.shared.loads.requests / of_a_row
