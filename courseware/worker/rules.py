@@ -127,8 +127,9 @@ def with_own_names(source: str) -> tuple[str, str | None]:
     renamed, line = [], 1
     for token in CUDA_TOKEN.finditer(source):
         if token["refused"]:
-            word = re.match(r"\S+(?:[ \t]*\w+)?", source[token.start() :])[0]
-            return source, f"line {line}: it may not use {word}; constants can be `const int`"
+            word = re.match(r"#[ \t]*\w+|\[\s*\[|\S", source[token.start() :])[0]
+            word = {'"': "character strings", "\\": "a backslash", "/": "a comment with a backslash"}.get(word, word)
+            return source, f"line {line}: it may not use {word}" + "; constants can be `const int`" * word.endswith("define")
         is_own = token["name"] and token["name"] not in CUDA_WORDS
         renamed.append(OWN * bool(is_own) + token[0])
         line += token[0].count("\n")
