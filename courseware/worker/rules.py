@@ -129,7 +129,7 @@ def with_own_names(source: str) -> tuple[str, str | None]:
         if token["refused"]:
             word = re.match(r"#[ \t]*\w+|\[\s*\[|\S", source[token.start() :])[0]
             word = {'"': "character strings", "\\": "a backslash", "/": "a comment with a backslash"}.get(word, word)
-            return source, f"line {line}: it may not use {word}" + "; constants can be `const int`" * word.endswith("define")
+            return source, f"line {line}: it may not use {word}" + "; write `const int`" * word.endswith("define")
         is_own = token["name"] and token["name"] not in CUDA_WORDS
         renamed.append(OWN * bool(is_own) + token[0])
         line += token[0].count("\n")
