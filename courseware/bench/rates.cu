@@ -31,7 +31,7 @@ __device__ long long now() {
 #define MUL(x) asm volatile("mul.f32 %0, %0, %1;" : "+f"(x) : "f"(one))
 #define MAX(x) asm volatile("max.f32 %0, %0, %1;" : "+f"(x) : "f"(one))
 #define EX2(x) asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(x))
-#define SHUFFLE(x) asm volatile("shfl.sync.bfly.b32 %0, %0, 1, 31, -1;" : "+f"(x))
+#define SHUFFLE(x) asm volatile("shfl.sync.down.b32 %0, %0, 1, 31, -1;" : "+f"(x))
 #define CONVERT(x) asm volatile("{.reg .b32 t; cvt.rn.f16x2.f32 t, %0, %0; mov.b32 %0, t;}" : "+f"(x))
 BOTH(fma, FMA)
 BOTH(add, ADD)

@@ -11,7 +11,7 @@ from course_lib.kernels.cuda import gpu
 from course_lib.kernels.cuda.launches import Launch
 
 SOURCE = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
-INSTRUCTIONS = ("fma", "add", "mul", "max", "exp2", "shuffle", "convert")  # convert: fp32 to fp16
+INSTRUCTIONS = ("fma", "add", "mul", "max", "exp2", "shuffle", "convert")  # convert: two fp32 to fp16
 THREADS, COUNT = 1024, 2**14
 LINE_BYTES = 128
 # {memory: (its kernel, bytes that the pointers are spread over)}. The last is many times the L2 cache.
