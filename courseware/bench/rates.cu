@@ -9,11 +9,12 @@ __device__ long long now() {
 }
 
 // Every thread executes `instruction` `count` times in all, a multiple of UNROLLED: on `chains` variables in turns, so
-// that so many instructions need not wait for each other.
+// that so many instructions need not wait for each other. Each thread has its own values: where the compiler sees that
+// all threads have the same one, it leaves a shuffle out.
 #define KERNEL(name, instruction, chains)                                                  \
     extern "C" __global__ void name(float *sink, long long *clocks, int count, float one) { \
         float x[chains], sum = 0;                                                          \
-        for (int i = 0; i < chains; i++) x[i] = one + i * threadIdx.x * 1e-9f;             \
+        for (int i = 0; i < chains; i++) x[i] = one + (i + 1) * threadIdx.x * 1e-9f;       \
         __syncthreads();                                                                   \
         const long long begin = now();                                                     \
         for (int done = 0; done < count; done += UNROLLED)                                 \
