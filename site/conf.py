@@ -102,8 +102,8 @@ def adapt_cell(cell, modules):
     if "explorer" in tags:
         module, _, call = text.splitlines()[-1].partition(".")
         module, function = modules.get(module, module), call.removesuffix("()")
-        html = getattr(import_module(f"courseware.explorers.{module}"), function)().static_html()
-        html = f'<div id="{function.removeprefix("explore").strip("_") or module}">{html}</div>'
+        explorer = getattr(import_module(f"courseware.explorers.{module}"), function)()
+        html = explorer.static_html(function.removeprefix("explore").strip("_") or module)
         cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}]
 
 

@@ -125,7 +125,7 @@ def test_links_inside_the_site_lead_somewhere(site, looked):
 
 def test_every_explorer_moves_on_its_page(phone, looked):
     moved = 0
-    for page in [page for page, found in looked.items() if any("explorer-" in name for name in found["ids"])]:
+    for page in looked:
         phone.goto(page)
         for explorer in phone.locator("div.explorer:has(.pages)").all():
             before = explorer.locator(".pages").inner_html()
