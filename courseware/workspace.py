@@ -27,7 +27,7 @@ from course_lib import runtime
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST_LESSON = "00_start_here.ipynb"
-SETTINGS = Path(__file__).with_name("data") / "jupyterlab"  # no questions about news, and a save every 15 seconds
+SETTINGS = Path(__file__).with_name("data") / "jupyterlab"  # such as a save every 15 seconds, of what widgets show, too
 
 
 def update(root: Path = ROOT) -> list[str]:

@@ -3,6 +3,7 @@
 
 const AT_END = 1e9 // explorer.AT_END
 const LONG_MS = 200 // after which an answer that is not there yet is announced
+const LOST_MS = 10_000 // after which there is no kernel that would answer
 
 // JupyterLab leaves alone the keys that are pressed on an element with this attribute.
 const OWN_KEYS = "data-lm-suppress-shortcuts"
@@ -216,11 +217,15 @@ function render({ model, el }) {
   const box = add(el, "div", { class: "explorer" })
   const row = add(box, "div", { class: "controls" })
   const page = add(box, "div", { class: "pages" })
-  const note = add(box, "p", { class: "computing", role: "status", hidden: "" }, "computing \u2026")
+  const note = add(box, "p", { class: "computing", role: "status", hidden: "" })
   let [waiting, wanted] = [undefined, undefined]
   const settingsNow = () => wanted ?? model.get("state").settings
   const send = () => {
-    waiting = setTimeout(() => (note.hidden = false), LONG_MS)
+    const say = (text) => Object.assign(note, { hidden: false, textContent: text })
+    waiting = setTimeout(() => {
+      say("computing \u2026")
+      waiting = setTimeout(say, LOST_MS, "no answer: run this cell again")
+    }, LONG_MS)
     model.set("settings", wanted)
     wanted = undefined
     model.save_changes()
