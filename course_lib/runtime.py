@@ -43,7 +43,7 @@ def choose() -> str:
 
     Raises RuntimeError, with the fix, if Triton has already been imported in the other mode.
     """
-    if _version("triton") is None:
+    if _version("triton") is None or installing():
         return "numpy"  # and torch, which takes a second to import, is not asked for a GPU
     facts = gather()
     if facts.wrong_mode:
@@ -134,7 +134,7 @@ class Facts:
     @property
     def mode(self) -> str:
         """Where kernels run on this machine; see `choose`."""
-        if not self.triton or not self.torch or self.torch_error:
+        if not self.triton or not self.torch or self.torch_error or self.installing:
             return "numpy"
         if self.triton_interpret:
             # The same words that Triton takes for true.
@@ -197,8 +197,7 @@ def installing() -> str | None:
         number, *lines = INSTALL_LOG.read_text(encoding="utf-8").splitlines()
         os.kill(int(number), 0)
     except ProcessLookupError:
-        done = any(line.startswith("Successfully installed") for line in lines)
-        return None if done else f"stopped ({(lines or ['at once'])[-1]}); `make lab` goes on with it"
+        return None if _version("triton") else f"stopped ({(lines or ['at once'])[-1]}); `make lab` goes on with it"
     except (OSError, ValueError):
         return None
     found = re.findall(r"(?:Downloading|Using cached) (\S+-\d\S*?)-\S+\.whl \(([\d.]+) ([kMG])B\)", "\n".join(lines))

@@ -79,7 +79,7 @@ RULES = {
     "missing_requirements": lambda facts: facts.missing,
     "torch_cannot_be_imported": lambda facts: facts.torch_error,
     "no_triton_for_this_platform": lambda facts: facts.system != "Linux" and not facts.triton,
-    "triton_being_installed": lambda facts: facts.mode == "numpy" and facts.installing,
+    "triton_being_installed": lambda facts: facts.installing,
     "triton_not_installed": lambda facts: (
         facts.system == "Linux" and None in (facts.torch, facts.triton) and not facts.installing
     ),

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import warnings
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -170,6 +171,8 @@ def open_lab(root: Path = ROOT) -> None:
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         arguments.append("--allow-root")  # as in containers; JupyterLab refuses to run as root otherwise
+    # Jupyter warns of its own deprecated settings, which nobody here has set.
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
     server = LabApp.initialize_server(argv=arguments)
     # Jupyter's own message gives three addresses, one of them a file's.
     server.log.addFilter(lambda record: "To access the server" not in record.getMessage())
