@@ -4,7 +4,8 @@
 # The first Python that is new enough and can make environments (Debian keeps that part in python3-venv).
 PYTHON = $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
 	$(name) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
-INSTALL = $(1)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+# Not compiled: Python does so with what it imports, and the rest would take half a minute.
+INSTALL = $(1)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[$(EXTRAS)]'
 # One thread each for the two workers; the environment's bin first, for nbgrader calls alembic by name.
 PYTEST = OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(1)/bin:$$PATH" $(1)/bin/python -m pytest -n 2 tests/
 
