@@ -24,7 +24,7 @@ CELLS = [  # a cell, what is said; where no more than that it passed, it comes b
     (f"@triton.heuristics({{'BLOCK': lambda given: 4}})\n{ADD}", [PASSED]),
     (f"%%time\n{SCALE}", [PASSED, "scale: its cell begins with %%time. ", "Run the cell without %%time."]),
     (f"%%capture\n%%prun -q\n{SCALE}", [PASSED, "begins with %%capture."]),
-    (f"{SCALE})", [": the cell above has a syntax error in line 3, so Python still has the softmax_scale from before."]),
+    (f"{SCALE})", ["the cell above has a syntax error in line 3, so Python still has the softmax_scale"]),
     (f"%%timeit -n1 -r1\n{SCALE}", ["not attempted yet", "begins with %%timeit."]),
     (f"%%time\n{ADD}", ["vector_add: its cell begins with %%time."]),
     ("softmax_scale = functools.partial(pow, exp=-0.5)", [PASSED, UNKNOWN]),
