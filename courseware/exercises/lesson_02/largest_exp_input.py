@@ -102,4 +102,4 @@ check("exp of it is finite in the format", EACH, test=on_a_number(exp_is_finite)
 ANY = st.tuples(st.integers(3, 8), st.integers(2, 23))
 check("exp of the format's next number is infinite", [*EACH, ANY], test=on_a_number(no_larger_one))
 
-EXERCISE = Exercise(__file__, largest_exp_input, check, points=2, minutes=15, difficulty="medium")
+EXERCISE = Exercise(__file__, largest_exp_input, check, points=2, minutes=25, difficulty="hard")
