@@ -19,11 +19,12 @@ test-all: .venv/ready-for-test
 	COURSEWARE_SEED=$$(date +%Y%m%d) COURSEWARE_ALL_VARIANTS=1 COURSEWARE_ALL_CHEATS=1 $(call PYTEST,.venv)
 	$(MAKE) mutants test-matrix
 
-notebooks: stamp
+notebooks: .venv/ready-for-test stamp
 	.venv/bin/python -m tools.authoring build
 
-stamp: .venv/ready-for-test
-	.venv/bin/python -m tools.authoring stamp
+# `make stamp REPOSITORY=https://github.com/someone/course` says that it is published there, in every file that links to it.
+stamp: .venv/ready-for-site
+	.venv/bin/python -m tools.authoring stamp $(REPOSITORY:%=--repository %)
 	.venv/bin/python -m tools.authoring glossary
 
 # The course as pages. Afresh each time: it takes seconds, and nothing stays of a lesson that is gone.
@@ -53,13 +54,17 @@ test-triton-%: .venv-matrix/triton-%/ready
 	$(call PYTEST,.venv-matrix/triton-$*)
 
 # A learner's environment has no test tools in it: JupyterLab would show their menus, and jupytext act on saves.
-.venv/ready-for-lab: EXTRAS = triton,lab
+# torch and Triton, 2.5 GB, follow while the first lesson is read: courseware/workspace.py installs them.
+.venv/ready-for-lab: EXTRAS = lab
 .venv/ready-for-test .venv-matrix/%: EXTRAS = triton,lab,cuda,test,site
 .venv/ready-for-site: EXTRAS = site
+.venv/ready-for-lab: SIZE = 120 MB, about a minute
+.venv/ready-for-test: SIZE = 3 GB, some minutes
+.venv/ready-for-site: SIZE = 120 MB, about a minute
 .venv/ready-for-%: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)"; \
 		echo "Found: $$(python3 --version 2>&1 || echo none)"; exit 1; }
-	@echo "Installing what make $* needs into .venv; the first time takes some minutes"
+	@echo "Installing what make $* needs into .venv, the first time only: $(SIZE)"
 	@$(PYTHON) -m venv .venv
 	@$(call INSTALL,.venv)
 	@touch $@

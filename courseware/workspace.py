@@ -13,10 +13,17 @@ import argparse
 import hashlib
 import json
 import os
+import platform
 import shutil
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from urllib.parse import urlencode
+
+from course_lib import runtime
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST_LESSON = "00_start_here.ipynb"
@@ -124,6 +131,27 @@ def running_address(root: Path = ROOT) -> str | None:
     return None
 
 
+def install_triton() -> None:
+    """Install torch and Triton behind JupyterLab, where this environment lacks them and they exist for the machine.
+
+    `runtime.installing` says how far that is. Control-C ends it together with JupyterLab, and the next `make lab` goes
+    on: pip keeps what it has downloaded.
+    """
+    if platform.system() != "Linux" or (find_spec("torch") and find_spec("triton")):
+        return
+    print("Lessons 00 to 06 are ready. torch and Triton, for the others, follow behind: 2.5 GB.", flush=True)
+    pip = [sys.executable, "-m", "pip", "install", "--constraint", str(ROOT / "constraints.txt"), "torch", "triton"]
+    with open(runtime.INSTALL_LOG, "w", encoding="utf-8") as log:
+        process = subprocess.Popen(["sh", "-c", 'echo $$; exec nice "$@"', "sh", *pip], stdout=log, stderr=log)
+
+    def report():
+        failed = process.wait()
+        end = f"stopped, and {runtime.INSTALL_LOG} says why. Start `make lab` again" if failed else "are installed"
+        print(f"torch and Triton {end}.", flush=True)
+
+    threading.Thread(target=report, daemon=True).start()
+
+
 def open_lab(root: Path = ROOT) -> None:
     """Run JupyterLab in root/work, on the first lesson, until it is stopped. Prints the one address to open.
 
@@ -165,6 +193,7 @@ def main() -> None:
         return
     for line in update():
         print(line)
+    install_triton()
     open_lab()
 
 

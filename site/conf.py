@@ -7,13 +7,11 @@ source has not is said in `adapt`. A reader's browser asks no other server for a
 import json
 import re
 import shutil
-import tomllib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-HOME = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Homepage"]
 
 project = html_title = "FlashAttention from First Principles"
 root_doc = "README"
@@ -28,8 +26,6 @@ nb_merge_streams = True
 nb_mime_priority_overrides = [("*", "application/vnd.jupyter.widget-view+json", None)]
 nb_ipywidgets_js = {}
 myst_enable_extensions = ["dollarmath"]
-# Links of the README into the site itself, which is also where other sites' links to it lead.
-myst_url_schemes = {"https": None, "site": "{{path}}#{{fragment}}"}
 
 html_theme = "furo"
 html_copy_source = False
@@ -54,7 +50,15 @@ notebooks/0[0-5]_*
 :caption: "Part II: the machine"
 
 notebooks/0[6-9]_*
-notebooks/1*
+notebooks/1[01]_*
+```
+
+```{toctree}
+:hidden:
+:glob:
+:caption: "Part III: beyond"
+
+notebooks/1[2-9]_*
 ```
 
 ```{toctree}
@@ -74,8 +78,8 @@ docs/maintainers
 def adapt(app, docname, source):
     """Change what Sphinx read of a document, in place."""
     if docname == root_doc:
-        text = source[0].replace(f"[site]: {HOME}/\n", "[site]: site:notebooks/00_start_here.html\n")
-        source[0] = text.replace(f"{HOME}/", "site:") + NAVIGATION
+        # Its reader has found the site already.
+        source[0] = re.sub(r"(?s)<!-- published -->.*<!-- /published -->\n", "", source[0]) + NAVIGATION
     elif docname.startswith("notebooks/") and source[0].startswith("{"):
         notebook = json.loads(source[0])
         imports = " ".join(re.findall(r"from courseware\.explorers import (.*)", source[0]))
@@ -98,8 +102,8 @@ def adapt_cell(cell, modules):
     if "explorer" in tags:
         module, _, call = text.splitlines()[-1].partition(".")
         module, function = modules.get(module, module), call.removesuffix("()")
-        html = getattr(import_module(f"courseware.explorers.{module}"), function)().static_html()
-        html = f'<div id="{function.removeprefix("explore").strip("_") or module}">{html}</div>'
+        explorer = getattr(import_module(f"courseware.explorers.{module}"), function)()
+        html = explorer.static_html(function.removeprefix("explore").strip("_") or module)
         cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}]
 
 
