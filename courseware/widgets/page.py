@@ -18,7 +18,7 @@ STYLE = (
     ".course pre{margin:.3em 0;padding:.4em .7em;white-space:pre-wrap;background:rgba(128,128,128,.14)}"
     f".course .right,.course .wrong{{margin-left:1.1em;padding-left:.7em;border-left:3px solid {EDGES['passed']}}}"
     f".course .wrong{{border-color:{EDGES['failed']}}}"
-    ".course summary{cursor:pointer}.course-name{display:inline-block;width:18em}"
+    ".course summary{cursor:pointer}.course-name{display:inline-block;width:22em}"
     ".course-name+.course-name{width:5em}"
     f".course-done{{color:{EDGES['passed']}}}"
     ".course-table td{white-space:nowrap}.course-table{font-variant-numeric:tabular-nums}"
