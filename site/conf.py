@@ -4,6 +4,7 @@ Sphinx reads the README, docs/ and the notebooks as they are committed, and exec
 source has not is said in `adapt`. A reader's browser asks no other server for anything.
 """
 
+import ast
 import json
 import re
 import shutil
@@ -32,8 +33,9 @@ html_copy_source = False
 html_show_sphinx = html_show_copyright = False
 mathjax = Path(find_spec("sphinx-mathjax-offline").submodule_search_locations[0], "static/mathjax/tex-svg.js")
 mathjax_path = mathjax.name
-html_static_path = [str(mathjax), "course.css"]
+html_static_path = [str(mathjax), "course.css", "course.js"]
 html_css_files = ["course.css"]
+html_js_files = [("course.js", {"defer": "defer"})]
 
 NAVIGATION = """
 ```{toctree}
@@ -86,6 +88,7 @@ def adapt(app, docname, source):
         modules = {alias: module for module, alias in re.findall(r"(\w+) as (\w+)", imports)}
         for cell in notebook["cells"]:
             adapt_cell(cell, modules)
+        notebook["cells"] = list(with_folds(notebook["cells"]))
         source[0] = json.dumps(notebook)
 
 
@@ -105,6 +108,46 @@ def adapt_cell(cell, modules):
         explorer = getattr(import_module(f"courseware.explorers.{module}"), function)()
         html = explorer.static_html(function.removeprefix("explore").strip("_") or module)
         cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}]
+
+
+def with_folds(cells):
+    """The cells, and below each check the hints and the answer, which here no call can show."""
+    exercise = None
+    for cell in cells:
+        yield cell
+        exercise = cell["metadata"].get("exercise", exercise)
+        if exercise and "check" in cell["metadata"].get("tags", ()):
+            number, name = exercise.split(".")
+            path = ROOT / f"courseware/exercises/lesson_{number}/{name}.py"
+            _, *parts = re.split("(?m)^## ", path.with_suffix(".md").read_text("utf-8").partition("## Misc")[0])
+            *hints, reasoning = [part.partition("\n")[::2] for part in parts]
+            solution = "Solution", f"```python\n{answer(path, name)}\n```\n\n{reasoning[1]}"
+            folds = [f"<details><summary>{title}</summary>\n\n{text}\n</details>" for title, text in [*hints, solution]]
+            yield {"cell_type": "markdown", "id": f"folds-{name}", "metadata": {}, "source": "\n\n".join(folds)}
+            exercise = None
+
+
+def answer(path, name):
+    """The source of an exercise's answer, without its docstring, which stands in the exercise already.
+
+    It is a function of the file, or of a module that the file imports; of a kernel, `name = plain(module.name)` is what
+    stands there. Nothing is imported, because kernels need torch and Triton.
+    """
+    text = path.read_text("utf-8")
+    tree, imported = ast.parse(text), {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            (first, *_), lines = node.body, text.splitlines()
+            told = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            begin, end = (first.lineno - 1, first.end_lineno) if told else (node.lineno, node.lineno)
+            return "\n".join(lines[node.lineno - 1 : begin] + lines[end : node.end_lineno])
+        if isinstance(node, ast.ImportFrom):
+            imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            (kernel,) = node.value.args
+            imported[name] = f"{imported[kernel.value.id]}.{kernel.attr}"
+    module, _, name = imported[name].rpartition(".")
+    return answer(ROOT / f"{module.replace('.', '/')}.py", name)
 
 
 def add_index(app, error):
