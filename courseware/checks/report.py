@@ -227,7 +227,10 @@ def overview(states: dict[str, str]) -> tuple[str, str]:
         lines += [f"{title:<{width}} {count}  {full}{empty}"]
         lines += [f"     {e.id:<28} {MARKS[states.get(e.id)]}" for e in exercises]
         items = "".join(f"<li><code>{e.id}</code> {MARKS[states.get(e.id)]}</li>" for e in exercises)
-        columns = "".join(f"<span class='course-name'>{page.escape(text)}</span>" for text in (title, count))
+        columns = "".join(
+            f"<span class='course-name' style='min-width:{em}em'>{page.escape(text)}</span>"
+            for text, em in ((title, 22), (count, 5))
+        )
         head = f"{columns}<span class='course-done'>{full}</span>{empty}"
         folds.append(_folded(head, f"<ul>{items}</ul>"))
     total = f"{passed} of {len(registry.exercises())} exercises, {points} of {possible} points"
