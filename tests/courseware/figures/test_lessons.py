@@ -46,7 +46,7 @@ def spreads():
 
 def rooflines():
     gpu, intensity = GPUS["H100"], 2.0 ** np.arange(-3, 13.25, 0.25)
-    figure = lesson_01.draw_roofline({name: GPUS[name] for name in ("H100", "T4")}, {"half": 0.5, "many": 1000.0})
+    figure = lesson_04.draw_roofline({name: GPUS[name] for name in ("H100", "T4")}, {"half": 0.5, "many": 1000.0})
     reach = np.minimum(intensity * gpu.hbm_bytes_per_s / 1e12, gpu.fp16_tensor_tflops)
     return figure, [reach], ["half: 0.5", "many: 1000", f"H100: ridge at {gpu.ridge_flops_per_byte:.0f}"]
 
