@@ -14,8 +14,8 @@ from courseware.simulators.sm_simulator import H100, RUNGS, SM, compute, mbarrie
 # Cycles of a tile of 128 keys, of one group.
 PRODUCT = 2 * 64 * 128 * 128 / H100.tensor_flops
 COPY = 128 * 128 * 2 / H100.copy_bytes
-EXPS, MAX = 64 * 128 / H100.exps, 64 * 128 / H100.instructions
-SOFTMAX = EXPS + MAX + MAX  # with O times alpha, which takes as long as the maximum
+EXPS, MAX, RESCALE = (64 * 128 / rate for rate in (H100.exps, H100.maxima, H100.instructions))
+SOFTMAX = EXPS + MAX + RESCALE
 AMPLE = replace(H100, copy_bytes=1e6, copy_latency=0)
 SLOW_COPIES = replace(H100, copy_bytes=4)
 
@@ -174,7 +174,7 @@ FORMS = [
     # S of the next tile, then O of this one under the exponentials: max(O, max + exp), and then the rescale.
     (
         "next scores first", {"stages": 3, "consumers": 1, "rates": AMPLE},
-        PRODUCT + max(PRODUCT, MAX + EXPS) + MAX,
+        PRODUCT + max(PRODUCT, MAX + EXPS) + RESCALE,
     ),
     *((rung, {}, 4 * PRODUCT) for rung in RUNGS[1:]),
     *((rung, {"stages": 3, "rates": SLOW_COPIES}, 2 * 128 * 128 * 2 / 4) for rung in RUNGS[1:]),
@@ -216,7 +216,8 @@ def test_the_tensor_cores_do_all_products_and_nothing_else(rung):
 
 
 RATES = st.builds(
-    sm_simulator.Rates, *(st.floats(*span) for span in ((50, 1e5), (0.5, 1e3), (5, 1e4), (0.5, 1e4), (0, 1e5)))
+    sm_simulator.Rates,
+    *(st.floats(*span) for span in ((50, 1e5), (0.5, 1e3), (5, 1e4), (2, 1e4), (0.5, 1e4), (0, 1e5))),
 )
 
 
