@@ -11,10 +11,10 @@ A job is a generator that yields operations, one after the other, as a Gluon ker
     compute(what, exps, instructions, maxima, of)    arithmetic; the group goes on when it is done. of: tokens it uses
     tma.async_copy_shared_to_global(n_bytes)
 
-Time is in clock cycles. There is one engine for copies, and a queue each for the tensor cores, for the units that compute
-exponentials, for those that find maxima, and for the slots in which lanes issue instructions. All groups share them, and
-each serves what it is asked for in the order of asking. A copy arrives a latency after it has left the engine. Issuing
-an operation takes no time.
+Time is in clock cycles. There is one engine for copies, one queue for the tensor cores, and one each for the units that
+compute exponentials, those that find maxima, and the lanes that carry out instructions. All groups share them, and each
+serves what it is asked for in the order of asking. A copy arrives a latency after it has left the engine. Issuing an
+operation takes no time.
 """
 
 import heapq
