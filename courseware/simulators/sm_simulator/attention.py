@@ -1,7 +1,7 @@
 """Lesson 15's attention forward as jobs on a simulated SM: every rung, to be read beside kernels/hopper/forward.py.
 
 A thread block has one query tile of 64 rows for each group that computes, and visits the key tiles in the same order.
-What each operation costs is counted, and nothing is fitted to a measurement:
+What each operation costs is counted at the rates of an H100, and nothing is fitted to a kernel's time:
 
     S = Q K^T and O += P V    2 * 64 * block_k * head_dim FLOPs each
     max      the row maxima: an instruction for each score, of the kind that runs at half rate
