@@ -153,7 +153,9 @@ def test_counts_by_hand():
     assert ladder_model.counts_of("prefetch", 4096, False)["wait_clocks"] == 0
     # Four resident, but an SM has two programs, which share the wait of 1,000 clocks: 2 * 5 tiles of 600 + 400 + 500.
     few = dict(programs=3, resident=4, tiles=5, product_clocks=600, instructions=200, warps=8, wait_clocks=1000)
-    assert ladder_model.predict_rung(few, {"sms": 2, "schedulers": 4, "clock_hz": 1e6}) == pytest.approx(0.015)
+    gpu = {"sms": 2, "schedulers": 4, "exponentials_per_clock": 16, "clock_hz": 1e6}
+    for exponentials, clocks in ((0, 15_000), (16 * 450, 15_500)):
+        assert ladder_model.predict_rung(few | {"exponentials": exponentials}, gpu) == pytest.approx(clocks / 1e6)
 
 
 def test_the_suspects_bytes_are_the_tracer_s_and_the_verdicts_those_of_the_lesson():
