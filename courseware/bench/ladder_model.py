@@ -14,7 +14,8 @@ HEAD_DIM, ROWS = 128, 16384 * 16  # of the ladder's record: 16 heads, 16384 toke
 # products reach 80 % of that with wgmma, and mma.sync reaches 62 % of wgmma. A tile comes from L2 in about 1000.
 FLOPS_PER_CLOCK = {"wgmma": 0.8 * 4096, "mma.sync": 0.8 * 0.62 * 4096}
 WAIT_CLOCKS = 1000
-GPU = {"sms": 132, "schedulers": 4, "exponentials_per_clock": 16, "clock_hz": 1.83e9}
+EXPONENTIALS_PER_CLOCK = round(records.record("rates-h100")["per_clock"]["exp2"])  # of an SM, measured: 16
+GPU = {"sms": 132, "schedulers": 4, "exponentials_per_clock": EXPONENTIALS_PER_CLOCK, "clock_hz": 1.83e9}
 
 
 def predict_rung(counts, gpu):

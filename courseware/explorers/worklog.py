@@ -4,6 +4,7 @@
 """
 
 from functools import cache
+from html import escape
 from types import SimpleNamespace
 
 from courseware.bench import ladder_model, records
@@ -106,6 +107,10 @@ def describe(model):
     )
     if model.parent is None:
         return text + "The first rung is measured against none."
+    from courseware.bench.triton_ladder import change_of
+
+    diff = escape(change_of(model.rung.name))
+    text += f"<details><summary>The change, as a diff</summary><pre>{diff}</pre></details>"
     text += f"Over <b>{model.rung.builds_on}</b>: predicted {model.written:.2f} times as fast before it was measured"
     text += f", {model.formula:.2f} by these counts"
     return text + (f"; measured {model.measured:.2f}: {model.verdict}." if model.tflops else "; not measured here.")

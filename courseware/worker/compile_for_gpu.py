@@ -47,13 +47,14 @@ def refusal_or_report(kernel, arguments, gpu):
 
 
 def report(cubin, source):
-    """Of a kernel: registers and bytes of stack of a thread; and its `loops_of`, each with its instructions line by line.
+    """Of a kernel: registers and bytes of stack of a thread; and `loops_of`, each with its "lines".
 
-    These are [line of the source, instructions], most first. OTHERS stands for Triton's own functions.
+    These are [line of the source, its instructions], most first. OTHERS stands for Triton's own functions.
     """
     texts, line, lines = source.splitlines(), OTHERS, {}
     listing = output_of("nvdisasm", "-g", cubin)
-    for file, number, address in re.findall(r'//## File "([^"]*)", line (\d+)|^\s+/\*([0-9a-f]{4,})\*/', listing, re.M):
+    said = re.findall(r'//## File "([^"]*)", line (\d+)|^\s+/\*([0-9a-f]{4,})\*/', listing, re.MULTILINE)
+    for file, number, address in said:
         if address:
             lines[address] = line
         else:

@@ -121,7 +121,7 @@ def does_no_more_than_ours(report, **_):
         text = f"for each tile, a thread spills {loop['spilled_bytes']} bytes to memory: it has too few registers"
         return single_finding("waste", text)
     if found > most:
-        text = f"the loop over tiles of keys has {found} instructions, where ours has {ours} and {most} pass. Most are of"
+        text = f"the loop over tiles of keys has {found} instructions; ours has {ours}, and {most} pass. Most are of"
         lines = [f"\n  {count:4}  {line}" for line, count in loop["lines"][:4]]
         return single_finding("waste", text + "".join(lines))
     return None
