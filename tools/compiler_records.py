@@ -14,7 +14,6 @@ import itertools
 import json
 import math
 import os
-import re
 import textwrap
 from dataclasses import astuple, fields
 from pathlib import Path

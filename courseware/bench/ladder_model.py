@@ -1,8 +1,9 @@
 """The time that follows from what the compiler makes of each rung of the ladder, by the record rungs. No GPU needed.
 
-The time is that of a crude model: of what one multiprocessor does for a pair of tiles, nothing overlaps but exponentials
-with other instructions, and the waits of one program with the work of the others. triton_ladder.toml's predictions were
-made without the exponentials. Lesson 11's exercises are `predict_rung`, `make_it_fast` and `find_the_waste`.
+The time is that of a crude model: of what one multiprocessor does for a pair of tiles, nothing overlaps but
+exponentials with other instructions, and the waits of one program with the work of the others. The predictions in
+triton_ladder.toml were made without the exponentials. Two of lesson 11's exercises are `predict_rung` and
+`find_the_waste`.
 """
 
 from course_lib import traffic
@@ -57,11 +58,12 @@ def find_the_waste(kernel):
         compiler's report, for one pair of a tile of queries and a tile of keys: "spilled_bytes", the sum of those that
         are written to the stack and those that are read back; and the clocks that follow from the report,
         "work_clocks", and "wait_clocks" in addition to these.
-    For each pair of tiles that is multiplied, one tile of V is loaded: "v_bytes" tells how many pairs. Three ratios:
-        "computes": pairs that are multiplied, over the pairs in which some query sees some key.
-        "reads": bytes of Q, K and V, and spilled bytes of all pairs, over what the multiplied pairs need: Q once, and a
-            tile of K and one of V for each pair.
-        "waits": clocks of a pair with waiting, over those without.
+    A pair is multiplied whenever a tile of V is loaded: "v_bytes" tells how many. Three ratios, each of what is done to
+        what is needed:
+        "computes": the pairs that are multiplied, over the pairs in which some query sees some key.
+        "reads": the bytes of Q, K and V and what all pairs spill, over what the multiplied pairs need: Q once, and for
+            each pair a tile of K and one of V.
+        "waits": the clocks of a pair with waiting, over those without.
     Returns (verdict, ratio): the name and value of the largest ratio, ("nothing", 1.0) if all are 1. No two ratios
     above 1 are equal.
 

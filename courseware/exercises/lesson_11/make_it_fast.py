@@ -77,22 +77,21 @@ launched(make_it_fast, (n // block_m, heads), {"o_ptr": q.size}, q_ptr=q.ravel()
          n=n, scale=scale, HEAD_DIM=d, BLOCK_M=block_m, BLOCK_N=block_n)"""
 
 
+def output(q, k, v, scale):
+    """Of one head. Weights that are rounded to float16, each once, are allowed; a float16 accumulator is not."""
+    scores = np.where(causal_mask(len(q), len(k)), reference.scores(q, k, scale), -np.inf)
+    weights = reference.stable_softmax(scores)
+    largest = weights.max(axis=1, keepdims=True)
+    rounded = (weights / largest).astype(np.float16) * largest @ v
+    # A score's own rounding in float32 is a relative error of its weight.
+    terms = (1 + scale * (np.abs(q) @ np.abs(k).T).max() / 100) * np.abs(v).max()
+    return [ExpectedOutput("o", weights @ v, rounded, terms, product=lambda: ("key", weights, v))]
+
+
 def gives_o(launch, q, k, v, scale, **_):
-    """Weights that are rounded to float16, each once, are allowed; a float16 accumulator is not."""
-    if evidence := wrong_accesses(launch):
-        return evidence
-    outputs = launch.outputs["o_ptr"].reshape(q.shape)
-    for o, q, k, v in zip(outputs, *np.float64([q, k, v]), strict=True):
-        scores = np.where(causal_mask(len(q), len(k)), reference.scores(q, k, scale), -np.inf)
-        weights = reference.stable_softmax(scores)
-        largest = weights.max(axis=1, keepdims=True)
-        rounded = (weights / largest).astype(np.float16) * largest @ v
-        # A score's own rounding in float32 is a relative error of its weight.
-        terms = (1 + scale * (np.abs(q) @ np.abs(k).T).max() / 100) * np.abs(v).max()
-        part = ExpectedOutput("o", weights @ v, rounded, terms, product=lambda: ("key", weights, v))
-        if evidence := compare(o, [part]):
-            return evidence
-    return None
+    heads = zip(launch.outputs["o_ptr"].reshape(q.shape), *np.float64([q, k, v]), strict=True)
+    found = (compare(o, output(*inputs, scale)) for o, *inputs in heads)
+    return wrong_accesses(launch) or next(filter(None, found), None)
 
 
 def requests_the_closed_form(launch, heads, n, d, block_m, block_n, **_):
