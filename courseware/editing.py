@@ -120,6 +120,7 @@ class _Specialized(ast.NodeTransformer):
 
     def visit_Call(self, node):
         node.args = [arg for arg in node.args if getattr(arg, "id", None) not in self.constants]
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg not in self.constants]
         return self.generic_visit(node)
 
     def visit_If(self, node):

@@ -112,6 +112,16 @@ def test_every_query_tile_is_loaded_once_and_hidden_key_tiles_never(rung, n, hea
     assert loaded is None or found["k"][0] == found["v"][0] == loaded * 64 * 16 * 2
 
 
+def test_a_change_is_what_the_flags_leave_of_the_kernel():
+    for rung in triton_ladder.RUNGS[1:]:
+        changed = [line for line in triton_ladder.change_of(rung.name).splitlines() if line[0] in "+-"]
+        assert changed and not any(flag in line for line in changed for flag in rung.options if flag.isupper())
+    skips = triton_ladder.change_of("lazy rescale").splitlines()
+    assert "+     if has_grown:" in skips and "+     growth = tl.max(m_new - m_i, axis=0)" in skips
+    config = "BLOCK_M, BLOCK_N, num_warps, num_stages = (64, 64, 4, "
+    assert {f"- {config}1)", f"+ {config}3)"} < set(triton_ladder.change_of("prefetch").splitlines())
+
+
 def test_lazy_rescale_rescales_where_the_maximum_grows():
     """Scores that grow along the keys, by less than the 8 powers of two that are tolerated and by far more."""
     q, k, v = qkv(150, 16)
