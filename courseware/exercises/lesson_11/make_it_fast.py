@@ -72,7 +72,8 @@ make_it_fast = plain(make_it_fast)
 CALL = """\
 rng = np.random.default_rng(0)
 q, k, v = (rng.standard_normal((heads, n, d)).astype(np.float16) for _ in "qkv")
-k[..., 0] += shift
+q[..., 0] += to_q
+k[..., 0] += to_k
 launched(make_it_fast, (n // block_m, heads), {"o_ptr": q.size}, q_ptr=q.ravel(), k_ptr=k.ravel(), v_ptr=v.ravel(),
          n=n, scale=scale, HEAD_DIM=d, BLOCK_M=block_m, BLOCK_N=block_n)"""
 
@@ -126,14 +127,16 @@ def does_no_more_than_ours(report, **_):
     return None
 
 
-case = case_of("n d heads block_m block_n scale shift", d=16, heads=1, block_m=16, block_n=16, scale=0.3, shift=0)
+SIZES = {"d": 16, "heads": 1, "block_m": 16, "block_n": 16, "scale": 0.3}
+case = case_of("n d heads block_m block_n scale to_q to_k", **SIZES, to_q=0, to_k=0)
 check = kernel_checks(CALL, gives_o, case)
 
 check("one tile of queries and one of keys: query i sees keys 0 to i", [(16,), case(32, 32, block_m=32, block_n=32)])
 check("several tiles, each with a maximum of its own", [(48,), case(64, 32, heads=2)])
 check("tiles of different sizes", [case(64, block_m=32), case(64, block_n=32)])
-check("another scale", [case(48, scale=1.0)])
-check("scores near 1000 and near -1000 leave nothing that overflows", [case(32, shift=900), case(32, shift=-900)])
+check("another scale", [case(48, scale=4.0)])
+check("scores near 1000 and near -1000 leave nothing that overflows", [case(32, to_k=900), case(32, to_k=-900)])
+check("all scores below -1e6", [case(32, to_q=2000, to_k=-2000)])
 check(
     "bytes: q once, k and v once for every tile of queries that sees some of them",
     [(48,), case(64, 32, 2, block_m=32), case(64, block_n=32)],
