@@ -1,7 +1,9 @@
-"""Lesson 13's figure: the tiles of several masks."""
+"""Lesson 13's figures: the tiles of several masks, and what two queries of a tile say of the others."""
 
-from courseware.explorers.mask_painter import KINDS, legend, tiles_panel
-from courseware.explorers.svg import Page
+import numpy as np
+
+from courseware.explorers.mask_painter import FATES, KINDS, fates, legend, tiles_panel
+from courseware.explorers.svg import Page, Panel
 
 
 def draw_masks(named, n_q, n_k, block_q, block_k):
@@ -13,3 +15,31 @@ def draw_masks(named, n_q, n_k, block_q, block_k):
     ]
     panels = [tiles_panel(tiles, name, 120, 4) for name, tiles in every.items()]
     return Page(f"Masks in tiles of {block_q} x {block_k}. {'. '.join(counts)}.", panels, (legend(),))
+
+
+def draw_band(band, n, block, tile):
+    """A query tile of a band of n queries and n keys, with the ranges of its first and last query: a Page."""
+    tiles = band.tiles(n, n, block, block)
+    top, bottom = tiles.query_rows[tile]
+    ends = dict(zip((top, bottom - 1), zip(*band.key_range(np.array([top, bottom - 1]), n, n), strict=True), strict=True))
+    (first, first_stop), (last, last_stop) = ends.values()
+    panel = Panel(
+        f"A tile of queries {top} to {bottom - 1}", 700, 190, (0, n), (bottom + 2.6, top), grid="", x_label="key",
+        x_ticks=[(j + 0.5, str(j)) for j in range(0, n, block)],
+        y_ticks=[(i + 0.5, f"query {i}") for i in ends], margins=(66, 8, 4, 36),
+    )  # fmt: skip
+    css = list(FATES.values())
+    panel.cells([[css[fate] for fate in row] for row in fates(tiles)[top:bottom]], y=range(top, bottom + 1))
+    for start, _ in tiles.key_rows:
+        panel.line([(start, top), (start, bottom)], "thin ink")
+    for query, sees in ends.items():
+        panel.rect(sees, (query, query + 1), "outline ink")
+    said = ("some query sees", first, last_stop), ("every query sees", last, first_stop)
+    for place, (text, start, stop) in enumerate(said):
+        panel.rect((start, stop), (bottom + 0.4 + place, bottom + 1.1 + place), "bar grey")
+        panel.text((start + stop) / 2, bottom + 0.75 + place, text, "middle on-colour")
+    return Page(
+        f"Query {top} sees keys {first} to {first_stop - 1}, query {bottom - 1} keys {last} to {last_stop - 1}. Some query "
+        f"of the tile sees keys {first} to {last_stop - 1}, and every query keys {last} to {first_stop - 1}.",
+        (panel,), (legend(),),
+    )  # fmt: skip
