@@ -21,8 +21,8 @@ def draw_band(band, n, block, tile):
     """A query tile of a band of n queries and n keys, with the ranges of its first and last query: a Page."""
     tiles = band.tiles(n, n, block, block)
     top, bottom = tiles.query_rows[tile]
-    ends = dict(zip((top, bottom - 1), zip(*band.key_range(np.array([top, bottom - 1]), n, n), strict=True), strict=True))
-    (first, first_stop), (last, last_stop) = ends.values()
+    starts, stops = band.key_range(np.array([top, bottom - 1]), n, n)
+    ends = {top: (starts[0], stops[0]), bottom - 1: (starts[1], stops[1])}
     panel = Panel(
         f"A tile of queries {top} to {bottom - 1}", 700, 190, (0, n), (bottom + 2.6, top), grid="", x_label="key",
         x_ticks=[(j + 0.5, str(j)) for j in range(0, n, block)],
@@ -34,12 +34,11 @@ def draw_band(band, n, block, tile):
         panel.line([(start, top), (start, bottom)], "thin ink")
     for query, sees in ends.items():
         panel.rect(sees, (query, query + 1), "outline ink")
-    said = ("some query sees", first, last_stop), ("every query sees", last, first_stop)
-    for place, (text, start, stop) in enumerate(said):
-        panel.rect((start, stop), (bottom + 0.4 + place, bottom + 1.1 + place), "bar grey")
-        panel.text((start + stop) / 2, bottom + 0.75 + place, text, "middle on-colour")
-    return Page(
-        f"Query {top} sees keys {first} to {first_stop - 1}, query {bottom - 1} keys {last} to {last_stop - 1}. Some query "
-        f"of the tile sees keys {first} to {last_stop - 1}, and every query keys {last} to {first_stop - 1}.",
-        (panel,), (legend(),),
-    )  # fmt: skip
+    together = {"some query sees": (starts[0], stops[1]), "every query sees": (starts[1], stops[0])}
+    for place, (text, keys) in enumerate(together.items()):
+        panel.rect(keys, (bottom + 0.4 + place, bottom + 1.1 + place), "bar grey")
+        panel.text(sum(keys) / 2, bottom + 0.75 + place, text, "middle on-colour")
+    said = [f"query {query} sees" for query in ends] + list(together)
+    keys = [f"keys {start} to {stop - 1}" for start, stop in (*ends.values(), *together.values())]
+    alt = "; ".join(map(" ".join, zip(said, keys, strict=True)))
+    return Page(f"{panel.title}: {alt}.", (panel,), (legend(),))

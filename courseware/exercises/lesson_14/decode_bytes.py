@@ -19,8 +19,8 @@ def decode_bytes(lengths, heads, kv_heads, d, page_size, splits, bytes_per_eleme
     read and written: by programs, one for each sequence, head of keys and split. A program reads the rows of q that use
         its head of keys, even if its split has no keys, and the keys and values of its split, once for all these rows;
         of a page, only rows in use. If splits is 1, it writes its rows of o. Otherwise it writes a state for each of
-        its rows, even if its split has no keys: m, l and the d elements of acc, all float32. Then the states are merged:
-        each is read once, and o is written.
+        its rows, even if its split has no keys: m, l and the d elements of acc, all float32. Then each state is read
+        once to merge them, and o is written.
     Lengths and block tables do not count. All three are whole numbers.
 
     >>> decode_bytes([5, 3], heads=4, kv_heads=2, d=8, page_size=4, splits=1, bytes_per_element=2)
