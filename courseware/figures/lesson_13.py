@@ -18,27 +18,24 @@ def draw_masks(named, n_q, n_k, block_q, block_k):
 
 
 def draw_band(band, n, block, tile):
-    """A query tile of a band of n queries and n keys, with the ranges of its first and last query: a Page."""
+    """A query tile of a band of n queries and n keys, with what its first and last query, some and all of them see."""
     tiles = band.tiles(n, n, block, block)
     top, bottom = tiles.query_rows[tile]
-    starts, stops = band.key_range(np.array([top, bottom - 1]), n, n)
-    ends = {top: (starts[0], stops[0]), bottom - 1: (starts[1], stops[1])}
+    (first, last), (first_stop, last_stop) = band.key_range(np.array([top, bottom - 1]), n, n)
+    ranges = {
+        f"query {top} sees": (top, first, first_stop), f"query {bottom - 1} sees": (bottom - 1, last, last_stop),
+        "some query sees": (bottom + 0.3, first, last_stop), "every query sees": (bottom + 1.5, last, first_stop),
+    }  # fmt: skip
     panel = Panel(
         f"A tile of queries {top} to {bottom - 1}", 700, 190, (0, n), (bottom + 2.6, top), grid="", x_label="key",
-        x_ticks=[(j + 0.5, str(j)) for j in range(0, n, block)],
-        y_ticks=[(i + 0.5, f"query {i}") for i in ends], margins=(66, 8, 4, 36),
+        x_ticks=[(j + 0.5, str(j)) for j in range(0, n, block)], margins=(110, 8, 4, 36),
+        y_ticks=[(row + 0.5, text) for text, (row, *_) in ranges.items()],
     )  # fmt: skip
     css = list(FATES.values())
     panel.cells([[css[fate] for fate in row] for row in fates(tiles)[top:bottom]], y=range(top, bottom + 1))
     for start, _ in tiles.key_rows:
         panel.line([(start, top), (start, bottom)], "thin ink")
-    for query, sees in ends.items():
-        panel.rect(sees, (query, query + 1), "outline ink")
-    together = {"some query sees": (starts[0], stops[1]), "every query sees": (starts[1], stops[0])}
-    for place, (text, keys) in enumerate(together.items()):
-        panel.rect(keys, (bottom + 0.4 + place, bottom + 1.1 + place), "bar grey")
-        panel.text(sum(keys) / 2, bottom + 0.75 + place, text, "middle on-colour")
-    said = [f"query {query} sees" for query in ends] + list(together)
-    keys = [f"keys {start} to {stop - 1}" for start, stop in (*ends.values(), *together.values())]
-    alt = "; ".join(map(" ".join, zip(said, keys, strict=True)))
-    return Page(f"{panel.title}: {alt}.", (panel,), (legend(),))
+    for row, start, stop in ranges.values():
+        panel.rect((start, stop), (row, row + 1), "outline ink")
+    said = "; ".join(f"{text} keys {start} to {stop - 1}" for text, (_, start, stop) in ranges.items())
+    return Page(f"{panel.title}: {said}.", (panel,), (legend(),))
