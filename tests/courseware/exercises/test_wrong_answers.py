@@ -114,7 +114,7 @@ WRONG = [
      "tile (0, 1) is partial, not 2"),
     ("13.sliding_window_bounds", bounds_in_keys, "begin is the right result times block_n"),
     ("13.dropout_attention", dropout_without_scale, "dQ is the right result times q.shape[1]**0.5"),
-    ("14.decode_bytes", {"(2 * -(-d // 32) + d) * 4": "2 * -(-d // 32) * 4 + rows * d * 4"},
+    ("14.decode_bytes", {"read += states_bytes": "read += states_bytes + rows * d * 4"},
      "of 1776: q 288, k and v 768, m and l 144, acc 576"),
     ("14.paged_attention", {"p.sum(axis=1, keepdims=True)": "(p.sum(axis=1, keepdims=True) + 1e-7)"},
      "the weight of the only key is exactly 1"),
