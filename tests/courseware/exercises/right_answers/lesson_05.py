@@ -21,7 +21,8 @@ def attention_by_merges(q, K, V, block):
     """In the inputs' dtype; the next block is fetched before the present one is merged."""
     state, nearby = None, (K[:block], V[:block])
     for stop in range(block, len(K) + block, block):
-        (k, v), nearby = nearby, (K[stop : stop + block], V[stop : stop + block])
+        k, v = nearby
+        nearby = (K[stop : stop + block], V[stop : stop + block])
         scores = k @ q / np.sqrt(q.dtype.type(len(q)))
         p = np.exp(scores - scores.max())
         new = (scores.max(), p.sum(), p @ v)
