@@ -195,17 +195,18 @@ def page(visit, **chosen):
     """What the settings cost, and both loops when the chosen one has made `visit` visits."""
     model = evaluate(**chosen)
     s, runs = model.settings, runs_of(model.settings)
-    grids, moved, said = race_panels(runs, s.order, visit, 458, 116)
+    grids, moved, said = race_panels(runs, s.order, visit)
     shown, tiles = runs[s.order].grid.visit_number.shape, (ceil(s.n / s.block_q), ceil(s.n / s.block_k))
     drawn = "all" if shown == tiles else "the first {} x {} of {:,} x {:,}".format(*shown, *tiles)
     headline = _headline(model)
     what = ", ".join(f"{number} {name}" for number, name, *_ in headline)
-    details = f"<details><summary>All numbers, and what the compiler used</summary>{describe(model)}</details>"
+    fold = "<details><summary>On the GPU: what the compiler used, waves of programs, and all numbers</summary>"
     return Page(
         f"{s.n:,} queries and keys in tiles of {s.block_q} x {s.block_k} on the {s.gpu}: {what}. Two grids of tiles, "
         "one for each order of the loops, bars of SRAM and bytes by tensor, the roofline, and the waves of programs.",
-        (cards(*headline),), (*grids, [moved, sram_panel(model, runs[s.order])]),
-        (bytes_panel(model), roof_panel(model), waves_panel(model)), (details,),
+        (cards(*headline),), (*grids, moved),
+        ([bytes_panel(model), sram_panel(model, runs[s.order])], roof_panel(model)),
+        (fold, waves_panel(model), f"{describe(model)}</details>"),
         text=f"{said} Drawn: {drawn} tiles of one head.",
     )  # fmt: skip
 
@@ -226,22 +227,12 @@ def _headline(model):
 
 
 def sram_panel(model, run):
-    """KiB that one program has in SRAM and registers, each beside what there is on the GPU."""
-    used, room = model.compiled, model.gpu.shared_bytes_per_block
-    machine = max(run.held, key=lambda held: sum(held.values()))
-    rows = {
-        "four tiles": (model.four_tiles_bytes, room), "NumPy, machine": (machine, room),
-        "Triton, shared": ({"": used.shared_bytes} if used else {}, room),
-        "Triton, registers": ({"": model.register_bytes} if used else {}, 4 * model.gpu.registers_per_sm),
-    }  # fmt: skip
-    bars = {}
-    for name, (held, budget) in rows.items():
-        note = f"{sum(held.values()) / 1024:,.1f} of {budget / 1024:,.0f}" if held else "not for this order"
-        if held and name == "Triton, registers" and used.stack_bytes:
-            note += f", spills {used.stack_bytes:,}"
-        bars[name] = parts_of(held, 1024), note, budget / 1024
-    title = f"KiB of one program; lines: what it can have on the {model.settings.gpu}"
-    return bars_panel(title, 458, bars, right=150, unit="KiB")
+    """KiB of SRAM that the four tiles take, and the NumPy program at its peak, beside what a program can have."""
+    room, bars = model.gpu.shared_bytes_per_block / 1024, {}
+    peak = max(run.held, key=lambda held: sum(held.values()))
+    for name, held in (("four tiles", model.four_tiles_bytes), ("NumPy, machine", peak)):
+        bars[name] = parts_of(held, 1024), f"{sum(held.values()) / 1024:,.1f} of {room:,.0f}", room
+    return bars_panel(f"One program's KiB of SRAM; line: the {model.settings.gpu}'s", 330, bars, unit="KiB")
 
 
 def bytes_panel(model):
