@@ -105,10 +105,10 @@ def bootstrap_source(repository: str | None) -> str:
         advice = "open the notebook in a clone, or in Colab from its repository on GitHub"
     return textwrap.dedent(f"""\
         # @title Setup: finds the course in a folder above, or installs it in Colab
-        import re
         import socket
         import subprocess
         import sys
+        from contextlib import suppress
         from importlib.util import find_spec
         from pathlib import Path
         from urllib.parse import unquote
@@ -119,12 +119,10 @@ def bootstrap_source(repository: str | None) -> str:
         sys.path[:0] = homes[:1]
         if not find_spec("courseware") and find_spec("google") and find_spec("google.colab"):
             source = "{repository or ""}"
-            try:  # Colab knows from which repository this notebook was opened, unless it is a copy.
-                host = socket.gethostbyname(socket.gethostname())
-                opened = unquote(urlopen(f"http://{{host}}:9000/api/sessions", timeout=5).read().decode())
-                source = re.search(r"https://github\\.com/[^/]+/[^/]+", opened).group()
-            except (OSError, AttributeError):
-                pass
+            with suppress(OSError, ValueError):  # Colab knows where this notebook is from, unless it is a copy.
+                server = f"http://{{socket.gethostbyname(socket.gethostname())}}:9000/api/sessions"
+                opened = unquote(urlopen(server, timeout=5).read().decode())
+                source = "/".join(opened[opened.index("https://github.com/") :].split("/")[:5])
             subprocess.run([sys.executable, "-m", "pip", "install", "-q", f"git+{{source}}"], capture_output=True)
         if not find_spec("courseware"):
             raise Stop("The course is not installed: {advice}.")
