@@ -38,13 +38,8 @@ def main():
     grader, nothing = Grader(channel), os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(nothing, descriptor)
-<<<<<<< HEAD
-    _, cells, name, is_kernel = channel.receive()
-    namespace = {"__name__": "__main__", "math": math, "np": np}
-=======
     _, cells, name, is_kernel, has_torch = channel.receive()
-    namespace = {"__name__": "__main__", "np": np}
->>>>>>> cl_d
+    namespace = {"__name__": "__main__", "math": math, "np": np}
     if is_kernel:
         from . import kernels
 
