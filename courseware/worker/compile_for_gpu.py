@@ -51,16 +51,20 @@ def report(cubin, source):
 
     These are [line of the source, its instructions], most first. OTHERS stands for Triton's own functions.
     """
-    texts, line, lines = source.splitlines(), OTHERS, {}
-    listing = output_of("nvdisasm", "-g", cubin)
-    said = re.findall(r'//## File "([^"]*)", line (\d+)|^\s+/\*([0-9a-f]{4,})\*/', listing, re.MULTILINE)
-    for file, number, address in said:
+    texts, line, lines, labels, new = source.splitlines(), OTHERS, {}, {}, []
+    listing = output_of("nvdisasm", "-g", cubin)  # cuobjdump -sass would need a shell, which a sandbox has not
+    said = r'//## File "([^"]*)", line (\d+)|^(\.L_\w+):|^\s+/\*([0-9a-f]{4,})\*/'
+    for file, number, label, address in re.findall(said, listing, re.MULTILINE):
         if address:
             lines[address] = line
+            labels |= dict.fromkeys(new, f"0x{address}")
+            new = []
+        elif label:
+            new.append(label)
         else:
             line = texts[int(number) - 1].strip() if file.endswith("answer.py") else OTHERS
     registers, stack_bytes = registers_and_stack(cubin)
-    loops = loops_of(instructions_of(cubin), lines)
+    loops = loops_of(re.sub(r"`\((\.L_\w+)\)", lambda found: labels.get(found[1], ""), listing), lines)
     for loop in loops:
         loop["lines"] = loop["lines"].most_common()
     return {"registers": registers, "stack_bytes": stack_bytes, "loops": loops}
