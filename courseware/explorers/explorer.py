@@ -21,7 +21,7 @@ _serial = itertools.count()
 
 
 def slider(label, options, *, play=False):
-    """A slider over options: values, or text -> value. play: with a button that moves it on by itself."""
+    """A slider over options: values, or text -> value. play: with a button that moves it on; or milliseconds a step."""
     return {"kind": "slider", "label": label, "options": _pairs(options), "play": play}
 
 
