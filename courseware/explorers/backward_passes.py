@@ -13,6 +13,7 @@ from course_lib.machine import Machine
 from course_lib.reference.backward import tiled_backward_on_machine
 
 from . import tile_grid as tiles
+from .explorer import Explorer, slider, tick
 from .svg import Page
 
 D = 8
@@ -109,6 +110,14 @@ def _tell(name, grid, i, j):
 def explore():
     """The explorer of the three passes."""
     start = {"causal": True, "n_q": 12, "n_k": 12, "block_q": 4, "block_k": 3, "visit": 8}
-    return tiles.visits_explorer(
-        lambda visit, **sizes: draw(run(**sizes), visit), start, lambda **sizes: run(**sizes).n_visits, 2 * 12 * 12 + 12
-    )
+    lengths, blocks, visits = (4, 8, 12, 16, 20, 24), (2, 3, 4, 6, 8), range(2 * 12 * 12 + 13)
+    controls = {
+        "causal": tick("causal"), "n_q": slider("queries", lengths), "n_k": slider("keys", lengths),
+        "block_q": slider("block_q", blocks), "block_k": slider("block_k", blocks),
+        "visit": slider("visits", visits, play=True),
+    }  # fmt: skip
+    written = {"causal": (False, True), "n_q": (12,), "n_k": (12,), "block_q": (3, 4, 6), "block_k": (3, 4, 6)}
+    return Explorer(
+        lambda visit, **sizes: draw(run(**sizes), visit), start, controls,
+        ends={"visit": lambda visit, **sizes: run(**sizes).n_visits}, written=written | {"visit": visits},
+    )  # fmt: skip

@@ -195,17 +195,18 @@ def page(visit, **chosen):
     """What the settings cost, and both loops when the chosen one has made `visit` visits."""
     model = evaluate(**chosen)
     s, runs = model.settings, runs_of(model.settings)
-    grids, moved, said = race_panels(runs, s.order, visit, 458, 116)
+    grids, moved, said = race_panels(runs, s.order, visit)
     shown, tiles = runs[s.order].grid.visit_number.shape, (ceil(s.n / s.block_q), ceil(s.n / s.block_k))
     drawn = "all" if shown == tiles else "the first {} x {} of {:,} x {:,}".format(*shown, *tiles)
     headline = _headline(model)
     what = ", ".join(f"{number} {name}" for number, name, *_ in headline)
-    details = f"<details><summary>All numbers, and what the compiler used</summary>{describe(model)}</details>"
+    fold = "<details><summary>On the GPU: what the compiler used, waves of programs, and all numbers</summary>"
     return Page(
         f"{s.n:,} queries and keys in tiles of {s.block_q} x {s.block_k} on the {s.gpu}: {what}. Two grids of tiles, "
         "one for each order of the loops, bars of SRAM and bytes by tensor, the roofline, and the waves of programs.",
-        (cards(*headline),), (*grids, [moved, sram_panel(model, runs[s.order])]),
-        (bytes_panel(model), roof_panel(model), waves_panel(model)), (details,),
+        (cards(*headline),), (*grids, moved),
+        ([bytes_panel(model), sram_panel(model, runs[s.order])], roof_panel(model)),
+        (f'{fold}<div class="row">', compiled_panel(model), waves_panel(model), f"</div>{describe(model)}</details>"),
         text=f"{said} Drawn: {drawn} tiles of one head.",
     )  # fmt: skip
 
@@ -226,22 +227,35 @@ def _headline(model):
 
 
 def sram_panel(model, run):
-    """KiB that one program has in SRAM and registers, each beside what there is on the GPU."""
-    used, room = model.compiled, model.gpu.shared_bytes_per_block
-    machine = max(run.held, key=lambda held: sum(held.values()))
+    """KiB of SRAM that the four tiles take, and the NumPy program at its peak, beside what there is on the GPU."""
+    peak = max(run.held, key=lambda held: sum(held.values()))
+    rows = {name: (held, model.gpu.shared_bytes_per_block) for name, held in
+            (("four tiles", model.four_tiles_bytes), ("NumPy, machine", peak))}  # fmt: skip
+    return _beside_room(f"One program's KiB of SRAM; line: the {model.settings.gpu}'s", rows)
+
+
+def compiled_panel(model):
+    """KiB of shared memory and registers that the compiler used, beside what there is on the GPU."""
+    used, gpu = model.compiled, model.gpu
     rows = {
-        "four tiles": (model.four_tiles_bytes, room), "NumPy, machine": (machine, room),
-        "Triton, shared": ({"": used.shared_bytes} if used else {}, room),
-        "Triton, registers": ({"": model.register_bytes} if used else {}, 4 * model.gpu.registers_per_sm),
-    }  # fmt: skip
-    bars = {}
-    for name, (held, budget) in rows.items():
-        note = f"{sum(held.values()) / 1024:,.1f} of {budget / 1024:,.0f}" if held else "not for this order"
-        if held and name == "Triton, registers" and used.stack_bytes:
-            note += f", spills {used.stack_bytes:,}"
-        bars[name] = parts_of(held, 1024), note, budget / 1024
-    title = f"KiB of one program; lines: what it can have on the {model.settings.gpu}"
-    return bars_panel(title, 458, bars, right=150, unit="KiB")
+        "shared memory": ({"": used.shared_bytes} if used else {}, gpu.shared_bytes_per_block),
+        "registers": ({"": model.register_bytes} if used else {}, 4 * gpu.registers_per_sm),
+    }
+    spilled = f"; it spills {used.stack_bytes:,} bytes a thread" if used and used.stack_bytes else ""
+    return _beside_room(f"One Triton program's KiB; lines: the {model.settings.gpu}'s{spilled}", rows)
+
+
+def _beside_room(title, rows):
+    """Bars of KiB. rows: name -> (what is held, as `parts_of` takes it, or nothing; bytes that there are)."""
+    bars = {
+        name: (
+            parts_of(held, 1024),
+            f"{sum(held.values()) / 1024:,.1f} of {room / 1024:,.0f}" if held else "not for this order",
+            room / 1024,
+        )
+        for name, (held, room) in rows.items()
+    }
+    return bars_panel(title, 330, bars, right=108, unit="KiB")
 
 
 def bytes_panel(model):

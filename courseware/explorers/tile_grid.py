@@ -10,11 +10,8 @@ import numpy as np
 
 from course_lib import masks, traffic
 
-from .explorer import Explorer, slider, tick
 from .svg import Panel
 
-LENGTHS = (4, 8, 12, 16, 20, 24)
-BLOCKS = (2, 3, 4, 6, 8)
 ORDERS = ("q_outer", "kv_outer")
 
 
@@ -163,20 +160,3 @@ def bars_panel(title, width, bars, *, left=112, right=96, **about):
     panel = Panel(title, width, 22 * len(bars) + 4, x=(0, most), y=y, margins=(left, right, 2, 2))
     panel.stacked(bars, **about)
     return panel
-
-
-def visits_explorer(page, start, visits_of, most_visits, **first):
-    """An Explorer of visits, one by one, for lengths, block sizes, and causal or not. first: controls before these.
-
-    page, start: as of Explorer. visits_of: function of all settings but the visit that gives how many there are, at
-    most most_visits.
-    """
-    controls = first | {
-        "causal": tick("causal"), "n_q": slider("queries", LENGTHS), "n_k": slider("keys", LENGTHS),
-        "block_q": slider("block_q", BLOCKS), "block_k": slider("block_k", BLOCKS),
-        "visit": slider("visits", range(most_visits + 1), play=True),
-    }  # fmt: skip
-    written = {name: [value for _, value in control["options"]] for name, control in first.items()}
-    written |= {"causal": (False, True), "n_q": (12,), "n_k": (12,), "block_q": (3, 4, 6), "block_k": (3, 4, 6)}
-    written |= {"visit": range(most_visits + 1)}
-    return Explorer(page, start, controls, ends={"visit": lambda visit, **one: visits_of(**one)}, written=written)

@@ -1,7 +1,7 @@
-"""Lesson 06's stepping explorer: one visit after another, what lies in SRAM and what has moved.
+"""Tiled attention visit by visit, for lesson 06's explorer and figures: what lies in SRAM, and what has moved.
 
-`run` is the model: the course's own tiled attention on a memory machine that is watched while it works. `page` shows
-both loops, one as far as the same bytes take it, by `race_panels`.
+`run` is the model: the course's own tiled attention on a memory machine that is watched while it works. `race_panels`
+shows both loops, one as far as the same bytes take it.
 """
 
 from bisect import bisect_right
@@ -15,10 +15,8 @@ from course_lib.machine import Machine
 from course_lib.reference.tiled import tiled_attention_on_machine
 
 from . import tile_grid as tiles
-from .explorer import buttons
-from .svg import TENSOR_COLOURS, Page
+from .svg import TENSOR_COLOURS
 
-D = 8
 LOOPS = {"q_outer": "queries outermost", "kv_outer": "keys outermost"}
 TENSORS = {name: (name,) for name in "QKVO"} | {"l, m": ("l", "m")}
 WORK = "work"  # scores, statistics, accumulator, temporaries: what is loaded from no tensor
@@ -42,7 +40,7 @@ class _Watched(Machine):
 
 
 @lru_cache(maxsize=64)
-def run(n_q, n_k, *, block_q, block_k, causal=False, order="q_outer", d=D, dtype="float16"):
+def run(n_q, n_k, *, block_q, block_k, causal=False, order="q_outer", d, dtype="float16"):
     """Tiled attention of rows of d numbers on a watched machine, visit by visit. Arguments as of `tile_grid`.
 
     Returns a namespace. grid: of `tile_grid`. moved: for step 0 to grid.n_visits, tensor -> (bytes read, bytes written)
@@ -85,18 +83,18 @@ def visits_of_both(runs, order, visit):
     }
 
 
-def race_panels(runs, order, visit, width, height):
-    """The grids of both loops, the bytes that they moved (width x height), and what is visited, in words."""
+def race_panels(runs, order, visit):
+    """The grids of both loops, the bytes that they moved, and what is visited, in words."""
     done, grids, loops = visits_of_both(runs, order, visit), [], {}
     for name, run in runs.items():
         title = f"{LOOPS[name]}: {done[name]} of {run.grid.n_visits}"
         about = {"tips": partial(_tell, run), "choose": {"order": name}}
-        grids.append(tiles.grid_panel(run.grid, done[name], title, **about))
+        grids.append(tiles.grid_panel(run.grid, done[name], title, height=196, **about))
         loops[LOOPS[name]] = run.moved[done[name]], run.moved[-1]
     upper, lower = (f"{tiles.total_bytes(step):,}" for step, _ in loops.values())
     title = f"Bytes: {upper} (upper: queries outermost), {lower}. Pale: written"
     said = f"{order}: {_tell(runs[order], *runs[order].grid.visits[visit - 1])}" if visit else "Nothing visited yet."
-    return grids, tiles.moved_panel(title, width, height, TENSORS, loops), said
+    return grids, tiles.moved_panel(title, 232, 160, TENSORS, loops), said
 
 
 def _tell(run, i, j):
@@ -110,26 +108,3 @@ def _tell(run, i, j):
         parts = [f"{name} {n_bytes:,}" for name, n_bytes in moved.items() if n_bytes]
         texts += [f"{verb} {', '.join(parts)}"] if parts else []
     return f"{rows}: visit {visit}, {'; '.join(texts)} bytes."
-
-
-def page(order, visit, **sizes):
-    """Both loops when that of `order` has made `visit` visits. sizes: as of `run`."""
-    runs = {name: run(order=name, **sizes) for name in tiles.ORDERS}
-    grids, moved, said = race_panels(runs, order, visit, 458, 164)
-    held = runs[order].held
-    peaks = [sum(parts.values()) for parts in held]
-    bar = {"this visit": (parts_of(held[visit]), f"{peaks[visit]:,} bytes", max(peaks))}
-    sram = tiles.bars_panel("SRAM, the visit's peak; line: the peak of all", 458, bar, left=70, unit="bytes")
-    skipped = len(runs[order].grid.skipped)
-    return Page(
-        "Two grids of tiles of scores with the order of their visits, for queries outermost and for keys outermost, "
-        "and bars of the bytes read and written so far by tensor.",
-        (*grids, [moved, sram]), text=f"{said} {skipped} tiles are skipped.",
-    )  # fmt: skip
-
-
-def explore():
-    """The explorer of both loops on small tiles."""
-    start = {"order": "q_outer", "causal": False, "n_q": 12, "n_k": 12, "block_q": 4, "block_k": 3, "visit": 5}
-    order = buttons("count visits of", tiles.ORDERS)
-    return tiles.visits_explorer(page, start, lambda **chosen: run(**chosen).grid.n_visits, 12 * 12, order=order)

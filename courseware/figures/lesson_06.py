@@ -12,18 +12,20 @@ from .base import INK, curves, legend, log_axes, panels, tidy
 def draw_elements(by_length, by_sram):
     """Two panels on logarithmic axes: elements moved against N, and against M.
 
-    by_length, by_sram: (x values, {name: elements moved at each x}).
+    by_length, by_sram: (x values, and for each x what the paper's tiles move, the largest tile moves, and the bound).
     """
+    names = "paper's tiles, keys outermost", "largest tile, queries outermost", "lower bound's growth"
+    by_x = [(x, dict(zip(names, zip(*moved, strict=True), strict=True))) for x, moved in (by_length, by_sram)]
     ends = [
         f"from {what} = {x[0]:,} to {x[-1]:,}: "
         + ", ".join(f"{name} {moved[0]:.2g} to {moved[-1]:.2g}" for name, moved in named.items())
-        for what, (x, named) in (("N", by_length), ("M", by_sram))
+        for what, (x, named) in zip("NM", by_x, strict=True)
     ]
     alt = f"Elements moved, {'; '.join(ends)}."
     figure, (left, right) = panels(3.3, 1, 1, alt=alt)
     tidy(left, title="elements moved against length", x="N, queries and keys", y="elements")
     tidy(right, title="elements moved against SRAM", x="M, elements of SRAM", y="elements")
-    for axes, (x, named) in ((left, by_length), (right, by_sram)):
+    for axes, (x, named) in zip((left, right), by_x, strict=True):
         curves(axes, x, named, ((VERMILLION, "s-"), (BLUE, "o-"), (INK, "--")))
         log_axes(axes, x)
     legend(left)
@@ -58,9 +60,17 @@ def draw_bytes(counts):
     return Page(f"Bars of megabytes by tensor. {totals}.", (panel,))
 
 
-def draw_budget(held, budget_bytes):
-    """What lies in SRAM, stacked, for several cases against a budget. held: case -> {name: bytes}."""
-    bars = {case: (parts_of(parts), f"{sum(parts.values()):,}", budget_bytes) for case, parts in held.items()}
+def draw_budget(peak_holders, *, block_q, block_k, d):
+    """What the four fp16 tiles take, and what the machine held at its peak, stacked. peak_holders: of its report."""
+    four_tiles = dict.fromkeys("QKV", 2 * d * block_k) | {"Q": 2 * d * block_q, "S": 2 * block_q * block_k}
+    # What no load brought has no name of its own; float32 of this size is one of these.
+    of_size = {4 * block_q * d: "acc, old and new", 4 * block_q * block_k: "S, P"}
+    held = dict.fromkeys((*"QKV", *reversed(of_size.values()), ""), 0)
+    for name, n_bytes in peak_holders:
+        held[name[0] if name[0] in "QKV" else of_size.get(n_bytes, "")] += n_bytes
+    budget_bytes = sum(four_tiles.values())
+    cases = {"the four tiles": four_tiles, "the machine": held}
+    bars = {case: (parts_of(parts), f"{sum(parts.values()):,}", budget_bytes) for case, parts in cases.items()}
     totals = "; ".join(f"{case}: {total}" for case, (_, total, _) in bars.items())
     panel = tile_grid.bars_panel(f"Bytes in SRAM; line: the budget of {budget_bytes:,}", 730, bars)
     return Page(f"Bars of bytes in SRAM by tensor, against a budget of {budget_bytes:,}. {totals}.", (panel,))

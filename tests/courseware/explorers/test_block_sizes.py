@@ -127,7 +127,8 @@ def test_programs_by_hand():
     sram, fullest = explorer.sram_panel(model, run), max(run.held, key=lambda held: sum(held.values()))
     assert tips(sram, "four tiles: ") == [f"{name} 8 KiB" for name in "QKVS"]
     assert tips(sram, "NumPy, machine: ") == [f"{name} {n / 1024:,.4g} KiB" for name, n in fullest.items() if n]
-    assert f">{model.compiled.shared_bytes / 1024:,.1f} of 227" in sram.html() and ">49.0 of 256" in sram.html()
+    compiled = explorer.compiled_panel(model).html()
+    assert f">{model.compiled.shared_bytes / 1024:,.1f} of 227" in compiled and ">49.0 of 256" in compiled
     model = evaluate(heads=64)
     assert (model.waves, model.last_wave) == (2, 496) and "limit: registers" in lines_of(model)["Programs"]
     assert "At least 100 SMs have nothing to do" in lines_of(evaluate(order="kv_outer"))["Programs"]

@@ -60,8 +60,9 @@ def test_the_grid_shows_the_model(order, done):
     assert grid.n_visits == 8 and tile_grid.rows_of(grid, 2, 1) == ("queries 6 to 6", "keys 4 to 7")
 
 
-def attention_of(n_q, n_k, block_q, block_k, causal, order, **numbers):
-    return tiled_attention.run(n_q, n_k, block_q=block_q, block_k=block_k, causal=causal, order=order, **numbers)
+def attention_of(n_q, n_k, block_q, block_k, causal, order, d=8, dtype="float16"):
+    blocks = {"block_q": block_q, "block_k": block_k}
+    return tiled_attention.run(n_q, n_k, **blocks, causal=causal, order=order, d=d, dtype=dtype)
 
 
 @pytest.mark.parametrize("d, dtype", [(8, "float16"), (5, "float32")])
@@ -102,27 +103,23 @@ def test_the_other_loop_gets_as_far_as_the_same_bytes():
 
 
 @pytest.mark.parametrize("order, visit", [("q_outer", 5), ("kv_outer", 7)])
-def test_the_page_of_attention_has_the_numbers_of_the_visit(order, visit):
-    sizes = {"causal": True, "n_q": 11, "n_k": 11, "block_q": 4, "block_k": 3}
-    runs = {name: tiled_attention.run(order=name, **sizes) for name in tile_grid.ORDERS}
+def test_the_race_shows_the_numbers_of_the_visit(order, visit):
+    runs = {name: attention_of(11, 11, 4, 3, True, name) for name in tile_grid.ORDERS}
     run, done = runs[order], tiled_attention.visits_of_both(runs, order, visit)
-    page = tiled_attention.page(order, visit, **sizes)
+    grids, moved, said = tiled_attention.race_panels(runs, order, visit)
     spent = [f"{tile_grid.total_bytes(runs[name].moved[done[name]]):,}" for name in tile_grid.ORDERS]
-    assert "Bytes: {} (upper: queries outermost), {}.".format(*spent) in page.html()
-    for name, title in tiled_attention.LOOPS.items():
-        assert f"{title}: {done[name]} of {runs[name].grid.n_visits}" in page.html()
-    assert f"{sum(run.held[visit].values()):,} bytes</text>" in page.html()
-    held = [f"{name} {n_bytes:,} bytes" for name, n_bytes in run.held[visit].items() if n_bytes]
-    assert tips(page, "this visit: ") == held
+    assert moved.title == "Bytes: {} (upper: queries outermost), {}. Pale: written".format(*spent)
+    titles = [f"{title}: {done[name]} of {runs[name].grid.n_visits}" for name, title in tiled_attention.LOOPS.items()]
+    assert [grid.title for grid in grids] == titles
     steps = runs["kv_outer"].moved[done["kv_outer"]], runs["kv_outer"].moved[-1]
     (read, written), both = (np.add(step["l"], step["m"]) for step in steps)
-    said = f"{read:,} bytes read and {written:,} written, of {sum(both):,} in all"
-    assert tips(page, "l, m, keys outermost: ") == [said]
-    moved = [int(number.replace(",", "")) for number in re.findall(r" [QKVOlm] ([\d,]+)", page.text)]
-    assert sum(moved) == tile_grid.total_bytes(run.moved[visit]) - tile_grid.total_bytes(run.moved[visit - 1])
-    first = tiled_attention.page("q_outer", 1, **sizes)
-    assert "q_outer: queries 0 to 3 and keys 0 to 2: visit 1, reads Q 64, K 48, V 48 bytes. 3 tiles are" in first.alt
-    assert "queries 0 to 3 and keys 9 to 10: never loaded." in first.html()
+    told = f"{read:,} bytes read and {written:,} written, of {sum(both):,} in all"
+    assert tips(moved, "l, m, keys outermost: ") == [told]
+    numbers = [int(number.replace(",", "")) for number in re.findall(r" [QKVOlm] ([\d,]+)", said)]
+    assert sum(numbers) == tile_grid.total_bytes(run.moved[visit]) - tile_grid.total_bytes(run.moved[visit - 1])
+    (grid, _), _, said = tiled_attention.race_panels(runs, "q_outer", 1)
+    assert said == "q_outer: queries 0 to 3 and keys 0 to 2: visit 1, reads Q 64, K 48, V 48 bytes."
+    assert "queries 0 to 3 and keys 9 to 10: never loaded." in grid.html()
 
 
 @pytest.mark.parametrize("sizes, causal", list(product([*ATTENDED, (24, 4, 2, 3)], (False, True))))
