@@ -35,7 +35,8 @@ def moving():
     )
     one, last = (f"{{0%{{visibility:visible}}{100 * steps / n:.3f}%{{visibility:hidden}}}}" for steps in (1, 1 + PAUSE))
     rules = (
-        f"@keyframes one{one}@keyframes last{last}.f{{visibility:hidden;animation:one {n * seconds:.1f}s step-end infinite}}"
+        f"@keyframes one{one}@keyframes last{last}"
+        f".f{{visibility:hidden;animation:one {n * seconds:.1f}s step-end infinite}}"
         ".f.last{animation-name:last}"
         "@media (prefers-reduced-motion:reduce){.f{animation:none}.still{visibility:visible}}"
         "@media (prefers-color-scheme:dark){.explorer{--ink:#ddd;--soft:#aaa;--edge:#444;--page:#0d1117}}"

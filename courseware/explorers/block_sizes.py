@@ -84,9 +84,8 @@ def evaluate(**chosen):
 
 
 def at_the_roof(model, counted):
-    """(TFLOP/s, ms) that the GPU reaches at best with a Traffic, were every byte to come from HBM."""
-    tflops = roof_tflops(model.gpu, counted.arithmetic_intensity, model.peak_tflops)
-    return tflops, counted.flops / tflops / 1e9
+    """TFLOP/s that the GPU reaches at best with a Traffic, were every byte to come from HBM."""
+    return roof_tflops(model.gpu, counted.arithmetic_intensity, model.peak_tflops)
 
 
 @cache
@@ -113,23 +112,8 @@ def measured(dtype, head_dim, causal, block_q, block_k):
 
 
 def describe(model):
-    """What no panel says, as HTML: exact bytes, times, programs, the compiler, and what was measured, if anything."""
-    bound = "n/a, all of K fits in SRAM" if model.bound_bytes is None else f"{model.bound_bytes:,.0f}"
-    rows = {
-        "Bytes": f"This choice requests {model.flash.total_bytes:,}, standard attention {model.standard.total_bytes:,} "
-        f"(ratio {model.flash.total_bytes / model.standard.total_bytes:.3f}); Q, K, V, O once: {model.once_bytes:,}; "
-        f"N&sup2;d&sup2;/M: {bound}. Before any cache, all heads."
-    }
-    parts = []
-    for name, counted in (("this choice", model.flash), ("standard", model.standard)):
-        tflops, ms = at_the_roof(model, counted)
-        parts.append(
-            f"{name} {counted.arithmetic_intensity:.2f} FLOP per byte, at most {tflops:.2f} TFLOP/s, at least "
-            f"{f'{ms:,.0f}' if ms >= 100 else f'{ms:.3g}'} ms"
-        )
-    roofs = f"Peak {model.peak_tflops:g} TFLOP/s, {model.gpu.hbm_bytes_per_s / 1e9:,.0f} GB/s."
-    rows["Roofline"] = f"Without a cache: {'; '.join(parts)}. {roofs}"
-    rows["Programs"], rows["Compiler"] = _describe_programs(model), _describe_compiler(model)
+    """What no panel says, as HTML: what limits the programs, the compiler, and what was measured, if anything."""
+    rows = {"Programs": _describe_programs(model), "Compiler": _describe_compiler(model)}
     if model.measured:
         rows["Measured"] = _describe_measured(model)
     return table(rows.items())
@@ -175,7 +159,8 @@ def _describe_measured(model):
     if "error" in row:
         return f"{shape}: none {tried} ran, {escape(row['error'])} ({records.provenance(SWEEP)})."
     # By the measurement's count of FLOPs, of which a causal call has half of all.
-    allowed = row["tflops"] * row["ms"] / at_the_roof(model, model.measured.counted)[1]
+    counted = model.measured.counted
+    allowed = row["tflops"] * row["ms"] * 1e9 / counted.flops * at_the_roof(model, counted)
     how = f"{row['num_warps']} warps, {row['num_stages']} stages{', tiles by descriptor' * row['tma']}"
     return (
         f"{row['tflops']:.1f} TFLOP/s, {shape}, the fastest {tried} ({how}); the model, which has no cache, allows "
@@ -200,7 +185,7 @@ def page(visit, **chosen):
     drawn = "all" if shown == tiles else "the first {} x {} of {:,} x {:,}".format(*shown, *tiles)
     headline = _headline(model)
     what = ", ".join(f"{number} {name}" for number, name, *_ in headline)
-    fold = "<details><summary>On the GPU: what the compiler used, waves of programs, and all numbers</summary>"
+    fold = "<details><summary>On the GPU: what the compiler used, waves of programs, what was measured</summary>"
     return Page(
         f"{s.n:,} queries and keys in tiles of {s.block_q} x {s.block_k} on the {s.gpu}: {what}. Two grids of tiles, "
         "one for each order of the loops, bars of SRAM and bytes by tensor, the roofline, and the waves of programs.",
@@ -283,7 +268,7 @@ def roof_panel(model):
     )  # fmt: skip
     panel.line([(x, roof_tflops(model.gpu, x, model.peak_tflops)) for x in (1, ridge, 1000)], "ink")
     for i, (name, counted, css) in enumerate((("standard", model.standard, "S"), ("this choice", model.flash, "Q"))):
-        tflops, intensity = at_the_roof(model, counted)[0], counted.arithmetic_intensity
+        tflops, intensity = at_the_roof(model, counted), counted.arithmetic_intensity
         said = f"{name}: {intensity:.3g}, at most {tflops:.3g} TFLOP/s"
         panel.dot(intensity, tflops, css, 6, tip=said)
         panel.element("circle", css, cx=panel.left + 10, cy=panel.top + 8 + 16 * i, r=6)

@@ -41,23 +41,25 @@ SHORTER = (
     (r" *#.*", ""), (r", mask=.*\)$", ", \u2026)"), (r"(\d\.\d\d)\d{9,}", "\\1\u2026"), (r"\b(shift|m_ref)\b", "m_new"),
     (r'\[(\.\.\.|:), None\]|, input_precision="ieee"|, copy=False|, initial=-np.inf', ""),
 )  # fmt: skip
-_KERNEL = (
-    "start: q =; start: m_i = tl; start: l_i = tl; start: acc = tl; load: for start_n; load: k =; load: v =; "
-    "scores: scores = tl.dot; scores: scores = tl.where; m: m_new =; alpha: alpha =; p: p =; l: l_i = l_i; "
-    "rescale: acc = acc; acc: acc +=; end: o =; end: tl.store(o_ptrs"
-)
-_TILES = (
-    "start: Q_i =; start: m_i =; start: l_i =; start: acc =; load: for j in; load: K_j, V_j =; scores: S_ij =; "
-    "acc: m_i, l_i, acc =; end: machine.store(O"
-)
-_STREAM = "scores: def online; m: m_new =; alpha: alpha =; p: P =; l: l_new =; acc: acc_new =; end: return"
-# Keys of a round; what scores are multiplied by; the power that goes with it; file and function; phase: how a line of
-# it begins.
+# Keys of a round; what scores are multiplied by; the power that goes with it; file, function, and of each of its lines
+# that are shown, the phase and how it begins.
 SOURCES = {
-    "stream": (1, 1, "e", "reference/softmax.py", "online_softmax_update", _STREAM),
-    "tiles": (2, 1, "e", "reference/tiled.py", "_q_outer", _TILES),
-    "kernel": (2, np.log2(np.e), "2", "kernels/plain_forward.py", "flash_forward", _KERNEL),
-}
+    "stream": (
+        1, 1, "e", "reference/softmax.py", "online_softmax_update",
+        "scores: def online; m: m_new =; alpha: alpha =; p: P =; l: l_new =; acc: acc_new =; end: return",
+    ),
+    "tiles": (
+        2, 1, "e", "reference/tiled.py", "_q_outer",
+        "start: Q_i =; start: m_i =; start: l_i =; start: acc =; load: for j in; load: K_j, V_j =; scores: S_ij =; "
+        "acc: m_i, l_i, acc =; end: machine.store(O",
+    ),
+    "kernel": (
+        2, np.log2(np.e), "2", "kernels/plain_forward.py", "flash_forward",
+        "start: q =; start: m_i = tl; start: l_i = tl; start: acc = tl; load: for start_n; load: k =; load: v =; "
+        "scores: scores = tl.dot; scores: scores = tl.where; m: m_new =; alpha: alpha =; p: p =; l: l_i = l_i; "
+        "rescale: acc = acc; acc: acc +=; end: o =; end: tl.store(o_ptrs",
+    ),
+}  # fmt: skip
 
 
 @cache
@@ -83,22 +85,22 @@ def moments(name):
     acc, or will as it joins it; before: those when the round began; scores: [n], nan where not known; said: a sentence.
     """
     block, unit, base, *_ = SOURCES[name]
-    s = scores(example.Q[3:], example.K[list(KEYS)], 1.0)[0]
+    s, places, found = scores(example.Q[3:], example.K[list(KEYS)], 1.0)[0], np.arange(len(KEYS)), []
     steps = online_softmax.run(s, example.V[list(KEYS)], block=block).steps
     here = [phase for phase in PHASES if phase in dict(code(name)) and phase not in ("start", "end")]
     rounds = [(phase, old, new) for old, new in pairwise(steps) for phase in here]
-    found = []
     for phase, old, new in [("start", steps[0], steps[0]), *rounds, ("end", steps[-1], steps[-1])]:
-        m, alpha, l, acc, known = (new if RANK[phase] >= RANK[of] else old for of in ("m", "alpha", "l", "acc", "scores"))
-        shrunk, arriving = new.alpha if phase == "rescale" else 1, RANK["p"] <= RANK[phase] < RANK["acc"]
-        now = SimpleNamespace(
-            phase=phase, keys=new.keys, m=unit * m.m, alpha=alpha.alpha, l=l.l, acc=shrunk * acc.acc,
-            before=old.weights, scores=np.where(np.arange(len(s)) <= max(known.keys, default=-1), unit * s, np.nan),
-            weights=shrunk * acc.weights + arriving * np.isin(np.arange(len(s)), new.keys) * new.weights,
-        )  # fmt: skip
+        at = RANK[phase]
+        m, alpha, l, acc, seen = (new if at >= RANK[of] else old for of in ("m", "alpha", "l", "acc", "scores"))
+        shrunk = new.alpha if phase == "rescale" else 1
+        arriving = np.isin(places, new.keys) & (RANK["p"] <= at < RANK["acc"])
         names = ", ".join(example.TOKENS[KEYS[key]] for key in new.keys)
-        now.said = PHASES[phase].format(names=names, base=base, m_old=unit * old.m, m=now.m, alpha=new.alpha)
-        found.append(now)
+        found.append(SimpleNamespace(
+            phase=phase, keys=new.keys, m=unit * m.m, alpha=alpha.alpha, l=l.l, acc=shrunk * acc.acc,
+            weights=shrunk * acc.weights + arriving * new.weights, before=old.weights,
+            scores=np.where(places <= max(seen.keys, default=-1), unit * s, np.nan),
+            said=PHASES[phase].format(names=names, base=base, m_old=unit * old.m, m=unit * m.m, alpha=new.alpha),
+        ))  # fmt: skip
     return tuple(found)
 
 

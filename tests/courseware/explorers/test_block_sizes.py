@@ -41,34 +41,26 @@ def lines_of(model):
 def test_bytes_and_roofline_are_those_of_traffic():
     for s in ALL:
         (flash, standard), model, gpu, size = counted(s), evaluate(**s), GPUS[s["gpu"]], BYTES[s["dtype"]]
-        lines = lines_of(model)
         assert (model.flash, model.standard) == (flash, standard)
         ratio, sram_elems = flash.total_bytes / standard.total_bytes, gpu.shared_bytes_per_block // size
-        expected = [flash.total_bytes, standard.total_bytes, round(ratio, 3), 4 * s["n"] * s["d"] * size * s["heads"]]
+        assert model.once_bytes == 4 * s["n"] * s["d"] * size * s["heads"]
         if sram_elems > s["n"] * s["d"]:
-            assert model.bound_bytes is None and "n/a" in lines["Bytes"]
+            assert model.bound_bytes is None
         else:
-            bound = traffic.lower_bound_elems(s["n"], s["d"], sram_elems) * size * s["heads"]
-            assert model.bound_bytes == bound
-            expected.append(round(bound))
-        assert numbers(lines["Bytes"].replace("N&sup2;d&sup2;", "")) == expected
+            assert model.bound_bytes == traffic.lower_bound_elems(s["n"], s["d"], sram_elems) * size * s["heads"]
         tensors = [sum(moved) for one in (standard, flash) for moved in one.by_tensor.values()]
         np.testing.assert_allclose(
             [1e6 * numbers(tip)[0] for tip in tips(explorer.bytes_panel(model), r".*: \w+ ")], tensors, rtol=5.1e-4
         )
 
         without = s["dtype"] == "fp32" or (s["dtype"], s["gpu"]) == ("bf16", "T4")
-        peak, expected = gpu.fp32_tflops if without else gpu.fp16_tensor_tflops, []
+        peak = gpu.fp32_tflops if without else gpu.fp16_tensor_tflops
         roof = explorer.roof_panel(model)
         for one, dot in zip((flash, standard), reversed(shapes(roof)), strict=True):
             intensity = one.flops / one.total_bytes
-            seconds = max(one.flops / (peak * 1e12), one.total_bytes / gpu.hbm_bytes_per_s)
             tflops = min(peak, intensity * gpu.hbm_bytes_per_s / 1e12)
-            expected += [round(intensity, 2), round(tflops, 2), seconds * 1e3]
             place = [float(dot["cx"]), float(dot["cy"])]
             np.testing.assert_allclose(place, [roof.x(intensity), roof.y(tflops)], atol=0.06)
-        expected += [peak, gpu.hbm_bytes_per_s / 1e9]
-        np.testing.assert_allclose(numbers(lines["Roofline"]), expected, rtol=5.1e-3, atol=5.1e-3)
 
         tiles_bytes = size * (s["block_q"] * s["d"] + 2 * s["block_k"] * s["d"] + s["block_q"] * s["block_k"])
         _, (_, _, too_many), (text, _, too_large), _ = explorer._headline(model)
