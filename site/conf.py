@@ -27,7 +27,7 @@ nb_merge_streams = True
 # A widget would need a kernel, and scripts from elsewhere.
 nb_mime_priority_overrides = [("*", "application/vnd.jupyter.widget-view+json", None)]
 nb_ipywidgets_js = {}
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["dollarmath", "html_image"]
 # Links of the README into the site itself, which is also where other sites' links to it lead.
 myst_url_schemes = {"https": None, "site": "{{path}}#{{fragment}}"}
 
