@@ -17,7 +17,7 @@ from courseware.figures.base import INK, PALE, Picture, label, png, tidy
 from .authoring import NOTEBOOKS
 
 MOVING, SPEED = NOTEBOOKS / "images/hero.svg", NOTEBOOKS / "images/speed.png"
-LEFT, TOP, WIDTH, HEIGHT, LINE = -20, -76, 400, 600, 15.5  # pixels; the weights' left upper corner is at 0, 0
+LEFT, TOP, WIDTH, HEIGHT, LINE = -20, -76, 412, 600, 15.5  # pixels; the weights' left upper corner is at 0, 0
 STILL, PAUSE = 15, 5  # the step that is shown where nothing may move; for how many more steps the last one stays
 # Of the record attention-h100, the fastest first.
 METHODS = {"sdpa_cudnn": "cuDNN", "ours": "this course", "flex": "FlexAttention", "sdpa_flash": "FlashAttention-2"}
@@ -58,7 +58,7 @@ def _step(now):
         panel.element("text", "", line, x=LEFT + 12, y=TOP + 46 + 17 * place)
     for left, (name, text) in zip((12, 112, 170, 278), hero.state(now).items(), strict=False):
         panel.element("text", "big", text, x=LEFT + left, y=226)
-        panel.element("text", "small", name.removesuffix(" of values"), x=LEFT + left, y=242)
+        panel.element("text", "small", name, x=LEFT + left, y=242)
     for place, (phase, line) in enumerate(hero.code("kernel")):
         if phase == now.phase:
             panel.element("rect", "lit", x=LEFT + 6, y=255 + LINE * place, width=WIDTH - 12, height=LINE)

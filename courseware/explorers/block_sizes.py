@@ -1,12 +1,10 @@
 """Lesson 06's explorer: what a choice of tile sizes costs, from the grid of tiles to the programs on a GPU.
 
 `evaluate` is the model: bytes and FLOPs from `traffic`, what the compiler uses from the record
-`courseware/data/resources.json`, what an H100 reached with these tiles from `courseware/data/sweep-h100.json` where
-there is one. `page` shows it beside a run of the first tiles on the memory machine, visit by visit.
+`courseware/data/resources.json`. `page` shows it beside a run of the first tiles on the memory machine, visit by visit.
 """
 
 from functools import cache
-from html import escape
 from math import ceil
 from types import SimpleNamespace
 
@@ -20,8 +18,6 @@ from .svg import Page, Panel, cards
 from .tile_grid import bars_panel
 from .tiled_attention import parts_of, race_panels, run
 from .words import in_units, table
-
-SWEEP, SWEPT_GPU = "sweep-h100", "H100"
 
 BLOCKS = (16, 32, 64, 128)
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -44,14 +40,13 @@ def evaluate(**chosen):
     """All that is computed for settings, those of START where nothing else is chosen, as a namespace.
 
     It has settings, gpu, compiled (a row of `recorded`, None with keys outermost: the Triton kernel has queries
-    outermost), measured (what `measured` gives), what this function computes, and limits: resource -> programs that it
-    allows on an SM, None if that is not recorded or none fits. If some fit: per_sm, at_a_time, waves, and last_wave,
-    the programs in it.
+    outermost), what this function computes, and limits: resource -> programs that it allows on an SM, None if that is
+    not recorded or none fits. If some fit: per_sm, at_a_time, waves, and last_wave, the programs in it.
     """
     s = SimpleNamespace(**START | chosen)
     gpu, dtype_bytes = GPUS[s.gpu], 4 if s.dtype == "fp32" else 2
     sizes = {"dtype_bytes": dtype_bytes, "causal": s.causal, "heads": s.heads}
-    model = SimpleNamespace(settings=s, gpu=gpu, compiled=None, measured=None, limits=None)
+    model = SimpleNamespace(settings=s, gpu=gpu, compiled=None, limits=None)
     model.standard = traffic.standard_attention(s.n, s.n, s.d, **sizes)
     model.flash = traffic.flash_attention(s.n, s.n, s.d, block_q=s.block_q, block_k=s.block_k, order=s.order, **sizes)
     model.once_bytes = traffic.flash_attention(s.n, s.n, s.d, block_q=s.n, block_k=s.n, **sizes).total_bytes
@@ -73,7 +68,6 @@ def evaluate(**chosen):
         major, minor = gpu.compute_capability
         model.compiled = used = SimpleNamespace(**recorded()[10 * major + minor, *tiles])
         model.register_bytes = 4 * used.registers * 32 * used.num_warps  # of a whole program
-        model.measured = measured(*tiles) if s.gpu == SWEPT_GPU else None
         names = "shared_bytes", "registers", "num_warps", "tensor_memory_columns"
         limits = gpu.resident_blocks(**{name: getattr(used, name) for name in names})
         if used.shared_bytes <= gpu.shared_bytes_per_block and (per_sm := min(limits.values())):
@@ -81,11 +75,6 @@ def evaluate(**chosen):
             model.waves = ceil(model.programs / model.at_a_time)
             model.last_wave = model.programs - (model.waves - 1) * model.at_a_time
     return model
-
-
-def at_the_roof(model, counted):
-    """TFLOP/s that the GPU reaches at best with a Traffic, were every byte to come from HBM."""
-    return roof_tflops(model.gpu, counted.arithmetic_intensity, model.peak_tflops)
 
 
 @cache
@@ -96,27 +85,9 @@ def recorded():
     return {tuple(row.values())[:6]: row | {"triton": record["triton"]} for row in rows}
 
 
-def measured(dtype, head_dim, causal, block_q, block_k):
-    """What the sweep tried with these tiles, as a namespace; None if nothing.
-
-    row: the fastest configuration, with its own n and heads, or if none ran, the first. tried: how many there were.
-    counted: the Traffic of the row's shape.
-    """
-    tiles = {"causal": causal, "block_q": block_q, "block_k": block_k}
-    if not (rows := records.rows(SWEEP, dtype=dtype, head_dim=head_dim, **tiles)):
-        return None
-    row = max(rows, key=lambda row: row.get("tflops", 0))
-    shape = tiles | {"heads": row["heads"], "batch": row["batch"], "dtype_bytes": 4 if dtype == "float32" else 2}
-    counted = traffic.flash_attention(row["n"], row["n"], head_dim, **shape)
-    return SimpleNamespace(row=row, tried=len(rows), counted=counted)
-
-
 def describe(model):
-    """What no panel says, as HTML: what limits the programs, the compiler, and what was measured, if anything."""
-    rows = {"Programs": _describe_programs(model), "Compiler": _describe_compiler(model)}
-    if model.measured:
-        rows["Measured"] = _describe_measured(model)
-    return table(rows.items())
+    """What no panel says, as HTML: what limits the programs, and what the compiler used."""
+    return table([("Programs", _describe_programs(model)), ("Compiler", _describe_compiler(model))])
 
 
 def _describe_programs(model):
@@ -152,22 +123,6 @@ def _describe_compiler(model):
     )
 
 
-def _describe_measured(model):
-    row, tried = model.measured.row, model.measured.tried
-    shape = f"N = {row['n']:,}, {row['heads'] * row['batch']:,} heads"
-    tried = f"of {tried} configuration{'s' * (tried > 1)} with these tiles"
-    if "error" in row:
-        return f"{shape}: none {tried} ran, {escape(row['error'])} ({records.provenance(SWEEP)})."
-    # By the measurement's count of FLOPs, of which a causal call has half of all.
-    counted = model.measured.counted
-    allowed = row["tflops"] * row["ms"] * 1e9 / counted.flops * at_the_roof(model, counted)
-    how = f"{row['num_warps']} warps, {row['num_stages']} stages{', tiles by descriptor' * row['tma']}"
-    return (
-        f"{row['tflops']:.1f} TFLOP/s, {shape}, the fastest {tried} ({how}); the model, which has no cache, allows "
-        f"{allowed:.1f} ({records.provenance(SWEEP)})."
-    )
-
-
 def runs_of(s):
     """order -> `tiled_attention.run` of the first tiles of one head, at most MAX_DRAWN_TILES in a row or column."""
     n = min(s.n, MAX_DRAWN_TILES * min(s.block_q, s.block_k))
@@ -185,7 +140,7 @@ def page(visit, **chosen):
     drawn = "all" if shown == tiles else "the first {} x {} of {:,} x {:,}".format(*shown, *tiles)
     headline = _headline(model)
     what = ", ".join(f"{number} {name}" for number, name, *_ in headline)
-    fold = "<details><summary>On the GPU: what the compiler used, waves of programs, what was measured</summary>"
+    fold = "<details><summary>On the GPU: what the compiler used, and waves of programs</summary>"
     return Page(
         f"{s.n:,} queries and keys in tiles of {s.block_q} x {s.block_k} on the {s.gpu}: {what}. Two grids of tiles, "
         "one for each order of the loops, bars of SRAM and bytes by tensor, the roofline, and the waves of programs.",
@@ -213,9 +168,8 @@ def _headline(model):
 
 def sram_panel(model, run):
     """KiB of SRAM that the four tiles take, and the NumPy program at its peak, beside what there is on the GPU."""
-    peak = max(run.held, key=lambda held: sum(held.values()))
     rows = {name: (held, model.gpu.shared_bytes_per_block) for name, held in
-            (("four tiles", model.four_tiles_bytes), ("NumPy, machine", peak))}  # fmt: skip
+            (("four tiles", model.four_tiles_bytes), ("NumPy, machine", run.held))}  # fmt: skip
     return _beside_room(f"One program's KiB of SRAM; line: the {model.settings.gpu}'s", rows)
 
 
@@ -268,7 +222,8 @@ def roof_panel(model):
     )  # fmt: skip
     panel.line([(x, roof_tflops(model.gpu, x, model.peak_tflops)) for x in (1, ridge, 1000)], "ink")
     for i, (name, counted, css) in enumerate((("standard", model.standard, "S"), ("this choice", model.flash, "Q"))):
-        tflops, intensity = at_the_roof(model, counted), counted.arithmetic_intensity
+        intensity = counted.arithmetic_intensity
+        tflops = roof_tflops(model.gpu, intensity, model.peak_tflops)
         said = f"{name}: {intensity:.3g}, at most {tflops:.3g} TFLOP/s"
         panel.dot(intensity, tflops, css, 6, tip=said)
         panel.element("circle", css, cx=panel.left + 10, cy=panel.top + 8 + 16 * i, r=6)

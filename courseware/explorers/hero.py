@@ -126,7 +126,7 @@ def state(now):
     out = vector(now.acc / now.l, number) if now.phase == "end" else "\u2013"
     return {
         "m, largest score": number(now.m), "alpha": number(now.alpha), "l, sum of weights": number(now.l),
-        "acc, weighted sum of values": vector(now.acc, number), "acc / l": out,
+        "acc, weighted sum": vector(now.acc, number), "acc / l": out,
     }  # fmt: skip
 
 
@@ -150,21 +150,15 @@ def page(name, step):
 
 
 def _explorer(name, step):
-    last = len(moments(name)) - 1
-    controls = {"step": slider("step", range(last + 1), play=MS)}
-    return Explorer(lambda step: page(name, step), {"step": step}, controls, ends={"step": lambda step: last})
+    """The function that makes the explorer of one of SOURCES, which begins at a step."""
+
+    def explore():
+        last = len(moments(name)) - 1
+        controls = {"step": slider("step", range(last + 1), play=MS)}
+        return Explorer(lambda step: page(name, step), {"step": step}, controls, ends={"step": lambda step: last})
+
+    return explore
 
 
-def explore_stream():
-    """Lesson 05's: one key after another, by the update's lines."""
-    return _explorer("stream", 9)
-
-
-def explore_tiles():
-    """Lesson 06's: tiles of two keys, by the lines of the loop on the memory machine."""
-    return _explorer("tiles", 6)
-
-
-def explore_kernel():
-    """Lesson 08's: tiles of two keys, by the lines of the Triton kernel."""
-    return _explorer("kernel", 15)
+# Of lessons 05, 06 and 08.
+explore_stream, explore_tiles, explore_kernel = _explorer("stream", 9), _explorer("tiles", 6), _explorer("kernel", 15)

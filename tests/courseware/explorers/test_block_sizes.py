@@ -116,9 +116,9 @@ def test_programs_by_hand():
     headline = [value for value, *_ in explorer._headline(model)]
     assert headline == ["143 MB", "0.50 \u00d7", "32 of 227 KiB", "4 on an SM"]
     run = explorer.runs_of(model.settings)["q_outer"]
-    sram, fullest = explorer.sram_panel(model, run), max(run.held, key=lambda held: sum(held.values()))
+    sram = explorer.sram_panel(model, run)
     assert tips(sram, "four tiles: ") == [f"{name} 8 KiB" for name in "QKVS"]
-    assert tips(sram, "NumPy, machine: ") == [f"{name} {n / 1024:,.4g} KiB" for name, n in fullest.items() if n]
+    assert tips(sram, "NumPy, machine: ") == [f"{name} {n / 1024:,.4g} KiB" for name, n in run.held.items() if n]
     compiled = explorer.compiled_panel(model).html()
     assert f">{model.compiled.shared_bytes / 1024:,.1f} of 227" in compiled and ">49.0 of 256" in compiled
     model = evaluate(heads=64)
@@ -147,45 +147,3 @@ def test_the_first_tiles_are_run_as_they_are_in_the_whole(n, block_q, block_k, c
         assert (np.argsort(window[visited]) == np.argsort(whole[visited])).all()
     drawn = f"the first 8 x 4 of {ceil(n / 16)} x {ceil(n / 32)}" if n == 4095 else "all"
     assert explorer.page(**s | {"visit": 0}).text == f"Nothing visited yet. Drawn: {drawn} tiles of one head."
-
-
-@pytest.fixture(autouse=True, scope="module")
-def sweep():
-    """Invented rows in place of the committed sweep's. As in benchmarks, a causal call counts half the FLOPs."""
-    every = {"head_dim": 64, "n": 4096, "dtype": "float16", "batch": 4, "heads": 16, "num_warps": 4, "num_stages": 2}
-    square, flops = {"causal": False, "block_q": 64, "block_k": 64}, 4 * 4096**2 * 64 * 64
-    rows = [
-        square | {"ms": 4.0, "tflops": flops / 4e9},
-        square | {"ms": 2.0, "tflops": flops / 2e9, "num_warps": 8, "num_stages": 3, "tma": True},
-        square | {"error": "too large"},
-        square | {"ms": 2.0, "tflops": flops / 4e9, "causal": True},
-        square | {"error": "needs <much>", "block_q": 128},
-        square | {"ms": 9.0, "tflops": flops / 9e9, "dtype": "float32"},
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        every |= {"tma": False}
-        patch.setattr(
-            records, "rows", lambda name, **of: [every | row for row in rows if of.items() <= (every | row).items()]
-        )
-        yield
-
-
-def test_the_fastest_of_the_swept_configurations_is_shown():
-    one = "the fastest of 1 configuration with these tiles (4 warps, 2 stages)"
-    three = "the fastest of 3 configurations with these tiles (8 warps, 3 stages, tiles by descriptor)"
-    rates = (False, "fp16", 137.4, three), (True, "fp16", 68.7, one), (False, "fp32", 30.5, one)
-    for causal, dtype, tflops, said in rates:
-        model = evaluate(causal=causal, dtype=dtype)
-        of = {"block_q": 64, "block_k": 64, "heads": 64, "causal": causal, "dtype_bytes": BYTES[dtype]}
-        counted = traffic.flash_attention(4096, 4096, 64, **of)
-        seconds = max(counted.flops / model.peak_tflops / 1e12, counted.total_bytes / model.gpu.hbm_bytes_per_s)
-        # As the measurement counts FLOPs: half of all if causal, although tiles on the diagonal are whole.
-        allowed = 4 * 4096**2 * 64 * 64 / (2 if causal else 1) / seconds / 1e12
-        text = lines_of(model)["Measured"]
-        assert text.startswith(f"{tflops} TFLOP/s, N = 4,096, 64 heads, {said};")
-        assert f"allows {allowed:.1f} ({records.provenance('sweep-h100')})" in text
-    text = lines_of(evaluate(block_q=128))["Measured"]
-    assert text.startswith("N = 4,096, 64 heads: none of 1 configuration with these tiles ran, needs &lt;much&gt; (")
-    for other in ({"gpu": "A100"}, {"dtype": "bf16"}, {"d": 128}, {"block_q": 32}, {"order": "kv_outer"}):
-        model = evaluate(**other)
-        assert model.measured is None and "Measured" not in lines_of(model), other
