@@ -17,7 +17,7 @@ from .roofline import roof_tflops
 from .svg import Page, Panel, cards
 from .tile_grid import bars_panel
 from .tiled_attention import parts_of, race_panels, run
-from .words import in_units, table
+from .words import in_units
 
 BLOCKS = (16, 32, 64, 128)
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -86,40 +86,23 @@ def recorded():
 
 
 def describe(model):
-    """What no panel says, as HTML: what limits the programs, and what the compiler used."""
-    return table([("Programs", _describe_programs(model)), ("Compiler", _describe_compiler(model))])
-
-
-def _describe_programs(model):
-    what = "one for each query tile of each head" if model.compiled else "one for each head"
-    text = f"{model.programs:,} ({what}) on {model.gpu.sms} SMs. "
-    if model.limits:
-        limiting = " and ".join(name for name, count in model.limits.items() if count == model.per_sm)
-        return text + (
-            f"{model.per_sm} fit on one SM (limit: {limiting}), {model.at_a_time:,} at a time: "
-            f"{model.waves:,} wave{'s' * (model.waves > 1)}, the last with {model.last_wave:,} programs "
-            f"({model.last_wave / model.at_a_time:.0%})."
-        )
-    if model.compiled:
-        return text + "None fits on an SM."
-    idle = max(model.gpu.sms - model.programs, 0)
-    return text + f"At least {idle} SMs have nothing to do, however many fit on one."
-
-
-def _describe_compiler(model):
-    used, budget = model.compiled, model.gpu.shared_bytes_per_block
+    """What no panel says, in words: what limits the programs on an SM, and how the compiler made them."""
+    used = model.compiled
     if used is None:
-        return "Our fast Triton kernel has queries outermost; for this order nothing is recorded."
-    room = f"{used.shared_bytes:,} bytes of shared memory"
-    room = room if used.shared_bytes <= budget else f"does not fit: needs {room}, there are {budget:,}"
-    if used.tensor_memory_columns:
-        room += f", {used.tensor_memory_columns} columns of tensor memory"
-    # A division's subroutine takes up to 24 bytes; what is more than that was spilled.
-    spills = f"{used.stack_bytes:,} bytes of stack a thread" if used.stack_bytes else "nothing spilled"
+        idle = max(model.gpu.sms - model.programs, 0)
+        return (
+            f"With keys outermost there is one program for each head: at least {idle} of {model.gpu.sms} SMs have "
+            "nothing to do. Our Triton kernel has queries outermost, so that for this order nothing is recorded."
+        )
+    limit = "None fits on an SM"
+    if model.limits:
+        binding = (name for name, count in model.limits.items() if count == model.per_sm)
+        limit = f"The limit on an SM: {' and '.join(binding)}"
+    columns = f", {used.tensor_memory_columns} columns of tensor memory" * bool(used.tensor_memory_columns)
     return (
-        f"By Triton {used.triton}: {used.num_warps} warps, {room}, {used.registers} registers a thread "
-        f"({model.register_bytes:,} bytes a program), {spills}; tensor cores "
-        f"{'used' if used.tensor_cores else 'not used'}."
+        f"There is one program for each query tile of each head. {limit}. Triton {used.triton} gave them "
+        f"{used.num_warps} warps{columns} and {used.registers} registers a thread; tensor cores "
+        f"{'not ' * (not used.tensor_cores)}used."
     )
 
 
@@ -226,8 +209,7 @@ def roof_panel(model):
         tflops = roof_tflops(model.gpu, intensity, model.peak_tflops)
         said = f"{name}: {intensity:.3g}, at most {tflops:.3g} TFLOP/s"
         panel.dot(intensity, tflops, css, 6, tip=said)
-        panel.element("circle", css, cx=panel.left + 10, cy=panel.top + 8 + 16 * i, r=6)
-        panel.element("text", "", said, x=panel.left + 20, y=panel.top + 12 + 16 * i)
+        panel.legend({css: said}, top=panel.top + 12 + 16 * i)
     return panel
 
 
