@@ -34,18 +34,21 @@ def moving():
         for i, frame in enumerate(frames)
     )
     one, last = (f"{{0%{{visibility:visible}}{100 * steps / n:.3f}%{{visibility:hidden}}}}" for steps in (1, 1 + PAUSE))
+    colours, drawings = style().splitlines()[0], style().partition("Drawings.")[2].partition("*/")[2]
     rules = (
+        f"{colours}{drawings}.explorer{{--ink:#222;--soft:#555;--edge:#ddd;--page:#fff;color:var(--ink)}}"
         f"@keyframes one{one}@keyframes last{last}"
         f".f{{visibility:hidden;animation:one {n * seconds:.1f}s step-end infinite}}"
         ".f.last{animation-name:last}"
         "@media (prefers-reduced-motion:reduce){.f{animation:none}.still{visibility:visible}}"
         "@media (prefers-color-scheme:dark){.explorer{--ink:#ddd;--soft:#aaa;--edge:#444;--page:#0d1117}}"
-        ".explorer .under{fill:var(--page)}.explorer .lit{fill:var(--lit)}.explorer .mono{font:12px monospace}"
+        ".explorer .under{fill:var(--page)}.explorer .lit{fill:var(--now);opacity:.3}"
+        ".explorer .mono{font:12px monospace}"
     )
     place = f'x="{LEFT}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="explorer" viewBox="{LEFT} {TOP} {WIDTH} {HEIGHT}" '
-        f'width="{WIDTH}" height="{HEIGHT}"><style>{escape(style() + rules, quote=False)}</style>'
+        f'width="{WIDTH}" height="{HEIGHT}"><style>{escape(rules, quote=False)}</style>'
         f'<rect class="under" {place} rx="6"/>{each}{"".join(shared)}</svg>\n'
     )
 
