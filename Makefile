@@ -4,7 +4,8 @@
 # The first Python that is new enough and can make environments (Debian keeps that part in python3-venv).
 PYTHON = $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
 	$(name) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
-INSTALL = $(1)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+# Not compiled: Python does so with what it imports, and the rest would take half a minute.
+INSTALL = $(1)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[$(EXTRAS)]'
 # One thread each for the two workers; the environment's bin first, for nbgrader calls alembic by name.
 PYTEST = OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(1)/bin:$$PATH" $(1)/bin/python -m pytest -n 2 tests/
 
@@ -19,11 +20,12 @@ test-all: .venv/ready-for-test
 	COURSEWARE_SEED=$$(date +%Y%m%d) COURSEWARE_ALL_VARIANTS=1 COURSEWARE_ALL_CHEATS=1 $(call PYTEST,.venv)
 	$(MAKE) mutants test-matrix
 
-notebooks: stamp
+notebooks: .venv/ready-for-test stamp
 	.venv/bin/python -m tools.authoring build
 
-stamp: .venv/ready-for-test
-	.venv/bin/python -m tools.authoring stamp
+# `make stamp REPOSITORY=https://github.com/someone/course` says that it is published there, in every file that links to it.
+stamp: .venv/ready-for-site
+	.venv/bin/python -m tools.authoring stamp $(REPOSITORY:%=--repository %)
 	.venv/bin/python -m tools.authoring glossary
 
 # The course as pages. Afresh each time: it takes seconds, and nothing stays of a lesson that is gone.
@@ -53,13 +55,17 @@ test-triton-%: .venv-matrix/triton-%/ready
 	$(call PYTEST,.venv-matrix/triton-$*)
 
 # A learner's environment has no test tools in it: JupyterLab would show their menus, and jupytext act on saves.
-.venv/ready-for-lab: EXTRAS = triton,lab
+# torch and Triton, 2.5 GB, follow while the first lesson is read: courseware/workspace.py installs them.
+.venv/ready-for-lab: EXTRAS = lab
 .venv/ready-for-test .venv-matrix/%: EXTRAS = triton,lab,cuda,test,site
 .venv/ready-for-site: EXTRAS = site
+.venv/ready-for-lab: SIZE = 120 MB, about a minute
+.venv/ready-for-test: SIZE = 3 GB, some minutes
+.venv/ready-for-site: SIZE = 120 MB, about a minute
 .venv/ready-for-%: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)"; \
 		echo "Found: $$(python3 --version 2>&1 || echo none)"; exit 1; }
-	@echo "Installing what make $* needs into .venv; the first time takes some minutes"
+	@echo "Installing what make $* needs into .venv, the first time only: $(SIZE)"
 	@$(PYTHON) -m venv .venv
 	@$(call INSTALL,.venv)
 	@touch $@

@@ -11,9 +11,11 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 # The unpinned requirements in pyproject.toml, by the names under which they are imported.
 REQUIRED_MODULES = ("numpy", "matplotlib", "ipywidgets", "hypothesis")
@@ -22,6 +24,9 @@ OLDEST_CAPABILITY = (7, 5)
 TENSOR_CORE_CAPABILITY = (8, 0)
 # How Triton must have been imported for kernels to run in a mode.
 WANTED = {"gpu": "compiled", "interpreter": "interpreted"}
+
+# What pip says where `make lab` installs torch and Triton behind JupyterLab. The first line is pip's process number.
+INSTALL_LOG = Path(sys.prefix) / "install-triton.log"
 
 # What stands in for "gluon" and "cuda" where there is no GPU, and makes "triton"'s own interpreter faster: the name of
 # a module. Whoever has emulators enters them here; importing `courseware` does.
@@ -38,7 +43,7 @@ def choose() -> str:
 
     Raises RuntimeError, with the fix, if Triton has already been imported in the other mode.
     """
-    if _version("triton") is None:
+    if _version("triton") is None or installing():
         return "numpy"  # and torch, which takes a second to import, is not asked for a GPU
     facts = gather()
     if facts.wrong_mode:
@@ -124,11 +129,12 @@ class Facts:
     compiler: str | None  # path of the C compiler that Triton would call
     cxx_compiler: str | None  # path of the C++ compiler with which CUDA kernels run on the CPU
     cuda_core: str | None  # the package with which CUDA kernels are compiled for a GPU
+    installing: str | None  # see `installing`
 
     @property
     def mode(self) -> str:
         """Where kernels run on this machine; see `choose`."""
-        if not self.triton or not self.torch or self.torch_error:
+        if not self.triton or not self.torch or self.torch_error or self.installing:
             return "numpy"
         if self.triton_interpret:
             # The same words that Triton takes for true.
@@ -181,7 +187,26 @@ def gather() -> Facts:
         compiler=os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"),
         cxx_compiler=cxx_compiler(),
         cuda_core=_version("cuda-core"),
+        installing=installing(),
     )
+
+
+def installing() -> str | None:
+    """How far the installation of torch and Triton behind JupyterLab has come; None if it is over, or not needed."""
+    try:
+        number, *lines = INSTALL_LOG.read_text(encoding="utf-8").splitlines()
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return None if _version("triton") else f"stopped ({(lines or ['at once'])[-1]}); `make lab` goes on with it"
+    except (OSError, ValueError):
+        return None
+    found = re.findall(r"(?:Downloading|Using cached) (\S+-\d\S*?)-\S+\.whl \(([\d.]+) ([kMG])B\)", "\n".join(lines))
+    sizes_mb = [float(size) * {"k": 1e-3, "M": 1, "G": 1e3}[unit] for _, size, unit in found]
+    if lines and lines[-1].startswith("Installing collected packages"):
+        return f"{sum(sizes_mb):,.0f} MB are here and are being unpacked"
+    if not found:
+        return "looking for packages"
+    return f"{sum(sizes_mb[:-1]):,.0f} MB of about 2,500 are here; now {found[-1][0]}, {sizes_mb[-1]:,.0f} MB"
 
 
 def cxx_compiler() -> str | None:

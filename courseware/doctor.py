@@ -5,6 +5,7 @@ alone, so that tests can show it any machine; what is said where it applies stan
 """
 
 import argparse
+import importlib
 import json
 import os
 import tomllib
@@ -31,12 +32,21 @@ def start() -> None:
         display(HTML('<style>a[href*="colab"] { display: none }</style>'))
         runtime.mode()
         return
+    if runtime.mode() == "numpy":  # which may have changed since this process asked
+        importlib.invalidate_caches()
+        runtime.mode.cache_clear()
     lines = {
         "gpu": "The course is ready. Triton kernels run compiled, on the GPU.",
         "interpreter": "The course is ready. Triton kernels run in Triton's interpreter, on the CPU.",
         "numpy": "The course is ready for the NumPy lessons. "
         "The Triton lessons cannot run here: `python -m courseware doctor` says why.",
     }
+    progress = runtime.mode() == "numpy" and runtime.installing()
+    if progress:
+        lines["numpy"] = (
+            "The course is ready for the NumPy lessons, 00 to 06. torch and Triton, for the others, are being "
+            f"installed: {progress}. To see how far that is, run this cell again."
+        )
     print(lines[runtime.mode()])
 
 
@@ -69,7 +79,10 @@ RULES = {
     "missing_requirements": lambda facts: facts.missing,
     "torch_cannot_be_imported": lambda facts: facts.torch_error,
     "no_triton_for_this_platform": lambda facts: facts.system != "Linux" and not facts.triton,
-    "triton_not_installed": lambda facts: facts.system == "Linux" and None in (facts.torch, facts.triton),
+    "triton_being_installed": lambda facts: facts.installing,
+    "triton_not_installed": lambda facts: (
+        facts.system == "Linux" and None in (facts.torch, facts.triton) and not facts.installing
+    ),
     "imported_in_the_wrong_mode": lambda facts: facts.wrong_mode,
     "numpy_too_new_for_triton": lambda facts: _numpy_is_too_new(facts) and facts.mode == "interpreter",
     # With a GPU, only the tracer interprets kernels.

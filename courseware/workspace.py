@@ -13,14 +13,22 @@ import argparse
 import hashlib
 import json
 import os
+import platform
 import shutil
+import subprocess
+import sys
+import threading
+import warnings
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from urllib.parse import urlencode
 
+from course_lib import runtime
+
 ROOT = Path(__file__).resolve().parents[1]
 FIRST_LESSON = "00_start_here.ipynb"
-SETTINGS = Path(__file__).with_name("data") / "jupyterlab"  # no questions about news, and a save every 15 seconds
+SETTINGS = Path(__file__).with_name("data") / "jupyterlab"  # such as a save every 15 seconds, of what widgets show, too
 
 
 def update(root: Path = ROOT) -> list[str]:
@@ -124,6 +132,27 @@ def running_address(root: Path = ROOT) -> str | None:
     return None
 
 
+def install_triton() -> None:
+    """Install torch and Triton behind JupyterLab, where this environment lacks them and they exist for the machine.
+
+    `runtime.installing` says how far that is. Control-C ends it together with JupyterLab, and the next `make lab` goes
+    on: pip keeps what it has downloaded.
+    """
+    if platform.system() != "Linux" or (find_spec("torch") and find_spec("triton")):
+        return
+    print("Lessons 00 to 06 are ready. torch and Triton, for the others, follow behind: 2.5 GB.", flush=True)
+    pip = [sys.executable, "-m", "pip", "install", "--constraint", str(ROOT / "constraints.txt"), "torch", "triton"]
+    with open(runtime.INSTALL_LOG, "w", encoding="utf-8") as log:
+        process = subprocess.Popen(["sh", "-c", 'echo $$; exec nice "$@"', "sh", *pip], stdout=log, stderr=log)
+
+    def report():
+        failed = process.wait()
+        end = f"stopped, and {runtime.INSTALL_LOG} says why. Start `make lab` again" if failed else "are installed"
+        print(f"torch and Triton {end}.", flush=True)
+
+    threading.Thread(target=report, daemon=True).start()
+
+
 def open_lab(root: Path = ROOT) -> None:
     """Run JupyterLab in root/work, on the first lesson, until it is stopped. Prints the one address to open.
 
@@ -142,6 +171,8 @@ def open_lab(root: Path = ROOT) -> None:
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         arguments.append("--allow-root")  # as in containers; JupyterLab refuses to run as root otherwise
+    # Jupyter warns of its own deprecated settings, which nobody here has set.
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
     server = LabApp.initialize_server(argv=arguments)
     # Jupyter's own message gives three addresses, one of them a file's.
     server.log.addFilter(lambda record: "To access the server" not in record.getMessage())
@@ -165,6 +196,7 @@ def main() -> None:
         return
     for line in update():
         print(line)
+    install_triton()
     open_lab()
 
 

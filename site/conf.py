@@ -4,16 +4,15 @@ Sphinx reads the README, docs/ and the notebooks as they are committed, and exec
 source has not is said in `adapt`. A reader's browser asks no other server for anything.
 """
 
+import ast
 import json
 import re
 import shutil
-import tomllib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-HOME = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Homepage"]
 
 project = html_title = "FlashAttention from First Principles"
 root_doc = "README"
@@ -28,16 +27,15 @@ nb_merge_streams = True
 nb_mime_priority_overrides = [("*", "application/vnd.jupyter.widget-view+json", None)]
 nb_ipywidgets_js = {}
 myst_enable_extensions = ["dollarmath", "html_image"]
-# Links of the README into the site itself, which is also where other sites' links to it lead.
-myst_url_schemes = {"https": None, "site": "{{path}}#{{fragment}}"}
 
 html_theme = "furo"
 html_copy_source = False
 html_show_sphinx = html_show_copyright = False
 mathjax = Path(find_spec("sphinx-mathjax-offline").submodule_search_locations[0], "static/mathjax/tex-svg.js")
 mathjax_path = mathjax.name
-html_static_path = [str(mathjax), "course.css"]
+html_static_path = [str(mathjax), "course.css", "course.js"]
 html_css_files = ["course.css"]
+html_js_files = [("course.js", {"defer": "defer"})]
 
 NAVIGATION = """
 ```{toctree}
@@ -54,7 +52,15 @@ notebooks/0[0-5]_*
 :caption: "Part II: the machine"
 
 notebooks/0[6-9]_*
-notebooks/1*
+notebooks/1[01]_*
+```
+
+```{toctree}
+:hidden:
+:glob:
+:caption: "Part III: beyond"
+
+notebooks/1[2-9]_*
 ```
 
 ```{toctree}
@@ -74,14 +80,15 @@ docs/maintainers
 def adapt(app, docname, source):
     """Change what Sphinx read of a document, in place."""
     if docname == root_doc:
-        text = source[0].replace(f"[site]: {HOME}/\n", "[site]: site:notebooks/00_start_here.html\n")
-        source[0] = text.replace(f"{HOME}/", "site:") + NAVIGATION
+        # Its reader has found the site already.
+        source[0] = re.sub(r"(?s)<!-- published -->.*<!-- /published -->\n", "", source[0]) + NAVIGATION
     elif docname.startswith("notebooks/") and source[0].startswith("{"):
         notebook = json.loads(source[0])
         imports = " ".join(re.findall(r"from courseware\.explorers import (.*)", source[0]))
         modules = {alias: module for module, alias in re.findall(r"(\w+) as (\w+)", imports)}
         for cell in notebook["cells"]:
             adapt_cell(cell, modules)
+        notebook["cells"] = list(with_folds(notebook["cells"]))
         source[0] = json.dumps(notebook)
 
 
@@ -98,9 +105,49 @@ def adapt_cell(cell, modules):
     if "explorer" in tags:
         module, _, call = text.splitlines()[-1].partition(".")
         module, function = modules.get(module, module), call.removesuffix("()")
-        html = getattr(import_module(f"courseware.explorers.{module}"), function)().static_html()
-        html = f'<div id="{function.removeprefix("explore").strip("_") or module}">{html}</div>'
+        explorer = getattr(import_module(f"courseware.explorers.{module}"), function)()
+        html = explorer.static_html(function.removeprefix("explore").strip("_") or module)
         cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}]
+
+
+def with_folds(cells):
+    """The cells, and below each check the hints and the answer, which here no call can show."""
+    exercise = None
+    for cell in cells:
+        yield cell
+        exercise = cell["metadata"].get("exercise", exercise)
+        if exercise and "check" in cell["metadata"].get("tags", ()):
+            number, name = exercise.split(".")
+            path = ROOT / f"courseware/exercises/lesson_{number}/{name}.py"
+            _, *parts = re.split("(?m)^## ", path.with_suffix(".md").read_text("utf-8").partition("## Misc")[0])
+            *hints, reasoning = [part.partition("\n")[::2] for part in parts]
+            solution = "Solution", f"```python\n{answer(path, name)}\n```\n\n{reasoning[1]}"
+            folds = [f"<details><summary>{title}</summary>\n\n{text}\n</details>" for title, text in [*hints, solution]]
+            yield {"cell_type": "markdown", "id": f"folds-{name}", "metadata": {}, "source": "\n\n".join(folds)}
+            exercise = None
+
+
+def answer(path, name):
+    """The source of an exercise's answer, without its docstring, which stands in the exercise already.
+
+    It is a function of the file, or of a module that the file imports; of a kernel, `name = plain(module.name)` is what
+    stands there. Nothing is imported, because kernels need torch and Triton.
+    """
+    text = path.read_text("utf-8")
+    tree, imported = ast.parse(text), {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            (first, *_), lines = node.body, text.splitlines()
+            told = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            begin, end = (first.lineno - 1, first.end_lineno) if told else (node.lineno, node.lineno)
+            return "\n".join(lines[node.lineno - 1 : begin] + lines[end : node.end_lineno])
+        if isinstance(node, ast.ImportFrom):
+            imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            (kernel,) = node.value.args
+            imported[name] = f"{imported[kernel.value.id]}.{kernel.attr}"
+    module, _, name = imported[name].rpartition(".")
+    return answer(ROOT / f"{module.replace('.', '/')}.py", name)
 
 
 def add_index(app, error):

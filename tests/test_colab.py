@@ -27,6 +27,18 @@ print(*(importlib.metadata.version(name) for name in ("torch", "triton")))
 print(len(courseware.checks.exercises()), course_lib.__file__)
 """
 
+# Colab's list of open notebooks, as its server gives it to the machine on which they run.
+SESSIONS = '[{"path": "fileId=https%3A%2F%2Fgithub.com%2Fsomeone%2Fcourse%2Fblob%2Fmain%2Fnotebooks%2F05.ipynb"}]'
+IN_COLAB = """
+import io, urllib.request
+def urlopen(address, timeout):
+    assert address.endswith(":9000/api/sessions")
+    if not SESSIONS:
+        raise OSError
+    return io.BytesIO(SESSIONS.encode())
+urllib.request.urlopen = urlopen
+"""
+
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory, project_files) -> Path:
@@ -69,7 +81,9 @@ class Machine:
         for package in PACKAGES:
             shutil.copytree(repository / package, self.site_packages / package)
 
-    def run_cells(self, repository: str, cwd: Path, colab: bool = False) -> subprocess.CompletedProcess:
+    def run_cells(self, repository: str | None, cwd: Path, colab=False, published=""):
+        """colab: in Colab, where the notebook was opened from https://github.com/someone/course, of which git finds
+        the repository `published`, if that is given."""
         dropped = ("TRITON_INTERPRET", "PYTHONPATH", "COURSEWARE_PROGRESS")
         environment = {name: value for name, value in os.environ.items() if name not in dropped}
         # All that the course requires is there, and so is what builds it: pip needs no network.
@@ -77,7 +91,11 @@ class Machine:
         if colab:
             (self.folder / "stand-in/google/colab").mkdir(parents=True, exist_ok=True)
             (self.folder / "stand-in/google/colab/__init__.py").touch()
+            (self.folder / "stand-in/sitecustomize.py").write_text(f"SESSIONS = {published and SESSIONS!r}{IN_COLAB}")
             environment["PYTHONPATH"] = str(self.folder / "stand-in")
+            if published:
+                environment |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.file://{published}.insteadOf"}
+                environment["GIT_CONFIG_VALUE_0"] = "https://github.com/someone/course"
         cells = bootstrap_source(repository) + "\n" + LATER_CELL
         return subprocess.run([self.python, "-c", cells], cwd=cwd, env=environment, capture_output=True, text=True)
 
@@ -100,7 +118,7 @@ def package_files(folder: Path) -> set[str]:
 
 
 def test_in_colab_the_first_cell_installs_the_course_and_nothing_else(machine, empty_folder, published):
-    result = machine.run_cells(f"file://{published}", empty_folder, colab=True)
+    result = machine.run_cells(None, empty_folder, colab=True, published=published)
     assert result.returncode == 0, result.stderr
     ready, home, torch_and_triton, exercises = result.stdout.splitlines()
     assert ready + "\n" == READY

@@ -43,7 +43,7 @@ COURSEWARE = {
     "editing": (set(), set()),
     "glossary": (set(), set()),
     "widgets": (set(), set()),
-    "workspace": (set(), set()),
+    "workspace": ({"runtime"}, set()),
     "worker": (set(), {"editing"}),
     "simulators": ({"hardware", "integers", "kernels", "runtime"}, set()),
     "tracer": ({"runtime"}, {"simulators"}),

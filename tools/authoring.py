@@ -52,6 +52,12 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 CELL_TIMEOUT_S = 120
 
+# What the README says once the course is published.
+PUBLISHED = """\
+**[Read it in the browser]({pages})**, with nothing to install: its explorers move there, too. In Colab you install
+nothing either: open a lesson, here or there, and follow its badge.
+"""
+
 GLOSSARY_PAGE = """\
 # Glossary
 
@@ -72,38 +78,54 @@ it. `make stamp` writes this page from `courseware/glossary.toml`: edit that fil
 """
 
 
-def urls() -> dict[str, str]:
-    """Where the course (Repository) and its pages (Homepage) are published. Only pyproject.toml states it."""
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+def repository() -> str | None:
+    """Where the course is published, such as "https://github.com/someone/course". Only pyproject.toml states it.
+
+    None until it is published: then no page has a link that leads nowhere.
+    """
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"].get("urls", {}).get("Repository")
 
 
-def repository_url() -> str:
-    return urls()["Repository"]
+def pages(repository: str) -> str:
+    """Where GitHub publishes the pages of a repository."""
+    owner, name = repository.split("/")[-2:]
+    return f"https://{owner.lower()}.github.io/{name}/"
 
 
-def bootstrap_source(repository_url: str) -> str:
+def bootstrap_source(repository: str | None) -> str:
     """The first code cell of every notebook: finds the course's packages, then picks GPU or CPU.
 
-    repository_url: pip installs from this address after `git+`; https, or file:// in tests. The cell needs nothing
-    but Python, and leaves torch and triton as they are. Where it finds none, it says in one sentence what to
-    do: the method of Stop is what IPython shows in place of a traceback.
+    repository: pip installs from this address after `git+`; https, or file:// in tests. In Colab, the repository from
+    which the notebook was opened goes first, so that a fork installs itself. The cell needs nothing but Python, and
+    leaves torch and triton as they are. Where it finds no course, it says in one sentence what to do: the method of
+    Stop is what IPython shows in place of a traceback.
     """
-    advice = f"run pip install git+{repository_url}, then this cell again"
-    if "/OWNER/" in repository_url:
-        advice = "this copy does not say where the course is published, so open the notebook in a clone"
+    advice = f"run pip install git+{repository}, then this cell again"
+    if not repository:
+        advice = "open the notebook in a clone, or in Colab from its repository on GitHub"
     return textwrap.dedent(f"""\
         # @title Setup: finds the course in a folder above, or installs it in Colab
+        import re
+        import socket
         import subprocess
         import sys
         from importlib.util import find_spec
         from pathlib import Path
+        from urllib.parse import unquote
+        from urllib.request import urlopen
 
         Stop = type("Stop", (Exception,), {{"_render_traceback_": lambda self: [str(self)]}})
-        pip = [sys.executable, "-m", "pip", "install", "-q", "git+{repository_url}"]
         homes = [str(home) for home in Path.cwd().parents if (home / "courseware/__init__.py").is_file()]
         sys.path[:0] = homes[:1]
         if not find_spec("courseware") and find_spec("google") and find_spec("google.colab"):
-            subprocess.run(pip, capture_output=True)
+            source = "{repository or ""}"
+            try:  # Colab knows from which repository this notebook was opened, unless it is a copy.
+                host = socket.gethostbyname(socket.gethostname())
+                opened = unquote(urlopen(f"http://{{host}}:9000/api/sessions", timeout=5).read().decode())
+                source = re.search(r"https://github\\.com/[^/]+/[^/]+", opened).group()
+            except (OSError, AttributeError):
+                pass
+            subprocess.run([sys.executable, "-m", "pip", "install", "-q", f"git+{{source}}"], capture_output=True)
         if not find_spec("courseware"):
             raise Stop("The course is not installed: {advice}.")
         from courseware import start
@@ -111,13 +133,15 @@ def bootstrap_source(repository_url: str) -> str:
         start()""")
 
 
-def badge(name: str, repository_url: str) -> str:
-    """The line under the title: a link that opens notebook `name` in Colab, and one to the glossary.
+def badge(name: str, repository: str | None) -> str:
+    """The line under the title: a link to the glossary, and once published one that opens notebook `name` in Colab.
 
     Colab opens the repository's main branch. The link to the glossary is relative, which works in JupyterLab, in
     working copies and on GitHub, but not in Colab.
     """
-    colab = repository_url.replace("https://github.com/", "https://colab.research.google.com/github/")
+    if not repository:
+        return "[Glossary](glossary.md)"
+    colab = repository.replace("https://github.com/", "https://colab.research.google.com/github/")
     image = "https://colab.research.google.com/assets/colab-badge.svg"
     return f"[![Open in Colab]({image})]({colab}/blob/main/notebooks/{name}.ipynb) [Glossary](glossary.md)"
 
@@ -135,7 +159,7 @@ def glossary() -> str:
     return GLOSSARY_PAGE.format(terms="\n".join(terms), symbols="\n".join(table(SYMBOLS.items(), "`{}`")))
 
 
-def stamp(text: str, name: str, repository_url: str) -> str:
+def stamp(text: str, name: str, repository: str | None) -> str:
     """The twin `text` of notebook `name` with the badge, first code cell and header that every lesson has.
 
     A missing badge is inserted under the title, a missing code cell after the title's cell. Everything else keeps its
@@ -144,11 +168,11 @@ def stamp(text: str, name: str, repository_url: str) -> str:
     notebook = jupytext.reads(text, fmt="md:myst")
 
     title = notebook.cells[0]
-    lines = [line for line in title.source.splitlines() if not line.startswith("[![Open in Colab]")]
+    lines = [line for line in title.source.splitlines() if not line.endswith("[Glossary](glossary.md)")]
     body = "\n".join(lines[1:]).strip("\n")
-    title.source = "\n\n".join(filter(None, [lines[0], badge(name, repository_url), body]))
+    title.source = "\n\n".join(filter(None, [lines[0], badge(name, repository), body]))
 
-    bootstrap = nbformat.v4.new_code_cell(bootstrap_source(repository_url), metadata=BOOTSTRAP_METADATA)
+    bootstrap = nbformat.v4.new_code_cell(bootstrap_source(repository), metadata=BOOTSTRAP_METADATA)
     others = [cell for cell in notebook.cells[1:] if "bootstrap" not in cell.metadata.get("tags", [])]
     notebook.cells = [title, bootstrap, *others]
 
@@ -156,9 +180,31 @@ def stamp(text: str, name: str, repository_url: str) -> str:
     return jupytext.writes(notebook, fmt="md:myst")
 
 
-def stamp_readme(text: str, homepage: str) -> str:
-    """The README `text` with this address in its links to the course's pages: the lines that begin with `[site`."""
-    return re.sub(r"^(\[site[\w-]*\]: ).*?(/(?:notebooks/.*)?)$", rf"\g<1>{homepage}\2", text, flags=re.MULTILINE)
+def stamp_notebook(name: str) -> None:
+    """Take over what `stamp` writes, the first two cells, from the twin into the notebook, which is not run again."""
+    path = NOTEBOOKS / f"{name}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    for cell, twin in zip(notebook.cells[:2], read_text(SOURCE / f"{name}.md").cells, strict=False):
+        cell.update(source=twin.source, id=twin.id)
+    write(notebook, path)
+
+
+def stamp_readme(text: str, repository: str | None) -> str:
+    """The README `text`, with what it says of the published course between PUBLISHED's marks: nothing until then."""
+    said = PUBLISHED.format(pages=pages(repository)) if repository else ""
+    return re.sub(r"(?s)(<!-- published -->\n).*?(<!-- /published -->)", rf"\g<1>{said}\g<2>", text)
+
+
+def publish_at(repository: str) -> None:
+    """Write the address into pyproject.toml."""
+    if not re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+", repository):
+        raise ValueError(
+            f"repository is {repository!r}; it must be an address such as https://github.com/someone/course"
+        )
+    path = ROOT / "pyproject.toml"
+    text = re.sub(r"(?m)^\[project\.urls\]\n(\w+ = .*\n)*\n", "", path.read_text("utf-8"))
+    table = f'[project.urls]\nHomepage = "{pages(repository)}"\nRepository = "{repository}"\n\n'
+    path.write_text(text.replace("[tool.hatch", f"{table}[tool.hatch", 1), "utf-8")
 
 
 def notebook_metadata(notebook: NotebookNode) -> NotebookNode:
@@ -251,23 +297,35 @@ def build(name: str) -> None:
     notebook = read_text(SOURCE / f"{name}.md")
     with tempfile.TemporaryDirectory() as scratch:
         execute(notebook, cwd=NOTEBOOKS, scratch=Path(scratch))
-    (NOTEBOOKS / f"{name}.ipynb").write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    write(notebook, NOTEBOOKS / f"{name}.ipynb")
+
+
+def write(notebook: NotebookNode, path: Path) -> None:
+    path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m tools.authoring", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("stamp", help="write the first code cell, and the addresses of the course and its pages")
+    stamper = commands.add_parser("stamp", help="write the first code cell, and where the course is published")
+    stamper.add_argument("--repository", help="publish it there from now on: https://github.com/someone/course")
     commands.add_parser("glossary", help="write notebooks/glossary.md from courseware/glossary.toml")
     builder = commands.add_parser("build", help="execute the text twins into notebooks")
     builder.add_argument("names", nargs="*", metavar="NAME", help="such as 05_online_softmax; all by default")
     arguments = parser.parse_args()
 
     if arguments.command == "stamp":
+        if arguments.repository:
+            try:
+                publish_at(arguments.repository)
+            except ValueError as error:
+                parser.error(str(error))
         for path in SOURCE.glob("*.md"):
-            path.write_text(stamp(path.read_text("utf-8"), path.stem, repository_url()), encoding="utf-8")
+            path.write_text(stamp(path.read_text("utf-8"), path.stem, repository()), encoding="utf-8")
+            if (NOTEBOOKS / f"{path.stem}.ipynb").exists():
+                stamp_notebook(path.stem)
         readme = ROOT / "README.md"
-        readme.write_text(stamp_readme(readme.read_text("utf-8"), urls()["Homepage"]), encoding="utf-8")
+        readme.write_text(stamp_readme(readme.read_text("utf-8"), repository()), encoding="utf-8")
         return
     if arguments.command == "glossary":
         (NOTEBOOKS / "glossary.md").write_text(glossary(), encoding="utf-8")

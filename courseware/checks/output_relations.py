@@ -177,6 +177,8 @@ def _changes(answer, inputs):
 
 def _factor(tried, where):
     """ "the right result times 2 * d**0.5": a constant, or one times a power of a size if four inputs agree."""
+    if where and not all(np.isfinite(each[2]).all() for each in tried):
+        return ""  # a factor does not make another number of -inf, so it does not hold wherever the result is wrong
     tried = [each[1:] for each in tried if np.isfinite(each[2]).all() and np.isfinite(each[3]).all() and each[3].any()]
     if len(tried) < 2 or any(exact.shape != came.shape or came[exact == 0].any() for _, exact, came in tried):
         return ""

@@ -99,10 +99,13 @@ def describe(model):
         binding = (name for name, count in model.limits.items() if count == model.per_sm)
         limit = f"The limit on an SM: {' and '.join(binding)}"
     columns = f", {used.tensor_memory_columns} columns of tensor memory" * bool(used.tensor_memory_columns)
+    # A division's subroutine takes up to 24 bytes; what is more than that was spilled.
+    spills = f"{used.stack_bytes:,} bytes of stack a thread" if used.stack_bytes else "nothing spilled"
     return (
         f"There is one program for each query tile of each head. {limit}. Triton {used.triton} gave them "
-        f"{used.num_warps} warps{columns} and {used.registers} registers a thread; tensor cores "
-        f"{'not ' * (not used.tensor_cores)}used."
+        f"{used.num_warps} warps, {used.shared_bytes:,} of {model.gpu.shared_bytes_per_block:,} bytes of shared memory"
+        f"{columns}, {used.registers} registers a thread ({model.register_bytes:,} bytes a program), {spills}; tensor "
+        f"cores {'not ' * (not used.tensor_cores)}used."
     )
 
 
@@ -129,7 +132,7 @@ def page(visit, **chosen):
         "one for each order of the loops, bars of SRAM and bytes by tensor, the roofline, and the waves of programs.",
         (cards(*headline),), (*grids, moved),
         ([bytes_panel(model), sram_panel(model, runs[s.order])], roof_panel(model)),
-        (f'{fold}<div class="row">', compiled_panel(model), waves_panel(model), f"</div>{describe(model)}</details>"),
+        (fold, waves_panel(model), f"{describe(model)}</details>"),
         text=f"{said} Drawn: {drawn} tiles of one head.",
     )  # fmt: skip
 
@@ -150,34 +153,11 @@ def _headline(model):
 
 
 def sram_panel(model, run):
-    """KiB of SRAM that the four tiles take, and the NumPy program at its peak, beside what there is on the GPU."""
-    rows = {name: (held, model.gpu.shared_bytes_per_block) for name, held in
-            (("four tiles", model.four_tiles_bytes), ("NumPy, machine", run.held))}  # fmt: skip
-    return _beside_room(f"One program's KiB of SRAM; line: the {model.settings.gpu}'s", rows)
-
-
-def compiled_panel(model):
-    """KiB of shared memory and registers that the compiler used, beside what there is on the GPU."""
-    used, gpu = model.compiled, model.gpu
-    rows = {
-        "shared memory": ({"": used.shared_bytes} if used else {}, gpu.shared_bytes_per_block),
-        "registers": ({"": model.register_bytes} if used else {}, 4 * gpu.registers_per_sm),
-    }
-    spilled = f"; it spills {used.stack_bytes:,} bytes a thread" if used and used.stack_bytes else ""
-    return _beside_room(f"One Triton program's KiB; lines: the {model.settings.gpu}'s{spilled}", rows)
-
-
-def _beside_room(title, rows):
-    """Bars of KiB. rows: name -> (what is held, as `parts_of` takes it, or nothing; bytes that there are)."""
-    bars = {
-        name: (
-            parts_of(held, 1024),
-            f"{sum(held.values()) / 1024:,.1f} of {room / 1024:,.0f}" if held else "not for this order",
-            room / 1024,
-        )
-        for name, (held, room) in rows.items()
-    }
-    return bars_panel(title, 330, bars, right=108, unit="KiB")
+    """KiB of SRAM that the four tiles take, and the NumPy program at its peak, beside what a program can have."""
+    room, bars = model.gpu.shared_bytes_per_block / 1024, {}
+    for name, held in (("four tiles", model.four_tiles_bytes), ("NumPy, machine", run.held)):
+        bars[name] = parts_of(held, 1024), f"{sum(held.values()) / 1024:,.1f} of {room:,.0f}", room
+    return bars_panel(f"One program's KiB of SRAM; line: the {model.settings.gpu}'s", 330, bars, unit="KiB")
 
 
 def bytes_panel(model):

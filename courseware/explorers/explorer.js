@@ -3,6 +3,7 @@
 
 const AT_END = 1e9 // explorer.AT_END
 const LONG_MS = 200 // after which an answer that is not there yet is announced
+const LOST_MS = 10_000 // after which there is no kernel that would answer
 
 // JupyterLab leaves alone the keys that are pressed on an element with this attribute.
 const OWN_KEYS = "data-lm-suppress-shortcuts"
@@ -217,11 +218,15 @@ function render({ model, el }) {
   const box = add(el, "div", { class: "explorer" })
   const row = add(box, "div", { class: "controls" })
   const page = add(box, "div", { class: "pages" })
-  const note = add(box, "p", { class: "computing", role: "status", hidden: "" }, "computing \u2026")
+  const note = add(box, "p", { class: "computing", role: "status", hidden: "" })
   let [waiting, wanted] = [undefined, undefined]
   const settingsNow = () => wanted ?? model.get("state").settings
   const send = () => {
-    waiting = setTimeout(() => (note.hidden = false), LONG_MS)
+    const say = (text) => Object.assign(note, { hidden: false, textContent: text })
+    waiting = setTimeout(() => {
+      say("computing \u2026")
+      waiting = setTimeout(say, LOST_MS, "no answer: run this cell again")
+    }, LONG_MS)
     model.set("settings", wanted)
     wanted = undefined
     model.save_changes()
@@ -269,11 +274,26 @@ async function unpacked(text) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json()
 }
 
-// Stands in for the model where there is no kernel. Of the states that were written beforehand it finds the nearest one
+// What a page's address says of an explorer: "#name?setting=JSON&...", as far as it can be read.
+function linked(name, start) {
+  const [place, query] = location.hash.slice(1).split("?")
+  const found = place === name && query ? [...new URLSearchParams(query)] : []
+  const read = ([key, text]) => {
+    try {
+      return key in start ? [[key, JSON.parse(text)]] : []
+    } catch {
+      return []
+    }
+  }
+  return Object.fromEntries(found.flatMap(read))
+}
+
+// Stands in for the model where there is no kernel. Its name is that of a place in the page; what is chosen goes into the
+// address, so that one can send it to somebody. Of the states that were written beforehand it finds the nearest one
 // to what is chosen: what was changed counts most, then sliders that stay at their ends, then the rest.
-function written({ pieces, states, controls, start }) {
+function written({ pieces, states, controls, start }, name) {
   const listeners = []
-  let state
+  let [state, later] = []
   const to = (asked) => {
     const names = Object.keys(start)
     const atEnd = names.filter((name) => asked[name] === AT_END)
@@ -285,11 +305,22 @@ function written({ pieces, states, controls, start }) {
     const [, found] = every.reduce((best, one) => (closer(one[0], best[0]) ? one : best))
     state = { ...found, html: found.html.map((piece) => pieces[piece]).join("") }
   }
+  const link = () => {
+    const chosen = Object.entries(state.settings).filter(([key, value]) => !same(value, start[key]))
+    const query = new URLSearchParams(chosen.map(([key, value]) => [key, JSON.stringify(value)]))
+    history.replaceState(null, "", `#${name}?${query}`)
+  }
   to(start)
+  to({ ...start, ...linked(name, start) })
+  if (location.hash.startsWith(`#${name}?`)) document.getElementById(name).scrollIntoView()
   return {
-    get: (name) => ({ state, controls })[name],
+    get: (key) => ({ state, controls })[key],
     set: (_, asked) => to(asked),
-    save_changes: () => listeners.forEach((listener) => listener()),
+    save_changes: () => {
+      clearTimeout(later)
+      later = setTimeout(link, 300) // not at every step of a drag: browsers allow a hundred changes in half a minute
+      listeners.forEach((listener) => listener())
+    },
     on: (_, listener) => listeners.push(listener),
   }
 }

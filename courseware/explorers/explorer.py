@@ -17,7 +17,6 @@ from html import escape
 from .svg import HERE, style
 
 AT_END = 10**9  # what explorer.js sends for a slider at its end, so that it stays there as the end moves
-_serial = itertools.count()
 
 
 def slider(label, options, *, play=False):
@@ -135,14 +134,16 @@ class Explorer:
                 controls.append(control | {"options": options})
         return {"pieces": list(pieces), "states": states, "controls": controls, "start": self.state()["settings"]}
 
-    def static_html(self):
-        """A piece of a page that needs no kernel: `static_data`, compressed, and the script that shows it."""
+    def static_html(self, place):
+        """A piece of a page that needs no kernel: `static_data`, compressed, and the script that shows it.
+
+        place: its id in the page, and what the address says before the settings that a reader has chosen.
+        """
         data = gzip.compress(json.dumps(self.static_data()).encode(), mtime=0)
-        place = f"explorer-{next(_serial)}"
         return (
             f'<div id="{place}" role="group" aria-label="{escape(self.page()[2].alt)}"></div>\n<style>{style()}</style>'
             f'\n<script type="module">\n{script()}\nconst data = await unpacked("{base64.b64encode(data).decode()}")\n'
-            f'render({{ model: written(data), el: document.getElementById("{place}") }})\n</script>\n'
+            f'render({{ model: written(data, "{place}"), el: document.getElementById("{place}") }})\n</script>\n'
         )
 
 

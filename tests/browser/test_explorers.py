@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not lab.CHROMIUM, reason="no chromium or google-
 
 EXPLORERS = every_explorer()
 made = cache(lambda name: EXPLORERS[name]())
-html_of = cache(lambda name: made(name).static_html())
+html_of = cache(lambda name: made(name).static_html("here"))
 STREAM, PAIR = "online_softmax.explore", "dot_products.explore_pair"
 
 
@@ -76,6 +76,27 @@ def test_a_score_is_raised_and_the_stream_played(opened):
     )
     button.click()
     page.wait_for_function("said.some(text => text.includes('Block 1 of 4: the.'))")
+
+
+def test_a_link_leads_to_what_was_chosen(browser, tmp_path):
+    """And one that nobody can read, to the beginning."""
+    page, address = browser.new_page(), (tmp_path / "page.html").as_uri()
+    (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8><body>{html_of(PAIR)}")
+
+    def tip_at(link):
+        page.goto("about:blank")
+        page.goto(address + link)
+        return page.get_by_label("tip of a").get_attribute("aria-valuetext")
+
+    start = tip_at("")
+    page.get_by_label("tip of a").focus()
+    page.keyboard.press("ArrowDown")
+    moved = page.get_by_label("tip of a").get_attribute("aria-valuetext")
+    page.wait_for_url("**/page.html#here?*")
+    link = page.url.removeprefix(address)
+    assert moved != start and tip_at(link) == moved
+    assert {tip_at(link) for link in ("#here?a=%7B", "#here?nothing=3", "#elsewhere?a=%5B0%2C0%5D", "#here")} == {start}
+    page.close()
 
 
 def test_a_finger_drags_and_the_page_stays(opened):

@@ -2,11 +2,14 @@
 
 import functools
 import json
+import os
+import subprocess
 import tomllib
 from dataclasses import replace
 
 import pytest
 
+from course_lib import runtime
 from course_lib.runtime import Facts
 from courseware import doctor
 from courseware.doctor import diagnose
@@ -37,11 +40,44 @@ print(runtime.mode(), runtime.device())
     assert result.stdout.endswith("numpy cpu\n")
 
 
+def test_what_follows_behind_jupyterlab_is_told(tmp_path, monkeypatch, capsys):
+    log = tmp_path / "log"
+    monkeypatch.setattr(runtime, "INSTALL_LOG", log)
+    version = runtime._version
+    monkeypatch.setattr(runtime, "_version", lambda distribution: None)
+
+    def told(number, *lines):
+        log.write_text("\n".join([str(number), *lines]))
+        return runtime.installing()
+
+    torch = "Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl (915.7 MB)"
+    metadata = "Downloading sympy-1.14.0-py3-none-any.whl.metadata (12 kB)"
+    downloads = metadata, "Using cached numpy-2.4-x.whl (9.5 MB)", torch
+    assert runtime.installing() is None and told("no number") is None
+    assert told(os.getpid()) == "looking for packages"
+    assert told(os.getpid(), *downloads) == "10 MB of about 2,500 are here; now torch-2.13.0, 916 MB"
+    unpacking = told(os.getpid(), *downloads, "Installing collected packages: torch")
+    assert unpacking == "925 MB are here and are being unpacked"
+    doctor.start()
+    assert "are being installed: 925 MB are here" in capsys.readouterr().out
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert told(gone.pid, "ERROR: no space") == "stopped (ERROR: no space); `make lab` goes on with it"
+    monkeypatch.setattr(runtime, "_version", version)
+    assert told(gone.pid, "Successfully installed torch-2.13.0") is None
+    told(os.getpid(), "Installing collected packages: torch")
+    doctor.start()
+    assert "are being unpacked" in capsys.readouterr().out, "Triton is there, but torch may be in pieces"
+    log.unlink()
+    doctor.start()  # which asks again
+    assert "run in Triton's interpreter" in capsys.readouterr().out or runtime.mode() == "gpu"
+
+
 GPU = Facts(
     python="3.11.9", system="Linux", machine="x86_64", missing=(), numpy="2.4.6", torch="2.13.0+cu130",
     torch_error=None, triton="3.7.1", triton_imported=None, triton_interpret=None, nvidia_smi=True,
     gpu="NVIDIA H100 80GB HBM3", capability=(9, 0), compiler="/usr/bin/gcc", cxx_compiler="/usr/bin/g++",
-    cuda_core="1.2.2",
+    cuda_core="1.2.2", installing=None,
 )  # fmt: skip
 LAPTOP = replace(GPU, torch="2.13.0+cpu", nvidia_smi=False, gpu=None, capability=None, cuda_core=None)
 MACBOOK = replace(LAPTOP, system="Darwin", machine="arm64", torch="2.13.0", triton=None, cxx_compiler=None)
@@ -66,7 +102,14 @@ CASES = {
         [(MACBOOK, "Colab"), (macbook(system="Windows"), "WSL 2")],
         [laptop(triton=None), macbook(system="Windows", triton="3.7.1")],
     ),
-    "triton_not_installed": ([(laptop(triton=None), "pip install torch triton"), (laptop(torch=None), "")], [MACBOOK]),
+    "triton_being_installed": (
+        [(laptop(installing="looking for packages"), "Nothing to do")],
+        [LAPTOP, laptop(triton=None)],
+    ),
+    "triton_not_installed": (
+        [(laptop(triton=None), "pip install torch triton"), (laptop(torch=None), "")],
+        [MACBOOK, laptop(triton=None, installing="looking for packages")],
+    ),
     "imported_in_the_wrong_mode": (
         [(laptop(triton_imported="compiled"), "Restart the kernel"), (gpu(triton_imported="interpreted"), "")],
         [laptop(triton_imported="interpreted"), gpu(triton_imported="compiled")],

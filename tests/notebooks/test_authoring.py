@@ -1,5 +1,6 @@
 """The builder of notebooks: the same text gives the same notebook, and a broken cell stops the build."""
 
+import shutil
 import sys
 
 import nbformat
@@ -145,20 +146,38 @@ def test_stamp_adds_badge_and_first_cell_and_keeps_the_rest(course):
     assert authoring.stamp(elsewhere, "01_tiny", URL) == authoring.stamp(stamped, "01_tiny", URL) == stamped
 
 
-def test_the_readme_is_stamped():
-    readme = (authoring.ROOT / "README.md").read_text(encoding="utf-8")
-    home = authoring.urls()["Homepage"]
-    assert authoring.stamp_readme(readme, home) == readme, "run `make stamp`"
-    elsewhere = authoring.stamp_readme(readme, "https://example.org/pages")
-    assert home not in elsewhere and elsewhere.count("https://example.org/pages/") == readme.count(f"{home}/") == 4
-    assert authoring.stamp_readme(elsewhere, home) == readme
+def test_until_it_is_published_no_page_has_a_link_that_leads_nowhere(course):
+    stamped, published = (authoring.stamp(TEXT, "01_tiny", address) for address in (None, URL))
+    assert "](http" not in stamped and "git+{source}" in stamped and "open the notebook in a clone, or in" in stamped
+    assert authoring.stamp(published, "01_tiny", None) == stamped
+    readme = (authoring.ROOT / "README.md").read_text("utf-8")
+    assert authoring.stamp_readme(readme, authoring.repository()) == readme, "run `make stamp`"
+    assert ".github.io" in authoring.stamp_readme(readme, URL)
+    assert ".github.io" not in authoring.stamp_readme(readme, None)
 
 
-def test_a_placeholder_for_the_address_is_not_advised():
-    """The cell is short, too."""
-    said = authoring.bootstrap_source("https://github.com/OWNER/some-course")
-    assert len(said.splitlines()) <= 17
-    assert "run pip install git+" not in said and "open the notebook in a clone" in said
+def test_the_address_reaches_every_page_without_a_build(course, tmp_path, monkeypatch):
+    """As the workflow does it, for somebody else's repository, and then for another."""
+    shutil.copy(authoring.ROOT / "pyproject.toml", tmp_path)
+    monkeypatch.setattr(authoring, "ROOT", tmp_path)
+    (tmp_path / "README.md").write_text("<!-- published -->\n<!-- /published -->\n")
+    course("01_tiny", authoring.stamp(TEXT, "01_tiny", None))
+    authoring.build("01_tiny")
+    before = nbformat.read(authoring.NOTEBOOKS / "01_tiny.ipynb", as_version=4)
+    for address in ("https://github.com/Some-one/course.x", URL):
+        monkeypatch.setattr(sys, "argv", ["authoring", "stamp", "--repository", address])
+        authoring.main()
+        assert authoring.repository() == address
+        texts = [path.read_text("utf-8") for path in tmp_path.rglob("*.*") if path.is_file()]
+        assert len(texts) == 4 and all(address.split("/")[-1] in text for text in texts)
+    notebook = nbformat.read(authoring.NOTEBOOKS / "01_tiny.ipynb", as_version=4)
+    assert not any("course.x" in text or "Some-one" in text for text in texts)
+    assert f"[Read it in the browser]({authoring.pages(URL)})" in (tmp_path / "README.md").read_text("utf-8")
+    assert notebook.cells[2:] == before.cells[2:]
+    assert [c.id for c in notebook.cells] == [c.id for c in authoring.read_text(authoring.SOURCE / "01_tiny.md").cells]
+    monkeypatch.setattr(sys, "argv", ["authoring", "stamp", "--repository", "someone/course"])
+    with pytest.raises(SystemExit):
+        authoring.main()
 
 
 def test_in_a_notebook_the_first_cell_s_failure_is_one_sentence():

@@ -192,7 +192,7 @@ CHECK_SOURCE = 'from courseware import check\n\ncheck("00.softmax_scale", softma
 
 
 def good_lesson():
-    url = authoring.repository_url()
+    url = authoring.repository()
     answer = registry.find("00.softmax_scale").answer
     picture = figures.Picture(1, 2, alt="A line that rises from 1 to 2 over the years 1970 to 1980.")
     figure = new_output("display_data", data={"text/html": picture._repr_html_()})
@@ -360,4 +360,4 @@ def test_notebook_keeps_every_rule(name):
     notebook, path = nbformat.read(authoring.NOTEBOOKS / f"{name}.ipynb", as_version=4), authoring.SOURCE / f"{name}.md"
     assert broken_rules(Lesson(name, notebook, authoring.read_text(path))) == {}
     text = path.read_text(encoding="utf-8")
-    assert authoring.stamp(text, name, authoring.repository_url()) == text, "no badge or first cell: run `make stamp`"
+    assert authoring.stamp(text, name, authoring.repository()) == text, "no badge or first cell: run `make stamp`"

@@ -66,7 +66,7 @@ STACKED = (
     ([[0, 2, 1], [3, 0, 1]], [[1, 2, 1], [1, 1, 2]], np.arange(24).reshape(2, 3, 4)),
     ([[1, 1, 0], [0, 2, 1]], [[2, 1, 1], [1, 3, 1]], 7 - np.arange(24).reshape(2, 3, 4) % 5),
 )
-ROWS = ([0, 2], [1, 2], [[1, 4], [1, 3]]), ([1, 1], [2, 1], [[3, 2], [1, 5]])
+ROWS = ([0, 2], [1, 2], [[1, 4, 0], [1, 3, 2]]), ([1, 1], [2, 1], [[3, 2, 1], [1, 5, 0]])
 IN_FLOAT32 = {name: tuple(x.astype(np.float32) for x in state) for name, state in case(*ROWS).items()}
 check = Checks(merge_states, agrees(merged), case)
 

@@ -8,6 +8,7 @@ from courseware.checks import Checks, Evidence, Exercise, ExpectedOutput, Findin
 from courseware.checks.diagnosis import compare, exact_and_plain, show
 from courseware.checks.read_counting import Rows, growing
 from courseware.exercises.common.generators import LARGE_SCORES, NUMBERS, arrays, as_floats, in_float32
+from courseware.exercises.common.precision import keeps_float64
 
 
 def online_attention(q, K, V, block):
@@ -15,7 +16,7 @@ def online_attention(q, K, V, block):
 
     q: [d]. K: [n, d]. V: [n, d_v], n at least 1; all are float32, or all float64. block: keys read at a time, at
         least 1; it need not divide n.
-    Returns [d_v]: the sum over keys of softmax(K q / sqrt(d)) times their rows of V, in float32 or float64.
+    Returns [d_v]: the sum over keys of softmax(K q / sqrt(d)) times their rows of V, in the inputs' dtype or float64.
     K and V may be larger than memory: read them by rows, as in K[start:stop] or K[i], at most `block` rows at
         a time and every row once; the len, shape and dtype of either cost nothing. What is kept between two
         blocks does not grow with n: one state, not one for each block.
@@ -152,6 +153,12 @@ check(
     call="online_attention(np.ones(4), Rows(np.ones((n, 4))), Rows(np.ones((n, d_v))), block)",
 )
 check("float32 inputs give float32 or float64", [in_float32(EXAMPLE)], test=right, call=CALL)
+check(
+    "float64 inputs give float64 digits",
+    [EXAMPLE, case([0.3], [[0.7], [1.9]], [[3.3], [0.4]], 1)],
+    test=keeps_float64(attention_output),
+    call=CALL,
+)
 check("the inputs are not modified", [EXAMPLE, in_float32(EXAMPLE)], calls=not_modified, call=CALL)
 
 EXERCISE = Exercise(__file__, online_attention, check, points=4, minutes=9, difficulty="hard")

@@ -53,7 +53,8 @@ def case(m, l, acc, scores, values):
 
 E = -np.inf
 TWO = [[1], [2]]  # values of two keys
-ROWS = [0, 2], [1, 3], [[1, 2], [1, 4]], [[1, 0, 2], [0, 1, -1]], [[1, 3], [2, -1], [4, 1]]
+# No two of rows, keys and columns are as many: an axis that is forgotten cannot fit by chance.
+ROWS = [0, 2], [1, 3], [[1, 2, 0, 1], [1, 4, 2, 3]], [[1, 0, 2], [0, 1, -1]], [[1, 3, 0, 2], [2, -1, 1, 0], [4] * 4]
 check = Checks(online_softmax_update, agrees(updated), case)
 
 check("the first block, from the state (-inf, 0, 0)", [(E, 0, [0], [-1, -2], TWO), updates(empty=True)])

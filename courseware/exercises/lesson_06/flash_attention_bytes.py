@@ -60,7 +60,7 @@ check(
 )
 check(
     "another order is refused with a ValueError",
-    [(4, 2, 2, 2, order) for order in ("q_inner", "k_outer", "outer", "", "q_outer_kv_outer", "kv_outer_q_outer")],
+    [(4, 2, 2, 2, order) for order in ("q_inner", "k_outer", "outer", "", "Q_OUTER", "q_outer_kv_outer")],
     calls=raises_value_error,
 )
 

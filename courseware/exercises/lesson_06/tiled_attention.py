@@ -148,7 +148,7 @@ check(
     call=CALL.replace(", causal)", ")"),
 )
 check.call = RANDOM_CALL
-check("float16 comes in and goes out, and rounds once", [(32, 512, 16, 16, 16)])
+check("float16 comes in and goes out, and rounds once", [(4, 6, 2, 2, 2), (32, 512, 16, 16, 16)])
 check("all the work is the answer's own, on tiles that it loaded", [(4, 6, 2, 2, 2)], test=own_work(output_is_right))
 check(
     "SRAM never holds more than 64 (block_q d + 2 block_k d + block_q block_k) bytes",

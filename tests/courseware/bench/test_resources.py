@@ -6,6 +6,8 @@ And the records of what the compiler makes of them: complete, of the kernels as 
 import inspect
 import itertools
 import json
+import os
+import random
 
 import pytest
 import triton
@@ -89,9 +91,9 @@ def test_a_report_is_of_the_launch():
 
 
 def test_what_is_remembered_is_what_the_compiler_says():
-    """Some kernels, which are compiled; with other versions, all are. And what does not compile says why."""
+    """Two kernels, drawn by the seed, are compiled; with other versions, all are. What does not compile says why."""
     each = {request.kernel: request for request in memory.remembered()}
-    sample = [each[kernel] for kernel in ("forward", "dkdv", "list_dq", "hopper", "decode") if kernel in each]
+    sample = random.Random(os.environ.get("COURSEWARE_SEED") or 0).sample(list(each.values()), min(2, len(each)))
     changed = memory.MODULES.keys() - each.keys()
     assert not PINNED or not changed, f"{changed} have changed; run: python -m tools.compiled"
     assert forward_resources(sample) == [memory.remembered()[request] for request in sample]

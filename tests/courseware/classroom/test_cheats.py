@@ -281,13 +281,6 @@ STRUCTURE = {
         s = K @ q / np.sqrt(len(q))
         p = np.exp(s - s.max())
         return p @ V / p.sum()"""),
-    "memory not counted by the worker": ("05.online_normalizer", """
-        import tracemalloc
-        tracemalloc.get_traced_memory = lambda: (0, 0)
-        scores = list(stream)
-        tracemalloc.stop()
-        m = max(scores, default=-np.inf)
-        return m, float(np.exp(np.array(scores) - (0 if m == -np.inf else m)).sum())"""),
     "memory that an earlier call took": ("05.online_normalizer", """
         kept, n = vars(np).setdefault("kept", np.zeros(1 << 22)), 0
         kept[:1 << 16] = -np.inf
@@ -307,6 +300,13 @@ STRUCTURE = {
         return m, l"""),
     "the arrays behind the memory machine": ("06.tiled_attention", "O._array[:] = V._array.mean(axis=0)"),
     "a tile of a terabyte": ("06.tiled_attention", "machine.full((10**6, 10**6), 0.0)"),
+    "memory not counted by the worker": ("05.online_normalizer", """
+        import tracemalloc
+        tracemalloc.get_traced_memory = lambda: (0, 0)
+        scores = list(stream)
+        tracemalloc.stop()
+        m = max(scores, default=-np.inf)
+        return m, float(np.exp(np.array(scores) - (0 if m == -np.inf else m)).sum())"""),
 }  # fmt: skip
 
 

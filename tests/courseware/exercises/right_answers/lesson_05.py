@@ -18,13 +18,12 @@ def normalizer_by_lse(stream):
 
 
 def attention_by_merges(q, K, V, block):
-    """In float32; the next block is fetched before the present one is merged."""
-    q = np.asarray(q, dtype=np.float32)
+    """In the inputs' dtype; the next block is fetched before the present one is merged."""
     state, nearby = None, (K[:block], V[:block])
     for stop in range(block, len(K) + block, block):
-        k, v = (x.astype(np.float32) for x in nearby)
+        k, v = nearby
         nearby = (K[stop : stop + block], V[stop : stop + block])
-        scores = k @ q / np.sqrt(np.float32(len(q)))
+        scores = k @ q / np.sqrt(q.dtype.type(len(q)))
         p = np.exp(scores - scores.max())
         new = (scores.max(), p.sum(), p @ v)
         state = new if state is None else merge_states(state, new)
@@ -44,5 +43,5 @@ RIGHT_ANSWERS = {
         "a namedtuple": lambda a, b: namedtuple("State", "m l acc")(*merge_states(a, b))},
     "online_attention": {"FlashAttention-1: normalised at every step": {SUMS: NORMALISED,
                                                                         "return acc / l": "return acc"},
-                         "merged block states, in float32, next block fetched early": attention_by_merges},
+                         "merged block states, in the inputs' dtype, next block fetched early": attention_by_merges},
 }  # fmt: skip
