@@ -24,7 +24,6 @@ DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 ORDERS = {"queries outermost (FA2)": "q_outer", "keys outermost (FA1)": "kv_outer"}
 # Of a larger grid only the corner with the first tiles is drawn.
 MAX_DRAWN_TILES = 8
-MAX_DRAWN_WAVES = 10
 
 UNITS = ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)
 
@@ -87,23 +86,23 @@ def recorded():
 
 def describe(model):
     """What no panel says, in words: what limits the programs on an SM, and how the compiler made them."""
-    used = model.compiled
+    used, gpu = model.compiled, model.gpu
     if used is None:
-        idle = max(model.gpu.sms - model.programs, 0)
         return (
-            f"With keys outermost there is one program for each head: at least {idle} of {model.gpu.sms} SMs have "
+            f"There is one program for each head: at least {max(gpu.sms - model.programs, 0)} of {gpu.sms} SMs have "
             "nothing to do. Our Triton kernel has queries outermost, so that for this order nothing is recorded."
         )
     limit = "None fits on an SM"
     if model.limits:
         binding = (name for name, count in model.limits.items() if count == model.per_sm)
-        limit = f"The limit on an SM: {' and '.join(binding)}"
+        limit = f"The limit on an SM: {' and '.join(binding)}. So {model.at_a_time:,} run at a time on {gpu.sms} SMs, "
+        limit += f"and the last wave has {model.last_wave:,} ({model.last_wave / model.at_a_time:.0%} of that)"
     columns = f", {used.tensor_memory_columns} columns of tensor memory" * bool(used.tensor_memory_columns)
     # A division's subroutine takes up to 24 bytes; what is more than that was spilled.
     spills = f"{used.stack_bytes:,} bytes of stack a thread" if used.stack_bytes else "nothing spilled"
     return (
         f"There is one program for each query tile of each head. {limit}. Triton {used.triton} gave them "
-        f"{used.num_warps} warps, {used.shared_bytes:,} of {model.gpu.shared_bytes_per_block:,} bytes of shared memory"
+        f"{used.num_warps} warps, {used.shared_bytes:,} of {gpu.shared_bytes_per_block:,} bytes of shared memory"
         f"{columns}, {used.registers} registers a thread ({model.register_bytes:,} bytes a program), {spills}; tensor "
         f"cores {'not ' * (not used.tensor_cores)}used."
     )
@@ -129,10 +128,10 @@ def page(visit, **chosen):
     fold = "<details><summary>On the GPU: what the compiler used, and waves of programs</summary>"
     return Page(
         f"{s.n:,} queries and keys in tiles of {s.block_q} x {s.block_k} on the {s.gpu}: {what}. Two grids of tiles, "
-        "one for each order of the loops, bars of SRAM and bytes by tensor, the roofline, and the waves of programs.",
+        "one for each order of the loops, bars of SRAM and bytes by tensor, and the roofline.",
         (cards(*headline),), (*grids, moved),
         ([bytes_panel(model), sram_panel(model, runs[s.order])], roof_panel(model)),
-        (fold, waves_panel(model), f"{describe(model)}</details>"),
+        (f"{fold}{describe(model)}</details>",),
         text=f"{said} Drawn: {drawn} tiles of one head.",
     )  # fmt: skip
 
@@ -190,25 +189,6 @@ def roof_panel(model):
         said = f"{name}: {intensity:.3g}, at most {tflops:.3g} TFLOP/s"
         panel.dot(intensity, tflops, css, 6, tip=said)
         panel.legend({css: said}, top=panel.top + 12 + 16 * i)
-    return panel
-
-
-def waves_panel(model):
-    """The last waves of programs, as shares of what runs at a time."""
-    first, last, ticks = 1, 0, []
-    how = "none fits on an SM" if model.compiled else "waves are not recorded"
-    if model.limits:
-        how = f"{model.at_a_time:,} at a time on {model.gpu.sms} SMs"
-        first, last = max(model.waves - MAX_DRAWN_WAVES, 0) + 1, model.waves
-        ticks = [(first, f"wave {first:,}"), *([(last, f"{last:,}")] if last > first else [])]
-    panel = Panel(
-        f"{model.programs:,} programs, {how}", 216, 116, x=(first - 0.6, first + MAX_DRAWN_WAVES - 0.4), y=(0, 1.1),
-        x_ticks=ticks, y_ticks=((1, "full"),), grid="y", margins=(44, 10, 6, 20),
-    )  # fmt: skip
-    for wave in range(first, last + 1):
-        programs = model.at_a_time if wave < last else model.last_wave
-        tip = f"wave {wave:,} of {last:,}: {programs:,} programs of {model.at_a_time:,} that can run"
-        panel.bars([programs / model.at_a_time], "grey", first=wave, width=0.8, tip=tip)
     return panel
 
 
