@@ -26,7 +26,7 @@ nb_merge_streams = True
 # A widget would need a kernel, and scripts from elsewhere.
 nb_mime_priority_overrides = [("*", "application/vnd.jupyter.widget-view+json", None)]
 nb_ipywidgets_js = {}
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["dollarmath", "html_image"]
 
 html_theme = "furo"
 html_copy_source = False

@@ -1,12 +1,10 @@
 """Lesson 06's explorer: what a choice of tile sizes costs, from the grid of tiles to the programs on a GPU.
 
 `evaluate` is the model: bytes and FLOPs from `traffic`, what the compiler uses from the record
-`courseware/data/resources.json`, what an H100 reached with these tiles from `courseware/data/sweep-h100.json` where
-there is one. `page` shows it beside a run of the first tiles on the memory machine, visit by visit.
+`courseware/data/resources.json`. `page` shows it beside a run of the first tiles on the memory machine, visit by visit.
 """
 
 from functools import cache
-from html import escape
 from math import ceil
 from types import SimpleNamespace
 
@@ -19,16 +17,13 @@ from .roofline import roof_tflops
 from .svg import Page, Panel, cards
 from .tile_grid import bars_panel
 from .tiled_attention import parts_of, race_panels, run
-from .words import in_units, table
-
-SWEEP, SWEPT_GPU = "sweep-h100", "H100"
+from .words import in_units
 
 BLOCKS = (16, 32, 64, 128)
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 ORDERS = {"queries outermost (FA2)": "q_outer", "keys outermost (FA1)": "kv_outer"}
 # Of a larger grid only the corner with the first tiles is drawn.
 MAX_DRAWN_TILES = 8
-MAX_DRAWN_WAVES = 10
 
 UNITS = ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)
 
@@ -44,14 +39,13 @@ def evaluate(**chosen):
     """All that is computed for settings, those of START where nothing else is chosen, as a namespace.
 
     It has settings, gpu, compiled (a row of `recorded`, None with keys outermost: the Triton kernel has queries
-    outermost), measured (what `measured` gives), what this function computes, and limits: resource -> programs that it
-    allows on an SM, None if that is not recorded or none fits. If some fit: per_sm, at_a_time, waves, and last_wave,
-    the programs in it.
+    outermost), what this function computes, and limits: resource -> programs that it allows on an SM, None if that is
+    not recorded or none fits. If some fit: per_sm, at_a_time, waves, and last_wave, the programs in it.
     """
     s = SimpleNamespace(**START | chosen)
     gpu, dtype_bytes = GPUS[s.gpu], 4 if s.dtype == "fp32" else 2
     sizes = {"dtype_bytes": dtype_bytes, "causal": s.causal, "heads": s.heads}
-    model = SimpleNamespace(settings=s, gpu=gpu, compiled=None, measured=None, limits=None)
+    model = SimpleNamespace(settings=s, gpu=gpu, compiled=None, limits=None)
     model.standard = traffic.standard_attention(s.n, s.n, s.d, **sizes)
     model.flash = traffic.flash_attention(s.n, s.n, s.d, block_q=s.block_q, block_k=s.block_k, order=s.order, **sizes)
     model.once_bytes = traffic.flash_attention(s.n, s.n, s.d, block_q=s.n, block_k=s.n, **sizes).total_bytes
@@ -73,7 +67,6 @@ def evaluate(**chosen):
         major, minor = gpu.compute_capability
         model.compiled = used = SimpleNamespace(**recorded()[10 * major + minor, *tiles])
         model.register_bytes = 4 * used.registers * 32 * used.num_warps  # of a whole program
-        model.measured = measured(*tiles) if s.gpu == SWEPT_GPU else None
         names = "shared_bytes", "registers", "num_warps", "tensor_memory_columns"
         limits = gpu.resident_blocks(**{name: getattr(used, name) for name in names})
         if used.shared_bytes <= gpu.shared_bytes_per_block and (per_sm := min(limits.values())):
@@ -81,12 +74,6 @@ def evaluate(**chosen):
             model.waves = ceil(model.programs / model.at_a_time)
             model.last_wave = model.programs - (model.waves - 1) * model.at_a_time
     return model
-
-
-def at_the_roof(model, counted):
-    """(TFLOP/s, ms) that the GPU reaches at best with a Traffic, were every byte to come from HBM."""
-    tflops = roof_tflops(model.gpu, counted.arithmetic_intensity, model.peak_tflops)
-    return tflops, counted.flops / tflops / 1e9
 
 
 @cache
@@ -97,89 +84,27 @@ def recorded():
     return {tuple(row.values())[:6]: row | {"triton": record["triton"]} for row in rows}
 
 
-def measured(dtype, head_dim, causal, block_q, block_k):
-    """What the sweep tried with these tiles, as a namespace; None if nothing.
-
-    row: the fastest configuration, with its own n and heads, or if none ran, the first. tried: how many there were.
-    counted: the Traffic of the row's shape.
-    """
-    tiles = {"causal": causal, "block_q": block_q, "block_k": block_k}
-    if not (rows := records.rows(SWEEP, dtype=dtype, head_dim=head_dim, **tiles)):
-        return None
-    row = max(rows, key=lambda row: row.get("tflops", 0))
-    shape = tiles | {"heads": row["heads"], "batch": row["batch"], "dtype_bytes": 4 if dtype == "float32" else 2}
-    counted = traffic.flash_attention(row["n"], row["n"], head_dim, **shape)
-    return SimpleNamespace(row=row, tried=len(rows), counted=counted)
-
-
 def describe(model):
-    """What no panel says, as HTML: exact bytes, times, programs, the compiler, and what was measured, if anything."""
-    bound = "n/a, all of K fits in SRAM" if model.bound_bytes is None else f"{model.bound_bytes:,.0f}"
-    rows = {
-        "Bytes": f"This choice requests {model.flash.total_bytes:,}, standard attention {model.standard.total_bytes:,} "
-        f"(ratio {model.flash.total_bytes / model.standard.total_bytes:.3f}); Q, K, V, O once: {model.once_bytes:,}; "
-        f"N&sup2;d&sup2;/M: {bound}. Before any cache, all heads."
-    }
-    parts = []
-    for name, counted in (("this choice", model.flash), ("standard", model.standard)):
-        tflops, ms = at_the_roof(model, counted)
-        parts.append(
-            f"{name} {counted.arithmetic_intensity:.2f} FLOP per byte, at most {tflops:.2f} TFLOP/s, at least "
-            f"{f'{ms:,.0f}' if ms >= 100 else f'{ms:.3g}'} ms"
-        )
-    roofs = f"Peak {model.peak_tflops:g} TFLOP/s, {model.gpu.hbm_bytes_per_s / 1e9:,.0f} GB/s."
-    rows["Roofline"] = f"Without a cache: {'; '.join(parts)}. {roofs}"
-    rows["Programs"], rows["Compiler"] = _describe_programs(model), _describe_compiler(model)
-    if model.measured:
-        rows["Measured"] = _describe_measured(model)
-    return table(rows.items())
-
-
-def _describe_programs(model):
-    what = "one for each query tile of each head" if model.compiled else "one for each head"
-    text = f"{model.programs:,} ({what}) on {model.gpu.sms} SMs. "
-    if model.limits:
-        limiting = " and ".join(name for name, count in model.limits.items() if count == model.per_sm)
-        return text + (
-            f"{model.per_sm} fit on one SM (limit: {limiting}), {model.at_a_time:,} at a time: "
-            f"{model.waves:,} wave{'s' * (model.waves > 1)}, the last with {model.last_wave:,} programs "
-            f"({model.last_wave / model.at_a_time:.0%})."
-        )
-    if model.compiled:
-        return text + "None fits on an SM."
-    idle = max(model.gpu.sms - model.programs, 0)
-    return text + f"At least {idle} SMs have nothing to do, however many fit on one."
-
-
-def _describe_compiler(model):
-    used, budget = model.compiled, model.gpu.shared_bytes_per_block
+    """What no panel says, in words: what limits the programs on an SM, and how the compiler made them."""
+    used, gpu = model.compiled, model.gpu
     if used is None:
-        return "Our fast Triton kernel has queries outermost; for this order nothing is recorded."
-    room = f"{used.shared_bytes:,} bytes of shared memory"
-    room = room if used.shared_bytes <= budget else f"does not fit: needs {room}, there are {budget:,}"
-    if used.tensor_memory_columns:
-        room += f", {used.tensor_memory_columns} columns of tensor memory"
+        return (
+            f"There is one program for each head: at least {max(gpu.sms - model.programs, 0)} of {gpu.sms} SMs have "
+            "nothing to do. Our Triton kernel has queries outermost, so that for this order nothing is recorded."
+        )
+    limit = "None fits on an SM"
+    if model.limits:
+        binding = (name for name, count in model.limits.items() if count == model.per_sm)
+        limit = f"The limit on an SM: {' and '.join(binding)}. So {model.at_a_time:,} run at a time on {gpu.sms} SMs, "
+        limit += f"and the last wave has {model.last_wave:,} ({model.last_wave / model.at_a_time:.0%} of that)"
+    columns = f", {used.tensor_memory_columns} columns of tensor memory" * bool(used.tensor_memory_columns)
     # A division's subroutine takes up to 24 bytes; what is more than that was spilled.
     spills = f"{used.stack_bytes:,} bytes of stack a thread" if used.stack_bytes else "nothing spilled"
     return (
-        f"By Triton {used.triton}: {used.num_warps} warps, {room}, {used.registers} registers a thread "
-        f"({model.register_bytes:,} bytes a program), {spills}; tensor cores "
-        f"{'used' if used.tensor_cores else 'not used'}."
-    )
-
-
-def _describe_measured(model):
-    row, tried = model.measured.row, model.measured.tried
-    shape = f"N = {row['n']:,}, {row['heads'] * row['batch']:,} heads"
-    tried = f"of {tried} configuration{'s' * (tried > 1)} with these tiles"
-    if "error" in row:
-        return f"{shape}: none {tried} ran, {escape(row['error'])} ({records.provenance(SWEEP)})."
-    # By the measurement's count of FLOPs, of which a causal call has half of all.
-    allowed = row["tflops"] * row["ms"] / at_the_roof(model, model.measured.counted)[1]
-    how = f"{row['num_warps']} warps, {row['num_stages']} stages{', tiles by descriptor' * row['tma']}"
-    return (
-        f"{row['tflops']:.1f} TFLOP/s, {shape}, the fastest {tried} ({how}); the model, which has no cache, allows "
-        f"{allowed:.1f} ({records.provenance(SWEEP)})."
+        f"There is one program for each query tile of each head. {limit}. Triton {used.triton} gave them "
+        f"{used.num_warps} warps, {used.shared_bytes:,} of {gpu.shared_bytes_per_block:,} bytes of shared memory"
+        f"{columns}, {used.registers} registers a thread ({model.register_bytes:,} bytes a program), {spills}; tensor "
+        f"cores {'not ' * (not used.tensor_cores)}used."
     )
 
 
@@ -200,13 +125,13 @@ def page(visit, **chosen):
     drawn = "all" if shown == tiles else "the first {} x {} of {:,} x {:,}".format(*shown, *tiles)
     headline = _headline(model)
     what = ", ".join(f"{number} {name}" for number, name, *_ in headline)
-    fold = "<details><summary>On the GPU: what the compiler used, waves of programs, and all numbers</summary>"
+    fold = "<details><summary>On the GPU: what the compiler used, and waves of programs</summary>"
     return Page(
         f"{s.n:,} queries and keys in tiles of {s.block_q} x {s.block_k} on the {s.gpu}: {what}. Two grids of tiles, "
-        "one for each order of the loops, bars of SRAM and bytes by tensor, the roofline, and the waves of programs.",
+        "one for each order of the loops, bars of SRAM and bytes by tensor, and the roofline.",
         (cards(*headline),), (*grids, moved),
         ([bytes_panel(model), sram_panel(model, runs[s.order])], roof_panel(model)),
-        (fold, waves_panel(model), f"{describe(model)}</details>"),
+        (f"{fold}{describe(model)}</details>",),
         text=f"{said} Drawn: {drawn} tiles of one head.",
     )  # fmt: skip
 
@@ -229,8 +154,7 @@ def _headline(model):
 def sram_panel(model, run):
     """KiB of SRAM that the four tiles take, and the NumPy program at its peak, beside what a program can have."""
     room, bars = model.gpu.shared_bytes_per_block / 1024, {}
-    peak = max(run.held, key=lambda held: sum(held.values()))
-    for name, held in (("four tiles", model.four_tiles_bytes), ("NumPy, machine", peak)):
+    for name, held in (("four tiles", model.four_tiles_bytes), ("NumPy, machine", run.held)):
         bars[name] = parts_of(held, 1024), f"{sum(held.values()) / 1024:,.1f} of {room:,.0f}", room
     return bars_panel(f"One program's KiB of SRAM; line: the {model.settings.gpu}'s", 330, bars, unit="KiB")
 
@@ -260,30 +184,11 @@ def roof_panel(model):
     )  # fmt: skip
     panel.line([(x, roof_tflops(model.gpu, x, model.peak_tflops)) for x in (1, ridge, 1000)], "ink")
     for i, (name, counted, css) in enumerate((("standard", model.standard, "S"), ("this choice", model.flash, "Q"))):
-        tflops, intensity = at_the_roof(model, counted)[0], counted.arithmetic_intensity
+        intensity = counted.arithmetic_intensity
+        tflops = roof_tflops(model.gpu, intensity, model.peak_tflops)
         said = f"{name}: {intensity:.3g}, at most {tflops:.3g} TFLOP/s"
         panel.dot(intensity, tflops, css, 6, tip=said)
-        panel.element("circle", css, cx=panel.left + 10, cy=panel.top + 8 + 16 * i, r=6)
-        panel.element("text", "", said, x=panel.left + 20, y=panel.top + 12 + 16 * i)
-    return panel
-
-
-def waves_panel(model):
-    """The last waves of programs, as shares of what runs at a time."""
-    first, last, ticks = 1, 0, []
-    how = "none fits on an SM" if model.compiled else "waves are not recorded"
-    if model.limits:
-        how = f"{model.at_a_time:,} at a time on {model.gpu.sms} SMs"
-        first, last = max(model.waves - MAX_DRAWN_WAVES, 0) + 1, model.waves
-        ticks = [(first, f"wave {first:,}"), *([(last, f"{last:,}")] if last > first else [])]
-    panel = Panel(
-        f"{model.programs:,} programs, {how}", 216, 116, x=(first - 0.6, first + MAX_DRAWN_WAVES - 0.4), y=(0, 1.1),
-        x_ticks=ticks, y_ticks=((1, "full"),), grid="y", margins=(44, 10, 6, 20),
-    )  # fmt: skip
-    for wave in range(first, last + 1):
-        programs = model.at_a_time if wave < last else model.last_wave
-        tip = f"wave {wave:,} of {last:,}: {programs:,} programs of {model.at_a_time:,} that can run"
-        panel.bars([programs / model.at_a_time], "grey", first=wave, width=0.8, tip=tip)
+        panel.legend({css: said}, top=panel.top + 12 + 16 * i)
     return panel
 
 

@@ -41,7 +41,7 @@ function control(row, { kind, name, label, options, play }, choose) {
     const input = add(outer, "input", { type: "range", min: 0, step: 1, name, "aria-label": label })
     const text = add(outer, "output")
     input.addEventListener("input", () => pick(input.value))
-    const button = play && player(box, label, input, pick)
+    const button = play && player(box, label, input, pick, play)
     return ({ settings, ends }) => {
       const end = ends[name] ?? Infinity
       input.max = options.length - 1 - [...options].reverse().findIndex(([, option]) => !(option > end))
@@ -73,8 +73,9 @@ function control(row, { kind, name, label, options, play }, choose) {
   return ({ settings }) => inputs.forEach((input, at) => (input.checked = at === index(settings)))
 }
 
-// A button that moves a slider on by itself, in at most 60 steps. Returns a function to be called for every new state.
-function player(box, label, input, pick) {
+// A button that moves a slider on by itself, in at most 60 steps, each of so many milliseconds, or with play = true in a
+// few seconds. Returns a function to be called for every new state.
+function player(box, label, input, pick, play) {
   const button = add(box, "button", { type: "button", "aria-label": `play ${label}` })
   let timer
   const pause = () => {
@@ -84,7 +85,7 @@ function player(box, label, input, pick) {
   }
   const next = () => pick(Math.min(Number(input.value) + Math.ceil(input.max / 60), input.max))
   const atEnd = () => Number(input.value) >= Number(input.max)
-  const wait = () => (timer = setTimeout(next, 450 / Math.min(Math.ceil(input.max / 12), 4)))
+  const wait = () => (timer = setTimeout(next, play === true ? 450 / Math.min(Math.ceil(input.max / 12), 4) : play))
   button.addEventListener("click", () => {
     if (timer) return pause()
     button.textContent = "\u275a\u275a pause"

@@ -20,7 +20,7 @@ AT_END = 10**9  # what explorer.js sends for a slider at its end, so that it sta
 
 
 def slider(label, options, *, play=False):
-    """A slider over options: values, or text -> value. play: with a button that moves it on by itself."""
+    """A slider over options: values, or text -> value. play: with a button that moves it on; or milliseconds a step."""
     return {"kind": "slider", "label": label, "options": _pairs(options), "play": play}
 
 

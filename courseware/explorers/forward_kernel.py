@@ -72,8 +72,7 @@ def page(n_q, n_k, block_m, block_n, causal, pid, step):
             keys = j * block_n, min((j + 1) * block_n, n_k)
             grid.rect(keys, queries, f"cell {KINDS[kind]}", tip=f"Tile {j}, {model.keys(j)}", choose={"step": j})
     grid.rect((0, n_k), (0, n_q), "outline grey")
-    (left, right), (above, below) = (first, first + block_n), (top, top + block_m)
-    grid.line([(left, above), (right, above), (right, below), (left, below), (left, above)], "ink")
+    grid.rect((first, first + block_n), (top, top + block_m), "outline ink")
     grid.upright(model.full_end, "dotted ink")
     grid.upright(model.kv_end, "dashed ink")
 

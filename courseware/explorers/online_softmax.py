@@ -122,7 +122,7 @@ def page(stream, order, block, every_step, fed, scores, places):
     )  # fmt: skip
     for i, key in enumerate(arrived):
         plane.dot(*values[key], f"V {faded[i]}", tip=f"value of {keys[i]}: {vector(values[key], decimals)}")
-    plane.labels([(*values[key], name) for key, name in zip(arrived, keys, strict=True)])
+        plane.text(*values[key], keys[i], "middle", down=-8 if key % 2 else 17)  # of these streams, none hides another
     plane.text(*model.steps[-1].batch, "\u2605", "middle number", down=6)
     plane.line([step.out for step in model.steps[: fed + 1] if step.m > -np.inf], "O")
     if now.m > -np.inf:  # before the first visible key there is no output

@@ -145,20 +145,6 @@ class Panel:
         """A text at a place of the data, moved by some pixels. css: "middle" or "end" say what stands at the place."""
         self.element("text", css, text, x=self.x(x) + right, y=self.y(y) + down, **about)
 
-    def labels(self, named):
-        """Names beside points, (x, y, name), each where none before it stands."""
-        placed = []
-        for x, y, name in named:
-            width, px, py = LETTER * len(name), self.x(x), self.y(y)
-            spots = [(left, base) for left in (px + 8, px - 8 - width) for base in (py - 6, py + 14)]
-            free = [
-                (left, base) for left, base in spots if left + width <= self.right + 6
-                and all(abs(base - b) > 11 or left + width < a or left > a + w for a, b, w in placed)
-            ]  # fmt: skip
-            left, base = (free or spots)[0]
-            placed.append((left, base, width))
-            self.element("text", "", name, x=left, y=base)
-
     def cells(self, kinds, *, x=None, y=None, tips=None, chosen=None, css="cell"):
         """A grid of cells. kinds: their classes, a list of rows. x, y: edges of columns and rows (None: 0, 1, ...).
 

@@ -6,7 +6,6 @@ shows both loops, one as far as the same bytes take it.
 
 from bisect import bisect_right
 from functools import lru_cache, partial
-from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,48 +21,28 @@ TENSORS = {name: (name,) for name in "QKVO"} | {"l, m": ("l", "m")}
 WORK = "work"  # scores, statistics, accumulator, temporaries: what is loaded from no tensor
 
 
-class _Watched(Machine):
-    """A machine that keeps what its SRAM held when fullest, from each load or store to the next.
-
-    fullest: number of the load or store, from 1 -> (bytes, holders), where anything was added.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.fullest = {}
-
-    def _take(self, storage_id, n_bytes, name):
-        super()._take(storage_id, n_bytes, name)
-        access = len(self._events) + ("[" in name)  # a load, of rows of a tensor, is logged when its tile is there
-        if self._used_bytes > self.fullest.get(access, (0,))[0]:
-            self.fullest[access] = self._used_bytes, tuple(self._held.values())
-
-
 @lru_cache(maxsize=64)
 def run(n_q, n_k, *, block_q, block_k, causal=False, order="q_outer", d, dtype="float16"):
-    """Tiled attention of rows of d numbers on a watched machine, visit by visit. Arguments as of `tile_grid`.
+    """Tiled attention of rows of d numbers on a machine, visit by visit. Arguments as of `tile_grid`.
 
     Returns a namespace. grid: of `tile_grid`. moved: for step 0 to grid.n_visits, tensor -> (bytes read, bytes written)
     so far; what precedes a visit counts to it, what follows the last visit counts to that one. held: tensor or WORK ->
-    bytes in SRAM at the visit's peak; empty for step 0.
+    bytes in SRAM at the peak.
     """
-    grid, machine = tiles.tile_grid(n_q, n_k, block_q, block_k, causal, order), _Watched()
+    grid, machine = tiles.tile_grid(n_q, n_k, block_q, block_k, causal, order), Machine()
     # Zeros: what the machine holds and moves does not depend on the numbers.
     rows = {"Q": n_q, "K": n_k, "V": n_k, "O": n_q}
     handles = [machine.hbm(np.zeros((n, d), dtype), name) for name, n in rows.items()]
     kept = {name: machine.hbm(np.zeros(n_q, np.float32), name) for name in "lm"} if order == "kv_outer" else {}
     options = {"block_q": block_q, "block_k": block_k, "causal": causal, "order": order}
     tiled_attention_on_machine(machine, *handles, **options, **kept)
-    events = machine.report().events
+    report, held = machine.report(), dict.fromkeys((*"QKVOlm", WORK), 0)
+    events = report.events
     inner, outer, tensors = ("K", "Q", "QKVO") if order == "q_outer" else ("Q", "KV", "QKVOlm")
     ends = [*tiles.visit_starts(events, 0, len(events), inner, outer), len(events)]
-    held = []
-    for start, end in pairwise(ends):
-        _, holders = max(machine.fullest.get(access, (0, ())) for access in range(start + 1, end + 1))
-        held.append(dict.fromkeys((*"QKVOlm", WORK), 0))
-        for name, n_bytes in holders:
-            held[-1][name.split("[")[0] if "[" in name else WORK] += n_bytes
-    return SimpleNamespace(grid=grid, moved=tiles.bytes_moved(events, ends, tensors), held=({}, *held))
+    for name, n_bytes in report.peak_holders:
+        held[name.split("[")[0] if "[" in name else WORK] += n_bytes
+    return SimpleNamespace(grid=grid, moved=tiles.bytes_moved(events, ends, tensors), held=held)
 
 
 def parts_of(held, unit_bytes=1):

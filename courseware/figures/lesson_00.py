@@ -17,13 +17,13 @@ HEADS, HEAD_DIM, LENGTH = 32, 128, 4096
 ALT = (
     "Four steps of the online softmax over a sentence of four tokens: each new key that raises the maximum shrinks "
     "the weights before it by 0.37. Below, against the length, the memory of standard attention grows with its "
-    "square and FlashAttention's with the length; and "
+    "square and FlashAttention's with the length; and FlashAttention's bytes fall as a tile holds more query rows."
 )
 
 
-def draw(draw_right=None, alt="FlashAttention's bytes fall as a tile holds more query rows."):
-    """Returns a figure. draw_right(axes): draws the panel below right, if not the bytes; alt: what that panel shows."""
-    figure = Picture(5.6, alt=ALT + alt)
+def draw():
+    """Returns a figure."""
+    figure = Picture(5.6, alt=ALT)
     strip, curves = figure.subfigures(2, 1, height_ratios=(1, 1.25))
     for part in (strip, curves):
         part.set_facecolor("white")
@@ -31,7 +31,7 @@ def draw(draw_right=None, alt="FlashAttention's bytes fall as a tile holds more 
     memory, right = curves.subplots(1, 2)
     curves.subplots_adjust(left=0.075, right=0.985, bottom=0.17, top=0.85, wspace=0.24)
     _draw_memory(memory)
-    (draw_right or _draw_bytes)(right)
+    _draw_bytes(right)
     return figure
 
 

@@ -1,5 +1,4 @@
 import random
-import re
 from math import ceil
 
 import numpy as np
@@ -33,42 +32,29 @@ def counted(s, **sizes):
     return traffic.flash_attention(*shape, **blocks, **sizes), traffic.standard_attention(*shape, **sizes)
 
 
-def lines_of(model):
-    """Title of a line -> its text."""
-    return dict(re.findall(r"<td><b>(\w+)</b></td><td>(.*?)</td></tr>", explorer.describe(model)))
-
-
 def test_bytes_and_roofline_are_those_of_traffic():
     for s in ALL:
         (flash, standard), model, gpu, size = counted(s), evaluate(**s), GPUS[s["gpu"]], BYTES[s["dtype"]]
-        lines = lines_of(model)
         assert (model.flash, model.standard) == (flash, standard)
         ratio, sram_elems = flash.total_bytes / standard.total_bytes, gpu.shared_bytes_per_block // size
-        expected = [flash.total_bytes, standard.total_bytes, round(ratio, 3), 4 * s["n"] * s["d"] * size * s["heads"]]
+        assert model.once_bytes == 4 * s["n"] * s["d"] * size * s["heads"]
         if sram_elems > s["n"] * s["d"]:
-            assert model.bound_bytes is None and "n/a" in lines["Bytes"]
+            assert model.bound_bytes is None
         else:
-            bound = traffic.lower_bound_elems(s["n"], s["d"], sram_elems) * size * s["heads"]
-            assert model.bound_bytes == bound
-            expected.append(round(bound))
-        assert numbers(lines["Bytes"].replace("N&sup2;d&sup2;", "")) == expected
+            assert model.bound_bytes == traffic.lower_bound_elems(s["n"], s["d"], sram_elems) * size * s["heads"]
         tensors = [sum(moved) for one in (standard, flash) for moved in one.by_tensor.values()]
         np.testing.assert_allclose(
             [1e6 * numbers(tip)[0] for tip in tips(explorer.bytes_panel(model), r".*: \w+ ")], tensors, rtol=5.1e-4
         )
 
         without = s["dtype"] == "fp32" or (s["dtype"], s["gpu"]) == ("bf16", "T4")
-        peak, expected = gpu.fp32_tflops if without else gpu.fp16_tensor_tflops, []
+        peak = gpu.fp32_tflops if without else gpu.fp16_tensor_tflops
         roof = explorer.roof_panel(model)
         for one, dot in zip((flash, standard), reversed(shapes(roof)), strict=True):
             intensity = one.flops / one.total_bytes
-            seconds = max(one.flops / (peak * 1e12), one.total_bytes / gpu.hbm_bytes_per_s)
             tflops = min(peak, intensity * gpu.hbm_bytes_per_s / 1e12)
-            expected += [round(intensity, 2), round(tflops, 2), seconds * 1e3]
             place = [float(dot["cx"]), float(dot["cy"])]
             np.testing.assert_allclose(place, [roof.x(intensity), roof.y(tflops)], atol=0.06)
-        expected += [peak, gpu.hbm_bytes_per_s / 1e9]
-        np.testing.assert_allclose(numbers(lines["Roofline"]), expected, rtol=5.1e-3, atol=5.1e-3)
 
         tiles_bytes = size * (s["block_q"] * s["d"] + 2 * s["block_k"] * s["d"] + s["block_q"] * s["block_k"])
         _, (_, _, too_many), (text, _, too_large), _ = explorer._headline(model)
@@ -80,9 +66,9 @@ def test_bytes_and_roofline_are_those_of_traffic():
 def test_compiler_figures_are_the_records_and_programs_fill_waves():
     for s in ALL:
         model, gpu = evaluate(**s), GPUS[s["gpu"]]
-        lines, panel = lines_of(model), explorer.waves_panel(model)
+        said = explorer.describe(model)
         programs = s["heads"] * (ceil(s["n"] / s["block_q"]) if s["order"] == "q_outer" else 1)
-        assert model.programs == programs and numbers(lines["Programs"])[0] == programs
+        assert model.programs == programs
         if model.limits:
             used = model.compiled
             assert used.shared_bytes <= gpu.shared_bytes_per_block
@@ -90,31 +76,20 @@ def test_compiler_figures_are_the_records_and_programs_fill_waves():
             assert (model.waves - 1) * model.at_a_time + model.last_wave == programs
             assert 1 <= model.last_wave <= model.at_a_time == model.per_sm * gpu.sms
             share = round(100 * model.last_wave / model.at_a_time)
-            found = gpu.sms, model.per_sm, model.at_a_time, model.waves, model.last_wave, share
-            assert tuple(numbers(lines["Programs"])[1:]) == found
-            shown = [numbers(tip)[:3] for tip in tips(panel, "wave ")]
-            waves = range(max(model.waves - 9, 1), model.waves + 1)
-            in_each = [model.at_a_time] * (len(waves) - 1) + [model.last_wave]
-            assert shown == [[wave, model.waves, n] for wave, n in zip(waves, in_each, strict=True)]
-        else:
-            assert "wave" not in lines["Programs"] and not tips(panel)
-
+            found = numbers(said.split("The limit on an SM")[1].split("Triton")[0])
+            assert found == [model.at_a_time, gpu.sms, model.last_wave, share]
         if s["order"] == "kv_outer":
-            assert model.compiled is None and "nothing is recorded" in lines["Compiler"]
+            assert model.compiled is None and "nothing is recorded" in said
             continue
         major, minor = gpu.compute_capability
         tiles = s["d"], s["causal"], s["block_q"], s["block_k"]
-        row, budget = RECORDED[10 * major + minor, DTYPES[s["dtype"]], *tiles], gpu.shared_bytes_per_block
-        expected = [row["num_warps"], row["shared_bytes"]]
-        if row["shared_bytes"] > budget:
-            assert "does not fit: needs" in lines["Compiler"]
-            expected.append(budget)
-        expected += [row["tensor_memory_columns"]] if row["tensor_memory_columns"] else []
-        expected += [row["registers"], 128 * row["registers"] * row["num_warps"]]
-        expected += [row["stack_bytes"]] if row["stack_bytes"] else []
-        assert numbers(lines["Compiler"].split(": ", 1)[1]) == expected
-        assert ("nothing spilled" in lines["Compiler"]) == (row["stack_bytes"] == 0)
-        assert lines["Compiler"].endswith("tensor cores used." if row["tensor_cores"] else "tensor cores not used.")
+        row = RECORDED[10 * major + minor, DTYPES[s["dtype"]], *tiles]
+        columns = [row["tensor_memory_columns"]] if row["tensor_memory_columns"] else []
+        expected = [row["num_warps"], row["shared_bytes"], gpu.shared_bytes_per_block, *columns, row["registers"]]
+        expected += [128 * row["registers"] * row["num_warps"], *([row["stack_bytes"]] if row["stack_bytes"] else [])]
+        assert numbers(said.split("gave them")[1]) == expected
+        assert ("nothing spilled" in said) == (row["stack_bytes"] == 0)
+        assert said.endswith("tensor cores used." if row["tensor_cores"] else "tensor cores not used.")
 
 
 def test_programs_by_hand():
@@ -124,18 +99,17 @@ def test_programs_by_hand():
     headline = [value for value, *_ in explorer._headline(model)]
     assert headline == ["143 MB", "0.50 \u00d7", "32 of 227 KiB", "4 on an SM"]
     run = explorer.runs_of(model.settings)["q_outer"]
-    sram, fullest = explorer.sram_panel(model, run), max(run.held, key=lambda held: sum(held.values()))
+    sram = explorer.sram_panel(model, run)
     assert tips(sram, "four tiles: ") == [f"{name} 8 KiB" for name in "QKVS"]
-    assert tips(sram, "NumPy, machine: ") == [f"{name} {n / 1024:,.4g} KiB" for name, n in fullest.items() if n]
-    assert "98 registers a thread (50,176 bytes a program)" in lines_of(model)["Compiler"]
+    assert tips(sram, "NumPy, machine: ") == [f"{name} {n / 1024:,.4g} KiB" for name, n in run.held.items() if n]
     model = evaluate(heads=64)
-    assert (model.waves, model.last_wave) == (2, 496) and "limit: registers" in lines_of(model)["Programs"]
-    assert "At least 100 SMs have nothing to do" in lines_of(evaluate(order="kv_outer"))["Programs"]
+    assert (model.waves, model.last_wave) == (2, 496) and "The limit on an SM: registers." in explorer.describe(model)
+    assert "at least 100 of 132 SMs have nothing to do" in explorer.describe(evaluate(order="kv_outer"))
     model = evaluate(gpu="T4", block_q=128)
     assert model.compiled.shared_bytes == model.gpu.shared_bytes_per_block, "just fits"
-    assert model.per_sm == 1 and "limit: shared memory" in lines_of(model)["Programs"]
+    assert model.per_sm == 1 and "The limit on an SM: shared memory." in explorer.describe(model)
     model = evaluate(gpu="T4", block_q=128, d=128)
-    assert "None fits on an SM" in lines_of(model)["Programs"] and explorer._headline(model)[3][2] == "bad"
+    assert "None fits on an SM" in explorer.describe(model) and explorer._headline(model)[3][2] == "bad"
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -154,45 +128,3 @@ def test_the_first_tiles_are_run_as_they_are_in_the_whole(n, block_q, block_k, c
         assert (np.argsort(window[visited]) == np.argsort(whole[visited])).all()
     drawn = f"the first 8 x 4 of {ceil(n / 16)} x {ceil(n / 32)}" if n == 4095 else "all"
     assert explorer.page(**s | {"visit": 0}).text == f"Nothing visited yet. Drawn: {drawn} tiles of one head."
-
-
-@pytest.fixture(autouse=True, scope="module")
-def sweep():
-    """Invented rows in place of the committed sweep's. As in benchmarks, a causal call counts half the FLOPs."""
-    every = {"head_dim": 64, "n": 4096, "dtype": "float16", "batch": 4, "heads": 16, "num_warps": 4, "num_stages": 2}
-    square, flops = {"causal": False, "block_q": 64, "block_k": 64}, 4 * 4096**2 * 64 * 64
-    rows = [
-        square | {"ms": 4.0, "tflops": flops / 4e9},
-        square | {"ms": 2.0, "tflops": flops / 2e9, "num_warps": 8, "num_stages": 3, "tma": True},
-        square | {"error": "too large"},
-        square | {"ms": 2.0, "tflops": flops / 4e9, "causal": True},
-        square | {"error": "needs <much>", "block_q": 128},
-        square | {"ms": 9.0, "tflops": flops / 9e9, "dtype": "float32"},
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        every |= {"tma": False}
-        patch.setattr(
-            records, "rows", lambda name, **of: [every | row for row in rows if of.items() <= (every | row).items()]
-        )
-        yield
-
-
-def test_the_fastest_of_the_swept_configurations_is_shown():
-    one = "the fastest of 1 configuration with these tiles (4 warps, 2 stages)"
-    three = "the fastest of 3 configurations with these tiles (8 warps, 3 stages, tiles by descriptor)"
-    rates = (False, "fp16", 137.4, three), (True, "fp16", 68.7, one), (False, "fp32", 30.5, one)
-    for causal, dtype, tflops, said in rates:
-        model = evaluate(causal=causal, dtype=dtype)
-        of = {"block_q": 64, "block_k": 64, "heads": 64, "causal": causal, "dtype_bytes": BYTES[dtype]}
-        counted = traffic.flash_attention(4096, 4096, 64, **of)
-        seconds = max(counted.flops / model.peak_tflops / 1e12, counted.total_bytes / model.gpu.hbm_bytes_per_s)
-        # As the measurement counts FLOPs: half of all if causal, although tiles on the diagonal are whole.
-        allowed = 4 * 4096**2 * 64 * 64 / (2 if causal else 1) / seconds / 1e12
-        text = lines_of(model)["Measured"]
-        assert text.startswith(f"{tflops} TFLOP/s, N = 4,096, 64 heads, {said};")
-        assert f"allows {allowed:.1f} ({records.provenance('sweep-h100')})" in text
-    text = lines_of(evaluate(block_q=128))["Measured"]
-    assert text.startswith("N = 4,096, 64 heads: none of 1 configuration with these tiles ran, needs &lt;much&gt; (")
-    for other in ({"gpu": "A100"}, {"dtype": "bf16"}, {"d": 128}, {"block_q": 32}, {"order": "kv_outer"}):
-        model = evaluate(**other)
-        assert model.measured is None and "Measured" not in lines_of(model), other

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from PIL import Image
 
 from course_lib import traffic
 from courseware.bench import records
+from courseware.explorers import hero
 from courseware.explorers.svg import BLUE, GREEN, ORANGE, PURPLE, TENSOR_COLOURS, VERMILLION
 from courseware.figures import lesson_00 as overview
 from courseware.figures import lesson_map
@@ -59,14 +61,18 @@ def test_curves_are_the_closed_forms():
 
 
 def test_the_readme_shows_the_record_and_what_is_drawn_today():
-    figure, shape = readme_picture.draw(), {"n": 16_384, "head_dim": 128, "causal": False}
+    figure, shape = readme_picture.speed(), {"n": 16_384, "head_dim": 128, "causal": False}
     rows = [records.rows("attention-h100", **shape, **{"pass": of})[0] for of in ("forward", "backward")]
     recorded = [row["tflops"][method] for row in rows for method in readme_picture.METHODS]
-    speed = figure.axes[-1]
+    (speed,) = figure.axes
     assert [bar.get_width() for bar in speed.patches] == recorded
     assert {f"{tflops:.0f}" for tflops in recorded} <= {text.get_text().split()[0] for text in speed.texts}
     # Nearly, for machines round differently.
-    shown = Image.open(NOTEBOOKS / "images/readme.png").convert("L")
+    shown = Image.open(readme_picture.SPEED).convert("L")
     drawn = Image.open(io.BytesIO(png(figure, colours=64))).convert("L")
     apart = np.abs(np.asarray(shown, dtype=int) - np.asarray(drawn, dtype=int))
     assert np.count_nonzero(apart > 96) < 20, "run `python -m tools.readme_picture`"
+    moving = readme_picture.moving()
+    assert readme_picture.MOVING.read_text() == moving, "run `python -m tools.readme_picture`"
+    assert len(ElementTree.fromstring(moving).findall("{*}g")) == len(hero.moments("kernel")) and len(moving) < 1e6
+    assert "prefers-reduced-motion:reduce" in moving and moving.count('class="f still"') == 1
