@@ -145,7 +145,9 @@ def quizzes_hold_no_answers(lesson):
 
 
 def stubs_repeat_the_answers(lesson):
+    above = "\n".join(cell.source for cell in lesson.cells("code")).partition("raise NotImplementedError")[0]
     for cell in lesson.cells(tag="exercise"):
+        assert {"import math", "import numpy as np"} <= set(above.splitlines()), "what lesson 00 says that answers use"
         answer = registry.find(cell.metadata.exercise).answer
         (expected,) = ast.parse(inspect.getsource(answer)).body
         stub = ast.parse(cell.source).body[-1]
@@ -200,7 +202,7 @@ def good_lesson():
     cells = [
         new_markdown_cell(f"# Title\n\n{authoring.badge('05_online_softmax', url)}\n\nWhy `a != b`?"),
         new_code_cell(authoring.bootstrap_source(url), metadata=authoring.BOOTSTRAP_METADATA),
-        new_code_cell("show()", outputs=[figure]),
+        new_code_cell("import math\nimport numpy as np\n\nshow()", outputs=[figure]),
         new_code_cell("explore()", outputs=[figure], metadata={"tags": ["explorer", ignore]}),
         new_code_cell(STUB.format(doc=answer.__doc__), metadata={"tags": ["exercise"], "exercise": "00.softmax_scale"}),
         new_code_cell(CHECK_SOURCE, metadata={"tags": ["check"]}),
@@ -297,6 +299,7 @@ DAMAGES = {
     ],
     quizzes_hold_no_answers: [(QUIZ, '"00"', '[{"answers": [{"correct": True}]}]')],
     stubs_repeat_the_answers: [
+        (FIGURE, "import math", "import cmath"),
         (EXERCISE, "head_dim)", "head_dim=64)"),
         (EXERCISE, "softmax_scale", "scale"),
         (EXERCISE, "softmax", "soft-max"),
