@@ -53,6 +53,7 @@ class GPU:
     tensor_flops_per_cycle_per_sm: int = 0
     exps_per_cycle_per_sm: int = 0
     instructions_per_cycle_per_sm: int = 0
+    maxima_per_cycle_per_sm: int = 0
     l2_bytes_per_cycle: int = 0
     l2_latency_cycles: int = 0
 

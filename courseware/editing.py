@@ -95,6 +95,52 @@ def _tokens_replaced(source, old, new):
     return re.subn(r"\s*".join(tokens), lambda _: new, source)
 
 
+def specialized(function, constants):
+    """The lines of a function as it is left when some names have values: no branch stays that is never taken.
+
+    constants: name -> value; `...` for one that is not known, but not None. In calls they are left out.
+    """
+    (tree,) = ast.parse(_source_of(function)[1]).body
+    tree.body = tree.body[ast.get_docstring(tree) is not None :]
+    body = ast.unparse(ast.fix_missing_locations(_Specialized(constants).visit(ast.Module(tree.body, []))))
+    return [f"def {tree.name}(...):", *textwrap.indent(body, "    ").splitlines()]
+
+
+class _Specialized(ast.NodeTransformer):
+    def __init__(self, constants):
+        self.constants = dict(constants)
+
+    def value_of(self, node):
+        """Raises NameError if it is not known."""
+        return eval(ast.unparse(node), {"__builtins__": {}}, self.constants)
+
+    def visit_Name(self, node):
+        value = self.constants.get(node.id, ...)
+        return node if value is ... or isinstance(node.ctx, ast.Store) else ast.Constant(value)
+
+    def visit_Call(self, node):
+        node.args = [arg for arg in node.args if getattr(arg, "id", None) not in self.constants]
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg not in self.constants]
+        return self.generic_visit(node)
+
+    def visit_If(self, node):
+        try:
+            taken = node.body if self.value_of(node.test) else node.orelse
+        except NameError:
+            return self.generic_visit(node)
+        return [self.visit(each) for each in taken] if isinstance(taken, list) else self.visit(taken)
+
+    visit_IfExp = visit_If
+
+    def visit_For(self, node):
+        node.iter = self.visit(node.iter)
+        once = re.fullmatch(r"tl\.static_range\((\d+), (\d+)\)", ast.unparse(node.iter))
+        if once is None or int(once[2]) - int(once[1]) > 1:
+            return self.generic_visit(node)
+        self.constants[node.target.id] = int(once[1])
+        return [self.visit(each) for each in node.body]
+
+
 def edited_text(text, edits, name, place):
     """The text with each key of `edits` in it replaced by its value, one after the other.
 

@@ -14,9 +14,7 @@ import itertools
 import json
 import math
 import os
-import re
 import textwrap
-from collections import Counter
 from dataclasses import astuple, fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +23,7 @@ from unittest import mock
 from course_lib import runtime
 from courseware.bench import records
 from courseware.bench.ladder_model import GPU, HEAD_DIM, ROWS
+from courseware.worker.compile_for_gpu import instructions_of, loops_of, registers_and_stack
 from tools import resources
 from tools.resources import ARCHS, DTYPES, LENGTH, Request, Resources
 
@@ -116,7 +115,7 @@ def rung_rows():
         yield {
             "rung": rung.name, "n": n, "causal": causal, "programs": math.prod(keywords["grid"]),
             "block_q": block_q, "block_k": block_k, **used_by(compiled),
-            "loops": loops_of(resources.instructions_of(compiled)),
+            "loops": loops_of(instructions_of(compiled.asm["cubin"])),
         }  # fmt: skip
 
 
@@ -131,7 +130,7 @@ def hopper_rows():
 
 
 def used_by(compiled):
-    registers, stack_bytes = resources.registers_and_stack(compiled.asm["cubin"])
+    registers, stack_bytes = registers_and_stack(compiled.asm["cubin"])
     return {
         "num_warps": compiled.metadata.num_warps, "registers": registers, "stack_bytes": stack_bytes,
         "shared_bytes": compiled.metadata.shared,
@@ -153,36 +152,6 @@ def compiled_rung(rung, shape, causal):
     ):
         rung.launch(q, q, q, causal=causal)
     return launches[-1]
-
-
-def loops_of(sass):
-    """What stands in the loops over key tiles, in their order: at most one without a mask, and one with it.
-
-    sass: a listing by cuobjdump. A loop ends with a branch to an earlier address; those over key tiles are the ones
-    with the fewest matrix products, or the longest where there is none.
-    """
-    listed = re.findall(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?([A-Z0-9_.]+)([^;]*);", sass)
-    places = {int(address, 16): place for place, (address, _, _) in enumerate(listed)}
-    loops = []
-    for end, (_, operation, operands) in enumerate(listed):
-        target = re.search(r"0x([0-9a-f]+)\s*$", operands) if operation.startswith("BRA") else None
-        start = places.get(int(target[1], 16), end) if target else end
-        if start < end:
-            operations = [operation for _, operation, _ in listed[start : end + 1]]
-            names = Counter(operation.split(".")[0] for operation in operations)
-            spilled = [re.search(r"\.(64|128)", name) for name in operations if name.startswith(("STL", "LDL"))]
-            loops.append(
-                {
-                    "instructions": end + 1 - start, "products": names["HGMMA"] + names["HMMA"],
-                    "unit": "wgmma" if names["HGMMA"] else "mma.sync", "barriers": names["BAR"],
-                    "copies_ahead": names["LDGSTS"] + names["UTMALDG"],
-                    "spilled_bytes": sum(int(width[1]) // 8 if width else 4 for width in spilled),
-                }
-            )  # fmt: skip
-    with_products = [loop for loop in loops if loop["products"]]
-    fewest = min((loop["products"] for loop in with_products), default=0)
-    longest = max(loops, key=lambda loop: loop["instructions"])
-    return [loop for loop in with_products if loop["products"] == fewest][:2] or [longest]
 
 
 def main(argv=None):

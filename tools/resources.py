@@ -8,17 +8,16 @@ take are register spills.
 
 import contextlib
 import json
-import os
 import re
 import subprocess
 import sys
-import tempfile
 from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from unittest import mock
 
 from course_lib import runtime
 from course_lib.hardware import GPUS
+from courseware.worker.compile_for_gpu import instructions_of, registers_and_stack
 
 DTYPES = ("float16", "bfloat16", "float32")
 ARCHS = tuple(10 * major + minor for major, minor in (gpu.compute_capability for gpu in GPUS.values()))
@@ -202,7 +201,7 @@ def resources_of(compiled, launched_with):
     ptx, cubin, metadata = compiled.asm["ptx"], compiled.asm["cubin"], compiled.metadata
     registers, stack_bytes = registers_and_stack(cubin)
     # Listing what is unrolled for sm_75 takes longer than compiling it.
-    serialized, instructions = False, instructions_of(compiled) if metadata.target.arch > 75 else ""
+    serialized, instructions = False, instructions_of(cubin) if metadata.target.arch > 75 else ""
     if "wgmma" in ptx:
         # There is a wait (WARPGROUP.DEPBAR) for each product (HGMMA); otherwise one wait serves many products.
         serialized = instructions.count("WARPGROUP.DEPBAR") >= instructions.count("HGMMA")
@@ -231,28 +230,6 @@ def fused_exponents(instructions):
         if not (predicate and opcode == "FMUL" and read == written):  # arguments beyond the smallest float are halved
             writers[written] = opcode
     return found
-
-
-def registers_and_stack(cubin):
-    """(registers, bytes of stack) of a thread of the first kernel in a cubin."""
-    usage = re.search(r"REG:(\d+) STACK:(\d+)", _cuobjdump("-res-usage", cubin))
-    return int(usage[1]), int(usage[2])
-
-
-def instructions_of(compiled):
-    """The machine code, as text."""
-    return _cuobjdump("-sass", compiled.asm["cubin"])
-
-
-def _cuobjdump(option, cubin):
-    """The output of the cuobjdump that Triton's package contains."""
-    import triton
-
-    tool = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin", "cuobjdump")
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        return subprocess.run([tool, option, file.name], capture_output=True, text=True, check=True).stdout
 
 
 if __name__ == "__main__":

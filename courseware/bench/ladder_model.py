@@ -1,8 +1,9 @@
 """The time that follows from what the compiler makes of each rung of the ladder, by the record rungs. No GPU needed.
 
-The time is that of a crude model, which triton_ladder.toml's predictions were made with: of what one multiprocessor
-does for a pair of tiles, nothing overlaps but the waits of one program with the work of the others. Lesson 11's
-exercises are `predict_rung` and `find_the_waste`.
+The time is that of a crude model: of what one multiprocessor does for a pair of tiles, nothing overlaps but
+exponentials with other instructions, and the waits of one program with the work of the others. The predictions in
+triton_ladder.toml were made without the exponentials. Two of lesson 11's exercises are `predict_rung` and
+`find_the_waste`.
 """
 
 from course_lib import traffic
@@ -14,33 +15,38 @@ HEAD_DIM, ROWS = 128, 16384 * 16  # of the ladder's record: 16 heads, 16384 toke
 # products reach 80 % of that with wgmma, and mma.sync reaches 62 % of wgmma. A tile comes from L2 in about 1000.
 FLOPS_PER_CLOCK = {"wgmma": 0.8 * 4096, "mma.sync": 0.8 * 0.62 * 4096}
 WAIT_CLOCKS = 1000
-GPU = {"sms": 132, "schedulers": 4, "clock_hz": 1.83e9}
+EXPONENTIALS_PER_CLOCK = round(records.record("rates-h100")["per_clock"]["exp2"])  # of an SM, measured: 16
+GPU = {"sms": 132, "schedulers": 4, "exponentials_per_clock": EXPONENTIALS_PER_CLOCK, "clock_hz": 1.83e9}
 
 
 def predict_rung(counts, gpu):
-    """The time that one launch of a rung takes if nothing overlaps, in seconds.
+    """The time that one launch of a rung takes by the model, in seconds.
 
-    counts: a dict. "programs" of the launch; "resident": how many of them one SM runs at a time; "tiles": key tiles
-        that a program visits, on average, such as 32.5. For each of these tiles: "product_clocks": what the tensor
-        cores need; "instructions": what each of the program's "warps" executes besides; "wait_clocks": until the tile
-        is there, 0 if it was fetched ahead.
-    gpu: a dict. "sms": multiprocessors; "schedulers" of each: one issues an instruction in a clock, and the warps'
-        instructions are spread evenly over all of them, whatever the number of warps; "clock_hz": clocks in a second.
-    The programs are handed out evenly, and the launch takes as long as the SM with most of them. That SM runs
-    "resident" of its programs at a time, or all if it has fewer. Their products and instructions take turns. While one
-    of them waits for its tile, the others work. A rule of thumb stands for that: a tile costs the SM only wait_clocks
-    over the number of programs that it runs at a time, however much work the others have. Take this number to be the
-    same from the first tile to the last, although fewer programs run at the end.
+    counts: a dict. "programs" of the launch; "resident": how many of them one SM runs at a time; "tiles" of keys that a
+        program visits, on average, such as 32.5. For each of these tiles: "product_clocks" of the tensor cores;
+        "instructions" that each of the program's "warps" executes besides; "exponentials", of all warps together;
+        "wait_clocks" until the tile is there, 0 if it was fetched ahead.
+    gpu: a dict. "sms"; of each SM "schedulers", and "exponentials_per_clock"; "clock_hz": clocks in a second.
+    The programs are handed out evenly, and the launch takes as long as the SM with most of them. To this SM, each tile
+        of each of its programs costs the sum of
+        - the product clocks;
+        - the longer of two: the instructions of all warps, spread evenly over the schedulers, each of which issues one
+          in a clock; and the exponentials at their rate;
+        - the wait over the number of programs that the SM runs at a time: "resident", or all that it has if these are
+          fewer. Other programs work while one waits.
     The dicts are not modified.
 
-    >>> counts = dict(programs=10, resident=2, tiles=5, product_clocks=600, instructions=200, warps=8, wait_clocks=1000)
-    >>> predict_rung(counts, {"sms": 2, "schedulers": 4, "clock_hz": 1e6})
-    0.0375
+    >>> counts = dict(programs=10, resident=2, tiles=5, product_clocks=600, instructions=200, warps=8,
+    ...               exponentials=8000, wait_clocks=1000)
+    >>> predict_rung(counts, {"sms": 2, "schedulers": 4, "exponentials_per_clock": 16, "clock_hz": 1e6})
+    0.04
     """
     programs = -(-counts["programs"] // gpu["sms"])
     at_once = min(counts["resident"], programs)
     issue_clocks = counts["instructions"] * counts["warps"] / gpu["schedulers"]
-    tile_clocks = counts["product_clocks"] + issue_clocks + counts["wait_clocks"] / at_once
+    exponential_clocks = counts["exponentials"] / gpu["exponentials_per_clock"]
+    softmax_clocks = max(issue_clocks, exponential_clocks)
+    tile_clocks = counts["product_clocks"] + softmax_clocks + counts["wait_clocks"] / at_once
     return programs * counts["tiles"] * tile_clocks / gpu["clock_hz"]
 
 
@@ -52,11 +58,12 @@ def find_the_waste(kernel):
         compiler's report, for one pair of a tile of queries and a tile of keys: "spilled_bytes", the sum of those that
         are written to the stack and those that are read back; and the clocks that follow from the report,
         "work_clocks", and "wait_clocks" in addition to these.
-    For each pair of tiles that is multiplied, one tile of V is loaded: "v_bytes" tells how many pairs. Three ratios:
-        "computes": pairs that are multiplied, over the pairs in which some query sees some key.
-        "reads": bytes of Q, K and V, and spilled bytes of all pairs, over what the multiplied pairs need: Q once, and a
-            tile of K and one of V for each pair.
-        "waits": clocks of a pair with waiting, over those without.
+    A pair is multiplied whenever a tile of V is loaded: "v_bytes" tells how many. Three ratios, each of what is done to
+        what is needed:
+        "computes": the pairs that are multiplied, over the pairs in which some query sees some key.
+        "reads": the bytes of Q, K and V and what all pairs spill, over what the multiplied pairs need: Q once, and for
+            each pair a tile of K and one of V.
+        "waits": the clocks of a pair with waiting, over those without.
     Returns (verdict, ratio): the name and value of the largest ratio, ("nothing", 1.0) if all are 1. No two ratios
     above 1 are equal.
 
@@ -97,7 +104,8 @@ def counts_of(rung, n, causal):
         "tiles": pairs * ROWS / n / row["programs"],
         "product_clocks": product_flops / FLOPS_PER_CLOCK[first["unit"]] if first["products"] else 0,
         "instructions": (1 - masked) * first["instructions"] + masked * last["instructions"],
-        "warps": row["num_warps"], "wait_clocks": 0 if first["copies_ahead"] else WAIT_CLOCKS,
+        "warps": row["num_warps"], "exponentials": block_q * (block_k + 1),  # of each score, and of each row's alpha
+        "wait_clocks": 0 if first["copies_ahead"] else WAIT_CLOCKS,
     }  # fmt: skip
 
 
@@ -122,10 +130,16 @@ def suspects():
             "n": SUSPECTS_N, "d": HEAD_DIM, **blocks, "causal": True, "element_bytes": element_bytes,
             **{f"{name.lower()}_bytes": loaded[name].read_bytes for name in "QKV"},
             "spilled_bytes": row["loops"][0]["spilled_bytes"] * 32 * row["num_warps"],
-            "work_clocks": counts["product_clocks"] + counts["instructions"] * row["num_warps"] / GPU["schedulers"],
+            "work_clocks": counts["product_clocks"] + softmax_clocks(counts),
             "wait_clocks": counts["wait_clocks"] / counts["resident"],
         }  # fmt: skip
     return found
+
+
+def softmax_clocks(counts):
+    """Of one tile: the longer of issuing its instructions and computing its exponentials."""
+    issue_clocks = counts["instructions"] * counts["warps"] / GPU["schedulers"]
+    return max(issue_clocks, counts["exponentials"] / GPU["exponentials_per_clock"])
 
 
 def _pairs(n, block_q, block_k, causal):

@@ -5,6 +5,8 @@ the last one `kernels.forward`. Between them, `ladder_kernel` has every idea as 
 the plain kernel with cheaper addresses.
 """
 
+import difflib
+import inspect
 from pathlib import Path
 
 import torch
@@ -19,6 +21,7 @@ from course_lib.kernels.plain_forward import plain_attention
 from course_lib.language import tl, triton
 from courseware.bench import ladder
 from courseware.bench.flash1_forward import flash1_attention
+from courseware.editing import specialized
 
 
 @triton.jit
@@ -92,7 +95,7 @@ def attend(
     for MASKED in tl.static_range(0 if MASK_ENDS else 1, 2):
         start, end = (full_end, kv_end) if MASKED else (0, full_end)
         # When tiles are loaded by pointer and both loops are prefetched, ptxas serializes every wgmma (C7515).
-        for start_n in tl.range(start, end, BLOCK_N, num_stages=1 if MASKED and k_desc is None else None):
+        for start_n in tl.range(start, end, BLOCK_N, num_stages=(1 if MASKED else None) if k_desc is None else None):
             k = load_tile(k_ptr, k_desc, 0, head, start_n, n, HEAD_DIM, MASKED, HEAD_DIM, BLOCK_N, HEAD_DIM)
             v = load_tile(v_ptr, v_desc, 0, head, start_n, n, HEAD_DIM, MASKED, HEAD_DIM, BLOCK_N, HEAD_DIM)
             # [BLOCK_M, HEAD_DIM] @ [HEAD_DIM, BLOCK_N]
@@ -235,6 +238,42 @@ def launch(rung, q, k, v, *, causal):
 # A rung's kernel is a name in LAUNCHES, and its options are the keywords of that launch; their config is (BLOCK_M,
 # BLOCK_N, num_warps, num_stages), empty for what `configs.select` says.
 RUNGS = tuple(ladder.read(Path(__file__).with_suffix(".toml"), launch).values())
+
+
+def code_of(rung):
+    """How a rung is launched, with head_dim 128 and a causal mask; and then, of `ladder_kernel`, its code: lines."""
+    options = dict(rung.options)
+    shape = {"dtype": torch.float16, "head_dim": 128, "causal": True, "n_k": 4096}
+    options["config"] = tuple(options["config"] or select("forward", capability=(9, 0), by_descriptor=True, **shape))
+    described, is_persistent = options.get("descriptors", ""), options.pop("persistent", False)
+    named = {"kernel": rung.kernel, "BLOCK_M, BLOCK_N, num_warps, num_stages": options.pop("config"), **options}
+    lines = [f"{name} = {value}" for name, value in named.items() if not name.isupper()]
+    if rung.kernel != "ladder":
+        return lines
+    kernel = persistent_kernel if is_persistent else ladder_kernel
+    parameters = [p for each in (attend, ladder_kernel) for p in inspect.signature(each.fn).parameters.values()]
+    flags = {p.name: p.default for p in parameters if p.default is not p.empty} | {"IS_CAUSAL": True} | options
+    flags |= {f"{name}_desc": ... if name in described else None for name in "qkvo"}
+    flags["desc"] = flags["k_desc"]
+    return lines + [line for each in (kernel, attend, update, load_tile) for line in specialized(each, flags)]
+
+
+def change_of(name):
+    """What the rung of this name changes in the one that it builds on, as a diff.
+
+    Lines that are only indented otherwise stand as unchanged. Of a rung with another kernel, only its name is shown.
+    """
+    rungs = {rung.name: rung for rung in RUNGS}
+    old, new = (code_of(rung) for rung in (rungs[rungs[name].builds_on], rungs[name]))
+    if old[0] != new[0]:
+        return f"- {old[0]}\n+ {new[0]}"
+    shown, stripped = [], ([line.strip() for line in lines] for lines in (old, new))
+    for group in difflib.SequenceMatcher(None, *stripped, autojunk=False).get_grouped_opcodes(1):
+        for kind, i, i_end, j, j_end in group:
+            removed = [] if kind == "equal" else [f"- {line}" for line in old[i:i_end]]
+            shown += removed + [f"{' +'[kind != 'equal']} {line}" for line in new[j:j_end]]
+        shown.append("  ...")
+    return "\n".join(shown[:-1])
 
 
 def run(rung, q, k, v, *, causal):

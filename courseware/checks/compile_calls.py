@@ -1,6 +1,7 @@
 """Answers that are Triton kernels, compiled as well: the interpreter runs much that the compiler refuses."""
 
 import ast
+import functools
 import json
 import signal
 import subprocess
@@ -28,25 +29,44 @@ TYPES = {"bool": "i1", "int8": "i8", "int32": "i32", "int64": "i32"}
 TYPES |= {"float16": "fp16", "float32": "fp32", "float64": "fp32"}
 
 
-def compiles(check: Checks, *row) -> None:
-    """Add to the checks of a kernel that Triton's compiler takes it. row: an input for `case`."""
-    test = judging(check.call, lambda _, **inputs: None, launched=_compiled)
-    name = "Triton's compiler takes the kernel, for an A100"
+def compiles(check: Checks, *row, name="Triton's compiler takes the kernel, for an A100", test=None) -> None:
+    """Add to the checks of a kernel that Triton's compiler takes it. row: an input for `case`.
+
+    test(report, **inputs): of what it becomes for an H100, as `compile_report` returns it.
+    """
+    gpu, test = ("H100", test) if test else ("A100", lambda _, **inputs: None)
+    judge = judging(check.call, test, launched=functools.partial(_compiled, gpu))
     inputs = row[0] if isinstance(row[0], dict) else check.case(*row)
-    check.append(Property(name, check.call, test, (inputs,), slow=True))
+    check.append(Property(name, check.call, judge, (inputs,), slow=True))
 
 
-def _compiled(kernel, grid, outputs, *, strides=None, **arguments):
+def compile_report(kernel, grid, outputs, **arguments):
+    """What the compiler makes for an H100 of a kernel that `launched` would launch with the same arguments.
+
+    A dictionary: see `courseware.worker.compile_for_gpu.report`. Raises ValueError if the compiler refuses the kernel.
+    """
+    made = _refusal_or_report(plain(kernel), _as_arrays(outputs, **arguments), "H100")
+    if isinstance(made, str):
+        raise ValueError(f"Triton's compiler refuses it: {made}")
+    return made
+
+
+def _compiled(gpu, kernel, grid, outputs, **arguments):
     """What `launched` takes, compiled instead. Raises AnswerError, of kind "compiler", if the compiler refuses it."""
+    made = _refusal_or_report(plain(kernel.answer), _as_arrays(outputs, **arguments), gpu)
+    if isinstance(made, str):
+        kernel.note(made)
+        raise AnswerError(Finding("", "compiler", f"Triton's compiler refuses it: {made}"))
+    return made
+
+
+def _as_arrays(outputs, strides=None, **arguments):
     arguments |= dict.fromkeys(outputs, np.zeros(1))
     arguments |= {name: 1 for names in (strides or {}).values() for name in names}
-    answer = plain(kernel.answer)
-    if refusal := _refusal(answer, {name: np.asarray(value) for name, value in arguments.items()}):
-        kernel.note(refusal)
-        raise AnswerError(Finding("", "compiler", f"Triton's compiler refuses it: {refusal}"))
+    return {name: np.asarray(value) for name, value in arguments.items()}
 
 
-def _refusal(answer, arguments):
+def _refusal_or_report(answer, arguments, gpu):
     from courseware.tracer import sources
 
     remote = is_remote(answer)
@@ -65,9 +85,9 @@ def _refusal(answer, arguments):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "answer.py").write_text(source)
         Path(folder, "arguments.json").write_text(json.dumps(given))
-        command, environment = [sys.executable, SCRIPT, answer.__name__], runtime.environment(interpreting=False)
+        command, environment = [sys.executable, SCRIPT, answer.__name__, gpu], runtime.environment(interpreting=False)
         if remote and answer.sandboxed:
-            line = f"import runpy, sys; sys.argv = {[str(SCRIPT), answer.__name__]!r}; "
+            line = f"import runpy, sys; sys.argv = {[str(SCRIPT), answer.__name__, gpu]!r}; "
             line += "runpy.run_path(sys.argv[0], {}, '__main__')"
             command = ["/usr/bin/env", "TRITON_CACHE_DIR=/tmp", *sandbox.python(line)]
             command = sandbox.command(command, writable=[folder], readable=[SCRIPT])

@@ -4,7 +4,7 @@ import functools
 import os
 
 from courseware.widgets import page, progress_file
-from courseware.widgets.cells import cell_magic, missing_source, source_of
+from courseware.widgets.cells import cell_magic, explain_unknown_names, missing_source, source_of, syntax_error
 from courseware.widgets.quiz import show_quiz
 from courseware.worker.rules import objection
 
@@ -48,6 +48,9 @@ def check(exercise_id: str, answer, *, strict: bool | None = None) -> None:
             raise AssertionError(str(error)) from None
         raise
     exercise, source = registry.find(exercise_id), source_of(plain(answer)) if result.attempted else None
+    if not strict and (error := syntax_error(exercise.answer.__name__)):
+        report.show(f"{exercise_id}: {error}", "failed")
+        return
     broken = objection(source or "", exercise.imports, is_kernel(exercise))
     broken = broken and f"{exercise_id}: in class, this answer would not be run. {broken}"
     if strict:
@@ -85,33 +88,34 @@ def _with_buttons(exercise, result):
     """The card, with buttons for what `hint` and `solution` say."""
     import ipywidgets as widgets
 
-    said = widgets.HTML()
+    hints, answer = widgets.HTML(), widgets.HTML()
     hint_button, solution_button = widgets.Button(description="Next hint"), widgets.Button(description="Solution")
 
-    def tell(text):
+    def tell(said, text):
         said.value = report.boxed(text)
 
-    hint_button.on_click(lambda _: tell(report.hint_message(exercise, _next_hint(exercise))))
-    solution_button.on_click(lambda _: tell(report.solution_message(exercise)))
+    hint_button.on_click(lambda _: tell(hints, report.hint_message(exercise, *_one_more(exercise))))
+    solution_button.on_click(lambda _: tell(answer, report.solution_message(exercise)))
     card = widgets.HTML(result.page or report.boxed(result.message))
-    return widgets.VBox([card, widgets.HBox([hint_button, solution_button]), said])
+    return widgets.VBox([card, widgets.HBox([hint_button, solution_button]), hints, answer])
 
 
-def _next_hint(exercise):
+def _one_more(exercise):
+    """The levels of the hints that were given, and of the next."""
     level = min(_hints_given.get(exercise.id, 0) + 1, len(exercise.prose.hints))
     _hints_given[exercise.id] = level
-    return level
+    return range(1, level + 1)
 
 
 @_told
 def hint(exercise_id: str, level: int | None = None) -> None:
     """Show one more hint at each call: a question, a nudge, an outline. level: 1, 2 or 3 shows that one."""
     exercise = registry.find(exercise_id)
-    level = _next_hint(exercise) if level is None else level
-    if level not in range(1, len(exercise.prose.hints) + 1):
+    levels = _one_more(exercise) if level is None else [level]
+    if levels[-1] not in range(1, len(exercise.prose.hints) + 1):
         report.show(f"{exercise_id} has hints of level 1 to {len(exercise.prose.hints)}; there is no level {level!r}")
         return
-    report.show(report.hint_message(exercise, level))
+    report.show(report.hint_message(exercise, *levels))
 
 
 @_told
@@ -149,3 +153,6 @@ def progress() -> None:
 def quiz(lesson: str) -> None:
     """Show a lesson's quiz."""
     show_quiz(registry.quiz(lesson))
+
+
+explain_unknown_names(lambda: report.show(report.general_hints()["unknown name"]))

@@ -200,9 +200,10 @@ def general_hints() -> dict:
     return prose.read_sections(Path(__file__).with_name("general_hints.md"))
 
 
-def hint_message(exercise: Exercise, level: int) -> str:
+def hint_message(exercise: Exercise, *levels: int) -> str:
     hints = exercise.prose.hints
-    return "\n".join(_wrapped(f"{exercise.id}, hint {level} of {len(hints)}: {hints[level - 1]}"))
+    said = (f"{exercise.id}, hint {level} of {len(hints)}: {hints[level - 1]}" for level in levels)
+    return "\n".join(_wrapped("\n\n".join(said)))
 
 
 def solution_message(exercise: Exercise) -> str:
@@ -212,23 +213,27 @@ def solution_message(exercise: Exercise) -> str:
 
 def overview(states: dict[str, str]) -> tuple[str, str]:
     """As text and as HTML, in which the exercises of each lesson are folded. states: exercise id -> state."""
-    lines, folds, points, possible = [], [], 0, 0
+    lines, folds, passed, points, possible = [], [], 0, 0, 0
     width = max(len(f"{number} {lesson['title']}") for number, lesson in registry.lessons().items())
     for number, lesson in registry.lessons().items():
         exercises = registry.of_lesson(number)
         done = [exercise for exercise in exercises if states.get(exercise.id) == "passed"]
+        passed += len(done)
         points += sum(exercise.points for exercise in done)
         possible += sum(exercise.points for exercise in exercises)
         title = f"{number} {lesson['title']}"
         full, empty = "█" * len(done), "░" * (len(exercises) - len(done))
         count = f"{len(done)} of {len(exercises)}"
-        lines += [f"{title:<{width}} {full}{empty}  {count}"]
+        lines += [f"{title:<{width}} {count}  {full}{empty}"]
         lines += [f"     {e.id:<28} {MARKS[states.get(e.id)]}" for e in exercises]
         items = "".join(f"<li><code>{e.id}</code> {MARKS[states.get(e.id)]}</li>" for e in exercises)
-        name = f"<span class='course-name'>{page.escape(title)}</span>"
-        head = f"{name} <span class='course-done'>{full}</span>{empty} {count}"
+        columns = "".join(
+            f"<span class='course-name' style='min-width:{em}em'>{page.escape(text)}</span>"
+            for text, em in ((title, 22), (count, 5))
+        )
+        head = f"{columns}<span class='course-done'>{full}</span>{empty}"
         folds.append(_folded(head, f"<ul>{items}</ul>"))
-    total = f"{points} of {possible} points"
+    total = f"{passed} of {len(registry.exercises())} exercises, {points} of {possible} points"
     return "\n".join([*lines, total]), page.boxed(f"{''.join(folds)}<p><b>{total}</b></p>")
 
 

@@ -4,6 +4,7 @@
 """
 
 from functools import cache
+from html import escape
 from types import SimpleNamespace
 
 from courseware.bench import ladder_model, records
@@ -11,7 +12,8 @@ from courseware.bench import ladder_model, records
 from .explorer import Explorer, buttons, menu, tick
 from .svg import Page, Panel
 
-PARTS = {"products": "Q", "instructions": "K", "waiting": "grey", "empty places": "skipped"}  # and their classes
+SOFTMAX = "instructions, or exponentials"  # whichever take longer
+PARTS = {"products": "Q", SOFTMAX: "K", "waiting": "grey", "empty places": "skipped"}  # and their classes
 RECORDS = {"H100": "ladder-h100", "H200": "ladder-h200"}
 
 
@@ -45,7 +47,7 @@ def evaluate(rung, n=4096, causal=False, gpu="H100"):
     most = -(-counts["programs"] // ladder_model.GPU["sms"])  # programs of the busiest multiprocessor
     clocks = {
         "products": counts["product_clocks"],
-        "instructions": counts["instructions"] * counts["warps"] / ladder_model.GPU["schedulers"],
+        SOFTMAX: ladder_model.softmax_clocks(counts),
         "waiting": counts["wait_clocks"] / min(counts["resident"], most),
     }
     model.parts = {name: each * counts["tiles"] * counts["programs"] / useful for name, each in clocks.items()}
@@ -99,11 +101,16 @@ def describe(model):
     text = (
         f"<b>{model.rung.name}</b>: {model.rung.idea}<br>{counts['programs']:,} programs of {counts['warps']} warps, "
         f"{counts['resident']} at a time on a multiprocessor, {counts['tiles']:,g} tiles of keys each. For a tile: "
-        f"{counts['product_clocks']:,.0f} clocks of products, {counts['instructions']:,.0f} instructions; {arrives}."
+        f"{counts['product_clocks']:,.0f} clocks of products, {counts['instructions']:,.0f} instructions of each warp, "
+        f"{counts['exponentials']:,} exponentials; {arrives}."
         "<br>"
     )
     if model.parent is None:
         return text + "The first rung is measured against none."
+    from courseware.bench.triton_ladder import change_of
+
+    diff = escape(change_of(model.rung.name))
+    text += f"<details><summary>The change, as a diff</summary><pre>{diff}</pre></details>"
     text += f"Over <b>{model.rung.builds_on}</b>: predicted {model.written:.2f} times as fast before it was measured"
     text += f", {model.formula:.2f} by these counts"
     return text + (f"; measured {model.measured:.2f}: {model.verdict}." if model.tflops else "; not measured here.")

@@ -13,7 +13,7 @@ from courseware.bench import records
 from courseware.explorers import roofline
 from courseware.explorers.svg import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION
 
-from .base import INK, curves, legend, log_axes, panel, panels, tidy
+from .base import INK, legend, log_axes, panel, panels, tidy
 
 METHODS = {"standard": (VERMILLION, "s"), "flash": (BLUE, "o"), "sdpa_flash": (ORANGE, "^")}
 # Of the record attention-h100: how pictures name and mark a call.
@@ -38,27 +38,6 @@ def by_length(rows, method, key):
     """(lengths, values of `key`) of a method's rows, in the order of the lengths."""
     pairs = sorted((row["n"], row[key]) for row in rows if row["method"] == method)
     return [n for n, _ in pairs], [value for _, value in pairs]
-
-
-def draw_memory(rows):
-    """Peak bytes over inputs and outputs, measured, with the closed forms for S and P, and for lse."""
-    title, note = "peak memory of a forward over its inputs and output", shape_of(rows, "standard-h100")
-    alt = f"Peak bytes against N. {_ends(rows, 'peak_bytes', ',.0f', 'bytes')}."
-    figure, axes = panel(3.4, note=note, alt=alt, title=title, x="N", y="bytes")
-    for method, (colour, marker) in METHODS.items():
-        n, peak_bytes = by_length(rows, method, "peak_bytes")
-        if any(peak_bytes):
-            axes.plot(n, peak_bytes, marker, color=colour, label=f"{NAMES[method]}, measured")
-    n, d, heads = sorted({row["n"] for row in rows}), rows[0]["head_dim"], rows[0]["heads"]
-    flash = {"block_q": 64, "block_k": 64, "return_lse": True, "heads": heads}
-    forms = {
-        "S and P: 4 N N bytes a head": [traffic.standard_attention(x, x, d, heads=heads).peak_bytes for x in n],
-        "lse: 4 N bytes a head": [traffic.flash_attention(x, x, d, **flash).peak_bytes for x in n],
-    }
-    curves(axes, n, forms, ((METHODS["standard"][0], ":"), (METHODS["sdpa_flash"][0], ":")))
-    _log_lengths(axes, n)
-    legend(axes)
-    return figure
 
 
 def _ends(rows, key, write, unit):
@@ -226,33 +205,3 @@ def standard_over_flash(both, dram):
     ours = (6 * product / executed, seen["standard"] / seen["flash"], ms["standard"] / ms["flash"])
     papers = (standard / flash for standard, flash in PAPER.values())
     return dict(zip(PAPER, zip(papers, ours, strict=True), strict=True))
-
-
-def draw_standard_over_flash(ratios):
-    """What `standard_over_flash` returned, as bars: how many times as much standard attention takes."""
-    note = f"forward and backward; the paper: A100; here: {records.provenance('standard-h100')}"
-    title = "standard attention over FlashAttention, GPT-2 medium's shape"
-    pairs = [f"{name}: {papers:.2f} in the paper, {ours:.2f} here" for name, (papers, ours) in ratios.items()]
-    alt = f"How many times as much standard attention takes. {'; '.join(pairs)}."
-    figure, axes = panel(2.9, left=0.06, below=0.6, note=note, alt=alt, title=title)
-    for place, (name, colour) in enumerate((("the paper", GREY), ("here", BLUE))):
-        at = np.arange(len(ratios)) + 0.38 * (place - 0.5)
-        drawn = axes.bar(at, [pair[place] for pair in ratios.values()], width=0.36, color=colour, label=name)
-        axes.bar_label(drawn, fmt="%.2f", padding=2, fontsize=9, color=INK)
-    axes.margins(y=0.15)
-    axes.axhline(1, color=INK, linewidth=0.8, linestyle=":")
-    axes.set_xticks(range(len(ratios)), ("FLOPs", "bytes of HBM", "time"))
-    legend(axes)
-    return figure
-
-
-def draw_timings(ms):
-    """Milliseconds of calls in the order in which they ran, with their mean and median."""
-    alt = f"{len(ms)} timings of a function: mean {np.mean(ms):.2f} ms, median {np.median(ms):.2f}, most {max(ms):.2f}."
-    figure, axes = panel(2.5, alt=alt, title="one function, timed again and again", x="call", y="milliseconds")
-    axes.plot(range(1, len(ms) + 1), ms, "o", markersize=4, color=BLUE)
-    axes.axhline(np.mean(ms), color=VERMILLION, linewidth=1.4, label=f"mean {np.mean(ms):.2f} ms")
-    axes.axhline(np.median(ms), color=GREEN, linewidth=1.4, linestyle="--", label=f"median {np.median(ms):.2f} ms")
-    axes.set_ylim(0, 1.1 * max(ms))
-    legend(axes)
-    return figure

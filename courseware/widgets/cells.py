@@ -1,9 +1,11 @@
 """The source of what a notebook's cells define."""
 
+import ast
 import inspect
 import os
 import re
 import sys
+from collections.abc import Callable
 
 
 def source_of(function) -> str | None:
@@ -26,9 +28,37 @@ def missing_source(name: str) -> str:
 
 def cell_magic(name: str) -> str | None:
     """ "%%time" if the newest cell that defines `name` begins with it."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    for cell in reversed(getattr(getattr(shell, "history_manager", None), "input_hist_raw", [])):
-        if re.search(rf"^(def {name}\b|{name} *=)", cell, re.MULTILINE):
-            magic = re.match(r"\s*(%%\w+)", cell)
-            return magic and magic[1]
+    magic = re.match(r"\s*(%%\w+)", _newest_cell(name))
+    return magic and magic[1]
+
+
+def syntax_error(name: str) -> str | None:
+    """What is to be said if the newest cell that defines `name` is no Python, so that the one before is still there."""
+    try:
+        ast.parse(getattr(_shell(), "transform_cell", str)(_newest_cell(name)))
+    except SyntaxError as error:
+        where = f"a syntax error in line {error.lineno}"
+        return f"the cell above has {where}, so Python still has the {name} from before. Mend it, then run both again."
     return None
+
+
+def _newest_cell(name):
+    cells = getattr(getattr(_shell(), "history_manager", None), "input_hist_raw", [])
+    defining = re.compile(rf"^(def {name}\b|{name} *=)", re.MULTILINE)
+    return next(filter(defining.search, reversed(cells)), "")
+
+
+def _shell():
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+
+
+def explain_unknown_names(explain: Callable[[], None]) -> None:
+    """From now on, call explain() below each NameError of a notebook's cell: after a restart, all names are gone."""
+
+    def handle(shell, kind, error, traceback, tb_offset=None):
+        shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
+        if kind is NameError:
+            explain()
+
+    if shell := _shell():
+        shell.set_custom_exc((NameError,), handle)

@@ -20,6 +20,7 @@ def table(
     bar: str = "",
     mark: Callable | None = None,
     keep: Callable | None = None,
+    folded: str = "",
 ) -> None:
     """Show a table.
 
@@ -28,7 +29,7 @@ def table(
     the unit, as in "traffic (MB)".
     bar: the header of a column of numbers that are at least 0; each gets a bar beside it.
     mark, keep: functions of a row. Marked rows are bold. The rows that are kept stand above, and the whole table is
-    folded below them.
+    folded below them. folded: a line below which the table is folded, as where it gives answers away.
     """
     rows = [list(row) for row in rows]
     texts = [[_text(cell) for cell in row] for row in rows]
@@ -56,10 +57,9 @@ def table(
 
     everything = range(len(rows))
     kept = [i for i in everything if keep(rows[i])] if keep else everything
-    content = STYLE + page(kept)
-    if len(kept) < len(rows):
-        content += f"<details><summary>all {len(rows)} rows</summary>{page(everything)}</details>"
-    show(_as_text(headers, cells, numeric, marked, caption), content)
+    shown, rest = ("", folded) if folded else (page(kept), f"all {len(rows)} rows" if len(kept) < len(rows) else "")
+    rest = f"<details><summary>{escape(rest)}</summary>{page(everything)}</details>" if rest else ""
+    show(_as_text(headers, cells, numeric, marked, caption), STYLE + shown + rest)
 
 
 def _text(cell):

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import math
 import os
 import signal
 
@@ -38,7 +39,7 @@ def main():
     for descriptor in (0, 1):
         os.dup2(nothing, descriptor)
     _, cells, name, is_kernel = channel.receive()
-    namespace = {"__name__": "__main__", "np": np}
+    namespace = {"__name__": "__main__", "math": math, "np": np}
     if is_kernel:
         from . import kernels
 

@@ -4,7 +4,7 @@ Triton decides by itself which warp does what, and what waits for what. Gluon, i
 
     a producer, one warp      the copy engine (TMA) fills tiles in shared memory while others compute
     two groups compute        64 query rows each, from the same tiles; one's softmax runs under the other's products
-    the next scores early     S = Q K^T of the next tile is started before the softmax of this one
+    the next scores early     S = Q K^T of the next tile before P V of this one, under which the next softmax runs
     groups take turns         one starts its products when the other has started its own
     registers move            from the warp that fetches, which needs few, to the groups that compute
     programs stay             as many as there are multiprocessors; each computes one query tile after the other

@@ -85,10 +85,9 @@ def no_larger_one(fmt, x):
     if x == formats.largest_exp_input(fmt):
         return None
     following = x + fmt.gap(x)
-    exp_following = float(fmt.round(np.exp(following)))
-    text = (
-        f"the next number of {fmt.name} is {following:.10g}, and its exp, rounded to {exp_following:.5g}, is finite too"
-    )
+    exact, rounded = float(np.exp(following)), float(fmt.round(np.exp(following)))
+    text = f"the next number of {fmt.name} is {following:.10g}; its exp, {exact:.5g}, is rounded to {rounded:.5g}"
+    text += ", the largest number" * (rounded == fmt.largest) + ", so it is finite too"
     return single_finding("too small", text, repr(x))
 
 
@@ -102,4 +101,4 @@ check("exp of it is finite in the format", EACH, test=on_a_number(exp_is_finite)
 ANY = st.tuples(st.integers(3, 8), st.integers(2, 23))
 check("exp of the format's next number is infinite", [*EACH, ANY], test=on_a_number(no_larger_one))
 
-EXERCISE = Exercise(__file__, largest_exp_input, check, points=2, minutes=15, difficulty="medium")
+EXERCISE = Exercise(__file__, largest_exp_input, check, points=2, minutes=25, difficulty="hard")

@@ -13,7 +13,10 @@ def clocks(counts, gpu):
     of_each_sm = np.ceil(np.float64(counts["programs"]) / gpu["sms"])
     of_a_tile = [
         counts["product_clocks"],
-        counts["instructions"] * counts["warps"] / gpu["schedulers"],
+        np.maximum(
+            counts["instructions"] * counts["warps"] / gpu["schedulers"],
+            counts["exponentials"] / gpu["exponentials_per_clock"],
+        ),
         counts["wait_clocks"] / np.minimum(counts["resident"], of_each_sm),
     ]
     return of_each_sm, of_a_tile
@@ -32,14 +35,14 @@ def in_clocks(returned, counts, gpu):
     return f"the SM with most programs has {each}; the answer has {returned * gpu['clock_hz']:,.6g} clocks in all"
 
 
-def case(programs, resident, warps=8, waits=900, instructions=250, sms=3, schedulers=4, tiles=5):
+def case(programs, resident, warps=8, waits=900, instructions=250, sms=3, schedulers=4, tiles=5, exponentials=400):
     """Round numbers, so that the time can be followed: a clock is a microsecond."""
     return {
         "counts": {
             "programs": programs, "resident": resident, "tiles": tiles, "product_clocks": 600,
-            "instructions": instructions, "warps": warps, "wait_clocks": waits,
+            "instructions": instructions, "warps": warps, "exponentials": exponentials, "wait_clocks": waits,
         },
-        "gpu": {"sms": sms, "schedulers": schedulers, "clock_hz": 1e6},
+        "gpu": {"sms": sms, "schedulers": schedulers, "exponentials_per_clock": 16, "clock_hz": 1e6},
     }  # fmt: skip
 
 
@@ -60,6 +63,13 @@ check(
     [
         case(3, 1), case(3, 1, schedulers=2), case(3, 1, warps=6), case(3, 1, warps=1),
         st.builds(case, st.just(3), st.just(1), st.integers(1, 16)),
+    ],
+)  # fmt: skip
+check(
+    "exponentials that take longer than the other instructions, or less long",
+    [
+        case(3, 1, exponentials=9600), case(3, 1, warps=2, exponentials=4000),
+        st.builds(case, st.just(3), st.just(1), exponentials=st.integers(1, 9).map(lambda i: 1600 * i)),
     ],
 )  # fmt: skip
 check("2.5 tiles for each program, on average", [case(3, 1, tiles=2.5), case(3, 1, tiles=4.75)])

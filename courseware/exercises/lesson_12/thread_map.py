@@ -38,10 +38,12 @@ def takes_the_right_element(returned, thread, step, n_threads, rows, columns):
     elif taken is None:
         kind, text = "nothing", "there is an element left for this thread"
     else:
-        kind, text = "place", "this is the place of another element"
+        whose = f"element {tile.index(taken)}" if taken in tile else "no element"
+        kind, text = "place", f"this is the place of {whose}"
     if kind != "type":
         text += f"; this thread's element is number {step * n_threads + thread} of {rows * columns}, counted from 0"
-    return single_finding(kind, text, show(returned), show(right))
+    part = ("the row", "the column")[taken[0] == right[0]] if kind == "place" else ""
+    return single_finding(kind, text, show(returned), show(right), part)
 
 
 check = Checks(thread_map, takes_the_right_element)

@@ -25,9 +25,9 @@ def decode_kernel(
         float32; element [b, h, n, c] of k lies at k_ptr + b * stride_kb + h * stride_kh + n * stride_kn + c, and so on.
         Query heads h * GROUP_SIZE to (h + 1) * GROUP_SIZE - 1 use kv head h. Scores are q k^T times scale > 0.
     lengths: int32 [batch], how many keys each sequence has, 0 to capacity. Rows of k and v behind them may hold NaN.
-    A sequence's tiles of BLOCK_N keys are dealt out in order, ceil(tiles / splits) to each split; the last splits may
-        get fewer, or none. (flash_decode deals them out more evenly.) tl.num_programs(1) is the number of kv heads,
-        tl.num_programs(2) that of splits.
+    A sequence's tiles of BLOCK_N keys are dealt out in order, ceil(tiles / splits) to each split until none are left:
+        of 7 tiles, three splits get 3, 3 and 1. tl.num_programs(1) is the number of kv heads, tl.num_programs(2) that
+        of splits.
     Stores the state of each split for each query head: m, the largest score (not times log2(e)), l, the sum of
         exp(score - m), and acc, the sum of exp(score - m) * value; without keys -inf, 0 and 0. m and l: float32
         [batch, heads, splits]; acc: float32 [batch, heads, splits, HEAD_DIM]; contiguous.

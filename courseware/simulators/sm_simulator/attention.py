@@ -1,10 +1,10 @@
 """Lesson 15's attention forward as jobs on a simulated SM: every rung, to be read beside kernels/hopper/forward.py.
 
 A thread block has one query tile of 64 rows for each group that computes, and visits the key tiles in the same order.
-What each operation costs is counted, and nothing is fitted to a measurement:
+What each operation costs is counted at the rates of an H100, and nothing is fitted to a kernel's time:
 
     S = Q K^T and O += P V    2 * 64 * block_k * head_dim FLOPs each
-    max      the row maxima: an instruction for each score
+    max      the row maxima: an instruction for each score, of the kind that runs at half rate
     exp      for each score an exponential, and INSTRUCTIONS_PER_EXP instructions around it
     rescale  O times alpha: an instruction for each of its elements
 
@@ -23,8 +23,8 @@ from .simulator import SM, compute, mbarrier, tma, warpgroup_mma, warpgroup_mma_
 
 BLOCK_M = 64  # query rows of a group: those of one wgmma instruction
 ELEMENT_BYTES = 2
-# Subtract the maximum (fused with the scale), add to the row's sum, and half a conversion to fp16, which takes two.
-INSTRUCTIONS_PER_EXP = 2.5
+# Subtract the maximum, scale, add to the row's sum, and half a conversion to fp16, which takes two.
+INSTRUCTIONS_PER_EXP = 3.5
 RUNGS = ("one group", "a warp that fetches", "next scores first", "groups take turns")  # as in hopper_ladder.toml
 
 
@@ -57,7 +57,7 @@ def values(b, v, tile):
 
 def softmax(b, S, of):
     """The row maxima, and then P."""
-    yield compute(f"max {of}", instructions=b.scores, of=[S])
+    yield compute(f"max {of}", instructions=b.scores, maxima=b.scores, of=[S])
     yield compute(f"exp {of}", exps=b.scores, instructions=INSTRUCTIONS_PER_EXP * b.scores)
 
 

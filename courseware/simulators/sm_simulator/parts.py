@@ -20,7 +20,8 @@ class Rates:
 
     tensor_flops: float
     exps: float
-    instructions: float  # of one lane each
+    instructions: float  # of one lane each, maxima among them
+    maxima: float
     copy_bytes: float
     copy_latency: float
 
@@ -29,7 +30,7 @@ _GPU = GPUS["H100"]
 # Copies come from L2, and all SMs copy.
 H100 = Rates(
     _GPU.tensor_flops_per_cycle_per_sm, _GPU.exps_per_cycle_per_sm, _GPU.instructions_per_cycle_per_sm,
-    _GPU.l2_bytes_per_cycle / _GPU.sms, _GPU.l2_latency_cycles,
+    _GPU.maxima_per_cycle_per_sm, _GPU.l2_bytes_per_cycle / _GPU.sms, _GPU.l2_latency_cycles,
 )  # fmt: skip
 
 

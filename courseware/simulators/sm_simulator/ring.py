@@ -42,7 +42,7 @@ def run_ring(producer, consumer, stages, *, consumers=1, times=None):
     Raises JobError for what is no operation.
     """
     times = times or Times()
-    sm = SM(Rates(1 / max(times.product, 1e-9), 1, 1, COPY_BYTES / max(times.copy, 1e-9), times.latency))
+    sm = SM(Rates(1 / max(times.product, 1e-9), 1, 1, 1, COPY_BYTES / max(times.copy, 1e-9), times.latency))
     ring = sm.allocate_shared_memory("stage", stages, COPY_BYTES, readers=consumers)
     barriers = {"ready": sm.barriers("ready", stages, 1), "empty": sm.barriers("empty", stages, consumers)}
     # Two consumers go through the same operations, so a generator's are listed first.

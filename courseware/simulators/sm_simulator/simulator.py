@@ -8,12 +8,13 @@ A job is a generator that yields operations, one after the other, as a Gluon ker
     tma.async_copy_global_to_shared(tile, barrier, stage)
     warpgroup_mma(what, flops, reads)      starts a product of matrices; `yield` gives a token for its result
     warpgroup_mma_wait(pending)            until no more than so many products of this group are unfinished
-    compute(what, exps, instructions, of)  arithmetic; the group goes on when it is done. of: tokens that it uses
+    compute(what, exps, instructions, maxima, of)    arithmetic; the group goes on when it is done. of: tokens it uses
     tma.async_copy_shared_to_global(n_bytes)
 
-Time is in clock cycles. There is one engine for copies, one queue for the tensor cores, one for the units that compute
-exponentials, and one for the lanes that carry out instructions. All groups share them, and each serves what it is asked
-for in the order of asking. A copy arrives a latency after it has left the engine. Issuing an operation takes no time.
+Time is in clock cycles. There is one engine for copies, one queue for the tensor cores, and one each for the units that
+compute exponentials, those that find maxima, and the lanes that carry out instructions. All groups share them, and each
+serves what it is asked for in the order of asking. A copy arrives a latency after it has left the engine. Issuing an
+operation takes no time.
 """
 
 import heapq
@@ -57,8 +58,8 @@ def warpgroup_mma_wait(pending=0):
     return "mma_wait", pending
 
 
-def compute(what, *, exps=0, instructions=0, of=()):
-    return "compute", what, exps, instructions, of
+def compute(what, *, exps=0, instructions=0, maxima=0, of=()):
+    return "compute", what, {"exps": exps, "instructions": instructions, "maxima": maxima}, of
 
 
 @dataclass(eq=False)
@@ -81,7 +82,7 @@ class SM:
         self.rates, self.now = rates, 0.0
         self.stages, self.all_barriers = [], []
         self._events, self._order = [], itertools.count()
-        self._ends = dict.fromkeys(("copy_bytes", "tensor_flops", "exps", "instructions"), 0.0)  # of what is queued
+        self._ends = Counter()  # of what is queued, by unit
         self.spans, self.findings = [], []
 
     def allocate_shared_memory(self, name, n_stages, n_bytes, readers=1):
@@ -276,12 +277,12 @@ class SM:
         for product in done:
             product.waited_for = job.known[job.name]
 
-    def _on_compute(self, job, what, exps, instructions, of):
+    def _on_compute(self, job, what, work, of):
         for product in of:
             if product.waited_for is None:
                 text = f"{job.name} uses the result of {product.what} ({what}), a product that it has not waited for"
                 self._find("early read", text)
-        parts = [self._queue(unit, work) for unit, work in (("exps", exps), ("instructions", instructions)) if work]
+        parts = [self._queue(unit, amount) for unit, amount in work.items() if amount]
         if not parts:
             return None
         start, end = map(max, zip(*parts, strict=True))

@@ -116,6 +116,16 @@ def test_every_query_tile_is_loaded_once_and_hidden_key_tiles_never(rung, n, hea
     assert loaded is None or found["k"][0] == found["v"][0] == loaded * 64 * 16 * 2
 
 
+def test_a_change_is_what_the_flags_leave_of_the_kernel():
+    for rung in triton_ladder.RUNGS[1:]:
+        changed = [line for line in triton_ladder.change_of(rung.name).splitlines() if line[0] in "+-"]
+        assert changed and not any(flag in line for line in changed for flag in rung.options if flag.isupper())
+    skips = triton_ladder.change_of("lazy rescale").splitlines()
+    assert "+     if has_grown:" in skips and "+     growth = tl.max(m_new - m_i, axis=0)" in skips
+    config = "BLOCK_M, BLOCK_N, num_warps, num_stages = (64, 64, 4, "
+    assert {f"- {config}1)", f"+ {config}3)"} < set(triton_ladder.change_of("prefetch").splitlines())
+
+
 def test_lazy_rescale_rescales_where_the_maximum_grows():
     """Scores that grow along the keys, by less than the 8 powers of two that are tolerated and by far more."""
     q, k, v = qkv(150, 16)
@@ -157,7 +167,9 @@ def test_counts_by_hand():
     assert ladder_model.counts_of("prefetch", 4096, False)["wait_clocks"] == 0
     # Four resident, but an SM has two programs, which share the wait of 1,000 clocks: 2 * 5 tiles of 600 + 400 + 500.
     few = dict(programs=3, resident=4, tiles=5, product_clocks=600, instructions=200, warps=8, wait_clocks=1000)
-    assert ladder_model.predict_rung(few, {"sms": 2, "schedulers": 4, "clock_hz": 1e6}) == pytest.approx(0.015)
+    gpu = {"sms": 2, "schedulers": 4, "exponentials_per_clock": 16, "clock_hz": 1e6}
+    for exponentials, clocks in ((0, 15_000), (16 * 450, 15_500)):
+        assert ladder_model.predict_rung(few | {"exponentials": exponentials}, gpu) == pytest.approx(clocks / 1e6)
 
 
 def test_the_suspects_bytes_are_the_tracer_s_and_the_verdicts_those_of_the_lesson():

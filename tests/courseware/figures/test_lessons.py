@@ -46,7 +46,7 @@ def spreads():
 
 def rooflines():
     gpu, intensity = GPUS["H100"], 2.0 ** np.arange(-3, 13.25, 0.25)
-    figure = lesson_01.draw_roofline({name: GPUS[name] for name in ("H100", "T4")}, {"half": 0.5, "many": 1000.0})
+    figure = lesson_04.draw_roofline({name: GPUS[name] for name in ("H100", "T4")}, {"half": 0.5, "many": 1000.0})
     reach = np.minimum(intensity * gpu.hbm_bytes_per_s / 1e12, gpu.fp16_tensor_tflops)
     return figure, [reach], ["half: 0.5", "many: 1000", f"H100: ridge at {gpu.ridge_flops_per_byte:.0f}"]
 
@@ -141,7 +141,6 @@ def peers():
     return figure, [], []
 
 
-RATIOS = {"GFLOPs": (0.9, 0.7), "HBM, GB": (9.0, 14.0), "time, ms": (5.7, 4.0)}
 ROW = {"pass": "forward", "head_dim": 64, "causal": False, "n": 1024}
 ROW |= {"tflops": {"ours": 3.0, "sdpa_flash": 2.0, "sdpa_cudnn": 4.0}}
 SHOWN = {
@@ -153,13 +152,8 @@ SHOWN = {
     "elements": lambda: (
         lesson_06.draw_elements(([2, 4], {"a": [1, 4]}), ([2, 4], {"a": [4, 2], "b": [3, 1]})),
         [[1, 4], [4, 2], [3, 1]], []),
-    "memory": lambda: standard_records(lesson_10.draw_memory, "peak_bytes"),
     "times": lambda: standard_records(lambda rows: lesson_10.draw_times(rows, rows), "ms"),
     "ratios": lambda: (lesson_10.draw_ratios([ROW]), [[1.5], [0.75]], [records.provenance("attention-h100")]),
-    "standard over flash": lambda: (
-        lesson_10.draw_standard_over_flash(RATIOS), [[0.9, 9.0, 5.7], [0.7, 14.0, 4.0]], []),
-    "timings": lambda: (
-        lesson_10.draw_timings([1.0, 1.0, 10.0]), [[1, 1, 10]], ["mean 4.00 ms", "median 1.00 ms"]),
     "sweep": lambda: (
         lesson_11.draw_sweep(sweep_rows()), [],
         ["Measured best: 200 with 64 queries and 32 keys a tile", records.provenance("sweep-h100")]),

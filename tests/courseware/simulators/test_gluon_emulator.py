@@ -33,6 +33,16 @@ def load_use_and_hand_back(desc, smem, ready, done):
     mbarrier.arrive(done.index(0))
 
 
+def load_fence_and_hand_back(desc, smem, ready, done):
+    mbarrier.wait(ready.index(0), 0)
+    smem.index(0).load(None)
+    fence(desc, smem, ready, done)
+
+
+def start_a_product(*shared):
+    gluon_emulator.warpgroup_mma(TILE, TILE.T, None, use_acc=False, is_async=True)
+
+
 def overwrite(desc, smem, ready, done):
     mbarrier.wait(done.index(0), 0)
     smem.index(0).store(TILE)
@@ -57,6 +67,10 @@ def fence(desc, smem, ready, done):
 # The partitions, and what is found.
 PROGRAMS = {
     "right": ([fill, load_use_and_hand_back, overwrite], ""),
+    "right, because a fence waits for loads": ([fill, load_fence_and_hand_back, overwrite], ""),
+    "a product that nobody waits for": (
+        [start_a_product], "start_a_product 0 ends before a product or copy of its own has",
+    ),
     "stored while another partition loads": (
         [fill, load_and_hand_back, overwrite],
         "overwrite 2 stores to smem[0], which load_and_hand_back 1 is still loading from",

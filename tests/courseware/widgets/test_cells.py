@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from course_lib import runtime
 from courseware.checks import learner, registry
-from courseware.widgets import page
+from courseware.widgets import cells, page
 
 PASSED, UNKNOWN = ": passed, ", ": Python does not know the answer's source"
 IMPORTS = "import functools, torch\nimport numpy as np\nfrom course_lib.language import tl, triton"
@@ -24,6 +24,7 @@ CELLS = [  # a cell, what is said; where no more than that it passed, it comes b
     (f"@triton.heuristics({{'BLOCK': lambda given: 4}})\n{ADD}", [PASSED]),
     (f"%%time\n{SCALE}", [PASSED, "scale: its cell begins with %%time. ", "Run the cell without %%time."]),
     (f"%%capture\n%%prun -q\n{SCALE}", [PASSED, "begins with %%capture."]),
+    (f"{SCALE})", ["the cell above has a syntax error in line 3, so Python still has the softmax_scale"]),
     (f"%%timeit -n1 -r1\n{SCALE}", ["not attempted yet", "begins with %%timeit."]),
     (f"%%time\n{ADD}", ["vector_add: its cell begins with %%time."]),
     ("softmax_scale = functools.partial(pow, exp=-0.5)", [PASSED, UNKNOWN]),
@@ -47,3 +48,12 @@ def test_an_answer_in_a_cell(cell, told, monkeypatch, tmp_path, capsys):
         assert all(part in said for part in told), said
         learner.restore(exercise)
         assert (cell.rstrip() in capsys.readouterr().out) == (told == [PASSED])
+
+
+def test_a_name_that_is_gone_after_a_restart_is_explained(monkeypatch, capsys):
+    shell = InteractiveShell()
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    cells.explain_unknown_names(lambda: print("explained"))
+    for cell, said in (("softmax_scale", True), ("1 / 0", False)):
+        shell.run_cell(cell)
+        assert ("explained" in capsys.readouterr().out) == said

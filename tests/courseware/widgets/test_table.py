@@ -67,6 +67,7 @@ def test_rows_are_marked_in_bold_and_those_that_are_not_kept_are_folded(shown):
     above, below = html.split("<details>")
     assert "<b>plain</b>" in above and "none" in above and "<b>none</b>" not in above and "tiled" not in above
     assert "all 3 rows" in below and all(name in below for name in ("plain", "tiled", "none"))
+    assert "<table" not in page(shown, ROWS, HEADERS, folded="Numbers").partition("<summary>Numbers")[0]
 
 
 def test_rows_that_do_not_fit_are_refused():

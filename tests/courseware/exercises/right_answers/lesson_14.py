@@ -6,8 +6,8 @@ def bytes_with_numpy(lengths, heads, kv_heads, d, page_size, splits, bytes_per_e
     in_pages = (lengths + page_size - 1) // page_size * page_size
     held, keys = (2 * kv_heads * d * bytes_per_element * rows.sum() for rows in (in_pages, lengths))
     o = lengths.size * heads * d * bytes_per_element
-    states = 4 * lengths.size * heads * splits * np.array([d + 2 * ((d + 31) // 32), d + 2]) * (splits != 1)
-    return held, keys + o * splits + states[0], o + states[1]
+    states = 4 * lengths.size * heads * splits * (d + 2) * (splits != 1)
+    return held, keys + o * splits + states, o + states
 
 
 def merge_by_weights(m, l, acc):
