@@ -136,7 +136,7 @@ check("several tiles, each with a maximum of its own", [(48,), case(64, 32, head
 check("tiles of different sizes", [case(64, block_m=32), case(64, block_n=32)])
 check("another scale", [case(48, scale=4.0)])
 check("scores near 1000 and near -1000 leave nothing that overflows", [case(32, to_k=900), case(32, to_k=-900)])
-check("all scores below -1e6", [case(32, to_q=2000, to_k=-2000)])
+check("all scores below -1e6, unscaled", [case(32, to_q=2000, to_k=-2000, scale=1e-4)])
 check(
     "bytes: q once, k and v once for every tile of queries that sees some of them",
     [(48,), case(64, 32, 2, block_m=32), case(64, block_n=32)],
