@@ -9,7 +9,7 @@ from course_lib import reference
 from course_lib.kernels.plain_forward import flash_forward
 from course_lib.language import WRITTEN
 from courseware.checks import AnswerError, Checks, Exercise, Finding, case_of, expected, judging, single_finding
-from courseware.checks.kernel_calls import TRITON, Launch, compare_launch, plain
+from courseware.checks.kernel_calls import TRITON, Launch, compare_launch, plain, traced
 
 triton = WRITTEN.triton
 
@@ -26,11 +26,12 @@ def launch_by_hand(kernel, q, k, v, causal=False, block_m=64, block_n=32):
         stride, it reads a copy. There is a program for each tile of queries of each head, and no other.
 
     >>> import torch
+    >>> from course_lib import runtime
     >>> from course_lib.kernels.plain_forward import flash_forward
-    >>> q, k, v = torch.zeros(1, 2, 4), torch.zeros(1, 3, 4), torch.ones(1, 3, 4)
+    >>> q, k, v = (torch.ones(1, n, 4, device=runtime.device()) for n in (2, 3, 3))
     >>> o, lse = launch_by_hand(flash_forward, q, k, v, causal=True)
-    >>> o.shape, lse.numpy().round(3)
-    (torch.Size([1, 2, 4]), array([[0.693, 1.099]], dtype=float32))
+    >>> tuple(o.shape), lse.cpu().numpy().round(3)
+    ((1, 2, 4), array([[2.693, 3.099]], dtype=float32))
     """
     import torch
 
@@ -79,8 +80,6 @@ class RecordedKernel:
 
     def launch(self, grid, *arguments, **named):
         """Run all programs, or raise NoLaunch."""
-        from courseware.tracer import trace
-
         options = {name: named.pop(name) for name in OPTIONS if name in named}
         try:
             call = SIGNATURE.bind(*arguments, **named).arguments
@@ -88,11 +87,8 @@ class RecordedKernel:
             raise NoLaunch(f"{error}; the kernel has {', '.join(SIGNATURE.parameters)}") from None
         grid = _numbers_of_programs(grid(call) if callable(grid) else grid)
         _acceptable(call, options.get("num_warps", 4))
-        traced = None
-        if call["q_ptr"].device.type == "cpu":
-            with trace() as traced:
-                flash_forward[grid](**call)
-        self.launches.append((grid, {name.removesuffix("_ptr"): value for name, value in call.items()}, traced))
+        trace = traced(plain(flash_forward), grid, call) if call["q_ptr"].device.type == "cpu" else None
+        self.launches.append((grid, {name.removesuffix("_ptr"): value for name, value in call.items()}, trace))
 
 
 def _numbers_of_programs(grid):
@@ -245,13 +241,13 @@ def launch_is_right(kernel, returned, q, k, v, causal, dtype, **names):
     """A test: launched as it should be, and the results are those of attention."""
     if wrong := wrong_launch(kernel, returned, q, k, v, causal, **names):
         return wrong
-    ((_, call, traced),) = kernel.launches
+    ((_, call, trace),) = kernel.launches
     if changed := [name for name, x in zip("qkv", (q, k, v), strict=True) if x._version]:
         return single_finding("modified", f"the call changes {' and '.join(changed)} in place", part=changed[0])
-    if dtype != "float32" or traced is None or not q.numel():  # float16 has errors of its own
+    if dtype != "float32" or trace is None or not q.numel():  # float16 has errors of its own
         return None
     arrays = [x.double().numpy() for x in (q, k, v)]
-    launch = Launch({f"{name}_ptr": call[name].double().numpy() for name in ("o", "lse")}, traced)
+    launch = Launch({f"{name}_ptr": call[name].double().numpy() for name in ("o", "lse")}, trace)
 
     def attention(q, k, v):
         heads = [reference.attention(*each, causal=causal, return_lse=True) for each in zip(q, k, v, strict=True)]
