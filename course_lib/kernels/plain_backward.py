@@ -1,9 +1,10 @@
 """FlashAttention-2 backward (Dao 2023, Alg. 2) as lesson 09 teaches it: three kernels, each gradient written once.
 
-Each kernel works on one head and `plain_attention_backward` launches them. The second, which is the longest, is the
-lesson's exercise. `backward.py` is this made fast.
+Each kernel works on one head, and has a function that launches it. The second, which is the longest, is the lesson's
+exercise, and so is what calls the launches. `backward.py` is this made fast.
 """
 
+from course_lib.kernels.plain_forward import plain_attention
 from course_lib.language import tl, triton
 
 
@@ -117,6 +118,56 @@ def dq_tile(
     tl.store(dq_ptr + offs_md, dq * scale, mask=mask_m[:, None] & mask_d)
 
 
+def launch_forward(q, k, v, causal, scale):
+    """(o, lse) of one head from lesson 08's kernel. q: [n_q, d]; k, v: [n_k, d]; contiguous, as for all launches here.
+
+    All are torch tensors, float32 or float16. causal and scale: of the kernels.
+    """
+    _require_contiguous(q=q, k=k, v=v)
+    o, lse = plain_attention(q[None, None], k[None, None], v[None, None], causal=causal, scale=scale)
+    return o[0, 0], lse[0, 0]
+
+
+def launch_delta(o, do, block_q=32):
+    """delta, float32 [n_q]. o, do: [n_q, d]."""
+    _require_contiguous(o=o, do=do)
+    (n_q, d), delta = o.shape, o.new_empty(len(o)).float()
+    delta_tile[(triton.cdiv(n_q, block_q),)](o, do, delta, n_q, d, block_q, _columns(d))
+    return delta
+
+
+def launch_dkdv(q, k, v, do, lse, delta, causal, scale, block_q=32, block_k=32):
+    """(dk, dv), each as k and v. q, do: [n_q, d]; k, v: [n_k, d]; lse, delta: float32 [n_q]."""
+    _require_contiguous(q=q, k=k, v=v, do=do, lse=lse, delta=delta)
+    (n_q, d), n_k, dk, dv = q.shape, len(k), k.new_empty(k.shape), v.new_empty(v.shape)
+    # One stage: with more, tiles of 256 columns would not fit into shared memory.
+    dkdv_tile[(triton.cdiv(n_k, block_k),)](
+        q, k, v, do, lse, delta, dk, dv, *[d] * 6, n_q, n_k, scale, causal, d, block_q, block_k, _columns(d),
+        num_stages=1,
+    )  # fmt: skip
+    return dk, dv
+
+
+def launch_dq(q, k, v, do, lse, delta, causal, scale, block_q=32, block_k=32):
+    """dq, as q. The arguments are those of `launch_dkdv`."""
+    _require_contiguous(q=q, k=k, v=v, do=do, lse=lse, delta=delta)
+    (n_q, d), n_k, dq = q.shape, len(k), q.new_empty(q.shape)
+    dq_tile[(triton.cdiv(n_q, block_q),)](
+        q, k, v, do, lse, delta, dq, n_q, n_k, scale, causal, d, block_q, block_k, _columns(d), num_stages=1
+    )
+    return dq
+
+
+def _columns(d):
+    return max(16, triton.next_power_of_2(d))
+
+
+def _require_contiguous(**tensors):
+    for name, x in tensors.items():
+        if not x.is_contiguous():
+            raise ValueError(f"{name} has strides {x.stride()}, and the kernel takes its rows to follow one another")
+
+
 def plain_attention_backward(q, k, v, o, lse, do, *, causal, scale, block_q=32, block_k=32):
     """(dq, dk, dv) for do, the gradient of o.
 
@@ -125,16 +176,9 @@ def plain_attention_backward(q, k, v, o, lse, do, *, causal, scale, block_q=32, 
     """
     import torch
 
-    q, k, v, o, lse, do = (x.contiguous() for x in (q, k, v, o, lse, do))
-    dq, dk, dv, delta = (torch.empty_like(x) for x in (q, k, v, lse))
-    n_q, n_k, d = q.shape[2], k.shape[2], q.shape[3]
-    q_tiles, k_tiles = (triton.cdiv(n_q, block_q),), (triton.cdiv(n_k, block_k),)
-    block_d = max(16, triton.next_power_of_2(d))
-    sizes = n_q, n_k, scale, causal, d, block_q, block_k, block_d
-    heads = zip(*(x.flatten(0, 1) for x in (q, k, v, o, lse, do, dq, dk, dv, delta)), strict=True)
-    for q_h, k_h, v_h, o_h, lse_h, do_h, dq_h, dk_h, dv_h, delta_h in heads:
-        delta_tile[q_tiles](o_h, do_h, delta_h, n_q, d, block_q, block_d)
-        # One stage: with more, tiles of 256 columns would not fit into shared memory.
-        dkdv_tile[k_tiles](q_h, k_h, v_h, do_h, lse_h, delta_h, dk_h, dv_h, *[d] * 6, *sizes, num_stages=1)
-        dq_tile[q_tiles](q_h, k_h, v_h, do_h, lse_h, delta_h, dq_h, *sizes, num_stages=1)
-    return dq, dk, dv
+    inputs, made = (x.flatten(0, 1).contiguous() for x in (q, k, v, o, lse, do)), []
+    for q_h, k_h, v_h, o_h, lse_h, do_h in zip(*inputs, strict=True):
+        given = q_h, k_h, v_h, do_h, lse_h, launch_delta(o_h, do_h, block_q), causal, scale, block_q, block_k
+        made.append((launch_dq(*given), *launch_dkdv(*given)))
+    dq, dk, dv = map(torch.stack, zip(*made, strict=True))
+    return dq.view(q.shape), dk.view(k.shape), dv.view(v.shape)

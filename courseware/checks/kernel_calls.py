@@ -294,8 +294,9 @@ def is_kernel(exercise: Exercise) -> bool:
 
 
 def runs_here(exercise: Exercise) -> bool:
-    """Whether this process can check the exercise: any but a kernel, which has to be interpreted."""
-    return "triton" not in exercise.imports or runtime.mode() == "interpreter"
+    """Whether this process can check the exercise: any but what it lacks PyTorch for, or an interpreter."""
+    lacks = {"gpu": {"triton"}, "numpy": {"triton", "torch"}}.get(runtime.mode(), set())
+    return lacks.isdisjoint(exercise.imports)
 
 
 def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None, serve: str) -> Result:
@@ -311,8 +312,8 @@ def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None, s
 
     if runtime.mode() == "numpy":
         return failed(
-            "not checked, for this exercise needs Triton, which cannot run here. The lesson's badge "
-            "opens it in Colab, where it can; python -m courseware doctor says what is missing on this machine."
+            "not checked, for this exercise needs PyTorch and Triton, which cannot run here. The lesson's badge "
+            "opens it in Colab, where they can; python -m courseware doctor says what is missing on this machine."
         )
     from courseware.tracer import sources
 

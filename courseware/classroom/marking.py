@@ -106,7 +106,7 @@ def outcome_of(exercise_id, cells, test, sandboxed):
     # Triton alone runs beside a kernel.
     cells = [cell for cell in cells if not kernel or is_kernel(registry.find(cell[0]))]
     try:
-        answer = RemoteAnswer(cells, name, kernel, sandboxed)
+        answer = RemoteAnswer(cells, name, kernel, sandboxed, "torch" in exercise.imports)
     except CellFails as error:
         return {"message": str(error)}
     if test is None:

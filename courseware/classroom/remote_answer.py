@@ -53,8 +53,8 @@ class RemoteAnswer:
 
     is_remote = True  # for `is_remote` of checks
 
-    def __init__(self, cells, name, is_kernel, sandboxed):
-        self._start = list(map(list, cells)), name, is_kernel
+    def __init__(self, cells, name, is_kernel, sandboxed, has_torch=False):
+        self._start = list(map(list, cells)), name, is_kernel, has_torch
         self.sources = [source for _, source in cells]
         self.sandboxed = sandboxed
         self._process = None
@@ -63,7 +63,9 @@ class RemoteAnswer:
 
     def _open(self):
         told, tell = os.pipe()
-        command, environment = sandbox.worker(self.sandboxed, tell)
+        command, environment = sandbox.worker(
+            self.sandboxed, tell, sandbox.WITH_TORCH if self._start[-1] else sandbox.PACKAGES
+        )
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         self._process = subprocess.Popen(command, env=environment, pass_fds=[tell], **pipes)
         os.close(tell)
@@ -120,6 +122,10 @@ class RemoteAnswer:
     def launch(self, grid, call):
         """Run a launch of the kernel that it is, and return its Trace."""
         return remote_launch.launch(self, grid, call)
+
+    def differentiate(self, launches, *given):
+        """What the worker's `gradients.differentiated` makes of it. launches: does what a launch is asked for."""
+        return self.play("differentiate", *given, CALL_LIMIT_S, serve=launches)
 
     def play(self, *message, serve=None):
         """Send a message, answer what the worker asks, and return what comes of it. Raises Told.

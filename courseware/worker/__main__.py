@@ -37,13 +37,18 @@ def main():
     grader, nothing = Grader(channel), os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(nothing, descriptor)
-    _, cells, name, is_kernel = channel.receive()
+    _, cells, name, is_kernel, has_torch = channel.receive()
     namespace = {"__name__": "__main__", "np": np}
     if is_kernel:
         from . import kernels
 
         namespace |= {"triton": kernels.triton, "tl": kernels.tl, "__builtins__": kernels.BUILTINS}
-    limits.limit(MEMORY_BYTES[is_kernel])
+    if has_torch:
+        global gradients
+        from . import gradients
+
+        namespace |= {"torch": gradients.torch}
+    limits.limit(MEMORY_BYTES[is_kernel or has_torch])
     os.dup2(nothing, 2)
     channel.send("limited")
     for place, (cell, source) in enumerate(cells):
@@ -69,11 +74,20 @@ def main():
             _call(grader, answer, *rest)
         elif kind == "launch":
             _tell(channel, kernels.launched(grader, answer, *rest), [])
+        elif kind == "differentiate":
+            _differentiate(grader, answer, *rest)
 
 
 def _call(grader, answer, arguments, limit_s):
     outcome = run(lambda: grader.done(answer(*arguments)), limit_s)
     _tell(grader.channel, outcome, arguments)
+
+
+def _differentiate(grader, answer, *given):
+    *given, limit_s = given
+    launch = functools.partial(grader.ask, None)
+    outcome = run(lambda: grader.done(gradients.differentiated(answer, launch, *given)), limit_s)
+    _tell(grader.channel, outcome, [])
 
 
 def _tell(channel, outcome, arguments):

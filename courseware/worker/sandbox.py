@@ -1,7 +1,7 @@
 """The command line that runs a program under bubblewrap, where it finds nothing to steal and nothing to break.
 
-It has no network, no home and none of the course but courseware/worker. It can read Python, NumPy, Triton and /usr,
-and write only to the folders that are named.
+It has no network, no home and none of the course but courseware/worker. It can read Python, NumPy, Triton, /usr, and
+PyTorch where an exercise is about it, and write only to the folders that are named.
 """
 
 import functools
@@ -13,6 +13,7 @@ from pathlib import Path
 
 COURSE = Path(__file__).resolve().parents[2]
 PACKAGES = ("numpy", "triton")
+WITH_TORCH = (*PACKAGES, "torch", "torchgen", "typing_extensions", "nvidia", "sympy", "mpmath")
 REFUSAL = """\
 Answers are not marked: they would run with your rights, because bubblewrap {why}.
 On Debian or Ubuntu: apt-get install bubblewrap. Elsewhere, mark in a container: docs/instructors.md has the line.
@@ -54,7 +55,7 @@ def command(arguments, writable=(), readable=()) -> list[str]:
     return [*line, "--chdir", str([*writable, "/"][0]), "--", *limits, *map(str, arguments)]
 
 
-def worker(sandboxed: bool, info: int) -> tuple[list[str], dict[str, str]]:
+def worker(sandboxed: bool, info: int, packages=PACKAGES) -> tuple[list[str], dict[str, str]]:
     """The command line of the worker, and its environment. info: a file descriptor on which bwrap tells its process."""
     script = "from courseware.worker import __main__ as worker; worker.main()"
     environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TRITON_INTERPRET": "1", "HOME": "/"}
@@ -63,7 +64,7 @@ def worker(sandboxed: bool, info: int) -> tuple[list[str], dict[str, str]]:
         return [sys.executable, "-c", _found(str(COURSE)) + script], environment | {"PATH": "/usr/bin:/bin"}
     shown = ["--ro-bind", COURSE / "courseware/worker", "/course/courseware/worker"]
     shown += ["--ro-bind", COURSE / "courseware/editing.py", "/course/courseware/editing.py"]
-    line = [*_confined(bubblewrap()), *map(str, shown), "--remount-ro", "/", "--chdir", "/"]
+    line = [*_confined(bubblewrap(), packages), *map(str, shown), "--remount-ro", "/", "--chdir", "/"]
     line += ["--as-pid-1", "--info-fd", str(info), "--"]
     return [*line, *python(script, "/course")], environment
 
@@ -77,7 +78,7 @@ def _found(*folders):
     return f"import sys; sys.path[:0] = {list(folders)!r}; "
 
 
-def _confined(path):
+def _confined(path, packages=PACKAGES):
     line = [path, "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL"]
     line += ["--die-with-parent", "--new-session"]
     base = Path(sys.base_prefix).resolve()
@@ -100,8 +101,8 @@ def _confined(path):
     for folder in covered:
         if folder.is_relative_to(base) or folder.is_relative_to("/usr"):
             line += ["--tmpfs", str(folder)]
-    for found in filter(None, map(importlib.util.find_spec, PACKAGES)):
-        home = Path(found.origin).parent
+    for found in filter(None, map(importlib.util.find_spec, packages)):
+        home = Path(next(iter(found.submodule_search_locations or [found.origin])))
         for part in (home, *home.parent.glob(f"{home.name}.libs"), *home.parent.glob(f"{home.name}-*.dist-info")):
             line += ["--ro-bind", str(part), f"/packages/{part.name}"]
     for device in ("null", "zero", "urandom"):

@@ -7,7 +7,6 @@ def softmax_vjp_by_matrix(P, dP):
 
 
 RIGHT_ANSWERS = {
-    "p_and_ds": {"base 2": {"np.exp(S": "np.exp2(np.log2(np.e) * (S", "0.0, lse)[:, None])": "0.0, lse)[:, None]))"}},
     "softmax_vjp": {"row by row, with the matrix, in float32": softmax_vjp_by_matrix},
     "attention_backward": {
         "float32": {"S = Q @ K": "Q, K, V, dO = (np.float32(x) for x in (Q, K, V, dO))\n    S = Q @ K"}},
@@ -32,4 +31,11 @@ RIGHT_ANSWERS = {
             "tl.trans(ds).to(q.dtype), q": "ds.to(q.dtype), q"},
         "results in the inputs' dtype": {"dk * scale, m": "(dk * scale).to(k.dtype), m", "dv, m": "dv.to(v.dtype), m"},
         "the first query tile is not rounded, and reads less": {" // BLOCK_M * BLOCK_M\n": "\n"}},
+    "attention_function": {
+        "delta without a launch, both numbers in one attribute, a gradient only where one is asked for": {
+            "delta = kernels.launch_delta(o, do)": "delta = (do * o).sum(dim=-1)",
+            "ctx.causal, ctx.scale = causal, scale": "ctx.how = causal, scale",
+            "ctx.causal, ctx.scale)\n            dq": "*ctx.how)\n            dq",
+            "ctx.causal, ctx.scale)\n            return dq,":
+                "*ctx.how)\n            return dq if ctx.needs_input_grad[0] else None,"}},
 }  # fmt: skip
