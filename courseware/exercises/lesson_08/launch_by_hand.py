@@ -69,6 +69,8 @@ class RecordedKernel:
     launches: (grid, parameter without _ptr -> argument, Trace) of each; no Trace of tensors that are not in memory.
     """
 
+    arg_names = tuple(SIGNATURE.parameters)
+
     def __init__(self):
         self.launches = []
 
@@ -84,7 +86,7 @@ class RecordedKernel:
         try:
             call = SIGNATURE.bind(*arguments, **named).arguments
         except TypeError as error:
-            raise NoLaunch(f"{error}; the kernel has {', '.join(SIGNATURE.parameters)}") from None
+            raise NoLaunch(f"{error}; the kernel has {', '.join(self.arg_names)}") from None
         grid = _numbers_of_programs(grid(call) if callable(grid) else grid)
         _acceptable(call, options.get("num_warps", 4))
         trace = traced(plain(flash_forward), grid, call) if call["q_ptr"].device.type == "cpu" else None
@@ -275,7 +277,7 @@ def recorded(call, test):
             return judging(call, functools.partial(test, kernel), flash_forward=kernel)(answer, **inputs)
         except AnswerError as error:
             said, *line = error.finding.text.split("\n")
-            why = said.partition("NoLaunch: ")[2]
+            why = said.partition("NoLaunch")[2].partition(": ")[2]  # a class of its own where the answer is marked
             if "CUDA" in said:
                 why = "there is no GPU here, and the answer asks for one: results belong on q.device, wherever that is"
             if not why:
