@@ -14,7 +14,7 @@ from courseware.checks.kernel_calls import TRITON, Launch, compare_launch, plain
 triton = WRITTEN.triton
 
 
-def launch_by_hand(kernel, q, k, v, causal=False, block_m=64, block_n=32):
+def launch_by_hand(kernel, q, k, v, causal, block_m, block_n):
     """Attention in one launch of section 4's kernel, without the course's `launched`.
 
     kernel: flash_forward. q: a torch tensor [heads, n_q, d]; k, v: [heads, n_k, d]; all float32 or all float16, on one
@@ -29,7 +29,7 @@ def launch_by_hand(kernel, q, k, v, causal=False, block_m=64, block_n=32):
     >>> from course_lib import runtime
     >>> from course_lib.kernels.plain_forward import flash_forward
     >>> q, k, v = (torch.ones(1, n, 4, device=runtime.device()) for n in (2, 3, 3))
-    >>> o, lse = launch_by_hand(flash_forward, q, k, v, causal=True)
+    >>> o, lse = launch_by_hand(flash_forward, q, k, v, causal=True, block_m=16, block_n=32)
     >>> tuple(o.shape), lse.cpu().numpy().round(3)
     ((1, 2, 4), array([[2.693, 3.099]], dtype=float32))
     """
@@ -45,7 +45,6 @@ def launch_by_hand(kernel, q, k, v, causal=False, block_m=64, block_n=32):
         q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1), o.stride(0), o.stride(1),
         lse.stride(0), n_q, k.shape[1], d**-0.5,
         IS_CAUSAL=causal, HEAD_DIM=d, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=max(16, triton.next_power_of_2(d)),
-        num_warps=4,
     )  # fmt: skip
     return o, lse
 
@@ -261,10 +260,11 @@ def launch_is_right(kernel, returned, q, k, v, causal, dtype, **names):
 CALL = """\
 import torch
 from course_lib.kernels.plain_forward import flash_forward
-rng, held = np.random.default_rng(0), np.argsort(order).tolist()  # order: of the axes in memory
+rng = np.random.default_rng(0)
 x = [torch.from_numpy(rng.standard_normal((heads, n, d)).astype(dtype)).to(device) for n in (n_q, n_k, n_k)]
-x = [torch.nn.functional.pad(each.permute(order), (0, i * gap)).contiguous() for i, each in enumerate(x, 1)]
-q, k, v = (each[..., : each.shape[2] - i * gap].permute(held) for i, each in enumerate(x, 1))
+x = [each.permute(order).contiguous() for each, order in zip(x, orders)]  # as they lie in memory
+x = [torch.nn.functional.pad(each, (0, i * gap))[..., : each.shape[2]] for i, each in enumerate(x, 1)]
+q, k, v = (each.permute(*np.argsort(order).tolist()) for each, order in zip(x, orders))
 launch_by_hand(flash_forward, q, k, v, causal, block_m, block_n)"""
 
 
@@ -287,9 +287,10 @@ def recorded(call, test):
     return judged
 
 
+ROWS, HEADS, COLUMNS = (0, 1, 2), (1, 0, 2), (0, 2, 1)  # axes as they lie in memory: heads in rows, columns outside
 case = case_of(
-    "heads n_q n_k d block_m block_n causal dtype gap order device",
-    d=16, block_m=16, block_n=16, causal=False, dtype="float32", gap=0, order=(0, 1, 2), device="cpu",
+    "heads n_q n_k d block_m block_n causal dtype gap orders device",
+    d=16, block_m=16, block_n=16, causal=False, dtype="float32", gap=0, orders=(ROWS,) * 3, device="cpu",
 )  # fmt: skip
 check = Checks(CALL, launch_is_right, case, through=recorded)
 
@@ -298,9 +299,13 @@ check("a program for each tile of each head", [case(2, 48, 32, causal=True), (3,
 check("queries that no tile divides", [(2, 20, 9), case(1, 5, 7, causal=True)])
 check("any d from 1 up", [(1, 16, 16, 24), (2, 16, 20, 3)])
 check(
-    "rows with gaps, heads inside rows: read where they lie", [case(2, 20, 24, gap=4), case(2, 20, 24, order=(1, 0, 2))]
+    "rows with gaps, heads inside rows: read where they lie",
+    [case(2, 20, 24, gap=4), case(2, 20, 24, orders=(HEADS, HEADS, HEADS))],
 )
-check("a last axis with gaps", [case(2, 20, 24, order=(0, 2, 1)), case(2, 16, 16, order=(2, 1, 0))])
+check(
+    "a last axis with gaps",
+    [case(2, 20, 24, orders=orders) for orders in ((COLUMNS,) * 3, (ROWS, COLUMNS, ROWS), (ROWS, HEADS, COLUMNS))],
+)
 check("float16: o is float16, lse is float32", [case(2, 20, 24, dtype="float16")])
 check("on the device of the inputs, and without heads", [case(2, 20, 24, device="meta"), (0, 20, 24)])
 
