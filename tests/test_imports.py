@@ -59,7 +59,7 @@ COURSEWARE = {
     ),
     "exercises": (
         {"kernels", "language", "machine", "masks", "reference", "serving", "traffic"},
-        {"bench", "bug_hunt", "checks", "simulators"},
+        {"bench", "bug_hunt", "checks", "simulators", "worker"},
     ),
 }  # fmt: skip
 MAY_IMPORT = {f"course_lib.{part}": {f"course_lib.{name}" for name in names} for part, names in COURSE_LIB.items()}

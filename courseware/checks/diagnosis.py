@@ -179,7 +179,7 @@ def _difference(array, part):
     if 1e-15 < relative < 3e-3 and not (off.size > 2 and np.ptp(off) < 0.01 * np.abs(off).max()):
         if factors := _by_row(array, part, wrong):
             return "factor", f"{name} is {factors}"
-        rounded = relative > 1e-5 and 0.2 < np.mean(off[off != 0] > 0) < 0.8
+        rounded = relative > 1e-5 and off.any() and 0.2 < np.mean(off[off != 0] > 0) < 0.8
         text = f"{name} is right to about {int(-np.log10(relative))} digits only"
         return "precision" if rounded else "digits", text
     if tiles := _by_tile(array, part, wrong):

@@ -312,7 +312,7 @@ def graded_elsewhere(exercise: Exercise, function: Callable, seed: int | None, s
 
     if runtime.mode() == "numpy":
         return failed(
-            "not checked, for this exercise needs PyTorch and Triton, which cannot run here. The lesson's badge "
+            "not checked, for this exercise needs Triton and PyTorch, which cannot run here. The lesson's badge "
             "opens it in Colab, where they can; python -m courseware doctor says what is missing on this machine."
         )
     from courseware.tracer import sources

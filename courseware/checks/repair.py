@@ -193,4 +193,4 @@ def _in_words(change):
             return f"with only a part of {text}"
     if any(ast.dump(old) == ast.dump(node) for node in ast.walk(new)):
         return f"with one more step applied to {text}{within}"
-    return f"with something else in place of {text or change.within}"
+    return f"with something else in place of {text or change.within or 'a part of this line'}"

@@ -1,12 +1,12 @@
 """An answer that makes a torch.autograd.Function, called forward and backward. Its launches are the grader's."""
 
-import functools
 import inspect
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 import torch._functorch.utils  # noqa: F401 - which the first apply imports, in an answer's time
+from torch.utils._pytree import tree_leaves
 
 
 def differentiated(answer, launch, arguments, parameters, do=None, how=""):
@@ -14,9 +14,8 @@ def differentiated(answer, launch, arguments, parameters, do=None, how=""):
 
     arguments: arrays, given as tensors that require a gradient, and numbers. kernels has a function for each name in
     parameters, {name: names of its arguments}, and launch(name, *arguments) does its work, on arrays.
-    do: gradient of o; None is that of o.sum().
-    how: "columns": rows of tensors do not follow one another. "between": another call comes before the backward.
-    "twice": the first gradient is differentiated again.
+    do: gradient of o; None is that of o.sum(). how: "columns", not the rows, of tensors lie side by side; or "twice",
+    the first gradient is differentiated again.
     """
 
     def tensor(x):
@@ -28,13 +27,13 @@ def differentiated(answer, launch, arguments, parameters, do=None, how=""):
     o = answer(*given, kernels)
     if not torch.is_tensor(o):
         return {"problem": f"the function returned {type(o).__name__}, not the tensor o"}
-    node = _function_behind(o.grad_fn)
+    node = o.grad_fn
+    while node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction):  # as below a reshape
+        node = next((before for before, _ in node.next_functions if before is not None), None)
     if node is None:
         return {"problem": "no torch.autograd.Function is behind what came back: is it what apply returned?"}
-    kept = [name for name, x in vars(node).items() if torch.is_tensor(x) or _holds_tensors(x)]
+    kept = [name for name, x in vars(node).items() if any(map(torch.is_tensor, tree_leaves(x)))]
     made = {"o": o.detach().numpy().copy(), "kept": kept, "saved_elems": sum(x.numel() for x in node.saved_tensors)}
-    if how == "between":
-        answer(*(2 * x.detach() if torch.is_tensor(x) else x for x in given), kernels)
     leaves = [x for x in given if torch.is_tensor(x)]
     if how == "twice":
         first, *_ = torch.autograd.grad(o.square().sum(), leaves, create_graph=True)
@@ -42,30 +41,15 @@ def differentiated(answer, launch, arguments, parameters, do=None, how=""):
             (first.sum() + leaves[0].sum()).backward()
         except RuntimeError:
             return made
-        return made | {"problem": "a second derivative leaves out what comes through the kernels, and does not raise"}
-    if do is None:
-        o.sum().backward()
-    else:
-        o.backward(tensor(do))
+        return made | {"problem": "a second derivative does not raise"}
+    (o.sum() if do is None else o).backward(None if do is None else tensor(do))
     return made | {"gradients": tuple(None if x.grad is None else x.grad.numpy() for x in leaves)}
-
-
-def _holds_tensors(x):
-    return isinstance(x, list | tuple) and any(map(torch.is_tensor, x))
-
-
-def _function_behind(node):
-    """The node that a subclass of torch.autograd.Function has made, perhaps below a reshape, or None."""
-    while node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction):
-        node = next((before for before, _ in node.next_functions if before is not None), None)
-    return node
 
 
 def _launching(launch, name, parameters):
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature([inspect.Parameter(each, kind) for each in parameters])
 
-    @functools.wraps(launch)
     def launching(*given, **named):
         arguments = signature.bind(*given, **named).arguments
         for parameter, x in arguments.items():

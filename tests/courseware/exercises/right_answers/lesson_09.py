@@ -32,10 +32,5 @@ RIGHT_ANSWERS = {
         "results in the inputs' dtype": {"dk * scale, m": "(dk * scale).to(k.dtype), m", "dv, m": "dv.to(v.dtype), m"},
         "the first query tile is not rounded, and reads less": {" // BLOCK_M * BLOCK_M\n": "\n"}},
     "attention_function": {
-        "delta without a launch, both numbers in one attribute, a gradient only where one is asked for": {
-            "delta = kernels.launch_delta(o, do)": "delta = (do * o).sum(dim=-1)",
-            "ctx.causal, ctx.scale = causal, scale": "ctx.how = causal, scale",
-            "ctx.causal, ctx.scale)\n            dq": "*ctx.how)\n            dq",
-            "ctx.causal, ctx.scale)\n            return dq,":
-                "*ctx.how)\n            return dq if ctx.needs_input_grad[0] else None,"}},
+        "delta without a launch": {"delta = kernels.launch_delta(o, do)": "delta = (do * o).sum(dim=-1)"}},
 }  # fmt: skip
