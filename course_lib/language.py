@@ -10,7 +10,12 @@ from types import SimpleNamespace
 from course_lib import runtime
 
 WRITTEN = SimpleNamespace(
-    triton=SimpleNamespace(jit=lambda function: function), tl=SimpleNamespace(constexpr="tl.constexpr")
+    triton=SimpleNamespace(
+        jit=lambda function: function,
+        cdiv=lambda x, y: -(-x // y),
+        next_power_of_2=lambda n: 1 << (n - 1).bit_length(),
+    ),
+    tl=SimpleNamespace(constexpr="tl.constexpr"),
 )
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from course_lib import runtime
 from courseware.simulators.triton_trace import interpreter_process
+from courseware.widgets.cells import source_of
 
 from .calling import AnswerError, GuardedAnswer, is_remote, judging
 from .diagnosis import compare, named
@@ -76,8 +77,6 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
     """
     import torch
 
-    from courseware.tracer import trace
-
     guarded = isinstance(kernel, GuardedAnswer)
     function = plain(kernel.answer if guarded else kernel)
     remote = is_remote(function)
@@ -96,33 +95,47 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
     def run():
         if remote:
             return function.launch(grid, call)
-        with trace() as traced:
-            _runnable(function)[grid](**call)
-        return traced
+        return traced(function, grid, call)
 
     try:
-        traced = kernel.run(run) if guarded else run()
+        seen = kernel.run(run) if guarded else run()
     except AnswerError as error:
-        raise AnswerError(_named_if_numpy(error.finding)) from None
-    made = Launch({name: tensors[name].numpy() for name in outputs}, traced)
+        source = function.sources[-1] if remote else source_of(function) or ""
+        raise AnswerError(_in_terms_of_a_kernel(error.finding, source)) from None
+    made = Launch({name: tensors[name].numpy() for name in outputs}, seen)
     if guarded:
-        kernel.loads = {name: tensor.loads for name, tensor in traced.tensors.items() if f"{name}_ptr" not in outputs}
-        kernel.note(made.outputs, made.by_tensor(), [str(violation) for violation in traced.violations[:1]])
+        kernel.loads = {name: tensor.loads for name, tensor in seen.tensors.items() if f"{name}_ptr" not in outputs}
+        kernel.note(made.outputs, made.by_tensor(), [str(violation) for violation in seen.violations[:1]])
     return made
 
 
-def _named_if_numpy(finding):
-    """The finding; of an exception from a line that calls NumPy, with what to call there.
+def traced(function: Callable, grid: tuple, call: dict):
+    """The Trace of a launch of the kernel of a plain function. call: parameter -> argument."""
+    from courseware.tracer import trace
 
-    Triton's interpreter says of it such as "'NoneType' object has no attribute 'to_tensor'".
+    with trace() as seen:
+        _runnable(function)[grid](**call)
+    return seen
+
+
+def _in_terms_of_a_kernel(finding, source):
+    """The finding; of an exception from NumPy in a kernel, or from an index of a pointer, with what to call there.
+
+    Triton's interpreter says of them such as "'NoneType' object has no attribute 'to_tensor'", if not in a later line.
     """
-    called = re.search(r"\bnp\.([a-z_]\w*)(?=\()", finding.text.rpartition(":  ")[2])
-    if finding.kind != "exception" or called is None:
+    (_, *lines), line = finding.text.split("\n"), finding.text.rpartition(":  ")[2]
+    if finding.kind == "exception" and (pointer := re.search(r"\b(\w+_ptr)\[", line)):
+        said = f"{pointer[1]} is a pointer and has no elements: tl.load({pointer[1]} + offsets) fetches them"
+        return replace(finding, kind="numpy exception", text="\n".join([said, *lines]))
+    found = re.search(r"\bnp\.([a-z_]\w*)\(.*", line)
+    found = found or re.search(r"\bnp\.(arange|zeros|ones|full|where)\(.*", source)
+    if finding.kind != "exception" or found is None:
         return finding
-    name = f"tl.{called[1]}" if hasattr(given_names()["tl"], called[1]) else "what tl has"
-    _, *lines = finding.text.split("\n")
-    said = f"np.{called[1]} takes arrays, and a block of a kernel is none: use {name}"
-    return replace(finding, text="\n".join([said, *lines]))
+    call, name = found[0].split("(")[0], found[1]
+    instead = f"tl.{name}" if hasattr(given_names()["tl"], name) else "what tl has"
+    said = f"{call} is NumPy's, and a kernel's blocks are no arrays: use {instead}"
+    said += "" if call in finding.text else f"; the cell has {found[0]}"
+    return replace(finding, kind="numpy exception", text="\n".join([said, *lines]))
 
 
 def _tensor(torch, array, gap_elems, column_stride):

@@ -32,7 +32,7 @@ MAX_RANDOM = 12  # inputs of a property
 ONLY_THERE = ", wherever it is wrong"
 # Kinds of findings that say it all.
 PLAIN = {"exception", "unknown name", "timeout", "none", "type", "dtype", "memory", "modified", "accepted"}
-PLAIN |= {"wrong exception", "compiler", "waste", "at once", "again", "swapped"}
+PLAIN |= {"wrong exception", "numpy exception", "compiler", "waste", "at once", "again", "swapped"}
 REPAIRED = {"exception", "type", "dtype"}  # of these, a small change may be told that is enough
 
 

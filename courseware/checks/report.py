@@ -25,9 +25,9 @@ LINES = 12  # of what is said of a wrong answer, as text
 def code_of(value) -> str:
     """Python that makes this value, given `import numpy as np`."""
     if isinstance(value, np.ndarray):
-        if not value.size:
-            return f"np.zeros({value.shape}, dtype=np.{value.dtype})"
         dtype = "" if value.dtype in (np.float64, bool) else f", dtype=np.{value.dtype}"
+        if not value.size or (value.size > 4 and value.dtype.kind == "f" and not value.any()):
+            return f"np.zeros({value.shape}{dtype})"
         digits = re.sub(r"\.0(?=[,\]])", ".", code_of(value.tolist()))
         return f"np.array({digits}{dtype})"
     if isinstance(value, np.floating):

@@ -45,10 +45,10 @@ def main():
 
         namespace |= {"triton": kernels.triton, "tl": kernels.tl, "__builtins__": kernels.BUILTINS}
     if has_torch:
-        global gradients
-        from . import gradients
+        global gradients, host_calls
+        from . import gradients, host_calls
 
-        namespace |= {"torch": gradients.torch}
+        namespace |= {"torch": gradients.torch, "triton": host_calls.triton}
     limits.limit(MEMORY_BYTES[is_kernel or has_torch])
     os.dup2(nothing, 2)
     channel.send("limited")
@@ -76,7 +76,9 @@ def main():
         elif kind == "launch":
             _tell(channel, kernels.launched(grader, answer, *rest), [])
         elif kind == "differentiate":
-            _differentiate(grader, answer, *rest)
+            _serve(grader, gradients.differentiated, answer, *rest)
+        elif kind == "host":
+            _serve(grader, host_calls.called, answer, *rest)
 
 
 def _call(grader, answer, arguments, limit_s):
@@ -84,10 +86,10 @@ def _call(grader, answer, arguments, limit_s):
     _tell(grader.channel, outcome, arguments)
 
 
-def _differentiate(grader, answer, *given):
+def _serve(grader, function, answer, *given):
     *given, limit_s = given
-    launch = functools.partial(grader.ask, None)
-    outcome = run(lambda: grader.done(gradients.differentiated(answer, launch, *given)), limit_s)
+    ask = functools.partial(grader.ask, None)
+    outcome = run(lambda: grader.done(function(answer, ask, *given)), limit_s)
     _tell(grader.channel, outcome, [])
 
 

@@ -105,6 +105,8 @@ def _confined(path, packages=PACKAGES):
         home = Path(next(iter(found.submodule_search_locations or [found.origin])))
         for part in (home, *home.parent.glob(f"{home.name}.libs"), *home.parent.glob(f"{home.name}-*.dist-info")):
             line += ["--ro-bind", str(part), f"/packages/{part.name}"]
+    for file in ("/proc/cpuinfo", "/sys/devices/system/cpu"):  # torch asks which instructions there are
+        line += ["--ro-bind", file, file] if "torch" in packages else []
     for device in ("null", "zero", "urandom"):
         line += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     return line

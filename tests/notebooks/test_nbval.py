@@ -59,7 +59,8 @@ def validate(notebook, scratch, gpu=False):
          "--rootdir", scratch, "-c", os.devnull, "-p", "no:cacheprovider", "--color=no", "--tb=short", "--quiet"],
         env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, capture_output=True, text=True,
     )  # fmt: skip
-    assert [path.name for path in folder.iterdir()] == ["lesson.ipynb"], "a notebook leaves no file"
+    left = {path.name for path in folder.iterdir()} - {"lesson.ipynb", "center_rows.py"}  # the second is lesson 07's
+    assert not left, "a notebook leaves no file"
     return finished
 
 

@@ -43,6 +43,6 @@ check("several whole blocks: every program does its own", [(8, 4), (96, 32), vec
 check("a length that no block divides: every element, and nothing outside", [(5, 4), (37, 16), vectors([1, 3, 5, 9])])
 check("each element is read once and written once", [(8, 4), (5, 4), (100, 32)], test=launch_agrees(sums, once))
 check("every program takes one block, as a whole", [(8, 4), (5, 4), (100, 32)], test=shared_out(sums, a_block_each))
-compiles(check, 100, 32)
+compiles(check, {"x": np.zeros(100), "y": np.zeros(100), "BLOCK": 32})
 
 EXERCISE = Exercise(__file__, vector_add, check, points=2, minutes=8, difficulty="easy", imports=TRITON)

@@ -55,8 +55,11 @@ def outside_contract(given):
         return "type", f"the dict that is returned has the keys {found}; it should have {', '.join(names)}"
     q, k, v = given["q"], given["k"], given["v"]
     for name, x in zip("qkv", (q, k, v), strict=True):
-        if not isinstance(x, np.ndarray) or x.ndim != 3:
-            return "shape", f"{name} is not a NumPy array of three dimensions, [heads, length, d]"
+        if not isinstance(x, np.ndarray):
+            kind = f"{type(x).__module__.split('.')[0]}.{type(x).__name__}"
+            return "type", f"{name} is a {kind}; it should be a NumPy array, which x.numpy() makes of a torch tensor"
+        if x.ndim != 3:
+            return "shape", f"{name} has the shape {x.shape}; it should have three axes, [heads, length, d]"
         if x.dtype not in (np.float16, np.float32) or x.dtype != q.dtype:
             said = f"{name} has dtype {x.dtype}"
             if x.dtype == np.float64:

@@ -68,7 +68,7 @@ def diagnosis(monkeypatch, *edit):
      ("x + x,", "x + tl.load(x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask),",
       "the launch reads 240 bytes of x, where 120 are enough"),
      ("x + x,", "x + unknown,", "the answer raised NameError: name 'unknown' is not defined\n"),
-     ("x + x,", "np.exp(x),", "np.exp takes arrays, and a block of a kernel is none: use tl.exp\n"),
+     ("x + x,", "np.exp(x),", "np.exp is NumPy's, and a kernel's blocks are no arrays: use tl.exp\n"),
      ("    mask =", "    raise NotImplementedError\n    mask =", "the answer is not finished")],
 )  # fmt: skip
 def test_what_is_wrong_is_told(monkeypatch, old, new, told):

@@ -399,8 +399,12 @@ def test_what_each_student_handed_in(tmp_path, capsys):
     assert said == {student: words for student, (*_, words) in handed_in.items()}
 
 
-def test_an_answer_that_is_a_kernel_is_marked(loop):
-    source, kernel = source_of(loop, "07_first_triton_kernels"), registry.find("07.row_softmax")
+@pytest.mark.parametrize(
+    "lesson, exercise_id",
+    [("07_first_triton_kernels", "07.row_softmax"), ("08_flash_attention_forward", "08.launch_by_hand")],
+)
+def test_an_answer_that_is_a_kernel_or_launches_one_is_marked(loop, lesson, exercise_id):
+    source, kernel = source_of(loop, lesson), registry.find(exercise_id)
     names = assignments.answer_cell(kernel.id), assignments.check_cell(kernel.id)
     (mark,) = marking.mark(*({kernel.id: cell_of(source, name).source} for name in names)).values()
     assert mark["passed"], mark

@@ -21,7 +21,6 @@ from courseware.figures import (
     lesson_04,
     lesson_05,
     lesson_06,
-    lesson_08,
     lesson_09,
     lesson_10,
     lesson_11,
@@ -88,14 +87,6 @@ def merge_trees():
     return figure, [], [*example.TOKENS, *(f"m {m:.0f}   l {l:.3f}" for m, l, _ in pairs)]
 
 
-def speeds():
-    record = records.record("attention-h100")
-    figure, rows = lesson_08.draw_speed(), [row for row in record["rows"] if row["pass"] == "forward"]
-    heights = sorted(bar.get_height() for axes in figure.axes for bar in axes.patches)
-    assert heights == sorted(rate for row in rows for rate in row["tflops"].values()) and len(rows) == 12
-    return figure, [], [record["gpu"], record["torch"], record["date"], "heads x d = 2,048, float16"]
-
-
 def standard_records(draw, key):
     rows = records.rows("standard-h100", **{"pass": "forward", "batch": 1, "heads": 16})
     values = [lesson_10.by_length(rows, method, key)[1] for method in ("standard", "sdpa_flash")]
@@ -145,7 +136,7 @@ ROW = {"pass": "forward", "head_dim": 64, "causal": False, "n": 1024}
 ROW |= {"tflops": {"ours": 3.0, "sdpa_flash": 2.0, "sdpa_cudnn": 4.0}}
 SHOWN = {
     show.__name__: show
-    for show in (spreads, rooflines, broken_rows, shifts, matrices, corrections, merge_trees, speeds, dram, cuda_ladder,
+    for show in (spreads, rooflines, broken_rows, shifts, matrices, corrections, merge_trees, dram, cuda_ladder,
                  splits, hopper_ladder, peers)
 } | {
     "masks": lambda: (lesson_04.draw_masks({"2 by 4": causal_mask(2, 4)}), [], ["2 by 4"]),

@@ -26,4 +26,14 @@ RIGHT_ANSWERS = {
                                                LSE: "m_i + tl.log(l_safe)"},
         "keys beyond the tile's last are not loaded": {"mask_n = offs_n < n_k": "mask_n = offs_n < kv_end"}},
     "find_failing_input": {"two heads of everything": two_heads_of_everything},
+    "launch_by_hand": {
+        "a grid that the block sizes make, new_empty": {
+            "kernel[grid]": 'kernel[lambda meta: (triton.cdiv(n_q, meta["BLOCK_M"]), heads, 1)]',
+            "torch.empty((heads, n_q, d), dtype=q.dtype, device=q.device)": "q.new_empty(heads, n_q, d)",
+        },
+        "copies by clone, strides unpacked": {
+            "x.contiguous()": "x.clone(memory_format=torch.contiguous_format)",
+            "q.stride(0), q.stride(1), k.stride(0), k.stride(1)": "*q.stride()[:2], *k.stride()[:2]",
+        },
+    },
 }  # fmt: skip
