@@ -8,11 +8,13 @@ A property is made with `kernel_checks`: its call, as the learner reads it and c
 made, `launched(kernel, grid, outputs, **arguments)`.
 """
 
+import ast
 import functools
 import inspect
 import json
 import re
 import tempfile
+import textwrap
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -127,8 +129,9 @@ def _in_terms_of_a_kernel(finding, source):
     if finding.kind == "exception" and (pointer := re.search(r"\b(\w+_ptr)\[", line)):
         said = f"{pointer[1]} is a pointer and has no elements: tl.load({pointer[1]} + offsets) fetches them"
         return replace(finding, kind="numpy exception", text="\n".join([said, *lines]))
+    calls = (node for node in ast.walk(ast.parse(textwrap.dedent(source))) if isinstance(node, ast.Call))
     found = re.search(r"\bnp\.([a-z_]\w*)\(.*", line)
-    found = found or re.search(r"\bnp\.(arange|zeros|ones|full|where)\(.*", source)
+    found = found or re.search(r"\bnp\.(arange|zeros|ones|full|where)\(.*", "\n".join(map(ast.unparse, calls)))
     if finding.kind != "exception" or found is None:
         return finding
     call, name = found[0].split("(")[0], found[1]
