@@ -27,7 +27,7 @@ def attention_function(q, k, v, causal, scale, kernels):
         launch_dq(q, k, v, do, lse, delta, causal, scale) returns dq
     Returns o, from the apply of a subclass of torch.autograd.Function. A backward, with a do of any strides, gives q,
         k and v their gradients. Of tensors, the forward keeps no more than q, k, v, o and lse, by save_for_backward.
-        A second derivative raises, as torch.autograd.function.once_differentiable makes it.
+        Kernels have no second derivative: the backward is marked with torch.autograd.function.once_differentiable.
 
     >>> import torch
     >>> from course_lib.kernels import plain_backward as kernels
