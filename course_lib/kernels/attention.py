@@ -28,11 +28,21 @@ from course_lib.kernels.checks import (
 )
 from course_lib.kernels.decode import MAX_SPLITS, decode
 from course_lib.kernels.forward import flash_forward
-from course_lib.kernels.hopper.backward import hopper_backward, prefers_hopper_backward
-from course_lib.kernels.hopper.forward import hopper_forward, prefers_hopper
 from course_lib.kernels.launch import addressable, tensor_meta
 from course_lib.kernels.masked_attention import Variant, variant_backward, variant_forward
 from course_lib.kernels.score_mods import FUNCTIONS
+
+if runtime.mode() == "gpu" or "gluon" in runtime.emulators:
+    from course_lib.kernels.hopper.backward import hopper_backward, prefers_hopper_backward
+    from course_lib.kernels.hopper.forward import hopper_forward, prefers_hopper
+else:
+
+    def prefers_hopper(*_):
+        """Without a GPU, nothing does; and nothing may be there that runs Gluon."""
+        return False
+
+    prefers_hopper_backward = prefers_hopper
+
 
 # Up to so many query rows that share keys, and from so many keys on, `flash_attention` decodes. Where several heads
 # share them and a tile has room, up to 64 rows are decoded in hardly more time than one (timed on an H200).

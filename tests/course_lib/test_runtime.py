@@ -1,6 +1,7 @@
 """The choice of mode, each time in a new process."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,12 @@ def test_the_users_own_choice_is_honoured(given, chosen):
     """Even where Triton was imported in the right mode before."""
     code = "import triton, os; from course_lib import runtime; print(runtime.choose(), os.environ['TRITON_INTERPRET'])"
     assert python("-c", code, TRITON_INTERPRET=given).stdout.strip() == chosen
+
+
+def test_the_readme_s_code_runs_and_needs_course_lib_only():
+    (code,) = re.findall("```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), flags=re.DOTALL)
+    result = python("-c", f"{code}\nimport sys\nprint(tuple(out.shape), 'courseware' in sys.modules)")
+    assert result.stdout == "(1, 2, 100, 64) False\n", result.stderr
 
 
 def test_without_a_gpu_or_an_emulator_it_is_said_what_to_import():
