@@ -28,7 +28,7 @@ stamp: .venv/ready-for-site
 	.venv/bin/python -m tools.authoring stamp $(REPOSITORY:%=--repository %)
 	.venv/bin/python -m tools.authoring glossary
 
-# The course as pages. Afresh each time: it takes seconds, and nothing stays of a lesson that is gone.
+# The course as pages. Afresh each time: it takes under a minute, and nothing stays of a lesson that is gone.
 site: .venv/ready-for-site
 	rm -rf site/_build
 	.venv/bin/python -m sphinx --quiet --fail-on-warning --keep-going -c site -d site/_build/doctrees . site/_build/html

@@ -146,7 +146,8 @@ def flash_decode(
 
     Returns o, with q's dtype and shape, or (o, lse). Rows with no visible key are 0. Precision, NaN and inf as
     `flash_attention`.
-    With the same num_splits, a sequence's bits depend neither on the others in the batch nor on which pages it has.
+    With the same num_splits, a sequence's bits depend neither on the others in the batch nor on which pages it has, as
+    long as tiles have the same size, which on Hopper depends on the batch and the capacity.
 
     The host reads neither lengths nor block_table, so no call waits for the GPU, and a call in a CUDA graph can be
     replayed after they have changed. Wrong values make the kernel read another sequence's memory, or memory outside the
