@@ -178,5 +178,5 @@ def limits_of_published():
         ("sectors loaded, over the time (GB/s)", f"{moved_bytes / seconds / 1e9:.0f}"),
         ("what the card's memory can deliver (GB/s)", f"{card.hbm_bytes_per_s / 1e9:,.0f}"),
         ("multiprocessors that have a block", f"{blocks} of {card.sms}"),
-        ("passes of shared memory on these, one in a clock, of the time", f"{passes_s / seconds:.0%}"),
+        ("passes of shared memory on these, as many as on an H200, of the time", f"{passes_s / seconds:.0%}"),
     ]
