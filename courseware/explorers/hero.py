@@ -1,4 +1,4 @@
-"""What lessons 05, 06 and 08 and the README begin with: a query meets its keys, and the lines that do it light up.
+"""Of lessons 05 (after its exercise), 06, 08 and the README: a query meets its keys, and the lines that do it light up.
 
 The numbers are those of `online_softmax.run`, the lines those of the reference or the kernel that a lesson is about.
 """
