@@ -1,7 +1,4 @@
-"""Lesson 00's picture: above, the online softmax of lesson 05 over the course's sentence; below, what it buys.
-
-That is memory held, and bytes requested from HBM, both from `course_lib.traffic`.
-"""
+"""Lesson 00's picture: above, the online softmax of lesson 05 over four tokens; below, the memory it saves."""
 
 import numpy as np
 
@@ -13,11 +10,11 @@ from courseware.explorers.svg import BLUE, GREY, ORANGE, VERMILLION
 from .base import INK, Picture, label, log_axes, tidy
 from .lesson_05 import BEFORE
 
-HEADS, HEAD_DIM, LENGTH = 32, 128, 4096
+HEADS, HEAD_DIM = 32, 128
 ALT = (
     "Four steps of the online softmax over a sentence of four tokens: each new key that raises the maximum shrinks "
     "the weights before it by 0.37. Below, against the length, the memory of standard attention grows with its "
-    "square and FlashAttention's with the length; and FlashAttention's bytes fall as a tile holds more query rows."
+    "square and FlashAttention's with the length."
 )
 
 
@@ -28,10 +25,8 @@ def draw():
     for part in (strip, curves):
         part.set_facecolor("white")
     _draw_steps(strip)
-    memory, right = curves.subplots(1, 2)
-    curves.subplots_adjust(left=0.075, right=0.985, bottom=0.17, top=0.85, wspace=0.24)
-    _draw_memory(memory)
-    _draw_bytes(right)
+    curves.subplots_adjust(left=0.075, right=0.985, bottom=0.17, top=0.85)
+    _draw_memory(curves.subplots())
     return figure
 
 
@@ -69,19 +64,3 @@ def _draw_memory(axes):
     label(axes, lengths[2], standard[1] / 2**30, "standard", size=9.5, ha="left", va="baseline", color=VERMILLION)
     label(axes, lengths[3], flash[4] / 2**30 * 3.5, "FlashAttention", size=9.5, ha="left", va="baseline", color=BLUE)
     log_axes(axes, [2**10, 2**12, 2**14, 2**16], ["1k", "4k", "16k", "64k"])
-
-
-def _draw_bytes(axes):
-    rows = 2 ** np.arange(4, 9)
-    sizes = {"n_q": LENGTH, "n_k": LENGTH, "d": HEAD_DIM}
-    standard = traffic.standard_attention(**sizes).total_bytes / 1e6
-    flash = [traffic.flash_attention(**sizes, block_q=int(b), block_k=64).total_bytes / 1e6 for b in rows]
-    title = f"bytes requested (one head, N = {LENGTH}, d = {HEAD_DIM})"
-    tidy(axes, title=title, x="query rows in a tile", y="MB")
-    axes.axhline(standard, color=VERMILLION)
-    axes.plot(rows, flash, marker="o", color=BLUE)
-    label(axes, rows[-1], standard * 1.06, "standard", size=9.5, ha="right", va="baseline", color=VERMILLION)
-    words = "FlashAttention: fewer only with large tiles"
-    label(axes, rows[1] * 1.1, flash[1], words, size=9.5, ha="left", va="baseline", color=BLUE)
-    log_axes(axes, rows, y_base=None)
-    axes.set_ylim(0, None)

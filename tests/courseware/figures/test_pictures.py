@@ -10,7 +10,6 @@ import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from course_lib import traffic
 from courseware.bench import records
 from courseware.explorers import hero
 from courseware.explorers.svg import BLUE, GREEN, ORANGE, PURPLE, TENSOR_COLOURS, VERMILLION
@@ -50,14 +49,10 @@ def test_the_map_has_the_lessons_that_are_there_and_each_needs_only_earlier_ones
 
 
 def test_curves_are_the_closed_forms():
-    memory, moved = overview.draw().axes[-2:]
-    standard, flash = memory.lines[:2]
+    standard, flash = overview.draw().axes[-1].lines[:2]
     n = standard.get_xdata().astype(int)
     np.testing.assert_allclose(standard.get_ydata() * 2**30, 2 * 32 * n.astype(float) ** 2 * 2)
     np.testing.assert_allclose(flash.get_ydata() * 2**30, 32 * n * 4)
-    break_even, standard_mb = dict(zip(*moved.lines[1].get_data(), strict=True)), moved.lines[0].get_ydata()[0]
-    assert standard_mb == pytest.approx(traffic.standard_attention(4096, 4096, 128).total_bytes / 1e6)
-    assert break_even[32] > standard_mb > break_even[64]  # even at d / 2 = 64, but for the smaller terms
 
 
 def test_the_readme_shows_the_record_and_what_is_drawn_today():
