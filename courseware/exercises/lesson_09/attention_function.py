@@ -10,7 +10,14 @@ from course_lib.reference.attention import causal_mask
 from courseware.checks import AnswerError, Checks, Exercise, Finding, compare, judging, single_finding
 from courseware.checks.calling import GuardedAnswer, is_remote
 from courseware.exercises.common.oracles import attention_output
-from courseware.exercises.lesson_09.gradients import FEWER_KEYS, FEWER_QUERIES, SENTENCE, SQUARE, expected_gradients
+from courseware.exercises.lesson_09.gradients import (
+    FEWER_KEYS,
+    FEWER_QUERIES,
+    SENTENCE,
+    SQUARE,
+    expected_gradients,
+    small_inputs,
+)
 
 TORCH = ("torch", "torch.autograd", "torch.autograd.function")
 STATISTICS = ("lse", "delta")  # a number for each query
@@ -168,7 +175,7 @@ check = Checks(CALL, right, inputs, partial(judging, differentiated=differentiat
 
 check("o is what the launch of the forward makes; o.backward(do) gives q, k and v their gradients", [(SQUARE,)])
 check("causal and scale are those of the call, in all launches", [(SQUARE, True, 0.3), (SENTENCE, False, 2.0)])
-check("more queries than keys, and fewer", [(FEWER_KEYS, True), (FEWER_QUERIES,)])
+check("more queries than keys, and fewer", [(FEWER_KEYS, True), (FEWER_QUERIES,), small_inputs().map(inputs)])
 check("do of any strides: o.sum() makes all of it of one number", [(SENTENCE | {"do": None},)])
 check("q, k, v and do of any strides", [(SENTENCE,)], call=CALL[:-1] + ", 'columns')")
 check("of tensors, q, k, v, o and lse are kept, by save_for_backward alone", [(SENTENCE,)], test=kept)
