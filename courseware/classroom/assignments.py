@@ -147,7 +147,7 @@ def _convert(notebook: dict, seed: int, names: set[str]) -> set[str]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             # The badge opens the lesson as it is for self-study, and an answer written there could not be collected.
-            source = re.sub(r"^\[!\[Open in Colab\].*\n+", "", source, flags=re.MULTILINE)
+            source = re.sub(r"^\[!\[Open in Colab\]\([^)]*\)\]\([^)]*\) ", "", source, flags=re.MULTILINE)
             source = re.sub(r"\]\(([^():\s]+)\)", relocated, source)
         else:
             cell.update(outputs=[], execution_count=None)

@@ -272,7 +272,7 @@ def test_a_feedback_page_runs_nothing_of_the_student_s_and_stays_small(loop):
 def test_students_see_neither_answers_nor_hidden_tests_nor_the_seed(loop):
     handed_out = [*(loop.course / "release").rglob("*"), *(loop.course / "feedback").rglob("*.html")]
     files = [path for path in handed_out if path.is_file()]
-    assert len(files) == 1 + len(SUBMISSIONS)
+    assert len(files) == 2 + len(SUBMISSIONS)  # the lesson and its glossary, and a page for each
     for path in files:
         text = path.read_text()
         assert SEED not in text and "result = grade(" not in text and "BEGIN SOLUTION" not in text, path

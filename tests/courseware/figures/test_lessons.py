@@ -141,8 +141,8 @@ SHOWN = {
 } | {
     "masks": lambda: (lesson_04.draw_masks({"2 by 4": causal_mask(2, 4)}), [], ["2 by 4"]),
     "elements": lambda: (
-        lesson_06.draw_elements(([2, 4], {"a": [1, 4]}), ([2, 4], {"a": [4, 2], "b": [3, 1]})),
-        [[1, 4], [4, 2], [3, 1]], []),
+        lesson_06.draw_elements(([2, 4], [(1, 5, 9), (4, 6, 8)]), ([2, 4], [(4, 3, 2), (2, 1, 7)])),
+        [[1, 4], [5, 6], [9, 8], [4, 2], [3, 1], [2, 7]], []),
     "times": lambda: standard_records(lambda rows: lesson_10.draw_times(rows, rows), "ms"),
     "ratios": lambda: (lesson_10.draw_ratios([ROW]), [[1.5], [0.75]], [records.provenance("attention-h100")]),
     "sweep": lambda: (
@@ -174,8 +174,8 @@ def test_a_figure_shows_its_numbers(show):
             "flash: 5.00, more: 6.50", ["Q", "O pale", "K"],
         ),
         (
-            lesson_06.draw_budget({"four tiles": {"Q": 10, "K": 20}, "more": {"Q": 10, "": 5}}, 30),
-            "against a budget of 30. four tiles: 30; more: 15", ["Q", "K", "Q", "grey"],
+            lesson_06.draw_budget([("Q", 8), ("new", 16), ("new", 5)], block_q=2, block_k=4, d=2),
+            "against a budget of 56. the four tiles: 56; the machine: 29", [*"QKVSQ", "grey", "grey"],
         ),
         (lesson_06.draw_orders(4, 4, 2, 2), "q_outer, causal: [[1, 0], [2, 3]]", []),
         (
