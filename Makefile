@@ -59,9 +59,9 @@ test-triton-%: .venv-matrix/triton-%/ready
 .venv/ready-for-lab: EXTRAS = lab
 .venv/ready-for-test .venv-matrix/%: EXTRAS = triton,lab,cuda,test,site
 .venv/ready-for-site: EXTRAS = site
-.venv/ready-for-lab: SIZE = 120 MB, about a minute
+.venv/ready-for-lab: SIZE = 100 MB, a minute or two
 .venv/ready-for-test: SIZE = 3 GB, some minutes
-.venv/ready-for-site: SIZE = 120 MB, about a minute
+.venv/ready-for-site: SIZE = 90 MB, about a minute
 .venv/ready-for-%: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)"; \
 		echo "Found: $$(python3 --version 2>&1 || echo none)"; exit 1; }

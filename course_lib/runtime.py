@@ -25,7 +25,7 @@ TENSOR_CORE_CAPABILITY = (8, 0)
 # How Triton must have been imported for kernels to run in a mode.
 WANTED = {"gpu": "compiled", "interpreter": "interpreted"}
 
-# What pip says where `make lab` installs torch and Triton behind JupyterLab. The first line is pip's process number.
+# What pip says where `make lab` installs torch and Triton behind JupyterLab. It is locked as long as pip runs.
 INSTALL_LOG = Path(sys.prefix) / "install-triton.log"
 
 # What stands in for "gluon" and "cuda" where there is no GPU, and makes "triton"'s own interpreter faster: the name of
@@ -194,12 +194,17 @@ def gather() -> Facts:
 def installing() -> str | None:
     """How far the installation of torch and Triton behind JupyterLab has come; None if it is over, or not needed."""
     try:
-        number, *lines = INSTALL_LOG.read_text(encoding="utf-8").splitlines()
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return None if _version("triton") else f"stopped ({(lines or ['at once'])[-1]}); `make lab` goes on with it"
-    except (OSError, ValueError):
+        with open(INSTALL_LOG, encoding="utf-8") as log:
+            import fcntl  # which only systems have that may have the log
+
+            lines = log.read().splitlines()
+            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pass  # pip still writes
+    except OSError:
         return None
+    else:
+        return None if _version("triton") else f"stopped ({(lines or ['at once'])[-1]}); `make lab` goes on with it"
     found = re.findall(r"(?:Downloading|Using cached) (\S+-\d\S*?)-\S+\.whl \(([\d.]+) ([kMG])B\)", "\n".join(lines))
     sizes_mb = [float(size) * {"k": 1e-3, "M": 1, "G": 1e3}[unit] for _, size, unit in found]
     if lines and lines[-1].startswith("Installing collected packages"):

@@ -143,7 +143,10 @@ def install_triton() -> None:
     print("Lessons 00 to 06 are ready. torch and Triton, for the others, follow behind: 2.5 GB.", flush=True)
     pip = [sys.executable, "-m", "pip", "install", "--constraint", str(ROOT / "constraints.txt"), "torch", "triton"]
     with open(runtime.INSTALL_LOG, "w", encoding="utf-8") as log:
-        process = subprocess.Popen(["sh", "-c", 'echo $$; exec nice "$@"', "sh", *pip], stdout=log, stderr=log)
+        import fcntl
+
+        fcntl.flock(log, fcntl.LOCK_EX)  # until the last process that writes there has ended
+        process = subprocess.Popen(["nice", *pip], stdout=log, stderr=log)
 
     def report():
         failed = process.wait()

@@ -8,6 +8,7 @@ from urllib.parse import urldefrag
 import nbformat
 import pytest
 
+from courseware.checks import registry
 from tests.browser import lab
 from tests.courseware.explorers.conftest import every_explorer
 from tools import authoring
@@ -42,6 +43,7 @@ LOOK = r"""async () => {
         navigation: all(".sidebar-tree a").map(link => link.href.split("#")[0]),
         ids: all("[id]").map(node => node.id),
         formulas: all("article mjx-container svg").length,
+        solutions: all("article summary").filter(summary => summary.textContent == "Solution").length,
     }
 }"""
 
@@ -101,6 +103,11 @@ def test_every_formula_is_drawn(site, looked):
     written = {name: len(formulas_of(authoring.ROOT / f"{name}.ipynb")) for name in LESSONS}
     assert {name: looked[address(site, name)]["formulas"] for name in LESSONS} == written
     assert sum(written.values()) > 500
+
+
+def test_every_exercise_has_its_solution_below(site, looked):
+    solutions = {name: looked[address(site, name)]["solutions"] for name in LESSONS}
+    assert solutions == {name: len(registry.of_lesson(name.split("/")[1][:2])) for name in LESSONS}
 
 
 def formulas_of(path):

@@ -1,9 +1,8 @@
 """What the first cell of a notebook prints; and the doctor's rules, on machines that we do not have."""
 
+import fcntl
 import functools
 import json
-import os
-import subprocess
 import tomllib
 from dataclasses import replace
 
@@ -46,30 +45,28 @@ def test_what_follows_behind_jupyterlab_is_told(tmp_path, monkeypatch, capsys):
     version = runtime._version
     monkeypatch.setattr(runtime, "_version", lambda distribution: None)
 
-    def told(number, *lines):
-        log.write_text("\n".join([str(number), *lines]))
-        return runtime.installing()
+    def told(*lines, running=True):
+        log.write_text("\n".join(lines))
+        with open(log) as written:
+            fcntl.flock(written, fcntl.LOCK_EX if running else fcntl.LOCK_UN)
+            return runtime.installing()
 
     torch = "Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl (915.7 MB)"
     metadata = "Downloading sympy-1.14.0-py3-none-any.whl.metadata (12 kB)"
     downloads = metadata, "Using cached numpy-2.4-x.whl (9.5 MB)", torch
-    assert runtime.installing() is None and told("no number") is None
-    assert told(os.getpid()) == "looking for packages"
-    assert told(os.getpid(), *downloads) == "10 MB of about 2,500 are here; now torch-2.13.0, 916 MB"
-    unpacking = told(os.getpid(), *downloads, "Installing collected packages: torch")
-    assert unpacking == "925 MB are here and are being unpacked"
-    runtime.mode.cache_clear()  # what this process has settled on
-    doctor.start()
-    assert "are being installed: 925 MB are here" in capsys.readouterr().out
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    assert told(gone.pid, "ERROR: no space") == "stopped (ERROR: no space); `make lab` goes on with it"
+    assert runtime.installing() is None and told() == "looking for packages"
+    assert told(*downloads) == "10 MB of about 2,500 are here; now torch-2.13.0, 916 MB"
+    assert told(*downloads, "Installing collected packages: torch") == "925 MB are here and are being unpacked"
+    assert told("ERROR: no space", running=False) == "stopped (ERROR: no space); `make lab` goes on with it"
     monkeypatch.setattr(runtime, "_version", version)
-    assert told(gone.pid, "Successfully installed torch-2.13.0") is None
-    told(os.getpid(), "Installing collected packages: torch")
-    doctor.start()
-    assert "are being unpacked" in capsys.readouterr().out, "Triton is there, but torch may be in pieces"
-    log.unlink()
+    assert told("Successfully installed torch-2.13.0", running=False) is None
+    runtime.mode.cache_clear()  # what this process has settled on
+    with open(log) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        doctor.start()
+        assert "are being installed: looking for" in capsys.readouterr().out, (
+            "Triton is there, but torch may be in pieces"
+        )
     doctor.start()  # which asks again
     assert "run in Triton's interpreter" in capsys.readouterr().out or runtime.mode() == "gpu"
 

@@ -14,12 +14,14 @@ from torch.nn.attention import SDPBackend
 
 from course_lib import runtime
 from course_lib.kernels import flash_decode
+from course_lib.kernels.cuda import gpu
 from course_lib.serving import model
 from course_lib.serving.server import Server
 from courseware.bench import (
     counters,
     decode_timing,
     experiments,
+    rates,
     records,
     serving_timing,
     suite,
@@ -27,6 +29,7 @@ from courseware.bench import (
     variant_timing,
 )
 from courseware.bench.serving_timing import Workload
+from courseware.worker.compile_for_gpu import instructions_of
 
 
 def made_up(contestants, **_how):
@@ -342,3 +345,22 @@ def test_wrong_answers_of_variants_are_not_timed(tiny_variants, monkeypatch, nam
     monkeypatch.setattr(variant_timing, "flash_attention", lambda *of, **how: 1.01 * attend(*of, **how))
     with pytest.raises(RuntimeError, match=f"wrong answers are not timed: {name}, head_dim 16: o"):
         variant_timing.check(name, 16, torch.float16)
+
+
+OPCODES = {
+    "fma": "FFMA", "add": "FADD", "mul": "FMUL", "max": "FMNMX", "exp2": "MUFU.EX2", "shuffle": "SHFL.DOWN",
+    "convert": "F2FP.F16.F32",
+}  # fmt: skip
+
+
+def test_rates_count_what_the_machine_executes():
+    """The compiler has left no instruction out, and loads wait for loads."""
+    assert OPCODES.keys() == set(rates.INSTRUCTIONS)
+    names = [f"{what}_{name}" for name in OPCODES for what in ("rate", "latency")]
+    (cubin,) = {gpu.compiled(rates.SOURCE, name, "sm_90").code for name in (*names, "chase_l2")}
+    listings = dict(re.findall(r"Function : (\w+)\n(.*?)(?=Function :|\Z)", instructions_of(cubin), re.DOTALL))
+    for name in names:
+        found = re.findall(rf" {OPCODES[name.split('_')[1]]}\b", listings[name])
+        assert 256 <= len(found) < 280, name  # and a few that make the first values and add up the last
+    loads = re.findall(r"LDG\.E\.64\S* (R\d+), desc\[\w+\]\[(R\d+)", listings["chase_l2"])
+    assert len(loads) > 16 and loads[-1][1] == loads[-2][0]
