@@ -59,7 +59,7 @@ test-triton-%: .venv-matrix/triton-%/ready
 .venv/ready-for-lab: EXTRAS = lab
 .venv/ready-for-test .venv-matrix/%: EXTRAS = triton,lab,cuda,test,site
 .venv/ready-for-site: EXTRAS = site
-.venv/ready-for-lab: SIZE = 100 MB, a minute or two
+.venv/ready-for-lab: SIZE = 100 MB, about a minute
 .venv/ready-for-test: SIZE = 3 GB, some minutes
 .venv/ready-for-site: SIZE = 90 MB, about a minute
 .venv/ready-for-%: pyproject.toml constraints.txt

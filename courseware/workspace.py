@@ -12,13 +12,13 @@ installed package.
 import argparse
 import hashlib
 import json
+import logging
 import os
 import platform
 import shutil
 import subprocess
 import sys
 import threading
-import warnings
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -174,8 +174,8 @@ def open_lab(root: Path = ROOT) -> None:
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         arguments.append("--allow-root")  # as in containers; JupyterLab refuses to run as root otherwise
-    # Jupyter warns of its own deprecated settings, which nobody here has set.
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    # Jupyter warns of its own deprecated settings, which nobody here has set, and its extensions ask for such warnings.
+    logging.captureWarnings(True)
     server = LabApp.initialize_server(argv=arguments)
     # Jupyter's own message gives three addresses, one of them a file's.
     server.log.addFilter(lambda record: "To access the server" not in record.getMessage())
