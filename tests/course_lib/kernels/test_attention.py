@@ -78,7 +78,12 @@ def plain_backward(q, k, v, o, lse, do, dlse, causal, scale, tiles):
 
 
 def hopper_gradients(q, k, v, o, lse, do, dlse, causal, scale, tiles):
-    return hopper_backward(q, k, v, o, lse, do, dlse, causal=causal, scale=scale)
+    how = {"causal": causal, "scale": scale}
+    fused = hopper_backward(q, k, v, o, lse, do, dlse, **how, fused=True)
+    check_gradients(fused, q, k, v, do, dlse, **how)
+    gradients = hopper_backward(q, k, v, o, lse, do, dlse, **how)
+    assert all_equal(fused[1:], gradients[1:])
+    return gradients
 
 
 KERNELS = {
