@@ -505,16 +505,18 @@ def plan(q, k, v, o, lse, do, dlse, capability, n_sms, causal, scale, fused):
 def prefers_hopper_backward(capability, q, k, v, do, causal, fused):
     """Whether `flash_attention` takes these kernels: from where on they were faster than the portable ones on an H200.
 
-    The GPU must have much to do, and a tile for each multiprocessor. Seven products pay only above 64 columns.
+    The GPU must have more to do than the host, and a tile for each multiprocessor. Seven products pay only above 64
+    columns.
     """
     batch, heads, n_q, head_dim = q.shape
     _, kv_heads, n_k, _ = k.shape
-    pairs = batch * heads * n_q * n_k // (2 if causal else 1)
+    pairs = batch * heads * n_q * n_k
     n_tiles = batch * min(-(-n_k // BLOCK.value) * kv_heads, -(-n_q // BLOCK.value) * heads)
-    return (
-        (fused or head_dim > 64) and pairs >= 2**27 and n_tiles >= 256
-        and can_take(capability, q, k, v) and takes_descriptors(capability, do)
-    )  # fmt: skip
+    if fused:
+        pays = pairs >= (2**27 if head_dim <= 64 else 2**26) and n_tiles >= 128
+    else:
+        pays = head_dim > 64 and pairs >= (2**28 if causal else 2**27) and n_tiles >= 256
+    return pays and can_take(capability, q, k, v) and takes_descriptors(capability, do)
 
 
 @functools.lru_cache(MAX_CACHED_LAUNCHES)

@@ -143,26 +143,22 @@ def test_the_forward_is_preferred_where_it_is_faster_and_the_gpu_is_right(n, hea
 
 
 @pytest.mark.parametrize(
-    "batch, heads, kv_heads, n, d, causal, preferred",
+    "batch, heads, kv_heads, n, d, causal, five, seven",
     [
-        (16, 16, 16, 1024, 128, True, True), (1, 8, 8, 4096, 128, False, True),
-        (1, 8, 8, 4096, 128, True, False), (1, 2, 2, 8192, 128, False, False), (1, 32, 4, 4096, 96, True, False),
-        (2, 32, 4, 4096, 96, True, True),
+        (16, 16, 16, 1024, 128, True, True, True), (1, 8, 8, 4096, 128, False, True, True),
+        (1, 8, 8, 4096, 128, True, True, False), (1, 2, 2, 8192, 128, False, True, False),
+        (1, 32, 4, 4096, 96, True, True, False), (2, 32, 4, 4096, 96, True, True, True),
+        (16, 32, 32, 1024, 64, False, True, False), (1, 16, 16, 2048, 64, False, False, False),
+        (1, 4, 4, 2048, 128, False, False, False), (1, 1, 1, 8192, 128, False, False, False),
     ],
 )  # fmt: skip
-def test_the_backward_is_preferred_where_it_is_faster(batch, heads, kv_heads, n, d, causal, preferred):
+def test_the_backward_is_preferred_where_it_is_faster(batch, heads, kv_heads, n, d, causal, five, seven):
     q, k = (meta(batch, h, n, d) for h in (heads, kv_heads))
-    for fused in (False, True):
+    for preferred, fused in ((five, True), (seven, False)):
         assert prefers_hopper_backward((9, 0), q, k, k, q, causal, fused) == preferred
         assert not any(prefers_hopper_backward(capability, q, k, k, q, causal, fused) for capability in OTHER_GPUS)
         of_one_row = q._replace(strides=(0, 0, 0, 1))  # a gradient that is one row for all
         assert not prefers_hopper_backward((9, 0), q, k, k, of_one_row, causal, fused)
-
-
-def test_seven_products_are_not_preferred_up_to_64_columns():
-    q = meta(16, 32, 1024, 64)
-    assert prefers_hopper_backward((9, 0), q, q, q, q, False, True)
-    assert not prefers_hopper_backward((9, 0), q, q, q, q, False, False)
 
 
 @emulated
