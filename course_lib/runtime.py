@@ -158,9 +158,10 @@ class Facts:
 
 
 def gather() -> Facts:
-    """The facts of this machine and process. Imports torch, to ask it for a GPU, but never Triton."""
+    """The facts of this machine and process. Imports torch, unless it is in pieces, to ask for a GPU; never Triton."""
     torch_error = gpu = capability = None
-    if importlib.util.find_spec("torch"):
+    under_way = installing()
+    if not under_way and importlib.util.find_spec("torch"):
         try:
             import torch
 
@@ -187,7 +188,7 @@ def gather() -> Facts:
         compiler=os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"),
         cxx_compiler=cxx_compiler(),
         cuda_core=_version("cuda-core"),
-        installing=installing(),
+        installing=under_way,
     )
 
 
@@ -207,7 +208,7 @@ def installing() -> str | None:
         return None if _version("triton") else f"stopped ({(lines or ['at once'])[-1]}); `make lab` goes on with it"
     found = re.findall(r"(?:Downloading|Using cached) (\S+-\d\S*?)-\S+\.whl \(([\d.]+) ([kMG])B\)", "\n".join(lines))
     sizes_mb = [float(size) * {"k": 1e-3, "M": 1, "G": 1e3}[unit] for _, size, unit in found]
-    if lines and lines[-1].startswith("Installing collected packages"):
+    if any(line.startswith("Installing collected packages") for line in lines):
         return f"{sum(sizes_mb):,.0f} MB are here and are being unpacked"
     if not found:
         return "looking for packages"

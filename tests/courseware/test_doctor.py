@@ -3,6 +3,7 @@
 import fcntl
 import functools
 import json
+import sys
 import tomllib
 from dataclasses import replace
 
@@ -56,7 +57,8 @@ def test_what_follows_behind_jupyterlab_is_told(tmp_path, monkeypatch, capsys):
     downloads = metadata, "Using cached numpy-2.4-x.whl (9.5 MB)", torch
     assert runtime.installing() is None and told() == "looking for packages"
     assert told(*downloads) == "10 MB of about 2,500 are here; now torch-2.13.0, 916 MB"
-    assert told(*downloads, "Installing collected packages: torch") == "925 MB are here and are being unpacked"
+    unpacking = "Installing collected packages: torch", "  Uninstalling setuptools-65.5.0:"
+    assert told(*downloads, *unpacking) == "925 MB are here and are being unpacked"
     assert told("ERROR: no space", running=False) == "stopped (ERROR: no space); `make lab` goes on with it"
     monkeypatch.setattr(runtime, "_version", version)
     assert told("Successfully installed torch-2.13.0", running=False) is None
@@ -67,6 +69,10 @@ def test_what_follows_behind_jupyterlab_is_told(tmp_path, monkeypatch, capsys):
         assert "are being installed: looking for" in capsys.readouterr().out, (
             "Triton is there, but torch may be in pieces"
         )
+        with monkeypatch.context() as in_pieces:
+            in_pieces.setattr(runtime.importlib.util, "find_spec", lambda name: name)
+            in_pieces.setitem(sys.modules, "torch", None)
+            assert runtime.gather().torch_error is None, "nobody is told to reinstall it"
     doctor.start()  # which asks again
     assert "run in Triton's interpreter" in capsys.readouterr().out or runtime.mode() == "gpu"
 

@@ -188,7 +188,7 @@ def test_places_are_the_datas_and_a_shape_says_what_it_is():
     assert about["data-tip"] == 'a & "b" < c' and json.loads(about["data-choose"]) == {"a": 1}
     assert drawn.findall("path")[-1].attrib["d"] == "M40.0 80.0L115.0 45.0M115.0 10.0L190.0 10.0", "lifted"
     assert ">ten<" in panel.html() and ">four<" in panel.html()
-    assert panel.image().startswith('<img alt="A title" src="data:image/svg+xml')
+    assert panel.image().startswith('<img alt="A title" class="drawn" src="data:image/svg+xml')
 
 
 def test_neighbouring_cells_of_one_kind_are_one_unless_something_is_said_of_each():
