@@ -67,14 +67,14 @@ def flash_attention(
     1/sqrt(head_dim). block_q, block_k: rows of a tile, 16, 32, 64 or 128; None takes them from `configs`.
 
     mask: of `course_lib.masks`, combined with causal if both are given; `masks.packed` is for sequences one behind the
-    other in one row, by cumulative lengths. key_ranges: instead of mask and causal, int32 [batch, 2, n_q] on q's device:
-    query i of sequence b sees the keys from key_ranges[b, 0, i] to key_ranges[b, 1, i] - 1. From one query to the next,
-    neither end moves left. The host does not read them, so they may be computed by the GPU, and inside a compiled
-    function; without `checks.DEBUG`, wrong ones give wrong results on a GPU. score_mod: of `score_mods`, or several in a
-    tuple, applied to the scaled scores one after the other. sinks: floating-point [heads], a score of each head that
-    takes weight in every row and brings no value. dropout_p: the share of weights that is dropped; the others are
-    multiplied by 1 / (1 - dropout_p). seed: decides which, with head, query and key, whatever the tiles; None draws one
-    from torch's generator.
+    other in one row, by cumulative lengths. key_ranges: instead of mask and causal, int32 [batch, 2, n_q] on q's
+    device: query i of sequence b sees the keys from key_ranges[b, 0, i] to key_ranges[b, 1, i] - 1. From one query to
+    the next, neither end moves left. The host does not read them, so the GPU may compute them, also in a compiled
+    function. Wrong ones give wrong results, or a ValueError where the lengths of `flash_decode` are checked. score_mod:
+    of `score_mods`, or several in a tuple, applied to the scaled scores one after the other. sinks: floating-point
+    [heads], a score of each head that takes weight in every row and brings no value. dropout_p: the share of weights
+    that is dropped; the others are multiplied by 1 / (1 - dropout_p). seed: decides which, with head, query and key,
+    whatever the tiles; None draws one from torch's generator.
 
     Returns o, with q's dtype and shape. With return_lse=True, returns (o, lse): the natural logarithm of the sum of
     exp(scores), fp32 [batch, heads, n_q], a sink among the scores. Rows with no visible key give o = 0 and lse = -inf,
@@ -245,8 +245,8 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, do, dlse):
-        o, needs = ctx.saved_tensors[7], ctx.needs_input_grad[:4]
-        arguments = *ctx.saved_tensors, torch.zeros_like(o) if do is None else do, dlse, *ctx.how
+        saved, needs = ctx.saved_tensors, ctx.needs_input_grad[:4]  # read once, or checkpointing refuses
+        arguments = *saved, torch.zeros_like(saved[7]) if do is None else do, dlse, *ctx.how
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             gradients = _Gradients.apply(*arguments)
         else:
@@ -299,8 +299,8 @@ def _vmap(function, info, in_dims, arguments):
     """function.apply, and the dimensions of its results that are mapped: the mapped dimension joins the batch."""
     if any(x is not None for x in (*arguments[3:7], arguments[-3])):
         raise NotImplementedError(
-            "vmap of flash_attention takes no mask, key_ranges, score_mod, sinks or dropout_p; make the mapped dimension "
-            "part of the batch, and call flash_attention once"
+            "vmap of flash_attention takes no mask, key_ranges, score_mod, sinks or dropout_p; make the mapped "
+            "dimension part of the batch, and call flash_attention once"
         )
 
     def joined(x, dim):

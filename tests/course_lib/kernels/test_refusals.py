@@ -76,15 +76,15 @@ OF_FLASH_ATTENTION = {
         dict(mask=masks.from_function(lambda b, h, i, j: i - j)), "T: function of a mask returned int64; accepted: bool"
     ),
     **{
-        f"key_ranges and {name}": (dict(key_ranges=integers(1, 2, 4)) | other, "V: key_ranges is given with causal or mask")
+        f"ranges and {name}": (dict(key_ranges=integers(1, 2, 4)) | other, "V: key_ranges is given with causal or mask")
         for name, other in {"mask": dict(mask=masks.full()), "causal": dict(causal=True)}.items()
     },
-    "key_ranges and block_k": (dict(key_ranges=integers(1, 2, 4), block_k=16), "V: not accepted with a mask, key_ranges"),
-    "key_ranges of NumPy": (dict(key_ranges=np.zeros((1, 2, 4), np.int32)), "T: key_ranges must be a torch.Tensor, got"),
-    "key_ranges int64": (dict(key_ranges=integers(1, 2, 4, dtype=torch.int64)), "T: key_ranges has dtype int64; accept"),
-    "key_ranges' batch": (dict(key_ranges=integers(2, 2, 4)), r"V: key_ranges must have .* batch 1, got \[2, 2, 4\]"),
-    "key_ranges' queries": (dict(key_ranges=integers(1, 2, 5)), r"V: key_ranges must have .* n_q 4, got \[1, 2, 5\]"),
-    "key_ranges' device": (dict(key_ranges=integers(1, 2, 4).to("meta")), "V: key_ranges is on meta but q is on"),
+    "ranges and block_k": (dict(key_ranges=integers(1, 2, 4), block_k=16), "V: not accepted with a mask, key_ranges"),
+    "ranges no tensor": (dict(key_ranges=np.zeros((1, 2, 4))), "T: key_ranges must be a torch.Tensor, got ndarray"),
+    "ranges int64": (dict(key_ranges=integers(1, 2, 4, dtype=torch.int64)), "T: key_ranges has dtype int64; accepted"),
+    "ranges' batch": (dict(key_ranges=integers(2, 2, 4)), r"V: key_ranges must have .* batch 1, got \[2, 2, 4\]"),
+    "ranges' queries": (dict(key_ranges=integers(1, 2, 5)), r"V: key_ranges must have .* n_q 4, got \[1, 2, 5\]"),
+    "ranges' device": (dict(key_ranges=integers(1, 2, 4).to("meta")), "V: key_ranges is on meta but q is on"),
     "score_mod": (dict(score_mod=abs), "T: score_mod is <built-in function abs>; accepted: a ScoreMod"),
     "one of two score_mods": (dict(score_mod=(alibi(1.0), None)), "T: score_mod is None; accepted: a ScoreMod, sev"),
     "slopes": (dict(score_mod=alibi([1.0, 2.0])), r"V: parameter of a score_mod has shape \[2\]; accepted: a numbe"),
