@@ -159,6 +159,7 @@ def generated(model, cache, **how):
 @pytest.mark.parametrize("name", MODELS)
 def test_generated_tokens_are_eagers_whatever_the_cache(name, calls):
     model, expected = made(name), generated(made(name, "eager"), "dynamic")
+    model.generation_config.disable_compile = True  # which a static cache brings about on a GPU
     assert len(set(expected.sequences[:, 5:].flatten().tolist())) > 3
     for cache in ("dynamic", "static"):
         calls.clear()
