@@ -522,7 +522,9 @@ def prefers_hopper_backward(capability, q, k, v, do, causal, fused):
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
 def _descriptor_of_sums(rows):
     layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
-    return TensorDescriptor(torch.empty(rows, 256, device="meta"), [rows, 256], [256, 1], [16, 256], layout)
+    return TensorDescriptor(
+        torch.empty_strided((rows, 256), (256, 1), device="meta"), [rows, 256], [256, 1], [16, 256], layout
+    )
 
 
 def hopper_backward(q, k, v, o, lse, do, dlse=None, *, causal, scale, need_dq=True, need_dkdv=True, fused=False):
@@ -544,7 +546,7 @@ def hopper_backward(q, k, v, o, lse, do, dlse=None, *, causal, scale, need_dq=Tr
     launch_delta(o, do, dlse, delta)
     sums = sums_desc = None
     if fused:
-        sums = torch.zeros(16 * pieces, 256, dtype=torch.float32, device=q.device)
+        sums = torch.zeros((16 * pieces, 256), dtype=torch.float32, device=q.device)
         sums_desc = with_base(_descriptor_of_sums(16 * pieces), sums)
     if need_dkdv:
         rows, streamed = ROWS.value, block_m(q.shape[3], fused)

