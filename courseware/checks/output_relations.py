@@ -177,8 +177,9 @@ def _changes(answer, inputs):
 
 def _factor(tried, where):
     """ "the right result times 2 * d**0.5": a constant, or one times a power of a size if four inputs agree."""
-    if where and not all(np.isfinite(each[2]).all() for each in tried):
-        return ""  # a factor does not make another number of -inf, so it does not hold wherever the result is wrong
+    rights = np.concatenate([each[2].ravel() for each in tried])
+    if where and (not np.isfinite(rights).all() or len(set(rights)) < 4):
+        return ""  # of -inf a factor makes no other number, and of few numbers it may hold by chance
     tried = [each[1:] for each in tried if np.isfinite(each[2]).all() and np.isfinite(each[3]).all() and each[3].any()]
     if len(tried) < 2 or any(exact.shape != came.shape or came[exact == 0].any() for _, exact, came in tried):
         return ""

@@ -44,6 +44,11 @@ def test_an_offset_that_fits_some_inputs_is_told_only_if_all_else_is_right():
     assert "wherever it is wrong" not in message_of("13.sliding_window_bounds", bounds)
 
 
+def test_a_factor_that_a_few_small_numbers_have_by_chance_is_not_told():
+    wrong = edited(registry.find("12.thread_map").answer, {"step * n_threads + thread": "thread"})
+    assert "times 0.5" not in message_of("12.thread_map", wrong)
+
+
 def test_what_a_kernel_never_loads_is_told():
     mask = "mask_n[:, None] & mask_d"
     wrong = edited(registry.find("07.scores_tile").answer, {mask: f"(offs_n < n_k - 1)[:, None] & {mask}"})
