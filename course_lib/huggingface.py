@@ -38,29 +38,28 @@ REFUSED = {
     "position_bias": "a number to add to each score",
     "indices": "a choice of keys for each query",
     "block_indices": "a choice of blocks of keys for each query",
-    "sinks": "sinks by another name than s_aux",
+    "sinks": "sinks, which are accepted by the name of s_aux",
     "block_table": "a cache in pages",
 }
 
 
 def key_ranges(
     batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None, local_size=None,
-    allow_is_causal_skip=True, use_vmap=False, device="cpu", **others,
+    allow_is_causal_skip=True, use_vmap=False, device="cpu", **_,
 ):  # fmt: skip
     """The mask: `flash_attention`'s key_ranges as int32 [batch, 1, 2, n_q], because transformers hands masks of four
     dimensions on as they are; or None if it is the causal one, aligned at the last query and the last key.
 
     Query i is the token at position q_offset + i (in a static cache a tensor), key j the one at kv_offset + j. For
-    positions, mask_function(batch, head, query, key) says whether one sees the other. Beyond what it hides, local_size,
-    the width of a window or of chunks, hides keys farther away, and attention_mask, bool [batch, tokens], hides those
-    for which it is False: padding. The others are as `transformers.masking_utils.sdpa_mask`'s.
+    positions, mask_function(batch, head, query, key) says whether one sees the other. local_size: the width of a window
+    or of chunks, None without. attention_mask: bool [batch, tokens], False for padding, or None. The others are as
+    `transformers.masking_utils.sdpa_mask`'s.
 
     Raises NotImplementedError for a mask that shows keys behind the query, or more than one range. In a compiled model,
     this is a RuntimeError, on a GPU a failed assertion.
     """
-    if use_vmap or "allow_is_bidirectional_skip" in others:
-        what = "or_mask_function or and_mask_function" if use_vmap else "a bidirectional mask"
-        raise NotImplementedError(f"the model makes {what}; {ACCEPTED}")
+    if use_vmap:
+        raise NotImplementedError(f"the model changes its mask by or_mask_function or and_mask_function; {ACCEPTED}")
     batch, head = torch.arange(batch_size, device=device)[:, None], torch.zeros(1, 1, dtype=torch.int64, device=device)
     keys = torch.arange(kv_length, device=device)
     before, after = (kv_offset + keys[:-1])[None], (kv_offset + keys[1:])[None]
@@ -107,7 +106,7 @@ def attend(
     """(o, None): attention as a layer of a model asks for it, and no weights.
 
     query: [batch, heads, n_q, head_dim]; key, value: [batch, kv_heads, n_k, head_dim], from a cache or not, kv_heads a
-    divisor of heads. Values may have a smaller head_dim. attention_mask: what `key_ranges` returns. softcap: as
+    divisor of heads. Values may have another head_dim. attention_mask: what `key_ranges` returns. softcap: as
     `soft_cap`'s. s_aux: sinks. cu_seq_lens_q: [0, n_1, n_1 + n_2, ...], where sequences in a row begin.
     Returns o as [batch, n_q, heads, head_dim].
 
@@ -133,8 +132,10 @@ def attend(
         tokens = torch.arange(n_q, dtype=cu_seq_lens_q.dtype, device=query.device)
         begins = cu_seq_lens_q[torch.searchsorted(cu_seq_lens_q, tokens, right=True) - 1].int()
         ranges = torch.stack([torch.maximum(ranges[:, :, 0], begins), ranges[:, :, 1]], dim=2)
-    value, v_head_dim = pad(value, (0, head_dim - value.shape[3])), value.shape[3]
-    how = {"scale": scaling, "sinks": s_aux}
+    v_head_dim = value.shape[3]
+    if v_head_dim != head_dim:
+        query, key, value = (pad(x, (0, max(head_dim, v_head_dim) - x.shape[3])) for x in (query, key, value))
+    how = {"scale": head_dim**-0.5 if scaling is None else scaling, "sinks": s_aux}
     mods = () if softcap is None else (soft_cap(softcap),)
     needs_gradient = torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in (query, key, value, s_aux)
