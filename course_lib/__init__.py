@@ -8,6 +8,7 @@ integers     NumPy's integers as Python's, for sizes that a caller read off an a
 hardware     GPU specifications, each with its source
 kernels/     the same mathematics on a GPU: in Triton, for Hopper in Gluon, in cuda/ thread by thread
 serving/     a cache of keys and values in pages, a small language model, and a server that batches requests
+huggingface  the kernels as an attention implementation of Hugging Face's transformers
 runtime      decides where kernels run, on a GPU or in an interpreter, before Triton is imported
 language     Triton's names where it is installed, and stand-ins to write kernels with where it is not
 """

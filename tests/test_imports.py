@@ -34,6 +34,7 @@ COURSE_LIB = {
     "language": {"runtime"},
     "kernels": {"integers", "language", "masks", "runtime"},
     "serving": {"integers", "kernels"},
+    "huggingface": {"kernels"},
 }
 # What each may import of course_lib, and of courseware.
 COURSEWARE = {

@@ -26,7 +26,8 @@ FILE = ROOT / "tests/courseware/bench/compiled.json"
 MODULES = {
     "forward": ("forward",), "dkdv": ("backward",), "dq": ("backward",),
     "hopper": ("hopper/forward",), "hopper_dkdv": ("hopper/backward", "hopper/forward"),
-    "hopper_dq": ("hopper/backward", "hopper/forward"), "decode": ("decode",), "merge": ("decode",),
+    "hopper_dq": ("hopper/backward", "hopper/forward"), "hopper_fused": ("hopper/backward", "hopper/forward"),
+    "decode": ("decode",), "merge": ("decode",),
     "list_forward": ("masked_attention", "block_mask", "score_mods"),
     "list_dkdv": ("masked_attention", "block_mask", "score_mods", "backward"),
     "list_dq": ("masked_attention", "block_mask", "score_mods", "backward"),
@@ -73,7 +74,7 @@ VARIANTS = [
 HOPPER = [
     Request(d, 90, dtype, causal, kernel=kernel)
     for d, dtype, causal in itertools.product((64, 128), ("float16", "bfloat16"), (False, True))
-    for kernel in ("hopper", "hopper_dkdv", "hopper_dq")
+    for kernel in ("hopper", "hopper_dkdv", "hopper_dq", "hopper_fused")
 ]
 # Decoding: (archs, dtype, head_dim, n_new, page_size, num_splits), with the pages and splits that each is launched
 # with, not in every combination. 4 rows are one token of the 4 heads that share keys, 64 rows as many as a tile has.

@@ -46,6 +46,7 @@ def main(number):
         do, dlse = torch.randn_like(o), torch.randn_like(lse) if rng.random() < 0.5 else None
         saved, how = (q, k, v, o, lse, do, dlse), {"causal": causal, "scale": q.shape[-1] ** -0.5}
         gradients, gradients_again = hopper_backward(*saved, **how), hopper_backward(*saved, **how)
+        fused = hopper_backward(*saved, **how, fused=True)
         torch.cuda.synchronize()
         faulthandler.cancel_dump_traceback_later()
         what = f"call {i}: q {list(q.shape)}, k {list(k.shape)}, {q.dtype}, causal={causal}"
@@ -56,7 +57,8 @@ def main(number):
             assert torch.equal(*pair), f"{what}: {name} of a second call differs"
         try:
             check_attention((o, lse), q, k, v, causal=causal)
-            check_gradients(gradients, q, k, v, do, dlse, causal=causal)
+            for each in (gradients, fused):
+                check_gradients(each, q, k, v, do, dlse, causal=causal)
         except AssertionError as error:
             raise AssertionError(f"{what}: {error}") from None
     print(f"{number} calls agree with float64, and a second call of each with the first, bit for bit")

@@ -29,8 +29,8 @@ class Request:
     """One compilation. dtype: torch's name. arch: 75 for sm_75.
 
     kernel: "forward", of the backward "dkdv" or "dq", of decoding "decode" or, with num_splits > 1, "merge"; with tiles
-    from a list "list_forward", "list_dkdv" or "list_dq"; those for sm_90 alone, in Gluon, "hopper", "hopper_dkdv" or
-    "hopper_dq".
+    from a list "list_forward", "list_dkdv" or "list_dq"; those for sm_90 alone, in Gluon, "hopper", "hopper_dkdv",
+    "hopper_dq" or "hopper_fused".
     config: (BLOCK_M, BLOCK_N, num_warps, num_stages), or None for the shipped one. tail: whether the last tiles end
     beyond the sequences. by_descriptor: whether the tiles in the loop come by tensor descriptor; None for what a launch
     on that GPU would do.
@@ -143,15 +143,16 @@ def compile_request(request):
             hopper_forward(q, q, q, causal=request.causal, scale=1.0, store_lse=True)
             launches[-1][1].update(BLOCK_M=BLOCK_M.value, BLOCK_N=BLOCK_N.value)
         elif request.kernel.startswith("hopper_"):
-            from course_lib.kernels.hopper.backward import BLOCK, BLOCK_M, BLOCK_N, hopper_backward
+            from course_lib.kernels.hopper.backward import BLOCK, BLOCK_N, block_m, hopper_backward
 
-            by_key = request.kernel == "hopper_dkdv"
+            by_query, fused = request.kernel == "hopper_dq", request.kernel == "hopper_fused"
             hopper_backward(
-                q, q, q, q, torch.empty(2, 2, n, device="meta"), q, causal=request.causal, scale=1.0,
-                need_dq=not by_key, need_dkdv=by_key,
+                q, q, q, q, torch.empty(2, 2, n, device="meta"), q, causal=request.causal, scale=1.0, fused=fused,
+                need_dq=by_query or fused, need_dkdv=not by_query,
             )  # fmt: skip
-            tiles = (BLOCK_M, BLOCK) if by_key else (BLOCK, BLOCK_N)
-            launches[-1][1].update(zip(("BLOCK_M", "BLOCK_N"), (tile.value for tile in tiles), strict=True))
+            del launches[2:]  # of what rounds the sums
+            tiles = (BLOCK.value, BLOCK_N.value) if by_query else (block_m(request.head_dim, fused), BLOCK.value)
+            launches[-1][1].update(zip(("BLOCK_M", "BLOCK_N"), tiles, strict=True))
         elif request.kernel in ("decode", "merge"):
             lengths, table = torch.empty(2, dtype=torch.int32, device="meta"), None
             cache = torch.empty(2, 1, n, request.head_dim, **on_gpu)

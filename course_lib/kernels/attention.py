@@ -18,6 +18,8 @@ from course_lib.kernels.checks import (
     check_dropout,
     check_flag,
     check_int_range,
+    check_key_range_values,
+    check_key_ranges,
     check_mask,
     check_not_differentiated,
     check_scale,
@@ -53,7 +55,7 @@ PORTABLE = False
 
 def flash_attention(
     q, k, v, *, causal=False, scale=None, return_lse=False, block_q=None, block_k=None,
-    mask=None, score_mod=None, sinks=None, dropout_p=0.0, seed=None,
+    mask=None, key_ranges=None, score_mod=None, sinks=None, dropout_p=0.0, seed=None,
 ):  # fmt: skip
     """softmax(q k^T * scale) v without the N x N matrix (FlashAttention-2, Dao 2023, Alg. 1).
 
@@ -65,11 +67,14 @@ def flash_attention(
     1/sqrt(head_dim). block_q, block_k: rows of a tile, 16, 32, 64 or 128; None takes them from `configs`.
 
     mask: of `course_lib.masks`, combined with causal if both are given; `masks.packed` is for sequences one behind the
-    other in one row, by cumulative lengths. score_mod: of `score_mods`, or several in a
-    tuple, applied to the scaled scores one after the other. sinks: floating-point [heads], a score of each head that
-    takes weight in every row and brings no value. dropout_p: the share of weights that is dropped; the others are
-    multiplied by 1 / (1 - dropout_p). seed: decides which, with head, query and key, whatever the tiles; None draws one
-    from torch's generator.
+    other in one row, by cumulative lengths. key_ranges: instead of mask and causal, int32 [batch, 2, n_q] on q's
+    device: query i of sequence b sees the keys from key_ranges[b, 0, i] to key_ranges[b, 1, i] - 1. From one query to
+    the next, neither end moves left. The host does not read them, so the GPU may compute them, also in a compiled
+    function. Wrong ones give wrong results, or a ValueError where the lengths of `flash_decode` are checked. score_mod:
+    of `score_mods`, or several in a tuple, applied to the scaled scores one after the other. sinks: floating-point
+    [heads], a score of each head that takes weight in every row and brings no value. dropout_p: the share of weights
+    that is dropped; the others are multiplied by 1 / (1 - dropout_p). seed: decides which, with head, query and key,
+    whatever the tiles; None draws one from torch's generator.
 
     Returns o, with q's dtype and shape. With return_lse=True, returns (o, lse): the natural logarithm of the sum of
     exp(scores), fp32 [batch, heads, n_q], a sink among the scores. Rows with no visible key give o = 0 and lse = -inf,
@@ -91,13 +96,14 @@ def flash_attention(
     Where few query rows share 512 keys or more (16; 64 of grouped heads in fp16 or bf16), several programs read parts
     of the keys (decode.py), unless block_q or block_k is given.
 
-    Differentiable once, with respect to q, k, v and sinks, through o and through lse (FlashAttention-2, Alg. 2), also
-    by torch.func.grad and, without a mask and the like, under torch.vmap. The backward keeps q, k, v, o and lse, and
-    nothing of size N x N. Gradients have the inputs' dtype, and the same call gives the same bits. Rows with no visible
-    key give and receive zero gradients. block_q and block_k apply to the forward only. Under autocast, inputs are first
-    cast to its dtype, as for PyTorch's own attention. Under torch.compile the kernels are opaque operators of the
-    graph, and fullgraph=True works, with any mask. A mask that reads an array (`documents`, for instance) is made
-    outside the compiled function.
+    Differentiable once, with respect to q, k, v and sinks, through o and through lse (FlashAttention-2, Alg. 2),
+    also by torch.func.grad and, without a mask and the like, under torch.vmap. The backward keeps q, k, v, o and
+    lse, and nothing of size N x N. Gradients have the inputs' dtype. The same call gives the same bits, but for
+    those of dq on GPUs of compute capability 9.0, unless torch.use_deterministic_algorithms(True) asks for them.
+    Rows with no visible key give and receive zero gradients. block_q and block_k apply to the forward only. Under
+    autocast, inputs are first cast to its dtype, as for PyTorch's own attention. Under torch.compile the kernels
+    are opaque operators of the graph, and fullgraph=True works, with any mask. A mask that reads an array
+    (`documents`, for instance) is made outside the compiled function.
 
     Raises TypeError or ValueError before any launch, naming the argument; ValueError with the bytes needed if the tiles
     do not fit the GPU's shared memory; NotImplementedError for second and forward-mode derivatives.
@@ -108,9 +114,14 @@ def flash_attention(
     scale = check_scale(scale, q.shape[-1])
     block_q, block_k = check_block("block_q", block_q), check_block("block_k", block_k)
     mods, weights = (), None
-    if mask is not None or score_mod is not None or sinks is not None or dropout_p != 0:
+    if any(x is not None for x in (mask, key_ranges, score_mod, sinks)) or dropout_p != 0:
         if block_q is not None or block_k is not None:
-            raise ValueError("block_q and block_k are not accepted with a mask, score_mod, sinks or dropout_p")
+            raise ValueError(
+                "block_q and block_k are not accepted with a mask, key_ranges, score_mod, sinks or dropout_p"
+            )
+        if key_ranges is not None:
+            key_ranges = check_key_ranges(key_ranges, mask, causal, q)
+            causal = True  # what ranges are most like, by which tiles are chosen
         mask = check_mask(mask, causal)
         mask = mask.code if _is_traced(q) else mask
         mods, weights = check_score_mods(score_mod, q)
@@ -120,7 +131,7 @@ def flash_attention(
         seed = None
     q, k, v = addressable(q), addressable(k), addressable(v)
     how = causal, scale, block_q, block_k, mask, mods, float(dropout_p)
-    o, lse = _attend(q, k, v, sinks, weights, seed, *how, store_lse=return_lse)
+    o, lse = _attend(q, k, v, sinks, weights, seed, key_ranges, *how, store_lse=return_lse)
     return (o, lse) if return_lse else o
 
 
@@ -173,8 +184,8 @@ def flash_decode(
 
 
 # The functions below take arguments in this order: tensors (q, k, v, sinks or None, weights of the score mods or None,
-# seed of the dropout or None; for gradients o, lse, do, dlse or None), then what is called how: causal, scale, block_q,
-# block_k, the mask (its code in a graph) or None, codes of the score mods, dropout_p.
+# seed of the dropout or None, key_ranges or None; for gradients o, lse, do, dlse or None), then what is called how:
+# causal, scale, block_q, block_k, the mask (its code in a graph) or None, codes of the score mods, dropout_p.
 
 
 def _attend(*arguments, store_lse):
@@ -198,7 +209,7 @@ def _attend(*arguments, store_lse):
 
 def _in_parts(axis, arguments, store_lse):
     """`_attend` for as many sequences, or heads, at a time as a grid has room for."""
-    q, k, v, sinks, weights, seed, *how = arguments
+    q, k, v, sinks, weights, seed, key_ranges, *how = arguments
     name, mask = ("batch", "heads")[axis], how[4]
     if seed is not None or mask is not None and _mask_of(mask).shape[axis] > 1:
         raise ValueError(
@@ -212,15 +223,17 @@ def _in_parts(axis, arguments, store_lse):
         q.split(n, axis), k.split(n_keys, axis), v.split(n_keys, axis),
         repeat(None) if sinks is None else sinks.split(n) if axis else repeat(sinks),
         repeat(None) if weights is None else [x.contiguous() for x in weights.split(n, axis + 1)],
+        repeat(None),
+        repeat(key_ranges) if key_ranges is None or axis else key_ranges.split(n),
         strict=False,
     )  # fmt: skip
-    o, lse = zip(*(_attend(*part, None, *how, store_lse=store_lse) for part in split), strict=True)
+    o, lse = zip(*(_attend(*part, *how, store_lse=store_lse) for part in split), strict=True)
     return torch.cat(o, axis), torch.cat(lse, axis) if store_lse else None
 
 
 def _keep(ctx, arguments, results):
-    ctx.save_for_backward(*arguments[:6], *results)
-    ctx.how = arguments[6:]
+    ctx.save_for_backward(*arguments[:7], *results)
+    ctx.how = arguments[7:]
     ctx.set_materialize_grads(False)
 
 
@@ -233,14 +246,14 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, do, dlse):
-        o, needs = ctx.saved_tensors[6], ctx.needs_input_grad[:4]
-        arguments = *ctx.saved_tensors, torch.zeros_like(o) if do is None else do, dlse, *ctx.how
+        saved, needs = ctx.saved_tensors, ctx.needs_input_grad[:4]  # read once, or checkpointing refuses
+        arguments = *saved, torch.zeros_like(saved[7]) if do is None else do, dlse, *ctx.how
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             gradients = _Gradients.apply(*arguments)
         else:
             gradients = _backward(*arguments, need_dq=needs[0], need_dkdv=needs[1] or needs[2])
         wanted = [x if needed else None for x, needed in zip(gradients, needs, strict=True)]
-        return *wanted, None, None, *[None for _ in ctx.how]
+        return *wanted, None, None, None, *[None for _ in ctx.how]
 
 
 class _TransformedAttention(_Attention):
@@ -285,10 +298,10 @@ class _Gradients(torch.autograd.Function):
 
 def _vmap(function, info, in_dims, arguments):
     """function.apply, and the dimensions of its results that are mapped: the mapped dimension joins the batch."""
-    if any(x is not None for x in (*arguments[3:6], arguments[-3])):
+    if any(x is not None for x in (*arguments[3:7], arguments[-3])):
         raise NotImplementedError(
-            "vmap of flash_attention takes no mask, score_mod, sinks or dropout_p; make the mapped dimension part of "
-            "the batch, and call flash_attention once"
+            "vmap of flash_attention takes no mask, key_ranges, score_mod, sinks or dropout_p; make the mapped "
+            "dimension part of the batch, and call flash_attention once"
         )
 
     def joined(x, dim):
@@ -325,25 +338,28 @@ def _mask_of(mask):
     return mask if isinstance(mask, masks.Mask) else masks.of_code(tuple(mask))
 
 
-def _variant(q, k, sinks, weights, seed, mask, mods, dropout_p):
+def _variant(q, k, sinks, weights, seed, key_ranges, mask, mods, dropout_p):
     mask = _mask_of(mask)
     mask.check_lengths(q.shape[2], k.shape[2])
     for name, of_mask, of_q in zip(("batch", "heads"), mask.shape, q.shape[:2], strict=True):
         if of_mask not in (1, of_q):
             raise ValueError(f"mask is one for {name} {of_mask}; accepted: {of_q}, which q has, or 1 for all")
-    return Variant(mask, tuple(FUNCTIONS[mod] for mod in mods), weights, sinks, dropout_p, seed)
+    return Variant(mask, tuple(FUNCTIONS[mod] for mod in mods), weights, sinks, dropout_p, seed, key_ranges)
 
 
 def _launch_forward(
-    q, k, v, sinks, weights, seed, causal, scale, block_q, block_k, mask, mods, dropout_p, *, store_lse
+    q, k, v, sinks, weights, seed, key_ranges, causal, scale, block_q, block_k, mask, mods, dropout_p, *, store_lse
 ):  # fmt: skip
     """(o, lse) by the kernel that suits the call."""
     group_size, n_q, n_k = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
     if n_q == 0 or n_k == 0:
         lse = torch.full(q.shape[:3], -torch.inf, dtype=torch.float32, device=q.device)
         return torch.zeros_like(q), lse if sinks is None else lse.copy_(sinks[:, None])
+    if key_ranges is not None and (checks.DEBUG or runtime.mode() == "interpreter"):
+        check_key_range_values(key_ranges, n_k)
     if mask is not None:
-        return variant_forward(q, k, v, _variant(q, k, sinks, weights, seed, mask, mods, dropout_p), scale)
+        variant = _variant(q, k, sinks, weights, seed, key_ranges, mask, mods, dropout_p)
+        return variant_forward(q, k, v, variant, scale)
     most_rows = MAX_GROUPED_ROWS if group_size > 1 and q.dtype != torch.float32 else MAX_DECODED_ROWS
     if block_q is None and block_k is None:
         if group_size * n_q <= most_rows and n_k >= MIN_DECODED_KEYS:
@@ -355,7 +371,8 @@ def _launch_forward(
 
 
 def _launch_backward(
-    q, k, v, sinks, weights, seed, o, lse, do, dlse, causal, scale, block_q, block_k, mask, mods, dropout_p, **needs
+    q, k, v, sinks, weights, seed, key_ranges, o, lse, do, dlse, causal, scale, block_q, block_k, mask, mods, dropout_p,
+    **needs,
 ):  # fmt: skip
     """(dq, dk, dv, dsinks) by the kernels that suit the call, which are the same for every forward."""
     if o.numel() == 0 or k.shape[2] == 0:
@@ -363,12 +380,14 @@ def _launch_backward(
         return *(torch.zeros_like(x) for x in (q, k, v)), dsinks
     do = addressable(do)
     if mask is not None:
-        variant = _variant(q, k, sinks, weights, seed, mask, mods, dropout_p)
+        variant = _variant(q, k, sinks, weights, seed, key_ranges, mask, mods, dropout_p)
         return variant_backward(q, k, v, o, lse, do, dlse, variant, scale, **needs)
     metas = map(tensor_meta, (q, k, v, do))
-    suits = not PORTABLE and prefers_hopper_backward(runtime.capability(q.device), *metas, causal)
-    launch = hopper_backward if suits else flash_backward
-    return *launch(q, k, v, o, lse, do, dlse, causal=causal, scale=scale, **needs), None
+    how = {"causal": causal, "scale": scale, **needs}
+    fused = all(needs.values()) and not torch.are_deterministic_algorithms_enabled()
+    if not PORTABLE and prefers_hopper_backward(runtime.capability(q.device), *metas, causal, fused):
+        return *hopper_backward(q, k, v, o, lse, do, dlse, fused=fused, **how), None
+    return *flash_backward(q, k, v, o, lse, do, dlse, **how), None
 
 
 def _decode(
@@ -389,7 +408,7 @@ def _decode(
 
 # Operators for torch.compile, which does not look into them and learns the shapes of their results from the functions
 # registered as fake. An operator always returns tensors, so it computes lse and every gradient whether needed or not.
-TENSORS = "Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? weights, Tensor? seed"
+TENSORS = "Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? weights, Tensor? seed, Tensor? key_ranges"
 HOW = "bool causal, float scale, SymInt? block_q, SymInt? block_k, SymInt[]? mask, SymInt[] mods, float dropout_p"
 
 

@@ -76,6 +76,30 @@ def block_mask_of(mask, n_q, n_k, block_q, block_k, device, by_key=False):
     )
 
 
+def block_mask_of_ranges(key_ranges, n_k, block_q, block_k, by_key=False):
+    """Likewise, of `flash_attention`'s key_ranges, computed where they are: the host does not know them.
+
+    As neither end moves left, the tiles that a program visits lie side by side. Each counts as partial, full or not. A
+    program may visit a tile of which it sees nothing, if some of its own rows see nothing at all.
+    """
+    first, stop = key_ranges.unbind(1)
+    batch, n_q = first.shape
+    (block, length), (other_block, other) = ((block_k, n_k), (block_q, n_q))[:: 1 if by_key else -1]
+    options = dict(dtype=torch.int32, device=key_ranges.device)
+    if by_key:
+        # Query i sees key j if first[i] <= j < stop[i]; up to which i the one holds, and from which the other.
+        keys = torch.arange(n_k, **options).expand(batch, n_k).contiguous()
+        first, stop = (torch.searchsorted(x.contiguous(), keys, right=True, out_int32=True) for x in (stop, first))
+    n_tiles, n_others = -(-length // block), -(-other // other_block)
+    own = torch.arange(n_tiles, **options)
+    own = own if by_key else own.flip(0)  # later queries of a causal mask see more keys, later keys fewer queries
+    begins = (first[:, own * block] // other_block).clamp(0, n_others)
+    ends = (-(-stop[:, ((own + 1) * block).clamp(max=length) - 1] // other_block)).clamp(0, n_others)
+    programs = torch.stack([own.expand(batch, n_tiles), begins, begins, ends, begins], dim=2)
+    ranges = torch.stack([first, stop], dim=1)
+    return BlockMask(programs, torch.arange(n_others + 1, **options), None, None, ranges, None)
+
+
 def _ranges(mask, n_q, n_k, by_key):
     """The ranges of BlockMask, or None."""
     if not mask.has_ranges:

@@ -15,7 +15,7 @@ MAX_HEAD_DIM = 256
 MAX_GRID_AXIS = 65_535  # programs along the second and third axes of a CUDA grid; the first takes 2^31 - 1
 NO_FORWARD_MODE = "no forward-mode derivatives; use reverse mode: backward, torch.func.grad or torch.func.vjp"
 COMPILED = runtime.mode() == "gpu"
-# Whether `flash_decode` checks the values of lengths and block_table. The host then waits for the GPU at every call.
+# Whether the values of lengths, block_table and key_ranges are checked. The host then waits for the GPU at every call.
 # In the interpreter they are always checked.
 DEBUG = False
 
@@ -217,6 +217,30 @@ def check_mask(mask, causal):
     if causal and isinstance(mask, masks.Packed):
         raise ValueError("causal is True and mask is packed(...); write packed(..., within=causal()), which is aligned")
     return mask & masks.causal() if causal else mask
+
+
+def check_key_ranges(key_ranges, mask, causal, q):
+    """key_ranges, contiguous. Their values are not looked at."""
+    if causal or mask is not None:
+        raise ValueError("key_ranges is given with causal or mask, whose place it takes; clip it to what they show")
+    check_integers("key_ranges", key_ranges, q, (torch.int32,), "batch, 2, n_q")
+    if key_ranges.shape[1:] != (2, q.shape[2]):
+        raise ValueError(
+            f"key_ranges must have shape [batch, 2, n_q] with n_q {q.shape[2]}, got {shape_of(key_ranges)}"
+        )
+    return key_ranges.contiguous()
+
+
+def check_key_range_values(key_ranges, n_k):
+    """Refuse ranges with an end that is no key's, or that moves left. Waits for the GPU."""
+    if key_ranges.numel() and not 0 <= key_ranges.min() <= key_ranges.max() <= n_k:
+        raise ValueError(
+            f"key_ranges has entries from {key_ranges.min()} to {key_ranges.max()}; accepted: 0 to {n_k}, the number "
+            "of keys"
+        )
+    for b, end, i in torch.nonzero(key_ranges.diff(dim=2) < 0).tolist():
+        before, after = key_ranges[b, end, i : i + 2].tolist()
+        raise ValueError(f"key_ranges[{b}, {end}] goes down from {before} to {after} at query {i + 1}")
 
 
 def check_score_mods(score_mod, q):

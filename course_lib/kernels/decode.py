@@ -144,7 +144,8 @@ def decode_kernel(
             is_visible &= offs_n[None, :] >= offs_m[:, None] + length - n_new - window_left
         scores = tl.where(is_visible, scores, float("-inf"))
         m_i, l_i, acc = online_softmax_update(
-            m_i, l_i, acc, scores, v, score_scale * LOG2_E, MAY_BE_EMPTY=IS_CAUSAL or HAS_WINDOW,
+            m_i, l_i, acc, scores, v, score_scale * LOG2_E,
+            MAY_BE_EMPTY=IS_CAUSAL or HAS_WINDOW or len(MODS) > 0,  # a score mod may hide keys
             INPUT_PRECISION=INPUT_PRECISION,
         )  # fmt: skip
 

@@ -26,7 +26,7 @@ import triton.language as tl
 
 from course_lib import masks, runtime
 from course_lib.kernels.backward import delta_plan, load_statistics, with_known_strides
-from course_lib.kernels.block_mask import block_mask_of, keys_of_a_query
+from course_lib.kernels.block_mask import block_mask_of, block_mask_of_ranges, keys_of_a_query
 from course_lib.kernels.configs import dot_precision, select
 from course_lib.kernels.device import (
     LOG2_E,
@@ -318,7 +318,10 @@ def variant_dq_kernel(
 
 
 class Variant(NamedTuple):
-    """What sets a call apart from plain attention, checked. w, seed: as the kernel's. functions: of the ScoreMods."""
+    """What sets a call apart from plain attention, checked. w, seed: as the kernel's. functions: of the ScoreMods.
+
+    key_ranges: as `flash_attention`'s, or None. With them, tiles are as large as they would be for mask.
+    """
 
     mask: masks.Mask
     functions: tuple
@@ -326,11 +329,12 @@ class Variant(NamedTuple):
     sinks: torch.Tensor | None
     dropout_p: float
     seed: torch.Tensor | None
+    key_ranges: torch.Tensor | None = None
 
     @property
     def lists(self):
         """list_b and list_h of the kernels; 0 where all share one."""
-        batch, heads = self.mask.shape
+        batch, heads = self.mask.shape if self.key_ranges is None else (len(self.key_ranges), 1)
         return heads * (batch > 1), int(heads > 1)
 
     @property
@@ -338,6 +342,12 @@ class Variant(NamedTuple):
         """(dropped, kept_scale) of the kernels; a scale of 0 where nothing is kept."""
         kept = 1.0 - self.dropout_p
         return min(round(self.dropout_p * 2**32) - 2**31, 2**31 - 1), 1.0 / kept if kept else 0.0
+
+    def block_mask(self, q, k, block_q, block_k, by_key=False):
+        n_q, n_k = q.shape[2], k.shape[2]
+        if self.key_ranges is not None:
+            return block_mask_of_ranges(self.key_ranges, n_k, block_q, block_k, by_key)
+        return block_mask_of(self.mask, n_q, n_k, block_q, block_k, q.device, by_key)
 
     def constants(self, q, k):
         return dict(
@@ -371,7 +381,7 @@ def variant_forward(q, k, v, variant, scale, config=None, by_descriptor=None):
         by_descriptor = takes_descriptors(runtime.capability(q.device), tensor_meta(k), tensor_meta(v))
     config = config or config_of("forward", variant.mask, q, k, by_descriptor)
     block_m, block_n, num_warps, num_stages = config
-    seen = block_mask_of(variant.mask, n_q, n_k, block_m, block_n, q.device)
+    seen = variant.block_mask(q, k, block_m, block_n)
     q, scale = with_positive_scale(q, scale)
     variant_forward_kernel[seen.programs.shape[1], n_heads, batch](
         q, k, v, *(descriptor(x, block_n) if by_descriptor else None for x in (k, v)), o, lse, *seen,
@@ -416,7 +426,7 @@ def variant_backward(
         by_key = name == "dkdv"
         block_m, block_n, num_warps, num_stages = config or config_of(name, variant.mask, q, k, by_descriptor)
         rows, length = (block_m, n_q) if by_key else (block_n, n_k)
-        seen = block_mask_of(variant.mask, n_q, n_k, block_m, block_n, q.device, by_key)
+        seen = variant.block_mask(q, k, block_m, block_n, by_key)
         kernel[seen.programs.shape[1], heads, batch](
             q, k, v, do, *(descriptor(x, rows) if by_descriptor else None for x in streamed), lse, delta, *results,
             *seen, variant.w, variant.seed, *strides, batch * n_heads, *variant.lists, heads, n_q, n_k, scale,

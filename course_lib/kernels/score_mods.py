@@ -1,4 +1,4 @@
-"""Changes that users of attention make to a score before the softmax: ALiBi, soft caps, or one of your own.
+"""Changes that users of attention make to a score before the softmax: ALiBi, soft caps, padding, or one of your own.
 
 A change is a function of a score and of where its query and key stand. The backward needs its derivative as well.
 """
@@ -73,6 +73,15 @@ def soft_cap(cap):
     return ScoreMod(_soft_cap, _soft_cap_derivative, float(cap), SOFT_CAP)
 
 
+def hide_before(first):
+    """-inf for the keys before first, as padding in front of a sequence: `cache_leftpad` of flash-attention.
+
+    first: a whole number up to 2^24, or [batch, heads] of them. Kernels still compute the scores that it hides. It
+    comes last in a tuple of score mods, because a soft cap makes -inf finite again.
+    """
+    return ScoreMod(_hide_before, None, first, HIDE_BEFORE)
+
+
 @triton.jit
 def _alibi(score, query, key, slope):
     # Converted before they are subtracted, not once for each pair: exact up to 2^24 tokens.
@@ -109,7 +118,13 @@ def _soft_cap_derivative(score, query, key, cap):
     return 1.0 - t * t
 
 
+@triton.jit
+def _hide_before(score, query, key, first):
+    return tl.where(key >= first, score, float("-inf"))
+
+
 ALIBI, SOFT_CAP = code_of(_alibi, None), code_of(_soft_cap, _soft_cap_derivative)
+HIDE_BEFORE = code_of(_hide_before, None)
 
 
 @triton.jit

@@ -50,7 +50,8 @@ def hopper_backward_rows():
         peers = timing.forward_calls(timing.PEERS, *leaves, causal)
         calls = {name: timing.backward_of(peers[name](), *leaves, do) for name in timing.PEERS}
         calls["portable"] = partial(flash_backward, q, k, v, o, lse, do, **how)
-        calls["ours"] = partial(hopper_backward, q, k, v, o, lse, do, **how)
+        calls["seven products"] = partial(hopper_backward, q, k, v, o, lse, do, **how)
+        calls["ours"] = partial(hopper_backward, q, k, v, o, lse, do, fused=True, **how)
         row = {"pass": "backward", **shape, "causal": causal, "dtype": timing.name_of(dtype)}
         yield {**row, **compared(calls, (q, k, v, do), causal)}
 

@@ -110,12 +110,11 @@ class Explorer:
             settings = Dict(self.start).tag(sync=True)
             state = Dict(self.state()).tag(sync=True)
 
-        widget = Widget()
+        widget, number = Widget(), itertools.count(1)
 
         def answer(change):
-            # When it was asked makes an answer another one even where nothing else changes: explorer.js waits for it.
-            settings = dict(change.new)
-            widget.state = {"at": settings.pop("at"), **self.state(settings)}
+            # Its number makes an answer another one even where nothing else changes: explorer.js waits for it.
+            widget.state = self.state(change.new) | {"answer": next(number)}
 
         widget.observe(answer, names="settings")
         return widget

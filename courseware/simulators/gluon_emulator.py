@@ -124,6 +124,9 @@ class Shared:
     def reshape(self, shape):
         return Shared(self.data.reshape(shape), self.parts)
 
+    def slice(self, start, length, dim):
+        return Shared(self.data.narrow(dim, start, length), self.parts)
+
     def permute(self, order):
         return Shared(self.data.permute(order), self.parts)
 
@@ -333,13 +336,17 @@ def _copy_to_shared(descriptor, coordinates, barrier, shared):
     barrier.end_phase()
 
 
-def _copy_to_global(descriptor, coordinates, shared):
+def _copy_to_global(descriptor, coordinates, shared, adding=False):
     buffer = shared.buffer
     if not buffer.fenced:
         raise GluonError(f"the copy engine reads {buffer.name} that was stored without fence_async_shared after it")
     there, here = descriptor.tiles(coordinates, shared.read())
-    there.copy_(here)
+    there.copy_(there + here if adding else here)
     buffer.sender = running()
+
+
+def async_add_shared_to_global(descriptor, coordinates, shared):
+    _copy_to_global(descriptor, coordinates, shared, adding=True)
 
 
 def _store_wait(pending):
@@ -362,6 +369,8 @@ def _wait(barrier, phase):
 def warpgroup_mma(a, b, acc, *, use_acc=True, is_async=False):
     operands = [x for x in (a, b) if isinstance(x, Shared)]
     a, b = (x.read() if isinstance(x, Shared) else x for x in (a, b))
+    if isinstance(acc, Product):  # under way, too: products of a group add to their sums in turn
+        acc = acc.result
     result = (a.float() @ b.float()).as_subclass(Tile)
     product = Product(running(), result + acc if use_acc else result, [x.buffer for x in operands])
     for buffer in product.buffers:
@@ -418,6 +427,13 @@ def _no_layout(*_):
     return None
 
 
+class NoSharedLayout:
+    def __init__(self, **_):
+        pass
+
+    get_default_for = staticmethod(_no_layout)
+
+
 PROPAGATE_NAN = None  # as `clamp` does
 gluon = SimpleNamespace(jit=lambda function=None, **_: Kernel(function) if function else Kernel)
 mbarrier = SimpleNamespace(
@@ -438,7 +454,7 @@ gl = SimpleNamespace(
     BlockedLayout=_no_layout,
     DotOperandLayout=_no_layout,
     NVMMADistributedLayout=_no_layout,
-    NVMMASharedLayout=SimpleNamespace(get_default_for=_no_layout),
+    NVMMASharedLayout=NoSharedLayout,
     SliceLayout=_no_layout,
     SwizzledSharedLayout=_no_layout,
     exp2=torch.exp2,

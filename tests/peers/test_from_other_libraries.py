@@ -23,6 +23,7 @@ visible = visible_of_each[0, 0]
 slopes, sinks, keys = random(H, seed=5).abs(), random(H, seed=6), torch.arange(N, device=DEVICE)
 cu_seqlens_q, cu_seqlens_k = torch.tensor([0, 7, 20]), torch.tensor([0, 16, 36])
 packed_rows = q_few[:1], k[:1], v[:1]
+leftpad = torch.tensor([5, 2], device=DEVICE)
 block_tables = torch.tensor([[4, 0, 3], [1, 5, 2]], dtype=torch.int32, device=DEVICE)
 k_cache, v_cache = k, v
 k_pages, v_pages = (torch.empty(6, 12, H, D, device=DEVICE) for _ in "kv")
@@ -72,6 +73,12 @@ def packed():
     return torch.cat([first, stated(rows[:, :, 7:], k[:, :, 16:], v[:, :, 16:], right=0)[0]], 2)
 
 
+def behind_padding():
+    ranges = enumerate(zip(leftpad.tolist(), lengths.tolist(), strict=True))
+    keys = [(b, None, slice(None), slice(first, stop)) for b, (first, stop) in ranges]
+    return torch.cat([stated(q_new[seen[:2]], k[seen], v[seen], right=0)[0] for seen in keys])
+
+
 MEANT = {
     "`query, key, value`": lambda: sdpa(q, k, v),
     "`is_causal=True`, as many": lambda: sdpa(q, k, v, is_causal=True),
@@ -90,6 +97,7 @@ MEANT = {
     "`return_attn_probs": lambda: stated()[1],
     "`flash_attn_varlen": packed,
     "`flash_attn_with_kvcache": lambda: stated(q_new, right=0, lengths=lengths)[0],
+    "`cache_leftpad": behind_padding,
     "`create_block_mask(mask_mod": lambda: flexed(mask_mod),
     "`create_block_mask(mod_of_heads": lambda: flexed(mod_of_heads, heads=(B, H)),
     "`and_masks": lambda: flexed(and_masks(mask_mod, causal_mod)),

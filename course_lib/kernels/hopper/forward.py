@@ -38,6 +38,7 @@ from course_lib.kernels.launch import (
     addressable,
     takes_descriptors,
     tensor_meta,
+    with_base,
     with_positive_scale,
 )
 
@@ -303,11 +304,17 @@ def hopper_forward_kernel(
     ], [4, 1], [CONSUMER_REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
 
 
+@functools.lru_cache(MAX_CACHED_LAUNCHES)
+def _descriptor(shape, strides, dtype, rows):
+    block = [1, 1, rows, 64 if shape[3] <= 64 else 128]
+    layout = gl.NVMMASharedLayout.get_default_for(block, gl.float16 if dtype == torch.float16 else gl.bfloat16)
+    x = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+    return TensorDescriptor(x, list(shape), list(strides), block, layout)
+
+
 def descriptor(x, rows):
     """A descriptor of x [batch, heads, seq, head_dim] that copies `rows` rows of one head, in Gluon's layout."""
-    block = [1, 1, rows, 64 if x.shape[3] <= 64 else 128]
-    layout = gl.NVMMASharedLayout.get_default_for(block, gl.float16 if x.dtype == torch.float16 else gl.bfloat16)
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), block, layout)
+    return with_base(_descriptor(x.shape, x.stride(), x.dtype, rows), x)
 
 
 @functools.lru_cache(MAX_CACHED_LAUNCHES)

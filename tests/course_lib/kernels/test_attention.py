@@ -81,6 +81,14 @@ def hopper_gradients(q, k, v, o, lse, do, dlse, causal, scale, tiles):
     return hopper_backward(q, k, v, o, lse, do, dlse, causal=causal, scale=scale)
 
 
+def both_hopper_gradients(q, k, v, o, lse, do, dlse, causal, scale, tiles):
+    fused = hopper_backward(q, k, v, o, lse, do, dlse, causal=causal, scale=scale, fused=True)
+    check_gradients(fused, q, k, v, do, dlse, causal=causal, scale=scale)
+    gradients = hopper_gradients(q, k, v, o, lse, do, dlse, causal, scale, tiles)
+    assert q.shape[3] <= 64 or all_equal(fused[1:], gradients[1:])  # of up to 64 columns, tiles are others
+    return gradients
+
+
 KERNELS = {
     "plain": Kernels(plain_forward, plain_backward),
     "plain forward": Kernels(plain_forward, None),
@@ -91,7 +99,7 @@ KERNELS = {
     ),
     "hopper": Kernels(
         lambda q, k, v, causal, scale, tiles: hopper_forward(q, k, v, causal=causal, scale=scale, store_lse=True),
-        hopper_gradients,
+        both_hopper_gradients,
     ),
     "flash1": Kernels(
         lambda q, k, v, causal, scale, tiles: flash1_attention(q, k, v, causal=causal, **blocks(tiles)), None
@@ -401,10 +409,16 @@ def test_no_access_is_out_of_bounds_and_the_backward_moves_the_bytes_that_the_cl
 def test_more_sequences_and_heads_than_a_grid_has_room_for(monkeypatch):
     """A CUDA grid takes 65,535 programs along its second and third axes; here it takes 3."""
     sinks, slopes = random(8, seed=5), random(2, 8, seed=6).abs()
-    calls = [dict(causal=True, scale=-0.3, block_q=16), dict(causal=True, score_mod=alibi(slopes), sinks=sinks)]
+    key_ranges = torch.arange(20, device=DEVICE).int() + torch.tensor([[[0], [1]], [[2], [9]]], device=DEVICE).int()
+    calls = [
+        dict(causal=True, scale=-0.3, block_q=16), dict(causal=True, score_mod=alibi(slopes), sinks=sinks),
+        dict(key_ranges=key_ranges),
+    ]  # fmt: skip
     for how, batch in itertools.product(calls, (2, 7)):
         if batch == 7 and "score_mod" in how:
             how = how | {"score_mod": alibi(slopes[0])}
+        if batch == 7 and "key_ranges" in how:
+            how = how | {"key_ranges": key_ranges.repeat(4, 1, 1)[:7]}
         given = leaves(*inputs(20, 33, 16, batch=batch, heads=8, kv_heads=4)[:3])
 
         def results(given=given, how=how):

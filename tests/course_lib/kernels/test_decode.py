@@ -11,7 +11,7 @@ import torch
 from course_lib import masks
 from course_lib.kernels import attention, decode, flash_attention, flash_decode
 from course_lib.kernels.forward import flash_forward
-from course_lib.kernels.score_mods import alibi, soft_cap
+from course_lib.kernels.score_mods import alibi, hide_before, soft_cap
 from courseware.bench.accuracy import assert_within_budget, check_attention, check_gradients
 from courseware.tracer import trace
 from tests.course_lib.kernels.common import (
@@ -165,6 +165,21 @@ def test_sinks_score_mods_and_lse(num_splits):
             one = [x[b, None, :, : length or None] for x in (q, k[:, :, :length], v[:, :, :length])]
             expected = flash_attention(q[b, None], *one[1:], causal=True, return_lse=True, **of_one)
             for ours, theirs in zip((o, lse), expected, strict=True):
+                torch.testing.assert_close(ours[b, None], theirs, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("num_splits", (1, 2, 3))
+def test_keys_hidden_by_a_score_mod_are_as_if_they_were_not_there(num_splits):
+    """Whole tiles and whole splits of them, and all keys of the last sequence."""
+    q, k, v = caches(4, 4, 2, 90)
+    lengths, first = integers(90, 90, 61, 30), integers(0, 75, 17, 30)
+    mods, sinks = (soft_cap(2.0), hide_before(first[:, None].expand(4, 4))), random(4, seed=3)
+    for how in ({}, {"sinks": sinks}):
+        found = flash_decode(q, k, v, lengths, score_mod=mods, num_splits=num_splits, return_lse=True, **how)
+        for b in range(4):
+            one = q[b, None], *(x[b, None, :, first[b] : lengths[b]] for x in (k, v))
+            expected = flash_attention(*one, score_mod=soft_cap(2.0), return_lse=True, **how)
+            for ours, theirs in zip(found, expected, strict=True):
                 torch.testing.assert_close(ours[b, None], theirs, rtol=2e-5, atol=2e-6)
 
 

@@ -58,6 +58,9 @@ def test_every_tile_is_computed_once_whatever_the_number_of_programs(n, heads, n
             dq, dk, dv = hopper_backward(q, k, v, o, lse, do, causal=causal, scale=0.125)
             assert sorted(stored) == sorted(3 * tiles)
             check_gradients((dq, dk, dv), q, k, v, do, causal=causal)
+            stored.clear()
+            hopper_backward(q, k, v, o, lse, do, causal=causal, scale=0.125, fused=True)
+            assert sorted(stored) == sorted(2 * tiles)
 
 
 @emulated
@@ -68,7 +71,24 @@ def test_who_is_first_changes_no_bit(monkeypatch):
         monkeypatch.setattr(gluon_emulator, "SEED", seed)
         o, lse = hopper_forward(q, k, v, store_lse=True, **HOW)
         answers.append((o, lse, *hopper_backward(q, k, v, o, lse, do, **HOW)))
+        answers[-1] += hopper_backward(q, k, v, o, lse, do, **HOW, fused=True)[1:]
     assert all(all_equal(answer, answers[0]) for answer in answers[1:])
+
+
+@pytest.mark.parametrize("deterministic, fused", [(False, True), (True, False)])
+def test_gradients_are_fused_unless_torch_is_to_be_deterministic(deterministic, fused, monkeypatch):
+    given = []
+    monkeypatch.setattr(attention, "prefers_hopper_backward", lambda *call: given.append(call[-1]) or True)
+    monkeypatch.setattr(attention, "hopper_backward", lambda *_, **how: given.append(how["fused"]) or 3 * (None,))
+    q, k, v, do = halves(130, 140)
+    o = flash_attention(*leaves(q, k, v))
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        torch.use_deterministic_algorithms(deterministic)
+        o.backward(do)
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert given == [fused, fused]
 
 
 def test_only_what_is_needed_is_computed():
@@ -123,19 +143,22 @@ def test_the_forward_is_preferred_where_it_is_faster_and_the_gpu_is_right(n, hea
 
 
 @pytest.mark.parametrize(
-    "batch, heads, kv_heads, n, d, causal, preferred",
+    "batch, heads, kv_heads, n, d, causal, five, seven",
     [
-        (16, 16, 16, 1024, 128, True, True), (16, 16, 16, 1024, 64, True, False), (1, 8, 8, 4096, 128, False, True),
-        (1, 8, 8, 4096, 128, True, False), (1, 2, 2, 8192, 128, False, False), (1, 32, 4, 4096, 96, True, False),
-        (2, 32, 4, 4096, 96, True, True),
+        (16, 16, 16, 1024, 128, True, True, True), (1, 8, 8, 4096, 128, False, True, True),
+        (1, 8, 8, 4096, 128, True, True, False), (1, 2, 2, 8192, 128, False, True, False),
+        (1, 32, 4, 4096, 96, True, True, False), (2, 32, 4, 4096, 96, True, True, True),
+        (16, 32, 32, 1024, 64, False, True, False), (1, 16, 16, 2048, 64, False, False, False),
+        (1, 4, 4, 2048, 128, False, False, False), (1, 1, 1, 8192, 128, False, False, False),
     ],
 )  # fmt: skip
-def test_the_backward_is_preferred_where_it_is_faster(batch, heads, kv_heads, n, d, causal, preferred):
+def test_the_backward_is_preferred_where_it_is_faster(batch, heads, kv_heads, n, d, causal, five, seven):
     q, k = (meta(batch, h, n, d) for h in (heads, kv_heads))
-    assert prefers_hopper_backward((9, 0), q, k, k, q, causal) == preferred
-    assert not any(prefers_hopper_backward(capability, q, k, k, q, causal) for capability in OTHER_GPUS)
-    of_one_row = q._replace(strides=(0, 0, 0, 1))  # a gradient that is one row for all
-    assert not prefers_hopper_backward((9, 0), q, k, k, of_one_row, causal)
+    for preferred, fused in ((five, True), (seven, False)):
+        assert prefers_hopper_backward((9, 0), q, k, k, q, causal, fused) == preferred
+        assert not any(prefers_hopper_backward(capability, q, k, k, q, causal, fused) for capability in OTHER_GPUS)
+        of_one_row = q._replace(strides=(0, 0, 0, 1))  # a gradient that is one row for all
+        assert not prefers_hopper_backward((9, 0), q, k, k, of_one_row, causal, fused)
 
 
 @emulated
@@ -172,7 +195,8 @@ def test_flash_attention_passes_everything_on_unless_portable(portable, monkeypa
 
 @pytest.mark.skipif(ON_CPU, reason="it asks which kernels the GPU ran")
 @pytest.mark.parametrize("d, backward", [(128, hopper_backward), (64, flash_backward)])
-def test_gradients_of_flash_attention_have_the_bits_of_the_kernels_that_it_prefers(d, backward):
+def test_deterministic_gradients_have_the_bits_of_the_kernels_that_are_preferred(d, backward, monkeypatch):
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     q, k, v, do = inputs(1024, 1024, d, dtype=BFLOAT, batch=16, heads=16, kv_heads=8)
     given = leaves(q, k, v)
     o, lse = flash_attention(*given, return_lse=True)
@@ -207,7 +231,11 @@ STATISTICS = """                    lse_stages.index(stage).store(lse * LOG2_E)
                     delta_stages.index(stage).store(delta)
 """
 ANNOUNCED = "                    mbarrier.arrive(bar, count=1)\n"
-DKDV = "    dk, dv, ds, p_operand = warpgroup_mma_wait(0, deps=[dk_to_come, dv_to_come, ds, p_operand])\n"
+DKDV = (
+    "    dk, dv, ds_operand, p_operand = warpgroup_mma_wait(0, deps=[dk_to_come, dv_to_come, ds_operand, p_operand])\n"
+)
+DS_STORED = "        ds_smem.index(used % 2 * 2 + GROUP).store(ds)\n"
+DQ_STORED = "        tma.store_wait(0)  # until the copy engine has read the last piece\n"
 READ = "    mbarrier.arrive(empty.index(stage), count=1)\n"
 TOO_EARLY = "uses the result of a product that it has not waited for"
 FORWARD_MISTAKES = {
@@ -255,6 +283,22 @@ BACKWARD_MISTAKES = {
         r"reads (lse|delta)_stages\[\d\] without having waited|stores to",
     ),
     "statistics are not announced": (ANNOUNCED, "", "deadlock.*lacks 1 of 2 arrivals"),
+    "the other group's dS is not waited for": (
+        "    mbarrier.wait(ds_ready.index(used % 2), used // 2 & 1)\n", "", r"reads ds_smem\[\d\] without having waited"
+    ),
+    "dS has one place only": (
+        DS_STORED, DS_STORED.replace("used % 2 * 2", "0"), r"reads ds_smem\[\d\] without|still reads"
+    ),
+    "a piece of dQ is stored over the last one": (
+        DQ_STORED, "", r"stores to dq_smem\[\d\], which the copy engine may still read"
+    ),
+    "keys are handed back by one group for both": (
+        "empty = (barriers(1, 2), barriers(STAGES, 2))\n    shape = (n_tiles, heads, group_size, n_q, n_k)\n"
+        "    fence_async_shared()\n    gl.warp_specialize([\n        (dkdv",
+        "empty = (barriers(1, 1), barriers(STAGES, 2))\n    shape = (n_tiles, heads, group_size, n_q, n_k)\n"
+        "    fence_async_shared()\n    gl.warp_specialize([\n        (dkdv",
+        r"reads k_smem\[\d\] without having waited",
+    ),
 }  # fmt: skip
 
 
@@ -277,7 +321,8 @@ def test_the_emulator_finds_what_is_wrong_with_barriers(mistake, monkeypatch):
                 if of_forward:
                     module.hopper_forward(q, k, v, causal=False, scale=0.125, store_lse=True)
                 else:
-                    module.hopper_backward(q, k, v, q, torch.zeros(q.shape[:3]), do, causal=False, scale=0.125)
+                    lse = torch.zeros(q.shape[:3])
+                    module.hopper_backward(q, k, v, q, lse, do, causal=False, scale=0.125, fused=True)
         except gluon_emulator.GluonError as error:
             assert re.search(message, str(error)), error
             return

@@ -6,7 +6,7 @@ import torch
 
 from course_lib import masks
 from course_lib.kernels import flash_attention, masked_attention
-from course_lib.kernels.block_mask import block_mask_of
+from course_lib.kernels.block_mask import block_mask_of, block_mask_of_ranges
 from course_lib.kernels.configs import Config
 from course_lib.kernels.score_mods import alibi, soft_cap
 from course_lib.masks import FULL, HIDDEN
@@ -33,6 +33,14 @@ MASKS_OF_HEADS = {
     "array": masks.from_dense(np.random.default_rng(0).random((1, 4, N_Q, N_K)) < 0.3) | masks.sliding_window(4, 0),
     "for sequences": masks.from_dense(np.random.default_rng(0).random((2, 1, N_Q, N_K)) < 0.1),
 }
+# Of two sequences, on the device: a window behind padding, so that some queries see nothing; and packed sequences, the
+# last of them padded, with fewer keys than the cache has room for.
+_I = np.arange(N_Q)
+RANGES = np.stack([
+    [np.maximum(_I - 3, 9), np.minimum(_I + 1, 40)], [np.select([_I < 6, _I < 20], [0, 8], 22), np.minimum(_I + 3, 30)],
+])  # fmt: skip
+KEYS_OF_RANGES = (np.arange(N_K) >= RANGES[:, 0, :, None]) & (np.arange(N_K) < RANGES[:, 1, :, None])
+KEY_RANGES = torch.from_numpy(RANGES.astype(np.int32)).to(DEVICE)
 
 
 def inputs(batch=1, dtype=FLOAT):
@@ -131,6 +139,11 @@ for scale in (-0.3, 0.0, 2.0):
 for name, mask in {"full": masks.full(), "full blocks": masks.block_sparse(np.ones((1, 1), bool), 64)}.items():
     CASES[name] = (16, 32), {"mask": mask}, {"mask": mask}
 CASES["sinks"] = (32, 16), {"mask": MASKS["sparse"]}, {"mask": MASKS["sparse"], "sinks": random(4, seed=5)}
+for tile in ((16, 32), (32, 16), (128, 128)):
+    CASES[f"key_ranges {tile}"] = (
+        tile, {"key_ranges": KEY_RANGES, "batch": 2, "score_mod": soft_cap(1.5)},
+        {"mask": masks.from_dense(KEYS_OF_RANGES[:, None]), "cap": 1.5, "sinks": random(4, seed=5)},
+    )  # fmt: skip
 for dtype in (HALF, BFLOAT):
     CASES[f"{dtype}"] = (32, 16), {"mask": MASKS["window"], "dtype": dtype}, {"mask": MASKS["window"]}
 
@@ -210,6 +223,21 @@ def test_programs_visit_their_tiles_once_and_mask_only_those_that_need_it(name, 
         visited = seen.tiles[begin:end].tolist()
         assert first_tile == seen.tiles[begin] and sorted(visited) == np.flatnonzero(kinds[own] != HIDDEN).tolist()
         assert sorted(visited[: first_partial - begin]) == np.flatnonzero(whole[own]).tolist()
+
+
+@pytest.mark.parametrize("by_key", (False, True))
+def test_programs_visit_the_tiles_that_their_ranges_touch(by_key):
+    """And others only if some of a tile's own rows see nothing."""
+    seen, own_block = block_mask_of_ranges(KEY_RANGES, N_K, 8, 16, by_key), 16 if by_key else 8
+    for visible, programs in zip(KEYS_OF_RANGES, seen.programs.tolist(), strict=True):
+        kinds = masks.from_dense(visible).tiles(N_Q, N_K, 8, 16).kinds
+        visible, kinds = (visible.T, kinds.T) if by_key else (visible, kinds)
+        assert sorted(own for own, *_ in programs) == [*range(len(kinds))]
+        for own, begin, first_partial, end, first_tile in programs:
+            visited, needed = [*range(begin, end)], np.flatnonzero(kinds[own] != HIDDEN).tolist()
+            assert begin == first_partial == first_tile and seen.tiles[begin:end].tolist() == visited
+            all_see = visible[own * own_block : (own + 1) * own_block].any(axis=1).all()
+            assert visited == needed if all_see else {*visited} >= {*needed}
 
 
 @pytest.mark.parametrize("name", ("window", "sparse", "packed"))

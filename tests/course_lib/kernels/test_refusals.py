@@ -75,6 +75,16 @@ OF_FLASH_ATTENTION = {
     "a function of numbers": (
         dict(mask=masks.from_function(lambda b, h, i, j: i - j)), "T: function of a mask returned int64; accepted: bool"
     ),
+    **{
+        f"ranges and {name}": (dict(key_ranges=integers(1, 2, 4)) | other, "V: key_ranges is given with causal or mask")
+        for name, other in {"mask": dict(mask=masks.full()), "causal": dict(causal=True)}.items()
+    },
+    "ranges and block_k": (dict(key_ranges=integers(1, 2, 4), block_k=16), "V: not accepted with a mask, key_ranges"),
+    "ranges no tensor": (dict(key_ranges=np.zeros((1, 2, 4))), "T: key_ranges must be a torch.Tensor, got ndarray"),
+    "ranges int64": (dict(key_ranges=integers(1, 2, 4, dtype=torch.int64)), "T: key_ranges has dtype int64; accepted"),
+    "ranges' batch": (dict(key_ranges=integers(2, 2, 4)), r"V: key_ranges must have .* batch 1, got \[2, 2, 4\]"),
+    "ranges' queries": (dict(key_ranges=integers(1, 2, 5)), r"V: key_ranges must have .* n_q 4, got \[1, 2, 5\]"),
+    "ranges' device": (dict(key_ranges=integers(1, 2, 4).to("meta")), "V: key_ranges is on meta but q is on"),
     "score_mod": (dict(score_mod=abs), "T: score_mod is <built-in function abs>; accepted: a ScoreMod"),
     "one of two score_mods": (dict(score_mod=(alibi(1.0), None)), "T: score_mod is None; accepted: a ScoreMod, sev"),
     "slopes": (dict(score_mod=alibi([1.0, 2.0])), r"V: parameter of a score_mod has shape \[2\]; accepted: a numbe"),
@@ -206,6 +216,22 @@ def test_values_of_flash_decode_are_checked_in_debug_mode_and_in_the_interpreter
     monkeypatch.setattr(checks, "DEBUG", DEVICE != "cpu")
     with pytest.raises(ValueError, match=message):
         call_with_values(lengths, **changed)
+
+
+@pytest.mark.parametrize(
+    "first, stop, message",
+    (
+        ((0, 0, -1, 0), (1, 2, 3, 4), "key_ranges has entries from -1 to 4; accepted: 0 to 4, the number of keys"),
+        ((0, 0, 0, 0), (1, 2, 3, 5), "key_ranges has entries from 0 to 5"),
+        ((0, 2, 1, 1), (1, 2, 3, 4), r"key_ranges\[0, 0\] goes down from 2 to 1 at query 2"),
+        ((0, 0, 0, 0), (1, 2, 3, 2), r"key_ranges\[0, 1\] goes down from 3 to 2 at query 3"),
+    ),
+)
+def test_values_of_key_ranges_are_checked_in_debug_mode_and_in_the_interpreter(first, stop, message, monkeypatch):
+    monkeypatch.setattr(checks, "DEBUG", DEVICE != "cpu")
+    good = {name: x.to(DEVICE) for name, x in GOOD[flash_attention].items()}
+    with pytest.raises(ValueError, match=message):
+        flash_attention(**good, key_ranges=torch.tensor([[first, stop]], dtype=torch.int32, device=DEVICE))
 
 
 def test_values_that_are_not_used_are_not_checked(monkeypatch):

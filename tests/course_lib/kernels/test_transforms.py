@@ -26,6 +26,7 @@ CALLS = {
     "documents": lambda q, k, v, s: flash_attention(q, k, v, mask=OUTSIDE, return_lse=True),
     "packed": lambda q, k, v, s: flash_attention(q, k, v, mask=PACKED),
     "function": lambda q, k, v, s: flash_attention(q, k, v, mask=OF_HEADS),
+    "key_ranges": lambda q, k, v, s: flash_attention(q, k, v, key_ranges=KEY_RANGES.clamp(max=k.shape[2]), sinks=s),
     "mods": lambda q, k, v, s: flash_attention(q, k, v, score_mod=(soft_cap(5.0), alibi(SLOPES))),
     "sinks": lambda q, k, v, s: flash_attention(q, k, v, causal=True, sinks=s, return_lse=True),
     "dropout": lambda q, k, v, s: flash_attention(q, k, v, dropout_p=0.3, seed=5),
@@ -36,6 +37,7 @@ CALLS = {
 }
 PACKED = masks.packed(EDGES_Q, EDGES_K, masks.causal())
 OF_HEADS = masks.from_function(lambda b, h, i, j: (i + j + h) % 3 != 0, heads=4)
+KEY_RANGES = torch.stack([torch.arange(N_Q) // 2, torch.arange(N_Q) + 14]).int().expand(2, 2, N_Q).to(DEVICE)
 LENGTHS = torch.tensor([30, 33], device=DEVICE)
 
 
@@ -138,8 +140,9 @@ def test_vmap():
     assert torch.equal(
         torch.func.vmap(flash_attention, (3, 0, 0))(moved, *many[1:])[1], flash_attention(*[x[1] for x in many])
     )
-    with pytest.raises(NotImplementedError, match="make the mapped dimension part of the batch"):
-        torch.func.vmap(lambda q, k, v: flash_attention(q, k, v, mask=OUTSIDE))(*many)
+    for how in ({"mask": OUTSIDE}, {"key_ranges": KEY_RANGES}):
+        with pytest.raises(NotImplementedError, match="make the mapped dimension part of the batch"):
+            torch.func.vmap(lambda q, k, v, how=how: flash_attention(q, k, v, **how))(*many)
 
 
 def test_decode_says_that_it_has_no_derivatives():

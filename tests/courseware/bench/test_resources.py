@@ -48,7 +48,8 @@ KNOWN_SPILLS = {
     ("decode", 80, "float32"): {256: 184}, ("decode", 90, "float32"): {256: 144},
     ("decode", 100, "float32"): {256: 320},
     ("hopper", 90, "float16"): {128: 56}, ("hopper", 90, "bfloat16"): {128: 56},
-    ("hopper_dkdv", 90, "float16"): {128: 16}, ("hopper_dkdv", 90, "bfloat16"): {128: 16},
+    ("hopper_dkdv", 90, "float16"): {128: 8}, ("hopper_dkdv", 90, "bfloat16"): {128: 8},
+    ("hopper_fused", 90, "float16"): {64: 152, 128: 88}, ("hopper_fused", 90, "bfloat16"): {64: 152, 128: 88},
 }  # fmt: skip
 HOPPER_REGISTERS = 168  # of 384 threads: what a multiprocessor's 65,536 allow
 
