@@ -213,30 +213,30 @@ function tips(box, page, choose) {
   }
 }
 
-// While an answer is on its way, what is chosen waits; only the last of it is sent.
+// While the answer to what was asked is on its way, what is wanted next waits; only the last of it is sent.
 function render({ model, el }) {
   const box = add(el, "div", { class: "explorer" })
   const row = add(box, "div", { class: "controls" })
   const page = add(box, "div", { class: "pages" })
   const note = add(box, "p", { class: "computing", role: "status", hidden: "" })
-  let [waiting, wanted] = [undefined, undefined]
-  const settingsNow = () => wanted ?? model.get("state").settings
+  let waiting, asked, wanted
+  const settingsNow = () => wanted ?? asked ?? model.get("state").settings
   const send = () => {
     const say = (text) => Object.assign(note, { hidden: false, textContent: text })
     waiting = setTimeout(() => {
       say("computing \u2026")
       waiting = setTimeout(say, LOST_MS, "no answer: run this cell again")
     }, LONG_MS)
-    model.set("settings", wanted)
-    wanted = undefined
+    ;[asked, wanted] = [wanted, undefined]
+    model.set("settings", { ...asked, at: Date.now() }) // Asked for what it has, a model would not answer.
     model.save_changes()
   }
   const choose = (change) => {
     const { settings, ends } = model.get("state")
     const stay = Object.keys(ends).filter((name) => !(name in change) && settings[name] === ends[name])
-    const asked = { ...settingsNow(), ...change }
-    if (same(asked, settings)) return
-    wanted = { ...asked, ...Object.fromEntries(stay.map((name) => [name, AT_END])) }
+    const chosen = { ...settingsNow(), ...change }
+    if (same(chosen, settingsNow())) return
+    wanted = { ...chosen, ...Object.fromEntries(stay.map((name) => [name, AT_END])) }
     if (!waiting) send()
   }
   const shows = model.get("controls").map((description) => control(row, description, choose))
@@ -253,7 +253,7 @@ function render({ model, el }) {
   }
   model.on("change:state", () => {
     clearTimeout(waiting)
-    waiting = undefined
+    waiting = asked = undefined
     note.hidden = true
     update()
     if (wanted) send()

@@ -110,11 +110,12 @@ class Explorer:
             settings = Dict(self.start).tag(sync=True)
             state = Dict(self.state()).tag(sync=True)
 
-        widget, number = Widget(), itertools.count(1)
+        widget = Widget()
 
         def answer(change):
-            # Its number makes an answer another one even where nothing else changes: explorer.js waits for it.
-            widget.state = self.state(change.new) | {"answer": next(number)}
+            # When it was asked makes an answer another one even where nothing else changes: explorer.js waits for it.
+            settings = dict(change.new)
+            widget.state = {"at": settings.pop("at"), **self.state(settings)}
 
         widget.observe(answer, names="settings")
         return widget

@@ -102,7 +102,7 @@ def _weights(model):
     n = len(model.names)
     middles = [(n + 1.5) * i + (n - 1) / 2 for i in range(3)]
     panel = Panel(
-        "Weights (outlines: the true softmax)", 370, 280, (-1, 3 * n + 3), (0, 1.3), y_ticks=(0, 0.5, 1), grid="y",
+        "Weights (outlines: the true softmax)", 364, 280, (-1, 3 * n + 3), (0, 1.3), y_ticks=(0, 0.5, 1), grid="y",
         x_ticks=list(zip(middles, FORMATS, strict=True)),
     )  # fmt: skip
     for row, middle in zip(model.rows, middles, strict=True):

@@ -67,9 +67,10 @@ def tiles_panel(tiles, title, size, step, **about):
 
 
 def legend():
-    """What the colours mean, in a line."""
-    panel = Panel("A pair of a query and a key is", 700, 20, (0, 1), (0, 1))
-    panel.legend({css: fate for fate, css in FATES.items()}, left=4)
+    """What the colours mean."""
+    panel = Panel("A pair of a query and a key is", 400, 36, (0, 1), (0, 1))
+    for i, (fate, css) in enumerate(FATES.items()):
+        panel.legend({css: fate}, left=4 + 200 * (i % 2), top=12 + 16 * (i // 2))
     return panel
 
 

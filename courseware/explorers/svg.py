@@ -20,6 +20,9 @@ LETTER, LINE = 6.4, 18  # pixels: a letter of the usual size is so wide on avera
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#AA4499"
 SKY, GREY = "#56B4E9", "#888888"
 
+# Pictures are drawn on white. Where JupyterLab is dark, light and dark change places, and colours stay what they are.
+NIGHT = "[data-jp-theme-light=false] img.drawn{filter:invert(0.88) hue-rotate(180deg)}"
+
 
 def _darker(colour):
     return "#" + "".join(f"{round(0.62 * int(colour[i : i + 2], 16)):02x}" for i in (1, 3, 5))
@@ -38,7 +41,7 @@ def style():
     """The style sheet, with a variable for each colour: CSS."""
     colours = "".join(f"--{name}:{colour};" for name, colour in COLOURS.items())
     classes = "".join(f".explorer .{name}{{color:var(--{name})}}" for name in COLOURS)
-    return f".explorer{{{colours}}}{classes}\n{(HERE / 'explorer.css').read_text()}"
+    return f".explorer{{{colours}}}{classes}{NIGHT}\n{(HERE / 'explorer.css').read_text()}"
 
 
 class Panel:
@@ -219,7 +222,7 @@ class Panel:
         content = f"<style>{escape(style(), quote=False)}</style>{ground}{title}{''.join(self._elements)}"
         svg = self._svg(above, content, ' xmlns="http://www.w3.org/2000/svg" class="explorer"')
         source = base64.b64encode(svg.encode()).decode()
-        return f'<img alt="{escape(alt or self.title)}" src="data:image/svg+xml;base64,{source}">'
+        return f'<img alt="{escape(alt or self.title)}" class="drawn" src="data:image/svg+xml;base64,{source}">'
 
     def _svg(self, above, content, about):
         size = f'width="{self.width}" height="{self.height + above}"'

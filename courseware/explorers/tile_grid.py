@@ -94,7 +94,7 @@ def grid_panel(grid, done, title, width=214, *, height=220, tips=None, choose=No
     x, y = ([0, *(stop for _, stop in rows)] for rows in (tiles.key_rows, tiles.query_rows))
     is_narrow = number.shape[1] == 1 and tiles.n_k == 1
     panel = Panel(
-        title, width, height, x=(0, tiles.n_k), y=(tiles.n_q, 0), grid="", margins=(36, 14, 8, 34),
+        title, width, height, x=(0, tiles.n_k), y=(tiles.n_q, 0), grid="", margins=(42, 18, 8, 34),
         x_ticks=() if is_narrow else (0, tiles.n_k), y_ticks=(0, tiles.n_q), x_label="" if is_narrow else "key",
         y_label="query",
     )  # fmt: skip

@@ -14,7 +14,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from PIL import Image
 
-from courseware.explorers.svg import GREY
+from courseware.explorers.svg import GREY, NIGHT
 from courseware.explorers.words import number, vector
 
 INK, PALE = "#222222", "#DDDDDD"
@@ -25,7 +25,7 @@ DPI, SHOWN_DPI = 200, 100
 
 
 class Picture(Figure):
-    """A figure that notebooks show on white, so that it reads alike in light and dark themes.
+    """A figure, drawn on white, that notebooks show in light and dark themes.
 
     alt: what it shows, with the numbers that it was drawn from, for a reader who does not see it. Without it a picture
     is not shown. It is not registered with pyplot: no global state, nothing to close.
@@ -46,7 +46,7 @@ class Picture(Figure):
             raise ValueError("a picture needs alternative text, which says what it shows: its alt")
         source = f"data:image/png;base64,{base64.b64encode(png(self, colours=64)).decode()}"
         about = f'alt="{escape(self.alt)}" width="{self.shown_width}" style="max-width: 100%; border-radius: 6px"'
-        return f'<img {about} src="{source}">'
+        return f'<style>{NIGHT}</style><img class="drawn" {about} src="{source}">'
 
 
 def png(figure, colours=None):

@@ -140,6 +140,10 @@ def test_a_slow_model_is_announced_and_asked_for_the_last_choice_only(opened):
     assert page.locator(".pages").inner_text() == "1" and note.is_hidden() and page.evaluate("asked") == [1, 3]
     page.evaluate("answer()")
     assert page.locator(".pages").inner_text() == "3" and slider.input_value() == "3"
+    slider.press("ArrowLeft")
+    slider.press("ArrowRight")  # back, before the answer
+    page.evaluate("answer()")
+    assert page.evaluate("asked") == [1, 3, 2, 3], "what is asked for last is what is there in the end"
 
 
 @pytest.mark.parametrize("name", EXPLORERS)
@@ -228,6 +232,14 @@ def test_in_jupyterlab_it_shows_what_the_model_says(notebook, name):
         chosen = place.evaluate("node => JSON.parse(node.dataset.choose)")
         place.dispatch_event("click")
         follow(model, settings, chosen, said)
+
+
+def test_in_jupyterlab_no_key_is_lost_that_comes_before_the_answer(notebook):
+    tip = notebook.get_by_label("tip of a")
+    for key, place in (("ArrowLeft", "-4"), ("ArrowRight", "4"), ("ArrowLeft", "-4")):
+        for _ in range(32):
+            tip.press(key)
+        notebook.wait_for_function("place => document.activeElement.ariaValueNow == place", arg=place)
 
 
 def words_of(page):

@@ -96,8 +96,8 @@ def test_states_written_beforehand_and_the_widgets_are_the_models(explorer, data
     for i, state in enumerate(random.Random(1).sample(data["states"], min(15, len(settings)))):
         assert explorer.state(state["settings"]) == shown(state, data)
         if i < 2:
-            widget.settings = state["settings"]
-            assert widget.state == shown(state, data) | {"answer": widget.state["answer"]}
+            widget.settings = state["settings"] | {"at": i}
+            assert widget.state == shown(state, data) | {"at": i}
     for control in data["controls"]:
         found = [state["settings"][control["name"]] for state in data["states"]]
         assert all(value in found for _, value in control["options"]), control["name"]
@@ -188,7 +188,7 @@ def test_places_are_the_datas_and_a_shape_says_what_it_is():
     assert about["data-tip"] == 'a & "b" < c' and json.loads(about["data-choose"]) == {"a": 1}
     assert drawn.findall("path")[-1].attrib["d"] == "M40.0 80.0L115.0 45.0M115.0 10.0L190.0 10.0", "lifted"
     assert ">ten<" in panel.html() and ">four<" in panel.html()
-    assert panel.image().startswith('<img alt="A title" src="data:image/svg+xml')
+    assert panel.image().startswith('<img alt="A title" class="drawn" src="data:image/svg+xml')
 
 
 def test_neighbouring_cells_of_one_kind_are_one_unless_something_is_said_of_each():
