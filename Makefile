@@ -58,10 +58,10 @@ test-triton-%: .venv-matrix/triton-%/ready
 # torch and Triton, 2.5 GB, follow while the first lesson is read: courseware/workspace.py installs them.
 .venv/ready-for-lab: EXTRAS = lab
 .venv/ready-for-test .venv-matrix/%: EXTRAS = triton,lab,cuda,test,site
-.venv/ready-for-site: EXTRAS = site
+# The explorers of lessons 11 and 14 compute with torch.
+.venv/ready-for-site: EXTRAS = triton,site
 .venv/ready-for-lab: SIZE = 100 MB, about a minute
-.venv/ready-for-test: SIZE = 3 GB, some minutes
-.venv/ready-for-site: SIZE = 90 MB, about a minute
+.venv/ready-for-test .venv/ready-for-site: SIZE = 3 GB, some minutes
 .venv/ready-for-%: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)"; \
 		echo "Found: $$(python3 --version 2>&1 || echo none)"; exit 1; }
