@@ -5,6 +5,8 @@ row. The error budget is set by eager attention in fp32, and by PyTorch's where 
 """
 
 import contextlib
+import runpy
+import sys
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from course_lib import huggingface
 from courseware.bench.accuracy import assert_within_budget
-from tests.course_lib.kernels.common import DEVICE, random
+from tests.course_lib.kernels.common import DEVICE, ON_CPU, random
 
 huggingface.register()
 N, WINDOW = 22, 6
@@ -54,11 +56,11 @@ POSITIONS = torch.cat([torch.arange(n) for n in LENGTHS])[None].to(DEVICE)
 CU_SEQ_LENS = torch.tensor([0, 5, 18, 22], dtype=torch.int32, device=DEVICE)
 
 
-def made(name, implementation="course", experts=None, **changes):
+def made(name, implementation="course", **changes):
     """The model, with the same weights for every implementation."""
     torch.manual_seed(1)
     config = CONFIG_MAPPING[name](**SHAPE | MODELS[name] | changes)
-    how = dict(attn_implementation=implementation, experts_implementation=experts)
+    how = dict(attn_implementation=implementation, experts_implementation="eager")  # the others have no float64
     model = AutoModelForCausalLM.from_config(config, **how).to(DEVICE).eval()
     for parameter_name, parameter in model.named_parameters():
         if parameter_name.endswith("sinks"):
@@ -93,7 +95,7 @@ def of_each_alone(model):
 
 def check(name, monkeypatch, of_course, of_others):
     plain = [of_others(made(name, other)) for other in ("eager", "sdpa") if other == "eager" or name not in NO_SDPA]
-    exact_model = made(name, "eager", experts="eager").double()
+    exact_model = made(name, "eager").double()
     with in_float64(monkeypatch):
         exact = of_others(exact_model)
     answer = of_course(made(name))
@@ -291,9 +293,18 @@ def test_float64_is_refused():
         made("llama").double()(PROMPTS)
 
 
+@pytest.mark.skipif(not ON_CPU, reason="a GPU runs nothing after a failed assertion")
 def test_a_compiled_model_refuses_as_well():
     with pytest.raises(RuntimeError, match="attention_mask has gaps"):
         with_gaps(compiled(made("llama", num_hidden_layers=1)))
+
+
+def test_without_transformers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(
+        ImportError, match=r"needs transformers 5.24 or newer: pip install 'flash-attention-course\[mod"
+    ):
+        runpy.run_path(huggingface.__file__)
 
 
 def test_names():
