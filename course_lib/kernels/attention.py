@@ -96,14 +96,14 @@ def flash_attention(
     Where few query rows share 512 keys or more (16; 64 of grouped heads in fp16 or bf16), several programs read parts
     of the keys (decode.py), unless block_q or block_k is given.
 
-    Differentiable once, with respect to q, k, v and sinks, through o and through lse (FlashAttention-2, Alg. 2),
-    also by torch.func.grad and, without a mask and the like, under torch.vmap. The backward keeps q, k, v, o and
-    lse, and nothing of size N x N. Gradients have the inputs' dtype. The same call gives the same bits, but for
-    those of dq on GPUs of compute capability 9.0, unless torch.use_deterministic_algorithms(True) asks for them.
-    Rows with no visible key give and receive zero gradients. block_q and block_k apply to the forward only. Under
-    autocast, inputs are first cast to its dtype, as for PyTorch's own attention. Under torch.compile the kernels
-    are opaque operators of the graph, and fullgraph=True works, with any mask. A mask that reads an array
-    (`documents`, for instance) is made outside the compiled function.
+    Differentiable once, with respect to q, k, v and sinks, through o and through lse (FlashAttention-2, Alg. 2), also
+    by torch.func.grad and, without a mask and the like, under torch.vmap. The backward keeps q, k, v, o and lse, and
+    nothing of size N x N. Gradients have the inputs' dtype. The same call gives the same bits, but for those of dq on
+    GPUs of compute capability 9.0, unless torch.use_deterministic_algorithms(True) asks for them. Rows with no visible
+    key give and receive zero gradients. block_q and block_k apply to the forward only. Under autocast, inputs are first
+    cast to its dtype, as for PyTorch's own attention. Under torch.compile the kernels are opaque operators of the
+    graph, and fullgraph=True works, with any mask. A mask that reads an array (`documents`, for instance) is made
+    outside the compiled function.
 
     Raises TypeError or ValueError before any launch, naming the argument; ValueError with the bytes needed if the tiles
     do not fit the GPU's shared memory; NotImplementedError for second and forward-mode derivatives.

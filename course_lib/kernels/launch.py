@@ -93,7 +93,7 @@ def takes_descriptors(capability, *metas):
 
 
 def with_base(descriptor, x):
-    """The same descriptor of another tensor, x. A new one takes the host 14 microseconds, most of them for checks."""
+    """The same descriptor, but of x. Triton checks each new one: the eleven of a backward took the host 280 us."""
     same = object.__new__(type(descriptor))
     same.__dict__.update(vars(descriptor), base=x)
     return same

@@ -505,8 +505,8 @@ def plan(q, k, v, o, lse, do, dlse, capability, n_sms, causal, scale, fused):
 def prefers_hopper_backward(capability, q, k, v, do, causal, fused):
     """Whether `flash_attention` takes these kernels: from where on they were faster than the portable ones on an H200.
 
-    The GPU must have more to do than the host, and a tile for each multiprocessor. Seven products pay only above 64
-    columns.
+    The GPU must have more to do than the host, and about a tile for each multiprocessor. Up to 64 columns, only five
+    products pay.
     """
     batch, heads, n_q, head_dim = q.shape
     _, kv_heads, n_k, _ = k.shape
