@@ -38,7 +38,6 @@ from course_lib.kernels.gluon import (
     warpgroup_mma_wait,
 )  # fmt: skip
 from course_lib.kernels.hopper.forward import (
-    CONSUMER_REGISTERS,
     LOG2_E,
     PRODUCER_REGISTERS,
     ROWS,
@@ -52,6 +51,7 @@ from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, takes_descrip
 BLOCK = gl.constexpr(128)  # rows of both groups
 BLOCK_N = gl.constexpr(128)  # keys of a tile that streams past
 STAGES = gl.constexpr(2)  # tiles of each kind that are in shared memory to stream past
+CONSUMER_REGISTERS = 240  # of a thread
 PIECE = gl.constexpr(64)  # rows and columns of what a group adds to dQ at a time
 
 

@@ -51,7 +51,7 @@ def test_every_tile_is_computed_once_whatever_the_number_of_programs(n, heads, n
     for causal in (False, True):
         stored.clear()
         o, lse = hopper_forward(q, k, v, causal=causal, scale=0.125, store_lse=True)
-        assert sorted(stored) == tiles
+        assert sorted(place for place in stored if place[2] < n) == tiles  # a tile's last groups may have no rows
         check_attention((o, lse), q, k, v, causal=causal)
         stored.clear()
         if heads == 1:
@@ -222,11 +222,9 @@ def test_every_rung_gives_attention(name):
 # What somebody could get wrong with a barrier, a fence or a wait: (right text, wrong text, what is said of it).
 
 FORWARD, BACKWARD = (Path(module.__file__).read_text(encoding="utf-8") for module in (forward, backward))
-LOAD = "        q = q_smem.index(GROUP).reshape([ROWS, BLOCK_D]).load(gl.DotOperandLayout(0, S_LAYOUT, 2))\n"
 HAND_BACK = "        mbarrier.arrive(q_empty.index(GROUP), count=1)\n"
-FIRST_PRODUCT = FORWARD.partition(LOAD)[2].partition(HAND_BACK)[0]
 V_PRODUCT = "    acc, p = warpgroup_mma_wait(0, deps=[acc_to_come, p])\n"
-V_READ = "    mbarrier.arrive(v_empty.index(stage), count=1)\n"
+STAGE_READ = "    mbarrier.arrive(kv_empty.index(stage), count=1)\n"
 STATISTICS = """                    lse_stages.index(stage).store(lse * LOG2_E)
                     delta_stages.index(stage).store(delta)
 """
@@ -239,35 +237,36 @@ DQ_STORED = "        tma.store_wait(0)  # until the copy engine has read the las
 READ = "    mbarrier.arrive(empty.index(stage), count=1)\n"
 TOO_EARLY = "uses the result of a product that it has not waited for"
 FORWARD_MISTAKES = {
-    "a stage of V is handed back while its product is under way": (
-        V_PRODUCT + V_READ, V_READ + V_PRODUCT,
-        r"starts a copy to v_smem\[\d\], which a product of consumer \d still reads",
+    "a stage is handed back while its product is under way": (
+        V_PRODUCT + STAGE_READ, STAGE_READ + V_PRODUCT,
+        r"starts a copy to [kv]_smem\[\d\], which a product of consumer \d still reads",
     ),
-    "no wait for V": (
-        "    mbarrier.wait(v_ready.index(stage), used // STAGES & 1)\n    v =", "    v =",
-        r"reads v_smem\[\d\] without having waited",
+    "no wait for a step": (
+        "    mbarrier.wait(kv_ready.index(stage), step // STAGES & 1)\n    k =", "    k =",
+        r"reads [kv]_smem\[\d\] without having waited",
     ),
     "the producer waits for the first phase": (
-        "mbarrier.wait(k_empty.index(stage), phase ^ 1)", "mbarrier.wait(k_empty.index(stage), phase)",
-        r"deadlock.*producer \d for phase 0 of k_empty\[0\]",
+        "mbarrier.wait(kv_empty.index(stage), (step // STAGES & 1) ^ 1)\n            fetch",
+        "mbarrier.wait(kv_empty.index(stage), step // STAGES & 1)\n            fetch",
+        r"deadlock.*producer \d for phase 0 of kv_empty\[0\]",
     ),
-    # It made single rows wrong on an H200: docs/tested.md.
-    "queries handed back while they are loaded": (
-        LOAD + FIRST_PRODUCT + HAND_BACK, LOAD + HAND_BACK + FIRST_PRODUCT,
-        r"starts a copy to q_smem\[\d\], which consumer \d is still loading from",
+    "a group passes a step without a word": (
+        "            mbarrier.arrive(kv_empty.index(step % STAGES), count=1)\n", "",
+        r"deadlock.*of kv_empty\[\d\], which lacks 1 of 2 arrivals",
     ),
     "queries never handed back": (HAND_BACK, "", r"deadlock.*of q_empty\[\d\], which lacks 1 of 1 arrivals"),
     "values are added too early": (V_PRODUCT, V_PRODUCT.replace("wait(0", "wait(1"), TOO_EARLY),
     "half of the bytes are announced": (
-        "(v_ready.index(stage), v_desc.block_type.nbytes)", "(v_ready.index(stage), v_desc.block_type.nbytes // 2)",
-        r"copies brought 8,192 bytes more than v_ready\[0\] was told to expect",
+        "(ready, desc.block_type.nbytes)", "(ready, desc.block_type.nbytes // 2)",
+        r"copies brought 8,192 bytes more than q_ready\[0\] was told to expect",
     ),
     "no fence": (
-        "        fence_async_shared()\n        tma", "        tma", r"reads o_smem\[\d\] that was stored without"
+        "        fence_async_shared()\n        tma", "        tma", r"reads q_smem\[\d\] that was stored without"
     ),
-    "no wait for the last output": (
-        "        tma.store_wait(0)  # until the copy engine has read the last output\n", "",
-        r"stores to o_smem\[\d\], which the copy engine may still read",
+    "the next queries come over an output that leaves": (
+        "        tma.store_wait(0)  # until the copy engine has read the last output: the next queries may come in its "
+        "place\n", "",
+        r"starts a copy to q_smem\[\d\], which the copy engine may still read",
     ),
     "the program ends before its output has been read": (
         "    tma.store_wait(0)\n\n\n@gluon.jit\ndef barriers", "\n\n@gluon.jit\ndef barriers",
@@ -313,13 +312,13 @@ def test_the_emulator_finds_what_is_wrong_with_barriers(mistake, monkeypatch):
     assert source.count(right) == 1
     module = ModuleType("mistaken")
     run_source(source.replace(right, wrong), f"<{mistake}>", module.__dict__)
-    few, more = (halves(400, n_k) for n_k in (100, 500))
+    few, more = (halves(400, n_k, 128 if of_forward else 64) for n_k in (100, 450))
     for seed in range(8):
         monkeypatch.setattr(gluon_emulator, "SEED", seed)
         try:
-            for q, k, v, do in (more, few):
+            for (q, k, v, do), causal in ((more, False), (few, False), (more, True)):
                 if of_forward:
-                    module.hopper_forward(q, k, v, causal=False, scale=0.125, store_lse=True)
+                    module.hopper_forward(q, k, v, causal=causal, scale=0.125, store_lse=True)
                 else:
                     lse = torch.zeros(q.shape[:3])
                     module.hopper_backward(q, k, v, q, lse, do, causal=False, scale=0.125, fused=True)

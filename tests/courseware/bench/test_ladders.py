@@ -46,7 +46,7 @@ def test_the_last_kept_rungs_are_the_shipped_kernels():
     assert CUDA["prefetch"].source == CUDA["keys split"].source == shipped
     assert CUDA["plain"].source == launches.source("plain_attention.cu")
     assert len({rung.source for rung in CUDA.values()}) == len(CUDA) - 1
-    assert HOPPER["groups take turns"].source == open(hopper_forward.__file__).read()
+    assert HOPPER["groups change places"].source == open(hopper_forward.__file__).read()
     assert len({rung.source for rung in HOPPER.values()}) == len(HOPPER)
     q, k, v = qkv(600, 16)
     last, _ = flash_forward(q, k, v, causal=True, scale=0.25, store_lse=False)
