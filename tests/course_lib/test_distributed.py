@@ -34,7 +34,8 @@ def run(size, check, folder, *, backend="gloo", timeout_s=120):
     start = START_METHOD if backend == "gloo" else "spawn"
     context = torch.multiprocessing.get_context(start)
     if start == "forkserver":
-        context.set_forkserver_preload([__name__])
+        # The latter is what autograd imports at its first call, for seconds.
+        context.set_forkserver_preload([__name__, "torch.fx.experimental.symbolic_shapes"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", str(int(backend == "gloo")))
         patch.setenv("GLOO_SOCKET_IFNAME", "lo")
@@ -71,14 +72,14 @@ def sent_bytes():
 
     others = dist.get_world_size() - 1
     of_calls = {
-        "batch_isend_irecv": lambda ops: [(op.tensor, 1) for op in ops if op.op is dist.isend],
-        "all_gather_into_tensor": lambda gathered, x: [(x, others)],
-        "reduce_scatter_tensor": lambda total, x: [(x, others / (others + 1))],
-        "all_to_all_single": lambda received, x: [(x, others / (others + 1))],
+        (dist, "batch_isend_irecv"): lambda ops: [(op.tensor, 1) for op in ops if op.op is dist.isend],
+        (dist, "all_to_all_single"): lambda received, x: [(x, others / (others + 1))],
+        (distributed, "all_gather_single"): lambda gathered, x: [(x, others)],
+        (distributed, "reduce_scatter_single"): lambda total, x: [(x, others / (others + 1))],
     }
     with pytest.MonkeyPatch.context() as patch:
-        for name, of_call in of_calls.items():
-            patch.setattr(dist, name, counting(getattr(dist, name), of_call))
+        for (module, name), of_call in of_calls.items():
+            patch.setattr(module, name, counting(getattr(module, name), of_call))
         yield sent
 
 
