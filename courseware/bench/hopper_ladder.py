@@ -114,13 +114,13 @@ def forward_of(rung):
     return run_one_group if rung.source is None else _forward_of(rung.source, rung.name)
 
 
-def interpreted(edits):
-    """`hopper_forward` of the kernel's source with these edits, {old: new}, interpreted: for tensors on the CPU."""
+def interpreted(edits, rung=None):
+    """`hopper_forward` of the source of the kernel, or of a rung's, with these edits, {old: new}: on the CPU."""
     on_cpu = {
         "course_lib.kernels.gluon import": "courseware.simulators.gluon_emulator import",
         "runtime.multiprocessors(q.device)": "1",
     }
-    source = Path(forward.__file__).read_text(encoding="utf-8")
+    source = rung.source if rung else Path(forward.__file__).read_text(encoding="utf-8")
     return _forward_of(edited_text(source, on_cpu | edits, "edits", "forward.py"), "edited")
 
 

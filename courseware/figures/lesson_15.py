@@ -14,6 +14,7 @@ from .base import INK, PALE, label, legend, panel, panels, tidy
 
 # Of the kernel with d = 128: query rows of a program, keys of a tile.
 BLOCK_M, BLOCK_N = CONFIGS[128].groups * ROWS.value, CONFIGS[128].block_n
+SIMULATED = sm_simulator.RUNGS[:3]  # with two groups, as the rungs that were measured
 RECORD, BACKWARD_RECORD, COUNTERS = "hopper-h200", "hopper-backward-h200", "hopper-counters-h200"
 PEERS = {
     "sdpa_flash": ("FlashAttention-2", GREY, "s"), "portable": ("portable kernel", ORANGE, "D"),
@@ -81,7 +82,7 @@ def draw_ladder(n, head_dim=128):
     """The kept rungs as they were measured, and what the simulator says of those that it knows. Returns a figure."""
     measured = {name: both for name, both in speeds(n, head_dim).items() if rungs()[name].kept}
     peak = GPUS["H100"].fp16_tensor_tflops
-    ticks = {name: simulated(name, head_dim, n).tflops for name in measured if name in sm_simulator.RUNGS}
+    ticks = {name: simulated(name, head_dim, n).tflops for name in measured if name in SIMULATED}
     said = [
         f"{name}: {full:.0f} full, {causal:.0f} causal"
         + (f", simulated {ticks[name]:.0f} full" if name in ticks else "")

@@ -146,7 +146,7 @@ def producer(q_desc, k_desc, v_desc, smem, ready, empty, shape, IS_CAUSAL: gl.co
             start_n = (n_key_tiles - 1 - j) * BLOCK_N
             mbarrier.wait(kv_empty.index(stage), (step // STAGES & 1) ^ 1)
             fetch(k_desc, batch, kv_head, start_n, kv_ready.index(stage), k_smem.index(stage))
-            if step == 0:
+            if i + j == 0:  # nothing is before the first
                 mbarrier.arrive(kv_ready.index(stage), count=1)
             else:
                 fetch(v_desc, v_batch, v_head, v_start, kv_ready.index(stage), v_smem.index(stage))
