@@ -503,19 +503,13 @@ def plan(q, k, v, o, lse, do, dlse, capability, n_sms, causal, scale, fused):
 
 
 def prefers_hopper_backward(capability, q, k, v, do, causal, fused):
-    """Whether `flash_attention` takes these kernels: from where on they were faster than the portable ones on an H200.
+    """Whether `flash_attention` takes these kernels: where they were faster than the portable ones on an H200.
 
-    The GPU must have more to do than the host, and about a tile for each multiprocessor. Up to 64 columns, only five
-    products pay.
+    `tools.sweep dispatch` has measured it: five products everywhere, seven not in a few small calls.
     """
     batch, heads, n_q, head_dim = q.shape
-    _, kv_heads, n_k, _ = k.shape
-    pairs = batch * heads * n_q * n_k
-    n_tiles = batch * min(-(-n_k // BLOCK.value) * kv_heads, -(-n_q // BLOCK.value) * heads)
-    if fused:
-        pays = pairs >= (2**27 if head_dim <= 64 else 2**26) and n_tiles >= 128
-    else:
-        pays = head_dim > 64 and pairs >= (2**28 if causal else 2**27) and n_tiles >= 256
+    n_tiles = batch * min(-(-k.shape[2] // BLOCK.value) * k.shape[1], -(-n_q // BLOCK.value) * heads)
+    pays = fused or causal or head_dim > 64 or n_tiles >= 128
     return pays and can_take(capability, q, k, v) and takes_descriptors(capability, do)
 
 

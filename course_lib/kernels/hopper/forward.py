@@ -387,15 +387,21 @@ def can_take(capability, q, k, v):
 
 
 def prefers_hopper(capability, q, k, v, causal):
-    """Whether `flash_attention` takes this kernel: from where on it was faster than the portable one on an H200.
+    """Whether `flash_attention` takes this kernel: where it was faster than the portable one on an H200.
 
-    It needs longer to fill its stages, so it needs long sequences, or several query tiles for each multiprocessor.
+    `tools.sweep dispatch` has measured it. The kernel needs long to fill its stages, and has large query tiles: fewer
+    than there are multiprocessors leave some with nothing to do.
     """
     batch, heads, n_q, _ = q.shape
-    n_k = k.shape[2]
-    n_tiles = -(-n_q // 128) * heads * batch
-    many_tiles = n_tiles >= 256 and n_k >= (1024 if causal else 512)
-    return (many_tiles or n_k >= (4096 if causal else 2048)) and can_take(capability, q, k, v)
+    n_k, d = k.shape[2], columns(q.shape)
+    n_tiles = -(-n_q // (CONFIGS[d].groups * ROWS.value)) * heads * batch
+    if d == 64:
+        pays = n_tiles >= 256 and n_k >= 1024 if causal else n_tiles >= 128
+    elif causal:
+        pays = n_k >= 4096 or n_tiles >= (128 if n_k >= 1024 else 256)
+    else:
+        pays = n_k >= 2048 or n_tiles >= 128
+    return pays and can_take(capability, q, k, v)
 
 
 def hopper_forward(q, k, v, *, causal, scale, store_lse):

@@ -4,6 +4,7 @@ for, and that the emulator, which runs them on a CPU, notices what somebody coul
 Their answers and gradients are compared with float64 in test_attention.py.
 """
 
+import itertools
 import re
 from pathlib import Path
 from types import ModuleType
@@ -13,11 +14,11 @@ import torch
 
 from course_lib import runtime
 from course_lib.kernels import attention, flash_attention
-from course_lib.kernels.backward import flash_backward
 from course_lib.kernels.hopper import backward, forward
 from course_lib.kernels.hopper.backward import hopper_backward, prefers_hopper_backward
 from course_lib.kernels.hopper.forward import HOPPER, hopper_flash_attention, hopper_forward, prefers_hopper
 from course_lib.kernels.launch import tensor_meta
+from courseware.bench import records
 from courseware.bench.accuracy import check_attention, check_gradients
 from courseware.bench.hopper_ladder import forward_of, rungs
 from courseware.editing import run_source
@@ -127,38 +128,33 @@ def meta(batch, heads, n, d, dtype=HALF):
     return tensor_meta(torch.empty(batch, heads, n, d, dtype=dtype, device="cpu"))
 
 
-@pytest.mark.parametrize(
-    "n, heads, causal, preferred",
-    [
-        (512, 63, False, False), (512, 64, False, True), (2048, 1, False, True), (1024, 31, True, False),
-        (1024, 32, True, True), (512, 200, True, False), (2048, 1, True, False), (4096, 1, True, True),
-    ],
-)  # fmt: skip
-def test_the_forward_is_preferred_where_it_is_faster_and_the_gpu_is_right(n, heads, causal, preferred):
-    q = meta(1, heads, n, 64)
-    assert prefers_hopper((9, 0), q, q, q, causal) == preferred
-    assert not any(prefers_hopper(capability, q, q, q, causal) for capability in OTHER_GPUS)
-    q = meta(1, heads, n, 64, torch.float32)
-    assert not prefers_hopper((9, 0), q, q, q, causal)
+def test_what_is_dispatched_was_the_fastest_in_every_measurement():
+    """Five rows of 232, backward, of 1,024 tokens at most, are 2 to 4 % slower than seven products."""
+    slower = []
+    for row in records.rows("dispatch-h200"):
+        q, ms, causal = meta(1, row["heads"], row["n"], row["head_dim"]), row["ms"], row["causal"]
+        if row["pass"] == "forward":
+            chosen = "hopper" if prefers_hopper(HOPPER, q, q, q, causal) else "portable"
+        else:
+            five, seven = (prefers_hopper_backward(HOPPER, q, q, q, q, causal, fused) for fused in (True, False))
+            chosen = "five products" if five else "portable"
+            deterministic = ms["seven products" if seven else "portable"]
+            assert deterministic <= 1.03 * min(ms["seven products"], ms["portable"]), row
+        slower += [row for _ in range(ms[chosen] > 1.02 * min(ms.values()))]
+        assert ms[chosen] <= 1.05 * min(ms.values()), row
+    assert len(slower) <= 5, slower
 
 
-@pytest.mark.parametrize(
-    "batch, heads, kv_heads, n, d, causal, five, seven",
-    [
-        (16, 16, 16, 1024, 128, True, True, True), (1, 8, 8, 4096, 128, False, True, True),
-        (1, 8, 8, 4096, 128, True, True, False), (1, 2, 2, 8192, 128, False, True, False),
-        (1, 32, 4, 4096, 96, True, True, False), (2, 32, 4, 4096, 96, True, True, True),
-        (16, 32, 32, 1024, 64, False, True, False), (1, 16, 16, 2048, 64, False, False, False),
-        (1, 4, 4, 2048, 128, False, False, False), (1, 1, 1, 8192, 128, False, False, False),
-    ],
-)  # fmt: skip
-def test_the_backward_is_preferred_where_it_is_faster(batch, heads, kv_heads, n, d, causal, five, seven):
-    q, k = (meta(batch, h, n, d) for h in (heads, kv_heads))
-    for preferred, fused in ((five, True), (seven, False)):
-        assert prefers_hopper_backward((9, 0), q, k, k, q, causal, fused) == preferred
-        assert not any(prefers_hopper_backward(capability, q, k, k, q, causal, fused) for capability in OTHER_GPUS)
-        of_one_row = q._replace(strides=(0, 0, 0, 1))  # a gradient that is one row for all
-        assert not prefers_hopper_backward((9, 0), q, k, k, of_one_row, causal, fused)
+def test_other_gpus_dtypes_and_gradients_that_are_one_row_for_all_get_the_portable_kernels():
+    q = meta(16, 16, 4096, 128)
+    of_one_row, single = q._replace(strides=(0, 0, 0, 1)), meta(16, 16, 4096, 128, torch.float32)
+    for causal, fused in itertools.product((False, True), repeat=2):
+        assert prefers_hopper(HOPPER, q, q, q, causal) and prefers_hopper_backward(HOPPER, q, q, q, q, causal, fused)
+        for capability in OTHER_GPUS:
+            assert not prefers_hopper(capability, q, q, q, causal)
+            assert not prefers_hopper_backward(capability, q, q, q, q, causal, fused)
+        assert not prefers_hopper(HOPPER, single, single, single, causal)
+        assert not prefers_hopper_backward(HOPPER, q, q, q, of_one_row, causal, fused)
 
 
 @emulated
@@ -171,7 +167,7 @@ def test_flash_attention_calls_it_and_no_other_kernel_if_blocks_are_not_given(mo
 
     monkeypatch.setattr(runtime, "capability", lambda device: (9, 0))
     monkeypatch.setattr(attention, "hopper_forward", called)
-    q, k, v, _ = halves(2048, 2048)
+    q, k, v, _ = halves(2048, 2048, 128)
     assert flash_attention(q, k, v, scale=0.5).eq(1).all() and calls == [(False, 0.5, False)]
     flash_attention(q[:, :, -600:].contiguous(), k, v, block_q=128, block_k=128)
     flash_attention(q[:, :, -600:], k, v, causal=True)
@@ -194,14 +190,14 @@ def test_flash_attention_passes_everything_on_unless_portable(portable, monkeypa
 
 
 @pytest.mark.skipif(ON_CPU, reason="it asks which kernels the GPU ran")
-@pytest.mark.parametrize("d, backward", [(128, hopper_backward), (64, flash_backward)])
-def test_deterministic_gradients_have_the_bits_of_the_kernels_that_are_preferred(d, backward, monkeypatch):
+@pytest.mark.parametrize("d", (64, 128))
+def test_deterministic_gradients_have_the_bits_of_seven_products(d, monkeypatch):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     q, k, v, do = inputs(1024, 1024, d, dtype=BFLOAT, batch=16, heads=16, kv_heads=8)
     given = leaves(q, k, v)
     o, lse = flash_attention(*given, return_lse=True)
     answer = torch.autograd.grad(o, given, do)
-    expected = backward(q, k, v, o.detach(), lse.detach(), do, causal=False, scale=d**-0.5)
+    expected = hopper_backward(q, k, v, o.detach(), lse.detach(), do, causal=False, scale=d**-0.5)
     assert all_equal(answer, expected)
 
 
