@@ -274,7 +274,7 @@ def test_the_states_of_split_keys_merge_to_the_output():
 
 
 def test_a_rung_s_share_of_the_tensor_cores_and_its_programs():
-    assert 0.8 < hopper.tensor_share("groups take turns", 128) < 0.9
+    assert 0.75 < hopper.tensor_share("groups change places", 128) < 0.85
     assert [hopper.programs(*of) for of in (("one group", 64), ("one group", 128), ("programs stay", 64))] == [3, 1, 1]
 
 
@@ -282,7 +282,7 @@ def test_a_rung_s_share_of_the_tensor_cores_and_its_programs():
     "old, new, said",
     [
         ("        fence_async_shared()\n        tma", "        tma", "without fence_async_shared"),
-        ("(STAGES, 2), barriers(STAGES, 2)", "(STAGES, 3), barriers(STAGES, 3)", "deadlock"),
+        ("barriers(STAGES, GROUPS)", "barriers(STAGES, GROUPS + 1)", "deadlock"),
     ],
 )
 def test_an_edit_is_interpreted_on_any_machine(old, new, said):
