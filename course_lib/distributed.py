@@ -292,7 +292,7 @@ def merge(state, part, dtype):
     (o, lse), first = state, state[0].shape[2] - part[0].shape[2]
     out = o if o.dtype == dtype else torch.empty_like(o, dtype=dtype)
     start_row = first if out is o else 0
-    metas = tensor_meta(o), *map(tensor_meta, part)
+    metas = tuple(map(tensor_meta, (o, lse, *part)))
     rows_plan(merge_kernel, tensor_meta(out), start_row, start_row, first, metas=metas)(o, lse, *part, out)
     return out, lse
 
@@ -522,7 +522,7 @@ def ulysses_attention(q, k, v, *, group=None, causal=False, scale=None):
     counts = [x.shape[1] // ring.size for x in (q, k, v)]
     # [size, n, batch, heads / size, head_dim] each
     parts = [x.unflatten(1, (ring.size, -1)).permute(1, 3, 0, 2, 4) for x in (q, k, v)]
-    rows = _AllToAll.apply(torch.cat(parts, 3), ring).flatten(0, 1)
+    rows = _AllToAll.apply(torch.cat(parts, 3).contiguous(), ring).flatten(0, 1)
     rows = in_position_order(rows, ring.size, causal).movedim(0, 2)
     o = flash_attention(*rows.split(counts, 1), causal=causal, scale=scale)
     parts = in_shard_order(o.movedim(2, 0), ring.size, causal).unflatten(0, (ring.size, -1)).contiguous()
