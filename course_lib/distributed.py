@@ -31,6 +31,7 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
+from course_lib import runtime
 from course_lib.kernels import attention, flash_attention, flash_decode
 from course_lib.kernels.checks import check_caches, check_flag, check_scale, check_tensors, name_of, shape_of
 from course_lib.kernels.device import LN_2, LOG2_E, store_tile
@@ -96,7 +97,8 @@ def agree(ring, name, q, k, v, causal, scale, checks):
     """(q, k, v) cast by autocast, and scale as a float, if no rank refuses its arguments and all have the same.
 
     Otherwise each rank raises: its own refusal, or a ValueError that names a rank which refused or differs. On the CPU
-    the ranks compare at every call. On GPUs, where that makes the host wait, they do once for each description.
+    the ranks compare at every call. On GPUs, where that makes the host wait, they do once for each description, and
+    after that a rank that refuses its arguments raises alone.
     """
     refusal = None
     try:
@@ -114,7 +116,8 @@ def agree(ring, name, q, k, v, causal, scale, checks):
     except (TypeError, ValueError) as error:
         refusal, text = error, str(error)
     agreed = _agreed.setdefault(ring.group, set())
-    if ring.size > 1 and not (text in agreed and q.is_cuda):
+    is_known = runtime.mode() == "gpu" and (text in agreed or (refusal and agreed))
+    if ring.size > 1 and not is_known:
         found = [None] * ring.size
         with exchange(ring):
             dist.all_gather_object(found, (refusal is None, text), group=ring.group)
@@ -213,6 +216,13 @@ def in_position_order(x, size, causal):
 
 
 @triton.jit
+def head_and_tile(start_row, n, BLOCK_M: tl.constexpr):
+    """The head of this program, int64, and its first row, of tiles that begin at start_row."""
+    n_tiles = tl.cdiv(n - start_row, BLOCK_M)
+    return tl.cast(tl.program_id(0) // n_tiles, tl.int64), start_row + tl.program_id(0) % n_tiles * BLOCK_M
+
+
+@triton.jit
 def load_rows(ptr, head, first, n_rows, offs_m, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
     """Rows offs_m of a head, fp32 [BLOCK_M, BLOCK_D]. ptr: [heads, n_rows, HEAD_DIM], from row first on; others 0."""
     offs_d = tl.arange(0, BLOCK_D)
@@ -226,14 +236,13 @@ def merge_kernel(
     o_ptr, lse_ptr, part_ptr, part_lse_ptr, out_ptr, n, start_row, first,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Lesson 05's `merge_states` for normalised states, in fp32: program (i, h) merges tile i of head h.
+    """Lesson 05's `merge_states` for normalised states, in fp32: a program merges BLOCK_M rows of a head.
 
     o, out: [heads, n, HEAD_DIM], perhaps the same; lse: fp32 [heads, n], overwritten. part, part_lse: the other state,
     [heads, n - first, HEAD_DIM] and [heads, n - first], of the rows from first on. Rows before start_row are left
     alone. All are contiguous.
     """
-    head = tl.cast(tl.program_id(1), tl.int64)
-    start_m = start_row + tl.program_id(0) * BLOCK_M
+    head, start_m = head_and_tile(start_row, n, BLOCK_M)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     mask_m = offs_m < n
     o = load_rows(o_ptr, head, 0, n, offs_m, HEAD_DIM, BLOCK_D)
@@ -257,12 +266,11 @@ def sum_kernel(
     a_ptr, b_ptr, c_ptr, out_ptr, n, first_a, n_a, first_b, n_b, first_c, n_c,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """out [heads, n, HEAD_DIM] is the sum of up to three tensors, in fp32: program (i, h) writes tile i of head h.
+    """out [heads, n, HEAD_DIM] is the sum of up to three tensors, in fp32: a program writes BLOCK_M rows of a head.
 
     a: [heads, n_a, HEAD_DIM], the rows from first_a on, and so on; b and c may be None. All are contiguous.
     """
-    head = tl.cast(tl.program_id(1), tl.int64)
-    start_m = tl.program_id(0) * BLOCK_M
+    head, start_m = head_and_tile(0, n, BLOCK_M)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     out = load_rows(a_ptr, head, first_a, n_a, offs_m, HEAD_DIM, BLOCK_D)
     if b_ptr is not None:
@@ -279,7 +287,7 @@ def rows_plan(kernel, out, start_row, *numbers, metas):
     block_d = padded_head_dim(head_dim)
     block_m = min(128, 4096 // block_d)
     return Launch(
-        kernel, (-(-(n - start_row) // block_m), batch * heads, 1), n, *numbers,
+        kernel, (-(-(n - start_row) // block_m) * batch * heads, 1, 1), n, *numbers,
         HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_D=block_d,
     )  # fmt: skip
 
