@@ -256,6 +256,8 @@ def merge_kernel(
     total = weight + part_weight
     l_safe = tl.where(total == 0.0, 1.0, total)
     merged = tl.where(total == 0.0, float("-inf"), m + tl.log2(l_safe) * LN_2)
+    # Several warps may hold the same row of lse. None overwrites it before all have loaded it.
+    tl.debug_barrier()
     tl.store(lse_ptr + head * n + offs_m, merged, mask=mask_m)
     out = (o * weight[:, None] + part * part_weight[:, None]) * (1.0 / l_safe)[:, None]
     store_tile(out_ptr + head * n * HEAD_DIM, out, start_m, n, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
