@@ -102,6 +102,8 @@ def agree(ring, name, q, k, v, causal, scale, checks):
     """
     refusal = None
     try:
+        if torch._C._are_functorch_transforms_active():
+            raise NotImplementedError(f"{name} does not work inside torch.func transforms; use torch.autograd")
         check_flag("causal", causal)
         for check in checks:
             check(ring, q, k, v, causal)
@@ -113,7 +115,7 @@ def agree(ring, name, q, k, v, causal, scale, checks):
             f"{name} of {name_of(q.dtype)}, q {shape_of(q)}, k and v {shape_of(k)}, causal {causal}, "
             f"scale {scale:.9g}, gradients {'' if wanted else 'not '}wanted"
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, NotImplementedError) as error:
         refusal, text = error, str(error)
     agreed = _agreed.setdefault(ring.group, set())
     is_known = runtime.mode() == "gpu" and (text in agreed or (refusal and agreed))
@@ -423,8 +425,9 @@ class _RingAttention(torch.autograd.Function):
         return o
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, do):
+        if torch.is_grad_enabled():
+            raise NotImplementedError("ring_attention has first derivatives only, and create_graph=True asks for more")
         return *ring_backward(*ctx.saved_tensors, do, *ctx.how), None, None, None
 
 
@@ -443,8 +446,9 @@ def ring_attention(q, k, v, *, group=None, causal=False, scale=None):
 
     Raises RuntimeError if torch.distributed is not initialised, ValueError in a process that is not of the group, and
     TypeError or ValueError on every rank if one rank's arguments are refused or differ from another's. On GPUs ranks
-    compare arguments that they have not compared yet. A rank that ends, or does not call, ends in a RuntimeError on the
-    others, at the latest after the group's timeout; with NCCL, its watchdog ends them.
+    compare only arguments that are new to them. If a rank ends, or does not call, the others raise RuntimeError, at the
+    latest after the group's timeout; with NCCL, its watchdog ends their processes. NotImplementedError for second and
+    forward-mode derivatives, and inside torch.func's transforms.
     """
     ring = ring_of(group)
     checks = check_qkv, check_lengths

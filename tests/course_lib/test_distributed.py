@@ -155,6 +155,11 @@ def groups_and_tensors(rank, size):
     o = distributed.ring_attention(*leaves, causal=True, group=mesh["cp"])
     gradients = [distributed.unshard(x, causal=True) for x in torch.autograd.grad(o.sum(), leaves)]
     check_gradients(gradients, *whole, torch.ones_like(whole[0]), causal=True)
+    o = distributed.ring_attention(*leaves, causal=True)
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        torch.autograd.grad(o.sum(), leaves, create_graph=True)
+    with pytest.raises(NotImplementedError, match="ring_attention does not work inside torch.func"):
+        torch.func.vmap(distributed.ring_attention)(*(x.detach()[None] for x in leaves))
 
 
 def test_groups_and_tensors(tmp_path):
