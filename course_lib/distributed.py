@@ -440,7 +440,8 @@ def ring_attention(q, k, v, *, group=None, causal=False, scale=None):
     DeviceMesh of one dimension, or None for all processes; a group of one sends nothing. gloo takes tensors on the CPU,
     NCCL those on GPUs.
 
-    Returns o with q's shape and dtype. Differentiable once. Each rank calls it, and the backward, in the same order.
+    Returns o with q's shape and dtype. Differentiable once. Each rank calls it, and the backward, in the same order. In
+    a function that torch.compile takes, call torch.compiler.disable(ring_attention).
     Precision: each step's output has the inputs' dtype; they are merged, and gradients summed, in fp32. What travels:
     `traffic.between_ranks`. Beside q, k, v, o and lse, the backward keeps nothing; both passes hold two more shards.
 
