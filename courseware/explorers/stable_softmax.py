@@ -139,10 +139,10 @@ def _bars(title, model, step, css, exact=()):
     heights = np.zeros(0) if step is None else np.where(np.isfinite(step.value), step.value, 0).astype(np.float64)
     low, high = min([0, *heights]), max([0, *heights, *exact]) or 1
     room = 0.12 * (high - low)
-    ticks = [(tick, f"{tick:.3g}") for tick in (low, (low + high) / 2, high)]
+    ticks = [(tick, f"{tick:.3g}".replace("e+0", "e").replace("e+", "e")) for tick in (low, (low + high) / 2, high)]
     panel = Panel(
         title, 300, 230, (-0.7, len(model.names) - 0.3), (low - room * (low < 0), high + room), grid="y",
-        x_ticks=list(enumerate(model.names)), y_ticks=ticks, margins=(54, 10, 10, 24),
+        x_ticks=list(enumerate(model.names)), y_ticks=ticks, margins=(60, 4, 10, 24),
     )  # fmt: skip
     for i, height in enumerate(heights):
         of_it = css if isinstance(css, str) else css[i]
