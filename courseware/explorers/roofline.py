@@ -134,7 +134,7 @@ def draw(model):
         text = f"products and exponentials in turns: {model.exp_roof_tflops:.0f}"
         panel.text(high, model.exp_roof_tflops, text, "O halo end", down=-5)
     if not model.intensity:
-        panel.text(450, 100, "no counter was read at this shape", "soft middle")
+        panel.text(450, 20, "no counter was read at this shape", "soft middle")
     what = "A roofline with measured rates as levels, and FLOPs per byte as vertical lines."
     return Page(what, (panel,), text=describe(model))
 

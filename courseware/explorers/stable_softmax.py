@@ -150,7 +150,8 @@ def _bars(title, model, step, css, exact=()):
         panel.rect((i - 0.35, i + 0.35), (0, height), f"bar {of_it}", tip=tip)
         if height == 0:
             word = str(step.value[i]).removesuffix(".0").replace("nan", "NaN")
-            panel.text(i, 0, word, f"middle {'ink' if word == '0' else 'bad'}{' small' * (len(heights) > 8)}", down=-3)
+            small, up = (" small", 11 * (i % 2)) if len(heights) > 8 else ("", 0)  # neighbours at two heights
+            panel.text(i, 0, word, f"middle {'ink' if word == '0' else 'bad'}{small}", down=-3 - up)
     for i, height in enumerate(exact):
         panel.rect((i - 0.35, i + 0.35), (0, height), "outline ink dashed")
     return panel
