@@ -55,7 +55,8 @@ CELL_TIMEOUT_S = 120
 # What the README says once the course is published; the site's first page leaves out the first line.
 PUBLISHED = """\
 **[Read it in the browser]({pages})**: its explorers move there, too.
-In Colab there is nothing to install either: open a lesson and follow its badge. `git clone {repository}` makes a clone.
+In Colab there is nothing to install either: open a lesson and follow its badge. For a clone of the
+[repository]({repository}), `git clone {repository}`.
 """
 
 GLOSSARY_PAGE = """\
