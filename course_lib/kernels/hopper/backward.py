@@ -505,11 +505,13 @@ def plan(q, k, v, o, lse, do, dlse, capability, n_sms, causal, scale, fused):
 def prefers_hopper_backward(capability, q, k, v, do, causal, fused):
     """Whether `flash_attention` takes these kernels: where they were faster than the portable ones on an H200.
 
-    `tools.sweep dispatch` has measured it: five products everywhere, seven not in a few small calls.
+    `tools.sweep dispatch` has measured it: five products everywhere, seven not in a few small calls. Grouped heads have
+    been measured from a tile for each multiprocessor on: with fewer, the heads that share keys wait for each other.
     """
     batch, heads, n_q, head_dim = q.shape
-    n_tiles = batch * min(-(-k.shape[2] // BLOCK.value) * k.shape[1], -(-n_q // BLOCK.value) * heads)
-    pays = fused or causal or head_dim > 64 or n_tiles >= 128
+    _, kv_heads, n_k, _ = k.shape
+    n_tiles = batch * min(-(-n_k // BLOCK.value) * kv_heads, -(-n_q // BLOCK.value) * heads)
+    pays = n_tiles >= 128 or heads == kv_heads and (fused or causal or head_dim > 64)
     return pays and can_take(capability, q, k, v) and takes_descriptors(capability, do)
 
 

@@ -155,6 +155,9 @@ def test_other_gpus_dtypes_and_gradients_that_are_one_row_for_all_get_the_portab
             assert not prefers_hopper_backward(capability, q, q, q, q, causal, fused)
         assert not prefers_hopper(HOPPER, single, single, single, causal)
         assert not prefers_hopper_backward(HOPPER, q, q, q, of_one_row, causal, fused)
+        grouped, few = meta(16, 2, 4096, 128), meta(1, 1, 4096, 128)
+        assert prefers_hopper_backward(HOPPER, q, grouped, grouped, q, causal, fused)
+        assert not prefers_hopper_backward(HOPPER, q._replace(shape=(1, 16, 4096, 128)), few, few, q, causal, fused)
 
 
 @emulated
