@@ -5,18 +5,15 @@ import itertools
 import pytest
 import torch
 
-from course_lib import runtime
+from course_lib import masks
 from courseware.bench.accuracy import assert_within_budget
+from tests.course_lib.kernels.common import DEVICE, random
+from tests.course_lib.kernels.test_decode import in_pages
+from tests.course_lib.kernels.test_masked_attention import stated as with_scores
 from tools import flash_attn_adapter as adapter
 from tools.flash_attn_adapter import flash_attn_func, flash_attn_with_kvcache
 
-DEVICE = runtime.device()
 D = 16
-
-
-def random(*shape, dtype=torch.float32, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(DEVICE, dtype)
 
 
 def integers(*values):
@@ -31,19 +28,13 @@ def slopes_of(dims, batch, heads):
 
 def stated(q, k, v, *, window_size=(-1, -1), causal=False, softcap=0.0, alibi_slopes=None, softmax_scale=None):
     """(o, lse [heads, seq]) of one sequence [seq, heads, d], by flash-attention's documentation, in q's dtype."""
-    n_q, n_k, group = len(q), len(k), q.shape[1] // k.shape[1]
-    q, k, v = (x.transpose(0, 1) for x in (q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)))
-    scores = q @ k.mT * (softmax_scale or q.shape[-1] ** -0.5)
-    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
-    i, j = torch.arange(n_q, device=q.device)[:, None], torch.arange(n_k, device=q.device)
-    distance = i + n_k - n_q - j
-    if alibi_slopes is not None:
-        scores = scores - alibi_slopes.to(scores.dtype)[:, None, None] * distance.abs()
-    left, right = window_size[0], 0 if causal else window_size[1]
-    hidden = (left >= 0) & (distance > left) | (right >= 0) & (-distance > right)
-    scores = scores.masked_fill(hidden, -torch.inf)
-    weights = torch.softmax(scores, -1).masked_fill(hidden.all(-1)[:, None], 0.0) if n_k else scores
-    return (weights @ v).transpose(0, 1), torch.logsumexp(scores.double(), -1).float()
+    if len(q) == 0 or len(k) == 0:
+        return torch.zeros_like(q) + k.sum() + v.sum(), torch.full((q.shape[1], len(q)), -torch.inf, device=q.device)
+    left, right = (None if size < 0 else size for size in window_size)
+    mask, cap = masks.sliding_window(left, 0 if causal else right), softcap or None
+    of_one = [x.transpose(0, 1)[None] for x in (q, k, v)]
+    o, lse = with_scores(*of_one, mask=mask, cap=cap, slopes=alibi_slopes, scale=softmax_scale)
+    return o[0].transpose(0, 1), lse[0].float()
 
 
 def check_case(function, statement, q, k, v):
@@ -73,22 +64,12 @@ def check_sequences(found, q, k, v, lengths, **arguments):
         assert_within_budget("lse", found[1][b], plain[1], exact[1], torch.float32)
 
 
-def in_pages(cache, page_size, seed=0):
-    """(pages [n_pages, page_size, kv_heads, d] in any order with spare ones, block_table [batch, pages])."""
-    batch, capacity, kv_heads, d = cache.shape
-    n = capacity // page_size
-    table = torch.randperm(batch * n + 3, generator=torch.Generator().manual_seed(seed))[: batch * n].view(batch, n)
-    pages = torch.full((batch * n + 3, page_size, kv_heads, d), torch.nan, dtype=cache.dtype, device=DEVICE)
-    pages[table.to(DEVICE)] = cache.unflatten(1, (n, page_size))
-    return pages, table.int().to(DEVICE)
-
-
 def caches_of(k, v, page_size):
     """(k_cache, v_cache, block_table), as they are or in pages."""
     if not page_size:
         return k.clone(), v.clone(), None
-    (k_pages, table), (v_pages, _) = in_pages(k, page_size), in_pages(v, page_size)
-    return k_pages, v_pages, table
+    k_pages, v_pages, table = in_pages(k.transpose(1, 2), v.transpose(1, 2), page_size)
+    return k_pages.transpose(1, 2).contiguous(), v_pages.transpose(1, 2).contiguous(), table
 
 
 # flash_attn_func: (head_dim, heads, kv_heads, n_q, n_k, arguments); slopes: how many dimensions alibi_slopes has.
