@@ -77,6 +77,7 @@ def caches_of(k, v, page_size):
 CASES = (
     (16, 4, 2, 20, 50, {"causal": True, "softmax_scale": 0.3}),
     (16, 4, 4, 50, 20, {"causal": True}),  # the first queries see nothing: 0, and lse is -inf
+    (16, 2, 2, 20, 30, {"window_size": (28, 18)}),  # hides one pair on each side
     (16, 2, 2, 20, 30, {"window_size": (29, 0)}),  # hides no more than causal
     (96, 4, 2, 45, 20, {"window_size": (30, 2)}),
     (16, 2, 2, 33, 40, {"window_size": (-1, 5)}),
@@ -187,7 +188,7 @@ CACHES = (
     (32, 1, torch.float32, 4, (64, 1, 37), {"causal": True, "num_splits": 1}),
     *(
         (None, 1, torch.float32, n_new, (64, 4, 33), {"window_size": window, "causal": causal})
-        for n_new, window, causal in ((1, (5, 0), False), (4, (5, 3), False), (4, (20, -1), True), (4, (-1, 9), True))
+        for n_new, window, causal in ((1, (0, 0), True), (4, (5, 3), False), (4, (20, -1), True), (4, (63, 50), False))
     ),
     *((None, 2, torch.float32, 1, length, {}) for length in (7, None)),  # one length for all; a full cache
     *((size, 2, torch.float32, 3, (64, 4, 33), BIASED) for size in (None, 16)),
