@@ -9,16 +9,12 @@ from course_lib import masks
 from course_lib.kernels import flash_attention
 from courseware.bench.accuracy import assert_within_budget
 from tests.course_lib.kernels.common import DEVICE, random
-from tests.course_lib.kernels.test_decode import in_pages
+from tests.course_lib.kernels.test_decode import in_pages, integers
 from tests.course_lib.kernels.test_masked_attention import stated as with_scores
 from tools import flash_attn_adapter as adapter
 from tools.flash_attn_adapter import flash_attn_func, flash_attn_with_kvcache
 
 D = 16
-
-
-def integers(*values):
-    return torch.tensor(values, dtype=torch.int32, device=DEVICE)
 
 
 def slopes_of(dims, batch, heads):
