@@ -1,12 +1,25 @@
 """Ring attention over simulated ranks: queries stay, keys and values travel, and each rank merges what it sees."""
 
+import itertools
 from functools import partial
 
 import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from courseware.checks import Checks, Exercise, agrees, case_of, expected, not_modified, single_finding
+from courseware.checks import (
+    Checks,
+    Exercise,
+    ExpectedOutput,
+    agrees,
+    case_of,
+    compare,
+    expected,
+    named,
+    not_modified,
+    single_finding,
+)
+from courseware.exercises.common.explanations import explain
 from courseware.exercises.common.generators import arrays
 from courseware.exercises.lesson_16.visible_blocks import tokens_of
 from courseware.simulators.ring import Link
@@ -112,12 +125,34 @@ def sequences(draw, causal=False):
     return case(*(arrays(draw, ranks, n, d) for _ in range(3)), causal)
 
 
-check = Checks(CALL, agrees(outputs), case)
+def keys_that_count(returned, Q, K, V, causal, gain=1, **_):
+    """Of the first wrong row, the ranks whose keys it is made of, if it is right for these."""
+    ranks, n, d = Q.shape
+    (part,) = outputs(Q, K, V, causal, gain)
+    off = np.abs(np.asarray(returned) - part.expected).max(axis=-1) > 1e-4 * part.terms
+    if gain != 1 or not off.any():
+        return ""
+    rank, row = np.argwhere(off)[0]
+    tokens = np.array([tokens_of(each, ranks, n, True) for each in range(ranks)])
+    visible = tokens <= tokens[rank, row] if causal else np.ones_like(tokens, bool)
+    scores = np.where(visible, K @ Q[rank, row] / np.sqrt(d), -np.inf)
+    for size in range(1, ranks):
+        for some in map(list, itertools.combinations(np.flatnonzero(visible.any(axis=1)).tolist(), size)):
+            o = reference.stable_softmax(scores[some].ravel()) @ V[some].reshape(-1, d)
+            if np.allclose(o, np.asarray(returned)[rank, row], rtol=1e-5, atol=1e-9):
+                return f"row {row} of rank {rank} is made of the keys of {named('rank', some)} alone"
+    return ""
+
+
+check = Checks(CALL, explain(agrees(outputs), keys_that_count), case)
 
 check("one rank: softmax(Q K^T / sqrt(d)) V", [sequence(1, 4, 3), of_scores([[0, 1]])])
-check("two ranks, no mask: every rank sees all keys", [of_scores([[1, 0], [0, 1]]), sequence(2, 4, 3)])
+check("two ranks, no mask: every rank sees all keys", [of_scores([[0, 1], [2, 0]]), sequence(2, 4, 3)])
 check("more ranks, no mask", [sequence(3, 2, 2), sequence(4, 6, 3), sequences()])
-check("keys that arrive later may have higher scores, or lower ones", [of_scores([[0, 1], [900, 901], [-900, 5]])])
+check(
+    "keys that arrive later may have higher scores, or lower ones",
+    [of_scores([[0, 1], [900, 901], [-900, 5]]), of_scores([[-4e6, -4e6], [-3e6, -4e6]])],
+)
 check(
     "causal, one rank: each query sees the keys up to its own",
     [of_scores([[0, 0, 1, 2]], True), sequence(1, 4, 2, True)],
@@ -129,7 +164,15 @@ check(
 check("causal, more ranks", [sequence(3, 2, 2, True), sequence(4, 6, 3, True), sequences(causal=True)])
 check(
     "causal: hidden keys change nothing, however high their scores",
-    [of_scores([[0, 1000], [1, 900]], True), of_scores([[1, 2, 990, 980], [0, 3, 970, 960]], True)],
+    [
+        of_scores([[0, 1000], [1, 900]], True),
+        of_scores([[1, 2, 990, 980], [0, 3, 970, 960]], True),
+    ],
+)
+check(
+    "causal: the first query sees its own key alone, however low the score",
+    [of_scores([[-4e6, 0], [0, 1]], True)],
+    test=lambda returned, V, **_: compare(returned[0][0], [ExpectedOutput("o[0, 0]", V[0, 0], V[0, 0], 1.0)]),
 )
 check(
     "a rank computes with what has arrived: over a link that doubles all it carries, as often as it was carried",
