@@ -1,0 +1,512 @@
+"""Attention of one sequence over the ranks of a process group, each of which holds a shard of it.
+
+    ring        keys and values travel from rank to rank while each rank attends to those it has (Liu, Zaharia and
+                Abbeel, "Ring Attention with Blockwise Transformers", 2023)
+    all-gather  every rank gathers all keys and values first
+    Ulysses     ranks exchange rows for heads, so that each has a few heads of the whole sequence (Jacobs et al.,
+                "DeepSpeed Ulysses", 2023)
+
+The ring merges partial outputs as lesson 05 does (`reference.softmax.merge_states`). Its backward recomputes P from the
+merged log-sum-exp, so that each pair of shards gives its part of the gradients by itself.
+
+Shards are contiguous without a mask. With a causal one, contiguous shards would leave the first ranks idle: they are
+"zigzag". Of 2P equal chunks, rank r of P holds the chunks r and 2P - 1 - r, one early and one late. Its queries then
+see, besides their own keys: of a lower rank the first chunk; of a higher rank, by the second half of the queries alone,
+both chunks. Either is half of the products, at every step, for every rank.
+
+Tensors are [batch, heads, seq, head_dim], on the CPU with gloo or on GPUs with NCCL. Communication is enqueued ahead of
+the computation that hides it. With NCCL no call waits for the GPU, except at the first call with new shapes.
+
+Reading order: who takes part, shards, the merge, the ring, all-gather, Ulysses, decoding.
+"""
+
+import contextlib
+import functools
+import weakref
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+import triton
+import triton.language as tl
+from torch.autograd.function import once_differentiable
+
+from course_lib.kernels import attention, flash_attention, flash_decode
+from course_lib.kernels.checks import check_flag, check_scale, check_tensors, name_of, shape_of
+from course_lib.kernels.device import LN_2, LOG2_E, store_tile
+from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, padded_head_dim, tensor_meta
+
+# A rank sends to the one that stands so many places after it. Any number without a common divisor with the ranks'
+# number visits all of them.
+STRIDE = 1
+
+
+class Ring(NamedTuple):
+    """A process group as one of its ranks sees it."""
+
+    group: dist.ProcessGroup
+    rank: int
+    size: int
+
+    def global_rank(self, places):
+        """The global rank of who stands so many places after this one."""
+        return dist.get_global_rank(self.group, (self.rank + places) % self.size)
+
+
+def ring_of(group):
+    """group: a process group, a DeviceMesh of one dimension, or None for all processes. Refuses others."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise RuntimeError(
+            "torch.distributed is not initialised: call torch.distributed.init_process_group in each process first"
+        )
+    if isinstance(group, dist.DeviceMesh):
+        if group.ndim != 1:
+            raise ValueError(
+                f"group is a DeviceMesh of {group.ndim} dimensions, {group.mesh_dim_names}; accepted: one of them, as "
+                'in mesh["cp"]'
+            )
+        group = group.get_group()
+    group = dist.group.WORLD if group is None else group
+    if not isinstance(group, dist.ProcessGroup):
+        if group == dist.GroupMember.NON_GROUP_MEMBER:
+            raise ValueError(f"this process, global rank {dist.get_rank()}, is not a member of group")
+        raise TypeError(f"group is a {type(group).__name__}; accepted: a ProcessGroup, a DeviceMesh, or None")
+    return Ring(group, dist.get_rank(group), dist.get_world_size(group))
+
+
+@contextlib.contextmanager
+def exchange(ring):
+    """Around communication: an error says who sees it and what it means. Gloo names a socket, at best."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"rank {ring.rank} of {ring.size}: communication failed, because another rank has ended, is in another "
+            f"call, or took longer than the group's timeout ({error})"
+        ) from error
+
+
+_agreed = weakref.WeakKeyDictionary()  # process group -> the calls on which its ranks have agreed
+
+
+def agree(ring, check):
+    """What check() returns, (value, text that describes the call), if all ranks have the same text.
+
+    Otherwise each rank raises: its own refusal, or a ValueError that names a rank which refused or differs. The ranks
+    compare at every call on the CPU. On GPUs, where that makes the host wait, they do once for each text.
+    """
+    refusal = None
+    try:
+        value, text, waits = check()
+    except (TypeError, ValueError, NotImplementedError) as error:
+        refusal, text, waits = error, str(error), False
+    agreed = _agreed.setdefault(ring.group, set())
+    if ring.size > 1 and not (waits and text in agreed):
+        found = [None] * ring.size
+        with exchange(ring):
+            dist.all_gather_object(found, (refusal is None, text), group=ring.group)
+        for rank, (accepted, theirs) in enumerate(found):
+            if not accepted and refusal is None:
+                raise ValueError(f"rank {rank} refused its arguments: {theirs}")
+            if theirs != text and refusal is None:
+                raise ValueError(f"rank {ring.rank} and rank {rank} differ: {text}; {theirs}")
+        agreed.add(text)
+    if refusal is not None:
+        raise refusal
+    return value
+
+
+def begin(name, q, k, v, group, causal, scale, check=check_tensors):
+    """(Ring, (q, k, v) cast by autocast, scale as a float), once all ranks have agreed on the call called name."""
+    ring = ring_of(group)
+
+    def checked():
+        tensors = attention._cast_by_autocast(q, k, v) if isinstance(q, torch.Tensor) else (q, k, v)
+        check(*tensors)
+        check_backend(ring, tensors[0])
+        check_flag("causal", causal)
+        number = check_scale(scale, q.shape[-1])
+        if name != "sharded_decode":
+            check_lengths(q.shape[2], k.shape[2], ring, causal)
+        if name == "ulysses_attention":
+            for which, heads in (("q has", q.shape[1]), ("k and v have", k.shape[1])):
+                if heads % ring.size:
+                    raise ValueError(f"{which} {heads} heads, which {ring.size} ranks do not divide")
+        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        text = f"{name}, {name_of(tensors[0].dtype)}, q {shape_of(q)}, k and v {shape_of(k)}, causal {causal}, "
+        text += f"scale {number:.9g}, gradients {'' if wanted else 'not '}wanted"
+        return (ring, tensors, number), text, q.is_cuda
+
+    return agree(ring, checked)
+
+
+def check_backend(ring, q):
+    """Refuse tensors that the group cannot send."""
+    try:
+        backend = ring.group._get_backend(q.device).name()
+    except RuntimeError:
+        backend = None
+    if backend is None or (backend == "gloo" and q.is_cuda):
+        needed = "nccl" if q.is_cuda else "gloo"
+        raise ValueError(
+            f"q, k and v are on {q.device}, and the group's backend is {dist.get_backend(ring.group)}; it takes {needed}"
+        )
+
+
+def check_lengths(n_q, n_k, ring, causal):
+    if causal and n_q != n_k:
+        raise ValueError(f"q has {n_q} rows a rank and k has {n_k}; with causal=True they must be equal")
+    if causal and ring.size > 1 and n_q % 2:
+        raise ValueError(
+            f"each of {ring.size} ranks has {n_q} rows; with causal=True a shard is two chunks of equal length. Pad the "
+            f"sequence at its end to a multiple of {2 * ring.size}: no token sees what follows it"
+        )
+
+
+# Shards
+
+
+def shard(x, *, group=None, dim=2, causal=False):
+    """This rank's part of x along dim: a contiguous one, or the two chunks of a zigzag shard if causal.
+
+    x: the whole tensor, on every rank the same; torch.arange(n) with dim=0 gives the positions of a shard. Raises
+    ValueError for a length that the ranks, or causal twice the ranks, do not divide.
+    """
+    ring, n = ring_of(group), x.shape[dim]
+    chunks = 2 * ring.size if causal and ring.size > 1 else ring.size
+    if n % chunks:
+        raise ValueError(
+            f"x has length {n}, which {chunks} equal chunks do not divide; pad it to {-(-n // chunks) * chunks}. At its "
+            "end, padding changes nothing under a causal mask; without one, its keys would be seen"
+        )
+    return in_shard_order(x, ring.size, causal, dim).chunk(ring.size, dim)[ring.rank].contiguous()
+
+
+def unshard(x, *, group=None, dim=2, causal=False):
+    """The whole tensor on every rank, from the shards of all. Not differentiable."""
+    ring = ring_of(group)
+    rows = x.detach().movedim(dim, 0).contiguous()
+    return in_position_order(all_gather(rows, ring), ring.size, causal).movedim(0, dim).contiguous()
+
+
+def in_shard_order(x, size, causal, dim=0):
+    """x with its rows as the ranks hold them, rank after rank."""
+    if not causal or size == 1:
+        return x
+    chunks = x.chunk(2 * size, dim)
+    return torch.cat([chunk for pair in zip(chunks[:size], chunks[:size - 1:-1]) for chunk in pair], dim)
+
+
+def in_position_order(x, size, causal):
+    """The inverse, for rows along the first dimension."""
+    if not causal or size == 1:
+        return x
+    chunks = x.chunk(2 * size)
+    return torch.cat(chunks[::2] + chunks[::-2])
+
+
+# The merge
+
+
+@triton.jit(do_not_specialize=["n", "start_row", "first_row"])
+def merge_kernel(
+    o_ptr, lse_ptr, part_ptr, part_lse_ptr, out_ptr, n, start_row, first_row,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Lesson 05's `merge_states` of two normalised states, in fp32: program (i, h) merges tile i of head h.
+
+    o, out: [heads, n, HEAD_DIM], perhaps the same; lse: fp32 [heads, n], overwritten. part: [heads, n - first_row,
+    HEAD_DIM], with part_lse: a state of the rows from first_row on. Rows before start_row are left alone; those between
+    the two are copied. All are contiguous.
+    """
+    head = tl.cast(tl.program_id(1), tl.int64)
+    start_m = start_row + tl.program_id(0) * BLOCK_M
+    offs_m, offs_d = start_m + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    mask_m, in_part, mask_d = offs_m < n, (offs_m >= first_row) & (offs_m < n), (offs_d < HEAD_DIM)[None, :]
+    part_rows = head * (n - first_row) + offs_m - first_row
+    lse = tl.load(lse_ptr + head * n + offs_m, mask=mask_m, other=float("-inf"))
+    part_lse = tl.load(part_lse_ptr + part_rows, mask=in_part, other=float("-inf"))
+    o_ptrs = o_ptr + (head * n + offs_m)[:, None] * HEAD_DIM + offs_d[None, :]
+    o = tl.load(o_ptrs, mask=mask_m[:, None] & mask_d, other=0.0).to(tl.float32)
+    part_ptrs = part_ptr + part_rows[:, None] * HEAD_DIM + offs_d[None, :]
+    part = tl.load(part_ptrs, mask=in_part[:, None] & mask_d, other=0.0).to(tl.float32)
+    # Rows of which neither has seen a key stay 0 and -inf.
+    m = tl.maximum(lse, part_lse)
+    m = tl.where(m == float("-inf"), 0.0, m)
+    weight, part_weight = tl.exp2((lse - m) * LOG2_E), tl.exp2((part_lse - m) * LOG2_E)
+    total = weight + part_weight
+    merged = tl.where(total == 0.0, float("-inf"), m + tl.log2(tl.where(total == 0.0, 1.0, total)) * LN_2)
+    inverse = 1.0 / tl.where(total == 0.0, 1.0, total)
+    out = o * (weight * inverse)[:, None] + part * (part_weight * inverse)[:, None]
+    tl.store(lse_ptr + head * n + offs_m, merged, mask=mask_m)
+    out_ptr += head * n * HEAD_DIM
+    store_tile(out_ptr, out, start_m, n, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+
+
+@functools.lru_cache(MAX_CACHED_LAUNCHES)
+def merge_plan(o, part, out, start_row):
+    """The Launch of `merge_kernel` for tensors of this metadata."""
+    batch, heads, n, head_dim = o.shape
+    block_d = padded_head_dim(head_dim)
+    block_m = min(128, 4096 // block_d)
+    return Launch(
+        merge_kernel, (-(-(n - start_row) // block_m), batch * heads, 1), n, start_row, n - part.shape[2],
+        HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_D=block_d,
+    )  # fmt: skip
+
+
+def merge(state, part, dtype):
+    """(o, lse) of the keys of both, o in dtype. lse, and o if it has that dtype, are overwritten.
+
+    state: (o, lse) of all rows; part: (o, lse) of the last rows, as many as it has, over other keys.
+    """
+    (o, lse), (part_o, part_lse) = state, part
+    out = o if o.dtype == dtype else torch.empty_like(o, dtype=dtype)
+    start_row = o.shape[2] - part_o.shape[2] if out is o else 0
+    merge_plan(*map(tensor_meta, (o, part_o, out)), start_row)(o, lse, part_o, part_lse, out)
+    return out, lse
+
+
+# The ring
+
+
+def rotate(tensors, ring):
+    """Send tensors to the next rank, and receive as many like them from the one before: (received, works)."""
+    received = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors]
+    target, source = ring.global_rank(STRIDE), ring.global_rank(-STRIDE)
+    sends = [dist.P2POp(dist.isend, x, target, ring.group) for x in tensors]
+    receives = [dist.P2POp(dist.irecv, x, source, ring.group) for x in received]
+    with exchange(ring):
+        return received, dist.batch_isend_irecv(sends + receives)
+
+
+def finish(works, ring):
+    """Wait for transfers: on the CPU the host does, on a GPU the stream."""
+    with exchange(ring):
+        for work in works:
+            work.wait()
+
+
+def visible_at(step, ring, n_q, n_k, causal):
+    """(first query, number of keys): which rows of both take part when keys have travelled `step` times, at least 1."""
+    if not causal:
+        return 0, n_k
+    owner = (ring.rank - step * STRIDE) % ring.size
+    return (0, n_k // 2) if owner < ring.rank else (n_q // 2, n_k)
+
+
+def ring_forward(q, k, v, ring, causal, scale):
+    """(o, lse) of a rank's queries over the keys of all."""
+    kv = k.contiguous(), v.contiguous()
+    for step in range(ring.size):
+        is_last = step == ring.size - 1
+        if not is_last:
+            arriving, works = rotate(kv, ring)
+        if step == 0:
+            # Chunks of a shard stand in order, so the mask of its rows among themselves is the causal one.
+            state = flash_attention(q, *kv, causal=causal, scale=scale, return_lse=True)
+        else:
+            first, n_keys = visible_at(step, ring, q.shape[2], k.shape[2], causal)
+            seen = (x[:, :, :n_keys] for x in kv)
+            part = flash_attention(q[:, :, first:], *seen, scale=scale, return_lse=True)
+            state = merge(state, part, q.dtype if is_last else torch.float32)
+        if not is_last:
+            finish(works, ring)
+            kv = arriving
+    return state
+
+
+def ring_backward(q, k, v, o, lse, do, ring, causal, scale):
+    """(dq, dk, dv) of a rank's rows, from the gradient of its o. Sums are fp32, also those that travel.
+
+    dK and dV of a shard start at the rank after its owner and travel with the shard, to reach the owner after the last
+    step. What hides the first transfer of keys, and the last of gradients, is the rank's own keys: the first half of
+    the queries before, the second half after all others.
+    """
+    n_q, n_k = q.shape[2], k.shape[2]
+    half = n_q // 2
+    do = do.contiguous()
+    late = [x[:, :, half:].contiguous() for x in (o, lse, do)]
+
+    def gradients(first, end, k, v, is_causal):
+        """Of the queries from first to end - 1, and these keys."""
+        of_rows = late if (first, end) == (half, n_q) else (x[:, :, first:end] for x in (o, lse, do))
+        return attention._launch_backward(
+            q[:, :, first:end], k, v, None, None, None, None, *of_rows, None, is_causal, scale, None, None, None, (), 0.0,
+            need_dq=True, need_dkdv=True,
+        )[:3]  # fmt: skip
+
+    kv = k.contiguous(), v.contiguous()
+    arriving, works = rotate(kv, ring)
+    early_keys = half if causal else n_k  # that the first half of the queries sees
+    dq_early, *early = gradients(0, half, *(x[:, :, :early_keys] for x in kv), causal)
+    dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+    dq[:, :, :half] = dq_early
+    sums, sum_works = None, ()
+    for step in range(1, ring.size):
+        finish(works, ring)
+        kv = arriving
+        if step < ring.size - 1:
+            arriving, works = rotate(kv, ring)
+        first, n_keys = visible_at(step, ring, n_q, n_k, causal)
+        dq_part, *parts = gradients(first, n_q, *(x[:, :, :n_keys] for x in kv), False)
+        dq[:, :, first:] += dq_part
+        finish(sum_works, ring)
+        if sums is None:
+            # The first to add rounds nothing by sending its parts as they are.
+            sums = [torch.nn.functional.pad(part, (0, 0, 0, n_k - n_keys)) for part in parts]
+        else:
+            sums = [x.float() for x in sums]
+            for x, part in zip(sums, parts, strict=True):
+                x[:, :, :n_keys] += part
+        sums, sum_works = rotate(sums, ring)
+    dq_late, *parts = gradients(half, n_q, k, v, causal)
+    dq[:, :, half:] += dq_late
+    finish(sum_works, ring)
+    sums = [x.float() for x in sums]
+    for x, part, part_early in zip(sums, parts, early, strict=True):
+        x += part
+        x[:, :, :early_keys] += part_early
+    return [x.to(q.dtype) for x in (dq, *sums)]
+
+
+class _RingAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, *how):
+        o, lse = ring_forward(q, k, v, *how)
+        ctx.save_for_backward(q, k, v, o, lse)
+        ctx.how = how
+        return o
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, do):
+        return *ring_backward(*ctx.saved_tensors, do, *ctx.how), None, None, None
+
+
+def ring_attention(q, k, v, *, group=None, causal=False, scale=None):
+    """Attention of a sequence in shards, as `flash_attention` of the whole: this rank's rows of the output.
+
+    q: [batch, heads, n_q, head_dim], k, v: [batch, kv_heads, n_k, head_dim], this rank's shard, as `shard` makes it:
+    zigzag where causal, contiguous elsewhere. Shapes, dtype and arguments are the same on all ranks, and causal=True
+    takes n_q = n_k, an even number. Dtypes, head_dim, GQA and scale as for `flash_attention`. group: a process group, a
+    DeviceMesh of one dimension, or None for all processes; a group of one sends nothing. gloo takes tensors on the CPU,
+    NCCL those on GPUs.
+
+    Returns o with q's shape and dtype. Differentiable once. Each rank calls it, and the backward, in the same order.
+    Precision: each step's output has the inputs' dtype; they are merged, and gradients summed, in fp32. What travels:
+    `traffic.link_bytes`. Beside q, k, v, o and lse, the backward keeps nothing; both passes hold two more shards.
+
+    Raises RuntimeError if torch.distributed is not initialised, ValueError in a process that is not of the group, and
+    TypeError or ValueError on every rank if one rank's arguments are refused or differ from another's. On GPUs ranks
+    compare arguments that they have not compared yet. A rank that ends, or does not call, ends in a RuntimeError on the
+    others, at the latest after the group's timeout; with NCCL, its watchdog ends them.
+    """
+    ring, (q, k, v), scale = begin("ring_attention", q, k, v, group, causal, scale)
+    if ring.size == 1 or q.numel() == 0 or k.numel() == 0:
+        return flash_attention(q, k, v, causal=causal, scale=scale)
+    return _RingAttention.apply(q, k, v, ring, causal, scale)
+
+
+# All-gather
+
+
+def all_gather(x, ring):
+    """The tensors x of all ranks, one after the other along the first dimension."""
+    gathered = x.new_empty((ring.size * x.shape[0], *x.shape[1:]))
+    with exchange(ring):
+        dist.all_gather_into_tensor(gathered, x, group=ring.group)
+    return gathered
+
+
+class _AllGather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, ring):
+        ctx.ring = ring
+        return all_gather(x, ring)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        ring, parts = ctx.ring, gradient.float().contiguous()
+        total = parts.new_empty((len(parts) // ring.size, *parts.shape[1:]))
+        with exchange(ring):
+            dist.reduce_scatter_tensor(total, parts, group=ring.group)
+        return total.to(gradient.dtype), None
+
+
+def all_gather_attention(q, k, v, *, group=None, causal=False, scale=None):
+    """As `ring_attention`, but every rank gathers all keys and values first, and holds them.
+
+    In the backward, the ranks' gradients of all keys and values are summed and scattered, in fp32.
+    """
+    ring, (q, k, v), scale = begin("all_gather_attention", q, k, v, group, causal, scale)
+    if ring.size == 1:
+        return flash_attention(q, k, v, causal=causal, scale=scale)
+    rows = torch.stack([k.movedim(2, 0), v.movedim(2, 0)], 1)  # [n_k, 2, batch, kv_heads, head_dim]
+    k, v = in_position_order(_AllGather.apply(rows, ring), ring.size, causal).movedim(0, 3).unbind()
+    if not causal:
+        return flash_attention(q, k, v, scale=scale)
+    ends = (part * q.shape[2] // 2 for part in (ring.rank + 1, 2 * ring.size - ring.rank))
+    seen = ((chunk, k[:, :, :end], v[:, :, :end]) for chunk, end in zip(q.chunk(2, 2), ends, strict=True))
+    return torch.cat([flash_attention(*tensors, causal=True, scale=scale) for tensors in seen], 2)
+
+
+# Ulysses
+
+
+class _AllToAll(torch.autograd.Function):
+    """Part p of x goes to rank p. Gradients go back the same way."""
+
+    @staticmethod
+    def forward(ctx, x, ring):
+        ctx.ring, received = ring, torch.empty_like(x)
+        with exchange(ring):
+            dist.all_to_all_single(received, x, group=ring.group)
+        return received
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        return _AllToAll.apply(gradient.contiguous(), ctx.ring), None
+
+
+def ulysses_attention(q, k, v, *, group=None, causal=False, scale=None):
+    """As `ring_attention`, but ranks exchange rows for heads, before and after attention of whole sequences.
+
+    The ranks' number divides the heads of q and of k and v, or ValueError says which it does not. n_q = n_k.
+    """
+    ring, (q, k, v), scale = begin("ulysses_attention", q, k, v, group, causal, scale)
+    if ring.size == 1:
+        return flash_attention(q, k, v, causal=causal, scale=scale)
+    counts = [x.shape[1] // ring.size for x in (q, k, v)]
+    # [size, n, batch, heads / size, head_dim] each
+    parts = [x.unflatten(1, (ring.size, -1)).permute(1, 3, 0, 2, 4) for x in (q, k, v)]
+    rows = _AllToAll.apply(torch.cat(parts, 3), ring).flatten(0, 1)
+    rows = in_position_order(rows, ring.size, causal).movedim(0, 2)
+    o = flash_attention(*rows.split(counts, 1), causal=causal, scale=scale)
+    parts = in_shard_order(o.movedim(2, 0), ring.size, causal).unflatten(0, (ring.size, -1)).contiguous()
+    return _AllToAll.apply(parts, ring).permute(2, 0, 3, 1, 4).flatten(1, 2)
+
+
+# Decoding
+
+
+def sharded_decode(q, k_cache, v_cache, lengths, *, group=None, scale=None):
+    """Attention of each sequence's newest token to keys that the ranks share: lesson 14's splits, over GPUs.
+
+    q: [batch, heads, 1, head_dim], the same on every rank. k_cache, v_cache, lengths: the keys that this rank has, as
+    `flash_decode` takes them, lengths 0 where it has none. Returns o with q's shape, the same on every rank. Each rank
+    sends the others its o and lse in fp32. Not differentiable.
+    """
+    ring, (q, k_cache, v_cache), scale = begin(
+        "sharded_decode", q, k_cache, v_cache, group, False, scale, check=lambda *x: attention.check_caches(*x, lengths, None)
+    )
+    o, lse = flash_decode(q, k_cache, v_cache, lengths, causal=False, scale=scale, return_lse=True)
+    if ring.size == 1:
+        return o
+    states = all_gather(torch.cat([o.float(), lse[..., None]], -1)[None], ring)
+    o_parts, lse_parts = states[..., :-1], states[..., -1:]
+    merged = torch.logsumexp(lse_parts, 0)
+    weights = torch.exp(lse_parts - merged.masked_fill(merged == -torch.inf, 0.0))
+    return (weights * o_parts).sum(0).to(q.dtype)
