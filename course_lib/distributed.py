@@ -32,7 +32,7 @@ import triton.language as tl
 from torch.autograd.function import once_differentiable
 
 from course_lib.kernels import attention, flash_attention, flash_decode
-from course_lib.kernels.checks import check_flag, check_scale, check_tensors, name_of, shape_of
+from course_lib.kernels.checks import check_caches, check_flag, check_scale, check_tensors, name_of, shape_of
 from course_lib.kernels.device import LN_2, LOG2_E, store_tile
 from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, padded_head_dim, tensor_meta
 
@@ -86,58 +86,49 @@ def exchange(ring):
         ) from error
 
 
-_agreed = weakref.WeakKeyDictionary()  # process group -> the calls on which its ranks have agreed
+_agreed = weakref.WeakKeyDictionary()  # process group -> descriptions of calls on which its ranks have agreed
 
 
-def agree(ring, check):
-    """What check() returns, (value, text that describes the call), if all ranks have the same text.
+def agree(ring, name, q, k, v, causal, scale, checks):
+    """(q, k, v) cast by autocast, and scale as a float, if no rank refuses its arguments and all have the same.
 
-    Otherwise each rank raises: its own refusal, or a ValueError that names a rank which refused or differs. The ranks
-    compare at every call on the CPU. On GPUs, where that makes the host wait, they do once for each text.
+    Otherwise each rank raises: its own refusal, or a ValueError that names a rank which refused or differs. On the CPU
+    the ranks compare at every call. On GPUs, where that makes the host wait, they do once for each description.
     """
     refusal = None
     try:
-        value, text, waits = check()
-    except (TypeError, ValueError, NotImplementedError) as error:
-        refusal, text, waits = error, str(error), False
+        check_flag("causal", causal)
+        for check in checks:
+            check(ring, q, k, v, causal)
+        check_backend(ring, q)
+        q, k, v = attention._cast_by_autocast(q, k, v)
+        scale = check_scale(scale, q.shape[-1])
+        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+        text = (
+            f"{name} of {name_of(q.dtype)}, q {shape_of(q)}, k and v {shape_of(k)}, causal {causal}, "
+            f"scale {scale:.9g}, gradients {'' if wanted else 'not '}wanted"
+        )
+    except (TypeError, ValueError) as error:
+        refusal, text = error, str(error)
     agreed = _agreed.setdefault(ring.group, set())
-    if ring.size > 1 and not (waits and text in agreed):
+    if ring.size > 1 and not (text in agreed and q.is_cuda):
         found = [None] * ring.size
         with exchange(ring):
             dist.all_gather_object(found, (refusal is None, text), group=ring.group)
         for rank, (accepted, theirs) in enumerate(found):
-            if not accepted and refusal is None:
+            if not (accepted or refusal):
                 raise ValueError(f"rank {rank} refused its arguments: {theirs}")
-            if theirs != text and refusal is None:
-                raise ValueError(f"rank {ring.rank} and rank {rank} differ: {text}; {theirs}")
-        agreed.add(text)
-    if refusal is not None:
+        for rank, (_, theirs) in enumerate(found):
+            if not refusal and theirs != found[0][1]:
+                raise ValueError(f"the ranks' calls differ; rank 0: {found[0][1]}; rank {rank}: {theirs}")
+    if refusal:
         raise refusal
-    return value
+    agreed.add(text)
+    return q, k, v, scale
 
 
-def begin(name, q, k, v, group, causal, scale, check=check_tensors):
-    """(Ring, (q, k, v) cast by autocast, scale as a float), once all ranks have agreed on the call called name."""
-    ring = ring_of(group)
-
-    def checked():
-        tensors = attention._cast_by_autocast(q, k, v) if isinstance(q, torch.Tensor) else (q, k, v)
-        check(*tensors)
-        check_backend(ring, tensors[0])
-        check_flag("causal", causal)
-        number = check_scale(scale, q.shape[-1])
-        if name != "sharded_decode":
-            check_lengths(q.shape[2], k.shape[2], ring, causal)
-        if name == "ulysses_attention":
-            for which, heads in (("q has", q.shape[1]), ("k and v have", k.shape[1])):
-                if heads % ring.size:
-                    raise ValueError(f"{which} {heads} heads, which {ring.size} ranks do not divide")
-        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-        text = f"{name}, {name_of(tensors[0].dtype)}, q {shape_of(q)}, k and v {shape_of(k)}, causal {causal}, "
-        text += f"scale {number:.9g}, gradients {'' if wanted else 'not '}wanted"
-        return (ring, tensors, number), text, q.is_cuda
-
-    return agree(ring, checked)
+def check_qkv(ring, q, k, v, causal):
+    check_tensors(q, k, v)
 
 
 def check_backend(ring, q):
@@ -147,20 +138,29 @@ def check_backend(ring, q):
     except RuntimeError:
         backend = None
     if backend is None or (backend == "gloo" and q.is_cuda):
-        needed = "nccl" if q.is_cuda else "gloo"
         raise ValueError(
-            f"q, k and v are on {q.device}, and the group's backend is {dist.get_backend(ring.group)}; it takes {needed}"
+            f"q, k and v are on {q.device}, which the group's backend, {dist.get_backend(ring.group)}, does not send; "
+            f"{'nccl' if q.is_cuda else 'gloo'} does"
         )
 
 
-def check_lengths(n_q, n_k, ring, causal):
+def check_lengths(ring, q, k, v, causal):
+    n_q, n_k = q.shape[2], k.shape[2]
     if causal and n_q != n_k:
-        raise ValueError(f"q has {n_q} rows a rank and k has {n_k}; with causal=True they must be equal")
+        raise ValueError(f"q has {n_q} rows on each rank and k has {n_k}; with causal=True they must be equal")
     if causal and ring.size > 1 and n_q % 2:
         raise ValueError(
-            f"each of {ring.size} ranks has {n_q} rows; with causal=True a shard is two chunks of equal length. Pad the "
-            f"sequence at its end to a multiple of {2 * ring.size}: no token sees what follows it"
+            f"q has {n_q} rows on each rank; with causal=True a shard is two chunks of equal length. Pad the sequence "
+            f"at its end to a multiple of {2 * ring.size}: no token sees what follows it"
         )
+
+
+def check_exchange(ring, q, k, v, causal):
+    if q.shape[2] != k.shape[2]:
+        raise ValueError(f"q has {q.shape[2]} rows on each rank and k has {k.shape[2]}; they must be equal")
+    for names, heads in (("q has", q.shape[1]), ("k and v have", k.shape[1])):
+        if heads % ring.size:
+            raise ValueError(f"{names} {heads} heads, which {ring.size} ranks cannot share equally")
 
 
 # Shards
@@ -176,8 +176,8 @@ def shard(x, *, group=None, dim=2, causal=False):
     chunks = 2 * ring.size if causal and ring.size > 1 else ring.size
     if n % chunks:
         raise ValueError(
-            f"x has length {n}, which {chunks} equal chunks do not divide; pad it to {-(-n // chunks) * chunks}. At its "
-            "end, padding changes nothing under a causal mask; without one, its keys would be seen"
+            f"x has length {n}, which is not a multiple of {chunks}. Pad it to {-(-n // chunks) * chunks}, at the end, "
+            "where causal=True hides it; without a mask, padded keys would be seen"
         )
     return in_shard_order(x, ring.size, causal, dim).chunk(ring.size, dim)[ring.rank].contiguous()
 
@@ -194,7 +194,8 @@ def in_shard_order(x, size, causal, dim=0):
     if not causal or size == 1:
         return x
     chunks = x.chunk(2 * size, dim)
-    return torch.cat([chunk for pair in zip(chunks[:size], chunks[:size - 1:-1]) for chunk in pair], dim)
+    pairs = zip(chunks[:size], chunks[: size - 1 : -1], strict=True)
+    return torch.cat([chunk for pair in pairs for chunk in pair], dim)
 
 
 def in_position_order(x, size, causal):
@@ -208,63 +209,100 @@ def in_position_order(x, size, causal):
 # The merge
 
 
-@triton.jit(do_not_specialize=["n", "start_row", "first_row"])
+@triton.jit
+def load_rows(ptr, head, first, n_rows, offs_m, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Rows offs_m of a head, fp32 [BLOCK_M, BLOCK_D]. ptr: [heads, n_rows, HEAD_DIM], from row first on; others 0."""
+    offs_d = tl.arange(0, BLOCK_D)
+    mask = ((offs_m >= first) & (offs_m < first + n_rows))[:, None] & (offs_d < HEAD_DIM)[None, :]
+    ptrs = ptr + (head * n_rows + offs_m - first)[:, None] * HEAD_DIM + offs_d[None, :]
+    return tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["n", "start_row", "first"])
 def merge_kernel(
-    o_ptr, lse_ptr, part_ptr, part_lse_ptr, out_ptr, n, start_row, first_row,
+    o_ptr, lse_ptr, part_ptr, part_lse_ptr, out_ptr, n, start_row, first,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Lesson 05's `merge_states` of two normalised states, in fp32: program (i, h) merges tile i of head h.
+    """Lesson 05's `merge_states` for normalised states, in fp32: program (i, h) merges tile i of head h.
 
-    o, out: [heads, n, HEAD_DIM], perhaps the same; lse: fp32 [heads, n], overwritten. part: [heads, n - first_row,
-    HEAD_DIM], with part_lse: a state of the rows from first_row on. Rows before start_row are left alone; those between
-    the two are copied. All are contiguous.
+    o, out: [heads, n, HEAD_DIM], perhaps the same; lse: fp32 [heads, n], overwritten. part, part_lse: the other state,
+    [heads, n - first, HEAD_DIM] and [heads, n - first], of the rows from first on. Rows before start_row are left
+    alone. All are contiguous.
     """
     head = tl.cast(tl.program_id(1), tl.int64)
     start_m = start_row + tl.program_id(0) * BLOCK_M
-    offs_m, offs_d = start_m + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
-    mask_m, in_part, mask_d = offs_m < n, (offs_m >= first_row) & (offs_m < n), (offs_d < HEAD_DIM)[None, :]
-    part_rows = head * (n - first_row) + offs_m - first_row
+    offs_m = start_m + tl.arange(0, BLOCK_M)
+    mask_m = offs_m < n
+    o = load_rows(o_ptr, head, 0, n, offs_m, HEAD_DIM, BLOCK_D)
+    part = load_rows(part_ptr, head, first, n - first, offs_m, HEAD_DIM, BLOCK_D)
     lse = tl.load(lse_ptr + head * n + offs_m, mask=mask_m, other=float("-inf"))
-    part_lse = tl.load(part_lse_ptr + part_rows, mask=in_part, other=float("-inf"))
-    o_ptrs = o_ptr + (head * n + offs_m)[:, None] * HEAD_DIM + offs_d[None, :]
-    o = tl.load(o_ptrs, mask=mask_m[:, None] & mask_d, other=0.0).to(tl.float32)
-    part_ptrs = part_ptr + part_rows[:, None] * HEAD_DIM + offs_d[None, :]
-    part = tl.load(part_ptrs, mask=in_part[:, None] & mask_d, other=0.0).to(tl.float32)
-    # Rows of which neither has seen a key stay 0 and -inf.
+    part_lse_ptrs = part_lse_ptr + head * (n - first) + offs_m - first
+    part_lse = tl.load(part_lse_ptrs, mask=mask_m & (offs_m >= first), other=float("-inf"))
     m = tl.maximum(lse, part_lse)
-    m = tl.where(m == float("-inf"), 0.0, m)
+    m = tl.where(m == float("-inf"), 0.0, m)  # a row without keys stays 0, with -inf
     weight, part_weight = tl.exp2((lse - m) * LOG2_E), tl.exp2((part_lse - m) * LOG2_E)
     total = weight + part_weight
-    merged = tl.where(total == 0.0, float("-inf"), m + tl.log2(tl.where(total == 0.0, 1.0, total)) * LN_2)
-    inverse = 1.0 / tl.where(total == 0.0, 1.0, total)
-    out = o * (weight * inverse)[:, None] + part * (part_weight * inverse)[:, None]
+    l_safe = tl.where(total == 0.0, 1.0, total)
+    merged = tl.where(total == 0.0, float("-inf"), m + tl.log2(l_safe) * LN_2)
     tl.store(lse_ptr + head * n + offs_m, merged, mask=mask_m)
-    out_ptr += head * n * HEAD_DIM
-    store_tile(out_ptr, out, start_m, n, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+    out = (o * weight[:, None] + part * part_weight[:, None]) * (1.0 / l_safe)[:, None]
+    store_tile(out_ptr + head * n * HEAD_DIM, out, start_m, n, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
+
+
+@triton.jit(do_not_specialize=["n", "first_a", "n_a", "first_b", "n_b", "first_c", "n_c"])
+def sum_kernel(
+    a_ptr, b_ptr, c_ptr, out_ptr, n, first_a, n_a, first_b, n_b, first_c, n_c,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """out [heads, n, HEAD_DIM] is the sum of up to three tensors, in fp32: program (i, h) writes tile i of head h.
+
+    a: [heads, n_a, HEAD_DIM], the rows from first_a on, and so on; b and c may be None. All are contiguous.
+    """
+    head = tl.cast(tl.program_id(1), tl.int64)
+    start_m = tl.program_id(0) * BLOCK_M
+    offs_m = start_m + tl.arange(0, BLOCK_M)
+    out = load_rows(a_ptr, head, first_a, n_a, offs_m, HEAD_DIM, BLOCK_D)
+    if b_ptr is not None:
+        out += load_rows(b_ptr, head, first_b, n_b, offs_m, HEAD_DIM, BLOCK_D)
+    if c_ptr is not None:
+        out += load_rows(c_ptr, head, first_c, n_c, offs_m, HEAD_DIM, BLOCK_D)
+    store_tile(out_ptr + head * n * HEAD_DIM, out, start_m, n, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
 
 
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
-def merge_plan(o, part, out, start_row):
-    """The Launch of `merge_kernel` for tensors of this metadata."""
-    batch, heads, n, head_dim = o.shape
+def rows_plan(kernel, out, start_row, *numbers, metas):
+    """The Launch of a kernel above that writes the rows of out from start_row on. metas: of its other tensors."""
+    batch, heads, n, head_dim = out.shape
     block_d = padded_head_dim(head_dim)
     block_m = min(128, 4096 // block_d)
     return Launch(
-        merge_kernel, (-(-(n - start_row) // block_m), batch * heads, 1), n, start_row, n - part.shape[2],
+        kernel, (-(-(n - start_row) // block_m), batch * heads, 1), n, *numbers,
         HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_D=block_d,
     )  # fmt: skip
 
 
 def merge(state, part, dtype):
-    """(o, lse) of the keys of both, o in dtype. lse, and o if it has that dtype, are overwritten.
+    """(o, lse) over the keys of both, o in dtype. lse, and o if it has that dtype, are overwritten.
 
     state: (o, lse) of all rows; part: (o, lse) of the last rows, as many as it has, over other keys.
     """
-    (o, lse), (part_o, part_lse) = state, part
+    (o, lse), first = state, state[0].shape[2] - part[0].shape[2]
     out = o if o.dtype == dtype else torch.empty_like(o, dtype=dtype)
-    start_row = o.shape[2] - part_o.shape[2] if out is o else 0
-    merge_plan(*map(tensor_meta, (o, part_o, out)), start_row)(o, lse, part_o, part_lse, out)
+    start_row = first if out is o else 0
+    metas = tensor_meta(o), *map(tensor_meta, part)
+    rows_plan(merge_kernel, tensor_meta(out), start_row, start_row, first, metas=metas)(o, lse, *part, out)
     return out, lse
+
+
+def sum_rows(parts, n, dtype):
+    """[batch, heads, n, head_dim] in dtype: the fp32 sum of up to three parts, each (tensor, its first row there)."""
+    batch, heads, _, head_dim = parts[0][0].shape
+    out = parts[0][0].new_empty((batch, heads, n, head_dim), dtype=dtype)
+    tensors = [x for x, _ in parts] + [None] * (3 - len(parts))
+    places = [number for x, first in parts for number in (first, x.shape[2])] + [0, 0] * (3 - len(parts))
+    metas = tuple(x if x is None else tensor_meta(x) for x in tensors)
+    rows_plan(sum_kernel, tensor_meta(out), 0, *places, metas=metas)(*tensors, out)
+    return out
 
 
 # The ring
@@ -325,49 +363,42 @@ def ring_backward(q, k, v, o, lse, do, ring, causal, scale):
     """
     n_q, n_k = q.shape[2], k.shape[2]
     half = n_q // 2
-    do = do.contiguous()
-    late = [x[:, :, half:].contiguous() for x in (o, lse, do)]
+    statistics = o, lse, do.contiguous()
+    late = [x[:, :, half:].contiguous() for x in statistics]
 
-    def gradients(first, end, k, v, is_causal):
-        """Of the queries from first to end - 1, and these keys."""
-        of_rows = late if (first, end) == (half, n_q) else (x[:, :, first:end] for x in (o, lse, do))
-        return attention._launch_backward(
-            q[:, :, first:end], k, v, None, None, None, None, *of_rows, None, is_causal, scale, None, None, None, (), 0.0,
-            need_dq=True, need_dkdv=True,
-        )[:3]  # fmt: skip
+    def gradients(first, end, keys, is_causal):
+        """(dq, dk, dv) of the queries from first to end - 1 and these keys and values."""
+        of_rows = late if (first, end) == (half, n_q) else (x[:, :, first:end] for x in statistics)
+        tensors = q[:, :, first:end], *keys, None, None, None, None, *of_rows, None
+        how = is_causal, scale, None, None, None, (), 0.0
+        return attention._launch_backward(*tensors, *how, need_dq=True, need_dkdv=True)[:3]
 
     kv = k.contiguous(), v.contiguous()
     arriving, works = rotate(kv, ring)
-    early_keys = half if causal else n_k  # that the first half of the queries sees
-    dq_early, *early = gradients(0, half, *(x[:, :, :early_keys] for x in kv), causal)
-    dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-    dq[:, :, :half] = dq_early
-    sums, sum_works = None, ()
+    n_early = half if causal else n_k  # keys that the first half of the queries sees
+    dq, *early = gradients(0, half, [x[:, :, :n_early] for x in kv], causal)
+    dq_parts, sums, sum_works = [(dq, 0)], None, ()
     for step in range(1, ring.size):
         finish(works, ring)
         kv = arriving
         if step < ring.size - 1:
             arriving, works = rotate(kv, ring)
         first, n_keys = visible_at(step, ring, n_q, n_k, causal)
-        dq_part, *parts = gradients(first, n_q, *(x[:, :, :n_keys] for x in kv), False)
-        dq[:, :, first:] += dq_part
+        dq, *parts = gradients(first, n_q, [x[:, :, :n_keys] for x in kv], False)
+        dq_parts.append((dq, first))
+        if len(dq_parts) == 3:
+            dq_parts = [(sum_rows(dq_parts, n_q, torch.float32), 0)]
         finish(sum_works, ring)
-        if sums is None:
-            # The first to add rounds nothing by sending its parts as they are.
-            sums = [torch.nn.functional.pad(part, (0, 0, 0, n_k - n_keys)) for part in parts]
-        else:
-            sums = [x.float() for x in sums]
-            for x, part in zip(sums, parts, strict=True):
-                x[:, :, :n_keys] += part
+        # What the first rank adds has the inputs' dtype anyway, and is sent as it is.
+        dtype = q.dtype if sums is None else torch.float32
+        so_far = [[]] * 2 if sums is None else [[(x, 0)] for x in sums]
+        sums = [sum_rows([*before, (x, 0)], n_k, dtype) for before, x in zip(so_far, parts, strict=True)]
         sums, sum_works = rotate(sums, ring)
-    dq_late, *parts = gradients(half, n_q, k, v, causal)
-    dq[:, :, half:] += dq_late
+    dq, *parts = gradients(half, n_q, (k, v), causal)
+    dq_parts.append((dq, half))
     finish(sum_works, ring)
-    sums = [x.float() for x in sums]
-    for x, part, part_early in zip(sums, parts, early, strict=True):
-        x += part
-        x[:, :, :early_keys] += part_early
-    return [x.to(q.dtype) for x in (dq, *sums)]
+    dkdv = (sum_rows([(x, 0) for x in three], n_k, q.dtype) for three in zip(sums, parts, early, strict=True))
+    return sum_rows(dq_parts, n_q, q.dtype), *dkdv
 
 
 class _RingAttention(torch.autograd.Function):
@@ -395,14 +426,16 @@ def ring_attention(q, k, v, *, group=None, causal=False, scale=None):
 
     Returns o with q's shape and dtype. Differentiable once. Each rank calls it, and the backward, in the same order.
     Precision: each step's output has the inputs' dtype; they are merged, and gradients summed, in fp32. What travels:
-    `traffic.link_bytes`. Beside q, k, v, o and lse, the backward keeps nothing; both passes hold two more shards.
+    `traffic.between_ranks`. Beside q, k, v, o and lse, the backward keeps nothing; both passes hold two more shards.
 
     Raises RuntimeError if torch.distributed is not initialised, ValueError in a process that is not of the group, and
     TypeError or ValueError on every rank if one rank's arguments are refused or differ from another's. On GPUs ranks
     compare arguments that they have not compared yet. A rank that ends, or does not call, ends in a RuntimeError on the
     others, at the latest after the group's timeout; with NCCL, its watchdog ends them.
     """
-    ring, (q, k, v), scale = begin("ring_attention", q, k, v, group, causal, scale)
+    ring = ring_of(group)
+    checks = check_qkv, check_lengths
+    q, k, v, scale = agree(ring, "ring_attention", q, k, v, causal, scale, checks)
     if ring.size == 1 or q.numel() == 0 or k.numel() == 0:
         return flash_attention(q, k, v, causal=causal, scale=scale)
     return _RingAttention.apply(q, k, v, ring, causal, scale)
@@ -440,7 +473,9 @@ def all_gather_attention(q, k, v, *, group=None, causal=False, scale=None):
 
     In the backward, the ranks' gradients of all keys and values are summed and scattered, in fp32.
     """
-    ring, (q, k, v), scale = begin("all_gather_attention", q, k, v, group, causal, scale)
+    ring = ring_of(group)
+    checks = check_qkv, check_lengths
+    q, k, v, scale = agree(ring, "all_gather_attention", q, k, v, causal, scale, checks)
     if ring.size == 1:
         return flash_attention(q, k, v, causal=causal, scale=scale)
     rows = torch.stack([k.movedim(2, 0), v.movedim(2, 0)], 1)  # [n_k, 2, batch, kv_heads, head_dim]
@@ -476,7 +511,9 @@ def ulysses_attention(q, k, v, *, group=None, causal=False, scale=None):
 
     The ranks' number divides the heads of q and of k and v, or ValueError says which it does not. n_q = n_k.
     """
-    ring, (q, k, v), scale = begin("ulysses_attention", q, k, v, group, causal, scale)
+    ring = ring_of(group)
+    checks = check_qkv, check_lengths, check_exchange
+    q, k, v, scale = agree(ring, "ulysses_attention", q, k, v, causal, scale, checks)
     if ring.size == 1:
         return flash_attention(q, k, v, causal=causal, scale=scale)
     counts = [x.shape[1] // ring.size for x in (q, k, v)]
@@ -499,9 +536,9 @@ def sharded_decode(q, k_cache, v_cache, lengths, *, group=None, scale=None):
     `flash_decode` takes them, lengths 0 where it has none. Returns o with q's shape, the same on every rank. Each rank
     sends the others its o and lse in fp32. Not differentiable.
     """
-    ring, (q, k_cache, v_cache), scale = begin(
-        "sharded_decode", q, k_cache, v_cache, group, False, scale, check=lambda *x: attention.check_caches(*x, lengths, None)
-    )
+    ring = ring_of(group)
+    checks = (lambda ring, q, k, v, causal: check_caches(q, k, v, lengths, None),)
+    q, k_cache, v_cache, scale = agree(ring, "sharded_decode", q, k_cache, v_cache, False, scale, checks)
     o, lse = flash_decode(q, k_cache, v_cache, lengths, causal=False, scale=scale, return_lse=True)
     if ring.size == 1:
         return o

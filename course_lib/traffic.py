@@ -265,6 +265,51 @@ def flash_attention_backward(
     return _traffic(by_tensor, flops, 2 * n_q * stat_bytes * heads, batch)
 
 
+class SentBytes(NamedTuple):
+    """Bytes that each rank of a group sends to others in one forward and in one backward."""
+
+    forward_bytes: int
+    backward_bytes: int
+
+
+@python_integers
+def between_ranks(n, d, ranks, *, method="ring", heads=1, kv_heads=None, batch=1, dtype_bytes=2, sum_bytes=4):
+    """SentBytes of attention over P ranks, with n / P rows of each tensor on each (`course_lib.distributed`).
+
+    n: rows of the whole sequence, a multiple of ranks. kv_heads: as in `decode`. With kv = 2 kv_heads n / P d, elements
+    of a rank's K and V, each rank sends
+
+        "ring"        forward   kv (P - 1)
+                      backward  kv (P - 1), and of dK and dV kv the first time, kv (P - 2) sums of sum_bytes after that
+        "all_gather"  forward   kv (P - 1)
+                      backward  kv (P - 1) sums of sum_bytes (a reduce-scatter)
+        "ulysses"     either    (P - 1) / P of its Q, K, V and O: (2 heads n / P d + kv) (P - 1) / P
+
+    whether causal or not. That is what algorithms send that pass on nothing twice; of collectives, a library chooses
+    its own. Sizes are counts of at least 1; ranks divides n, and for "ulysses" heads and kv_heads (ValueError).
+    """
+    kv_heads = heads if kv_heads is None else kv_heads
+    check_counts(
+        n=n, d=d, ranks=ranks, heads=heads, kv_heads=kv_heads, batch=batch, dtype_bytes=dtype_bytes,
+        sum_bytes=sum_bytes,
+    )  # fmt: skip
+    divided = {"n": n, **({"heads": heads, "kv_heads": kv_heads} if method == "ulysses" else {})}
+    for name, count in divided.items():
+        if count % ranks:
+            raise ValueError(f"{name} is {count}; accepted: multiples of ranks, {ranks}")
+    others, row_elems = ranks - 1, batch * n // ranks * d
+    kv_elems = 2 * kv_heads * row_elems
+    if method == "ring":
+        sums_bytes = kv_elems * (dtype_bytes + (ranks - 2) * sum_bytes) if others else 0
+        return SentBytes(kv_elems * others * dtype_bytes, kv_elems * others * dtype_bytes + sums_bytes)
+    if method == "all_gather":
+        return SentBytes(kv_elems * others * dtype_bytes, kv_elems * others * sum_bytes)
+    if method == "ulysses":
+        exchanged_bytes = (2 * heads * row_elems + kv_elems) // ranks * others * dtype_bytes
+        return SentBytes(exchanged_bytes, exchanged_bytes)
+    raise ValueError(f'method is {method!r}; accepted: "ring", "all_gather", "ulysses"')
+
+
 def _visited(n_q, n_k, block_q, block_k, causal):
     """What the visited tiles add up to, for either order of the two loops: masks.Visited."""
     mask = masks.causal() if causal else masks.full()
