@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 HOME = Path(__file__).parents[1]
-GRACE_S = 3.0  # that the others have to end, once a rank has failed: they may have something to say, too
+GRACE_S = 10.0  # that the others have to end, once a rank has failed: they may have something to say, too
 PROGRAM = """\
 import datetime
 import pickle
