@@ -16,7 +16,9 @@ from pathlib import Path
 HOME = Path(__file__).parents[1]
 GRACE_S = 10.0  # that the others have to end, once a rank has failed: they may have something to say, too
 PROGRAM = """\
+import contextlib
 import datetime
+import os
 import pickle
 import sys
 import traceback
@@ -32,14 +34,17 @@ if __name__ == "__main__":
     store = dist.FileStore(f"{{folder}}/store", size)
     timeout = datetime.timedelta(seconds=timeout_s)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+    failed = 0
     try:
         made = {name}(rank, size)
         with open(f"{{folder}}/{{rank}}", "wb") as file:
             pickle.dump(made, file)
-        dist.barrier()  # or who is done first takes the connections with it
+        with contextlib.suppress(Exception):
+            dist.barrier()  # or who is done first takes the connections with it
     except Exception as error:
-        print("".join(traceback.format_exception_only(error)), file=sys.stderr)
-        sys.exit(1)
+        failed = 1
+        print("".join(traceback.format_exception_only(error)), flush=True)
+    os._exit(failed)  # gloo's threads may end the process with a signal otherwise
 """
 
 
