@@ -34,8 +34,11 @@ from torch.autograd.function import once_differentiable
 from course_lib.kernels import attention, flash_attention, flash_decode
 from course_lib.kernels.checks import check_caches, check_flag, check_scale, check_tensors, name_of, shape_of
 from course_lib.kernels.device import LN_2, LOG2_E, store_tile
-from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, padded_head_dim, tensor_meta
+from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, addressable, padded_head_dim, tensor_meta
 
+# Torch 2.13 warns of the names that these had before.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 # A rank sends to the one that stands so many places after it. Any number without a common divisor with the ranks'
 # number visits all of them.
 STRIDE = 1
@@ -289,7 +292,7 @@ def merge(state, part, dtype):
     (o, lse), first = state, state[0].shape[2] - part[0].shape[2]
     out = o if o.dtype == dtype else torch.empty_like(o, dtype=dtype)
     start_row = first if out is o else 0
-    metas = tensor_meta(o), *map(tensor_meta, part)
+    metas = tuple(map(tensor_meta, (o, lse, *part)))
     rows_plan(merge_kernel, tensor_meta(out), start_row, start_row, first, metas=metas)(o, lse, *part, out)
     return out, lse
 
@@ -334,8 +337,8 @@ def visible_at(step, ring, n_q, n_k, causal):
 
 
 def ring_forward(q, k, v, ring, causal, scale):
-    """(o, lse) of a rank's queries over the keys of all."""
-    kv = k.contiguous(), v.contiguous()
+    """(o, lse) of a rank's queries over the keys of all. k and v are contiguous, and q `addressable`."""
+    kv = k, v
     for step in range(ring.size):
         is_last = step == ring.size - 1
         if not is_last:
@@ -373,7 +376,7 @@ def ring_backward(q, k, v, o, lse, do, ring, causal, scale):
         how = is_causal, scale, None, None, None, (), 0.0
         return attention._launch_backward(*tensors, *how, need_dq=True, need_dkdv=True)[:3]
 
-    kv = k.contiguous(), v.contiguous()
+    kv = k, v
     arriving, works = rotate(kv, ring)
     n_early = half if causal else n_k  # keys that the first half of the queries sees
     dq, *early = gradients(0, half, [x[:, :, :n_early] for x in kv], causal)
@@ -438,7 +441,7 @@ def ring_attention(q, k, v, *, group=None, causal=False, scale=None):
     q, k, v, scale = agree(ring, "ring_attention", q, k, v, causal, scale, checks)
     if ring.size == 1 or q.numel() == 0 or k.numel() == 0:
         return flash_attention(q, k, v, causal=causal, scale=scale)
-    return _RingAttention.apply(q, k, v, ring, causal, scale)
+    return _RingAttention.apply(addressable(q), k.contiguous(), v.contiguous(), ring, causal, scale)
 
 
 # All-gather
@@ -448,7 +451,7 @@ def all_gather(x, ring):
     """The tensors x of all ranks, one after the other along the first dimension."""
     gathered = x.new_empty((ring.size * x.shape[0], *x.shape[1:]))
     with exchange(ring):
-        dist.all_gather_into_tensor(gathered, x, group=ring.group)
+        all_gather_single(gathered, x, group=ring.group)
     return gathered
 
 
@@ -464,7 +467,7 @@ class _AllGather(torch.autograd.Function):
         ring, parts = ctx.ring, gradient.float().contiguous()
         total = parts.new_empty((len(parts) // ring.size, *parts.shape[1:]))
         with exchange(ring):
-            dist.reduce_scatter_tensor(total, parts, group=ring.group)
+            reduce_scatter_single(total, parts, group=ring.group)
         return total.to(gradient.dtype), None
 
 
@@ -519,7 +522,7 @@ def ulysses_attention(q, k, v, *, group=None, causal=False, scale=None):
     counts = [x.shape[1] // ring.size for x in (q, k, v)]
     # [size, n, batch, heads / size, head_dim] each
     parts = [x.unflatten(1, (ring.size, -1)).permute(1, 3, 0, 2, 4) for x in (q, k, v)]
-    rows = _AllToAll.apply(torch.cat(parts, 3), ring).flatten(0, 1)
+    rows = _AllToAll.apply(torch.cat(parts, 3).contiguous(), ring).flatten(0, 1)
     rows = in_position_order(rows, ring.size, causal).movedim(0, 2)
     o = flash_attention(*rows.split(counts, 1), causal=causal, scale=scale)
     parts = in_shard_order(o.movedim(2, 0), ring.size, causal).unflatten(0, (ring.size, -1)).contiguous()
