@@ -23,12 +23,12 @@ METHODS = {
 
 
 def draw_steps(ranks):
-    """What each rank computes at each step, contiguous and in zigzag order: a square of its queries' chunks by keys'."""
+    """What each rank computes at each step, contiguous and in zigzag order: a square of queries by keys. A figure."""
     orders = {"contiguous shards": False, "zigzag shards": True}
-    said = []
+    said, n = [], ranks * 2**16
     for title, zigzag in orders.items():
-        pairs = ring.visible_pairs(64 * ranks, ranks, zigzag) / ring.visible_pairs(64 * ranks, ranks, True)[0, 1]
-        said += [f"{title}, rank {rank}: {', '.join(f'{x / 2:.2g}' for x in of)}" for rank, of in enumerate(pairs)]
+        squares = ring.visible_pairs(n, ranks, zigzag) / (n // ranks) ** 2
+        said += [f"{title}, rank {rank}: {', '.join(f'{x:.2g}' for x in of)}" for rank, of in enumerate(squares)]
     figure, every = panels(
         3.7, 1, 1, above=0.75, below=0.2, left=0.07, wspace=0.12,
         alt=f"Parts of a square that each rank computes, step by step. {'; '.join(said)}.",
