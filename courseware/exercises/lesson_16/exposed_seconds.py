@@ -52,7 +52,7 @@ def as_simulated(returned, **inputs):
     off = np.abs(np.asarray(returned) - waits(**inputs)[0].expected)
     rank = int(np.argmax(off > 1e-4 * off.max()))
     spans = [f"from {steps[rank, i].start:.4g} to {steps[rank, i].computed:.4g}" for i in range(len(compute))]
-    return f"a transfer takes {transfer:.4g} seconds, and rank {rank} computes {', '.join(spans)}"
+    return f"a transfer takes {transfer:.4g} s, and rank {rank} computes {', '.join(spans)}"
 
 
 case = case_of(exposed_seconds, n=10, d=8, heads=1, kv_heads=1, flops_per_s=64.0, bytes_per_s=320.0)
