@@ -7,6 +7,7 @@ traffic      the same counts as closed forms: bytes, FLOPs, peak memory
 integers     NumPy's integers as Python's, for sizes that a caller read off an array
 hardware     GPU specifications, each with its source
 kernels/     the same mathematics on a GPU: in Triton, for Hopper in Gluon, in cuda/ thread by thread
+distributed  attention over the ranks of a process group: a ring, all-gather, all-to-all over heads
 serving/     a cache of keys and values in pages, a small language model, and a server that batches requests
 huggingface  the kernels as an attention implementation of Hugging Face's transformers
 runtime      decides where kernels run, on a GPU or in an interpreter, before Triton is imported

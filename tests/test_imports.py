@@ -33,6 +33,7 @@ COURSE_LIB = {
     "reference": {"machine", "masks"},
     "language": {"runtime"},
     "kernels": {"integers", "language", "masks", "runtime"},
+    "distributed": {"kernels", "runtime"},
     "serving": {"integers", "kernels"},
     "huggingface": {"kernels"},
 }
@@ -51,7 +52,10 @@ COURSEWARE = {
     "tracer": ({"runtime"}, {"simulators"}),
     "checks": ({"language", "runtime"}, {"editing", "simulators", "tracer", "widgets", "worker"}),
     "classroom": ({"machine", "runtime"}, {"checks", "simulators", "widgets", "worker"}),
-    "bench": ({"hardware", "kernels", "language", "masks", "runtime", "serving", "traffic"}, {"editing", "simulators"}),
+    "bench": (
+        {"distributed", "hardware", "kernels", "language", "masks", "runtime", "serving", "traffic"},
+        {"editing", "simulators"},
+    ),
     "bug_hunt": ({"kernels", "runtime"}, {"bench", "editing"}),
     "explorers": (
         {"hardware", "machine", "masks", "reference", "serving", "traffic"}, {"bench", "simulators"}

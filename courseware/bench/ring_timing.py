@@ -176,12 +176,12 @@ def span_rows(n, heads, kv_heads):
     forward = partial(distributed.ring_attention, *leaves, causal=True)
     for which, call in (("forward", forward), ("backward", timing.backward_of(forward(), *leaves, do))):
         call()
-        with torch.profiler.profile() as profiler, tempfile.TemporaryDirectory() as folder:
+        with torch.profiler.profile() as profiler:
             torch.cuda.synchronize()
             dist.barrier()
             call()
             torch.cuda.synchronize()
-            profiler.stop()
+        with tempfile.TemporaryDirectory() as folder:
             profiler.export_chrome_trace(f"{folder}/trace.json")
             events = json.loads(Path(folder, "trace.json").read_text(encoding="utf-8"))["traceEvents"]
         mine = [

@@ -148,12 +148,18 @@ def groups_and_tensors(rank, size):
     else:
         check_method("ring", 2, 2, 8, causal=True, group=group)
         check_method("ring", 150, 150, 3, causal=False, group=group)
+        check_method("ring", 1, 1, 8, causal=False, group=group)
     mesh = dist.init_device_mesh("cpu", (size,), mesh_dim_names=("cp",))
     *whole, _ = inputs(2 * size, 2 * size, 6)
     leaves = [columns_apart(distributed.shard(x, causal=True)).requires_grad_() for x in whole]
     o = distributed.ring_attention(*leaves, causal=True, group=mesh["cp"])
     gradients = [distributed.unshard(x, causal=True) for x in torch.autograd.grad(o.sum(), leaves)]
     check_gradients(gradients, *whole, torch.ones_like(whole[0]), causal=True)
+    o = distributed.ring_attention(*leaves, causal=True)
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        torch.autograd.grad(o.sum(), leaves, create_graph=True)
+    with pytest.raises(NotImplementedError, match="ring_attention does not work inside torch.func"):
+        torch.func.vmap(distributed.ring_attention)(*(x.detach()[None] for x in leaves))
 
 
 def test_groups_and_tensors(tmp_path):
@@ -211,7 +217,7 @@ def test_refusals_on_every_rank(tmp_path):
 def losses(rank, size):
     """A rank that does not call, and then one that ends in the middle of the ring: an error for all others, in time."""
     q, k, v, _ = inputs(2, 2, 8)
-    for lost, timeout_s in ((3, 3), (1, 15)):
+    for lost, timeout_s in ((3, 3), (1, 4)):
         group = dist.new_group(timeout=timedelta(seconds=timeout_s))
         begin_s = time.perf_counter()
         with pytest.MonkeyPatch.context() as patch:
@@ -223,7 +229,27 @@ def losses(rank, size):
             with pytest.raises(RuntimeError, match=f"rank {rank} of 4: communication failed, because another rank has"):
                 distributed.ring_attention(q, k, v, group=group)
         assert time.perf_counter() - begin_s < timeout_s + 10
+    time.sleep(timeout_s)  # rank 3, which is no neighbour of 1, is not to hear of it by the end of another
     os._exit(0)  # the default group has lost a rank
+
+
+def test_closed_forms():
+    """4 ranks, 2 of 8 rows each, of 10 columns; 3 heads over 1 in fp16."""
+    sizes = {"heads": 3, "kv_heads": 1, "batch": 2}
+    kv = 2 * 2 * 2 * 10  # K and V, 2 sequences, 2 rows
+    assert traffic.between_ranks(8, 10, 4, **sizes) == (3 * kv * 2, 3 * kv * 2 + kv * 2 + 2 * kv * 4)
+    assert traffic.between_ranks(8, 10, 4, method="all_gather", **sizes) == (3 * kv * 2, 3 * kv * 4)
+    of_heads = traffic.between_ranks(8, 10, 4, method="ulysses", heads=12, kv_heads=4)
+    assert of_heads == (3 / 4 * (2 * 12 + 2 * 4) * 2 * 10 * 2,) * 2
+    for method in METHODS:
+        assert traffic.between_ranks(8, 10, 1, method=method) == (0, 0)
+    for changed, message in (
+        ({"n": 9}, "n is 9; accepted: multiples of ranks, 4"),
+        ({"method": "ulysses", "heads": 6}, "heads is 6; accepted: multiples of ranks, 4"),
+        ({"method": "tree"}, "method is 'tree'; accepted"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            traffic.between_ranks(**{"n": 8, "d": 10, "ranks": 4} | changed)
 
 
 def test_a_lost_rank_is_an_error_for_all(tmp_path):
