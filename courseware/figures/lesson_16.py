@@ -89,7 +89,7 @@ def measured(which, columns=METHODS):
     for row in records.rows(RECORD, kind="time"):
         found.setdefault((row["n"], row["heads"], row["kv_heads"]), {})[row["method"]] = row
     rows = []
-    for (n, heads, kv_heads), of in sorted(found.items(), key=lambda item: (item[0][2], item[0][0])):
+    for (n, heads, kv_heads), of in sorted(found.items(), key=lambda item: (item[0][1], item[0][0])):
         times = [of.get(name, {}).get("times_one_gpu", {}).get(which) for name in columns]
         heads = f"{heads}" if heads == kv_heads else f"{heads} over {kv_heads}"
         rows.append((f"{n // 1024}k", heads, of["one_gpu"]["ms"][which], *(x and f"{x:.2f}" for x in times)))
