@@ -102,6 +102,16 @@ def times_one_gpu(n, which="forward", method="ring", heads=16):
     return found[0]["times_one_gpu"][which] if found else None
 
 
+def peak_mb(n, heads=16):
+    """Rows of a table: MB that a GPU held beside inputs and results, forward and backward, by method."""
+    rows = {row["method"]: row for row in records.rows(RECORD, kind="time", n=n, heads=heads) if "peak_bytes" in row}
+    named = {"one_gpu": "one GPU, the whole sequence"} | METHODS
+    return [
+        (said, *(rows[name]["peak_bytes"][which] / 1e6 for which in ("forward", "backward")))
+        for name, said in named.items() if name in rows
+    ]  # fmt: skip
+
+
 def transfers():
     """[(rows of a rank, ms, GB/s)] of K and V on their way to the next rank, alone, with as many heads of K as of Q."""
     gpus = (records.record(RECORD) or {}).get("gpus", 1)

@@ -103,8 +103,6 @@ def sees_what_it_should(returned, rank, step, ranks, n, zigzag):
         return wrong("missing", f"{missing.sum()} visible pairs are not computed: {of_a_pair(missing, tokens)}")
     if (hidden := came & ~visible).any():
         return wrong("hidden", f"{hidden.sum()} hidden pairs count as visible: {of_a_pair(hidden, tokens)}")
-    if (returned[0], returned[1]) != right[:2] and tuple(map(tuple, returned[:2])) != right[:2]:
-        return wrong("larger", "the block has rows in which nothing is visible")
     if returned[2] and not right[2]:
         return wrong("masked", "masked is True, although every query of the block sees every key of it")
     return None
@@ -133,7 +131,10 @@ check = Checks(visible_blocks, sees_what_it_should)
 check("step 0: every rank sees its own keys, in either order", [(1, 0, 3, 4, False), (0, 0, 2, 6, True)])
 check("contiguous: the keys of a lower rank are visible as a whole", [(1, 1, 4, 4, False), (3, 2, 4, 2, False)])
 check("contiguous: no key of a higher rank is visible", [(0, 1, 3, 4, False), (1, 2, 4, 2, False)])
-check("zigzag: of a lower rank, all queries see the early chunk", [(1, 1, 2, 6, True), (3, 2, 4, 8, True)])
+check(
+    "zigzag: of a lower rank, all queries see the early chunk",
+    [(1, 1, 2, 6, True), (3, 2, 4, 8, True), (1, 1, 2, 2, True)],
+)
 check("zigzag: of a higher rank, the late queries see both chunks", [(0, 1, 2, 6, True), (1, 3, 4, 8, True)])
 check("any place in any ring", [(4, 2, 6, 10, True), (1, 4, 6, 10, True), places()])
 

@@ -182,7 +182,8 @@ def test_what_several_gpus_took_is_that_of_the_record(tmp_path, monkeypatch):
     times = {"forward": 1.6, "backward": 1.9}
     span = {"kind": "span", "pass": "forward", "n": 8192}
     rows = [
-        shape | {"method": "one_gpu", "ms": ms}, shape | {"method": "ring", "times_one_gpu": times},
+        shape | {"method": "one_gpu", "ms": ms},
+        shape | {"method": "ring", "times_one_gpu": times, "peak_bytes": {"forward": 3_000_000, "backward": 5_000_000}},
         shape | {"method": "ulysses", "error": "none"},
         {"kind": "rotation", "n": 8192, "heads": 16, "kv_heads": 16, "ms": 0.5, "bytes": 1, "gb_per_s": 9.0},
         span | {"rank": 0, "name": "forward_kernel", "start_us": 5.0, "us": 3000.0},
@@ -194,6 +195,7 @@ def test_what_several_gpus_took_is_that_of_the_record(tmp_path, monkeypatch):
     assert lesson_16.measured("forward") == [("8k", "16", 4.0, "1.60", *[None] * 6)]
     assert lesson_16.measured("backward") == [("8k", "16", 10.0, "1.90", *[None] * 6)]
     assert lesson_16.times_one_gpu(8192) == 1.6 and lesson_16.times_one_gpu(4096) is None
+    assert lesson_16.peak_mb(8192) == [("ring", 3.0, 5.0)]
     assert lesson_16.transfers() == [(4096, 0.5, 9.0)]
     figure = lesson_16.draw_spans("forward", 8192)
     assert (
