@@ -126,21 +126,34 @@ def sequences(draw, causal=False):
 
 
 def keys_that_count(returned, Q, K, V, causal, gain=1, **_):
-    """Of the first wrong row, the ranks whose keys it is made of, if it is right for these."""
+    """Of the first wrong row, the ranks whose keys it is made of, or how often they were carried, if it is right so."""
     ranks, n, d = Q.shape
     (part,) = outputs(Q, K, V, causal, gain)
     off = np.abs(np.asarray(returned) - part.expected).max(axis=-1) > 1e-4 * part.terms
-    if gain != 1 or not off.any():
+    if not off.any():
         return ""
     rank, row = np.argwhere(off)[0]
     tokens = np.array([tokens_of(each, ranks, n, True) for each in range(ranks)])
     visible = tokens <= tokens[rank, row] if causal else np.ones_like(tokens, bool)
     scores = np.where(visible, K @ Q[rank, row] / np.sqrt(d), -np.inf)
-    for size in range(1, ranks):
-        for some in map(list, itertools.combinations(np.flatnonzero(visible.any(axis=1)).tolist(), size)):
-            o = reference.stable_softmax(scores[some].ravel()) @ V[some].reshape(-1, d)
-            if np.allclose(o, np.asarray(returned)[rank, row], rtol=1e-5, atol=1e-9):
-                return f"row {row} of rank {rank} is made of the keys of {named('rank', some)} alone"
+    of = np.flatnonzero(visible.any(axis=1)).tolist()
+
+    def is_made_of(some, carried):
+        times = np.float64(gain) ** carried[:, None]
+        o = reference.stable_softmax((scores[some] * times).ravel()) @ (V[some] * times[:, :, None]).reshape(-1, d)
+        return np.allclose(o, np.asarray(returned)[rank, row], rtol=1e-5, atol=1e-9)
+
+    if gain != 1:
+        due = (rank - np.array(of)) % ranks
+        for carried in map(np.array, itertools.product(range(ranks + 1), repeat=len(of))):
+            if is_made_of(of, carried):
+                came, right = (", ".join(map(str, x.tolist())) for x in (carried, due))
+                text = f"as if the keys of {named('rank', of)} had been carried {came} times, not {right}"
+                return f"row {row} of rank {rank} is {text}"
+        return ""
+    for some in (list(x) for size in range(1, ranks) for x in itertools.combinations(of, size)):
+        if is_made_of(some, np.zeros(len(some))):
+            return f"row {row} of rank {rank} is made of the keys of {named('rank', some)} alone"
     return ""
 
 
