@@ -6,8 +6,10 @@ PYTHON = $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 pyt
 	$(name) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
 # Not compiled: Python does so with what it imports, and the rest would take half a minute.
 INSTALL = $(1)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[$(EXTRAS)]'
-# One thread each for the two workers; the environment's bin first, for nbgrader calls alembic by name.
-PYTEST = OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(1)/bin:$$PATH" $(1)/bin/python -m pytest -n 2 tests/
+# One thread each for the two workers; the environment's bin first, for nbgrader calls alembic by name. Container images
+# forbid Python to keep what it compiled, and then each of the hundreds of processes that tests start compiles PyTorch.
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(1)/bin:$$PATH" \
+	$(1)/bin/python -m pytest -n 2 tests/
 
 lab: .venv/ready-for-lab
 	.venv/bin/python -m courseware.workspace

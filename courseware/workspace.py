@@ -171,6 +171,7 @@ def open_lab(root: Path = ROOT) -> None:
         f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}",
         f"--LabApp.app_settings_dir={SETTINGS}",
         "--Application.log_level=ERROR",
+        "--ServerApp.answer_yes=True",  # or Control-C asks, and goes on if nobody answers within 5 seconds
         "--KernelManager.transport_encryption=auto",  # without it, every kernel warns in the terminal
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:

@@ -80,8 +80,8 @@ docs/maintainers
 def adapt(app, docname, source):
     """Change what Sphinx read of a document, in place."""
     if docname == root_doc:
-        # Its reader has found the site already.
-        source[0] = re.sub(r"(?s)<!-- published -->.*<!-- /published -->\n", "", source[0]) + NAVIGATION
+        # Its reader has found the site already, but not yet the notebooks.
+        source[0] = re.sub(r"(<!-- published -->\n)\*\*.*\n", r"\1", source[0]) + NAVIGATION
     elif docname.startswith("notebooks/") and source[0].startswith("{"):
         notebook = json.loads(source[0])
         imports = " ".join(re.findall(r"from courseware\.explorers import (.*)", source[0]))

@@ -137,7 +137,7 @@ def test_in_colab_the_first_cell_installs_the_course_and_nothing_else(machine, e
     assert (again.returncode, again.stdout) == (0, result.stdout)
 
 
-@pytest.mark.parametrize("folder, installed", [("notebooks", True), ("work", False), ("work/of/someone", False)])
+@pytest.mark.parametrize("folder, installed", [("notebooks", True), ("work/of/someone", False)])
 def test_in_a_clone_the_clone_is_used(machine, published, tmp_path, folder, installed):
     """Even where the course is installed."""
     clone = tmp_path / "clone"

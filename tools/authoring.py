@@ -52,10 +52,11 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 CELL_TIMEOUT_S = 120
 
-# What the README says once the course is published.
+# What the README says once the course is published; the site's first page leaves out the first line.
 PUBLISHED = """\
-**[Read it in the browser]({pages})**, with nothing to install: its explorers move there, too. In Colab you install
-nothing either: open a lesson, here or there, and follow its badge.
+**[Read it in the browser]({pages})**: its explorers move there, too.
+In Colab there is nothing to install either: open a lesson and follow its badge. For a clone of the
+[repository]({repository}), `git clone {repository}`.
 """
 
 GLOSSARY_PAGE = """\
@@ -189,7 +190,7 @@ def stamp_notebook(name: str) -> None:
 
 def stamp_readme(text: str, repository: str | None) -> str:
     """The README `text`, with what it says of the published course between PUBLISHED's marks: nothing until then."""
-    said = PUBLISHED.format(pages=pages(repository)) if repository else ""
+    said = PUBLISHED.format(pages=pages(repository), repository=repository) if repository else ""
     return re.sub(r"(?s)(<!-- published -->\n).*?(<!-- /published -->)", rf"\g<1>{said}\g<2>", text)
 
 

@@ -138,10 +138,11 @@ def compile_request(request):
         elif request.kernel == "forward":
             flash_forward(q, q, q, store_lse=True, config=config, **how)
         elif request.kernel == "hopper":
-            from course_lib.kernels.hopper.forward import BLOCK_M, BLOCK_N, hopper_forward
+            from course_lib.kernels.hopper.forward import CONFIGS, ROWS, columns, hopper_forward
 
             hopper_forward(q, q, q, causal=request.causal, scale=1.0, store_lse=True)
-            launches[-1][1].update(BLOCK_M=BLOCK_M.value, BLOCK_N=BLOCK_N.value)
+            tiles = CONFIGS[columns(q.shape)]
+            launches[-1][1].update(BLOCK_M=tiles.groups * ROWS.value, BLOCK_N=tiles.block_n)
         elif request.kernel.startswith("hopper_"):
             from course_lib.kernels.hopper.backward import BLOCK, BLOCK_N, block_m, hopper_backward
 

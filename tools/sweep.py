@@ -1,13 +1,16 @@
 """Times every block size, number of warps and number of stages of the shipped kernels: where `configs` comes from.
 
     python -m tools.sweep forward --json sweep-h100.json
+    python -m tools.sweep dispatch --json dispatch-h200.json
 
-It needs a GPU and takes minutes. Each of a kernel's configurations that runs is checked before it is timed.
+The second times the portable kernels beside Hopper's, from small calls to large ones: where `prefers_hopper` and
+`prefers_hopper_backward` come from. Both need a GPU and take minutes, and check what runs before it is timed.
 """
 
 import argparse
 import itertools
 import sys
+from functools import partial
 
 import torch
 
@@ -19,6 +22,8 @@ from courseware.bench.timing import compile_ahead
 CHOICES = {
     "block_q": (16, 32, 64, 128, 256), "block_k": (16, 32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2, 3)
 }  # fmt: skip
+# (length, how many heads) of what is dispatched.
+CALLS = [(n, 2**i) for n in (512, 1024, 2048, 4096, 8192) for i in range(1, 8) if n * 2**i <= 2**17]
 LENGTH = 4096
 KERNELS = {"forward": ("forward",), "backward": ("dkdv", "dq"), "variants": ("forward", "dkdv", "dq")}
 # fp32 sums that one thread can hold: as many as it can have registers, although some are then spilled.
@@ -125,6 +130,36 @@ def sweep_rows(which, head_dims):
     return rows
 
 
+def dispatch_rows(head_dims):
+    """The milliseconds of each kernel that `flash_attention` chooses among, for CALLS. Wrong answers are not timed."""
+    from course_lib.kernels.backward import flash_backward
+    from course_lib.kernels.forward import flash_forward
+    from course_lib.kernels.hopper.backward import hopper_backward
+    from course_lib.kernels.hopper.forward import hopper_forward
+
+    rows = []
+    for head_dim, causal, (n, heads) in itertools.product(head_dims, (False, True), CALLS):
+        *qkv, do = timing.random_inputs(1, heads, n, head_dim, torch.float16)
+        how = {"causal": causal, "scale": head_dim**-0.5}
+        saved = *qkv, *flash_forward(*qkv, store_lse=True, **how), do
+        calls = {
+            "forward": {
+                "portable": lambda qkv=qkv, how=how: flash_forward(*qkv, store_lse=False, **how)[0],
+                "hopper": lambda qkv=qkv, how=how: hopper_forward(*qkv, store_lse=False, **how)[0],
+            },
+            "backward": {
+                "portable": partial(flash_backward, *saved, **how),
+                "seven products": partial(hopper_backward, *saved, **how),
+                "five products": partial(hopper_backward, *saved, fused=True, **how),
+            },
+        }  # fmt: skip
+        for which, inputs in (("forward", qkv), ("backward", [*qkv, do])):
+            ms = timing.compare(calls[which], inputs, causal, checked=calls[which])["ms"]
+            rows.append({"pass": which, "head_dim": head_dim, "causal": causal, "n": n, "heads": heads, "ms": ms})
+        print(rows[-2:], flush=True)
+    return rows
+
+
 def _compile_one(job):
     kernel, head_dim, causal, config = job
     try:
@@ -135,12 +170,19 @@ def _compile_one(job):
 
 def main():
     parser = argparse.ArgumentParser("python -m tools.sweep", description=__doc__.splitlines()[0])
-    parser.add_argument("which", choices=tuple(KERNELS), help="the forward, the backward's two, or the variants' three")
+    parser.add_argument(
+        "which",
+        choices=(*KERNELS, "dispatch"),
+        help="the forward, the backward's two, the variants' three; who is chosen",
+    )
     parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
     records.add_options(parser)
     options = parser.parse_args()
     torch.manual_seed(0)
-    rows = sweep_rows(options.which, options.head_dim)
+    if options.which == "dispatch":
+        rows = dispatch_rows(options.head_dim)
+    else:
+        rows = sweep_rows(options.which, options.head_dim)
     records.save(options, "tools.sweep", sys.argv[1:], {"rows": rows})
 
 

@@ -12,9 +12,11 @@ import torch
 
 from course_lib.kernels.gluon import fence_async_shared, gl, gluon, mbarrier, tma, warpgroup_mma
 from course_lib.kernels.hopper import forward
-from course_lib.kernels.hopper.forward import BLOCK_N, LOG2_E, ROWS, barriers, descriptor, softmax
+from course_lib.kernels.hopper.forward import LOG2_E, ROWS, barriers, descriptor, softmax
 from courseware.bench import ladder
 from courseware.editing import edited_text, run_source
+
+BLOCK_N = gl.constexpr(128)  # keys of a tile of the first rung
 
 
 @gluon.jit
@@ -41,9 +43,9 @@ def one_group_kernel(
 
     batch = gl.program_id(1) // heads
     head = gl.program_id(1) % heads
-    shape = n_tiles, heads, group_size, n_q, n_k
     start_m = (n_tiles - 1 - gl.program_id(0)) * ROWS  # under a causal mask, those with the most keys start first
     rows = start_m + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
+    last_key = rows + (n_k - n_q) if IS_CAUSAL else rows * 0 + (n_k - 1)
     n_seen = n_k
     unmasked_end = n_k // BLOCK_N * BLOCK_N
     if IS_CAUSAL:
@@ -70,9 +72,9 @@ def one_group_kernel(
         k = k_smem.index(stage).reshape([BLOCK_N, BLOCK_D])
         scores = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False)
         if start_n + BLOCK_N > unmasked_end:
-            m, alpha, p, sums = softmax(scores, m, rows, start_n, shape, scale_log2, IS_CAUSAL, True)
+            m, alpha, p, sums = softmax(scores, m, last_key, start_n, scale_log2, IS_CAUSAL, True)
         else:
-            m, alpha, p, sums = softmax(scores, m, rows, start_n, shape, scale_log2, IS_CAUSAL, False)
+            m, alpha, p, sums = softmax(scores, m, last_key, start_n, scale_log2, IS_CAUSAL, False)
         l = l * alpha + gl.convert_layout(gl.sum(sums, 1), l.type.layout)
         acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, O_LAYOUT))[:, None]
         p = gl.convert_layout(p.to(q.dtype), gl.DotOperandLayout(0, O_LAYOUT, 2))
@@ -112,13 +114,13 @@ def forward_of(rung):
     return run_one_group if rung.source is None else _forward_of(rung.source, rung.name)
 
 
-def interpreted(edits):
-    """`hopper_forward` of the kernel's source with these edits, {old: new}, interpreted: for tensors on the CPU."""
+def interpreted(edits, rung=None):
+    """`hopper_forward` of the source of the kernel, or of a rung's, with these edits, {old: new}: on the CPU."""
     on_cpu = {
         "course_lib.kernels.gluon import": "courseware.simulators.gluon_emulator import",
         "runtime.multiprocessors(q.device)": "1",
     }
-    source = Path(forward.__file__).read_text(encoding="utf-8")
+    source = rung.source if rung else Path(forward.__file__).read_text(encoding="utf-8")
     return _forward_of(edited_text(source, on_cpu | edits, "edits", "forward.py"), "edited")
 
 

@@ -4,6 +4,7 @@
 const AT_END = 1e9 // explorer.AT_END
 const LONG_MS = 200 // after which an answer that is not there yet is announced
 const LOST_MS = 10_000 // after which there is no kernel that would answer
+const STILL_MS = 500 // after which a page without a kernel says that it lacks what was chosen: not in the middle of a drag
 
 // JupyterLab leaves alone the keys that are pressed on an element with this attribute.
 const OWN_KEYS = "data-lm-suppress-shortcuts"
@@ -219,10 +220,10 @@ function render({ model, el }) {
   const row = add(box, "div", { class: "controls" })
   const page = add(box, "div", { class: "pages" })
   const note = add(box, "p", { class: "computing", role: "status", hidden: "" })
-  let waiting, asked, wanted
+  let waiting, asked, wanted, still
+  const say = (text) => Object.assign(note, { hidden: false, textContent: text })
   const settingsNow = () => wanted ?? asked ?? model.get("state").settings
   const send = () => {
-    const say = (text) => Object.assign(note, { hidden: false, textContent: text })
     waiting = setTimeout(() => {
       say("computing \u2026")
       waiting = setTimeout(say, LOST_MS, "no answer: run this cell again")
@@ -253,9 +254,11 @@ function render({ model, el }) {
   }
   model.on("change:state", () => {
     clearTimeout(waiting)
+    clearTimeout(still)
     waiting = asked = undefined
     note.hidden = true
     update()
+    if (model.get("state").lacks) still = setTimeout(say, STILL_MS, "this page holds only some settings, JupyterLab all")
     if (wanted) send()
   })
   update()
@@ -303,7 +306,7 @@ function written({ pieces, states, controls, start }, name) {
     const closer = (a, b) => a.map((cost, i) => cost - b[i]).find((difference) => difference) < 0
     const every = states.map((one) => [costs(one), one])
     const [, found] = every.reduce((best, one) => (closer(one[0], best[0]) ? one : best))
-    state = { ...found, html: found.html.map((piece) => pieces[piece]).join("") }
+    state = { ...found, lacks: same(found.settings, state?.settings), html: found.html.map((piece) => pieces[piece]).join("") }
   }
   const link = () => {
     const chosen = Object.entries(state.settings).filter(([key, value]) => !same(value, start[key]))

@@ -82,10 +82,11 @@ def _lines(model):
             # In steps, so that logits which lie close do not cover each other.
             tip = f"{model.names[i]} in {row.number_format.name}: {significant(logit)}, exp {significant(exp_x)}"
             panel.dot(logit, y + 0.02 - 0.08 * (i % 4), colour(exp_x, row.number_format), 4, tip=tip)
-    for i, (name, logit) in enumerate(zip(model.names, model.logits, strict=True)):
-        height = -0.5 - 0.26 * (i % 4)
+    heights = [-0.5 - 0.26 * (i % 4) for i in range(len(model.names))]
+    for logit, height in zip(model.logits, heights, strict=True):
         panel.line([(logit, -0.12), (logit, height + 0.06)], "soft thin")
-        panel.text(logit, height, name, "middle small")
+    for name, logit, height in zip(model.names, model.logits, heights, strict=True):
+        panel.text(logit, height, name, "halo middle small")
     return panel
 
 
@@ -112,7 +113,9 @@ def _weights(model):
             panel.rect((x - 0.4, x + 0.4), (0, 0 if np.isnan(weight) else weight), "bar Q", tip=tip)
             panel.rect((x - 0.4, x + 0.4), (0, true), "outline ink")
             if not weight > 0:
-                panel.text(x, true, "NaN" if np.isnan(weight) else "0", "bad middle small", down=-3)
+                # Neighbours at two heights: side by side there is no room for "NaN".
+                word, up = ("NaN", 11 * (i % 2)) if np.isnan(weight) else ("0", 0)
+                panel.text(x, true, word, "bad middle small", down=-3 - up)
         css = "" if row.verdict == ORDINARY else "bad"
         for line, words in enumerate(row.verdict.split(": ")):
             panel.text(middle, 1.27, words, f"{css} middle small", down=6 + 12 * line)

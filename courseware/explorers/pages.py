@@ -142,7 +142,7 @@ def page(step, **chosen):
             # One place for each character, and no space that a browser would leave out.
             places = " ".join(f"{panel.x(at + row / 2):.1f}" for at in x[: len(text)])
             shown = text.replace("\n", LINE_END).replace(" ", "\u00a0")
-            panel.element("text", "mono middle on-colour", shown, x=places, y=panel.y(line + 0.67) + 4)
+            panel.element("text", f"mono middle on-colour {css}", shown, x=places, y=panel.y(line + 0.67) + 4)
         name = f"{number}: {names if size > 4 else names.replace(', ', '')}" if who else str(number)
         panel.text(x[0], line + 0.2, name, "small" if who else "soft small")
     what = f"The pool after step {step}. {'; '.join(said) or 'All pages are free'}."

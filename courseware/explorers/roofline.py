@@ -106,7 +106,6 @@ def draw(model):
     )  # fmt: skip
     limits = f"memory: {gpu.hbm_bytes_per_s / 1e9:,.0f} GB/s; tensor cores: {gpu.fp16_tensor_tflops:g} TFLOP/s"
     panel.line([(x, roof_tflops(gpu, x)) for x in (low, gpu.ridge_flops_per_byte, high)], "ink")
-    panel.text(high, gpu.fp16_tensor_tflops, limits, "end", down=-5)
     legend = {}
     for call, tflops in model.measured.items():
         legend[CALLS[call]] = f"{NAMES[call]}: {tflops:.0f} TFLOP/s"
@@ -114,8 +113,6 @@ def draw(model):
     panel.legend(legend, left=4)
     if model.exp_roof_tflops:  # over a level that is as high
         panel.line([(x, model.exp_roof_tflops) for x in (gpu.ridge_flops_per_byte, high)], "O dotted")
-        text = f"products and exponentials in turns: {model.exp_roof_tflops:.0f}"
-        panel.text(high, model.exp_roof_tflops, text, "O end", down=-5)
     for place, (counted, intensity) in enumerate(model.intensities.items()):
         if not intensity:
             continue
@@ -131,8 +128,13 @@ def draw(model):
             tflops = model.measured[call]
             tip = f"{NAMES[call]}, {shape}: {tflops:.0f} TFLOP/s measured, at {at}"
             panel.dot(intensity, tflops, CALLS[call], 6, tip=tip)
+    # After the vertical lines, which would cross them.
+    panel.text(high, gpu.fp16_tensor_tflops, limits, "halo end", down=-8)
+    if model.exp_roof_tflops:
+        text = f"products and exponentials in turns: {model.exp_roof_tflops:.0f}"
+        panel.text(high, model.exp_roof_tflops, text, "O halo end", down=-5)
     if not model.intensity:
-        panel.text(450, 100, "no counter was read at this shape", "soft middle")
+        panel.text(450, 20, "no counter was read at this shape", "soft middle")
     what = "A roofline with measured rates as levels, and FLOPs per byte as vertical lines."
     return Page(what, (panel,), text=describe(model))
 

@@ -139,10 +139,10 @@ def _bars(title, model, step, css, exact=()):
     heights = np.zeros(0) if step is None else np.where(np.isfinite(step.value), step.value, 0).astype(np.float64)
     low, high = min([0, *heights]), max([0, *heights, *exact]) or 1
     room = 0.12 * (high - low)
-    ticks = [(tick, f"{tick:.3g}") for tick in (low, (low + high) / 2, high)]
+    ticks = [(tick, f"{tick:.3g}".replace("e+0", "e").replace("e+", "e")) for tick in (low, (low + high) / 2, high)]
     panel = Panel(
         title, 300, 230, (-0.7, len(model.names) - 0.3), (low - room * (low < 0), high + room), grid="y",
-        x_ticks=list(enumerate(model.names)), y_ticks=ticks, margins=(54, 10, 10, 24),
+        x_ticks=list(enumerate(model.names)), y_ticks=ticks, margins=(60, 4, 10, 24),
     )  # fmt: skip
     for i, height in enumerate(heights):
         of_it = css if isinstance(css, str) else css[i]
@@ -150,7 +150,8 @@ def _bars(title, model, step, css, exact=()):
         panel.rect((i - 0.35, i + 0.35), (0, height), f"bar {of_it}", tip=tip)
         if height == 0:
             word = str(step.value[i]).removesuffix(".0").replace("nan", "NaN")
-            panel.text(i, 0, word, f"middle {'ink' if word == '0' else 'bad'}{' small' * (len(heights) > 8)}", down=-3)
+            small, up = (" small", 11 * (i % 2)) if len(heights) > 8 else ("", 0)  # neighbours at two heights
+            panel.text(i, 0, word, f"middle {'ink' if word == '0' else 'bad'}{small}", down=-3 - up)
     for i, height in enumerate(exact):
         panel.rect((i - 0.35, i + 0.35), (0, height), "outline ink dashed")
     return panel

@@ -181,7 +181,8 @@ class Panel:
                 tip = f"{name}: {label}{f' {length:,.4g} {unit}' if unit else ''}" if label else None
                 self.rect((start, stop), (place - height / 2, place + height / 2), f"bar {css}", tip=tip)
                 if label and self.x(stop) - self.x(start) > 8 + LETTER * len(label):
-                    self.text((start + stop) / 2, place, label, "middle" if "pale" in css else "middle on-colour")
+                    on = "" if "pale" in css or "skipped" in css else f"on-colour {css}"
+                    self.text((start + stop) / 2, place, label, f"middle {on}".strip())
                 start = stop
             for limit in limits:
                 self.line([(limit, place - 0.45), (limit, place + 0.45)], "ink")

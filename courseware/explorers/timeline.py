@@ -89,7 +89,7 @@ def draw(model):
                     panel.rect((span.start, span.end), (top, top + HALF), f"bar {css}", tip=tip)
                     tile = span.what.split()[-1] if kind in ("S", "O", "exp") else ""
                     if panel.x(span.end) - panel.x(span.start) > 8 * len(tile):
-                        panel.text((span.start + span.end) / 2, top + HALF / 2, tile, "middle small on-colour")
+                        panel.text((span.start + span.end) / 2, top + HALF / 2, tile, f"middle small on-colour {css}")
     panel.element("text", "end", "tensor cores", x=78, y=panel.y(len(lanes)) + 4)
     for pieces, css, what in ((run.busy("tensor"), "ink", "busy"), (run.bubbles("tensor"), "skipped", "a bubble")):
         for start, end in pieces:

@@ -119,7 +119,7 @@ def _memory(load):
         for lane, place in enumerate(load.places):
             lanes.setdefault(place, []).append(lane)
         for (row, column), of_place in lanes.items():
-            _served(panel, column, row, of_place, load.floats, f"row {row}, float {column}")
+            _served(panel, column, row, of_place, load.floats, f"row {row}, float {column}", "Q")
     return panel
 
 
@@ -141,7 +141,7 @@ def _banks(load):
             where = f"bank {bank}" if width == 1 else f"banks {bank} to {bank + width - 1}"
             css = "Q" if number in begins else "K"
             panel.rect((bank, bank + width), (number, number + 1), f"cell {css}")
-            _served(panel, bank, number, lanes, width, f"pass {number + 1}, {where}")
+            _served(panel, bank, number, lanes, width, f"pass {number + 1}, {where}", css)
     return panel
 
 
@@ -156,14 +156,14 @@ def _side_by_side(of_banks):
     return pieces
 
 
-def _served(panel, left, top, lanes, width, where):
+def _served(panel, left, top, lanes, width, where, css):
     """The lanes that a place delivers to: when one points at it, and as far as there is room, in it."""
     said = f"lane {lanes[0]}" if len(lanes) == 1 else f"lanes {_spans(lanes)}"
     panel.rect((left, left + width), (top, top + 1), "clear", tip=f"{where}: {said}")
     if panel.y(top + 1) - panel.y(top) > 12:
         room = panel.x(left + width) - panel.x(left)
         text = next((x for x in (_spans(lanes), f"{lanes[0]}, \u2026") if LETTER * len(x) < room), "")
-        panel.text(left + width / 2, top + 0.5, text, "middle small on-colour")
+        panel.text(left + width / 2, top + 0.5, text, f"middle small on-colour {css}")
 
 
 def _spans(lanes):

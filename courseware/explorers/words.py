@@ -32,6 +32,6 @@ def in_units(n_bytes, units, write):
 
 def table(rows, header=()):
     """An HTML table; the first cell of each row is its name. rows, header: texts that may hold HTML."""
-    lines = [f"<th>{'</th><th>'.join(header)}</th>"] if header else []
+    lines = ["".join(f"<th>{name}</th>" if name else "<td></td>" for name in header)] if header else []
     lines += [f"<td><b>{name}</b></td><td>{'</td><td>'.join(cells)}</td>" for name, *cells in rows]
     return f"<table><tr>{'</tr><tr>'.join(lines)}</tr></table>"

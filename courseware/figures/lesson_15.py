@@ -3,7 +3,7 @@
 import itertools
 
 from course_lib.hardware import GPUS
-from course_lib.kernels.hopper.forward import BLOCK_M, BLOCK_N
+from course_lib.kernels.hopper.forward import CONFIGS, ROWS
 from courseware.bench import records
 from courseware.bench.hopper_ladder import rungs
 from courseware.bench.hopper_timing import TENSOR_CORES
@@ -12,6 +12,9 @@ from courseware.simulators import sm_simulator
 
 from .base import INK, PALE, label, legend, panel, panels, tidy
 
+# Of the kernel with d = 128: query rows of a program, keys of a tile.
+BLOCK_M, BLOCK_N = CONFIGS[128].groups * ROWS.value, CONFIGS[128].block_n
+SIMULATED = sm_simulator.RUNGS[:3]  # with two groups, as the rungs that were measured
 RECORD, BACKWARD_RECORD, COUNTERS = "hopper-h200", "hopper-backward-h200", "hopper-counters-h200"
 PEERS = {
     "sdpa_flash": ("FlashAttention-2", GREY, "s"), "portable": ("portable kernel", ORANGE, "D"),
@@ -24,12 +27,12 @@ def key_tiles_of_programs(n, heads, n_programs, paired):
 
     n: length, a multiple of the tiles. heads: of all sequences.
     """
-    of_head = n // BLOCK_M.value
+    of_head = n // BLOCK_M
     n_tiles = of_head * heads
     visited = [0] * n_programs
     for tile in range(n_tiles):
         turn = min(tile, n_tiles - 1 - tile) if paired else tile
-        visited[turn % n_programs] += (tile % of_head + 1) * BLOCK_M.value // BLOCK_N.value
+        visited[turn % n_programs] += (tile % of_head + 1) * BLOCK_M // BLOCK_N
     return visited
 
 
@@ -72,14 +75,14 @@ def programs(rung, head_dim):
 
 def simulated(rung, head_dim, n=4096):
     """The simulator's Prediction for a rung, with as many programs as share a multiprocessor."""
-    return sm_simulator.predict(rung, head_dim, key_tiles=n // BLOCK_N.value, programs=programs(rung, head_dim))
+    return sm_simulator.predict(rung, head_dim, key_tiles=n // BLOCK_N, programs=programs(rung, head_dim))
 
 
 def draw_ladder(n, head_dim=128):
     """The kept rungs as they were measured, and what the simulator says of those that it knows. Returns a figure."""
     measured = {name: both for name, both in speeds(n, head_dim).items() if rungs()[name].kept}
     peak = GPUS["H100"].fp16_tensor_tflops
-    ticks = {name: simulated(name, head_dim, n).tflops for name in measured if name in sm_simulator.RUNGS}
+    ticks = {name: simulated(name, head_dim, n).tflops for name in measured if name in SIMULATED}
     said = [
         f"{name}: {full:.0f} full, {causal:.0f} causal"
         + (f", simulated {ticks[name]:.0f} full" if name in ticks else "")

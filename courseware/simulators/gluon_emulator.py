@@ -326,6 +326,10 @@ def _copy_to_shared(descriptor, coordinates, barrier, shared):
             f"{running()} starts a copy to {buffer.name}, which {partition} is still loading from: an arrival does not "
             "wait for a load, only the first use of what was loaded does"
         )
+    if buffer.sender:
+        raise GluonError(
+            f"{running()} starts a copy to {buffer.name}, which the copy engine may still read: no store_wait"
+        )
     if buffer.told_by and not buffer.told():
         raise GluonError(f"{running()} starts a copy to {buffer.name}, whose last tile nobody has waited for")
     there, here = descriptor.tiles(coordinates, shared.data)
@@ -395,7 +399,7 @@ def warpgroup_mma_wait(pending=0, deps=()):
 
 class Barriers:
     def __init__(self, number):
-        self.parts = [Barrier(count=0) for _ in range(number)]
+        self.shape, self.parts = [number, 1], [Barrier(count=0) for _ in range(number)]
 
     def index(self, i):
         return self.parts[i]

@@ -99,6 +99,30 @@ def test_a_link_leads_to_what_was_chosen(browser, tmp_path):
     page.close()
 
 
+def test_a_page_without_a_kernel_says_what_it_lacks(opened):
+    page = opened("mask_painter.explore")
+    note = page.locator(".computing")
+    page.locator("[data-choose]").first.click()
+    note.filter(has_text="only some settings").wait_for()
+    page.get_by_label("block_q").press("ArrowRight")
+    page.wait_for_timeout(700)
+    assert note.is_hidden()
+
+
+def test_a_picture_is_not_cut_off_where_it_nearly_fits(opened):
+    page = opened("timeline.explore", width=750)
+    assert page.locator("figure").evaluate_all("all => all.every(one => one.scrollWidth <= one.clientWidth)")
+
+
+def test_who_asks_for_less_motion_gets_none(opened):
+    page = opened(STREAM)
+    page.emulate_media(reduced_motion="reduce")
+    bar = page.locator("rect.bar").first
+    assert bar.evaluate("node => getComputedStyle(node).transitionDuration") == "0s"
+    page.emulate_media(reduced_motion="no-preference")
+    assert "0.3s" in bar.evaluate("node => getComputedStyle(node).transitionDuration")
+
+
 def test_a_finger_drags_and_the_page_stays(opened):
     page = opened(PAIR)
     page.evaluate("document.body.style.margin = '600px 0 2000px'; scrollTo(0, 500)")

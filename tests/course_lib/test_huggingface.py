@@ -17,6 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from course_lib import huggingface
 from courseware.bench.accuracy import assert_within_budget
 from tests.course_lib.kernels.common import DEVICE, ON_CPU, random
+from tests.thorough import slow, some
 
 huggingface.register()
 N, WINDOW = 22, 6
@@ -102,12 +103,13 @@ def check(name, monkeypatch, of_course, of_others):
     assert answer.keys() == exact.keys()
     for tensor in exact:
         for of_plain in plain:
-            # Gradients are sums of terms of either sign.
-            terms = None if tensor == "logits" else exact[tensor].abs() + exact[tensor].abs().max()
+            # Gradients are sums over the tokens; with random signs, the terms are sqrt(N) times as large as their sum.
+            terms = None if tensor == "logits" else N**0.5 * (exact[tensor].abs() + exact[tensor].abs().max())
             assert_within_budget(tensor, answer[tensor], of_plain[tensor], exact[tensor], torch.float32, terms=terms)
 
 
-@pytest.mark.parametrize("name", MODELS)
+# Each kind of mask and of layer is in one of the models that `make test` tries here, and in one further below.
+@pytest.mark.parametrize("name", some(MODELS, {"gemma2", "llama4_text", "deepseek_v3"}))
 def test_logits_and_gradients(name, monkeypatch):
     def of_all(model):
         return results(model, slice(None), input_ids=PROMPTS[:1])
@@ -115,7 +117,7 @@ def test_logits_and_gradients(name, monkeypatch):
     check(name, monkeypatch, of_all, of_all)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some(MODELS, {"gpt_oss", "llama4_text"}))
 def test_padding_in_front_and_behind(name, monkeypatch):
     """Padding that sees nothing but padding counts for nothing: others have an average there, we have 0."""
     sees, given = PADDING[:2].cumsum(1) > 0, dict(input_ids=PROMPTS[:2], attention_mask=PADDING[:2])
@@ -126,7 +128,7 @@ def test_padding_in_front_and_behind(name, monkeypatch):
     check(name, monkeypatch, of_tokens, of_tokens)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some(MODELS, {"gpt_oss", "gemma2", "llama4_text"}))
 def test_packed_rows(name, monkeypatch):
     how = dict(cu_seq_lens_q=CU_SEQ_LENS, cu_seq_lens_k=CU_SEQ_LENS) if name in BY_LENGTHS else {}
     how |= dict(input_ids=PROMPTS[:1], position_ids=POSITIONS)
@@ -166,7 +168,7 @@ def generated(model, cache, **how):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some(MODELS, {"gpt_oss", "llama4_text"}))
 def test_generated_tokens_are_eagers_whatever_the_cache(name, calls):
     model, expected = made(name), generated(made(name, "eager"), "dynamic")
     model.generation_config.disable_compile = True  # which a static cache brings about on a GPU
@@ -179,7 +181,7 @@ def test_generated_tokens_are_eagers_whatever_the_cache(name, calls):
         assert calls == 2 * ["flash_attention"] + 2 * 6 * ["flash_decode"]
 
 
-@pytest.mark.parametrize("name", ("llama", "gemma2"))
+@pytest.mark.parametrize("name", some(("llama", "gemma2"), {"gemma2"}))
 @pytest.mark.parametrize("is_static", (False, True))
 def test_a_prompt_in_parts(name, is_static):
     """Several tokens come where others are in the cache, which in a static one is neither empty nor full."""
@@ -221,7 +223,7 @@ def compiled(model):
     return model
 
 
-@pytest.mark.parametrize("name", ("llama", "gemma2"))
+@pytest.mark.parametrize("name", some(("llama", "gemma2"), {"gemma2"}))
 def test_compiled_whole(name):
     """One graph for the forward and one for the backward, in which masks, too, are computed."""
     packed = dict(input_ids=PROMPTS[:1], position_ids=POSITIONS)
@@ -231,6 +233,7 @@ def test_compiled_whole(name):
     torch.testing.assert_close(results(compiled(model), slice(None), **given), expected, rtol=1e-4, atol=1e-5)
 
 
+@slow
 def test_decoding_compiled_whole():
     """As `generate` does on a GPU, with a static cache."""
     torch._dynamo.reset()

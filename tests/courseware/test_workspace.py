@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import signal
 import socket
 import subprocess
 import sys
@@ -144,9 +146,10 @@ def test_jupyterlab_opens_the_first_lesson_quietly_once_and_saves_in_work(course
     (home / "CONFIG").mkdir()
     (home / "CONFIG/jupyter_server_config.json").write_text(json.dumps({"ServerApp": options}))
     code = f"import pathlib, courseware.workspace; courseware.workspace.open_lab(pathlib.Path({str(course)!r}))"
+    terminal, stdin = pty.openpty()  # in a terminal, Jupyter may ask something at Control-C
     with open(home / "log", "w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-c", code], cwd=ROOT, env=os.environ | folders, stdout=log, stderr=log
+            [sys.executable, "-c", code], cwd=ROOT, env=os.environ | folders, stdin=stdin, stdout=log, stderr=log
         )
         try:
             url = f"http://127.0.0.1:{port}"
@@ -168,9 +171,12 @@ def test_jupyterlab_opens_the_first_lesson_quietly_once_and_saves_in_work(course
             model = json.loads(request(f"{url}/api/contents/05_online_softmax.ipynb"))
             model["content"]["cells"][0]["source"] = "answer = 42"
             request(f"{url}/api/contents/05_online_softmax.ipynb", "PUT", model)
-        finally:
-            server.terminate()
+            server.send_signal(signal.SIGINT)
             server.wait(20)
+        finally:
+            server.kill()
+            os.close(terminal)
+            os.close(stdin)
 
     after = contents(course)
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}

@@ -1,5 +1,6 @@
 """The builder of notebooks: the same text gives the same notebook, and a broken cell stops the build."""
 
+import runpy
 import shutil
 import sys
 
@@ -154,6 +155,15 @@ def test_until_it_is_published_no_page_has_a_link_that_leads_nowhere(course):
     assert authoring.stamp_readme(readme, authoring.repository()) == readme, "run `make stamp`"
     assert ".github.io" in authoring.stamp_readme(readme, URL)
     assert ".github.io" not in authoring.stamp_readme(readme, None)
+
+
+def test_the_sites_first_page_says_where_the_notebooks_are():
+    adapt = runpy.run_path(str(authoring.ROOT / "site/conf.py"))["adapt"]
+    readme = (authoring.ROOT / "README.md").read_text("utf-8")
+    for address in (URL, None):
+        adapt(None, "README", source := [authoring.stamp_readme(readme, address)])
+        assert (f"`git clone {URL}`" in source[0]) == bool(address)
+        assert "Read it in the browser" not in source[0] and "<!-- /published -->\n" in source[0]
 
 
 def test_the_address_reaches_every_page_without_a_build(course, tmp_path, monkeypatch):

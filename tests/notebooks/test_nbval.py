@@ -4,8 +4,6 @@ import inspect
 import json
 import os
 import re
-import subprocess
-import sys
 import textwrap
 
 import nbformat
@@ -14,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from course_lib import runtime
 from courseware.checks import registry
+from tests import forked
 from tools import authoring
 
 # Alternative texts have to reproduce, a picture's pixels need not.
@@ -36,7 +35,7 @@ def exercises_in(notebook):
 
 
 def validate(notebook, scratch, gpu=False):
-    """Runs nbval on `notebook`, saved in a folder of its own, and returns the finished process.
+    """Runs nbval on `notebook`, saved in a folder of its own: its exit status, and what it says.
 
     gpu: kernels are compiled for the GPU, which changes what the first cell prints.
 
@@ -53,11 +52,12 @@ def validate(notebook, scratch, gpu=False):
     sanitize.write_text(SANITIZE)
     environment = authoring.kernel_environment(scratch, gpu) | {"PYTHONPATH": str(authoring.ROOT)}
     environment.pop("PYTEST_ADDOPTS", None)
-    finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "nbval.plugin", "--nbval", "--nbval-current-env",
+    finished = forked.run(
+        "import pytest; sys.exit(pytest.main(sys.argv))",
+        ["-p", "nbval.plugin", "--nbval", "--nbval-current-env",
          folder / "lesson.ipynb", f"--nbval-cell-timeout={authoring.CELL_TIMEOUT_S}", "--nbval-sanitize-with", sanitize,
          "--rootdir", scratch, "-c", os.devnull, "-p", "no:cacheprovider", "--color=no", "--tb=short", "--quiet"],
-        env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, capture_output=True, text=True,
+        environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, authoring.ROOT, scratch,
     )  # fmt: skip
     left = {path.name for path in folder.iterdir()} - {"lesson.ipynb", "center_rows.py"}  # the second is lesson 07's
     assert not left, "a notebook leaves no file"
@@ -77,8 +77,8 @@ def test_notebook_reproduces_and_every_answer_passes(name, device, tmp_path):
     expected = [exercise_id for exercise_id in registry.exercises() if exercise_id[:2] == name[:2]]
     assert exercises_in(notebook) == expected
     notebook = with_answers(notebook, lambda exercise_id: registry.find(exercise_id).answer)
-    finished = validate(notebook, tmp_path, gpu=device == "gpu")
-    assert finished.returncode == 0, finished.stdout + finished.stderr
+    status, said = validate(notebook, tmp_path, gpu=device == "gpu")
+    assert status == 0, said
     assert states(tmp_path) == dict.fromkeys(expected, "passed")
 
 
@@ -94,10 +94,10 @@ def test_validation_rejects_what_does_not_reproduce_and_a_file_left_behind(tmp_p
     ):
         output = new_output("stream", name="stdout", text=text)
         cells.append(new_code_cell(source, execution_count=len(cells) + 1, outputs=[output]))
-    finished = validate(new_notebook(cells=cells), tmp_path)
-    assert finished.returncode == 1
-    failed = re.findall(r"^FAILED .*::Cell (\d)", finished.stdout, flags=re.MULTILINE)
-    assert failed == ["1", "2", "3", "4"], finished.stdout
+    status, said = validate(new_notebook(cells=cells), tmp_path)
+    assert status == 1
+    failed = re.findall(r"^FAILED .*::Cell (\d)", said, flags=re.MULTILINE)
+    assert failed == ["1", "2", "3", "4"], said
     (tmp_path / "more").mkdir()
     leaves_a_file = new_notebook(cells=[new_code_cell("open('left', 'w').close()", execution_count=1)])
     with pytest.raises(AssertionError, match="leaves no file"):

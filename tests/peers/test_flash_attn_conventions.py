@@ -5,22 +5,16 @@ import itertools
 import pytest
 import torch
 
-from course_lib import runtime
+from course_lib import masks
+from course_lib.kernels import flash_attention
 from courseware.bench.accuracy import assert_within_budget
+from tests.course_lib.kernels.common import DEVICE, random
+from tests.course_lib.kernels.test_decode import in_pages, integers
+from tests.course_lib.kernels.test_masked_attention import stated as with_scores
 from tools import flash_attn_adapter as adapter
 from tools.flash_attn_adapter import flash_attn_func, flash_attn_with_kvcache
 
-DEVICE = runtime.device()
 D = 16
-
-
-def random(*shape, dtype=torch.float32, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(DEVICE, dtype)
-
-
-def integers(*values):
-    return torch.tensor(values, dtype=torch.int32, device=DEVICE)
 
 
 def slopes_of(dims, batch, heads):
@@ -31,19 +25,13 @@ def slopes_of(dims, batch, heads):
 
 def stated(q, k, v, *, window_size=(-1, -1), causal=False, softcap=0.0, alibi_slopes=None, softmax_scale=None):
     """(o, lse [heads, seq]) of one sequence [seq, heads, d], by flash-attention's documentation, in q's dtype."""
-    n_q, n_k, group = len(q), len(k), q.shape[1] // k.shape[1]
-    q, k, v = (x.transpose(0, 1) for x in (q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)))
-    scores = q @ k.mT * (softmax_scale or q.shape[-1] ** -0.5)
-    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
-    i, j = torch.arange(n_q, device=q.device)[:, None], torch.arange(n_k, device=q.device)
-    distance = i + n_k - n_q - j
-    if alibi_slopes is not None:
-        scores = scores - alibi_slopes.to(scores.dtype)[:, None, None] * distance.abs()
-    left, right = window_size[0], 0 if causal else window_size[1]
-    hidden = (left >= 0) & (distance > left) | (right >= 0) & (-distance > right)
-    scores = scores.masked_fill(hidden, -torch.inf)
-    weights = torch.softmax(scores, -1).masked_fill(hidden.all(-1)[:, None], 0.0) if n_k else scores
-    return (weights @ v).transpose(0, 1), torch.logsumexp(scores.double(), -1).float()
+    if len(q) == 0 or len(k) == 0:
+        return torch.zeros_like(q) + k.sum() + v.sum(), torch.full((q.shape[1], len(q)), -torch.inf, device=q.device)
+    left, right = (None if size < 0 else size for size in window_size)
+    mask, cap = masks.sliding_window(left, 0 if causal else right), softcap or None
+    of_one = [x.transpose(0, 1)[None] for x in (q, k, v)]
+    o, lse = with_scores(*of_one, mask=mask, cap=cap, slopes=alibi_slopes, scale=softmax_scale)
+    return o[0].transpose(0, 1), lse[0].float()
 
 
 def check_case(function, statement, q, k, v):
@@ -73,45 +61,27 @@ def check_sequences(found, q, k, v, lengths, **arguments):
         assert_within_budget("lse", found[1][b], plain[1], exact[1], torch.float32)
 
 
-def in_pages(cache, page_size, seed=0):
-    """(pages [n_pages, page_size, kv_heads, d] in any order with spare ones, block_table [batch, pages])."""
-    batch, capacity, kv_heads, d = cache.shape
-    n = capacity // page_size
-    table = torch.randperm(batch * n + 3, generator=torch.Generator().manual_seed(seed))[: batch * n].view(batch, n)
-    pages = torch.full((batch * n + 3, page_size, kv_heads, d), torch.nan, dtype=cache.dtype, device=DEVICE)
-    pages[table.to(DEVICE)] = cache.unflatten(1, (n, page_size))
-    return pages, table.int().to(DEVICE)
-
-
 def caches_of(k, v, page_size):
     """(k_cache, v_cache, block_table), as they are or in pages."""
     if not page_size:
         return k.clone(), v.clone(), None
-    (k_pages, table), (v_pages, _) = in_pages(k, page_size), in_pages(v, page_size)
-    return k_pages, v_pages, table
+    k_pages, v_pages, table = in_pages(k.transpose(1, 2), v.transpose(1, 2), page_size)
+    return k_pages.transpose(1, 2).contiguous(), v_pages.transpose(1, 2).contiguous(), table
 
 
 # flash_attn_func: (head_dim, heads, kv_heads, n_q, n_k, arguments); slopes: how many dimensions alibi_slopes has.
 CASES = (
-    (16, 4, 1, 50, 20, {}),
     (16, 4, 2, 20, 50, {"causal": True, "softmax_scale": 0.3}),
     (16, 4, 4, 50, 20, {"causal": True}),  # the first queries see nothing: 0, and lse is -inf
-    (16, 2, 2, 20, 30, {"window_size": (28, 18)}),
-    (16, 2, 2, 20, 30, {"window_size": (29, 19)}),  # hides nothing
+    (16, 2, 2, 20, 30, {"window_size": (28, 18)}),  # hides one pair on each side
     (16, 2, 2, 20, 30, {"window_size": (29, 0)}),  # hides no more than causal
-    (32, 4, 4, 40, 40, {"window_size": (7, 3)}),
-    (64, 4, 1, 20, 45, {"window_size": (7, 0), "causal": True}),
     (96, 4, 2, 45, 20, {"window_size": (30, 2)}),
-    (128, 2, 2, 33, 40, {"window_size": (-1, 5)}),
-    (256, 2, 1, 20, 33, {"window_size": (5, -1)}),
+    (16, 2, 2, 33, 40, {"window_size": (-1, 5)}),
+    (16, 2, 1, 20, 33, {"window_size": (5, -1)}),
     (40, 4, 4, 30, 30, {"window_size": (5, 9), "causal": True}),  # causal hides what is on the right
     (32, 4, 2, 20, 45, {"slopes": 1}),
-    (64, 4, 4, 40, 40, {"slopes": 2, "causal": True}),
-    (128, 4, 1, 40, 25, {"slopes": 2, "window_size": (9, 4)}),
-    (64, 4, 2, 25, 40, {"softcap": 0.7, "causal": True, "softmax_scale": 0.4}),
-    (128, 4, 1, 40, 40, {"softcap": 1.0, "slopes": 1, "window_size": (12, 0)}),
-    (192, 2, 2, 20, 20, {"softcap": 2.0, "slopes": 2}),
-    (64, 2, 2, 30, 40, {"softcap": 3.0, "window_size": (9, 0), "dtype": torch.float16}),
+    (16, 4, 1, 40, 25, {"slopes": 2, "window_size": (9, 4)}),
+    (64, 4, 2, 25, 40, {"softcap": 0.7, "slopes": 2, "causal": True, "softmax_scale": 0.4}),
     (64, 2, 2, 30, 40, {"softcap": 3.0, "window_size": (9, 0), "dtype": torch.bfloat16}),
 )
 
@@ -147,23 +117,14 @@ def test_packed_inputs_hold_q_k_and_v_in_this_order():
     assert torch.equal(adapter.flash_attn_kvpacked_func(q, torch.stack((k, v), 2), causal=True), o)
 
 
-@pytest.mark.parametrize("rate", (0.17, 0.5))
-def test_dropout_drops_its_share_of_the_weights_and_gradients_see_the_same_ones(rate):
-    """The values are an identity matrix, so the output shows the weights."""
-    n = 40
-    q, k = random(2, n, 4, n), random(2, n, 2, n, seed=1)
-    eye = torch.eye(n, device=DEVICE)[None, :, None].repeat(2, 1, 2, 1).requires_grad_()
+def test_dropout_is_the_kernel_s_with_a_seed_of_the_global_generator():
+    q, k, v = random(2, 40, 4, D), random(2, 40, 2, D, seed=1), random(2, 40, 2, D, seed=2)
     torch.manual_seed(3)
-    weights, do = flash_attn_func(q, k, eye, dropout_p=rate, causal=True), random(2, n, 4, n, seed=2)
-    dv = torch.einsum("bihj,bihd->bjhd", weights, do).unflatten(2, (2, 2)).sum(3)  # two heads share their keys
-    torch.testing.assert_close(torch.autograd.grad(weights, eye, do)[0], dv)
+    dropped = flash_attn_func(q, k, v, dropout_p=0.17, causal=True)
     torch.manual_seed(3)
-    assert torch.equal(flash_attn_func(q, k, eye, dropout_p=rate, causal=True), weights)
-    assert not torch.equal(flash_attn_func(q, k, eye, dropout_p=rate, causal=True), weights)
-    kept = weights != 0
-    visible = torch.ones(n, n, dtype=torch.bool, device=DEVICE).tril()[:, None].expand_as(weights)
-    share, n_drawn = kept[visible].double().mean(), visible.sum()
-    assert abs(share - (1 - rate)) < 4 * (rate * (1 - rate) / n_drawn) ** 0.5 and not kept[~visible].any()
+    expected = flash_attention(*(x.transpose(1, 2) for x in (q, k, v)), dropout_p=0.17, causal=True)
+    assert torch.equal(dropped, expected.transpose(1, 2))
+    assert not torch.equal(flash_attn_func(q, k, v, dropout_p=0.17, causal=True), dropped)
 
 
 # flash_attn_varlen_func
@@ -217,16 +178,13 @@ def test_padding_is_taken_out_and_put_back():
 
 BIASED = {"softcap": 2.0, "alibi_slopes": random(6, seed=7).abs(), "causal": True}
 # flash_attn_with_kvcache: (page_size, kv_heads, dtype, n_new, cache_seqlens, arguments)
-WINDOWS = ((0, 0), (5, 0), (5, 3), (20, -1), (-1, 0), (-1, 9), (63, 50))
 CACHES = (
-    *(
-        (*how, 4, (64, 1, 37), arguments)
-        for how in ((None, 6, torch.float16), (16, 3, torch.bfloat16), (32, 1, torch.float32))
-        for arguments in ({"softmax_scale": 0.7}, {"causal": True, "num_splits": 1}, {"causal": True, "num_splits": 3})
-    ),
+    (None, 6, torch.float16, 4, (64, 1, 37), {"softmax_scale": 0.7}),
+    (16, 3, torch.bfloat16, 4, (64, 1, 37), {"causal": True, "num_splits": 3}),
+    (32, 1, torch.float32, 4, (64, 1, 37), {"causal": True, "num_splits": 1}),
     *(
         (None, 1, torch.float32, n_new, (64, 4, 33), {"window_size": window, "causal": causal})
-        for n_new, window, causal in itertools.product((1, 4), WINDOWS, (False, True))
+        for n_new, window, causal in ((1, (0, 0), True), (4, (5, 3), False), (4, (20, -1), True), (4, (63, 50), False))
     ),
     *((None, 2, torch.float32, 1, length, {}) for length in (7, None)),  # one length for all; a full cache
     *((size, 2, torch.float32, 3, (64, 4, 33), BIASED) for size in (None, 16)),

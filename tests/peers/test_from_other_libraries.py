@@ -8,7 +8,9 @@ import torch
 from torch.nn.attention.flex_attention import and_masks, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+from course_lib import masks
 from tests.course_lib.kernels.common import DEVICE, random
+from tests.course_lib.kernels.test_masked_attention import stated as with_scores
 
 PAGE = Path(__file__).parents[2] / "docs/from_other_libraries.md"
 (IMPORTS,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -43,24 +45,13 @@ def causal_mod(b, h, i, j):
     return i >= j
 
 
-def stated(q=q, k=k, v=v, *, left=None, right=None, scale=D**-0.5, cap=None, slopes=None, sinks=None, lengths=None):
-    """(o, lse), aligned at the last query and key, of the first lengths of the keys."""
-    if lengths is not None:
-        how = dict(left=left, right=right, cap=cap, slopes=slopes, sinks=sinks)
-        of_each = [
-            stated(q[b, None], k[b, None, :, :n], v[b, None, :, :n], **how) for b, n in enumerate(lengths.tolist())
-        ]
-        return tuple(map(torch.cat, zip(*of_each, strict=True)))
-    scores = q @ k.mT * scale
-    position = torch.arange(q.shape[2], device=DEVICE)[:, None] + k.shape[2] - q.shape[2]
-    distance = position - torch.arange(k.shape[2], device=DEVICE)
-    scores = scores if cap is None else cap * torch.tanh(scores / cap)
-    scores = scores if slopes is None else scores - slopes[:, None, None] * distance.abs()
-    hidden = (distance > (N if left is None else left)) | (-distance > (N if right is None else right))
-    scores = scores.masked_fill(hidden, -torch.inf)
-    if sinks is not None:
-        scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:3], 1)], -1)
-    return torch.softmax(scores, -1)[..., : k.shape[2]] @ v, torch.logsumexp(scores, -1)
+def stated(q=q, k=k, v=v, sinks=None, *, left=None, right=None, lengths=None, **how):
+    """(o, lse), aligned at the last query and key, of the first lengths of the keys. how: as `with_scores` takes it."""
+    if lengths is None:
+        return with_scores(q, k, v, sinks, mask=masks.sliding_window(left, right), **how)
+    each = [(q[b, None], k[b, None, :, :n], v[b, None, :, :n]) for b, n in enumerate(lengths.tolist())]
+    found = [stated(*one, sinks, left=left, right=right, **how) for one in each]
+    return tuple(map(torch.cat, zip(*found, strict=True)))
 
 
 def flexed(mod, *, heads=(None, None), **how):

@@ -38,7 +38,6 @@ from course_lib.kernels.gluon import (
     warpgroup_mma_wait,
 )  # fmt: skip
 from course_lib.kernels.hopper.forward import (
-    CONSUMER_REGISTERS,
     LOG2_E,
     PRODUCER_REGISTERS,
     ROWS,
@@ -52,6 +51,7 @@ from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, takes_descrip
 BLOCK = gl.constexpr(128)  # rows of both groups
 BLOCK_N = gl.constexpr(128)  # keys of a tile that streams past
 STAGES = gl.constexpr(2)  # tiles of each kind that are in shared memory to stream past
+CONSUMER_REGISTERS = 240  # of a thread
 PIECE = gl.constexpr(64)  # rows and columns of what a group adds to dQ at a time
 
 
@@ -503,19 +503,15 @@ def plan(q, k, v, o, lse, do, dlse, capability, n_sms, causal, scale, fused):
 
 
 def prefers_hopper_backward(capability, q, k, v, do, causal, fused):
-    """Whether `flash_attention` takes these kernels: from where on they were faster than the portable ones on an H200.
+    """Whether `flash_attention` takes these kernels: where they were faster than the portable ones on an H200.
 
-    The GPU must have more to do than the host, and about a tile for each multiprocessor. Up to 64 columns, only five
-    products pay.
+    `tools.sweep dispatch` has measured it: five products everywhere, seven not in a few small calls. Grouped heads have
+    been measured from a tile for each multiprocessor on: with fewer, the heads that share keys wait for each other.
     """
     batch, heads, n_q, head_dim = q.shape
     _, kv_heads, n_k, _ = k.shape
-    pairs = batch * heads * n_q * n_k
     n_tiles = batch * min(-(-n_k // BLOCK.value) * kv_heads, -(-n_q // BLOCK.value) * heads)
-    if fused:
-        pays = pairs >= (2**27 if head_dim <= 64 else 2**26) and n_tiles >= 128
-    else:
-        pays = head_dim > 64 and pairs >= (2**28 if causal else 2**27) and n_tiles >= 256
+    pays = n_tiles >= 128 or heads == kv_heads and (fused or causal or head_dim > 64)
     return pays and can_take(capability, q, k, v) and takes_descriptors(capability, do)
 
 

@@ -3,20 +3,24 @@
 Triton decides by itself which warp does what, and what waits for what. Gluon, its lower level, leaves that to us:
 
     a producer, one warp      the copy engine (TMA) fills tiles in shared memory while others compute
-    two groups compute        64 query rows each, from the same tiles; one's softmax runs under the other's products
+    groups compute            64 query rows each, from the same tiles; one's softmax runs under the others' products
     the next scores early     S = Q K^T of the next tile before P V of this one, under which the next softmax runs
-    groups take turns         one starts its products when the other has started its own
+    one barrier a step        a tile of K and the V of the tile before it come together
+    one masked tile           the first that a group sees; it stands before the loop, which knows no mask
+    groups change places      under a causal mask, a group's rows are early ones as often as late ones
     registers move            from the warp that fetches, which needs few, to the groups that compute
     programs stay             as many as there are multiprocessors; each computes one query tile after the other
 
-A tile of K or V waits in a stage of shared memory, and a stage has two barriers: "ready" says that its tile is there,
-"empty" that both groups have read it. A barrier goes through phases, 0, 1, 0, 1 and so on, one for each time that the
-stage is used. `wait(phase)` waits for the end of that phase; a new barrier behaves as if phase 1 had completed.
+A program's key tiles are counted through all its query tiles, and step s brings K of key tile s and V of key tile
+s - 1. They wait in a stage of shared memory, which has two barriers: "ready" says that they are there, "empty" that all
+groups have read them. A barrier goes through phases, 0, 1, 0, 1 and so on, one for each time that the stage is used.
+`wait(phase)` waits for the end of that phase; a new barrier behaves as if phase 1 had completed.
 
-Reading order: query tiles, the fetching warp, softmax, one tile of keys, the computing groups, the kernel, launch.
+Reading order: query tiles, the fetching warp, softmax, one step, the computing groups, the kernel, launch.
 """
 
 import functools
+from typing import NamedTuple
 
 import torch
 
@@ -42,12 +46,18 @@ from course_lib.kernels.launch import (
     with_positive_scale,
 )
 
+
+class Config(NamedTuple):
+    groups: int  # that compute; with more, there is more to do while one waits
+    block_n: int  # keys of a tile
+    stages: int  # tiles of K, and of V, in shared memory
+    registers: int  # of a thread that computes
+
+
+# By columns in shared memory. A multiprocessor hands out 65,536 registers, to whole groups of 128 threads.
+CONFIGS = {64: Config(4, 64, 8, 112), 128: Config(2, 128, 2, 240)}
+PRODUCER_REGISTERS = 24
 ROWS = gl.constexpr(64)  # query rows of a computing group, the fewest that Hopper's matrix product takes
-BLOCK_M = gl.constexpr(128)  # query rows of both groups
-BLOCK_N = gl.constexpr(128)  # keys of a tile
-STAGES = gl.constexpr(2)  # tiles of K, and of V, in shared memory
-# Registers of a thread. A multiprocessor has 65,536, and hands them out to whole groups of 128 threads.
-CONSUMER_REGISTERS, PRODUCER_REGISTERS = 240, 24
 HOPPER = (9, 0)  # compute capability
 LOG2_E, LN_2 = gl.constexpr(1.4426950408889634), gl.constexpr(0.6931471805599453)
 
@@ -69,8 +79,18 @@ def tiles_of_program(n_tiles, PAIRED: gl.constexpr):
 
 
 @gluon.jit
-def query_tile(i, shape, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr):
-    """(head, first row, key tiles to visit, how many of them need a mask) of this program's i-th query tile.
+def key_tiles(end_m, shape, BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr):
+    """How many key tiles the rows before end_m see. One at least: the first product has no condition, but a mask."""
+    n_tiles, heads, group_size, n_q, n_k = shape
+    n_seen = n_k
+    if IS_CAUSAL:
+        n_seen = gl.maximum(gl.minimum(end_m, n_q) + n_k - n_q, 1)
+    return (n_seen + BLOCK_N - 1) // BLOCK_N
+
+
+@gluon.jit
+def query_tile(i, shape, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr):
+    """(head, first row, key tiles to visit) of this program's i-th query tile.
 
     Programs take the tiles of all heads in turns. PAIRED, every other tile is counted from the end: under a causal mask
     two such tiles see as many keys as any other two, so that all programs have equally much to do.
@@ -84,67 +104,71 @@ def query_tile(i, shape, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr):
         tile = gl.program_id(0) + i * gl.num_programs(0)
     tiles_of_head = (n_q + BLOCK_M - 1) // BLOCK_M
     start_m = tile % tiles_of_head * BLOCK_M
-    if IS_CAUSAL:
-        seen_by_first = gl.maximum(start_m + 1 + n_k - n_q, 0)
-        seen_by_last = gl.maximum(gl.minimum(start_m + BLOCK_M, n_q) + n_k - n_q, 0)
-    else:
-        seen_by_first = n_k
-        seen_by_last = n_k
-    # One tile at least, which the mask hides if no query sees a key: the first product has no condition.
-    n_key_tiles = gl.maximum((seen_by_last + BLOCK_N - 1) // BLOCK_N, 1)
-    return tile // tiles_of_head, start_m, n_key_tiles, n_key_tiles - seen_by_first // BLOCK_N
+    return tile // tiles_of_head, start_m, key_tiles(start_m + BLOCK_M, shape, BLOCK_N, IS_CAUSAL)
+
+
+@gluon.jit
+def first_row(start_m, i, GROUP: gl.constexpr, GROUPS: gl.constexpr):
+    """Of a group in the program's i-th query tile: in every other one, the last group comes first."""
+    return start_m + (GROUP + i % 2 * (GROUPS - 1 - 2 * GROUP)) * ROWS
+
+
+@gluon.jit
+def fetch(desc, batch, head, row, ready, smem):
+    """Start a copy; the barrier is complete when its bytes are there."""
+    mbarrier.expect(ready, desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(desc, [batch, head, row, 0], ready, smem)
 
 
 @gluon.jit
 def producer(q_desc, k_desc, v_desc, smem, ready, empty, shape, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr):
-    """The fetching warp. For each query tile: Q once, then the tiles of K and V, the last one first."""
+    """The fetching warp. For each query tile: Q once, then the steps, with the last keys first."""
     n_tiles, heads, group_size, n_q, n_k = shape
-    q_smem, k_smem, v_smem, o_smem = smem
-    q_ready, k_ready, v_ready = ready
-    q_empty, k_empty, v_empty = empty
-    fetched = 0  # key tiles
+    q_smem, k_smem, v_smem = smem
+    q_ready, kv_ready = ready
+    q_empty, kv_empty = empty
+    GROUPS: gl.constexpr = q_ready.shape[0]
+    STAGES: gl.constexpr = k_smem.shape[0]
+    BLOCK_N: gl.constexpr = k_smem.shape[3]
+    step = 0
+    v_batch, v_head, v_start = 0, 0, 0  # of the key tile before
     for i in range(0, tiles_of_program(n_tiles, PAIRED)):
-        head, start_m, n_key_tiles, _ = query_tile(i, shape, IS_CAUSAL, PAIRED)
+        head, start_m, n_key_tiles = query_tile(i, shape, GROUPS * ROWS, BLOCK_N, IS_CAUSAL, PAIRED)
         batch = head // heads
         kv_head = head % heads // group_size
-        for group in gl.static_range(2):
+        for group in gl.static_range(GROUPS):
             mbarrier.wait(q_empty.index(group), (i & 1) ^ 1)
-            mbarrier.expect(q_ready.index(group), q_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(
-                q_desc, [batch, head % heads, start_m + group * ROWS, 0], q_ready.index(group), q_smem.index(group)
-            )
+            q_stage = q_smem.index(i % 2 * GROUPS + group)
+            row = first_row(start_m, i, group, GROUPS)
+            fetch(q_desc, batch, head % heads, row, q_ready.index(group), q_stage)
         for j in range(0, n_key_tiles):
+            stage = step % STAGES
             start_n = (n_key_tiles - 1 - j) * BLOCK_N
-            stage = fetched % STAGES
-            phase = fetched // STAGES & 1
-            mbarrier.wait(k_empty.index(stage), phase ^ 1)
-            mbarrier.expect(k_ready.index(stage), k_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(
-                k_desc, [batch, kv_head, start_n, 0], k_ready.index(stage), k_smem.index(stage)
-            )
-            mbarrier.wait(v_empty.index(stage), phase ^ 1)
-            mbarrier.expect(v_ready.index(stage), v_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(
-                v_desc, [batch, kv_head, start_n, 0], v_ready.index(stage), v_smem.index(stage)
-            )
-            fetched += 1
+            mbarrier.wait(kv_empty.index(stage), (step // STAGES & 1) ^ 1)
+            fetch(k_desc, batch, kv_head, start_n, kv_ready.index(stage), k_smem.index(stage))
+            if i + j == 0:  # nothing is before the first
+                mbarrier.arrive(kv_ready.index(stage), count=1)
+            else:
+                fetch(v_desc, v_batch, v_head, v_start, kv_ready.index(stage), v_smem.index(stage))
+            v_batch, v_head, v_start = batch, kv_head, start_n
+            step += 1
+    stage = step % STAGES
+    mbarrier.wait(kv_empty.index(stage), (step // STAGES & 1) ^ 1)
+    mbarrier.arrive(kv_ready.index(stage), count=1)
+    fetch(v_desc, v_batch, v_head, v_start, kv_ready.index(stage), v_smem.index(stage))
 
 
 @gluon.jit
-def softmax(
-    scores, m, rows, start_n, shape, scale_log2, IS_CAUSAL: gl.constexpr, MASKED: gl.constexpr,
-):  # fmt: skip
+def softmax(scores, m, last_key, start_n, scale_log2, IS_CAUSAL: gl.constexpr, MASKED: gl.constexpr):
     """(m, alpha, p, row sums) of one tile: FA2 Alg. 1, line 9. scores: fp32 [ROWS, BLOCK_N], not yet scaled, as m.
 
-    Row sums are [ROWS, 8]: a thread adds up what it has itself, and the threads of a row are added up at the end.
+    last_key: [ROWS], the last that a row sees; start_n: the tile's first. Row sums are [ROWS, 8]: a thread adds up what
+    it has itself, and the threads of a row are added up at the end.
     """
-    n_tiles, heads, group_size, n_q, n_k = shape
+    BLOCK_N: gl.constexpr = scores.shape[1]
     if MASKED:
         keys = start_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, scores.type.layout))
-        if IS_CAUSAL:
-            scores = gl.where(keys[None, :] <= (rows + n_k - n_q)[:, None], scores, float("-inf"))
-        else:
-            scores = gl.where((keys < n_k)[None, :], scores, float("-inf"))
+        scores = gl.where(keys[None, :] <= last_key[:, None], scores, float("-inf"))
     m_new = gl.maximum(m, gl.max(scores, 1))
     m_ref = gl.where(m_new == float("-inf"), 0.0, m_new) if MASKED and IS_CAUSAL else m_new
     # Scaled after the subtraction: see `device.softmax_weights`.
@@ -155,107 +179,113 @@ def softmax(
 
 @gluon.jit
 def attend(
-    q, p, m, l, acc, used, turns, rows, start_n, smem, ready, empty, turn, shape, scale_log2,
-    GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, MASKED: gl.constexpr,
+    q, p, m, l, acc, step, last_key, start_n, smem, ready, empty, scale_log2,
+    IS_CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
     """FA2 Alg. 1, lines 8 to 10: the values of the tile whose p is given, and the softmax of the next tile, at start_n.
 
-    used: how many key tiles have been used up so far; turns: how many turns at the tensor cores, of which the first is
-    group 0's. m and l: with the former tile; acc: without it.
+    step: of the next tile. m and l: with the former tile; acc: without it.
     """
-    q_smem, k_smem, v_smem, o_smem = smem
-    q_ready, k_ready, v_ready = ready
-    q_empty, k_empty, v_empty = empty
-    stage = used % STAGES
-    next_stage = (used + 1) % STAGES
-    mbarrier.wait(k_ready.index(next_stage), (used + 1) // STAGES & 1)
-    mbarrier.wait(turn.index(GROUP), (turns & 1) ^ (1 - GROUP))
-    k = k_smem.index(next_stage).reshape([BLOCK_N, k_smem.shape[4]])
+    q_smem, k_smem, v_smem = smem
+    q_ready, kv_ready = ready
+    q_empty, kv_empty = empty
+    STAGES: gl.constexpr = k_smem.shape[0]
+    BLOCK_N: gl.constexpr = k_smem.shape[3]
     S_LAYOUT: gl.constexpr = m.type.layout.parent
+    stage = step % STAGES
+    mbarrier.wait(kv_ready.index(stage), step // STAGES & 1)
+    k = k_smem.index(stage).reshape([BLOCK_N, k_smem.shape[4]])
+    v = v_smem.index(stage).reshape([BLOCK_N, v_smem.shape[4]])
     zeros = gl.zeros([ROWS, BLOCK_N], gl.float32, S_LAYOUT)
     scores_to_come = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-    mbarrier.wait(v_ready.index(stage), used // STAGES & 1)
-    v = v_smem.index(stage).reshape([BLOCK_N, v_smem.shape[4]])
     acc_to_come = warpgroup_mma(p, v, acc, is_async=True)
-    mbarrier.arrive(turn.index(1 - GROUP), count=1)
 
     scores = warpgroup_mma_wait(1, deps=[scores_to_come])  # until only the last product is under way
-    mbarrier.arrive(k_empty.index(next_stage), count=1)
-    m, alpha, p_next, sums = softmax(scores, m, rows, start_n, shape, scale_log2, IS_CAUSAL, MASKED)
+    m, alpha, p_next, sums = softmax(scores, m, last_key, start_n, scale_log2, IS_CAUSAL, MASKED)
     l = l * gl.convert_layout(alpha, gl.SliceLayout(1, l.type.layout))[:, None] + sums
 
     acc, p = warpgroup_mma_wait(0, deps=[acc_to_come, p])
-    mbarrier.arrive(v_empty.index(stage), count=1)
+    mbarrier.arrive(kv_empty.index(stage), count=1)
     acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, acc.type.layout))[:, None]
     return gl.convert_layout(p_next.to(q.dtype), p.type.layout), m, l, acc
 
 
 @gluon.jit
 def consumer(
-    o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2,
-    GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, STORE_LSE: gl.constexpr,
-    PAIRED: gl.constexpr,
+    given, GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, TWO_MASKED: gl.constexpr,
+    STORE_LSE: gl.constexpr, PAIRED: gl.constexpr,
 ):  # fmt: skip
     """A computing group: FA2 Alg. 1 for its 64 rows of every query tile, with four warps."""
+    o_desc, lse_ptr, smem, ready, empty, shape, scale_log2 = given
     n_tiles, heads, group_size, n_q, n_k = shape
-    q_smem, k_smem, v_smem, o_smem = smem
-    q_ready, k_ready, v_ready = ready
-    q_empty, k_empty, v_empty = empty
-    BLOCK_D: gl.constexpr = q_smem.shape[4]
+    q_smem, k_smem, v_smem = smem
+    q_ready, kv_ready = ready
+    q_empty, kv_empty = empty
+    GROUPS: gl.constexpr = q_ready.shape[0]
+    STAGES: gl.constexpr = k_smem.shape[0]
+    BLOCK_N: gl.constexpr = k_smem.shape[3]
+    BLOCK_D: gl.constexpr = k_smem.shape[4]
     # Where a matrix product leaves its result: 16 rows in each warp, 2 neighbours of every 8 columns in each thread.
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
-    used = 0
+    step = 0
+    mbarrier.wait(kv_ready.index(0), 0)
     for i in range(0, tiles_of_program(n_tiles, PAIRED)):
-        head, start_m, n_key_tiles, n_masked = query_tile(i, shape, IS_CAUSAL, PAIRED)
-        start_m += GROUP * ROWS
+        head, start_m, n_steps = query_tile(i, shape, GROUPS * ROWS, BLOCK_N, IS_CAUSAL, PAIRED)
+        start_m = first_row(start_m, i, GROUP, GROUPS)
         rows = start_m + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
+        last_key = rows + (n_k - n_q) if IS_CAUSAL else rows * 0 + (n_k - 1)
+        n_key_tiles = key_tiles(start_m + ROWS, shape, BLOCK_N, IS_CAUSAL)
+        for _ in range(n_key_tiles, n_steps):  # tiles that only later rows see
+            mbarrier.arrive(kv_empty.index(step % STAGES), count=1)
+            step += 1
+            mbarrier.wait(kv_ready.index(step % STAGES), step // STAGES & 1)
         mbarrier.wait(q_ready.index(GROUP), i & 1)
-        q = q_smem.index(GROUP).reshape([ROWS, BLOCK_D]).load(gl.DotOperandLayout(0, S_LAYOUT, 2))
+        q_stage = q_smem.index(i % 2 * GROUPS + GROUP)
+        q = q_stage.reshape([ROWS, BLOCK_D])
+        if GROUPS == 2:  # four groups have no registers for them
+            q = q.load(gl.DotOperandLayout(0, S_LAYOUT, 2))
 
-        # The first tile of keys, the last one of the sequence, is the only one that can end beyond it.
-        stage = used % STAGES
-        mbarrier.wait(k_ready.index(stage), used // STAGES & 1)
+        # The first tile of keys, the last one of the sequence, is the only one that can end beyond it. Nobody waits for
+        # it here: it came with the last V of the query tile before.
+        stage = step % STAGES
         k = k_smem.index(stage).reshape([BLOCK_N, BLOCK_D])
         scores = warpgroup_mma(q, k.permute((1, 0)), gl.zeros([ROWS, BLOCK_N], gl.float32, S_LAYOUT), use_acc=False)
-        mbarrier.arrive(k_empty.index(stage), count=1)
-        # Now, not after `load`: an arrival does not wait for loads that are under way, and the product has.
-        mbarrier.arrive(q_empty.index(GROUP), count=1)
+        mbarrier.arrive(kv_empty.index(stage), count=1)
+        step += 1
         m = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, S_LAYOUT))
         start_n = (n_key_tiles - 1) * BLOCK_N
-        m, _, p, l = softmax(scores, m, rows, start_n, shape, scale_log2, IS_CAUSAL, IS_CAUSAL or MASK_K_ROWS)
+        m, _, p, l = softmax(scores, m, last_key, start_n, scale_log2, IS_CAUSAL, IS_CAUSAL or MASK_K_ROWS)
         p = gl.convert_layout(p.to(q.dtype), gl.DotOperandLayout(0, O_LAYOUT, 2))
         acc = gl.zeros([ROWS, BLOCK_D], gl.float32, O_LAYOUT)
-        n_masked = gl.maximum(n_masked, 1)
-        if IS_CAUSAL:
+        tma.store_wait(0)  # until the copy engine has read the last output: the next queries may come in its place
+        mbarrier.arrive(q_empty.index(GROUP), count=1)
+        n_masked = 1
+        if TWO_MASKED:
+            n_masked = gl.maximum(n_key_tiles - gl.maximum(start_m + 1 + n_k - n_q, 0) // BLOCK_N, 1)
             for j in range(1, n_masked):
                 start_n = (n_key_tiles - 1 - j) * BLOCK_N
                 p, m, l, acc = attend(
-                    q, p, m, l, acc, used, used - i, rows, start_n, smem, ready, empty, turn, shape, scale_log2,
-                    GROUP, IS_CAUSAL, True,
-                )  # fmt: skip
-                used += 1
+                    q, p, m, l, acc, step, last_key, start_n, smem, ready, empty, scale_log2, IS_CAUSAL, True
+                )
+                step += 1
         for j in range(n_masked, n_key_tiles):
             start_n = (n_key_tiles - 1 - j) * BLOCK_N
             p, m, l, acc = attend(
-                q, p, m, l, acc, used, used - i, rows, start_n, smem, ready, empty, turn, shape, scale_log2,
-                GROUP, IS_CAUSAL, False,
-            )  # fmt: skip
-            used += 1
-        stage = used % STAGES
-        mbarrier.wait(v_ready.index(stage), used // STAGES & 1)
+                q, p, m, l, acc, step, last_key, start_n, smem, ready, empty, scale_log2, IS_CAUSAL, False
+            )
+            step += 1
+        stage = step % STAGES
+        mbarrier.wait(kv_ready.index(stage), step // STAGES & 1)
         acc = warpgroup_mma(p, v_smem.index(stage).reshape([BLOCK_N, BLOCK_D]), acc)
-        mbarrier.arrive(v_empty.index(stage), count=1)
-        used += 1
 
         # FA2 Alg. 1, lines 12 to 15. A row that sees no key has l = 0, and gets 0 and -inf.
         l_row = gl.convert_layout(gl.sum(l, 1), m.type.layout)
         l_safe = gl.where(l_row == 0.0, 1.0, l_row)
         o = acc * gl.convert_layout(1.0 / l_safe, gl.SliceLayout(1, O_LAYOUT))[:, None]
-        tma.store_wait(0)  # until the copy engine has read the last output
-        o_smem.index(GROUP).reshape([ROWS, BLOCK_D]).store(o.to(q.dtype))
+        q_stage.reshape([ROWS, BLOCK_D]).store(o.to(q.dtype))
         fence_async_shared()
-        tma.async_copy_shared_to_global(o_desc, [head // heads, head % heads, start_m, 0], o_smem.index(GROUP))
+        tma.async_copy_shared_to_global(o_desc, [head // heads, head % heads, start_m, 0], q_stage)
         if STORE_LSE:
             lse = gl.where(l_row == 0.0, float("-inf"), m * (scale_log2 * LN_2) + gl.log2(l_safe) * LN_2)
             gl.store(lse_ptr + gl.to_tensor(head).to(gl.int64) * n_q + rows, lse, mask=rows < n_q)
@@ -274,42 +304,56 @@ def barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
 @gluon.jit(do_not_specialize=["n_tiles", "n_q", "n_k"])
 def hopper_forward_kernel(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, n_tiles, heads, group_size, n_q, n_k, scale_log2,
-    IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, STORE_LSE: gl.constexpr, PAIRED: gl.constexpr,
-    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, TWO_MASKED: gl.constexpr, STORE_LSE: gl.constexpr,
+    PAIRED: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Each program computes query tiles of ROWS rows for each of two groups, as `query_tile` hands them out.
+    """Each program computes query tiles of ROWS rows for each of GROUPS groups, as `query_tile` hands them out.
 
     q, o: [batch, heads, n_q, head_dim]; k, v: [batch, heads / group_size, n_k, head_dim], as descriptors. lse: fp32
     [batch, heads, n_q], contiguous, or None. n_tiles: query tiles of all heads and sequences. scale_log2: positive.
-    MASK_K_ROWS: whether the last tile of keys ends beyond the tensor.
+    MASK_K_ROWS: whether the last tile of keys ends beyond the tensor. TWO_MASKED: causal, and the diagonal of a group
+    can cross two tiles of keys.
     """
+    BLOCK_N: gl.constexpr = k_desc.block_type.shape[2]
     BLOCK_D: gl.constexpr = q_desc.block_type.shape[3]
     dtype: gl.constexpr = q_desc.dtype
-    q_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, BLOCK_D], q_desc.layout)
+    q_smem = gl.allocate_shared_memory(dtype, [2 * GROUPS, 1, 1, ROWS, BLOCK_D], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], v_desc.layout)
-    o_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, BLOCK_D], o_desc.layout)
-    smem = (q_smem, k_smem, v_smem, o_smem)
-    ready = (barriers(2, 1), barriers(STAGES, 1), barriers(STAGES, 1))
-    empty = (barriers(2, 1), barriers(STAGES, 2), barriers(STAGES, 2))
-    turn = barriers(2, 1)
+    smem = (q_smem, k_smem, v_smem)
+    ready = (barriers(GROUPS, 1), barriers(STAGES, 2))
+    empty = (barriers(GROUPS, 1), barriers(STAGES, GROUPS))
     shape = (n_tiles, heads, group_size, n_q, n_k)
+    given = (o_desc, lse_ptr, smem, ready, empty, shape, scale_log2)
     fence_async_shared()
-    gl.warp_specialize([
-        (consumer, (o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2, gl.constexpr(0),
-                   IS_CAUSAL, MASK_K_ROWS, STORE_LSE, PAIRED)),
-        (consumer, (o_desc, lse_ptr, smem, ready, empty, turn, shape, scale_log2, gl.constexpr(1),
-                   IS_CAUSAL, MASK_K_ROWS, STORE_LSE, PAIRED)),
-        (producer, (q_desc, k_desc, v_desc, smem, ready, empty, shape, IS_CAUSAL, PAIRED)),
-    ], [4, 1], [CONSUMER_REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
+    if GROUPS == 2:
+        gl.warp_specialize([
+            (consumer, (given, gl.constexpr(0), IS_CAUSAL, MASK_K_ROWS, TWO_MASKED, STORE_LSE, PAIRED)),
+            (consumer, (given, gl.constexpr(1), IS_CAUSAL, MASK_K_ROWS, TWO_MASKED, STORE_LSE, PAIRED)),
+            (producer, (q_desc, k_desc, v_desc, smem, ready, empty, shape, IS_CAUSAL, PAIRED)),
+        ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (consumer, (given, gl.constexpr(0), IS_CAUSAL, MASK_K_ROWS, TWO_MASKED, STORE_LSE, PAIRED)),
+            (consumer, (given, gl.constexpr(1), IS_CAUSAL, MASK_K_ROWS, TWO_MASKED, STORE_LSE, PAIRED)),
+            (consumer, (given, gl.constexpr(2), IS_CAUSAL, MASK_K_ROWS, TWO_MASKED, STORE_LSE, PAIRED)),
+            (consumer, (given, gl.constexpr(3), IS_CAUSAL, MASK_K_ROWS, TWO_MASKED, STORE_LSE, PAIRED)),
+            (producer, (q_desc, k_desc, v_desc, smem, ready, empty, shape, IS_CAUSAL, PAIRED)),
+        ], [4, 4, 4, 1], [REGISTERS, REGISTERS, REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
 
 
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
 def _descriptor(shape, strides, dtype, rows):
-    block = [1, 1, rows, 64 if shape[3] <= 64 else 128]
+    block = [1, 1, rows, columns(shape)]
     layout = gl.NVMMASharedLayout.get_default_for(block, gl.float16 if dtype == torch.float16 else gl.bfloat16)
     x = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
     return TensorDescriptor(x, list(shape), list(strides), block, layout)
+
+
+def columns(shape):
+    """Columns of a tensor's tiles in shared memory."""
+    return 64 if shape[3] <= 64 else 128
 
 
 def descriptor(x, rows):
@@ -322,13 +366,15 @@ def plan(q, k, v, n_sms, causal, scale, store_lse):
     """The Launch for tensors of this metadata, on a GPU of n_sms multiprocessors. scale: positive."""
     batch, heads, n_q, _ = q.shape
     _, kv_heads, n_k, _ = k.shape
-    n_tiles = -(-n_q // BLOCK_M.value) * heads * batch
+    config = CONFIGS[columns(q.shape)]
+    n_tiles = -(-n_q // (config.groups * ROWS.value)) * heads * batch
     paired = causal and n_tiles > n_sms
     return Launch(
         hopper_forward_kernel, (min(n_sms, n_tiles), 1, 1),
         n_tiles, heads, heads // kv_heads, n_q, n_k, scale * LOG2_E.value,
-        IS_CAUSAL=causal, MASK_K_ROWS=n_k % BLOCK_N.value != 0, STORE_LSE=store_lse, PAIRED=paired,
-        CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS, num_warps=4,
+        IS_CAUSAL=causal, MASK_K_ROWS=n_k % config.block_n != 0, TWO_MASKED=causal and (n_k - n_q) % ROWS.value != 0,
+        STORE_LSE=store_lse, PAIRED=paired, GROUPS=config.groups, STAGES=config.stages, REGISTERS=config.registers,
+        PRODUCER_REGISTERS=PRODUCER_REGISTERS, num_warps=4,
     )  # fmt: skip
 
 
@@ -341,15 +387,21 @@ def can_take(capability, q, k, v):
 
 
 def prefers_hopper(capability, q, k, v, causal):
-    """Whether `flash_attention` takes this kernel: from where on it was faster than the portable one on an H200.
+    """Whether `flash_attention` takes this kernel: where it was faster than the portable one on an H200.
 
-    It needs longer to fill its stages, so it needs long sequences, or several query tiles for each multiprocessor.
+    `tools.sweep dispatch` has measured it. The kernel needs long to fill its stages, and has large query tiles: fewer
+    than there are multiprocessors leave some with nothing to do.
     """
     batch, heads, n_q, _ = q.shape
-    n_k = k.shape[2]
-    n_tiles = -(-n_q // BLOCK_M.value) * heads * batch
-    many_tiles = n_tiles >= 256 and n_k >= (1024 if causal else 512)
-    return (many_tiles or n_k >= (4096 if causal else 2048)) and can_take(capability, q, k, v)
+    n_k, d = k.shape[2], columns(q.shape)
+    n_tiles = -(-n_q // (CONFIGS[d].groups * ROWS.value)) * heads * batch
+    if d == 64:
+        pays = n_tiles >= 256 and n_k >= 1024 if causal else n_tiles >= 128
+    elif causal:
+        pays = n_k >= 4096 or n_tiles >= (128 if n_k >= 1024 else 256)
+    else:
+        pays = n_k >= 2048 or n_tiles >= 128
+    return pays and can_take(capability, q, k, v)
 
 
 def hopper_forward(q, k, v, *, causal, scale, store_lse):
@@ -361,10 +413,8 @@ def hopper_forward(q, k, v, *, causal, scale, store_lse):
     q, scale = with_positive_scale(q, scale)
     n_sms = runtime.multiprocessors(q.device)
     launch = plan(tensor_meta(q), tensor_meta(k), tensor_meta(v), n_sms, causal, scale, store_lse)
-    launch(
-        descriptor(q, ROWS.value), descriptor(k, BLOCK_N.value), descriptor(v, BLOCK_N.value),
-        descriptor(o, ROWS.value), lse,
-    )  # fmt: skip
+    keys = CONFIGS[columns(q.shape)].block_n
+    launch(descriptor(q, ROWS.value), descriptor(k, keys), descriptor(v, keys), descriptor(o, ROWS.value), lse)
     return o, lse
 
 

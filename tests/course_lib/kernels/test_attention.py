@@ -408,18 +408,18 @@ def test_no_access_is_out_of_bounds_and_the_backward_moves_the_bytes_that_the_cl
 
 def test_more_sequences_and_heads_than_a_grid_has_room_for(monkeypatch):
     """A CUDA grid takes 65,535 programs along its second and third axes; here it takes 3."""
-    sinks, slopes = random(8, seed=5), random(2, 8, seed=6).abs()
+    sinks, slopes = random(4, seed=5), random(2, 4, seed=6).abs()
     key_ranges = torch.arange(20, device=DEVICE).int() + torch.tensor([[[0], [1]], [[2], [9]]], device=DEVICE).int()
     calls = [
         dict(causal=True, scale=-0.3, block_q=16), dict(causal=True, score_mod=alibi(slopes), sinks=sinks),
         dict(key_ranges=key_ranges),
     ]  # fmt: skip
-    for how, batch in itertools.product(calls, (2, 7)):
-        if batch == 7 and "score_mod" in how:
+    for how, batch in itertools.product(calls, (2, 4)):
+        if batch == 4 and "score_mod" in how:
             how = how | {"score_mod": alibi(slopes[0])}
-        if batch == 7 and "key_ranges" in how:
-            how = how | {"key_ranges": key_ranges.repeat(4, 1, 1)[:7]}
-        given = leaves(*inputs(20, 33, 16, batch=batch, heads=8, kv_heads=4)[:3])
+        if batch == 4 and "key_ranges" in how:
+            how = how | {"key_ranges": key_ranges.repeat(2, 1, 1)}
+        given = leaves(*inputs(20, 33, 16, batch=batch, heads=4, kv_heads=2)[:3])
 
         def results(given=given, how=how):
             o, lse = flash_attention(*given, return_lse=True, **how)
@@ -430,7 +430,7 @@ def test_more_sequences_and_heads_than_a_grid_has_room_for(monkeypatch):
             patched.setattr(attention, "MAX_GRID_AXIS", 3)
             assert all_equal(results(), at_once)
             assert torch.equal(flash_attention(*(x.detach() for x in given), **how), at_once[0])
-            with pytest.raises(ValueError, match=r"q has (batch 7|heads 8); at most 3 are accepted with dropout"):
+            with pytest.raises(ValueError, match=r"q has (batch|heads) 4; at most 3 are accepted with dropout"):
                 flash_attention(*given, dropout_p=0.1)
 
 

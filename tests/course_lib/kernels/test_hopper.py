@@ -4,6 +4,7 @@ for, and that the emulator, which runs them on a CPU, notices what somebody coul
 Their answers and gradients are compared with float64 in test_attention.py.
 """
 
+import itertools
 import re
 from pathlib import Path
 from types import ModuleType
@@ -13,11 +14,11 @@ import torch
 
 from course_lib import runtime
 from course_lib.kernels import attention, flash_attention
-from course_lib.kernels.backward import flash_backward
 from course_lib.kernels.hopper import backward, forward
 from course_lib.kernels.hopper.backward import hopper_backward, prefers_hopper_backward
 from course_lib.kernels.hopper.forward import HOPPER, hopper_flash_attention, hopper_forward, prefers_hopper
 from course_lib.kernels.launch import tensor_meta
+from courseware.bench import records
 from courseware.bench.accuracy import check_attention, check_gradients
 from courseware.bench.hopper_ladder import forward_of, rungs
 from courseware.editing import run_source
@@ -51,7 +52,7 @@ def test_every_tile_is_computed_once_whatever_the_number_of_programs(n, heads, n
     for causal in (False, True):
         stored.clear()
         o, lse = hopper_forward(q, k, v, causal=causal, scale=0.125, store_lse=True)
-        assert sorted(stored) == tiles
+        assert sorted(place for place in stored if place[2] < n) == tiles  # a tile's last groups may have no rows
         check_attention((o, lse), q, k, v, causal=causal)
         stored.clear()
         if heads == 1:
@@ -127,38 +128,36 @@ def meta(batch, heads, n, d, dtype=HALF):
     return tensor_meta(torch.empty(batch, heads, n, d, dtype=dtype, device="cpu"))
 
 
-@pytest.mark.parametrize(
-    "n, heads, causal, preferred",
-    [
-        (512, 63, False, False), (512, 64, False, True), (2048, 1, False, True), (1024, 31, True, False),
-        (1024, 32, True, True), (512, 200, True, False), (2048, 1, True, False), (4096, 1, True, True),
-    ],
-)  # fmt: skip
-def test_the_forward_is_preferred_where_it_is_faster_and_the_gpu_is_right(n, heads, causal, preferred):
-    q = meta(1, heads, n, 64)
-    assert prefers_hopper((9, 0), q, q, q, causal) == preferred
-    assert not any(prefers_hopper(capability, q, q, q, causal) for capability in OTHER_GPUS)
-    q = meta(1, heads, n, 64, torch.float32)
-    assert not prefers_hopper((9, 0), q, q, q, causal)
+def test_what_is_dispatched_was_the_fastest_in_every_measurement():
+    """Five rows of 232, backward, of 1,024 tokens at most, are 2 to 4 % slower than seven products."""
+    slower = []
+    for row in records.rows("dispatch-h200"):
+        q, ms, causal = meta(1, row["heads"], row["n"], row["head_dim"]), row["ms"], row["causal"]
+        if row["pass"] == "forward":
+            chosen = "hopper" if prefers_hopper(HOPPER, q, q, q, causal) else "portable"
+        else:
+            five, seven = (prefers_hopper_backward(HOPPER, q, q, q, q, causal, fused) for fused in (True, False))
+            chosen = "five products" if five else "portable"
+            deterministic = ms["seven products" if seven else "portable"]
+            assert deterministic <= 1.03 * min(ms["seven products"], ms["portable"]), row
+        slower += [row for _ in range(ms[chosen] > 1.02 * min(ms.values()))]
+        assert ms[chosen] <= 1.05 * min(ms.values()), row
+    assert len(slower) <= 5, slower
 
 
-@pytest.mark.parametrize(
-    "batch, heads, kv_heads, n, d, causal, five, seven",
-    [
-        (16, 16, 16, 1024, 128, True, True, True), (1, 8, 8, 4096, 128, False, True, True),
-        (1, 8, 8, 4096, 128, True, True, False), (1, 2, 2, 8192, 128, False, True, False),
-        (1, 32, 4, 4096, 96, True, True, False), (2, 32, 4, 4096, 96, True, True, True),
-        (16, 32, 32, 1024, 64, False, True, False), (1, 16, 16, 2048, 64, False, False, False),
-        (1, 4, 4, 2048, 128, False, False, False), (1, 1, 1, 8192, 128, False, False, False),
-    ],
-)  # fmt: skip
-def test_the_backward_is_preferred_where_it_is_faster(batch, heads, kv_heads, n, d, causal, five, seven):
-    q, k = (meta(batch, h, n, d) for h in (heads, kv_heads))
-    for preferred, fused in ((five, True), (seven, False)):
-        assert prefers_hopper_backward((9, 0), q, k, k, q, causal, fused) == preferred
-        assert not any(prefers_hopper_backward(capability, q, k, k, q, causal, fused) for capability in OTHER_GPUS)
-        of_one_row = q._replace(strides=(0, 0, 0, 1))  # a gradient that is one row for all
-        assert not prefers_hopper_backward((9, 0), q, k, k, of_one_row, causal, fused)
+def test_other_gpus_dtypes_and_gradients_that_are_one_row_for_all_get_the_portable_kernels():
+    q = meta(16, 16, 4096, 128)
+    of_one_row, single = q._replace(strides=(0, 0, 0, 1)), meta(16, 16, 4096, 128, torch.float32)
+    for causal, fused in itertools.product((False, True), repeat=2):
+        assert prefers_hopper(HOPPER, q, q, q, causal) and prefers_hopper_backward(HOPPER, q, q, q, q, causal, fused)
+        for capability in OTHER_GPUS:
+            assert not prefers_hopper(capability, q, q, q, causal)
+            assert not prefers_hopper_backward(capability, q, q, q, q, causal, fused)
+        assert not prefers_hopper(HOPPER, single, single, single, causal)
+        assert not prefers_hopper_backward(HOPPER, q, q, q, of_one_row, causal, fused)
+        grouped, few = meta(16, 2, 4096, 128), meta(1, 1, 4096, 128)
+        assert prefers_hopper_backward(HOPPER, q, grouped, grouped, q, causal, fused)
+        assert not prefers_hopper_backward(HOPPER, q._replace(shape=(1, 16, 4096, 128)), few, few, q, causal, fused)
 
 
 @emulated
@@ -171,7 +170,7 @@ def test_flash_attention_calls_it_and_no_other_kernel_if_blocks_are_not_given(mo
 
     monkeypatch.setattr(runtime, "capability", lambda device: (9, 0))
     monkeypatch.setattr(attention, "hopper_forward", called)
-    q, k, v, _ = halves(2048, 2048)
+    q, k, v, _ = halves(2048, 2048, 128)
     assert flash_attention(q, k, v, scale=0.5).eq(1).all() and calls == [(False, 0.5, False)]
     flash_attention(q[:, :, -600:].contiguous(), k, v, block_q=128, block_k=128)
     flash_attention(q[:, :, -600:], k, v, causal=True)
@@ -194,14 +193,14 @@ def test_flash_attention_passes_everything_on_unless_portable(portable, monkeypa
 
 
 @pytest.mark.skipif(ON_CPU, reason="it asks which kernels the GPU ran")
-@pytest.mark.parametrize("d, backward", [(128, hopper_backward), (64, flash_backward)])
-def test_deterministic_gradients_have_the_bits_of_the_kernels_that_are_preferred(d, backward, monkeypatch):
+@pytest.mark.parametrize("d", (64, 128))
+def test_deterministic_gradients_have_the_bits_of_seven_products(d, monkeypatch):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     q, k, v, do = inputs(1024, 1024, d, dtype=BFLOAT, batch=16, heads=16, kv_heads=8)
     given = leaves(q, k, v)
     o, lse = flash_attention(*given, return_lse=True)
     answer = torch.autograd.grad(o, given, do)
-    expected = backward(q, k, v, o.detach(), lse.detach(), do, causal=False, scale=d**-0.5)
+    expected = hopper_backward(q, k, v, o.detach(), lse.detach(), do, causal=False, scale=d**-0.5)
     assert all_equal(answer, expected)
 
 
@@ -222,11 +221,9 @@ def test_every_rung_gives_attention(name):
 # What somebody could get wrong with a barrier, a fence or a wait: (right text, wrong text, what is said of it).
 
 FORWARD, BACKWARD = (Path(module.__file__).read_text(encoding="utf-8") for module in (forward, backward))
-LOAD = "        q = q_smem.index(GROUP).reshape([ROWS, BLOCK_D]).load(gl.DotOperandLayout(0, S_LAYOUT, 2))\n"
 HAND_BACK = "        mbarrier.arrive(q_empty.index(GROUP), count=1)\n"
-FIRST_PRODUCT = FORWARD.partition(LOAD)[2].partition(HAND_BACK)[0]
 V_PRODUCT = "    acc, p = warpgroup_mma_wait(0, deps=[acc_to_come, p])\n"
-V_READ = "    mbarrier.arrive(v_empty.index(stage), count=1)\n"
+STAGE_READ = "    mbarrier.arrive(kv_empty.index(stage), count=1)\n"
 STATISTICS = """                    lse_stages.index(stage).store(lse * LOG2_E)
                     delta_stages.index(stage).store(delta)
 """
@@ -239,35 +236,36 @@ DQ_STORED = "        tma.store_wait(0)  # until the copy engine has read the las
 READ = "    mbarrier.arrive(empty.index(stage), count=1)\n"
 TOO_EARLY = "uses the result of a product that it has not waited for"
 FORWARD_MISTAKES = {
-    "a stage of V is handed back while its product is under way": (
-        V_PRODUCT + V_READ, V_READ + V_PRODUCT,
-        r"starts a copy to v_smem\[\d\], which a product of consumer \d still reads",
+    "a stage is handed back while its product is under way": (
+        V_PRODUCT + STAGE_READ, STAGE_READ + V_PRODUCT,
+        r"starts a copy to [kv]_smem\[\d\], which a product of consumer \d still reads",
     ),
-    "no wait for V": (
-        "    mbarrier.wait(v_ready.index(stage), used // STAGES & 1)\n    v =", "    v =",
-        r"reads v_smem\[\d\] without having waited",
+    "no wait for a step": (
+        "    mbarrier.wait(kv_ready.index(stage), step // STAGES & 1)\n    k =", "    k =",
+        r"reads [kv]_smem\[\d\] without having waited",
     ),
     "the producer waits for the first phase": (
-        "mbarrier.wait(k_empty.index(stage), phase ^ 1)", "mbarrier.wait(k_empty.index(stage), phase)",
-        r"deadlock.*producer \d for phase 0 of k_empty\[0\]",
+        "mbarrier.wait(kv_empty.index(stage), (step // STAGES & 1) ^ 1)\n            fetch",
+        "mbarrier.wait(kv_empty.index(stage), step // STAGES & 1)\n            fetch",
+        r"deadlock.*producer \d for phase 0 of kv_empty\[0\]",
     ),
-    # It made single rows wrong on an H200: docs/tested.md.
-    "queries handed back while they are loaded": (
-        LOAD + FIRST_PRODUCT + HAND_BACK, LOAD + HAND_BACK + FIRST_PRODUCT,
-        r"starts a copy to q_smem\[\d\], which consumer \d is still loading from",
+    "a group passes a step without a word": (
+        "            mbarrier.arrive(kv_empty.index(step % STAGES), count=1)\n", "",
+        r"deadlock.*of kv_empty\[\d\], which lacks 1 of 2 arrivals",
     ),
     "queries never handed back": (HAND_BACK, "", r"deadlock.*of q_empty\[\d\], which lacks 1 of 1 arrivals"),
     "values are added too early": (V_PRODUCT, V_PRODUCT.replace("wait(0", "wait(1"), TOO_EARLY),
     "half of the bytes are announced": (
-        "(v_ready.index(stage), v_desc.block_type.nbytes)", "(v_ready.index(stage), v_desc.block_type.nbytes // 2)",
-        r"copies brought 8,192 bytes more than v_ready\[0\] was told to expect",
+        "(ready, desc.block_type.nbytes)", "(ready, desc.block_type.nbytes // 2)",
+        r"copies brought 8,192 bytes more than q_ready\[0\] was told to expect",
     ),
     "no fence": (
-        "        fence_async_shared()\n        tma", "        tma", r"reads o_smem\[\d\] that was stored without"
+        "        fence_async_shared()\n        tma", "        tma", r"reads q_smem\[\d\] that was stored without"
     ),
-    "no wait for the last output": (
-        "        tma.store_wait(0)  # until the copy engine has read the last output\n", "",
-        r"stores to o_smem\[\d\], which the copy engine may still read",
+    "the next queries come over an output that leaves": (
+        "        tma.store_wait(0)  # until the copy engine has read the last output: the next queries may come in its "
+        "place\n", "",
+        r"starts a copy to q_smem\[\d\], which the copy engine may still read",
     ),
     "the program ends before its output has been read": (
         "    tma.store_wait(0)\n\n\n@gluon.jit\ndef barriers", "\n\n@gluon.jit\ndef barriers",
@@ -313,13 +311,13 @@ def test_the_emulator_finds_what_is_wrong_with_barriers(mistake, monkeypatch):
     assert source.count(right) == 1
     module = ModuleType("mistaken")
     run_source(source.replace(right, wrong), f"<{mistake}>", module.__dict__)
-    few, more = (halves(400, n_k) for n_k in (100, 500))
+    few, more = (halves(400, n_k, 128 if of_forward else 64) for n_k in (100, 450))
     for seed in range(8):
         monkeypatch.setattr(gluon_emulator, "SEED", seed)
         try:
-            for q, k, v, do in (more, few):
+            for (q, k, v, do), causal in ((more, False), (few, False), (more, True)):
                 if of_forward:
-                    module.hopper_forward(q, k, v, causal=False, scale=0.125, store_lse=True)
+                    module.hopper_forward(q, k, v, causal=causal, scale=0.125, store_lse=True)
                 else:
                     lse = torch.zeros(q.shape[:3])
                     module.hopper_backward(q, k, v, q, lse, do, causal=False, scale=0.125, fused=True)

@@ -10,6 +10,7 @@ import torch
 
 from course_lib import masks, runtime
 from course_lib.kernels import attention, checks, flash_attention, flash_decode
+from course_lib.kernels.cuda import solve
 from course_lib.kernels.hopper.forward import hopper_flash_attention
 from course_lib.kernels.score_mods import alibi, soft_cap
 from tests.course_lib.kernels.common import DEVICE, check_refusal
@@ -158,12 +159,30 @@ OF_HOPPER = {
     "causal": (dict(causal=None), "T: causal must be True or False"),
     "gradient": (dict(k=T(1, 1, 512, 64, requires_grad=True, **HALF)), "V: k requires a gradient, which hopper_flash"),
 }
+OF_SOLVE = {
+    "Q is no tensor": ({"Q": [[1.0]]}, "T: Q must be a torch.Tensor, got list"),
+    "float64": ({"K": T(6, 4, dtype=torch.float64)}, "T: K has dtype float64; accepted: float32"),
+    "integers": ({"V": integers(6, 4)}, "T: V has dtype int32"),
+    "rows of Q": ({"Q": T(4, 4)}, r"V: Q must have shape \[5, 4\], got \[4, 4\]"),
+    "columns of K": ({"K": T(6, 3)}, r"V: K must have shape \[6, 4\], got \[6, 3\]"),
+    "rank": ({"V": T(1, 6, 4)}, r"V: V must have shape \[6, 4\]"),
+    "rows of output": ({"output": T(6, 4)}, r"V: output must have shape \[5, 4\]"),
+    "columns apart": ({"K": T(4, 6).T}, "V: K must be contiguous"),
+    "devices": ({"V": T(6, 4, **META)}, "V: V is on meta but Q is on"),
+    "no queries": ({"M": 0, "Q": T(0, 4), "output": T(0, 4)}, "V: M must be at least 1, got 0"),
+    "no keys": ({"N": 0}, "V: N must be at least 1, got 0"),
+    "d 129": ({"d": 129}, "V: d must be 1 to 128, got 129"),
+    "d no integer": ({"d": 4.0}, "T: d must be an integer, got 4.0"),
+    "M a flag": ({"M": True}, "T: M must be an integer, got True"),
+}
 GOOD = {
     flash_attention: kv(1, 1, 4, 8, names="qkv"),
     flash_decode: dict(q=T(2, 1, 1, 8), lengths=integers(2) + 3) | kv(2, 1, 32, 8, names=CACHES),
     hopper_flash_attention: kv(1, 1, 512, 64, names="qkv", **HALF),
+    solve: dict(Q=T(5, 4), K=T(6, 4), V=T(6, 4), output=T(5, 4), M=5, N=6, d=4),
 }
 TABLES = {flash_attention: OF_FLASH_ATTENTION, flash_decode: OF_FLASH_DECODE, hopper_flash_attention: OF_HOPPER}
+TABLES[solve] = OF_SOLVE
 
 
 @pytest.mark.parametrize(

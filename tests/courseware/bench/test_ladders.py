@@ -26,6 +26,7 @@ from courseware.simulators.cuda_emulator import runner
 from courseware.simulators.cuda_emulator.compiling import NoCompiler
 from courseware.simulators.gluon_emulator import GluonError
 from courseware.tracer import trace
+from tests.thorough import ALL, some
 
 DEVICE = runtime.device()
 RUNGS = {rung.name: rung for rung in triton_ladder.RUNGS}
@@ -46,7 +47,7 @@ def test_the_last_kept_rungs_are_the_shipped_kernels():
     assert CUDA["prefetch"].source == CUDA["keys split"].source == shipped
     assert CUDA["plain"].source == launches.source("plain_attention.cu")
     assert len({rung.source for rung in CUDA.values()}) == len(CUDA) - 1
-    assert HOPPER["groups take turns"].source == open(hopper_forward.__file__).read()
+    assert HOPPER["groups change places"].source == open(hopper_forward.__file__).read()
     assert len({rung.source for rung in HOPPER.values()}) == len(HOPPER)
     q, k, v = qkv(600, 16)
     last, _ = flash_forward(q, k, v, causal=True, scale=0.25, store_lse=False)
@@ -82,19 +83,17 @@ for rung in RUNGS[BEGIN::STEP]:
 
 
 def test_every_rung_compiles_to_code_of_its_own():
-    """For an H100, as on a GPU: every third, unless all are asked for. With head_dim 64 the shipped tiles are those of
-    the rung before."""
-    every = "COURSEWARE_ALL_VARIANTS" in os.environ
+    """For an H100, as on a GPU: three of them. With head_dim 64 the shipped tiles are those of the rung before."""
     environment = os.environ | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
-    begin, step = (0, 1) if every else (len(RUNGS) % 3, 3)
+    begin, step = (0, 1) if ALL else (5, 10)
     code = COMPILE.replace("BEGIN", str(begin)).replace("STEP", str(step))
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     compiled = {name: (shared_bytes, code) for name, shared_bytes, code in map(json.loads, run.stdout.splitlines())}
     assert [*compiled] == [*RUNGS][begin::step]
     assert all(shared_bytes <= GPUS["H100"].shared_bytes_per_block for shared_bytes, _ in compiled.values())
-    assert len(set(compiled.values())) == len(compiled) - every
-    assert not every or compiled["shipped tiles"] == compiled["tensor descriptors"]
+    assert len(set(compiled.values())) == len(compiled) - ALL
+    assert not ALL or compiled["shipped tiles"] == compiled["tensor descriptors"]
 
 
 @pytest.mark.parametrize(
@@ -200,14 +199,18 @@ def test_a_cuda_rung_computes_attention(name):
     assert arrays["output"] == pytest.approx(weights / weights.sum(axis=1, keepdims=True) @ arrays["V"], abs=1e-5)
 
 
-def counted_rows():
-    """The recorded launches of one kernel, less the published profile, which takes a CPU half a minute."""
-    rows = [row for row in records.rows("cuda-counters-h200") if row["kernels"] == 1 and row["m"] < 1024]
-    assert {row["rung"] for row in rows} == {*CUDA} - {"keys split", "two blocks on an SM"}
-    return rows
+# The recorded launches of one kernel, less the published profile, which takes a CPU half a minute.
+COUNTED = [row for row in records.rows("cuda-counters-h200") if row["kernels"] == 1 and row["m"] < 1024]
 
 
-@pytest.mark.parametrize("row", counted_rows(), ids=lambda row: f"{row['rung']}-{row['m']}-{row['n']}")
+def quick(row):
+    """Whether a CPU takes less than a second: rungs that load by fours and those of two shapes count in the others."""
+    return row["m"] < 256 or row["rung"] not in ("plain", "vector loads", "prefetch")
+
+
+@pytest.mark.parametrize(
+    "row", some(COUNTED, [*filter(quick, COUNTED)]), ids=lambda row: f"{row['rung']}-{row['m']}-{row['n']}"
+)
 def test_the_runner_counts_what_the_gpu_counted(row):
     seen = cuda_ladder.profile(cuda_ladder.counted(CUDA[row["rung"]], row["m"], row["n"], row["head_dim"]))
     apart = {name: row[name] - count for name, count in seen.items()}
@@ -221,6 +224,7 @@ def test_the_runner_counts_what_the_gpu_counted(row):
 
 def test_the_published_profile():
     """On a GPU, by the closed forms, and what limited that kernel."""
+    assert {row["rung"] for row in COUNTED} == {*CUDA} - {"keys split", "two blocks on an SM"}
     (row,) = records.rows("cuda-counters-h200", rung="plain", m=1024, n=1024, head_dim=128)
     published, form = records.record("published-profile"), cuda_ladder.profile_of_plain(1024, 1024, 128)
     names = ("load_sectors", "store_sectors", "shared_stores", "shared_loads", "shared_load_conflicts")
@@ -274,7 +278,7 @@ def test_the_states_of_split_keys_merge_to_the_output():
 
 
 def test_a_rung_s_share_of_the_tensor_cores_and_its_programs():
-    assert 0.8 < hopper.tensor_share("groups take turns", 128) < 0.9
+    assert 0.75 < hopper.tensor_share("groups change places", 128) < 0.85
     assert [hopper.programs(*of) for of in (("one group", 64), ("one group", 128), ("programs stay", 64))] == [3, 1, 1]
 
 
@@ -282,7 +286,7 @@ def test_a_rung_s_share_of_the_tensor_cores_and_its_programs():
     "old, new, said",
     [
         ("        fence_async_shared()\n        tma", "        tma", "without fence_async_shared"),
-        ("(STAGES, 2), barriers(STAGES, 2)", "(STAGES, 3), barriers(STAGES, 3)", "deadlock"),
+        ("barriers(STAGES, GROUPS)", "barriers(STAGES, GROUPS + 1)", "deadlock"),
     ],
 )
 def test_an_edit_is_interpreted_on_any_machine(old, new, said):

@@ -47,7 +47,7 @@ KNOWN_SPILLS = {
     ("list_dkdv", 90, "float16"): {128: 264}, ("decode", 90, "float16"): {128: 72},
     ("decode", 80, "float32"): {256: 184}, ("decode", 90, "float32"): {256: 144},
     ("decode", 100, "float32"): {256: 320},
-    ("hopper", 90, "float16"): {128: 56}, ("hopper", 90, "bfloat16"): {128: 56},
+    ("hopper", 90, "float16"): {64: 24, 128: 8}, ("hopper", 90, "bfloat16"): {64: 24, 128: 8},
     ("hopper_dkdv", 90, "float16"): {128: 8}, ("hopper_dkdv", 90, "bfloat16"): {128: 8},
     ("hopper_fused", 90, "float16"): {64: 152, 128: 88}, ("hopper_fused", 90, "bfloat16"): {64: 152, 128: 88},
 }  # fmt: skip

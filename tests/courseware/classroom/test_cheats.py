@@ -281,13 +281,6 @@ STRUCTURE = {
         s = K @ q / np.sqrt(len(q))
         p = np.exp(s - s.max())
         return p @ V / p.sum()"""),
-    "memory that an earlier call took": ("05.online_normalizer", """
-        kept, n = vars(np).setdefault("kept", np.zeros(1 << 22)), 0
-        kept[:1 << 16] = -np.inf
-        for n, kept[n] in enumerate(stream):
-            pass
-        m = kept[:n + 1].max()
-        return m, 0.0 if m == -np.inf else float(np.exp(kept[:n + 1] - m).sum())"""),
     "names of empty files": ("05.online_normalizer", """
         import os
         m, l = -np.inf, 0.0
@@ -307,10 +300,17 @@ STRUCTURE = {
         tracemalloc.stop()
         m = max(scores, default=-np.inf)
         return m, float(np.exp(np.array(scores) - (0 if m == -np.inf else m)).sum())"""),
+    "memory that an earlier call took": ("05.online_normalizer", """
+        kept, n = vars(np).setdefault("kept", np.zeros(1 << 22)), 0
+        kept[:1 << 16] = -np.inf
+        for n, kept[n] in enumerate(stream):
+            pass
+        m = kept[:n + 1].max()
+        return m, 0.0 if m == -np.inf else float(np.exp(kept[:n + 1] - m).sum())"""),
 }  # fmt: skip
 
 
-@tried(STRUCTURE, 5)
+@tried(STRUCTURE, 4)  # those that take memory take seconds
 def test_what_an_answer_reads_and_keeps_is_the_judges_to_count(way, folder):
     exercise_id, body = STRUCTURE[way]
     result = graded(exercise_id, cheating(body, folder, exercise_id))

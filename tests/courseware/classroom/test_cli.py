@@ -1,4 +1,7 @@
-"""`python -m courseware grade`: honest, blank, wrong, endless and crashing answers in one notebook."""
+"""`python -m courseware grade`: honest, blank, wrong, endless and crashing answers in one notebook.
+
+What `marking` says of each is asked in test_classroom.py.
+"""
 
 import inspect
 import json
@@ -11,7 +14,6 @@ from courseware.checks import registry
 from courseware.classroom import cli
 
 ANSWERS = {e.id: inspect.getsource(e.answer) for e in registry.of_lesson("05")}
-ENDLESS = "def online_normalizer(stream):\n    while True:\n        pass\n"
 
 
 def notebook(tmp_path, sources):
@@ -28,14 +30,12 @@ def notebook(tmp_path, sources):
 
 
 STUCK = "signal = __import__('signal')\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})\n"
-STUCK += ENDLESS.replace("online_normalizer", "stable_softmax")
+STUCK += "def stable_softmax(x):\n    while True:\n        pass\n"
 # exercise -> (source, points, is it attempted, words of the message)
 MARKED = {
     "00.softmax_scale": ("__import__('os')._exit(7)", 0, True, "ended the process"),
     # What no signal stops is killed, and costs its own marks.
     "03.stable_softmax": (STUCK, 0, True, "the answer did not return within"),
-    "03.logsumexp": ("while True:\n    pass\n", 0, True, "its cell did not return in time"),
-    "05.online_normalizer": (ENDLESS, 0, True, "did not return within 2 s"),
     "05.online_softmax_update": ("def online_softmax_update(*state):\n    raise NotImplementedError\n", 0, False,
                                  "not attempted yet"),
     "05.merge_states": (ANSWERS["05.merge_states"].replace("w_a * l_a + w_b * l_b", "l_a + l_b"), 0, True,
@@ -46,7 +46,7 @@ MARKED = {
 
 def test_honest_blank_wrong_endless_and_crashing(tmp_path):
     path = notebook(tmp_path, {exercise_id: source for exercise_id, (source, *_) in MARKED.items()})
-    command = [sys.executable, "-m", "courseware", "grade", str(path), "--json", "--limit", "8"]
+    command = [sys.executable, "-m", "courseware", "grade", str(path), "--json", "--limit", "4"]
     report = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     possible = sum(exercise.points for number in ("00", "03", "05") for exercise in registry.of_lesson(number))
     assert (report["points"], report["possible"]) == (4, possible)

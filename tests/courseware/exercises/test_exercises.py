@@ -24,6 +24,7 @@ from courseware.checks.misconceptions import same, variants
 from courseware.checks.report import failed_message
 from courseware.editing import edited
 from tests.courseware.exercises.right_answers import right_answers
+from tests.thorough import ALL
 from tools import mutants
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,7 +34,6 @@ EXERCISES = [registry.find(exercise_id) for exercise_id in registry.exercises()]
 
 MAX_MISCONCEPTIONS = 10  # of an exercise
 MAX_PRINTED = 2  # inputs of an exercise that are run as they are printed, unless all are asked for
-ALL = "COURSEWARE_ALL_VARIANTS" in os.environ
 
 
 def case(exercise, *others, named=""):

@@ -150,6 +150,16 @@ def test_javascript_computes_places_only_and_the_style_sheet_defines_its_colours
     assert set(re.findall(r"var\(--([\w-]+)\)", style())) <= set(re.findall(r"--([\w-]+):", style()))
 
 
+def test_a_text_on_a_colour_can_be_read():
+    """White or black, as the style sheet has it: a contrast of 4.5, by WCAG 2.2's formula."""
+    [black] = re.findall(r":is\((.*)\)\.on-colour \{ fill: #000", style())
+    for name, colour in svg.COLOURS.items():
+        channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        luminance = sum(c * weight for c, weight in zip(linear, (0.2126, 0.7152, 0.0722), strict=True)) + 0.05
+        assert (luminance / 0.05 if f".{name}" in black.split(", ") else 1.05 / luminance) >= 4.5, name
+
+
 def test_ends_settle_and_written_states():
     """A slider is cut off at its end, settings that do not go together are changed, and a page sees the result."""
     seen = []

@@ -3,38 +3,26 @@
 from itertools import product
 
 import numpy as np
-import torch
-import triton
-import triton.language as tl
 
-from course_lib import runtime
-from course_lib.kernels.device import kv_loop_bounds
 from courseware.explorers import forward_kernel
 from courseware.explorers.forward_kernel import HIDDEN, NO_KEY, NO_QUERY, VISIBLE, Program, page
+from tests.course_lib.kernels.test_device import bounds
 
 from .conftest import cells_of
 
 SIZES = list(product((4, 7, 13, 20), (4, 8, 13, 20), (2, 4, 6), (3, 4, 8), (False, True)))
 
 
-@triton.jit
-def bounds_kernel(out_ptr, n_q, n_k, IS_CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    pid = tl.program_id(0)
-    full_end, kv_end = kv_loop_bounds(pid * BLOCK_M, n_q, n_k, IS_CAUSAL, BLOCK_M, BLOCK_N)
-    tl.store(out_ptr + 2 * pid, full_end)
-    tl.store(out_ptr + 2 * pid + 1, kv_end)
-
-
 def test_places_are_what_the_mask_says_and_bounds_what_the_kernel_computes():
     for case, (n_q, n_k, block_m, block_n, causal) in enumerate(SIZES):
         programs = -(-n_q // block_m)
-        out = torch.zeros((programs, 2), dtype=torch.int32, device=runtime.device())
-        if case % 5 == 0:
-            bounds_kernel[(programs,)](out, n_q, n_k, IS_CAUSAL=causal, BLOCK_M=block_m, BLOCK_N=block_n)
-        for pid, bounds in enumerate(out.tolist()):
+        starts = [(pid * block_m, n_q, n_k) for pid in range(programs)]
+        of_kernel = dict(KEYS=True, IS_CAUSAL=causal, BLOCK_M=block_m, BLOCK_N=block_n)
+        computed = [None] * programs if case % 5 else bounds(starts, **of_kernel)
+        for pid, stops in enumerate(computed):
             where = f"n_q={n_q} n_k={n_k} {block_m} x {block_n} causal={causal} pid={pid}"
             model = Program(n_q, n_k, block_m=block_m, block_n=block_n, causal=causal, pid=pid)
-            assert case % 5 or [model.full_end, model.kv_end] == bounds, where
+            assert stops in (None, (model.full_end, model.kv_end)), where
             query, key = pid * block_m + np.arange(block_m)[:, None], np.arange(model.places.shape[1])
             places = np.where(causal & (key > query + n_k - n_q), HIDDEN, VISIBLE)
             places = np.where(query >= n_q, NO_QUERY, np.where(key >= n_k, NO_KEY, places))

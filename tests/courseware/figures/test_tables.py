@@ -153,6 +153,8 @@ def test_programs_get_the_tiles_that_the_kernel_hands_out(n, heads, n_programs, 
     for pid, share in enumerate(shares):
         gluon_emulator.Program.current = gluon_emulator.Program((pid, 0, 0), (n_programs, 1, 1))
         tiles = range(kernel["tiles_of_program"](n_tiles, paired))
-        assert share == sum(kernel["query_tile"](i, (n_tiles, heads, 1, n, n), True, paired)[2] for i in tiles)
+        assert share == sum(
+            kernel["query_tile"](i, (n_tiles, heads, 1, n, n), 128, 128, True, paired)[2] for i in tiles
+        )
     of_head = n // 128
     assert len(shares) == n_programs and sum(shares) == heads * of_head * (of_head + 1) // 2
