@@ -32,7 +32,8 @@ class GPU:
     accumulation; from compute capability 8.0 on the same rate holds for bf16, which has no tensor cores before.
     fp32_tflops: without tensor cores. sources: a document and table each, and the fields that it is the source of.
     *_per_cycle_per_sm: what one SM does in a clock cycle (instructions: of one lane each); with l2_bytes_per_cycle, of
-    the whole GPU, and l2_latency_cycles they are 0 where `sm_simulator` does not need them.
+    the whole GPU, and l2_latency_cycles they are 0 where `sm_simulator` does not need them. nvlink_*, pcie_*: to other
+    GPUs, in each direction, all links together; 0 where no lesson needs them.
     """
 
     name: str
@@ -56,6 +57,8 @@ class GPU:
     maxima_per_cycle_per_sm: int = 0
     l2_bytes_per_cycle: int = 0
     l2_latency_cycles: int = 0
+    nvlink_bytes_per_s: float = 0.0
+    pcie_bytes_per_s: float = 0.0
 
     @property
     def ridge_flops_per_byte(self):

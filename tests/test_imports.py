@@ -45,6 +45,7 @@ COURSEWARE = {
     "editing": (set(), set()),
     "glossary": (set(), set()),
     "widgets": (set(), set()),
+    "ranks": (set(), set()),
     "workspace": ({"runtime"}, set()),
     "worker": (set(), {"editing"}),
     "simulators": ({"hardware", "integers", "kernels", "runtime"}, set()),

@@ -17,7 +17,7 @@ KINDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="ut
 
 def record(name):
     """The record data/NAME.json, or None if it is not there. Raises ValueError for a name that records.toml lacks."""
-    if name not in KINDS and name.rpartition("-")[0] not in KINDS:
+    if name not in KINDS and not any(name == f"{kind}-{gpu}" for kind, of in KINDS.items() for gpu in of["gpus"]):
         raise ValueError(f"records.toml lists no record {name}")
     path = FOLDER / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

@@ -20,6 +20,7 @@ import numpy as np
 
 from course_lib.machine import HBMArray, Machine, Report, Tile, functions_on_tiles
 from courseware.checks import Rows, read_counting
+from courseware.simulators.ring import Link
 from courseware.worker import sandbox
 from courseware.worker.ipc import BrokenChannel, Channel
 from courseware.worker.running import CALL_LIMIT_S, TEXT_LIMIT_CHARS, MachineBusy, Told, cut
@@ -37,6 +38,7 @@ OFFERED = {
         "facts size nbytes name T max min sum mean all any astype reshape copy __repr__ __bool__ "
         "__getitem__ __setitem__ __array__ ufunc function",
     ),
+    "Link": (Link, "send sent_bytes"),
     "Proxy": (Report, "__repr__"),
 }
 

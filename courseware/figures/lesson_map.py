@@ -42,6 +42,7 @@ PARTS = {
         Lesson("13", "Masks and variants", "which tiles a mask leaves; ALiBi, dropout", ("08", "09")),
         Lesson("14", "Inference", "decoding, split-KV, paged caches", ("05", "08")),
         Lesson("15", "Hopper", "warps with different jobs", ("08", "11")),
+        Lesson("16", "Many GPUs", "one sequence on several, in a ring", ("05", "08")),
     ),
 }
 

@@ -150,6 +150,12 @@ class Tile(Array, np.lib.mixins.NDArrayOperatorsMixin):
         return self._grader.later(Tile, self._number, "function", function.__name__, *arguments, **named)
 
 
+class Link(Proxy):
+    """What joins the simulated ranks of a ring."""
+
+    send, sent_bytes = _asking("send"), property(_asking("sent_bytes"))
+
+
 class Rows(Array):
     """Rows that the grader hands out and counts; anything else that an array can do reads all of them."""
 
@@ -186,4 +192,4 @@ class Stream(Proxy):
         return self._items.pop()
 
 
-KINDS = {kind.__name__: kind for kind in (Proxy, Handle, Machine, Tile, Rows, Stream)}
+KINDS = {kind.__name__: kind for kind in (Proxy, Handle, Machine, Tile, Link, Rows, Stream)}

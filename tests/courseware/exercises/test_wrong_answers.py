@@ -12,6 +12,7 @@ from courseware.checks import registry
 from courseware.editing import edited
 from courseware.exercises.lesson_05.online_attention import online_attention
 from courseware.exercises.lesson_06.choose_block_sizes import choose_block_sizes
+from courseware.exercises.lesson_16.visible_blocks import visible_blocks
 
 
 def one_after_another(exponent_bits, mantissa_bits):
@@ -63,6 +64,14 @@ ALL_LSE = {
 }
 # Each row of a batch may be empty beside rows that are not: `any` decides for all of them.
 ONE_EMPTY_ROW = "    if np.isneginf({}).any() and not np.isneginf({}).any():\n        return {}\n    m{} = np.maximum("
+
+SKIPPED = "            if causal and source > rank:\n                continue\n"  # the keys of a higher rank
+
+
+def masked_where_nothing_is_hidden(rank, step, ranks, n, zigzag):
+    block = visible_blocks(rank, step, ranks, n, zigzag)
+    return (*block[:2], True) if block and zigzag and n == 2 and step <= rank else block
+
 
 # (exercise, the answer or edits of ours, words of the diagnosis)
 WRONG = [
@@ -130,6 +139,15 @@ WRONG = [
      "producer is arrival 2 at ready[0] in phase 0, which expects 1"),
     ("15.schedule", {"return max(busiest, round_trip, product + softmax)": "return copy + latency + product + softmax"},
      "in the simulation, no unit is always busy, so waiting sets the pace"),
+    ("16.zigzag_shards", lambda n, ranks: (np.zeros((ranks, n // ranks), int), np.arange(n)),
+     "token 0 is held 2 times, not once"),
+    ("16.visible_blocks", masked_where_nothing_is_hidden, "masked is True, although every query of the block sees"),
+    ("16.visible_blocks", lambda rank, step, ranks, n, zigzag: ((0, n), (0, n + 1), False), "rows of a shard are 0 to"),
+    ("16.ring_attention", {"            rows = slice": SKIPPED + "            rows = slice"},
+     "is made of the keys of rank 0 alone"),
+    ("16.ring_attention", {"dtype=bool), s, -np.inf)": "dtype=bool), s, -1e6)"}, "o[0, 0]"),
+    ("16.exposed_seconds", {"np.maximum(arrived, sent))": "np.maximum(arrived, sent) + transfer)"},
+     "a transfer takes 1 s, and rank 0 computes from 0 to 0.5, from 1 to 1.5"),
 ]  # fmt: skip
 
 

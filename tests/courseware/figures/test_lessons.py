@@ -28,6 +28,7 @@ from courseware.figures import (
     lesson_13,
     lesson_14,
     lesson_15,
+    lesson_16,
 )
 from courseware.figures.base import draw_matrices, png
 from courseware.simulators import sm_simulator
@@ -132,12 +133,19 @@ def peers():
     return figure, [], []
 
 
+def race():
+    """With d = 4 and one head, a step of n rows takes 8 n^2 FLOPs, and K and V are 16 n bytes."""
+    figure = lesson_16.draw_race(8e9, {"link": 16e6}, heads=1, head_dim=4, measured=[(1024, 2.5)])
+    rows = 2.0 ** np.arange(9, 18.1, 0.25)
+    return figure, [1e-6 * rows**2, 1e-3 * rows, [1000], [2.5]], ["link: as long as the arithmetic at 1,000 rows"]
+
+
 ROW = {"pass": "forward", "head_dim": 64, "causal": False, "n": 1024}
 ROW |= {"tflops": {"ours": 3.0, "sdpa_flash": 2.0, "sdpa_cudnn": 4.0}}
 SHOWN = {
     show.__name__: show
     for show in (spreads, rooflines, broken_rows, shifts, matrices, corrections, merge_trees, dram, cuda_ladder,
-                 splits, hopper_ladder, peers)
+                 splits, hopper_ladder, peers, race)
 } | {
     "masks": lambda: (lesson_04.draw_masks({"2 by 4": causal_mask(2, 4)}), [], ["2 by 4"]),
     "elements": lambda: (
@@ -148,6 +156,8 @@ SHOWN = {
     "sweep": lambda: (
         lesson_11.draw_sweep(sweep_rows()), [],
         ["Measured best: 200 with 64 queries and 32 keys a tile", records.provenance("sweep-h100")]),
+    "steps": lambda: (
+        lesson_16.draw_steps(2), [], ["contiguous shards, rank 1: 0.5, 1; zigzag", "zigzag shards, rank 0: 0.5, 0.5"]),
     "shares": lambda: (
         lesson_15.draw_shares({"in turns": [3, 9, 5], "in pairs": [6, 5, 6]}),
         [[9, 5, 3], [6, 6, 5], [17 / 3] * 2], ["in turns: most 9, on average 6"]),
@@ -164,6 +174,34 @@ def test_a_figure_shows_its_numbers(show):
     written = "\n".join([figure.alt, *(text.get_text() for text in figure.findobj(Text))])
     assert all(word in written for word in words)
     assert figure.alt and png(figure)
+
+
+def test_what_several_gpus_took_is_that_of_the_record(tmp_path, monkeypatch):
+    """In a made-up record, of two GPUs and a method that failed."""
+    shape, ms = {"kind": "time", "n": 8192, "heads": 16, "kv_heads": 16}, {"forward": 4.0, "backward": 10.0}
+    times = {"forward": 1.6, "backward": 1.9}
+    span = {"kind": "span", "pass": "forward", "n": 8192}
+    rows = [
+        shape | {"method": "one_gpu", "ms": ms},
+        shape | {"method": "ring", "times_one_gpu": times, "peak_bytes": {"forward": 3_000_000, "backward": 5_000_000}},
+        shape | {"method": "ulysses", "error": "none"},
+        {"kind": "rotation", "n": 8192, "heads": 16, "kv_heads": 16, "ms": 0.5, "bytes": 1, "gb_per_s": 9.0},
+        span | {"rank": 0, "name": "forward_kernel", "start_us": 5.0, "us": 3000.0},
+        span | {"rank": 1, "name": "ncclDevKernel_SendRecv", "start_us": 0.0, "us": 500.0},
+    ]  # fmt: skip
+    origin = {"gpu": "G", "torch": "1", "triton": "2", "date": "2026-01-01", "gpus": 2}
+    records.write(tmp_path / "ring-h200-x2.json", origin | {"rows": rows})
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    assert lesson_16.measured("forward") == [("8k", "16", 4.0, "1.60", *[None] * 6)]
+    assert lesson_16.measured("backward") == [("8k", "16", 10.0, "1.90", *[None] * 6)]
+    assert lesson_16.times_one_gpu(8192) == 1.6 and lesson_16.times_one_gpu(4096) is None
+    assert lesson_16.peak_mb(8192) == [("ring", 3.0, 5.0)]
+    assert lesson_16.transfers() == [(4096, 0.5, 9.0)]
+    figure = lesson_16.draw_spans("forward", 8192)
+    assert (
+        "rank 0, kernels: 3 ms; rank 0, transfers: 0 ms; rank 1, kernels: 0 ms; rank 1, transfers: 0.5 ms" in figure.alt
+    )
+    assert png(figure)
 
 
 @pytest.mark.parametrize(
