@@ -10,11 +10,13 @@ from courseware.simulators import ring
 
 from .base import INK, PALE, bare, label, legend, panels, tidy
 
-RECORD = "ring-h200-x2"
+RECORD = "ring-h100-x2"
 METHODS = {
     "ring": "ring",
     "all_gather": "all-gather",
     "ulysses": "Ulysses",
+    "context_parallel, sdpa_cudnn": "torch, cuDNN",
+    "context_parallel, sdpa_flash": "torch, flash",
     "context_parallel, sdpa_cudnn, allgather": "torch, cuDNN, all-gather",
     "context_parallel, sdpa_cudnn, alltoall": "torch, cuDNN, all-to-all",
     "context_parallel, sdpa_flash, allgather": "torch, flash, all-gather",
@@ -80,8 +82,14 @@ def draw_race(flops_per_s, links, heads=16, head_dim=128, measured=()):
     return figure
 
 
-def measured(which, columns=METHODS):
-    """Rows of a table: a shape, one GPU's ms, and how many times as fast each method of `columns` is.
+def methods():
+    """{name: what it is called} of those that were measured."""
+    found = {row["method"] for row in records.rows(RECORD, kind="time")}
+    return {name: said for name, said in METHODS.items() if name in found}
+
+
+def measured(which):
+    """Rows of a table: a shape, one GPU's ms, and how many times as fast each of `methods` is.
 
     which: "forward" or "backward". Of what failed, or was not measured, nothing.
     """
@@ -90,54 +98,19 @@ def measured(which, columns=METHODS):
         found.setdefault((row["n"], row["heads"], row["kv_heads"]), {})[row["method"]] = row
     rows = []
     for (n, heads, kv_heads), of in sorted(found.items(), key=lambda item: (item[0][1], item[0][0])):
-        times = [of.get(name, {}).get("times_one_gpu", {}).get(which) for name in columns]
+        times = [of.get(name, {}).get("times_one_gpu", {}).get(which) for name in methods()]
         heads = f"{heads}" if heads == kv_heads else f"{heads} over {kv_heads}"
         rows.append((f"{n // 1024}k", heads, of["one_gpu"]["ms"][which], *(x and f"{x:.2f}" for x in times)))
     return rows
 
 
 def times_one_gpu(n, which="forward", method="ring", heads=16):
-    """How many times as fast as one GPU a method was, or None without a record."""
-    found = records.rows(RECORD, kind="time", n=n, method=method, heads=heads)
-    return found[0]["times_one_gpu"][which] if found else None
-
-
-def peak_mb(n, heads=16):
-    """Rows of a table: MB that a GPU held beside inputs and results, forward and backward, by method."""
-    rows = {row["method"]: row for row in records.rows(RECORD, kind="time", n=n, heads=heads) if "peak_bytes" in row}
-    named = {"one_gpu": "one GPU, the whole sequence"} | METHODS
-    return [
-        (said, *(rows[name]["peak_bytes"][which] / 1e6 for which in ("forward", "backward")))
-        for name, said in named.items() if name in rows
-    ]  # fmt: skip
+    """How many times as fast as one GPU a method was."""
+    (row,) = records.rows(RECORD, kind="time", n=n, method=method, heads=heads)
+    return row["times_one_gpu"][which]
 
 
 def transfers():
     """[(rows of a rank, ms, GB/s)] of K and V on their way to the next rank, alone, with as many heads of K as of Q."""
-    gpus = (records.record(RECORD) or {}).get("gpus", 1)
-    rows = records.rows(RECORD, kind="rotation", heads=16)
+    gpus, rows = records.record(RECORD)["gpus"], records.rows(RECORD, kind="rotation", heads=16)
     return [(row["n"] // gpus, row["ms"], row["gb_per_s"]) for row in rows if "ms" in row]
-
-
-def draw_spans(which, n):
-    """What the GPUs did during one pass, by PyTorch's profiler: transfers and kernels, a lane for each. A figure."""
-    spans = records.rows(RECORD, kind="span", n=n, **{"pass": which})
-    ranks = sorted({span["rank"] for span in spans})
-    lanes = {"kernels": (BLUE, False), "transfers": (ORANGE, True)}
-    said, figure = [], None
-    begin = min((span["start_us"] for span in spans), default=0)
-    figure, (axes,) = panels(0.9 + 0.75 * max(1, len(ranks)), left=0.14, note=records.provenance(RECORD), alt="-")
-    for rank in ranks:
-        for lane, (name, (colour, is_link)) in enumerate(lanes.items()):
-            its = [s for s in spans if s["rank"] == rank and ("nccl" in s["name"].lower()) == is_link]
-            pieces = [((s["start_us"] - begin) / 1e3, s["us"] / 1e3) for s in its]
-            axes.broken_barh(pieces, (2 * rank + lane + 0.1, 0.8), facecolor=colour)
-            said.append(f"rank {rank}, {name}: {sum(us for _, us in pieces):.3g} ms")
-    axes.set_yticks(
-        [2 * rank + lane + 0.5 for rank in ranks for lane in range(2)],
-        [f"rank {rank}: {name}" for rank in ranks for name in lanes],
-    )
-    axes.set_ylim(max(1, 2 * len(ranks)), 0)
-    tidy(axes, x="ms")
-    figure.alt = f"Timeline of the {which} pass, {n:,} tokens. {'; '.join(said) or 'no record is here'}."
-    return figure
