@@ -1,4 +1,4 @@
-"""The ladder of lesson 15: `kernels.hopper_forward` with one idea after the other taken out.
+"""The ladder of lesson 15: `kernels/hopper/forward.py` with one idea after the other taken out.
 
 hopper_ladder.toml lists the ideas. The first rung is a kernel of its own, which stands here.
 """
@@ -87,7 +87,7 @@ def one_group_kernel(
 
 
 def run_one_group(q, k, v, *, causal, scale, store_lse=False):
-    """The first rung, of as many queries as keys at least one; as `hopper_forward`, without lse."""
+    """The first rung, as `hopper_forward` without lse, for at least as many keys as queries."""
     batch, heads, n_q, _ = q.shape
     n_k = k.shape[2]
     o = torch.empty_like(q, memory_format=torch.contiguous_format)

@@ -4,9 +4,9 @@ Triton decides by itself which warp does what, and what waits for what. Gluon, i
 
     a producer, one warp      the copy engine (TMA) fills tiles in shared memory while others compute
     groups compute            64 query rows each, from the same tiles; one's softmax runs under the others' products
-    the next scores early     S = Q K^T of the next tile before P V of this one, under which the next softmax runs
+    the next scores early     S = Q K^T of the next tile before P V of this one, under which the next softmax can run
     one barrier a step        a tile of K and the V of the tile before it come together
-    one masked tile           the first that a group sees; it stands before the loop, which knows no mask
+    one masked tile           a group's first, before the loop; a second only where the diagonal crosses two tiles
     groups change places      under a causal mask, a group's rows are early ones as often as late ones
     registers move            from the warp that fetches, which needs few, to the groups that compute
     programs stay             as many as there are multiprocessors; each computes one query tile after the other
@@ -80,7 +80,7 @@ def tiles_of_program(n_tiles, PAIRED: gl.constexpr):
 
 @gluon.jit
 def key_tiles(end_m, shape, BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr):
-    """How many key tiles the rows before end_m see. One at least: the first product has no condition, but a mask."""
+    """How many key tiles the rows before end_m see, but at least one: the first product is unconditional."""
     n_tiles, heads, group_size, n_q, n_k = shape
     n_seen = n_k
     if IS_CAUSAL:
@@ -93,7 +93,7 @@ def query_tile(i, shape, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, IS_CAUSAL
     """(head, first row, key tiles to visit) of this program's i-th query tile.
 
     Programs take the tiles of all heads in turns. PAIRED, every other tile is counted from the end: under a causal mask
-    two such tiles see as many keys as any other two, so that all programs have equally much to do.
+    all pairs see equally many keys, and programs differ by one pair at most.
     """
     n_tiles, heads, group_size, n_q, n_k = shape
     if PAIRED:
@@ -109,7 +109,7 @@ def query_tile(i, shape, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, IS_CAUSAL
 
 @gluon.jit
 def first_row(start_m, i, GROUP: gl.constexpr, GROUPS: gl.constexpr):
-    """Of a group in the program's i-th query tile: in every other one, the last group comes first."""
+    """A group's first row in the program's i-th query tile. In every other tile, the last group comes first."""
     return start_m + (GROUP + i % 2 * (GROUPS - 1 - 2 * GROUP)) * ROWS
 
 
@@ -160,10 +160,10 @@ def producer(q_desc, k_desc, v_desc, smem, ready, empty, shape, IS_CAUSAL: gl.co
 
 @gluon.jit
 def softmax(scores, m, last_key, start_n, scale_log2, IS_CAUSAL: gl.constexpr, MASKED: gl.constexpr):
-    """(m, alpha, p, row sums) of one tile: FA2 Alg. 1, line 9. scores: fp32 [ROWS, BLOCK_N], not yet scaled, as m.
+    """(m, alpha, p, row sums) of one tile: FA2 Alg. 1, line 9. scores: fp32 [ROWS, BLOCK_N], unscaled, like m.
 
-    last_key: [ROWS], the last that a row sees; start_n: the tile's first. Row sums are [ROWS, 8]: a thread adds up what
-    it has itself, and the threads of a row are added up at the end.
+    last_key: [ROWS], the last key that a row sees; start_n: the tile's first. Row sums are [ROWS, 8]: a thread adds up
+    its own weights, and the sums of a row's threads are added up at the end.
     """
     BLOCK_N: gl.constexpr = scores.shape[1]
     if MASKED:
@@ -184,7 +184,7 @@ def attend(
 ):  # fmt: skip
     """FA2 Alg. 1, lines 8 to 10: the values of the tile whose p is given, and the softmax of the next tile, at start_n.
 
-    step: of the next tile. m and l: with the former tile; acc: without it.
+    step: of the next tile. m and l already include the tile of p; acc does not.
     """
     q_smem, k_smem, v_smem = smem
     q_ready, kv_ready = ready
@@ -246,8 +246,8 @@ def consumer(
         if GROUPS == 2:  # four groups have no registers for them
             q = q.load(gl.DotOperandLayout(0, S_LAYOUT, 2))
 
-        # The first tile of keys, the last one of the sequence, is the only one that can end beyond it. Nobody waits for
-        # it here: it came with the last V of the query tile before.
+        # Only the sequence's last tile of keys, which comes first, can end beyond it. Its step has been waited for,
+        # above or with the last V of the query tile before.
         stage = step % STAGES
         k = k_smem.index(stage).reshape([BLOCK_N, BLOCK_D])
         scores = warpgroup_mma(q, k.permute((1, 0)), gl.zeros([ROWS, BLOCK_N], gl.float32, S_LAYOUT), use_acc=False)
@@ -389,8 +389,8 @@ def can_take(capability, q, k, v):
 def prefers_hopper(capability, q, k, v, causal):
     """Whether `flash_attention` takes this kernel: where it was faster than the portable one on an H200.
 
-    `tools.sweep dispatch` has measured it. The kernel needs long to fill its stages, and has large query tiles: fewer
-    than there are multiprocessors leave some with nothing to do.
+    `tools.sweep dispatch` has measured it. The kernel takes long to fill its stages, and its query tiles are large:
+    with fewer of them than multiprocessors, some have nothing to do.
     """
     batch, heads, n_q, _ = q.shape
     n_k, d = k.shape[2], columns(q.shape)
@@ -419,7 +419,7 @@ def hopper_forward(q, k, v, *, causal, scale, store_lse):
 
 
 def hopper_flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
-    """`flash_attention` by this kernel alone: arguments, results and precision are the same, but for these.
+    """`flash_attention` by this kernel alone: those arguments that it has, results and precision are the same.
 
     It takes fp16 and bf16, head_dim 33 to 128 in multiples of 8, sequences of 512 and more, tensors whose rows begin
     at multiples of 16 bytes, and a GPU of compute capability 9.0, or the CPU, where an emulator runs it (see
