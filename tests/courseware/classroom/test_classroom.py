@@ -2,7 +2,7 @@
 
 The whole loop runs once, with nbgrader's own commands, on a NumPy lesson; most tests look at what it left behind. The
 answers of a kernel lesson are marked without nbgrader. That every other answer passes is tested elsewhere: with its
-own checks (tests/courseware/exercises), in its notebook (tests/notebooks), and by the rules of the class (test_rules).
+own checks (tests/courseware/exercises), and by the rules of the class (test_rules).
 """
 
 import ast
