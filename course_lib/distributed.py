@@ -443,7 +443,8 @@ def ring_attention(q, k, v, *, group=None, causal=False, scale=None):
     Returns o with q's shape and dtype. Differentiable once. Each rank calls it, and the backward, in the same order. In
     a function that torch.compile takes, call torch.compiler.disable(ring_attention).
     Precision: each step's output has the inputs' dtype; they are merged, and gradients summed, in fp32. What travels:
-    `traffic.between_ranks`. Beside q, k, v, o and lse, the backward keeps nothing; both passes hold two more shards.
+    `traffic.between_ranks`. Beside q, k, v, o and lse, nothing is kept for the backward. The
+    forward holds two more shards of k and v; the backward also dq and, sent and received, two of dk and dv, in fp32.
 
     Raises RuntimeError if torch.distributed is not initialised, ValueError in a process that is not of the group, and
     TypeError or ValueError on every rank if one rank's arguments are refused or differ from another's. On GPUs ranks
@@ -547,15 +548,21 @@ def ulysses_attention(q, k, v, *, group=None, causal=False, scale=None):
 # Decoding
 
 
+def check_newest(ring, q, k, v, causal):
+    if q.shape[2] != 1:
+        raise ValueError(f"q has {q.shape[2]} new tokens of each sequence; accepted: 1")
+
+
 def sharded_decode(q, k_cache, v_cache, lengths, *, group=None, scale=None):
     """Attention of each sequence's newest token to keys that the ranks share: lesson 14's splits, over GPUs.
 
     q: [batch, heads, 1, head_dim], the same on every rank. k_cache, v_cache, lengths: the keys that this rank has, as
-    `flash_decode` takes them, lengths 0 where it has none. Returns o with q's shape, the same on every rank. Each rank
-    sends the others its o and lse in fp32. Not differentiable.
+    `flash_decode` takes them, lengths 0 where it has none. Caches have the same capacity on all ranks. Returns o with
+    q's shape, the same on every rank. Each rank sends the others its o and lse in fp32. Not differentiable. Errors as
+    `ring_attention`'s.
     """
     ring = ring_of(group)
-    checks = (lambda ring, q, k, v, causal: check_caches(q, k, v, lengths, None),)
+    checks = (lambda ring, q, k, v, causal: check_caches(q, k, v, lengths, None), check_newest)
     q, k_cache, v_cache, scale = agree(ring, "sharded_decode", q, k_cache, v_cache, False, scale, checks)
     o, lse = flash_decode(q, k_cache, v_cache, lengths, causal=False, scale=scale, return_lse=True)
     if ring.size == 1:

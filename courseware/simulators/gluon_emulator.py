@@ -138,6 +138,8 @@ class Shared:
 
     def store(self, tile):
         buffer = self.buffer
+        for product in buffer.products:
+            raise GluonError(f"{running()} stores to {buffer.name}, which a product of {product.partition} still reads")
         if buffer.sender:
             raise GluonError(
                 f"{running()} stores to {buffer.name}, which the copy engine may still read: no store_wait"

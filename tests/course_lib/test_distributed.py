@@ -127,6 +127,8 @@ def decode_law(rank, size):
     for b, counts in enumerate(seen):
         rows = torch.cat([torch.arange(count) + 6 * r for r, count in enumerate(counts)]).to(q.device)
         check_attention(o[b : b + 1], q[b : b + 1], k[b : b + 1, :, rows], v[b : b + 1, :, rows], scale=0.4)
+    with pytest.raises(ValueError, match="q has 2 new tokens of each sequence; accepted: 1"):
+        distributed.sharded_decode(q.repeat(1, 1, 2, 1), *caches, lengths)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])

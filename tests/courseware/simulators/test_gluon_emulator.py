@@ -43,6 +43,12 @@ def start_a_product(*shared):
     gluon_emulator.warpgroup_mma(TILE, TILE.T, None, use_acc=False, is_async=True)
 
 
+def store_over_a_product(desc, smem, ready, done):
+    mbarrier.wait(ready.index(0), 0)
+    gluon_emulator.warpgroup_mma(TILE, smem.index(0).permute((1, 0)), None, use_acc=False, is_async=True)
+    smem.index(0).store(TILE)
+
+
 def overwrite(desc, smem, ready, done):
     mbarrier.wait(done.index(0), 0)
     smem.index(0).store(TILE)
@@ -74,6 +80,10 @@ PROGRAMS = {
     "stored while another partition loads": (
         [fill, load_and_hand_back, overwrite],
         "overwrite 2 stores to smem[0], which load_and_hand_back 1 is still loading from",
+    ),
+    "stored over what a product reads": (
+        [fill, store_over_a_product],
+        "store_over_a_product 1 stores to smem[0], which a product of store_over_a_product 1 still reads",
     ),
     "copied twice": ([fill_twice], "fill_twice 0 starts a copy to smem[0], whose last tile nobody has waited for"),
     "too many arrivals": (
