@@ -79,7 +79,7 @@ def growth_bytes_per_item(run, short, long, given=lambda n: n):
     """How fast the memory of run(given(n)) grows with n: bytes per item, between n = short and n = long.
 
     Of an answer in this process counts the peak of what Python and NumPy allocate during the call, in every thread.
-    Another thread can only add, so a growth of a byte or more is measured again, three times in all, and the least one
+    Another thread can only add, so a growth of a byte or more is measured again, five times in all, and the least one
     counts. Of an answer in the worker, whose word counts for nothing, the pages that it has touched in this call
     whenever it asks for more: what it had before may be where it keeps things now.
     """
@@ -100,7 +100,7 @@ def growth_bytes_per_item(run, short, long, given=lambda n: n):
         if _samples:
             short, long = PAGES * short, PAGES * long
         growth = float("inf")
-        for _ in range(3):
+        for _ in range(5):
             if _samples:  # a new process: pages that have been used once are seldom given back
                 _samples[-1][0].close()
                 peak(short)
