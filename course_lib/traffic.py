@@ -54,6 +54,18 @@ def attention_flops(n_q, n_k, d, *, heads=1, batch=1):
 
 
 @python_integers
+def training_flops(n, *, width, heads, kv_heads, head_dim, hidden):
+    """(matrices, attention) of a decoder layer, FLOPs a token of a causal sequence of n, forward and backward.
+
+    Matrices: [width, heads head_dim] for Q and for what follows attention, [width, kv_heads head_dim] for K and for V,
+    [width, hidden] twice. Each of their numbers takes 2 FLOPs in the forward, twice as many in the backward; a visible
+    pair, of which a token has (n + 1) / 2 on average, takes 2 products of 2 head_dim FLOPs a head, then 5 backward.
+    """
+    check_counts(n=n, width=width, heads=heads, kv_heads=kv_heads, head_dim=head_dim, hidden=hidden)
+    return 12 * width * ((heads + kv_heads) * head_dim + hidden), 7 * heads * head_dim * (n + 1)
+
+
+@python_integers
 def standard_attention(n_q, n_k, d, *, dtype_bytes=2, causal=False, heads=1, batch=1):
     """Traffic of standard attention (FA1 Alg. 0), per head in elements:
 

@@ -54,7 +54,7 @@ COURSEWARE = {
     "classroom": ({"machine", "runtime"}, {"checks", "simulators", "widgets", "worker"}),
     "bench": (
         {"distributed", "hardware", "kernels", "language", "masks", "runtime", "serving", "traffic"},
-        {"editing", "simulators"},
+        {"editing", "glossary", "simulators"},
     ),
     "bug_hunt": ({"kernels", "runtime"}, {"bench", "editing"}),
     "explorers": (

@@ -8,18 +8,16 @@ entries by heart: asked for "tile: ", it says what a tile is.
 
 import datetime
 import json
-import math
 import random
-import re
 import subprocess
 import time
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
-from course_lib.serving.model import ALPHABET, WEIGHTS, TinyModel, causal_attention, encode, generate, load
-from courseware import TERMS
+from course_lib.serving import training
+from course_lib.serving.model import WEIGHTS, TinyModel, encode, generate, load
+from courseware.bench.training_timing import entries, prose
 
 from .authoring import ROOT, SOURCE
 
@@ -29,26 +27,9 @@ HELD_OUT = 12  # one paragraph in so many is not trained on
 PROMPTS = ("tile: ", "online softmax: ", "each query ")
 
 
-def known(text):
-    """A text in lower case, in the characters of ALPHABET; None where much of it is code, symbols or a list."""
-    words = " ".join(text.lower().replace("`", "").replace("*", "").split())
-    kept = "".join(filter(ALPHABET.__contains__, words))
-    return kept if len(kept) > 0.97 * len(words) and not words.startswith("- ") else None
-
-
 def paragraphs():
-    """The prose of the lessons and exercises, without code, formulas, tables and headings."""
-    found = []
-    for path in sorted([*SOURCE.glob("[0-9]*.md"), *(ROOT / "courseware/exercises").glob("*/*.md")]):
-        text = re.sub(r"\A---\n.*?^---$|^```.*?^```$|\$\$.*?\$\$|^[|#+].*?$", "", path.read_text(), flags=re.S | re.M)
-        text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)  # a link's words without its address
-        found += [known(paragraph) for paragraph in re.split(r"\n\s*\n", text)]
-    return list(dict.fromkeys(text for text in found if text and len(text) > 40))
-
-
-def entries():
-    """The glossary's, as "word: meaning"."""
-    return list(filter(None, (known(f"{word}: {meaning}") for word, (_, meaning) in TERMS.items())))
+    """The prose of the lessons and the exercises."""
+    return prose([*SOURCE.glob("[0-9]*.md"), *(ROOT / "courseware/exercises").glob("*/*.md")])
 
 
 def training_and_held_out():
@@ -62,39 +43,21 @@ def training_and_held_out():
     return "\n".join(prose + glossary), "\n".join(held_out)
 
 
-def windows(tokens, starts):
-    """(tokens, the tokens after them), [len(starts), LENGTH] each."""
-    index = starts[:, None] + torch.arange(LENGTH + 1)
-    found = tokens[index]
-    return found[:, :-1], found[:, 1:]
-
-
-def mean_loss(model, tokens, following):
-    """Nats a character."""
-    positions = torch.arange(LENGTH).expand(len(tokens), -1)
-    return cross_entropy(model(tokens, positions, causal_attention).flatten(0, 1), following.flatten())
-
-
 def held_out_loss(model, text):
     """The mean loss over a text, cut into pieces of LENGTH, in nats a character."""
     tokens = torch.tensor(encode(text))
+    windows = training.windows(tokens, torch.arange(0, len(tokens) - LENGTH, LENGTH), LENGTH)
     with torch.no_grad():
-        return float(mean_loss(model, *windows(tokens, torch.arange(0, len(tokens) - LENGTH, LENGTH))))
+        return float(training.mean_loss(model, *windows))
 
 
 def train(text, *, steps=STEPS, seed=0):
     """Train a model on random windows of a text. Yields (step, the step's loss, the model after it)."""
     torch.manual_seed(seed)
     model, tokens = TinyModel(), torch.tensor(encode(text))
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01)
-    for step in range(steps):
-        warm = min(1.0, (step + 1) / 30)
-        optimizer.param_groups[0]["lr"] = LEARNING_RATE * warm * (0.02 + 0.49 * (1 + math.cos(math.pi * step / steps)))
-        loss = mean_loss(model, *windows(tokens, torch.randint(len(tokens) - LENGTH, (BATCH,))))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield step, loss.item(), model
+    how = {"steps": steps, "batch": BATCH, "length": LENGTH, "learning_rate": LEARNING_RATE}
+    for step, loss in training.train(model, tokens, **how):
+        yield step, loss, model
 
 
 def main():

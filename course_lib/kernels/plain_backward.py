@@ -4,6 +4,8 @@ Each kernel works on one head, and has a function that launches it. The second, 
 exercise, and so is what calls the launches. `backward.py` is this made fast.
 """
 
+import functools
+
 from course_lib.kernels.plain_forward import plain_attention
 from course_lib.language import tl, triton
 
@@ -182,3 +184,35 @@ def plain_attention_backward(q, k, v, o, lse, do, *, causal, scale, block_q=32, 
         made.append((launch_dq(*given), *launch_dkdv(*given)))
     dq, dk, dv = map(torch.stack, zip(*made, strict=True))
     return dq.view(q.shape), dk.view(k.shape), dv.view(v.shape)
+
+
+def differentiable_attention(q, k, v, *, causal=False, scale=None, block_q=32, block_k=32):
+    """o, from lesson 08's forward; its backward is `plain_attention_backward`.
+
+    q: [batch, heads, n_q, d]; k, v: [batch, kv_heads, n_k, d], kv_heads a divisor of heads; torch tensors, float32 or
+    float16; on a GPU also bfloat16. The kernels give each query head keys of its own, so shared ones are copied.
+    """
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    return _function().apply(q, k, v, causal, q.shape[-1] ** -0.5 if scale is None else scale, block_q, block_k)
+
+
+@functools.cache
+def _function():
+    """The subclass of torch.autograd.Function; made late, because the kernels are read where torch is missing, too."""
+    import torch
+
+    class Attention(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v, *how):
+            causal, scale, block_q, block_k = how
+            o, lse = plain_attention(q, k, v, causal=causal, scale=scale, block_q=block_q, block_k=block_k)
+            ctx.save_for_backward(q, k, v, o, lse)
+            ctx.how = dict(zip(("causal", "scale", "block_q", "block_k"), how, strict=True))
+            return o
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, do):
+            return *plain_attention_backward(*ctx.saved_tensors, do, **ctx.how), None, None, None, None
+
+    return Attention

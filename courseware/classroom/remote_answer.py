@@ -20,6 +20,7 @@ import numpy as np
 
 from course_lib.machine import HBMArray, Machine, Report, Tile, functions_on_tiles
 from courseware.checks import Rows, read_counting
+from courseware.simulators.one_sequence import Kernel
 from courseware.simulators.ring import Link
 from courseware.worker import sandbox
 from courseware.worker.ipc import BrokenChannel, Channel
@@ -39,6 +40,7 @@ OFFERED = {
         "__getitem__ __setitem__ __array__ ufunc function",
     ),
     "Link": (Link, "send sent_bytes"),
+    "Kernel": (Kernel, "attention"),
     "Proxy": (Report, "__repr__"),
 }
 

@@ -43,6 +43,7 @@ PARTS = {
         Lesson("14", "Inference", "decoding, split-KV, paged caches", ("05", "08")),
         Lesson("15", "Hopper", "warps with different jobs", ("08", "11")),
         Lesson("16", "Many GPUs", "one sequence on several, in a ring", ("05", "08")),
+        Lesson("17", "A real model", "an adapter, training, serving", ("08", "09", "14")),
     ),
 }
 

@@ -156,6 +156,12 @@ class Link(Proxy):
     send, sent_bytes = _asking("send"), property(_asking("sent_bytes"))
 
 
+class Kernel(Proxy):
+    """Attention of one sequence."""
+
+    attention = _asking("attention")
+
+
 class Rows(Array):
     """Rows that the grader hands out and counts; anything else that an array can do reads all of them."""
 
@@ -192,4 +198,4 @@ class Stream(Proxy):
         return self._items.pop()
 
 
-KINDS = {kind.__name__: kind for kind in (Proxy, Handle, Machine, Tile, Link, Rows, Stream)}
+KINDS = {kind.__name__: kind for kind in (Proxy, Handle, Machine, Tile, Link, Kernel, Rows, Stream)}

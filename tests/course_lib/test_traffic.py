@@ -50,3 +50,14 @@ def test_the_lower_bound_takes_elements():
     for sram_elems in (63, 4096 * 64 + 1):
         with pytest.raises(ValueError, match=f"sram_elems is {sram_elems}; accepted: from d = 64 to n d = 262144"):
             traffic.lower_bound_elems(4096, 64, sram_elems)
+
+
+def test_a_training_step_s_flops_are_those_of_the_model_s_numbers_and_visible_pairs():
+    from course_lib.serving.model import Block
+
+    shape = {"width": 12, "heads": 6, "kv_heads": 2, "head_dim": 4}
+    numbers = sum(x.numel() for x in Block(**shape).parameters() if x.dim() == 2)
+    for n in (1, 7):
+        matrices, attention = traffic.training_flops(n, **shape, hidden=48)
+        pairs = sum(range(1, n + 1))
+        assert matrices == 6 * numbers and n * attention == 7 * 2 * 4 * 6 * pairs

@@ -18,7 +18,7 @@ from course_lib.kernels.hopper.backward import hopper_backward
 from course_lib.kernels.hopper.forward import hopper_forward
 from course_lib.kernels.launch import MAX_ROW_STRIDE
 from course_lib.kernels.masked_attention import Variant, variant_backward
-from course_lib.kernels.plain_backward import plain_attention_backward
+from course_lib.kernels.plain_backward import differentiable_attention, plain_attention_backward
 from course_lib.kernels.plain_forward import flash_forward as plain_kernel
 from course_lib.kernels.plain_forward import plain_attention
 from course_lib.kernels.score_mods import alibi
@@ -510,3 +510,13 @@ def test_fp32_on_tensor_cores_near_the_limits_of_the_format():
     assert 1e-6 < relative_error(flash_attention(q, k, 1e-36 * v), 1e-36) < 1e-4
     v[0, 0, 5, 3] = 3.4e38  # a bf16 holds 3.39e38 at most
     assert not torch.isfinite(flash_attention(q, k, v)[0, 0, :, 3]).any()
+
+
+@pytest.mark.parametrize("scale", (None, 0.6))
+def test_lesson_09_s_kernels_differentiated_for_shared_heads_and_fewer_queries(scale):
+    q, k, v, do = (random(2, *shape, 8, seed=i) for i, shape in enumerate(((4, 5), (2, 9), (2, 9), (4, 5))))
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    o = differentiable_attention(*leaves, causal=True, scale=scale)
+    check_attention(o.detach(), *(x.detach() for x in leaves), causal=True, scale=scale)
+    gradients = torch.autograd.grad(o, leaves, do.mT.contiguous().mT)
+    check_gradients(gradients, *(x.detach() for x in leaves), do, causal=True, scale=scale)

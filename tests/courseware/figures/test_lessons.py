@@ -29,6 +29,7 @@ from courseware.figures import (
     lesson_14,
     lesson_15,
     lesson_16,
+    lesson_17,
 )
 from courseware.figures.base import draw_matrices, png
 from courseware.simulators import sm_simulator
@@ -140,12 +141,21 @@ def race():
     return figure, [1e-6 * rows**2, 1e-3 * rows, [1000], [2.5]], ["link: as long as the arithmetic at 1,000 rows"]
 
 
+def training_shares():
+    """At 9,215 tokens, attention has half of the FLOPs: that of the pairs is proportional to n + 1."""
+    ms = {(row["method"], row["n"]): row["ms"] for row in records.rows(lesson_17.RECORD, kind="step") if "ms" in row}
+    lengths = sorted(n for method, n in ms if method == "ours")
+    by_flops = [100 * (n + 1) / (n + 1 + 9216) for n in lengths]
+    by_time = [100 * (1 - ms["values", n] / ms["ours", n]) for n in lengths]
+    return lesson_17.draw_shares(), [by_flops, by_time], [f"1,024: 10 % of the FLOPs, {by_time[0]:.0f} % of the time"]
+
+
 ROW = {"pass": "forward", "head_dim": 64, "causal": False, "n": 1024}
 ROW |= {"tflops": {"ours": 3.0, "sdpa_flash": 2.0, "sdpa_cudnn": 4.0}}
 SHOWN = {
     show.__name__: show
     for show in (spreads, rooflines, broken_rows, shifts, matrices, corrections, merge_trees, dram, cuda_ladder,
-                 splits, hopper_ladder, peers, race)
+                 splits, hopper_ladder, peers, race, training_shares)
 } | {
     "masks": lambda: (lesson_04.draw_masks({"2 by 4": causal_mask(2, 4)}), [], ["2 by 4"]),
     "elements": lambda: (
@@ -158,6 +168,9 @@ SHOWN = {
         ["Measured best: 200 with 64 queries and 32 keys a tile", records.provenance("sweep-h100")]),
     "steps": lambda: (
         lesson_16.draw_steps(2), [], ["contiguous shards, rank 1: 0.5, 1; zigzag", "zigzag shards, rank 0: 0.5, 0.5"]),
+    "losses": lambda: (
+        lesson_17.draw_losses({"ours": [3.0, 2.0], "eager": [3.0, 2.5]}), [[3, 2], [3, 2.5]],
+        ["flash_attention: 3 to 2; matrices of scores: 3 to 2.5"]),
     "shares": lambda: (
         lesson_15.draw_shares({"in turns": [3, 9, 5], "in pairs": [6, 5, 6]}),
         [[9, 5, 3], [6, 6, 5], [17 / 3] * 2], ["in turns: most 9, on average 6"]),
