@@ -128,7 +128,10 @@ def check_rows(batch, methods, dtype):
 
 
 def step_row(batch, attend, dtype, seconds=0.4):
-    """ms of a step, the median of those within `seconds`, three at least; peak memory; ms of the kernels."""
+    """ms of a step, the median of those within `seconds`, three at least; peak memory; ms of the kernels.
+
+    matmul_ms: of products by name, so that the "values" row has them alone; FlashAttention-2's kernels count, too.
+    """
     on_gpu = runtime.mode() == "gpu"
     wait = torch.cuda.synchronize if on_gpu else lambda: None
     model = new_model()

@@ -15,8 +15,8 @@ def attention_share(n, width, heads, kv_heads, head_dim, hidden, times_as_fast):
         head_dim, width], and two of the MLP, [width, hidden] and [hidden, width].
     A token multiplies each number of these matrices once in the forward: 2 FLOPs. The backward takes twice as many, for
         the gradients of the inputs and of the matrices.
-    A visible pair of a query and a key takes two products of vectors of head_dim in the forward, one for its score and
-        one for its part of the output, and five in the backward, in each of the heads. A product takes 2 * head_dim
+    In each of the heads, a visible pair of a query and a key takes two products of vectors of head_dim in the forward,
+        one for its score and one for its part of the output, and five in the backward. A product takes 2 * head_dim
         FLOPs. Token i, counted from 0, sees i + 1 keys.
     Nothing else counts: no embedding, norm or softmax. share: FLOPs of attention over those of the layer.
     speedup: how many times as fast the step becomes if attention takes 1 / times_as_fast of its time and the rest all

@@ -130,7 +130,11 @@ check(
     [tokens(3, 3, heads=4, gain=2), tokens(2, 4, batch=2, mask=[[1, 1, 1, 0], [0, 1, 1, 1]], gain=2)],
     call=CALL.replace("Kernel()\n", "Kernel(gain=gain)\n"),
 )
-check("one launch for a sequence", [tokens(3, 3, heads=6, batch=2), tokens(1, 3, batch=3)], test=once_a_sequence)
+check(
+    "one launch for a sequence",
+    [tokens(3, 3, heads=6, batch=2), tokens(1, 3, batch=3), tokens(3, 3, heads=4, mask=[[0, 1, 1]])],
+    test=once_a_sequence,
+)
 check("the inputs are not modified", [tokens(3, 3, heads=4, mask=[[0, 1, 1]])], calls=leaves_inputs_alone)
 
 PARTIAL_CREDIT = {"query heads that share keys": 2, "padding in front": 3}
