@@ -80,7 +80,8 @@ def draw(model):
             tip = f"step {number}: rank {rank} computes with the keys of rank {source}, {start:.4g} to {stop:.4g} ms"
             panel.rect((start, stop), (rank - HALF, rank - 0.02), f"bar {COLOURS[source]}", tip=tip)
             if panel.x(stop) - panel.x(start) > 12:
-                panel.text((start + stop) / 2, rank - HALF / 2, str(source), "middle small on-colour")
+                css = f"middle small on-colour {COLOURS[source]}"
+                panel.text((start + stop) / 2, rank - HALF / 2, str(source), css)
         if step.sent > step.send:
             start, stop = ms * step.send, ms * step.sent
             tip = f"step {number}: rank {rank} sends the keys of rank {source} on, {start:.4g} to {stop:.4g} ms"

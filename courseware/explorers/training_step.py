@@ -15,7 +15,7 @@ from .svg import Page, Panel
 from .words import table
 
 RECORD, HEAD_DIM, PARAMETER_BYTES = "training-h200", 128, 16  # fp32, with its gradient and AdamW's two moments
-H200_BYTES = 141 * 2**30  # as nvidia-smi counts its vendor's 141 GB
+H200_BYTES = 141 * 2**30  # its vendor's 141 GB, as `hardware` has those of others
 METHODS = {
     "flash_attention": "ours", "lessons 08 and 09": "plain", "PyTorch, FlashAttention-2": "sdpa_flash",
     "PyTorch, cuDNN": "sdpa_cudnn", "matrices of scores": "eager",
