@@ -375,19 +375,24 @@ def _launch_backward(
     **needs,
 ):  # fmt: skip
     """(dq, dk, dv, dsinks) by the kernels that suit the call, which are the same for every forward."""
-    if o.numel() == 0 or k.shape[2] == 0:
-        dsinks = None if sinks is None else torch.zeros_like(sinks) if dlse is None else dlse.sum((0, 2))
-        return *(torch.zeros_like(x) for x in (q, k, v)), dsinks
     do = addressable(do)
-    if mask is not None:
+    if mask is not None and o.numel() and k.numel():
         variant = _variant(q, k, sinks, weights, seed, key_ranges, mask, mods, dropout_p)
         return variant_backward(q, k, v, o, lse, do, dlse, variant, scale, **needs)
+    dsinks = None if sinks is None else torch.zeros_like(sinks) if dlse is None else dlse.sum((0, 2))  # without keys
+    return *gradients(q, k, v, o, lse, do, dlse, causal=causal, scale=scale, **needs), dsinks
+
+
+def gradients(q, k, v, o, lse, do, dlse=None, *, causal, scale, delta=None, need_dq=True, need_dkdv=True):
+    """(dq, dk, dv) without variants, by the kernels that suit the call; as `backward.flash_backward`."""
+    if q.numel() == 0 or k.numel() == 0:
+        return [torch.zeros_like(x) for x in (q, k, v)]
     metas = map(tensor_meta, (q, k, v, do))
-    how = {"causal": causal, "scale": scale, **needs}
-    fused = all(needs.values()) and not torch.are_deterministic_algorithms_enabled()
+    how = {"causal": causal, "scale": scale, "delta": delta, "need_dq": need_dq, "need_dkdv": need_dkdv}
+    fused = need_dq and need_dkdv and not torch.are_deterministic_algorithms_enabled()
     if not PORTABLE and prefers_hopper_backward(runtime.capability(q.device), *metas, causal, fused):
-        return *hopper_backward(q, k, v, o, lse, do, dlse, fused=fused, **how), None
-    return *flash_backward(q, k, v, o, lse, do, dlse, **how), None
+        return hopper_backward(q, k, v, o, lse, do, dlse, fused=fused, **how)
+    return flash_backward(q, k, v, o, lse, do, dlse, **how)
 
 
 def _decode(

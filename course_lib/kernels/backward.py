@@ -285,16 +285,9 @@ def dq_kernel(
     store_tile(dq_ptr + row * HEAD_DIM, dq * scale, start_m, n_q, HEAD_DIM, True, HEAD_DIM, BLOCK_M, BLOCK_D)
 
 
-def with_known_strides(o, lse, do, dlse):
-    """(o, lse, do, dlse) with copies of what has other strides than the kernels assume.
-
-    They are told the strides of do but the last, which is 1, and take the others (dlse may be None) as contiguous.
-    """
-    return o.contiguous(), lse.contiguous(), addressable(do), None if dlse is None else dlse.contiguous()
-
-
-def delta_plan(do, capability, has_dlse):
-    """The Launch of the first kernel for a gradient of this metadata."""
+@functools.lru_cache(MAX_CACHED_LAUNCHES)
+def delta_plan(o, do, dlse, capability):
+    """The Launch of the first kernel for tensors of this metadata (o and dlse, or None, are contiguous)."""
     batch, n_heads, n_q, head_dim = do.shape
     block_d = padded_head_dim(head_dim)
     # Large enough tiles to hide the latency of memory, small enough for registers, no more rows than
@@ -302,16 +295,25 @@ def delta_plan(do, capability, has_dlse):
     block_m = 128 if capability is None else min(128, 4096 // block_d)
     return Launch(
         delta_kernel, (-(-n_q // block_m) * batch * n_heads, 1, 1), *do.strides[:3], n_heads, n_q,
-        HAS_DLSE=has_dlse, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_D=block_d,
+        HAS_DLSE=dlse is not None, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_D=block_d,
     )  # fmt: skip
 
 
-@functools.lru_cache(MAX_CACHED_LAUNCHES)
-def plan(q, k, v, o, lse, do, dlse, capability, causal, scale, *, config_dkdv=None, config_dq=None, by_descriptor=None):
-    """The Launches of the three kernels for tensors of this metadata, and whether tiles come by descriptor.
+def row_delta(o, do, dlse=None):
+    """delta of each row, fp32 [batch, n_heads, n_q], contiguous. o, do, dlse as `flash_backward` takes them."""
+    o, do, dlse = o.contiguous(), addressable(do), None if dlse is None else dlse.contiguous()
+    delta = torch.empty(o.shape[:3], dtype=torch.float32, device=o.device)
+    metas = [None if x is None else tensor_meta(x) for x in (o, do, dlse)]
+    delta_plan(*metas, runtime.capability(o.device))(o, do, dlse, delta)
+    return delta
 
-    o, lse and dlse (or None) are contiguous; they are arguments because their alignment is compiled in. capability: of
-    the GPU, None for the interpreter. config_dkdv, config_dq, by_descriptor: see `flash_backward`.
+
+@functools.lru_cache(MAX_CACHED_LAUNCHES)
+def plan(q, k, v, lse, delta, do, capability, causal, scale, *, config_dkdv=None, config_dq=None, by_descriptor=None):
+    """The Launches of the other two kernels for tensors of this metadata, and whether tiles come by descriptor.
+
+    lse and delta are contiguous; they are arguments because their alignment is compiled in. capability: of the GPU,
+    None for the interpreter. config_dkdv, config_dq, by_descriptor: see `flash_backward`.
     """
     batch, n_heads, n_q, head_dim = q.shape
     _, n_kv_heads, n_k, _ = k.shape
@@ -322,7 +324,6 @@ def plan(q, k, v, o, lse, do, dlse, capability, causal, scale, *, config_dkdv=No
         n_rows=batch * n_heads * n_q,
     )  # fmt: skip
     sizes = dict(HEAD_DIM=head_dim, BLOCK_D=padded_head_dim(head_dim))
-    delta = delta_plan(do, capability, dlse is not None)
     strides = *q.strides[:3], *k.strides[:3], *v.strides[:3], *do.strides[:3]
     numbers = n_q, n_k, scale, scale * LOG2_E.value
     sizes |= dict(
@@ -340,17 +341,18 @@ def plan(q, k, v, o, lse, do, dlse, capability, causal, scale, *, config_dkdv=No
         MASK_K_ROWS=n_k % block_n != 0, BLOCK_M=block_m, BLOCK_N=block_n, **sizes,
         num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
-    return delta, dkdv, dq, by_descriptor
+    return dkdv, dq, by_descriptor
 
 
 def flash_backward(
-    q, k, v, o, lse, do, dlse=None, *, causal, scale, need_dq=True, need_dkdv=True, config_dkdv=None, config_dq=None,
-    by_descriptor=None,
+    q, k, v, o, lse, do, dlse=None, *, causal, scale, delta=None, need_dq=True, need_dkdv=True, config_dkdv=None,
+    config_dq=None, by_descriptor=None,
 ):  # fmt: skip
     """Launch the backward kernels; returns (dq, dk, dv) in the inputs' dtype, None for those not needed.
 
     q, k, v as `flash_forward` took them, o and lse as it returned them or slices of that; do like o; dlse like lse, or
-    None; scale finite. Of o, lse, do and dlse, any strides are right; `with_known_strides` says which cost a copy.
+    None; scale finite. Any strides of o, lse, do and dlse are right, but only those of do's first three dimensions do
+    not cost a copy. delta: what `row_delta` returned, or a slice, if the caller has it; o and dlse are not looked at.
     The launches take what `configs.select` returns. To measure other choices, config_dkdv and config_dq replace its
     results, and by_descriptor the decision of `takes_descriptors` on how the tiles that stream past are loaded.
     """
@@ -358,9 +360,10 @@ def flash_backward(
     dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) if need_dkdv else None for x in (k, v))
     if q.numel() == 0:
         return dq, dk, dv
-    o, lse, do, dlse = with_known_strides(o, lse, do, dlse)
-    metas = [None if x is None else tensor_meta(x) for x in (q, k, v, o, lse, do, dlse)]
-    launch_delta, launch_dkdv, launch_dq, by_descriptor = plan(
+    lse, do = lse.contiguous(), addressable(do)
+    delta = row_delta(o, do, dlse) if delta is None else delta.contiguous()
+    metas = map(tensor_meta, (q, k, v, lse, delta, do))
+    launch_dkdv, launch_dq, by_descriptor = plan(
         *metas, runtime.capability(q.device), causal, scale,
         config_dkdv=config_dkdv, config_dq=config_dq, by_descriptor=by_descriptor,
     )  # fmt: skip
@@ -368,8 +371,6 @@ def flash_backward(
     def streamed(x, rows):
         return descriptor(x, rows) if by_descriptor else None
 
-    delta = torch.empty_like(lse)
-    launch_delta(o, do, dlse, delta)
     if need_dkdv:
         rows = launch_dkdv.constants["BLOCK_M"]
         launch_dkdv(q, k, v, do, streamed(q, rows), streamed(do, rows), lse, delta, dk, dv)

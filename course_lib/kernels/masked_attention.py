@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 
 from course_lib import masks, runtime
-from course_lib.kernels.backward import delta_plan, load_statistics, with_known_strides
+from course_lib.kernels.backward import load_statistics, row_delta
 from course_lib.kernels.block_mask import block_mask_of, block_mask_of_ranges, keys_of_a_query
 from course_lib.kernels.configs import dot_precision, select
 from course_lib.kernels.device import (
@@ -37,7 +37,14 @@ from course_lib.kernels.device import (
     store_tile,
     weights_of,
 )  # fmt: skip
-from course_lib.kernels.launch import descriptor, padded_head_dim, takes_descriptors, tensor_meta, with_positive_scale
+from course_lib.kernels.launch import (
+    addressable,
+    descriptor,
+    padded_head_dim,
+    takes_descriptors,
+    tensor_meta,
+    with_positive_scale,
+)
 from course_lib.kernels.score_mods import apply_score_mods, score_mods_backward
 
 
@@ -410,12 +417,11 @@ def variant_backward(
     )
     if q.numel() == 0:
         return dq, dk, dv, None if variant.sinks is None else torch.zeros_like(variant.sinks)
-    o, lse, do, dlse = with_known_strides(o, lse, do, dlse)
+    lse, do = lse.contiguous(), addressable(do)
     capability, metas = runtime.capability(q.device), [tensor_meta(x) for x in (q, k, v, do)]
     if by_descriptor is None:
         by_descriptor = takes_descriptors(capability, *metas)
-    delta, dsinks = torch.empty_like(lse), None
-    delta_plan(metas[-1], capability, dlse is not None)(o, do, dlse, delta)
+    delta, dsinks = row_delta(o, do, dlse), None
     if variant.sinks is not None:
         weight = torch.exp(variant.sinks[:, None] - lse).nan_to_num(0.0)  # 0 where sink and lse are both -inf
         dsinks = -(weight * delta).sum((0, 2))

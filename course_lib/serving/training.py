@@ -19,20 +19,23 @@ def windows(tokens, starts, length):
     return found[:, :-1], found[:, 1:]
 
 
-def mean_loss(model, tokens, following, attend=causal_attention):
-    """Nats a character, of the tokens `following` those given. Both are int64 [batch, n]."""
-    positions = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1)
-    return cross_entropy(model(tokens, positions, attend).flatten(0, 1), following.flatten())
+def mean_loss(model, tokens, following, attend=causal_attention, positions=None):
+    """Nats a character, of the tokens `following` those given. Both are int64 [batch, n].
+
+    positions: int64 [n], of the tokens in their sequences, if those are not 0 to n - 1.
+    """
+    positions = torch.arange(tokens.shape[1], device=tokens.device) if positions is None else positions
+    return cross_entropy(model(tokens, positions.expand_as(tokens), attend).flatten(0, 1), following.flatten())
 
 
-def train_step(model, optimizer, tokens, following, attend=causal_attention, dtype=None, max_norm=None):
+def train_step(model, optimizer, tokens, following, attend=causal_attention, dtype=None, max_norm=None, positions=None):
     """One step of the optimizer; returns the loss before it, as a tensor without gradient.
 
     dtype: of the matrix products and of attention, by autocast; None for that of the parameters. max_norm: of the
-    gradient, which is shortened to it if it is longer.
+    gradient, which is shortened to it if it is longer. positions: `mean_loss`'s.
     """
     with torch.autocast(tokens.device.type, dtype, enabled=dtype is not None):
-        loss = mean_loss(model, tokens, following, attend)
+        loss = mean_loss(model, tokens, following, attend, positions)
     optimizer.zero_grad()
     loss.backward()
     if max_norm is not None:

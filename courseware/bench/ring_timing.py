@@ -13,6 +13,7 @@ import datetime
 import itertools
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -21,18 +22,21 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.nn import functional
 from torch.nn.attention import sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib import distributed, runtime
 from course_lib.kernels import flash_attention
-from courseware.bench import records, timing
+from courseware.bench import records, timing, training_timing
 from courseware.bench.accuracy import check_answers, relative_error
+from courseware.bench.timing import attempt
 
 HEAD_DIM = 128
 HEADS = ((16, 16), (32, 8))
 LENGTHS = (8192, 32_768, 131_072, 524_288)
 LONG = 524_288  # from here on, the ring alone beside one GPU, with HEADS[0], a single call of each
+SERIES = 5
+STEP_LENGTHS = (4096, 32_768, 262_144)  # of the sequences in training steps of lesson 17's model
 METHODS = {
     "ring": distributed.ring_attention,
     "all_gather": distributed.all_gather_attention,
@@ -54,7 +58,10 @@ def bytes_of(*tensors):
 
 
 def sustained(call, result_bytes, seconds=0.4):
-    """(ms, peak bytes beyond results and what there was before) of one of many back-to-back calls. 0: of the first."""
+    """(ms of one of many back-to-back calls, peak bytes beyond results and what there was before). 0: of the first.
+
+    ms: the median of SERIES series.
+    """
 
     def mean(calls):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -73,7 +80,9 @@ def sustained(call, result_bytes, seconds=0.4):
     if seconds == 0:
         return mean(1)
     call()
-    return mean(max(2, round(1e3 * seconds / mean(2)[0])))
+    calls = max(2, round(1e3 * seconds / SERIES / mean(2)[0]))
+    series, peaks = zip(*(mean(calls) for _ in range(SERIES)), strict=True)
+    return statistics.median(series), max(peaks)
 
 
 def both_passes(call, leaves, do, exact, seconds, checked=True):
@@ -109,7 +118,8 @@ def context_parallel(mesh, backend, rotation, tensors):
         for x in leaves:
             x.requires_grad_()
         try:
-            yield leaves, lambda: scaled_dot_product_attention(*leaves, **how)
+            # By this name: it is the module's function that context_parallel replaces.
+            yield leaves, lambda: functional.scaled_dot_product_attention(*leaves, **how)
         finally:
             for x in leaves:
                 x.requires_grad_(False)  # or they could not be resized to the whole again
@@ -198,16 +208,6 @@ def span_rows(n, heads, kv_heads):
         yield from (span | {"start_us": round(span["start_us"] - first_us, 2)} for span in spans)
 
 
-def attempt(row, measure):
-    """The row with what measure() returns, or with its error."""
-    try:
-        measured = measure()
-    except Exception as error:
-        measured = {"error": f"{type(error).__name__}: {error}"[:400]}
-    torch.cuda.empty_cache()
-    return row | measured
-
-
 def parts(lengths, size, mesh):
     """(what it is, an iterator over its rows) of each part of the record."""
     yield {"kind": "check"}, check_rows(size)
@@ -217,6 +217,8 @@ def parts(lengths, size, mesh):
     for n in lengths:
         if n < LONG:
             yield {"kind": "span", "n": n}, span_rows(n, *HEADS[0])
+    for n in STEP_LENGTHS:
+        yield {"kind": "step", "n": n}, training_timing.rank_rows(n)
 
 
 def main():

@@ -215,3 +215,13 @@ def shipped(kernel, q, k, v, do=None, *, causal=False, mask=None):
         by_descriptor=by_descriptor, n_rows=q.shape[:3].numel(),
     )  # fmt: skip
     return config, by_descriptor
+
+
+def attempt(row, measure):
+    """The row with what measure() returns, or with its error."""
+    try:
+        measured = measure()
+    except Exception as error:
+        measured = {"error": f"{type(error).__name__}: {error}"[:400]}
+    torch.cuda.empty_cache()
+    return row | measured

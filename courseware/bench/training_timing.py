@@ -13,10 +13,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch.nn.attention import sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import runtime
+from course_lib.distributed import ring_attention, shard
 from course_lib.kernels import flash_attention
 from course_lib.kernels.plain_backward import differentiable_attention
 from course_lib.serving.model import ALPHABET, TinyModel, causal_attention, encode, generate
@@ -24,7 +27,7 @@ from course_lib.serving.server import Server
 from course_lib.serving.training import mean_loss, train, train_step, windows
 from courseware.bench import timing
 from courseware.bench.accuracy import relative_error
-from courseware.bench.ring_timing import attempt
+from courseware.bench.timing import attempt
 from courseware.glossary import TERMS
 
 EXERCISES = Path(__file__).parents[1] / "exercises"
@@ -66,9 +69,21 @@ def eager(layer, q, k, v):
     return torch.softmax(scores, -1, dtype=torch.float32).to(v.dtype) @ v
 
 
-def values(layer, q, k, v):
-    """No attention: each token gets its own value, so that a step takes the time of all the rest."""
-    return v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+class Values(torch.autograd.Function):
+    """No attention: each token gets its own value, so that a step takes the time of all the rest.
+
+    q and k get a gradient, too: what comes before them has its backward.
+    """
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        ctx.group_size = q.shape[1] // k.shape[1]
+        return v.repeat_interleave(ctx.group_size, dim=1)
+
+    @staticmethod
+    def backward(ctx, do):
+        of_keys = do.unflatten(1, (-1, ctx.group_size)).sum(2)
+        return do, of_keys, of_keys
 
 
 def by_backend(backend, layer, q, k, v):
@@ -88,7 +103,7 @@ def contestants():
         **{name: partial(by_backend, backend) for name, backend in peers.items()},
         "sdpa": causal_attention,
         "eager": eager,
-        "values": values,
+        "values": lambda layer, q, k, v: Values.apply(q, k, v),
     }
     return {
         name: lambda layer, q, k, v, attend=attend: attend(layer, q.to(v.dtype), k.to(v.dtype), v)
@@ -103,11 +118,12 @@ def new_model():
         return TinyModel(**MODEL)
 
 
-def gradient(tokens, following, attend, dtype):
+def gradient(tokens, following, attend, dtype, positions=None, ranks=None):
     """(the loss, the gradient of all weights as one vector in float64). dtype: torch.float64, or as `train_step`'s."""
     model = new_model().to(torch.float64 if dtype == torch.float64 else torch.float32)
+    model = DistributedDataParallel(model) if ranks else model
     with torch.autocast(runtime.device(), torch.bfloat16, enabled=dtype == torch.bfloat16):
-        loss = mean_loss(model, tokens, following, attend)
+        loss = mean_loss(model, tokens, following, attend, positions)
     loss.backward()
     return loss.item(), torch.cat([weight.grad.double().flatten() for weight in model.parameters()])
 
@@ -127,22 +143,23 @@ def check_rows(batch, methods, dtype):
     return rows
 
 
-def step_row(batch, attend, dtype, seconds=0.4):
-    """ms of a step, the median of those within `seconds`, three at least; peak memory; ms of the kernels.
+def step_row(batch, attend, dtype, positions=None, ranks=None):
+    """ms of a step, the median of a few; peak memory; ms of the kernels.
 
     matmul_ms: of products by name, so that the "values" row has them alone; FlashAttention-2's kernels count, too.
+    positions: `mean_loss`'s. ranks: whether the model averages its gradients over ranks.
     """
     on_gpu = runtime.mode() == "gpu"
     wait = torch.cuda.synchronize if on_gpu else lambda: None
-    model = new_model()
+    model = DistributedDataParallel(new_model()) if ranks else new_model()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-5, fused=on_gpu)
-    step = partial(train_step, model, optimizer, *batch, attend, dtype)
+    step = partial(train_step, model, optimizer, *batch, attend, dtype, positions=positions)
     step()  # compiles, and makes the optimizer's moments
     wait()
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    ms, end_s = [], time.perf_counter() + seconds
-    while len(ms) < 3 or time.perf_counter() < end_s:
+    ms = []
+    for _ in range(7 if batch[0].numel() <= TOKENS else 2):
         begin_s = time.perf_counter()
         step()
         wait()
@@ -170,18 +187,31 @@ def served(model):
     return {"server": dict(zip(PROMPTS, server.run(), strict=True)), "alone": alone}
 
 
+def text_and_dtype(length):
+    """(the text as tokens, more of them than `length`; the dtype of the products): a text too short is repeated."""
+    tokens = torch.tensor(encode("\n".join(prose(EXERCISES.glob("*/*.md")) + entries())), device=runtime.device())
+    return tokens.repeat(1 + length // len(tokens)), torch.bfloat16 if runtime.mode() == "gpu" else None
+
+
+def changed(model):
+    """The model with another last bit or so in one of its parameters."""
+    with torch.no_grad():
+        model.embedding.weight[0, 0] *= 1 + 1e-7
+    return model
+
+
 def training_rows():
     """Training with each attention: curves of the loss, and a step's time and memory by the length of a sequence"""
-    device, dtype = runtime.device(), torch.bfloat16 if runtime.mode() == "gpu" else None
-    text = torch.tensor(encode("\n".join(prose(EXERCISES.glob("*/*.md")) + entries())), device=device)
+    device = runtime.device()
+    text, dtype = text_and_dtype(TOKENS)
     methods = contestants()
     attending = {name: attend for name, attend in methods.items() if name not in ("values", "sdpa")}
     weights = sum(weight.numel() for weight in TinyModel(**MODEL).parameters())
     yield {"kind": "model", **MODEL, "weights": weights, "characters": len(text), "tokens": TOKENS, "curve": CURVE}
     batch = windows(text, torch.arange(2, device=device) * CURVE["length"], CURVE["length"])
     yield from check_rows(batch, attending, dtype)
-    for name, attend in attending.items():
-        model = new_model()
+    for name, attend in [*attending.items(), ("control", methods["ours"])]:
+        model = changed(new_model()) if name == "control" else new_model()
         torch.manual_seed(1)
         begin_s = time.perf_counter()
         steps = train(model, text, **CURVE, attend=attend, dtype=dtype)
@@ -195,3 +225,32 @@ def training_rows():
         for name, attend in [*attending.items(), ("values", methods["values"])]:
             measure = partial(step_row, batch, attend, dtype)
             yield attempt({"kind": "step", "method": name, "n": n, "batch": TOKENS // n}, measure)
+
+
+def rank_rows(n):
+    """A step on sequences of n tokens on one GPU, on every rank the same; and by all ranks, in two ways.
+
+    Data parallel, each rank has its part of the sequences; context parallel, a shard of each. In both, the ranks' mean
+    of the gradients is that of the whole, and PyTorch computes it.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
+    (text, dtype), ours = text_and_dtype(n), contestants()["ours"]
+    count = max(1, TOKENS // n)
+    batch = windows(text, torch.arange(count, device=text.device) * n, n)
+    positions = shard(torch.arange(n, device=text.device), dim=0, causal=True)
+
+    def in_ring(layer, q, k, v):
+        return ring_attention(q.to(v.dtype), k.to(v.dtype), v, causal=True)
+
+    ways = {"one_gpu": (batch, ours, dtype)}
+    if count >= size:
+        ways["data_parallel"] = ([x.chunk(size)[rank] for x in batch], ours, dtype, None, size)
+    ways["context_parallel"] = ([shard(x, dim=1, causal=True) for x in batch], in_ring, dtype, positions, size)
+    exact = None
+    for name, how in ways.items():
+        row = {"kind": "step", "method": name, "n": n, "batch": count, "ranks": 1 if name == "one_gpu" else size}
+        if n <= TOKENS:
+            found = gradient(*how[0], *how[1:])[1]
+            exact = found if exact is None else exact
+            row["gradient_error"] = relative_error(found, exact)
+        yield attempt(row, lambda how=how: step_row(*how))

@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 
 from course_lib import runtime
-from course_lib.kernels.backward import delta_plan, with_known_strides
+from course_lib.kernels.backward import row_delta
 from course_lib.kernels.gluon import (
     PROPAGATE_NAN,
     TensorDescriptor,
@@ -46,7 +46,14 @@ from course_lib.kernels.hopper.forward import (
     descriptor,
     tiles_of_program,
 )
-from course_lib.kernels.launch import MAX_CACHED_LAUNCHES, Launch, takes_descriptors, tensor_meta, with_base
+from course_lib.kernels.launch import (
+    MAX_CACHED_LAUNCHES,
+    Launch,
+    addressable,
+    takes_descriptors,
+    tensor_meta,
+    with_base,
+)
 
 BLOCK = gl.constexpr(128)  # rows of both groups
 BLOCK_N = gl.constexpr(128)  # keys of a tile that streams past
@@ -61,13 +68,19 @@ def tile_schedule(
 ):
     """(head, first row, tiles to visit, how many of them need no mask) of this program's i-th tile.
 
-    Programs take tiles as `hopper_forward.query_tile` says. BY_KEY, the tiles are of keys, and visit tiles of queries,
-    the last one first; otherwise the other way round, and the first one first. So tiles without a mask come first.
-    STREAMED: rows of a tile that is visited.
+    Programs take tiles as `hopper_forward.query_tile` says, but exchange their pairs. With fewer queries than keys, the
+    pairs of key tiles differ, and a head may well have as many as there are programs, or half of that: a program would
+    get the longest pair of every head.
+
+    BY_KEY, the tiles are of keys, and visit tiles of queries, the last one first; otherwise the other way round, and
+    the first one first. So tiles without a mask come first. STREAMED: rows of a tile that is visited.
     """
     n_tiles, heads, group_size, n_q, n_k = shape
     if PAIRED:
-        tile = gl.program_id(0) + i // 2 * gl.num_programs(0)
+        turn, place, n_programs = i // 2, gl.program_id(0), gl.num_programs(0)
+        if turn < n_tiles // 2 // n_programs:  # a pair for every program
+            place = (place + turn * (n_programs // 3)) % n_programs
+        tile = place + turn * n_programs
         if i % 2 == 1:
             tile = n_tiles - 1 - tile
     else:
@@ -473,8 +486,8 @@ def block_m(head_dim, fused):
 
 
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
-def plan(q, k, v, o, lse, do, dlse, capability, n_sms, causal, scale, fused):
-    """The Launches of delta, of dK and dV, and of dQ for tensors of this metadata, and the number of pieces of dQ.
+def plan(q, k, v, lse, delta, do, capability, n_sms, causal, scale, fused):
+    """The Launches of dK and dV, and of dQ for tensors of this metadata, and the number of pieces of dQ.
 
     fused: whether dQ is computed with dK and dV. The others are `backward.plan`'s.
     """
@@ -494,7 +507,6 @@ def plan(q, k, v, o, lse, do, dlse, capability, n_sms, causal, scale, fused):
     pieces_of_head = -(-n_q // block_m(head_dim, fused)) * 2
     pieces = pieces_of_head * heads * batch
     return (
-        delta_plan(do, capability, dlse is not None),
         launch(hopper_dkdv_kernel, n_k, kv_heads, WITH_DQ=fused),
         Launch(round_dq_kernel, (pieces, 1, 1), n_q, pieces_of_head, scale, HEAD_DIM=head_dim, BLOCK_D=block_d) if fused
         else launch(hopper_dq_kernel, n_q, heads, MASK_K_ROWS=n_k % BLOCK_N.value != 0),
@@ -523,7 +535,9 @@ def _descriptor_of_sums(rows):
     )
 
 
-def hopper_backward(q, k, v, o, lse, do, dlse=None, *, causal, scale, need_dq=True, need_dkdv=True, fused=False):
+def hopper_backward(
+    q, k, v, o, lse, do, dlse=None, *, causal, scale, delta=None, need_dq=True, need_dkdv=True, fused=False,
+):  # fmt: skip
     """Launch the kernels on inputs that `hopper_forward.can_take`; as `flash_backward.flash_backward`.
 
     do begins its rows at multiples of 16 bytes, as q does. fused: in five products instead of seven, all gradients, but
@@ -533,13 +547,12 @@ def hopper_backward(q, k, v, o, lse, do, dlse=None, *, causal, scale, need_dq=Tr
     dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) if need_dkdv else None for x in (k, v))
     if q.numel() == 0:
         return dq, dk, dv
-    o, lse, do, dlse = with_known_strides(o, lse, do, dlse)
-    metas = [None if x is None else tensor_meta(x) for x in (q, k, v, o, lse, do, dlse)]
-    launch_delta, launch_dkdv, launch_dq, pieces = plan(
+    lse, do = lse.contiguous(), addressable(do)
+    delta = row_delta(o, do, dlse) if delta is None else delta.contiguous()
+    metas = map(tensor_meta, (q, k, v, lse, delta, do))
+    launch_dkdv, launch_dq, pieces = plan(
         *metas, runtime.capability(q.device), runtime.multiprocessors(q.device), causal, scale, fused
     )
-    delta = torch.empty_like(lse)
-    launch_delta(o, do, dlse, delta)
     sums = sums_desc = None
     if fused:
         sums = torch.zeros((16 * pieces, 256), dtype=torch.float32, device=q.device)

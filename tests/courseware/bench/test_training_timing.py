@@ -23,7 +23,7 @@ def test_every_attention_has_its_rows(miniature):
     rows = list(training_timing.training_rows())
     of = {kind: [row["method"] for row in rows if row["kind"] == kind] for kind in ("check", "curve", "step")}
     trained = [name for name in contestants() if name not in ("values", "sdpa")]
-    assert of == {"check": trained, "curve": trained, "step": [*trained, "values"]}
+    assert of == {"check": trained, "curve": [*trained, "control"], "step": [*trained, "values"]}
     assert rows[0]["kind"] == "model" and not any("error" in row for row in rows)
     assert len({row["losses"][0] for row in rows if row["kind"] == "curve"}) == 1
     assert [row["ms"] for row in rows if row["kind"] == "step"] == [16.0] * len(of["step"])
@@ -46,8 +46,11 @@ def test_a_failure_is_a_row(miniature, monkeypatch):
 
 
 def test_without_attention_each_token_gets_its_value():
-    q, k, v = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
-    assert torch.equal(contestants()["values"](0, q, k, v), v[:, [0, 0, 1, 1]])
+    q, k, v = (torch.randn(1, heads, 5, 8, requires_grad=True) for heads in (4, 2, 2))
+    o = contestants()["values"](0, q, k, v)
+    assert torch.equal(o, v[:, [0, 0, 1, 1]])
+    dq, dk, dv = torch.autograd.grad(o, (q, k, v), q.detach())
+    assert torch.equal(dq, q) and torch.equal(dv, q[:, ::2] + q[:, 1::2]) and torch.equal(dk, dv)
 
 
 def test_the_text_is_prose_in_the_model_s_characters(tmp_path):
