@@ -16,9 +16,9 @@ METHODS = {
     "all_gather": "all-gather",
     "ulysses": "Ulysses",
     "context_parallel, sdpa_cudnn, allgather": "torch, cuDNN, all-gather",
-    "context_parallel, sdpa_cudnn, alltoall": "torch, cuDNN, all-to-all",
+    "context_parallel, sdpa_cudnn, alltoall": "torch, cuDNN, step by step",
     "context_parallel, sdpa_flash, allgather": "torch, flash, all-gather",
-    "context_parallel, sdpa_flash, alltoall": "torch, flash, all-to-all",
+    "context_parallel, sdpa_flash, alltoall": "torch, flash, step by step",
 }
 
 
@@ -56,7 +56,7 @@ def draw_steps(ranks):
 def draw_race(flops_per_s, links, heads=16, head_dim=128, measured=()):
     """Milliseconds of a step's arithmetic and of a transfer against the rows of a rank, zigzag shards, bf16.
 
-    links: name -> bytes per second. measured: (rows of a rank, ms) of transfers on a GPU, drawn as dots.
+    links: name -> bytes per second. measured: (rows of a rank, ms) of transfers on a GPU, drawn as diamonds.
     """
     rows = 2.0 ** np.arange(9, 18.1, 0.25)
     compute = 1e3 * 4 * head_dim * heads * rows**2 / 2 / flops_per_s
@@ -109,10 +109,10 @@ def transfers():
 
 
 def peak_mb(n, heads=16):
-    """Rows of a table: MB that a GPU held beside inputs and results, forward and backward, by method."""
+    """Rows of a table: MB that a GPU held in the forward, beside inputs and results, by method."""
     rows = {row["method"]: row for row in records.rows(RECORD, kind="time", n=n, heads=heads) if "peak_bytes" in row}
     named = {"one_gpu": "one GPU, the whole sequence"} | METHODS
-    return [(named[name], *(x / 1e6 for x in rows[name]["peak_bytes"].values())) for name in named if name in rows]
+    return [(named[name], rows[name]["peak_bytes"]["forward"] / 1e6) for name in named if name in rows]
 
 
 def spans_of(which, n):

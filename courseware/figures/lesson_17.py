@@ -14,7 +14,7 @@ CONTROL = {"control": "flash_attention, one parameter changed by 1e-7"}
 NAMES = {method: name for name, method in training_step.METHODS.items()} | {"sdpa": "PyTorch"} | CONTROL
 STYLES = {
     "ours": (BLUE, "-"), "sdpa": (GREEN, "--"), "sdpa_flash": (GREEN, "--"), "sdpa_cudnn": (ORANGE, "--"),
-    "plain": (VERMILLION, ":"), "eager": (GREY, "-."), "control": (BLUE, ":"),
+    "plain": (VERMILLION, ":"), "eager": (GREY, "-."),
 }  # fmt: skip
 
 
@@ -79,12 +79,8 @@ def steps(what="ms"):
 
 
 def over_ranks():
-    """Rows of a table: tokens of a sequence, sequences; ms of a step in each of WAYS; GB likewise."""
+    """Rows of a table: tokens of a sequence, sequences, and ms of a step in each of WAYS."""
     found = {}
     for row in records.rows(OVER_RANKS, kind="step"):
-        found.setdefault((row["n"], row["batch"]), {})[row["method"]] = row
-    cells = [(what, size, way) for what, size in (("ms", 1), ("peak_bytes", 1e9)) for way in WAYS]
-    return [
-        (f"{n // 1024}k", batch, *(f"{of[way][what] / size:,.0f}" if way in of else None for what, size, way in cells))
-        for (n, batch), of in found.items()
-    ]
+        found.setdefault((row["n"], row["batch"]), {})[row["method"]] = round(row["ms"])
+    return [(f"{n // 1024}k", batch, *(of.get(way) for way in WAYS)) for (n, batch), of in found.items()]
