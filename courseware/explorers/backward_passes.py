@@ -51,23 +51,17 @@ def run(n_q, n_k, *, block_q, block_k, causal=False):
     events = machine.report().events
 
     places = [(name, visit) for name, grid in grids.items() for visit in range(1, grid.n_visits + 1)]
-    moved = tiles.bytes_moved(events, [0, *_starts(events)[1:], len(events)], TENSORS)
+    stored = {event.tensor: index for index, event in enumerate(events, start=1) if event.kind == "store"}
+    starts = [
+        *(index for index in range(stored["delta"]) if events[index].tensor == "O"),
+        *tiles.visit_starts(events, stored["delta"], stored["dV"], "Q", "KV"),
+        # Query tiles that see no key come first in their pass; they are not visits of their own.
+        *tiles.visit_starts(events, stored["dV"], len(events), "K", ("Q", "dO", "lse", "delta")),
+    ]
+    moved = tiles.bytes_moved(events, [0, *starts[1:], len(events)], TENSORS)
     flops = [2 * D * PRODUCTS[name] * pairs for name, grid in grids.items() for pairs in grid.pairs]
     flops = [0, *np.cumsum(flops).tolist()]
     return SimpleNamespace(grids=grids, n_visits=len(places), places=places, moved=moved, flops=flops)
-
-
-def _starts(events):
-    """Where in the log each visit begins."""
-    stores = [index for index, event in enumerate(events) if event.kind == "store"]
-    dkdv_begins = 1 + max(index for index in stores if events[index].tensor == "delta")
-    dq_begins = 1 + max(index for index in stores if events[index].tensor == "dV")
-    return (
-        [index for index in range(dkdv_begins) if events[index].tensor == "O"]
-        + tiles.visit_starts(events, dkdv_begins, dq_begins, "Q", "KV")
-        # Query tiles that see no key come first in their pass; they are not visits of their own.
-        + tiles.visit_starts(events, dq_begins, len(events), "K", ("Q", "dO", "lse", "delta"))
-    )
 
 
 def describe(model, step):

@@ -23,14 +23,12 @@ SKY, GREY = "#56B4E9", "#888888"
 # Pictures are drawn on white. Where JupyterLab is dark, light and dark change places, and colours stay what they are.
 NIGHT = "[data-jp-theme-light=false] img.drawn{filter:invert(0.88) hue-rotate(180deg)}"
 
-
-def _darker(colour):
-    return "#" + "".join(f"{round(0.62 * int(colour[i : i + 2], 16)):02x}" for i in (1, 3, 5))
-
-
 # A tensor has the same colour in every picture of the course, and its gradient a darker shade of it.
 TENSOR_COLOURS = {"Q": BLUE, "K": ORANGE, "V": GREEN, "S": VERMILLION, "P": SKY, "O": PURPLE}
-TENSOR_COLOURS |= {f"d{name}": _darker(colour) for name, colour in TENSOR_COLOURS.items()}
+TENSOR_COLOURS |= {
+    f"d{name}": "#" + "".join(f"{round(0.62 * int(colour[i : i + 2], 16)):02x}" for i in (1, 3, 5))
+    for name, colour in TENSOR_COLOURS.items()
+}
 # Numbers of a row, not tensors of the mathematics: greys.
 TENSOR_COLOURS |= {"m": "#333333", "l": "#666666", "lse": GREY, "delta": "#AAAAAA"}
 COLOURS = TENSOR_COLOURS | {"good": GREEN, "bad": VERMILLION, "now": ORANGE, "grey": GREY}
@@ -95,10 +93,7 @@ class Panel:
         tip: what it says when one points at it. choose: {setting: value} that a click on it chooses.
         """
         named = {"class": css} | {name.replace("_", "-"): value for name, value in attributes.items()}
-        if tip:
-            named |= {"data-tip": tip}
-        if choose:
-            named |= {"data-choose": json.dumps(choose, separators=(",", ":"))}
+        named |= {"data-tip": tip, "data-choose": json.dumps(choose, separators=(",", ":")) if choose else ""}
         written = "".join(f' {name}="{_written(value)}"' for name, value in named.items() if value not in ("", None))
         self._elements.append(f"<{tag}{written}>{escape(text)}</{tag}>")
 
@@ -117,12 +112,12 @@ class Panel:
                 lines.append(f"M{start:.1f} {both - start:.1f}L{stop:.1f} {both - stop:.1f}")
             self.element("path", "hatch", d="".join(lines))
 
-    def bars(self, heights, css, *, width=0.7, base=0, first=0, **about):
-        """Bars at first, first + 1, ... css: of all of them, or of each."""
+    def bars(self, heights, css, *, width=0.7, first=0, tips=()):
+        """Bars at first, first + 1, ... css: of all of them, or of each. tips: of each."""
         for i, height in enumerate(heights):
-            of_it = css if isinstance(css, str) else css[i]
-            middle = first + i
-            self.rect((middle - width / 2, middle + width / 2), (base, base + height), f"bar {of_it}", **about)
+            of_it, middle = css if isinstance(css, str) else css[i], first + i
+            x, tip = (middle - width / 2, middle + width / 2), tips[i] if tips else None
+            self.rect(x, (0, height), f"bar {of_it}", tip=tip)
 
     def line(self, points, css, **about):
         """A line through (x, y) of the points; None in their place lifts the pen."""

@@ -20,8 +20,6 @@ KINDS = {
     "store": ("store of O", "grey", 1), "S": ("S = Q K^T", "S", 0), "O": ("O += P V", "O", 0),
     "max": ("softmax", "P", 1), "exp": ("softmax", "P", 1), "rescale": ("O times alpha", "P pale", 1),
 }  # fmt: skip
-
-
 START = {"rung": "a warp that fetches", "stages": 2, "consumers": 2, "head_dim": 128, "block_k": 128}
 
 

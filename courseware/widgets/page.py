@@ -7,6 +7,8 @@ import html
 import threading
 from collections.abc import Callable, Iterator
 
+from .cells import shell
+
 # Okabe and Ito's palette, as in the figures.
 EDGES = {"quiet": "#888888", "passed": "#009E73", "failed": "#D55E00", "guess": "#0072B2"}
 
@@ -32,11 +34,7 @@ escape = html.escape
 
 
 def in_notebook() -> bool:
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    return get_ipython() is not None
+    return shell() is not None
 
 
 def boxed(content: str, mood: str = "quiet") -> str:

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from courseware.explorers import svg
-from courseware.explorers.explorer import AT_END, Explorer, script, slider, tick
+from courseware.explorers.explorer import AT_END, SCRIPT, Explorer, slider, tick
 from courseware.explorers.svg import Page, style
 from tools import authoring
 
@@ -144,7 +144,7 @@ def test_lessons_show_every_explorer():
 
 
 def test_javascript_computes_places_only_and_the_style_sheet_defines_its_colours():
-    code = re.sub(r"//.*", "", script())
+    code = re.sub(r"//.*", "", SCRIPT)
     assert set(re.findall(r"Math\.(\w+)", code)) <= {"abs", "ceil", "max", "min", "random", "round"}
     assert f"{AT_END:.0e}".replace("+0", "") in code
     assert set(re.findall(r"var\(--([\w-]+)\)", style())) <= set(re.findall(r"--([\w-]+):", style()))
