@@ -1,7 +1,6 @@
 """Lesson 04's explorer: what standard attention holds in memory and moves through it, and whether it fits.
 
 `run` is the model: bytes and FLOPs come from `course_lib.traffic`, the GPU's figures from `course_lib.hardware`.
-`explore` is the explorer.
 """
 
 from bisect import bisect_right
@@ -32,9 +31,8 @@ def by_pass(by_tensor):
 
     Returns pass -> {(tensor, "read" or "written"): bytes}. No tensor is read, or written, by two passes.
     """
-    field = {"read": "read_bytes", "written": "write_bytes"}
     return {
-        name: {(tensor, way): getattr(by_tensor[tensor], field[way]) for tensor, way in moves}
+        name: {(tensor, way): by_tensor[tensor][way == "written"] for tensor, way in moves}
         for name, moves in PASSES.items()
     }
 

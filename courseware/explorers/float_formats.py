@@ -23,6 +23,7 @@ DIGITS = "some digits lost"
 ORDINARY = "all in range"
 # What exp makes of the logits between two borders -> how it is drawn.
 ZONES = {"0": "skipped", "digits lost": "K pale", "safe": "good pale", "inf": "bad pale"}
+DOTS = ("grey", "K", "Q", "bad")  # logits in these
 
 
 def run(logits):
@@ -76,21 +77,13 @@ def _lines(model):
         for i, (logit, exp_x) in enumerate(zip(row.logits, row.exp_x, strict=True)):
             # In steps, so that logits which lie close do not cover each other.
             tip = f"{example.TOKENS[i]} in {row.number_format.name}: {significant(logit)}, exp {significant(exp_x)}"
-            panel.dot(logit, y + 0.02 - 0.08 * i, colour(exp_x, row.number_format), 4, tip=tip)
+            exceeded = exp_x > 0, exp_x >= row.number_format.smallest_normal, exp_x == np.inf
+            panel.dot(logit, y + 0.02 - 0.08 * i, DOTS[sum(exceeded)], 4, tip=tip)
     for i, logit in enumerate(model.logits):
         panel.line([(logit, -0.12), (logit, -0.44 - 0.26 * i)], "soft thin")
     for i, logit in enumerate(model.logits):
         panel.text(logit, -0.5 - 0.26 * i, example.TOKENS[i], "halo middle small")
     return panel
-
-
-def colour(exp_x, number_format):
-    """The class of a logit's dot, by what exp makes of it."""
-    if np.isinf(exp_x):
-        return "bad"
-    if exp_x == 0:
-        return "grey"
-    return "Q" if exp_x >= number_format.smallest_normal else "K"
 
 
 def _weights(model):

@@ -3,7 +3,7 @@
 `run` is the model: every step's state, computed by `course_lib.reference`. `page` shows one moment of it.
 """
 
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -19,6 +19,7 @@ from .words import number, vector
 
 ORDERS = ("as given", "ascending", "descending", "shuffled")
 DRAGGED_BY = 0.25
+decimals = partial(number, digits=3)
 
 
 def run(scores, values, *, names=None, block=1, order="as given", every_step=False):
@@ -149,20 +150,12 @@ def settle(stream, order, block, every_step, fed, scores, places):
     if scores[0] != stream:
         scores = [stream, *(None if np.isinf(score) else float(score) for score in given)]
     n = len(given)
-    if len(places) == n and any(place % 1 for place in places):
+    if len(places) != n:
+        order = order if order in ORDERS else "as given"
+    elif any(place % 1 for place in places):
         order = "your own"
-    elif len(places) != n and order not in ORDERS:
-        order = "as given"
-    if order in ORDERS:
-        permutation = orders_of(_numbers(scores[1:]))[order]
-    else:
-        permutation = np.argsort(places, kind="stable")
-    return {"order": order, "scores": scores, "block": min(block, n), "places": np.argsort(permutation).tolist()}
-
-
-def decimals(x):
-    """x as the explorer writes it."""
-    return number(x, 3)
+    orders = orders_of(_numbers(scores[1:])) | {"your own": np.argsort(places, kind="stable")}
+    return {"order": order, "scores": scores, "block": min(block, n), "places": np.argsort(orders[order]).tolist()}
 
 
 @cache

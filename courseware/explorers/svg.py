@@ -9,6 +9,7 @@ import json
 import textwrap
 from functools import cache
 from html import escape
+from itertools import groupby
 from math import ceil, log10
 from pathlib import Path
 
@@ -143,7 +144,7 @@ class Panel:
         """A text at a place of the data, moved by some pixels. css: "middle" or "end" say what stands at the place."""
         self.element("text", css, text, x=self.x(x) + right, y=self.y(y) + down, **about)
 
-    def cells(self, kinds, *, x=None, y=None, tips=None, chosen=None, css="cell"):
+    def cells(self, kinds, *, x=None, y=None, tips=None, chosen=None):
         """A grid of cells. kinds: their classes, a list of rows. x, y: edges of columns and rows (None: 0, 1, ...).
 
         tips, chosen: functions of a row's and a column's number that give an element's tip and choose.
@@ -151,17 +152,12 @@ class Panel:
         """
         x, y = x or range(len(kinds[0]) + 1), y or range(len(kinds) + 1)
         for i, row in enumerate(kinds):
-            j = 0
-            while j < len(row):
-                stop = j + 1
-                while tips is None and css == "cell" and stop < len(row) and row[stop] == row[j]:
-                    stop += 1
+            for _, (j, *more) in groupby(range(len(row)), key=None if tips else row.__getitem__):
                 about = {"tip": tips and tips(i, j), "choose": chosen and chosen(i, j)}
                 if row[j]:
-                    self.rect((x[j], x[stop]), (y[i], y[i + 1]), f"{css} {row[j]}", **about)
-                j = stop
+                    self.rect((x[j], x[j + 1 + len(more)]), (y[i], y[i + 1]), f"cell {row[j]}", **about)
 
-    def stacked(self, bars, *, height=0.66, unit=""):
+    def stacked(self, bars, *, unit=""):
         """Horizontal bars from the top down, of parts end to end, each with its name before and a note behind it.
 
         bars: name -> (parts, note), or (parts, note, limit) with a line at the limit, a part being (label, length,
@@ -174,7 +170,7 @@ class Panel:
             for label, length, css in parts:
                 stop = start + length
                 tip = f"{name}: {label}{f' {length:,.4g} {unit}' if unit else ''}" if label else None
-                self.rect((start, stop), (place - height / 2, place + height / 2), f"bar {css}", tip=tip)
+                self.rect((start, stop), (place - 0.33, place + 0.33), f"bar {css}", tip=tip)
                 if label and self.x(stop) - self.x(start) > 8 + LETTER * len(label):
                     on = "" if "pale" in css or "skipped" in css else f"on-colour {css}"
                     self.text((start + stop) / 2, place, label, f"middle {on}".strip())

@@ -3,6 +3,7 @@
 The counts are those of `simulators.cuda_emulator.request`, the rules of one request.
 """
 
+from itertools import groupby
 from types import SimpleNamespace
 
 import numpy as np
@@ -66,34 +67,29 @@ def evaluate(mapping, columns=32, padding=0, floats=1, step=1):
     return load
 
 
-def describe(load):
-    """The load in words and numbers, as HTML."""
+def page(**settings):
+    """The load on the rows of a matrix in device memory, on the banks of shared memory, and in words and numbers."""
+    load = evaluate(**settings)
     floats = "one float" if load.floats == 1 else f"{load.floats} floats"
     rows = f"rows of {load.columns}" + (f" and {load.padding} of padding" if load.padding else "")
-    head = f"<b>{load.mapping}</b>, step {load.step} of {load.steps}: each lane loads {floats} from {rows}. "
+    text = f"<b>{load.mapping}</b>, step {load.step} of {load.steps}: each lane loads {floats} from {rows}. "
     if load.misaligned is not None:
-        return (
-            f"{head}A lane loads {load.element_bytes} bytes from address {load.misaligned}, which {load.element_bytes} "
+        text += (
+            f"A lane loads {load.element_bytes} bytes from address {load.misaligned}, which {load.element_bytes} "
             "does not divide: a GPU stops with the error <i>misaligned address</i>."
         )
-    moved_bytes = len(load.sectors) * request.SECTOR_BYTES
-    passes, conflicts = len(load.passes), load.conflicts
-    return (
-        f"{head}<br>In device memory: <b>{_several(len(load.sectors), 'sector')}</b>, {moved_bytes:,} bytes, of which "
-        f"{load.requested_bytes} are requested. In shared memory: <b>{_several(passes, 'pass', 'passes')}</b>, "
-        f"{_several(conflicts, 'of them a conflict', 'of them conflicts') if conflicts else 'no conflict'}."
-    )
+    else:
+        moved_bytes, passes, conflicts = len(load.sectors) * request.SECTOR_BYTES, len(load.passes), load.conflicts
+        text += (
+            f"<br>In device memory: <b>{_several(len(load.sectors), 'sector')}</b>, {moved_bytes:,} bytes, of which "
+            f"{load.requested_bytes} are requested. In shared memory: <b>{_several(passes, 'pass', 'passes')}</b>, "
+            f"{_several(conflicts, 'of them a conflict', 'of them conflicts') if conflicts else 'no conflict'}."
+        )
+    return Page("A warp's load on device memory and on the banks.", (_memory(load),), (_banks(load),), text=text)
 
 
 def _several(count, one, more=None):
     return f"{count} {one if count == 1 else more or one + 's'}"
-
-
-def page(**settings):
-    """The load on the rows of a matrix in device memory, and on the banks of shared memory."""
-    load = evaluate(**settings)
-    what = "A warp's load on device memory and on the banks."
-    return Page(what, (_memory(load),), (_banks(load),), text=describe(load))
 
 
 def _memory(load):
@@ -143,13 +139,10 @@ def _banks(load):
 
 def _side_by_side(of_banks):
     """(first bank, lanes, how many banks) of neighbours that deliver to the same lanes in one pass."""
-    pieces = []
-    for bank in sorted(of_banks):
-        if pieces and pieces[-1][1] == of_banks[bank] and sum(pieces[-1][::2]) == bank:
-            pieces[-1][2] += 1
-        else:
-            pieces.append([bank, of_banks[bank], 1])
-    return pieces
+    in_turn = enumerate(sorted(of_banks))
+    for (lanes, _), banks in groupby(in_turn, key=lambda place: (of_banks[place[1]], place[1] - place[0])):
+        (_, first), *more = banks
+        yield first, lanes, 1 + len(more)
 
 
 def _served(panel, left, top, lanes, width, where, css):

@@ -82,8 +82,6 @@ def test_each_visit_of_attention_loads_its_own_tiles_and_all_are_the_closed_form
         for step, (i, j) in enumerate(model.grid.visits, start=1):
             before, after = model.moved[step - 1], model.moved[step]
             q_rows, k_rows = (np.ptp(rows) for rows in (model.grid.tiles.query_rows[i], model.grid.tiles.key_rows[j]))
-            for name in after:
-                assert after[name][0] >= before[name][0] and after[name][1] >= before[name][1], (case, step, name)
             inner, rows = ("K", k_rows) if order == "q_outer" else ("Q", q_rows)
             assert after[inner][0] - before[inner][0] == rows * row_bytes, (case, step)
 
@@ -140,8 +138,6 @@ def test_each_visit_of_the_backward_loads_its_own_tiles_and_all_are_the_closed_f
             tile = "qk"[index == 1]  # the outer loop's, loaded with the first of its visits
             is_new = grid.visits[visit - 2]["qk".index(tile)] != (i, j)["qk".index(tile)]
             assert after[outer][0] - before[outer][0] == is_new * rows[tile] * row_bytes, step
-        for name in after:
-            assert after[name][0] >= before[name][0] and after[name][1] >= before[name][1], (step, name)
         # A pass stores nothing before the pass ahead of it is done.
         assert (after["dK"][1] > 0) <= (index >= 1) and (after["dQ"][1] > 0) <= (index == 2), step
 

@@ -151,14 +151,11 @@ def test_what_is_no_operation_is_told_with_its_place(operation, words):
     assert words in str(error.value)
 
 
-def test_the_simulator_refuses_what_is_no_operation():
+def test_the_simulator_refuses_what_is_no_operation_or_no_rung():
     sm = SM()
     for operation in (None, ("fly",), ("wait", None, 0), mbarrier.wait(*sm.barriers("b", 1, 1), 2)):
         with pytest.raises(sm_simulator.JobError, match=r"cycle 0: job yielded|b\[0\]: a wait takes a parity"):
             SM().run({"job": one(operation)})
-
-
-def test_an_unknown_rung_is_refused():
     with pytest.raises(ValueError, match="none of the rungs 'one group'"):
         simulate("warp speed")
     with pytest.raises(ValueError, match="two groups take turns"):
