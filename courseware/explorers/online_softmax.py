@@ -56,10 +56,8 @@ def run(scores, values, *, names=None, block=1, order="as given", every_step=Fal
             keys=keys, m=float(m), l=float(l), alpha=float(alpha), acc=acc[:d], out=out[:d], carried=carried[:d],
             weights=carried[d:], batch=batch,
         ))  # fmt: skip
-    return SimpleNamespace(
-        scores=scores, values=values, names=names or [str(i + 1) for i in range(n)], order=permutation, block=block,
-        every_step=every_step, steps=steps,
-    )  # fmt: skip
+    names = names or [str(i + 1) for i in range(n)]
+    return SimpleNamespace(scores=scores, names=names, order=permutation, block=block, steps=steps)
 
 
 def orders_of(scores):

@@ -121,13 +121,9 @@ class Panel:
             self.rect(x, (0, height), f"bar {of_it}", tip=tip)
 
     def line(self, points, css, **about):
-        """A line through (x, y) of the points; None in their place lifts the pen."""
-        path, draws = [], False
-        for point in points:
-            if point is not None:
-                path.append(f"{'L' if draws else 'M'}{self.x(point[0]):.1f} {self.y(point[1]):.1f}")
-            draws = point is not None
-        self.element("path", f"line {css}", d="".join(path), **about)
+        """A line through (x, y) of the points."""
+        path = "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in points)
+        self.element("path", f"line {css}", d=path and f"M{path}", **about)
 
     def level(self, y, css, **about):
         """A horizontal line across the panel."""
@@ -179,15 +175,14 @@ class Panel:
                 self.line([(limit, place - 0.45), (limit, place + 0.45)], "ink")
             self.text(max(start, *limits, 0), place, note, "bad" if limits and start > limits[0] else "", right=5)
 
-    def handle(self, x, y, css, name, said, *, right=None, up=None, radius=9):
+    def handle(self, x, y, css, name, said, *, right, up, radius):
         """A circle that is taken hold of with mouse, finger or arrow keys. name, said: what it is, and its value.
 
-        right, up: what a move along an axis sets: [setting, index or None, low, high, step, step of a key].
+        right, up: what a move along an axis sets: [setting, index in it, low, high, step, step of a key].
         """
-        moves = {axis: move for axis, move in (("x", right), ("y", up)) if move}
         self.element(
             "circle", f"handle {css}", cx=self.x(x), cy=self.y(y), r=radius, tabindex=0, role="slider", aria_label=name,
-            aria_valuetext=said, aria_valuenow=float(x), data_moves=json.dumps(moves),
+            aria_valuetext=said, aria_valuenow=float(x), data_moves=json.dumps({"x": right, "y": up}),
         )  # fmt: skip
 
     def legend(self, meanings, left=None, top=12):
