@@ -111,7 +111,5 @@ def explore():
         "rows": slider("rows (2-D)", range(1, 13)), "block_m": menu("BLOCK_M (2-D)", (1, 2, 4, 8)),
         "pid_0": slider("program of rows (2-D)", range(12)),
     }  # fmt: skip
-    written = {
-        "grid": ("1-D", "2-D"), "cols": range(8, 13), "block_n": (4, 8), "pid_1": range(4), "pid_0": range(3)
-    }  # fmt: skip
+    written = {"grid": ("1-D", "2-D"), "cols": range(8, 13), "block_n": (4, 8), "pid_1": range(4), "pid_0": range(3)}
     return Explorer(page, start, controls, written=written)

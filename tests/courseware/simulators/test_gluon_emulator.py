@@ -95,9 +95,7 @@ PROGRAMS = {
     "nobody arrives": (
         [overwrite], "deadlock, everybody waits: overwrite 0 for phase 0 of done[0], which lacks 1 of 1 arrivals",
     ),
-    "nobody else is there": (
-        None, "deadlock: the kernel waits for phase 0 of ready[0], and nobody else is there",
-    ),
+    "nobody else is there": (None, "deadlock: the kernel waits for phase 0 of ready[0], and nobody else is there"),
 }  # fmt: skip
 
 
