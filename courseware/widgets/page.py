@@ -3,9 +3,9 @@ end may draw one output without the others."""
 
 import contextlib
 import contextvars
-import html
 import threading
 from collections.abc import Callable, Iterator
+from html import escape as escape
 
 from .cells import shell
 
@@ -29,8 +29,6 @@ STYLE = (
     f".course-bar i{{display:inline-block;height:.7em;background:{EDGES['guess']}}}"
     "</style>"
 )
-
-escape = html.escape
 
 
 def in_notebook() -> bool:
