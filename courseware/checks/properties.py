@@ -27,16 +27,16 @@ class Checks(list):
             call = f"{call.__name__}({', '.join(inspect.signature(call).parameters)})"
         self.call, self.test, self.case, self.through, self.examples = call, test, case, through, examples
 
-    def __call__(self, name: str, rows, call=None, test=None, calls=None) -> None:
+    def __call__(self, name: str, rows, call=None, test=None, calls=None, credit=0) -> None:
         """rows: inputs, each a dictionary or a tuple of arguments for `case`; the last may be a strategy of such rows.
 
-        calls(answer, **inputs): a test that calls the answer itself.
+        calls(answer, **inputs): a test that calls the answer itself. credit: as in Property.
         """
         call = call or self.call
         test = calls or self.through(call, test or self.test)
         rows = list(rows)
         draw = None if isinstance(rows[-1], dict | tuple) else rows.pop().map(self._inputs)
-        self.append(Property(name, call, test, tuple(map(self._inputs, rows)), draw, self.examples))
+        self.append(Property(name, call, test, tuple(map(self._inputs, rows)), draw, self.examples, credit=credit))
 
     def _inputs(self, row):
         return row if isinstance(row, dict) else self.case(*row)

@@ -19,6 +19,19 @@ def arrays(draw, *shape, of=NUMBERS):
     return np.array([draw(of) for _ in range(int(np.prod(shape)))], dtype=np.float64).reshape(shape)
 
 
+@st.composite
+def drawn_case(draw, most, of=NUMBERS, **inputs):
+    """A case with arrays of sizes that are drawn first, each from 1 up. most: {size: the most of it}.
+
+    inputs: of each name the shape of an array, as in q="n_q d", or another strategy.
+    """
+    sizes = {name: draw(st.integers(1, n)) for name, n in most.items()}
+    return {
+        name: arrays(draw, *map(sizes.get, given.split()), of=of) if isinstance(given, str) else draw(given)
+        for name, given in inputs.items()
+    }
+
+
 def state(draw, m, d_v, empty=False):
     """(m, l, acc) of a softmax whose running max is m, or of as many queries that have seen no key."""
     l, acc = 1.0 + arrays(draw, *m.shape, of=COUNTS), arrays(draw, *m.shape, d_v)

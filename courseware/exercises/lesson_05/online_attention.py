@@ -7,7 +7,7 @@ from course_lib import reference
 from courseware.checks import Checks, Evidence, Exercise, ExpectedOutput, Finding, agrees, case_of, not_modified
 from courseware.checks.diagnosis import compare, exact_and_plain, show
 from courseware.checks.read_counting import Rows, growing
-from courseware.exercises.common.generators import LARGE_SCORES, NUMBERS, arrays, as_floats, in_float32
+from courseware.exercises.common.generators import LARGE_SCORES, NUMBERS, as_floats, drawn_case, in_float32
 from courseware.exercises.common.precision import keeps_float64
 
 
@@ -109,14 +109,9 @@ def streams(of=NUMBERS):
     return st.builds(score_case, st.lists(of, min_size=1, max_size=7), st.integers(1, 3))
 
 
-@st.composite
-def inputs(draw):
-    n, d, d_v = draw(st.integers(1, 6)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    return case(arrays(draw, d), arrays(draw, n, d), arrays(draw, n, d_v), draw(st.integers(1, 4)))
-
-
 CALL = "online_attention(q, K, V, block)"
 case = case_of(online_attention)
+INPUTS = drawn_case({"n": 6, "d": 3, "d_v": 3}, q="d", K="n d", V="n d_v", block=st.integers(1, 4))
 EXAMPLE = case([1, 2], [[1, 0], [0, 1], [1, 1], [2, 1]], [[2, 0], [0, 2], [1, 1], [3, -1]], 2)
 right = agrees(attention_output)
 check = Checks("online_attention(q, K, np.eye(len(K)), block)", agrees(weights), score_case)
@@ -131,7 +126,7 @@ check(
     "the last block may be short, and a block may be longer than the sequence",
     [([0, 0, 0], 2), ([1, 0, 2, 1, 0], 3), ([1, 0], 4), streams()],
 )
-check("any q, K, V and block give attention's output", [EXAMPLE, inputs()], test=right, call=CALL)
+check("any q, K, V and block give attention's output", [EXAMPLE, INPUTS], test=right, call=CALL)
 check("scores near 1000 in one block", [([1000, 999], 2), ([1000], 1), wide_case([1000, 999], 2)])
 check(
     "the max falls or rises by 1000 from one block to the next",

@@ -108,13 +108,13 @@ check = kernel_checks(launch(), gives_o, case)
 check("all scores 0: o is the mean of the values", [(16, 16), (16, 32)], call=launch("0.0"))
 check("one tile of queries and one of keys: softmax(scale q k^T) v", [case(32, 64, block_m=32, block_n=64)])
 check("tiles of keys that leave the max alone", [(16, 48)], call=launch("-np.arange(n_k) / 4"))
-check("tiles of keys that raise the max, each of them", [(16, 48)], call=launch("np.arange(n_k) / 4"))
+check("tiles of keys that raise the max, each of them", [(16, 48)], call=launch("np.arange(n_k) / 4"), credit=3)
 check("lengths that no tile divides", [(20, 40), (16, 7), (5, 16), (1, 1)])
 check("head dimensions that are no power of two", [(16, 16, 3), (16, 16, 20)])
 check("several heads, each with its own keys", [case(16, 32, heads=2), case(32, 16, heads=3)])
 check("scores near 1000 do not overflow", [(16, 32)], call=NEAR_1000)
 check("the max falls by 1000 from one tile to the next", [(16, 32)], call=launch("-1000.0 * (np.arange(n_k) >= 16)"))
-check("all scores strongly negative", [(16, 32), (16, 23)], call=launch("-1000 - np.arange(n_k) % 2 / 4"))
+check("all scores strongly negative", [(16, 32), (16, 23)], call=launch("-1000 - np.arange(n_k) % 2 / 4"), credit=5)
 check("causal, as many queries as keys: query i sees keys 0 to i", [causal(16, 16), causal(40, 40)])
 check("causal, more keys than queries: the last query sees the last key", [causal(16, 48), causal(32, 64)])
 check(
@@ -125,6 +125,7 @@ check(
     "causal, more queries than keys: a query that sees no key gets 0, never NaN",
     [causal(20, 16), causal(50, 13)],
     test=explain(gives_o, means_of_nothing),
+    credit=6,
 )
 check(
     "lse is the natural log-sum-exp of the scores, -inf where there are none",
@@ -152,11 +153,4 @@ check(
 check("float32 products: nothing is rounded to TF32 on a GPU", [(16, 32)], test=rounds_products(gives_o))
 compiles(check, 20, 40, 20, 2, True)
 
-PARTIAL_CREDIT = {
-    "tiles of keys that raise the max, each of them": 3,
-    "all scores strongly negative": 5,
-    "causal, more queries than keys: a query that sees no key gets 0, never NaN": 6,
-}
-EXERCISE = Exercise(
-    __file__, flash_forward, check, points=8, minutes=25, difficulty="hard", imports=TRITON, partial=PARTIAL_CREDIT
-)
+EXERCISE = Exercise(__file__, flash_forward, check, points=8, minutes=25, difficulty="hard", imports=TRITON)

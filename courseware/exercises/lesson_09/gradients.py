@@ -1,12 +1,11 @@
 """What the exercises on the gradients of attention share: the oracle and inputs."""
 
 import numpy as np
-from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.reference import example
 from courseware.checks import ExpectedOutput, exact_and_plain, expected
-from courseware.exercises.common.generators import arrays, as_floats
+from courseware.exercises.common.generators import as_floats, drawn_case
 from courseware.exercises.common.oracles import weights
 
 
@@ -43,13 +42,11 @@ def expected_delta(o, do):
     return expected("delta", reference.backward.delta, o, do, terms=np.abs(o * do).sum(axis=1).max(), index="query")
 
 
-@st.composite
-def small_inputs(draw, square=False, most=3):
+def small_inputs(square=False, most=3, **others):
     """Small q, k, v and do. square: as many queries as keys and columns, so that no wrong transpose raises."""
-    n_q, n_k, d = draw(st.integers(1, most)), draw(st.integers(1, most)), draw(st.integers(1, 2))
-    if square:
-        n_q = n_k = d
-    return {name: arrays(draw, n, d) for name, n in (("q", n_q), ("k", n_k), ("v", n_k), ("do", n_q))}
+    rows = {"q": "n_q", "k": "n_k", "v": "n_k", "do": "n_q"}
+    shapes = {name: "d d" if square else f"{n} d" for name, n in rows.items()}
+    return drawn_case({"n_q": most, "n_k": most, "d": 2}, **shapes, **others)
 
 
 SENTENCE = as_floats(q=example.Q, k=example.K, v=example.V, do=[[1, 0], [0, 1], [1, 1], [2, -1]])

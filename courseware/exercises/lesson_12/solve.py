@@ -150,13 +150,15 @@ check(
 )
 check("one tile of keys, one element for each lane", [(16, 16, 32)])
 check("several tiles of keys", [(16, 32, 32), (16, 48, 32)])
-check("several blocks", [(32, 16, 32)])
+check("several blocks", [(32, 16, 32)], credit=2)
 check("any d up to 128", [(16, 16, 40), (16, 16, 5), (16, 32, 128)])
 check("any number of keys", [(16, 20, 32), (16, 1, 8), (16, 39, 40)])
 check("any number of queries", [(5, 16, 32), (20, 33, 32), (1, 1, 1)])
 check("scores of hundreds, the largest in the last tile", [(16, 16, 4), (16, 40, 8)], call=changed(LARGE))
 check("a later key scores far less", [(16, 20, 1)], call=changed("Q[:], K[:] = 1, -20 * np.arange(N)[:, None]"))
-check("all scores -4e6: the mean of V", [(16, 20, 1)], call=changed("Q[:], K[:] = 1, -4e6"), test=gives_the_mean)
+check(
+    "all scores -4e6: the mean of V", [(16, 20, 1)], call=changed("Q[:], K[:] = 1, -4e6"), test=gives_the_mean, credit=4
+)
 check(
     "Q is read once, K and V once for each block, 32 columns at a time",
     [(16, 32, 32), (40, 20, 70)],
@@ -170,8 +172,4 @@ check(
     [(17, 18, 33, 1), st.tuples(*(st.integers(1, most) for most in (33, 50, 70)), st.integers(2, 999))],
 )
 
-PARTIAL_CREDIT = {
-    "several blocks": 2,
-    "all scores -4e6: the mean of V": 4,
-}
-EXERCISE = Exercise(__file__, solve, check, points=6, minutes=35, difficulty="hard", partial=PARTIAL_CREDIT)
+EXERCISE = Exercise(__file__, solve, check, points=6, minutes=35, difficulty="hard")

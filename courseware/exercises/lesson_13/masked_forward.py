@@ -148,7 +148,7 @@ check = kernel_checks(call(), gives_o, case)
 check("all scores 0: o is the mean of the values", [case(16, 64, block_n=32)], call=call(scores="0"))
 check("one full tile", [(16, 16), case(32, 64, block_m=32, block_n=64)])
 check("tiles that leave the max alone", [(16, 48)], call=call(scores="-np.arange(n_k) / 4"))
-check("tiles that raise the max, each of them", [(16, 48)], call=call(scores="np.arange(n_k) / 4"))
+check("tiles that raise the max, each of them", [(16, 48)], call=call(scores="np.arange(n_k) / 4"), credit=2)
 WINDOW = call("masks.sliding_window(n_k - 4, 3)")
 check("partial tiles: a window", [(32, 32), case(32, 64, block_n=32)], call=WINDOW)
 LAYOUT = "np.arange(n_q // 16 * (n_k // 16)).reshape(-1, n_k // 16) % 3 != 1"
@@ -157,6 +157,7 @@ check(
     "lengths that no tile divides, full tiles or partial ones",
     [(20, 40), (5, 7), case(40, 53, block_m=32)],
     call=call("masks.sliding_window(n_k, 4)"),
+    credit=4,
 )
 check("head dimensions that are no power of two", [case(16, 16, d=5), case(32, 48, d=24)], call=WINDOW)
 check("scores near 1000 do not overflow", [(16, 32)], call=call(scores="1000 - np.arange(n_k) % 2 / 4"))
@@ -182,7 +183,7 @@ check(
     [case(32, 32, block_m=32)],
     call=call("masks.sliding_window(5, 0)", "-1000 - np.arange(n_k) % 2 / 4"),
 )
-check("rows that see no key at all: o is 0", [(32, 16), (24, 12)], call=call("masks.causal()"))
+check("rows that see no key at all: o is 0", [(32, 16), (24, 12)], call=call("masks.causal()"), credit=5)
 check(
     "k and v loaded once for tiles that are not hidden, visible for partial ones",
     [(64, 64), case(40, 72, d=20)],
@@ -194,11 +195,4 @@ check.call = call("masks.sliding_window(20, 0) & masks.documents(np.arange(max(n
 check("a window in documents", [case(50, 50, d=6), case(30, 61, d=6, block_m=32)])
 compiles(check, 50, 50, 6)
 
-PARTIAL_CREDIT = {
-    "tiles that raise the max, each of them": 2,
-    "lengths that no tile divides, full tiles or partial ones": 4,
-    "rows that see no key at all: o is 0": 5,
-}
-EXERCISE = Exercise(
-    __file__, masked_forward, check, points=7, minutes=25, difficulty="hard", imports=TRITON, partial=PARTIAL_CREDIT
-)
+EXERCISE = Exercise(__file__, masked_forward, check, points=7, minutes=25, difficulty="hard", imports=TRITON)

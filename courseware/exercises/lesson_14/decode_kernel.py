@@ -167,27 +167,25 @@ def step(lengths, kv_heads=1, group=1, d=16, splits=1, block_m=16, block_n=16, s
     return locals()
 
 
-@st.composite
-def steps(draw):
-    lengths = draw(st.lists(st.sampled_from([1, 16, 0, 5, 20]), min_size=1, max_size=2))
-    sizes = {
-        "group": draw(st.integers(1, 3)),
-        "d": draw(st.sampled_from([1, 3, 16])),
-        "splits": draw(st.integers(1, 2)),
-    }
-    return step(lengths, **sizes, scale=draw(st.sampled_from([0.3, 1.5])), seed=draw(st.integers(0, 99)))
-
-
+STEPS = st.builds(
+    step,
+    st.lists(st.sampled_from([1, 16, 0, 5, 20]), min_size=1, max_size=2),
+    group=st.integers(1, 3),
+    d=st.sampled_from([1, 3, 16]),
+    splits=st.integers(1, 2),
+    scale=st.sampled_from([0.3, 1.5]),
+    seed=st.integers(0, 99),
+)
 check = kernel_checks(call(), gives_states)
 
 check("all scores 0: l counts the keys", [step([32])], call=call("0 * np.arange(capacity)"), test=counts_the_keys)
 check("one tile of keys, one query: m, l and acc", [step([32], block_n=32, scale=0.7), step([16], scale=1.5, seed=1)])
 check("tiles that leave the max alone", [step([48])], call=call("-np.arange(capacity) / 4"))
-check("tiles that raise the max, each of them", [step([48])], call=call("np.arange(capacity) / 4"))
+check("tiles that raise the max, each of them", [step([48])], call=call("np.arange(capacity) / 4"), credit=2)
 check("scores near 1000 do not overflow", [step([32])], call=call("1000 - np.arange(capacity) % 2 / 4"))
 check("the max falls by 1000 from tile to tile", [step([32])], call=call("-1000.0 * (np.arange(capacity) >= 16)"))
 check("all scores strongly negative", [step([32])], call=call("-1000 - np.arange(capacity) % 2 / 4"))
-check("lengths that no tile divides", [step([5]), step([39]), step([40], block_n=32)])
+check("lengths that no tile divides", [step([5]), step([39]), step([40], block_n=32)], credit=4)
 check("a single key: l is 1", [step([1])], call=call("0 * np.arange(capacity)"), test=counts_the_keys)
 check("lengths that no tile divides, all scores -4e6", [step([5])], call=call("-4e6 + np.zeros(capacity)"))
 check("several sequences, each with its own keys and length", [step([16, 32]), step([33, 5, 16])])
@@ -200,7 +198,11 @@ check(
     "several splits, each with its own tiles",
     [step([32], splits=2), step([80, 61], group=3, splits=2), step([90], kv_heads=2, splits=3), step([100], splits=3)],
 )
-check("splits without keys, and sequences without keys", [step([20], splits=4), step([0, 40], group=3, splits=2)])
+check(
+    "splits without keys, and sequences without keys",
+    [step([20], splits=4), step([0, 40], group=3, splits=2)],
+    credit=5,
+)
 check(
     "q is loaded once by each program, k and v once for all heads that share them, each state stored once",
     [step([40, 21], kv_heads=2, group=3, splits=2, d=20)],
@@ -208,14 +210,7 @@ check(
 )
 check("float32 products: nothing is rounded to TF32 on a GPU", [step([32])], test=rounds_products(gives_states))
 check.examples = 8
-check("any step", [step([21, 0, 50], 2, 5, 6, splits=2, block_n=32, scale=0.7), steps()])
+check("any step", [step([21, 0, 50], 2, 5, 6, splits=2, block_n=32, scale=0.7), STEPS])
 compiles(check, step([21, 0, 50], 2, 5, 6, splits=2, block_n=32))
 
-PARTIAL_CREDIT = {
-    "tiles that raise the max, each of them": 2,
-    "lengths that no tile divides": 4,
-    "splits without keys, and sequences without keys": 5,
-}
-EXERCISE = Exercise(
-    __file__, decode_kernel, check, points=7, minutes=25, difficulty="hard", imports=TRITON, partial=PARTIAL_CREDIT
-)
+EXERCISE = Exercise(__file__, decode_kernel, check, points=7, minutes=25, difficulty="hard", imports=TRITON)

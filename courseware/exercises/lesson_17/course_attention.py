@@ -116,9 +116,13 @@ check = Checks(CALL, explain(agrees(outputs), launched))
 check("one sequence: the kernel's output, tokens before heads", [tokens(3, 3), tokens(4, 4, heads=3, kv_heads=3)])
 check("without scaling, scores are divided by sqrt(d)", [tokens(3, 3, scaling=None), tokens(2, 2, d=5, scaling=None)])
 check("several sequences", [tokens(3, 3, batch=2), tokens(4, 4, batch=3, d=2)])
-check("query heads that share keys", [tokens(3, 3, heads=4), tokens(2, 2, heads=6, kv_heads=3, batch=2)])
+check("query heads that share keys", [tokens(3, 3, heads=4), tokens(2, 2, heads=6, kv_heads=3, batch=2)], credit=2)
 check("fewer queries than keys: those of the last tokens", [tokens(1, 4, heads=4), tokens(2, 5, batch=2)])
-check("padding in front", [tokens(3, 3, mask=[[0, 1, 1]]), tokens(4, 4, batch=2, mask=[[0, 0, 0, 1], [0, 1, 1, 1]])])
+check(
+    "padding in front",
+    [tokens(3, 3, mask=[[0, 1, 1]]), tokens(4, 4, batch=2, mask=[[0, 0, 0, 1], [0, 1, 1, 1]])],
+    credit=3,
+)
 check("padding behind", [tokens(3, 3, mask=[[1, 1, 0]]), tokens(4, 4, batch=2, mask=[[1, 0, 0, 0], [1, 1, 1, 1]])])
 check(
     "padding and fewer queries than keys",
@@ -137,7 +141,4 @@ check(
 )
 check("the inputs are not modified", [tokens(3, 3, heads=4, mask=[[0, 1, 1]])], calls=leaves_inputs_alone)
 
-PARTIAL_CREDIT = {"query heads that share keys": 2, "padding in front": 3}
-EXERCISE = Exercise(
-    __file__, course_attention, check, points=5, minutes=20, difficulty="medium", partial=PARTIAL_CREDIT
-)
+EXERCISE = Exercise(__file__, course_attention, check, points=5, minutes=20, difficulty="medium")
