@@ -21,11 +21,12 @@ def arrays(draw, *shape, of=NUMBERS):
 
 @st.composite
 def drawn_case(draw, most, of=NUMBERS, **inputs):
-    """A case with arrays of sizes that are drawn first, each from 1 up. most: {size: the most of it}.
+    """A case with arrays of sizes that are drawn first. most: {size: the most of it, from 1 up, or a list of them}.
 
     inputs: of each name the shape of an array, as in q="n_q d", or another strategy.
     """
-    sizes = {name: draw(st.integers(1, n)) for name, n in most.items()}
+    of_sizes = {name: st.sampled_from(n) if isinstance(n, list) else st.integers(1, n) for name, n in most.items()}
+    sizes = {name: draw(each) for name, each in of_sizes.items()}
     return {
         name: arrays(draw, *map(sizes.get, given.split()), of=of) if isinstance(given, str) else draw(given)
         for name, given in inputs.items()

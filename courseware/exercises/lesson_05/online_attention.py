@@ -3,11 +3,11 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib import reference
 from courseware.checks import Checks, Evidence, Exercise, ExpectedOutput, Finding, agrees, case_of, not_modified
-from courseware.checks.diagnosis import compare, exact_and_plain, show
+from courseware.checks.diagnosis import compare, show
 from courseware.checks.read_counting import Rows, growing
 from courseware.exercises.common.generators import LARGE_SCORES, NUMBERS, as_floats, drawn_case, in_float32
+from courseware.exercises.common.oracles import attention_output
 from courseware.exercises.common.precision import keeps_float64
 
 
@@ -40,21 +40,14 @@ def online_attention(q, K, V, block):
     return acc / l
 
 
-def batch_attention(q, K, V):
-    """softmax(K q / sqrt(d)) V with all scores at once. V may have a width of its own."""
-    return reference.stable_softmax(reference.scores(q[None], K))[0] @ V
-
-
-def attention_output(q, K, V, block, name="out", index="column", tile=None):
-    exact, plain = exact_and_plain(batch_attention, q, K, V)
-    # A score's own rounding, relative to its terms, is a relative error of its weight.
-    conditioning = 1 + (np.abs(K) @ np.abs(q)).max() / np.sqrt(len(q))
-    return [ExpectedOutput(name, exact, plain, conditioning * np.abs(V).max(), index, tile)]
+def right_output(q, K, V, block, name="out", index="column", tile=None):
+    (part,) = attention_output(name, q[None], K, V)
+    return [ExpectedOutput(name, part.expected[0], part.plain[0], part.terms[0], index, tile)]
 
 
 def weights(q, K, block):
     """With V the identity the output is the weight of every key, so a mistake shows by block of keys."""
-    return attention_output(q, K, np.eye(len(K)), block, name="the weight of each key", index="key", tile=block)
+    return right_output(q, K, np.eye(len(K)), block, name="the weight of each key", index="key", tile=block)
 
 
 def all_the_weight(returned, **_):
@@ -78,7 +71,7 @@ def reads(answer, q, K, V, block):
     if findings:
         read = "; ".join(f"{name} read {show(served.reads)} times, row by row" for name, served in rows.items())
         return Evidence(tuple(findings), read, f"every row once, at most {block} at a time")
-    return compare(returned, attention_output(q, K, V, block))
+    return compare(returned, right_output(q, K, V, block))
 
 
 def memory(answer, n, d_v, block):
@@ -113,7 +106,7 @@ CALL = "online_attention(q, K, V, block)"
 case = case_of(online_attention)
 INPUTS = drawn_case({"n": 6, "d": 3, "d_v": 3}, q="d", K="n d", V="n d_v", block=st.integers(1, 4))
 EXAMPLE = case([1, 2], [[1, 0], [0, 1], [1, 1], [2, 1]], [[2, 0], [0, 2], [1, 1], [3, -1]], 2)
-right = agrees(attention_output)
+right = agrees(right_output)
 check = Checks("online_attention(q, K, np.eye(len(K)), block)", agrees(weights), score_case)
 
 check(
@@ -151,7 +144,7 @@ check("float32 inputs give float32 or float64", [in_float32(EXAMPLE)], test=righ
 check(
     "float64 inputs give float64 digits",
     [EXAMPLE, case([0.3], [[0.7], [1.9]], [[3.3], [0.4]], 1)],
-    test=keeps_float64(attention_output),
+    test=keeps_float64(right_output),
     call=CALL,
 )
 check("the inputs are not modified", [EXAMPLE, in_float32(EXAMPLE)], calls=not_modified, call=CALL)

@@ -5,17 +5,15 @@ from hypothesis import strategies as st
 
 from courseware.checks import case_of
 from courseware.checks.kernel_calls import compare_requests, launch_agrees
-from courseware.exercises.common.generators import NUMBERS, arrays
+from courseware.exercises.common.generators import NUMBERS, drawn_case
 
 rows_case = case_of("x BLOCK")
 WIDE = np.random.default_rng(7).standard_normal((2, 18)).round(1)
 
 
-@st.composite
-def rows(draw, counts, lengths, block=4, of=NUMBERS):
+def rows(counts, lengths, block=4, of=NUMBERS):
     """As many rows as one of `counts`, as long as one of `lengths`."""
-    shape = draw(st.sampled_from(counts)), draw(st.sampled_from(lengths))
-    return arrays(draw, *shape, of=of), block
+    return drawn_case({"n": counts, "length": lengths}, of, x="n length", BLOCK=st.just(block))
 
 
 def shared_out(oracle, work, requested_bytes=None):

@@ -18,7 +18,7 @@ def expected_gradients(q, k, v, do, causal=False, scale=None):
 
     exact, plain = exact_and_plain(gradients, q, k, v, do)
     scale = q.shape[1] ** -0.5 if scale is None else scale
-    P = weights(q, k, causal, scale)
+    P = weights(np.float64(q), np.float64(k), causal, scale)
 
     def dS():
         dP = np.float64(do) @ np.float64(v).T

@@ -35,18 +35,24 @@ def counted_byte_by_byte(addresses, element_bytes, **_):
 def asked_for(_, addresses, element_bytes, **names):
     elements = {*addresses} - {None}
     numbers = sorted({address // 32 for address in elements})
-    lie = f", in the sectors {show(numbers[:4])}{', ...' * (len(numbers) > 4)}" if elements else ""
+    lie = f", in the sectors {listed(numbers)}" if elements else ""
     count = f"{len(elements)} different element{'s' * (len(elements) != 1)}"
     return f"asked for: {count}, {len(elements) * element_bytes} bytes in all{lie}"
 
 
-CALL = """\
-addresses = [start + step * (lane // sharing) if lane < active else None for lane in range(32)]
-sectors(addresses, element_bytes)"""
+def listed(numbers):
+    return f"{show(numbers[:4])}{', ...' * (len(numbers) > 4)}"
+
+
+def any_lanes(addresses):
+    return st.lists(st.none() | addresses, min_size=LANES, max_size=LANES)
+
+
+# sharing: so many neighbouring lanes ask for the same element. active: the lanes before this one are on.
+ADDRESSES = "addresses = [start + step * (lane // sharing) if lane < active else None for lane in range(32)]"
 
 
 def case(element_bytes, start=0, step=None, sharing=1, active=LANES):
-    """sharing: so many neighbouring lanes ask for the same element. active: the lanes before this one are on."""
     step = element_bytes if step is None else step
     return {"element_bytes": element_bytes, "start": start, "step": step, "sharing": sharing, "active": active}
 
@@ -61,11 +67,10 @@ def patterns(draw):
 @st.composite
 def any_addresses(draw):
     size = draw(st.sampled_from([4, 8, 16]))
-    places = st.none() | st.integers(0, 40).map(lambda i: i * size)
-    return {"addresses": draw(st.lists(places, min_size=LANES, max_size=LANES)), "element_bytes": size}
+    return {"addresses": draw(any_lanes(st.integers(0, 40).map(lambda i: i * size))), "element_bytes": size}
 
 
-check = Checks(CALL, explain(agrees(counted_byte_by_byte), asked_for))
+check = Checks(f"{ADDRESSES}\nsectors(addresses, element_bytes)", explain(agrees(counted_byte_by_byte), asked_for))
 
 check("consecutive elements of 4, 8 and 16 bytes", [case(4), case(8), case(16), case(4, 64)])
 check("consecutive elements, of which the first does not begin a sector", [case(4, 4), case(8, 24), case(16, 16)])

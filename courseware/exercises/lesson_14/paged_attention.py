@@ -75,17 +75,15 @@ rng.shuffle"""
 
 def expected_output(q, k, v, scale):
     """o of the whole batch, from the keys and values of each sequence side by side."""
-    group, zeros = q.shape[1] // k[0].shape[1], np.zeros(q.shape[2:])
-    no_keys = ExpectedOutput("o", zeros, zeros, 0.0)
-    heads = [
-        attention_output("o", q[b, head], k[b][:, head // group], v[b][:, head // group], True, scale)[0]
-        if len(k[b])
-        else no_keys
-        for b in range(len(q))
-        for head in range(q.shape[1])
-    ]
-    parts = zip(*((head.expected, head.plain, zeros + head.terms) for head in heads), strict=True)
+    heads = [of_head(q, k, v, scale, *at)[0] for at in np.ndindex(q.shape[:2])]
+    parts = zip(*((head.expected, head.plain, head.terms + 0 * head.plain) for head in heads), strict=True)
     return [ExpectedOutput("o", *(np.array(part).reshape(q.shape) for part in parts), index="sequence")]
+
+
+def of_head(q, k, v, scale, b, head, kv_head=None):
+    """[ExpectedOutput] of a head of a sequence. kv_head: instead of its own."""
+    kv_head = head * k[0].shape[1] // q.shape[1] if kv_head is None else kv_head
+    return attention_output(f"o[{b}, {head}]", q[b, head], k[b][:, kv_head], v[b][:, kv_head], True, scale)
 
 
 def gives_attention(returned, q, k, v, scale, **_):
@@ -99,11 +97,10 @@ def gives_attention(returned, q, k, v, scale, **_):
     if evidence.findings[0].kind == "nan" and len(with_nan) in (0, len(heads)):
         return evidence
     for b, head in with_nan or heads:
-        one = q[b, head], k[b][:, head // group], v[b][:, head // group]
-        if found := compare(np.asarray(returned)[b, head], attention_output(f"o[{b}, {head}]", *one, True, scale)):
+        came = np.asarray(returned)[b, head]
+        if found := compare(came, of_head(q, k, v, scale, b, head)):
             for other in set(range(k[0].shape[1])) - {head // group}:
-                of_other = attention_output("o", q[b, head], k[b][:, other], v[b][:, other], True, scale)
-                if compare(np.asarray(returned)[b, head], of_other) is None:
+                if compare(came, of_head(q, k, v, scale, b, head, other)) is None:
                     text = f"it is what query head {head} gets from kv head {other}, not {head // group}"
                     return replace(found, findings=(*found.findings, Finding("", "account", text)))
             return found

@@ -20,7 +20,7 @@ from courseware.checks import (
     single_finding,
 )
 from courseware.exercises.common.explanations import explain
-from courseware.exercises.common.generators import arrays
+from courseware.exercises.common.generators import drawn_case
 from courseware.exercises.lesson_16.visible_blocks import tokens_of
 from courseware.simulators.ring import Link
 
@@ -119,10 +119,9 @@ def of_scores(scores, causal=False):
     return case(np.ones_like(scores), scores, 2.0 ** np.arange(scores.size).reshape(scores.shape), causal)
 
 
-@st.composite
-def sequences(draw, causal=False):
-    ranks, n, d = draw(st.integers(1, 3)), 2 * draw(st.integers(1, 2)), draw(st.integers(1, 2))
-    return case(*(arrays(draw, ranks, n, d) for _ in range(3)), causal)
+def sequences(causal=False):
+    shapes = dict.fromkeys("QKV", "ranks n d")
+    return drawn_case({"ranks": 3, "n": [2, 4], "d": 2}, **shapes, causal=st.just(causal))
 
 
 def keys_that_count(returned, Q, K, V, causal, gain=1, **_):
