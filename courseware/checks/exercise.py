@@ -3,7 +3,7 @@
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,10 @@ class Evidence:
     findings: tuple[Finding, ...]
     returned: str = ""
     expected: str = ""
+
+    def with_account(self, text: str) -> "Evidence":
+        """With one more thing to say of how the result comes about, if there is any."""
+        return replace(self, findings=(*self.findings, Finding("", "account", text))) if text else self
 
     @property
     def timed_out(self) -> bool:

@@ -4,11 +4,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from courseware.checks import Checks, Evidence, Exercise, ExpectedOutput, Finding, agrees, case_of, not_modified
-from courseware.checks.diagnosis import compare, show
-from courseware.checks.read_counting import Rows, growing
+from courseware.checks.diagnosis import compare, exactly, show
+from courseware.checks.read_counting import Rows
 from courseware.exercises.common.generators import LARGE_SCORES, NUMBERS, as_floats, drawn_case, in_float32
 from courseware.exercises.common.oracles import attention_output
 from courseware.exercises.common.precision import keeps_float64
+from courseware.exercises.lesson_05.online_normalizer import growing
 
 
 def online_attention(q, K, V, block):
@@ -52,7 +53,7 @@ def weights(q, K, block):
 
 def all_the_weight(returned, **_):
     """Of one key. `weights` would allow for the rounding of its score, which is not in the weight."""
-    return compare(returned, [ExpectedOutput("the weight of each key", np.ones(1), np.ones(1), 1.0, "key")])
+    return compare(returned, exactly("the weight of each key", np.ones(1), index="key"))
 
 
 def reads(answer, q, K, V, block):
@@ -82,7 +83,7 @@ def memory(answer, n, d_v, block):
         return [Rows(np.broadcast_to(1.0, (size, width))) for width in (4, d_v)]
 
     def is_right(returned, _):
-        return compare(returned, [ExpectedOutput("out", out, out, 1.0)])
+        return compare(returned, exactly("out", out))
 
     text = "what is kept between blocks grows with n, by about {} bytes a key (one float64 score is 8)"
     return growing(lambda served: answer(q, *served, block), n, text, is_right, rows)

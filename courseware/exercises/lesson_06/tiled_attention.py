@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from course_lib import reference, traffic
 from course_lib.reference import example
-from courseware.checks import Checks, Exercise, ExpectedOutput, case_of, compare
+from courseware.checks import Checks, Exercise, ExpectedOutput, case_of, compare, exactly
 from courseware.exercises.common.generators import drawn_case
 from courseware.exercises.common.on_machine import compare_traffic, on_machine, own_work
 from courseware.exercises.common.oracles import attention_output
@@ -125,7 +125,7 @@ check("all scores strongly negative", [of_scores([-1000, -1001], 2), of_scores([
 check(
     "a single key gets all the weight, however low its score",
     [of_scores([-1e37], 1), of_scores([-1e37], 2)],
-    test=lambda machine, v, o, **_: compare(o, [ExpectedOutput("O", v, v, 1.0)]),
+    test=lambda machine, v, o, **_: compare(o, exactly("O", v)),
 )
 check("each row has a max of its own: rows 1000 apart", [case([[1], [-1]], [[1000], [999]], [[1], [2]], 2, 1)])
 check(

@@ -5,8 +5,9 @@ import numpy as np
 from course_lib.kernels import triton_basics
 from courseware.checks import Exercise, expected
 from courseware.checks.compile_calls import compiles
-from courseware.checks.kernel_calls import TRITON, kernel_checks, launch_agrees, plain, rounds_products
+from courseware.checks.kernel_calls import TRITON, kernel_checks, launch_agrees, plain
 from courseware.exercises.common.generators import drawn_case
+from courseware.exercises.common.precision import rounds_products
 from courseware.exercises.lesson_07.launches import shared_out
 
 scores_tile = plain(triton_basics.scores_tile)

@@ -8,10 +8,10 @@ from course_lib import reference, traffic
 from course_lib.kernels import plain_forward
 from courseware.checks import Exercise, case_of, compare, expected
 from courseware.checks.compile_calls import compiles
-from courseware.checks.kernel_calls import TRITON, compare_bytes, kernel_checks, plain, rounds_products, wrong_accesses
+from courseware.checks.kernel_calls import TRITON, compare_bytes, kernel_checks, plain, wrong_accesses
 from courseware.exercises.common.explanations import explain
 from courseware.exercises.common.oracles import attention_output, output_from_float16
-from courseware.exercises.common.precision import keeps_float32
+from courseware.exercises.common.precision import keeps_float32, rounds_products
 
 flash_forward = plain(plain_forward.flash_forward)
 

@@ -137,13 +137,12 @@ def wrong_launch(kernel, returned, q, k, v, causal, block_m, block_n, **_):
     """What is wrong with how the kernel was launched and what came back, before anybody looks at numbers."""
     if len(kernel.launches) != 1:
         text = f"the kernel was launched {len(kernel.launches)} times; one launch has programs for all heads and tiles"
-        text = text if kernel.launches else "the kernel was never launched: kernel[grid](arguments) does it"
-        return single_finding("launches", text)
+        never = "the kernel was never launched: kernel[grid](arguments) does it"
+        return single_finding("launches", text if kernel.launches else never)
     ((grid, call, _),) = kernel.launches
     heads, n_q, d = q.shape
-    sound = _wrong_inputs(call, q=q, k=k, v=v) or _wrong_outputs(call, q)
-    if sound:
-        return sound
+    if wrong := _wrong_inputs(call, q=q, k=k, v=v) or _wrong_outputs(call, q):
+        return wrong
     block_d = max(16, 1 << (d - 1).bit_length())
     numbers = {"n_q": n_q, "n_k": k.shape[1], "scale": d**-0.5, "IS_CAUSAL": causal, "HEAD_DIM": d}
     numbers |= {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_D": block_d}

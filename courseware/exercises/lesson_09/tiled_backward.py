@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference, traffic
-from courseware.checks import Checks, Exercise, ExpectedOutput, compare, single_finding
+from courseware.checks import Checks, Exercise, ExpectedOutput, case_of, compare, single_finding
 
 from ..common.explanations import explain
 from ..common.generators import as_floats
@@ -159,7 +159,7 @@ def fits(machine, n_q, n_k, d, block_q, block_k, **names):
         most = max((n_tiles for n_tiles in tiles if 8 <= n_tiles <= count), default=0)
         each = f", at least one for each of the {most} tiles of {tiles[most]}" if most else ""
         text += f"\n  {count} x {n_bytes:,} bytes: {name}{each}"
-    loads = large_loads(machine.report().events, block_q, block_k)
+    loads = large_loads(report.events, block_q, block_k)
     return single_finding("large loads", f"{text}\n{loads}") if loads else single_finding("SRAM", text)
 
 
@@ -167,14 +167,7 @@ def tiled(inputs, block_q, block_k, causal=False):
     return inputs | {"block_q": block_q, "block_k": block_k, "causal": causal}
 
 
-def sized(n_q, n_k, d, block_q, block_k, causal=False):
-    return tiled({"n_q": n_q, "n_k": n_k, "d": d}, block_q, block_k, causal)
-
-
-def one_tile(inputs):
-    return tiled(inputs, len(inputs["q"]), len(inputs["k"]))
-
-
+sized = case_of("n_q n_k d block_q block_k causal", causal=False)
 CALL = """\
 from course_lib import reference
 from course_lib.machine import Machine
@@ -196,7 +189,7 @@ check = Checks(CALL, explain(right_results, loads), tiled, on_machine)
 
 check("all keys and values alike: dP is delta, and dQ and dK are 0", [(TWO | {"k": TWO["q"], "v": TWO["q"]}, 2, 2)])
 check("one tile that holds everything, of one column: the scale is 1", [(THREE, 3, 3)])
-check("one tile that holds everything", [(SQUARE, 2, 2), small_inputs(square=True).map(one_tile)])
+check("one tile that holds everything", [(SQUARE, 2, 2), small_inputs(square=True).map(lambda inputs: (inputs, 2, 2))])
 check("several tiles of queries: dK and dV add up", [(THREE, 1, 3), (SENTENCE, 2, 4)])
 check("several tiles of keys: dQ adds up, and P is that of the whole row", [(THREE, 3, 1), (SENTENCE, 4, 2)])
 check("the last tile of queries or of keys may be short", [(THREE, 2, 2), (SENTENCE, 3, 3)])

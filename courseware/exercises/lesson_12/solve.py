@@ -1,19 +1,11 @@
 """Attention in CUDA C++, with each score split over the lanes of a warp."""
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.kernels.cuda import launches
-from courseware.checks import Exercise, Finding, case_of, expected
-from courseware.checks.cuda_calls import (
-    compare_output,
-    compare_sectors,
-    compare_shared_loads,
-    compare_variables,
-    cuda_checks,
-)
+from courseware.checks import Exercise, case_of, expected, single_finding
+from courseware.checks.cuda_calls import compare_output, compare_sectors, cuda_checks
 from courseware.exercises.common.oracles import attention_output
 
 
@@ -91,6 +83,7 @@ def solve():
     """
 
 
+MAX_STACK_BYTES = 4096
 INPUTS = """\
 rng = np.random.default_rng(seed)
 Q, K, V = (rng.standard_normal((rows, d)).astype(np.float32) for rows in (M, N, N))
@@ -124,7 +117,24 @@ def reads_once_a_block(report, Q, K, V, output, M, N, d, **_):
 
 
 def keeps_no_row_of_scores(report, Q, K, V, output, **_):
-    return gives_attention(report, Q, K, V, output) or compare_variables(report, 4096)
+    evidence = gives_attention(report, Q, K, V, output)
+    if evidence or report.stack_bytes <= MAX_STACK_BYTES:
+        return evidence
+    text = f"the variables of a thread take {report.stack_bytes:,} bytes, where {MAX_STACK_BYTES:,} are enough"
+    return single_finding("variables", text)
+
+
+def compare_shared_loads(report, enough, least_bytes=0):
+    """None if no more than `enough` requests loaded from shared memory, and no fewer than least_bytes."""
+    count, moved = report.shared.loads.requests, report.shared.loads.bytes
+    if moved < least_bytes:
+        return single_finding(
+            "too few", f"{moved:,} bytes are loaded from shared memory, and {least_bytes:,} have to be"
+        )
+    if count <= enough:
+        return None
+    text = f"{count} requests load from shared memory, where {enough} are enough"
+    return single_finding(f"loads {count / enough:.2g} times", text)
 
 
 def loads_each_row_once(report, Q, K, V, output, M, N, d, **_):
@@ -137,7 +147,7 @@ def loads_each_row_once(report, Q, K, V, output, M, N, d, **_):
         return evidence
     rows = report.shared.loads.requests / of_a_row
     text = f"a warp's loads for one tile are those of {rows:.4g} rows; 16 of keys, 16 of values and 1 of Q are enough"
-    return replace(evidence, findings=(*evidence.findings, Finding("", "account", text)))
+    return evidence.with_account(text)
 
 
 check = cuda_checks(INPUTS + LAUNCH, gives_attention, case_of("M N d seed", seed=0))

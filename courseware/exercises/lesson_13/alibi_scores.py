@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from courseware.checks import Checks, Exercise, ExpectedOutput, compare, not_modified
+from courseware.checks import Checks, Exercise, compare, exactly, not_modified
 from courseware.exercises.common.generators import drawn_case, in_float32
 
 
@@ -29,7 +29,7 @@ def agrees_pair_by_pair(returned, scores, slopes):
         distance = max(i + n_k - n_q - j, j - (i + n_k - n_q))
         exact[h, i, j] = scores[h, i, j] - distance * slopes[h]
     terms = abs(scores).max() + abs(slopes).max() * (n_q + n_k)
-    return compare(returned, [ExpectedOutput("the result", exact, exact, terms, "head")])
+    return compare(returned, exactly("the result", exact, terms, "head"))
 
 
 def case(heads, n_q, n_k, *slopes):

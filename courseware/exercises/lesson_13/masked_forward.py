@@ -1,15 +1,14 @@
 """Attention under any mask in one kernel, which is told the kind of each tile."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from course_lib.language import WRITTEN
 from course_lib.masks import PARTIAL
-from courseware.checks import Exercise, ExpectedOutput, Finding, case_of
+from courseware.checks import Exercise, case_of, expected
 from courseware.checks.compile_calls import compiles
-from courseware.checks.kernel_calls import TRITON, compare_bytes, compare_launch, kernel_checks, rounds_products
+from courseware.checks.kernel_calls import TRITON, compare_bytes, compare_launch, kernel_checks
 from courseware.exercises.common.oracles import attention_output
+from courseware.exercises.common.precision import rounds_products
 
 tl, triton = WRITTEN.tl, WRITTEN.triton
 
@@ -113,9 +112,9 @@ def gives_o(launch, q, k, v, visible, scale, **_):
 def gives_means(launch, v, n_q, **_):
     """All scores are -4e6, and nothing is hidden."""
     mean = np.tile(v.mean(axis=0), (n_q, 1))
-    evidence = compare_launch(launch, [ExpectedOutput("o", mean, mean.astype(np.float32), 1.0)])
+    evidence = compare_launch(launch, expected("o", lambda mean: mean, mean, terms=1.0))
     said = "every score is -4e6, and float32 numbers of that size are 0.25 apart or more"
-    return evidence and replace(evidence, findings=(*evidence.findings, Finding("", "account", said)))
+    return evidence and evidence.with_account(said)
 
 
 def requests_no_more(launch, q, k, v, visible, scale, mask, kinds, d, n_q, n_k, block_m, block_n, **_):

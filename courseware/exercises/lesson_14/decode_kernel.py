@@ -7,7 +7,8 @@ from course_lib import traffic
 from course_lib.language import WRITTEN
 from courseware.checks import Exercise, ExpectedOutput, show, single_finding
 from courseware.checks.compile_calls import compiles
-from courseware.checks.kernel_calls import TRITON, compare_bytes, compare_launch, kernel_checks, rounds_products
+from courseware.checks.kernel_calls import TRITON, compare_bytes, compare_launch, kernel_checks
+from courseware.exercises.common.precision import rounds_products
 
 tl, triton = WRITTEN.tl, WRITTEN.triton
 

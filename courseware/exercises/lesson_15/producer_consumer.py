@@ -133,16 +133,15 @@ def works(returned, tiles, **conditions):
             right = "producer" if wrong == "consumer" else "consumer"
             told.append(("job", f"this {right} works with a right {wrong}; this {wrong} fails with a right {right}"))
         return Evidence(tuple(Finding("", kind, text) for kind, text in told))
-    done = [span.what for span in run.spans if span.unit == "compute"]
-    names = ("consumer 0", "consumer 1")[: conditions["consumers"]]
-    missing = [tile for tile in range(tiles) if done.count(f"softmax {tile}") != len(names)]
+    done, consumers = [span.what for span in run.spans if span.unit == "compute"], conditions["consumers"]
+    missing = [tile for tile in range(tiles) if done.count(f"softmax {tile}") != consumers]
     worked_on = {operation[-1] for job in returned for operation in job if operation[0] in ("copy", "mma", "softmax")}
     if extra := sorted(worked_on - set(range(tiles))):
         last = "tile 0 is the only one" if tiles == 1 else f"there are tiles 0 to {tiles - 1}"
         return single_finding("tiles", f"the jobs work on {named('tile', extra)}, and {last}, {said}")
     if missing:
         text = f"softmax of tile {missing[0]} was computed {done.count(f'softmax {missing[0]}')} times"
-        return single_finding("softmax", f"{text}, not {len(names)}, {said}")
+        return single_finding("softmax", f"{text}, not {consumers}, {said}")
     return None
 
 

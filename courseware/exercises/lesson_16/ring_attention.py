@@ -7,18 +7,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from courseware.checks import (
-    Checks,
-    Exercise,
-    ExpectedOutput,
-    agrees,
-    case_of,
-    compare,
-    expected,
-    named,
-    not_modified,
-    single_finding,
-)
+from courseware.checks import Checks, Exercise, agrees, case_of, expected, not_modified, single_finding
+from courseware.checks.diagnosis import compare, exactly, named
 from courseware.exercises.common.explanations import explain
 from courseware.exercises.common.generators import drawn_case
 from courseware.exercises.lesson_16.visible_blocks import tokens_of
@@ -177,15 +167,12 @@ check(
 check("causal, more ranks", [sequence(3, 2, 2, True), sequence(4, 6, 3, True), sequences(causal=True)])
 check(
     "causal: hidden keys change nothing, however high their scores",
-    [
-        of_scores([[0, 1000], [1, 900]], True),
-        of_scores([[1, 2, 990, 980], [0, 3, 970, 960]], True),
-    ],
+    [of_scores([[0, 1000], [1, 900]], True), of_scores([[1, 2, 990, 980], [0, 3, 970, 960]], True)],
 )
 check(
     "causal: the first query sees its own key alone, however low the score",
     [of_scores([[-4e6, 0], [0, 1]], True)],
-    test=lambda returned, V, **_: compare(returned[0][0], [ExpectedOutput("o[0, 0]", V[0, 0], V[0, 0], 1.0)]),
+    test=lambda returned, V, **_: compare(returned[0][0], exactly("o[0, 0]", V[0, 0])),
 )
 check(
     "a rank computes with what has arrived: over a link that doubles all it carries, as often as it was carried",
