@@ -44,6 +44,11 @@ def in_float32(case):
     return {name: np.asarray(x, np.float32)[()] if np.asarray(x).dtype == np.float64 else x for name, x in case.items()}
 
 
+def in_both_dtypes(case):
+    """A case of float64, and the same in float32."""
+    return [case, in_float32(case)]
+
+
 def as_floats(**values):
     """A case: lists as float64 arrays, numbers as NumPy numbers."""
     return {name: np.array(value, dtype=np.float64)[()] for name, value in values.items()}

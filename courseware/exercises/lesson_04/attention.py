@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from course_lib import reference
 from course_lib.reference import example
 from courseware.checks import Checks, Exercise, agrees, expected, not_modified
-from courseware.exercises.common.generators import drawn_case, in_float32
+from courseware.exercises.common.generators import drawn_case, in_both_dtypes
 
 
 def attention(Q, K, V, causal=False):
@@ -80,6 +80,6 @@ check(
     [(Q, K[:2], V[:2], True), ([[1000], [1000], [1000]], [[1], [2]], [[3], [5]], True), inputs(causal=st.just(True))],
 )
 check("without `causal`, every query sees every key", [([[1, 2]], K, V), (Q, K, V)], call="attention(Q, K, V)")
-check("the inputs are not modified", [(Q, K, V, True), in_float32(check.case(Q, K, V, True))], calls=not_modified)
+check("the inputs are not modified", in_both_dtypes(check.case(Q, K, V, True)), calls=not_modified)
 
 EXERCISE = Exercise(__file__, attention, check, points=3, minutes=12, difficulty="medium")

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 from courseware.checks import Checks, Evidence, Exercise, ExpectedOutput, Finding, agrees, case_of, not_modified
 from courseware.checks.diagnosis import compare, exactly, show
 from courseware.checks.read_counting import Rows
-from courseware.exercises.common.generators import LARGE_SCORES, NUMBERS, as_floats, drawn_case, in_float32
-from courseware.exercises.common.oracles import attention_output
-from courseware.exercises.common.precision import keeps_float64
-from courseware.exercises.lesson_05.online_normalizer import growing
+
+from ..common.generators import LARGE_SCORES, NUMBERS, as_floats, drawn_case, in_both_dtypes, in_float32
+from ..common.oracles import attention_output
+from ..common.precision import keeps_float64
+from .online_normalizer import growing
 
 
 def online_attention(q, K, V, block):
@@ -148,6 +149,6 @@ check(
     test=keeps_float64(right_output),
     call=CALL,
 )
-check("the inputs are not modified", [EXAMPLE, in_float32(EXAMPLE)], calls=not_modified, call=CALL)
+check("the inputs are not modified", in_both_dtypes(EXAMPLE), calls=not_modified, call=CALL)
 
 EXERCISE = Exercise(__file__, online_attention, check, points=4, minutes=9, difficulty="hard")

@@ -19,11 +19,7 @@ def expected_gradients(q, k, v, do, causal=False, scale=None):
     exact, plain = exact_and_plain(gradients, q, k, v, do)
     scale = q.shape[1] ** -0.5 if scale is None else scale
     P = weights(np.float64(q), np.float64(k), causal, scale)
-
-    def dS():
-        dP = np.float64(do) @ np.float64(v).T
-        return scale * P * (dP - (P * dP).sum(axis=1, keepdims=True))
-
+    dS = scale * reference.softmax_vjp(P, np.float64(do) @ np.float64(v).T)
     q_size, k_size, v_size, do_size = map(np.abs, (q, k, v, do))
     # A score's own rounding, relative to its terms, is a relative error of its weight.
     P_size = P * (1 + scale * (q_size @ k_size.T).max(axis=1, keepdims=True))
@@ -31,8 +27,8 @@ def expected_gradients(q, k, v, do, causal=False, scale=None):
     terms = dS_size @ k_size, dS_size.T @ q_size, P_size.T @ do_size
     dq, dk, dv = zip(exact, plain, terms, strict=True)
     return [
-        ExpectedOutput("dQ", *dq, "query", product=lambda: ("key", dS(), np.float64(k))),
-        ExpectedOutput("dK", *dk, "key", product=lambda: ("query", dS().T, np.float64(q))),
+        ExpectedOutput("dQ", *dq, "query", product=lambda: ("key", dS, np.float64(k))),
+        ExpectedOutput("dK", *dk, "key", product=lambda: ("query", dS.T, np.float64(q))),
         ExpectedOutput("dV", *dv, "key", product=lambda: ("query", P.T, np.float64(do))),
     ]
 
