@@ -40,4 +40,6 @@ def weights(q, k, causal=False, scale=None):
 
 
 def _visible(n_q, n_k, causal):
-    return np.tri(n_q, n_k, n_k - n_q, dtype=bool) if causal is True else causal is False or causal
+    if isinstance(causal, np.ndarray):
+        return causal
+    return np.tri(n_q, n_k, n_k - n_q if causal else n_k, dtype=bool)
