@@ -189,7 +189,10 @@ check = Checks(CALL, explain(right_results, loads), tiled, on_machine)
 
 check("all keys and values alike: dP is delta, and dQ and dK are 0", [(TWO | {"k": TWO["q"], "v": TWO["q"]}, 2, 2)])
 check("one tile that holds everything, of one column: the scale is 1", [(THREE, 3, 3)])
-check("one tile that holds everything", [(SQUARE, 2, 2), small_inputs(square=True).map(lambda inputs: (inputs, 2, 2))])
+check(
+    "one tile that holds everything",
+    [(SQUARE, 2, 2), small_inputs(square=True).map(lambda x: (x, len(x["q"]), len(x["k"])))],
+)
 check("several tiles of queries: dK and dV add up", [(THREE, 1, 3), (SENTENCE, 2, 4)])
 check("several tiles of keys: dQ adds up, and P is that of the whole row", [(THREE, 3, 1), (SENTENCE, 4, 2)])
 check("the last tile of queries or of keys may be short", [(THREE, 2, 2), (SENTENCE, 3, 3)])
