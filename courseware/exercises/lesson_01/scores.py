@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from course_lib import reference
 from course_lib.reference.dot import resolve_scale
 from courseware.checks import Checks, Exercise, agrees, expected, keeps_dtype, not_modified
-from courseware.exercises.common.generators import GAPS, NUMBERS, drawn_case, in_both_dtypes, in_float32
+from courseware.exercises.common.generators import GAPS, NUMBERS, drawn_case, in_both_dtypes
 
 
 def scores(Q, K, scale=None):
@@ -62,10 +62,7 @@ check(
 )
 check(
     "the scores are float32 or float64, with a scale and without",
-    [
-        *([*FRACTIONS, scale] for scale in (None, 0.3, 2)),
-        *(in_float32(check.case(*FRACTIONS)) | {"scale": scale} for scale in (None, 0.3, 2)),
-    ],
+    [case | {"scale": scale} for scale in (None, 0.3, 2) for case in in_both_dtypes(check.case(*FRACTIONS))],
     test=keeps_dtype("S", of=("float32", "float64")),
 )
 check("the inputs are not modified", in_both_dtypes(check.case([[1, 2]], [[1, 0], [2, 1]])), calls=not_modified)
