@@ -31,9 +31,9 @@ from courseware import checks
 from courseware.bench import records
 from courseware.checks import registry
 from courseware.checks.calling import GuardedAnswer, attempt
-from courseware.checks.drawing import drawn
 from courseware.checks.kernel_calls import given_names, plain
 from courseware.checks.mutation_operators import OTHERS, changed
+from courseware.checks.properties import drawn
 from courseware.editing import run_source
 
 ROOT = Path(__file__).parents[1]

@@ -17,11 +17,11 @@ from courseware.worker.running import is_untouched
 from . import registry
 from .calling import GuardedAnswer, attempt, draw_with, is_remote
 from .cuda_calls import lacks_compiler
-from .drawing import drawn, found_by
 from .exercise import Evidence, Property, Result
 from .kernel_calls import given_names, graded_elsewhere, is_kernel, plain, runs_here
 from .misconceptions import misconception_behind, on_case
 from .output_relations import further_findings
+from .properties import drawn, found_by
 from .report import code_of_call, failed_message, not_attempted_message, passed_message
 
 PACKAGES = ("course_lib", "courseware")

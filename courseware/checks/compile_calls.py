@@ -45,7 +45,7 @@ def compile_report(kernel, grid, outputs, **arguments):
 
     A dictionary: see `courseware.worker.compile_for_gpu.report`. Raises ValueError if the compiler refuses the kernel.
     """
-    made = _refusal_or_report(plain(kernel), _as_arrays(outputs, **arguments), "H100")
+    made = _refusal_or_report(plain(kernel), "H100", outputs, **arguments)
     if isinstance(made, str):
         raise ValueError(f"Triton's compiler refuses it: {made}")
     return made
@@ -53,22 +53,18 @@ def compile_report(kernel, grid, outputs, **arguments):
 
 def _compiled(gpu, kernel, grid, outputs, **arguments):
     """What `launched` takes, compiled instead. Raises AnswerError, of kind "compiler", if the compiler refuses it."""
-    made = _refusal_or_report(plain(kernel.answer), _as_arrays(outputs, **arguments), gpu)
+    made = _refusal_or_report(plain(kernel.answer), gpu, outputs, **arguments)
     if isinstance(made, str):
         kernel.note(made)
         raise AnswerError(Finding("", "compiler", f"Triton's compiler refuses it: {made}"))
     return made
 
 
-def _as_arrays(outputs, strides=None, **arguments):
-    arguments |= dict.fromkeys(outputs, np.zeros(1))
-    arguments |= {name: 1 for names in (strides or {}).values() for name in names}
-    return {name: np.asarray(value) for name, value in arguments.items()}
-
-
-def _refusal_or_report(answer, arguments, gpu):
+def _refusal_or_report(answer, gpu, outputs, strides=None, **arguments):
     from courseware.tracer import sources
 
+    arguments |= dict.fromkeys(outputs, np.zeros(1))
+    arguments |= {name: 1 for names in (strides or {}).values() for name in names}
     remote = is_remote(answer)
     try:
         pieces = answer.sources if remote else sources(answer, given=("np", "tl", "triton"))
@@ -78,7 +74,7 @@ def _refusal_or_report(answer, arguments, gpu):
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     parameters = next(node.args.args for node in reversed(functions) if node.name == answer.__name__)
     for parameter in parameters:
-        value = arguments[parameter.arg]
+        value = np.asarray(arguments[parameter.arg])
         kind = ("*" if value.ndim else "") + TYPES[str(value.dtype)]
         is_constant = parameter.annotation is not None and "constexpr" in ast.unparse(parameter.annotation)
         given[parameter.arg] = value.item() if is_constant else kind

@@ -171,26 +171,6 @@ def compare_sectors(report, enough: dict, least_bytes: dict | None = None) -> Ev
     return Evidence(tuple(findings)) if findings else None
 
 
-def compare_shared_loads(report, enough: int, least_bytes: int = 0) -> Evidence | None:
-    """None if no more than `enough` requests loaded from shared memory, and no fewer than least_bytes."""
-    count, moved = report.shared.loads.requests, report.shared.loads.bytes
-    if moved < least_bytes:
-        text = f"{moved:,} bytes are loaded from shared memory, and {least_bytes:,} have to be"
-        return single_finding("too few", text)
-    if count <= enough:
-        return None
-    text = f"{count} requests load from shared memory, where {enough} are enough"
-    return single_finding(f"loads {count / enough:.2g} times", text)
-
-
-def compare_variables(report, enough_bytes: int) -> Evidence | None:
-    """None if a thread's own variables took no more than this."""
-    if report.stack_bytes <= enough_bytes:
-        return None
-    text = f"the variables of a thread take {report.stack_bytes:,} bytes, where {enough_bytes:,} are enough"
-    return single_finding("variables", text)
-
-
 def confine() -> None:
     """From now on, compile and run CUDA kernels in the sandbox."""
     from courseware.simulators.cuda_emulator import compiling

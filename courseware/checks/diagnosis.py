@@ -38,6 +38,11 @@ def expected(names, function, *arguments, terms=None, index="row") -> list[Expec
     return [ExpectedOutput(name, e, p, e if size is None else size, index) for name, e, p, size in outputs]
 
 
+def exactly(name, value, terms=1.0, index="row") -> list[ExpectedOutput]:
+    """One output that no format rounds, alone in a list."""
+    return [ExpectedOutput(name, np.float64(value), np.float64(value), terms, index)]
+
+
 def compare(returned, parts: list[ExpectedOutput]) -> Evidence | None:
     """None if every part is within its error budget, otherwise what is wrong, part by part.
 
@@ -102,6 +107,11 @@ def as_array(value):
         return np.asarray(value)
     except ValueError:
         return None
+
+
+def are_numbers(value, n: int, kind=numbers.Real) -> bool:
+    """Whether it is a tuple or a list of so many."""
+    return isinstance(value, (tuple, list)) and len(value) == n and all(isinstance(x, kind) for x in value)
 
 
 def _is_table(value, part):
@@ -296,16 +306,14 @@ def _by_tile(array, part, wrong):
     """
     if part.tile is None or array.ndim != 1 or len(array) <= part.tile:
         return None
-    fates = []  # of each block
+    lines, blocks_of = [], {}  # of each fate
     for start in range(0, len(array), part.tile):
         rows = slice(start, start + part.tile)
         factor = _common_factor(array[rows], part.expected[rows]) if wrong[rows].all() else None
         if factor is None and wrong[rows].any():
             return None
-        fates.append("right" if factor is None else f"{factor:.4g}")
-    lines = []
-    for fate in dict.fromkeys(fates):
-        blocks = [block for block, other in enumerate(fates) if other == fate]
+        blocks_of.setdefault("right" if factor is None else f"{factor:.4g}", []).append(start // part.tile)
+    for fate, blocks in blocks_of.items():
         keys = [i for i in range(len(array)) if i // part.tile in blocks]
         what = "right" if fate == "right" else _too(float(fate), len(keys))
         lines.append(f"{named('block', blocks)} ({named(part.index, keys)}): {what}")

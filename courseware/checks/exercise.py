@@ -3,7 +3,7 @@
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,10 @@ class Evidence:
     findings: tuple[Finding, ...]
     returned: str = ""
     expected: str = ""
+
+    def with_account(self, text: str) -> "Evidence":
+        """With one more thing to say of how the result comes about, if there is any."""
+        return replace(self, findings=(*self.findings, Finding("", "account", text))) if text else self
 
     @property
     def timed_out(self) -> bool:
@@ -78,6 +82,7 @@ class Property:
     test(answer, **inputs) returns None, or the Evidence against.
     cases: inputs that are tried first. draw: a Hypothesis strategy for `examples` more, and to shrink with.
     slow: a case takes seconds, so that only the misconceptions that this property catches are tried on it.
+    credit: in class, points for an answer for which it and all before it hold.
     """
 
     name: str
@@ -87,6 +92,7 @@ class Property:
     draw: object = None
     examples: int = 40
     slow: bool = False
+    credit: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +106,17 @@ class Exercise:
     minutes: int
     difficulty: str  # "easy", "medium" or "hard"
     imports: tuple[str, ...] = ()  # modules that an answer may import in class, besides those of `rules`
-    # Partial credit in class: name of a property -> points for an answer for which it and all before it hold.
-    partial: dict[str, int] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
         """ "05.merge_states" for exercises/lesson_05/merge_states.py."""
         path = Path(self.file)
         return f"{path.parent.name.removeprefix('lesson_')}.{path.stem}"
+
+    @property
+    def partial(self) -> dict[str, int]:
+        """Partial credit in class: name of a property -> its credit."""
+        return {prop.name: prop.credit for prop in self.properties if prop.credit}
 
     @functools.cached_property
     def prose(self) -> prose.Prose:

@@ -12,15 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from .calling import GuardedAnswer
-from .diagnosis import show
-from .drawing import drawn
+from .diagnosis import show, told_apart
 from .exercise import Exercise, Property
-from .expression_trace import ExpressionTrace
+from .expression_trace import ExpressionTrace, as_shaped
 from .misconceptions import same
-from .value_pairs import are_alike, can_stand, differ, first_difference, how_many_differ, listed_range
+from .properties import drawn
 
 MAX_CASES, MAX_RANDOM, MAX_COST = 12, 6, 4000  # the cost as in ExpressionTrace: counted, not timed
 MAX_KERNEL_CASES, MAX_KERNEL_LAUNCHES = 4, 40  # cases of a kernel, and launches to look for a change
+MAX_SHOWN = 8  # numbers of a row
 TRYING_LIMIT_S = 2.5  # of processor time
 FLOAT64, FLOAT32, ROUNDED = 1e-9, 1e-5, 5e-3  # how far numbers may be apart that are the same, or but for rounding
 # What an expression is, in the order in which they are tried: WRONG though all its parts are right; RIGHT, if a step
@@ -290,7 +290,7 @@ class _Search:
         at = next((i for i, pair in pairs if differ(*pair)), None)
         if at is None:  # a copy of the old values would do: what the answer writes into them is then lost
             return ""
-        is_often = how_many_differ(wrong_values, ref_values) > 1
+        is_often = sum(map(differ, wrong_values, ref_values)) > 1
         time_of = f" the {ORDINALS[at]} time" if len(wrong_values) > 1 else ""
         time_of += " (and others)" if is_often else ""
         wrong, ref = wrong_values[at], ref_values[at]
@@ -304,8 +304,68 @@ class _Search:
             return self._said(place, f"with {due} in place of {expr.text}{where} {RIGHT_THEN}")
         within = f" of {outer}" if len(expr.text) < 3 and outer or outer.count(expr.text) > 1 else ""
         in_rows = wrong.ndim > 1 and wrong.shape == ref.shape
-        due += " and so on" if is_often or in_rows and how_many_differ(wrong, ref) > 1 else ""
+        due += " and so on" if is_often or in_rows and sum(map(differ, wrong, ref)) > 1 else ""
         return self._said(place, f"{row}{expr.text}{within}{time_of} is {is_now}; with {due} in its place {RIGHT_THEN}")
 
     def _said(self, place, text):
         return f"{self.wrong.line(place)}\n{text}"
+
+
+# The values that an expression had are a list of arrays, one for each time.
+def first_difference(old, new):
+    """("row 1 of ", its values, those in their place), or of all values where that is short."""
+    new, row = as_shaped(new, old), ""
+    # Where they differ, but for NaN in both.
+    unlike = np.argwhere((old != new) & ((old == old) | (new == new))) if old.shape == new.shape else ()
+    if old.ndim and len(unlike):
+        *rows, entry = unlike[0].tolist()
+        row = f"row {', '.join(map(str, rows))} of " if rows else ""
+        old, new = old[tuple(rows)], new[tuple(rows)]
+        if old.size > MAX_SHOWN:
+            row, old, new = f"entry {entry} of {row}", old[entry], new[entry]
+
+    def shown(digits=6):
+        return [" ".join(show(each if each.ndim else each.item(), digits).split()) for each in (old, new)]
+
+    said = shown() if old.dtype != new.dtype else told_apart(shown)
+    if said[0] == said[1]:
+        said = [f"{text} in {each.dtype}" for text, each in zip(said, (old, new), strict=True)]
+    return row, *said
+
+
+def listed_range(text, values):
+    """The numbers of a range, of which only the start, the stop and the step are recorded."""
+    return np.arange(*values.tolist()) if text.startswith("range(") and values.size == 3 else values
+
+
+def can_stand(old, new):
+    """Whether the right answer's values could stand for the wrong one's."""
+    pairs = list(zip(old, new, strict=False))
+    same_kind = all((a.dtype == bool) == (b.dtype == bool) for a, b in pairs)
+    # A whole number is not replaced by an array, nor whole numbers by fractions.
+    whole = all(a.dtype.kind != "i" or (a.ndim or not b.ndim) and (b == np.round(b)).all() for a, b in pairs)
+    return len(old) == len(new) and same_kind and whole and any(differ(*pair) for pair in pairs)
+
+
+def differ(one, other):
+    """Whether they do, as values: a stand-in of the same size takes the shape of what it stands for."""
+    return not np.array_equal(one, as_shaped(other, one), equal_nan=True)
+
+
+def are_alike(values, place, others, source, rtol=1e-9, as_often=False, negated=False):
+    """Whether two expressions have the same values in every case that comes to both, as far as both come.
+
+    as_often: whether neither may come further, or in another shape. negated: whether truth values are opposite.
+    """
+    pairs = [(a[place], b[source]) for a, b in zip(values, others, strict=True) if place in a and source in b]
+    if negated:
+        pairs = [([~x for x in one], other) for one, other in pairs if one[0].dtype == other[0].dtype == bool]
+    if as_often and any(len(some) != len(other) or some[0].shape != other[0].shape for some, other in pairs):
+        return False
+    return bool(pairs) and all(are_equal(*pair, rtol) for both in pairs for pair in zip(*both, strict=False))
+
+
+def are_equal(one, other, rtol=1e-9):
+    if one.size != other.size or (one.dtype == bool) != (other.dtype == bool):
+        return False
+    return np.allclose(one.ravel(), other.ravel(), rtol=rtol, atol=0, equal_nan=True)

@@ -95,9 +95,7 @@ def launched(kernel, grid: tuple, outputs: dict, *, strides: dict | None = None,
         call |= {parameter: tensors[name].stride(axis) for axis, parameter in enumerate(parameters)}
 
     def run():
-        if remote:
-            return function.launch(grid, call)
-        return traced(function, grid, call)
+        return function.launch(grid, call) if remote else traced(function, grid, call)
 
     try:
         seen = kernel.run(run) if guarded else run()
@@ -248,20 +246,6 @@ def _unwritten(launch: Launch) -> Evidence | None:
     return Evidence(tuple(findings)) if findings else None
 
 
-def rounds_products(agrees: Callable[..., Evidence | None]) -> Callable[..., Evidence | None]:
-    """A test for `kernel_checks`: `agrees`, and there are products by tl.dot, each of float32 inputs as they are."""
-
-    def test(launch, **inputs):
-        if wrong := agrees(launch, **inputs):
-            return wrong
-        if not launch.trace.dots:
-            return single_finding("no dot", "no product is a tl.dot, and only these run on a GPU's tensor cores")
-        text = "tl.dot may round its float32 inputs to TF32 on a GPU, which leaves them about 3 digits"
-        return single_finding("tf32", text) if launch.trace.rounding_dots else None
-
-    return test
-
-
 def compare_bytes(launch: Launch, enough: dict) -> Evidence | None:
     """None if no more bytes than these were requested. enough: name without _ptr -> (bytes loaded, bytes stored)."""
     findings = []
@@ -271,24 +255,6 @@ def compare_bytes(launch: Launch, enough: dict) -> Evidence | None:
                 text = f"the launch {verb} {asked} bytes of {name}, where {limit} are enough"
                 findings.append(Finding(name, f"{verb} more", text))
     return Evidence(tuple(findings)) if findings else None
-
-
-def compare_requests(launch: Launch, programs: int, lanes: int, enough: dict) -> Evidence | None:
-    """None if every one of the programs has a part in the work, block by block.
-
-    lanes: of the widest load or store. enough: (name without _ptr, "load" or "store") -> how many of a program.
-    """
-    if launch.trace.widest > lanes:
-        text = f"a load or store is {launch.trace.widest} elements wide, where a block has {lanes}"
-        return single_finding("wide", text)
-    for (name, kind), most in enough.items():
-        counts = [n for (tensor, _, its), n in launch.trace.requests.items() if (tensor, its) == (name, kind)]
-        if len(counts) < programs:
-            return single_finding("idle", f"{len(counts)} of {programs} programs {kind} {name}", part=name)
-        if max(counts) > most:
-            text = f"a program makes {max(counts)} {kind}s of {name}, where {most} of a whole block would do"
-            return single_finding("many requests", text, part=name)
-    return None
 
 
 def is_kernel(exercise: Exercise) -> bool:

@@ -8,11 +8,10 @@ import numpy as np
 
 from .calling import GuardedAnswer, attempt
 from .diagnosis import as_array, named
-from .drawing import drawn
 from .exercise import Exercise, Finding, Property
 from .fault_localization import CONDITION_FOR_ALL_ROWS, locate_by_value_replacement
 from .misconceptions import observed, on_case, same
-from .properties import RAISED
+from .properties import RAISED, drawn
 from .repair import WITHOUT_BRANCH, repair
 
 TRANSPOSED = "the right result, transposed"
@@ -108,10 +107,8 @@ def _arrays(observation):
 def _outcomes(observation):
     """(key, array) of each array that an answer's calls made, or returned; the key in the dict that it was in."""
     for value in observation[0][0]:
-        parts = value.items() if isinstance(value, dict) else [("", value)]
-        if isinstance(value, tuple):
-            parts = [("", part) for part in value]
-        for key, part in parts:
+        parts = value if isinstance(value, tuple) else (value,)
+        for key, part in value.items() if isinstance(value, dict) else (("", part) for part in parts):
             array = as_array(part) if isinstance(part, (int, float, list, np.ndarray, np.generic)) else None
             if array is not None and array.dtype.kind in "iuf" and array.size:
                 yield key, array.astype(np.float64)

@@ -1,6 +1,9 @@
-"""How an exercise states its properties: `Checks`, and the tests that many of them share."""
+"""How an exercise states its properties: `Checks`, the tests that many of them share, and what they draw."""
 
+import contextlib
+import functools
 import inspect
+import random
 import re
 from collections.abc import Callable
 
@@ -27,16 +30,16 @@ class Checks(list):
             call = f"{call.__name__}({', '.join(inspect.signature(call).parameters)})"
         self.call, self.test, self.case, self.through, self.examples = call, test, case, through, examples
 
-    def __call__(self, name: str, rows, call=None, test=None, calls=None) -> None:
+    def __call__(self, name: str, rows, call=None, test=None, calls=None, credit=0) -> None:
         """rows: inputs, each a dictionary or a tuple of arguments for `case`; the last may be a strategy of such rows.
 
-        calls(answer, **inputs): a test that calls the answer itself.
+        calls(answer, **inputs): a test that calls the answer itself. credit: as in Property.
         """
         call = call or self.call
         test = calls or self.through(call, test or self.test)
         rows = list(rows)
         draw = None if isinstance(rows[-1], dict | tuple) else rows.pop().map(self._inputs)
-        self.append(Property(name, call, test, tuple(map(self._inputs, rows)), draw, self.examples))
+        self.append(Property(name, call, test, tuple(map(self._inputs, rows)), draw, self.examples, credit=credit))
 
     def _inputs(self, row):
         return row if isinstance(row, dict) else self.case(*row)
@@ -71,11 +74,10 @@ def keeps_dtype(*names: str, of: tuple[str, ...] = ("float32",)) -> Callable[...
     """A test for `Checks`: outputs called `names` come back in one of these dtypes."""
 
     def test(returned, **_):
-        parts = returned if len(names) > 1 else [returned]
-        dtypes = {name: str(np.asarray(part).dtype) for name, part in zip(names, parts, strict=True)}
-        wrong = [(name, dtype) for name, dtype in dtypes.items() if dtype not in of]
+        dtypes = [str(np.asarray(part).dtype) for part in (returned if len(names) > 1 else [returned])]
+        wrong = [(name, dtype) for name, dtype in zip(names, dtypes, strict=True) if dtype not in of]
         findings = tuple(Finding(name, "dtype", f"{name} came back as {dtype}") for name, dtype in wrong)
-        return Evidence(findings, ", ".join(dtypes.values()), " or ".join(of)) if findings else None
+        return Evidence(findings, ", ".join(dtypes), " or ".join(of)) if findings else None
 
     return test
 
@@ -120,3 +122,26 @@ def raises_value_error(answer, **inputs) -> Evidence | None:
     if isinstance(returned, Exception) or returned is ValueError:
         return single_finding("not raised", "the ValueError is returned; it has to be raised", show(returned), RAISED)
     return single_finding("accepted", "nothing was raised", show(returned), RAISED)
+
+
+# Hypothesis is imported only where a draw is needed.
+@functools.lru_cache(maxsize=256)
+def drawn(prop: Property, seed: int) -> list[dict]:
+    """What Hypothesis draws as long as nothing fails, kept: drawing takes longer than most answers do."""
+    from hypothesis import errors
+
+    inputs = []
+    with contextlib.suppress(errors.NoSuchExample):
+        found_by(prop, inputs.append, seed)
+    return inputs
+
+
+def found_by(prop: Property, condition: Callable[[dict], bool], seed: int) -> dict:
+    """The smallest input drawn for which the condition holds. Raises Hypothesis's NoSuchExample if there is none."""
+    from hypothesis import HealthCheck, Phase, find, settings
+
+    phases, unchecked = (Phase.generate, Phase.shrink), list(HealthCheck)
+    quiet = settings(
+        max_examples=prop.examples, phases=phases, suppress_health_check=unchecked, database=None, deadline=None
+    )
+    return find(prop.draw, condition, settings=quiet, random=random.Random(seed))

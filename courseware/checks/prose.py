@@ -43,10 +43,6 @@ class Misconception:
     hint: str  # empty if the diagnosis says enough
     is_idea: bool = False  # whether it explains an idea of a lesson, and stays even if a message names its line
 
-    def answers(self, answer: Callable) -> list[Callable]:
-        """The wrong answers, one for each variant. Raises StaleMisconception."""
-        return [self.answer(answer, variant) for variant in range(len(self.variants))]
-
     def answer(self, answer: Callable, variant: int) -> Callable:
         """The wrong answer that one of the variants makes of the right one. Raises StaleMisconception."""
         try:

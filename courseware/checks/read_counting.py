@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from .exercise import single_finding
-
 _samples = []  # (the answer, bytes of the worker's memory) during one call of an answer that runs there
 COUNTED = "Shared_Dirty", "Private_Dirty", "Referenced"  # of each of a process's mappings, in this order
 PAGES = 16  # so many times the items, where memory is counted in pages
@@ -55,24 +53,6 @@ class Rows:
 
     def __matmul__(self, other):
         return self[:] @ other
-
-
-def growing(run, n, text, test, given):
-    """Evidence if what the answer keeps grows with n, or if it is wrong for that many, or None.
-
-    run(given(n)): calls the answer; given: makes the inputs beforehand. test(returned, n): Evidence or None.
-    text: says that it grows, with {} for the bytes per item.
-    """
-    returned = {}
-
-    def call(size_and_inputs):
-        size, inputs = size_and_inputs
-        returned[size] = run(inputs)
-
-    growth = growth_bytes_per_item(call, n // 8, n, lambda size: (size, given(size)))
-    if growth >= 1:
-        return single_finding("memory", text.format(f"{round(growth, -1) or round(growth):.0f}"))
-    return next(filter(None, (test(came, size) for size, came in returned.items())), None)
 
 
 def growth_bytes_per_item(run, short, long, given=lambda n: n):

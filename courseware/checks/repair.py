@@ -14,10 +14,10 @@ import numpy as np
 from courseware.editing import run_source
 
 from .calling import GuardedAnswer, attempt
-from .drawing import drawn
 from .exercise import Exercise, Property
 from .expression_trace import line_of, module_of
 from .mutation_operators import Change, changed
+from .properties import drawn
 from .reference_diff import fewest_differences
 
 MAX_SLOW = 3  # changes that do not return in time

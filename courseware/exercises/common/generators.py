@@ -19,6 +19,20 @@ def arrays(draw, *shape, of=NUMBERS):
     return np.array([draw(of) for _ in range(int(np.prod(shape)))], dtype=np.float64).reshape(shape)
 
 
+@st.composite
+def drawn_case(draw, most, of=NUMBERS, **inputs):
+    """A case with arrays of sizes that are drawn first. most: {size: the most of it, from 1 up, or a list of them}.
+
+    inputs: of each name the shape of an array, as in q="n_q d", or another strategy.
+    """
+    of_sizes = {name: st.sampled_from(n) if isinstance(n, list) else st.integers(1, n) for name, n in most.items()}
+    sizes = {name: draw(each) for name, each in of_sizes.items()}
+    return {
+        name: arrays(draw, *map(sizes.get, given.split()), of=of) if isinstance(given, str) else draw(given)
+        for name, given in inputs.items()
+    }
+
+
 def state(draw, m, d_v, empty=False):
     """(m, l, acc) of a softmax whose running max is m, or of as many queries that have seen no key."""
     l, acc = 1.0 + arrays(draw, *m.shape, of=COUNTS), arrays(draw, *m.shape, d_v)
@@ -28,6 +42,11 @@ def state(draw, m, d_v, empty=False):
 def in_float32(case):
     """A case with its floats in float32: what converts them to float32 then makes no copy."""
     return {name: np.asarray(x, np.float32)[()] if np.asarray(x).dtype == np.float64 else x for name, x in case.items()}
+
+
+def in_both_dtypes(case):
+    """A case of float64, and the same in float32."""
+    return [case, in_float32(case)]
 
 
 def as_floats(**values):

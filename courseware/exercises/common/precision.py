@@ -1,4 +1,4 @@
-"""That float64 inputs give float64 digits, where a docstring promises them: `compare` allows for float32's rounding."""
+"""How many digits a docstring promises, where that is more than those of float32, with which `compare` is content."""
 
 import numpy as np
 
@@ -46,5 +46,19 @@ def keeps_float32(exact_lse):
         off = float(np.abs(launch.outputs["lse_ptr"].ravel() / exact_lse(**inputs) - 1).max())
         text = f"lse is off by {off:.1g} of itself, where float32 rounds by 6e-08"
         return single_finding("digits", text, part="lse") if off > 2**-20 else None
+
+    return test
+
+
+def rounds_products(agrees):
+    """A test for `kernel_checks`: `agrees`, and there are products by tl.dot, each of float32 inputs as they are."""
+
+    def test(launch, **inputs):
+        if wrong := agrees(launch, **inputs):
+            return wrong
+        if not launch.trace.dots:
+            return single_finding("no dot", "no product is a tl.dot, and only these run on a GPU's tensor cores")
+        text = "tl.dot may round its float32 inputs to TF32 on a GPU, which leaves them about 3 digits"
+        return single_finding("tf32", text) if launch.trace.rounding_dots else None
 
     return test

@@ -4,7 +4,7 @@ import numpy as np
 
 from course_lib import reference
 from courseware.checks import Checks, Exercise, agrees, expected, not_modified
-from courseware.exercises.lesson_01.dot import vectors
+from courseware.exercises.lesson_01.dot import VECTORS
 
 
 def cosine_similarity(a, b):
@@ -28,7 +28,7 @@ def cosine(a, b):
     return expected("the cosine", reference.cosine_similarity, a, b, terms=1.0)
 
 
-ANY = vectors(1, 4).filter(lambda pair: pair["a"].any() and pair["b"].any())
+ANY = VECTORS.filter(lambda pair: pair["a"].any() and pair["b"].any())
 check = Checks(cosine_similarity, agrees(cosine))
 
 check(

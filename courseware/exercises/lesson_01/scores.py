@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from course_lib import reference
 from course_lib.reference.dot import resolve_scale
 from courseware.checks import Checks, Exercise, agrees, expected, keeps_dtype, not_modified
-from courseware.exercises.common.generators import GAPS, NUMBERS, arrays, in_float32
+from courseware.exercises.common.generators import GAPS, NUMBERS, drawn_case, in_both_dtypes
 
 
 def scores(Q, K, scale=None):
@@ -32,10 +32,8 @@ def score_matrix(Q, K, scale):
     return expected("S", lambda Q, K: reference.scores(Q, K, scale), Q, K, terms=terms, index="query")
 
 
-@st.composite
-def matrices(draw, *scales, of=NUMBERS):
-    n_q, n_k, d = (draw(st.integers(1, 3)) for _ in range(3))
-    return arrays(draw, n_q, d, of=of), arrays(draw, n_k, d, of=of), draw(st.sampled_from(scales))
+def matrices(*scales, of=NUMBERS):
+    return drawn_case({"n_q": 3, "n_k": 3, "d": 3}, of=of, Q="n_q d", K="n_k d", scale=st.sampled_from(scales))
 
 
 check = Checks(scores, agrees(score_matrix))
@@ -64,16 +62,9 @@ check(
 )
 check(
     "the scores are float32 or float64, with a scale and without",
-    [
-        *([*FRACTIONS, scale] for scale in (None, 0.3, 2)),
-        *(in_float32(check.case(*FRACTIONS)) | {"scale": scale} for scale in (None, 0.3, 2)),
-    ],
+    [case | {"scale": scale} for scale in (None, 0.3, 2) for case in in_both_dtypes(check.case(*FRACTIONS))],
     test=keeps_dtype("S", of=("float32", "float64")),
 )
-check(
-    "the inputs are not modified",
-    [([[1, 2]], [[1, 0], [2, 1]]), in_float32(check.case([[1, 2]], [[1, 0], [2, 1]]))],
-    calls=not_modified,
-)
+check("the inputs are not modified", in_both_dtypes(check.case([[1, 2]], [[1, 0], [2, 1]])), calls=not_modified)
 
 EXERCISE = Exercise(__file__, scores, check, points=2, minutes=10, difficulty="easy")

@@ -86,14 +86,10 @@ def is_broken(fmt, x):
 
 def _meant_for(fmt, x):
     """What to ask where the logits are right for another format."""
-    others = [each for each in formats.FORMATS.values() if _gives_zeros(each, x)]
-    if not others:
-        return ""
-    return f".\nIn {others[-1].name} they would be 0: does your code tell the string {fmt.name!r} apart?"
-
-
-def _gives_zeros(fmt, x):
-    return bool(fmt.holds(x).all()) and not formats.naive_softmax_steps(x, fmt)[2].any()
+    for other in reversed(formats.FORMATS.values()):
+        if other.holds(x).all() and not formats.naive_softmax_steps(x, other)[2].any():
+            return f".\nIn {other.name} they would be 0: does your code tell the string {fmt.name!r} apart?"
+    return ""
 
 
 EACH_DTYPE = [{"dtype": name} for name in formats.FORMATS]

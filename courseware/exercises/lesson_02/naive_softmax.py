@@ -1,11 +1,13 @@
 """Softmax exactly as its formula is written, to see where it breaks."""
 
+import functools
+
 import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
 from courseware.checks import Checks, Exercise, agrees, expected, not_modified, show, single_finding
-from courseware.exercises.common.generators import arrays
+from courseware.exercises.common.generators import drawn_case
 from courseware.exercises.common.precision import keeps_float64
 
 
@@ -42,23 +44,14 @@ def breaks_as_written(returned, x):
     with np.errstate(all="ignore"):
         terms = np.exp(x)
         total = terms.sum()
-    how = (
-        "exp overflows"
-        if np.isinf(terms).any()
-        else "the sum overflows"
-        if np.isinf(total)
-        else "every exp vanishes"
-        if total == 0
-        else "small exps vanish"
-    )
+    is_so = {"exp overflows": np.isinf(terms).any(), "the sum overflows": np.isinf(total)}
+    is_so |= {"every exp vanishes": total == 0, "small exps vanish": True}
+    how = next(filter(is_so.get, is_so))
     text = f"with each step done in {x.dtype}, {how} here,\nand what came back is not what the formula makes of that"
     return single_finding("survives", text, show(returned), show(expected))
 
 
-@st.composite
-def logits(draw, rows):
-    shape = (draw(st.integers(2, 3)), draw(st.integers(1, 3))) if rows else (draw(st.integers(1, 4)),)
-    return {"x": arrays(draw, *shape, of=st.sampled_from([0.0, 1.0, 2.0, 3.0, -1.0, -2.0, 0.5, -4.0]))}
+logits = functools.partial(drawn_case, of=st.sampled_from([0.0, 1.0, 2.0, 3.0, -1.0, -2.0, 0.5, -4.0]))
 
 
 def case(x, dtype=np.float64):
@@ -67,10 +60,17 @@ def case(x, dtype=np.float64):
 
 check = Checks(naive_softmax, agrees(weights))
 
-check("a row of logits gives exp(x) / sum(exp(x))", [case([0, 1]), case([1, 2, 3, 4]), case([-5]), logits(rows=False)])
+check(
+    "a row of logits gives exp(x) / sum(exp(x))",
+    [case([0, 1]), case([1, 2, 3, 4]), case([-5]), logits({"n": 4}, x="n")],
+)
 check(
     "each row of a matrix has a softmax of its own",
-    [case([[0, 1], [2, 2]]), case([[[0, 1, 3], [2, 2, 0]], [[1, 0, 0], [3, 1, 2]]]), logits(rows=True)],
+    [
+        case([[0, 1], [2, 2]]),
+        case([[[0, 1, 3], [2, 2, 0]], [[1, 0, 0], [3, 1, 2]]]),
+        logits({"rows": [2, 3], "n": 3}, x="rows n"),
+    ],
 )
 check("the weights have x's dtype", [case([0, 1], np.float16), case([0, 1], np.float32)], test=keeps_dtype)
 check(

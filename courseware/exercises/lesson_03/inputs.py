@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from courseware.checks import ExpectedOutput, compare, not_modified, show, single_finding
+from courseware.checks import compare, exactly, not_modified, show, single_finding
 from courseware.checks.diagnosis import FLOOR, named
 from courseware.exercises.common.generators import NUMBERS, arrays
 
@@ -63,7 +63,7 @@ def rounds_once(name, reference):
         exact = reference(x.astype(np.float64), **others)
         # Half a step of float16, as a part of what `compare` allows.
         terms = 0.51 * np.spacing(exact.astype(np.float16)).astype(np.float64) / FLOOR
-        evidence = compare(returned, [ExpectedOutput(name, exact, exact, terms, "entry")])
+        evidence = compare(returned, exactly(name, exact, terms, "entry"))
         return evidence and replace(evidence, expected=show(exact.astype(np.float16)))
 
     return test

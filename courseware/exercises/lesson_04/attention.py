@@ -1,12 +1,14 @@
 """Attention of one head, causal or not, for any two lengths."""
 
+import functools
+
 import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.reference import example
 from courseware.checks import Checks, Exercise, agrees, expected, not_modified
-from courseware.exercises.common.generators import NUMBERS, arrays, in_float32
+from courseware.exercises.common.generators import drawn_case, in_both_dtypes
 
 
 def attention(Q, K, V, causal=False):
@@ -43,12 +45,8 @@ def output(Q, K, V, causal):
     return expected("the output", of, Q, K, V, terms=of(Q, K, abs(V)))
 
 
-@st.composite
-def inputs(draw, causal=False, of=NUMBERS):
-    n_q, n_k, d = (draw(st.integers(1, 3)) for _ in range(3))
-    return arrays(draw, n_q, d, of=of), arrays(draw, n_k, d, of=of), arrays(draw, n_k, d), causal
-
-
+SHAPES = {"Q": "n_q d", "K": "n_k d", "V": "n_k d"}
+inputs = functools.partial(drawn_case, {"n_q": 3, "n_k": 3, "d": 3}, **SHAPES, causal=st.just(False))
 Q, K, V = example.Q, example.K, example.V
 # 2 queries, 4 keys and d = 3: no two of the sizes can be taken for one another.
 OWN_SIZES = [[1, 2, 0], [0, 1, -1]], [[1, 0, 1], [0, 1, 1], [1, 1, 0], [2, 1, 0]], np.eye(4, 3) + [[0, 0, 2]]
@@ -79,9 +77,9 @@ check(
 )
 check(
     "causal with more queries than keys: a query that sees no key gives 0",
-    [(Q, K[:2], V[:2], True), ([[1000], [1000], [1000]], [[1], [2]], [[3], [5]], True), inputs(causal=True)],
+    [(Q, K[:2], V[:2], True), ([[1000], [1000], [1000]], [[1], [2]], [[3], [5]], True), inputs(causal=st.just(True))],
 )
 check("without `causal`, every query sees every key", [([[1, 2]], K, V), (Q, K, V)], call="attention(Q, K, V)")
-check("the inputs are not modified", [(Q, K, V, True), in_float32(check.case(Q, K, V, True))], calls=not_modified)
+check("the inputs are not modified", in_both_dtypes(check.case(Q, K, V, True)), calls=not_modified)
 
 EXERCISE = Exercise(__file__, attention, check, points=3, minutes=12, difficulty="medium")

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.reference.attention import causal_mask as reference_mask
-from courseware.checks import Checks, Exercise, ExpectedOutput, Finding, compare, keeps_dtype, named, show
+from courseware.checks import Checks, Exercise, Finding, compare, exactly, keeps_dtype, named, show
 
 
 def causal_mask(n_q, n_k):
@@ -26,11 +26,10 @@ def causal_mask(n_q, n_k):
 
 def is_mask(returned, n_q, n_k):
     """Whatever dtype stands for True and False: that is a property of its own."""
-    exact = reference_mask(n_q, n_k).astype(np.float64)
-    expected = [ExpectedOutput("the mask", exact, exact, 1.0)]
+    exact = reference_mask(n_q, n_k)
     is_bools = isinstance(returned, np.ndarray) and returned.dtype == bool
-    evidence = compare(returned.astype(np.float64) if is_bools else returned, expected)
-    evidence = evidence and replace(evidence, returned=show(returned), expected=show(exact == 1))
+    evidence = compare(returned.astype(np.float64) if is_bools else returned, exactly("the mask", exact))
+    evidence = evidence and replace(evidence, returned=show(returned), expected=show(exact))
     if evidence is None or not is_bools or returned.shape != exact.shape:
         return evidence
     query = int(np.flatnonzero((returned != exact).any(axis=1))[0])

@@ -2,11 +2,10 @@
 
 import numbers
 
-import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import traffic
-from courseware.checks import Checks, Evidence, Exercise, ExpectedOutput, compare, show, single_finding
+from courseware.checks import Checks, Evidence, Exercise, compare, exactly, show, single_finding
 
 
 def standard_attention_bytes(n, d, bytes_per_element):
@@ -62,8 +61,7 @@ def right_passes(names):
             came = ", ".join(map(repr, returned)) if isinstance(returned, dict) else show(returned)
             text = "the answer did not return a dict with the five passes as keys, and no other"
             return single_finding("type", text, came, ", ".join(map(repr, expected)))
-        exact = [ExpectedOutput(name, *[np.float64(expected[name])] * 2, 0.0) for name in names]
-        found = [compare(returned[part.name], [part]) for part in exact]
+        found = [compare(returned[name], exactly(name, expected[name], 0.0)) for name in names]
         wrong = tuple(finding for evidence in found if evidence for finding in evidence.findings)
         return Evidence(wrong, _shown(returned), _shown(expected)) if wrong else None
 

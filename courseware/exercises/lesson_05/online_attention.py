@@ -3,12 +3,14 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib import reference
 from courseware.checks import Checks, Evidence, Exercise, ExpectedOutput, Finding, agrees, case_of, not_modified
-from courseware.checks.diagnosis import compare, exact_and_plain, show
-from courseware.checks.read_counting import Rows, growing
-from courseware.exercises.common.generators import LARGE_SCORES, NUMBERS, arrays, as_floats, in_float32
-from courseware.exercises.common.precision import keeps_float64
+from courseware.checks.diagnosis import compare, exactly, show
+from courseware.checks.read_counting import Rows
+
+from ..common.generators import LARGE_SCORES, NUMBERS, as_floats, drawn_case, in_both_dtypes, in_float32
+from ..common.oracles import attention_output
+from ..common.precision import keeps_float64
+from .online_normalizer import growing
 
 
 def online_attention(q, K, V, block):
@@ -40,26 +42,19 @@ def online_attention(q, K, V, block):
     return acc / l
 
 
-def batch_attention(q, K, V):
-    """softmax(K q / sqrt(d)) V with all scores at once. V may have a width of its own."""
-    return reference.stable_softmax(reference.scores(q[None], K))[0] @ V
-
-
-def attention_output(q, K, V, block, name="out", index="column", tile=None):
-    exact, plain = exact_and_plain(batch_attention, q, K, V)
-    # A score's own rounding, relative to its terms, is a relative error of its weight.
-    conditioning = 1 + (np.abs(K) @ np.abs(q)).max() / np.sqrt(len(q))
-    return [ExpectedOutput(name, exact, plain, conditioning * np.abs(V).max(), index, tile)]
+def right_output(q, K, V, block, name="out", index="column", tile=None):
+    (part,) = attention_output(name, q[None], K, V)
+    return [ExpectedOutput(name, part.expected[0], part.plain[0], part.terms[0], index, tile)]
 
 
 def weights(q, K, block):
     """With V the identity the output is the weight of every key, so a mistake shows by block of keys."""
-    return attention_output(q, K, np.eye(len(K)), block, name="the weight of each key", index="key", tile=block)
+    return right_output(q, K, np.eye(len(K)), block, name="the weight of each key", index="key", tile=block)
 
 
 def all_the_weight(returned, **_):
     """Of one key. `weights` would allow for the rounding of its score, which is not in the weight."""
-    return compare(returned, [ExpectedOutput("the weight of each key", np.ones(1), np.ones(1), 1.0, "key")])
+    return compare(returned, exactly("the weight of each key", np.ones(1), index="key"))
 
 
 def reads(answer, q, K, V, block):
@@ -78,7 +73,7 @@ def reads(answer, q, K, V, block):
     if findings:
         read = "; ".join(f"{name} read {show(served.reads)} times, row by row" for name, served in rows.items())
         return Evidence(tuple(findings), read, f"every row once, at most {block} at a time")
-    return compare(returned, attention_output(q, K, V, block))
+    return compare(returned, right_output(q, K, V, block))
 
 
 def memory(answer, n, d_v, block):
@@ -89,7 +84,7 @@ def memory(answer, n, d_v, block):
         return [Rows(np.broadcast_to(1.0, (size, width))) for width in (4, d_v)]
 
     def is_right(returned, _):
-        return compare(returned, [ExpectedOutput("out", out, out, 1.0)])
+        return compare(returned, exactly("out", out))
 
     text = "what is kept between blocks grows with n, by about {} bytes a key (one float64 score is 8)"
     return growing(lambda served: answer(q, *served, block), n, text, is_right, rows)
@@ -109,16 +104,11 @@ def streams(of=NUMBERS):
     return st.builds(score_case, st.lists(of, min_size=1, max_size=7), st.integers(1, 3))
 
 
-@st.composite
-def inputs(draw):
-    n, d, d_v = draw(st.integers(1, 6)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    return case(arrays(draw, d), arrays(draw, n, d), arrays(draw, n, d_v), draw(st.integers(1, 4)))
-
-
 CALL = "online_attention(q, K, V, block)"
 case = case_of(online_attention)
+INPUTS = drawn_case({"n": 6, "d": 3, "d_v": 3}, q="d", K="n d", V="n d_v", block=st.integers(1, 4))
 EXAMPLE = case([1, 2], [[1, 0], [0, 1], [1, 1], [2, 1]], [[2, 0], [0, 2], [1, 1], [3, -1]], 2)
-right = agrees(attention_output)
+right = agrees(right_output)
 check = Checks("online_attention(q, K, np.eye(len(K)), block)", agrees(weights), score_case)
 
 check(
@@ -131,7 +121,7 @@ check(
     "the last block may be short, and a block may be longer than the sequence",
     [([0, 0, 0], 2), ([1, 0, 2, 1, 0], 3), ([1, 0], 4), streams()],
 )
-check("any q, K, V and block give attention's output", [EXAMPLE, inputs()], test=right, call=CALL)
+check("any q, K, V and block give attention's output", [EXAMPLE, INPUTS], test=right, call=CALL)
 check("scores near 1000 in one block", [([1000, 999], 2), ([1000], 1), wide_case([1000, 999], 2)])
 check(
     "the max falls or rises by 1000 from one block to the next",
@@ -156,9 +146,9 @@ check("float32 inputs give float32 or float64", [in_float32(EXAMPLE)], test=righ
 check(
     "float64 inputs give float64 digits",
     [EXAMPLE, case([0.3], [[0.7], [1.9]], [[3.3], [0.4]], 1)],
-    test=keeps_float64(attention_output),
+    test=keeps_float64(right_output),
     call=CALL,
 )
-check("the inputs are not modified", [EXAMPLE, in_float32(EXAMPLE)], calls=not_modified, call=CALL)
+check("the inputs are not modified", in_both_dtypes(EXAMPLE), calls=not_modified, call=CALL)
 
 EXERCISE = Exercise(__file__, online_attention, check, points=4, minutes=9, difficulty="hard")

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference
-from courseware.checks import Checks, Exercise, agrees, compare, expected
-from courseware.checks.read_counting import growing
+from courseware.checks import Checks, Exercise, agrees, compare, expected, single_finding
+from courseware.checks.read_counting import growth_bytes_per_item
 from courseware.exercises.common.generators import LARGE_SCORES, MASKED_SCORES, NUMBERS
 
 
@@ -40,6 +40,24 @@ def normalizer(stream):
 
     no_values = np.zeros(1), np.array(stream, dtype=np.float64), np.zeros((len(stream), 1))
     return expected(("m", "l"), m_and_l, -np.inf, 0.0, *no_values, terms=(0.0, None))
+
+
+def growing(run, n, text, test, given):
+    """Evidence if what the answer keeps grows with n, or if it is wrong for that many, or None.
+
+    run(given(n)): calls the answer; given: makes the inputs beforehand. test(returned, n): Evidence or None.
+    text: says that it grows, with {} for the bytes per item.
+    """
+    returned = {}
+
+    def call(size_and_inputs):
+        size, inputs = size_and_inputs
+        returned[size] = run(inputs)
+
+    growth = growth_bytes_per_item(call, n // 8, n, lambda size: (size, given(size)))
+    if growth >= 1:
+        return single_finding("memory", text.format(f"{round(growth, -1) or round(growth):.0f}"))
+    return next(filter(None, (test(came, size) for size, came in returned.items())), None)
 
 
 def memory(answer, n):

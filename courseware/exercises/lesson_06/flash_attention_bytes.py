@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import traffic
-from courseware.checks import Checks, Exercise, ExpectedOutput, case_of, raises_value_error, single_finding
-from courseware.checks.diagnosis import compare, show
+from courseware.checks import Checks, Exercise, case_of, raises_value_error, single_finding
+from courseware.checks.diagnosis import compare, exactly, show
 
 
 def flash_attention_bytes(n, d, block_q, bytes_per_element, order):
@@ -35,7 +35,7 @@ def agrees_with_traffic(returned, n, d, block_q, bytes_per_element, order):
     sizes = {"block_q": block_q, "block_k": block_q, "dtype_bytes": bytes_per_element}
     right = traffic.flash_attention(n, n, d, **sizes, order=order).total_bytes
     if not isinstance(returned, int | np.integer):
-        return compare(returned, [ExpectedOutput("the total", np.float64(right), np.float64(right), 0.0)])
+        return compare(returned, exactly("the total", right, 0.0))
     if returned == right:
         return None
     text = f"{abs(int(returned) - right):,} bytes too {'many' if returned > right else 'few'}"

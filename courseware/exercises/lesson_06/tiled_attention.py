@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from course_lib import reference, traffic
 from course_lib.reference import example
-from courseware.checks import Checks, Exercise, ExpectedOutput, case_of, compare
-from courseware.exercises.common.generators import NUMBERS, arrays
+from courseware.checks import Checks, Exercise, ExpectedOutput, case_of, compare, exactly
+from courseware.exercises.common.generators import drawn_case
 from courseware.exercises.common.on_machine import compare_traffic, on_machine, own_work
 from courseware.exercises.common.oracles import attention_output
 
@@ -90,10 +90,10 @@ def of_scores(scores, block_k, rows=1, causal=False):
 causal_scores = functools.partial(of_scores, causal=True)
 
 
-@st.composite
-def matrices(draw, causal=False):
-    n_q, n_k, d, *blocks = (draw(st.integers(1, most)) for most in (4, 4, 2, 3, 3))
-    return case(*(arrays(draw, n, d, of=NUMBERS) for n in (n_q, n_k, n_k)), *blocks, causal)
+def matrices(causal=False):
+    blocks = dict.fromkeys(("block_q", "block_k"), st.integers(1, 3))
+    shapes = {"q": "n_q d", "k": "n_k d", "v": "n_k d"}
+    return drawn_case({"n_q": 4, "n_k": 4, "d": 2}, **shapes, **blocks, causal=st.just(causal))
 
 
 RANDOM = """\
@@ -125,7 +125,7 @@ check("all scores strongly negative", [of_scores([-1000, -1001], 2), of_scores([
 check(
     "a single key gets all the weight, however low its score",
     [of_scores([-1e37], 1), of_scores([-1e37], 2)],
-    test=lambda machine, v, o, **_: compare(o, [ExpectedOutput("O", v, v, 1.0)]),
+    test=lambda machine, v, o, **_: compare(o, exactly("O", v)),
 )
 check("each row has a max of its own: rows 1000 apart", [case([[1], [-1]], [[1000], [999]], [[1], [2]], 2, 1)])
 check(
@@ -149,7 +149,12 @@ check(
 )
 check.call = RANDOM_CALL
 check("float16 comes in and goes out, and rounds once", [(4, 6, 2, 2, 2), (32, 512, 16, 16, 16)])
-check("all the work is the answer's own, on tiles that it loaded", [(4, 6, 2, 2, 2)], test=own_work(output_is_right))
+check(
+    "all the work is the answer's own, on tiles that it loaded",
+    [(4, 6, 2, 2, 2)],
+    test=own_work(output_is_right),
+    credit=4,
+)
 check(
     "SRAM never holds more than 64 (block_q d + 2 block_k d + block_q block_k) bytes",
     [(16, 2048, 16, 16, 16), (2048, 16, 16, 16, 16), (192, 384, 16, 16, 16, True), (128, 6, 32, 64, 2)],
@@ -166,7 +171,4 @@ check(
     test=moves_no_more,
 )
 
-PARTIAL_CREDIT = {
-    "all the work is the answer's own, on tiles that it loaded": 4,
-}
-EXERCISE = Exercise(__file__, tiled_attention, check, points=6, minutes=20, difficulty="hard", partial=PARTIAL_CREDIT)
+EXERCISE = Exercise(__file__, tiled_attention, check, points=6, minutes=20, difficulty="hard")

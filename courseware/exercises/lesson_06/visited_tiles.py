@@ -5,7 +5,7 @@ import numbers
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib.reference.attention import causal_mask
+from course_lib import masks
 from courseware.checks import Checks, Evidence, Exercise, Finding, case_of, show, single_finding
 
 
@@ -30,9 +30,8 @@ def visited_tiles(n_q, n_k, block_q, block_k, causal):
 
 
 def right_tiles(n_q, n_k, block_q, block_k, causal):
-    """From the mask itself, query by query and key by key."""
-    visible = causal_mask(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
-    return sorted({(query // block_q, key // block_k) for query, key in np.argwhere(visible).tolist()})
+    tiles = (masks.causal() if causal else masks.full()).tiles(n_q, n_k, block_q, block_k)
+    return [(i, j) for i in range(tiles.shape[0]) for j in tiles.key_tiles(i)]
 
 
 def agrees_with_the_mask(returned, **inputs):

@@ -49,7 +49,7 @@ check(
     [
         ([[-np.inf, -np.inf, -1, -2]], 2),
         ([[2, 1, -np.inf, -np.inf, 1, 3]], 2),
-        rows([1], [4], block=2, of=MASKED_SCORES).filter(lambda row: np.isfinite(row[0]).any()),
+        rows([1], [4], block=2, of=MASKED_SCORES).filter(lambda row: np.isfinite(row["x"]).any()),
     ],
 )
 check("a row of nothing but -inf: m is -inf, l is 0", [([[1, 2, 3], [-np.inf, -np.inf, -np.inf]], 2)])

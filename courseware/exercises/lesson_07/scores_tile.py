@@ -1,13 +1,13 @@
 """Scores of queries and keys, one tile for each program."""
 
 import numpy as np
-from hypothesis import strategies as st
 
 from course_lib.kernels import triton_basics
 from courseware.checks import Exercise, expected
 from courseware.checks.compile_calls import compiles
-from courseware.checks.kernel_calls import TRITON, kernel_checks, launch_agrees, plain, rounds_products
-from courseware.exercises.common.generators import arrays
+from courseware.checks.kernel_calls import TRITON, kernel_checks, launch_agrees, plain
+from courseware.exercises.common.generators import drawn_case
+from courseware.exercises.common.precision import rounds_products
 from courseware.exercises.lesson_07.launches import shared_out
 
 scores_tile = plain(triton_basics.scores_tile)
@@ -39,10 +39,9 @@ def case(n_q, n_k, d, *blocks, **scale):
     return inputs(q, k, *blocks, **scale)
 
 
-@st.composite
-def queries_and_keys(draw, n_q, n_k, d, block_d):
-    rows_q, rows_k, columns = (draw(st.sampled_from(choices)) for choices in (n_q, n_k, d))
-    return inputs(arrays(draw, rows_q, columns), arrays(draw, rows_k, columns), 2, 4, block_d)
+def queries_and_keys(n_q, n_k, d, block_d):
+    drawn = drawn_case({"n_q": n_q, "n_k": n_k, "d": d}, q="n_q d", k="n_k d")
+    return drawn.map(lambda case: inputs(**case, block_m=2, block_n=4, block_d=block_d))
 
 
 CALL = """\

@@ -6,12 +6,12 @@ import numpy as np
 
 from course_lib import reference, traffic
 from course_lib.kernels import plain_forward
-from courseware.checks import Exercise, ExpectedOutput, case_of, compare, expected
+from courseware.checks import Exercise, case_of, compare, expected
 from courseware.checks.compile_calls import compiles
-from courseware.checks.kernel_calls import TRITON, compare_bytes, kernel_checks, plain, rounds_products, wrong_accesses
+from courseware.checks.kernel_calls import TRITON, compare_bytes, kernel_checks, plain, wrong_accesses
 from courseware.exercises.common.explanations import explain
-from courseware.exercises.common.oracles import attention_output
-from courseware.exercises.common.precision import keeps_float32
+from courseware.exercises.common.oracles import attention_output, output_from_float16
+from courseware.exercises.common.precision import keeps_float32, rounds_products
 
 flash_forward = plain(plain_forward.flash_forward)
 
@@ -86,12 +86,8 @@ def lse_of_one_head(q, k, **_):
 
 @of_each_head
 def gives_o_from_float16(q, k, v, causal):
-    """Not causal. float16 weights, each rounded once, are allowed; a float16 accumulator is not."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
-    weights = reference.stable_softmax(reference.scores(q, k, SCALE))
-    largest = weights.max(axis=1, keepdims=True)
-    plain = (weights / largest).astype(np.float16) * largest @ v
-    return [ExpectedOutput("o", weights @ v, plain, np.abs(v).max())]
+    return output_from_float16("o", q, k, v, np.abs(v).max(), causal=causal, scale=SCALE)
 
 
 def requests_the_closed_form(launch, heads, n_q, n_k, d, causal, block_m, block_n, **_):
@@ -108,13 +104,13 @@ check = kernel_checks(launch(), gives_o, case)
 check("all scores 0: o is the mean of the values", [(16, 16), (16, 32)], call=launch("0.0"))
 check("one tile of queries and one of keys: softmax(scale q k^T) v", [case(32, 64, block_m=32, block_n=64)])
 check("tiles of keys that leave the max alone", [(16, 48)], call=launch("-np.arange(n_k) / 4"))
-check("tiles of keys that raise the max, each of them", [(16, 48)], call=launch("np.arange(n_k) / 4"))
+check("tiles of keys that raise the max, each of them", [(16, 48)], call=launch("np.arange(n_k) / 4"), credit=3)
 check("lengths that no tile divides", [(20, 40), (16, 7), (5, 16), (1, 1)])
 check("head dimensions that are no power of two", [(16, 16, 3), (16, 16, 20)])
 check("several heads, each with its own keys", [case(16, 32, heads=2), case(32, 16, heads=3)])
 check("scores near 1000 do not overflow", [(16, 32)], call=NEAR_1000)
 check("the max falls by 1000 from one tile to the next", [(16, 32)], call=launch("-1000.0 * (np.arange(n_k) >= 16)"))
-check("all scores strongly negative", [(16, 32), (16, 23)], call=launch("-1000 - np.arange(n_k) % 2 / 4"))
+check("all scores strongly negative", [(16, 32), (16, 23)], call=launch("-1000 - np.arange(n_k) % 2 / 4"), credit=5)
 check("causal, as many queries as keys: query i sees keys 0 to i", [causal(16, 16), causal(40, 40)])
 check("causal, more keys than queries: the last query sees the last key", [causal(16, 48), causal(32, 64)])
 check(
@@ -125,6 +121,7 @@ check(
     "causal, more queries than keys: a query that sees no key gets 0, never NaN",
     [causal(20, 16), causal(50, 13)],
     test=explain(gives_o, means_of_nothing),
+    credit=6,
 )
 check(
     "lse is the natural log-sum-exp of the scores, -inf where there are none",
@@ -152,11 +149,4 @@ check(
 check("float32 products: nothing is rounded to TF32 on a GPU", [(16, 32)], test=rounds_products(gives_o))
 compiles(check, 20, 40, 20, 2, True)
 
-PARTIAL_CREDIT = {
-    "tiles of keys that raise the max, each of them": 3,
-    "all scores strongly negative": 5,
-    "causal, more queries than keys: a query that sees no key gets 0, never NaN": 6,
-}
-EXERCISE = Exercise(
-    __file__, flash_forward, check, points=8, minutes=25, difficulty="hard", imports=TRITON, partial=PARTIAL_CREDIT
-)
+EXERCISE = Exercise(__file__, flash_forward, check, points=8, minutes=25, difficulty="hard", imports=TRITON)

@@ -1,9 +1,8 @@
 """Where a program's loop over keys begins to need a mask, and where it ends."""
 
-import numpy as np
 from hypothesis import strategies as st
 
-from course_lib.reference.attention import causal_mask
+from course_lib import masks
 from courseware.checks import Checks, Evidence, Exercise, Finding, show, single_finding
 from courseware.exercises.common.explanations import explain
 
@@ -30,14 +29,15 @@ def kv_loop_bounds(start_m, n_q, n_k, causal, block_m, block_n):
     return first_sees // block_n * block_n, kv_end
 
 
-def bounds_from_the_mask(start_m, n_q, n_k, causal, block_m, block_n):
-    visible = causal_mask(n_q, n_k) if causal else np.ones((n_q, n_k), bool)
-    keys_seen = visible[start_m : start_m + block_m].sum(axis=1)
-    return int(keys_seen.min()) // block_n * block_n, int(keys_seen.max())
+def keys_seen(start_m, n_q, n_k, causal, block_m):
+    """How many keys each query of the tile sees."""
+    mask = masks.causal() if causal else masks.full()
+    return mask.dense(n_q, n_k)[start_m : start_m + block_m].sum(axis=1)
 
 
-def agrees_with_the_mask(returned, **inputs):
-    right = bounds_from_the_mask(**inputs)
+def agrees_with_the_mask(returned, block_n, **inputs):
+    seen = keys_seen(**inputs)
+    right = int(seen.min()) // block_n * block_n, int(seen.max())
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         text = "the answer did not return two whole numbers"
         return single_finding("type", text, show(returned), "(full_end, kv_end)")
@@ -50,9 +50,9 @@ def agrees_with_the_mask(returned, **inputs):
 
 
 def what_is_seen(_, start_m, n_q, n_k, causal, block_m, block_n):
-    seen = (causal_mask(n_q, n_k) if causal else np.ones((n_q, n_k), bool)).sum(axis=1)
+    seen = keys_seen(start_m, n_q, n_k, causal, block_m)
     last = min(start_m + block_m, n_q) - 1
-    return f"of {n_k} keys, query {start_m} sees {seen[start_m]}, and the tile's last query, {last}, sees {seen[last]}"
+    return f"of {n_k} keys, query {start_m} sees {seen[0]}, and the tile's last query, {last}, sees {seen[-1]}"
 
 
 @st.composite

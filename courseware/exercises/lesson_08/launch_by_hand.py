@@ -8,6 +8,7 @@ import numpy as np
 from course_lib import reference
 from course_lib.kernels.plain_forward import flash_forward
 from course_lib.language import WRITTEN
+from courseware import bug_hunt
 from courseware.checks import AnswerError, Checks, Exercise, Finding, case_of, expected, judging, single_finding
 from courseware.checks.kernel_calls import TRITON, Launch, compare_launch, plain, traced
 
@@ -51,11 +52,6 @@ def launch_by_hand(kernel, q, k, v, causal, block_m, block_n):
 
 SIGNATURE = inspect.signature(plain(flash_forward))
 OPTIONS = "num_warps", "num_stages", "num_ctas", "maxnreg"  # of a launch, and no parameters of the kernel
-STRIDES = {  # parameter -> (tensor, axis)
-    f"stride_{tensor}{letter}": ("lse" if tensor == "l" else tensor, axis)
-    for tensor, letters in {"q": "hm", "k": "hn", "v": "hn", "o": "hm", "l": "h"}.items()
-    for axis, letter in enumerate(letters)
-}
 
 
 class NoLaunch(Exception):
@@ -137,21 +133,17 @@ def wrong_launch(kernel, returned, q, k, v, causal, block_m, block_n, **_):
     """What is wrong with how the kernel was launched and what came back, before anybody looks at numbers."""
     if len(kernel.launches) != 1:
         text = f"the kernel was launched {len(kernel.launches)} times; one launch has programs for all heads and tiles"
-        text = text if kernel.launches else "the kernel was never launched: kernel[grid](arguments) does it"
-        return single_finding("launches", text)
+        never = "the kernel was never launched: kernel[grid](arguments) does it"
+        return single_finding("launches", text if kernel.launches else never)
     ((grid, call, _),) = kernel.launches
-    heads, n_q, d = q.shape
-    sound = _wrong_inputs(call, q=q, k=k, v=v) or _wrong_outputs(call, q)
-    if sound:
-        return sound
-    block_d = max(16, 1 << (d - 1).bit_length())
-    numbers = {"n_q": n_q, "n_k": k.shape[1], "scale": d**-0.5, "IS_CAUSAL": causal, "HEAD_DIM": d}
-    numbers |= {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_D": block_d}
-    for name, number in numbers.items():
-        if abs(call[name] - number) > 1e-6:
+    if wrong := _wrong_inputs(call, q=q, k=k, v=v) or _wrong_outputs(call, q):
+        return wrong
+    right = bug_hunt.forward_launch(q, k, v, q.shape[2] ** -0.5, causal, block_m, block_n)
+    for name, number in right.items():
+        if isinstance(number, int | float) and abs(call[name] - number) > 1e-6:
             came, due = (repr(x) if isinstance(x, bool) else f"{x:.6g}" for x in (call[name], number))
             return single_finding("argument", f"{name} is {came} here; it should be {due}", part=name)
-    return _wrong_strides(call) or _wrong_grid(grid, (-(-n_q // block_m), heads, 1)) or _wrong_return(returned, call)
+    return _wrong_strides(call) or _wrong_grid(grid, (*right["grid"], 1)) or _wrong_return(returned, call)
 
 
 def _wrong_inputs(call, **inputs):
@@ -196,7 +188,9 @@ def _wrong_outputs(call, q):
 
 
 def _wrong_strides(call):
-    for name, (tensor, axis) in STRIDES.items():
+    strides = ((pointer, *each) for pointer, names in bug_hunt.STRIDES.items() for each in enumerate(names))
+    for pointer, axis, name in strides:
+        tensor = pointer.removesuffix("_ptr")
         x, came = call[tensor], call[name]
         if x.numel() and x.shape[axis] > 1 and came != x.stride(axis):
             noun = ("heads", "keys" if tensor in "kv" else "queries")[axis]

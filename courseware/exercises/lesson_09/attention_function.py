@@ -9,15 +9,9 @@ from course_lib import reference
 from course_lib.reference.attention import causal_mask
 from courseware.checks import AnswerError, Checks, Exercise, Finding, compare, judging, single_finding
 from courseware.checks.calling import GuardedAnswer, is_remote
-from courseware.exercises.common.oracles import attention_output
-from courseware.exercises.lesson_09.gradients import (
-    FEWER_KEYS,
-    FEWER_QUERIES,
-    SENTENCE,
-    SQUARE,
-    expected_gradients,
-    small_inputs,
-)
+
+from ..common.oracles import attention_output
+from .gradients import FEWER_KEYS, FEWER_QUERIES, SENTENCE, SQUARE, expected_gradients, small_inputs
 
 TORCH = ("torch", "torch.autograd", "torch.autograd.function")
 STATISTICS = ("lse", "delta")  # a number for each query

@@ -1,10 +1,9 @@
 """One number per row that stands for a sum over all keys: FlashAttention-2 (Dao, 2023), Alg. 2, line 4."""
 
 import numpy as np
-from hypothesis import strategies as st
 
 from courseware.checks import Checks, Exercise, agrees, not_modified
-from courseware.exercises.common.generators import arrays, as_floats, in_float32
+from courseware.exercises.common.generators import as_floats, drawn_case, in_both_dtypes
 from courseware.exercises.lesson_09.gradients import expected_delta
 
 
@@ -27,20 +26,13 @@ def float16_delta(o, do, **_):
     return expected_delta(o.astype(np.float64), do.astype(np.float64))
 
 
-@st.composite
-def outputs(draw):
-    n_q, d = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    return {"o": arrays(draw, n_q, d), "do": arrays(draw, n_q, d)}
-
-
 TWO_ROWS = as_floats(o=[[1, 2], [3, 4]], do=[[1, 1], [2, 0]])
-
-
+OUTPUTS = drawn_case({"n_q": 3, "d": 3}, o="n_q d", do="n_q d")
 check = Checks("delta(o, do)", agrees(expected_delta))
 
 check("one row: the sum over d of O times dO", [as_floats(o=[[1, 2, 3, 4]], do=[[2, 1, 1, 1]])])
-check("a number for each row", [TWO_ROWS, as_floats(o=[[1, 2], [3, 4], [0, 1]], do=[[1, 1]] * 3), outputs()])
-check("the inputs are not modified", [TWO_ROWS, in_float32(TWO_ROWS)], calls=not_modified)
+check("a number for each row", [TWO_ROWS, as_floats(o=[[1, 2], [3, 4], [0, 1]], do=[[1, 1]] * 3), OUTPUTS])
+check("the inputs are not modified", in_both_dtypes(TWO_ROWS), calls=not_modified)
 check(
     "float16 comes in: products and sums are float32",
     # 33 * 65 is no float16, and neither is the first sum.

@@ -9,8 +9,9 @@ from course_lib import reference, traffic
 from course_lib.kernels import plain_backward
 from courseware.checks import Exercise, case_of
 from courseware.checks.compile_calls import compiles
-from courseware.checks.kernel_calls import TRITON, kernel_checks, launch_agrees, plain, rounds_products
+from courseware.checks.kernel_calls import TRITON, kernel_checks, launch_agrees, plain
 from courseware.exercises.common.parts import setting_aside
+from courseware.exercises.common.precision import rounds_products
 from courseware.exercises.lesson_09.gradients import expected_gradients
 
 dkdv_tile = plain(plain_backward.dkdv_tile)

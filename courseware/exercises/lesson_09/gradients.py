@@ -1,12 +1,11 @@
 """What the exercises on the gradients of attention share: the oracle and inputs."""
 
 import numpy as np
-from hypothesis import strategies as st
 
 from course_lib import reference
 from course_lib.reference import example
 from courseware.checks import ExpectedOutput, exact_and_plain, expected
-from courseware.exercises.common.generators import arrays, as_floats
+from courseware.exercises.common.generators import as_floats, drawn_case
 from courseware.exercises.common.oracles import weights
 
 
@@ -19,12 +18,8 @@ def expected_gradients(q, k, v, do, causal=False, scale=None):
 
     exact, plain = exact_and_plain(gradients, q, k, v, do)
     scale = q.shape[1] ** -0.5 if scale is None else scale
-    P = weights(q, k, causal, scale)
-
-    def dS():
-        dP = np.float64(do) @ np.float64(v).T
-        return scale * P * (dP - (P * dP).sum(axis=1, keepdims=True))
-
+    P = weights(np.float64(q), np.float64(k), causal, scale)
+    dS = scale * reference.softmax_vjp(P, np.float64(do) @ np.float64(v).T)
     q_size, k_size, v_size, do_size = map(np.abs, (q, k, v, do))
     # A score's own rounding, relative to its terms, is a relative error of its weight.
     P_size = P * (1 + scale * (q_size @ k_size.T).max(axis=1, keepdims=True))
@@ -32,8 +27,8 @@ def expected_gradients(q, k, v, do, causal=False, scale=None):
     terms = dS_size @ k_size, dS_size.T @ q_size, P_size.T @ do_size
     dq, dk, dv = zip(exact, plain, terms, strict=True)
     return [
-        ExpectedOutput("dQ", *dq, "query", product=lambda: ("key", dS(), np.float64(k))),
-        ExpectedOutput("dK", *dk, "key", product=lambda: ("query", dS().T, np.float64(q))),
+        ExpectedOutput("dQ", *dq, "query", product=lambda: ("key", dS, np.float64(k))),
+        ExpectedOutput("dK", *dk, "key", product=lambda: ("query", dS.T, np.float64(q))),
         ExpectedOutput("dV", *dv, "key", product=lambda: ("query", P.T, np.float64(do))),
     ]
 
@@ -43,13 +38,11 @@ def expected_delta(o, do):
     return expected("delta", reference.backward.delta, o, do, terms=np.abs(o * do).sum(axis=1).max(), index="query")
 
 
-@st.composite
-def small_inputs(draw, square=False, most=3):
+def small_inputs(square=False, most=3, **others):
     """Small q, k, v and do. square: as many queries as keys and columns, so that no wrong transpose raises."""
-    n_q, n_k, d = draw(st.integers(1, most)), draw(st.integers(1, most)), draw(st.integers(1, 2))
-    if square:
-        n_q = n_k = d
-    return {name: arrays(draw, n, d) for name, n in (("q", n_q), ("k", n_k), ("v", n_k), ("do", n_q))}
+    rows = {"q": "n_q", "k": "n_k", "v": "n_k", "do": "n_q"}
+    shapes = {name: "d d" if square else f"{n} d" for name, n in rows.items()}
+    return drawn_case({"n_q": most, "n_k": most, "d": 2}, **shapes, **others)
 
 
 SENTENCE = as_floats(q=example.Q, k=example.K, v=example.V, do=[[1, 0], [0, 1], [1, 1], [2, -1]])

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from course_lib import reference, traffic
-from courseware.checks import Checks, Exercise, ExpectedOutput, compare, single_finding
+from courseware.checks import Checks, Exercise, ExpectedOutput, case_of, compare, single_finding
 
 from ..common.explanations import explain
 from ..common.generators import as_floats
@@ -159,7 +159,7 @@ def fits(machine, n_q, n_k, d, block_q, block_k, **names):
         most = max((n_tiles for n_tiles in tiles if 8 <= n_tiles <= count), default=0)
         each = f", at least one for each of the {most} tiles of {tiles[most]}" if most else ""
         text += f"\n  {count} x {n_bytes:,} bytes: {name}{each}"
-    loads = large_loads(machine.report().events, block_q, block_k)
+    loads = large_loads(report.events, block_q, block_k)
     return single_finding("large loads", f"{text}\n{loads}") if loads else single_finding("SRAM", text)
 
 
@@ -167,22 +167,7 @@ def tiled(inputs, block_q, block_k, causal=False):
     return inputs | {"block_q": block_q, "block_k": block_k, "causal": causal}
 
 
-def sized(n_q, n_k, d, block_q, block_k, causal=False):
-    return tiled({"n_q": n_q, "n_k": n_k, "d": d}, block_q, block_k, causal)
-
-
-@st.composite
-def one_tile(draw):
-    """As many queries as keys and columns, so that no wrong transpose raises, in one tile."""
-    inputs = draw(small_inputs(square=True))
-    return tiled(inputs, len(inputs["q"]), len(inputs["k"]))
-
-
-@st.composite
-def any_tiles(draw):
-    return tiled(draw(small_inputs(most=4)), draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.booleans()))
-
-
+sized = case_of("n_q n_k d block_q block_k causal", causal=False)
 CALL = """\
 from course_lib import reference
 from course_lib.machine import Machine
@@ -204,7 +189,10 @@ check = Checks(CALL, explain(right_results, loads), tiled, on_machine)
 
 check("all keys and values alike: dP is delta, and dQ and dK are 0", [(TWO | {"k": TWO["q"], "v": TWO["q"]}, 2, 2)])
 check("one tile that holds everything, of one column: the scale is 1", [(THREE, 3, 3)])
-check("one tile that holds everything", [(SQUARE, 2, 2), one_tile()])
+check(
+    "one tile that holds everything",
+    [(SQUARE, 2, 2), small_inputs(square=True).map(lambda x: (x, len(x["q"]), len(x["k"])))],
+)
 check("several tiles of queries: dK and dV add up", [(THREE, 1, 3), (SENTENCE, 2, 4)])
 check("several tiles of keys: dQ adds up, and P is that of the whole row", [(THREE, 3, 1), (SENTENCE, 4, 2)])
 check("the last tile of queries or of keys may be short", [(THREE, 2, 2), (SENTENCE, 3, 3)])
@@ -217,7 +205,10 @@ check(
     "causal, more queries than keys: a query that sees no key has no part in it, and nothing is NaN",
     [(MORE_QUERIES, 2, 1, True), (THREE | {"k": TWO["k"], "v": TWO["v"]}, 2, 2, True)],
 )
-check("any numbers of queries and keys, any tiles, causal or not", [(SENTENCE, 3, 2, True), any_tiles()])
+check(
+    "any numbers of queries and keys, any tiles, causal or not",
+    [(SENTENCE, 3, 2, True), st.tuples(small_inputs(most=4), *[st.integers(1, 3)] * 2, st.booleans())],
+)
 # In float32, so that a sum that is stored and read back in between is told by its bytes, not by its digits.
 check(
     "each tensor is read and written no more often than the three passes need",
@@ -231,7 +222,12 @@ check(
     [sized(512, 32, 8, 16, 16), sized(16, 512, 8, 16, 16)],
     test=explain(right_results, rounding),
 )
-check("all the work is the answer's own, on tiles that it loaded", [sized(4, 6, 2, 2, 2)], test=own_work(right_results))
+check(
+    "all the work is the answer's own, on tiles that it loaded",
+    [sized(4, 6, 2, 2, 2)],
+    test=own_work(right_results),
+    credit=4,
+)
 check(
     "SRAM never holds more than 16 (3 block_q d + 4 block_k d + 2 block_q block_k) bytes",
     [
@@ -256,7 +252,4 @@ check(
 )
 check("causal is off unless it is given", [(TWO, 2, 2)], call=CALL.replace("block_k, causal)", "block_k)"))
 
-PARTIAL_CREDIT = {
-    "all the work is the answer's own, on tiles that it loaded": 4,
-}
-EXERCISE = Exercise(__file__, tiled_backward, check, points=6, minutes=25, difficulty="hard", partial=PARTIAL_CREDIT)
+EXERCISE = Exercise(__file__, tiled_backward, check, points=6, minutes=25, difficulty="hard")

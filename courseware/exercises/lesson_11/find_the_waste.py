@@ -44,6 +44,7 @@ def account(kernel):
     }  # fmt: skip
 
 
+MANY = st.integers(1, 9).map(lambda i: 100 * i)
 NUMBER = "the one that belongs to this verdict"
 check = Checks(find_the_waste, check_verdict(find_the_waste, VERDICTS, NUMBER, account))
 
@@ -65,16 +66,11 @@ check(
 )
 check(
     "reads: what a program spills, for every pair",
-    [
-        kernel(spilled=10),
-        kernel(True, spilled=800, times_q=2),
-        kernel(True, 2, spilled=4000),
-        kernels(spilled=st.integers(1, 9).map(lambda i: 100 * i)),
-    ],
+    [kernel(spilled=10), kernel(True, spilled=800, times_q=2), kernel(True, 2, spilled=4000), kernels(spilled=MANY)],
 )
 check(
     "waits: clocks with waiting, over those without",
-    [kernel(wait=3), kernel(True, wait=900, times_q=2), kernels(wait=st.integers(1, 9).map(lambda i: 100 * i))],
+    [kernel(wait=3), kernel(True, wait=900, times_q=2), kernels(wait=MANY)],
 )
 check("nothing is wasted", [kernel(), kernel(True, block_q=32), kernels(causal=st.booleans())])
 check("the five kernels of the lesson", ({"kernel": suspect} for suspect in suspects().values()))

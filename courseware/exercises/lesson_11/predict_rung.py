@@ -1,5 +1,7 @@
 """The time that a rung of the ladder should take, from what is counted of it."""
 
+import functools
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -46,33 +48,28 @@ def case(programs, resident, warps=8, waits=900, instructions=250, sms=3, schedu
     }  # fmt: skip
 
 
-def alone(instructions):
-    return case(3, 1, warps=1, schedulers=1, instructions=instructions)
-
-
-ALONE = alone(250)
+one_each = functools.partial(case, 3, 1)
+alone = functools.partial(one_each, warps=1, schedulers=1)
+ALONE = alone()
 INSTRUCTIONS = st.integers(1, 4).map(lambda i: 100 * i)
 check = Checks(predict_rung, explain(agrees(least_time), in_clocks))
 
 check(
     "one program of one warp on each SM: products, instructions and waiting add up",
-    [ALONE, ALONE | {"counts": ALONE["counts"] | {"wait_clocks": 0}}, st.builds(alone, INSTRUCTIONS)],
+    [ALONE, ALONE | {"counts": ALONE["counts"] | {"wait_clocks": 0}}, st.builds(alone, instructions=INSTRUCTIONS)],
 )
 check(
     "programs of one warp or several, on one scheduler or several",
-    [
-        case(3, 1), case(3, 1, schedulers=2), case(3, 1, warps=6), case(3, 1, warps=1),
-        st.builds(case, st.just(3), st.just(1), st.integers(1, 16)),
-    ],
-)  # fmt: skip
+    [one_each(), one_each(schedulers=2), one_each(warps=6), one_each(warps=1), st.builds(one_each, st.integers(1, 16))],
+)
 check(
     "exponentials that take longer than the other instructions, or less long",
     [
-        case(3, 1, exponentials=9600), case(3, 1, warps=2, exponentials=4000),
-        st.builds(case, st.just(3), st.just(1), exponentials=st.integers(1, 9).map(lambda i: 1600 * i)),
+        one_each(exponentials=9600), one_each(warps=2, exponentials=4000),
+        st.builds(one_each, exponentials=st.integers(1, 9).map(lambda i: 1600 * i)),
     ],
 )  # fmt: skip
-check("2.5 tiles for each program, on average", [case(3, 1, tiles=2.5), case(3, 1, tiles=4.75)])
+check("2.5 tiles for each program, on average", [one_each(tiles=2.5), one_each(tiles=4.75)])
 check(
     "several programs at a time on each SM: the work of all, and a share of each wait",
     [

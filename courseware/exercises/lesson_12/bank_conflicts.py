@@ -1,13 +1,11 @@
 """How often the banks of shared memory have to deliver for one load of a warp."""
 
-from collections import Counter
-
 from hypothesis import strategies as st
 
-from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, case_of, show
+from courseware.checks import Checks, Exercise, agrees, case_of, exactly
 from courseware.exercises.common.explanations import explain
-
-LANES = 32
+from courseware.exercises.lesson_12.sectors import ADDRESSES, LANES, any_lanes, listed
+from courseware.simulators.cuda_emulator import request
 
 
 def bank_conflicts(addresses):
@@ -35,33 +33,21 @@ def bank_conflicts(addresses):
 
 
 def delivered_pass_by_pass(addresses, **_):
-    wanted, passes = Counter(address for address in addresses if address is not None), 0
-    while wanted:
-        delivered = {address % 128: address for address in wanted}  # one for each bank
-        for address in delivered.values():
-            del wanted[address]
-        passes += 1
-    return [ExpectedOutput("the number of passes", passes, passes, 0, "pass")]
+    return exactly("the number of passes", len(request.passes(addresses, 4)), 0, "pass")
 
 
 def busiest_bank(_, addresses, **names):
     banks = [sorted(word for word in {*addresses} - {None} if word // 4 % 32 == bank) for bank in range(32)]
     words = max(banks, key=len)
-    at = f" to deliver, at {show(words[:4])}{', ...' * (len(words) > 4)}" if words else ""
+    at = f" to deliver, at {listed(words)}" if words else ""
     count = f"{len(words)} different word{'s' * (len(words) != 1)}"
     return f"the bank with most to do is bank {banks.index(words)}, which has {count}{at}"
 
 
-CALL = """\
-addresses = [start + step * (lane // sharing) if lane < active else None for lane in range(32)]
-bank_conflicts(addresses)"""
-
-
-# sharing: so many neighbouring lanes want the same word. active: the lanes before this one are on.
 case = case_of("step sharing active start", sharing=1, active=LANES, start=0)
 WORDS = st.integers(0, 99).map(lambda i: 4 * i)
 STEPS = st.sampled_from([0, 4, 8, 12, 32, 64, 128, 132, 256, 512])
-check = Checks(CALL, explain(agrees(delivered_pass_by_pass), busiest_bank))
+check = Checks(f"{ADDRESSES}\nbank_conflicts(addresses)", explain(agrees(delivered_pass_by_pass), busiest_bank))
 
 check("consecutive words", [case(4), case(4, start=64), case(-4, start=124)])
 check("words further apart", [case(8), case(128), case(132), case(12), case(32), case(64), case(512, start=20)])
@@ -79,7 +65,7 @@ check(
         {"addresses": [0, 4, 132, 4, *[None] * 28]},
         {"addresses": [0, 128, 256, 4, *[None] * 28]},
         {"addresses": [4 * (lane * lane % 97) if lane % 5 else None for lane in range(LANES)]},
-        st.lists(st.none() | WORDS, min_size=LANES, max_size=LANES).map(lambda addresses: {"addresses": addresses}),
+        st.fixed_dictionaries({"addresses": any_lanes(WORDS)}),
     ],
     call="bank_conflicts(addresses)",
 )

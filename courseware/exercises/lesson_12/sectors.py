@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, show
+from courseware.checks import Checks, Exercise, agrees, exactly, show
 from courseware.exercises.common.explanations import explain
 
 LANES = 32
@@ -29,24 +29,30 @@ def sectors(addresses, element_bytes):
 def counted_byte_by_byte(addresses, element_bytes, **_):
     asked = {byte for address in addresses if address is not None for byte in range(address, address + element_bytes)}
     touched, enough = len({byte // 32 for byte in asked}), len(range(0, len(asked), 32))
-    return [ExpectedOutput("touched", touched, touched, 0), ExpectedOutput("enough", enough, enough, 0)]
+    return exactly("touched", touched, 0) + exactly("enough", enough, 0)
 
 
 def asked_for(_, addresses, element_bytes, **names):
     elements = {*addresses} - {None}
     numbers = sorted({address // 32 for address in elements})
-    lie = f", in the sectors {show(numbers[:4])}{', ...' * (len(numbers) > 4)}" if elements else ""
+    lie = f", in the sectors {listed(numbers)}" if elements else ""
     count = f"{len(elements)} different element{'s' * (len(elements) != 1)}"
     return f"asked for: {count}, {len(elements) * element_bytes} bytes in all{lie}"
 
 
-CALL = """\
-addresses = [start + step * (lane // sharing) if lane < active else None for lane in range(32)]
-sectors(addresses, element_bytes)"""
+def listed(numbers):
+    return f"{show(numbers[:4])}{', ...' * (len(numbers) > 4)}"
+
+
+def any_lanes(addresses):
+    return st.lists(st.none() | addresses, min_size=LANES, max_size=LANES)
+
+
+# sharing: so many neighbouring lanes ask for the same element. active: the lanes before this one are on.
+ADDRESSES = "addresses = [start + step * (lane // sharing) if lane < active else None for lane in range(32)]"
 
 
 def case(element_bytes, start=0, step=None, sharing=1, active=LANES):
-    """sharing: so many neighbouring lanes ask for the same element. active: the lanes before this one are on."""
     step = element_bytes if step is None else step
     return {"element_bytes": element_bytes, "start": start, "step": step, "sharing": sharing, "active": active}
 
@@ -58,14 +64,12 @@ def patterns(draw):
     return case(size, start, step, draw(st.integers(1, LANES)), draw(st.integers(0, LANES)))
 
 
-@st.composite
-def any_addresses(draw):
-    size = draw(st.sampled_from([4, 8, 16]))
-    places = st.none() | st.integers(0, 40).map(lambda i: i * size)
-    return {"addresses": draw(st.lists(places, min_size=LANES, max_size=LANES)), "element_bytes": size}
+def any_addresses(size):
+    addresses = any_lanes(st.integers(0, 40).map(lambda i: i * size))
+    return st.fixed_dictionaries({"addresses": addresses, "element_bytes": st.just(size)})
 
 
-check = Checks(CALL, explain(agrees(counted_byte_by_byte), asked_for))
+check = Checks(f"{ADDRESSES}\nsectors(addresses, element_bytes)", explain(agrees(counted_byte_by_byte), asked_for))
 
 check("consecutive elements of 4, 8 and 16 bytes", [case(4), case(8), case(16), case(4, 64)])
 check("consecutive elements, of which the first does not begin a sector", [case(4, 4), case(8, 24), case(16, 16)])
@@ -76,7 +80,7 @@ check(
     "any addresses",
     [
         {"addresses": [8 * (lane * 7 % 41) if lane % 3 else None for lane in range(LANES)], "element_bytes": 8},
-        any_addresses(),
+        st.sampled_from([4, 8, 16]).flatmap(any_addresses),
     ],
     call="sectors(addresses, element_bytes)",
 )

@@ -1,19 +1,11 @@
 """Attention in CUDA C++, with each score split over the lanes of a warp."""
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import strategies as st
 
 from course_lib.kernels.cuda import launches
-from courseware.checks import Exercise, Finding, case_of, expected
-from courseware.checks.cuda_calls import (
-    compare_output,
-    compare_sectors,
-    compare_shared_loads,
-    compare_variables,
-    cuda_checks,
-)
+from courseware.checks import Exercise, case_of, expected, single_finding
+from courseware.checks.cuda_calls import compare_output, compare_sectors, cuda_checks
 from courseware.exercises.common.oracles import attention_output
 
 
@@ -91,6 +83,7 @@ def solve():
     """
 
 
+MAX_STACK_BYTES = 4096
 INPUTS = """\
 rng = np.random.default_rng(seed)
 Q, K, V = (rng.standard_normal((rows, d)).astype(np.float32) for rows in (M, N, N))
@@ -124,7 +117,24 @@ def reads_once_a_block(report, Q, K, V, output, M, N, d, **_):
 
 
 def keeps_no_row_of_scores(report, Q, K, V, output, **_):
-    return gives_attention(report, Q, K, V, output) or compare_variables(report, 4096)
+    evidence = gives_attention(report, Q, K, V, output)
+    if evidence or report.stack_bytes <= MAX_STACK_BYTES:
+        return evidence
+    text = f"the variables of a thread take {report.stack_bytes:,} bytes, where {MAX_STACK_BYTES:,} are enough"
+    return single_finding("variables", text)
+
+
+def compare_shared_loads(report, enough, least_bytes=0):
+    """None if no more than `enough` requests loaded from shared memory, and no fewer than least_bytes."""
+    count, moved = report.shared.loads.requests, report.shared.loads.bytes
+    if moved < least_bytes:
+        return single_finding(
+            "too few", f"{moved:,} bytes are loaded from shared memory, and {least_bytes:,} have to be"
+        )
+    if count <= enough:
+        return None
+    text = f"{count} requests load from shared memory, where {enough} are enough"
+    return single_finding(f"loads {count / enough:.2g} times", text)
 
 
 def loads_each_row_once(report, Q, K, V, output, M, N, d, **_):
@@ -137,7 +147,7 @@ def loads_each_row_once(report, Q, K, V, output, M, N, d, **_):
         return evidence
     rows = report.shared.loads.requests / of_a_row
     text = f"a warp's loads for one tile are those of {rows:.4g} rows; 16 of keys, 16 of values and 1 of Q are enough"
-    return replace(evidence, findings=(*evidence.findings, Finding("", "account", text)))
+    return evidence.with_account(text)
 
 
 check = cuda_checks(INPUTS + LAUNCH, gives_attention, case_of("M N d seed", seed=0))
@@ -150,13 +160,15 @@ check(
 )
 check("one tile of keys, one element for each lane", [(16, 16, 32)])
 check("several tiles of keys", [(16, 32, 32), (16, 48, 32)])
-check("several blocks", [(32, 16, 32)])
+check("several blocks", [(32, 16, 32)], credit=2)
 check("any d up to 128", [(16, 16, 40), (16, 16, 5), (16, 32, 128)])
 check("any number of keys", [(16, 20, 32), (16, 1, 8), (16, 39, 40)])
 check("any number of queries", [(5, 16, 32), (20, 33, 32), (1, 1, 1)])
 check("scores of hundreds, the largest in the last tile", [(16, 16, 4), (16, 40, 8)], call=changed(LARGE))
 check("a later key scores far less", [(16, 20, 1)], call=changed("Q[:], K[:] = 1, -20 * np.arange(N)[:, None]"))
-check("all scores -4e6: the mean of V", [(16, 20, 1)], call=changed("Q[:], K[:] = 1, -4e6"), test=gives_the_mean)
+check(
+    "all scores -4e6: the mean of V", [(16, 20, 1)], call=changed("Q[:], K[:] = 1, -4e6"), test=gives_the_mean, credit=4
+)
 check(
     "Q is read once, K and V once for each block, 32 columns at a time",
     [(16, 32, 32), (40, 20, 70)],
@@ -170,8 +182,4 @@ check(
     [(17, 18, 33, 1), st.tuples(*(st.integers(1, most) for most in (33, 50, 70)), st.integers(2, 999))],
 )
 
-PARTIAL_CREDIT = {
-    "several blocks": 2,
-    "all scores -4e6: the mean of V": 4,
-}
-EXERCISE = Exercise(__file__, solve, check, points=6, minutes=35, difficulty="hard", partial=PARTIAL_CREDIT)
+EXERCISE = Exercise(__file__, solve, check, points=6, minutes=35, difficulty="hard")

@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from course_lib import masks
 from courseware.checks import Checks, Evidence, Exercise, Finding, show, single_finding
 
 
@@ -29,16 +30,13 @@ def documents_mask(q_starts, k_starts, causal):
     return visible
 
 
-def pair_by_pair(q_starts, k_starts, causal):
-    """From the document of each query and key, and how many of its document come after it."""
-    of_q, of_k = (np.repeat(np.arange(len(x) - 1), np.diff(x)) for x in (q_starts, k_starts))
-    after_q = np.array(q_starts)[of_q + 1] - np.arange(len(of_q))
-    after_k = np.array(k_starts)[of_k + 1] - np.arange(len(of_k))
-    return (of_q[:, None] == of_k) & ((after_k >= after_q[:, None]) | (not causal))
+def dense(q_starts, k_starts, causal):
+    mask = masks.packed(q_starts, k_starts, masks.causal() if causal else None)
+    return mask.dense(q_starts[-1], k_starts[-1])
 
 
-def agrees_pair_by_pair(returned, q_starts, k_starts, causal):
-    right = pair_by_pair(q_starts, k_starts, causal)
+def agrees_with_the_mask(returned, q_starts, k_starts, causal):
+    right = dense(q_starts, k_starts, causal)
     visible = np.asarray(returned) if isinstance(returned, np.ndarray | list) else np.array(None)
     if visible.shape == right.shape and visible.dtype != bool:
         return single_finding("type", f"the result has dtype {visible.dtype}, not bool", show(visible), show(right))
@@ -49,7 +47,7 @@ def agrees_pair_by_pair(returned, q_starts, k_starts, causal):
     findings = [
         Finding("", verb, f"query {i} {verb} key {j} of {'its own' if own[i, j] else 'another'} document{but[verb]}")
         for verb, wrong in (("sees", visible & ~right), ("does not see", ~visible & right))
-        for own in [pair_by_pair(q_starts, k_starts, False)]
+        for own in [dense(q_starts, k_starts, False)]
         for i, j in np.argwhere(wrong)[:1].tolist()
     ]
     rows = np.flatnonzero((visible != right).any(axis=1))[:1]
@@ -64,7 +62,7 @@ def packed(draw):
     return *starts, draw(st.booleans())
 
 
-check = Checks(documents_mask, agrees_pair_by_pair, lambda q_starts, k_starts, causal: locals())
+check = Checks(documents_mask, agrees_with_the_mask, lambda q_starts, k_starts, causal: locals())
 
 check("one document", [([0, 3], [0, 3], False), ([0, 3], [0, 3], True)])
 check(

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
+from course_lib import reference
 from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, exact_and_plain, not_modified
-from courseware.exercises.common.generators import arrays, in_float32
+from courseware.exercises.common.generators import drawn_case, in_both_dtypes
 from courseware.exercises.common.oracles import weights
 from courseware.exercises.common.parts import setting_aside
 
@@ -38,25 +39,15 @@ def dropout_attention(Q, K, V, dO, kept, p):
     return O, scale * (dS @ K), scale * (dS.T @ Q), dV
 
 
-def row_by_row(q, k, v, do, kept, p):
-    """O, dQ, dK and dV from the Jacobian of each row's softmax."""
-    scale = q.dtype.type(q.shape[1] ** -0.5)
-    z = kept / q.dtype.type(1 - p)
-    o, dq, dk, dv = (np.zeros_like(x) for x in (q, q, k, v))
-    for i, (query, gradient) in enumerate(zip(q, do, strict=True)):
-        s = k @ query * scale
-        weights = np.exp(s - s.max())
-        weights /= weights.sum()
-        o[i] = (weights * z[i]) @ v
-        ds = (np.diag(weights) - np.outer(weights, weights)) @ (z[i] * (v @ gradient))
-        dq[i] = scale * ds @ k
-        dk += scale * np.outer(ds, query)
-        dv += np.outer(weights * z[i], gradient)
-    return o, dq, dk, dv
+def by_the_reference(q, k, v, do, kept, p):
+    """O, dQ, dK and dV, with the gradient through the softmax from the reference."""
+    P, z = reference.stable_softmax(reference.scores(q, k)), (kept / (1 - p)).astype(q.dtype)
+    dS = q.dtype.type(q.shape[1] ** -0.5) * reference.softmax_vjp(P, do @ v.T * z)
+    return P * z @ v, dS @ k, dS.T @ q, (P * z).T @ do
 
 
 def expected_outputs(q, k, v, do, kept, p):
-    exact, plain = exact_and_plain(lambda q, k, v, do: row_by_row(q, k, v, do, kept, p), q, k, v, do)
+    exact, plain = exact_and_plain(lambda q, k, v, do: by_the_reference(q, k, v, do, kept, p), q, k, v, do)
     largest = {name: np.abs(x).max() for name, x in (("q", q), ("k", k), ("v", v), ("do", do))}
     # A score's own rounding, relative to its terms, is a relative error of its weight.
     z, scale = 1 / (1 - p), q.shape[1] ** -0.5
@@ -73,12 +64,8 @@ def case(q, k, v, do, kept, p=0.25):
     return {"q": q, "k": k, "v": v, "do": do, "kept": np.array(kept, dtype=bool), "p": p}
 
 
-@st.composite
-def inputs(draw):
-    n_q, n_k, d = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
-    q, k, v, do = (arrays(draw, n, d) for n in (n_q, n_k, n_k, n_q))
-    return case(q, k, v, do, arrays(draw, n_q, n_k, of=st.booleans()), draw(st.sampled_from([0.25, 0.1, 0.5, 0.0])))
-
+SHAPES = {"q": "n_q d", "k": "n_k d", "v": "n_k d", "do": "n_q d", "kept": "n_q n_k"}
+INPUTS = drawn_case({"n_q": 3, "n_k": 3, "d": 2}, **SHAPES, p=st.sampled_from([0.25, 0.1, 0.5, 0.0]))
 
 SQUARE = case([[1, -1], [2, 1]], [[2, 1], [0, -1]], [[2, 0.5], [3, -1]], [[1, 2], [2, 1]], [[1, 0], [1, 1]])
 MORE_KEYS = case(
@@ -107,7 +94,7 @@ check(
     "scores that are 1000 apart from query to query",
     [case([[1], [1000]], [[1], [1.5]], [[1], [2]], [[1], [1]], [[1, 1], [1, 1]])],  # 0 * NaN would differ from 0
 )
-check("the inputs are not modified", [SQUARE, in_float32(SQUARE)], calls=not_modified)
-check("any inputs", [MORE_KEYS | {"p": 0.5}, inputs()])
+check("the inputs are not modified", in_both_dtypes(SQUARE), calls=not_modified)
+check("any inputs", [MORE_KEYS | {"p": 0.5}, INPUTS.map(lambda drawn: case(**drawn))])
 
 EXERCISE = Exercise(__file__, dropout_attention, check, points=4, minutes=15, difficulty="medium")

@@ -1,15 +1,14 @@
 """Attention under any mask in one kernel, which is told the kind of each tile."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from course_lib.language import WRITTEN
 from course_lib.masks import PARTIAL
-from courseware.checks import Exercise, ExpectedOutput, Finding, case_of
+from courseware.checks import Exercise, case_of, expected
 from courseware.checks.compile_calls import compiles
-from courseware.checks.kernel_calls import TRITON, compare_bytes, compare_launch, kernel_checks, rounds_products
+from courseware.checks.kernel_calls import TRITON, compare_launch, kernel_checks, launch_agrees
 from courseware.exercises.common.oracles import attention_output
+from courseware.exercises.common.precision import rounds_products
 
 tl, triton = WRITTEN.tl, WRITTEN.triton
 
@@ -106,49 +105,35 @@ def call(mask="masks.full()", scores=None, times="1"):
     return INPUTS.replace("MASK", mask) + set_scores + LAUNCH
 
 
-def right_o(q, k, v, visible, scale):
-    """o of every query, from the keys that it sees, as one output."""
-    o, plain, terms = (np.zeros_like(q) for _ in range(3))
-    weights = np.zeros(visible.shape)
-    for i in range(len(q)):
-        seen = visible[i] != 0
-        if seen.any():
-            (row,) = attention_output("o", q[i : i + 1], k[seen], v[seen], False, scale)
-            o[i], plain[i], terms[i] = row.expected[0], row.plain[0], row.terms
-            weights[i, seen] = row.product()[1][0]
-    return ExpectedOutput("o", o, plain, terms, product=lambda: ("key", weights, v))
-
-
-def gives_o(launch, q, k, v, visible, scale, **_):
-    return compare_launch(launch, [right_o(q, k, v, visible, scale)])
+def right_o(q, k, v, visible, scale, **_):
+    return attention_output("o", q, k, v, visible != 0, scale)
 
 
 def gives_means(launch, v, n_q, **_):
     """All scores are -4e6, and nothing is hidden."""
     mean = np.tile(v.mean(axis=0), (n_q, 1))
-    evidence = compare_launch(launch, [ExpectedOutput("o", mean, mean.astype(np.float32), 1.0)])
+    evidence = compare_launch(launch, expected("o", lambda mean: mean, mean, terms=1.0))
     said = "every score is -4e6, and float32 numbers of that size are 0.25 apart or more"
-    return evidence and replace(evidence, findings=(*evidence.findings, Finding("", "account", said)))
+    return evidence and evidence.with_account(said)
 
 
-def requests_no_more(launch, q, k, v, visible, scale, mask, kinds, d, n_q, n_k, block_m, block_n, **_):
+def no_more(mask, kinds, d, n_q, n_k, block_m, block_n, **_):
     """Of k and v what the visited tiles have, of visible the pairs of partial tiles."""
-    if evidence := gives_o(launch, q, k, v, visible, scale):
-        return evidence
     tiles = mask.tiles(n_q, n_k, block_m, block_n)
     pairs = sum(tiles.visible(i, j).size for i, j in zip(*(kinds == PARTIAL).nonzero(), strict=True))
     row_bytes, keys = 4 * d, tiles.visited.keys
     enough = {"q": (n_q * row_bytes, 0), "k": (keys * row_bytes, 0), "v": (keys * row_bytes, 0)}
-    return compare_bytes(launch, enough | {"visible": (pairs, 0), "o": (0, n_q * row_bytes)})
+    return enough | {"visible": (pairs, 0), "o": (0, n_q * row_bytes)}
 
 
 case = case_of("n_q n_k d block_m block_n scale", d=16, block_m=16, block_n=16, scale=0.3)
+gives_o = launch_agrees(right_o)
 check = kernel_checks(call(), gives_o, case)
 
 check("all scores 0: o is the mean of the values", [case(16, 64, block_n=32)], call=call(scores="0"))
 check("one full tile", [(16, 16), case(32, 64, block_m=32, block_n=64)])
 check("tiles that leave the max alone", [(16, 48)], call=call(scores="-np.arange(n_k) / 4"))
-check("tiles that raise the max, each of them", [(16, 48)], call=call(scores="np.arange(n_k) / 4"))
+check("tiles that raise the max, each of them", [(16, 48)], call=call(scores="np.arange(n_k) / 4"), credit=2)
 WINDOW = call("masks.sliding_window(n_k - 4, 3)")
 check("partial tiles: a window", [(32, 32), case(32, 64, block_n=32)], call=WINDOW)
 LAYOUT = "np.arange(n_q // 16 * (n_k // 16)).reshape(-1, n_k // 16) % 3 != 1"
@@ -157,6 +142,7 @@ check(
     "lengths that no tile divides, full tiles or partial ones",
     [(20, 40), (5, 7), case(40, 53, block_m=32)],
     call=call("masks.sliding_window(n_k, 4)"),
+    credit=4,
 )
 check("head dimensions that are no power of two", [case(16, 16, d=5), case(32, 48, d=24)], call=WINDOW)
 check("scores near 1000 do not overflow", [(16, 32)], call=call(scores="1000 - np.arange(n_k) % 2 / 4"))
@@ -182,23 +168,16 @@ check(
     [case(32, 32, block_m=32)],
     call=call("masks.sliding_window(5, 0)", "-1000 - np.arange(n_k) % 2 / 4"),
 )
-check("rows that see no key at all: o is 0", [(32, 16), (24, 12)], call=call("masks.causal()"))
+check("rows that see no key at all: o is 0", [(32, 16), (24, 12)], call=call("masks.causal()"), credit=5)
 check(
     "k and v loaded once for tiles that are not hidden, visible for partial ones",
     [(64, 64), case(40, 72, d=20)],
     call=call("masks.sliding_window(40, 0)"),
-    test=requests_no_more,
+    test=launch_agrees(right_o, no_more),
 )
 check("float32 products: nothing is rounded to TF32 on a GPU", [(16, 32)], test=rounds_products(gives_o))
 check.call = call("masks.sliding_window(20, 0) & masks.documents(np.arange(max(n_q, n_k)) // 23)")
 check("a window in documents", [case(50, 50, d=6), case(30, 61, d=6, block_m=32)])
 compiles(check, 50, 50, 6)
 
-PARTIAL_CREDIT = {
-    "tiles that raise the max, each of them": 2,
-    "lengths that no tile divides, full tiles or partial ones": 4,
-    "rows that see no key at all: o is 0": 5,
-}
-EXERCISE = Exercise(
-    __file__, masked_forward, check, points=7, minutes=25, difficulty="hard", imports=TRITON, partial=PARTIAL_CREDIT
-)
+EXERCISE = Exercise(__file__, masked_forward, check, points=7, minutes=25, difficulty="hard", imports=TRITON)

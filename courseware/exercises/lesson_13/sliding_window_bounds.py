@@ -1,12 +1,11 @@
 """The key tiles that a query tile visits under a sliding window, and which of them need no mask."""
 
 from dataclasses import replace
-from numbers import Real
 
 from hypothesis import strategies as st
 
 from course_lib import masks
-from courseware.checks import AnswerError, Checks, Evidence, Exercise, Finding, named, show, single_finding
+from courseware.checks import AnswerError, Checks, Evidence, Exercise, Finding, are_numbers, named, show, single_finding
 from courseware.exercises.common.explanations import explain
 
 
@@ -46,7 +45,7 @@ def tiles_of_the_mask(start_m, n_q, n_k, left, right, block_m, block_n):
 
 def agrees_with_the_mask(returned, **inputs):
     right = tiles_of_the_mask(**inputs)
-    if not isinstance(returned, tuple | list) or len(returned) != 4 or not all(isinstance(x, Real) for x in returned):
+    if not are_numbers(returned, 4):
         text = "the answer did not return four whole numbers"
         return single_finding("type", text, show(returned), f"({', '.join(BOUNDS)})")
     if not all(x == int(x) for x in returned):
@@ -87,9 +86,9 @@ def at_once(answer, **inputs):
     try:
         returned = answer(*inputs.values())
     except AnswerError as error:
-        said = Finding("", "account", "the row has 2^50 keys: no loop and no array gets through them")
         kind = "memory" if "MemoryError" in error.finding.text else error.finding.kind
-        return Evidence((replace(error.finding, kind=kind), said))
+        said = "the row has 2^50 keys: no loop and no array gets through them"
+        return Evidence((replace(error.finding, kind=kind),)).with_account(said)
     right = sliding_window_bounds(**inputs)
     same = isinstance(returned, tuple | list) and list(map(int, returned)) == list(right)
     return None if same else single_finding("values", "the bounds are wrong", show(returned), show(right))

@@ -3,7 +3,9 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from course_lib import masks
 from courseware.checks import Checks, Evidence, Exercise, Finding, as_array, show, single_finding
+from courseware.exercises.common.generators import drawn_case
 
 
 def tile_kinds(visible, block_q, block_k):
@@ -26,17 +28,8 @@ def tile_kinds(visible, block_q, block_k):
     return kinds
 
 
-def kinds_by_counting(visible, block_q, block_k):
-    """From how many pairs each tile has, and how many of them are visible."""
-    seen, pairs = (
-        np.add.reduceat(np.add.reduceat(x, range(0, len(x), block_q)), range(0, x.shape[1], block_k), axis=1)
-        for x in (visible.astype(int), np.ones_like(visible, dtype=int))
-    )
-    return (seen > 0).astype(int) + (seen == pairs)
-
-
-def agrees_with_the_counts(returned, visible, block_q, block_k, **_):
-    right = kinds_by_counting(visible, block_q, block_k)
+def agrees_with_the_mask(returned, visible, block_q, block_k, **_):
+    right = masks.from_dense(visible).at(0, 0).tiles(*visible.shape, block_q, block_k).kinds.astype(int)
     kinds = as_array(returned)
     if kinds is None or kinds.dtype.kind not in "biuf" or kinds.ndim != 2:
         text = "the answer did not return an array [query tiles, key tiles]"
@@ -62,18 +55,16 @@ def pairs(*rows):
     return np.array([[pair == "x" for pair in row] for row in rows])
 
 
-@st.composite
-def any_pairs(draw):
+def any_pairs(often):
     """Mostly of one kind, so that there are tiles without and with all of their pairs."""
-    shape = draw(st.integers(1, 5)), draw(st.integers(1, 5))
-    often, seldom = draw(st.sampled_from([(True, False), (False, True)]))
-    of = st.sampled_from([often, often, often, seldom])
-    return np.array([[draw(of) for _ in range(shape[1])] for _ in range(shape[0])]), draw(st.integers(1, 3)), 2
+    of = st.sampled_from([often, often, often, not often])
+    drawn = drawn_case({"n_q": 5, "n_k": 5}, of, visible="n_q n_k", block_q=st.integers(1, 3), block_k=st.just(2))
+    return drawn.map(lambda case: case | {"visible": case["visible"] == 1})
 
 
 BAND = pairs("xx....", "xxx...", ".xxx..", "..xxx.", "...xxx", "....xx")
 LOWER = np.tri(6, dtype=bool)
-check = Checks(tile_kinds, agrees_with_the_counts)
+check = Checks(tile_kinds, agrees_with_the_mask)
 
 check("square tiles, a causal mask", [(LOWER, 2, 2), (LOWER, 3, 3), (np.tri(4, 6, 2, dtype=bool), 2, 2)])
 check("tiles that are wider than high, or higher than wide", [(LOWER, 3, 2), (LOWER, 2, 3), (np.tri(4, 8) > 0, 4, 2)])
@@ -91,6 +82,6 @@ check(
     [{"n_q": 16, "n_k": 32, "block_q": 16, "block_k": 16}],
     call="visible = np.tile(np.arange(n_k) < 16, (n_q, 1))\ntile_kinds(visible, block_q, block_k)",
 )
-check("any mask", [(np.zeros((3, 4), bool), 2, 2), any_pairs()])
+check("any mask", [(np.zeros((3, 4), bool), 2, 2), st.booleans().flatmap(any_pairs)])
 
 EXERCISE = Exercise(__file__, tile_kinds, check, points=2, minutes=8, difficulty="easy")

@@ -1,12 +1,10 @@
 """The bytes of one decoding step: held in pages, read, and written."""
 
-from numbers import Real
-
 from hypothesis import strategies as st
 
 from course_lib import traffic
 from course_lib.serving.paged_cache import PagePool
-from courseware.checks import Checks, Evidence, Exercise, Finding, show, single_finding
+from courseware.checks import Checks, Evidence, Exercise, Finding, are_numbers, show, single_finding
 
 
 def decode_bytes(lengths, heads, kv_heads, d, page_size, splits, bytes_per_element):
@@ -56,7 +54,7 @@ def counted(lengths, heads, kv_heads, d, page_size, splits, bytes_per_element):
 def agrees_with_the_counts(returned, **inputs):
     held, by_tensor = counted(**inputs)
     right = held, *map(sum, zip(*by_tensor.values(), strict=True))
-    if not isinstance(returned, tuple | list) or len(returned) != 3 or not all(isinstance(x, Real) for x in returned):
+    if not are_numbers(returned, 3):
         text = "the answer did not return three whole numbers"
         return single_finding("type", text, show(returned), "(held, read, written)")
     tensors = {"Q": "q", "K": "k and v", "O": "o", "stats": "m and l", "acc": "acc"}

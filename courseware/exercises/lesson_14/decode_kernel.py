@@ -7,7 +7,8 @@ from course_lib import traffic
 from course_lib.language import WRITTEN
 from courseware.checks import Exercise, ExpectedOutput, show, single_finding
 from courseware.checks.compile_calls import compiles
-from courseware.checks.kernel_calls import TRITON, compare_bytes, compare_launch, kernel_checks, rounds_products
+from courseware.checks.kernel_calls import TRITON, kernel_checks, launch_agrees
+from courseware.exercises.common.precision import rounds_products
 
 tl, triton = WRITTEN.tl, WRITTEN.triton
 
@@ -128,7 +129,7 @@ def states_of(dtype, q, k, v, lengths, splits, group, block_n, scale):
     return m, l, acc
 
 
-def gives_states(launch, q, k, v, lengths, splits, group, block_n, scale, **_):
+def right_states(q, k, v, lengths, splits, group, block_n, scale, **_):
     k, v = np.nan_to_num(k), np.nan_to_num(v)
     given = q, k, v, lengths, splits, group, block_n, scale
     exact, plain = states_of(np.float64, *given), states_of(np.float32, *given)
@@ -136,7 +137,10 @@ def gives_states(launch, q, k, v, lengths, splits, group, block_n, scale, **_):
     size = scale * np.abs(k).max() * np.abs(q).sum(axis=-1).max()
     terms = size, (1 + size) * exact[1], (1 + size) * exact[1][..., None] * np.abs(v).max()
     parts = zip(("m", "l", "acc"), exact, plain, terms, strict=True)
-    return compare_launch(launch, [ExpectedOutput(*part, index="sequence") for part in parts])
+    return [ExpectedOutput(*part, index="sequence") for part in parts]
+
+
+gives_states = launch_agrees(right_states)
 
 
 def counts_the_keys(launch, lengths, **inputs):
@@ -150,44 +154,38 @@ def counts_the_keys(launch, lengths, **inputs):
     return single_finding("digits", text, *(show(np.float64(x), 9) for x in (l, right)), part="l")
 
 
-def requests_no_more(launch, q, k, v, lengths, splits, group, block_n, scale, **_):
+def no_more(q, k, lengths, splits, **_):
     """Of each tensor at most what the closed form says, whose last queries, keys and values are read once."""
-    if evidence := gives_states(launch, q, k, v, lengths, splits, group, block_n, scale):
-        return evidence
     (_, heads, d), kv_heads = q.shape, k.shape[1]
     by_tensor = traffic.decode(lengths, d, heads=heads, kv_heads=kv_heads, splits=splits, dtype_bytes=4).by_tensor
     enough = {name: (by_tensor[name.upper()].read_bytes, 0) for name in "qkv"}
     states_bytes = 4 * len(lengths) * heads * splits
-    return compare_bytes(
-        launch, enough | {"m": (0, states_bytes), "l": (0, states_bytes), "acc": (0, states_bytes * d)}
-    )
+    return enough | {"m": (0, states_bytes), "l": (0, states_bytes), "acc": (0, states_bytes * d)}
 
 
 def step(lengths, kv_heads=1, group=1, d=16, splits=1, block_m=16, block_n=16, scale=0.3, seed=0):
     return locals()
 
 
-@st.composite
-def steps(draw):
-    lengths = draw(st.lists(st.sampled_from([1, 16, 0, 5, 20]), min_size=1, max_size=2))
-    sizes = {
-        "group": draw(st.integers(1, 3)),
-        "d": draw(st.sampled_from([1, 3, 16])),
-        "splits": draw(st.integers(1, 2)),
-    }
-    return step(lengths, **sizes, scale=draw(st.sampled_from([0.3, 1.5])), seed=draw(st.integers(0, 99)))
-
-
+STEPS = st.builds(
+    step,
+    st.lists(st.sampled_from([1, 16, 0, 5, 20]), min_size=1, max_size=2),
+    group=st.integers(1, 3),
+    d=st.sampled_from([1, 3, 16]),
+    splits=st.integers(1, 2),
+    scale=st.sampled_from([0.3, 1.5]),
+    seed=st.integers(0, 99),
+)
 check = kernel_checks(call(), gives_states)
 
 check("all scores 0: l counts the keys", [step([32])], call=call("0 * np.arange(capacity)"), test=counts_the_keys)
 check("one tile of keys, one query: m, l and acc", [step([32], block_n=32, scale=0.7), step([16], scale=1.5, seed=1)])
 check("tiles that leave the max alone", [step([48])], call=call("-np.arange(capacity) / 4"))
-check("tiles that raise the max, each of them", [step([48])], call=call("np.arange(capacity) / 4"))
+check("tiles that raise the max, each of them", [step([48])], call=call("np.arange(capacity) / 4"), credit=2)
 check("scores near 1000 do not overflow", [step([32])], call=call("1000 - np.arange(capacity) % 2 / 4"))
 check("the max falls by 1000 from tile to tile", [step([32])], call=call("-1000.0 * (np.arange(capacity) >= 16)"))
 check("all scores strongly negative", [step([32])], call=call("-1000 - np.arange(capacity) % 2 / 4"))
-check("lengths that no tile divides", [step([5]), step([39]), step([40], block_n=32)])
+check("lengths that no tile divides", [step([5]), step([39]), step([40], block_n=32)], credit=4)
 check("a single key: l is 1", [step([1])], call=call("0 * np.arange(capacity)"), test=counts_the_keys)
 check("lengths that no tile divides, all scores -4e6", [step([5])], call=call("-4e6 + np.zeros(capacity)"))
 check("several sequences, each with its own keys and length", [step([16, 32]), step([33, 5, 16])])
@@ -200,22 +198,19 @@ check(
     "several splits, each with its own tiles",
     [step([32], splits=2), step([80, 61], group=3, splits=2), step([90], kv_heads=2, splits=3), step([100], splits=3)],
 )
-check("splits without keys, and sequences without keys", [step([20], splits=4), step([0, 40], group=3, splits=2)])
+check(
+    "splits without keys, and sequences without keys",
+    [step([20], splits=4), step([0, 40], group=3, splits=2)],
+    credit=5,
+)
 check(
     "q is loaded once by each program, k and v once for all heads that share them, each state stored once",
     [step([40, 21], kv_heads=2, group=3, splits=2, d=20)],
-    test=requests_no_more,
+    test=launch_agrees(right_states, no_more),
 )
 check("float32 products: nothing is rounded to TF32 on a GPU", [step([32])], test=rounds_products(gives_states))
 check.examples = 8
-check("any step", [step([21, 0, 50], 2, 5, 6, splits=2, block_n=32, scale=0.7), steps()])
+check("any step", [step([21, 0, 50], 2, 5, 6, splits=2, block_n=32, scale=0.7), STEPS])
 compiles(check, step([21, 0, 50], 2, 5, 6, splits=2, block_n=32))
 
-PARTIAL_CREDIT = {
-    "tiles that raise the max, each of them": 2,
-    "lengths that no tile divides": 4,
-    "splits without keys, and sequences without keys": 5,
-}
-EXERCISE = Exercise(
-    __file__, decode_kernel, check, points=7, minutes=25, difficulty="hard", imports=TRITON, partial=PARTIAL_CREDIT
-)
+EXERCISE = Exercise(__file__, decode_kernel, check, points=7, minutes=25, difficulty="hard", imports=TRITON)

@@ -121,11 +121,7 @@ check(
     "maxima 1000 apart, from split to split and from row to row",
     [case([1000, 0], [1, 2], [[3], [5]]), ROWS | {"m": ROWS["m"] * [[1000], [-1000]]}, splits(rows=2, spread=500.0)],
 )
-check(
-    "float32 in, float32 out",
-    [{name: x.astype(np.float32) for name, x in rows.items()} for rows in (ROWS, NO_KEYS)],
-    test=keeps_dtype("o", "lse"),
-)
+check("float32 in, float32 out", [in_float32(ROWS), in_float32(NO_KEYS)], test=keeps_dtype("o", "lse"))
 check("the inputs are not modified", [ROWS, SOME_EMPTY, in_float32(ROWS), NO_KEYS], calls=not_modified)
 
 EXERCISE = Exercise(__file__, merge_splits, check, points=3, minutes=10, difficulty="medium")

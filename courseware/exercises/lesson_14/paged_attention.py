@@ -1,11 +1,9 @@
 """Attention of the newest tokens of several sequences, over keys and values that lie in pages."""
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import strategies as st
 
-from courseware.checks import Checks, Evidence, Exercise, ExpectedOutput, Finding, compare, judging
+from courseware.checks import Checks, Evidence, Exercise, ExpectedOutput, Finding, compare, exactly, judging
 from courseware.exercises.common.oracles import attention_output
 from courseware.exercises.common.precision import lost_digits
 
@@ -75,17 +73,15 @@ rng.shuffle"""
 
 def expected_output(q, k, v, scale):
     """o of the whole batch, from the keys and values of each sequence side by side."""
-    group, zeros = q.shape[1] // k[0].shape[1], np.zeros(q.shape[2:])
-    no_keys = ExpectedOutput("o", zeros, zeros, 0.0)
-    heads = [
-        attention_output("o", q[b, head], k[b][:, head // group], v[b][:, head // group], True, scale)[0]
-        if len(k[b])
-        else no_keys
-        for b in range(len(q))
-        for head in range(q.shape[1])
-    ]
-    parts = zip(*((head.expected, head.plain, zeros + head.terms) for head in heads), strict=True)
+    heads = [of_head(q, k, v, scale, *at)[0] for at in np.ndindex(q.shape[:2])]
+    parts = zip(*((head.expected, head.plain, head.terms + 0 * head.plain) for head in heads), strict=True)
     return [ExpectedOutput("o", *(np.array(part).reshape(q.shape) for part in parts), index="sequence")]
+
+
+def of_head(q, k, v, scale, b, head, kv_head=None):
+    """[ExpectedOutput] of a head of a sequence. kv_head: instead of its own."""
+    kv_head = head * k[0].shape[1] // q.shape[1] if kv_head is None else kv_head
+    return attention_output(f"o[{b}, {head}]", q[b, head], k[b][:, kv_head], v[b][:, kv_head], True, scale)
 
 
 def gives_attention(returned, q, k, v, scale, **_):
@@ -99,13 +95,12 @@ def gives_attention(returned, q, k, v, scale, **_):
     if evidence.findings[0].kind == "nan" and len(with_nan) in (0, len(heads)):
         return evidence
     for b, head in with_nan or heads:
-        one = q[b, head], k[b][:, head // group], v[b][:, head // group]
-        if found := compare(np.asarray(returned)[b, head], attention_output(f"o[{b}, {head}]", *one, True, scale)):
+        came = np.asarray(returned)[b, head]
+        if found := compare(came, of_head(q, k, v, scale, b, head)):
             for other in set(range(k[0].shape[1])) - {head // group}:
-                of_other = attention_output("o", q[b, head], k[b][:, other], v[b][:, other], True, scale)
-                if compare(np.asarray(returned)[b, head], of_other) is None:
+                if compare(came, of_head(q, k, v, scale, b, head, other)) is None:
                     text = f"it is what query head {head} gets from kv head {other}, not {head // group}"
-                    return replace(found, findings=(*found.findings, Finding("", "account", text)))
+                    return found.with_account(text)
             return found
     return evidence
 
@@ -116,11 +111,9 @@ ONE_KEY = CALL.replace("rng.shuffle", "v = [np.rint(9 * x) for x in v]\nrng.shuf
 def gives_the_value(returned, q, v, **_):
     """A weight of exactly 1, times a whole number: not rounded in float32 either."""
     expected = np.array([np.repeat(x[0], q.shape[1] // x.shape[1], axis=0)[:, None] for x in v])
-    parts = [ExpectedOutput("o", expected, expected, 0.0, "sequence")]
-    if evidence := compare(returned, parts) or lost_digits([returned], parts):
-        said = Finding("", "account", "the weight of the only key is exactly 1")
-        evidence = replace(evidence, findings=(*evidence.findings, said))
-    return evidence
+    parts = exactly("o", expected, 0.0, "sequence")
+    evidence = compare(returned, parts) or lost_digits([returned], parts)
+    return evidence and evidence.with_account("the weight of the only key is exactly 1")
 
 
 def gives_means(returned, q, v, **_):
@@ -145,9 +138,9 @@ def batch(lengths, heads=1, kv_heads=1, n_new=1, d=3, page_size=4, scale=0.3, se
 def batches(draw):
     n_new, kv_heads = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     lengths = draw(st.lists(st.integers(n_new, 9) | st.just(0), min_size=1, max_size=2))
-    sizes = {"page_size": draw(st.integers(1, 4)), "d": draw(st.integers(1, 3)), "seed": draw(st.integers(0, 9))}
-    sizes["scale"] = draw(st.sampled_from([0.3, 0.7, 1.5]))
-    return batch(lengths, heads=kv_heads * draw(st.integers(1, 3)), kv_heads=kv_heads, n_new=n_new, **sizes)
+    page_size, d, seed = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(0, 9))
+    scale, heads = draw(st.sampled_from([0.3, 0.7, 1.5])), kv_heads * draw(st.integers(1, 3))
+    return batch(lengths, heads, kv_heads, n_new, d, page_size, scale, seed)
 
 
 check = Checks(CALL, gives_attention)

@@ -4,7 +4,7 @@ from numbers import Integral
 
 from hypothesis import strategies as st
 
-from courseware.checks import Checks, Evidence, Exercise, Finding, show, single_finding
+from courseware.checks import Checks, Evidence, Exercise, Finding, are_numbers, show, single_finding
 
 
 def barrier_phases(query_tile, key_tile, key_tiles, stages):
@@ -49,11 +49,7 @@ def walked(query_tile, key_tile, key_tiles, stages):
 
 def agrees_with_the_walk(returned, **inputs):
     right, (before, of_them) = walked(**inputs)
-    if (
-        not isinstance(returned, tuple | list)
-        or len(returned) != 3
-        or not all(isinstance(x, Integral) for x in returned)
-    ):
+    if not are_numbers(returned, 3, Integral):
         text = "the answer did not return three whole numbers"
         if isinstance(returned, tuple | list) and any(isinstance(x, float) for x in returned):
             floats = ", ".join(repr(float(x)) for x in returned if isinstance(x, float))

@@ -3,8 +3,9 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from courseware.checks import Checks, Exercise, ExpectedOutput, agrees, case_of
+from courseware.checks import Checks, Exercise, agrees, case_of, exactly
 from courseware.exercises.common.explanations import explain
+from courseware.exercises.common.generators import drawn_case
 from courseware.simulators import ring
 
 
@@ -42,8 +43,8 @@ def seconds(pairs, n, d, heads, kv_heads, flops_per_s, bytes_per_s):
 
 def waits(**inputs):
     compute, transfer = seconds(**inputs)
-    exact = np.array(ring.waited(compute.tolist(), transfer))
-    return [ExpectedOutput("the result", exact, exact, compute.sum(axis=1).max() + len(compute) * transfer, "rank")]
+    terms = compute.sum(axis=1).max() + len(compute) * transfer
+    return exactly("the result", ring.waited(compute.tolist(), transfer), terms, "rank")
 
 
 def as_simulated(returned, **inputs):
@@ -57,14 +58,6 @@ def as_simulated(returned, **inputs):
 
 case = case_of(exposed_seconds, n=10, d=8, heads=1, kv_heads=1, flops_per_s=64.0, bytes_per_s=320.0)
 check = Checks(exposed_seconds, explain(agrees(waits), as_simulated), case)
-
-
-@st.composite
-def rings(draw):
-    ranks = draw(st.integers(2, 4))
-    pairs = np.array([[draw(st.integers(0, 9)) for _ in range(ranks)] for _ in range(ranks)], np.float64)
-    sizes = (draw(st.integers(1, most)) for most in (6, 4, 3, 2))
-    return pairs, *sizes, draw(st.sampled_from([8.0, 40.0])), draw(st.sampled_from([10.0, 80.0]))
 
 
 def equal(ranks, pairs, **sizes):
@@ -84,7 +77,10 @@ check(
     "a rank waits for the rank behind it, which takes what it sends",
     [case([[0, 1, 1], [20, 1, 1], [0, 1, 1]]), case([[9, 1, 3, 1], [1, 2, 1, 5], [1, 1, 2, 2], [1, 0, 1, 3]])],
 )
+SIZES = {name: st.integers(1, most) for name, most in {"n": 6, "d": 4, "heads": 3, "kv_heads": 2}.items()}
+RATES = {"flops_per_s": st.sampled_from([8.0, 40.0]), "bytes_per_s": st.sampled_from([10.0, 80.0])}
+RINGS = drawn_case({"ranks": [2, 3, 4]}, st.integers(0, 9), pairs="ranks ranks", **SIZES, **RATES)
 UNEQUAL = [[2, 0, 7, 1], [9, 4, 0, 3], [1, 8, 5, 0], [0, 3, 6, 2]]
-check("any ring", [case(UNEQUAL, heads=4, kv_heads=2, d=5, n=7), rings()])
+check("any ring", [case(UNEQUAL, heads=4, kv_heads=2, d=5, n=7), RINGS])
 
 EXERCISE = Exercise(__file__, exposed_seconds, check, points=4, minutes=15, difficulty="medium")

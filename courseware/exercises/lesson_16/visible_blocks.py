@@ -41,14 +41,6 @@ def tokens_of(rank, ranks, n, zigzag):
     return np.concatenate([np.arange(n // 2) + chunk * n // 2 for chunk in chunks_of(rank, ranks, zigzag)])
 
 
-def source_of(rank, step, ranks):
-    """Whose keys a rank has, by passing them on."""
-    held = list(range(ranks))
-    for _ in range(step):
-        held = [held[(receiver - 1) % ranks] for receiver in range(ranks)]
-    return held[rank]
-
-
 def covered(block, n):
     """[n, n]: the pairs of a block. Raises TypeError and ValueError where it is none."""
     pairs = np.zeros((n, n), bool)
@@ -61,19 +53,14 @@ def covered(block, n):
 
 
 def is_block(returned):
-    return returned is None or (
-        isinstance(returned, tuple | list)
-        and len(returned) == 3
-        and isinstance(returned[2], bool | np.bool_)
-        and all(
-            isinstance(ends, tuple | list) and len(ends) == 2 and all(isinstance(end, Integral) for end in ends)
-            for ends in returned[:2]
-        )
-    )
+    match returned:
+        case None | [[Integral(), Integral()], [Integral(), Integral()], bool() | np.bool_()]:
+            return True
+    return False
 
 
 def sees_what_it_should(returned, rank, step, ranks, n, zigzag):
-    source = source_of(rank, step, ranks)
+    source = (rank - step) % ranks
     tokens = [tokens_of(of, ranks, n, zigzag) for of in (rank, source)]
     visible = tokens[0][:, None] >= tokens[1]
     rows, columns = (np.flatnonzero(visible.any(axis=axis)).tolist() for axis in (1, 0))

@@ -3,17 +3,9 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from courseware.checks import (
-    Checks,
-    Evidence,
-    Exercise,
-    Finding,
-    as_array,
-    named,
-    raises_value_error,
-    show,
-    single_finding,
-)
+from courseware.checks import Checks, Evidence, Exercise, Finding, named, raises_value_error, show, single_finding
+from courseware.checks.diagnosis import as_array
+from courseware.exercises.lesson_16.visible_blocks import tokens_of
 
 
 def zigzag_shards(n, ranks):
@@ -41,23 +33,19 @@ def zigzag_shards(n, ranks):
 
 
 def dealt_out(n, ranks):
-    """(rows, back), token by token."""
-    chunk = n // (2 * ranks)
-    rows = [[] for _ in range(ranks)]
-    for token in range(n):
-        of = token // chunk
-        rows[min(of, 2 * ranks - 1 - of)].append(token)
-    place = {token: i for i, token in enumerate(sum(rows, []))}
-    return rows, [place[token] for token in range(n)]
+    """(rows, back), rank by rank."""
+    rows = np.array([tokens_of(rank, ranks, n // ranks, True) for rank in range(ranks)])
+    return rows, np.argsort(rows, axis=None)
 
 
 def agrees_with_the_tokens(returned, n, ranks):
     right = dealt_out(n, ranks)
     if not isinstance(returned, tuple | list) or len(returned) != 2:
-        return single_finding("type", "the answer did not return (rows, back)", show(returned), show(right))
+        due = show(tuple(x.tolist() for x in right))
+        return single_finding("type", "the answer did not return (rows, back)", show(returned), due)
     arrays = [as_array(list(x) if isinstance(x, tuple | list) else x) for x in returned]
     findings = []
-    for name, came, due in zip(("rows", "back"), arrays, map(np.array, right), strict=True):
+    for name, came, due in zip(("rows", "back"), arrays, right, strict=True):
         if came is None or came.dtype.kind not in "iu":
             what = "no array" if came is None else f"of dtype {came.dtype}"
             findings.append(Finding(name, "dtype", f"{name} is {what}, not an array of whole numbers"))
@@ -66,7 +54,7 @@ def agrees_with_the_tokens(returned, n, ranks):
         elif (came != due).any():
             findings.append(Finding(name, "values", of_rows(came, due) if name == "rows" else of_back(came, due)))
     findings = [finding for finding in findings if finding.part == findings[0].part]  # back follows from rows
-    shown = (f"rows: {show(x[0])}\nback: {show(x[1])}" for x in (returned, [*map(np.array, right)])) if findings else ()
+    shown = (f"rows: {show(x[0])}\nback: {show(x[1])}" for x in (returned, right)) if findings else ()
     return Evidence(tuple(findings), *shown) if findings else None
 
 

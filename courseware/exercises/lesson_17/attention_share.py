@@ -34,11 +34,8 @@ def attention_share(n, width, heads, kv_heads, head_dim, hidden, times_as_fast):
 
 
 def shares(n, width, heads, kv_heads, head_dim, hidden, times_as_fast):
-    """By the course's closed form for attention; of the other products, token by token."""
-    n_pairs = sum(range(1, n + 1)) if n < 1000 else n * (n + 1) // 2
-    attention = 3.5 * traffic.attention_flops(n, n, head_dim, heads=heads) * n_pairs / n**2
-    shapes = ((width, heads * head_dim), *[(width, kv_heads * head_dim)] * 2, (heads * head_dim, width))
-    rest = sum(3 * 2 * n * a * b for a, b in (*shapes, (width, hidden), (hidden, width)))
+    sizes = {"width": width, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "hidden": hidden}
+    rest, attention = (n * of_a_token for of_a_token in traffic.training_flops(n, **sizes))
     before, after = attention + rest, attention / times_as_fast + rest
     return attention, rest, attention / before, before / after
 

@@ -3,9 +3,9 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from course_lib import reference
 from courseware.checks import Checks, Exercise, agrees, expected, not_modified, single_finding
 from courseware.exercises.common.explanations import explain
+from courseware.exercises.common.oracles import weights
 from courseware.simulators.one_sequence import Kernel
 
 
@@ -46,17 +46,14 @@ def course_attention(kernel, query, key, value, attention_mask, scaling):
 
 
 def whole(query, key, value, attention_mask, scaling):
-    """Each query by itself, from its row of the mask."""
-    (batch, heads, n_q, d), n_k = query.shape, key.shape[2]
+    """Head by head, from what the mask leaves of the causal one."""
+    o, (batch, heads, n_q, _), n_k = np.zeros_like(query), query.shape, key.shape[2]
     shown = np.ones((batch, n_k), bool) if attention_mask is None else attention_mask > 0
-    o = np.zeros((batch, n_q, heads, d), query.dtype)
-    for b, h, i in np.ndindex(batch, heads, n_q):
-        token, kv_head = n_k - n_q + i, h * key.shape[1] // heads
-        seen = np.flatnonzero(shown[b, : token + 1])
-        if shown[b, token]:
-            k, v = key[b, kv_head, seen], value[b, kv_head, seen]
-            o[b, i, h] = reference.attention(query[b, h, i : i + 1], k, v, scale=scaling)[0]
-    return o
+    visible = np.tri(n_q, n_k, n_k - n_q, dtype=bool) & shown[:, None] & shown[:, n_k - n_q :, None]
+    for b, h in np.ndindex(batch, heads):
+        kv_head = h * key.shape[1] // heads
+        o[b, h] = weights(query[b, h], key[b, kv_head], visible[b], scaling) @ value[b, kv_head]
+    return o.swapaxes(1, 2)
 
 
 def outputs(query, key, value, attention_mask, scaling, gain=1, **_):
@@ -116,9 +113,13 @@ check = Checks(CALL, explain(agrees(outputs), launched))
 check("one sequence: the kernel's output, tokens before heads", [tokens(3, 3), tokens(4, 4, heads=3, kv_heads=3)])
 check("without scaling, scores are divided by sqrt(d)", [tokens(3, 3, scaling=None), tokens(2, 2, d=5, scaling=None)])
 check("several sequences", [tokens(3, 3, batch=2), tokens(4, 4, batch=3, d=2)])
-check("query heads that share keys", [tokens(3, 3, heads=4), tokens(2, 2, heads=6, kv_heads=3, batch=2)])
+check("query heads that share keys", [tokens(3, 3, heads=4), tokens(2, 2, heads=6, kv_heads=3, batch=2)], credit=2)
 check("fewer queries than keys: those of the last tokens", [tokens(1, 4, heads=4), tokens(2, 5, batch=2)])
-check("padding in front", [tokens(3, 3, mask=[[0, 1, 1]]), tokens(4, 4, batch=2, mask=[[0, 0, 0, 1], [0, 1, 1, 1]])])
+check(
+    "padding in front",
+    [tokens(3, 3, mask=[[0, 1, 1]]), tokens(4, 4, batch=2, mask=[[0, 0, 0, 1], [0, 1, 1, 1]])],
+    credit=3,
+)
 check("padding behind", [tokens(3, 3, mask=[[1, 1, 0]]), tokens(4, 4, batch=2, mask=[[1, 0, 0, 0], [1, 1, 1, 1]])])
 check(
     "padding and fewer queries than keys",
@@ -137,7 +138,4 @@ check(
 )
 check("the inputs are not modified", [tokens(3, 3, heads=4, mask=[[0, 1, 1]])], calls=leaves_inputs_alone)
 
-PARTIAL_CREDIT = {"query heads that share keys": 2, "padding in front": 3}
-EXERCISE = Exercise(
-    __file__, course_attention, check, points=5, minutes=20, difficulty="medium", partial=PARTIAL_CREDIT
-)
+EXERCISE = Exercise(__file__, course_attention, check, points=5, minutes=20, difficulty="medium")

@@ -7,10 +7,11 @@ import pytest
 
 from course_lib import runtime
 from courseware.checks import checking, prose, registry, run_cuda
-from courseware.checks.cuda_calls import compare_output, compare_sectors, compare_shared_loads, cuda_checks
+from courseware.checks.cuda_calls import compare_output, compare_sectors, cuda_checks
 from courseware.checks.exercise import Exercise, ExpectedOutput
 from courseware.classroom import marking
 from courseware.editing import edited
+from courseware.exercises.lesson_12.solve import compare_shared_loads
 
 pytestmark = pytest.mark.skipif(runtime.cxx_compiler() is None, reason="there is no C++ compiler")
 

@@ -110,7 +110,7 @@ STUCK = "    import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIG
 
 # Where kernels are compiled for a GPU, every check of a kernel happens in another process.
 def test_another_process_finds_the_same(monkeypatch):
-    answers = EPILOGUE.answer, EPILOGUE.misconceptions[0].answers(EPILOGUE.answer)[0]
+    answers = EPILOGUE.answer, EPILOGUE.misconceptions[0].answer(EPILOGUE.answer, 0)
     here = [checking.grade(EPILOGUE.id, answer) for answer in answers]
     assert [result.passed for result in here] == [True, False]
     monkeypatch.setattr(runtime, "mode", lambda: "gpu")

@@ -81,7 +81,7 @@ def test_of_two_misconceptions_that_no_case_tells_apart_neither_is_named(names, 
         answer, properties = EXERCISE.answer, EXERCISE.properties
         misconceptions = tuple(replace(NOT_RESCALED, name=name) for name in names)
 
-    answer = GuardedAnswer(NOT_RESCALED.answers(EXERCISE.answer)[0])
+    answer = GuardedAnswer(NOT_RESCALED.answer(EXERCISE.answer, 0))
     prop = EXERCISE.properties[0]
     misconception = misconception_behind(Twins, answer, prop, prop.cases[0])
     assert (misconception and misconception.name) == named
@@ -115,7 +115,7 @@ def test_a_check_is_as_if_a_stale_misconception_were_not_listed(edit, said, monk
     monkeypatch.setenv("COURSEWARE_PROGRESS", str(tmp_path / "progress.json"))
     stale, whole = replace(NOT_RESCALED, name="stale", variants=((edit,),)), MISCONCEPTIONS["b is never rescaled"]
     with pytest.raises(StaleMisconception, match=re.escape(f"the misconception 'stale' is stale: {said}")):
-        stale.answers(EXERCISE.answer)
+        stale.answer(EXERCISE.answer, 0)
     monkeypatch.setitem(vars(EXERCISE), "prose", replace(EXERCISE.prose, misconceptions=(stale, whole)))
     # What is made of the misconceptions is kept, and not for the other tests.
     monkeypatch.setattr(misconceptions, "variants", misconceptions.variants.__wrapped__)
