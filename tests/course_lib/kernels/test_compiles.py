@@ -52,7 +52,6 @@ def test_the_compiler_takes_what_it_should_and_refuses_what_the_interpreter_take
     code = f"ALL = {ALL}\n{COMPILE}"
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert len(run.stdout.splitlines()) == (10 if ALL else 7), run.stderr[-2000:]
-    assert compile_scores_tile(16) == "compiled"
     assert "K >= 16" in compile_scores_tile(2)
 
 
