@@ -99,11 +99,17 @@ def test_windows_slopes_and_caps_are_those_of_the_documentation(case):
 
 
 def test_packed_inputs_hold_q_k_and_v_in_this_order():
-    q, k, v = (random(1, 20, 2, D, seed=seed) for seed in range(3))
+    """And sequences one behind the other are the rows of a padded batch."""
+    qkv, cu = random(2, 24, 3, 2, D), integers(0, 24, 24 + 10)
+    (q, k, v), rows = qkv.unbind(2), torch.cat([qkv[0], qkv[1, :10]])
     o, *_ = flash_attn_func(q, k, v, causal=True, return_attn_probs=True)
     assert torch.equal(flash_attn_func(q, k, v, causal=True), o)
-    assert torch.equal(adapter.flash_attn_qkvpacked_func(torch.stack((q, k, v), 2), causal=True), o)
-    assert torch.equal(adapter.flash_attn_kvpacked_func(q, torch.stack((k, v), 2), causal=True), o)
+    assert torch.equal(adapter.flash_attn_qkvpacked_func(qkv, causal=True), o)
+    assert torch.equal(adapter.flash_attn_kvpacked_func(q, qkv[:, :, 1:], causal=True), o)
+    of_rows = adapter.flash_attn_varlen_qkvpacked_func(rows, cu, 24, causal=True)
+    torch.testing.assert_close(of_rows, torch.cat([o[0], o[1, :10]]))
+    again = adapter.flash_attn_varlen_kvpacked_func(rows[:, 0], rows[:, 1:], cu, cu, 24, 24, causal=True)
+    assert torch.equal(again, of_rows)
 
 
 def test_dropout_is_the_kernel_s_with_a_seed_of_the_global_generator():
@@ -142,18 +148,6 @@ def test_sequences_of_any_length_one_behind_the_other(arguments):
         return torch.cat(o), torch.cat(lse, 1)
 
     check_case(function, statement, q, k, v)
-
-
-def test_packed_rows_are_the_rows_of_a_padded_batch():
-    """With the same lengths for queries and keys, and with tensors that hold q, k and v together."""
-    qkv = random(2, 24, 3, 2, 16)
-    cu = integers(0, 24, 24 + 10)
-    rows = torch.cat([qkv[0], qkv[1, :10]])
-    o = adapter.flash_attn_varlen_qkvpacked_func(rows, cu, 24, causal=True)
-    torch.testing.assert_close(o[:24], adapter.flash_attn_qkvpacked_func(qkv[:1], causal=True)[0])
-    torch.testing.assert_close(o[24:], adapter.flash_attn_qkvpacked_func(qkv[1:, :10], causal=True)[0])
-    again = adapter.flash_attn_varlen_kvpacked_func(rows[:, 0], rows[:, 1:], cu, cu, 24, 24, causal=True)
-    assert torch.equal(again, o)
 
 
 def test_padding_is_taken_out_and_put_back():
