@@ -1,6 +1,6 @@
-"""Softmax in its three forms, and the entropy of its weights.
+"""Dtypes and axes of softmax and its statistics, and the entropy of its weights.
 
-What an update of partial states and their merge are is asked of them as the answers of lesson 05's exercises.
+Their values are asked of them as the answers of the exercises of lessons 02, 03 and 05.
 """
 
 import itertools
@@ -10,9 +10,6 @@ import pytest
 import torch
 
 from course_lib.reference import entropy, logsumexp, merge_states, naive_softmax, online_softmax_update, stable_softmax
-
-# Of the inputs, and of the statistics over them.
-DTYPES = [("f2", "f4"), ("f4", "f4"), ("f8", "f8")]
 
 
 @pytest.mark.parametrize("softmax", [naive_softmax, stable_softmax])
@@ -25,16 +22,7 @@ def test_softmax_keeps_shape_and_dtype_and_sums_to_one(softmax):
         np.testing.assert_allclose(p.astype(np.float64).sum(axis=axis), 1, atol=5 * np.finfo(dtype).eps)
 
 
-def test_adding_a_constant_changes_no_weight_and_moves_logsumexp_by_it():
-    """Even where every exp would overflow, or underflow to 0; and what is not a number stays so."""
-    x = np.random.default_rng(1).normal(size=(4, 9))
-    for shift in (1e3, -1e3):
-        np.testing.assert_allclose(stable_softmax(x + shift), stable_softmax(x), rtol=1e-11)
-        np.testing.assert_allclose(logsumexp(x + shift), shift + np.log(np.exp(x).sum(axis=1)), rtol=1e-12)
-    assert np.isnan(stable_softmax(np.array([np.nan, -1e3]))).all()
-
-
-@pytest.mark.parametrize("dtype, result", DTYPES)
+@pytest.mark.parametrize("dtype, result", [("f2", "f4"), ("f4", "f4"), ("f8", "f8")])
 def test_statistics_are_float32_up_to_float32_inputs(dtype, result):
     rng = np.random.default_rng(2)
     x, values = rng.normal(size=(3, 7)).astype(dtype), rng.normal(size=(7, 4)).astype(dtype)
