@@ -5,7 +5,8 @@ import runpy
 from pathlib import Path
 
 FORKING = multiprocessing.get_context("forkserver")
-FORKING.set_forkserver_preload(["nbgrader.apps.nbgraderapp", "nbval.plugin"])
+PRELOAD = ["nbgrader.apps.nbgraderapp", "nbval.plugin"]
+FORKING.set_forkserver_preload(PRELOAD)
 START = """
 import atexit, os, sys
 output = os.open({output!r}, os.O_WRONLY | os.O_CREAT)

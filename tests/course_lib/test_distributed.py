@@ -18,6 +18,7 @@ import torch.multiprocessing
 import courseware  # noqa: F401  its emulators
 from course_lib import distributed, runtime, traffic
 from courseware.bench.accuracy import check_attention, check_gradients
+from tests import forked
 from tests.course_lib.kernels.common import FLOAT, HALF, columns_apart, inputs
 
 METHODS = {
@@ -25,17 +26,15 @@ METHODS = {
     "all_gather": distributed.all_gather_attention,
     "ulysses": distributed.ulysses_attention,
 }
-# Starting a process by "fork" would copy the threads' locks of this one; "spawn" imports torch every time.
-START_METHOD = "forkserver"
 
 
 def run(size, check, folder, *, backend="gloo", timeout_s=120):
     """check(rank, size) in as many processes, each a rank of one process group. What one raises is raised here."""
-    start = START_METHOD if backend == "gloo" else "spawn"
-    context = torch.multiprocessing.get_context(start)
-    if start == "forkserver":
-        # The latter is what autograd imports at its first call, for seconds.
-        context.set_forkserver_preload([__name__, "torch.fx.experimental.symbolic_shapes"])
+    # "fork" would copy the locks of this process's threads; "spawn" imports torch every time.
+    start = "forkserver" if backend == "gloo" else "spawn"
+    # Imported at the first backward, and by the first kernel. Other tests fork from the same server.
+    late = ["torch.fx.experimental.symbolic_shapes", "triton.experimental.gluon.nvidia.hopper"]
+    forked.FORKING.set_forkserver_preload([*forked.PRELOAD, __name__, *late])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", str(int(backend == "gloo")))
         patch.setenv("GLOO_SOCKET_IFNAME", "lo")
@@ -107,12 +106,18 @@ def check_method(method, n_q, n_k, d, *, causal, dtype=FLOAT, heads=2, kv_heads=
 
 
 def laws(rank, size):
-    """Full and causal, GQA, ragged lengths, head dims of no power of two, every method, and rings of another order."""
-    for causal, dtype, stride in ((True, FLOAT, 1), (False, HALF, {3: -1, 4: 3, 8: 3}.get(size, 1))):
+    """Full and causal, GQA, ragged lengths, head dims of no power of two, every method, and rings of another order.
+
+    Of four and more, where interpreting takes long: what depends on their number.
+    """
+    last, heads = {3: -1, 4: 3, 8: 3}.get(size, 1), 2 if size < 4 else 1
+    for causal, dtype, stride in ((True, FLOAT, 1), (False, HALF, last)) if size < 4 else ((True, HALF, last),):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(distributed, "STRIDE", stride)
-            check_method("ring", 6 if causal else 3, 6 if causal else 5, 5, causal=causal, dtype=dtype)
-        check_method("all_gather", 2, 2 if causal else 3, 5, causal=causal)
+            check_method("ring", 6 if causal else 3, 6 if causal else 5, 5, causal=causal, dtype=dtype, heads=heads)
+        # In half precision, what ranks round before it is summed leaves the budget when there are eight.
+        of_gathered = FLOAT if causal else HALF
+        check_method("all_gather", 2, 2 if causal else 3, 5, causal=causal, dtype=of_gathered, heads=heads)
         check_method("ulysses", 2, 2, 8, causal=causal, heads=2 * size, kv_heads=size, dtype=dtype)
     decode_law(rank, size)
 
@@ -219,19 +224,21 @@ def test_refusals_on_every_rank(tmp_path):
 def losses(rank, size):
     """A rank that does not call, and then one that ends in the middle of the ring: an error for all others, in time."""
     q, k, v, _ = inputs(2, 2, 8)
-    for lost, timeout_s in ((3, 3), (1, 4)):
-        group = dist.new_group(timeout=timedelta(seconds=timeout_s))
+    timeouts_s = 1, 2
+    groups = [dist.new_group(timeout=timedelta(seconds=timeout_s)) for timeout_s in timeouts_s]
+    for lost, timeout_s, group in zip((3, 1), timeouts_s, groups, strict=True):
         begin_s = time.perf_counter()
         with pytest.MonkeyPatch.context() as patch:
             if rank == lost == 3:
-                time.sleep(timeout_s + 1)
+                time.sleep(timeout_s)
                 continue
             if rank == lost:
                 patch.setattr(distributed, "finish", lambda *_: os._exit(0))
             with pytest.raises(RuntimeError, match=f"rank {rank} of 4: communication failed, because another rank has"):
                 distributed.ring_attention(q, k, v, group=group)
         assert time.perf_counter() - begin_s < timeout_s + 10
-    time.sleep(timeout_s)  # rank 3, which is no neighbour of 1, is not to hear of it by the end of another
+    if rank != 3:
+        time.sleep(timeout_s)  # rank 3, which is no neighbour of 1, is not to hear of it by the end of another
     os._exit(0)  # the default group has lost a rank
 
 

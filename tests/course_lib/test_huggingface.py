@@ -293,11 +293,6 @@ def test_refused_by_name(message):
         REFUSALS[message](made("llama"))
 
 
-def test_float64_is_refused():
-    with pytest.raises(TypeError, match="q has dtype float64; accepted: float16, bfloat16, float32"):
-        made("llama").double()(PROMPTS)
-
-
 @pytest.mark.skipif(not ON_CPU, reason="a GPU runs nothing after a failed assertion")
 def test_a_compiled_model_refuses_as_well():
     with pytest.raises(RuntimeError, match="attention_mask has gaps"):

@@ -35,15 +35,21 @@ print(out.item())
 """
 
 
-def test_interpreter_is_chosen_before_triton_is_imported(tmp_path):
+def test_a_new_process_interprets_and_needs_course_lib_only(tmp_path):
+    """The mode is chosen before Triton is imported. Then the README's code runs; Gluon kernels need an emulator."""
+    (of_readme,) = re.findall("```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), flags=re.DOTALL)
     script = tmp_path / "kernel.py"
     script.write_text(
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); import torch; from course_lib import runtime; "
-        "print(runtime.choose(), runtime.mode(), runtime.device(), 'triton' in sys.modules)\n" + KERNEL
+        "print(runtime.choose(), runtime.mode(), runtime.device(), 'triton' in sys.modules)\n"
+        f"{KERNEL}\n{of_readme}\nprint(tuple(out.shape), 'courseware' in sys.modules)\n"
+        "from course_lib.kernels.hopper import forward"
     )
     result = python(str(script))
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == ["interpreter", "interpreter", "cpu", "False", "120.0"]
+    said = ["interpreter interpreter cpu False", "120.0", "(1, 2, 100, 64) False"]
+    assert result.stdout.splitlines() == said, result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last == "RuntimeError: without a GPU, gluon kernels need an emulator: import courseware first"
 
 
 TRITON_FIRST = """
@@ -72,14 +78,3 @@ def test_the_users_own_choice_is_honoured(given, chosen):
     """Even where Triton was imported in the right mode before."""
     code = "import triton, os; from course_lib import runtime; print(runtime.choose(), os.environ['TRITON_INTERPRET'])"
     assert python("-c", code, TRITON_INTERPRET=given).stdout.strip() == chosen
-
-
-def test_the_readme_s_code_runs_and_needs_course_lib_only():
-    (code,) = re.findall("```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), flags=re.DOTALL)
-    result = python("-c", f"{code}\nimport sys\nprint(tuple(out.shape), 'courseware' in sys.modules)")
-    assert result.stdout == "(1, 2, 100, 64) False\n", result.stderr
-
-
-def test_without_a_gpu_or_an_emulator_it_is_said_what_to_import():
-    last = python("-c", "from course_lib.kernels.hopper import forward").stderr.splitlines()[-1]
-    assert last == "RuntimeError: without a GPU, gluon kernels need an emulator: import courseware first"

@@ -1,5 +1,7 @@
 """The closed forms, against figures done by hand. The reference's tests compare them with the machine."""
 
+import functools
+
 import pytest
 
 from course_lib import traffic
@@ -19,18 +21,24 @@ def test_folklore_f1_figures():
     assert 3.9 < growth < 4
 
 
-@pytest.mark.parametrize("order", ["q_outer", "kv_outer"])
-def test_heads_and_batch_multiply_everything(order):
-    options = {"block_q": 8, "block_k": 16, "causal": True, "order": order, "return_lse": True}
-    one = traffic.flash_attention(20, 30, 4, **options)
-    many = traffic.flash_attention(20, 30, 4, heads=3, batch=2, **options)
+BLOCKS = {"block_q": 8, "block_k": 16, "causal": True}
+FORMS = {
+    "standard": traffic.standard_attention,
+    **{
+        order: functools.partial(traffic.flash_attention, **BLOCKS, order=order, return_lse=True)
+        for order in ("q_outer", "kv_outer")
+    },
+    "backward": functools.partial(traffic.flash_attention_backward, **BLOCKS),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_heads_and_batch_multiply_everything(name):
+    one, many = FORMS[name](20, 30, 4), FORMS[name](20, 30, 4, heads=3, batch=2)
     for field in ("read_bytes", "write_bytes", "flops", "peak_bytes", "total_bytes"):
         assert getattr(many, field) == 6 * getattr(one, field)
     assert many.by_tensor["K"].read_bytes == 6 * one.by_tensor["K"].read_bytes
     assert many.arithmetic_intensity == one.arithmetic_intensity
-    assert traffic.standard_attention(20, 30, 4, heads=3, batch=2).total_bytes == 6 * (
-        traffic.standard_attention(20, 30, 4).total_bytes
-    )
 
 
 def test_folklore_f25_decoding_is_about_one_flop_a_byte_and_head():

@@ -380,7 +380,7 @@ NAMES = {"q": "Q", "k": "K", "v": "V", "o": "O", "do": "dO", "dq": "dQ", "dk": "
 
 
 def test_no_access_is_out_of_bounds_and_the_backward_moves_the_bytes_that_the_closed_form_says():
-    """The machine counts the same: tests/course_lib/reference/test_backward.py."""
+    """The machine counts the same: tests/course_lib/reference/test_tiled.py."""
     cases = itertools.product(((33, 70), (50, 33), (32, 32), (1, 1)), BOTH)
     # On a GPU each traced launch happens in another process: a sample will do there.
     for number, ((n_q, n_k), causal) in enumerate(list(cases)[:: 1 if ON_CPU else 3]):

@@ -128,7 +128,7 @@ def test_functional_gradients_are_autograds_and_there_are_no_others(loss):
 
 
 def test_vmap():
-    many = [random(3, *x.shape, seed=seed) for seed, x in enumerate(given()[:3])]
+    many = [random(3, *x[:, ::2].shape, seed=seed) for seed, x in enumerate(given()[:3])]
     one = many[2][0]
     for causal in (False, True):
 
