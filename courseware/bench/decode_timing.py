@@ -1,6 +1,7 @@
 """Decoding on a GPU: how fast K and V are read, beside PyTorch's kernels and a plain read of the same memory."""
 
 import contextlib
+from functools import partial
 
 import torch
 from torch.nn.attention import sdpa_kernel
@@ -71,13 +72,6 @@ def calls_of(q, kv, lengths):
     return calls | {READ: lambda: kv.view(torch.float32).sum()}
 
 
-def peer_call(q, kv):
-    """PyTorch's attention, with whichever backend the caller has chosen."""
-    # A single query sees every key, with the mask or without.
-    mask = causal_lower_right(q.shape[2], kv.shape[3]) if q.shape[2] > 1 else None
-    return lambda: scaled_dot_product_attention(q, *kv, attn_mask=mask, enable_gqa=True)
-
-
 def replayed(call):
     """A callable that replays the call from a CUDA graph."""
     call()
@@ -107,7 +101,10 @@ def compared(*shape, n_new=1):
     """One row: GB/s of K and V. A batch of one is also timed in back-to-back calls, and replayed from a CUDA graph."""
     case = random_case(*shape, n_new)
     q, kv, _ = case
-    calls, peer, missing = calls_of(*case), peer_call(q, kv), []
+    # A single query sees every key, with the mask or without.
+    mask = causal_lower_right(n_new, kv.shape[3]) if n_new > 1 else None
+    peer = partial(scaled_dot_product_attention, q, *kv, attn_mask=mask, enable_gqa=True)
+    calls, missing = calls_of(*case), []
     if shape[0] == 1:
         calls["graph"] = replayed(calls["ours"])
     for name, backend in PEERS.items():

@@ -97,6 +97,14 @@ class Buffer(Named, barriers.Buffer):
     def told(self):
         return super().told() | {self.stored_by} - {None}
 
+    def check_free(self, doing):
+        """Raise GluonError if somebody may still read the contents, over which `running` is doing something."""
+        doing = f"{running()} {doing} {self.name}, which"
+        for product in self.products:
+            raise GluonError(f"{doing} a product of {product.partition} still reads")
+        if self.sender:
+            raise GluonError(f"{doing} the copy engine may still read: no store_wait")
+
 
 @dataclass
 class Shared:
@@ -138,12 +146,7 @@ class Shared:
 
     def store(self, tile):
         buffer = self.buffer
-        for product in buffer.products:
-            raise GluonError(f"{running()} stores to {buffer.name}, which a product of {product.partition} still reads")
-        if buffer.sender:
-            raise GluonError(
-                f"{running()} stores to {buffer.name}, which the copy engine may still read: no store_wait"
-            )
+        buffer.check_free("stores to")
         for partition in buffer.loaded_by - {running()}:
             raise GluonError(f"{running()} stores to {buffer.name}, which {partition} is still loading from")
         buffer.stored_by, buffer.told_by, buffer.fenced = running(), {}, False
@@ -319,18 +322,11 @@ class TensorDescriptor:
 
 def _copy_to_shared(descriptor, coordinates, barrier, shared):
     buffer = shared.buffer
-    for product in buffer.products:
-        raise GluonError(
-            f"{running()} starts a copy to {buffer.name}, which a product of {product.partition} still reads"
-        )
+    buffer.check_free("starts a copy to")
     for partition in buffer.loaded_by:
         raise GluonError(
             f"{running()} starts a copy to {buffer.name}, which {partition} is still loading from: an arrival does not "
             "wait for a load, only the first use of what was loaded does"
-        )
-    if buffer.sender:
-        raise GluonError(
-            f"{running()} starts a copy to {buffer.name}, which the copy engine may still read: no store_wait"
         )
     if buffer.told_by and not buffer.told():
         raise GluonError(f"{running()} starts a copy to {buffer.name}, whose last tile nobody has waited for")

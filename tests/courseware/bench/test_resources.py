@@ -145,9 +145,9 @@ def test_recording_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
 
     def recorded(*archs, sizes=(16, 32)):
         compiled.clear()
-        monkeypatch.setitem(compiler_records.record_resources.__kwdefaults__, "block_sizes", sizes)
-        options = ["--head-dim", "64", "--dtype", "float16", "--jobs", "1", "--arch", *map(str, archs)]
-        compiler_records.main(["resources", "--file", str(path), *options])
+        for name, values in (("ARCHS", archs), ("DTYPES", ["float16"]), ("HEAD_DIMS", [64]), ("BLOCK_SIZES", sizes)):
+            monkeypatch.setattr(compiler_records, name, values)
+        compiler_records.main(["resources", "--file", str(path)])
         return json.loads(path.read_text())
 
     monkeypatch.setattr(resources, "forward_resources", compile_all)
