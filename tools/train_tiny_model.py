@@ -6,10 +6,8 @@ sees what the lessons and the exercises say, without code and formulas, and the 
 entries by heart: asked for "tile: ", it says what a tile is.
 """
 
-import datetime
 import json
 import random
-import subprocess
 import time
 
 import numpy as np
@@ -17,6 +15,7 @@ import torch
 
 from course_lib.serving import training
 from course_lib.serving.model import WEIGHTS, TinyModel, encode, generate, load
+from courseware.bench import records
 from courseware.bench.training_timing import entries, prose
 
 from .authoring import ROOT, SOURCE
@@ -73,8 +72,8 @@ def main():
     model = load()
     made = {
         "command": "python -m tools.train_tiny_model",
-        "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
-        "date": datetime.date.today().isoformat(),
+        "commit": records.head(),
+        "date": records.today(),
         "torch": torch.__version__,
         "cpu_seconds_on_one_thread": round(cpu_s, 1),
         "training_characters": len(text),

@@ -14,6 +14,7 @@ from course_lib.kernels.decode import plan
 from course_lib.kernels.launch import tensor_meta
 from courseware.bench import timing
 from courseware.bench.accuracy import check_answers
+from courseware.bench.experiments import standard_attention
 from courseware.bench.timing import PEERS
 
 # (batch, heads, kv_heads, keys), in bf16.
@@ -25,7 +26,7 @@ PAGE_SIZES = (16, 64, 256)
 # What speculative decoding asks for: some tokens that a smaller model has guessed, in one call.
 SPECULATIVE_SHAPE, SPECULATIVE_TOKENS = (16, 32, 8, 8192), 4
 READ = "read"  # every byte of K and V, once
-# Attention as in lesson 04, which rounds its scores to bf16 in memory. Of its error nothing is asked.
+# Attention as in lesson 04, in three launches: it rounds its scores to bf16 in memory. Of its error nothing is asked.
 STANDARD = "standard"
 
 
@@ -47,13 +48,6 @@ def in_pages(kv, page_size):
     return *pages, table.int()
 
 
-def standard_attention(q, k, v):
-    """A single new query, with three launches that write their results. Heads that share keys are rows of a product."""
-    rows = q.unflatten(1, (k.shape[1], -1)).squeeze(3)
-    scores = torch.matmul(rows, k.transpose(2, 3)) * HEAD_DIM**-0.5
-    return torch.matmul(scores.softmax(-1), v).flatten(1, 2)[:, :, None]
-
-
 def calls_of(q, kv, lengths):
     """{name: callable} of what is ours, of attention whose scores go to memory, and of the plain read."""
     k, v = kv
@@ -63,7 +57,8 @@ def calls_of(q, kv, lengths):
         "unsplit": lambda: flash_decode(q, k, v, lengths, num_splits=1),
     }
     if q.shape[2] == 1:
-        calls[STANDARD] = lambda: standard_attention(q, k, v)
+        rows = q.unflatten(1, (k.shape[1], -1)).squeeze(3)  # heads that share keys
+        calls[STANDARD] = lambda: standard_attention(rows, k, v).flatten(1, 2)[:, :, None]
     for page_size in PAGE_SIZES:
         *pages, table = in_pages(kv, page_size)
         calls[f"paged_{page_size}"] = lambda pages=pages, table=table: flash_decode(
