@@ -26,20 +26,15 @@ HELD_OUT = 12  # one paragraph in so many is not trained on
 PROMPTS = ("tile: ", "online softmax: ", "each query ")
 
 
-def paragraphs():
-    """The prose of the lessons and the exercises."""
-    return prose([*SOURCE.glob("[0-9]*.md"), *(ROOT / "courseware/exercises").glob("*/*.md")])
-
-
 def training_and_held_out():
     """Two texts, their paragraphs on lines of their own. The first is GLOSSARY_SHARE glossary, over and over."""
-    every = paragraphs()
-    prose, held_out = [p for i, p in enumerate(every) if i % HELD_OUT], every[::HELD_OUT]
-    copies = round(GLOSSARY_SHARE / (1 - GLOSSARY_SHARE) * len("".join(prose)) / len("".join(entries())))
+    every = prose([*SOURCE.glob("[0-9]*.md"), *(ROOT / "courseware/exercises").glob("*/*.md")])
+    trained_on, held_out = [p for i, p in enumerate(every) if i % HELD_OUT], every[::HELD_OUT]
+    copies = round(GLOSSARY_SHARE / (1 - GLOSSARY_SHARE) * len("".join(trained_on)) / len("".join(entries())))
     shuffled = random.Random(0)
     # Each copy in another order, so that what a word means is learnt, and not which entry follows which.
     glossary = [entry for _ in range(copies) for entry in shuffled.sample(entries(), len(entries()))]
-    return "\n".join(prose + glossary), "\n".join(held_out)
+    return "\n".join(trained_on + glossary), "\n".join(held_out)
 
 
 def held_out_loss(model, text):

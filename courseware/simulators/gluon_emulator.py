@@ -415,9 +415,7 @@ def _larger(a, b):
     return torch.maximum(a, b) if isinstance(a, torch.Tensor) else max(a, b)
 
 
-def _load(pointer, mask=None, other=None):
-    if mask is None:
-        return pointer.elements[pointer.offsets]
+def _load(pointer, mask, other):
     return torch.where(mask, pointer.elements[torch.where(mask, pointer.offsets, 0)], other)
 
 
