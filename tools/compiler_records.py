@@ -71,6 +71,8 @@ def record_resources(path):
     runtime.choose()  # interpreted: this process reads kernels, and others compile them
     import triton
 
+    from tools.compiled import shipped
+
     path = Path(path)
     header = {"triton": triton.__version__, "kernel_sha256": kernel_sha256(), "columns": list(COLUMNS)}
     before = json.loads(path.read_text()) if path.exists() else {}
@@ -79,7 +81,8 @@ def record_resources(path):
     batches = []
     for shape in itertools.product(ARCHS, DTYPES, HEAD_DIMS, (False, True)):
         arch, dtype, head_dim, causal = shape
-        configs = [chosen_config(*shape, *pair) for pair in itertools.product(BLOCK_SIZES, repeat=2)]
+        pairs = [{"block_q": q, "block_k": k} for q, k in itertools.product(BLOCK_SIZES, repeat=2)]
+        configs = [shipped(head_dim, arch, dtype, causal, n_k=LENGTH, **pair) for pair in pairs]
         missing = [config for config in configs if (*shape, *config) not in rows]
         batches.append([Request(head_dim, arch, dtype, causal, config) for config in missing])
     batches = list(filter(None, batches))
@@ -91,13 +94,6 @@ def record_resources(path):
             in_order = [rows[key] for key in sorted(rows)]
             records.write(path, header | {"date": records.today(), "rows": in_order})
             print(f"{done} of {len(batches)} batches, {len(rows)} rows", flush=True)
-
-
-def chosen_config(arch, dtype, head_dim, causal, block_q, block_k):
-    """What `flash_attention(block_q=, block_k=)` is launched with."""
-    from tools.compiled import shipped
-
-    return shipped(head_dim, arch, dtype, causal, n_k=LENGTH, block_q=block_q, block_k=block_k)
 
 
 def rung_rows():
