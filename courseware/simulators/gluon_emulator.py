@@ -113,13 +113,8 @@ class Shared:
     data: torch.Tensor
     parts: list
 
-    @property
-    def shape(self):
-        return self.data.shape
-
-    @property
-    def dtype(self):
-        return self.data.dtype
+    shape = property(lambda self: self.data.shape)
+    dtype = property(lambda self: self.data.dtype)
 
     @property
     def buffer(self):
@@ -303,9 +298,7 @@ class TensorDescriptor:
         if self.base.numel() == 0:
             raise GluonError(f"the copy engine takes no tensor without elements: {tuple(self.shape)}")
 
-    @property
-    def dtype(self):
-        return self.base.dtype
+    dtype = property(lambda self: self.base.dtype)
 
     @property
     def block_type(self):
@@ -423,17 +416,11 @@ def _store(pointer, values, mask):
     pointer.elements[pointer.offsets[mask]] = values[mask]
 
 
-def _no_layout(*_):
+def _no_layout(*_, **__):
     return None
 
 
-class NoSharedLayout:
-    def __init__(self, **_):
-        pass
-
-    get_default_for = staticmethod(_no_layout)
-
-
+_no_layout.get_default_for = _no_layout
 PROPAGATE_NAN = None  # as `clamp` does
 gluon = SimpleNamespace(jit=lambda function=None, **_: Kernel(function) if function else Kernel)
 mbarrier = SimpleNamespace(
@@ -454,7 +441,7 @@ gl = SimpleNamespace(
     BlockedLayout=_no_layout,
     DotOperandLayout=_no_layout,
     NVMMADistributedLayout=_no_layout,
-    NVMMASharedLayout=NoSharedLayout,
+    NVMMASharedLayout=_no_layout,
     SliceLayout=_no_layout,
     SwizzledSharedLayout=_no_layout,
     exp2=torch.exp2,
