@@ -328,7 +328,7 @@ def test_cases_and_what_flex_attention_sees_of_them():
         case = variant_timing.case_of(name, n, 2, "cpu")
         queries, keys = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
         if name != "full":
-            seen = variant_timing.mask_mod_of(case.how["mask"], "cpu")(0, 0, queries, keys)
+            seen = case.mask_mod(0, 0, queries, keys)
             assert np.array_equal(seen.expand(n, n).numpy(), case.how["mask"].dense(n, n)), name
         assert case.how["mask"].dense(n, n).diagonal().all(), name
         assert ("score_mod" in case.how) == (case.score_mod is not None), name
