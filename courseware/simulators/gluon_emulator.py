@@ -99,11 +99,10 @@ class Buffer(Named, barriers.Buffer):
 
     def check_free(self, doing):
         """Raise GluonError if somebody may still read the contents, over which `running` is doing something."""
-        doing = f"{running()} {doing} {self.name}, which"
         for product in self.products:
-            raise GluonError(f"{doing} a product of {product.partition} still reads")
+            raise GluonError(f"{running()} {doing} {self.name}, which a product of {product.partition} still reads")
         if self.sender:
-            raise GluonError(f"{doing} the copy engine may still read: no store_wait")
+            raise GluonError(f"{running()} {doing} {self.name}, which the copy engine may still read: no store_wait")
 
 
 @dataclass
