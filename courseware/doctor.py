@@ -142,12 +142,7 @@ class Report:
         return all(finding.level != "error" for finding in self.findings)
 
     def as_dict(self) -> dict:
-        return {
-            "healthy": self.healthy,
-            "mode": self.facts.mode,
-            "facts": asdict(self.facts),
-            "findings": [asdict(finding) for finding in self.findings],
-        }
+        return {"healthy": self.healthy, "mode": self.facts.mode} | asdict(self)
 
     def __repr__(self) -> str:
         facts = self.facts

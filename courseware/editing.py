@@ -68,17 +68,14 @@ def _nodes_replaced(source, old, new):
                     setattr(parent, field, nodes[0])
             elif isinstance(value, list) and value and isinstance(value[0], ast.stmt):
                 windows = [value[i : i + len(pattern)] for i in places]
-                found = [i for i, nodes in enumerate(windows) if _are_like(nodes, pattern)]
+                alike = (len(nodes) == len(pattern) and all(map(_is_like, nodes, pattern)) for nodes in windows)
+                found = [i for i, is_alike in zip(places, alike, strict=True) if is_alike]
                 for place in found[:1]:
                     value[place : place + len(pattern)] = replacement or [ast.Pass()]
             else:
                 continue
             count += len(found)
     return ast.unparse(ast.fix_missing_locations(tree)), count
-
-
-def _are_like(nodes, patterns):
-    return len(nodes) == len(patterns) and all(map(_is_like, nodes, patterns))
 
 
 def _is_like(node, pattern):

@@ -38,11 +38,11 @@ SHARED = ("device", "launch", "configs")
 HEAD_DIMS = {"float16": (16, 64, 80, 128, 256), "float32": (16, 64, 128, 256)}
 
 
-def shipped(head_dim, arch, dtype, causal, kernel="forward", n_k=LENGTH - 1):
+def shipped(head_dim, arch, dtype, causal, kernel="forward", n_k=LENGTH - 1, **blocks):
     """What a launch on such inputs takes."""
     return select(
         kernel, dtype=getattr(torch, dtype), head_dim=head_dim, causal=causal, capability=divmod(arch, 10),
-        n_k=n_k, by_descriptor=arch >= 90 and kernel == "forward",
+        n_k=n_k, by_descriptor=arch >= 90 and kernel == "forward", **blocks,
     )  # fmt: skip
 
 

@@ -61,15 +61,17 @@ def kernel_sha256():
     return hashlib.sha256("\n".join(f"{name}: {found[name]}" for name in sorted(found)).encode()).hexdigest()
 
 
-def record_resources(path, *, archs=ARCHS, dtypes=DTYPES, head_dims=HEAD_DIMS, block_sizes=BLOCK_SIZES, jobs=None):
+def record_resources(path):
     """Compile the forward kernel as `flash_attention(block_q=, block_k=)` launches it, and write JSON to `path`.
 
-    Rows that the file already has, of the same kernel and Triton, are kept: an interrupted run continues, and a run for
-    other `archs` adds to the file. jobs: how many compilers run at a time, None for one per core. A row takes about a
+    Rows that the file already has, of the same kernel and Triton, are kept: an interrupted run continues, and a GPU
+    that is new in `hardware` adds to the file. As many compilers run at a time as there are cores. A row takes about a
     second, and up to 40 for sm_75, whose products are unrolled. Raises RuntimeError if one does not compile.
     """
     runtime.choose()  # interpreted: this process reads kernels, and others compile them
     import triton
+
+    from tools.compiled import shipped
 
     path = Path(path)
     header = {"triton": triton.__version__, "kernel_sha256": kernel_sha256(), "columns": list(COLUMNS)}
@@ -77,13 +79,14 @@ def record_resources(path, *, archs=ARCHS, dtypes=DTYPES, head_dims=HEAD_DIMS, b
     rows = {tuple(row[:8]): row for row in before["rows"]} if header.items() <= before.items() else {}
 
     batches = []
-    for shape in itertools.product(archs, dtypes, head_dims, (False, True)):
+    for shape in itertools.product(ARCHS, DTYPES, HEAD_DIMS, (False, True)):
         arch, dtype, head_dim, causal = shape
-        configs = [chosen_config(*shape, *pair) for pair in itertools.product(block_sizes, repeat=2)]
+        pairs = [{"block_q": q, "block_k": k} for q, k in itertools.product(BLOCK_SIZES, repeat=2)]
+        configs = [shipped(head_dim, arch, dtype, causal, n_k=LENGTH, **pair) for pair in pairs]
         missing = [config for config in configs if (*shape, *config) not in rows]
         batches.append([Request(head_dim, arch, dtype, causal, config) for config in missing])
     batches = list(filter(None, batches))
-    with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for done, results in enumerate(pool.map(resources.forward_resources, batches), start=1):
             for request, used in zip(batches[done - 1], results, strict=True):
                 key = (request.arch, request.dtype, request.head_dim, request.causal, *request.config)
@@ -91,18 +94,6 @@ def record_resources(path, *, archs=ARCHS, dtypes=DTYPES, head_dims=HEAD_DIMS, b
             in_order = [rows[key] for key in sorted(rows)]
             records.write(path, header | {"date": records.today(), "rows": in_order})
             print(f"{done} of {len(batches)} batches, {len(rows)} rows", flush=True)
-
-
-def chosen_config(arch, dtype, head_dim, causal, block_q, block_k):
-    """What `flash_attention(block_q=, block_k=)` is launched with."""
-    import torch
-
-    from course_lib.kernels.configs import select
-
-    return select(
-        "forward", dtype=getattr(torch, dtype), head_dim=head_dim, causal=causal, capability=divmod(arch, 10),
-        n_k=LENGTH, by_descriptor=arch >= 90, block_q=block_q, block_k=block_k,
-    )  # fmt: skip
 
 
 def rung_rows():
@@ -156,30 +147,19 @@ def compiled_rung(rung, shape, causal):
 
 def main(argv=None):
     parser = argparse.ArgumentParser("python -m tools.compiler_records", description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, written in (
-        ("resources", "every block size of the block-size explorer"),
-        ("rungs", "every rung of the ladder, for an H100"),
-        ("hopper-rungs", "every rung of lesson 15's ladder that was kept, for an H100"),
-    ):
-        command = commands.add_parser(name, help=written)
-        command.add_argument("--file", type=Path, default=records.FOLDER / f"{name}.json", help="the committed one")
-        if name == "resources":
-            command.add_argument("--arch", type=int, nargs="+", default=ARCHS, help="90 means sm_90; all by default")
-            command.add_argument("--head-dim", type=int, nargs="+", default=HEAD_DIMS)
-            command.add_argument("--dtype", choices=DTYPES, nargs="+", default=DTYPES)
-            command.add_argument("--jobs", type=int, help="compilers at a time; one a core by default")
+    parser.add_argument("record", choices=("resources", "rungs", "hopper-rungs"))
+    parser.add_argument("--file", type=Path, help="to write, without it the committed one")
     options = parser.parse_args(argv)
-    if options.command == "resources":
-        chosen = {"archs": options.arch, "dtypes": options.dtype, "head_dims": options.head_dim}
-        record_resources(options.file, **chosen, jobs=options.jobs)
+    path = options.file or records.FOLDER / f"{options.record}.json"
+    if options.record == "resources":
+        record_resources(path)
     else:
         os.environ["TRITON_INTERPRET"] = "0"  # this process compiles, and there need be no GPU
         runtime.choose()
         import triton
 
-        rows = list(rung_rows() if options.command == "rungs" else hopper_rows())
-        records.write(options.file, {"triton": triton.__version__, "date": records.today(), "rows": rows})
+        rows = list(rung_rows() if options.record == "rungs" else hopper_rows())
+        records.write(path, {"triton": triton.__version__, "date": records.today(), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Records whether compiled kernels are right on this GPU: `python -m tools.correctness FILE`.
+"""Records whether compiled kernels are right on this GPU: `python -m tools.correctness --json FILE`.
 
 It runs the test suite, and some calls under NVIDIA's compute-sanitizer, which has to be on the path.
 """
@@ -107,14 +107,11 @@ def decode(n_new, head_dim, page_size, num_splits):
 
 def main():
     parser = argparse.ArgumentParser("python -m tools.correctness", description=__doc__.splitlines()[0])
-    parser.add_argument("json", metavar="FILE", nargs="?", help="the record to write, in the form of courseware/data/")
-    parser.add_argument("--commit", help="the commit measured, where the files come without their git history")
+    records.add_options(parser)
     parser.add_argument("--calls", action="store_true", help="only the calls that the sanitizers watch")
     options = parser.parse_args()
     if options.calls:
         sanitized_calls()
-    elif options.json is None:
-        parser.error("FILE is missing")
     else:
         found = correctness()
         print(records.in_words(found))

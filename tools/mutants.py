@@ -6,7 +6,6 @@ tests/courseware/exercises/equivalent_mutants.toml, each with the reason.
 
 import argparse
 import ast
-import datetime
 import functools
 import inspect
 import itertools
@@ -59,14 +58,10 @@ def mutants(answer) -> list[Mutant]:
         right, texts = source, _changed_cuda(source)
     else:
         tree = ast.parse(source)
-        right = ast.unparse(_without_docstring(tree))
+        del tree.body[0].body[0]  # the docstring
+        right = ast.unparse(tree)
         texts = (change.source for change in changed(tree))
     return [_named(right, text) for text in dict.fromkeys(texts) if text != right]
-
-
-def _without_docstring(tree):
-    del tree.body[0].body[0]
-    return tree
 
 
 def _named(right, text):
@@ -172,10 +167,10 @@ def survivors(made: dict[str, list[Mutant]]):
 def recorded(name: str, counts: dict) -> None:
     """Put the counts of one exercise into the record."""
     record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {"exercises": {}}
-    origin = {"date": datetime.date.today().isoformat(), "commit": records.head()}
+    origin = {"date": records.today(), "commit": records.head()}
     exercises = {**record["exercises"], name: counts | origin}
     in_order = {name: exercises[name] for name in checks.exercises() if name in exercises}
-    RECORD.write_text(json.dumps({"command": "make mutants", "exercises": in_order}, indent=1) + "\n", encoding="utf-8")
+    records.write(RECORD, {"command": "make mutants", "exercises": in_order})
 
 
 def main():

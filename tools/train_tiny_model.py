@@ -6,10 +6,8 @@ sees what the lessons and the exercises say, without code and formulas, and the 
 entries by heart: asked for "tile: ", it says what a tile is.
 """
 
-import datetime
 import json
 import random
-import subprocess
 import time
 
 import numpy as np
@@ -17,6 +15,7 @@ import torch
 
 from course_lib.serving import training
 from course_lib.serving.model import WEIGHTS, TinyModel, encode, generate, load
+from courseware.bench import records
 from courseware.bench.training_timing import entries, prose
 
 from .authoring import ROOT, SOURCE
@@ -27,20 +26,15 @@ HELD_OUT = 12  # one paragraph in so many is not trained on
 PROMPTS = ("tile: ", "online softmax: ", "each query ")
 
 
-def paragraphs():
-    """The prose of the lessons and the exercises."""
-    return prose([*SOURCE.glob("[0-9]*.md"), *(ROOT / "courseware/exercises").glob("*/*.md")])
-
-
 def training_and_held_out():
     """Two texts, their paragraphs on lines of their own. The first is GLOSSARY_SHARE glossary, over and over."""
-    every = paragraphs()
-    prose, held_out = [p for i, p in enumerate(every) if i % HELD_OUT], every[::HELD_OUT]
-    copies = round(GLOSSARY_SHARE / (1 - GLOSSARY_SHARE) * len("".join(prose)) / len("".join(entries())))
+    every = prose([*SOURCE.glob("[0-9]*.md"), *(ROOT / "courseware/exercises").glob("*/*.md")])
+    trained_on, held_out = [p for i, p in enumerate(every) if i % HELD_OUT], every[::HELD_OUT]
+    copies = round(GLOSSARY_SHARE / (1 - GLOSSARY_SHARE) * len("".join(trained_on)) / len("".join(entries())))
     shuffled = random.Random(0)
     # Each copy in another order, so that what a word means is learnt, and not which entry follows which.
     glossary = [entry for _ in range(copies) for entry in shuffled.sample(entries(), len(entries()))]
-    return "\n".join(prose + glossary), "\n".join(held_out)
+    return "\n".join(trained_on + glossary), "\n".join(held_out)
 
 
 def held_out_loss(model, text):
@@ -73,8 +67,8 @@ def main():
     model = load()
     made = {
         "command": "python -m tools.train_tiny_model",
-        "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
-        "date": datetime.date.today().isoformat(),
+        "commit": records.head(),
+        "date": records.today(),
         "torch": torch.__version__,
         "cpu_seconds_on_one_thread": round(cpu_s, 1),
         "training_characters": len(text),

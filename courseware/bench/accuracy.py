@@ -137,10 +137,8 @@ def check_answers(answers, inputs, causal=False, checked=None):
             found = [None if x is None else x.detach()[end, end] for x in tensors]
             if checked is None or name in checked:
                 with wrong_answers_are_not_timed(f"{name}, {list(inputs[0].shape)}"):
-                    if of_gradients:
-                        check_gradients(found, *given, causal=causal)
-                    else:
-                        check_attention(*found, *given, causal=causal)
+                    check, answer = (check_gradients, found) if of_gradients else (check_attention, found[0])
+                    check(answer, *given, causal=causal)
             pairs = zip(found, exact, strict=True)
             errors[name] = max([errors[name], *(relative_error(x, right) for x, right in pairs if x is not None)])
     return errors

@@ -26,15 +26,17 @@ def launch(rung, q, k, v, *, causal=False):
 
     from course_lib.kernels.cuda import gpu
 
-    o = torch.empty_like(q)
+    found, o = torch.cuda.get_device_properties(), torch.empty_like(q)
+    limits = {"sms": found.multi_processor_count, "max_shared_bytes": found.shared_memory_per_block_optin}
     for Q, K, V, output in zip(q[0], k[0], v[0], o[0], strict=True):
-        gpu.run(_planned_here(rung, len(Q), *K.shape), {"Q": Q, "K": K, "V": V, "output": output})
+        gpu.run(planned(rung, len(Q), *K.shape, **limits), {"Q": Q, "K": K, "V": V, "output": output})
     return o
 
 
 rungs = functools.cache(functools.partial(ladder.read, Path(__file__).with_suffix(".toml"), launch))
 
 
+@functools.cache
 def planned(rung, M, N, d, *, sms, max_shared_bytes):
     """A rung's launches on such a GPU, as `launches.shipped` returns them."""
     if is_plain(rung):
@@ -47,15 +49,6 @@ def planned(rung, M, N, d, *, sms, max_shared_bytes):
 def is_plain(rung):
     """Whether it is the plain kernel, or a change of that."""
     return rung.file == "cuda/plain_attention.cu"
-
-
-@functools.cache
-def _planned_here(rung, M, N, d):
-    import torch
-
-    found = torch.cuda.get_device_properties()
-    limits = {"sms": found.multi_processor_count, "max_shared_bytes": found.shared_memory_per_block_optin}
-    return planned(rung, M, N, d, **limits)
 
 
 def random_arrays(M, N, d):

@@ -1,6 +1,7 @@
 """Decoding on a GPU: how fast K and V are read, beside PyTorch's kernels and a plain read of the same memory."""
 
 import contextlib
+from functools import partial
 
 import torch
 from torch.nn.attention import sdpa_kernel
@@ -13,6 +14,7 @@ from course_lib.kernels.decode import plan
 from course_lib.kernels.launch import tensor_meta
 from courseware.bench import timing
 from courseware.bench.accuracy import check_answers
+from courseware.bench.experiments import standard_attention
 from courseware.bench.timing import PEERS
 
 # (batch, heads, kv_heads, keys), in bf16.
@@ -24,7 +26,7 @@ PAGE_SIZES = (16, 64, 256)
 # What speculative decoding asks for: some tokens that a smaller model has guessed, in one call.
 SPECULATIVE_SHAPE, SPECULATIVE_TOKENS = (16, 32, 8, 8192), 4
 READ = "read"  # every byte of K and V, once
-# Attention as in lesson 04, which rounds its scores to bf16 in memory. Of its error nothing is asked.
+# Attention as in lesson 04, in three launches: it rounds its scores to bf16 in memory. Of its error nothing is asked.
 STANDARD = "standard"
 
 
@@ -46,13 +48,6 @@ def in_pages(kv, page_size):
     return *pages, table.int()
 
 
-def standard_attention(q, k, v):
-    """A single new query, with three launches that write their results. Heads that share keys are rows of a product."""
-    rows = q.unflatten(1, (k.shape[1], -1)).squeeze(3)
-    scores = torch.matmul(rows, k.transpose(2, 3)) * HEAD_DIM**-0.5
-    return torch.matmul(scores.softmax(-1), v).flatten(1, 2)[:, :, None]
-
-
 def calls_of(q, kv, lengths):
     """{name: callable} of what is ours, of attention whose scores go to memory, and of the plain read."""
     k, v = kv
@@ -62,20 +57,14 @@ def calls_of(q, kv, lengths):
         "unsplit": lambda: flash_decode(q, k, v, lengths, num_splits=1),
     }
     if q.shape[2] == 1:
-        calls[STANDARD] = lambda: standard_attention(q, k, v)
+        rows = q.unflatten(1, (k.shape[1], -1)).squeeze(3)  # heads that share keys
+        calls[STANDARD] = lambda: standard_attention(rows, k, v).flatten(1, 2)[:, :, None]
     for page_size in PAGE_SIZES:
         *pages, table = in_pages(kv, page_size)
         calls[f"paged_{page_size}"] = lambda pages=pages, table=table: flash_decode(
             q, *pages, lengths, block_table=table
         )
     return calls | {READ: lambda: kv.view(torch.float32).sum()}
-
-
-def peer_call(q, kv):
-    """PyTorch's attention, with whichever backend the caller has chosen."""
-    # A single query sees every key, with the mask or without.
-    mask = causal_lower_right(q.shape[2], kv.shape[3]) if q.shape[2] > 1 else None
-    return lambda: scaled_dot_product_attention(q, *kv, attn_mask=mask, enable_gqa=True)
 
 
 def replayed(call):
@@ -107,7 +96,10 @@ def compared(*shape, n_new=1):
     """One row: GB/s of K and V. A batch of one is also timed in back-to-back calls, and replayed from a CUDA graph."""
     case = random_case(*shape, n_new)
     q, kv, _ = case
-    calls, peer, missing = calls_of(*case), peer_call(q, kv), []
+    # A single query sees every key, with the mask or without.
+    mask = causal_lower_right(n_new, kv.shape[3]) if n_new > 1 else None
+    peer = partial(scaled_dot_product_attention, q, *kv, attn_mask=mask, enable_gqa=True)
+    calls, missing = calls_of(*case), []
     if shape[0] == 1:
         calls["graph"] = replayed(calls["ours"])
     for name, backend in PEERS.items():

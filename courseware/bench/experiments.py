@@ -76,34 +76,8 @@ def ladder_rows():
     return timing.ladder_rows({rung.name: rung for rung in RUNGS}, shapes, torch.float16)
 
 
-# (heads, N, head_dim) of `fp32_rows`.
-FP32_SHAPES = ((1, 1024, 128), (1, 8192, 128), (1, 32768, 128), (16, 4096, 128), (16, 4096, 64))
 FP32_PEERS = {"sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION, "sdpa_unfused": SDPBackend.MATH}
-
-
-def fp32_rows():
-    """The forward on fp32 inputs beside PyTorch's memory-efficient and unfused kernels: TFLOP/s, and relative errors.
-
-    Errors are those of the first 1,024 queries, against float64.
-    """
-    for heads, n, head_dim in FP32_SHAPES:
-        inputs = timing.random_inputs(1, heads, n, head_dim, torch.float32)[:3]
-        found = compared_in_fp32(timing.forward_calls(FP32_PEERS, *inputs), *inputs, rounds=10)
-        del found["ms"]
-        yield {"heads": heads, "n": n, "head_dim": head_dim, **found}
-
-
-def compared_in_fp32(calls, q, k, v, rounds):
-    """As `timing.compare`, but nothing is checked, and errors are those of the first 1,024 queries of all heads."""
-    exact, _ = exact_attention(q[:, :, :1024], k, v)
-    errors = {name: relative_error(call(), exact) for name, call in calls.items()}
-    times_ms = timing.median_ms(calls, rounds=rounds)
-    (_, heads, n_q, head_dim), n = q.shape, k.shape[2]
-    speeds = {name: timing.tflops(ms, n, head_dim, heads, n_q=n_q) for name, ms in times_ms.items()}
-    return {"ms": times_ms, "tflops": speeds, "relative_error": errors}
-
-
-# (heads, M, N, d). Several heads are as many calls of `solve`, one after the other.
+# (heads, M, N, d). Several heads are as many launches of a CUDA kernel, one after the other.
 CUDA_SHAPES = (
     *((1, n, n, d) for d in (64, 128) for n in (1024, 4096, 8192, 32768)),
     (16, 4096, 4096, 64), (16, 4096, 4096, 128),
@@ -113,26 +87,19 @@ CUDA_SHAPES = (
 CUDA_LADDER_SHAPES = ((16896, 8192, 128), (1024, 1024, 128))
 
 
-def solve(q, k, v):
-    """o of [1, heads, rows, d], by `cuda.solve`."""
-    from course_lib.kernels import cuda
-
-    o = torch.empty_like(q)
-    for Q, K, V, output in zip(q[0], k[0], v[0], o[0], strict=True):
-        cuda.solve(Q, K, V, output, len(Q), *K.shape)
-    return o
-
-
 def cuda_rows():
-    """Lesson 12's CUDA kernels in fp32, beside PyTorch's: speed, error, and each rung of their ladder"""
+    """fp32: lesson 12's CUDA kernels and the Triton one beside PyTorch's, and each rung of the former's ladder"""
     from courseware.bench.cuda_ladder import rungs
 
     for heads, M, N, d in CUDA_SHAPES:
-        q, k, v, _ = timing.random_inputs(1, heads, (M, N), d, torch.float32)
-        calls = {"ours": partial(solve, q, k, v), "plain": partial(rungs()["plain"].launch, q, k, v)}
-        peers = timing.forward_calls(FP32_PEERS, q, k, v)
-        calls |= {name: peers[name] for name in FP32_PEERS}
-        found = compared_in_fp32(calls, q, k, v, rounds=6 if M * N > 2**28 else 12)
+        inputs = timing.random_inputs(1, heads, (M, N), d, torch.float32)[:3]
+        calls = timing.forward_calls(FP32_PEERS, *inputs)
+        calls["triton"] = calls["ours"]
+        # "keys split", the last rung that was kept, is what `cuda.solve` launches.
+        for name, rung in (("ours", "keys split"), ("plain", "plain")):
+            calls[name] = partial(rungs()[rung].launch, *inputs)
+        clock = partial(timing.median_ms, rounds=6 if M * N > 2**28 else 12)
+        found = timing.compare(calls, inputs, checked=(), clock=clock)
         yield {"heads": heads, "m": M, "n": N, "head_dim": d, **found}
     clock = partial(timing.median_ms, rounds=10)
     shapes = [(1, 1, (M, N), d, False) for M, N, d in CUDA_LADDER_SHAPES]

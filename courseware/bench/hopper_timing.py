@@ -31,7 +31,7 @@ def hopper_rows():
         calls["portable"] = lambda qkv=(q, k, v), how=how: flash_forward(*qkv, **how)[0]
         calls["ours"] = lambda qkv=(q, k, v), how=how: hopper_forward(*qkv, **how)[0]
         yield {**shape, "causal": causal, "dtype": timing.name_of(dtype), **compared(calls, (q, k, v), causal)}
-    shapes = [(*_sizes(head_dim, n).values(), causal) for head_dim, n, causal in LADDER]
+    shapes = [(timing.TOKENS // n, timing.HIDDEN_DIM // d, n, d, causal) for d, n, causal in LADDER]
     for row in timing.ladder_rows(rungs(), shapes, torch.float16, clock=timing.sustained_ms):
         del row["dtype"]  # by which the rows that compare are found
         yield row
@@ -70,9 +70,5 @@ def timed(calls, q, k, v, causal):
 
 def inputs(head_dim, n, dtype):
     """(q, k, v, {"batch": ..., "heads": ..., "n": ..., "head_dim": ...})."""
-    shape = _sizes(head_dim, n)
+    shape = {"batch": timing.TOKENS // n, "heads": timing.HIDDEN_DIM // head_dim, "n": n, "head_dim": head_dim}
     return *timing.random_inputs(*shape.values(), dtype)[:3], shape
-
-
-def _sizes(head_dim, n):
-    return {"batch": timing.TOKENS // n, "heads": timing.HIDDEN_DIM // head_dim, "n": n, "head_dim": head_dim}

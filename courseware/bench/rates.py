@@ -27,7 +27,10 @@ def rates():
     latency_clocks: from one load, or instruction, to the next that waits for it, in one thread; the median of 9.
     clock_mhz: the clock in the middle of the run.
     """
-    found = {"clock_mhz": _clock_mhz(), "per_clock": {}, "latency_clocks": {}}
+    clocks = torch.zeros(4, dtype=torch.int64, device="cuda")
+    _launch("tick", 1, clocks=clocks, wait=100_000_000)
+    begin, end, begin_ns, end_ns = clocks.tolist()
+    found = {"clock_mhz": 1e3 * (end - begin) / (end_ns - begin_ns), "per_clock": {}, "latency_clocks": {}}
     for name in INSTRUCTIONS:
         found["per_clock"][name] = THREADS * COUNT / min(_clocks_of(f"rate_{name}", THREADS) for _ in range(REPEATS))
         found["latency_clocks"][name] = _median(lambda kernel=f"latency_{name}": _clocks_of(kernel, 1) / COUNT)
@@ -76,10 +79,3 @@ def _clocks_of_loads(kernel, spread_bytes=0):
         _launch(kernel, 1, first=first, clocks=clocks, warm_up=warm_up, steps=CHASED)
     begin, end = clocks.tolist()
     return (end - begin) / CHASED
-
-
-def _clock_mhz():
-    clocks = torch.zeros(4, dtype=torch.int64, device="cuda")
-    _launch("tick", 1, clocks=clocks, wait=100_000_000)
-    begin, end, begin_ns, end_ns = clocks.tolist()
-    return 1e3 * (end - begin) / (end_ns - begin_ns)

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib import kernels, runtime, traffic
+from course_lib.kernels.checks import name_of
 from course_lib.kernels.configs import select
 from course_lib.kernels.launch import takes_descriptors, tensor_meta
 from course_lib.kernels.masked_attention import config_of
@@ -160,11 +161,6 @@ def ladder_rows(rungs, shapes, dtype, **how):
                 "rung": name, "batch": batch, "heads": heads, "n": n, "head_dim": head_dim, "causal": causal,
                 "dtype": name_of(dtype), **{what: found[what][name] for what in ("ms", "tflops", "relative_error")},
             }  # fmt: skip
-
-
-def name_of(dtype):
-    """ "float16" of torch.float16."""
-    return str(dtype).removeprefix("torch.")
 
 
 def random_inputs(batch, heads, length, head_dim, dtype, *, kv_heads=None, differentiable=False):

@@ -27,9 +27,13 @@ CASES = (
 
 
 class Case(NamedTuple):
-    """how: keyword arguments of `flash_attention`, a mask at least. score_mod: FlexAttention's, which says the same."""
+    """how: keyword arguments of `flash_attention`, a mask at least.
+
+    mask_mod, score_mod: FlexAttention's, which say the same, for as many queries as keys.
+    """
 
     how: dict
+    mask_mod: object = None
     score_mod: object = None
 
 
@@ -40,43 +44,29 @@ def case_of(name, n, heads, device):
     if kind == "full":
         return Case({"mask": masks.full()})
     if kind == "window":
-        return Case({"mask": masks.sliding_window(int(number), 0)})
+        left = int(number)
+        return Case({"mask": masks.sliding_window(left, 0)}, lambda b, h, i, j: (j <= i) & (i - j <= left))
     if kind == "documents":  # eight of different lengths
         ends = np.sort(rng.choice(np.arange(1, n), 7, replace=False))
-        return Case({"mask": masks.documents(np.searchsorted(ends, np.arange(n), side="right")) & masks.causal()})
+        ids = torch.from_numpy(np.searchsorted(ends, np.arange(n), side="right")).to(device)
+        mask = masks.documents(ids) & masks.causal()
+        return Case({"mask": mask}, lambda b, h, i, j: (ids[i] == ids[j]) & (j <= i))
     if kind == "prefix-LM":
-        return Case({"mask": masks.prefix_lm(n // 4)})
+        return Case({"mask": masks.prefix_lm(n // 4)}, lambda b, h, i, j: (j <= i) | (j < n // 4))
     if kind == "block-sparse":  # the diagonal, and others at random
         layout = np.eye(-(-n // BLOCK), dtype=bool)
         n_more = max(0, round(layout.size * int(number.split()[0]) / 100) - len(layout))
         layout.flat[rng.choice(np.flatnonzero(~layout), n_more, replace=False)] = True
-        return Case({"mask": masks.block_sparse(layout, BLOCK)})
-    how = {"mask": masks.causal()}
+        mask, blocks = masks.block_sparse(layout, BLOCK), torch.from_numpy(layout).to(device)
+        return Case({"mask": mask}, lambda b, h, i, j: blocks[i // BLOCK, j // BLOCK])
+    how, causal = {"mask": masks.causal()}, lambda b, h, i, j: j <= i
     if kind == "ALiBi":
         slopes = 2.0 ** (-8 * torch.arange(1, heads + 1, device=device) / heads)
-        return Case(how | {"score_mod": alibi(slopes)}, lambda score, b, h, i, j: score + slopes[h] * (j - i))
+        how["score_mod"] = alibi(slopes)
+        return Case(how, causal, lambda score, b, h, i, j: score + slopes[h] * (j - i))
     if kind == "soft":
-        return Case(how | {"score_mod": soft_cap(CAP)}, lambda score, b, h, i, j: CAP * torch.tanh(score / CAP))
-    return Case(how | ({"dropout_p": DROPOUT_P, "seed": SEED} if kind == "dropout" else {}))
-
-
-def mask_mod_of(mask, device):
-    """A mask as FlexAttention's mask_mod of (batch, head, query, key), for as many queries as keys."""
-    if isinstance(mask, masks.Combined):
-        one, other = mask_mod_of(mask.a, device), mask_mod_of(mask.b, device)
-        if mask.either:
-            return lambda b, h, i, j: one(b, h, i, j) | other(b, h, i, j)
-        return lambda b, h, i, j: one(b, h, i, j) & other(b, h, i, j)
-    if isinstance(mask, masks.Documents):
-        ids = torch.from_numpy(mask.ids).to(device)
-        return lambda b, h, i, j: ids[i] == ids[j]
-    if isinstance(mask, masks.BlockSparse):
-        layout, block = torch.from_numpy(mask.layout).to(device), mask.block
-        return lambda b, h, i, j: layout[i // block, j // block]
-    left, prefix = mask.left, mask.prefix
-    if prefix:
-        return lambda b, h, i, j: (j <= i) | (j < prefix)
-    return (lambda b, h, i, j: j <= i) if left is None else (lambda b, h, i, j: (j <= i) & (i - j <= left))
+        return Case(how | {"score_mod": soft_cap(CAP)}, causal, lambda score, b, h, i, j: CAP * torch.tanh(score / CAP))
+    return Case(how | ({"dropout_p": DROPOUT_P, "seed": SEED} if kind == "dropout" else {}), causal)
 
 
 def flex_call(case, q, k, v):
@@ -85,10 +75,9 @@ def flex_call(case, q, k, v):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     config.donated_buffer = False  # or its backward runs only once
-    mask, n = case.how["mask"], q.shape[2]
-    compiled, blocks = torch.compile(flex_attention, dynamic=False), None
-    if mask != masks.full():
-        blocks = create_block_mask(mask_mod_of(mask, q.device), None, None, n, n, device=q.device, BLOCK_SIZE=BLOCK)
+    compiled, blocks, n = torch.compile(flex_attention, dynamic=False), None, q.shape[2]
+    if case.mask_mod:
+        blocks = create_block_mask(case.mask_mod, None, None, n, n, device=q.device, BLOCK_SIZE=BLOCK)
     return lambda: compiled(q, k, v, score_mod=case.score_mod, block_mask=blocks)
 
 

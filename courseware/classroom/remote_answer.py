@@ -26,7 +26,7 @@ from courseware.worker import sandbox
 from courseware.worker.ipc import BrokenChannel, Channel
 from courseware.worker.running import CALL_LIMIT_S, TEXT_LIMIT_CHARS, MachineBusy, Told, cut
 
-from . import remote_host, remote_launch
+from . import remote_kernels
 
 STREAM_ITEMS = 64  # at a time
 OFFERED = {
@@ -122,12 +122,12 @@ class RemoteAnswer:
 
     def __call__(self, *arguments):
         if hasattr(next(iter(arguments), None), "launch"):  # a kernel, which the answer is to launch
-            return remote_host.call(self, *arguments)
+            return remote_kernels.call_host(self, *arguments)
         return self.play("call", arguments, CALL_LIMIT_S)
 
     def launch(self, grid, call):
         """Run a launch of the kernel that it is, and return its Trace."""
-        return remote_launch.launch(self, grid, call)
+        return remote_kernels.launch(self, grid, call)
 
     def differentiate(self, launches, *given):
         """What the worker's `gradients.differentiated` makes of it. launches: does what a launch is asked for."""

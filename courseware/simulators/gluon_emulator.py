@@ -97,6 +97,13 @@ class Buffer(Named, barriers.Buffer):
     def told(self):
         return super().told() | {self.stored_by} - {None}
 
+    def check_free(self, doing):
+        """Raise GluonError if somebody may still read the contents, over which `running` is doing something."""
+        for product in self.products:
+            raise GluonError(f"{running()} {doing} {self.name}, which a product of {product.partition} still reads")
+        if self.sender:
+            raise GluonError(f"{running()} {doing} {self.name}, which the copy engine may still read: no store_wait")
+
 
 @dataclass
 class Shared:
@@ -105,13 +112,8 @@ class Shared:
     data: torch.Tensor
     parts: list
 
-    @property
-    def shape(self):
-        return self.data.shape
-
-    @property
-    def dtype(self):
-        return self.data.dtype
+    shape = property(lambda self: self.data.shape)
+    dtype = property(lambda self: self.data.dtype)
 
     @property
     def buffer(self):
@@ -138,12 +140,7 @@ class Shared:
 
     def store(self, tile):
         buffer = self.buffer
-        for product in buffer.products:
-            raise GluonError(f"{running()} stores to {buffer.name}, which a product of {product.partition} still reads")
-        if buffer.sender:
-            raise GluonError(
-                f"{running()} stores to {buffer.name}, which the copy engine may still read: no store_wait"
-            )
+        buffer.check_free("stores to")
         for partition in buffer.loaded_by - {running()}:
             raise GluonError(f"{running()} stores to {buffer.name}, which {partition} is still loading from")
         buffer.stored_by, buffer.told_by, buffer.fenced = running(), {}, False
@@ -300,9 +297,7 @@ class TensorDescriptor:
         if self.base.numel() == 0:
             raise GluonError(f"the copy engine takes no tensor without elements: {tuple(self.shape)}")
 
-    @property
-    def dtype(self):
-        return self.base.dtype
+    dtype = property(lambda self: self.base.dtype)
 
     @property
     def block_type(self):
@@ -319,18 +314,11 @@ class TensorDescriptor:
 
 def _copy_to_shared(descriptor, coordinates, barrier, shared):
     buffer = shared.buffer
-    for product in buffer.products:
-        raise GluonError(
-            f"{running()} starts a copy to {buffer.name}, which a product of {product.partition} still reads"
-        )
+    buffer.check_free("starts a copy to")
     for partition in buffer.loaded_by:
         raise GluonError(
             f"{running()} starts a copy to {buffer.name}, which {partition} is still loading from: an arrival does not "
             "wait for a load, only the first use of what was loaded does"
-        )
-    if buffer.sender:
-        raise GluonError(
-            f"{running()} starts a copy to {buffer.name}, which the copy engine may still read: no store_wait"
         )
     if buffer.told_by and not buffer.told():
         raise GluonError(f"{running()} starts a copy to {buffer.name}, whose last tile nobody has waited for")
@@ -419,9 +407,7 @@ def _larger(a, b):
     return torch.maximum(a, b) if isinstance(a, torch.Tensor) else max(a, b)
 
 
-def _load(pointer, mask=None, other=None):
-    if mask is None:
-        return pointer.elements[pointer.offsets]
+def _load(pointer, mask, other):
     return torch.where(mask, pointer.elements[torch.where(mask, pointer.offsets, 0)], other)
 
 
@@ -429,17 +415,11 @@ def _store(pointer, values, mask):
     pointer.elements[pointer.offsets[mask]] = values[mask]
 
 
-def _no_layout(*_):
+def _no_layout(*_, **__):
     return None
 
 
-class NoSharedLayout:
-    def __init__(self, **_):
-        pass
-
-    get_default_for = staticmethod(_no_layout)
-
-
+_no_layout.get_default_for = _no_layout
 PROPAGATE_NAN = None  # as `clamp` does
 gluon = SimpleNamespace(jit=lambda function=None, **_: Kernel(function) if function else Kernel)
 mbarrier = SimpleNamespace(
@@ -460,7 +440,7 @@ gl = SimpleNamespace(
     BlockedLayout=_no_layout,
     DotOperandLayout=_no_layout,
     NVMMADistributedLayout=_no_layout,
-    NVMMASharedLayout=NoSharedLayout,
+    NVMMASharedLayout=_no_layout,
     SliceLayout=_no_layout,
     SwizzledSharedLayout=_no_layout,
     exp2=torch.exp2,

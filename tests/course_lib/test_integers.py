@@ -21,7 +21,7 @@ LARGE = [
     lambda i: GPUS["H100"].resident_blocks(shared_bytes=i(100_000), registers=i(128), num_warps=i(4)),
 ]
 SMALL = [  # solve, run_cuda, append and submit get such sizes in their own tests
-    lambda i: simulate(RUNGS[3], i(128), i(64), i(2), i(4), query_tiles=i(2), consumers=i(2)),
+    lambda i: simulate(RUNGS[3], i(128), i(64), i(2), i(4), consumers=i(2)),
     lambda i: predict.__wrapped__(RUNGS[2], i(64), i(64), i(2), i(4)),
     lambda i: run_ring([("copy", i(0), i(0))], [("mma", i(0), i(0))], i(2), consumers=i(2)),
     lambda i: (p := PagePool(i(6), i(4)), p.start(), p.append(0, i(6)), p.share(0, i(5)), p.append(1), p.free)[1:],

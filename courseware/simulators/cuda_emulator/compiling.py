@@ -147,11 +147,6 @@ def _made(cache, readable, files, *commands):
     return path
 
 
-def programs():
-    """The cache of programs. In class, each kernel has one of its own, where nobody else's program is."""
-    return _cache()
-
-
 def _cache():
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "course_lib" / "cuda"
     with contextlib.suppress(OSError):
@@ -159,9 +154,8 @@ def _cache():
     return folder if os.access(folder, os.W_OK) else own_folder()
 
 
-@functools.cache
-def _temporary():
-    return tempfile.TemporaryDirectory(prefix="cuda-")
+programs = _cache  # In class, each kernel has a cache of its own, where nobody else's program is.
+_temporary = functools.cache(lambda: tempfile.TemporaryDirectory(prefix="cuda-"))
 
 
 def own_folder():

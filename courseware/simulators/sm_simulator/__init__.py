@@ -7,11 +7,11 @@ ring        a producer and consumers whose operations are plain tuples, for the 
 """
 
 from .attention import RUNGS, Prediction, predict, simulate
-from .parts import H100, KINDS, Finding, Rates, Run, Span
+from .parts import H100, Finding, Rates, Run, Span
 from .ring import Times, run_ring
 from .simulator import SM, JobError, compute, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 __all__ = [
-    "H100", "KINDS", "RUNGS", "SM", "Finding", "JobError", "Prediction", "Rates", "Run", "Span", "Times", "compute",
+    "H100", "RUNGS", "SM", "Finding", "JobError", "Prediction", "Rates", "Run", "Span", "Times", "compute",
     "mbarrier", "predict", "run_ring", "simulate", "tma", "warpgroup_mma", "warpgroup_mma_wait",
 ]  # fmt: skip

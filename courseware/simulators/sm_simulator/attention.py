@@ -13,7 +13,7 @@ FLOPs until its result is there, how a compiler orders instructions, and the clo
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from course_lib.hardware import GPUS
 from course_lib.integers import python_integers
@@ -25,29 +25,27 @@ BLOCK_M = 64  # query rows of a group: those of one wgmma instruction
 ELEMENT_BYTES = 2
 # Subtract the maximum, scale, add to the row's sum, and half a conversion to fp16, which takes two.
 INSTRUCTIONS_PER_EXP = 3.5
-RUNGS = ("one group", "a warp that fetches", "next scores first", "groups take turns")  # as in hopper_ladder.toml
 
 
 class Block:
     """A thread block: its sizes, and what its groups share: stages, and barriers that say one is ready or empty."""
 
-    def __init__(self, sm, head_dim, block_k, stages, key_tiles, query_tiles, consumers):
-        self.stages, self.key_tiles, self.query_tiles, self.consumers = stages, key_tiles, query_tiles, consumers
+    def __init__(self, sm, head_dim, block_k, stages, key_tiles, consumers):
+        self.stages, self.key_tiles, self.consumers = stages, key_tiles, consumers
         self.scores, self.outputs = BLOCK_M * block_k, BLOCK_M * head_dim  # elements of a group's tile
         self.product_flops = 2 * self.scores * head_dim
         self.query_bytes, key_bytes = BLOCK_M * head_dim * ELEMENT_BYTES, block_k * head_dim * ELEMENT_BYTES
         self.q_smem = sm.allocate_shared_memory("Q", consumers, self.query_bytes)
         self.k_smem = sm.allocate_shared_memory("K", stages, key_bytes, readers=consumers)
         self.v_smem = sm.allocate_shared_memory("V", stages, key_bytes, readers=consumers)
-        self.q_ready, self.q_empty = sm.barriers("q_ready", consumers, 1), sm.barriers("q_empty", consumers, 1)
+        self.q_ready, self.turn = sm.barriers("q_ready", consumers, 1), sm.barriers("turn", 2, 1)
         self.k_ready, self.k_empty = sm.barriers("k_ready", stages, 1), sm.barriers("k_empty", stages, consumers)
         self.v_ready, self.v_empty = sm.barriers("v_ready", stages, 1), sm.barriers("v_empty", stages, consumers)
-        self.turn = sm.barriers("turn", 2, 1)
 
 
-def scores(b, q, t, k, tile):
+def scores(b, q, k, tile):
     """The product S = Q K^T of a tile of keys."""
-    return warpgroup_mma(f"S {tile}", b.product_flops, {q: t, k: tile})
+    return warpgroup_mma(f"S {tile}", b.product_flops, {q: 0, k: tile})
 
 
 def values(b, v, tile):
@@ -86,49 +84,42 @@ def one_group(b):
         stage = tile % b.stages
         return fetch(tile, b.k_ready[stage], b.k_smem[stage], b.v_smem[stage])
 
-    used = 0
-    for i in range(b.query_tiles):
-        yield from fetch(i, b.q_ready[0], b.q_smem[0])
-        end, O = used + b.key_tiles, []
-        for tile in range(used, min(used + b.stages - 1, end)):
-            yield from fetch_keys(tile)
-        yield mbarrier.wait(b.q_ready[0], i & 1)
-        for _ in range(b.key_tiles):
-            stage = used % b.stages
-            if used + b.stages - 1 < end:
-                yield from fetch_keys(used + b.stages - 1)  # into the stage that the last tile has left
-            yield mbarrier.wait(b.k_ready[stage], used // b.stages & 1)
-            S = yield scores(b, b.q_smem[0], i, b.k_smem[stage], used)
-            yield warpgroup_mma_wait(0)
-            yield from softmax(b, S, used)
-            yield rescale(b, O, used)
-            O = [(yield values(b, b.v_smem[stage], used))]
-            yield warpgroup_mma_wait(0)
-            used += 1
-        yield from store(b, O)
+    yield from fetch(0, b.q_ready[0], b.q_smem[0])
+    for tile in range(min(b.stages - 1, b.key_tiles)):
+        yield from fetch_keys(tile)
+    yield mbarrier.wait(b.q_ready[0], 0)
+    O = []
+    for tile in range(b.key_tiles):
+        stage, ahead = tile % b.stages, tile + b.stages - 1
+        if ahead < b.key_tiles:
+            yield from fetch_keys(ahead)  # into the stage that the last tile has left
+        yield mbarrier.wait(b.k_ready[stage], tile // b.stages & 1)
+        S = yield scores(b, b.q_smem[0], b.k_smem[stage], tile)
+        yield warpgroup_mma_wait(0)
+        yield from softmax(b, S, tile)
+        yield rescale(b, O, tile)
+        O = [(yield values(b, b.v_smem[stage], tile))]
+        yield warpgroup_mma_wait(0)
+    yield from store(b, O)
 
 
 def producer(b):
     """The warp that fetches: each stage as soon as all groups that compute have handed it back."""
-    fetched = 0
-    for i in range(b.query_tiles):
-        for group in range(b.consumers):
-            yield mbarrier.wait(b.q_empty[group], (i & 1) ^ 1)
-            yield from fetch(i, b.q_ready[group], b.q_smem[group])
-        for _ in range(b.key_tiles):
-            stage, phase = fetched % b.stages, fetched // b.stages & 1
-            yield mbarrier.wait(b.k_empty[stage], phase ^ 1)
-            yield from fetch(fetched, b.k_ready[stage], b.k_smem[stage])
-            yield mbarrier.wait(b.v_empty[stage], phase ^ 1)
-            yield from fetch(fetched, b.v_ready[stage], b.v_smem[stage])
-            fetched += 1
+    for group in range(b.consumers):
+        yield from fetch(0, b.q_ready[group], b.q_smem[group])
+    for tile in range(b.key_tiles):
+        stage, phase = tile % b.stages, tile // b.stages & 1
+        yield mbarrier.wait(b.k_empty[stage], phase ^ 1)
+        yield from fetch(tile, b.k_ready[stage], b.k_smem[stage])
+        yield mbarrier.wait(b.v_empty[stage], phase ^ 1)
+        yield from fetch(tile, b.v_ready[stage], b.v_smem[stage])
 
 
-def scores_and_softmax(b, group, i, tile):
+def scores_and_softmax(b, group, tile):
     """Of a tile whose product nothing else overlaps."""
     stage = tile % b.stages
     yield mbarrier.wait(b.k_ready[stage], tile // b.stages & 1)
-    S = yield scores(b, b.q_smem[group], i, b.k_smem[stage], tile)
+    S = yield scores(b, b.q_smem[group], b.k_smem[stage], tile)
     yield warpgroup_mma_wait(0)
     yield mbarrier.arrive(b.k_empty[stage])
     yield from softmax(b, S, tile)
@@ -146,17 +137,13 @@ def output(b, tile):
 
 def consumer(b, group):
     """Rung "a warp that fetches": products and softmax of each tile in turn."""
-    used = 0
-    for i in range(b.query_tiles):
-        yield mbarrier.wait(b.q_ready[group], i & 1)
-        O = []
-        for _ in range(b.key_tiles):
-            yield from scores_and_softmax(b, group, i, used)
-            yield rescale(b, O, used)
-            O = yield from output(b, used)
-            used += 1
-        yield mbarrier.arrive(b.q_empty[group])
-        yield from store(b, O)
+    yield mbarrier.wait(b.q_ready[group], 0)
+    O = []
+    for tile in range(b.key_tiles):
+        yield from scores_and_softmax(b, group, tile)
+        yield rescale(b, O, tile)
+        O = yield from output(b, tile)
+    yield from store(b, O)
 
 
 def consumer_next_first(b, group, turns=False):
@@ -165,66 +152,57 @@ def consumer_next_first(b, group, turns=False):
     S of the next tile is started first, then O += P V of the tile before. The softmax of the next tile follows while
     the tensor cores still work on the latter.
     """
-    used = 0
-    for i in range(b.query_tiles):
-        yield mbarrier.wait(b.q_ready[group], i & 1)
-        yield from scores_and_softmax(b, group, i, used)
-        for _ in range(1, b.key_tiles):
-            stage, next_stage = used % b.stages, (used + 1) % b.stages
-            yield mbarrier.wait(b.k_ready[next_stage], (used + 1) // b.stages & 1)
-            if turns:
-                yield mbarrier.wait(b.turn[group], (used - i) & 1 ^ (1 - group))  # the first turn is group 0's
-            S = yield scores(b, b.q_smem[group], i, b.k_smem[next_stage], used + 1)
-            yield mbarrier.wait(b.v_ready[stage], used // b.stages & 1)
-            O = yield values(b, b.v_smem[stage], used)
-            if turns:
-                yield mbarrier.arrive(b.turn[1 - group])
-            yield warpgroup_mma_wait(1)  # until only the last product is under way
-            yield mbarrier.arrive(b.k_empty[next_stage])
-            yield from softmax(b, S, used + 1)
-            yield warpgroup_mma_wait(0)
-            yield mbarrier.arrive(b.v_empty[stage])
-            yield rescale(b, [O], used + 1)
-            used += 1
-        O = yield from output(b, used)
-        used += 1
-        yield mbarrier.arrive(b.q_empty[group])
-        yield from store(b, O)
+    yield mbarrier.wait(b.q_ready[group], 0)
+    yield from scores_and_softmax(b, group, 0)
+    for tile in range(b.key_tiles - 1):
+        stage, next_stage = tile % b.stages, (tile + 1) % b.stages
+        yield mbarrier.wait(b.k_ready[next_stage], (tile + 1) // b.stages & 1)
+        if turns:
+            yield mbarrier.wait(b.turn[group], tile & 1 ^ (1 - group))  # the first turn is group 0's
+        S = yield scores(b, b.q_smem[group], b.k_smem[next_stage], tile + 1)
+        yield mbarrier.wait(b.v_ready[stage], tile // b.stages & 1)
+        O = yield values(b, b.v_smem[stage], tile)
+        if turns:
+            yield mbarrier.arrive(b.turn[1 - group])
+        yield warpgroup_mma_wait(1)  # until only the last product is under way
+        yield mbarrier.arrive(b.k_empty[next_stage])
+        yield from softmax(b, S, tile + 1)
+        yield warpgroup_mma_wait(0)
+        yield mbarrier.arrive(b.v_empty[stage])
+        yield rescale(b, [O], tile + 1)
+    O = yield from output(b, b.key_tiles - 1)
+    yield from store(b, O)
+
+
+CONSUMERS = {
+    "a warp that fetches": consumer, "next scores first": consumer_next_first,
+    "groups take turns": partial(consumer_next_first, turns=True),
+}  # fmt: skip
+RUNGS = ("one group", *CONSUMERS)  # as in hopper_ladder.toml
 
 
 @python_integers
-def simulate(
-    rung, head_dim=128, block_k=128, stages=2, key_tiles=32, *, query_tiles=1, consumers=2, programs=1, rates=H100
-) -> Run:
+def simulate(rung, head_dim=128, block_k=128, stages=2, key_tiles=32, *, consumers=2, programs=1, rates=H100) -> Run:
     """Thread blocks of a rung that share an SM, from the first copy to the last store.
 
-    consumers: of the rungs after the first. query_tiles: that a block computes one after the other, each of
-    consumers * 64 rows. programs: how many blocks. Raises ValueError for a rung that is none.
+    consumers: of the rungs after the first; a block has consumers * 64 rows. programs: how many blocks. Raises
+    ValueError for a rung that is none.
     """
     if rung not in RUNGS:
         raise ValueError(f"{rung!r} is none of the rungs {', '.join(map(repr, RUNGS))}")
     if rung == "groups take turns" and consumers != 2:
         raise ValueError(f"two groups take turns, not {consumers}")
-    sizes = head_dim, block_k, stages, key_tiles, query_tiles, 1 if rung == "one group" else consumers
     sm, jobs = SM(rates), {}
     for program in range(programs):
         of = f" of program {program}" if programs > 1 else ""
-        jobs |= {f"{name}{of}": job for name, job in jobs_of(rung, sm, sizes).items()}
+        b = Block(sm, head_dim, block_k, stages, key_tiles, 1 if rung == "one group" else consumers)
+        if rung == "one group":
+            jobs[f"group{of}"] = one_group(b)
+        else:
+            sm.allocate_shared_memory("O", consumers, b.query_bytes)  # the next queries are there before it is stored
+            jobs[f"producer{of}"] = producer(b)
+            jobs |= {f"consumer {group}{of}": CONSUMERS[rung](b, group) for group in range(consumers)}
     return sm.run(jobs)
-
-
-def jobs_of(rung, sm, sizes):
-    """{name: job} of one thread block, and what they share allocated on the SM."""
-    b = Block(sm, *sizes)
-    if rung == "one group":
-        return {"group": one_group(b)}
-    sm.allocate_shared_memory("O", b.consumers, b.query_bytes)  # the next query tile is there before this is stored
-    if rung == "a warp that fetches":
-        groups = {f"consumer {w}": consumer(b, w) for w in range(b.consumers)}
-    else:
-        turns = rung == "groups take turns"
-        groups = {f"consumer {w}": consumer_next_first(b, w, turns) for w in range(b.consumers)}
-    return {"producer": producer(b)} | groups
 
 
 @dataclass(frozen=True)
@@ -245,6 +223,6 @@ class Prediction:
 def predict(rung, head_dim=128, block_k=128, stages=2, key_tiles=32, **others):
     """The Prediction of a rung from counts alone; arguments as of `simulate`, with two key tiles or more."""
     run, half = (simulate(rung, head_dim, block_k, stages, n, **others) for n in (key_tiles, key_tiles // 2))
-    per_tile = (run.cycles - half.cycles) / (key_tiles - key_tiles // 2) / others.get("query_tiles", 1)
+    per_tile = (run.cycles - half.cycles) / (key_tiles - key_tiles // 2)
     share = run.share("tensor")
     return Prediction(per_tile, share, share * GPUS["H100"].fp16_tensor_tflops)

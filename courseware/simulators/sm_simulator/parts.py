@@ -8,11 +8,6 @@ from course_lib.hardware import GPUS
 
 from .. import barriers
 
-KINDS = (
-    "early read", "overwrite", "never read", "extra arrival", "missed phase", "bytes", "deadlock", "unfinished",
-    "runaway",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Rates:
@@ -88,7 +83,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Finding:
-    """A mistake: kind is one of KINDS; text says who did what, when, and where."""
+    """A mistake. kind: such as "early read". text: who did what, when, and where."""
 
     kind: str
     text: str

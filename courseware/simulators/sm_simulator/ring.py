@@ -36,12 +36,11 @@ class Times:
 
 
 @python_integers
-def run_ring(producer, consumer, stages, *, consumers=1, times=None):
+def run_ring(producer, consumer, stages, *, consumers=1, times=Times()):
     """Simulate the two jobs, each a list of operations or a generator. Every consumer does the same. Returns a Run.
 
     Raises JobError for what is no operation.
     """
-    times = times or Times()
     sm = SM(Rates(1 / max(times.product, 1e-9), 1, 1, 1, COPY_BYTES / max(times.copy, 1e-9), times.latency))
     ring = sm.allocate_shared_memory("stage", stages, COPY_BYTES, readers=consumers)
     barriers = {"ready": sm.barriers("ready", stages, 1), "empty": sm.barriers("empty", stages, consumers)}

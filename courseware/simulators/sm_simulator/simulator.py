@@ -263,19 +263,12 @@ class SM:
 
     def _on_mma_wait(self, job, pending):
         done = job.products[: max(0, len(job.products) - pending)]
-        if done and done[-1].end > self.now:
-            self._later(done[-1].end, self._finish_products, job, done)
-            return f"{done[-1].what}"
-        self._forget(job, done)
-
-    def _finish_products(self, job, done):
-        self._forget(job, done)
-        self._go_on(job)
-
-    def _forget(self, job, done):
         job.products = job.products[len(done) :]
         for product in done:
             product.waited_for = job.known[job.name]
+        if done and done[-1].end > self.now:
+            self._later(done[-1].end, self._go_on, job)
+            return done[-1].what
 
     def _on_compute(self, job, what, work, of):
         for product in of:

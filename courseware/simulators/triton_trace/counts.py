@@ -43,12 +43,9 @@ class TensorTrace:
     stores: np.ndarray
 
     @property
-    def load_bytes(self):
-        return int(self.loads.sum()) * self.itemsize_bytes
-
-    @property
-    def store_bytes(self):
-        return int(self.stores.sum()) * self.itemsize_bytes
+    def moved_bytes(self):
+        """(load_bytes, store_bytes)."""
+        return tuple(int(counts.sum()) * self.itemsize_bytes for counts in (self.loads, self.stores))
 
 
 @dataclass
@@ -71,17 +68,17 @@ class Trace:
     @property
     def load_bytes(self):
         """Bytes requested by loads, of all tensors together."""
-        return sum(t.load_bytes for t in self.tensors.values())
+        return sum(loaded for loaded, _ in self.by_tensor.values())
 
     @property
     def store_bytes(self):
         """Bytes requested by stores, of all tensors together."""
-        return sum(t.store_bytes for t in self.tensors.values())
+        return sum(stored for _, stored in self.by_tensor.values())
 
     @property
     def by_tensor(self):
         """{name: (load_bytes, store_bytes)} in the order of first use."""
-        return {name: (t.load_bytes, t.store_bytes) for name, t in self.tensors.items()}
+        return {name: tensor.moved_bytes for name, tensor in self.tensors.items()}
 
     def heatmap(self, name, kind="load"):
         """How often each element was loaded or stored: int32 array in the tensor's shape."""

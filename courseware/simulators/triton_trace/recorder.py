@@ -155,10 +155,9 @@ class Memory:
 
     def region_of(self, given, parameter):
         """The _Region of a tensor, new unless the same view had one before."""
-        known = [region for region in self.regions if region.is_same_view(given)]
-        return known[0] if known else self._new_region(given, parameter)
-
-    def _new_region(self, given, parameter):
+        for region in self.regions:
+            if region.is_same_view(given):
+                return region
         name = self._names.get(given.data_ptr(), parameter.removesuffix("_ptr"))
         numbered = (f"{name}#{i}" for i in itertools.count(2))
         name = next(n for n in itertools.chain([name], numbered) if n not in self.trace.tensors)

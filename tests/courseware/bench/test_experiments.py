@@ -69,7 +69,6 @@ def tiny(monkeypatch):
         peers = {"sdpa_flash": SDPBackend.MATH}
         set_all(monkeypatch, module, random_inputs=random_inputs, median_ms=made_up, PEERS=peers)
     set_all(monkeypatch, timing, back_to_back_s=made_up, peak_bytes=lambda call: len(call()))
-    monkeypatch.setattr(experiments, "FP32_PEERS", {"sdpa_unfused": SDPBackend.MATH})
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,6 @@ def tiny(monkeypatch):
         ("shapes-h100", suite.shape_rows),
         ("standard-h100", experiments.standard_rows),
         ("ladder-h100", experiments.ladder_rows),
-        ("fp32-h100", experiments.fp32_rows),
     ],
 )
 def test_an_experiment_runs_and_its_rows_are_those_of_the_record(tiny, record, rows):
@@ -328,7 +326,7 @@ def test_cases_and_what_flex_attention_sees_of_them():
         case = variant_timing.case_of(name, n, 2, "cpu")
         queries, keys = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
         if name != "full":
-            seen = variant_timing.mask_mod_of(case.how["mask"], "cpu")(0, 0, queries, keys)
+            seen = case.mask_mod(0, 0, queries, keys)
             assert np.array_equal(seen.expand(n, n).numpy(), case.how["mask"].dense(n, n)), name
         assert case.how["mask"].dense(n, n).diagonal().all(), name
         assert ("score_mod" in case.how) == (case.score_mod is not None), name

@@ -19,8 +19,8 @@ from courseware.bench import records
 from tools import compiled as memory
 from tools import compiler_records, resources
 from tools.compiled import DIFFERENT, EVERY, LAUNCHED, SERIALIZED, shipped
-from tools.compiler_records import BLOCK_SIZES, COLUMNS, chosen_config, kernel_sha256, loops_of
-from tools.resources import ARCHS, DTYPES, Request, Resources, forward_resources, fused_exponents
+from tools.compiler_records import BLOCK_SIZES, COLUMNS, kernel_sha256, loops_of
+from tools.resources import ARCHS, DTYPES, LENGTH, Request, Resources, forward_resources, fused_exponents
 
 COMMAND = "python -m tools.compiler_records resources"
 
@@ -112,7 +112,9 @@ def test_the_record_is_complete_and_of_this_kernel():
     assert not missing, f"{len(missing)} rows are missing; run: {COMMAND}"
     assert len(set(rows)) == len(rows) and rows == sorted(rows)
     for row in record["rows"]:
-        assert tuple(row[4:8]) == chosen_config(*row[:6]), f"launches have changed; delete it and run: {COMMAND}"
+        arch, dtype, head_dim, causal, *launched = row[:8]
+        taken = shipped(head_dim, arch, dtype, causal, n_k=LENGTH, block_q=launched[0], block_k=launched[1])
+        assert taken == tuple(launched), f"launches have changed; delete it and run: {COMMAND}"
 
 
 def test_another_kernel_has_another_hash(monkeypatch):
@@ -145,9 +147,9 @@ def test_recording_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
 
     def recorded(*archs, sizes=(16, 32)):
         compiled.clear()
-        monkeypatch.setitem(compiler_records.record_resources.__kwdefaults__, "block_sizes", sizes)
-        options = ["--head-dim", "64", "--dtype", "float16", "--jobs", "1", "--arch", *map(str, archs)]
-        compiler_records.main(["resources", "--file", str(path), *options])
+        for name, values in (("ARCHS", archs), ("DTYPES", ["float16"]), ("HEAD_DIMS", [64]), ("BLOCK_SIZES", sizes)):
+            monkeypatch.setattr(compiler_records, name, values)
+        compiler_records.main(["resources", "--file", str(path)])
         return json.loads(path.read_text())
 
     monkeypatch.setattr(resources, "forward_resources", compile_all)

@@ -88,7 +88,7 @@ def test_the_record_of_correctness_says_how_it_was_made(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "G100")
     monkeypatch.setattr(records, "_output_of", lambda *command: None)
     file = tmp_path / "g100.json"
-    monkeypatch.setattr(sys, "argv", ["correctness", str(file), "--commit", "abc"])
+    monkeypatch.setattr(sys, "argv", ["correctness", "--json", str(file), "--commit", "abc"])
     correctness.main()
     record = json.loads(file.read_text())
     found = record["correctness"]
@@ -97,4 +97,4 @@ def test_the_record_of_correctness_says_how_it_was_made(tmp_path, monkeypatch):
     calls = sorted((tmp_path / "calls").read_text().splitlines())
     for line, tool in zip(calls, ("memcheck", "racecheck"), strict=True):
         assert line == f"--tool {tool} {sys.executable} -m tools.correctness --calls"
-    assert record["command"] == "python -m tools.correctness g100.json --commit abc"
+    assert record["command"] == "python -m tools.correctness --json g100.json --commit abc"

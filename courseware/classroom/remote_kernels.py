@@ -1,4 +1,7 @@
-"""Launches of a kernel that the worker interprets: its tensors, and the counts of what it asks of them, are here."""
+"""Kernels of answers in the worker: what it launches on torch tensors, and what it interprets, whose tensors are here.
+
+`courseware.worker.host_calls` and `courseware.worker.kernels` have the worker's side of it.
+"""
 
 import itertools
 
@@ -7,6 +10,39 @@ import numpy as np
 from courseware.simulators.triton_trace.counts import Trace
 from courseware.worker.ipc import DTYPES
 from courseware.worker.running import CALL_LIMIT_S
+
+
+def call_host(answer, kernel, *arguments):
+    """What a RemoteAnswer returns for (kernel, *arguments). kernel: has `launch`, and signature. Raises Told."""
+    import torch
+
+    from courseware.worker.host_calls import TENSOR, Memories
+
+    memories = Memories()
+
+    def resolved(value):
+        if not isinstance(value, list):
+            return value
+        if value[:1] != [TENSOR]:
+            return [resolved(part) for part in value]
+        _, number, dtype, *place = value
+        if number not in memories.of_number or not isinstance(getattr(torch, dtype, None), torch.dtype):
+            return torch.empty(0, device="meta")  # one that no launch has seen
+        return memories.tensor(number, dtype, *place)
+
+    def serve(operation, *given):
+        if operation != "launch":
+            return kernel()
+        grid, positional, named, contents = given
+        memories.update(contents)
+        kernel.launch(grid, *map(resolved, positional), **{name: resolved(value) for name, value in named.items()})
+        return memories.contents()
+
+    sent = memories.described(arguments)
+    names = list(kernel.arg_names)
+    returned = resolved(answer.play("host", names, sent, memories.contents(), CALL_LIMIT_S, serve=serve))
+    answer.after = kernel, *arguments
+    return tuple(returned) if isinstance(returned, list) else returned
 
 
 def launch(answer, grid: tuple, call: dict) -> Trace:
