@@ -44,10 +44,8 @@ urllib.request.urlopen = urlopen
 def published(tmp_path_factory, project_files) -> Path:
     """A git repository with the files of this working tree, as if the course had been published from it."""
     repository = tmp_path_factory.mktemp("published")
-    for path in project_files:
-        copy = repository / path.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, copy)
+    files = [path.relative_to(ROOT) for path in project_files]
+    subprocess.run(["cp", "--parents", *files, repository], cwd=ROOT, check=True)
     someone = ["-c", "user.name=A maintainer", "-c", "user.email=maintainer@example.org"]
     for command in (["init", "-q"], ["add", "-A"], [*someone, "commit", "-q", "-m", "The course"]):
         subprocess.run(["git", *command], cwd=repository, check=True)

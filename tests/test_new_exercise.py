@@ -1,7 +1,6 @@
 """What `tools.new_exercise` writes is an exercise that works, and its test says what is still to be filled in."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def clone(tmp_path, project_files):
-    for path in project_files:
-        copy = tmp_path / path.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, copy)
+    files = [path.relative_to(ROOT) for path in project_files]
+    subprocess.run(["cp", "--parents", *files, tmp_path], cwd=ROOT, check=True)
     return tmp_path
 
 

@@ -1,13 +1,7 @@
 import numpy as np
 
-
-def softmax_vjp_by_matrix(P, dP):
-    P, dP = P.astype(np.float32), dP.astype(np.float32)
-    return np.array([(np.diag(p) - np.outer(p, p)) @ dp for p, dp in zip(P, dP, strict=True)])
-
-
 RIGHT_ANSWERS = {
-    "softmax_vjp": {"row by row, with the matrix, in float32": softmax_vjp_by_matrix},
+    "softmax_vjp": {"in float32": {"    row_sums =": "    P, dP = np.float32(P), np.float32(dP)\n    row_sums ="}},
     "attention_backward": {
         "float32": {"S = Q @ K": "Q, K, V, dO = (np.float32(x) for x in (Q, K, V, dO))\n    S = Q @ K"}},
     "delta": {
