@@ -68,7 +68,7 @@ def phone(browser):
 
 @pytest.fixture(scope="module")
 def looked(site, phone):
-    """Address -> what LOOK finds on each of PAGES, whether each explorer moves, what was asked for and complained of."""
+    """Address -> what LOOK finds on each of PAGES, whether explorers move, and what was asked for and complained of."""
     requests, complaints = [], []
     phone.on("request", lambda request: requests.append(request.url))
     phone.on("console", lambda message: message.type == "error" and complaints.append(message.text))

@@ -18,6 +18,13 @@ from tools import authoring
 
 # Alternative texts have to reproduce, a picture's pixels need not.
 SANITIZE = '[pictures]\nregex: base64,[^"]*\nreplace: base64\n'
+NBVAL = """
+import pytest
+from jupyter_client.provisioning import local_provisioner
+from tests.forked import Kernel
+local_provisioner.launch_kernel = Kernel().launch
+sys.exit(pytest.main(sys.argv))
+"""
 NAMES = sorted(path.stem for path in authoring.NOTEBOOKS.glob("*.ipynb"))
 
 
@@ -54,7 +61,7 @@ def validate(notebook, scratch, gpu=False):
     environment = authoring.kernel_environment(scratch, gpu) | {"PYTHONPATH": str(authoring.ROOT)}
     environment.pop("PYTEST_ADDOPTS", None)
     finished = forked.run(
-        "import pytest; sys.exit(pytest.main(sys.argv))",
+        NBVAL,
         ["-p", "nbval.plugin", "--nbval", "--nbval-current-env",
          folder / "lesson.ipynb", f"--nbval-cell-timeout={authoring.CELL_TIMEOUT_S}", "--nbval-sanitize-with", sanitize,
          "--rootdir", scratch, "-c", os.devnull, "-p", "no:cacheprovider", "--color=no", "--tb=short", "--quiet"],
