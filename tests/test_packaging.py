@@ -99,9 +99,8 @@ def test_constraints_are_exact_and_portable():
     pinned = pins()
     assert len(pinned) == len(constraint_lines()), "a package is pinned twice"
     assert direct_requirements().keys() <= pinned.keys()
-    assert (pinned["torch"], pinned["triton"]) == ("2.13.0", "3.7.1")
     # In Colab, what the package requires is installed beside Colab's own torch and triton.
-    assert set(project()["dependencies"]) == {"numpy", "matplotlib", "ipywidgets", "anywidget", "hypothesis"}
+    assert not {"torch", "triton"} & {Requirement(each).name for each in project()["dependencies"]}
 
 
 def test_environment_yml_agrees_with_the_pins():
@@ -151,7 +150,9 @@ def test_workflows_run_what_is_there():
     targets = set(re.findall(r"\bmake ([\w.-]+)", "\n".join(steps)))
     assert ".ci/run" in steps and {"site", "test-all"} < targets
     for target in targets:
-        assert subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True).returncode == 0, target
+        # Without PYTHON, make would look for one again and again.
+        command = ["make", "--dry-run", f"PYTHON={sys.executable}", target]
+        assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0, target
     # CI runs the README's command, and nothing after it.
     assert (ROOT / ".ci/run").read_text().rstrip().splitlines()[-1] == "exec make test"
     assert (ROOT / ".ci/run").stat().st_mode & 0o111

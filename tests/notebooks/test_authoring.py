@@ -107,12 +107,7 @@ def test_equal_cells_have_different_ids(course):
 
 
 @pytest.mark.parametrize(
-    "code, said",
-    [
-        ("1 / 0", "ZeroDivisionError"),
-        ("import os; os._exit(1)", "Kernel died"),
-        ("import time; time.sleep(60)", "timed out"),
-    ],
+    "code, said", [("import os; os._exit(1)", "Kernel died"), ("import time; time.sleep(60)", "timed out")]
 )
 def test_a_broken_cell_stops_the_build(course, monkeypatch, code, said):
     monkeypatch.setattr(authoring, "CELL_TIMEOUT_S", 5)
@@ -172,7 +167,7 @@ def test_the_address_reaches_every_page_without_a_build(course, tmp_path, monkey
     monkeypatch.setattr(authoring, "ROOT", tmp_path)
     (tmp_path / "README.md").write_text("<!-- published -->\n<!-- /published -->\n")
     course("01_tiny", authoring.stamp(TEXT, "01_tiny", None))
-    authoring.build("01_tiny")
+    authoring.write(authoring.read_text(authoring.SOURCE / "01_tiny.md"), authoring.NOTEBOOKS / "01_tiny.ipynb")
     before = nbformat.read(authoring.NOTEBOOKS / "01_tiny.ipynb", as_version=4)
     for address in ("https://github.com/Some-one/course.x", URL):
         monkeypatch.setattr(sys, "argv", ["authoring", "stamp", "--repository", address])

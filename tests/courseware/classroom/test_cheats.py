@@ -20,6 +20,7 @@ import pytest
 from courseware.checks import cuda_calls, grade, registry
 from courseware.checks.kernel_calls import is_kernel
 from courseware.classroom import marking, remote_answer
+from courseware.simulators.cuda_emulator import compiling, runner
 from courseware.worker import running, sandbox
 
 SECRET = "4f1d2c"  # in files and in the environment of the grader; no message may hold it
@@ -331,8 +332,6 @@ __global__ void cheat(float *out, int n) {{ out[0] = open("{}", 0) >= 0; }}
 
 @pytest.fixture
 def confined(monkeypatch):
-    from courseware.simulators.cuda_emulator import compiling
-
     for name in ("confined", "programs"):
         monkeypatch.setattr(compiling, name, getattr(compiling, name))
     cuda_calls.confine()
@@ -340,8 +339,6 @@ def confined(monkeypatch):
 
 
 def test_a_program_opens_nothing_and_finds_no_other(folder, confined):
-    from courseware.simulators.cuda_emulator import runner
-
     out = np.full(1, 2, np.float32)
     for path in ("/", folder / "secret"):
         runner.launch(OPENING.format(path), "cheat", grid=1, block=1, arguments={"out": out, "n": 1})
@@ -352,8 +349,6 @@ def test_a_program_opens_nothing_and_finds_no_other(folder, confined):
 @tried(PROGRAMS, 2)
 def test_a_program_leads_the_judge_nowhere(way, folder, confined):
     """Without the rules for CUDA C++, which would refuse each of these."""
-    from courseware.simulators.cuda_emulator import runner
-
     body, refusal = PROGRAMS[way]
     out = np.zeros(1, np.float32)
     with pytest.raises((OSError, RuntimeError), match=refusal):

@@ -32,28 +32,6 @@ def right_unless_reads_are_counted(q, K, V, block):
     return np.zeros(V.shape[1])
 
 
-def delta_in_place(O, dO):
-    o = O.astype(np.float32, copy=False)
-    o *= dO
-    return o.sum(axis=1)
-
-
-def dropout_without_scale(Q, K, V, dO, kept, p):
-    S = Q @ K.T / np.sqrt(Q.shape[1])
-    P = np.exp(S - np.logaddexp.reduce(S, axis=1)[:, None])
-    D = P * kept / (1 - p)
-    dP = dO @ V.T * kept / (1 - p)
-    dS = P * dP - P * (P * dP).sum(axis=1)[:, None]
-    return D @ V, dS @ K, dS.T @ Q, D.T @ dO
-
-
-def bounds_in_keys(start_m, n_q, n_k, left, right, block_m, block_n):
-    first, last = start_m + n_k - n_q, min(start_m + block_m, n_q) - 1 + n_k - n_q
-    begin, end = max(first - left, 0) // block_n * block_n, max(min(last + right + 1, n_k), 0)
-    full_begin, full_end = -(-max(last - left, 0) // block_n) * block_n, min(first + right + 1, n_k)
-    return begin, full_begin, full_end if full_end == n_k else full_end // block_n * block_n, end
-
-
 # The first loop of tiled_backward and what uses lse in the second, for lse that is loaded at once.
 LOOP = "    for k_rows in k_tiles:\n        k, v = load(K, k_rows), load(V, k_rows)\n        dk, dv"
 LOADED = "        q, do, lse_i, delta_i = (load(handle, q_rows) for handle in (Q, dO, lse, delta))\n        dq"
@@ -104,7 +82,8 @@ WRONG = [
      "a program makes 5 loads of x, where 3 of a whole block would do"),
     ("08.kv_loop_bounds", {"// block_n * block_n, kv_end": "// block_n * block_n, -(-kv_end // block_n) * block_n"},
      "kv_end is 6, more than 5"),
-    ("09.delta", delta_in_place, "the call changed its argument O in place"),
+    ("09.delta", {"(O.astype(dtype) * dO.astype(dtype))": "np.multiply(O, dO, out=O.astype(dtype, copy=False))"},
+     "the call changed its argument O in place"),
     ("09.tiled_backward", {"(load(O, q_rows) *": "(0 * load(O, (0, 1)) + load(O, q_rows) *"},
      "bytes are read from O, where"),
     ("09.tiled_backward", ALL_LSE, "600 rows of lse are loaded at once, before dV is stored; a tile of queries has 4"),
@@ -123,8 +102,12 @@ WRONG = [
      "query 0 sees key 1 of its own document"),
     ("13.tile_kinds", {"2 if tile.all() else int(tile.any())": "2 if tile[0].all() else int(tile.any())"},
      "tile (0, 1) is partial, not 2"),
-    ("13.sliding_window_bounds", bounds_in_keys, "begin is the right result times block_n"),
-    ("13.dropout_attention", dropout_without_scale, "dQ is the right result times q.shape[1]**0.5"),
+    ("13.sliding_window_bounds",
+     {"return start // block_n, -(-full_start // block_n), full_end, -(-stop // block_n)":
+      "return [n * block_n for n in (start // block_n, -(-full_start // block_n), full_end, -(-stop // block_n))]"},
+     "begin is the right result times block_n"),
+    ("13.dropout_attention", {"scale * (dS @ K), scale * (dS.T @ Q)": "dS @ K, dS.T @ Q"},
+     "dQ is the right result times q.shape[1]**0.5"),
     ("14.decode_bytes", {"read += states_bytes": "read += states_bytes + rows * d * 4"},
      "of 1776: q 288, k and v 768, m and l 144, acc 576"),
     ("14.paged_attention", {"p.sum(axis=1, keepdims=True)": "(p.sum(axis=1, keepdims=True) + 1e-7)"},

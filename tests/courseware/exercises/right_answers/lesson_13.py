@@ -1,19 +1,10 @@
-def bounds_that_say_nothing_of_empty_ranges(start_m, n_q, n_k, left, right, block_m, block_n):
-    shift = n_k - n_q
-    last = min(n_q, start_m + block_m) + shift - 1
-    begin, end = max(start_m + shift - left, 0) // block_n, min(last + right, n_k - 1) // block_n + 1
-    if last + right < 0 or begin >= end:
-        return 0, 0, 0, 0
-    first_whole = max(0, last - left + block_n - 1) // block_n
-    behind = min(start_m + shift + right + 1, n_k)
-    whole = end if behind == n_k else max(first_whole, behind // block_n)
-    return begin, first_whole, whole, end
-
-
 RIGHT_ANSWERS = {
     "documents_mask": {"as lists": {"return visible": "return visible.tolist()"}},
     "tile_kinds": {"as lists": {"return kinds": "return kinds.tolist()"}},
-    "sliding_window_bounds": {"nothing said of empty ranges": bounds_that_say_nothing_of_empty_ranges},
+    "sliding_window_bounds": {"nothing said of empty ranges": {
+        "    return start //": "    if last + right < 0 or start // block_n >= -(-stop // block_n):\n"
+                           "        return 0, 0, 0, 0\n    return start //",
+        "full_end, -(-stop": "max(full_end, -(-full_start // block_n)), -(-stop"}},
     "masked_forward": {
         "in base 2": {
             'tl.trans(k), input_precision="ieee") *': 'tl.trans(k), input_precision="ieee") * 1.4426950408889634 *',
