@@ -38,9 +38,7 @@ RIGHT_ANSWERS = {
         "exp2 with log2(e) folded in": {
             "np.exp(m - shift)": f"np.exp2((m - shift) * {LOG2_E})",
             "np.exp(scores - shift[..., None])": f"np.exp2((scores - shift[..., None]) * {LOG2_E})"}},
-    "merge_states": {
-        "b before a": lambda a, b: merge_states(b, a),
-        "a namedtuple": lambda a, b: namedtuple("State", "m l acc")(*merge_states(a, b))},
+    "merge_states": {"a namedtuple": lambda a, b: namedtuple("State", "m l acc")(*merge_states(a, b))},
     "online_attention": {"FlashAttention-1: normalised at every step": {SUMS: NORMALISED,
                                                                         "return acc / l": "return acc"},
                          "merged block states, in the inputs' dtype, next block fetched early": attention_by_merges},
