@@ -3,13 +3,12 @@
 import ast
 import contextlib
 import json
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import nbformat
@@ -58,8 +57,8 @@ def imported_names(source: str):
 
 
 @contextlib.contextmanager
-def _served(scratch, address, *command, **environment):
-    """Runs a Jupyter application, its own files in `scratch`. Yields its address, once `address()` gives it."""
+def _served(scratch, *command, **environment):
+    """Runs a Jupyter application, its own files in `scratch`. Yields its address, once its log says it."""
     folders = {f"JUPYTER_{kind}_DIR": str(scratch / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
     environment = authoring.kernel_environment(scratch) | {"PYTHONPATH": str(authoring.ROOT)} | folders | environment
     log = scratch / "server.log"
@@ -67,11 +66,11 @@ def _served(scratch, address, *command, **environment):
         server = subprocess.Popen([sys.executable, "-m", *command], env=environment, stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + START_S
-        while not (found := address()):
+        while not (said := re.search(r"running at:\s+(?:\[.*\] )?(http://localhost:\d+/)", log.read_text())):
             if time.monotonic() > deadline or server.poll() is not None:
                 raise RuntimeError(f"{command[0]} did not start:\n{log.read_text()}")
             time.sleep(0.1)
-        yield found
+        yield said[1]
     finally:
         server.terminate()
         try:
@@ -89,12 +88,8 @@ def jupyterlab(folder: Path, scratch: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
 
-    def address():
-        with contextlib.suppress(StopIteration, json.JSONDecodeError):
-            return json.loads(next((scratch / "runtime").glob("jpserver-*.json")).read_text())["url"]
-
     with _served(
-        scratch, address, "jupyterlab", "--no-browser", "--allow-root", "--IdentityProvider.token=",
+        scratch, "jupyterlab", "--no-browser", "--allow-root", "--IdentityProvider.token=",
         f"--ServerApp.root_dir={folder}", "--ServerApp.port=0", "--LabApp.expose_app_in_browser=True",
         JUPYTERLAB_SETTINGS_DIR=str(settings), JUPYTERLAB_WORKSPACES_DIR=str(scratch / "workspaces"),
     ) as url:  # fmt: skip
@@ -104,22 +99,9 @@ def jupyterlab(folder: Path, scratch: Path):
 @contextlib.contextmanager
 def voila(notebook: Path, scratch: Path):
     """Voila serves `notebook` as a page, each visitor with a kernel of their own. Yields the page's address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    page = f"http://127.0.0.1:{port}/"
-
-    def address():
-        """Any answer will do: asking for the page itself would start a kernel."""
-        try:
-            urllib.request.urlopen(f"{page}voila/static/", timeout=5).close()
-        except urllib.error.HTTPError:
-            return page
-        except OSError:
-            return None
-        return page
-
-    with _served(scratch, address, "voila", str(notebook), "--no-browser", f"--port={port}") as url:
+    with _served(scratch, "voila", str(notebook), "--no-browser", f"--port={port}") as url:
         yield url
 
 

@@ -93,15 +93,12 @@ def test_only_neighbouring_pieces_of_one_stream_are_joined():
     assert joined == [piece("stdout", "ab"), *rest]
 
 
-def test_editing_one_cell_keeps_the_other_ids(course):
+def test_editing_one_cell_keeps_the_other_ids_and_equal_cells_have_different_ones(course):
     before = ids(course, TEXT)
     after = ids(course, TEXT.replace("range(3)", "range(4)"))
     assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, True, True, True]
     inserted = ids(course, TEXT.replace("One line.", "One line.\n\n```{code-cell}\n1\n```"))
     assert inserted == [before[0], inserted[1], *before[1:]]
-
-
-def test_equal_cells_have_different_ids(course):
     twins = ids(course, TEXT + "\n```{code-cell}\n1\n```\n\n```{code-cell}\n1\n```\n")
     assert len(set(twins)) == len(twins)
 

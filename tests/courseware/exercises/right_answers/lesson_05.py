@@ -10,13 +10,6 @@ NORMALISED += "        acc = (alpha * l * acc + p @ V[start : start + block]) / 
 LOG2_E = "1.4426950408889634"  # of no dtype
 
 
-def normalizer_by_lse(stream):
-    m = lse = -np.inf
-    for s in stream:
-        m, lse = np.maximum(m, s), np.logaddexp(lse, s)
-    return m, np.exp(lse - m) if m > -np.inf else 0.0
-
-
 def attention_by_merges(q, K, V, block):
     """In the inputs' dtype; the next block is fetched before the present one is merged."""
     state, nearby = None, (K[:block], V[:block])
@@ -32,7 +25,9 @@ def attention_by_merges(q, K, V, block):
 
 RIGHT_ANSWERS = {
     "online_normalizer": {
-        "log-sum-exp": normalizer_by_lse,
+        "log-sum-exp": {"m, l = -np.inf, 0.0": "m = l = -np.inf",
+                        "l * np.exp(m - m_new) + np.exp(s - m_new)": "np.logaddexp(l, s)",
+                        "return m, l": "return m, np.exp(l - m) if m > -np.inf else 0.0"},
         "pairs of NumPy scalars, float32": {"        m_new = max": "        s = np.float32(s)\n        m_new = max"}},
     "online_softmax_update": {
         "exp2 with log2(e) folded in": {
