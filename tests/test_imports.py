@@ -90,9 +90,8 @@ def parsed(source: str) -> ast.Module:
 
 def names_imported(source: str, package: str = "") -> set[str]:
     """Dotted names that a piece of Python, in a module of `package`, imports; `from a import b` is a.b."""
-    names, tree = set(), parsed(source)
-    inside_f_strings = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    names = set()
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -100,22 +99,18 @@ def names_imported(source: str, package: str = "") -> set[str]:
             names |= {".".join([*above, *filter(None, [node.module]), alias.name]) for alias in node.names}
         elif isinstance(node, ast.Attribute) and re.fullmatch(rf"{OURS}(\.\w+)+", name := ast.unparse(node)):
             names.add(name)  # after `import course_lib`
-        elif isinstance(node, ast.JoinedStr):
-            # f"courseware.exercises.lesson_{number}" names the folder.
-            texts = [part.value if isinstance(part, ast.Constant) else "placeholder" for part in node.values]
-            names |= module_named_by("".join(texts))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside_f_strings:
-            names |= module_named_by(node.value) or imports_in_string(node.value)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names |= names_in_string(node.value)
     return names
 
 
-def module_named_by(text: str) -> set[str]:
-    """The module of ours that a string is the name of, as it is or as "module:function"."""
-    return {text.partition(":")[0]} if re.fullmatch(rf"{OURS}(\.\w+)+(:\w+)?", text) else set()
+def names_in_string(text: str) -> set[str]:
+    """What a string names of ours: a module as it is, as "module:function", or in Python as for `python -c`.
 
-
-def imports_in_string(text: str) -> set[str]:
-    """What a string imports of ours if it is Python, as for `python -c`."""
+    Of f"courseware.exercises.lesson_{number}", what stands before the number.
+    """
+    if module := re.fullmatch(rf"({OURS}(?:\.\w+)+)(\.|:\w+)?", text):
+        return {module[1]}
     try:
         return set(filter(is_ours, names_imported(text))) if re.search(OURS, text) else set()
     except SyntaxError:  # prose

@@ -21,13 +21,10 @@ RIGHT_ANSWERS = {
         "float64 throughout, acc begins as NumPy's zeros": {
             "(Q, (q_start, q_stop)).astype(np.float32)": "(Q, (q_start, q_stop)).astype(np.float64)",
             "machine.full((len(q), d), 0.0)": "np.zeros((len(q), d))"},
-        "divided at every step, in base 2, tiles freed by hand": {
+        "in base 2, tiles freed by hand": {
             "s = q @ k.T * d**-0.5": "s = q @ k.T * (np.log2(np.e) * d**-0.5)",
             "np.exp(m - shift)": "np.exp2(m - shift)",
             "np.exp(s - shift[:, None])": "np.exp2(s - shift[:, None])",
-            "l = alpha * l + p.sum(axis=1)": "old, l = alpha * l, alpha * l + p.sum(axis=1)",
-            "alpha[:, None] * acc + p @ v": "(old[:, None] * acc + p @ v) / np.maximum(l, np.float32(1e-30))[:, None]",
-            "            del k, v, s, p": "            for tile in (k, v, s, p):\n                machine.free(tile)",
-            "out = acc / np.where(l == 0, 1.0, l)[:, None]": "out = acc"}},
+            "            del k, v, s, p": "            for tile in (k, v, s, p):\n                machine.free(tile)"}},
     "flash_attention_bytes": {"as a float": {"matrix_bytes = n * d": "matrix_bytes = 1.0 * n * d"}},
 }  # fmt: skip

@@ -14,15 +14,6 @@ RIGHT_ANSWERS = {
             "dv += p.T @ do": "dv = dv + p.T @ do",
             "        del k, v, dk, dv": "        for tile in (k, v, dk, dv):\n            machine.free(tile)"}},
     "dkdv_tile": {
-        "transposed scores, as the library has them": {
-            "tl.dot(q, tl.trans(k), ": "tl.dot(k, tl.trans(q), ",
-            "visible = mask_m[:, None] & mask_n[None, :]": "visible = mask_n[:, None] & mask_m[None, :]",
-            "(offs_n[None, :] <= offs_m[:, None] + n_k - n_q)": "(offs_n[:, None] <= offs_m[None, :] + n_k - n_q)",
-            "tl.exp(s - lse[:, None])": "tl.exp(s - lse[None, :])",
-            "tl.dot(do, tl.trans(v), ": "tl.dot(v, tl.trans(do), ",
-            "dp - delta[:, None]": "dp - delta[None, :]",
-            "tl.trans(p).to(do.dtype), do": "p.to(do.dtype), do",
-            "tl.trans(ds).to(q.dtype), q": "ds.to(q.dtype), q"},
         "results in the inputs' dtype": {"dk * scale, m": "(dk * scale).to(k.dtype), m", "dv, m": "dv.to(v.dtype), m"},
         "the first query tile is not rounded, and reads less": {" // BLOCK_M * BLOCK_M\n": "\n"}},
     "attention_function": {
