@@ -24,8 +24,11 @@ made = cache(lambda name: EXPLORERS[name]())
 html_of = cache(lambda name: made(name).static_html("here"))
 STREAM, PAIR = "online_softmax.explore", "dot_products.explore_pair"
 
-# Console messages that do not mean that a lesson is broken.
-HARMLESS = re.compile(r"Failed to load resource: .* \(https://colab\.research\.google\.com/assets/colab-badge\.svg\)")
+# Console messages that do not mean that a lesson is broken. The second comes if another takes its place at once.
+HARMLESS = re.compile(
+    r"Failed to load resource: .* \(https://colab\.research\.google\.com/assets/colab-badge\.svg\)"
+    r"|Could not restore the debugger state: .*"
+)
 
 # Voila loads icons from a CDN, and all of JupyterLab's extensions, including those that only work in JupyterLab.
 HARMLESS_IN_VOILA = re.compile(
@@ -345,7 +348,7 @@ def test_start_here(jupyterlab):
     assert errors == []
 
 
-@pytest.mark.parametrize("name", ["00_start_here", "05_online_softmax", "13_variants"])
+@pytest.mark.parametrize("name", ["05_online_softmax", "13_variants"])
 def test_formulas_are_drawn_and_the_console_stays_quiet(jupyterlab, name):
     """In a lesson with its outputs, as it is committed."""
     page, address, folder, errors = jupyterlab
