@@ -98,9 +98,9 @@ def test_a_score_is_raised_and_the_stream_played(opened):
     page.wait_for_function("said.some(text => text.includes('Block 1 of 4: the.'))")
 
 
-def test_a_link_leads_to_what_was_chosen(browser, tmp_path):
+def test_a_link_leads_to_what_was_chosen(opened, tmp_path):
     """And one that nobody can read, to the beginning."""
-    page, address = browser.new_page(), (tmp_path / "page.html").as_uri()
+    page, address = opened(PAIR), (tmp_path / "page.html").as_uri()
     (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8><body>{html_of(PAIR)}")
 
     def tip_at(link):
@@ -116,7 +116,6 @@ def test_a_link_leads_to_what_was_chosen(browser, tmp_path):
     link = page.url.removeprefix(address)
     assert moved != start and tip_at(link) == moved
     assert {tip_at(link) for link in ("#here?a=%7B", "#here?nothing=3", "#elsewhere?a=%5B0%2C0%5D", "#here")} == {start}
-    page.close()
 
 
 def test_a_page_without_a_kernel_says_what_it_lacks(opened):
