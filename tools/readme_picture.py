@@ -98,5 +98,5 @@ def speed():
 
 if __name__ == "__main__":
     MOVING.write_text(moving(), encoding="utf-8")
-    SPEED.write_bytes(png(speed(), colours=64))
+    SPEED.write_bytes(png(speed()))
     print(MOVING, SPEED, sep="\n")

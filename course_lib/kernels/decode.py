@@ -221,13 +221,13 @@ def splits(n_programs, n_tiles, n_slots):
 
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
 def plan(
-    q, k, v, lengths, block_table, capability, multiprocessors,
-    causal, scale, window_left, store_lse, num_splits, config, mods=(), stride_w=0,
+    q, k, v, lengths, block_table, sinks, weights, capability, multiprocessors,
+    causal, scale, window_left, store_lse, num_splits, config, mods=(),
 ):  # fmt: skip
     """(Launch of `decode_kernel`, Launch of `merge_kernel`, number of splits) for tensors of this metadata.
 
-    lengths, block_table: None if there are none. capability: of the GPU, None for the interpreter; multiprocessors: how
-    many the GPU has. scale: positive. The others are `decode`'s.
+    lengths, block_table, sinks, weights: None if there are none. capability: of the GPU, None for the interpreter;
+    multiprocessors: how many the GPU has. scale: positive. The others are `decode`'s.
     """
     batch, n_heads, n_new, head_dim = q.shape
     _, n_kv_heads, page_size, _ = k.shape
@@ -248,7 +248,7 @@ def plan(
     launch = Launch(
         decode_kernel, (n_row_tiles, n_kv_heads, num_splits),
         *q.strides[:3], *k.strides[:3], *v.strides[:3], block_table.strides[0] if block_table else 0,
-        stride_w, n_new, n_keys, window_left or 0, scale,
+        weights.strides[0] if mods else 0, n_new, n_keys, window_left or 0, scale,
         # A single query sees every key, causal or not.
         GROUP_SIZE=group_size, IS_CAUSAL=causal and n_new > 1, HAS_WINDOW=window_left is not None,
         IS_SPLIT=num_splits > 1, STORE_LSE=store_lse, MODS=mods, INPUT_PRECISION=dot_precision(q.dtype, capability),
@@ -280,10 +280,10 @@ def decode(
     if o.numel() == 0:
         return o, lse
     q, scale = with_positive_scale(q, scale)
-    metas = [None if x is None else tensor_meta(x) for x in (q, k, v, lengths, block_table)]
+    metas = [None if x is None else tensor_meta(x) for x in (q, k, v, lengths, block_table, sinks, weights)]
     launch, merge, num_splits = plan(
         *metas, runtime.capability(q.device), runtime.multiprocessors(q.device), causal, scale, window_left, store_lse,
-        num_splits, config, mods, weights.stride(0) if mods else 0,
+        num_splits, config, mods,
     )  # fmt: skip
     if num_splits == 1:
         launch(q, k, v, lengths, block_table, sinks, weights, o, lse)

@@ -57,15 +57,14 @@ def bytes_of(*tensors):
     return sum(x.numel() * x.element_size() for x in tensors)
 
 
-def sustained(call, result_bytes, seconds=0.4):
-    """(ms of one of many back-to-back calls, peak bytes beyond results and what there was before). 0: of the first.
+def sustained(call, other_bytes, seconds=0.4):
+    """(ms of one of many back-to-back calls, peak bytes in use beyond other_bytes). seconds=0: of a single call.
 
     ms: the median of SERIES series.
     """
 
     def mean(calls):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.synchronize()
         dist.barrier()
@@ -74,7 +73,7 @@ def sustained(call, result_bytes, seconds=0.4):
             call()
         end.record()
         torch.cuda.synchronize()
-        peak_bytes = torch.cuda.max_memory_allocated() - before - result_bytes
+        peak_bytes = torch.cuda.max_memory_allocated() - other_bytes
         return slowest(begin.elapsed_time(end) / calls), int(slowest(peak_bytes))
 
     if seconds == 0:
@@ -86,7 +85,9 @@ def sustained(call, result_bytes, seconds=0.4):
 
 
 def both_passes(call, leaves, do, exact, seconds, checked=True):
-    """Of the forward, and of the backward alone: ms, peak bytes. Errors beside `exact`, which are those of one GPU."""
+    """Of the forward, and of the backward alone: ms; peak bytes beside inputs and results, with what is saved between
+    them. Errors beside `exact`, which are those of one GPU."""
+    before = torch.cuda.memory_allocated()
     o = call()
     backward = timing.backward_of(o, *leaves, do)
     errors = {}
@@ -95,10 +96,10 @@ def both_passes(call, leaves, do, exact, seconds, checked=True):
         errors = {name: slowest(relative_error(x.float(), y.float())) for name, x, y in answers}
     if checked and not all(error < 2e-2 for error in errors.values()):
         raise RuntimeError(f"wrong answers are not timed: {errors}")
-    backward_ms, backward_bytes = sustained(backward, bytes_of(*leaves), seconds)
+    backward_ms, backward_bytes = sustained(backward, before + bytes_of(*leaves), seconds)
     del backward, o
     with torch.no_grad():
-        forward_ms, forward_bytes = sustained(call, bytes_of(do), seconds)
+        forward_ms, forward_bytes = sustained(call, before + bytes_of(do), seconds)
     return {
         "ms": {"forward": forward_ms, "backward": backward_ms}, "relative_error": errors,
         "peak_bytes": {"forward": forward_bytes, "backward": backward_bytes}, "input_bytes": bytes_of(*leaves),

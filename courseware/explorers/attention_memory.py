@@ -1,7 +1,6 @@
 """Lesson 04's explorer: what standard attention holds in memory and moves through it, and whether it fits.
 
 `run` is the model: bytes and FLOPs come from `course_lib.traffic`, the GPU's figures from `course_lib.hardware`.
-`explore` is the explorer.
 """
 
 from bisect import bisect_right
@@ -32,9 +31,8 @@ def by_pass(by_tensor):
 
     Returns pass -> {(tensor, "read" or "written"): bytes}. No tensor is read, or written, by two passes.
     """
-    field = {"read": "read_bytes", "written": "write_bytes"}
     return {
-        name: {(tensor, way): getattr(by_tensor[tensor], field[way]) for tensor, way in moves}
+        name: {(tensor, way): by_tensor[tensor][way == "written"] for tensor, way in moves}
         for name, moves in PASSES.items()
     }
 
@@ -62,16 +60,15 @@ def run(n, d=64, heads=16, dtype="fp16", gpu="A100"):
     """
     model = SimpleNamespace(n=n, d=d, heads=heads, dtype=dtype, gpu=gpu)
     of, dtype_bytes = GPUS[gpu], DTYPE_BYTES[dtype]
-    model.moved = traffic.standard_attention(n, n, d, dtype_bytes=dtype_bytes, heads=heads)
-    model.matrix_bytes = model.moved.by_tensor["S"].write_bytes
-    model.held_bytes, model.capacity_bytes = held_bytes(n, d, heads, dtype_bytes), of.hbm_bytes
-    model.fits = model.held_bytes <= model.capacity_bytes
+    model.moved = moved = traffic.standard_attention(n, n, d, dtype_bytes=dtype_bytes, heads=heads)
+    model.matrix_bytes, model.capacity_bytes = moved.by_tensor["S"].write_bytes, of.hbm_bytes
+    model.held_bytes = held_bytes(n, d, heads, dtype_bytes)
+    model.fits = model.held_bytes <= of.hbm_bytes
     model.longest = longest_that_fits(d, heads, dtype_bytes, of.hbm_bytes)
     # Tensor cores for fp16, ordinary arithmetic for fp32.
     flops_per_s = 1e12 * (of.fp16_tensor_tflops if dtype == "fp16" else of.fp32_tflops)
-    model.memory_s = model.moved.total_bytes / of.hbm_bytes_per_s
-    model.arithmetic_s = model.moved.flops / flops_per_s
-    model.intensity, model.ridge = model.moved.arithmetic_intensity, flops_per_s / of.hbm_bytes_per_s
+    model.memory_s, model.arithmetic_s = moved.total_bytes / of.hbm_bytes_per_s, moved.flops / flops_per_s
+    model.intensity, model.ridge = moved.arithmetic_intensity, flops_per_s / of.hbm_bytes_per_s
     model.memory_bound = model.intensity < model.ridge
     return model
 
@@ -95,9 +92,8 @@ def page(**settings):
     held.level(model.capacity_bytes, "bad dashed", tip=f"the memory of one {model.gpu}: {size(model.capacity_bytes)}")
     held.text(LENGTHS[0], model.capacity_bytes, "its memory", "bad", right=4, down=-5)
     for n, n_bytes in line:
-        here = n == model.n
-        tip, css = f"N = {n:,}: {size(n_bytes)}", "ink" if here else "Q"
-        held.dot(n, n_bytes, css, 7 if here else 3, tip=tip, choose={"n": n})
+        look = ("ink", 7) if n == model.n else ("Q", 3)
+        held.dot(n, n_bytes, *look, tip=f"N = {n:,}: {size(n_bytes)}", choose={"n": n})
 
     total = model.moved.total_bytes
     requested = in_units(total, (("GB", 1e9), ("MB", 1e6)), ",.1f")  # in powers of ten, as bandwidths are stated
@@ -115,7 +111,7 @@ def page(**settings):
         margins=(20, 10, 10, 24),
     )  # fmt: skip
     for i, (name, value) in enumerate(ms.items()):
-        times.rect((i - 0.3, i + 0.3), (0, value), f"bar {'Q' if i == 0 else 'O'}", tip=f"{name}: {value:,.3f} ms")
+        times.bars([value], "QO"[i], width=0.6, first=i, tips=[f"{name}: {value:,.3f} ms"])
         times.text(i, value, f"{value:,.3g} ms", "middle", down=-5)
     verdict, bound = "fits" if model.fits else "does not fit", "memory" if model.memory_bound else "arithmetic"
     text = (

@@ -51,43 +51,21 @@ def run(n_q, n_k, *, block_q, block_k, causal=False):
     events = machine.report().events
 
     places = [(name, visit) for name, grid in grids.items() for visit in range(1, grid.n_visits + 1)]
-    moved = tiles.bytes_moved(events, [0, *_starts(events)[1:], len(events)], TENSORS)
+    stored = {event.tensor: index for index, event in enumerate(events, start=1) if event.kind == "store"}
+    starts = [
+        *(index for index in range(stored["delta"]) if events[index].tensor == "O"),
+        *tiles.visit_starts(events, stored["delta"], stored["dV"], "Q", "KV"),
+        # Query tiles that see no key come first in their pass; they are not visits of their own.
+        *tiles.visit_starts(events, stored["dV"], len(events), "K", ("Q", "dO", "lse", "delta")),
+    ]
+    moved = tiles.bytes_moved(events, [0, *starts[1:], len(events)], TENSORS)
     flops = [2 * D * PRODUCTS[name] * pairs for name, grid in grids.items() for pairs in grid.pairs]
     flops = [0, *np.cumsum(flops).tolist()]
     return SimpleNamespace(grids=grids, n_visits=len(places), places=places, moved=moved, flops=flops)
 
 
-def _starts(events):
-    """Where in the log each visit begins."""
-    stores = [index for index, event in enumerate(events) if event.kind == "store"]
-    dkdv_begins = 1 + max(index for index in stores if events[index].tensor == "delta")
-    dq_begins = 1 + max(index for index in stores if events[index].tensor == "dV")
-    return (
-        [index for index in range(dkdv_begins) if events[index].tensor == "O"]
-        + tiles.visit_starts(events, dkdv_begins, dq_begins, "Q", "KV")
-        # Query tiles that see no key come first in their pass; they are not visits of their own.
-        + tiles.visit_starts(events, dq_begins, len(events), "K", ("Q", "dO", "lse", "delta"))
-    )
-
-
-def describe(model, step):
-    """The step in words and numbers, as HTML."""
-    skipped = len(model.grids["dQ"].skipped)
-    total = tiles.total_bytes(model.moved[step])
-    so_far = f"Bytes moved so far: {total:,}; FLOPs of matrix products: {model.flops[step]:,}."
-    visits = ", ".join(f"{grid.n_visits} for {name}" for name, grid in model.grids.items())
-    visits += f"; {skipped} skipped in each of the last two" if skipped else ""
-    what = "Nothing done yet"
-    if step:
-        name, visit = model.places[step - 1]
-        grid = model.grids[name]
-        number, rows = 1 + list(model.grids).index(name), tiles.rows_of(grid, *grid.visits[visit - 1])
-        what = f"Pass {number}, {name}: {WORDS[name].format(*rows)}"
-    return f"<b>Visit {step} of {model.n_visits}</b> ({visits}).<br>{what}.<br>{so_far}"
-
-
 def draw(model, step):
-    """The tiles of the three passes after `step` visits, and bytes moved by tensor: a Page."""
+    """The tiles of the three passes after `step` visits, bytes moved by tensor, and the step in words: a Page."""
     grids = []
     for place, (name, grid) in enumerate(model.grids.items(), start=1):
         before = model.places.index((name, 1))
@@ -97,8 +75,18 @@ def draw(model, step):
     rows = {"\u03b4" if name == "delta" else name: (name,) for name in TENSORS}
     loops = {"three passes": (model.moved[step], model.moved[-1])}
     moved = tiles.moved_panel("Bytes moved; pale: written; dashed: in all", 330, 220, rows, loops)
-    what = "The tiles of three passes, those visited in blue, and bytes by tensor."
-    return Page(what, (*grids, moved), text=describe(model, step))
+    visits = ", ".join(f"{grid.n_visits} for {name}" for name, grid in model.grids.items())
+    skipped, now = len(model.grids["dQ"].skipped), "Nothing done yet"
+    if step:
+        name, visit = model.places[step - 1]
+        rows = tiles.rows_of(model.grids[name], *model.grids[name].visits[visit - 1])
+        now = f"Pass {1 + list(model.grids).index(name)}, {name}: {WORDS[name].format(*rows)}"
+    return Page(
+        "The tiles of three passes, those visited in blue, and bytes by tensor.", (*grids, moved),
+        text=f"<b>Visit {step} of {model.n_visits}</b> ({visits}"
+        f"{f'; {skipped} skipped in each of the last two' if skipped else ''}).<br>{now}.<br>Bytes moved so far: "
+        f"{tiles.total_bytes(model.moved[step]):,}; FLOPs of matrix products: {model.flops[step]:,}.",
+    )  # fmt: skip
 
 
 def _tell(name, grid, i, j):

@@ -15,8 +15,7 @@ from courseware.bench import records
 from .explorer import Explorer, buttons, menu, slider, tick
 from .roofline import roof_tflops
 from .svg import Page, Panel, cards
-from .tile_grid import bars_panel
-from .tiled_attention import parts_of, race_panels, run
+from .tile_grid import bars_panel, parts_of, race_panels, run
 from .words import in_units
 
 BLOCKS = (16, 32, 64, 128)
@@ -26,8 +25,6 @@ ORDERS = {"queries outermost (FA2)": "q_outer", "keys outermost (FA1)": "kv_oute
 MAX_DRAWN_TILES = 8
 
 UNITS = ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)
-
-
 # n: queries and keys of a head; order: "q_outer" or "kv_outer"; heads: heads times batch.
 START = {
     "block_q": 64, "block_k": 64, "n": 1024, "d": 64, "dtype": "fp16", "causal": False, "order": "q_outer",
@@ -60,12 +57,12 @@ def evaluate(**chosen):
     has_tensor_cores = {"fp16": True, "bf16": gpu.compute_capability >= (8, 0), "fp32": False}[s.dtype]
     model.peak_tflops = gpu.fp16_tensor_tflops if has_tensor_cores else gpu.fp32_tflops
 
-    # FA2 makes a program of each query tile of each head, FA1 one of each head.
-    model.programs = s.heads * (ceil(s.n / s.block_q) if s.order == "q_outer" else 1)
+    model.programs = s.heads  # of FA1; FA2 makes one of each query tile of each head
     if s.order == "q_outer":
-        tiles = DTYPES[s.dtype], s.d, s.causal, s.block_q, s.block_k
+        model.programs *= ceil(s.n / s.block_q)
         major, minor = gpu.compute_capability
-        model.compiled = used = SimpleNamespace(**recorded()[10 * major + minor, *tiles])
+        key = 10 * major + minor, DTYPES[s.dtype], s.d, s.causal, s.block_q, s.block_k
+        model.compiled = used = SimpleNamespace(**recorded()[key])
         model.register_bytes = 4 * used.registers * 32 * used.num_warps  # of a whole program
         names = "shared_bytes", "registers", "num_warps", "tensor_memory_columns"
         limits = gpu.resident_blocks(**{name: getattr(used, name) for name in names})
@@ -109,7 +106,7 @@ def describe(model):
 
 
 def runs_of(s):
-    """order -> `tiled_attention.run` of the first tiles of one head, at most MAX_DRAWN_TILES in a row or column."""
+    """order -> `tile_grid.run` of the first tiles of one head, at most MAX_DRAWN_TILES in a row or column."""
     n = min(s.n, MAX_DRAWN_TILES * min(s.block_q, s.block_k))
     sizes = {"block_q": s.block_q, "block_k": s.block_k, "causal": s.causal, "d": s.d}
     dtype = "float32" if s.dtype == "fp32" else "float16"  # NumPy has no bfloat16; it is as large as float16
@@ -201,15 +198,11 @@ def explore():
         "gpu": menu("GPU", list(GPUS)), "order": buttons("loops", ORDERS), "causal": tick("causal"),
         "visit": slider("visits", range(MAX_DRAWN_TILES**2 + 1), play=True),
     }  # fmt: skip
-
-    def end(visit, **chosen):
-        return runs_of(SimpleNamespace(**chosen))[chosen["order"]].grid.n_visits
-
+    ends = {"visit": lambda visit, **chosen: runs_of(SimpleNamespace(**chosen))[chosen["order"]].grid.n_visits}
     start = START | {"visit": MAX_DRAWN_TILES**2}
     # A page without a kernel plays what is shown at first; of the other settings it has the last visit.
     every = {
         "block_q": BLOCKS, "block_k": BLOCKS, "causal": (False, True), "order": ORDERS.values(), "gpu": ("H100", "T4"),
         "n": (1024, 4096),
     }  # fmt: skip
-    written = {"visit": range(start["visit"])}, every
-    return Explorer(page, start, controls, ends={"visit": end}, written=written)
+    return Explorer(page, start, controls, ends=ends, written=({"visit": range(start["visit"])}, every))

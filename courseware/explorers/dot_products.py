@@ -33,7 +33,7 @@ def pair(a, b):
     model = SimpleNamespace(a=a, b=b, products=a * b, dot=float(dot(a, b)), degrees=None, foot=np.zeros(2))
     model.length_a, model.length_b = (float(np.sqrt(dot(v, v))) for v in (a, b))
     model.cosine = float(cosine_similarity(a, b))
-    if model.length_a > 0 and model.length_b > 0:
+    if model.length_a and model.length_b:
         model.degrees = float(np.degrees(np.arccos(model.cosine)))
         model.foot = model.length_b * model.cosine * a / model.length_a
     return model
@@ -57,15 +57,14 @@ def pair_page(a, b):
         plane.handle(*tip, css, f"tip of {name}", vector(tip, "{:g}".format), right=right, up=up, radius=11)
 
     terms = [*model.products.tolist(), model.dot]
-    names = ("first product", "second product", "sum, a \u00b7 b")
     reach = max(4, *map(abs, terms)) * 1.15
     sums = Panel(
         "a \u00b7 b: the products and their sum", 300, 130, (-reach, reach), (2.5, -0.5), margins=(100, 40, 6, 22),
         x_ticks=(-round(reach / 1.15), 0, round(reach / 1.15)),
     )  # fmt: skip
-    for y, (name, term, css) in enumerate(zip(names, terms, ("O", "O", sign), strict=True)):
+    for y, (name, term) in enumerate(zip(("first product", "second product", "sum, a \u00b7 b"), terms, strict=True)):
         sums.element("text", "end", name, x=93, y=sums.y(y) + 4)
-        sums.rect((0, term), (y - 0.36, y + 0.36), f"bar {css}", tip=f"{name}: {number(term)}")
+        sums.rect((0, term), (y - 0.36, y + 0.36), f"bar {sign if y == 2 else 'O'}", tip=f"{name}: {number(term)}")
         sums.text(max(term, 0), y, number(term), "", right=5)
     sums.upright(0, "soft thin")
     area = Panel(
@@ -96,13 +95,12 @@ def _entries():
 def crowd(d, scale=ROOT):
     """64 queries and 64 keys with d independent normal entries each, always the same. Returns a namespace.
 
-    It has d; scale: one of SCALES; factor: what it multiplies the dot products by; scores: [n_q, n_k]; spread: their
+    scale: one of SCALES. It has factor: what that multiplies the dot products by; scores: [n_q, n_k]; spread: their
     standard deviation; weights: [n_q, n_k], each row a softmax; entropy: its mean over queries, in nats;
     effective_keys: the exponential of that; largest: the largest weight, mean over queries.
     """
     Q, K = (entries[:, :d] for entries in _entries())
-    model = SimpleNamespace(d=d, scale=scale)
-    model.factor = {NONE: 1.0, ROOT: float(1 / np.sqrt(d)), INVERSE: 1 / d}[scale]
+    model = SimpleNamespace(factor={NONE: 1.0, ROOT: float(1 / np.sqrt(d)), INVERSE: 1 / d}[scale])
     model.scores = scores(Q, K, model.factor)
     model.spread = float(model.scores.std())
     model.weights = stable_softmax(model.scores)
@@ -122,8 +120,7 @@ def crowd_page(d, scale):
         f"Scores; lines: spread {model.spread:.2f}{farther}", 300, 240, (-SCORES_END, SCORES_END), (0, MAX_BIN_SHARE),
         x_ticks=range(-40, 41, 20), y_ticks=(0, 0.25, 0.5), x_label="score", y_label="share of the scores",
     )  # fmt: skip
-    shares = counts / model.scores.size
-    for left, share in zip(edges[:-1], shares, strict=True):
+    for left, share in zip(edges[:-1], counts / model.scores.size, strict=True):
         if share:
             tip = f"{share:.1%} of the scores from {left:g} to {left + 1:g}"
             histogram.rect((left, left + 1), (0, min(share, MAX_BIN_SHARE)), "bar Q", tip=tip)
@@ -142,15 +139,13 @@ def crowd_page(d, scale):
     )  # fmt: skip
     entropies.level(most, "soft dotted thin")
     for name, css, place in ((NONE, "bad", (3, 1.4)), (ROOT, "good", (200, 3.35)), (INVERSE, "O dashed", (500, 4.4))):
-        entropies.line([(at, crowd(at, name).entropy) for at in DIMENSIONS], css)
+        curve = [(at, crowd(at, name).entropy) for at in DIMENSIONS]
+        entropies.line(curve, css)
         entropies.text(*place, name, f"{css} middle")
-        for at in DIMENSIONS:
-            entropy_there = crowd(at, name).entropy
-            tip = f"d = {at}, scale {name}: {entropy_there:.3f} nats"
-            here = (at, name) == (d, scale)
-            entropies.dot(
-                at, entropy_there, "ink" if here else css, 7 if here else 3, tip=tip, choose={"d": at, "scale": name}
-            )
+        for at, nats in curve:
+            look = ("ink", 7) if (at, name) == (d, scale) else (css, 3)
+            tip = f"d = {at}, scale {name}: {nats:.3f} nats"
+            entropies.dot(at, nats, *look, tip=tip, choose={"d": at, "scale": name})
     text = (
         f"<b>d = {d}, scale {scale}</b>, a factor of {model.factor:.4f}. The scores spread by {model.spread:.3f}.<br>"
         f"Entropy of the softmax: {model.entropy:.3f} nats of at most {most:.3f}; effectively "

@@ -111,10 +111,9 @@ function drags(box, settingsNow, choose) {
     const moves = JSON.parse(node.dataset.moves)
     const change = {}
     for (const [axis, at] of Object.entries(places)) {
-      if (!(axis in moves)) continue
       const [name, index, low, high, step] = moves[axis]
       const value = Math.max(low, Math.min(high, Math.round(at(moves[axis]) / step) * step))
-      change[name] = index === null ? value : Object.assign([...(change[name] ?? settingsNow()[name])], { [index]: value })
+      change[name] = Object.assign([...(change[name] ?? settingsNow()[name])], { [index]: value })
     }
     choose(change)
   }
@@ -143,7 +142,7 @@ function drags(box, settingsNow, choose) {
     if (!event.target.matches(".handle") || !(event.key in keys)) return
     event.preventDefault()
     const [axis, sign] = keys[event.key]
-    const now = ([name, index]) => (index === null ? settingsNow()[name] : settingsNow()[name][index])
+    const now = ([name, index]) => settingsNow()[name][index]
     // A page without a kernel may have larger steps.
     const before = settingsNow()
     for (let n = 1; n <= 8 && same(before, settingsNow()); n++) move(event.target, { [axis]: (m) => now(m) + n * sign * (m[5] ?? m[4]) })

@@ -11,38 +11,27 @@ import gzip
 import itertools
 import json
 import re
-from functools import cache, cached_property
+from functools import cached_property, partial
 from html import escape
 
 from .svg import HERE, style
 
+SCRIPT = (HERE / "explorer.js").read_text()
 AT_END = 10**9  # what explorer.js sends for a slider at its end, so that it stays there as the end moves
 
 
-def slider(label, options, *, play=False):
-    """A slider over options: values, or text -> value. play: with a button that moves it on; or milliseconds a step."""
-    return {"kind": "slider", "label": label, "options": _pairs(options), "play": play}
+def _control(kind, label, options=(False, True), *, play=False):
+    """A control that chooses one of the options: values, or text -> value.
+
+    play: of a slider, with a button that moves it on; or milliseconds a step.
+    """
+    if not isinstance(options, dict):
+        options = {value if isinstance(value, str) else f"{value:,g}": value for value in options}
+    return {"kind": kind, "label": label, "options": list(options.items()), "play": play}
 
 
-def menu(label, options):
-    """A menu of options: values, or text -> value."""
-    return {"kind": "menu", "label": label, "options": _pairs(options)}
-
-
-def buttons(label, options):
-    """A row of buttons, one of which is pressed: options as of a menu."""
-    return {"kind": "buttons", "label": label, "options": _pairs(options)}
-
-
-def tick(label):
-    """A box that is ticked or not."""
-    return {"kind": "tick", "label": label, "options": _pairs((False, True))}
-
-
-def _pairs(options):
-    if isinstance(options, dict):
-        return list(options.items())
-    return [(value if isinstance(value, str) else f"{value:,g}", value) for value in options]
+# Of buttons in a row, one is pressed; a box is ticked or not.
+slider, menu, buttons, tick = (partial(_control, kind) for kind in ("slider", "menu", "buttons", "tick"))
 
 
 class Explorer:
@@ -105,7 +94,7 @@ class Explorer:
         from traitlets import Dict, List
 
         class Widget(anywidget.AnyWidget):
-            _esm, _css = script(), style()
+            _esm, _css = SCRIPT, style()
             controls = List(self.controls).tag(sync=True)
             settings = Dict(self.start).tag(sync=True)
             state = Dict(self.state()).tag(sync=True)
@@ -143,12 +132,6 @@ class Explorer:
         data = gzip.compress(json.dumps(self.static_data()).encode(), mtime=0)
         return (
             f'<div id="{place}" role="group" aria-label="{escape(self.page()[2].alt)}"></div>\n<style>{style()}</style>'
-            f'\n<script type="module">\n{script()}\nconst data = await unpacked("{base64.b64encode(data).decode()}")\n'
+            f'\n<script type="module">\n{SCRIPT}\nconst data = await unpacked("{base64.b64encode(data).decode()}")\n'
             f'render({{ model: written(data, "{place}"), el: document.getElementById("{place}") }})\n</script>\n'
         )
-
-
-@cache
-def script():
-    """explorer.js."""
-    return (HERE / "explorer.js").read_text()

@@ -23,35 +23,31 @@ DIGITS = "some digits lost"
 ORDINARY = "all in range"
 # What exp makes of the logits between two borders -> how it is drawn.
 ZONES = {"0": "skipped", "digits lost": "K pale", "safe": "good pale", "inf": "bad pale"}
+DOTS = ("grey", "K", "Q", "bad")  # logits in these
 
 
-def run(logits, *, names=example.TOKENS):
-    """The logits [n] in each of the three formats, rounded to it first. Returns a namespace.
+def run(logits):
+    """The naive softmax of the sentence's logits, [n], rounded to each of the three formats first, as a namespace.
 
-    It has logits: [n], before rounding; names: [n]; true: [n], their softmax in float64; rows: one a format.
+    It has logits: [n], before rounding; true: [n], their softmax in float64; rows: one a format. A row has
+    number_format; logits, exp_x, weights: [n], numbers of the format; total: their sum; verdict; zones: three logits,
+    at the borders between where exp is 0, has lost digits (is subnormal), is safe, is infinite: the first that is not
+    0, the first with all its digits, the last that is finite.
     """
-    logits = np.asarray(logits, dtype=np.float64)
-    rows = [naive_softmax_in(number_format, logits) for number_format in FORMATS.values()]
-    return SimpleNamespace(logits=logits, names=names, true=stable_softmax(logits), rows=rows)
-
-
-def naive_softmax_in(number_format, logits):
-    """The naive softmax of logits, [n], in one format, as a namespace.
-
-    It has number_format; logits, exp_x, weights: [n], numbers of the format; total: their sum; verdict; zones: three
-    logits, at the borders between where exp is 0, has lost digits (is subnormal), is safe, is infinite: the first that
-    is not 0, the first with all its digits, the last that is finite.
-    """
-    row = SimpleNamespace(number_format=number_format, logits=number_format.round(logits))
-    row.exp_x, (row.total,), row.weights = naive_softmax_steps(logits, number_format)
-    begins = [smallest_exp_input(number_format, least) for least in (None, number_format.smallest_normal)]
-    row.zones = *begins, largest_exp_input(number_format)
-    verdicts = {
-        NAN_OVERFLOW: np.isinf(row.exp_x).any(), NAN_UNDERFLOW: row.total == 0, ZEROS: np.isinf(row.total),
-        LOST: (row.weights == 0).any(), DIGITS: (row.exp_x < number_format.smallest_normal).any(), ORDINARY: True,
-    }  # fmt: skip
-    row.verdict = next(verdict for verdict, applies in verdicts.items() if applies)
-    return row
+    model = SimpleNamespace(logits=np.asarray(logits, dtype=np.float64), rows=[])
+    model.true = stable_softmax(model.logits)
+    for number_format in FORMATS.values():
+        row = SimpleNamespace(number_format=number_format, logits=number_format.round(model.logits))
+        row.exp_x, (row.total,), row.weights = naive_softmax_steps(model.logits, number_format)
+        begins = [smallest_exp_input(number_format, least) for least in (None, number_format.smallest_normal)]
+        row.zones = *begins, largest_exp_input(number_format)
+        verdicts = {
+            NAN_OVERFLOW: np.isinf(row.exp_x).any(), NAN_UNDERFLOW: row.total == 0, ZEROS: np.isinf(row.total),
+            LOST: (row.weights == 0).any(), DIGITS: (row.exp_x < number_format.smallest_normal).any(), ORDINARY: True,
+        }  # fmt: skip
+        row.verdict = next(verdict for verdict, applies in verdicts.items() if applies)
+        model.rows.append(row)
+    return model
 
 
 def page(shift, **logits):
@@ -80,27 +76,18 @@ def _lines(model):
             panel.text(place, y + 0.29, f"{place:.2f}", css, down=11)
         for i, (logit, exp_x) in enumerate(zip(row.logits, row.exp_x, strict=True)):
             # In steps, so that logits which lie close do not cover each other.
-            tip = f"{model.names[i]} in {row.number_format.name}: {significant(logit)}, exp {significant(exp_x)}"
-            panel.dot(logit, y + 0.02 - 0.08 * (i % 4), colour(exp_x, row.number_format), 4, tip=tip)
-    heights = [-0.5 - 0.26 * (i % 4) for i in range(len(model.names))]
-    for logit, height in zip(model.logits, heights, strict=True):
-        panel.line([(logit, -0.12), (logit, height + 0.06)], "soft thin")
-    for name, logit, height in zip(model.names, model.logits, heights, strict=True):
-        panel.text(logit, height, name, "halo middle small")
+            tip = f"{example.TOKENS[i]} in {row.number_format.name}: {significant(logit)}, exp {significant(exp_x)}"
+            exceeded = exp_x > 0, exp_x >= row.number_format.smallest_normal, exp_x == np.inf
+            panel.dot(logit, y + 0.02 - 0.08 * i, DOTS[sum(exceeded)], 4, tip=tip)
+    for i, logit in enumerate(model.logits):
+        panel.line([(logit, -0.12), (logit, -0.44 - 0.26 * i)], "soft thin")
+    for i, logit in enumerate(model.logits):
+        panel.text(logit, -0.5 - 0.26 * i, example.TOKENS[i], "halo middle small")
     return panel
 
 
-def colour(exp_x, number_format):
-    """The class of a logit's dot, by what exp makes of it."""
-    if np.isinf(exp_x):
-        return "bad"
-    if exp_x == 0:
-        return "grey"
-    return "Q" if exp_x >= number_format.smallest_normal else "K"
-
-
 def _weights(model):
-    n = len(model.names)
+    n = len(model.logits)
     middles = [(n + 1.5) * i + (n - 1) / 2 for i in range(3)]
     panel = Panel(
         "Weights (outlines: the true softmax)", 364, 280, (-1, 3 * n + 3), (0, 1.3), y_ticks=(0, 0.5, 1), grid="y",
@@ -109,7 +96,7 @@ def _weights(model):
     for row, middle in zip(model.rows, middles, strict=True):
         for i, (weight, true) in enumerate(zip(row.weights, model.true, strict=True)):
             x = middle - (n - 1) / 2 + i
-            tip = f"{model.names[i]} in {row.number_format.name}: {significant(weight)}, truly {significant(true)}"
+            tip = f"{example.TOKENS[i]} in {row.number_format.name}: {significant(weight)}, truly {significant(true)}"
             panel.rect((x - 0.4, x + 0.4), (0, 0 if np.isnan(weight) else weight), "bar Q", tip=tip)
             panel.rect((x - 0.4, x + 0.4), (0, true), "outline ink")
             if not weight > 0:

@@ -23,14 +23,13 @@ KINDS = {"no mask": "Q", "masked": "now", "not visited": "hatched"}
 class Program:
     """The key tiles that program `pid` of a launch loops over, derived from the mask.
 
-    places: [block_m, key tiles * block_n] of VISIBLE, HIDDEN, NO_KEY or NO_QUERY. kinds: for each key tile, a key of
-    KINDS. full_end, kv_end: the kernel's loop bounds, as `kv_loop_bounds` returns them.
+    tiles: of the mask. places: [block_m, key tiles * block_n] of VISIBLE, HIDDEN, NO_KEY or NO_QUERY. kinds: for each
+    key tile, a key of KINDS. full_end, kv_end: the kernel's loop bounds, as `kv_loop_bounds` returns them.
     """
 
     def __init__(self, n_q, n_k, *, block_m, block_n, causal, pid):
-        self.n_q, self.n_k, self.block_m, self.block_n, self.pid = n_q, n_k, block_m, block_n, pid
         mask = masks.causal() if causal else masks.full()
-        tiles = mask.tiles(n_q, n_k, block_m, block_n)
+        self.tiles = tiles = mask.tiles(n_q, n_k, block_m, block_n)
         start, stop = tiles.query_rows[pid]
         self.places = np.full((block_m, tiles.shape[1] * block_n), NO_QUERY)
         self.places[: stop - start] = NO_KEY
@@ -42,13 +41,10 @@ class Program:
         self.full_end = self.kinds.count("no mask") * block_n
         self.kv_end = int(mask.key_range(stop - 1, n_q, n_k)[1])  # the last query sees the most keys
 
-    def queries(self, pid):
-        """(start, stop) of the queries of any program of the launch."""
-        return pid * self.block_m, min((pid + 1) * self.block_m, self.n_q)
-
     def keys(self, j):
         """Keys and kind of key tile j, in words."""
-        return f"keys {j * self.block_n} to {min((j + 1) * self.block_n, self.n_k) - 1}: {self.kinds[j]}"
+        start, stop = self.tiles.key_rows[j]
+        return f"keys {start} to {stop - 1}: {self.kinds[j]}"
 
 
 def page(n_q, n_k, block_m, block_n, causal, pid, step):
@@ -62,15 +58,14 @@ def page(n_q, n_k, block_m, block_n, causal, pid, step):
         y_label="query", grid="", margins=(44, 12, 30, 38),
     )  # fmt: skip
     grid.legend({css: kind for kind, css in KINDS.items()})
-    for other in range(-(-n_q // block_m)):
-        queries = model.queries(other)
+    for other, queries in enumerate(model.tiles.query_rows):
         if other != pid:
             tip = f"Program {other}: queries {queries[0]} to {queries[1] - 1}"
             grid.rect((0, n_k), queries, "cell ground", tip=tip, choose={"pid": other})
             continue
         for j, kind in enumerate(model.kinds):
-            keys = j * block_n, min((j + 1) * block_n, n_k)
-            grid.rect(keys, queries, f"cell {KINDS[kind]}", tip=f"Tile {j}, {model.keys(j)}", choose={"step": j})
+            tip = f"Tile {j}, {model.keys(j)}"
+            grid.rect(model.tiles.key_rows[j], queries, f"cell {KINDS[kind]}", tip=tip, choose={"step": j})
     grid.rect((0, n_k), (0, n_q), "outline grey")
     grid.rect((first, first + block_n), (top, top + block_m), "outline ink")
     grid.upright(model.full_end, "dotted ink")
@@ -91,7 +86,7 @@ def page(n_q, n_k, block_m, block_n, causal, pid, step):
 
     kinds = ", ".join(f"{model.kinds.count(kind)} {kind}" for kind in KINDS)
     counts = ", ".join(f"{int((lanes == place).sum())} {name.split(':')[0]}" for place, name in enumerate(LOOKS))
-    start, stop = model.queries(pid)
+    start, stop = model.tiles.query_rows[pid]
     return Page(
         "The key tiles of one program among all scores, and the lanes of one of them.", (grid, tile),
         text=f"<b>Program {pid}</b>: queries {start} to {stop - 1}. Key tiles: {kinds}. "

@@ -3,7 +3,7 @@
 `run` is the model: every step's state, computed by `course_lib.reference`. `page` shows one moment of it.
 """
 
-from functools import cache, lru_cache
+from functools import cache, partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -19,13 +19,14 @@ from .words import number, vector
 
 ORDERS = ("as given", "ascending", "descending", "shuffled")
 DRAGGED_BY = 0.25
+decimals = partial(number, digits=3)
 
 
 def run(scores, values, *, names=None, block=1, order="as given", every_step=False):
     """Feed scores [n] with values [n, d], float64, through the online softmax in blocks of `block` keys.
 
     names: [n] labels of the keys (None: 1 to n). order: one of ORDERS, or the keys' indices. every_step: whether acc is
-    divided by l at every step. block is clamped to what the stream allows.
+    divided by l at every step.
 
     Returns a namespace of these: order as [n] indices in the order of feeding; and steps, the state after each block as
     a namespace, steps[0] being that before the first. A step has keys: this block's, as indices into the stream; m, l,
@@ -34,7 +35,6 @@ def run(scores, values, *, names=None, block=1, order="as given", every_step=Fal
     every step; batch: [d], the softmax average over all keys fed so far, computed at one go.
     """
     n, d = values.shape
-    block = int(np.clip(block, 1, n))
     permutation = orders_of(scores)[order] if isinstance(order, str) else np.array(order)
     # One-hot columns beside the values: the weighted sum of those is the weights themselves.
     tracked = np.hstack([values, np.eye(n)])
@@ -56,10 +56,8 @@ def run(scores, values, *, names=None, block=1, order="as given", every_step=Fal
             keys=keys, m=float(m), l=float(l), alpha=float(alpha), acc=acc[:d], out=out[:d], carried=carried[:d],
             weights=carried[d:], batch=batch,
         ))  # fmt: skip
-    return SimpleNamespace(
-        scores=scores, values=values, names=names or [str(i + 1) for i in range(n)], order=permutation, block=block,
-        every_step=every_step, steps=steps,
-    )  # fmt: skip
+    names = names or [str(i + 1) for i in range(n)]
+    return SimpleNamespace(scores=scores, names=names, order=permutation, block=block, steps=steps)
 
 
 def orders_of(scores):
@@ -74,10 +72,9 @@ def page(stream, order, block, every_step, fed, scores, places):
 
     The arguments are settings as `settle` leaves them.
     """
-    model = _model(
-        stream, tuple(scores[1:]), order if order in ORDERS else tuple(np.argsort(places)), block, every_step
-    )
-    given, own, values = streams()[stream][0], model.scores, model.values
+    given, values, names = streams()[stream]
+    own, order = _numbers(scores[1:]), order if order in ORDERS else np.argsort(places)
+    model = run(own, values, names=names, block=block, order=order, every_step=every_step)
     now, before = model.steps[fed], model.steps[max(fed - 1, 0)]
     ends = np.cumsum([len(step.keys) for step in model.steps])
     arrived, start, end = model.order, ends[max(fed - 1, 0)], ends[fed]
@@ -113,12 +110,10 @@ def page(stream, order, block, every_step, fed, scores, places):
         if height:
             weights.line([(i - 0.35, 0), (i - 0.35, height), (i + 0.35, height), (i + 0.35, 0)], "thin dashed ink")
 
+    (left, right), (bottom, top) = ((int(np.floor(x.min())), int(np.ceil(x.max()))) for x in values.T)
     plane = Panel(
-        "Values; line: the output; star: the answer", 300, 250,
-        **{axis: (np.floor(x.min()) - 0.3, np.ceil(x.max()) + 0.5) for axis, x in zip("xy", values.T, strict=True)},
-        **{f"{axis}_ticks": range(int(np.floor(x.min())), int(np.ceil(x.max())) + 1)
-           for axis, x in zip("xy", values.T, strict=True)},
-        x_label="first component", y_label="second",
+        "Values; line: the output; star: the answer", 300, 250, (left - 0.3, right + 0.5), (bottom - 0.3, top + 0.5),
+        x_ticks=range(left, right + 1), y_ticks=range(bottom, top + 1), x_label="first component", y_label="second",
     )  # fmt: skip
     for i, key in enumerate(arrived):
         plane.dot(*values[key], f"V {faded[i]}", tip=f"value of {keys[i]}: {vector(values[key], decimals)}")
@@ -142,12 +137,6 @@ def page(stream, order, block, every_step, fed, scores, places):
     )  # fmt: skip
 
 
-@lru_cache(maxsize=64)
-def _model(stream, scores, order, block, every_step):
-    _, values, names = streams()[stream]
-    return run(_numbers(scores), values, names=names, block=block, order=order, every_step=every_step)
-
-
 def _numbers(scores):
     """Scores as settings have them, None where one is masked, as an array."""
     return np.array([-np.inf if score is None else score for score in scores], float)
@@ -159,20 +148,12 @@ def settle(stream, order, block, every_step, fed, scores, places):
     if scores[0] != stream:
         scores = [stream, *(None if np.isinf(score) else float(score) for score in given)]
     n = len(given)
-    if len(places) == n and any(place % 1 for place in places):
+    if len(places) != n:
+        order = order if order in ORDERS else "as given"
+    elif any(place % 1 for place in places):
         order = "your own"
-    elif len(places) != n and order not in ORDERS:
-        order = "as given"
-    if order in ORDERS:
-        permutation = orders_of(_numbers(scores[1:]))[order]
-    else:
-        permutation = np.argsort(places, kind="stable")
-    return {"order": order, "scores": scores, "block": min(block, n), "places": np.argsort(permutation).tolist()}
-
-
-def decimals(x):
-    """x as the explorer writes it."""
-    return number(x, 3)
+    orders = orders_of(_numbers(scores[1:])) | {"your own": np.argsort(places, kind="stable")}
+    return {"order": order, "scores": scores, "block": min(block, n), "places": np.argsort(orders[order]).tolist()}
 
 
 @cache

@@ -3,8 +3,8 @@
 What it shows is the log of a `Server` and the texts of the course's small model.
 """
 
-from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 
 from course_lib.serving import model
 from course_lib.serving.server import Server
@@ -15,13 +15,7 @@ from .words import table
 
 BEGINNING = "in the glossary\n"
 # (step of arrival, the prompt after BEGINNING, new characters)
-REQUESTS = (
-    (0, "score: ", 38),
-    (1, "nan: ", 14),
-    (3, "softmax: ", 34),
-    (5, "roofline: ", 44),
-    (12, "merge: ", 22),
-)
+REQUESTS = (0, "score: ", 38), (1, "nan: ", 14), (3, "softmax: ", 34), (5, "roofline: ", 44), (12, "merge: ", 22)
 NAMES = "ABCDE"
 COLOURS = "QKVOS"
 LINE_END = "\u21b5"  # shown for a newline
@@ -45,55 +39,41 @@ class _Replayed(Server):
 @cache
 def final_texts():
     """Each request's prompt with what the model writes after it, whatever else is served."""
-    small = model.load()
-    prompts = [(BEGINNING + prompt, n_new) for _, prompt, n_new in REQUESTS]
+    small, prompts = model.load(), [(BEGINNING + prompt, n_new) for _, prompt, n_new in REQUESTS]
     return [prompt + model.generate(small, prompt, n_new) for prompt, n_new in prompts]
-
-
-@dataclass(frozen=True)
-class Run:
-    """steps: a Step for each step. texts: [step][request], its prompt and what it wrote, "" before it came."""
-
-    page_size: int
-    steps: tuple
-    texts: tuple
-
-    def characters(self, step):
-        """{page: its characters, "" for a free page} after a step."""
-        now, found = self.steps[step], [""] * len(self.steps[step].references)
-        for request, pages in now.pages.items():
-            stored = self.texts[step][request][: now.lengths[request]]
-            for i, page in enumerate(pages):
-                found[page] = max(found[page], stored[i * self.page_size :][: self.page_size], key=len)
-        return found
-
-    def owners(self, step):
-        """[page][...]: the requests that have each page."""
-        pages = self.steps[step].pages
-        return [[r for r in pages if page in pages[r]] for page in range(len(self.steps[step].references))]
 
 
 @cache
 def run(page_size, pool_rows, shares):
-    """All requests served, from the first step to the last."""
+    """All requests served, from the first step to the last: a namespace for each step.
+
+    log: its Step. texts: [request], its prompt and what it wrote, "" before it came. held: [page], its characters, ""
+    for a free page. owners: [page][...], the requests that have each page.
+    """
     server = _Replayed(final_texts(), n_pages=pool_rows // page_size, page_size=page_size, shares=shares)
-    texts, every = [""] * len(REQUESTS), []
+    texts, steps = [""] * len(REQUESTS), []
     while len(server.log) <= REQUESTS[-1][0] or server.waiting or server.running:
         for request, (arrives, prompt, n_new) in enumerate(REQUESTS):
             if arrives == len(server.log):
                 server.submit(BEGINNING + prompt, n_new)
                 texts[request] = BEGINNING + prompt
-        for request, character in server.step().new.items():
+        log = server.step()
+        for request, character in log.new.items():
             texts[request] += character
-        every.append(tuple(texts))
-    return Run(page_size, tuple(server.log), tuple(every))
+        held = [""] * len(log.references)
+        for request, pages in log.pages.items():
+            stored = texts[request][: log.lengths[request]]
+            for i, page in enumerate(pages):
+                held[page] = max(held[page], stored[i * page_size :][:page_size], key=len)
+        owners = [[r for r in log.pages if page in log.pages[r]] for page in range(len(held))]
+        steps.append(SimpleNamespace(log=log, texts=tuple(texts), held=held, owners=owners))
+    return steps
 
 
-def describe(of, step):
+def describe(step, page_size):
     """What happened in a step, the counts, and each request's table of pages, as HTML."""
-    now, step = of.steps[step - 1], step - 1
-    n_pages, used = len(now.references), sum(count > 0 for count in now.references)
-    stored = sum(map(len, of.characters(step)))
+    now, n_pages, stored = step.log, len(step.held), sum(map(len, step.held))
+    used = sum(count > 0 for count in now.references)
     happened = [
         *(f"{NAMES[r]} gives its pages up and waits" for r in now.preempted),
         *(f"{NAMES[r]} begins" + f" and shares {n} tokens" * (n > 0) for r, n in now.admitted.items()),
@@ -105,48 +85,48 @@ def describe(of, step):
     rows = [
         (NAMES[r], "waits" if r in now.waiting else "runs" if r in now.pages else "done", f"<tt>{text}</tt>",
          ", ".join(map(str, now.pages.get(r, ()))))
-        for r, text in enumerate(of.texts[step]) if text
+        for r, text in enumerate(step.texts) if text
     ]  # fmt: skip
-    empty, fit = used * of.page_size - stored, n_pages * of.page_size // longest
+    empty, fit = used * page_size - stored, n_pages * page_size // longest
     return (
-        f"<b>Step {step + 1} of {len(of.steps)}.</b> {'; '.join(happened) or 'Every request gets a character'}.<br>"
+        f"{'; '.join(happened) or 'Every request gets a character'}.<br>"
         f"<b>{used} of {n_pages} pages</b> are in use, with {stored} tokens and {empty} empty rows. Sharing saves "
-        f"{saved} pages. If each request reserved the {longest} rows of the longest text, "
-        f"{fit} would fit. "
+        f"{saved} pages. If each request reserved the {longest} rows of the longest text, {fit} would fit. "
         f"{table(rows, ('request', '', 'its text', 'its pages'))}"
     )
 
 
-def page(step, **chosen):
+def page(step, page_size, **chosen):
     """The pages of the pool after a step, with what they hold."""
-    of = run(**chosen)
-    held, owners, size = of.characters(step - 1), of.owners(step - 1), of.page_size
-    n_lines = -(-len(held) * size // ROWS_A_LINE)
+    steps = run(page_size, **chosen)
+    held, owners = steps[step - 1].held, steps[step - 1].owners
+    n_lines = -(-len(held) * page_size // ROWS_A_LINE)
     panel = Panel(
-        f"The pool: {len(held)} pages of {size} rows", 746, 36 * n_lines + 8, (0, ROWS_A_LINE), (n_lines, 0),
+        f"The pool: {len(held)} pages of {page_size} rows", 746, 36 * n_lines + 8, (0, ROWS_A_LINE), (n_lines, 0),
         margins=(4, 4, 4, 4),
     )  # fmt: skip
-    row = 1 - GAP / size  # so that a gap remains between two pages
+    row = 1 - GAP / page_size  # so that a gap remains between two pages
     said = []
     for number, (who, text) in enumerate(zip(owners, held, strict=True)):
-        line, left = divmod(number * size, ROWS_A_LINE)
+        line, left = divmod(number * page_size, ROWS_A_LINE)
         css = "grey" if len(who) > 1 else COLOURS[who[0]] if who else "skipped"
         names = ", ".join(NAMES[r] for r in who)
-        x = [left + GAP / 2 + row * i for i in range(size + 1)]
+        x = [left + GAP / 2 + row * i for i in range(page_size + 1)]
         tip = f"page {number} of {names}: {text!r}" if who else f"page {number} is free"
         said += [tip] * bool(who)
-        if len(text) < size:
-            panel.rect((x[len(text)], x[size]), (line + 0.42, line + 0.92), f"{css} pale" if who else css, tip=tip)
+        if len(text) < page_size:
+            panel.rect((x[len(text)], x[page_size]), (line + 0.42, line + 0.92), f"{css} pale" if who else css, tip=tip)
         if text:
             panel.rect((x[0], x[len(text)]), (line + 0.42, line + 0.92), css, tip=tip)
             # One place for each character, and no space that a browser would leave out.
             places = " ".join(f"{panel.x(at + row / 2):.1f}" for at in x[: len(text)])
             shown = text.replace("\n", LINE_END).replace(" ", "\u00a0")
             panel.element("text", f"mono middle on-colour {css}", shown, x=places, y=panel.y(line + 0.67) + 4)
-        name = f"{number}: {names if size > 4 else names.replace(', ', '')}" if who else str(number)
+        name = f"{number}: {names if page_size > 4 else names.replace(', ', '')}" if who else str(number)
         panel.text(x[0], line + 0.2, name, "small" if who else "soft small")
     what = f"The pool after step {step}. {'; '.join(said) or 'All pages are free'}."
-    return Page(what, (panel,), text=describe(of, step))
+    text = f"<b>Step {step} of {len(steps)}.</b> {describe(steps[step - 1], page_size)}"
+    return Page(what, (panel,), text=text)
 
 
 def explore():
@@ -156,9 +136,6 @@ def explore():
         "shares": tick("share pages"), "step": slider("step", STEPS, play=True),
     }  # fmt: skip
     start = {"page_size": 16, "pool_rows": 192, "shares": True, "step": 8}
-
-    def last_step(step, **chosen):
-        return len(run(**chosen).steps)
-
+    ends = {"step": lambda step, **chosen: len(run(**chosen))}
     written = {"page_size": PAGE_SIZES[2:], "pool_rows": (96, 192, 256), "shares": (True, False), "step": STEPS}
-    return Explorer(page, start, controls, ends={"step": last_step}, written=written)
+    return Explorer(page, start, controls, ends=ends, written=written)

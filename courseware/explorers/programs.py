@@ -26,8 +26,7 @@ class Program:
         self.exists = all(0 <= i < programs for i, programs in zip(pid, self.grid, strict=True))
         self.rows, self.cols = (i * of + np.arange(of) for i, of in zip(pid, block, strict=True))
         self.mask = (self.rows < shape[0])[:, None] & (self.cols < shape[1])[None, :]
-        self.touched = np.zeros(shape, dtype=bool)
-        self.touched[np.ix_(self.rows[self.rows < shape[0]], self.cols[self.cols < shape[1]])] = True
+        self.touched = np.outer(np.isin(range(shape[0]), self.rows), np.isin(range(shape[1]), self.cols))
         self.is_row = shape[0] == block[0] == 1
 
 
@@ -43,13 +42,8 @@ def describe(program, block="program"):
     head = f"<b>{block.capitalize()} {_place(program, *program.pid)}</b> {of} {grid}"
     if not program.exists:
         return f"{head}: there is no such program, and nothing is touched."
-
-    def span(offsets):
-        return f"{offsets[0]} to {offsets[-1]}" if len(offsets) > 1 else f"{offsets[0]}"
-
-    where = f"offsets {span(program.cols)}"
-    if not program.is_row:
-        where = f"rows {span(program.rows)}, columns {span(program.cols)}"
+    rows, cols = (f"{x[0]} to {x[-1]}" if len(x) > 1 else f"{x[0]}" for x in (program.rows, program.cols))
+    where = f"offsets {cols}" if program.is_row else f"rows {rows}, columns {cols}"
     lanes, inside = program.mask.size, int(program.mask.sum())
     return f"{head}: {where}.<br>{lanes} lanes, {inside} inside the tensor, {lanes - inside} masked off."
 
@@ -81,11 +75,10 @@ def draw(program, title="blue: touched by this program; hatched: masked off", la
         owner = _place(program, i // height, j // width)
         return f"element {_place(program, i, j)}: program {owner}, lane {_place(program, i % height, j % width)}"
 
-    touched = program.touched
-    panel.cells(
-        np.where(touched, "Q", "ground").tolist(), tips=tip,
-        chosen=lambda i, j: {"pid_0": i // height, "pid_1": j // width},
-    )  # fmt: skip
+    def chosen(i, j):
+        return {"pid_0": i // height, "pid_1": j // width}
+
+    panel.cells(np.where(program.touched, "Q", "ground").tolist(), tips=tip, chosen=chosen)
     for row, col in np.argwhere(~program.mask) if program.exists else ():
         x, y = program.cols[col], program.rows[row]
         panel.rect((x, x + 1), (y, y + 1), "cell hatched")
@@ -93,7 +86,7 @@ def draw(program, title="blue: touched by this program; hatched: masked off", la
         labels = [range(program.shape[1])]
     for i, line in enumerate(labels or ()):
         for j, text in enumerate(line):
-            panel.text(j + 0.5, i + 0.5, str(text), f"middle {'on-colour' if touched[i, j] else ''}")
+            panel.text(j + 0.5, i + 0.5, str(text), f"middle {'on-colour' if program.touched[i, j] else ''}")
     for i in range(down + 1):
         panel.level(height * i, "thin grey")
     for j in range(across + 1):
@@ -118,7 +111,5 @@ def explore():
         "rows": slider("rows (2-D)", range(1, 13)), "block_m": menu("BLOCK_M (2-D)", (1, 2, 4, 8)),
         "pid_0": slider("program of rows (2-D)", range(12)),
     }  # fmt: skip
-    written = {
-        "grid": ("1-D", "2-D"), "cols": range(8, 13), "block_n": (4, 8), "pid_1": range(4), "pid_0": range(3)
-    }  # fmt: skip
+    written = {"grid": ("1-D", "2-D"), "cols": range(8, 13), "block_n": (4, 8), "pid_1": range(4), "pid_0": range(3)}
     return Explorer(page, start, controls, written=written)

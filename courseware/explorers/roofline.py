@@ -46,28 +46,23 @@ def evaluate(*, gpu="H100", d=128, n=4096, causal=False, counted=REQUESTED, bloc
     """
     model = SimpleNamespace(name=gpu, gpu=GPUS[gpu], d=d, n=n, causal=causal, counted=counted, block_q=block_q)
     model.flops = traffic.attention_flops(n, n, d) // (2 if causal else 1)
-    counts = {way: counted_bytes(way, gpu, d, n, causal, block_q) for way in COUNTED}
+    counts = {
+        way: traffic.flash_attention(n, n, d, block_q=rows, block_k=64, causal=causal).total_bytes
+        for way, rows in ((REQUESTED, block_q), (ONCE, n))
+    } | {DRAM: None}
+    model.measured, model.exp_roof_tflops = {}, None
+    shape = {"pass": "forward", "n": n, "head_dim": d, "causal": causal}
+    if gpu == "H100":
+        for row in records.rows("dram-h100", method="flash", batch=1, heads=16, **shape):
+            counts[DRAM] = (row["dram_read_bytes"] + row["dram_write_bytes"]) / row["heads"]
+        for row in records.rows("attention-h100", **shape):
+            model.measured = {call: row["tflops"][call] for call in CALLS if call in row["tflops"]}
     model.intensities = {way: n_bytes and model.flops / n_bytes for way, n_bytes in counts.items()}
     model.n_bytes, model.intensity = counts[counted], model.intensities[counted]
-    model.measured, model.exp_roof_tflops = {}, None
-    if gpu == "H100":
-        for row in records.rows("attention-h100", **{"pass": "forward", "n": n, "head_dim": d, "causal": causal}):
-            model.measured = {call: row["tflops"][call] for call in CALLS if call in row["tflops"]}
     if gpu in EXP_PER_S:
         # One exponential a score, for the 4 d FLOPs of its two products.
         model.exp_roof_tflops = 4 * d / (4 * d / model.gpu.fp16_tensor_tflops + 1e12 / EXP_PER_S[gpu])
     return model
-
-
-def counted_bytes(counted, gpu, d, n, causal, block_q):
-    """Bytes of one head by one of COUNTED, None if no counter was read at this shape."""
-    if counted == DRAM:
-        shape = {"pass": "forward", "n": n, "head_dim": d, "causal": causal, "batch": 1, "heads": 16}
-        for row in records.rows("dram-h100", method="flash", **shape) if gpu == "H100" else ():
-            return (row["dram_read_bytes"] + row["dram_write_bytes"]) / row["heads"]
-        return None
-    rows = block_q if counted == REQUESTED else n
-    return traffic.flash_attention(n, n, d, block_q=rows, block_k=64, causal=causal).total_bytes
 
 
 def describe(model):
@@ -124,7 +119,7 @@ def draw(model):
         roof = f"The roof of the {model.name} at {at}: {reach:,.0f} TFLOP/s"
         panel.dot(intensity, reach, css, 4, tip=roof, choose={"counted": counted})
         # A counter was read for this course's kernel only.
-        for call in model.measured.keys() & (["ours"] if counted == DRAM else CALLS) if chosen else ():
+        for call in sorted(model.measured.keys() & (["ours"] if counted == DRAM else CALLS)) if chosen else ():
             tflops = model.measured[call]
             tip = f"{NAMES[call]}, {shape}: {tflops:.0f} TFLOP/s measured, at {at}"
             panel.dot(intensity, tflops, CALLS[call], 6, tip=tip)

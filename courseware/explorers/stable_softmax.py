@@ -35,22 +35,19 @@ def run(base, *, names=None, spread=1.0, shift=0.0, dtype="float32", method="sta
 
     base: [n] float64, -inf where masked. names: [n] labels (None: 1 to n). method: one of METHODS.
     arithmetic: AT_LEAST_FLOAT32 (the default; what `reference.stable_softmax` does) or AS_STORED. The softmax
-    is rounded to dtype at the end. taken: how many steps have been taken (None: all), clamped to what there is.
+    is rounded to dtype at the end. taken: how many steps have been taken (None: all).
 
     Returns a namespace: names; logits, [n], in dtype; exact, [n], their softmax in float64; method; steps, all of them;
-    taken; seen, the steps taken; last, place -> the last step taken there.
+    seen, the steps taken; last, place -> the last step taken there.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # overflow and 0/0 are the subject
         logits = (spread * base + shift).astype(dtype)
         exact = stable_softmax(logits.astype(np.float64))
         work = logits.dtype if arithmetic == AS_STORED else np.promote_types(logits.dtype, np.float32)
         steps = _steps(method, logits.astype(work), logits.dtype)
-    taken = len(steps) if taken is None else int(np.clip(taken, 1, len(steps)))
     names, seen = names or [str(i + 1) for i in range(len(base))], steps[:taken]
-    return SimpleNamespace(
-        names=names, logits=logits, exact=exact, method=method, steps=steps, taken=taken, seen=seen,
-        last={step.place: step for step in seen},
-    )  # fmt: skip
+    last = {step.place: step for step in seen}
+    return SimpleNamespace(names=names, logits=logits, exact=exact, method=method, steps=steps, seen=seen, last=last)
 
 
 def _steps(method, x, dtype):
@@ -81,23 +78,10 @@ def _steps(method, x, dtype):
     return *steps, Step("softmax", formula, softmax.astype(dtype), "softmax")
 
 
-def describe(model):
-    """The steps taken so far as an HTML table: every number is the model's, to five digits."""
-    text = f"<b>Step {model.taken} of {len(model.steps)}</b> ({model.method})"
-    text += table([(step.name, step.formula, str(step.value.dtype), _numbers(step.value)) for step in model.seen])
-    if model.taken == len(model.steps):
-        error = np.abs(model.steps[-1].value.astype(np.float64) - model.exact).max()
-        verdict = f"Largest error: {error:.1e}." if np.isfinite(error) else "Not finite."
-        text += f"Exact, in float64: {vector(model.exact)}. {verdict}"
-    return text
-
-
-def _numbers(value):
-    return vector(value, _written) if np.ndim(value) else _written(value)
-
-
 def _written(x):
-    return significant(x, 5)  # of float16's numbers near 1000, which are 0.5 apart, four digits would hide one in two
+    """A number or a vector."""
+    # Of float16's numbers near 1000, which are 0.5 apart, four digits would hide one in two.
+    return vector(x, _written) if np.ndim(x) else significant(x, 5)
 
 
 def limits(dtype):
@@ -109,15 +93,24 @@ def limits(dtype):
 
 
 def page(row, **settings):
-    """What exp is given, what it returns, and the softmax; a panel stays empty until its step is taken."""
+    """What exp is given, what it returns, and the softmax, and the steps taken so far as a table.
+
+    A panel stays empty until its step is taken.
+    """
     base, names = rows()[row]
     model = run(base, names=names, **settings)
     numbers = {step.name: step.value for step in model.seen}
     found = [f"{name} = {_written(numbers[name])}" for name in ("l", "lse") if name in numbers]
     terms = _bars(f"Terms: what exp returns. {'   '.join(found)}", model, model.last.get("terms"), "Q")
     softmax = _bars("Softmax; outlines: exact, in float64", model, model.last.get("softmax"), "good", model.exact)
+    text = f"<b>Step {len(model.seen)} of {len(model.steps)}</b> ({model.method})"
+    text += table([(step.name, step.formula, str(step.value.dtype), _written(step.value)) for step in model.seen])
+    if len(model.seen) == len(model.steps):
+        error = np.abs(model.steps[-1].value.astype(np.float64) - model.exact).max()
+        verdict = f"Largest error: {error:.1e}." if np.isfinite(error) else "Not finite."
+        text += f"Exact, in float64: {vector(model.exact)}. {verdict}"
     what = "What exp is given, what it returns, and the softmax."
-    return Page(what, (_exponents(model), terms, softmax), text=describe(model))
+    return Page(what, (_exponents(model), terms, softmax), text=text)
 
 
 def _exponents(model):
@@ -145,9 +138,8 @@ def _bars(title, model, step, css, exact=()):
         x_ticks=list(enumerate(model.names)), y_ticks=ticks, margins=(60, 4, 10, 24),
     )  # fmt: skip
     for i, height in enumerate(heights):
-        of_it = css if isinstance(css, str) else css[i]
         tip = f"{step.name} of {model.names[i]}: {_written(step.value[i])}"
-        panel.rect((i - 0.35, i + 0.35), (0, height), f"bar {of_it}", tip=tip)
+        panel.bars([height], css if isinstance(css, str) else css[i], first=i, tips=[tip])
         if height == 0:
             word = str(step.value[i]).removesuffix(".0").replace("nan", "NaN")
             small, up = (" small", 11 * (i % 2)) if len(heights) > 8 else ("", 0)  # neighbours at two heights
@@ -181,14 +173,11 @@ def explore():
         "row": "the sentence", "dtype": "float32", "spread": 1, "shift": 90, "method": "stable",
         "arithmetic": AT_LEAST_FLOAT32, "taken": 6,
     }  # fmt: skip
-
-    def last_step(row, **settings):
-        return len(run(rows()[row][0], **settings).steps)
-
+    ends = {"taken": lambda row, **settings: len(run(rows()[row][0], **settings).steps)}
     # What the lesson asks for: whole methods at many settings, and every step at those of the start.
     whole = {
         "row": rows(), "dtype": DTYPES[:2], "spread": (1, 10), "shift": (-130, *range(0, 101, 10), 1000),
         "method": METHODS, "arithmetic": (AT_LEAST_FLOAT32, AS_STORED), "taken": (8,),
     }  # fmt: skip
     stepwise = {"row": rows(), "method": METHODS, "taken": range(1, 9)}
-    return Explorer(page, start, controls, ends={"taken": last_step}, written=[whole, stepwise])
+    return Explorer(page, start, controls, ends=ends, written=[whole, stepwise])

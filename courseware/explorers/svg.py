@@ -9,6 +9,7 @@ import json
 import textwrap
 from functools import cache
 from html import escape
+from itertools import groupby
 from math import ceil, log10
 from pathlib import Path
 
@@ -23,14 +24,12 @@ SKY, GREY = "#56B4E9", "#888888"
 # Pictures are drawn on white. Where JupyterLab is dark, light and dark change places, and colours stay what they are.
 NIGHT = "[data-jp-theme-light=false] img.drawn{filter:invert(0.88) hue-rotate(180deg)}"
 
-
-def _darker(colour):
-    return "#" + "".join(f"{round(0.62 * int(colour[i : i + 2], 16)):02x}" for i in (1, 3, 5))
-
-
 # A tensor has the same colour in every picture of the course, and its gradient a darker shade of it.
 TENSOR_COLOURS = {"Q": BLUE, "K": ORANGE, "V": GREEN, "S": VERMILLION, "P": SKY, "O": PURPLE}
-TENSOR_COLOURS |= {f"d{name}": _darker(colour) for name, colour in TENSOR_COLOURS.items()}
+TENSOR_COLOURS |= {
+    f"d{name}": "#" + "".join(f"{round(0.62 * int(colour[i : i + 2], 16)):02x}" for i in (1, 3, 5))
+    for name, colour in TENSOR_COLOURS.items()
+}
 # Numbers of a row, not tensors of the mathematics: greys.
 TENSOR_COLOURS |= {"m": "#333333", "l": "#666666", "lse": GREY, "delta": "#AAAAAA"}
 COLOURS = TENSOR_COLOURS | {"good": GREEN, "bad": VERMILLION, "now": ORANGE, "grey": GREY}
@@ -95,10 +94,7 @@ class Panel:
         tip: what it says when one points at it. choose: {setting: value} that a click on it chooses.
         """
         named = {"class": css} | {name.replace("_", "-"): value for name, value in attributes.items()}
-        if tip:
-            named |= {"data-tip": tip}
-        if choose:
-            named |= {"data-choose": json.dumps(choose, separators=(",", ":"))}
+        named |= {"data-tip": tip, "data-choose": json.dumps(choose, separators=(",", ":")) if choose else ""}
         written = "".join(f' {name}="{_written(value)}"' for name, value in named.items() if value not in ("", None))
         self._elements.append(f"<{tag}{written}>{escape(text)}</{tag}>")
 
@@ -117,21 +113,17 @@ class Panel:
                 lines.append(f"M{start:.1f} {both - start:.1f}L{stop:.1f} {both - stop:.1f}")
             self.element("path", "hatch", d="".join(lines))
 
-    def bars(self, heights, css, *, width=0.7, base=0, first=0, **about):
-        """Bars at first, first + 1, ... css: of all of them, or of each."""
+    def bars(self, heights, css, *, width=0.7, first=0, tips=()):
+        """Bars at first, first + 1, ... css: of all of them, or of each. tips: of each."""
         for i, height in enumerate(heights):
-            of_it = css if isinstance(css, str) else css[i]
-            middle = first + i
-            self.rect((middle - width / 2, middle + width / 2), (base, base + height), f"bar {of_it}", **about)
+            of_it, middle = css if isinstance(css, str) else css[i], first + i
+            x, tip = (middle - width / 2, middle + width / 2), tips[i] if tips else None
+            self.rect(x, (0, height), f"bar {of_it}", tip=tip)
 
     def line(self, points, css, **about):
-        """A line through (x, y) of the points; None in their place lifts the pen."""
-        path, draws = [], False
-        for point in points:
-            if point is not None:
-                path.append(f"{'L' if draws else 'M'}{self.x(point[0]):.1f} {self.y(point[1]):.1f}")
-            draws = point is not None
-        self.element("path", f"line {css}", d="".join(path), **about)
+        """A line through (x, y) of the points."""
+        path = "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in points)
+        self.element("path", f"line {css}", d=path and f"M{path}", **about)
 
     def level(self, y, css, **about):
         """A horizontal line across the panel."""
@@ -148,7 +140,7 @@ class Panel:
         """A text at a place of the data, moved by some pixels. css: "middle" or "end" say what stands at the place."""
         self.element("text", css, text, x=self.x(x) + right, y=self.y(y) + down, **about)
 
-    def cells(self, kinds, *, x=None, y=None, tips=None, chosen=None, css="cell"):
+    def cells(self, kinds, *, x=None, y=None, tips=None, chosen=None):
         """A grid of cells. kinds: their classes, a list of rows. x, y: edges of columns and rows (None: 0, 1, ...).
 
         tips, chosen: functions of a row's and a column's number that give an element's tip and choose.
@@ -156,17 +148,12 @@ class Panel:
         """
         x, y = x or range(len(kinds[0]) + 1), y or range(len(kinds) + 1)
         for i, row in enumerate(kinds):
-            j = 0
-            while j < len(row):
-                stop = j + 1
-                while tips is None and css == "cell" and stop < len(row) and row[stop] == row[j]:
-                    stop += 1
+            for _, (j, *more) in groupby(range(len(row)), key=None if tips else row.__getitem__):
                 about = {"tip": tips and tips(i, j), "choose": chosen and chosen(i, j)}
                 if row[j]:
-                    self.rect((x[j], x[stop]), (y[i], y[i + 1]), f"{css} {row[j]}", **about)
-                j = stop
+                    self.rect((x[j], x[j + 1 + len(more)]), (y[i], y[i + 1]), f"cell {row[j]}", **about)
 
-    def stacked(self, bars, *, height=0.66, unit=""):
+    def stacked(self, bars, *, unit=""):
         """Horizontal bars from the top down, of parts end to end, each with its name before and a note behind it.
 
         bars: name -> (parts, note), or (parts, note, limit) with a line at the limit, a part being (label, length,
@@ -179,7 +166,7 @@ class Panel:
             for label, length, css in parts:
                 stop = start + length
                 tip = f"{name}: {label}{f' {length:,.4g} {unit}' if unit else ''}" if label else None
-                self.rect((start, stop), (place - height / 2, place + height / 2), f"bar {css}", tip=tip)
+                self.rect((start, stop), (place - 0.33, place + 0.33), f"bar {css}", tip=tip)
                 if label and self.x(stop) - self.x(start) > 8 + LETTER * len(label):
                     on = "" if "pale" in css or "skipped" in css else f"on-colour {css}"
                     self.text((start + stop) / 2, place, label, f"middle {on}".strip())
@@ -188,15 +175,14 @@ class Panel:
                 self.line([(limit, place - 0.45), (limit, place + 0.45)], "ink")
             self.text(max(start, *limits, 0), place, note, "bad" if limits and start > limits[0] else "", right=5)
 
-    def handle(self, x, y, css, name, said, *, right=None, up=None, radius=9):
+    def handle(self, x, y, css, name, said, *, right, up, radius):
         """A circle that is taken hold of with mouse, finger or arrow keys. name, said: what it is, and its value.
 
-        right, up: what a move along an axis sets: [setting, index or None, low, high, step, step of a key].
+        right, up: what a move along an axis sets: [setting, index in it, low, high, step, step of a key].
         """
-        moves = {axis: move for axis, move in (("x", right), ("y", up)) if move}
         self.element(
             "circle", f"handle {css}", cx=self.x(x), cy=self.y(y), r=radius, tabindex=0, role="slider", aria_label=name,
-            aria_valuetext=said, aria_valuenow=float(x), data_moves=json.dumps(moves),
+            aria_valuetext=said, aria_valuenow=float(x), data_moves=json.dumps({"x": right, "y": up}),
         )  # fmt: skip
 
     def legend(self, meanings, left=None, top=12):

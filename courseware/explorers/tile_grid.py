@@ -1,18 +1,27 @@
 """The grid of score tiles, which lessons 06 and 09 go through visit by visit, and how they draw it and what it moves.
 
-`tile_grid` is the model: which tiles FlashAttention visits, in which order, and which it skips. The tests compare the
-visits with the loads that the memory machine logs, which `visit_starts` and `bytes_moved` cut into visits.
+`tile_grid` is the model: which tiles FlashAttention visits, in which order, and which it skips; `run` has the course's
+own tiled attention make these visits on a memory machine that is watched. The tests compare the visits with the loads
+that the machine logs, which `visit_starts` and `bytes_moved` cut into visits. `race_panels` shows both loops, one as
+far as the same bytes take it.
 """
 
+from bisect import bisect_right
+from functools import lru_cache, partial
 from types import SimpleNamespace
 
 import numpy as np
 
 from course_lib import masks, traffic
+from course_lib.machine import Machine
+from course_lib.reference.tiled import tiled_attention_on_machine
 
-from .svg import Panel
+from .svg import TENSOR_COLOURS, Panel
 
 ORDERS = ("q_outer", "kv_outer")
+LOOPS = {"q_outer": "queries outermost", "kv_outer": "keys outermost"}
+TENSORS = {name: (name,) for name in "QKVO"} | {"l, m": ("l", "m")}
+WORK = "work"  # scores, statistics, accumulator, temporaries: what is loaded from no tensor
 
 
 def tile_grid(n_q, n_k, block_q, block_k, causal, order):
@@ -29,15 +38,11 @@ def tile_grid(n_q, n_k, block_q, block_k, causal, order):
     mask = masks.causal() if causal else masks.full()
     tiles = mask.tiles(n_q, n_k, block_q, block_k)
     visited = tiles.kinds != masks.HIDDEN
-    if order == "q_outer":
-        number = np.cumsum(visited).reshape(visited.shape)
-    else:
-        number = np.cumsum(visited.T).reshape(visited.T.shape).T
-    number = np.where(visited, number, 0)
-    visits = tuple(map(tuple, np.argwhere(visited)[np.argsort(number[visited])].tolist()))
-    skipped = tuple(map(tuple, np.argwhere(~visited).tolist()))
-    queries, keys = (np.ptp(rows, axis=1) for rows in (tiles.query_rows, tiles.key_rows))
-    pairs = [int(queries[i] * keys[j]) for i, j in visits]
+    visits = np.argwhere(visited) if order == "q_outer" else np.argwhere(visited.T)[:, ::-1]
+    number, at = np.zeros(visited.shape, int), tuple(visits.T)
+    number[at] = np.arange(1, len(visits) + 1)
+    pairs = np.outer(*(np.ptp(rows, axis=1) for rows in (tiles.query_rows, tiles.key_rows)))[at].tolist()
+    visits, skipped = (tuple(map(tuple, tiles.tolist())) for tiles in (visits, np.argwhere(~visited)))
     return SimpleNamespace(
         tiles=tiles, visit_number=number, n_visits=len(visits), visits=visits, skipped=skipped, pairs=pairs
     )
@@ -65,16 +70,11 @@ def visit_starts(events, begin, end, inner, outer):
 
 
 def bytes_moved(events, ends, names):
-    """tensor -> (bytes read, bytes written) of the log's first `end` events, for each of the ends: a tuple."""
-    moved, done, steps = dict.fromkeys(names, (0, 0)), 0, []
-    for end in ends:
-        for event in events[done:end]:
-            read, written = moved[event.tensor]
-            is_load = event.kind == "load"
-            moved = moved | {event.tensor: (read + event.n_bytes * is_load, written + event.n_bytes * (not is_load))}
-        steps.append(moved)
-        done = end
-    return tuple(steps)
+    """tensor -> (bytes read, bytes written) of the log's first `end` events, for each of the ends: a list."""
+    moved = np.zeros((len(events) + 1, len(names), 2), int)
+    for number, event in enumerate(events, start=1):
+        moved[number, names.index(event.tensor), int(event.kind == "store")] = event.n_bytes
+    return [dict(zip(names, map(tuple, step), strict=True)) for step in moved.cumsum(axis=0)[ends].tolist()]
 
 
 def total_bytes(moved):
@@ -160,3 +160,69 @@ def bars_panel(title, width, bars, *, left=112, right=96, **about):
     panel = Panel(title, width, 22 * len(bars) + 4, x=(0, most), y=y, margins=(left, right, 2, 2))
     panel.stacked(bars, **about)
     return panel
+
+
+@lru_cache(maxsize=64)
+def run(n_q, n_k, *, block_q, block_k, causal=False, order="q_outer", d, dtype="float16"):
+    """Tiled attention of rows of d numbers on a machine, visit by visit. Arguments as of `tile_grid`.
+
+    Returns a namespace. grid: of `tile_grid`. moved: for step 0 to grid.n_visits, tensor -> (bytes read, bytes written)
+    so far; what precedes a visit counts to it, what follows the last visit counts to that one. held: tensor or WORK ->
+    bytes in SRAM at the peak.
+    """
+    grid, machine = tile_grid(n_q, n_k, block_q, block_k, causal, order), Machine()
+    # Zeros: what the machine holds and moves does not depend on the numbers.
+    rows = {"Q": n_q, "K": n_k, "V": n_k, "O": n_q}
+    handles = [machine.hbm(np.zeros((n, d), dtype), name) for name, n in rows.items()]
+    kept = {name: machine.hbm(np.zeros(n_q, np.float32), name) for name in "lm"} if order == "kv_outer" else {}
+    options = {"block_q": block_q, "block_k": block_k, "causal": causal, "order": order}
+    tiled_attention_on_machine(machine, *handles, **options, **kept)
+    report, held = machine.report(), dict.fromkeys((*"QKVOlm", WORK), 0)
+    events = report.events
+    inner, outer, tensors = ("K", "Q", "QKVO") if order == "q_outer" else ("Q", "KV", "QKVOlm")
+    ends = [*visit_starts(events, 0, len(events), inner, outer), len(events)]
+    for name, n_bytes in report.peak_holders:
+        held[name.split("[")[0] if "[" in name else WORK] += n_bytes
+    return SimpleNamespace(grid=grid, moved=bytes_moved(events, ends, tensors), held=held)
+
+
+def parts_of(held, unit_bytes=1):
+    """The parts of a bar of what SRAM holds: (name, length, class)."""
+    classes = {name: name if name in TENSOR_COLOURS else "grey" for name in held}
+    return [(name, n_bytes / unit_bytes, classes[name]) for name, n_bytes in held.items() if n_bytes]
+
+
+def visits_of_both(runs, order, visit):
+    """order -> visits that its loop has made when that of `order` has made `visit`, and the other moved no more bytes.
+
+    runs: order -> what `run` gives of the same tiles.
+    """
+    spent = total_bytes(runs[order].moved[visit])
+    return {name: bisect_right([total_bytes(step) for step in run.moved], spent) - 1 for name, run in runs.items()}
+
+
+def race_panels(runs, order, visit):
+    """The grids of both loops, the bytes that they moved, and what is visited, in words."""
+    done, grids, loops = visits_of_both(runs, order, visit), [], {}
+    for name, run in runs.items():
+        title = f"{LOOPS[name]}: {done[name]} of {run.grid.n_visits}"
+        about = {"tips": partial(_tell, run), "choose": {"order": name}}
+        grids.append(grid_panel(run.grid, done[name], title, height=196, **about))
+        loops[LOOPS[name]] = run.moved[done[name]], run.moved[-1]
+    upper, lower = (f"{total_bytes(step):,}" for step, _ in loops.values())
+    title = f"Bytes: {upper} (upper: queries outermost), {lower}. Pale: written"
+    said = f"{order}: {_tell(runs[order], *runs[order].grid.visits[visit - 1])}" if visit else "Nothing visited yet."
+    return grids, moved_panel(title, 232, 160, TENSORS, loops), said
+
+
+def _tell(run, i, j):
+    """Which rows meet in a tile, with which visit, and what that moves."""
+    rows, visit = " and ".join(rows_of(run.grid, i, j)), int(run.grid.visit_number[i, j])
+    if not visit:
+        return f"{rows}: never loaded."
+    before, after, texts = run.moved[visit - 1], run.moved[visit], []
+    for way, verb in enumerate(("reads", "writes")):
+        moved = {name: after[name][way] - before[name][way] for name in after}
+        parts = [f"{name} {n_bytes:,}" for name, n_bytes in moved.items() if n_bytes]
+        texts += [f"{verb} {', '.join(parts)}"] if parts else []
+    return f"{rows}: visit {visit}, {'; '.join(texts)} bytes."

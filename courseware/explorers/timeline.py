@@ -20,8 +20,6 @@ KINDS = {
     "store": ("store of O", "grey", 1), "S": ("S = Q K^T", "S", 0), "O": ("O += P V", "O", 0),
     "max": ("softmax", "P", 1), "exp": ("softmax", "P", 1), "rescale": ("O times alpha", "P pale", 1),
 }  # fmt: skip
-
-
 START = {"rung": "a warp that fetches", "stages": 2, "consumers": 2, "head_dim": 128, "block_k": 128}
 
 
@@ -48,26 +46,8 @@ def evaluate(**chosen):
     return model
 
 
-def describe(model):
-    """Cycles, shares and what stands in the way, as HTML."""
-    s, run, limit = model.settings, model.run, GPUS["H100"].shared_bytes_per_block
-    bubbles = run.bubbles("tensor")
-    idle = sum(end - start for start, end in bubbles)
-    rows = [
-        ("a key tile in the steady state",
-         f"{model.steady.cycles_per_key_tile:,.0f} cycles for {64 * model.groups} query rows"),
-        ("tensor cores in the steady state", f"busy {model.steady_share:.0%}"),
-        ("bubbles in the picture", f"{len(bubbles)}, together {idle:,.0f} of {run.cycles:,.0f} cycles"),
-        ("shared memory", f"{run.shared_bytes / KIB:,.0f} KiB of {limit / KIB:.0f} KiB"
-         + (": it does not fit" if run.shared_bytes > limit else "")),
-    ]  # fmt: skip
-    groups = "1 group that computes" if model.groups == 1 else f"{model.groups} groups that compute"
-    note = f"<br>{s.rung} always has {groups}."
-    return table(rows) + (note if model.groups != s.consumers else "")
-
-
 def draw(model):
-    """The timeline of the first key tiles."""
+    """The timeline of the first key tiles; cycles, shares and what stands in the way."""
     s, run, lanes = model.settings, model.run, model.lanes
     stages = "1 stage" if s.stages == 1 else f"{s.stages} stages"
     panel = Panel(
@@ -96,9 +76,21 @@ def draw(model):
             tip = f"{what}: cycles {start:,.0f} to {end:,.0f}"
             panel.rect((start, end), (len(lanes) - HALF / 2, len(lanes) + HALF / 2), css, tip=tip)
     said = "; ".join(f"{lane}: {len(spans)} spans" for lane, spans in lanes.items())
+    bubbles, limit = run.bubbles("tensor"), GPUS["H100"].shared_bytes_per_block
+    idle = sum(end - start for start, end in bubbles)
+    rows = [
+        ("a key tile in the steady state",
+         f"{model.steady.cycles_per_key_tile:,.0f} cycles for {64 * model.groups} query rows"),
+        ("tensor cores in the steady state", f"busy {model.steady_share:.0%}"),
+        ("bubbles in the picture", f"{len(bubbles)}, together {idle:,.0f} of {run.cycles:,.0f} cycles"),
+        ("shared memory", f"{run.shared_bytes / KIB:,.0f} KiB of {limit / KIB:.0f} KiB"
+         + (": it does not fit" if run.shared_bytes > limit else "")),
+    ]  # fmt: skip
+    groups = "1 group that computes" if model.groups == 1 else f"{model.groups} groups that compute"
+    note = f"<br>{s.rung} always has {groups}." if model.groups != s.consumers else ""
     return Page(
         f"Timeline of {run.cycles:,.0f} cycles. {said}. The tensor cores are busy {run.share('tensor'):.0%} of the "
-        f"time in the picture, {model.steady_share:.0%} in the steady state.", (panel,), text=describe(model),
+        f"time in the picture, {model.steady_share:.0%} in the steady state.", (panel,), text=table(rows) + note,
     )  # fmt: skip
 
 

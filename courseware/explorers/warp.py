@@ -3,6 +3,7 @@
 The counts are those of `simulators.cuda_emulator.request`, the rules of one request.
 """
 
+from itertools import groupby
 from types import SimpleNamespace
 
 import numpy as np
@@ -37,7 +38,7 @@ def evaluate(mapping, columns=32, padding=0, floats=1, step=1):
     mapping leads it to; places: (row, column) of the first float that each lane loads; addresses: where each lane's
     load begins, in bytes from the matrix's beginning; requested_bytes: that some lane wants, each counted once; and
     misaligned: the first address that no GPU loads from, because element_bytes does not divide it, None if there is
-    none. Then there are also sectors: their numbers, of device memory that the request touches; passes: {bank: lanes}
+    none. Of what a GPU loads, sectors: their numbers, of device memory that the request touches; passes: {bank: lanes}
     for each pass over the banks; group_of_pass: the lanes that each pass serves some of, a range for each; conflicts;
     and memory: int [rows, pitch], for each float: 0 stays, 1 lies in a touched sector, 2 is requested, 3 is padding.
     """
@@ -50,6 +51,7 @@ def evaluate(mapping, columns=32, padding=0, floats=1, step=1):
     load.addresses = [(row * load.pitch + column) * FLOAT_BYTES for row, column in load.places]
     load.requested_bytes = len(set(load.addresses)) * load.element_bytes
     load.misaligned = next((address for address in load.addresses if address % load.element_bytes), None)
+    load.passes, load.group_of_pass, load.memory = [], [], np.zeros((load.rows, load.pitch), int)
     if load.misaligned is not None:
         return load
     asked = load.addresses, load.element_bytes
@@ -57,47 +59,42 @@ def evaluate(mapping, columns=32, padding=0, floats=1, step=1):
     load.conflicts, groups = request.conflicts(*asked), request.groups(*asked)
     first_lanes = [min(min(lanes) for lanes in of_banks.values()) for of_banks in load.passes]
     load.group_of_pass = [next(group for group in groups if lane in group) for lane in first_lanes]
-    place = np.arange(load.rows * load.pitch).reshape(load.rows, load.pitch)
-    load.memory = np.isin(place * FLOAT_BYTES // request.SECTOR_BYTES, list(load.sectors)).astype(int)
+    place = np.arange(load.memory.size).reshape(load.memory.shape)
+    load.memory += np.isin(place * FLOAT_BYTES // request.SECTOR_BYTES, list(load.sectors))
     load.memory[:, columns:] = np.where(load.memory[:, columns:], 1, 3)
     for row, column in load.places:
         load.memory[row, column : column + floats] = 2
     return load
 
 
-def describe(load):
-    """The load in words and numbers, as HTML."""
+def page(**settings):
+    """The load on the rows of a matrix in device memory, on the banks of shared memory, and in words and numbers."""
+    load = evaluate(**settings)
     floats = "one float" if load.floats == 1 else f"{load.floats} floats"
     rows = f"rows of {load.columns}" + (f" and {load.padding} of padding" if load.padding else "")
-    head = f"<b>{load.mapping}</b>, step {load.step} of {load.steps}: each lane loads {floats} from {rows}. "
+    text = f"<b>{load.mapping}</b>, step {load.step} of {load.steps}: each lane loads {floats} from {rows}. "
     if load.misaligned is not None:
-        return (
-            f"{head}A lane loads {load.element_bytes} bytes from address {load.misaligned}, which {load.element_bytes} "
+        text += (
+            f"A lane loads {load.element_bytes} bytes from address {load.misaligned}, which {load.element_bytes} "
             "does not divide: a GPU stops with the error <i>misaligned address</i>."
         )
-    moved_bytes = len(load.sectors) * request.SECTOR_BYTES
-    passes, conflicts = len(load.passes), load.conflicts
-    return (
-        f"{head}<br>In device memory: <b>{_several(len(load.sectors), 'sector')}</b>, {moved_bytes:,} bytes, of which "
-        f"{load.requested_bytes} are requested. In shared memory: <b>{_several(passes, 'pass', 'passes')}</b>, "
-        f"{_several(conflicts, 'of them a conflict', 'of them conflicts') if conflicts else 'no conflict'}."
-    )
+    else:
+        moved_bytes, passes, conflicts = len(load.sectors) * request.SECTOR_BYTES, len(load.passes), load.conflicts
+        text += (
+            f"<br>In device memory: <b>{_several(len(load.sectors), 'sector')}</b>, {moved_bytes:,} bytes, of which "
+            f"{load.requested_bytes} are requested. In shared memory: <b>{_several(passes, 'pass', 'passes')}</b>, "
+            f"{_several(conflicts, 'of them a conflict', 'of them conflicts') if conflicts else 'no conflict'}."
+        )
+    return Page("A warp's load on device memory and on the banks.", (_memory(load),), (_banks(load),), text=text)
 
 
 def _several(count, one, more=None):
     return f"{count} {one if count == 1 else more or one + 's'}"
 
 
-def page(**settings):
-    """The load on the rows of a matrix in device memory, and on the banks of shared memory."""
-    load = evaluate(**settings)
-    what = "A warp's load on device memory and on the banks."
-    return Page(what, (_memory(load),), (_banks(load),), text=describe(load))
-
-
 def _memory(load):
     title = "no GPU loads like this"
-    if load.misaligned is None:
+    if load.passes:
         title = f"{_several(len(load.sectors), 'sector')} of 8 floats (pale), and the floats that are requested (blue)"
     panel = Panel(
         f"Device memory: {title}", 746, 64 + (160 if load.rows == 8 else 192), (0, load.pitch), (load.rows, 0), grid="",
@@ -105,27 +102,22 @@ def _memory(load):
         y_ticks=[(row + 0.5, str(row)) for row in range(0, load.rows, load.rows // 8)],
         y_label=f"row{' (one a lane)' if load.rows == request.LANES else ''}",
     )  # fmt: skip
-    state = load.memory if load.misaligned is None else np.zeros((load.rows, load.pitch), int)
     kinds = np.array(["", "P pale", "Q", "skipped"], object)
-    panel.cells(kinds[state].tolist(), x=range(load.pitch + 1))
+    panel.cells(kinds[load.memory].tolist(), x=range(load.pitch + 1))
     # A sector is 8 floats, counted from the beginning of the matrix, wherever a row begins.
-    for place in range(0, state.size, 8):
+    for place in range(0, load.memory.size, 8):
         row, column = divmod(place, load.pitch)
         panel.line([(column, row), (column, row + 1)], "grey thin")
     for row in range(load.rows + 1):
         panel.line([(0, row), (load.pitch, row)], "grey hair")
-    if load.misaligned is None:
-        lanes = {}
-        for lane, place in enumerate(load.places):
-            lanes.setdefault(place, []).append(lane)
-        for (row, column), of_place in lanes.items():
-            _served(panel, column, row, of_place, load.floats, f"row {row}, float {column}", "Q")
+    for row, column in dict.fromkeys(load.places) if load.passes else ():
+        lanes = [lane for lane, place in enumerate(load.places) if place == (row, column)]
+        _served(panel, column, row, lanes, load.floats, f"row {row}, float {column}", "Q")
     return panel
 
 
 def _banks(load):
-    passes = load.passes if load.misaligned is None else []
-    groups = load.group_of_pass if passes else []
+    passes, groups = load.passes, load.group_of_pass
     begins = [number for number, group in enumerate(groups) if number == 0 or group != groups[number - 1]]
     conflicts = f", {load.conflicts} by conflict (orange)" if passes and load.conflicts else ", no conflict"
     title = f"{_several(len(passes), 'pass', 'passes')}, one a row{conflicts}" if passes else "no GPU loads like this"
@@ -147,13 +139,10 @@ def _banks(load):
 
 def _side_by_side(of_banks):
     """(first bank, lanes, how many banks) of neighbours that deliver to the same lanes in one pass."""
-    pieces = []
-    for bank in sorted(of_banks):
-        if pieces and pieces[-1][1] == of_banks[bank] and sum(pieces[-1][::2]) == bank:
-            pieces[-1][2] += 1
-        else:
-            pieces.append([bank, of_banks[bank], 1])
-    return pieces
+    in_turn = enumerate(sorted(of_banks))
+    for (lanes, _), banks in groupby(in_turn, key=lambda place: (of_banks[place[1]], place[1] - place[0])):
+        (_, first), *more = banks
+        yield first, lanes, 1 + len(more)
 
 
 def _served(panel, left, top, lanes, width, where, css):

@@ -102,8 +102,7 @@ def describe(model):
         f"<b>{model.rung.name}</b>: {model.rung.idea}<br>{counts['programs']:,} programs of {counts['warps']} warps, "
         f"{counts['resident']} at a time on a multiprocessor, {counts['tiles']:,g} tiles of keys each. For a tile: "
         f"{counts['product_clocks']:,.0f} clocks of products, {counts['instructions']:,.0f} instructions of each warp, "
-        f"{counts['exponentials']:,} exponentials; {arrives}."
-        "<br>"
+        f"{counts['exponentials']:,} exponentials; {arrives}.<br>"
     )
     if model.parent is None:
         return text + "The first rung is measured against none."

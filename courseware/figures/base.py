@@ -35,31 +35,22 @@ class Picture(Figure):
         super().__init__(figsize=(width_inches, height_inches), dpi=DPI, facecolor="white")
         self.alt = alt
 
-    @property
-    def shown_width(self):
-        """Pixels of a notebook's page."""
-        return round(SHOWN_DPI * self.get_figwidth())
-
     def _repr_html_(self):
         """An <img>: JupyterLab, nbconvert and myst-nb show no alternative text of a bare PNG."""
         if not self.alt:
             raise ValueError("a picture needs alternative text, which says what it shows: its alt")
-        source = f"data:image/png;base64,{base64.b64encode(png(self, colours=64)).decode()}"
-        about = f'alt="{escape(self.alt)}" width="{self.shown_width}" style="max-width: 100%; border-radius: 6px"'
-        return f'<style>{NIGHT}</style><img class="drawn" {about} src="{source}">'
+        source, width = base64.b64encode(png(self)).decode(), round(SHOWN_DPI * self.get_figwidth())
+        about = f'alt="{escape(self.alt)}" width="{width}" style="max-width: 100%; border-radius: 6px"'
+        return f'<style>{NIGHT}</style><img class="drawn" {about} src="data:image/png;base64,{source}">'
 
 
-def png(figure, colours=None):
-    """The figure as PNG bytes, DPI pixels to the inch. With 64 `colours` it takes a third of the bytes."""
+def png(figure):
+    """The figure as PNG bytes, DPI pixels to the inch. In 64 colours it takes a third of the bytes."""
     canvas = FigureCanvasAgg(figure)
     with rc_context({"text.hinting": "none"}):  # texts in two thirds of the time
         canvas.draw()
-    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
-    if colours:
-        image = image.quantize(colours, dither=Image.Dither.NONE)
-    buffer = io.BytesIO()
-    # A widget's picture is drawn for a moment only, so that speed counts for more than size.
-    image.save(buffer, "png", compress_level=9 if colours else 1)
+    image, buffer = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"), io.BytesIO()
+    image.quantize(64, dither=Image.Dither.NONE).save(buffer, "png", compress_level=9)
     return buffer.getvalue()
 
 

@@ -4,7 +4,6 @@ from itertools import product
 
 from courseware.explorers import tile_grid
 from courseware.explorers.svg import BLUE, VERMILLION, Page
-from courseware.explorers.tiled_attention import parts_of
 
 from .base import INK, curves, legend, log_axes, panels, tidy
 
@@ -70,7 +69,9 @@ def draw_budget(peak_holders, *, block_q, block_k, d):
         held[name[0] if name[0] in "QKV" else of_size.get(n_bytes, "")] += n_bytes
     budget_bytes = sum(four_tiles.values())
     cases = {"the four tiles": four_tiles, "the machine": held}
-    bars = {case: (parts_of(parts), f"{sum(parts.values()):,}", budget_bytes) for case, parts in cases.items()}
+    bars = {
+        case: (tile_grid.parts_of(parts), f"{sum(parts.values()):,}", budget_bytes) for case, parts in cases.items()
+    }
     totals = "; ".join(f"{case}: {total}" for case, (_, total, _) in bars.items())
     panel = tile_grid.bars_panel(f"Bytes in SRAM; line: the budget of {budget_bytes:,}", 730, bars)
     return Page(f"Bars of bytes in SRAM by tensor, against a budget of {budget_bytes:,}. {totals}.", (panel,))

@@ -109,9 +109,7 @@ def draw_ladder(n, head_dim=128):
 
 def draw_peers(dtype="float16"):
     """This lesson's kernel, the portable one, and PyTorch's two, at every shape of the record. Returns a figure."""
-    rows = sorted(
-        records.rows(RECORD, dtype=dtype), key=lambda row: (row["head_dim"], row["causal"], row["n"])
-    )  # fmt: skip
+    rows = sorted(records.rows(RECORD, dtype=dtype), key=lambda row: (row["head_dim"], row["causal"], row["n"]))
     shapes = [f"d={row['head_dim']} {'causal' if row['causal'] else 'full'} {row['n'] // 1024}k" for row in rows]
     said = [
         f"{shape}: " + ", ".join(f"{name} {row['tflops'][peer]:.0f}" for peer, (name, *_) in PEERS.items())

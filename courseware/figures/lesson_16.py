@@ -10,17 +10,15 @@ from courseware.simulators import ring
 
 from .base import INK, PALE, bare, label, legend, panels, tidy
 
-RECORD = "ring-h100-x2"
+RECORD = "ring-h200-x2"
 METHODS = {
     "ring": "ring",
     "all_gather": "all-gather",
     "ulysses": "Ulysses",
-    "context_parallel, sdpa_cudnn": "torch, cuDNN",
-    "context_parallel, sdpa_flash": "torch, flash",
     "context_parallel, sdpa_cudnn, allgather": "torch, cuDNN, all-gather",
-    "context_parallel, sdpa_cudnn, alltoall": "torch, cuDNN, all-to-all",
+    "context_parallel, sdpa_cudnn, alltoall": "torch, cuDNN, step by step",
     "context_parallel, sdpa_flash, allgather": "torch, flash, all-gather",
-    "context_parallel, sdpa_flash, alltoall": "torch, flash, all-to-all",
+    "context_parallel, sdpa_flash, alltoall": "torch, flash, step by step",
 }
 
 
@@ -58,7 +56,7 @@ def draw_steps(ranks):
 def draw_race(flops_per_s, links, heads=16, head_dim=128, measured=()):
     """Milliseconds of a step's arithmetic and of a transfer against the rows of a rank, zigzag shards, bf16.
 
-    links: name -> bytes per second. measured: (rows of a rank, ms) of transfers on a GPU, drawn as dots.
+    links: name -> bytes per second. measured: (rows of a rank, ms) of transfers on a GPU, drawn as diamonds.
     """
     rows = 2.0 ** np.arange(9, 18.1, 0.25)
     compute = 1e3 * 4 * head_dim * heads * rows**2 / 2 / flops_per_s
@@ -82,14 +80,8 @@ def draw_race(flops_per_s, links, heads=16, head_dim=128, measured=()):
     return figure
 
 
-def methods():
-    """{name: what it is called} of those that were measured."""
-    found = {row["method"] for row in records.rows(RECORD, kind="time")}
-    return {name: said for name, said in METHODS.items() if name in found}
-
-
 def measured(which):
-    """Rows of a table: a shape, one GPU's ms, and how many times as fast each of `methods` is.
+    """Rows of a table: a shape, one GPU's ms, and how many times as fast each of METHODS is.
 
     which: "forward" or "backward". Of what failed, or was not measured, nothing.
     """
@@ -98,7 +90,7 @@ def measured(which):
         found.setdefault((row["n"], row["heads"], row["kv_heads"]), {})[row["method"]] = row
     rows = []
     for (n, heads, kv_heads), of in sorted(found.items(), key=lambda item: (item[0][1], item[0][0])):
-        times = [of.get(name, {}).get("times_one_gpu", {}).get(which) for name in methods()]
+        times = [of.get(name, {}).get("times_one_gpu", {}).get(which) for name in METHODS]
         heads = f"{heads}" if heads == kv_heads else f"{heads} over {kv_heads}"
         rows.append((f"{n // 1024}k", heads, of["one_gpu"]["ms"][which], *(x and f"{x:.2f}" for x in times)))
     return rows
@@ -114,3 +106,40 @@ def transfers():
     """[(rows of a rank, ms, GB/s)] of K and V on their way to the next rank, alone, with as many heads of K as of Q."""
     gpus, rows = records.record(RECORD)["gpus"], records.rows(RECORD, kind="rotation", heads=16)
     return [(row["n"] // gpus, row["ms"], row["gb_per_s"]) for row in rows if "ms" in row]
+
+
+def peak_mb(n, heads=16):
+    """Rows of a table: MB that a GPU held in the forward, beside inputs and results, by method."""
+    rows = {row["method"]: row for row in records.rows(RECORD, kind="time", n=n, heads=heads) if "peak_bytes" in row}
+    named = {"one_gpu": "one GPU, the whole sequence"} | METHODS
+    return [(named[name], rows[name]["peak_bytes"]["forward"] / 1e6) for name in named if name in rows]
+
+
+def spans_of(which, n):
+    """{(rank, "kernels" or "transfers"): [(ms from the start, ms)]} of one pass, by PyTorch's profiler.
+
+    A pass begins after a barrier, which is an all-reduce.
+    """
+    spans = records.rows(RECORD, kind="span", n=n, **{"pass": which})
+    begin_us, found = {span["rank"]: span["start_us"] for span in spans if "AllReduce" in span["name"]}, {}
+    spans = [span for span in spans if span["start_us"] > begin_us[span["rank"]]]
+    first_us = min(span["start_us"] for span in spans)
+    for span in spans:
+        lane = "transfers" if span["name"].startswith("nccl") else "kernels"
+        begin_ms = (span["start_us"] - first_us) / 1e3
+        found.setdefault((span["rank"], lane), []).append((begin_ms, span["us"] / 1e3))
+    return dict(sorted(found.items()))
+
+
+def draw_spans(which, n):
+    """What the GPUs did during one pass: a lane for the kernels and one for the transfers of each. A figure."""
+    lanes, said = spans_of(which, n), []
+    figure, (axes,) = panels(0.9 + 0.36 * len(lanes), left=0.14, note=records.provenance(RECORD), alt="")
+    for place, ((rank, lane), spans) in enumerate(lanes.items()):
+        axes.broken_barh(spans, (place + 0.1, 0.8), facecolor=ORANGE if lane == "transfers" else BLUE)
+        said.append(f"rank {rank}, {lane}: {sum(ms for _, ms in spans):.3g} ms")
+    axes.set_yticks([place + 0.5 for place in range(len(lanes))], [f"rank {rank}: {lane}" for rank, lane in lanes])
+    axes.set_ylim(len(lanes), 0)
+    tidy(axes, x="ms")
+    figure.alt = f"Timeline of the {which} pass, {n:,} tokens. {'; '.join(said)}."
+    return figure

@@ -8,8 +8,10 @@ from courseware.explorers.svg import BLUE, GREEN, GREY, ORANGE, VERMILLION
 
 from .base import curves, legend, log_axes, panels, tidy
 
-RECORD = training_step.RECORD
-NAMES = {method: name for name, method in training_step.METHODS.items()} | {"sdpa": "PyTorch"}
+RECORD, OVER_RANKS = training_step.RECORD, "ring-h200-x2"
+WAYS = "one_gpu", "data_parallel", "context_parallel"
+CONTROL = {"control": "flash_attention, one parameter changed by 1e-7"}
+NAMES = {method: name for name, method in training_step.METHODS.items()} | {"sdpa": "PyTorch"} | CONTROL
 STYLES = {
     "ours": (BLUE, "-"), "sdpa": (GREEN, "--"), "sdpa_flash": (GREEN, "--"), "sdpa_cudnn": (ORANGE, "--"),
     "plain": (VERMILLION, ":"), "eager": (GREY, "-."),
@@ -33,7 +35,7 @@ def draw_losses(losses, note=None):
     return figure
 
 
-def apart(beside="sdpa_flash", last=20):
+def apart(beside="ours", last=20):
     """Rows of a table: how far each method's recorded loss is from another's, in the first steps and in the last."""
     losses = recorded_losses()
     off = {name: np.abs(np.subtract(each, losses[beside])) for name, each in losses.items() if name != beside}
@@ -74,3 +76,11 @@ def steps(what="ms"):
         (f"{n // 1024}k", *(n in rows and f"{rows[n][what] / size:,.0f}" or "" for rows in of.values()))
         for n in sorted(of["ours"])
     ]
+
+
+def over_ranks():
+    """Rows of a table: tokens of a sequence, sequences, and ms of a step in each of WAYS."""
+    found = {}
+    for row in records.rows(OVER_RANKS, kind="step"):
+        found.setdefault((row["n"], row["batch"]), {})[row["method"]] = round(row["ms"])
+    return [(f"{n // 1024}k", batch, *(of.get(way) for way in WAYS)) for (n, batch), of in found.items()]

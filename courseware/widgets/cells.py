@@ -35,7 +35,7 @@ def cell_magic(name: str) -> str | None:
 def syntax_error(name: str) -> str | None:
     """What is to be said if the newest cell that defines `name` is no Python, so that the one before is still there."""
     try:
-        ast.parse(getattr(_shell(), "transform_cell", str)(_newest_cell(name)))
+        ast.parse(getattr(shell(), "transform_cell", str)(_newest_cell(name)))
     except SyntaxError as error:
         where = f"a syntax error in line {error.lineno}"
         return f"the cell above has {where}, so Python still has the {name} from before. Mend it, then run both again."
@@ -43,22 +43,23 @@ def syntax_error(name: str) -> str | None:
 
 
 def _newest_cell(name):
-    cells = getattr(getattr(_shell(), "history_manager", None), "input_hist_raw", [])
+    cells = getattr(getattr(shell(), "history_manager", None), "input_hist_raw", [])
     defining = re.compile(rf"^(def {name}\b|{name} *=)", re.MULTILINE)
     return next(filter(defining.search, reversed(cells)), "")
 
 
-def _shell():
+def shell():
+    """IPython's shell; None outside a notebook."""
     return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 
 
 def explain_unknown_names(explain: Callable[[], None]) -> None:
     """From now on, call explain() below each NameError of a notebook's cell: after a restart, all names are gone."""
 
-    def handle(shell, kind, error, traceback, tb_offset=None):
-        shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
+    def handle(here, kind, error, traceback, tb_offset=None):
+        here.showtraceback((kind, error, traceback), tb_offset=tb_offset)
         if kind is NameError:
             explain()
 
-    if shell := _shell():
-        shell.set_custom_exc((NameError,), handle)
+    if here := shell():
+        here.set_custom_exc((NameError,), handle)

@@ -3,9 +3,11 @@ end may draw one output without the others."""
 
 import contextlib
 import contextvars
-import html
 import threading
 from collections.abc import Callable, Iterator
+from html import escape as escape
+
+from .cells import shell
 
 # Okabe and Ito's palette, as in the figures.
 EDGES = {"quiet": "#888888", "passed": "#009E73", "failed": "#D55E00", "guess": "#0072B2"}
@@ -28,15 +30,9 @@ STYLE = (
     "</style>"
 )
 
-escape = html.escape
-
 
 def in_notebook() -> bool:
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    return get_ipython() is not None
+    return shell() is not None
 
 
 def boxed(content: str, mood: str = "quiet") -> str:

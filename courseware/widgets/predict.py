@@ -49,12 +49,11 @@ class Guess:
             raise ValueError(f"the result {result!r} is none of the options {', '.join(self.options)}")
         guess, came = self.value, self._written(result)
         if guess is None:
-            said = f"Result: {came}."
+            mood, said = "quiet", f"Result: {came}."
         elif self._written(guess) == came:
-            said = f"Your guess: {came}. That is right."
+            mood, said = "passed", f"Your guess: {came}. That is right."
         else:
-            said = f"Your guess: {self._written(guess)}. Result: {came}{self._off(guess, result)}."
-        mood = "quiet" if guess is None else "passed" if self._written(guess) == came else "guess"
+            mood, said = "guess", f"Your guess: {self._written(guess)}. Result: {came}{self._off(guess, result)}."
         more = f" {explanation}" if explanation else ""
         show(said + more, boxed(f"<p><b>{escape(said)}</b>{escape(more)}</p>", mood))
 

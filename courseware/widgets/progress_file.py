@@ -61,14 +61,10 @@ def _load():
     except FileNotFoundError:
         return {kind: {} for kind in KINDS}
     except (ValueError, TypeError, AttributeError):
-        _set_aside(path)
+        # It is renamed to the first free progress.json.damaged, .damaged-2, ...
+        aside, count = path.with_name(path.name + ".damaged"), 1
+        while aside.exists():
+            count += 1
+            aside = path.with_name(f"{path.name}.damaged-{count}")
+        os.replace(path, aside)
         return {kind: {} for kind in KINDS}
-
-
-def _set_aside(path):
-    """Renames a damaged file to the first free progress.json.damaged, .damaged-2, ..."""
-    aside, count = path.with_name(path.name + ".damaged"), 1
-    while aside.exists():
-        count += 1
-        aside = path.with_name(f"{path.name}.damaged-{count}")
-    os.replace(path, aside)

@@ -11,7 +11,7 @@ from functools import cache
 import nbformat
 import pytest
 
-from courseware.explorers.explorer import script
+from courseware.explorers.explorer import SCRIPT
 from courseware.explorers.words import plain
 from tests.browser import lab
 from tests.courseware.explorers.conftest import every_explorer
@@ -159,7 +159,7 @@ def test_a_finger_drags_and_the_page_stays(opened):
 def test_a_slow_model_is_announced_and_asked_for_the_last_choice_only(opened):
     page = opened(PAIR)
     page.set_content(
-        f"""<div id="place"></div><script type="module">{script()}
+        f"""<div id="place"></div><script type="module">{SCRIPT}
         const listeners = [], options = [["0", 0], ["1", 1], ["2", 2], ["3", 3]]
         const now = {{ state: {{ settings: {{ n: 0 }}, ends: {{}}, html: "<p>0</p>" }} }}
         now.controls = [{{ kind: "slider", name: "n", label: "n", options, play: false }}]

@@ -68,18 +68,17 @@ def tile_schedule(
 ):
     """(head, first row, tiles to visit, how many of them need no mask) of this program's i-th tile.
 
-    Programs take tiles as `hopper_forward.query_tile` says, but exchange their pairs. With fewer queries than keys, the
-    pairs of key tiles differ, and a head may well have as many as there are programs, or half of that: a program would
-    get the longest pair of every head.
+    Programs take tiles as `hopper_forward.query_tile` says, but those of a turn that has a pair for each move on by
+    `shift_of_pairs`.
 
     BY_KEY, the tiles are of keys, and visit tiles of queries, the last one first; otherwise the other way round, and
     the first one first. So tiles without a mask come first. STREAMED: rows of a tile that is visited.
     """
-    n_tiles, heads, group_size, n_q, n_k = shape
+    n_tiles, heads, group_size, n_q, n_k, shift = shape
     if PAIRED:
         turn, place, n_programs = i // 2, gl.program_id(0), gl.num_programs(0)
-        if turn < n_tiles // 2 // n_programs:  # a pair for every program
-            place = (place + turn * (n_programs // 3)) % n_programs
+        if turn < n_tiles // 2 // n_programs:
+            place = (place + turn * shift) % n_programs
         tile = place + turn * n_programs
         if i % 2 == 1:
             tile = n_tiles - 1 - tile
@@ -112,7 +111,7 @@ def producer(
     BY_KEY: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr,
 ):  # fmt: skip
     """The fetching warp. For each tile: what stays, 64 rows for each group; then what streams past; always in pairs."""
-    n_tiles, heads, group_size, n_q, n_k = shape
+    n_tiles, heads, group_size, n_q, n_k, _ = shape
     staying_a, staying_b = staying
     streaming_a, streaming_b = streaming
     a_smem, b_smem, a_stages, b_stages, out_smem = smem
@@ -221,7 +220,7 @@ def dkdv_step(
     dV is started only after dS, although it could be before: P and dP would be in registers beside P^T as an operand
     under way, and with dQ there are none for all three. tile: the tile of queries, counted through all heads.
     """
-    n_tiles, heads, group_size, n_q, n_k = shape
+    n_tiles, heads, group_size, n_q, n_k, _ = shape
     k_smem, v_smem, q_stages, do_stages, out_smem = smem
     lse_stages, delta_stages = statistics
     ds_smem, dq_smem, ds_ready = pieces
@@ -275,7 +274,7 @@ def dkdv_consumer(
     GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr, WITH_DQ: gl.constexpr,
 ):  # fmt: skip
     """A computing group: FA2 Alg. 2 for its 64 keys of every key tile, with four warps."""
-    n_tiles, heads, group_size, n_q, n_k = shape
+    n_tiles, heads, group_size, n_q, n_k, _ = shape
     k_smem, v_smem, q_stages, do_stages, out_smem = smem
     tile_ready, stage_ready = ready
     tile_empty, stage_empty = empty
@@ -320,7 +319,7 @@ def dq_step(
     IS_CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
     """FA2 Alg. 2, lines 10, 11, 13 to 15, for 128 keys: dq with them."""
-    n_tiles, heads, group_size, n_q, n_k = shape
+    n_tiles, heads, group_size, n_q, n_k, _ = shape
     BLOCK_D: gl.constexpr = k_stages.shape[4]
     S_LAYOUT: gl.constexpr = rows.type.layout.parent
     D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
@@ -353,7 +352,7 @@ def dq_consumer(
     GROUP: gl.constexpr, IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, PAIRED: gl.constexpr,
 ):  # fmt: skip
     """A computing group: its 64 queries of every query tile, with four warps."""
-    n_tiles, heads, group_size, n_q, n_k = shape
+    n_tiles, heads, group_size, n_q, n_k, _ = shape
     q_smem, do_smem, k_stages, v_stages, out_smem = smem
     tile_ready, stage_ready = ready
     tile_empty, stage_empty = empty
@@ -390,18 +389,19 @@ def dq_consumer(
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["n_tiles", "n_q", "n_k"])
+@gluon.jit(do_not_specialize=["n_tiles", "n_q", "n_k", "shift"])
 def hopper_dkdv_kernel(
     q_desc, k_desc, v_desc, do_desc, dk_desc, dv_desc, dq_desc, lse_ptr, delta_ptr,
-    n_tiles, heads, group_size, n_q, n_k, scale, scale_log2,
+    n_tiles, heads, group_size, n_q, n_k, shift, scale, scale_log2,
     IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr, WITH_DQ: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Each program computes dK and dV of key tiles, as `tile_schedule` hands them out.
 
     q, do: [batch, heads, n_q, head_dim]; k, v, dk, dv: [batch, heads / group_size, n_k, head_dim], as descriptors. lse,
-    delta: fp32 [batch, heads, n_q], contiguous. n_tiles: key tiles of all heads and sequences. WITH_DQ: whether they
-    add to dq, too, a descriptor of fp32 [16 * pieces, 256]: see `in_thread_order`. A piece has 64 rows and 64 columns.
+    delta: fp32 [batch, heads, n_q], contiguous. n_tiles: key tiles of all heads and sequences. shift: see
+    `shift_of_pairs`. WITH_DQ: whether they add to dq, too, a descriptor of fp32 [16 * pieces, 256]: see
+    `in_thread_order`. A piece has 64 rows and 64 columns.
     """
     BLOCK_M: gl.constexpr = q_desc.block_type.shape[2]
     BLOCK_D: gl.constexpr = q_desc.block_type.shape[3]
@@ -424,7 +424,7 @@ def hopper_dkdv_kernel(
         pieces = (ds_smem, dq_smem, barriers(2, 2))
     ready = (barriers(1, 1), barriers(STAGES, 2))
     empty = (barriers(1, 2), barriers(STAGES, 2))
-    shape = (n_tiles, heads, group_size, n_q, n_k)
+    shape = (n_tiles, heads, group_size, n_q, n_k, shift)
     fence_async_shared()
     gl.warp_specialize([
         (dkdv_consumer, (dk_desc, dv_desc, dq_desc, smem, statistics, pieces, ready, empty, shape, scale, scale_log2,
@@ -436,10 +436,10 @@ def hopper_dkdv_kernel(
     ], [4, 1], [CONSUMER_REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["n_tiles", "n_q", "n_k"])
+@gluon.jit(do_not_specialize=["n_tiles", "n_q", "n_k", "shift"])
 def hopper_dq_kernel(
     q_desc, k_desc, v_desc, do_desc, dq_desc, lse_ptr, delta_ptr,
-    n_tiles, heads, group_size, n_q, n_k, scale, scale_log2,
+    n_tiles, heads, group_size, n_q, n_k, shift, scale, scale_log2,
     IS_CAUSAL: gl.constexpr, MASK_K_ROWS: gl.constexpr, PAIRED: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -454,7 +454,7 @@ def hopper_dq_kernel(
     smem = (q_smem, do_smem, k_stages, v_stages, out_smem)
     ready = (barriers(1, 1), barriers(STAGES, 1))
     empty = (barriers(1, 2), barriers(STAGES, 2))
-    shape = (n_tiles, heads, group_size, n_q, n_k)
+    shape = (n_tiles, heads, group_size, n_q, n_k, shift)
     fence_async_shared()
     gl.warp_specialize([
         (dq_consumer, (dq_desc, lse_ptr, delta_ptr, smem, ready, empty, shape, scale, scale_log2, gl.constexpr(0),
@@ -485,6 +485,17 @@ def block_m(head_dim, fused):
     return 128 if fused and head_dim <= 64 else 64
 
 
+def shift_of_pairs(tiles_of_head, n_programs):
+    """By how many tiles programs move on at each turn, under a causal mask.
+
+    With fewer queries than keys, the pairs of key tiles differ. Where a head has about as many tiles as there are
+    programs, or half as many, and so on, a program would get the longest pair of every head: half a head makes up for
+    it. With equally many, all pairs are equal.
+    """
+    apart = n_programs % tiles_of_head
+    return tiles_of_head // 2 if 8 * min(apart, tiles_of_head - apart) < tiles_of_head else 0
+
+
 @functools.lru_cache(MAX_CACHED_LAUNCHES)
 def plan(q, k, v, lse, delta, do, capability, n_sms, causal, scale, fused):
     """The Launches of dK and dV, and of dQ for tensors of this metadata, and the number of pieces of dQ.
@@ -495,10 +506,13 @@ def plan(q, k, v, lse, delta, do, capability, n_sms, causal, scale, fused):
     _, kv_heads, n_k, _ = k.shape
 
     def launch(kernel, n, heads_with_tiles, **constants):
-        n_tiles = -(-n // BLOCK.value) * heads_with_tiles * batch
+        tiles_of_head = -(-n // BLOCK.value)
+        n_tiles = tiles_of_head * heads_with_tiles * batch
+        n_programs = min(n_sms, n_tiles)
         return Launch(
-            kernel, (min(n_sms, n_tiles), 1, 1),
-            n_tiles, heads, heads // kv_heads, n_q, n_k, scale, scale * LOG2_E.value,
+            kernel, (n_programs, 1, 1),
+            n_tiles, heads, heads // kv_heads, n_q, n_k, shift_of_pairs(tiles_of_head, n_programs), scale,
+            scale * LOG2_E.value,
             IS_CAUSAL=causal, PAIRED=causal and n_tiles > n_sms, **constants,
             CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS, num_warps=4,
         )  # fmt: skip

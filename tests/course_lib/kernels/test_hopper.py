@@ -37,6 +37,25 @@ def halves(n_q, n_k, d=64, **shape):
 
 
 @emulated
+@pytest.mark.parametrize("tiles_q, tiles_k, heads, n_programs, most", [
+    (64, 128, 16, 132, 1.09), (33, 66, 16, 132, 1.01), (22, 44, 16, 132, 1.25),  # 1.29, 1.32, 1.48 in plain order
+    (64, 64, 16, 132, 1.04), (3, 7, 9, 5, 1.3), (5, 5, 5, 4, 1.2), (1, 4, 3, 5, 2),
+])  # fmt: skip
+def test_causal_key_tiles_are_dealt_out_evenly_also_with_fewer_queries(tiles_q, tiles_k, heads, n_programs, most):
+    found, shares, n_tiles = [], [], tiles_k * heads
+    for pid in range(n_programs):
+        gluon_emulator.Program.current = gluon_emulator.Program((pid, 0, 0), (n_programs, 1, 1))
+        shift = backward.shift_of_pairs(tiles_k, n_programs)
+        shape = n_tiles, heads, 1, 128 * tiles_q, 128 * tiles_k, shift
+        own = range(forward.tiles_of_program(n_tiles, True))
+        mine = [backward.tile_schedule(i, shape, 128, True, True, True) for i in own]
+        found += [(int(head), int(start)) for head, start, *_ in mine]
+        shares.append(int(sum(n_visits for _, _, n_visits, _ in mine)))
+    assert sorted(found) == [(head, 128 * tile) for head in range(heads) for tile in range(tiles_k)]
+    assert max(shares) <= most * sum(shares) / n_programs
+
+
+@emulated
 @pytest.mark.parametrize("n, heads, n_sms", [(640, 1, 1), (640, 1, 2), (640, 1, 4), (384, 3, 4), (640, 2, 3)])
 def test_every_tile_is_computed_once_whatever_the_number_of_programs(n, heads, n_sms, monkeypatch):
     stored, store = [], forward.tma.async_copy_shared_to_global
@@ -291,9 +310,9 @@ BACKWARD_MISTAKES = {
         DQ_STORED, "", r"stores to dq_smem\[\d\], which the copy engine may still read"
     ),
     "keys are handed back by one group for both": (
-        "empty = (barriers(1, 2), barriers(STAGES, 2))\n    shape = (n_tiles, heads, group_size, n_q, n_k)\n"
+        "empty = (barriers(1, 2), barriers(STAGES, 2))\n    shape = (n_tiles, heads, group_size, n_q, n_k, shift)\n"
         "    fence_async_shared()\n    gl.warp_specialize([\n        (dkdv",
-        "empty = (barriers(1, 1), barriers(STAGES, 2))\n    shape = (n_tiles, heads, group_size, n_q, n_k)\n"
+        "empty = (barriers(1, 1), barriers(STAGES, 2))\n    shape = (n_tiles, heads, group_size, n_q, n_k, shift)\n"
         "    fence_async_shared()\n    gl.warp_specialize([\n        (dkdv",
         r"reads k_smem\[\d\] without having waited",
     ),

@@ -119,11 +119,12 @@ def kernels(monkeypatch, nvidia):
     stand_ins = {}
     monkeypatch.setattr(forward.runtime, "capability", lambda device: None)
     monkeypatch.setattr(checks, "COMPILED", False)
-    for module, names in ((forward, ["flash_forward"]), (backward, ["delta", "dkdv", "dq"])):
+    of_modules = {forward: ["flash_forward"], backward: ["delta", "dkdv", "dq"], decode: ["decode", "merge"]}
+    for module, names in of_modules.items():
         for name in names:
             stand_ins[name] = Jitted(getattr(module, f"{name}_kernel").arg_names)
             monkeypatch.setattr(module, f"{name}_kernel", stand_ins[name])
-    plans = forward.plan, backward.plan, backward.delta_plan
+    plans = forward.plan, backward.plan, backward.delta_plan, decode.plan
     for plan in plans:
         plan.cache_clear()
     yield stand_ins
@@ -190,6 +191,24 @@ def test_another_call_is_compiled_anew(kernels, run, changed):
         assert len(kernels[name].compiled) == 2 and [number for number, *_ in kernels[name].launches] == [1, 2]
 
 
+@pytest.mark.parametrize("change", ("lengths", "block_table", "sinks", "alignment of sinks", "weights", "strides of w"))
+def test_another_call_of_decoding_is_compiled_anew(kernels, change):
+    q, sinks, w = torch.zeros(2, 4, 1, 16, dtype=HALF), torch.zeros(4), torch.zeros(3, 2, 4)
+    numbers, mods = torch.ones(2, 1, dtype=torch.int32), {"mods": (len,)}
+    first, second = {
+        "lengths": ({}, {"lengths": numbers[:, 0]}),
+        "block_table": ({}, {"block_table": numbers}),
+        "sinks": ({}, {"sinks": sinks}),
+        "alignment of sinks": ({"sinks": sinks}, {"sinks": misaligned(sinks)}),
+        "weights": ({}, {"weights": w[:1]} | mods),
+        "strides of w": ({"weights": w[:1]} | mods, {"weights": w.transpose(0, 1)[:1]} | mods),
+    }[change]
+    for how in (first, first, second, second):
+        decode.decode(q, q, q, **how, causal=True, scale=0.5, num_splits=2)
+    for name in ("decode", "merge"):
+        assert len(kernels[name].compiled) == 2 and [number for number, *_ in kernels[name].launches] == [1, 2]
+
+
 @pytest.mark.parametrize("name, other", (("dkdv", "dq"), ("dq", "dkdv")))
 def test_each_kernel_of_the_backward_has_its_configuration_and_is_launched_where_it_is_needed(kernels, name, other):
     for how in ({}, {f"config_{name}": (32, 16, 8, 2)}, {f"need_{other}": False, "scale": 2.0}):
@@ -229,7 +248,7 @@ def test_a_launch_takes_exactly_what_select_says(kernels, monkeypatch, capabilit
 def test_a_launch_of_decoding_takes_what_select_says(capability):
     q, k = torch.empty(2, 8, 1, 128, dtype=HALF), torch.empty(2, 2, 300, 128, dtype=HALF)
     options = dict(causal=True, scale=1.0, window_left=None, store_lse=False, num_splits=None, config=None)
-    metas = [*map(tensor_meta, (q, k, k)), None, None, capability, 132]
+    metas = [*map(tensor_meta, (q, k, k)), *[None] * 4, capability, 132]
     started, _, num_splits = decode.plan(*metas, **options)
     config = select(
         "decode", dtype=HALF, head_dim=128, causal=True, capability=capability, n_k=300, by_descriptor=False

@@ -277,10 +277,8 @@ def test_wrong_texts_and_inexact_logits_are_not_timed(tiny_server, monkeypatch, 
 
     def server_that_errs(name, dtype, factor, model, **options):
         server = Server(model, **options)
-        attention, of = (
-            server.attention,
-            ("padded" if "attention" in options else "pages", model.embedding.weight.dtype),
-        )
+        attention, kind = server.attention, "padded" if "attention" in options else "pages"
+        of = kind, model.embedding.weight.dtype
         server.attention = lambda *given, **how: attention(*given, **how) * (factor if of == (name, dtype) else 1)
         return server
 

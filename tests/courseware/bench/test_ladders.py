@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -237,10 +238,6 @@ def test_the_published_profile():
     assert all(limit == next(limits[what] for what in limits if words in what) for words, limit in said)
 
 
-def no_compiler(*_, **__):
-    raise NoCompiler
-
-
 def test_clocks_of_a_query_and_a_key(monkeypatch):
     names = [name for name, rung in CUDA.items() if rung.kept and name != "keys split"] + ["vector loads"]
     clocks = {name: cuda_ladder.clocks(CUDA[name]) for name in names}
@@ -255,7 +252,7 @@ def test_clocks_of_a_query_and_a_key(monkeypatch):
     for name, of in clocks.items():  # where no multiprocessor is without a block
         slow, fast, measured = cuda_ladder.bounds_and_speed(CUDA[name], of, 16896)
         assert slow < measured < fast, name
-    monkeypatch.setattr(cuda_ladder.runner, "launch", no_compiler)
+    monkeypatch.setattr(cuda_ladder.runner, "launch", Mock(side_effect=NoCompiler))
     for name in ("shared scores", "padding"):
         assert cuda_ladder.clocks(CUDA[name]) == pytest.approx(clocks[name], abs=0.1)
 

@@ -7,25 +7,18 @@ import pytest
 from courseware.bench import bounds, records
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+def test_rows_are_those_wanted(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "FOLDER", tmp_path)
     origin = {"gpu": "G", "torch": "1", "triton": "2", "date": "2026-01-01"}
     rows = [{"n": 1, "causal": False, "ms": 3.0}, {"n": 2, "causal": False}, {"n": 2, "causal": True}]
     records.write(tmp_path / "fp32-h100.json", origin | {"rows": rows})
-    return tmp_path
-
-
-def test_rows_are_those_wanted(folder):
     assert [row["n"] for row in records.rows("fp32-h100")] == [1, 2, 2]
     assert records.rows("fp32-h100", n=2, causal=True) == [{"n": 2, "causal": True}]
     assert records.rows("fp32-h100", ms=3.0) == [{"n": 1, "causal": False, "ms": 3.0}]
     assert records.rows("fp32-h100", n=3) == [] == records.rows("fp32-h100", no_such_key=1)
     assert records.provenance("fp32-h100") == "G, torch 1, triton 2, 2026-01-01"
-    assert [path.name for path in folder.iterdir()] == ["fp32-h100.json"], "nothing is left of the writing"
-
-
-def test_a_record_that_is_not_there_or_not_listed(folder):
+    assert [path.name for path in tmp_path.iterdir()] == ["fp32-h100.json"], "nothing is left of the writing"
+    # A record that is not there, or not listed.
     assert records.record("tf32-h100") is None and records.rows("tf32-h100", n=1) == []
     assert records.provenance("tf32-h100") == "no record tf32-h100 is here"
     for name in ("other", "other-h100"):

@@ -44,5 +44,6 @@ def tips(page, pattern=""):
 
 
 def numbers(text):
-    """The numbers in a text, some with commas between thousands, in their order."""
-    return [float(found.replace(",", "")) for found in re.findall(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?", text)]
+    """The numbers in a text, some with commas between thousands, in their order; inf and nan among them."""
+    found = re.findall(r"-?(?:\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?|\b(?:inf|nan)\b)", text)
+    return [float(number.replace(",", "")) for number in found]

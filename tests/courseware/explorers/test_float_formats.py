@@ -7,7 +7,7 @@ from course_lib.reference import example, formats, scores, stable_softmax
 from courseware.explorers import float_formats as explorer
 from courseware.explorers.float_formats import DIGITS, LOST, NAN_OVERFLOW, NAN_UNDERFLOW, ORDINARY, ZEROS
 
-from .conftest import tips
+from .conftest import numbers, shapes, tips
 
 SENTENCE = explorer.sentence_logits()
 # Logits, and the verdicts of float16, bfloat16 and float32.
@@ -25,10 +25,6 @@ CASES = {
 }
 
 
-def floats(text):
-    return [float(found) for found in re.findall(r"-?(?:\d[\d.e+-]*\d|\d|inf|nan)", text)]
-
-
 @pytest.mark.parametrize("logits, verdicts", CASES.values(), ids=CASES)
 def test_model_and_page_agree_with_the_library(logits, verdicts):
     model, shown = explorer.run(logits), explorer.page(0, **dict(zip(example.TOKENS, logits, strict=True)))
@@ -37,18 +33,18 @@ def test_model_and_page_agree_with_the_library(logits, verdicts):
     assert [row.number_format for row in model.rows] == list(formats.FORMATS.values())
     assert [row.verdict for row in model.rows] == verdicts
     first, *lines = shown.text.split("<br>")
-    np.testing.assert_allclose(floats(" ".join(re.findall(r"\(.*?\)", first))), [*logits, *true], rtol=5.001e-4)
+    np.testing.assert_allclose(numbers(" ".join(re.findall(r"\(.*?\)", first))), [*logits, *true], rtol=5.001e-4)
     for line, row in zip(lines, model.rows, strict=True):
         fmt = row.number_format
         exp_x, total, weights = formats.naive_softmax_steps(logits, fmt)
         np.testing.assert_array_equal(row.exp_x, exp_x)
         np.testing.assert_array_equal(row.weights, weights)
         assert line.startswith(f"<b>{fmt.name}</b>") and line.endswith(f"<b>{row.verdict}.</b>")
-        said = floats(line.removeprefix(f"<b>{fmt.name}</b>").rpartition(". <b>")[0])
+        said = numbers(line.removeprefix(f"<b>{fmt.name}</b>").rpartition(". <b>")[0])
         np.testing.assert_allclose(said, [*exp_x, *total, *weights], rtol=5.001e-4)
         # The dots and the bars.
         dots, bars = [np.transpose([fmt.round(logits), exp_x]), np.transpose([weights, true])]
-        found = [floats(tip.replace("exp", "").replace("truly", "")) for tip in tips(shown, rf"\w+ in {fmt.name}: ")]
+        found = [numbers(tip.replace("exp", "").replace("truly", "")) for tip in tips(shown, rf"\w+ in {fmt.name}: ")]
         np.testing.assert_allclose(found, [*dots, *bars], rtol=5.001e-4)
 
 
@@ -61,5 +57,7 @@ def test_zones_and_colours_are_where_exp_changes():
         above = fmt.round(np.exp(row.zones[2] + fmt.gap(row.zones[2])))
         assert below[0] == 0 < at[0] and below[1] < fmt.smallest_normal <= at[1]
         assert at[2] < np.inf == above
-        exps = [np.inf, 0.0, 1.0, fmt.smallest_normal, fmt.smallest]
-        assert [explorer.colour(exp_x, fmt) for exp_x in exps] == ["bad", "grey", "Q", "Q", "K"]
+        logits = [row.zones[0] - fmt.gap(row.zones[0]), *row.zones[:2], row.zones[2] + fmt.gap(row.zones[2])]
+        page = explorer.page(0, **dict(zip(example.TOKENS, logits, strict=True)))
+        dots = [dot["class"] for dot in shapes(page) if re.match(rf"\w+ in {fmt.name}.* exp", dot["data-tip"])]
+        assert dots == ["grey", "K", "Q", "bad"]

@@ -56,9 +56,7 @@ def test_the_page_counts_the_places_and_lanes_have_the_look_of_what_they_are():
     # Hidden and missing keys are there in the model of a tile that is not visited, and the kernel does not look.
     lanes = [css for css, tip, _ in cells_of(page(20, 4, 8, 3, True, 0, 1)) if tip.startswith("query")]
     assert lanes == 24 * ["hatched"]
-
-
-def test_a_program_or_tile_that_no_longer_exists_gives_way_to_the_last():
+    # A program or a tile that no longer exists gives way to the last.
     shown = forward_kernel.explore()
     assert "queries 0 to 3" in shown.page({"n_q": 4, "pid": 2})[2].text
     assert "Tile 0</b> of tiles 0 to 0" in shown.page({"n_k": 4, "step": 3})[2].text

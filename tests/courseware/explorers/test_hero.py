@@ -20,9 +20,8 @@ def test_after_every_round_the_state_is_that_of_the_keys_so_far(name):
     for number, now in enumerate([*rounds, every[-1]], start=1):
         seen = min(number * block, len(s))
         p = np.exp(s[:seen] - s[:seen].max())
-        assert (
-            now.m == unit * s[:seen].max() and np.count_nonzero(now.scores > 0) == np.count_nonzero(now.weights) == seen
-        )
+        assert now.m == unit * s[:seen].max()
+        assert np.count_nonzero(now.scores > 0) == np.count_nonzero(now.weights) == seen
         np.testing.assert_allclose([*now.weights[:seen], now.l, *now.acc], [*p, p.sum(), *p @ V[:seen]], rtol=1e-14)
     assert {0, 1} < {now.alpha for now in rounds}, "the maximum rises, and stays"
     tiled = tiled_attention(Q, K, V, block_q=1, block_k=block, scale=1.0)

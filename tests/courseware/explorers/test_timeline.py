@@ -38,8 +38,8 @@ def test_a_run_without_findings_is_drawn_when_it_happens(s):
 
 def test_the_words_are_the_numbers():
     model = explorer.evaluate(rung="next scores first", stages=3, consumers=2, head_dim=64)
-    text = explorer.describe(model)
+    text = explorer.draw(model).text
     assert f"{model.steady.cycles_per_key_tile:,.0f} cycles for 128 query rows" in text
     assert f"busy {model.steady_share:.0%}" in text and "it does not fit" not in text
-    assert "it does not fit" in explorer.describe(explorer.evaluate(rung="next scores first", stages=4))
-    assert "always has 1 group that computes" in explorer.describe(explorer.evaluate(rung="one group"))
+    assert "it does not fit" in explorer.draw(explorer.evaluate(rung="next scores first", stages=4)).text
+    assert "always has 1 group that computes" in explorer.draw(explorer.evaluate(rung="one group")).text

@@ -56,7 +56,7 @@ def test_every_step_stays_inside_the_matrix_and_a_copy_visits_each_element_once(
 )
 def test_counts_that_the_lesson_speaks_of(load, sectors, passes, conflicts):
     assert (len(load.sectors), len(load.passes), load.conflicts) == (sectors, passes, conflicts)
-    text = explorer.describe(load).partition("<br>")[2]
+    text = page_of(load).text.partition("<br>")[2]
     assert numbers(text) == [sectors, 32 * sectors, load.requested_bytes, passes, *([conflicts] if conflicts else [])]
     assert f" sector{'s' * (sectors > 1)}</b>, " in text and f" pass{'es' * (passes > 1)}</b>, " in text
     assert f"of them {'conflicts' if conflicts > 1 else 'a conflict'}." in text if conflicts else "no conflict." in text
@@ -68,7 +68,7 @@ def test_memory_shows_sectors_that_reach_over_the_end_of_a_row():
     assert load.memory[1].tolist() == [2] + 3 * [1] + 28 * [0] + 4 * [3]  # a sector that began in the padding before it
     assert load.memory[0].tolist() == [2] + 7 * [1] + 24 * [0] + 4 * [1]
     load = evaluate("down the column", 64, 1, 4)
-    assert load.misaligned == 260 and "misaligned" in explorer.describe(load)
+    assert load.misaligned == 260 and "misaligned" in page_of(load).text
     assert page_of(load).html().count("no GPU") == 2
     with pytest.raises(ValueError):
         request.sectors(load.addresses, load.element_bytes)

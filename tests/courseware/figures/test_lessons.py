@@ -193,20 +193,30 @@ def test_what_several_gpus_took_is_that_of_the_record(tmp_path, monkeypatch):
     """In a made-up record, of two GPUs and a method that failed."""
     shape, ms = {"kind": "time", "n": 8192, "heads": 16, "kv_heads": 16}, {"forward": 4.0, "backward": 10.0}
     times = {"forward": 1.6, "backward": 1.9}
+    span, step = {"kind": "span", "pass": "forward", "n": 8192}, {"kind": "step", "n": 4096, "batch": 2}
     rows = [
         shape | {"method": "one_gpu", "ms": ms},
-        shape | {"method": "ring", "times_one_gpu": times},
+        shape | {"method": "ring", "times_one_gpu": times, "peak_bytes": {"forward": 3_000_000, "backward": 5_000_000}},
         shape | {"method": "ulysses", "error": "none"},
         {"kind": "rotation", "n": 8192, "heads": 16, "kv_heads": 16, "ms": 0.5, "bytes": 1, "gb_per_s": 9.0},
+        *(span | {"rank": rank, "name": "ncclDevKernel_AllReduce", "start_us": 1.0, "us": 9e3} for rank in (0, 1)),
+        step | {"method": "one_gpu", "ms": 1200.0, "peak_bytes": 9_000_000_000},
+        step | {"method": "context_parallel", "ms": 700.0, "peak_bytes": 5_000_000_000},
+        span | {"rank": 0, "name": "forward_kernel", "start_us": 9005.0, "us": 3000.0},
+        span | {"rank": 1, "name": "ncclDevKernel_SendRecv", "start_us": 9001.0, "us": 500.0},
     ]  # fmt: skip
     origin = {"gpu": "G", "torch": "1", "triton": "2", "date": "2026-01-01", "gpus": 2}
-    records.write(tmp_path / "ring-h100-x2.json", origin | {"rows": rows})
+    records.write(tmp_path / "ring-h200-x2.json", origin | {"rows": rows})
     monkeypatch.setattr(records, "FOLDER", tmp_path)
-    assert list(lesson_16.methods().values()) == ["ring", "Ulysses"]
-    assert lesson_16.measured("forward") == [("8k", "16", 4.0, "1.60", None)]
-    assert lesson_16.measured("backward") == [("8k", "16", 10.0, "1.90", None)]
+    assert lesson_16.measured("forward") == [("8k", "16", 4.0, "1.60", *[None] * 6)]
+    assert lesson_16.measured("backward") == [("8k", "16", 10.0, "1.90", *[None] * 6)]
     assert lesson_16.times_one_gpu(8192) == 1.6
     assert lesson_16.transfers() == [(4096, 0.5, 9.0)]
+    assert lesson_16.peak_mb(8192) == [("ring", 3.0)]
+    assert lesson_16.spans_of("forward", 8192) == {(0, "kernels"): [(0.004, 3.0)], (1, "transfers"): [(0.0, 0.5)]}
+    figure = lesson_16.draw_spans("forward", 8192)
+    assert "rank 0, kernels: 3 ms; rank 1, transfers: 0.5 ms" in figure.alt and png(figure)
+    assert lesson_17.over_ranks() == [("4k", 2, 1200, None, 700)]
 
 
 @pytest.mark.parametrize(

@@ -9,96 +9,75 @@ from courseware.simulators.gluon_emulator import GluonError, TensorDescriptor, g
 TILE = torch.ones(2, 4)
 
 
-def fill(desc, smem, ready, done):
-    mbarrier.expect(ready.index(0), desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(desc, [0, 0], ready.index(0), smem.index(0))
-
-
-def fill_twice(*shared):
-    fill(*shared)
-    fill(*shared)
-
-
-def load_and_hand_back(desc, smem, ready, done):
-    mbarrier.wait(ready.index(0), 0)
-    tile = smem.index(0).load(None)
-    mbarrier.arrive(done.index(0))
-    mbarrier.wait(done.index(1), 0)
-    tile + 1
-
-
-def load_use_and_hand_back(desc, smem, ready, done):
-    mbarrier.wait(ready.index(0), 0)
+def use(desc, smem, ready, done):
     assert (smem.index(0).load(None) + 1 == 2).all()
-    mbarrier.arrive(done.index(0))
 
 
-def load_fence_and_hand_back(desc, smem, ready, done):
-    mbarrier.wait(ready.index(0), 0)
-    smem.index(0).load(None)
-    fence(desc, smem, ready, done)
-
-
-def start_a_product(*shared):
-    gluon_emulator.warpgroup_mma(TILE, TILE.T, None, use_acc=False, is_async=True)
-
-
-def store_over_a_product(desc, smem, ready, done):
-    mbarrier.wait(ready.index(0), 0)
-    gluon_emulator.warpgroup_mma(TILE, smem.index(0).permute((1, 0)), None, use_acc=False, is_async=True)
-    smem.index(0).store(TILE)
-
-
-def overwrite(desc, smem, ready, done):
-    mbarrier.wait(done.index(0), 0)
-    smem.index(0).store(TILE)
-
-
-def arrive_twice(desc, smem, ready, done):
-    mbarrier.arrive(done.index(0), count=2)
-
-
-def store_and_send(desc, smem, ready, done):
-    smem.index(0).store(TILE)
-    mbarrier.wait(done.index(0), 0)
-    tma.async_copy_shared_to_global(desc, [0, 0], smem.index(0))
-    tma.store_wait(0)
-
-
-def fence(desc, smem, ready, done):
-    gluon_emulator.fence_async_shared()
-    mbarrier.arrive(done.index(0))
-
-
-# The partitions, and what is found.
+# What a partition can do with a tile in global memory, a buffer, and the barriers of the copy and of others.
+DO = {
+    "expect": lambda desc, smem, ready, done: mbarrier.expect(ready.index(0), desc.block_type.nbytes),
+    "copy": lambda desc, smem, ready, done: tma.async_copy_global_to_shared(
+        desc, [0, 0], ready.index(0), smem.index(0)
+    ),
+    "wait for copy": lambda desc, smem, ready, done: mbarrier.wait(ready.index(0), 0),
+    "load": lambda desc, smem, ready, done: smem.index(0).load(None),
+    "use": use,
+    "start product": lambda *_: gluon_emulator.warpgroup_mma(TILE, TILE.T, None, use_acc=False, is_async=True),
+    "multiply": lambda desc, smem, ready, done: gluon_emulator.warpgroup_mma(
+        TILE, smem.index(0).permute((1, 0)), None, use_acc=False, is_async=True
+    ),
+    "arrive": lambda desc, smem, ready, done: mbarrier.arrive(done.index(0)),
+    "arrive twice": lambda desc, smem, ready, done: mbarrier.arrive(done.index(0), count=2),
+    "wait": lambda desc, smem, ready, done: mbarrier.wait(done.index(0), 0),
+    "wait in vain": lambda desc, smem, ready, done: mbarrier.wait(done.index(1), 0),
+    "store": lambda desc, smem, ready, done: smem.index(0).store(TILE),
+    "fence": lambda *_: gluon_emulator.fence_async_shared(),
+    "send": lambda desc, smem, ready, done: tma.async_copy_shared_to_global(desc, [0, 0], smem.index(0)),
+    "wait for sending": lambda *_: tma.store_wait(0),
+}
+FILL, OVERWRITE = ("fill", "expect", "copy"), ("overwrite", "wait", "store")
+# The partitions, each a name and what it does, and what is found.
 PROGRAMS = {
-    "right": ([fill, load_use_and_hand_back, overwrite], ""),
-    "right, because a fence waits for loads": ([fill, load_fence_and_hand_back, overwrite], ""),
+    "right": ([FILL, ("consume", "wait for copy", "use", "arrive"), OVERWRITE], ""),
+    "right, because a fence waits for loads": (
+        [FILL, ("consume", "wait for copy", "load", "fence", "arrive"), OVERWRITE], "",
+    ),
     "a product that nobody waits for": (
-        [start_a_product], "start_a_product 0 ends before a product or copy of its own has",
+        [("multiply", "start product")], "multiply 0 ends before a product or copy of its own has",
     ),
     "stored while another partition loads": (
-        [fill, load_and_hand_back, overwrite],
-        "overwrite 2 stores to smem[0], which load_and_hand_back 1 is still loading from",
+        [FILL, ("consume", "wait for copy", "load", "arrive", "wait in vain"), OVERWRITE],
+        "overwrite 2 stores to smem[0], which consume 1 is still loading from",
     ),
     "stored over what a product reads": (
-        [fill, store_over_a_product],
-        "store_over_a_product 1 stores to smem[0], which a product of store_over_a_product 1 still reads",
+        [FILL, ("multiply", "wait for copy", "multiply", "store")],
+        "multiply 1 stores to smem[0], which a product of multiply 1 still reads",
     ),
-    "copied twice": ([fill_twice], "fill_twice 0 starts a copy to smem[0], whose last tile nobody has waited for"),
+    "copied twice": (
+        [("fill", "expect", "copy", "expect", "copy")],
+        "fill 0 starts a copy to smem[0], whose last tile nobody has waited for",
+    ),
     "too many arrivals": (
-        [arrive_twice], "arrive_twice 0 arrives at done[0] once more than the 1 times it was made for",
+        [("arrive", "arrive twice")], "arrive 0 arrives at done[0] once more than the 1 times it was made for",
     ),
     "a fence of another partition": (
-        [store_and_send, fence], "the copy engine reads smem[0] that was stored without fence_async_shared after it",
+        [("send", "store", "wait", "send", "wait for sending"), ("fence", "fence", "arrive")],
+        "the copy engine reads smem[0] that was stored without fence_async_shared after it",
     ),
     "nobody arrives": (
-        [overwrite], "deadlock, everybody waits: overwrite 0 for phase 0 of done[0], which lacks 1 of 1 arrivals",
+        [OVERWRITE], "deadlock, everybody waits: overwrite 0 for phase 0 of done[0], which lacks 1 of 1 arrivals",
     ),
-    "nobody else is there": (
-        None, "deadlock: the kernel waits for phase 0 of ready[0], and nobody else is there",
-    ),
+    "nobody else is there": (None, "deadlock: the kernel waits for phase 0 of ready[0], and nobody else is there"),
 }  # fmt: skip
+
+
+def partition(name, *operations):
+    def run(*shared):
+        for operation in operations:
+            DO[operation](*shared)
+
+    run.__name__ = name
+    return run
 
 
 @gluon.jit
@@ -109,7 +88,7 @@ def program(desc, partitions):
         mbarrier.init(barrier, count=1)
     if partitions is None:
         mbarrier.wait(ready.index(0), 0)
-    gl.warp_specialize([(partition, (desc, smem, ready, done)) for partition in partitions], None, None)
+    gl.warp_specialize([(partition(*of), (desc, smem, ready, done)) for of in partitions], None, None)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -82,33 +82,28 @@ def test_two_arrivals_of_one_group_are_not_those_of_two():
     assert first.text.endswith("consumer 0 arrives at empty[0] again in phase 0, which expects 2 groups")
 
 
+def job(*operations):
+    return (operation for operation in operations)
+
+
 def test_more_bytes_than_were_announced():
     sm = SM()
     (stage,), (ready,) = sm.allocate_shared_memory("K", 1, 4096), sm.barriers("ready", 1, 1)
-
-    def job():
-        yield tma.async_copy_global_to_shared(0, ready, stage)
-        yield compute("something else, until the copy has arrived", instructions=1e6)
-        yield mbarrier.expect(ready, 4000)
-        yield mbarrier.wait(ready, 0)
-
-    finding, _ = sm.run({"job": job()}).findings
+    copy, until_it_has_arrived = tma.async_copy_global_to_shared(0, ready, stage), compute("more", instructions=1e6)
+    operations = copy, until_it_has_arrived, mbarrier.expect(ready, 4000), mbarrier.wait(ready, 0)
+    finding, _ = sm.run({"job": job(*operations)}).findings
     assert finding.kind == "bytes" and "copies brought 96 bytes more than ready[0] was told to expect" in finding.text
 
 
 def test_a_tile_that_one_of_two_groups_has_not_read():
     sm = SM()
     (stage,), (ready,) = sm.allocate_shared_memory("K", 1, 4096, readers=2), sm.barriers("ready", 1, 1)
-
-    def job():
-        for tile in range(2):
-            yield mbarrier.expect(ready, 4096)
-            yield tma.async_copy_global_to_shared(tile, ready, stage)
-            yield mbarrier.wait(ready, tile)
-            yield sm_simulator.warpgroup_mma(f"S {tile}", 1, {stage: tile})
-            yield sm_simulator.warpgroup_mma_wait(0)
-
-    first, last = sm.run({"job": job()}).findings
+    operations = []
+    for tile in range(2):
+        operations += [mbarrier.expect(ready, 4096), tma.async_copy_global_to_shared(tile, ready, stage)]
+        operations += [mbarrier.wait(ready, tile), sm_simulator.warpgroup_mma(f"S {tile}", 1, {stage: tile})]
+        operations += [sm_simulator.warpgroup_mma_wait(0)]
+    first, last = sm.run({"job": job(*operations)}).findings
     assert (first.kind, last.kind) == ("overwrite", "never read")
     assert first.text.endswith("K[0] holds tile 0, and job copies tile 1 over it before 1 of 2 groups have read it")
 
@@ -120,15 +115,11 @@ def test_an_endless_job_is_stopped(monkeypatch):
     assert "stopped after 1,000 operations" in run.findings[0].text
 
 
-def one(operation):
-    yield operation
-
-
 def test_groups_that_compute_wait_for_each_other_s_exponentials():
     work = compute("exp", exps=160, instructions=128)
-    spans = SM().run({"one": one(work), "other": one(work)}).spans
+    spans = SM().run({"one": job(work), "other": job(work)}).spans
     assert [(span.job, span.start, span.end) for span in spans] == [("one", 0, 10), ("other", 10, 20)]
-    (alone,) = SM().run({"one": one(compute("exp", exps=16, instructions=1280))}).spans
+    (alone,) = SM().run({"one": job(compute("exp", exps=16, instructions=1280))}).spans
     assert (alone.start, alone.end) == (0, 10)
 
 
@@ -151,14 +142,11 @@ def test_what_is_no_operation_is_told_with_its_place(operation, words):
     assert words in str(error.value)
 
 
-def test_the_simulator_refuses_what_is_no_operation():
+def test_the_simulator_refuses_what_is_no_operation_or_no_rung():
     sm = SM()
     for operation in (None, ("fly",), ("wait", None, 0), mbarrier.wait(*sm.barriers("b", 1, 1), 2)):
         with pytest.raises(sm_simulator.JobError, match=r"cycle 0: job yielded|b\[0\]: a wait takes a parity"):
-            SM().run({"job": one(operation)})
-
-
-def test_an_unknown_rung_is_refused():
+            SM().run({"job": job(operation)})
     with pytest.raises(ValueError, match="none of the rungs 'one group'"):
         simulate("warp speed")
     with pytest.raises(ValueError, match="two groups take turns"):
@@ -173,10 +161,7 @@ FORMS = [
     ("one group", {"stages": 3}, max(CHAIN, 2 * COPY)),
     ("one group", {"stages": 3, "rates": AMPLE}, CHAIN),
     # S of the next tile, then O of this one under the exponentials: max(O, max + exp), and then the rescale.
-    (
-        "next scores first", {"stages": 3, "consumers": 1, "rates": AMPLE},
-        PRODUCT + max(PRODUCT, MAX + EXPS) + RESCALE,
-    ),
+    ("next scores first", {"stages": 3, "consumers": 1, "rates": AMPLE}, PRODUCT + max(PRODUCT, MAX + EXPS) + RESCALE),
     *((rung, {"stages": 3}, 4 * PRODUCT) for rung in RUNGS[1:]),
     *((rung, {"stages": 3, "rates": SLOW_COPIES}, 2 * 128 * 128 * 2 / 4) for rung in RUNGS[1:]),
     *((rung, {"stages": 3, "rates": replace(H100, exps=2)}, 2 * 64 * 128 / 2) for rung in RUNGS[1:]),
@@ -238,17 +223,8 @@ def test_right_programs_have_no_findings_at_any_rates(rung, d, block_k, stages, 
 
 def test_a_wait_lasts_until_the_arrival():
     sm = SM()
-    (turn,) = sm.barriers("turn", 1, 1)
-
-    def first():
-        yield compute("work", instructions=1280)
-        yield mbarrier.arrive(turn)
-
-    def second():
-        yield mbarrier.wait(turn, 0)
-        yield compute("work", instructions=1280)
-
-    run = sm.run({"first": first(), "second": second()})
+    (turn,), work = sm.barriers("turn", 1, 1), compute("work", instructions=1280)
+    run = sm.run({"first": job(work, mbarrier.arrive(turn)), "second": job(mbarrier.wait(turn, 0), work)})
     assert run.cycles == pytest.approx(20) and not run.findings
     (waited,) = [span for span in run.spans if span.unit == "wait"]
     assert waited == sm_simulator.Span("second", "wait", "turn[0], parity 0", 0, 10)

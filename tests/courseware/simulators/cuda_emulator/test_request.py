@@ -48,14 +48,6 @@ def test_lanes_that_are_off_want_nothing_and_a_store_serves_no_pairs_together():
     assert sectors([0, 28, *[None] * 30], 4) == {0}
 
 
-def test_elements_that_lie_apart():
-    """Words of 4 bytes share banks by the common divisors of their distance and 32; a sector is counted once."""
-    for words, n_passes, n_sectors in ((1, 1, 4), (2, 2, 8), (3, 1, 12), (8, 8, 32), (32, 32, 32), (33, 1, 32)):
-        addresses = [4 * words * lane for lane in range(32)]
-        assert (len(passes(addresses, 4)), len(sectors(addresses, 4))) == (n_passes, n_sectors)
-    assert sectors([0] * 32, 16) == {0} and len(sectors([4 * lane + 4 for lane in range(32)], 4)) == 5
-
-
 @pytest.mark.parametrize(
     "addresses, element_bytes, said",
     [([0] * 32, 2, "accepted: 4, 8 and 16"), ([0] * 31, 4, "31 addresses"), ([2] * 32, 4, "lane 0")],
