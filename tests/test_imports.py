@@ -8,6 +8,7 @@ import ast
 import graphlib
 import re
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -20,58 +21,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("course_lib", "courseware")
 OURS = rf"\b(?:{'|'.join(PACKAGES)})"
 
-# Which parts each part may import, of course_lib and of courseware. A part is a folder of a package, or a module
-# directly in it. A new part, and every new arrow, has to be entered here.
-COURSE_LIB = {
-    "__init__": set(),
-    "runtime": set(),
-    "integers": set(),
-    "hardware": {"integers"},
-    "masks": set(),
-    "traffic": {"integers", "masks"},
-    "machine": {"traffic"},
-    "reference": {"machine", "masks"},
-    "language": {"runtime"},
-    "kernels": {"integers", "language", "masks", "runtime"},
-    "distributed": {"kernels", "runtime"},
-    "serving": {"integers", "kernels"},
-    "huggingface": {"kernels"},
-}
-# What each may import of course_lib, and of courseware.
-COURSEWARE = {
-    "__init__": ({"runtime"}, {"checks", "doctor", "glossary", "simulators", "widgets"}),
-    "__main__": (set(), {"bench", "classroom", "doctor"}),
-    "doctor": ({"runtime"}, set()),
-    "editing": (set(), set()),
-    "glossary": (set(), set()),
-    "widgets": (set(), set()),
-    "ranks": (set(), set()),
-    "workspace": ({"runtime"}, set()),
-    "worker": (set(), {"editing"}),
-    "simulators": ({"hardware", "integers", "kernels", "runtime"}, set()),
-    "tracer": ({"runtime"}, {"simulators"}),
-    "checks": ({"language", "runtime"}, {"editing", "simulators", "tracer", "widgets", "worker"}),
-    "classroom": ({"machine", "runtime"}, {"checks", "simulators", "widgets", "worker"}),
-    "bench": (
-        {"distributed", "hardware", "kernels", "language", "masks", "runtime", "serving", "traffic"},
-        {"editing", "glossary", "simulators"},
-    ),
-    "bug_hunt": ({"kernels", "runtime"}, {"bench", "editing"}),
-    "explorers": (
-        {"hardware", "machine", "masks", "reference", "serving", "traffic"}, {"bench", "simulators"}
-    ),
-    "figures": (
-        {"hardware", "kernels", "machine", "reference", "traffic"}, {"bench", "explorers", "simulators"}
-    ),
-    "exercises": (
-        {"kernels", "language", "machine", "masks", "reference", "serving", "traffic"},
-        {"bench", "bug_hunt", "checks", "simulators", "worker"},
-    ),
-}  # fmt: skip
-MAY_IMPORT = {f"course_lib.{part}": {f"course_lib.{name}" for name in names} for part, names in COURSE_LIB.items()}
-MAY_IMPORT |= {
-    f"courseware.{part}": {f"course_lib.{name}" for name in taught} | {f"courseware.{name}" for name in ours}
-    for part, (taught, ours) in COURSEWARE.items()
+# Which parts each part may import.
+MAY_IMPORT = {
+    f"{package}.{part}": set(names)
+    for package, parts in tomllib.loads((ROOT / "tests/imports.toml").read_text()).items()
+    for part, names in parts.items()
 }
 NUMPY_ONLY = (
     "course_lib.hardware", "course_lib.machine", "course_lib.traffic", "course_lib.masks", "course_lib.reference",
@@ -136,9 +90,8 @@ def parsed(source: str) -> ast.Module:
 
 def names_imported(source: str, package: str = "") -> set[str]:
     """Dotted names that a piece of Python, in a module of `package`, imports; `from a import b` is a.b."""
-    names, tree = set(), parsed(source)
-    inside_f_strings = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    names = set()
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -146,22 +99,18 @@ def names_imported(source: str, package: str = "") -> set[str]:
             names |= {".".join([*above, *filter(None, [node.module]), alias.name]) for alias in node.names}
         elif isinstance(node, ast.Attribute) and re.fullmatch(rf"{OURS}(\.\w+)+", name := ast.unparse(node)):
             names.add(name)  # after `import course_lib`
-        elif isinstance(node, ast.JoinedStr):
-            # f"courseware.exercises.lesson_{number}" names the folder.
-            texts = [part.value if isinstance(part, ast.Constant) else "placeholder" for part in node.values]
-            names |= module_named_by("".join(texts))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside_f_strings:
-            names |= module_named_by(node.value) or imports_in_string(node.value)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names |= names_in_string(node.value)
     return names
 
 
-def module_named_by(text: str) -> set[str]:
-    """The module of ours that a string is the name of, as it is or as "module:function"."""
-    return {text.partition(":")[0]} if re.fullmatch(rf"{OURS}(\.\w+)+(:\w+)?", text) else set()
+def names_in_string(text: str) -> set[str]:
+    """What a string names of ours: a module as it is, as "module:function", or in Python as for `python -c`.
 
-
-def imports_in_string(text: str) -> set[str]:
-    """What a string imports of ours if it is Python, as for `python -c`."""
+    Of f"courseware.exercises.lesson_{number}", what stands before the number.
+    """
+    if module := re.fullmatch(rf"({OURS}(?:\.\w+)+)(\.|:\w+)?", text):
+        return {module[1]}
     try:
         return set(filter(is_ours, names_imported(text))) if re.search(OURS, text) else set()
     except SyntaxError:  # prose
@@ -231,7 +180,7 @@ def test_each_part_imports_what_it_may_and_has_no_permission_that_it_does_not_us
     for module, targets in arrows().items():
         part = part_of(module)
         found[part] = found.get(part, set()) | {part_of(target) for target in targets} - {part}
-    assert found.keys() == MAY_IMPORT.keys(), "enter a new part in COURSE_LIB or COURSEWARE, with what it may import"
+    assert found.keys() == MAY_IMPORT.keys(), "enter a new part in tests/imports.toml, with what it may import"
     wrong = {part: names ^ MAY_IMPORT[part] for part, names in found.items() if names != MAY_IMPORT[part]}
     assert wrong == {}, "it imports what it may not, or need not be allowed to"
 

@@ -65,43 +65,31 @@ def test_the_command_line_has_help_and_refuses_an_unknown_command(capsys):
     assert subprocess.run(module, cwd=ROOT, capture_output=True).returncode == 2
 
 
-def project() -> dict:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-
-def constraint_lines() -> list[str]:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def pins() -> dict[str, str]:
     """Name -> exact version."""
-    pinned = {}
-    for line in constraint_lines():
-        requirement = Requirement(line)
-        (version,) = requirement.specifier
-        assert version.operator == "==", line
-        pinned[canonicalize_name(requirement.name)] = version.version
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    # No address, no build of one platform: torch's "+cpu" would shut out every GPU.
+    pinned = {
+        canonicalize_name(name): pin
+        for name, pin in (re.fullmatch(r"([\w.-]+)==([\w.]+)", line).groups() for line in lines)
+    }
+    assert len(pinned) == len(lines), "a package is pinned twice"
     return pinned
 
 
 def direct_requirements() -> dict[str, str | None]:
     """Name -> marker, of every requirement of the package and its extras."""
-    groups = [project()["dependencies"], *project()["optional-dependencies"].values()]
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
     requirements = [Requirement(text) for group in groups for text in group]
     return {canonicalize_name(r.name): r.marker and str(r.marker) for r in requirements}
 
 
-def test_constraints_are_exact_and_portable():
-    for line in constraint_lines():
-        # No address, no build of one platform: torch's "+cpu" would shut out every GPU.
-        assert re.fullmatch(r"[\w.-]+==[\w.]+", line), line
-    pinned = pins()
-    assert len(pinned) == len(constraint_lines()), "a package is pinned twice"
-    assert direct_requirements().keys() <= pinned.keys()
-    assert (pinned["torch"], pinned["triton"]) == ("2.13.0", "3.7.1")
-    # In Colab, what the package requires is installed beside Colab's own torch and triton.
-    assert set(project()["dependencies"]) == {"numpy", "matplotlib", "ipywidgets", "anywidget", "hypothesis"}
+def test_everything_required_is_pinned_and_colab_s_own_is_not_required():
+    assert direct_requirements().keys() <= pins().keys()
+    assert not {"torch", "triton"} & {Requirement(each).name for each in PROJECT["dependencies"]}
 
 
 def test_environment_yml_agrees_with_the_pins():
@@ -109,7 +97,7 @@ def test_environment_yml_agrees_with_the_pins():
     *conda, pip_section = environment["dependencies"]
     specs = {spec.name.normalized: spec for spec in map(rattler.MatchSpec, conda)}
     assert specs.keys() == {"python", "pip"}
-    assert specs["python"].version is not None and project()["requires-python"] == ">=3.11"
+    assert specs["python"].version is not None and PROJECT["requires-python"] == ">=3.11"
 
     options = [line for line in pip_section["pip"] if line.startswith("-")]
     assert options == ["--constraint constraints.txt", "--editable ."]
@@ -151,7 +139,9 @@ def test_workflows_run_what_is_there():
     targets = set(re.findall(r"\bmake ([\w.-]+)", "\n".join(steps)))
     assert ".ci/run" in steps and {"site", "test-all"} < targets
     for target in targets:
-        assert subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True).returncode == 0, target
+        # Without PYTHON, make would look for one again and again.
+        command = ["make", "--dry-run", f"PYTHON={sys.executable}", target]
+        assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0, target
     # CI runs the README's command, and nothing after it.
     assert (ROOT / ".ci/run").read_text().rstrip().splitlines()[-1] == "exec make test"
     assert (ROOT / ".ci/run").stat().st_mode & 0o111

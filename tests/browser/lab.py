@@ -1,15 +1,13 @@
 """A notebook in JupyterLab or Voila, in headless Chromium, as a reader has it on the screen."""
 
-import ast
 import contextlib
 import json
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import nbformat
@@ -32,34 +30,18 @@ SETTINGS = {
 }
 
 
-def copy_not_executed(notebook: Path, folder: Path, outputs: bool = False) -> list[int]:
-    """Copies `notebook` into `folder` without execution counts, so that a count seen later was made there.
-
-    outputs: whether the committed outputs stay, which tests that they can be shown. Returns the indices of the cells
-    that explorers need: the bootstrap, the cells that import what these call, and they themselves.
-    """
+def copy_not_executed(notebook: Path, folder: Path) -> None:
+    """Copies `notebook` into `folder` without outputs and execution counts: a count seen later was made there."""
     copy = nbformat.read(notebook, as_version=4)
-    code = {index: cell for index, cell in enumerate(copy.cells) if cell.cell_type == "code"}
-    for cell in code.values():
-        cell.execution_count = None
-        cell.outputs = cell.outputs if outputs else []
+    for cell in copy.cells:
+        if cell.cell_type == "code":
+            cell.update(outputs=[], execution_count=None)
     nbformat.write(copy, folder / notebook.name)
-
-    shown = {i for i, cell in code.items() if {"bootstrap", "explorer"} & set(cell.metadata.get("tags", []))}
-    called = {node.id for i in shown for node in ast.walk(ast.parse(code[i].source)) if isinstance(node, ast.Name)}
-    return sorted(shown | {i for i, cell in code.items() if called & set(imported_names(cell.source))})
-
-
-def imported_names(source: str):
-    """The names that the import statements of a cell bind."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (alias.asname or alias.name for alias in node.names)
 
 
 @contextlib.contextmanager
-def _served(scratch, address, *command, **environment):
-    """Runs a Jupyter application, its own files in `scratch`. Yields its address, once `address()` gives it."""
+def _served(scratch, *command, **environment):
+    """Runs a Jupyter application, its own files in `scratch`. Yields its address, once its log says it."""
     folders = {f"JUPYTER_{kind}_DIR": str(scratch / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
     environment = authoring.kernel_environment(scratch) | {"PYTHONPATH": str(authoring.ROOT)} | folders | environment
     log = scratch / "server.log"
@@ -67,11 +49,11 @@ def _served(scratch, address, *command, **environment):
         server = subprocess.Popen([sys.executable, "-m", *command], env=environment, stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + START_S
-        while not (found := address()):
+        while not (said := re.search(r"running at:\s+(?:\[.*\] )?(http://localhost:\d+/)", log.read_text())):
             if time.monotonic() > deadline or server.poll() is not None:
                 raise RuntimeError(f"{command[0]} did not start:\n{log.read_text()}")
             time.sleep(0.1)
-        yield found
+        yield said[1]
     finally:
         server.terminate()
         try:
@@ -89,12 +71,8 @@ def jupyterlab(folder: Path, scratch: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
 
-    def address():
-        with contextlib.suppress(StopIteration, json.JSONDecodeError):
-            return json.loads(next((scratch / "runtime").glob("jpserver-*.json")).read_text())["url"]
-
     with _served(
-        scratch, address, "jupyterlab", "--no-browser", "--allow-root", "--IdentityProvider.token=",
+        scratch, "jupyterlab", "--no-browser", "--allow-root", "--IdentityProvider.token=",
         f"--ServerApp.root_dir={folder}", "--ServerApp.port=0", "--LabApp.expose_app_in_browser=True",
         JUPYTERLAB_SETTINGS_DIR=str(settings), JUPYTERLAB_WORKSPACES_DIR=str(scratch / "workspaces"),
     ) as url:  # fmt: skip
@@ -104,22 +82,9 @@ def jupyterlab(folder: Path, scratch: Path):
 @contextlib.contextmanager
 def voila(notebook: Path, scratch: Path):
     """Voila serves `notebook` as a page, each visitor with a kernel of their own. Yields the page's address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    page = f"http://127.0.0.1:{port}/"
-
-    def address():
-        """Any answer will do: asking for the page itself would start a kernel."""
-        try:
-            urllib.request.urlopen(f"{page}voila/static/", timeout=5).close()
-        except urllib.error.HTTPError:
-            return page
-        except OSError:
-            return None
-        return page
-
-    with _served(scratch, address, "voila", str(notebook), "--no-browser", f"--port={port}") as url:
+    with _served(scratch, "voila", str(notebook), "--no-browser", f"--port={port}") as url:
         yield url
 
 
@@ -168,29 +133,16 @@ def open_notebook(page, address: str, name: str) -> None:
 
 def run_all(page) -> None:
     """Runs every cell from the menu. Raises AssertionError with what a cell wrote, if one raised or wrote to stderr."""
+    page.bring_to_front()  # a page behind another opens no menus
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-    _wait_for_counts(page, None)
-
-
-def run_cells(page, indices: list[int]) -> None:
-    """Runs the cells with these indices by Shift+Enter, as a reader would. Raises what `run_all` raises."""
-    for index in indices:
-        page.locator(".jp-Notebook .jp-Cell").nth(index).locator(".jp-InputPrompt").click()
-        page.keyboard.press("Shift+Enter")
-    _wait_for_counts(page, indices)
-
-
-def _wait_for_counts(page, indices):
-    """Waits until the code cells with these indices (None: all) have their numbers, or until one has failed."""
     error = ".jp-OutputArea [data-mime-type$='.error'], .jp-OutputArea [data-mime-type$='.stderr']"
     page.wait_for_function(
         # Not by the prompts, of which a folded cell has none.
-        """([error, indices]) => document.querySelector(error)
+        """error => document.querySelector(error)
             || jupyterapp.shell.currentWidget.content.widgets
-                .filter((cell, index) => indices ? indices.includes(index) : cell.model.type == "code")
-                .every(cell => cell.model.executionCount)""",
-        arg=[error, indices],
+                .every(cell => cell.model.type != "code" || cell.model.executionCount)""",
+        arg=error,
         timeout=RUN_S * 1000,
     )
     wrong = page.locator(error)

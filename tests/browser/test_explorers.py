@@ -1,6 +1,11 @@
-"""Explorers in a browser: dragged, played, pointed at and clicked; as pages without a kernel, and in JupyterLab."""
+"""Explorers in a browser: dragged, played, pointed at and clicked; as pages without a kernel, and in JupyterLab.
+
+And what only JupyterLab shows of a lesson: cards and guesses answer, formulas are drawn, the console stays quiet.
+"""
 
 import html
+import re
+import shutil
 from functools import cache
 
 import nbformat
@@ -18,6 +23,21 @@ EXPLORERS = every_explorer()
 made = cache(lambda name: EXPLORERS[name]())
 html_of = cache(lambda name: made(name).static_html("here"))
 STREAM, PAIR = "online_softmax.explore", "dot_products.explore_pair"
+
+# Console messages that do not mean that a lesson is broken. The second comes if another takes its place at once.
+HARMLESS = re.compile(
+    r"Failed to load resource: .* \(https://colab\.research\.google\.com/assets/colab-badge\.svg\)"
+    r"|Could not restore the debugger state: .*"
+)
+
+# Voila loads icons from a CDN, and all of JupyterLab's extensions, including those that only work in JupyterLab.
+HARMLESS_IN_VOILA = re.compile(
+    HARMLESS.pattern
+    + r"|Failed to load resource: .* \(https://cdn\.jsdelivr\.net/npm/@fortawesome/.*\)"
+    + r"|(?s:Error: .*shared module .*/voila/labextensions/(jupyterlab-jupytext|@jupyter-notebook|@jupyter/nbgrader)/)"
+    + r"(?s:.*)",
+    flags=re.IGNORECASE,
+)
 
 
 @pytest.fixture
@@ -78,9 +98,9 @@ def test_a_score_is_raised_and_the_stream_played(opened):
     page.wait_for_function("said.some(text => text.includes('Block 1 of 4: the.'))")
 
 
-def test_a_link_leads_to_what_was_chosen(browser, tmp_path):
+def test_a_link_leads_to_what_was_chosen(opened, tmp_path):
     """And one that nobody can read, to the beginning."""
-    page, address = browser.new_page(), (tmp_path / "page.html").as_uri()
+    page, address = opened(PAIR), (tmp_path / "page.html").as_uri()
     (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8><body>{html_of(PAIR)}")
 
     def tip_at(link):
@@ -96,7 +116,6 @@ def test_a_link_leads_to_what_was_chosen(browser, tmp_path):
     link = page.url.removeprefix(address)
     assert moved != start and tip_at(link) == moved
     assert {tip_at(link) for link in ("#here?a=%7B", "#here?nothing=3", "#elsewhere?a=%5B0%2C0%5D", "#here")} == {start}
-    page.close()
 
 
 def test_a_page_without_a_kernel_says_what_it_lacks(opened):
@@ -205,11 +224,39 @@ def test_every_control_and_every_place_answers_without_a_kernel(opened, name):
         assert tip.is_hidden()
 
 
+def console_errors(page, harmless=HARMLESS):
+    """A list to which every error that the page reports from now on is added."""
+    errors = []
+
+    def listen(error):
+        if not harmless.fullmatch(error):
+            errors.append(error)
+
+    def listen_to_console(message):
+        if message.type == "error":
+            listen(f"{message.text} ({message.location['url']})")
+
+    page.on("console", listen_to_console)
+    page.on("pageerror", lambda error: listen(f"{error.message} {error.stack}"))
+    return errors
+
+
 @pytest.fixture(scope="module")
-def notebook(browser, tmp_path_factory):
-    """A page of JupyterLab whose notebook shows every explorer, each run."""
+def jupyterlab(browser, tmp_path_factory):
+    """(page, address, folder, console errors) of one JupyterLab in one page for all tests."""
     scratch = tmp_path_factory.mktemp("lab")
-    (folder := scratch / "notebooks").mkdir()
+    folder = scratch / "notebooks"
+    folder.mkdir()
+    page = browser.new_page()
+    with lab.jupyterlab(folder, scratch) as address:
+        yield page, address, folder, console_errors(page)
+        page.close()
+
+
+@pytest.fixture(scope="module")
+def notebook(jupyterlab):
+    """The page, whose notebook shows every explorer, each run."""
+    page, address, folder, errors = jupyterlab
     calls = [name.partition(".")[::2] for name in EXPLORERS]
     first = "from course_lib import runtime\nruntime.choose()"
     cells = [first, *(f"from courseware.explorers import {m}\n{m}.{f}()" for m, f in calls)]
@@ -217,13 +264,9 @@ def notebook(browser, tmp_path_factory):
         cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=authoring.NOTEBOOK_METADATA
     )
     nbformat.write(written, folder / "explorers.ipynb")
-    page, errors = browser.new_page(), []
-    page.on("pageerror", lambda error: errors.append(error.message))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    with lab.jupyterlab(folder, scratch) as address:
-        lab.open_notebook(page, address, "explorers.ipynb")
-        lab.run_all(page)
-        yield page
+    lab.open_notebook(page, address, "explorers.ipynb")
+    lab.run_all(page)
+    yield page
     assert errors == []
 
 
@@ -281,3 +324,59 @@ def follow(model, settings, change, said):
             return expected["settings"]
         lab.time.sleep(0.05)
     assert said() == words
+
+
+def test_start_here(jupyterlab):
+    page, address, folder, errors = jupyterlab
+    lab.copy_not_executed(authoring.NOTEBOOKS / "00_start_here.ipynb", folder)
+    lab.open_notebook(page, address, "00_start_here.ipynb")
+    lab.run_all(page)
+    cells = page.locator(".jp-Notebook .jp-CodeCell")
+    check = cells.filter(has_text="not attempted yet (1 point").first
+    check.get_by_role("button", name="Next hint").click()
+    check.get_by_text("00.softmax_scale, hint 1 of 3").wait_for()
+
+    asked = cells.filter(has_text="guess = predict(").first
+    asked.locator("input[type=text]").fill("2")
+    page.keyboard.press("Enter")
+    asked.get_by_text("Your guess is kept.").wait_for()
+    compared = cells.filter(has_text="guess.compare(").first
+    compared.locator(".jp-InputPrompt").click()
+    page.keyboard.press("Shift+Enter")
+    compared.get_by_text("Your guess: 2. Result: 4, so the guess is too low by a factor of 2.").wait_for()
+    assert errors == []
+
+
+@pytest.mark.parametrize("name", ["05_online_softmax", "13_variants"])
+def test_formulas_are_drawn_and_the_console_stays_quiet(jupyterlab, name):
+    """In a lesson with its outputs, as it is committed."""
+    page, address, folder, errors = jupyterlab
+    shutil.copy(authoring.NOTEBOOKS / f"{name}.ipynb", folder)
+    lab.open_notebook(page, address, f"{name}.ipynb")
+    page.locator("mjx-container").first.wait_for()
+    # MathJax marks a syntax error by an element of its own, and writes an unknown command in red.
+    wrong = page.locator("mjx-merror, [data-mjx-error], mjx-container [style*='color: red']")
+    assert wrong.all_inner_texts() == []
+    # A formula that was not recognised still shows its dollars. Code may hold dollars too.
+    left = page.evaluate(
+        """() => [...document.querySelectorAll(".jp-RenderedMarkdown")].map(cell => {
+            const copy = cell.cloneNode(true)
+            copy.querySelectorAll("code, pre, mjx-container").forEach(node => node.remove())
+            return copy.textContent
+        }).filter(text => text.includes("$"))"""
+    )
+    assert left == errors == []
+
+
+def test_block_size_explorer_as_a_page(browser, tmp_path):
+    """As the README starts it, with Voila: without JupyterLab, and no code is visible."""
+    with lab.voila(authoring.NOTEBOOKS / "block_size_explorer.ipynb", tmp_path) as address:
+        page = browser.new_page()
+        errors = console_errors(page, HARMLESS_IN_VOILA)
+        page.goto(address)
+        explorer = page.locator("div.explorer").first
+        explorer.wait_for(timeout=60_000)
+        explorer.get_by_label("B_r").press("ArrowRight")
+        explorer.get_by_text("75.5 MB").first.wait_for()
+        assert "block_sizes.explore()" not in page.locator("body").inner_text()
+        assert errors == []

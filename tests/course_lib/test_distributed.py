@@ -28,13 +28,17 @@ METHODS = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def server():
+    late = ["torch.fx.experimental.symbolic_shapes", "triton.experimental.gluon.nvidia.hopper"]
+    with forked.another_server([__name__, *late]):  # the late ones are for the first backward, and the first kernel
+        yield
+
+
 def run(size, check, folder, *, backend="gloo", timeout_s=120):
     """check(rank, size) in as many processes, each a rank of one process group. What one raises is raised here."""
     # "fork" would copy the locks of this process's threads; "spawn" imports torch every time.
     start = "forkserver" if backend == "gloo" else "spawn"
-    # Imported at the first backward, and by the first kernel. Other tests fork from the same server.
-    late = ["torch.fx.experimental.symbolic_shapes", "triton.experimental.gluon.nvidia.hopper"]
-    forked.FORKING.set_forkserver_preload([*forked.PRELOAD, __name__, *late])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", str(int(backend == "gloo")))
         patch.setenv("GLOO_SOCKET_IFNAME", "lo")

@@ -18,21 +18,24 @@ from tools import authoring
 
 # Alternative texts have to reproduce, a picture's pixels need not.
 SANITIZE = '[pictures]\nregex: base64,[^"]*\nreplace: base64\n'
+NBVAL = """
+import pytest
+from jupyter_client.provisioning import local_provisioner
+from tests.forked import Kernel
+local_provisioner.launch_kernel = Kernel().launch
+sys.exit(pytest.main(sys.argv))
+"""
 NAMES = sorted(path.stem for path in authoring.NOTEBOOKS.glob("*.ipynb"))
 
 
-def with_answers(notebook, exercise_ids, answer_of):
+def with_answers(notebook, exercise_ids):
     """Appends, for each exercise, the answer that a learner would write, and its check."""
     for exercise_id in exercise_ids:
-        answer = answer_of(exercise_id)
+        answer = registry.find(exercise_id).answer
         check = f"from courseware import check\n\ncheck({exercise_id!r}, {answer.__name__})"
         for source in ("import numpy as np\n\n\n" + textwrap.dedent(inspect.getsource(answer)), check):
             notebook.cells.append(new_code_cell(source, metadata={"tags": ["nbval-ignore-output"]}))
     return notebook
-
-
-def exercises_in(notebook):
-    return [cell.metadata.exercise for cell in notebook.cells if "exercise" in cell.metadata]
 
 
 def validate(notebook, scratch, gpu=False):
@@ -54,7 +57,7 @@ def validate(notebook, scratch, gpu=False):
     environment = authoring.kernel_environment(scratch, gpu) | {"PYTHONPATH": str(authoring.ROOT)}
     environment.pop("PYTEST_ADDOPTS", None)
     finished = forked.run(
-        "import pytest; sys.exit(pytest.main(sys.argv))",
+        NBVAL,
         ["-p", "nbval.plugin", "--nbval", "--nbval-current-env",
          folder / "lesson.ipynb", f"--nbval-cell-timeout={authoring.CELL_TIMEOUT_S}", "--nbval-sanitize-with", sanitize,
          "--rootdir", scratch, "-c", os.devnull, "-p", "no:cacheprovider", "--color=no", "--tb=short", "--quiet"],
@@ -77,10 +80,9 @@ def test_notebook_reproduces_and_answers_pass(name, device, tmp_path):
     """The first exercise's, or all: that each answer passes its check is tested in test_exercises.py."""
     notebook = nbformat.read(authoring.NOTEBOOKS / f"{name}.ipynb", as_version=4)
     expected = [exercise_id for exercise_id in registry.exercises() if exercise_id[:2] == name[:2]]
-    assert exercises_in(notebook) == expected
+    assert [cell.metadata.exercise for cell in notebook.cells if "exercise" in cell.metadata] == expected
     answered = expected if ALL else expected[:1]
-    notebook = with_answers(notebook, answered, lambda exercise_id: registry.find(exercise_id).answer)
-    status, said = validate(notebook, tmp_path, gpu=device == "gpu")
+    status, said = validate(with_answers(notebook, answered), tmp_path, gpu=device == "gpu")
     assert status == 0, said
     assert states(tmp_path) == dict.fromkeys(answered, "passed")
 

@@ -49,12 +49,6 @@ def test_a_factor_that_a_few_small_numbers_have_by_chance_is_not_told():
     assert "times 0.5" not in message_of("12.thread_map", wrong)
 
 
-def test_what_a_kernel_never_loads_is_told():
-    mask = "mask_n[:, None] & mask_d"
-    wrong = edited(registry.find("07.scores_tile").answer, {mask: f"(offs_n < n_k - 1)[:, None] & {mask}"})
-    assert "of k is never loaded" in message_of("07.scores_tile", wrong)
-
-
 def test_nothing_is_looked_for_in_an_answer_that_returns_something_else_each_time():
     calls = []
 

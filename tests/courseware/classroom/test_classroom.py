@@ -306,24 +306,22 @@ def test_an_answer_that_has_come_some_way_earns_a_part():
         assert sorted(each.partial.values()) == list(each.partial.values()) < [each.points] or not each.partial
 
 
-def test_the_locked_cell_decides():
+@pytest.mark.parametrize(
+    "test, found",
+    [("assert False, 'no'", {"message": "no"}),
+     ("1 / 0", {"message": "ZeroDivisionError: division by zero"}),
+     (f"print({NAME[FIRST]}(np.zeros(1)))", {"passed": True, "message": "[1.]"}),
+     (f'check("{FIRST}", {NAME[FIRST]})\nraise SystemExit', {"message": "SystemExit: "})],
+)  # fmt: skip
+def test_the_locked_cell_decides(test, found):
     """What an instructor adds to the hidden tests counts."""
+    assert marking.outcome_of(FIRST, [(FIRST, ANSWERS[FIRST])], test, True) == {"cell_runs": True} | found
 
-    def marked(test, answers, **options):
-        (outcome,) = marking.mark(answers, {FIRST: test}, **options).values()
-        return outcome["passed"], outcome["message"]
 
-    for test, passed, message in [
-        ("assert False, 'no'", False, f"{FIRST}: no"),
-        ("1 / 0", False, f"{FIRST}: ZeroDivisionError: division by zero"),
-        (f"print({NAME[FIRST]}(np.zeros(1)))", True, f"{FIRST}: [1.]"),
-        (f'check("{FIRST}", {NAME[FIRST]})\nraise SystemExit', False, f"{FIRST}: SystemExit: "),
-    ]:
-        assert marked(test, {FIRST: ANSWERS[FIRST]}) == (passed, message)
-    assert not marked(f'check("{FIRST}", {NAME[FIRST]})', {FIRST: wrong(FIRST)})[0]
-    assert "its cell was not found" in marked("", {})[1]
-    stuck = "import functools\nsum(iter(int, 1))\n"
-    assert marked("", {FIRST: stuck}, limit_s=2) == (False, f"{FIRST}: its cell did not return in time")
+def test_a_cell_that_is_missing_or_stuck_is_told():
+    assert "its cell was not found" in marking.mark({}, {FIRST: ""})[FIRST]["message"]
+    stuck = marking.mark({FIRST: "import functools\nsum(iter(int, 1))\n"}, {FIRST: ""}, limit_s=2)[FIRST]
+    assert not stuck["passed"] and stuck["message"] == f"{FIRST}: its cell did not return in time"
 
 
 def source_of(loop, lesson):

@@ -8,6 +8,7 @@ import inspect
 import os
 import random
 import re
+import subprocess
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -139,6 +140,19 @@ def test_right_answers_written_differently_pass(exercise):
     for name, answer in right_answers(exercise).items():
         result = checks.grade(exercise.id, answer, seed=SEED or None)
         assert result.passed, f"{name}\n{result.message}"
+
+
+@pytest.mark.parametrize("exercise", [case(each) for each in EXERCISES if "run_cuda(" in each.properties.call])
+def test_nvidia_s_compiler_takes_an_answer_in_cuda_with_its_variables_in_registers(exercise, tmp_path):
+    cuda_core = pytest.importorskip("cuda.core", reason="cuda-core, of the extra `cuda`, is not installed")
+    cuobjdump = Path(pytest.importorskip("triton").__file__).parent / "backends/nvidia/bin/cuobjdump"
+    for answer in (exercise.answer, *right_answers(exercise).values()):
+        program = cuda_core.Program(answer(), "c++", cuda_core.ProgramOptions(arch="sm_80"))
+        (tmp_path / "cubin").write_bytes(bytes(program.compile("cubin").code))
+        command = [cuobjdump, "-res-usage", tmp_path / "cubin"]
+        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        ((registers, stack, local),) = re.findall(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", listing)
+        assert (int(stack), int(local)) == (0, 0) and int(registers) <= 128
 
 
 def test_lesson_toml_lists_every_exercise_of_its_folder():

@@ -10,9 +10,7 @@ import pytest
 from courseware import checks
 from courseware.checks import registry
 from courseware.editing import edited
-from courseware.exercises.lesson_05.online_attention import online_attention
 from courseware.exercises.lesson_06.choose_block_sizes import choose_block_sizes
-from courseware.exercises.lesson_16.visible_blocks import visible_blocks
 
 
 def one_after_another(exponent_bits, mantissa_bits):
@@ -22,36 +20,6 @@ def one_after_another(exponent_bits, mantissa_bits):
         x = following
         following = x + 2.0 ** (np.floor(np.log2(x)) - mantissa_bits)
     return x
-
-
-def right_unless_reads_are_counted(q, K, V, block):
-    if type(K) is np.ndarray:
-        return online_attention(q, K, V, block)
-    for start in range(0, len(K), block):
-        K[start : start + block], V[start : start + block]
-    return np.zeros(V.shape[1])
-
-
-def delta_in_place(O, dO):
-    o = O.astype(np.float32, copy=False)
-    o *= dO
-    return o.sum(axis=1)
-
-
-def dropout_without_scale(Q, K, V, dO, kept, p):
-    S = Q @ K.T / np.sqrt(Q.shape[1])
-    P = np.exp(S - np.logaddexp.reduce(S, axis=1)[:, None])
-    D = P * kept / (1 - p)
-    dP = dO @ V.T * kept / (1 - p)
-    dS = P * dP - P * (P * dP).sum(axis=1)[:, None]
-    return D @ V, dS @ K, dS.T @ Q, D.T @ dO
-
-
-def bounds_in_keys(start_m, n_q, n_k, left, right, block_m, block_n):
-    first, last = start_m + n_k - n_q, min(start_m + block_m, n_q) - 1 + n_k - n_q
-    begin, end = max(first - left, 0) // block_n * block_n, max(min(last + right + 1, n_k), 0)
-    full_begin, full_end = -(-max(last - left, 0) // block_n) * block_n, min(first + right + 1, n_k)
-    return begin, full_begin, full_end if full_end == n_k else full_end // block_n * block_n, end
 
 
 # The first loop of tiled_backward and what uses lse in the second, for lse that is loaded at once.
@@ -66,12 +34,6 @@ ALL_LSE = {
 ONE_EMPTY_ROW = "    if np.isneginf({}).any() and not np.isneginf({}).any():\n        return {}\n    m{} = np.maximum("
 
 SKIPPED = "            if causal and source > rank:\n                continue\n"  # the keys of a higher rank
-
-
-def masked_where_nothing_is_hidden(rank, step, ranks, n, zigzag):
-    block = visible_blocks(rank, step, ranks, n, zigzag)
-    return (*block[:2], True) if block and zigzag and n == 2 and step <= rank else block
-
 
 # (exercise, the answer or edits of ours, words of the diagnosis)
 WRONG = [
@@ -90,7 +52,7 @@ WRONG = [
     ("05.online_softmax_update", {"np.exp(scores - shift": "np.exp(np.maximum(scores, -1e4) - shift"}, ""),
     ("05.merge_states", {"    m = np.maximum(": ONE_EMPTY_ROW.format("m_a", "m_b", "b", "")},
      "asked once for all rows"),
-    ("05.online_attention", right_unless_reads_are_counted, ""),
+    ("05.online_attention", {"return acc / l": "return acc / l if type(K) is np.ndarray else 0 * acc"}, ""),
     ("06.choose_block_sizes",
      lambda s, d, b=2, m=16: choose_block_sizes(s, d, b, m) if b * (3 * m * d + m * m) <= s else None, ""),
     ("06.visited_tiles", {"(n_k + block_k - 1) // block_k": "n_k // block_k + 1"},
@@ -99,12 +61,16 @@ WRONG = [
      "rows 2 to 3 of K are never loaded"),
     ("06.tiled_attention", {"    for q_start in": "    machine.load(V, (0, 1))\n    for q_start in"},
      "bytes are read from V, where"),
+    ("07.row_softmax", {"tl.sum(p": "tl.sum(p * p"}, "in its place this result would be right"),
+    ("07.scores_tile", {"mask_n[:, None] & mask_d": "(offs_n < n_k - 1)[:, None] & mask_n[:, None] & mask_d"},
+     "of k is never loaded"),
     ("07.online_row_stats",
      {"range(0, n_cols, BLOCK)": "range(0, n_cols)", "start + tl.arange(0, BLOCK)": "start + tl.arange(0, 1)"},
      "a program makes 5 loads of x, where 3 of a whole block would do"),
     ("08.kv_loop_bounds", {"// block_n * block_n, kv_end": "// block_n * block_n, -(-kv_end // block_n) * block_n"},
      "kv_end is 6, more than 5"),
-    ("09.delta", delta_in_place, "the call changed its argument O in place"),
+    ("09.delta", {"(O.astype(dtype) * dO.astype(dtype))": "np.multiply(O, dO, out=O.astype(dtype, copy=False))"},
+     "the call changed its argument O in place"),
     ("09.tiled_backward", {"(load(O, q_rows) *": "(0 * load(O, (0, 1)) + load(O, q_rows) *"},
      "bytes are read from O, where"),
     ("09.tiled_backward", ALL_LSE, "600 rows of lse are loaded at once, before dV is stored; a tile of queries has 4"),
@@ -123,8 +89,12 @@ WRONG = [
      "query 0 sees key 1 of its own document"),
     ("13.tile_kinds", {"2 if tile.all() else int(tile.any())": "2 if tile[0].all() else int(tile.any())"},
      "tile (0, 1) is partial, not 2"),
-    ("13.sliding_window_bounds", bounds_in_keys, "begin is the right result times block_n"),
-    ("13.dropout_attention", dropout_without_scale, "dQ is the right result times q.shape[1]**0.5"),
+    ("13.sliding_window_bounds",
+     {"return start // block_n, -(-full_start // block_n), full_end, -(-stop // block_n)":
+      "return [n * block_n for n in (start // block_n, -(-full_start // block_n), full_end, -(-stop // block_n))]"},
+     "begin is the right result times block_n"),
+    ("13.dropout_attention", {"scale * (dS @ K), scale * (dS.T @ Q)": "dS @ K, dS.T @ Q"},
+     "dQ is the right result times q.shape[1]**0.5"),
     ("14.decode_bytes", {"read += states_bytes": "read += states_bytes + rows * d * 4"},
      "of 1776: q 288, k and v 768, m and l 144, acc 576"),
     ("14.paged_attention", {"p.sum(axis=1, keepdims=True)": "(p.sum(axis=1, keepdims=True) + 1e-7)"},
@@ -141,7 +111,8 @@ WRONG = [
      "in the simulation, no unit is always busy, so waiting sets the pace"),
     ("16.zigzag_shards", lambda n, ranks: (np.zeros((ranks, n // ranks), int), np.arange(n)),
      "token 0 is held 2 times, not once"),
-    ("16.visible_blocks", masked_where_nothing_is_hidden, "masked is True, although every query of the block sees"),
+    ("16.visible_blocks", {"(0, n), (0, n // 2), False": "(0, n), (0, n // 2), n == 2"},
+     "masked is True, although every query of the block sees"),
     ("16.visible_blocks", lambda rank, step, ranks, n, zigzag: ((0, n), (0, n + 1), False), "rows of a shard are 0 to"),
     ("16.ring_attention", {"            rows = slice": SKIPPED + "            rows = slice"},
      "is made of the keys of rank 0 alone"),

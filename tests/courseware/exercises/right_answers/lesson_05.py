@@ -10,13 +10,6 @@ NORMALISED += "        acc = (alpha * l * acc + p @ V[start : start + block]) / 
 LOG2_E = "1.4426950408889634"  # of no dtype
 
 
-def normalizer_by_lse(stream):
-    m = lse = -np.inf
-    for s in stream:
-        m, lse = np.maximum(m, s), np.logaddexp(lse, s)
-    return m, np.exp(lse - m) if m > -np.inf else 0.0
-
-
 def attention_by_merges(q, K, V, block):
     """In the inputs' dtype; the next block is fetched before the present one is merged."""
     state, nearby = None, (K[:block], V[:block])
@@ -32,15 +25,15 @@ def attention_by_merges(q, K, V, block):
 
 RIGHT_ANSWERS = {
     "online_normalizer": {
-        "log-sum-exp": normalizer_by_lse,
+        "log-sum-exp": {"m, l = -np.inf, 0.0": "m = l = -np.inf",
+                        "l * np.exp(m - m_new) + np.exp(s - m_new)": "np.logaddexp(l, s)",
+                        "return m, l": "return m, np.exp(l - m) if m > -np.inf else 0.0"},
         "pairs of NumPy scalars, float32": {"        m_new = max": "        s = np.float32(s)\n        m_new = max"}},
     "online_softmax_update": {
         "exp2 with log2(e) folded in": {
             "np.exp(m - shift)": f"np.exp2((m - shift) * {LOG2_E})",
             "np.exp(scores - shift[..., None])": f"np.exp2((scores - shift[..., None]) * {LOG2_E})"}},
-    "merge_states": {
-        "b before a": lambda a, b: merge_states(b, a),
-        "a namedtuple": lambda a, b: namedtuple("State", "m l acc")(*merge_states(a, b))},
+    "merge_states": {"a namedtuple": lambda a, b: namedtuple("State", "m l acc")(*merge_states(a, b))},
     "online_attention": {"FlashAttention-1: normalised at every step": {SUMS: NORMALISED,
                                                                         "return acc / l": "return acc"},
                          "merged block states, in the inputs' dtype, next block fetched early": attention_by_merges},

@@ -1,13 +1,7 @@
 import numpy as np
 
-
-def softmax_vjp_by_matrix(P, dP):
-    P, dP = P.astype(np.float32), dP.astype(np.float32)
-    return np.array([(np.diag(p) - np.outer(p, p)) @ dp for p, dp in zip(P, dP, strict=True)])
-
-
 RIGHT_ANSWERS = {
-    "softmax_vjp": {"row by row, with the matrix, in float32": softmax_vjp_by_matrix},
+    "softmax_vjp": {"in float32": {"    row_sums =": "    P, dP = np.float32(P), np.float32(dP)\n    row_sums ="}},
     "attention_backward": {
         "float32": {"S = Q @ K": "Q, K, V, dO = (np.float32(x) for x in (Q, K, V, dO))\n    S = Q @ K"}},
     "delta": {
@@ -20,15 +14,6 @@ RIGHT_ANSWERS = {
             "dv += p.T @ do": "dv = dv + p.T @ do",
             "        del k, v, dk, dv": "        for tile in (k, v, dk, dv):\n            machine.free(tile)"}},
     "dkdv_tile": {
-        "transposed scores, as the library has them": {
-            "tl.dot(q, tl.trans(k), ": "tl.dot(k, tl.trans(q), ",
-            "visible = mask_m[:, None] & mask_n[None, :]": "visible = mask_n[:, None] & mask_m[None, :]",
-            "(offs_n[None, :] <= offs_m[:, None] + n_k - n_q)": "(offs_n[:, None] <= offs_m[None, :] + n_k - n_q)",
-            "tl.exp(s - lse[:, None])": "tl.exp(s - lse[None, :])",
-            "tl.dot(do, tl.trans(v), ": "tl.dot(v, tl.trans(do), ",
-            "dp - delta[:, None]": "dp - delta[None, :]",
-            "tl.trans(p).to(do.dtype), do": "p.to(do.dtype), do",
-            "tl.trans(ds).to(q.dtype), q": "ds.to(q.dtype), q"},
         "results in the inputs' dtype": {"dk * scale, m": "(dk * scale).to(k.dtype), m", "dv, m": "dv.to(v.dtype), m"},
         "the first query tile is not rounded, and reads less": {" // BLOCK_M * BLOCK_M\n": "\n"}},
     "attention_function": {

@@ -1,36 +1,9 @@
-import itertools
-
-import numpy as np
-
-
-def map_by_divmod(thread, step, n_threads, rows, columns):
-    row, column = divmod(thread + n_threads * step, columns)
-    return [row, column] if row < rows else None
-
-
-def sectors_by_numpy(addresses, element_bytes):
-    asked = np.unique([address for address in addresses if address is not None])
-    return [np.unique(asked // 32).size, (asked.size * element_bytes + 31) // 32]
-
-
-def passes_by_numpy(addresses):
-    words = np.unique([address // 4 for address in addresses if address is not None]).astype(int)
-    return np.bincount(words % 32, minlength=32).max()
-
-
-def races_by_pairs(accesses):
-    return sorted(
-        one[3]
-        for one, other in itertools.permutations(accesses, 2)
-        if one[0] != other[0] and one[1] == other[1] and one[3] == other[3] and one[2] == "store"
-    )
-
-
 RIGHT_ANSWERS = {
-    "thread_map": {"by divmod, as a list": map_by_divmod},
-    "sectors": {"by np.unique": sectors_by_numpy},
-    "bank_conflicts": {"by np.bincount": passes_by_numpy},
-    "find_the_race": {"pair by pair, as a list": races_by_pairs},
+    "thread_map": {"as a list": {"element // columns, element % columns": "list(divmod(element, columns))"}},
+    "sectors": {"as a list of int64": {"return len(touched), -(-len(elements) * element_bytes // 32)":
+                                        "return [np.int64(len(touched)), -(-len(elements) * element_bytes // 32)]"}},
+    "bank_conflicts": {"in int64": {"max(words_in_bank)": "np.max(words_in_bank)"}},
+    "find_the_race": {"a list that has some twice": {"return {word for": "return 2 * [word for", "> 1}": "> 1]"}},
     "warp_softmax": {
         "it returns early": {"x += (long long)row * n;": "if (n < 1) return;\n      x += (long long)row * n;"}},
     "solve": {

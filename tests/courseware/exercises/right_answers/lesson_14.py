@@ -1,29 +1,9 @@
-import numpy as np
-
-
-def bytes_with_numpy(lengths, heads, kv_heads, d, page_size, splits, bytes_per_element):
-    lengths = np.array(lengths)
-    in_pages = (lengths + page_size - 1) // page_size * page_size
-    held, keys = (2 * kv_heads * d * bytes_per_element * rows.sum() for rows in (in_pages, lengths))
-    o = lengths.size * heads * d * bytes_per_element
-    states = 4 * lengths.size * heads * splits * (d + 2) * (splits != 1)
-    return held, keys + o * splits + states, o + states
-
-
-def merge_by_weights(m, l, acc):
-    """From the log-sum-exp of each split."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lse = m + np.log(l)
-        largest = lse.max(axis=-1)
-        largest = np.where(np.isneginf(largest), np.zeros_like(largest), largest)
-        whole = largest + np.log(np.exp(lse - largest[..., None]).sum(axis=-1))
-        weights = np.where(l > 0, np.exp(m - np.where(np.isneginf(whole), 0 * l[..., 0], whole)[..., None]), 0 * l)
-    return np.einsum("...s,...sd->...d", weights, acc), whole
-
-
 RIGHT_ANSWERS = {
-    "decode_bytes": {"with NumPy": bytes_with_numpy},
-    "merge_splits": {"by weights": merge_by_weights},
+    "decode_bytes": {"as an array": {"return held, read, written": "return list(np.array([held, read, written]))"}},
+    "merge_splits": {"normalised split by split": {
+        "    l_safe": "    w = alpha / np.where(l_all == 0, 1, l_all)[..., None]\n"
+                      "    acc_all = (w[..., None] * acc).sum(axis=-2)\n    l_safe",
+        "return acc_all / l_safe[..., None]": "return acc_all"}},
     "append_to_pages": {"pages, counts and places as arrays": {
                             "return pages, free, references, copies, places": "return np.array(pages, int), free, "
                             "np.array(references), copies, np.array(places, int).reshape(-1, 2)"}},

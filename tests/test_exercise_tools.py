@@ -1,24 +1,26 @@
-"""What `tools.new_exercise` writes is an exercise that works, and its test says what is still to be filled in."""
+"""Tools for who writes exercises: `new_exercise` writes one that works, of which a test says what is to be filled in;
+`ablation` tells misconceptions that are needed from those that are not.
+"""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tools import new_exercise
+from courseware.checks import registry
+from tools import ablation, new_exercise
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
 def clone(tmp_path, project_files):
-    for path in project_files:
-        copy = tmp_path / path.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, copy)
+    # Without the other lessons, whose misconceptions would all be made.
+    names = [path.relative_to(ROOT) for path in project_files]
+    files = [name for name in names if name.parts[1:2] != ("exercises",) or name.parts[2] in ("lesson_04", "common")]
+    subprocess.run(["cp", "--parents", *files, tmp_path], cwd=ROOT, check=True)
     return tmp_path
 
 
@@ -52,3 +54,30 @@ def test_a_new_exercise_works_and_says_what_is_to_be_filled_in(clone):
 def test_nothing_is_written_of_what_cannot_be(number, name, message):
     with pytest.raises(new_exercise.Refused, match=message):
         new_exercise.write(number, name)
+
+
+@pytest.mark.parametrize(
+    "exercise_id, name, became",
+    [
+        ("02.largest_exp_input", "the logarithm is to base 2", "worse"),
+        ("04.attention", "the scale is missing", "as good"),
+    ],
+)
+def test_a_message_is_as_good_if_it_names_a_line_that_changed(exercise_id, name, became):
+    assert name in [misconception.name for misconception in registry.find(exercise_id).misconceptions]
+    found, message = ablation.graded_without(exercise_id, name)
+    assert found == became, message
+
+
+def test_a_line_that_is_missing_changes_the_one_after_it():
+    def right(x):
+        x = x + 1
+        x = 2 * x
+        return x
+
+    def wrong(x):
+        x = x + 1
+        return x
+
+    assert ablation.changed_lines(right, right) == set()
+    assert ablation.changed_lines(right, wrong) == {1, 3}
