@@ -86,7 +86,7 @@ def row_of(q, kv, lengths):
     (batch, heads, *_), (kv_heads, n_keys) = q.shape, kv.shape[2:4]
     how = dict(causal=True, scale=1.0, window_left=None, store_lse=False, num_splits=None, config=None)
     metas, gpu = map(tensor_meta, (q, *kv, lengths)), (runtime.capability(q.device), runtime.multiprocessors(q.device))
-    _, _, splits, *_ = plan(*metas, None, *gpu, **how)
+    _, _, splits, *_ = plan(*metas, None, None, None, *gpu, **how)
     form = traffic.decode([n_keys] * batch, HEAD_DIM, heads=heads, kv_heads=kv_heads, splits=splits)
     shape = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "n": n_keys}
     return shape | {"head_dim": HEAD_DIM, "dtype": "bfloat16", "splits": splits}, form

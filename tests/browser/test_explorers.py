@@ -24,10 +24,11 @@ made = cache(lambda name: EXPLORERS[name]())
 html_of = cache(lambda name: made(name).static_html("here"))
 STREAM, PAIR = "online_softmax.explore", "dot_products.explore_pair"
 
-# Console messages that do not mean that a lesson is broken. The second comes if another takes its place at once.
+# Console messages that do not mean that a lesson is broken. The others come if another takes its place at once.
 HARMLESS = re.compile(
     r"Failed to load resource: .* \(https://colab\.research\.google\.com/assets/colab-badge\.svg\)"
     r"|Could not restore the debugger state: .*"
+    r"|Error: Canceled future for create_subshell_request message before replies were done *"
 )
 
 # Voila loads icons from a CDN, and all of JupyterLab's extensions, including those that only work in JupyterLab.

@@ -33,6 +33,14 @@ ALL_LSE = {
 # Each row of a batch may be empty beside rows that are not: `any` decides for all of them.
 ONE_EMPTY_ROW = "    if np.isneginf({}).any() and not np.isneginf({}).any():\n        return {}\n    m{} = np.maximum("
 
+
+def bounds_in_keys(start_m, n_q, n_k, left, right, block_m, block_n):
+    first, last = start_m + n_k - n_q, min(start_m + block_m, n_q) - 1 + n_k - n_q
+    begin, end = max(first - left, 0) // block_n * block_n, max(min(last + right + 1, n_k), 0)
+    full_begin, full_end = -(-max(last - left, 0) // block_n) * block_n, min(first + right + 1, n_k)
+    return begin, full_begin, full_end if full_end == n_k else full_end // block_n * block_n, end
+
+
 SKIPPED = "            if causal and source > rank:\n                continue\n"  # the keys of a higher rank
 
 # (exercise, the answer or edits of ours, words of the diagnosis)
@@ -89,10 +97,7 @@ WRONG = [
      "query 0 sees key 1 of its own document"),
     ("13.tile_kinds", {"2 if tile.all() else int(tile.any())": "2 if tile[0].all() else int(tile.any())"},
      "tile (0, 1) is partial, not 2"),
-    ("13.sliding_window_bounds",
-     {"return start // block_n, -(-full_start // block_n), full_end, -(-stop // block_n)":
-      "return [n * block_n for n in (start // block_n, -(-full_start // block_n), full_end, -(-stop // block_n))]"},
-     "begin is the right result times block_n"),
+    ("13.sliding_window_bounds", bounds_in_keys, "begin is the right result times block_n"),
     ("13.dropout_attention", {"scale * (dS @ K), scale * (dS.T @ Q)": "dS @ K, dS.T @ Q"},
      "dQ is the right result times q.shape[1]**0.5"),
     ("14.decode_bytes", {"read += states_bytes": "read += states_bytes + rows * d * 4"},
