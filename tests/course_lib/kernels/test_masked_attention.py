@@ -177,17 +177,6 @@ def test_values_and_gradients_are_those_of_the_statement(case, in_tiles, poisone
         assert_within_budget(name, answer, plain, exact, of, terms=terms)
 
 
-def test_dropout_keeps_its_share_and_draws_for_each_pair_alone():
-    """Of neighbours, and of the pairs that share a call of Philox, both are kept as often as chance has it."""
-    p, n = 0.3, 256
-    kept = kept_pairs(5, p, n, n, 4)
-    assert abs(kept.mean() - 0.7) < 4 * (0.21 / kept.size) ** 0.5
-    for by in ((0, 1), (1, 0), (0, 8), (8, 0), (8, 8), (0, 16), (16, 0)):
-        both = kept[:, : n - by[0], : n - by[1]] & kept[:, by[0] :, by[1] :]
-        assert abs(both.mean() - 0.49) < 4 * (0.49 * 0.51 / both.size) ** 0.5 * 1.5, by
-    assert abs((kept[0] & kept[1]).mean() - 0.49) < 4 * (0.25 / n**2) ** 0.5
-
-
 def test_dropout_of_nothing_and_of_everything():
     q, k, v, _ = inputs()
     plain, lse = flash_attention(q, k, v, mask=masks.full(), return_lse=True)

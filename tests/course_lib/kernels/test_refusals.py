@@ -145,6 +145,7 @@ OF_FLASH_DECODE = {
     **{f"num_splits {n}": (dict(num_splits=n), f"V: num_splits must be 1 to 512 or None, got {n}") for n in (0, 513)},
     "num_splits 1.5": (dict(num_splits=1.5), "T: num_splits must be a whole number or None, got 1.5"),
     "gradient": (dict(q=T(2, 1, 1, 8, requires_grad=True)), "V: q requires a gradient, which flash"),
+    "gradient of values": (dict(v_cache=T(2, 1, 32, 8, requires_grad=True)), "V: v_cache requires a gradient"),
 }  # fmt: skip
 OF_HOPPER = {
     "float32": (kv(1, 1, 512, 64, names="qkv"), "V: takes fp16 or bf16"),
