@@ -225,7 +225,8 @@ def test_every_rung_gives_attention(name):
         check_attention(o, q, k, v, causal=causal)
 
 
-# What somebody could get wrong with a barrier, a fence or a wait: (right text, wrong text, what is said of it).
+# What somebody could get wrong with a barrier, a copy or a wait: (right text, wrong text, what is said of it). The
+# emulator's own tests have deadlocks and missing fences.
 
 FORWARD, BACKWARD = (Path(module.__file__).read_text(encoding="utf-8") for module in (forward, backward))
 V_PRODUCT = "    acc, p = warpgroup_mma_wait(0, deps=[acc_to_come, p])\n"
@@ -234,7 +235,6 @@ STATISTICS = """                    lse_stages.index(stage).store(lse * LOG2_E)
                     delta_stages.index(stage).store(delta)
 """
 ANNOUNCED = "                    mbarrier.arrive(bar, count=1)\n"
-DS_STORED = "        ds_smem.index(used % 2 * 2 + GROUP).store(ds)\n"
 FORWARD_MISTAKES = {
     "a stage is handed back while its product is under way": (
         V_PRODUCT + STAGE_READ, STAGE_READ + V_PRODUCT,
@@ -244,24 +244,12 @@ FORWARD_MISTAKES = {
         "    mbarrier.wait(kv_ready.index(stage), step // STAGES & 1)\n    k =", "    k =",
         r"reads [kv]_smem\[\d\] without having waited",
     ),
-    "the producer waits for the first phase": (
-        "mbarrier.wait(kv_empty.index(stage), (step // STAGES & 1) ^ 1)\n            fetch",
-        "mbarrier.wait(kv_empty.index(stage), step // STAGES & 1)\n            fetch",
-        r"deadlock.*producer \d for phase 0 of kv_empty\[0\]",
-    ),
-    "a group passes a step without a word": (
-        "            mbarrier.arrive(kv_empty.index(step % STAGES), count=1)\n", "",
-        r"deadlock.*of kv_empty\[\d\], which lacks 1 of 2 arrivals",
-    ),
     "values are added too early": (
         V_PRODUCT, V_PRODUCT.replace("wait(0", "wait(1"), "uses the result of a product that it has not waited for"
     ),
     "half of the bytes are announced": (
         "(ready, desc.block_type.nbytes)", "(ready, desc.block_type.nbytes // 2)",
         r"copies brought 8,192 bytes more than q_ready\[0\] was told to expect",
-    ),
-    "no fence": (
-        "        fence_async_shared()\n        tma", "        tma", r"reads q_smem\[\d\] that was stored without"
     ),
     "the next queries come over an output that leaves": (
         "        tma.store_wait(0)  # until the copy engine has read the last output: the next queries may come in its "
@@ -277,9 +265,6 @@ BACKWARD_MISTAKES = {
     "statistics are announced before they are stored": (
         STATISTICS + ANNOUNCED, ANNOUNCED + STATISTICS,
         r"reads (lse|delta)_stages\[\d\] without having waited|stores to",
-    ),
-    "dS has one place only": (
-        DS_STORED, DS_STORED.replace("used % 2 * 2", "0"), r"reads ds_smem\[\d\] without|still reads"
     ),
     "a piece of dQ is stored over the last one": (
         "        tma.store_wait(0)  # until the copy engine has read the last piece\n", "",

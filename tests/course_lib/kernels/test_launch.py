@@ -271,7 +271,7 @@ H100 = dict(dtype=HALF, head_dim=128, capability=(9, 0), by_descriptor=True)
 
 
 def test_long_sequences_get_large_tiles_on_an_h100_and_few_query_rows_small_ones():
-    """Those that sweep-h100.json shows to be the fastest; tests/courseware/bench/test_experiments.py compares."""
+    """Those that sweep-h100.json shows to be the fastest; tests/courseware/bench/test_tools.py compares."""
     for causal, longest_short in ((False, 1536), (True, 3073)):
         assert select("forward", n_k=longest_short, causal=causal, **H100) == Config(64, 64, 4, 3)
         assert select("forward", n_k=longest_short + 1, causal=causal, **H100) == Config(128, 128, 8, 3)
