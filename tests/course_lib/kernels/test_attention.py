@@ -225,7 +225,7 @@ def test_answers_and_gradients_keep_the_error_budget(case, poisoned_memory):
 
 
 @pytest.mark.filterwarnings("ignore:(invalid value|All-NaN):RuntimeWarning")
-@pytest.mark.parametrize("row, causal, tiles", ((5, True, (16, 16)), (47, False, SMALL)))
+@pytest.mark.parametrize("row, causal, tiles", ((5, True, (16, 64)), (40, True, (16, 16)), (47, False, SMALL)))
 def test_nan_reaches_what_depends_on_it_and_no_other_tile(row, causal, tiles):
     """0 * NaN is NaN in a matrix product, so what a tile loads may reach all of its rows, but no other tile's: those
     keep their bits, in this head and in all others. Rows below 6 see no key where causal.
@@ -437,7 +437,6 @@ def test_saved_are_q_k_v_o_and_lse_and_nothing_without_gradients():
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
         o, lse = flash_attention(*(x.requires_grad_() for x in (q, k, v)), return_lse=True)
     assert {x.data_ptr() for x in saved} == {x.data_ptr() for x in (q, k, v, o, lse)} and len(saved) == 5
-    assert sum(x.nbytes for x in saved) == 2 * 16 * (2 * 4 * 40 + 2 * 2 * 50) + 4 * 4 * 40
 
 
 @pytest.mark.parametrize("dtype", (HALF, BFLOAT))

@@ -91,7 +91,6 @@ def case(*lengths, heads=(2, 1), capacity=None, tiles=(16, 16), page_size=16, dt
             case(50, n_new, heads=heads, n_new=n_new, causal=causal, num_splits=2)
             for (n_new, heads), causal in itertools.product(((1, (7, 1)), (5, (4, 2)), (17, (3, 1))), (True, False))
         ),
-        *(case(60, 40, n_new=35, tiles=tiles, num_splits=2) for tiles in ((64, 32), (16, 64))),
         case(77, heads=(1, 1), capacity=90, num_splits=decode.MAX_SPLITS),
         case(capacity=20, tiles=None),  # no sequences
         # More new tokens than keys, of which the first see none: what `flash_attention` may ask for.
@@ -193,7 +192,6 @@ def test_what_lies_beyond_a_length_or_before_a_window_is_not_read():
             for b, length in enumerate(lengths.tolist()):
                 start = 0 if window_left is None else length - 2 - window_left
                 table[b, (first_keys >= length) | (first_keys + page_size <= start)] = 10**9
-            torch.testing.assert_close(flash_decode(q, k_pages, v_pages, lengths, block_table=table, **how), o)
             small = dict(config=(16, block_n, 4, 1), num_splits=num_splits)
             paged = run(q, k_pages, v_pages, lengths, table, **small, **how)
             assert torch.equal(paged, run(q, k, v, lengths, **small, **how))
@@ -283,8 +281,11 @@ def decoded(monkeypatch):
 
 @pytest.mark.parametrize(
     "n_q, heads, kv_heads, causal, dtype",
-    ((1, 4, 1, True, HALF), (1, 16, 1, False, FLOAT), (4, 8, 2, True, FLOAT), (16, 2, 2, False, BFLOAT)),
-)
+    (
+        (1, 4, 1, True, HALF), (1, 16, 1, False, FLOAT), (4, 8, 2, True, FLOAT), (16, 2, 2, False, BFLOAT),
+        (16, 4, 1, True, HALF),  # grouped heads in half precision: up to 64 rows
+    ),
+)  # fmt: skip
 def test_few_queries_of_flash_attention_are_decoded(decoded, n_q, heads, kv_heads, causal, dtype):
     q, k, v = caches(1, heads, kv_heads, 530, n_new=n_q, dtype=dtype)
     answer = flash_attention(q, k, v, causal=causal, return_lse=True)
@@ -293,16 +294,12 @@ def test_few_queries_of_flash_attention_are_decoded(decoded, n_q, heads, kv_head
 
 
 def test_other_calls_of_flash_attention_are_not(decoded):
-    for n_q, heads, n_k, blocks in (
-        (17, 1, 530, {}), (3, 6, 530, {}), (1, 1, 511, {}), (1, 1, 530, {"block_k": 64}), (1, 1, 530, {"block_q": 16})
+    for n_q, heads, n_k, dtype, blocks in (
+        (17, 1, 530, FLOAT, {}), (3, 6, 530, FLOAT, {}), (17, 4, 530, HALF, {}), (1, 1, 511, FLOAT, {}),
+        (1, 1, 530, FLOAT, {"block_k": 64}), (1, 1, 530, FLOAT, {"block_q": 16}),
     ):  # fmt: skip
-        q, k, v = caches(1, heads, 1, n_k, n_new=n_q)
+        q, k, v = caches(1, heads, 1, n_k, n_new=n_q, dtype=dtype)
         o = flash_attention(q, k, v, **blocks)
         forward, _ = flash_forward(q, k, v, causal=False, scale=16**-0.5, store_lse=False, **blocks)
         assert torch.equal(o, forward)
     assert decoded == []
-    # Grouped heads in half precision have up to 64 rows decoded.
-    for n_q in (16, 17):
-        q, k, v = caches(1, 4, 1, 530, n_new=n_q, dtype=HALF)
-        check_attention(flash_attention(q, k, v, causal=True, return_lse=True), q, k, v, causal=True)
-    assert decoded == [(1, 4, 16, 16)]

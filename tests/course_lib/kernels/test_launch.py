@@ -255,7 +255,6 @@ def test_every_shape_has_a_row_and_every_row_a_shape():
     assert {id(find_row(*shape)) for shape in shapes} == set(map(id, configs.TABLE))
     for row in configs.TABLE:
         assert {row.config.block_m, row.config.block_n} <= set(configs.BLOCK_SIZES), row
-        assert row.config.num_warps in (2, 4, 8) and row.config.num_stages in (1, 2, 3, 4), row
         assert row.source in ("sweep-h100", "timed-h100", "timed-h200", "compiler report", "interpreter"), row
         assert row.arch == "sm_90" or not row.source.endswith("h100"), row
 

@@ -86,12 +86,8 @@ OF_FLASH_ATTENTION = {
     "sinks no tensor": (dict(sinks=1.0), "V: sinks is 1.0"),
     "sinks of integers": (dict(sinks=integers(1)), r"V: sinks is torch.int32 \[1\]"),
     "sinks' device": (dict(sinks=T(1, **META)), "V: sinks is on meta but q is on"),
-    "dropout_p 1.5": (dict(dropout_p=1.5), "V: dropout_p is 1.5; accepted: numbers from 0 to 1"),
-    "dropout_p -0.1": (dict(dropout_p=-0.1), "V: dropout_p is -0.1"),
-    "dropout_p True": (dict(dropout_p=True), "V: dropout_p is True"),
-    "dropout_p nan": (dict(dropout_p=float("nan")), "V: dropout_p is nan"),
-    "seed -1": (dict(dropout_p=0.5, seed=-1), "V: seed is -1; accepted: whole numbers from 0"),
-    "seed 1.0": (dict(dropout_p=0.5, seed=1.0), "V: seed is 1.0; accepted: whole numbers from 0"),
+    **{f"dropout_p {p}": (dict(dropout_p=p), f"V: dropout_p is {p}") for p in (1.5, -0.1, True, float("nan"))},
+    **{f"seed {x}": (dict(dropout_p=0.5, seed=x), f"V: seed is {x}; accepted: whole numbers") for x in (-1, 1.0)},
 }  # fmt: skip
 CACHES = ("k_cache", "v_cache")
 PAGED = kv(5, 1, 16, 8, names=CACHES) | dict(block_table=integers(2, 3))
@@ -167,8 +163,7 @@ GOOD = {
     hopper_flash_attention: kv(1, 1, 512, 64, names="qkv", **HALF),
     solve: dict(Q=T(5, 4), K=T(6, 4), V=T(6, 4), output=T(5, 4), M=5, N=6, d=4),
 }
-TABLES = {flash_attention: OF_FLASH_ATTENTION, flash_decode: OF_FLASH_DECODE, hopper_flash_attention: OF_HOPPER}
-TABLES[solve] = OF_SOLVE
+TABLES = dict(zip(GOOD, (OF_FLASH_ATTENTION, OF_FLASH_DECODE, OF_HOPPER, OF_SOLVE), strict=True))
 
 
 @pytest.mark.parametrize(
