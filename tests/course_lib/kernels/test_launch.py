@@ -178,6 +178,7 @@ def test_another_call_of_decoding_is_compiled_anew(kernels, change):
     }[change]
     for how in (first, first, second, second):
         decode.decode(q, q, q, **how, causal=True, scale=0.5, num_splits=2)
+        numbers += 1  # values change nothing, so a CUDA graph can be replayed with others
     for name in ("decode", "merge"):
         assert len(kernels[name].compiled) == 2 and [number for number, *_ in kernels[name].launches] == [1, 2]
 
