@@ -30,7 +30,8 @@ def test_shift_errors_end_where_exp_does_and_are_small_at_the_maximum():
 def test_faster_from_is_where_it_stays_as_fast():
     times = {"standard": (8.0, 1.0, 2.0), "flash": (2.0, 2.0, 2.0)}
     rows = [{"method": method, "n": n, "ms": ms}
-            for method in times for n, ms in zip((64, 128, 1024), times[method], strict=True)]  # fmt: skip
+            for method in times for n, ms in zip((64, 128, 1024), times[method], strict=True)][::-1]  # fmt: skip
+    assert lesson_10.by_length(rows, "standard", "ms") == ([64, 128, 1024], [8.0, 1.0, 2.0])
     assert lesson_10.faster_from(rows) == ([(64, 4.0), (128, 0.5), (1024, 1.0)], 1024)
     assert lesson_10.faster_from([]) == ([], None)
 
