@@ -3,7 +3,6 @@
 tests/course_lib/kernels/test_hopper.py runs the rungs of lesson 15.
 """
 
-import functools
 import json
 import os
 import subprocess
@@ -19,10 +18,8 @@ from course_lib.hardware import GPUS
 from course_lib.kernels.cuda import launches
 from course_lib.kernels.forward import flash_forward
 from course_lib.kernels.hopper import forward as hopper_forward
-from course_lib.reference.softmax import merge_states
 from courseware.bench import cuda_ladder, hopper_ladder, ladder_model, records, triton_ladder
 from courseware.bench.accuracy import check_attention
-from courseware.figures import lesson_15 as hopper
 from courseware.simulators.cuda_emulator import runner
 from courseware.simulators.cuda_emulator.compiling import NoCompiler
 from courseware.simulators.gluon_emulator import GluonError
@@ -120,10 +117,6 @@ def test_a_change_is_what_the_flags_leave_of_the_kernel():
     for rung in triton_ladder.RUNGS[1:]:
         changed = [line for line in triton_ladder.change_of(rung.name).splitlines() if line[0] in "+-"]
         assert changed and not any(flag in line for line in changed for flag in rung.options if flag.isupper())
-    skips = triton_ladder.change_of("lazy rescale").splitlines()
-    assert "+     if has_grown:" in skips and "+     growth = tl.max(m_new - m_i, axis=0)" in skips
-    config = "BLOCK_M, BLOCK_N, num_warps, num_stages = (64, 64, 4, "
-    assert {f"- {config}1)", f"+ {config}3)"} < set(triton_ladder.change_of("prefetch").splitlines())
 
 
 def test_lazy_rescale_rescales_where_the_maximum_grows():
@@ -150,26 +143,6 @@ def test_other_inputs_are_refused():
 
 
 # The model of lesson 11.
-
-
-def test_counts_by_hand():
-    plain = ladder_model.counts_of("plain", 4096, False)
-    # 2^18 rows by 32; 128 tiles of 32 keys; 4 * 32 * 32 * 128 FLOPs at 62 % of 80 % of 4096.
-    assert (plain["programs"], plain["tiles"], plain["wait_clocks"], plain["warps"]) == (8192, 128, 1000, 4)
-    assert plain["product_clocks"] == pytest.approx(524288 / (0.62 * 0.8 * 4096))
-    causal = ladder_model.counts_of("mask the ends only", 4096, True)
-    (row,) = records.rows("rungs", rung="mask the ends only", n=4096, causal=True)
-    first, last = (loop["instructions"] for loop in row["loops"])
-    assert causal["tiles"] == 32.5
-    assert causal["instructions"] == pytest.approx((31.5 * first + last) / 32.5)
-    assert ladder_model.counts_of("visit every tile", 4096, True)["tiles"] == 64
-    assert ladder_model.counts_of("keys outermost", 4096, False)["tiles"] == 64 * 64
-    assert ladder_model.counts_of("prefetch", 4096, False)["wait_clocks"] == 0
-    # Four resident, but an SM has two programs, which share the wait of 1,000 clocks: 2 * 5 tiles of 600 + 400 + 500.
-    few = dict(programs=3, resident=4, tiles=5, product_clocks=600, instructions=200, warps=8, wait_clocks=1000)
-    gpu = {"sms": 2, "schedulers": 4, "exponentials_per_clock": 16, "clock_hz": 1e6}
-    for exponentials, clocks in ((0, 15_000), (16 * 450, 15_500)):
-        assert ladder_model.predict_rung(few | {"exponentials": exponentials}, gpu) == pytest.approx(clocks / 1e6)
 
 
 def test_the_suspects_bytes_are_the_tracer_s_and_the_verdicts_those_of_the_lesson():
@@ -223,38 +196,15 @@ def test_the_runner_counts_what_the_gpu_counted(row):
     assert set(apart.values()) == {0} and len(seen) == 10
 
 
-def test_the_published_profile():
-    """On a GPU, by the closed forms, and what limited that kernel."""
+def test_every_rung_of_one_kernel_has_been_counted_on_a_gpu():
     assert {row["rung"] for row in COUNTED} == {*CUDA} - {"keys split", "two blocks on an SM"}
-    (row,) = records.rows("cuda-counters-h200", rung="plain", m=1024, n=1024, head_dim=128)
-    published, form = records.record("published-profile"), cuda_ladder.profile_of_plain(1024, 1024, 128)
-    names = ("load_sectors", "store_sectors", "shared_stores", "shared_loads", "shared_load_conflicts")
-    assert [row[name] for name in names] == [published[name] for name in names]
-    assert row["shared_store_conflicts"] == 0
-    assert form == {name: row[name] for name in form} and len(form) == 6
-    limits = dict(cuda_ladder.limits_of_published())
-    # 723 of 82,600 GFLOP/s; 67.6 MB in 0.742 ms; and 75,497,472 passes on 64 multiprocessors at 2.52 GHz, 0.468 ms.
-    said = ("part of the card's fp32", "0.9%"), ("sectors loaded", "91"), ("passes of shared", "63%")
-    assert all(limit == next(limits[what] for what in limits if words in what) for words, limit in said)
 
 
-def test_clocks_of_a_query_and_a_key(monkeypatch):
-    names = [name for name, rung in CUDA.items() if rung.kept and name != "keys split"] + ["vector loads"]
-    clocks = {name: cuda_ladder.clocks(CUDA[name]) for name in names}
-    plain, shared = clocks["plain"], clocks["shared scores"]
-    # For a row and 16 keys: 2 passes for each of 32 + 16 * 32 loads of four floats, and one for each of 16 * 4 values.
-    assert plain.passes == pytest.approx((2 * (32 + 16 * 32) + 16 * 4) / 16, rel=0.01)
-    assert plain.conflicts == plain.shuffles == 0
-    assert plain.issue > 128 / 4  # each lane multiplies all of them
-    assert plain.overlapping == plain.passes and plain.in_turn == plain.passes + plain.issue
-    assert shared.shuffles == 5 and shared.overlapping == shared.passes + 5
-    assert clocks["register tiles"].conflicts > 0 == clocks["padding"].conflicts
-    for name, of in clocks.items():  # where no multiprocessor is without a block
-        slow, fast, measured = cuda_ladder.bounds_and_speed(CUDA[name], of, 16896)
-        assert slow < measured < fast, name
+def test_clocks_without_a_compiler_are_those_with_one(monkeypatch):
+    clocks = {name: cuda_ladder.clocks(CUDA[name]) for name in ("shared scores", "padding")}
     monkeypatch.setattr(cuda_ladder.runner, "launch", Mock(side_effect=NoCompiler))
-    for name in ("shared scores", "padding"):
-        assert cuda_ladder.clocks(CUDA[name]) == pytest.approx(clocks[name], abs=0.1)
+    for name, of in clocks.items():
+        assert cuda_ladder.clocks(CUDA[name]) == pytest.approx(of, abs=0.1)
 
 
 def test_speed_counts_the_multiprocessors_that_have_a_block():
@@ -264,19 +214,7 @@ def test_speed_counts_the_multiprocessors_that_have_a_block():
         assert cuda_ladder.tflops(CUDA[name], 2.0, m) == pytest.approx(full * share)
 
 
-def test_the_states_of_split_keys_merge_to_the_output():
-    states, output = cuda_ladder.split_states(200, 64, sms=4)
-    assert len(states) == 4
-    m, l, acc = functools.reduce(merge_states, states)
-    assert acc / l == pytest.approx(output, abs=1e-6)
-
-
-# Gluon: what the GPU's counters and the compiler say of its rungs, and kernels that the interpreter refuses.
-
-
-def test_a_rung_s_share_of_the_tensor_cores_and_its_programs():
-    assert 0.75 < hopper.tensor_share("groups change places", 128) < 0.85
-    assert [hopper.programs(*of) for of in (("one group", 64), ("one group", 128), ("programs stay", 64))] == [3, 1, 1]
+# Gluon: kernels that the interpreter refuses.
 
 
 @pytest.mark.parametrize(

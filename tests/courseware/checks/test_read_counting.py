@@ -1,9 +1,9 @@
-"""Reading is counted by rows, and what is kept while reading shows in the peak."""
+"""Reading is counted by rows."""
 
 import numpy as np
 import pytest
 
-from courseware.checks.read_counting import Rows, growth_bytes_per_item
+from courseware.checks.read_counting import Rows
 
 ARRAY = np.arange(12.0).reshape(6, 2)
 
@@ -31,9 +31,3 @@ def test_what_is_read_is_what_stands_there_and_a_copy(index):
     read = Rows(ARRAY)[index]
     np.testing.assert_array_equal(read, ARRAY[index])
     assert not np.shares_memory(read, ARRAY)
-
-
-def test_what_is_kept_shows_and_what_is_dropped_does_not():
-    assert growth_bytes_per_item(lambda n: [float(i) for i in range(n)], 256, 2048) > 8
-    assert growth_bytes_per_item(lambda n: np.concatenate([np.ones(16)] * (n // 16)).sum(), 256, 2048) > 7
-    assert growth_bytes_per_item(lambda n: sum(float(i) for i in range(n)), 256, 2048) < 1

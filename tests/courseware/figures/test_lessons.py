@@ -23,7 +23,6 @@ from courseware.figures import (
     lesson_06,
     lesson_09,
     lesson_10,
-    lesson_11,
     lesson_12,
     lesson_13,
     lesson_14,
@@ -33,8 +32,6 @@ from courseware.figures import (
 )
 from courseware.figures.base import draw_matrices, png
 from courseware.simulators import sm_simulator
-
-from .test_tables import sweep_rows
 
 # Each gives a figure, rows of numbers that it draws (as lines, or as bars), and words that it or its alt text has.
 
@@ -157,17 +154,11 @@ SHOWN = {
     for show in (spreads, rooflines, broken_rows, shifts, matrices, corrections, merge_trees, dram, cuda_ladder,
                  splits, hopper_ladder, peers, race, training_shares)
 } | {
-    "masks": lambda: (lesson_04.draw_masks({"2 by 4": causal_mask(2, 4)}), [], ["2 by 4"]),
     "elements": lambda: (
         lesson_06.draw_elements(([2, 4], [(1, 5, 9), (4, 6, 8)]), ([2, 4], [(4, 3, 2), (2, 1, 7)])),
         [[1, 4], [5, 6], [9, 8], [4, 2], [3, 1], [2, 7]], []),
     "times": lambda: standard_records(lambda rows: lesson_10.draw_times(rows, rows), "ms"),
     "ratios": lambda: (lesson_10.draw_ratios([ROW]), [[1.5], [0.75]], [records.provenance("attention-h100")]),
-    "sweep": lambda: (
-        lesson_11.draw_sweep(sweep_rows()), [],
-        ["Measured best: 200 with 64 queries and 32 keys a tile", records.provenance("sweep-h100")]),
-    "steps": lambda: (
-        lesson_16.draw_steps(2), [], ["contiguous shards, rank 1: 0.5, 1; zigzag", "zigzag shards, rank 0: 0.5, 0.5"]),
     "losses": lambda: (
         lesson_17.draw_losses({"ours": [3.0, 2.0], "eager": [3.0, 2.5]}), [[3, 2], [3, 2.5]],
         ["flash_attention: 3 to 2; matrices of scores: 3 to 2.5"]),
@@ -189,34 +180,12 @@ def test_a_figure_shows_its_numbers(show):
     assert figure.alt and png(figure)
 
 
-def test_what_several_gpus_took_is_that_of_the_record(tmp_path, monkeypatch):
-    """In a made-up record, of two GPUs and a method that failed."""
-    shape, ms = {"kind": "time", "n": 8192, "heads": 16, "kv_heads": 16}, {"forward": 4.0, "backward": 10.0}
-    times = {"forward": 1.6, "backward": 1.9}
-    span, step = {"kind": "span", "pass": "forward", "n": 8192}, {"kind": "step", "n": 4096, "batch": 2}
-    rows = [
-        shape | {"method": "one_gpu", "ms": ms},
-        shape | {"method": "ring", "times_one_gpu": times, "peak_bytes": {"forward": 3_000_000, "backward": 5_000_000}},
-        shape | {"method": "ulysses", "error": "none"},
-        {"kind": "rotation", "n": 8192, "heads": 16, "kv_heads": 16, "ms": 0.5, "bytes": 1, "gb_per_s": 9.0},
-        *(span | {"rank": rank, "name": "ncclDevKernel_AllReduce", "start_us": 1.0, "us": 9e3} for rank in (0, 1)),
-        step | {"method": "one_gpu", "ms": 1200.0, "peak_bytes": 9_000_000_000},
-        step | {"method": "context_parallel", "ms": 700.0, "peak_bytes": 5_000_000_000},
-        span | {"rank": 0, "name": "forward_kernel", "start_us": 9005.0, "us": 3000.0},
-        span | {"rank": 1, "name": "ncclDevKernel_SendRecv", "start_us": 9001.0, "us": 500.0},
-    ]  # fmt: skip
-    origin = {"gpu": "G", "torch": "1", "triton": "2", "date": "2026-01-01", "gpus": 2}
-    records.write(tmp_path / "ring-h200-x2.json", origin | {"rows": rows})
-    monkeypatch.setattr(records, "FOLDER", tmp_path)
-    assert lesson_16.measured("forward") == [("8k", "16", 4.0, "1.60", *[None] * 6)]
-    assert lesson_16.measured("backward") == [("8k", "16", 10.0, "1.90", *[None] * 6)]
-    assert lesson_16.times_one_gpu(8192) == 1.6
-    assert lesson_16.transfers() == [(4096, 0.5, 9.0)]
-    assert lesson_16.peak_mb(8192) == [("ring", 3.0)]
-    assert lesson_16.spans_of("forward", 8192) == {(0, "kernels"): [(0.004, 3.0)], (1, "transfers"): [(0.0, 0.5)]}
-    figure = lesson_16.draw_spans("forward", 8192)
-    assert "rank 0, kernels: 3 ms; rank 1, transfers: 0.5 ms" in figure.alt and png(figure)
-    assert lesson_17.over_ranks() == [("4k", 2, 1200, None, 700)]
+def test_spans_begin_with_the_first_of_their_pass():
+    """Its picture's words are of how long they are only."""
+    rows = records.rows(lesson_16.RECORD, kind="span", n=8192, **{"pass": "forward"})
+    begins_ms = sorted(begin for lane in lesson_16.spans_of("forward", 8192).values() for begin, _ in lane)
+    starts_us = np.array(sorted(row["start_us"] for row in rows)[-len(begins_ms) :])
+    assert begins_ms == pytest.approx((starts_us - starts_us[0]) / 1e3)
 
 
 @pytest.mark.parametrize(

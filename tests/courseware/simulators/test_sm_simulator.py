@@ -115,14 +115,6 @@ def test_an_endless_job_is_stopped(monkeypatch):
     assert "stopped after 1,000 operations" in run.findings[0].text
 
 
-def test_groups_that_compute_wait_for_each_other_s_exponentials():
-    work = compute("exp", exps=160, instructions=128)
-    spans = SM().run({"one": job(work), "other": job(work)}).spans
-    assert [(span.job, span.start, span.end) for span in spans] == [("one", 0, 10), ("other", 10, 20)]
-    (alone,) = SM().run({"one": job(compute("exp", exps=16, instructions=1280))}).spans
-    assert (alone.start, alone.end) == (0, 10)
-
-
 @pytest.mark.parametrize(
     "operation, words",
     [
