@@ -61,7 +61,10 @@ ANSWERS = {
             from course_lib.reference import stable_softmax as s
             return s(x, axis)"""},
     "a file read": {
-        "the root by /proc": "raise ValueError(open('/proc/self/root' + 'SECRET').read())"},
+        "its path and the root by /proc": """
+            import glob
+            found = glob.glob("SECRET") + glob.glob("/proc/self/root" + "SECRET")
+            raise ValueError([open(path).read() for path in found])"""},
     "a file written": {
         "a disk filled": """
             for i in range(10**6):
@@ -133,7 +136,7 @@ def tried(ways, most):
 EVERY_WAY = {way: body for of_a_kind in ANSWERS.values() for way, body in of_a_kind.items()}
 IN_TURN = list(dict.fromkeys([*(next(iter(of_a_kind)) for of_a_kind in ANSWERS.values()), *EVERY_WAY]))
 # What these are stopped by is the sandbox.
-REACHING = ["builtins rebound by a pattern", "the root by /proc"]
+REACHING = ["builtins rebound by a pattern", "its path and the root by /proc"]
 
 
 def cheating(body, tmp_path, exercise_id="03.stable_softmax"):
