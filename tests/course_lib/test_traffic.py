@@ -27,10 +27,6 @@ def test_folklore_f25_decoding_is_about_one_flop_a_byte_and_head():
     assert split.peak_bytes == 2 * 8 * 8 * 130 * 4 and split.flops == form.flops == 4 * 8 * 13_192 * 128
 
 
-def test_the_lower_bound_takes_elements():
-    assert traffic.lower_bound_elems(4096, 64, 65_536) == 4096**2 * 64**2 / 65_536
-
-
 def test_a_training_step_s_flops_are_those_of_the_model_s_numbers_and_visible_pairs():
     from course_lib.serving.model import Block
 
