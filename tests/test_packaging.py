@@ -4,13 +4,11 @@ import re
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
 import rattler
 import yaml
-from hatchling import build
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -105,17 +103,6 @@ def test_environment_yml_agrees_with_the_pins():
     stated = {canonicalize_name(r.name): (str(r.specifier), r.marker and str(r.marker)) for r in requirements}
     pinned = pins()
     assert stated == {name: (f"=={pinned[name]}", marker) for name, marker in direct_requirements().items()}
-
-
-def test_a_wheel_holds_every_file_of_both_packages(tmp_path, monkeypatch, project_files):
-    """Those that Python does not import, too: kernels in CUDA C++, tables, records, hints."""
-    monkeypatch.chdir(ROOT)
-    with zipfile.ZipFile(tmp_path / build.build_wheel(str(tmp_path))) as wheel:
-        held = set(wheel.namelist())
-    names = {str(path.relative_to(ROOT)) for path in project_files}
-    files = {name for name in names if name.startswith(("course_lib/", "courseware/"))}
-    assert {".py", ".cu", ".h", ".cc", ".toml", ".json", ".md"} <= {Path(name).suffix for name in files}
-    assert files - held == set()
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -137,9 +137,8 @@ def test_packed_rows(name, monkeypatch):
     check(name, monkeypatch, lambda model: results(model, 0, **how), of_each_alone)
 
 
-@pytest.mark.parametrize("d", (3, 8, 12))
-def test_values_of_another_size(d):
-    q, k, v = random(1, 2, 9, 8), random(1, 2, 9, 8, seed=1), random(1, 2, 9, d, seed=2)
+def test_values_larger_than_keys():
+    q, k, v = random(1, 2, 9, 8), random(1, 2, 9, 8, seed=1), random(1, 2, 9, 12, seed=2)
     found, _ = huggingface.attend(torch.nn.Module(), q, k, v, None)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -210,12 +209,6 @@ def test_gradient_checkpointing_repeats_dropout():
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
     without = results(model.eval(), PADDING.bool(), input_ids=PROMPTS, attention_mask=PADDING)
     assert not torch.allclose(found[0]["logits"], without["logits"])
-
-
-def test_dropout_of_everything_leaves_nothing():
-    how = dict(attention_dropout=1.0, **ONE_LAYER)
-    course, eager = (made("gpt_oss", other, **how).train()(PROMPTS[:1]).logits for other in ("course", "eager"))
-    torch.testing.assert_close(course, eager, rtol=1e-5, atol=1e-5)
 
 
 def compiled(model):

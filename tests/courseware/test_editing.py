@@ -25,12 +25,6 @@ def double_kernel(x_ptr, BLOCK: tl.constexpr):
     tl.store(x_ptr + offsets, tl.load(x_ptr + offsets) * 2)
 
 
-def test_the_text_is_replaced_and_the_function_itself_stays():
-    triple = with_edits(double, {"* 2": "* 3"}, "triple")
-    assert triple(np.ones(2)).tolist() == [3.0, 3.0] and double(np.ones(2)).tolist() == [2.0, 2.0]
-    assert with_edits(double, {"* 2": "* 3", "* 3": "* 4"}, "in turn")(1) == 4
-
-
 def test_a_diff_is_a_series_of_edits():
     diff = " kept\n-old\n-    older\n+new\n@@\n-gone\n@@\n below\n+\n"
     assert edits_of(diff) == {"kept\nold\n    older\n": "kept\nnew\n", "gone\n": "", "below\n": "below\n\n"}
@@ -68,16 +62,8 @@ def cuda():
     return "__global__ void twice(float* x, float* xs) {\n  x[0]  =  2.0f*xs[0];\n}"
 
 
-@pytest.mark.parametrize(
-    "edits, total",
-    [([("max(x, low)", "x")], 3),
-     ([("total = 0; best = 9", "best = 2; total = -best")], 2),
-     ([("for x in xs: ...", "for x in xs:\n    total += x; total += x")], 6),
-     ([("for x in xs: ...", "")], 0),
-     ([("max(x, low)", "x * 4"), ("total = best", "")], 12)],
-)  # fmt: skip
-def test_nodes_are_replaced_wherever_the_lines_break(edits, total):
-    assert with_nodes_replaced(clipped, edits, "edited")([1, -1, 3]) == total
+def test_a_body_of_which_nothing_is_left_passes():
+    assert with_nodes_replaced(clipped, [("max(x, low)", "x * 4"), ("total = best", "")], "edited")([1, -1, 3]) == 12
 
 
 def test_of_cuda_cpp_tokens_are_replaced():

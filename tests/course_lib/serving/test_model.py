@@ -5,16 +5,10 @@ import json
 import pytest
 
 from course_lib.serving import model
-from course_lib.serving.model import ALPHABET, decode, encode, generate, load
+from course_lib.serving.model import ALPHABET, generate, load
 from tools import train_tiny_model
 
 RECORD = json.loads(model.WEIGHTS.with_suffix(".json").read_text())
-
-
-def test_text_becomes_tokens_and_back():
-    assert decode(encode(ALPHABET)) == ALPHABET and encode(ALPHABET) == list(range(len(ALPHABET))) and encode("") == []
-    with pytest.raises(ValueError, match="the text contains 'Q'; accepted: "):
-        encode("a Q")
 
 
 def test_the_shipped_weights_are_small_and_as_good_as_recorded():

@@ -131,26 +131,15 @@ def test_flash_decode_serves_the_same_text(n_pages, shares):
     assert any(step.copies for step in server.log) == shares
 
 
-def test_requests_that_begin_alike_share_pages_until_they_differ():
-    arrivals, used = [(0, PROMPTS[0], 8), (0, PROMPTS[1], 8), (0, PROMPTS[3], 8)], {}
-    for shares in (True, False):
-        server = serve(arrivals, n_pages=12, page_size=8, shares=shares)
-        used[shares] = max(12 - step.references.count(0) for step in server.log)
-        first = server.log[0]
-        assert first.admitted == {0: 0, 1: len(SYSTEM) if shares else 0, 2: 0}
-        assert max(first.references) == (2 if shares else 1)
-        if shares:
-            # Two pages and 6 characters are the same. The page of the 6 is copied, because what follows them differs.
-            (copied,) = first.copies
-            assert first.pages[0][:2] == first.pages[1][:2] and (first.pages[0][2], first.pages[1][2]) == copied
-    assert used == {True: 10, False: 12}
-
-
 def test_the_characters_that_are_not_shared():
     """A running text's newest one, whose keys are not stored yet; and a prompt's last one, from which text follows."""
     prompt = PROMPTS[2]
     server = serve([(0, prompt, 8), (0, prompt + text(prompt, 5), 3)], n_pages=8, page_size=4)
-    assert server.log[0].admitted == {0: 0, 1: len(prompt)} and server.log[0].lengths[0] == len(prompt)
+    first = server.log[0]
+    assert first.admitted == {0: 0, 1: len(prompt)} and first.lengths[0] == len(prompt)
+    # A page and two characters are the same. The page of the two is copied, because what follows them differs.
+    (copied,) = first.copies
+    assert first.pages[0][0] == first.pages[1][0] and (first.pages[0][1], first.pages[1][1]) == copied
     server = serve([(0, PROMPTS[0], 3), (0, PROMPTS[0], 3), (0, PROMPTS[6], 3)], n_pages=30, page_size=4)
     assert server.log[0].admitted == {0: 0, 1: len(PROMPTS[0]) - 1, 2: len(PROMPTS[6]) - 1}
 

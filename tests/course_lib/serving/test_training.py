@@ -1,4 +1,4 @@
-"""Training: windows, a step's parts, and the same losses whatever computes attention."""
+"""Training: a step's parts, and the same losses whatever computes attention."""
 
 import pytest
 import torch
@@ -19,11 +19,6 @@ def small():
 def batch(length=20):
     tokens = torch.tensor(encode("each row of weights sums to 1, whatever the scores are")).to(runtime.device())
     return windows(tokens, torch.tensor([3, 0], device=tokens.device), length)
-
-
-def test_windows_are_of_the_text_and_what_follows_is_one_further():
-    tokens, following = windows(torch.arange(10), torch.tensor([2, 5]), 4)
-    assert tokens.tolist() == [[2, 3, 4, 5], [5, 6, 7, 8]] and following.tolist() == [[3, 4, 5, 6], [6, 7, 8, 9]]
 
 
 def test_a_step_goes_down_the_gradient_which_max_norm_limits():

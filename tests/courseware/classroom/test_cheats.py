@@ -9,10 +9,9 @@ import inspect
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import sysconfig
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -62,9 +61,10 @@ ANSWERS = {
             from course_lib.reference import stable_softmax as s
             return s(x, axis)"""},
     "a file read": {
-        "np.load of a file": "raise ValueError(str(np.load('FOLDER/secret.npy')))",
-        "the root by /proc": "raise ValueError(open('/proc/self/root' + 'SECRET').read())",
-        "by another program": "import subprocess; raise ValueError(subprocess.check_output(['cat', 'SECRET']))"},
+        "its path and the root by /proc": """
+            import glob
+            found = glob.glob("SECRET") + glob.glob("/proc/self/root" + "SECRET")
+            raise ValueError([open(path).read() for path in found])"""},
     "a file written": {
         "a disk filled": """
             for i in range(10**6):
@@ -75,12 +75,7 @@ ANSWERS = {
     "the network": {
         "the network": """
             import socket
-            raise ValueError(socket.create_connection(("127.0.0.1", PORT), 1).recv(9))""",
-        "a server of this machine": """
-            import socket
-            server = socket.socket(socket.AF_UNIX)
-            server.connect("FOLDER/socket")
-            raise ValueError(server.recv(9))"""},
+            raise ValueError(socket.create_connection(("127.0.0.1", PORT), 1).recv(9))"""},
     "processes": {
         "a fork bomb": """
             import os
@@ -88,10 +83,6 @@ ANSWERS = {
                 os.fork()""",
         "signals to everyone": "import os; os.kill(-1, 9)"},
     "memory and limits": {
-        "memory bit by bit": """
-            kept = []
-            while True:
-                kept.append(bytes(10**6))""",
         "the limits lifted": """
             import resource
             resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
@@ -145,7 +136,7 @@ def tried(ways, most):
 EVERY_WAY = {way: body for of_a_kind in ANSWERS.values() for way, body in of_a_kind.items()}
 IN_TURN = list(dict.fromkeys([*(next(iter(of_a_kind)) for of_a_kind in ANSWERS.values()), *EVERY_WAY]))
 # What these are stopped by is the sandbox.
-REACHING = ["builtins rebound by a pattern", "np.load of a file", "the root by /proc"]
+REACHING = ["builtins rebound by a pattern", "its path and the root by /proc"]
 
 
 def cheating(body, tmp_path, exercise_id="03.stable_softmax"):
@@ -177,15 +168,11 @@ def folder(tmp_path, monkeypatch):
     """A folder with a secret, as the instructor's is, and the secret in the environment."""
     assert shutil.which("bwrap"), "these tests need bubblewrap: apt-get install bubblewrap"
     (tmp_path / "secret").write_text(SECRET)
-    np.save(tmp_path / "secret.npy", np.array(SECRET))
     monkeypatch.setenv("SECRET", SECRET)
     monkeypatch.chdir(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
-        local.bind("socket")  # the whole path may be too long for a socket's name
-        local.listen()
+    with socket.create_server(("127.0.0.1", 0)) as server:
         (tmp_path / "port").write_text(str(server.getsockname()[1]))
-        for each in (server, local):
-            threading.Thread(target=tell_the_secret, args=[each], daemon=True).start()
+        threading.Thread(target=tell_the_secret, args=[server], daemon=True).start()
         yield tmp_path
     assert (tmp_path / "secret").read_text() == SECRET
 
@@ -199,25 +186,13 @@ def test_a_way_round_earns_nothing(way, folder):
 
 
 def test_an_answer_that_waits_is_not_marked(folder, monkeypatch):
+    assert running.run(lambda: time.sleep(0.3) or 42, 0.1).returned == 42, "by the worker's limit it may wait"
     monkeypatch.setattr(running, "CLOCK_LIMITS", 0.5)
     with pytest.raises(running.MachineBusy):
         graded("03.stable_softmax", cheating("import time; time.sleep(1000)", folder))
 
 
-@pytest.mark.skipif("COURSEWARE_ALL_CHEATS" not in os.environ, reason="takes minutes")
-@pytest.mark.parametrize("exercise_id", ["05.online_attention", "08.flash_forward", "12.warp_softmax"])
-def test_marks_beside_ten_busy_processes_a_core_are_those_of_an_idle_machine(exercise_id):
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(10 * os.cpu_count())]
-    try:
-        answer = inspect.getsource(registry.find(exercise_id).answer)
-        (outcome,) = marking.mark({exercise_id: answer}, {exercise_id: None}).values()
-    finally:
-        for process in busy:
-            process.kill()
-    assert outcome["passed"], outcome["message"]
-
-
-@tried(REACHING, 2)
+@pytest.mark.parametrize("way", REACHING)
 def test_without_the_sandbox_it_would_earn_the_points_or_tell_the_secret(way, folder):
     source = cheating(EVERY_WAY[way], folder)
     answer = remote_answer.RemoteAnswer([("03.stable_softmax", source)], "stable_softmax", False, sandboxed=False)

@@ -32,15 +32,6 @@ def test_each_input_of_the_answer_is_for_one_kernel(name):
     assert wrong == {name}
 
 
-@pytest.mark.parametrize(
-    "n_q, n_k, d, causal, block_q, block_k",
-    [(1, 1, 1, True, 16, 16), (50, 13, 24, True, 32, 16), (13, 50, 40, True, 16, 32), (70, 33, 64, False, 64, 64)],
-)
-def test_the_kernel_without_a_misconception_is_right(n_q, n_k, d, causal, block_q, block_k):
-    given = random_input(n_q, n_k, d, 2, np.float16, causal, block_q, block_k)
-    assert bug_hunt.error_beyond_budget("right", **given) is None
-
-
 def test_the_copied_loop_gives_1024_nans_of_2048():
     o, _ = bug_hunt.run("A", **random_input(64, 64, 32, causal=True, block_q=32))
     assert (int(np.isnan(o).sum()), o.size) == (1024, 2048)
