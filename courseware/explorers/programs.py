@@ -103,13 +103,12 @@ def page(grid, cols, rows, block_n, block_m, pid_1, pid_0):
 
 def explore():
     """The explorer: one dimension or two, shape, block and program id."""
-    start = {"grid": "2-D", "cols": 10, "rows": 5, "block_n": 4, "block_m": 2, "pid_1": 2, "pid_0": 2}
     controls = {
-        "grid": buttons("grid", ("1-D", "2-D")),
-        "cols": slider("columns", range(1, 25)), "block_n": menu("BLOCK_N", (1, 2, 4, 8)),
-        "pid_1": slider("program of columns", range(24), play=True),
-        "rows": slider("rows (2-D)", range(1, 13)), "block_m": menu("BLOCK_M (2-D)", (1, 2, 4, 8)),
-        "pid_0": slider("program of rows (2-D)", range(12)),
+        "grid": buttons("grid", ("1-D", "2-D"), "2-D"),
+        "cols": slider("columns", range(1, 25), 10), "block_n": menu("BLOCK_N", (1, 2, 4, 8), 4),
+        "pid_1": slider("program of columns", range(24), 2, play=True),
+        "rows": slider("rows (2-D)", range(1, 13), 5), "block_m": menu("BLOCK_M (2-D)", (1, 2, 4, 8), 2),
+        "pid_0": slider("program of rows (2-D)", range(12), 2),
     }  # fmt: skip
     written = {"grid": ("1-D", "2-D"), "cols": range(8, 13), "block_n": (4, 8), "pid_1": range(4), "pid_0": range(3)}
-    return Explorer(page, start, controls, written=written)
+    return Explorer(page, controls, written=written)

@@ -69,7 +69,7 @@ def draw(model):
         746, 74 + 40 * s.ranks, (0, ms * model.end), (s.ranks - 0.5, -0.5), margins=(60, 14, 24, 36),
         x_ticks=np.linspace(0, ms * model.end, 6).round(2).tolist(), x_label="ms",
     )  # fmt: skip
-    panel.legend({"grey": "sends keys and values on"}, left=430)
+    panel.legend({"sends keys and values on": "grey"}, left=430)
     panel.element("text", "", "upper half: computes with the keys of rank 0, 1, ...", x=60, y=12)
     for (rank, number), step in model.steps.items():
         source = (rank - number) % s.ranks
@@ -97,4 +97,4 @@ def explore():
         "ranks": slider("ranks", (2, 4, 8)), "zigzag": buttons("shards", MASK), "n": slider("tokens", LENGTHS),
         "link": menu("link", LINKS.keys()),
     }  # fmt: skip
-    return Explorer(lambda **chosen: draw(evaluate(**chosen)), START, controls)
+    return Explorer(lambda **chosen: draw(evaluate(**chosen)), controls, start=START)

@@ -47,16 +47,14 @@ def evaluate(**chosen):
     at = min(steps, key=lambda n: abs(n - s.n))
     base = rest[at]
     ratio = s.layers * s.width / (model["n_layers"] * model["width"])
-    here, there = (
-        flops(s.n, s.width, s.layers, model["tokens"]),
-        flops(at, model["width"], model["n_layers"], model["tokens"]),
-    )
+    shapes = (s.n, s.width, s.layers), (at, model["width"], model["n_layers"])
+    matrices, attention = zip(*(flops(*shape, model["tokens"]) for shape in shapes), strict=True)
     ms = [
-        base["matmul_ms"] * here[0] / there[0],
+        base["matmul_ms"] * matrices[0] / matrices[1],
         (base["ms"] - base["matmul_ms"]) * ratio,
-        (steps[at]["ms"] - base["ms"]) * here[1] / there[1],
+        (steps[at]["ms"] - base["ms"]) * attention[0] / attention[1],
     ]
-    parameters = PARAMETER_BYTES * here[0] / (6 * model["tokens"])
+    parameters = PARAMETER_BYTES * matrices[0] / (6 * model["tokens"])
     activations = (base["peak_bytes"] - PARAMETER_BYTES * model["weights"]) * ratio
     # What attention keeps grows with the tokens, and where there are matrices of scores with the pairs, too.
     low, high = (steps[n]["peak_bytes"] - rest[n]["peak_bytes"] for n in (min(steps), max(steps)))
@@ -87,7 +85,7 @@ def stacked(title, of_length, meanings, unit, limit=None):
         x_ticks=[(i, name) for i, name in enumerate(LENGTHS)], x_label="tokens of a sequence",
         y_ticks=[step * i for i in range(6) if step * i <= 1.06 * most], margins=(52, 8, 30, 36),
     )  # fmt: skip
-    panel.legend({css: name for name, css in meanings.items()}, left=4)
+    panel.legend(meanings, left=4)
     for place, (name, n) in enumerate(LENGTHS.items()):
         parts, base = of_length[n], 0.0
         for (part, css), size in zip(meanings.items(), parts, strict=True):
@@ -116,4 +114,4 @@ def explore():
         "n": slider("context", LENGTHS), "width": buttons("width", (512, 1024, 2048, 4096)),
         "layers": slider("layers", (4, 8, 16, 32)), "method": menu("attention", METHODS),
     }  # fmt: skip
-    return Explorer(lambda **chosen: draw(evaluate(**chosen)), START, controls)
+    return Explorer(lambda **chosen: draw(evaluate(**chosen)), controls, start=START)
