@@ -63,19 +63,6 @@ def evaluate(**chosen):
     return SimpleNamespace(settings=s, ms=ms, n_bytes=n_bytes, tokens=model["tokens"])
 
 
-def describe(model):
-    """The chosen context in numbers, as HTML."""
-    total, s = sum(model.ms), model.settings
-    by_flops = flops(s.n, s.width, s.layers, model.tokens)
-    share = by_flops[1] / sum(by_flops)
-    return table([
-        ("a step", f"{total:,.0f} ms, {model.tokens / total:,.1f} thousand tokens a second"),
-        ("attention", f"{model.ms[2]:,.0f} ms, {model.ms[2] / total:.0%} of the time; {share:.0%} of the FLOPs"),
-        ("if attention took no time", f"the step would be {total / (total - model.ms[2]):.2f} times as fast"),
-        ("memory", f"{sum(model.n_bytes) / 1e9:,.0f} GB"),
-    ])  # fmt: skip
-
-
 def stacked(title, of_length, meanings, unit, limit=None):
     """A panel with a bar of parts for each context."""
     most = max(map(sum, of_length.values()))
@@ -98,14 +85,22 @@ def stacked(title, of_length, meanings, unit, limit=None):
 
 
 def draw(model):
-    """Time and memory of every context."""
+    """Time and memory of every context, and the chosen one in numbers."""
     s = model.settings
     every = {n: evaluate(**vars(s) | {"n": n}) for n in LENGTHS.values()}
     ms = {n: each.ms for n, each in every.items()}
     gb = {n: [x / 1e9 for x in each.n_bytes] for n, each in every.items()}
     said = ", ".join(f"{name} {sum(ms[n]):,.0f} ms and {sum(gb[n]):,.0f} GB" for name, n in LENGTHS.items())
     panels = stacked("time of a step", ms, TIME, "ms"), stacked("memory", gb, MEMORY, "GB", H200_BYTES / 1e9)
-    return Page(f"A step by the context: {said}.", panels, text=describe(model))
+    total, by_flops = sum(model.ms), flops(s.n, s.width, s.layers, model.tokens)
+    share = by_flops[1] / sum(by_flops)
+    text = table([
+        ("a step", f"{total:,.0f} ms, {model.tokens / total:,.1f} thousand tokens a second"),
+        ("attention", f"{model.ms[2]:,.0f} ms, {model.ms[2] / total:.0%} of the time; {share:.0%} of the FLOPs"),
+        ("if attention took no time", f"the step would be {total / (total - model.ms[2]):.2f} times as fast"),
+        ("memory", f"{sum(model.n_bytes) / 1e9:,.0f} GB"),
+    ])  # fmt: skip
+    return Page(f"A step by the context: {said}.", panels, text=text)
 
 
 def explore():
