@@ -97,9 +97,8 @@ def page(stream, order, block, every_step, fed, scores, places):
         score_panel.bar(i, 0 if masked[i] else own[key], f"bar S {faded[i]}")
         weights.bar(i, now.weights[key], f"bar P {faded[i]}")
     levels = [
-        point
-        for j, step in enumerate(model.steps[1 : fed + 1]) if step.m > -np.inf
-        for point in ((ends[j] - 0.5, step.m), (ends[j + 1] - 0.5, step.m))
+        (end - 0.5, step.m)
+        for j, step in enumerate(model.steps[1 : fed + 1]) if step.m > -np.inf for end in ends[j : j + 2]
     ]  # fmt: skip
     score_panel.line(levels, "ink")
     for key, name in enumerate(model.names):

@@ -75,10 +75,8 @@ def draw(program, title="blue: touched by this program; hatched: masked off", la
         owner = _place(program, i // height, j // width)
         return f"element {_place(program, i, j)}: program {owner}, lane {_place(program, i % height, j % width)}"
 
-    def chosen(i, j):
-        return {"pid_0": i // height, "pid_1": j // width}
-
-    panel.cells(np.where(program.touched, "Q", "ground").tolist(), tips=tip, chosen=chosen)
+    kinds = np.where(program.touched, "Q", "ground").tolist()
+    panel.cells(kinds, tips=tip, chosen=lambda i, j: {"pid_0": i // height, "pid_1": j // width})
     for row, col in np.argwhere(~program.mask) if program.exists else ():
         x, y = program.cols[col], program.rows[row]
         panel.rect((x, x + 1), (y, y + 1), "cell hatched")

@@ -33,10 +33,9 @@ def evaluate(**chosen):
     end: seconds until the last rank is done; least: the arithmetic of all ranks over their number.
     """
     s = SimpleNamespace(**START | chosen)
-    rows = s.n // s.ranks
     pairs = ring.visible_pairs(s.n, s.ranks, s.zigzag)
     compute = (4.0 * HEAD_DIM * HEADS * pairs / KERNEL_FLOPS_PER_S).tolist()
-    sent_bytes = 2 * HEADS * rows * HEAD_DIM * 2
+    sent_bytes = 2 * HEADS * (s.n // s.ranks) * HEAD_DIM * 2
     model = SimpleNamespace(settings=s, compute=compute, sent_bytes=sent_bytes, transfer=sent_bytes / LINKS[s.link])
     model.steps = ring.timeline(compute, model.transfer)
     model.end = max(step.computed for step in model.steps.values())

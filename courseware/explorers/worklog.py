@@ -123,10 +123,8 @@ def page(rung, n, causal, gpu):
 
 def explore():
     """The explorer: a rung, a length, the mask and the GPU that it was measured on."""
-    from courseware.bench.triton_ladder import RUNGS
-
     controls = {
-        "rung": menu("rung", [rung.name for rung in RUNGS], "prefetch"), "n": buttons("N", (1024, 4096), 4096),
-        "causal": tick("causal"), "gpu": buttons("GPU", list(RECORDS)),
+        "rung": menu("rung", [row["rung"] for row in records.rows("rungs")], "prefetch"),
+        "n": buttons("N", (1024, 4096), 4096), "causal": tick("causal"), "gpu": buttons("GPU", list(RECORDS)),
     }  # fmt: skip
     return Explorer(page, controls)
