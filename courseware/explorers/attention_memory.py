@@ -111,7 +111,7 @@ def page(**settings):
         margins=(20, 10, 10, 24),
     )  # fmt: skip
     for i, (name, value) in enumerate(ms.items()):
-        times.bars([value], "QO"[i], width=0.6, first=i, tips=[f"{name}: {value:,.3f} ms"])
+        times.bar(i, value, f"bar {'QO'[i]}", width=0.6, tip=f"{name}: {value:,.3f} ms")
         times.text(i, value, f"{value:,.3g} ms", "middle", down=-5)
     verdict, bound = "fits" if model.fits else "does not fit", "memory" if model.memory_bound else "arithmetic"
     text = (
@@ -128,9 +128,9 @@ def page(**settings):
 def explore():
     """The explorer: N, head dim, heads, dtype, GPU."""
     controls = {
-        "n": slider("N", LENGTHS, play=True), "d": slider("d", HEAD_DIMS), "heads": slider("heads", HEADS),
-        "gpu": menu("GPU", list(GPUS)), "dtype": buttons("dtype", list(DTYPE_BYTES)),
+        "n": slider("N", LENGTHS, 32_768, play=True), "d": slider("d", HEAD_DIMS, 64),
+        "heads": slider("heads", HEADS, 16), "gpu": menu("GPU", list(GPUS), "A100"),
+        "dtype": buttons("dtype", list(DTYPE_BYTES)),
     }  # fmt: skip
-    start = {"n": 32_768, "d": 64, "heads": 16, "dtype": "fp16", "gpu": "A100"}
     written = {"n": LENGTHS, "heads": (1, 16, 64), "gpu": ("T4", "A100", "H100"), "dtype": DTYPE_BYTES}
-    return Explorer(page, start, controls, written=written)
+    return Explorer(page, controls, written=written)

@@ -17,7 +17,6 @@ from .explorer import Explorer, slider, tick
 from .svg import Page
 
 D = 8
-DTYPE, STATISTICS = np.float16, np.float32
 TENSORS = ("Q", "K", "V", "O", "dO", "lse", "delta", "dQ", "dK", "dV")
 # The passes: matrix products for each of their tiles, and what they do with these queries and keys.
 PRODUCTS = {"delta": 0, "dK and dV": 4, "dQ": 3}
@@ -45,7 +44,7 @@ def run(n_q, n_k, *, block_q, block_k, causal=False):
     machine, handles = Machine(), {}
     for name in TENSORS:
         rows = n_k if name[-1] in "KV" else n_q
-        array = np.zeros(rows, STATISTICS) if name in ("lse", "delta") else np.zeros((rows, D), DTYPE)
+        array = np.zeros(rows, np.float32) if name in ("lse", "delta") else np.zeros((rows, D), np.float16)
         handles[name] = machine.hbm(array, name)
     tiled_backward_on_machine(machine, **handles, block_q=block_q, block_k=block_k, causal=causal)
     events = machine.report().events
@@ -97,15 +96,12 @@ def _tell(name, grid, i, j):
 
 def explore():
     """The explorer of the three passes."""
-    start = {"causal": True, "n_q": 12, "n_k": 12, "block_q": 4, "block_k": 3, "visit": 8}
     lengths, blocks, visits = (4, 8, 12, 16, 20, 24), (2, 3, 4, 6, 8), range(2 * 12 * 12 + 13)
     controls = {
-        "causal": tick("causal"), "n_q": slider("queries", lengths), "n_k": slider("keys", lengths),
-        "block_q": slider("block_q", blocks), "block_k": slider("block_k", blocks),
-        "visit": slider("visits", visits, play=True),
+        "causal": tick("causal", start=True), "n_q": slider("queries", lengths, 12),
+        "n_k": slider("keys", lengths, 12), "block_q": slider("block_q", blocks, 4),
+        "block_k": slider("block_k", blocks, 3), "visit": slider("visits", visits, 8, play=True),
     }  # fmt: skip
-    written = {"causal": (False, True), "n_q": (12,), "n_k": (12,), "block_q": (3, 4, 6), "block_k": (3, 4, 6)}
-    return Explorer(
-        lambda visit, **sizes: draw(run(**sizes), visit), start, controls,
-        ends={"visit": lambda visit, **sizes: run(**sizes).n_visits}, written=written | {"visit": visits},
-    )  # fmt: skip
+    written = {"causal": (False, True), "block_q": (3, 4, 6), "block_k": (3, 4, 6), "visit": visits}
+    ends = {"visit": lambda visit, **sizes: run(**sizes).n_visits}
+    return Explorer(lambda visit, **sizes: draw(run(**sizes), visit), controls, ends=ends, written=written)

@@ -185,24 +185,24 @@ def roof_panel(model):
         tflops = roof_tflops(model.gpu, intensity, model.peak_tflops)
         said = f"{name}: {intensity:.3g}, at most {tflops:.3g} TFLOP/s"
         panel.dot(intensity, tflops, css, 6, tip=said)
-        panel.legend({css: said}, top=panel.top + 12 + 16 * i)
+        panel.legend({said: css}, top=panel.top + 12 + 16 * i)
     return panel
 
 
 def explore():
     """The explorer: tile sizes, shape, dtype, mask, order and GPU, and the visits one by one."""
+    last = MAX_DRAWN_TILES**2
     controls = {
         "block_q": slider("B_r", BLOCKS), "block_k": slider("B_c", BLOCKS),
         "n": menu("N", (100, 512, 1000, 1024, 4095, 4096, 16384, 131072)), "d": menu("d", (32, 64, 128)),
         "dtype": menu("dtype", list(DTYPES)), "heads": menu("heads x batch", (1, 8, 32, 64, 256, 1024)),
         "gpu": menu("GPU", list(GPUS)), "order": buttons("loops", ORDERS), "causal": tick("causal"),
-        "visit": slider("visits", range(MAX_DRAWN_TILES**2 + 1), play=True),
+        "visit": slider("visits", range(last + 1), last, play=True),
     }  # fmt: skip
     ends = {"visit": lambda visit, **chosen: runs_of(SimpleNamespace(**chosen))[chosen["order"]].grid.n_visits}
-    start = START | {"visit": MAX_DRAWN_TILES**2}
     # A page without a kernel plays what is shown at first; of the other settings it has the last visit.
     every = {
         "block_q": BLOCKS, "block_k": BLOCKS, "causal": (False, True), "order": ORDERS.values(), "gpu": ("H100", "T4"),
         "n": (1024, 4096),
     }  # fmt: skip
-    return Explorer(page, start, controls, ends=ends, written=({"visit": range(start["visit"])}, every))
+    return Explorer(page, controls, start=START, ends=ends, written=({"visit": range(last)}, every))

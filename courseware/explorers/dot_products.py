@@ -18,8 +18,8 @@ from .words import number, vector
 DIMENSIONS = tuple(2**i for i in range(11))
 NONE, ROOT, INVERSE = "1 (no scale)", "1/sqrt(d)", "1/d"
 SCALES = (NONE, ROOT, INVERSE)
-N_QUERIES = N_KEYS = 64
-PLANE_END, PAIR_STEP = 4, 0.25  # of the plane in which tips are dragged
+N_KEYS = 64  # and queries
+PLANE_END = 4  # of the plane in which tips are dragged
 # The histogram's axis is the same for every crowd, so that a wider spread looks wider.
 SCORES_END, MAX_BIN_SHARE = 40, 0.55
 
@@ -53,7 +53,7 @@ def pair_page(a, b):
     for name, tip, css in (("a", a, "Q"), ("b", b, "K")):
         plane.line([(0, 0), tip], f"{css} thick")
         plane.text(*tip, name, f"{css} middle big", down=-14)
-        right, up = ([name, axis, -PLANE_END, PLANE_END, PAIR_STEP] for axis in (0, 1))
+        right, up = ([name, axis, -PLANE_END, PLANE_END, 0.25] for axis in (0, 1))
         plane.handle(*tip, css, f"tip of {name}", vector(tip, "{:g}".format), right=right, up=up, radius=11)
 
     terms = [*model.products.tolist(), model.dot]
@@ -85,21 +85,14 @@ def pair_page(a, b):
 
 
 @cache
-def _entries():
-    """Queries [64, 1024] and keys [64, 1024]; a crowd of dimension d takes their first d columns."""
-    rng = np.random.default_rng(1)
-    return rng.normal(size=(N_QUERIES, DIMENSIONS[-1])), rng.normal(size=(N_KEYS, DIMENSIONS[-1]))
-
-
-@cache
 def crowd(d, scale=ROOT):
-    """64 queries and 64 keys with d independent normal entries each, always the same. Returns a namespace.
+    """64 queries and 64 keys with d independent normal entries each: the first of the same 1024. Returns a namespace.
 
     scale: one of SCALES. It has factor: what that multiplies the dot products by; scores: [n_q, n_k]; spread: their
     standard deviation; weights: [n_q, n_k], each row a softmax; entropy: its mean over queries, in nats;
     effective_keys: the exponential of that; largest: the largest weight, mean over queries.
     """
-    Q, K = (entries[:, :d] for entries in _entries())
+    Q, K = np.random.default_rng(1).normal(size=(2, N_KEYS, DIMENSIONS[-1]))[:, :, :d]
     model = SimpleNamespace(factor={NONE: 1.0, ROOT: float(1 / np.sqrt(d)), INVERSE: 1 / d}[scale])
     model.scores = scores(Q, K, model.factor)
     model.spread = float(model.scores.std())
@@ -159,10 +152,10 @@ def explore_pair():
     """The first explorer: two vectors whose tips are dragged, at first a query and a key of the course's sentence."""
     start = {"a": example.Q[3].tolist(), "b": example.K[3].tolist()}
     tips = [[float(x), float(y)] for x in range(-3, 4) for y in range(-3, 4)]
-    return Explorer(pair_page, start, {}, written={"a": tips, "b": tips})
+    return Explorer(pair_page, {}, start=start, written={"a": tips, "b": tips})
 
 
 def explore_crowd():
     """The second explorer: the dimension and the scale of random scores."""
-    controls = {"d": slider("d", DIMENSIONS, play=True), "scale": buttons("scale", SCALES)}
-    return Explorer(crowd_page, {"d": 64, "scale": NONE}, controls)
+    controls = {"d": slider("d", DIMENSIONS, 64, play=True), "scale": buttons("scale", SCALES)}
+    return Explorer(crowd_page, controls)

@@ -279,15 +279,13 @@ async function unpacked(text) {
 // What a page's address says of an explorer: "#name?setting=JSON&...", as far as it can be read.
 function linked(name, start) {
   const [place, query] = location.hash.slice(1).split("?")
-  const found = place === name && query ? [...new URLSearchParams(query)] : []
-  const read = ([key, text]) => {
+  const found = {}
+  for (const [key, text] of new URLSearchParams(place === name ? query : "")) {
     try {
-      return key in start ? [[key, JSON.parse(text)]] : []
-    } catch {
-      return []
-    }
+      if (key in start) found[key] = JSON.parse(text)
+    } catch {} // of what cannot be read, the start stays
   }
-  return Object.fromEntries(found.flatMap(read))
+  return found
 }
 
 // Stands in for the model where there is no kernel. Its name is that of a place in the page; what is chosen goes into the
@@ -297,11 +295,9 @@ function written({ pieces, states, controls, start }, name) {
   const listeners = []
   let [state, later] = []
   const to = (asked) => {
-    const names = Object.keys(start)
-    const atEnd = names.filter((name) => asked[name] === AT_END)
-    const changed = names.filter((name) => !atEnd.includes(name) && state && !same(asked[name], state.settings[name]))
-    const rest = names.filter((name) => !atEnd.includes(name) && !changed.includes(name))
-    const costs = ({ settings }) => [changed, atEnd, rest].map((of) => of.reduce((sum, name) => sum + apart(asked[name], settings[name]), 0))
+    const rank = (name) => (asked[name] === AT_END ? 1 : state && !same(asked[name], state.settings[name]) ? 0 : 2)
+    const ranks = [0, 1, 2].map((one) => Object.keys(start).filter((name) => rank(name) === one))
+    const costs = ({ settings }) => ranks.map((of) => of.reduce((sum, name) => sum + apart(asked[name], settings[name]), 0))
     const closer = (a, b) => a.map((cost, i) => cost - b[i]).find((difference) => difference) < 0
     const every = states.map((one) => [costs(one), one])
     const [, found] = every.reduce((best, one) => (closer(one[0], best[0]) ? one : best))

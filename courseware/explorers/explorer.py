@@ -20,14 +20,16 @@ SCRIPT = (HERE / "explorer.js").read_text()
 AT_END = 10**9  # what explorer.js sends for a slider at its end, so that it stays there as the end moves
 
 
-def _control(kind, label, options=(False, True), *, play=False):
-    """A control that chooses one of the options: values, or text -> value.
+def _control(kind, label, options=(False, True), start=None, *, play=False):
+    """A control that chooses one of the options, values or a dict of text -> value, at first `start` or the first one.
 
     play: of a slider, with a button that moves it on; or milliseconds a step.
     """
     if not isinstance(options, dict):
         options = {value if isinstance(value, str) else f"{value:,g}": value for value in options}
-    return {"kind": kind, "label": label, "options": list(options.items()), "play": play}
+    options = list(options.items())
+    start = options[0][1] if start is None else start
+    return start, {"kind": kind, "label": label, "options": options, "play": play}
 
 
 # Of buttons in a row, one is pressed; a box is ticked or not.
@@ -37,16 +39,17 @@ slider, menu, buttons, tick = (partial(_control, kind) for kind in ("slider", "m
 class Explorer:
     """An explorer, as the value of a cell.
 
-    page_of(**settings) gives the Page. start: the settings at first. controls: setting -> what `slider`, `menu`,
-    `buttons` or `tick` gave; settings without one are set by what is dragged or clicked. ends: setting -> function of
-    all settings that gives its slider's last value. settle: function of all settings that changes those that do not go
-    together. written: setting -> values that a page without a kernel has, in all combinations; the others stay as they
-    are at first. Or a list of such. By default all that the controls offer.
+    page_of(**settings) gives the Page. controls: setting -> what `slider`, `menu`, `buttons` or `tick` gave. start:
+    settings at first that no control says: of those without one, which are set by what is dragged or clicked. ends:
+    setting -> function of all settings that gives its slider's last value. settle: function of all settings that
+    changes those that do not go together. written: setting -> values that a page without a kernel has, in all
+    combinations; the others stay as they are at first. Or a list of such. By default all that the controls offer.
     """
 
-    def __init__(self, page_of, start, controls, *, ends=None, settle=None, written=None):
+    def __init__(self, page_of, controls, *, start=None, ends=None, settle=None, written=None):
         self._page_of, self._ends, self._settle = page_of, ends or {}, settle
-        self.start, self.controls = start, [{"name": name} | control for name, control in controls.items()]
+        self.start = {name: first for name, (first, _) in controls.items()} | (start or {})
+        self.controls = [{"name": name} | control for name, (_, control) in controls.items()]
         offered = {control["name"]: [value for _, value in control["options"]] for control in self.controls}
         self._written = [written or offered] if isinstance(written, dict | None) else written
 

@@ -97,8 +97,8 @@ def _weights(model):
         for i, (weight, true) in enumerate(zip(row.weights, model.true, strict=True)):
             x = middle - (n - 1) / 2 + i
             tip = f"{example.TOKENS[i]} in {row.number_format.name}: {significant(weight)}, truly {significant(true)}"
-            panel.rect((x - 0.4, x + 0.4), (0, 0 if np.isnan(weight) else weight), "bar Q", tip=tip)
-            panel.rect((x - 0.4, x + 0.4), (0, true), "outline ink")
+            panel.bar(x, 0 if np.isnan(weight) else weight, "bar Q", width=0.8, tip=tip)
+            panel.bar(x, true, "outline ink", width=0.8)
             if not weight > 0:
                 # Neighbours at two heights: side by side there is no room for "NaN".
                 word, up = ("NaN", 11 * (i % 2)) if np.isnan(weight) else ("0", 0)
@@ -116,9 +116,9 @@ def sentence_logits():
 
 def explore():
     """The explorer: one slider a token, and one that shifts all four."""
-    start = dict(zip(example.TOKENS, sentence_logits().tolist(), strict=True)) | {"shift": 8}
-    logits = {name: slider(name, np.arange(-20, 20.25, 0.25).tolist()) for name in example.TOKENS}
-    shift = slider("shift all", np.arange(-100, 100.25, 0.25).tolist(), play=True)
+    start, values = dict(zip(example.TOKENS, sentence_logits().tolist(), strict=True)), np.arange(-20, 20.25, 0.25)
+    controls = {name: slider(name, values.tolist(), logit) for name, logit in start.items()}
+    controls["shift"] = slider("shift all", np.arange(-100, 100.25, 0.25).tolist(), 8, play=True)
     written = {name: sorted({-20, start[name], 20}) for name in (example.TOKENS[0], example.TOKENS[-1])}
     shifts = sorted({*range(-100, 101, 10), *range(-24, 13), *np.arange(84, 89, 0.25).tolist()})
-    return Explorer(page, start, logits | {"shift": shift}, written=written | {"shift": shifts})
+    return Explorer(page, controls, written=written | {"shift": shifts})

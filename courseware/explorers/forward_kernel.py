@@ -57,7 +57,7 @@ def page(n_q, n_k, block_m, block_n, causal, pid, step):
         x_ticks=range(0, n_tiles * block_n + 1, block_n), y_ticks=range(0, high + 1, block_m), x_label="key",
         y_label="query", grid="", margins=(44, 12, 30, 38),
     )  # fmt: skip
-    grid.legend({css: kind for kind, css in KINDS.items()})
+    grid.legend(KINDS)
     for other, queries in enumerate(model.tiles.query_rows):
         if other != pid:
             tip = f"Program {other}: queries {queries[0]} to {queries[1] - 1}"
@@ -77,8 +77,8 @@ def page(n_q, n_k, block_m, block_n, causal, pid, step):
         y_ticks=[(query + 0.5, str(query)) for query in range(top, top + block_m)], margins=(44, 40, 48, 38),
     )  # fmt: skip
     looks, lanes = list(LOOKS.items()), model.places[:, first : first + block_n]
-    for two, at in ((looks[:2], 12), (looks[2:], 30)):
-        tile.legend({css: name for name, css in two}, left=4, top=at)
+    tile.legend(dict(looks[:2]), left=4)
+    tile.legend(dict(looks[2:]), left=4, top=30)
     for (i, j), place in np.ndenumerate(lanes):
         is_visited, (query, key) = model.kinds[step] != "not visited", (top + i, first + j)
         name, css = looks[place] if is_visited else ("not visited", KINDS["not visited"])
@@ -97,12 +97,12 @@ def page(n_q, n_k, block_m, block_n, causal, pid, step):
 
 def explore():
     """The explorer: lengths, block sizes, causal, the program and its tile."""
-    start = {"n_q": 10, "n_k": 13, "block_m": 4, "block_n": 4, "causal": True, "pid": 1, "step": 2}
     lengths, blocks = (4, 7, 8, 10, 13, 16, 20), (2, 3, 4, 6, 8)
     controls = {
-        "n_q": slider("queries", lengths), "n_k": slider("keys", lengths), "block_m": slider("BLOCK_M", blocks),
-        "block_n": slider("BLOCK_N", blocks), "causal": tick("causal"), "pid": slider("program", range(10)),
-        "step": slider("tile", range(10), play=True),
+        "n_q": slider("queries", lengths, 10), "n_k": slider("keys", lengths, 13),
+        "block_m": slider("BLOCK_M", blocks, 4), "block_n": slider("BLOCK_N", blocks, 4),
+        "causal": tick("causal", start=True), "pid": slider("program", range(10), 1),
+        "step": slider("tile", range(10), 2, play=True),
     }  # fmt: skip
     ends = {
         "pid": lambda n_q, block_m, **_: -(-n_q // block_m) - 1,
@@ -113,4 +113,4 @@ def explore():
         "n_q": (10, 20), "n_k": (4, 10, 13), "block_m": (4, 8), "causal": (False, True), "pid": range(10),
         "step": range(10),
     }  # fmt: skip
-    return Explorer(page, start, controls, ends=ends, written=written)
+    return Explorer(page, controls, ends=ends, written=written)

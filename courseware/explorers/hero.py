@@ -113,8 +113,8 @@ def picture(name, now):
     for i, (weight, before, score) in enumerate(zip(now.weights, now.before, now.scores, strict=True)):
         if i in now.keys and now.phase != "end":
             panel.rect((i - 0.5, i + 0.5), panel.ends["y"], "ground")
-        panel.bars([weight], "P" if before or now.phase in ("acc", "end") else "now", first=i)
-        panel.rect((i - 0.35, i + 0.35), (0, before), "outline ink dashed")
+        panel.bar(i, weight, f"bar {'P' if before or now.phase in ('acc', 'end') else 'now'}")
+        panel.bar(i, before, "outline ink dashed")
         panel.text(i, 0, example.TOKENS[KEYS[i]], "middle", down=16)
         panel.text(i, 0, "" if np.isnan(score) else f"{score:.3g}", "soft middle", down=34)
     panel.element("text", "soft", "score", x=2, y=panel.bottom + 34)
@@ -154,8 +154,8 @@ def _explorer(name, step):
 
     def explore():
         last = len(moments(name)) - 1
-        controls = {"step": slider("step", range(last + 1), play=MS)}
-        return Explorer(lambda step: page(name, step), {"step": step}, controls, ends={"step": lambda step: last})
+        controls = {"step": slider("step", range(last + 1), step, play=MS)}
+        return Explorer(lambda step: page(name, step), controls, ends={"step": lambda step: last})
 
     return explore
 

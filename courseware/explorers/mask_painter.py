@@ -70,7 +70,7 @@ def legend():
     """What the colours mean."""
     panel = Panel("A pair of a query and a key is", 400, 36, (0, 1), (0, 1))
     for i, (fate, css) in enumerate(FATES.items()):
-        panel.legend({css: fate}, left=4 + 200 * (i % 2), top=12 + 16 * (i // 2))
+        panel.legend({fate: css}, left=4 + 200 * (i % 2), top=12 + 16 * (i // 2))
     return panel
 
 
@@ -106,8 +106,6 @@ def explore():
 
     The menu holds masks of which nothing is flipped, so that choosing one again takes all flips back.
     """
-    begin, sizes = {name: [name, []] for name in STARTS}, (1, 2, 3, 4, 6, 12)
-    start = {"mask": begin["causal"], "block_q": 4, "block_k": 4}
-    controls = {"mask": menu("begin with", begin)}
-    controls |= {f"block_{of}": slider(f"block_{of}", sizes) for of in "qk"}
-    return Explorer(page, start, controls)
+    controls = {"mask": menu("begin with", {name: [name, []] for name in STARTS})}
+    controls |= {name: slider(name, (1, 2, 3, 4, 6, 12), 4) for name in ("block_q", "block_k")}
+    return Explorer(page, controls)

@@ -93,11 +93,12 @@ def page(stream, order, block, every_step, fed, scores, places):
     )  # fmt: skip
     for panel in (score_panel, weights):
         panel.rect((start - 0.5, end - 0.5), panel.ends["y"], "ground")
-    score_panel.bars(np.where(masked, 0, own[arrived]), [f"S {css}" for css in faded])
+    for i, key in enumerate(arrived):
+        score_panel.bar(i, 0 if masked[i] else own[key], f"bar S {faded[i]}")
+        weights.bar(i, now.weights[key], f"bar P {faded[i]}")
     levels = [
-        point
-        for j, step in enumerate(model.steps[1 : fed + 1]) if step.m > -np.inf
-        for point in ((ends[j] - 0.5, step.m), (ends[j + 1] - 0.5, step.m))
+        (end - 0.5, step.m)
+        for j, step in enumerate(model.steps[1 : fed + 1]) if step.m > -np.inf for end in ends[j : j + 2]
     ]  # fmt: skip
     score_panel.line(levels, "ink")
     for key, name in enumerate(model.names):
@@ -105,7 +106,6 @@ def page(stream, order, block, every_step, fed, scores, places):
         if score > -np.inf:  # a masked one cannot be dragged
             up, right = ["scores", key + 1, low, high, DRAGGED_BY, 1], ["places", key, -0.6, len(keys) - 0.4, 0.1, 1.1]
             score_panel.handle(place, score, "S", f"score of {name}", decimals(score), up=up, right=right, radius=7)
-    weights.bars(now.weights[arrived], [f"P {css}" for css in faded])
     for i, height in enumerate(before.weights[arrived] if fed else ()):
         if height:
             weights.line([(i - 0.35, 0), (i - 0.35, height), (i + 0.35, height), (i + 0.35, 0)], "thin dashed ink")
@@ -171,13 +171,11 @@ def streams():
 
 def explore():
     """The explorer: a stream to play, whose scores are dragged up, down and to another place."""
-    start = {"stream": "the sentence", "order": "as given", "block": 1, "every_step": False, "fed": 3, "scores": [""],
-             "places": []}  # fmt: skip
     controls = {
         "stream": menu("stream", list(streams())), "order": menu("order", ORDERS),
         "block": slider("block size", range(1, 13)),
         "every_step": buttons("divide by l", {"once, at the end": False, "at every step": True}),
-        "fed": slider("blocks fed", range(13), play=True),
+        "fed": slider("blocks fed", range(13), 3, play=True),
     }  # fmt: skip
     # A page without a kernel has orders and blocks of the streams as they are; for the sentence, scores of 1 to 4.
     written = [
@@ -186,4 +184,4 @@ def explore():
         {"scores": [["the sentence", *own] for own in product(range(1, 5), repeat=4)], "fed": range(5)},
     ]  # fmt: skip
     ends = {"fed": lambda stream, block, **_: -(-len(streams()[stream][0]) // block)}
-    return Explorer(page, start, controls, ends=ends, settle=settle, written=written)
+    return Explorer(page, controls, start={"scores": [""], "places": []}, ends=ends, settle=settle, written=written)

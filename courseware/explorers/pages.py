@@ -132,10 +132,9 @@ def page(step, page_size, **chosen):
 def explore():
     """The explorer: the pool's shape, sharing, and the step."""
     controls = {
-        "page_size": slider("rows of a page", PAGE_SIZES), "pool_rows": slider("rows in all", POOL_ROWS),
-        "shares": tick("share pages"), "step": slider("step", STEPS, play=True),
+        "page_size": slider("rows of a page", PAGE_SIZES, 16), "pool_rows": slider("rows in all", POOL_ROWS, 192),
+        "shares": tick("share pages", start=True), "step": slider("step", STEPS, 8, play=True),
     }  # fmt: skip
-    start = {"page_size": 16, "pool_rows": 192, "shares": True, "step": 8}
     ends = {"step": lambda step, **chosen: len(run(**chosen))}
     written = {"page_size": PAGE_SIZES[2:], "pool_rows": (96, 192, 256), "shares": (True, False), "step": STEPS}
-    return Explorer(page, start, controls, ends=ends, written=written)
+    return Explorer(page, controls, ends=ends, written=written)

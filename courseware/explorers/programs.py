@@ -75,10 +75,8 @@ def draw(program, title="blue: touched by this program; hatched: masked off", la
         owner = _place(program, i // height, j // width)
         return f"element {_place(program, i, j)}: program {owner}, lane {_place(program, i % height, j % width)}"
 
-    def chosen(i, j):
-        return {"pid_0": i // height, "pid_1": j // width}
-
-    panel.cells(np.where(program.touched, "Q", "ground").tolist(), tips=tip, chosen=chosen)
+    kinds = np.where(program.touched, "Q", "ground").tolist()
+    panel.cells(kinds, tips=tip, chosen=lambda i, j: {"pid_0": i // height, "pid_1": j // width})
     for row, col in np.argwhere(~program.mask) if program.exists else ():
         x, y = program.cols[col], program.rows[row]
         panel.rect((x, x + 1), (y, y + 1), "cell hatched")
@@ -103,13 +101,12 @@ def page(grid, cols, rows, block_n, block_m, pid_1, pid_0):
 
 def explore():
     """The explorer: one dimension or two, shape, block and program id."""
-    start = {"grid": "2-D", "cols": 10, "rows": 5, "block_n": 4, "block_m": 2, "pid_1": 2, "pid_0": 2}
     controls = {
-        "grid": buttons("grid", ("1-D", "2-D")),
-        "cols": slider("columns", range(1, 25)), "block_n": menu("BLOCK_N", (1, 2, 4, 8)),
-        "pid_1": slider("program of columns", range(24), play=True),
-        "rows": slider("rows (2-D)", range(1, 13)), "block_m": menu("BLOCK_M (2-D)", (1, 2, 4, 8)),
-        "pid_0": slider("program of rows (2-D)", range(12)),
+        "grid": buttons("grid", ("1-D", "2-D"), "2-D"),
+        "cols": slider("columns", range(1, 25), 10), "block_n": menu("BLOCK_N", (1, 2, 4, 8), 4),
+        "pid_1": slider("program of columns", range(24), 2, play=True),
+        "rows": slider("rows (2-D)", range(1, 13), 5), "block_m": menu("BLOCK_M (2-D)", (1, 2, 4, 8), 2),
+        "pid_0": slider("program of rows (2-D)", range(12), 2),
     }  # fmt: skip
     written = {"grid": ("1-D", "2-D"), "cols": range(8, 13), "block_n": (4, 8), "pid_1": range(4), "pid_0": range(3)}
-    return Explorer(page, start, controls, written=written)
+    return Explorer(page, controls, written=written)

@@ -103,7 +103,7 @@ def draw(model):
     panel.line([(x, roof_tflops(gpu, x)) for x in (low, gpu.ridge_flops_per_byte, high)], "ink")
     legend = {}
     for call, tflops in model.measured.items():
-        legend[CALLS[call]] = f"{NAMES[call]}: {tflops:.0f} TFLOP/s"
+        legend[f"{NAMES[call]}: {tflops:.0f} TFLOP/s"] = CALLS[call]
         panel.level(tflops, CALLS[call])
     panel.legend(legend, left=4)
     if model.exp_roof_tflops:  # over a level that is as high
@@ -136,13 +136,13 @@ def draw(model):
 
 def explore():
     """The explorer: GPU, shape, mask, which bytes are counted, rows of a query tile."""
-    start = {"n": 4096, "d": 128, "block_q": 128, "counted": REQUESTED, "gpu": "H100", "causal": False}
     controls = {
-        "n": slider("N", LENGTHS), "d": buttons("d", HEAD_DIMS), "block_q": slider("B_r", BLOCKS, play=True),
-        "counted": buttons("bytes", COUNTED), "gpu": menu("GPU", list(GPUS)), "causal": tick("causal"),
+        "n": slider("N", LENGTHS, 4096), "d": buttons("d", HEAD_DIMS, 128),
+        "block_q": slider("B_r", BLOCKS, 128, play=True), "counted": buttons("bytes", COUNTED),
+        "gpu": menu("GPU", list(GPUS), "H100"), "causal": tick("causal"),
     }  # fmt: skip
     # A page without a kernel has all shapes on the H100, and the shapes of the start on the others.
     shapes = {"d": HEAD_DIMS, "n": LENGTHS, "causal": (False, True)}, {"d": HEAD_DIMS, "gpu": GPUS}
     ways = {"block_q": BLOCKS}, {"counted": (ONCE, DRAM)}
     written = [shape | way for shape in shapes for way in ways]
-    return Explorer(lambda **settings: draw(evaluate(**settings)), start, controls, written=written)
+    return Explorer(lambda **settings: draw(evaluate(**settings)), controls, written=written)

@@ -139,13 +139,13 @@ def _bars(title, model, step, css, exact=()):
     )  # fmt: skip
     for i, height in enumerate(heights):
         tip = f"{step.name} of {model.names[i]}: {_written(step.value[i])}"
-        panel.bars([height], css if isinstance(css, str) else css[i], first=i, tips=[tip])
+        panel.bar(i, height, f"bar {css if isinstance(css, str) else css[i]}", tip=tip)
         if height == 0:
             word = str(step.value[i]).removesuffix(".0").replace("nan", "NaN")
             small, up = (" small", 11 * (i % 2)) if len(heights) > 8 else ("", 0)  # neighbours at two heights
             panel.text(i, 0, word, f"middle {'ink' if word == '0' else 'bad'}{small}", down=-3 - up)
     for i, height in enumerate(exact):
-        panel.rect((i - 0.35, i + 0.35), (0, height), "outline ink dashed")
+        panel.bar(i, height, "outline ink dashed")
     return panel
 
 
@@ -164,14 +164,11 @@ def rows():
 def explore():
     """The explorer: the row, its spread and shift, dtype, arithmetic, method, step."""
     controls = {
-        "row": menu("logits", list(rows())), "dtype": menu("stored in", DTYPES),
-        "spread": slider("times", range(1, 41)), "shift": slider("plus", range(-1000, 1001, 10)),
-        "method": buttons("method", METHODS), "arithmetic": menu("computed in", (AT_LEAST_FLOAT32, AS_STORED)),
-        "taken": slider("step", range(1, 9), play=True),
-    }  # fmt: skip
-    start = {
-        "row": "the sentence", "dtype": "float32", "spread": 1, "shift": 90, "method": "stable",
-        "arithmetic": AT_LEAST_FLOAT32, "taken": 6,
+        "row": menu("logits", list(rows())), "dtype": menu("stored in", DTYPES, "float32"),
+        "spread": slider("times", range(1, 41)), "shift": slider("plus", range(-1000, 1001, 10), 90),
+        "method": buttons("method", METHODS, "stable"),
+        "arithmetic": menu("computed in", (AT_LEAST_FLOAT32, AS_STORED)),
+        "taken": slider("step", range(1, 9), 6, play=True),
     }  # fmt: skip
     ends = {"taken": lambda row, **settings: len(run(rows()[row][0], **settings).steps)}
     # What the lesson asks for: whole methods at many settings, and every step at those of the start.
@@ -180,4 +177,4 @@ def explore():
         "method": METHODS, "arithmetic": (AT_LEAST_FLOAT32, AS_STORED), "taken": (8,),
     }  # fmt: skip
     stepwise = {"row": rows(), "method": METHODS, "taken": range(1, 9)}
-    return Explorer(page, start, controls, ends=ends, written=[whole, stepwise])
+    return Explorer(page, controls, ends=ends, written=[whole, stepwise])

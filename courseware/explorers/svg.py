@@ -113,12 +113,9 @@ class Panel:
                 lines.append(f"M{start:.1f} {both - start:.1f}L{stop:.1f} {both - stop:.1f}")
             self.element("path", "hatch", d="".join(lines))
 
-    def bars(self, heights, css, *, width=0.7, first=0, tips=()):
-        """Bars at first, first + 1, ... css: of all of them, or of each. tips: of each."""
-        for i, height in enumerate(heights):
-            of_it, middle = css if isinstance(css, str) else css[i], first + i
-            x, tip = (middle - width / 2, middle + width / 2), tips[i] if tips else None
-            self.rect(x, (0, height), f"bar {of_it}", tip=tip)
+    def bar(self, x, height, css, *, width=0.7, **about):
+        """A rectangle that stands on 0, with x in its middle."""
+        self.rect((x - width / 2, x + width / 2), (0, height), css, **about)
 
     def line(self, points, css, **about):
         """A line through (x, y) of the points."""
@@ -186,9 +183,9 @@ class Panel:
         )  # fmt: skip
 
     def legend(self, meanings, left=None, top=12):
-        """What the classes of shapes mean, class -> text, in a line at a place in pixels."""
+        """What the classes of shapes mean, text -> class, in a line at a place in pixels."""
         left = self.left if left is None else left
-        for css, text in meanings.items():
+        for text, css in meanings.items():
             self._box(left, top - 10, 11, 11, f"bar {css}")
             self.element("text", "", text, x=left + 16, y=top)
             left += 32 + LETTER * len(text)

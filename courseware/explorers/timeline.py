@@ -12,7 +12,6 @@ from .words import table
 
 KEY_TILES = 6  # that are drawn
 STEADY_KEY_TILES = 32  # of the prediction
-HEAD_DIMS, BLOCKS = (64, 128), (64, 128)
 HALF, GAP = 0.38, 0.02  # a lane has two halves, with twice the gap between them
 # How a span's name begins -> (what it is, class, the upper half of its lane or the lower).
 KINDS = {
@@ -55,8 +54,7 @@ def draw(model):
         746, 104 + 46 * (len(lanes) + 1), (0, run.cycles), (len(lanes) + 0.5, -0.5), margins=(84, 14, 42, 36),
         x_ticks=range(0, int(run.cycles) + 1, 500 if run.cycles < 4000 else 2000), x_label="clock cycles",
     )  # fmt: skip
-    named = {css: name for name, css, _ in KINDS.values()}
-    meanings = list((named | {"ink": "busy", "skipped": "bubble"}).items())
+    meanings = [*dict.fromkeys(kind[:2] for kind in KINDS.values()), ("busy", "ink"), ("bubble", "skipped")]
     panel.legend(dict(meanings[:5]))
     panel.legend(dict(meanings[5:]), top=28)
     for lane, (name, spans) in enumerate(lanes.items()):
@@ -98,7 +96,7 @@ def explore():
     """The explorer: the rung, stages, consumers, and the sizes of a tile."""
     controls = {
         "rung": menu("rung", sm_simulator.RUNGS), "consumers": slider("consumers", (1, 2)),
-        "stages": slider("stages", range(1, 5), play=True), "head_dim": slider("d", HEAD_DIMS),
-        "block_k": slider("keys of a tile", BLOCKS),
+        "stages": slider("stages", range(1, 5), play=True), "head_dim": slider("d", (64, 128)),
+        "block_k": slider("keys of a tile", (64, 128)),
     }  # fmt: skip
-    return Explorer(lambda **chosen: draw(evaluate(**chosen)), START, controls)
+    return Explorer(lambda **chosen: draw(evaluate(**chosen)), controls, start=START)

@@ -47,35 +47,20 @@ def evaluate(**chosen):
     at = min(steps, key=lambda n: abs(n - s.n))
     base = rest[at]
     ratio = s.layers * s.width / (model["n_layers"] * model["width"])
-    here, there = (
-        flops(s.n, s.width, s.layers, model["tokens"]),
-        flops(at, model["width"], model["n_layers"], model["tokens"]),
-    )
+    shapes = (s.n, s.width, s.layers), (at, model["width"], model["n_layers"])
+    matrices, attention = zip(*(flops(*shape, model["tokens"]) for shape in shapes), strict=True)
     ms = [
-        base["matmul_ms"] * here[0] / there[0],
+        base["matmul_ms"] * matrices[0] / matrices[1],
         (base["ms"] - base["matmul_ms"]) * ratio,
-        (steps[at]["ms"] - base["ms"]) * here[1] / there[1],
+        (steps[at]["ms"] - base["ms"]) * attention[0] / attention[1],
     ]
-    parameters = PARAMETER_BYTES * here[0] / (6 * model["tokens"])
+    parameters = PARAMETER_BYTES * matrices[0] / (6 * model["tokens"])
     activations = (base["peak_bytes"] - PARAMETER_BYTES * model["weights"]) * ratio
     # What attention keeps grows with the tokens, and where there are matrices of scores with the pairs, too.
     low, high = (steps[n]["peak_bytes"] - rest[n]["peak_bytes"] for n in (min(steps), max(steps)))
     by_pair = (high - low) / (max(steps) - min(steps))
     n_bytes = [parameters, activations, (low + by_pair * (s.n - min(steps))) * ratio]
     return SimpleNamespace(settings=s, ms=ms, n_bytes=n_bytes, tokens=model["tokens"])
-
-
-def describe(model):
-    """The chosen context in numbers, as HTML."""
-    total, s = sum(model.ms), model.settings
-    by_flops = flops(s.n, s.width, s.layers, model.tokens)
-    share = by_flops[1] / sum(by_flops)
-    return table([
-        ("a step", f"{total:,.0f} ms, {model.tokens / total:,.1f} thousand tokens a second"),
-        ("attention", f"{model.ms[2]:,.0f} ms, {model.ms[2] / total:.0%} of the time; {share:.0%} of the FLOPs"),
-        ("if attention took no time", f"the step would be {total / (total - model.ms[2]):.2f} times as fast"),
-        ("memory", f"{sum(model.n_bytes) / 1e9:,.0f} GB"),
-    ])  # fmt: skip
 
 
 def stacked(title, of_length, meanings, unit, limit=None):
@@ -87,7 +72,7 @@ def stacked(title, of_length, meanings, unit, limit=None):
         x_ticks=[(i, name) for i, name in enumerate(LENGTHS)], x_label="tokens of a sequence",
         y_ticks=[step * i for i in range(6) if step * i <= 1.06 * most], margins=(52, 8, 30, 36),
     )  # fmt: skip
-    panel.legend({css: name for name, css in meanings.items()}, left=4)
+    panel.legend(meanings, left=4)
     for place, (name, n) in enumerate(LENGTHS.items()):
         parts, base = of_length[n], 0.0
         for (part, css), size in zip(meanings.items(), parts, strict=True):
@@ -100,14 +85,22 @@ def stacked(title, of_length, meanings, unit, limit=None):
 
 
 def draw(model):
-    """Time and memory of every context."""
+    """Time and memory of every context, and the chosen one in numbers."""
     s = model.settings
     every = {n: evaluate(**vars(s) | {"n": n}) for n in LENGTHS.values()}
     ms = {n: each.ms for n, each in every.items()}
     gb = {n: [x / 1e9 for x in each.n_bytes] for n, each in every.items()}
     said = ", ".join(f"{name} {sum(ms[n]):,.0f} ms and {sum(gb[n]):,.0f} GB" for name, n in LENGTHS.items())
     panels = stacked("time of a step", ms, TIME, "ms"), stacked("memory", gb, MEMORY, "GB", H200_BYTES / 1e9)
-    return Page(f"A step by the context: {said}.", panels, text=describe(model))
+    total, by_flops = sum(model.ms), flops(s.n, s.width, s.layers, model.tokens)
+    share = by_flops[1] / sum(by_flops)
+    text = table([
+        ("a step", f"{total:,.0f} ms, {model.tokens / total:,.1f} thousand tokens a second"),
+        ("attention", f"{model.ms[2]:,.0f} ms, {model.ms[2] / total:.0%} of the time; {share:.0%} of the FLOPs"),
+        ("if attention took no time", f"the step would be {total / (total - model.ms[2]):.2f} times as fast"),
+        ("memory", f"{sum(model.n_bytes) / 1e9:,.0f} GB"),
+    ])  # fmt: skip
+    return Page(f"A step by the context: {said}.", panels, text=text)
 
 
 def explore():
@@ -116,4 +109,4 @@ def explore():
         "n": slider("context", LENGTHS), "width": buttons("width", (512, 1024, 2048, 4096)),
         "layers": slider("layers", (4, 8, 16, 32)), "method": menu("attention", METHODS),
     }  # fmt: skip
-    return Explorer(lambda **chosen: draw(evaluate(**chosen)), START, controls)
+    return Explorer(lambda **chosen: draw(evaluate(**chosen)), controls, start=START)

@@ -163,11 +163,10 @@ def _spans(lanes):
 def explore():
     """The explorer: a mapping, the matrix, and what a lane loads at once, step by step."""
     controls = {
-        "mapping": menu("mapping", list(MAPPINGS)), "columns": slider("row (floats)", (32, 64, 128)),
-        "padding": slider("padding", (0, 1, 2, 4, 8)),
+        "mapping": menu("mapping", list(MAPPINGS), "down the column"),
+        "columns": slider("row (floats)", (32, 64, 128)), "padding": slider("padding", (0, 1, 2, 4, 8)),
         "floats": slider("a lane loads", {"4 bytes": 1, "8 bytes": 2, "16 bytes": 4}),
         "step": slider("step", range(1, 129), play=True),
     }  # fmt: skip
-    start = {"mapping": "down the column", "columns": 32, "padding": 0, "floats": 1, "step": 1}
     written = {"mapping": MAPPINGS, "padding": (0, 1, 4), "floats": (1, 2, 4), "step": (1, 2)}
-    return Explorer(page, start, controls, ends={"step": lambda **chosen: evaluate(**chosen).steps}, written=written)
+    return Explorer(page, controls, ends={"step": lambda **chosen: evaluate(**chosen).steps}, written=written)

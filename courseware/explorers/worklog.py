@@ -77,7 +77,7 @@ def draw(*models):
         (0, 1.85 * max(ends)), (len(models) - 0.5, -0.5), margins=(132, 4, 24, 22), grid="x",
         x_ticks=range(0, int(max(ends)) + 1, step),
     )  # fmt: skip
-    panel.legend({css: name for name, css in PARTS.items()} | {"bad": "measured"})
+    panel.legend(PARTS | {"measured": "bad"})
     panel.stacked({m.rung.name: ([(name, m.parts[name], css) for name, css in PARTS.items()], "") for m in models})
     said = []
     for y, (model, end) in enumerate(zip(models, ends, strict=True)):
@@ -123,11 +123,8 @@ def page(rung, n, causal, gpu):
 
 def explore():
     """The explorer: a rung, a length, the mask and the GPU that it was measured on."""
-    from courseware.bench.triton_ladder import RUNGS
-
-    start = {"rung": "prefetch", "n": 4096, "causal": False, "gpu": "H100"}
     controls = {
-        "rung": menu("rung", [rung.name for rung in RUNGS]), "n": buttons("N", (1024, 4096)), "causal": tick("causal"),
-        "gpu": buttons("GPU", list(RECORDS)),
+        "rung": menu("rung", [row["rung"] for row in records.rows("rungs")], "prefetch"),
+        "n": buttons("N", (1024, 4096), 4096), "causal": tick("causal"), "gpu": buttons("GPU", list(RECORDS)),
     }  # fmt: skip
-    return Explorer(page, start, controls)
+    return Explorer(page, controls)

@@ -44,14 +44,14 @@ def table(
     numeric = [is_numeric for is_numeric, _ in columns]
 
     def page(indices):
-        lines = [_row("th", headers, numeric)]
+        lines = [_row("th", map(escape, headers), numeric)]
         for i in indices:
             content = [re.sub("^`(.*)`$", r"<code>\1</code>", escape(cell)) for cell in cells[i]]
             content = [f"<b>{cell}</b>" if marked[i] else cell for cell in content]
             content = [f"<p>{cell}</p>" if len(cell) > A_SENTENCE else cell for cell in content]
             if bar:
                 content[headers.index(bar)] += bars[i]
-            lines.append(_row("td", content, numeric, escaped=True))
+            lines.append(_row("td", content, numeric))
         head = f"<caption>{escape(caption)}</caption>" if caption else ""
         return f'<table class="course-table">{head}<thead>{lines[0]}</thead><tbody>{"".join(lines[1:])}</tbody></table>'
 
@@ -94,10 +94,10 @@ def _bars(texts):
     return [f'<span class="course-bar"><i style="width:{100 * value / longest:.1f}%"></i></span>' for value in values]
 
 
-def _row(tag, cells, numeric, escaped=False):
-    places = ['align="right"' if is_numeric else 'align="left"' for is_numeric in numeric]
-    written = cells if escaped else map(escape, cells)
-    return f"<tr>{''.join(f'<{tag} {place}>{cell}</{tag}>' for cell, place in zip(written, places, strict=True))}</tr>"
+def _row(tag, cells, numeric):
+    places = ["right" if is_numeric else "left" for is_numeric in numeric]
+    row = (f'<{tag} align="{place}">{cell}</{tag}>' for cell, place in zip(cells, places, strict=True))
+    return f"<tr>{''.join(row)}</tr>"
 
 
 def _as_text(headers, cells, numeric, marked, caption):

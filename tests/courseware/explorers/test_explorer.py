@@ -155,8 +155,8 @@ def test_a_text_on_a_colour_can_be_read():
 def test_ends_settle_and_written_states():
     """A slider is cut off at its end, settings that do not go together are changed, and a page sees the result."""
     made = Explorer(
-        lambda size, step, odd: Page("A step.", text=f"{step} of {size}"), {"size": 3, "step": 2, "odd": False},
-        {"size": slider("size", (3, 4)), "step": slider("step", range(5), play=True), "odd": tick("odd")},
+        lambda size, step, odd: Page("A step.", text=f"{step} of {size}"),
+        {"size": slider("size", (3, 4)), "step": slider("step", range(5), 2, play=True), "odd": tick("odd")},
         ends={"step": lambda size, **_: size}, settle=lambda size, **_: {"odd": size % 2 == 1},
         written={"size": (3, 4), "step": (0, 3, 4)},
     )  # fmt: skip
