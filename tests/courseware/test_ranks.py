@@ -19,6 +19,9 @@ def summed(rank, size):
 def one_raises_and_one_ends(rank, size):
     import os
 
+    import torch.distributed as dist
+
+    dist.barrier()  # both are connected, so that neither fails for the other's end
     if rank == 1:
         raise ValueError("rank 1 has had enough")
     os._exit(7)
