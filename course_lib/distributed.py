@@ -262,8 +262,7 @@ def ring_forward(q, k, v, ring, causal, scale):
 
 
 def ring_backward(q, k, v, o, lse, do, ring, causal, scale):
-    """(dq, dk, dv) of a rank's rows, from the gradient of its o. Sums are fp32, also those that travel; a first part is
-    none.
+    """(dq, dk, dv) of a rank's rows, from the gradient of its o. Sums are fp32, also those that travel.
 
     dK and dV of a shard start at the rank after its owner and travel with the shard, to reach the owner after the last
     step. What hides the first transfer of keys, and the last of gradients, is the rank's own keys: the first half of
@@ -334,9 +333,9 @@ def ring_attention(q, k, v, *, group=None, causal=False, scale=None):
     Returns o with q's shape and dtype. Differentiable once. Each rank calls it, and the backward, in the same order. In
     a function that torch.compile takes, call torch.compiler.disable(ring_attention).
     Precision: each step's output has the inputs' dtype; they are merged, and gradients summed, in fp32. What travels:
-    `traffic.between_ranks`. Beside q, k, v, o and lse, nothing is kept for the backward. The
-    forward holds two more shards of k and v (with two ranks, one), and two partial outputs. The backward also holds, in
-    fp32, dq and, sent and received, two shards of dk and dv, and the parts of the gradients of one call.
+    `traffic.between_ranks`. Beside q, k, v, o and lse, nothing is kept for the backward. The forward holds two more
+    shards of k and v (with two ranks, one) and two partial outputs. The backward also holds, in fp32, dq and two shards
+    of dk and dv, one sent and one received, and the gradients that one call adds.
 
     Raises RuntimeError if torch.distributed is not initialised, ValueError in a process that is not of the group, and
     TypeError or ValueError on every rank if one rank's arguments are refused or differ from another's. On GPUs ranks

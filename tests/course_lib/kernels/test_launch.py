@@ -8,7 +8,17 @@ import pytest
 import torch
 from triton.runtime.errors import OutOfResources
 
-from course_lib.kernels import attention, backward, checks, configs, decode, flash_attention, forward, launch
+from course_lib.kernels import (
+    attention,
+    backward,
+    checks,
+    configs,
+    decode,
+    flash_attention,
+    forward,
+    launch,
+    partial_results,
+)
 from course_lib.kernels.configs import Config, dot_precision, find_row, select
 from course_lib.kernels.launch import tensor_meta
 from tests.course_lib.kernels.common import FLOAT, HALF, misaligned, seq_before_heads
@@ -191,6 +201,11 @@ def test_each_kernel_of_the_backward_has_its_configuration_and_is_launched_where
     (_, second, _), (other_first, other_second) = kernels[name].compiled, kernels[other].compiled
     assert (second[2]["BLOCK_M"], second[2]["BLOCK_N"], second[2]["num_warps"]) == (32, 16, 8)
     assert other_second[2]["BLOCK_M"] == other_first[2]["BLOCK_M"]
+
+
+def test_the_cache_of_launches_is_bounded():
+    plans = forward.plan, backward.plan, backward.delta_plan, decode.plan, partial_results.rows_plan
+    assert {plan.cache_info().maxsize for plan in plans} == {launch.MAX_CACHED_LAUNCHES}
 
 
 @pytest.mark.parametrize("capability", GPUS, ids=str)
